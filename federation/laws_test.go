@@ -1,0 +1,424 @@
+package federation
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// A small world, so that collisions are the rule.
+var (
+	clusters = []Cluster{"local", "east", "west"}
+	plain    = Service{"ns", "a"}
+	other    = Service{"ns", "b"}
+	fed      = Service{"ns", "a-federated"}
+	mirror   = Service{"ns", "a-east"}
+	services = []Service{plain, other, fed, mirror}
+	queries  = []Query{{Port: 80, IPv6: true}, {Port: 80, IPv6: true}, {Port: 81, IPv6: true}, {Port: 80}, {Port: 80, Hostname: "h", IPv6: true}, {Port: 99, IPv6: true}}
+	zones    = []string{"", "z1", "z2"}
+	nodes    = []string{"", "n1", "n2"}
+)
+
+func drawView(t *rapid.T, svc Service) *View {
+	v := &View{
+		LocalOnly: rapid.Float64().Draw(t, "local") < .2,
+		Ports:     rapid.SampledFrom([][]Port{{{80, "http"}}, {{80, "http"}}, {{80, "http"}, {81, "alt"}}, {{80, ""}}, nil}).Draw(t, "ports"),
+	}
+	hinted := rapid.Bool().Draw(t, "hinted") // hints count only where every address has some
+	for _, name := range []string{"s1", "s2"} {
+		if rapid.Float64().Draw(t, name) < .8 {
+			v.Slices = append(v.Slices, drawSlice(t, name, hinted))
+		}
+	}
+	if (svc == fed || svc == mirror) && rapid.Float64().Draw(t, "composed") < .9 {
+		v.Composition = &Composition{Union: svc == fed}
+		all := []Term{{Ref{"local", plain}, true}, {Ref{"local", other}, false}, {Ref{"east", plain}, false}, {Ref{"west", plain}, false}, {Ref{"ghost", plain}, false}}
+		n := 1
+		if v.Composition.Union {
+			n = rapid.IntRange(0, len(all)).Draw(t, "members")
+		}
+		v.Composition.Members = rapid.Permutation(all).Draw(t, "terms")[:n]
+	}
+	return v
+}
+
+func drawSlice(t *rapid.T, name string, hinted bool) *Slice {
+	s := &Slice{Name: name, Ports: rapid.SampledFrom([][]Port{{{8080, "http"}}, {{8080, "http"}}, {{8080, "http"}, {8081, "alt"}}, {{8080, ""}}}).Draw(t, "targets")}
+	for range rapid.IntRange(1, 4).Draw(t, "n") {
+		e := &Endpoint{
+			Addr:     rapid.SampledFrom([]netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2")}).Draw(t, "addr"),
+			Ready:    rapid.Float64().Draw(t, "ready") < .8,
+			Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname"),
+			Zone:     rapid.SampledFrom(zones).Draw(t, "zone"),
+		}
+		if hinted {
+			e.Hints = []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}
+		}
+		if rapid.Bool().Draw(t, "pod") {
+			e.Workload = &Workload{Namespace: "ns", Name: rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod")}
+			e.Node = rapid.SampledFrom(nodes).Draw(t, "node")
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}
+
+// touch changes one thing about one endpoint of v.
+func touch(t *rapid.T, v *View) {
+	if len(v.Slices) == 0 || len(v.Slices[0].Endpoints) == 0 {
+		t.Skip("nothing to touch")
+	}
+	switch e := v.Slices[0].Endpoints[0]; rapid.IntRange(0, 5).Draw(t, "field") {
+	case 0:
+		e.Zone += "x"
+	case 1:
+		e.Ready = !e.Ready
+	case 2:
+		e.Hints = []string{"z2"}
+	case 3:
+		e.Mirror = &Mirror{Identity: "gateway"}
+	case 4:
+		e.Workload = &Workload{Namespace: "ns", Name: "p9"}
+	case 5:
+		v.Slices[0].Ports = []Port{{9090, "http"}}
+	}
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// clone returns an equal View without a pointer in common.
+func clone(v *View) *View {
+	n := *v
+	n.Slices = nil
+	for _, s := range v.Slices {
+		c := &Slice{Name: s.Name, Ports: slices.Clone(s.Ports)}
+		for _, e := range s.Endpoints {
+			d := *e
+			if e.Workload != nil {
+				w := *e.Workload
+				d.Workload = &w
+			}
+			c.Endpoints = append(c.Endpoints, &d)
+		}
+		n.Slices = append(n.Slices, c)
+	}
+	if v.Composition != nil {
+		c := *v.Composition
+		n.Composition = &c
+	}
+	return &n
+}
+
+// reader is a stream: it holds what it was told, and comes back when it likes.
+type reader struct {
+	ref        Ref
+	query      Query
+	node, zone string
+	watch      *Watch
+	selection  *Selection // of its last visit: the base of the next
+	last       *Set
+	holds      map[netip.AddrPort]string
+
+	versions uint64
+	frozen   *Set // a copy of last, by value
+}
+
+func (r *reader) read(t *rapid.T, m *model) {
+	snapshot, _ := r.watch.Load()
+	if snapshot.Version < r.versions {
+		t.Fatalf("version went back from %d to %d", r.versions, snapshot.Version)
+	}
+	r.versions = snapshot.Version
+	if r.last != nil && !slices.Equal(describeAll(r.last), describeAll(r.frozen)) {
+		t.Fatal("immutability: a Set changed after it was handed out")
+	}
+
+	next := Select(snapshot, r.query, r.selection)
+	set := next.Near(next.Locality(r.node, r.zone), r.last)
+	if fresh := Select(snapshot, r.query, nil); !maps.Equal(text(fresh.Near(fresh.Locality(r.node, r.zone), nil)), text(set)) {
+		t.Fatalf("purity: what a Set was computed from shows\nanew: %v\nhere: %v", text(fresh.Near(fresh.Locality(r.node, r.zone), nil)), text(set))
+	}
+	if full := next.Near(Locality{r.node, r.zone}, nil); !maps.Equal(text(full), text(set)) {
+		t.Fatal("Locality leaves out what the answer depends on")
+	}
+	if r.last != nil && set != r.last && maps.Equal(text(set), text(r.last)) {
+		t.Fatal("an equal Set lost its pointer")
+	}
+
+	add, remove := Diff(r.last, set)
+	for _, a := range remove {
+		if _, held := r.holds[a]; !held {
+			t.Fatalf("told to remove %s, which is not held", a)
+		}
+		delete(r.holds, a)
+	}
+	for _, e := range add {
+		if r.holds[e.Addr] == describe(e) {
+			t.Fatalf("told again what is held: %s", describe(e))
+		}
+		r.holds[e.Addr] = describe(e)
+	}
+	r.selection, r.last = next, set
+	r.frozen = deepCopy(set)
+	if want := m.answer(r.ref, r.query, r.node, r.zone); !maps.Equal(r.holds, want) {
+		t.Fatalf("replay: the reader of %v %v at %q %q\nholds %v\nwant  %v", r.ref, r.query, r.node, r.zone, r.holds, want)
+	}
+}
+
+func describeAll(s *Set) (out []string) {
+	for e := range s.All() {
+		out = append(out, describe(e))
+	}
+	return out
+}
+
+func deepCopy(s *Set) *Set {
+	c := &Set{}
+	for e := range s.All() {
+		n, b, o, end := *e, *e.block, *e.block.origin, *e.Endpoint
+		b.origin, n.block, n.Endpoint = &o, &b, &end
+		c.entries = append(c.entries, &n)
+	}
+	return c
+}
+
+// voice is a Claims handle ever given out, so that silenced ones keep trying.
+type voice struct {
+	claims *Claims
+	alive  bool
+}
+
+// TestLaws runs a Store beside the model: replay, purity, succession, reference count, silence, immutability, ignorance, and at
+// the end absence and empty.
+func TestLaws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, m := NewStore(), &model{clusters: map[Cluster]*modelCluster{}}
+		voices := map[Cluster][]*voice{}
+		silence := func(c Cluster) {
+			for _, v := range voices[c] {
+				v.alive = false
+			}
+		}
+		var readers []*reader
+		drawCluster := func(t *rapid.T) Cluster { return rapid.SampledFrom(clusters).Draw(t, "cluster") }
+		drawVoice := func(t *rapid.T, c Cluster) *voice {
+			if len(voices[c]) == 0 {
+				t.Skip("nobody spoke for it yet")
+			}
+			return rapid.SampledFrom(voices[c]).Draw(t, "voice")
+		}
+		// quiet runs f and fails if it wakes a reader.
+		quiet := func(t *rapid.T, what string, f func()) {
+			var woken []<-chan struct{}
+			for _, r := range readers {
+				_, superseded := r.watch.Load()
+				woken = append(woken, superseded)
+			}
+			f()
+			for _, w := range woken {
+				select {
+				case <-w:
+					t.Fatalf("silence: %s woke a reader", what)
+				default:
+				}
+			}
+		}
+		expect := func(t *rapid.T, c Cluster) {
+			domain := rapid.SampledFrom([]string{"one", "two"}).Draw(t, "domain")
+			e := Expectation{TrustDomain: domain, Since: time.Unix(1, 0)}
+			s.Expect(c, e)
+			if m.clusters[c] == nil {
+				m.clusters[c] = &modelCluster{views: map[Service]*View{}}
+			}
+			m.clusters[c].domain = domain
+			quiet(t, "the same expectation", func() { s.Expect(c, e) })
+		}
+		take := func(t *rapid.T, c Cluster) {
+			silence(c)
+			quiet(t, "a take-over", func() {
+				voices[c] = append(voices[c], &voice{s.Claim(c), m.clusters[c] != nil})
+			})
+			if m.clusters[c] != nil {
+				m.clusters[c].said = map[Service]bool{}
+			}
+		}
+		set := func(t *rapid.T, c Cluster, w *voice, svc Service, v *View) {
+			kept, pointers := clone(v), slices.Clone(v.Slices)
+			set := func() { w.claims.Set(svc, v) }
+			if w.alive {
+				set()
+			} else {
+				quiet(t, "a silenced voice", set)
+			}
+			if !reflect.DeepEqual(v, kept) || !slices.Equal(v.Slices, pointers) {
+				t.Fatal("immutability: Set changed its argument")
+			}
+			if w.alive {
+				m.clusters[c].views[svc] = v
+				if m.clusters[c].said != nil {
+					m.clusters[c].said[svc] = true
+				}
+				quiet(t, "the same View", func() { w.claims.Set(svc, clone(v)) })
+			}
+		}
+		open := func(t *rapid.T) {
+			r := &reader{
+				ref:   Ref{rapid.SampledFrom([]Cluster{"local", "local", "east"}).Draw(t, "home"), rapid.SampledFrom([]Service{fed, fed, plain, other, mirror}).Draw(t, "service")},
+				query: rapid.SampledFrom(queries).Draw(t, "query"),
+				node:  rapid.SampledFrom(nodes).Draw(t, "node"), zone: rapid.SampledFrom(zones).Draw(t, "zone"),
+				holds: map[netip.AddrPort]string{},
+			}
+			r.watch = s.Watch(r.ref)
+			readers = append(readers, r)
+			r.read(t, m)
+		}
+		read := func(t *rapid.T) { // one of them; the others sleep through versions
+			if len(readers) == 0 {
+				t.Skip("no reader")
+			}
+			rapid.SampledFrom(readers).Draw(t, "reader").read(t, m)
+		}
+		for _, c := range clusters { // a world in which something is going on
+			if rapid.Float64().Draw(t, "linked") < .9 {
+				expect(t, c)
+				take(t, c)
+				for _, svc := range services {
+					set(t, c, voices[c][0], svc, drawView(t, svc))
+				}
+			}
+		}
+		for range 3 {
+			open(t)
+		}
+		anySet := func(t *rapid.T) {
+			c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
+			set(t, c, drawVoice(t, c), svc, drawView(t, svc))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"listed": func(*rapid.T) { m.listed = true; s.Listed() },
+			"expect": func(t *rapid.T) { expect(t, drawCluster(t)) },
+			"claim":  func(t *rapid.T) { take(t, drawCluster(t)) },
+			"set":    anySet,
+			"set 2":  anySet, // the action that matters most
+			"touch": func(t *rapid.T) {
+				c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
+				w := drawVoice(t, c)
+				if m.clusters[c] == nil || m.clusters[c].views[svc] == nil {
+					t.Skip("nothing to touch")
+				}
+				v := clone(m.clusters[c].views[svc])
+				touch(t, v)
+				set(t, c, w, svc, v)
+			},
+			"open":   open,
+			"read":   read,
+			"read 2": read,
+			"stand": func(t *rapid.T) {
+				c, st := drawCluster(t), rapid.SampledFrom([]Standing{Live, Suspect, Stale}).Draw(t, "standing")
+				s.Stand(c, st)
+				if m.clusters[c] != nil {
+					m.clusters[c].standing = st
+				}
+				quiet(t, "the same standing", func() { s.Stand(c, st) })
+			},
+			"delete": func(t *rapid.T) {
+				c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
+				w := drawVoice(t, c)
+				w.claims.Delete(svc)
+				if w.alive {
+					delete(m.clusters[c].views, svc)
+				}
+				quiet(t, "a second Delete", func() { w.claims.Delete(svc) })
+			},
+			"complete": func(t *rapid.T) {
+				c := drawCluster(t)
+				w := drawVoice(t, c)
+				w.claims.Complete()
+				if w.alive && m.clusters[c].said != nil {
+					k := m.clusters[c]
+					maps.DeleteFunc(k.views, func(svc Service, _ *View) bool { return !k.said[svc] })
+					k.said, k.complete = nil, true
+				}
+				quiet(t, "a second Complete", w.claims.Complete)
+			},
+			"forget": func(t *rapid.T) {
+				c := drawCluster(t)
+				s.Forget(c)
+				silence(c)
+				delete(m.clusters, c)
+			},
+			"close": func(t *rapid.T) {
+				if len(readers) == 0 {
+					t.Skip("no reader")
+				}
+				i := rapid.IntRange(0, len(readers)-1).Draw(t, "reader")
+				readers[i].watch.Close()
+				readers = slices.Delete(readers, i, i+1)
+			},
+			"": func(t *rapid.T) {
+				for _, r := range readers {
+					snapshot, _ := r.watch.Load()
+					var unknown []Cluster
+					for _, u := range snapshot.Unknown() {
+						unknown = append(unknown, u.Origin.Cluster)
+					}
+					if want := m.unknown(r.ref); !slices.Equal(unknown, want) {
+						t.Fatalf("ignorance: %v has unknown members %v, want %v", r.ref, unknown, want)
+					}
+				}
+			},
+		})
+
+		for _, r := range readers {
+			r.read(t, m)
+		}
+		// Absence: a Store that hears only the survivors' claims, in another order, says the same.
+		gone := rapid.SampledFrom(clusters).Draw(t, "gone")
+		s.Forget(gone)
+		delete(m.clusters, gone)
+		anew := NewStore()
+		if m.listed {
+			anew.Listed()
+		}
+		for _, c := range rapid.Permutation(clusters).Draw(t, "order") {
+			k := m.clusters[c]
+			if k == nil {
+				continue
+			}
+			anew.Expect(c, Expectation{TrustDomain: k.domain, Since: time.Unix(1, 0)})
+			anew.Stand(c, k.standing)
+			claims := anew.Claim(c)
+			for _, svc := range rapid.Permutation(services).Draw(t, "services") {
+				if v := k.views[svc]; v != nil {
+					claims.Set(svc, clone(v))
+				}
+			}
+			if k.complete {
+				claims.Complete()
+			}
+		}
+		for _, r := range readers {
+			r.read(t, m)
+			w := anew.Watch(r.ref)
+			snapshot, _ := w.Load()
+			x := Select(snapshot, r.query, nil)
+			if got := text(x.Near(Locality{r.node, r.zone}, nil)); !maps.Equal(got, r.holds) {
+				t.Fatalf("absence of %s: a store that never heard of it says %v, this one %v", gone, got, r.holds)
+			}
+			w.Close()
+			r.watch.Close()
+		}
+		// Empty: no claims and no watchers, no records.
+		for _, c := range clusters {
+			s.Forget(c)
+		}
+		if n := len(s.clusters) + len(s.dependants) + len(s.heads) + s.Nodes.Len(); n != 0 {
+			t.Fatalf("empty: %d records are left: %v %v %v", n, s.clusters, s.dependants, s.heads)
+		}
+	})
+}

@@ -1,0 +1,166 @@
+package federation
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// model is the slow, obvious answer: what the Store was told, and how an answer follows from that, address by address.
+type model struct {
+	listed   bool
+	clusters map[Cluster]*modelCluster
+}
+
+type modelCluster struct {
+	domain   string
+	standing Standing
+	complete bool
+	views    map[Service]*View
+	said     map[Service]bool // nil: nobody speaks, or everything was said
+}
+
+// claim is one claim to an address with all that decides about it.
+type claim struct {
+	addr     netip.AddrPort
+	endpoint Endpoint
+	term     Term
+	home     bool
+	stale    bool
+	domain   string
+	local    bool // the member's Service has internalTrafficPolicy: Local
+	slice    string
+	index    int
+}
+
+// String tells everything by which a client could tell two claims apart.
+func (c claim) String() string {
+	who, mirror := "nobody", Mirror{}
+	if w := c.endpoint.Workload; w != nil {
+		who = w.Name
+	}
+	if c.endpoint.Mirror != nil {
+		mirror = *c.endpoint.Mirror
+	}
+	return fmt.Sprintf("%s of %s/%s/%s zone=%s hints=%v node=%s host=%s mirror=%v domain=%s", c.addr, c.term.Cluster, c.term.Name, who,
+		c.endpoint.Zone, c.endpoint.Hints, c.endpoint.Node, c.endpoint.Hostname, mirror, c.domain)
+}
+
+func (m *model) terms(ref Ref) []Term {
+	if v := m.view(ref); v != nil && v.Composition != nil {
+		return v.Composition.Members
+	}
+	return []Term{{ref, true}}
+}
+
+func (m *model) view(ref Ref) *View {
+	if c := m.clusters[ref.Cluster]; c != nil {
+		return c.views[ref.Service]
+	}
+	return nil
+}
+
+func (m *model) unknown(ref Ref) []Cluster {
+	var out []Cluster
+	for _, t := range m.terms(ref) {
+		c := m.clusters[t.Cluster]
+		if c == nil && !m.listed || c != nil && !c.complete && m.view(t.Ref) == nil {
+			out = append(out, t.Cluster)
+		}
+	}
+	return out
+}
+
+// answer returns the address set for a client at node and zone, as text by address.
+func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]string {
+	var all []claim
+	for _, t := range m.terms(ref) {
+		var mine []claim
+		v := m.view(t.Ref)
+		if v == nil {
+			continue
+		}
+		for _, s := range v.Slices {
+			port := q.Port
+			if i := slices.IndexFunc(v.Ports, func(p Port) bool { return p.Number == q.Port }); i >= 0 {
+				j := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Name == v.Ports[i].Name })
+				if j < 0 {
+					continue
+				}
+				port = s.Ports[j].Number
+			} else if m.view(ref).Composition != nil {
+				continue
+			}
+			for i, e := range s.Endpoints {
+				if !e.Ready || q.Hostname != "" && q.Hostname != e.Hostname || !q.IPv6 && e.Workload != nil && e.Addr.Is6() {
+					continue
+				}
+				c := m.clusters[t.Cluster]
+				mine = append(mine, claim{
+					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.standing == Stale, c.domain, v.LocalOnly, s.Name, i,
+				})
+			}
+		}
+		if t.Filtered {
+			mine = locally(mine, v.LocalOnly, node, zone)
+		}
+		all = append(all, mine...)
+	}
+	best := map[netip.AddrPort]claim{}
+	for _, c := range all {
+		if c.endpoint.Workload != nil && c.addr.Addr().Is4() && slices.ContainsFunc(all, func(o claim) bool {
+			return o.endpoint.Workload != nil && o.addr.Addr().Is6() && o.term.Cluster == c.term.Cluster && o.endpoint.Workload.Name == c.endpoint.Workload.Name
+		}) {
+			continue
+		}
+		if o, taken := best[c.addr]; !taken || better(c, o) {
+			best[c.addr] = c
+		}
+	}
+	out := map[netip.AddrPort]string{}
+	for a, c := range best {
+		out[a] = c.String()
+	}
+	return out
+}
+
+func locally(claims []claim, local bool, node, zone string) []claim {
+	if local {
+		return slices.DeleteFunc(claims, func(c claim) bool { return c.endpoint.Node == "" || c.endpoint.Node != node })
+	}
+	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints) == 0 }) {
+		return claims
+	}
+	here := slices.Clone(claims)
+	here = slices.DeleteFunc(here, func(c claim) bool { return !slices.Contains(c.endpoint.Hints, zone) })
+	if len(here) == 0 {
+		return claims
+	}
+	return here
+}
+
+func better(a, b claim) bool {
+	rank := func(c claim) string {
+		workload := "1"
+		if w := c.endpoint.Workload; w != nil {
+			workload = "0" + w.Name
+		}
+		return fmt.Sprintf("%v %v %s|%s|%s|%v|%s|%s|%03d", c.stale, !c.home, c.term.Cluster, c.term.Namespace, c.term.Name, !c.term.Filtered, workload, c.slice, c.index)
+	}
+	return cmp.Compare(rank(a), rank(b)) < 0
+}
+
+// text renders a Set like the model's answer.
+func text(s *Set) map[netip.AddrPort]string {
+	out := map[netip.AddrPort]string{}
+	for e := range s.All() {
+		out[e.Addr] = describe(e)
+	}
+	return out
+}
+
+func describe(e *Entry) string {
+	o := e.Origin()
+	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, o.Stale, o.TrustDomain, false, e.Slice(), e.index}.String()
+}

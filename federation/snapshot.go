@@ -1,0 +1,99 @@
+package federation
+
+import "time"
+
+// Standing says how far to trust what a cluster said last.
+type Standing uint8
+
+// The standings, from the best to the worst.
+const (
+	Live    Standing = iota // in contact
+	Suspect                 // no contact for a while; nothing changes yet
+	Stale                   // no contact for so long that others come first where both claim an address
+)
+
+// String returns the standing's name.
+func (s Standing) String() string {
+	switch s {
+	case Live:
+		return "Live"
+	case Suspect:
+		return "Suspect"
+	default:
+		return "Stale"
+	}
+}
+
+// Patience is how long a cluster may be silent. Zero fields mean no limit.
+type Patience struct{ Suspect, Stale time.Duration }
+
+// Judge returns the standing of a cluster from which nothing was heard for so long.
+func (p Patience) Judge(silence time.Duration) Standing {
+	switch {
+	case p.Stale > 0 && silence > p.Stale:
+		return Stale
+	case p.Suspect > 0 && silence > p.Suspect:
+		return Suspect
+	default:
+		return Live
+	}
+}
+
+// A Snapshot is one Service as its home cluster sees it, at one version: the members of its Composition, each with what its
+// cluster says. It is immutable. A newer Snapshot of the same Service has a higher Version.
+type Snapshot struct {
+	Ref
+	Version uint64
+	View    *View // what the home cluster says about the Service itself; nil: nothing
+	Members []Member
+}
+
+// A Member is one cluster's part in a Snapshot.
+type Member struct {
+	Origin   *Origin
+	View     *View    // nil: the cluster says nothing about the Service
+	Linked   bool     // the cluster is expected; false for everyone as long as the clusters were not listed
+	Known    bool     // View is the cluster's word, even if it is nil
+	Standing Standing // of the cluster
+
+	Since time.Time // when the cluster was first expected; zero if it is not Linked
+}
+
+// An Origin is where an address comes from, as the Composition says it. Equal origins keep their pointer from one
+// Snapshot of a Service to the next.
+type Origin struct {
+	Term
+	Home        bool // the cluster is the one whose Service this is
+	Stale       bool // others come first where both claim an address
+	TrustDomain string
+}
+
+// Exists reports whether there is a Service that clients can be told about: the Service itself, and for one that stands for
+// another (remote discovery) that one too. It is meaningful where all members are Known.
+func (s *Snapshot) Exists() bool {
+	return s.View != nil && (s.View.Composition == nil || s.View.Composition.Union || s.Members[0].View != nil)
+}
+
+// Unknown returns the members whose clusters have not been heard.
+func (s *Snapshot) Unknown() []Member {
+	var unknown []Member
+	for _, m := range s.Members {
+		if !m.Known {
+			unknown = append(unknown, m)
+		}
+	}
+	return unknown
+}
+
+// equal ignores the version.
+func (s *Snapshot) equal(o *Snapshot) bool {
+	if s.View != o.View || len(s.Members) != len(o.Members) {
+		return false
+	}
+	for i := range s.Members {
+		if s.Members[i] != o.Members[i] {
+			return false
+		}
+	}
+	return true
+}

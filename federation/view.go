@@ -1,0 +1,216 @@
+package federation
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"unique"
+)
+
+// Cluster is the name of a cluster, the same all over the fleet.
+type Cluster string
+
+// Service names a Service within a cluster.
+type Service struct{ Namespace, Name string }
+
+// Ref names a Service of one cluster.
+type Ref struct {
+	Cluster Cluster
+	Service
+}
+
+// A View is what one cluster says about one of its Services. It is immutable once it was passed to [Claims.Set].
+type View struct {
+	ExternalName bool         // a DNS alias: it has no endpoints and cannot be resolved
+	LocalOnly    bool         // internalTrafficPolicy: Local
+	Malformed    string       // why clients cannot be served although the Service exists; empty if they can
+	Ports        []Port       // sorted by Number, one entry a number
+	Composition  *Composition // nil: the Service consists of its own endpoints
+	Slices       []*Slice     // sorted by Name
+}
+
+// A Port is a port that a Service declares. Its name may be empty.
+type Port struct {
+	Number uint16
+	Name   string
+}
+
+// A Composition says which claims make up a Service as its clients see it. Members are claims, never compositions.
+type Composition struct {
+	Union   bool   // a federated Service; otherwise the Service stands for exactly one other
+	Members []Term // distinct
+}
+
+// A Term is one member of a Composition.
+type Term struct {
+	Ref
+	Filtered bool // locality applies: zone hints and internalTrafficPolicy count for this member
+}
+
+// A Slice is one EndpointSlice. Its ports hold for all its endpoints.
+type Slice struct {
+	Name      string
+	Ports     []Port // target ports by name
+	Endpoints []*Endpoint
+}
+
+// An Endpoint is one address of a Slice, ready or not.
+type Endpoint struct {
+	Addr     netip.Addr
+	Ready    bool
+	Hostname string
+	Node     string    // where the Pod runs; empty for everything else
+	Zone     string    // empty where nobody answers for the address
+	Hints    []string  // zones that should use the address; sorted
+	Workload *Workload // who answers there; nil for a bare address
+	Mirror   *Mirror   // what a mirrored slice says of its addresses; nil otherwise
+}
+
+// A Mirror is what the slice of a mirrored Service says about the gateway behind its addresses.
+type Mirror struct {
+	Cluster  string // the Service's home; empty if the slice does not say
+	Identity string // TLS identity of the gateway; empty for none
+	Name     string // fully qualified name of the Service in its home; empty if the slice does not say
+}
+
+// WorkloadKind tells what a Workload is.
+type WorkloadKind uint8
+
+// The kinds of workload.
+const (
+	Pod WorkloadKind = iota
+	ExternalWorkload
+)
+
+// A Workload is who answers at an address. It is computed once and shared by all Endpoints that name it.
+type Workload struct {
+	Kind                 WorkloadKind
+	Namespace, Name      string
+	OwnerKind, OwnerName string                  // the controller's, kind in lower case; the workload itself if it has none
+	Template             unique.Handle[Template] // never the zero Handle
+}
+
+// A Template is what workloads of one origin, such as the Pods of a ReplicaSet, have in common.
+type Template struct {
+	ServiceAccount string
+	ControlPlane   string // namespace of the mesh's control plane; empty for a workload that is not meshed
+	Hash           string // label pod-template-hash
+	Opaque         Ports  // ports that carry no protocol a proxy should detect; nobody said: the server's default holds
+	Skip           Ports  // ports that bypass the proxy
+	InboundPort    uint16 // of the proxy; 0: unknown
+	AdminPort      uint16
+	ControlPort    uint16
+}
+
+// Ports is a set of port numbers. It is comparable. The zero Ports is an empty set of which nobody said anything.
+type Ports struct {
+	ranges string // four bytes a range: first and last, big-endian
+	said   bool
+}
+
+// A PortRange holds both its ends.
+type PortRange struct{ First, Last uint16 }
+
+// PortsOf returns the set of all ports in the ranges. Equal sets are equal only if given by equal ranges.
+func PortsOf(ranges ...PortRange) Ports {
+	var b []byte
+	for _, r := range ranges {
+		b = append(b, byte(r.First>>8), byte(r.First), byte(r.Last>>8), byte(r.Last))
+	}
+	return Ports{string(b), true}
+}
+
+// Said reports whether somebody said which ports are in the set, if only that none is.
+func (p Ports) Said() bool { return p.said }
+
+// Contains reports whether port n is in the set.
+func (p Ports) Contains(n uint16) bool {
+	for r := p.ranges; len(r) > 0; r = r[4:] {
+		if uint16(r[0])<<8|uint16(r[1]) <= n && n <= uint16(r[2])<<8|uint16(r[3]) {
+			return true
+		}
+	}
+	return false
+}
+
+// PortName returns the name under which the Service declares port n.
+func (v *View) PortName(n uint16) (string, bool) {
+	i, found := slices.BinarySearchFunc(v.Ports, n, func(p Port, n uint16) int { return int(p.Number) - int(n) })
+	if !found {
+		return "", false
+	}
+	return v.Ports[i].Name, true
+}
+
+// sharing returns old if it equals v, and otherwise a View that says what v says and shares every equal part with old.
+func (v *View) sharing(old *View) *View {
+	if old == nil || v == old {
+		return v
+	}
+	n := *v
+	n.Slices = slices.Clone(v.Slices)
+	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
+		slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) && len(v.Slices) == len(old.Slices)
+	for i, s := range v.Slices {
+		j, found := slices.BinarySearchFunc(old.Slices, s.Name, func(o *Slice, name string) int { return strings.Compare(o.Name, name) })
+		if !found {
+			same = false
+			continue
+		}
+		n.Slices[i] = s.sharing(old.Slices[j])
+		same = same && n.Slices[i] == old.Slices[j]
+	}
+	if same {
+		return old
+	}
+	return &n
+}
+
+func (c *Composition) equal(o *Composition) bool {
+	if c == nil || o == nil {
+		return c == o
+	}
+	return c.Union == o.Union && slices.Equal(c.Members, o.Members)
+}
+
+// sharing returns old if it equals s, and otherwise a Slice that says what s says and shares every equal endpoint with old.
+func (s *Slice) sharing(old *Slice) *Slice {
+	if s == old {
+		return s
+	}
+	n := &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.Clone(s.Endpoints)}
+	same := s.Name == old.Name && slices.Equal(s.Ports, old.Ports) && len(s.Endpoints) == len(old.Endpoints)
+	var byAddr map[netip.Addr]*Endpoint // of old; built when the first endpoint has moved
+	for i, e := range s.Endpoints {
+		var o *Endpoint
+		if i < len(old.Endpoints) && old.Endpoints[i].Addr == e.Addr {
+			o = old.Endpoints[i]
+		} else {
+			if byAddr == nil {
+				byAddr = make(map[netip.Addr]*Endpoint, len(old.Endpoints))
+				for _, o := range old.Endpoints {
+					byAddr[o.Addr] = o
+				}
+			}
+			o, same = byAddr[e.Addr], false
+		}
+		if o != nil && e.equal(o) {
+			n.Endpoints[i] = o
+		} else {
+			same = false
+		}
+	}
+	if same {
+		return old
+	}
+	return n
+}
+
+func (e *Endpoint) equal(o *Endpoint) bool {
+	return e == o || e.Addr == o.Addr && e.Ready == o.Ready && e.Hostname == o.Hostname && e.Node == o.Node && e.Zone == o.Zone &&
+		slices.Equal(e.Hints, o.Hints) && equalValues(e.Workload, o.Workload) && equalValues(e.Mirror, o.Mirror)
+}
+
+func equalValues[T comparable](a, b *T) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}

@@ -1,0 +1,77 @@
+package watch_test
+
+import (
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A reader that waits on every value it loads ends with the last one, whatever it skips, and never sees one go back.
+func TestValueEndsWithTheLast(t *testing.T) {
+	const last = 10_000
+	var v watch.Value[int]
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for before := -1; ; {
+				now, superseded := v.Load()
+				if now <= before && before != -1 {
+					t.Errorf("woken on %d, found %d", before, now)
+					return
+				}
+				if before = now; now == last {
+					return
+				}
+				<-superseded
+			}
+		})
+	}
+	for i := 1; i <= last; i++ {
+		v.Store(i)
+	}
+	wg.Wait()
+}
+
+func TestTable(t *testing.T) {
+	var table watch.Table[string, int]
+	w := table.Watch("a")
+	if _, ok, _ := w.Load(); ok {
+		t.Error("a key has a value before it is set")
+	}
+	_, _, superseded := w.Load()
+	table.Set("b", 1)
+	select {
+	case <-superseded:
+		t.Error("another key's value wakes a watcher")
+	default:
+	}
+	table.Set("a", 1)
+	<-superseded
+	if v, ok, _ := w.Load(); v != 1 || !ok {
+		t.Errorf("loaded %d, %v", v, ok)
+	}
+	if v, ok := table.Get("a"); v != 1 || !ok {
+		t.Errorf("got %d, %v", v, ok)
+	}
+	_, _, superseded = w.Load()
+	table.Delete("a")
+	<-superseded
+	table.Set("a", 2) // the record of a watched key outlives its value
+	if v, ok, _ := w.Load(); v != 2 || !ok {
+		t.Errorf("loaded %d, %v after the value came back", v, ok)
+	}
+	second := table.Watch("a")
+	if w.Close() || !second.Close() || second.Close() {
+		t.Error("Close does not tell the last watcher from the others")
+	}
+	table.Delete("a")
+	table.Delete("b")
+	if n := table.Len(); n != 0 {
+		t.Errorf("%d records are left", n)
+	}
+}
