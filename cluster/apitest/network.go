@@ -1,0 +1,261 @@
+package apitest
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Cut is how a cluster is cut off.
+type Cut int
+
+// The ways in which a cluster is reached, or is not.
+const (
+	None    Cut = iota // everything passes
+	Refuse             // connections are refused, and those that were open are reset
+	Silence            // connections stay open, or are accepted, and not a byte passes until the cut ends
+)
+
+// A Network connects clients with the API servers of clusters.
+type Network struct {
+	mu      sync.Mutex
+	servers map[string]*Server // by host:port
+	serving sync.WaitGroup
+}
+
+// NewNetwork returns a network without servers.
+func NewNetwork() *Network { return &Network{servers: map[string]*Server{}} }
+
+// Server returns the API server of a cluster, and starts it if it is new.
+func (n *Network) Server(cluster string) *Server {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	addr := cluster + ".test:6443"
+	if s, found := n.servers[addr]; found {
+		return s
+	}
+	s := newServer(cluster, addr)
+	n.servers[addr] = s
+	n.serving.Go(s.serve)
+	return s
+}
+
+// Dial opens a connection to an API server by its host and port.
+func (n *Network) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	s := n.servers[addr]
+	n.mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("dial %s: no such host", addr)
+	}
+	return s.dial(ctx)
+}
+
+// Close stops all servers and waits for them.
+func (n *Network) Close() {
+	n.mu.Lock()
+	for _, s := range n.servers {
+		s.close()
+	}
+	n.mu.Unlock()
+	n.serving.Wait()
+}
+
+// line is the way to one server.
+type line struct {
+	mu      sync.Mutex
+	cut     Cut
+	opened  chan struct{} // closed once the cut ends
+	conns   map[*conn]bool
+	accept  chan net.Conn
+	closed  chan struct{}
+	closing sync.Once
+}
+
+func newLine() *line {
+	return &line{opened: closedChannel(), conns: map[*conn]bool{}, accept: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func closedChannel() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Cut cuts the cluster off, or connects it again.
+func (s *Server) Cut(how Cut) {
+	l := s.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut == how {
+		return
+	}
+	if l.cut == Silence {
+		close(l.opened)
+	}
+	l.cut = how
+	if how == Silence {
+		l.opened = make(chan struct{})
+	}
+	if how == Refuse {
+		for c := range l.conns {
+			c.Conn.Close()
+		}
+	}
+}
+
+func (s *Server) dial(ctx context.Context) (net.Conn, error) {
+	l := s.line
+	l.mu.Lock()
+	cut := l.cut
+	l.mu.Unlock()
+	if cut == Refuse {
+		return nil, fmt.Errorf("dial %s: connection refused", s.addr)
+	}
+	client, server := net.Pipe()
+	select {
+	case l.accept <- server:
+	case <-l.closed:
+		return nil, fmt.Errorf("dial %s: connection refused", s.addr)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c := &conn{Conn: client, line: l, done: make(chan struct{})}
+	l.mu.Lock()
+	l.conns[c] = true
+	l.mu.Unlock()
+	return c, nil
+}
+
+// conn is the client's end of a connection.
+type conn struct {
+	net.Conn
+	line *line
+	done chan struct{}
+	once sync.Once
+}
+
+func (c *conn) pass() error {
+	c.line.mu.Lock()
+	opened := c.line.opened
+	c.line.mu.Unlock()
+	select {
+	case <-opened:
+		return nil
+	case <-c.done:
+		return net.ErrClosed
+	}
+}
+
+// Read hands out what has arrived once the line is open.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if cut := c.pass(); cut != nil {
+		return 0, cut
+	}
+	return n, err
+}
+
+// Write sends once the line is open.
+func (c *conn) Write(b []byte) (int, error) {
+	if err := c.pass(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+// Close closes both ends.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		close(c.done)
+		c.line.mu.Lock()
+		delete(c.line.conns, c)
+		c.line.mu.Unlock()
+	})
+	return c.Conn.Close()
+}
+
+// Accept, Close and Addr make a line the listener of its server.
+func (l *line) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.accept:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close stops listening.
+func (l *line) Close() error {
+	l.closing.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr is of no use.
+func (l *line) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (s *Server) serve() {
+	server := &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}
+	s.mu.Lock()
+	s.http = server
+	s.mu.Unlock()
+	_ = server.Serve(tls.NewListener(s.line, &tls.Config{Certificates: []tls.Certificate{s.certificate}}))
+}
+
+func (s *Server) close() {
+	s.mu.Lock()
+	server := s.http
+	s.mu.Unlock()
+	s.Cut(None)
+	s.line.Close()
+	if server != nil {
+		server.Close()
+	}
+}
+
+// Kubeconfig returns credentials for the cluster as JSON on one line.
+func (s *Server) Kubeconfig(token string) string {
+	b, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": "https://" + s.addr, "certificate-authority-data": s.authority}}},
+		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"token": token}}},
+		"contexts": []any{map[string]any{"name": "c", "context": map[string]any{"cluster": "c", "user": "u"}}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// selfSigned returns a certificate for host, and itself as PEM to trust.
+func selfSigned(host string) (tls.Certificate, []byte) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		panic(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}

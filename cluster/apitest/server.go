@@ -1,0 +1,571 @@
+package apitest
+
+import (
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A Server is one cluster's API server. All its methods may be called from any goroutine.
+type Server struct {
+	cluster, addr string
+	certificate   tls.Certificate
+	authority     []byte
+	line          *line
+
+	mu        sync.Mutex
+	http      *http.Server
+	version   int
+	tokens    map[string]bool
+	forbidden map[string]bool     // group resources
+	served    map[string][]string // group resource -> versions, newest first; nil: not served
+	pruned    map[string]bool     // group resources whose status.conditions are dropped on write
+	objects   map[string]map[string]*unstructured.Unstructured
+	events    []event
+	changed   chan struct{} // closed by the next event
+	requests  map[string]int
+}
+
+// event is one change of an object, in the order in which they happened.
+type event struct {
+	kind    string
+	version int
+	what    string
+	object  *unstructured.Unstructured
+}
+
+// Kinds served from the start, by group resource.
+var served = map[string][]string{
+	"pods": {"v1"}, "services": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
+	"endpointslices.discovery.k8s.io": {"v1"}, "replicasets.apps": {"v1"}, "jobs.batch": {"v1"}, "events.events.k8s.io": {"v1"},
+	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"},
+}
+
+func newServer(cluster, addr string) *Server {
+	host, _, _ := strings.Cut(addr, ":")
+	s := &Server{
+		cluster: cluster, addr: addr, line: newLine(), version: 1,
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, served: maps.Clone(served), pruned: map[string]bool{},
+		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}), requests: map[string]int{},
+	}
+	s.certificate, s.authority = selfSigned(host)
+	return s
+}
+
+// Token returns a new token that the server takes.
+func (s *Server) Token() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	token := fmt.Sprintf("%s-%d", s.cluster, len(s.tokens)+1)
+	s.tokens[token] = true
+	return token
+}
+
+// Revoke makes the server refuse a token.
+func (s *Server) Revoke(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens[token] = false
+}
+
+// Forbid answers 403 to all requests about a group resource, such as "pods" or "jobs.batch", or stops doing so. Watches that are
+// open end.
+func (s *Server) Forbid(resource string, forbidden bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forbidden[resource] = forbidden
+	s.wake()
+}
+
+// Serve makes the server know a group resource in these versions, the newest first; with none it does not exist.
+func (s *Server) Serve(resource string, versions ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served[resource] = versions
+	s.wake()
+}
+
+// Prune makes the server drop the conditions from every status of a group resource, as a schema without them does.
+func (s *Server) Prune(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pruned[resource] = true
+}
+
+// Requests returns how many requests of a verb, such as "list" or "watch", were made about a group resource.
+func (s *Server) Requests(verb, resource string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.requests[verb+" "+resource]
+}
+
+// Apply creates objects, or replaces them.
+func (s *Server) Apply(objects ...*unstructured.Unstructured) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range objects {
+		s.put(resourceOf(o), o.DeepCopy())
+	}
+}
+
+// Delete deletes an object by its kind, and reports whether there was one.
+func (s *Server) Delete(kind, namespace, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for resource, objects := range s.objects {
+		if o := objects[namespace+"/"+name]; o != nil && strings.EqualFold(o.GetKind(), kind) {
+			s.remove(resource, namespace+"/"+name)
+			return true
+		}
+	}
+	return false
+}
+
+// Get returns a copy of an object, or nil.
+func (s *Server) Get(resource, namespace, name string) *unstructured.Unstructured {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.objects[resource][namespace+"/"+name]; o != nil {
+		return o.DeepCopy()
+	}
+	return nil
+}
+
+// List returns copies of all objects of a group resource.
+func (s *Server) List(resource string) (all []*unstructured.Unstructured) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(s.objects[resource])) {
+		all = append(all, s.objects[resource][name].DeepCopy())
+	}
+	return all
+}
+
+func resourceOf(o *unstructured.Unstructured) string {
+	plural := strings.ToLower(o.GetKind()) + "s"
+	if group := o.GroupVersionKind().Group; group != "" {
+		return plural + "." + group
+	}
+	return plural
+}
+
+// put, remove, add and wake need s.mu.
+func (s *Server) put(resource string, o *unstructured.Unstructured) {
+	name := o.GetNamespace() + "/" + o.GetName()
+	what := "MODIFIED"
+	old := s.objects[resource][name]
+	if old == nil {
+		what = "ADDED"
+		if s.objects[resource] == nil {
+			s.objects[resource] = map[string]*unstructured.Unstructured{}
+		}
+		s.version++
+		o.SetUID(types.UID(fmt.Sprintf("%s-%d", s.cluster, s.version)))
+		if created := o.GetCreationTimestamp(); created.IsZero() {
+			o.SetCreationTimestamp(metav1.Now())
+		}
+	} else {
+		o.SetUID(old.GetUID())
+		o.SetCreationTimestamp(old.GetCreationTimestamp())
+		if status, found := old.Object["status"]; found && o.Object["status"] == nil {
+			o.Object["status"] = status
+		}
+	}
+	if data, found, _ := unstructured.NestedStringMap(o.Object, "stringData"); found {
+		all, _, _ := unstructured.NestedMap(o.Object, "data")
+		if all == nil {
+			all = map[string]any{}
+		}
+		for k, v := range data {
+			all[k] = base64.StdEncoding.EncodeToString([]byte(v))
+		}
+		o.Object["data"] = all
+		delete(o.Object, "stringData")
+	}
+	if s.pruned[resource] {
+		unstructured.RemoveNestedField(o.Object, "status", "conditions")
+	}
+	s.add(resource, what, o)
+	s.objects[resource][name] = o
+}
+
+func (s *Server) remove(resource, name string) {
+	o := s.objects[resource][name].DeepCopy()
+	delete(s.objects[resource], name)
+	s.add(resource, "DELETED", o)
+}
+
+func (s *Server) add(resource, what string, o *unstructured.Unstructured) {
+	s.version++
+	o.SetResourceVersion(strconv.Itoa(s.version))
+	s.events = append(s.events, event{resource, s.version, what, o})
+	s.wake()
+}
+
+func (s *Server) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// request is what a URL asks for.
+type request struct {
+	verb                         string
+	group, version, resource     string // resource in the plural, without group
+	namespace, name, subresource string
+	metadataOnly                 bool
+	labels                       labels.Selector
+	fields                       fields.Selector
+	options                      metav1.ListOptions
+}
+
+// kind returns the group resource.
+func (r request) kind() string {
+	if r.group != "" {
+		return r.resource + "." + r.group
+	}
+	return r.resource
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	known := s.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	s.mu.Unlock()
+	if !known {
+		fail(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
+		return
+	}
+	if r.URL.Path == "/readyz" {
+		fmt.Fprint(w, "ok")
+		return
+	}
+	req, err := parse(r)
+	if err != nil {
+		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	if req.resource == "" { // discovery of one group version
+		s.discover(w, req)
+		return
+	}
+	s.mu.Lock()
+	s.requests[req.verb+" "+req.kind()]++
+	forbidden, serves := s.forbidden[req.kind()], slices.Contains(s.served[req.kind()], req.version)
+	s.mu.Unlock()
+	switch {
+	case !serves:
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+	case forbidden:
+		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.kind()+" is forbidden")
+	case req.verb == "watch":
+		s.watch(w, r, req)
+	default:
+		s.answer(w, r, req)
+	}
+}
+
+func parse(r *http.Request) (request, error) {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	var req request
+	switch {
+	case len(parts) >= 2 && parts[0] == "api":
+		req.version, parts = parts[1], parts[2:]
+	case len(parts) >= 3 && parts[0] == "apis":
+		req.group, req.version, parts = parts[1], parts[2], parts[3:]
+	case len(parts) == 2 && parts[0] == "apis":
+		req.group, parts = parts[1], nil
+	default:
+		return req, fmt.Errorf("unknown path %s", r.URL.Path)
+	}
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		req.namespace, parts = parts[1], parts[2:]
+	}
+	for i, field := range []*string{&req.resource, &req.name, &req.subresource} {
+		if i < len(parts) {
+			*field = parts[i]
+		}
+	}
+	q := r.URL.Query()
+	req.metadataOnly = strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
+	var err error
+	if req.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
+		return req, err
+	}
+	if req.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
+		return req, err
+	}
+	req.options.ResourceVersion = q.Get("resourceVersion")
+	if q.Get("sendInitialEvents") == "true" {
+		req.options.SendInitialEvents = new(true)
+	}
+	if n, err := strconv.ParseInt(q.Get("timeoutSeconds"), 10, 64); err == nil {
+		req.options.TimeoutSeconds = &n
+	}
+	switch r.Method {
+	case http.MethodPost:
+		req.verb = "create"
+	case http.MethodPut:
+		req.verb = "update"
+	case http.MethodPatch:
+		req.verb = "patch"
+	case http.MethodDelete:
+		req.verb = "delete"
+	default:
+		switch {
+		case q.Get("watch") == "true" || q.Get("watch") == "1":
+			req.verb = "watch"
+		case req.name == "":
+			req.verb = "list"
+		default:
+			req.verb = "get"
+		}
+	}
+	return req, nil
+}
+
+// discover answers which versions of a group exist, or which resources a version has.
+func (s *Server) discover(w http.ResponseWriter, req request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var versions []metav1.GroupVersionForDiscovery
+	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: req.group + "/" + req.version}
+	for kind, served := range s.served {
+		resource, group, _ := strings.Cut(kind, ".")
+		if group != req.group {
+			continue
+		}
+		for _, v := range served {
+			versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
+			if v == req.version {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: resource, Namespaced: true, Kind: resource})
+			}
+		}
+	}
+	switch {
+	case len(versions) == 0 || req.version != "" && len(list.APIResources) == 0:
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+	case req.version == "":
+		reply(w, http.StatusOK, metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: req.group, Versions: versions, PreferredVersion: versions[0]})
+	default:
+		reply(w, http.StatusOK, list)
+	}
+}
+
+// matches reports whether an object is among those asked for.
+func (r request) matches(o *unstructured.Unstructured) bool {
+	kind, _, _ := unstructured.NestedString(o.Object, "type")
+	return (r.namespace == "" || o.GetNamespace() == r.namespace) && (r.name == "" || o.GetName() == r.name) &&
+		r.labels.Matches(labels.Set(o.GetLabels())) &&
+		r.fields.Matches(fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace(), "type": kind})
+}
+
+// render returns an object in the version and form asked for.
+func (r request) render(o *unstructured.Unstructured) map[string]any {
+	out := maps.Clone(o.Object)
+	if r.metadataOnly {
+		return map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": out["metadata"]}
+	}
+	out["apiVersion"] = strings.TrimPrefix(r.group+"/"+r.version, "/")
+	return out
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects := s.objects[req.kind()]
+	name := req.namespace + "/" + req.name
+	if req.name != "" && objects[name] == nil {
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", req.kind(), req.name))
+		return
+	}
+	switch req.verb {
+	case "get":
+		reply(w, http.StatusOK, req.render(objects[name]))
+	case "delete":
+		s.remove(req.kind(), name)
+		reply(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+	case "list":
+		items := []any{}
+		for _, k := range slices.Sorted(maps.Keys(objects)) {
+			if req.matches(objects[k]) {
+				items = append(items, req.render(objects[k]))
+			}
+		}
+		kind, apiVersion := "List", strings.TrimPrefix(req.group+"/"+req.version, "/")
+		if len(items) > 0 {
+			kind = items[0].(map[string]any)["kind"].(string) + "List"
+		} else if k, known := listKinds[req.resource]; known {
+			kind = k
+		}
+		if req.metadataOnly {
+			kind, apiVersion = "PartialObjectMetadataList", "meta.k8s.io/v1"
+		}
+		reply(w, http.StatusOK, map[string]any{
+			"kind": kind, "apiVersion": apiVersion, "items": items,
+			"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)},
+		})
+	default:
+		s.write(w, r, req, objects[name])
+	}
+}
+
+var listKinds = map[string]string{
+	"pods": "PodList", "services": "ServiceList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
+	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList",
+}
+
+// write creates, updates or patches; it needs s.mu.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old *unstructured.Unstructured) {
+	var body json.RawMessage
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		fail(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "only JSON is understood: "+err.Error())
+		return
+	}
+	if req.verb == "patch" {
+		before, err := old.MarshalJSON()
+		if err == nil {
+			body, err = jsonpatch.MergePatch(before, body)
+		}
+		if err != nil {
+			fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+			return
+		}
+	}
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON(body); err != nil {
+		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	if o.GetName() == "" {
+		o.SetName(o.GetGenerateName() + strconv.Itoa(s.version))
+	}
+	if req.namespace != "" {
+		o.SetNamespace(req.namespace)
+	}
+	if req.verb == "update" && o.GetResourceVersion() != "" && o.GetResourceVersion() != old.GetResourceVersion() {
+		fail(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+		return
+	}
+	if req.subresource == "status" {
+		changed := old.DeepCopy()
+		changed.Object["status"] = o.Object["status"]
+		o = changed
+	}
+	s.put(req.kind(), o)
+	reply(w, http.StatusOK, req.render(o))
+}
+
+const bookmarkInterval = time.Minute
+
+// watch streams events: those after the version asked for, or everything first.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
+	send := func(what string, object any) bool {
+		line, err := json.Marshal(map[string]any{"type": what, "object": object})
+		if err != nil {
+			panic(err)
+		}
+		_, err = w.Write(append(line, '\n'))
+		w.(http.Flusher).Flush()
+		return err == nil
+	}
+	bookmark := func(version int, annotations map[string]any) map[string]any {
+		kind, apiVersion := strings.TrimSuffix(listKinds[req.resource], "List"), strings.TrimPrefix(req.group+"/"+req.version, "/")
+		if req.metadataOnly {
+			kind, apiVersion = "PartialObjectMetadata", "meta.k8s.io/v1"
+		}
+		m := map[string]any{"resourceVersion": strconv.Itoa(version)}
+		if annotations != nil {
+			m["annotations"] = annotations
+		}
+		return map[string]any{"kind": kind, "apiVersion": apiVersion, "metadata": m}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	w.(http.Flusher).Flush()
+
+	timeout := time.Hour
+	if req.options.TimeoutSeconds != nil {
+		timeout = time.Duration(*req.options.TimeoutSeconds) * time.Second
+	}
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	ticks := time.NewTicker(bookmarkInterval)
+	defer ticks.Stop()
+
+	from, _ := strconv.Atoi(req.options.ResourceVersion)
+	s.mu.Lock()
+	if req.options.SendInitialEvents != nil {
+		var initial []map[string]any
+		for _, o := range s.objects[req.kind()] {
+			if req.matches(o) {
+				initial = append(initial, req.render(o))
+			}
+		}
+		from = s.version
+		s.mu.Unlock()
+		for _, o := range initial {
+			send("ADDED", o)
+		}
+		send("BOOKMARK", bookmark(from, map[string]any{metav1.InitialEventsAnnotationKey: "true"}))
+		s.mu.Lock()
+	}
+	next := len(s.events)
+	for next > 0 && s.events[next-1].version > from {
+		next--
+	}
+	for {
+		// s.mu is held here.
+		pending := s.events[next:]
+		next = len(s.events)
+		changed, version := s.changed, s.version
+		gone := s.forbidden[req.kind()] || !slices.Contains(s.served[req.kind()], req.version)
+		s.mu.Unlock()
+		for _, e := range pending {
+			if e.kind == req.kind() && req.matches(e.object) && !send(e.what, req.render(e.object)) {
+				return
+			}
+		}
+		if gone {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ticks.C:
+			send("BOOKMARK", bookmark(version, nil))
+		case <-deadline.C:
+			return
+		case <-r.Context().Done():
+			return
+		}
+		s.mu.Lock()
+	}
+}
+
+func fail(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	reply(w, code, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	})
+}
+
+func reply(w http.ResponseWriter, code int, object any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(object); err != nil {
+		return // the client has gone
+	}
+}

@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
+
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+const (
+	probeTimeout = 3 * time.Second
+	dialTimeout  = 3 * time.Second
+)
+
+// A Connection is one API server, reached with one set of credentials. Its token can be swapped while it is in use, and all that
+// hangs on it can be cut loose at once.
+type Connection struct {
+	Config     *rest.Config // without the token, which is added to each request
+	HTTPClient *http.Client
+
+	token  atomic.Pointer[string]
+	dialer *connrotation.Dialer
+	probe  prober
+	resets watch.Value[struct{}] // superseded when the open watches should start anew
+	wakes  watch.Value[struct{}] // superseded when what waits to try again should
+}
+
+// prober has a transport of its own, so that it finds out about the network and not about a connection.
+type prober struct {
+	client *http.Client
+	url    string
+	dialer *connrotation.Dialer
+}
+
+// NewConnection prepares a connection. It does not use the network. dial replaces the Config's own way to dial; it may be nil.
+func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
+	if dial == nil {
+		dial = config.Dial
+	}
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
+	}
+	c := &Connection{Config: rest.CopyConfig(config), dialer: connrotation.NewDialer(connrotation.DialFunc(dial))}
+	c.setToken(config.BearerToken)
+	c.Config.BearerToken = ""
+	c.Config.UserAgent = cmp.Or(config.UserAgent, "fingerpost")
+	c.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
+	c.Config.Dial = c.dialer.DialContext
+	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bearer{&c.token, next} })
+	c.Config.WarningHandler = rest.NoWarnings{}
+
+	var err error
+	if c.HTTPClient, err = rest.HTTPClientFor(c.Config); err != nil {
+		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
+	}
+	c.probe.dialer = connrotation.NewDialer(connrotation.DialFunc(dial))
+	probeConfig := rest.CopyConfig(c.Config)
+	probeConfig.Dial = c.probe.dialer.DialContext
+	if c.probe.client, err = rest.HTTPClientFor(probeConfig); err != nil {
+		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("address of the API server: %w", err)
+	}
+	c.probe.url = base.JoinPath("readyz").String()
+	return c, nil
+}
+
+// bearer adds the newest token to a request.
+type bearer struct {
+	token *atomic.Pointer[string]
+	next  http.RoundTripper
+}
+
+// RoundTrip sends a request.
+func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	token := b.token.Load()
+	if token == nil || r.Header.Get("Authorization") != "" {
+		return b.next.RoundTrip(r)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+*token)
+	return b.next.RoundTrip(r)
+}
+
+func (c *Connection) setToken(token string) {
+	if token == "" {
+		c.token.Store(nil)
+	} else {
+		c.token.Store(&token)
+	}
+}
+
+// UseToken tries a token and uses it from then on if the API server takes it.
+func (c *Connection) UseToken(ctx context.Context, token string) error {
+	if err := c.ask(ctx, token); err != nil {
+		return err
+	}
+	c.setToken(token)
+	c.wakes.Store(struct{}{})
+	return nil
+}
+
+// Probe asks the API server whether it is ready, and takes us. It waits no longer than 3 seconds.
+func (c *Connection) Probe(ctx context.Context) error { return c.ask(ctx, "") }
+
+// ask probes with the token given, or else with the one in use.
+func (c *Connection) ask(ctx context.Context, token string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.probe.url, nil)
+	if err != nil {
+		return &ProbeError{Unreachable, err}
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := c.probe.client.Do(request)
+	if err != nil {
+		c.probe.dialer.CloseAll() // the next probe dials anew
+		return &ProbeError{reasonOf(err), plain(err)}
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
+		return &ProbeError{Unreachable, plain(err)}
+	}
+	switch code := response.StatusCode; {
+	case code == http.StatusUnauthorized:
+		return &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
+	case code >= 500 || code == http.StatusTooManyRequests:
+		return &ProbeError{NotReady, fmt.Errorf("the API server is not ready (%d)", code)}
+	default:
+		return nil // also where we may not ask: it is there, and knows us
+	}
+}
+
+// Reset closes every connection, lets open watches start anew from where they are, and wakes what waits to try again.
+func (c *Connection) Reset() {
+	c.dialer.CloseAll()
+	c.resets.Store(struct{}{})
+	c.wakes.Store(struct{}{})
+}
+
+// wait returns after d, or when it is woken, or when ctx ends.
+func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-wake:
+	case <-ctx.Done():
+	}
+}
+
+// Close frees the connections, once nothing uses them any more.
+func (c *Connection) Close() {
+	c.dialer.CloseAll()
+	c.probe.dialer.CloseAll()
+	c.HTTPClient.CloseIdleConnections()
+	c.probe.client.CloseIdleConnections()
+}
+
+// Reason tells why a cluster is out of reach.
+type Reason string
+
+// The reasons.
+const (
+	Unreachable  Reason = "Unreachable"  // no answer
+	Untrusted    Reason = "Untrusted"    // its certificate is not signed by the authority we were given
+	Unauthorized Reason = "Unauthorized" // it does not take the credentials
+	NotReady     Reason = "NotReady"     // it says so itself
+	Forbidden    Reason = "Forbidden"    // it does not let us read what we cannot do without
+)
+
+// A ProbeError is why a cluster is out of reach.
+type ProbeError struct {
+	Reason Reason
+	Err    error
+}
+
+func (e *ProbeError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *ProbeError) Unwrap() error { return e.Err }
+
+func reasonOf(err error) Reason {
+	var authority x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var host x509.HostnameError
+	if errors.As(err, &authority) || errors.As(err, &invalid) || errors.As(err, &host) {
+		return Untrusted
+	}
+	return Unreachable
+}
+
+// plain drops the request from an error of net/http: the address is known, and a message that stays the same can be compared.
+func plain(err error) error {
+	var e *url.Error
+	if errors.As(err, &e) {
+		if e.Timeout() {
+			return fmt.Errorf("no answer within %s", probeTimeout)
+		}
+		return e.Err
+	}
+	return err
+}

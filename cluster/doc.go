@@ -1,0 +1,18 @@
+// Package cluster keeps the Store informed of every linked cluster, the local one included.
+//
+//	Spec --Apply--> Registry --> member --> engagement --> view.Reconciler --> federation.Claims
+//	                   |            one cluster   one set of credentials in use
+//	                   '--> Statuses, metrics, multicluster-runtime
+//
+// The [Registry] owns one member for each cluster: one context and one wait group hold everything of it. [Registry.Apply] never
+// waits for the network. A member makes before it breaks: new credentials are tried beside the old, listed completely, and only
+// then take over the claims. Credentials that fail leave the old ones in place and are told in the [Status]. A token alone is
+// swapped in place, after it was tried.
+//
+// A cluster that is slow, broken, forbidden or gone never delays another, nor readiness, and never ends the process. What it
+// said last is kept. A probe of our own tells how long it has been out of contact, because informers do not: [Live], [Suspect]
+// after SuspectAfter, [Stale] after StaleAfter; when contact returns, everything that waits or hangs is restarted at once, from
+// where it stopped.
+//
+// What is not here: Links and Secrets (package links makes Specs of them), gRPC, and the merging of clusters (package federation).
+package cluster

@@ -1,0 +1,220 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"net/http"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
+
+	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// urgent is how often a cluster is probed, or tried, that is out of contact.
+const urgent = time.Second
+
+// An engagement is one set of credentials in use with a cluster: its connection, its watches, and the reconciler that speaks.
+type engagement struct {
+	log    logr.Logger
+	access Access
+	conn   *Connection
+	reader *view.Reconciler
+	kinds  []kind
+	facade ctrlcluster.Cluster // for slow controllers of others; it watches nothing until one asks
+
+	health watch.Value[health]
+
+	ctx    context.Context // ends with the engagement
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // all its goroutines
+}
+
+// kind is one kind of object in an engagement.
+type kind struct {
+	view.Kind
+	source *Source
+}
+
+// health is how an engagement fares.
+type health struct {
+	lastContact time.Time // when all was last known to be in order
+	err         error     // why it is not; nil if it is
+}
+
+// newEngagement prepares an engagement, which ends with ctx or stop. It does not use the network. The connection is closed with it.
+func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *Connection) (*engagement, error) {
+	e := &engagement{log: log, access: access, conn: conn, reader: view.NewReconciler(log, federation.Cluster(spec.Name))}
+	e.ctx, e.cancel = context.WithCancel(ctx)
+	for _, k := range e.reader.Kinds(spec.Local) {
+		lw, err := listerWatcher(conn, k)
+		if err != nil {
+			e.stop()
+			return nil, fmt.Errorf("client for %s: %w", k.Resource.Resource, err)
+		}
+		e.kinds = append(e.kinds, kind{k, NewSource(lw, conn)})
+	}
+	var err error
+	if e.facade, err = newFacade(conn, e.kinds); err != nil {
+		e.stop()
+		return nil, fmt.Errorf("client for controllers: %w", err)
+	}
+	return e, nil
+}
+
+// stop ends the engagement and waits for everything in it. It may have been started or not.
+func (e *engagement) stop() {
+	e.cancel()
+	e.wg.Wait()
+	e.conn.Close()
+}
+
+// sync starts the watches and returns once every kind has answered: listed, or refused. It returns early if ctx ends, if
+// abandoned is closed, or if the API server refuses what we cannot do without.
+func (e *engagement) sync(ctx context.Context, abandoned <-chan struct{}) error {
+	e.wg.Go(func() { _ = e.facade.Start(e.ctx) }) // it can only fail by being started twice
+	for _, k := range e.kinds {
+		e.wg.Go(func() { k.source.Fill(logr.NewContext(e.ctx, e.log.V(1)), k.Object, k.Store) })
+	}
+	for _, k := range e.kinds {
+		select {
+		case <-k.Synced:
+		case <-k.source.Refused():
+			if k.Required {
+				return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to list %s (%s): grant get, list and watch on them",
+					k.Resource.GroupResource(), k.source.Health().Refused)}
+			}
+			e.log.Info("The API server refuses a kind: what depends on it is left out until it is served",
+				"kind", k.Resource.GroupResource().String(), "reason", k.source.Health().Refused)
+		case <-abandoned:
+			return context.Canceled
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// speak claims the cluster and goes on saying what is in it until the engagement ends.
+func (e *engagement) speak(claims *federation.Claims) {
+	e.wg.Go(func() { e.reader.Run(e.ctx, claims) })
+}
+
+// watchOver probes the cluster until the engagement ends. When contact is back, whatever waits is woken; after a longer time
+// everything is connected anew, because connections that hung may not notice for as long again.
+func (e *engagement) watchOver(interval time.Duration) {
+	h := health{lastContact: time.Now()}
+	e.health.Store(h)
+	e.wg.Go(func() {
+		timer := time.NewTimer(interval)
+		defer timer.Stop()
+		for {
+			select {
+			case <-timer.C:
+			case <-e.ctx.Done():
+				return
+			}
+			err := e.conn.Probe(e.ctx)
+			if e.ctx.Err() != nil {
+				return
+			}
+			if err == nil && h.err != nil {
+				if time.Since(h.lastContact) > 2*urgent+probeTimeout {
+					e.conn.Reset()
+				}
+				e.conn.wakes.Store(struct{}{})
+			}
+			if err == nil {
+				err = e.deaf()
+			}
+			h.err = err
+			next := interval
+			if err == nil {
+				h.lastContact = time.Now()
+			} else {
+				next = min(interval, urgent)
+			}
+			e.health.Store(h)
+			timer.Reset(next)
+		}
+	})
+}
+
+// deaf returns an error if a kind that is needed would not tell of a change.
+func (e *engagement) deaf() error {
+	for _, k := range e.kinds {
+		if !k.Required || k.source.alive() {
+			continue
+		}
+		if refused := k.source.Health().Refused; refused != "" {
+			return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to watch %s (%s)", k.Resource.GroupResource(), refused)}
+		}
+		return &ProbeError{Unreachable, fmt.Errorf("the watch of %s is interrupted", k.Resource.GroupResource())}
+	}
+	return nil
+}
+
+var codecs = serializer.NewCodecFactory(scheme.Scheme)
+
+// listerWatcher returns the requests for a kind: protobuf, all namespaces, filtered by the API server.
+func listerWatcher(conn *Connection, k view.Kind) (cache.ListerWatcher, error) {
+	selected := func(o *metav1.ListOptions) { o.LabelSelector = k.Selector }
+	if !k.Metadata {
+		gvk := k.Resource.GroupVersion().WithKind(k.Name)
+		client, err := apiutil.RESTClientForGVK(gvk, false, false, conn.Config, codecs, conn.HTTPClient)
+		if err != nil {
+			return nil, err
+		}
+		return cache.NewFilteredListWatchFromClient(client, k.Resource.Resource, metav1.NamespaceAll, selected), nil
+	}
+	client, err := metadata.NewForConfigAndClient(metadata.ConfigFor(conn.Config), conn.HTTPClient)
+	if err != nil {
+		return nil, err
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			selected(&o)
+			return client.Resource(k.Resource).List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			selected(&o)
+			return client.Resource(k.Resource).Watch(ctx, o)
+		},
+	}, nil
+}
+
+// newFacade returns the cluster as controller-runtime knows one. Its RESTMapper is static, so that nothing is discovered, and its
+// cache serves only what it was asked to watch.
+func newFacade(conn *Connection, kinds []kind) (ctrlcluster.Cluster, error) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, k := range kinds {
+		scope := meta.RESTScopeNamespace
+		if k.Name == "Node" {
+			scope = meta.RESTScopeRoot
+		}
+		gv := k.Resource.GroupVersion()
+		mapper.AddSpecific(gv.WithKind(k.Name), k.Resource, schema.GroupVersionResource{}, scope)
+	}
+	return ctrlcluster.New(conn.Config, func(o *ctrlcluster.Options) {
+		o.Scheme = scheme.Scheme
+		o.HTTPClient = conn.HTTPClient
+		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil }
+		o.Cache = ctrlcache.Options{ReaderFailOnMissingInformer: true, DefaultTransform: ctrlcache.TransformStripManagedFields()}
+	})
+}

@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	descState = prometheus.NewDesc("fingerpost_cluster_state",
+		"1 for the state that a cluster is in: Connecting, Live, Suspect or Stale.", []string{"cluster", "state"}, nil)
+	descContact = prometheus.NewDesc("fingerpost_cluster_last_contact_seconds",
+		"Time since the cluster was last known to be in order, on our own clock.", []string{"cluster"}, nil)
+	descSynced = prometheus.NewDesc("fingerpost_cluster_synced",
+		"1 if everything in the cluster has been heard once.", []string{"cluster"}, nil)
+	descCredentials = prometheus.NewDesc("fingerpost_cluster_credentials_valid",
+		"1 if the newest credentials of the cluster are in use.", []string{"cluster"}, nil)
+	descOpen = prometheus.NewDesc("fingerpost_watch_open",
+		"1 if a watch of the resource is open.", []string{"cluster", "resource"}, nil)
+	descObjects = prometheus.NewDesc("fingerpost_objects",
+		"Objects that are known of a resource.", []string{"cluster", "resource"}, nil)
+	descLists = prometheus.NewDesc("fingerpost_lists_total",
+		"Requests to list a resource.", []string{"cluster", "resource"}, nil)
+	descWatches = prometheus.NewDesc("fingerpost_watches_total",
+		"Requests to watch a resource.", []string{"cluster", "resource"}, nil)
+	descErrors = prometheus.NewDesc("fingerpost_api_errors_total",
+		"Requests about a resource that failed, by the reason that the API server gave; Unreachable if it gave none.", []string{"cluster", "resource", "reason"}, nil)
+	descSize = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
+)
+
+// Describe makes the Registry a [prometheus.Collector].
+func (r *Registry) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descOpen, descObjects, descLists, descWatches, descErrors, descSize} {
+		to <- d
+	}
+}
+
+// Collect tells how every cluster fares. A cluster that is unlinked leaves no series behind.
+func (r *Registry) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v int, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	statuses, _ := r.Statuses()
+	linked := 0
+	for name, s := range statuses {
+		if !s.Local {
+			linked++
+		}
+		for _, state := range []State{Connecting, Live, Suspect, Stale} {
+			gauge(descState, truth(s.State == state), name, string(state))
+		}
+		gauge(descSynced, truth(s.Synced), name)
+		gauge(descCredentials, truth(s.Source != "" && s.Credentials == nil && (s.Contact == nil || ReasonFor(s.Contact) != Unauthorized)), name)
+		kinds, contact := r.Inspect(name)
+		if !contact.IsZero() {
+			gauge(descContact, time.Since(contact).Seconds(), name)
+		}
+		for _, k := range kinds {
+			gauge(descOpen, truth(k.Open), name, k.Kind)
+			gauge(descObjects, float64(k.Objects), name, k.Kind)
+			counter(descLists, k.Lists, name, k.Kind)
+			counter(descWatches, k.Watches, name, k.Kind)
+			for reason, n := range k.Errors {
+				counter(descErrors, n, name, k.Kind, reason)
+			}
+		}
+	}
+	gauge(descSize, float64(linked))
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

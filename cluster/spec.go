@@ -1,0 +1,68 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"k8s.io/client-go/rest"
+)
+
+// A Spec says how to reach a cluster, and what to make of it.
+type Spec struct {
+	Name          string   // fleet-wide
+	Local         bool     // the process runs in this cluster
+	TrustDomain   string   // of the identities of its workloads
+	ClusterDomain string   // of its DNS names
+	Access        []Access // tried in this order; with none the cluster is expected, and not reached
+}
+
+// Access is one address of a cluster's API server with the credentials for it.
+type Access struct {
+	Source string       // where it comes from, for people, such as "Secret linkerd/cluster-credentials-east"
+	Config *rest.Config // trusted: whoever made it has refused what may not come from a Secret
+}
+
+// DialFunc opens a connection to an API server.
+type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// validate refuses a Spec that no cluster can have.
+func (s Spec) validate() error {
+	if s.Name == "" {
+		return errors.New("a cluster needs a name")
+	}
+	for _, a := range s.Access {
+		if a.Config == nil || a.Config.Host == "" {
+			return fmt.Errorf("cluster %s: %s names no API server", s.Name, a.Source)
+		}
+	}
+	return nil
+}
+
+// transport identifies everything that a connection depends on, except the bearer token.
+func (a Access) transport() string {
+	c := a.Config
+	b, err := json.Marshal([]any{
+		c.Host, c.APIPath, c.Username, c.Password, c.BearerTokenFile, c.TLSClientConfig.ServerName, c.TLSClientConfig.Insecure, c.TLSClientConfig.CAFile,
+		c.TLSClientConfig.CertFile, c.TLSClientConfig.KeyFile, c.TLSClientConfig.CAData, c.TLSClientConfig.CertData, c.TLSClientConfig.KeyData,
+	})
+	if err != nil {
+		panic(fmt.Sprintf("BUG: strings and bytes that are no JSON: %v", err))
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(b))
+}
+
+// equal reports whether both say the same, whatever they call it.
+func (a Access) equal(o Access) bool {
+	return a.transport() == o.transport() && a.Config.BearerToken == o.Config.BearerToken
+}
+
+// equal reports whether both want the same.
+func (s Spec) equal(o Spec) bool {
+	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
+		slices.EqualFunc(s.Access, o.Access, func(a, b Access) bool { return a.Source == b.Source && a.equal(b) })
+}

@@ -1,0 +1,77 @@
+package cluster
+
+import (
+	"errors"
+	"time"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// State is how a cluster fares.
+type State string
+
+// The states. What a cluster said is kept in all of them.
+const (
+	Connecting State = "Connecting" // never heard since it was applied
+	Live       State = "Live"       // in contact
+	Suspect    State = "Suspect"    // out of contact for a while
+	Stale      State = "Stale"      // out of contact for so long that what it said last should be doubted
+)
+
+// Status is what is known of one cluster.
+type Status struct {
+	Name          string
+	Local         bool
+	TrustDomain   string
+	ClusterDomain string
+
+	State State
+	Since time.Time // when the State was entered
+
+	Source      string    // of the credentials in use; empty for none
+	Synced      bool      // everything in the cluster has been heard once
+	LastContact time.Time // zero for never
+
+	Contact     error // why it is out of contact; nil if it is not
+	Credentials error // why the credentials wanted first are not in use; nil if they are, or were not tried yet
+}
+
+// ReasonFor returns why err keeps a cluster out of reach.
+func ReasonFor(err error) Reason {
+	var probe *ProbeError
+	if errors.As(err, &probe) {
+		return probe.Reason
+	}
+	return Unreachable
+}
+
+// KindStatus is how one kind of object in a cluster fares.
+type KindStatus struct {
+	Kind    string
+	Objects int
+	SourceHealth
+}
+
+func stateOf(s federation.Standing) State {
+	switch s {
+	case federation.Live:
+		return Live
+	case federation.Suspect:
+		return Suspect
+	default:
+		return Stale
+	}
+}
+
+// Same reports whether both say the same, apart from times.
+func (s Status) Same(o Status) bool {
+	text := func(err error) string {
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
+		s.State == o.State && s.Source == o.Source && s.Synced == o.Synced &&
+		text(s.Contact) == text(o.Contact) && text(s.Credentials) == text(o.Credentials)
+}

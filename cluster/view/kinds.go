@@ -1,0 +1,58 @@
+package view
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+// A Kind is one kind of object that a Reconciler reads, and the store that waits for its objects.
+type Kind struct {
+	Resource schema.GroupVersionResource
+	Name     string         // of the kind
+	Metadata bool           // only metadata is needed: objects arrive as PartialObjectMetadata
+	Object   runtime.Object // an empty object of the type that the store takes
+	Selector string         // label selector for the server; empty for all
+	Required bool           // without it nothing can be said; otherwise it is a feature that may be absent
+
+	Store  cache.ReflectorStore
+	Synced <-chan struct{} // closed once the store holds a complete listing
+	Len    func() int
+}
+
+// Kinds returns what the Reconciler reads. local says that the cluster is the one which the process runs in: only there nodes are
+// read, to know the zones of clients.
+func (r *Reconciler) Kinds(local bool) []Kind {
+	services := corev1.SchemeGroupVersion.WithResource("services")
+	kinds := []Kind{
+		kindOf(r.services, Kind{Resource: services, Name: "Service", Object: &corev1.Service{}, Required: true}),
+		kindOf(r.slices, Kind{
+			Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Name: "EndpointSlice", Object: &discoveryv1.EndpointSlice{},
+			Selector: discoveryv1.LabelManagedBy + "!=" + ManagedBy, Required: true,
+		}),
+		kindOf(r.pods, Kind{Resource: corev1.SchemeGroupVersion.WithResource("pods"), Name: "Pod", Object: &corev1.Pod{}, Required: true}),
+		kindOf(r.replicaSets, metadata("apps", "replicasets", "ReplicaSet")),
+		kindOf(r.jobs, metadata("batch", "jobs", "Job")),
+	}
+	if local {
+		kinds = append(kinds, kindOf(r.nodes, metadata("", "nodes", "Node")))
+	}
+	return kinds
+}
+
+func metadata(group, resource, kind string) Kind {
+	return Kind{
+		Resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, Name: kind,
+		Metadata: true, Object: &metav1.PartialObjectMetadata{},
+	}
+}
+
+func kindOf[R any](s *records.Store[R], k Kind) Kind {
+	k.Store, k.Synced, k.Len = s, s.Synced(), s.Len
+	return k
+}

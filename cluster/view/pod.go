@@ -1,0 +1,150 @@
+package view
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Labels, annotations and the environment by which Linkerd marks a workload.
+const (
+	controlPlaneLabel   = "linkerd.io/control-plane-ns"
+	templateHashLabel   = "pod-template-hash"
+	opaqueAnnotation    = "config.linkerd.io/opaque-ports"
+	skipAnnotation      = "config.linkerd.io/skip-inbound-ports"
+	proxyContainer      = "linkerd-proxy"
+	inboundListenEnv    = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR"
+	adminListenEnv      = "LINKERD2_PROXY_ADMIN_LISTEN_ADDR"
+	controlListenEnv    = "LINKERD2_PROXY_CONTROL_LISTEN_ADDR"
+	defaultAccount      = "default"
+	replicaSetKind      = "replicaset"
+	jobKind             = "job"
+	podKind             = "pod"
+	ownerKindsSupported = "job statefulset daemonset deployment" // of a ReplicaSet
+)
+
+// owner is the one controller that an object has, kind in lower case; zero if it has none, or several.
+type owner struct{ kind, name string }
+
+func ownerOf(refs []metav1.OwnerReference) owner {
+	if len(refs) != 1 {
+		return owner{}
+	}
+	return owner{intern(strings.ToLower(refs[0].Kind)), intern(refs[0].Name)}
+}
+
+// pod is what is kept of a Pod.
+type pod struct {
+	owner    owner
+	node     string
+	template unique.Handle[federation.Template]
+}
+
+func keepPod(object any) (pod, bool) {
+	p, ok := object.(*corev1.Pod)
+	if !ok {
+		return pod{}, false
+	}
+	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
+	t := federation.Template{
+		ServiceAccount: intern(p.Spec.ServiceAccountName),
+		ControlPlane:   intern(p.Labels[controlPlaneLabel]),
+		Hash:           intern(p.Labels[templateHashLabel]),
+	}
+	if t.ServiceAccount == "" {
+		t.ServiceAccount = defaultAccount
+	}
+	if list, found := p.Annotations[opaqueAnnotation]; found {
+		t.Opaque = ParsePorts(list, func(name string) (uint16, bool) { return containerPort(containers, name) })
+	}
+	if list, found := p.Annotations[skipAnnotation]; found {
+		t.Skip = ParsePorts(list, nil)
+	}
+	if t.ControlPlane != "" {
+		t.InboundPort = listenPort(containers, inboundListenEnv)
+		t.AdminPort = listenPort(containers, adminListenEnv)
+		t.ControlPort = listenPort(containers, controlListenEnv)
+	}
+	return pod{owner: ownerOf(p.OwnerReferences), node: intern(p.Spec.NodeName), template: unique.Make(t)}, true
+}
+
+func containerPort(containers []corev1.Container, name string) (uint16, bool) {
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if p.Name == name && p.ContainerPort > 0 && p.ContainerPort <= 65535 {
+				return uint16(p.ContainerPort), true
+			}
+		}
+	}
+	return 0, false
+}
+
+// listenPort reads the port of a listen address from the environment of the proxy's container; 0 if it is not there.
+func listenPort(containers []corev1.Container, env string) uint16 {
+	for _, c := range containers {
+		if c.Name != proxyContainer {
+			continue
+		}
+		for _, e := range c.Env {
+			if e.Name != env {
+				continue
+			}
+			if addr, err := netip.ParseAddrPort(e.Value); err == nil {
+				return addr.Port()
+			}
+		}
+	}
+	return 0
+}
+
+// ParsePorts reads a list of ports as Linkerd's annotations hold it: numbers, ranges such as 8000-8002, and names, separated by
+// commas. Spaces and items that say nothing are skipped. named looks up a name and may be nil.
+func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports {
+	var ranges []federation.PortRange
+	for item := range strings.SplitSeq(list, ",") {
+		item = strings.TrimSpace(item)
+		first, last, isRange := strings.Cut(item, "-")
+		from, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+		to := from
+		if err == nil && isRange {
+			to, err = strconv.ParseUint(strings.TrimSpace(last), 10, 16)
+		}
+		switch {
+		case err == nil && from <= to:
+			ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
+		case err != nil && named != nil:
+			if port, found := named(item); found {
+				ranges = append(ranges, federation.PortRange{First: port, Last: port})
+			}
+		}
+	}
+	return federation.PortsOf(ranges...)
+}
+
+// workload returns who a Pod is to the clients of an address: its controller is the Deployment behind its ReplicaSet, the CronJob
+// behind its Job, and otherwise its direct owner. ownerOf looks up what owns a ReplicaSet or a Job.
+func workload(k key, p pod, ownerOf func(owner) (owner, bool)) federation.Workload {
+	o := p.owner
+	switch o.kind {
+	case "":
+		o = owner{podKind, k.Name}
+	case replicaSetKind:
+		if up, found := ownerOf(o); found && slices.Contains(strings.Fields(ownerKindsSupported), up.kind) {
+			o = up
+		}
+	case jobKind:
+		if up, found := ownerOf(o); found && up.kind != "" {
+			o = up
+		}
+	}
+	return federation.Workload{
+		Kind: federation.Pod, Namespace: k.Namespace, Name: k.Name, OwnerKind: o.kind, OwnerName: o.name, Template: p.template,
+	}
+}

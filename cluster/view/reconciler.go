@@ -1,0 +1,349 @@
+package view
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// coalesce is how long the changes of one Service are gathered before it is said anew.
+const coalesce = 50 * time.Millisecond
+
+// key names an object; the kind is known from where it stands.
+type key = records.Key
+
+func intern(s string) string { return records.Intern(s) }
+
+// item names something to reconcile.
+type item struct {
+	what what
+	key
+}
+
+type what uint8
+
+const (
+	aNode what = iota
+	aReplicaSet
+	aJob
+	aPod
+	aSlice
+	aService
+)
+
+// A Reconciler says what one cluster claims, and goes on saying it as its objects change. It reads the stores of its [Kind]s,
+// which are filled by others.
+type Reconciler struct {
+	log     logr.Logger
+	cluster federation.Cluster
+	queue   workqueue.TypedDelayingInterface[item] // set by Run, before it sets running
+	running atomic.Bool                            // changes are enqueued; before, Run's first pass finds them all
+
+	services    *records.Store[federation.View]
+	slices      *records.Store[*slice]
+	pods        *records.Store[pod]
+	replicaSets *records.Store[owner]
+	jobs        *records.Store[owner]
+	nodes       *records.Store[string] // the zone
+
+	// Owned by Run.
+	claims    *federation.Claims
+	workloads map[key]*workloadState
+	built     map[key]*sliceState
+	members   map[key][]key         // Service -> its slices, sorted
+	missed    map[item]map[key]bool // owner that was looked up in vain -> the Pods that it owns
+}
+
+// workloadState is a Pod that is known, or named by a slice, or both.
+type workloadState struct {
+	workload *federation.Workload // nil: the Pod is not known
+	node     string
+	slices   []key // that name it
+	awaits   item  // the owner that it missed; zero for none
+}
+
+// sliceState is a slice as it was last translated.
+type sliceState struct {
+	service key
+	pods    []key
+	slice   *federation.Slice
+}
+
+// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once; Run is called when
+// they are complete.
+func NewReconciler(log logr.Logger, cluster federation.Cluster) *Reconciler {
+	r := &Reconciler{
+		log:       log,
+		cluster:   cluster,
+		workloads: map[key]*workloadState{},
+		built:     map[key]*sliceState{},
+		members:   map[key][]key{},
+		missed:    map[item]map[key]bool{},
+	}
+	enqueue := func(w what) func(key) {
+		var delay time.Duration
+		if w == aService {
+			delay = coalesce
+		}
+		return func(k key) {
+			if r.running.Load() {
+				r.queue.AddAfter(item{w, k}, delay)
+			}
+		}
+	}
+	r.services = records.NewStore(r.keepService, enqueue(aService))
+	r.slices = records.NewStore(keepSlice, enqueue(aSlice))
+	r.pods = records.NewStore(keepPod, enqueue(aPod))
+	r.replicaSets = records.NewStore(keepOwner, enqueue(aReplicaSet))
+	r.jobs = records.NewStore(keepOwner, enqueue(aJob))
+	r.nodes = records.NewStore(keepNode, enqueue(aNode))
+	return r
+}
+
+func (r *Reconciler) keepService(object any) (federation.View, bool) {
+	svc, ok := object.(*corev1.Service)
+	if !ok {
+		return federation.View{}, false
+	}
+	v, junk := translateService(r.cluster, svc)
+	if len(junk) > 0 {
+		r.log.Info("Members of a federated Service are left out: each must be written service@cluster",
+			"service", svc.Namespace+"/"+svc.Name, "annotation", remoteDiscoveryKey, "members", junk)
+	}
+	return v, true
+}
+
+func keepOwner(object any) (owner, bool) {
+	m, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return owner{}, false
+	}
+	return ownerOf(m.OwnerReferences), true
+}
+
+func keepNode(object any) (string, bool) {
+	m, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return "", false
+	}
+	return intern(m.Labels[corev1.LabelTopologyZone]), true
+}
+
+// Run says everything that the stores hold, completes the claims, and then follows the changes until ctx ends.
+func (r *Reconciler) Run(ctx context.Context, claims *federation.Claims) {
+	r.queue, r.claims = workqueue.NewTypedDelayingQueue[item](), claims
+	defer r.queue.ShutDown()
+	stop := context.AfterFunc(ctx, r.queue.ShutDown)
+	defer stop()
+	r.running.Store(true)
+	for _, k := range r.nodes.Keys() {
+		r.reconcileNode(k)
+	}
+	for _, k := range r.pods.Keys() {
+		r.reconcilePod(k)
+	}
+	for _, k := range r.slices.Keys() {
+		r.reconcileSlice(k)
+	}
+	for _, k := range r.services.Keys() {
+		r.reconcileService(k)
+	}
+	claims.Complete()
+	for {
+		it, shutdown := r.queue.Get()
+		if shutdown {
+			return
+		}
+		switch it.what {
+		case aNode:
+			r.reconcileNode(it.key)
+		case aReplicaSet, aJob:
+			r.reconcileOwner(it)
+		case aPod:
+			r.reconcilePod(it.key)
+		case aSlice:
+			r.reconcileSlice(it.key)
+		case aService:
+			r.reconcileService(it.key)
+		}
+		r.queue.Done(it)
+	}
+}
+
+func (r *Reconciler) reconcileNode(k key) {
+	if zone, found := r.nodes.Get(k); found {
+		r.claims.SetNode(k.Name, zone)
+	} else {
+		r.claims.DeleteNode(k.Name)
+	}
+}
+
+// reconcileOwner sees to the Pods that missed their owner. One that is deleted changes nothing: its Pods are about to follow, and
+// are still its own.
+func (r *Reconciler) reconcileOwner(it item) {
+	for k := range r.missed[it] {
+		r.reconcilePod(k)
+	}
+}
+
+func (r *Reconciler) reconcilePod(k key) {
+	p, found := r.pods.Get(k)
+	w := r.workloads[k]
+	if w == nil {
+		if !found {
+			return
+		}
+		w = &workloadState{}
+		r.workloads[k] = w
+	}
+	r.await(k, w, item{})
+	if !found {
+		if w.workload == nil {
+			return
+		}
+		w.workload, w.node = nil, ""
+		r.release(k, w)
+	} else {
+		next := workload(k, p, func(o owner) (owner, bool) {
+			it, from := item{aReplicaSet, key{Namespace: k.Namespace, Name: o.name}}, r.replicaSets
+			if o.kind == jobKind {
+				it.what, from = aJob, r.jobs
+			}
+			up, known := from.Get(it.key)
+			if !known {
+				r.await(k, w, it)
+			}
+			return up, known
+		})
+		if w.workload != nil && *w.workload == next && w.node == p.node {
+			return
+		}
+		w.workload, w.node = &next, p.node
+	}
+	for _, s := range slices.Clone(w.slices) {
+		r.reconcileSlice(s)
+	}
+}
+
+// await makes Pod k wait for an owner that is not known yet; the zero item for none.
+func (r *Reconciler) await(k key, w *workloadState, it item) {
+	if waiting := r.missed[w.awaits]; waiting != nil {
+		delete(waiting, k)
+		if len(waiting) == 0 {
+			delete(r.missed, w.awaits)
+		}
+	}
+	w.awaits = it
+	if it == (item{}) {
+		return
+	}
+	if r.missed[it] == nil {
+		r.missed[it] = map[key]bool{}
+	}
+	r.missed[it][k] = true
+}
+
+// release drops the state of a Pod that neither exists nor is named.
+func (r *Reconciler) release(k key, w *workloadState) {
+	if w.workload == nil && len(w.slices) == 0 {
+		delete(r.workloads, k)
+	}
+}
+
+func (r *Reconciler) reconcileSlice(k key) {
+	record, found := r.slices.Get(k)
+	old := r.built[k]
+	if !found {
+		if old != nil {
+			delete(r.built, k)
+			r.unname(k, old.pods)
+			r.leave(k, old.service)
+		}
+		return
+	}
+	next := &sliceState{service: key{Namespace: k.Namespace, Name: record.service}}
+	next.slice = translateSlice(k.Name, record, func(p key) (*federation.Workload, string) {
+		next.pods = append(next.pods, p)
+		w := r.workloads[p]
+		if w == nil {
+			w = &workloadState{}
+			r.workloads[p] = w
+		}
+		if !slices.Contains(w.slices, k) {
+			w.slices = append(w.slices, k)
+		}
+		return w.workload, w.node
+	})
+	r.built[k] = next
+	if old != nil {
+		r.unname(k, without(old.pods, next.pods))
+		if old.service != next.service {
+			r.leave(k, old.service)
+		}
+	}
+	if i, member := slices.BinarySearchFunc(r.members[next.service], k, compareKeys); !member {
+		r.members[next.service] = slices.Insert(r.members[next.service], i, k)
+	}
+	r.queue.AddAfter(item{aService, next.service}, coalesce)
+}
+
+// unname drops slice k from the Pods that it no longer names.
+func (r *Reconciler) unname(k key, pods []key) {
+	for _, p := range pods {
+		if w := r.workloads[p]; w != nil {
+			w.slices = slices.DeleteFunc(w.slices, func(s key) bool { return s == k })
+			r.release(p, w)
+		}
+	}
+}
+
+// leave drops slice k from a Service.
+func (r *Reconciler) leave(k, service key) {
+	r.members[service] = slices.DeleteFunc(r.members[service], func(s key) bool { return s == k })
+	if len(r.members[service]) == 0 {
+		delete(r.members, service)
+	}
+	r.queue.AddAfter(item{aService, service}, coalesce)
+}
+
+func (r *Reconciler) reconcileService(k key) {
+	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
+	v, found := r.services.Get(k)
+	if !found {
+		r.claims.Delete(name)
+		return
+	}
+	for _, s := range r.members[k] {
+		v.Slices = append(v.Slices, r.built[s].slice)
+	}
+	// What is stored shares its slices with the claim before it, where they are equal: so do we.
+	for i, s := range r.claims.Set(name, &v).Slices {
+		r.built[r.members[k][i]].slice = s
+	}
+}
+
+func compareKeys(a, b key) int {
+	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Name, b.Name)
+}
+
+// without returns the keys of a that are not in b.
+func without(a, b []key) []key {
+	in := make(map[key]bool, len(b))
+	for _, k := range b {
+		in[k] = true
+	}
+	return slices.DeleteFunc(slices.Clone(a), func(k key) bool { return in[k] })
+}

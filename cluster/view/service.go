@@ -1,0 +1,89 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Marks on Services that stand for others. The first key is a label on the mirror of one Service, and an annotation on a
+// federated one.
+const (
+	remoteDiscoveryKey = "multicluster.linkerd.io/remote-discovery"
+	remoteServiceLabel = "multicluster.linkerd.io/remote-service"
+	localDiscoveryKey  = "multicluster.linkerd.io/local-discovery"
+)
+
+// translateService returns what cluster home says about a Service, without its slices: what is kept of the Service. It also
+// returns the members of a federated Service that cannot be read, and are left out.
+func translateService(home federation.Cluster, svc *corev1.Service) (v federation.View, junk []string) {
+	v = federation.View{
+		ExternalName: svc.Spec.Type == corev1.ServiceTypeExternalName,
+		LocalOnly:    svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+	}
+	// Where a number serves TCP and UDP it is the TCP port that a proxy means.
+	ports := slices.Clone(svc.Spec.Ports)
+	slices.SortStableFunc(ports, func(a, b corev1.ServicePort) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
+	})
+	for _, p := range ports {
+		if p.Port <= 0 || p.Port > 65535 || len(v.Ports) > 0 && v.Ports[len(v.Ports)-1].Number == uint16(p.Port) {
+			continue
+		}
+		v.Ports = append(v.Ports, federation.Port{Number: uint16(p.Port), Name: intern(p.Name)})
+	}
+	v.Composition, v.Malformed, junk = composition(home, svc)
+	return v, junk
+}
+
+func protocolRank(p corev1.Protocol) int {
+	if p == corev1.ProtocolTCP || p == "" {
+		return 0
+	}
+	return 1
+}
+
+// composition reads which claims make up a Service, and why that cannot be said if it cannot. A federated Service may also bear
+// the mirror's label: it is federated.
+func composition(home federation.Cluster, svc *corev1.Service) (c *federation.Composition, malformed string, junk []string) {
+	name := func(service string) federation.Service {
+		return federation.Service{Namespace: svc.Namespace, Name: service}
+	}
+	remotes, isRemote := svc.Annotations[remoteDiscoveryKey]
+	local, isLocal := svc.Annotations[localDiscoveryKey]
+	if isRemote || isLocal {
+		c = &federation.Composition{Union: true}
+		if local != "" {
+			c.Members = append(c.Members, federation.Term{Ref: federation.Ref{Cluster: home, Service: name(local)}, Filtered: true})
+		}
+		for item := range strings.SplitSeq(remotes, ",") {
+			service, cluster, ok := strings.Cut(item, "@")
+			term := federation.Term{Ref: federation.Ref{Cluster: federation.Cluster(cluster), Service: name(service)}}
+			switch {
+			case item == "" && remotes == "":
+			case !ok || service == "" || cluster == "" || strings.Contains(cluster, "@"):
+				junk = append(junk, item)
+			case !slices.Contains(c.Members, term):
+				c.Members = append(c.Members, term)
+			}
+		}
+		return c, "", junk
+	}
+	cluster, isMirror := svc.Labels[remoteDiscoveryKey]
+	if !isMirror {
+		return nil, "", nil
+	}
+	service := svc.Labels[remoteServiceLabel]
+	if service == "" {
+		return nil, fmt.Sprintf("Service %s/%s has the label %s=%s but no label %s: it cannot be told which Service of that cluster it stands for",
+			svc.Namespace, svc.Name, remoteDiscoveryKey, cluster, remoteServiceLabel), nil
+	}
+	return &federation.Composition{Members: []federation.Term{
+		{Ref: federation.Ref{Cluster: federation.Cluster(cluster), Service: name(service)}},
+	}}, "", nil
+}

@@ -1,0 +1,140 @@
+package view
+
+import (
+	"net/netip"
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Marks on the slices of mirrored Services, and on those that we write.
+const (
+	mirrorClusterLabel = "mirror.linkerd.io/cluster-name"
+	mirrorNameKey      = "mirror.linkerd.io/remote-svc-fq-name"
+	mirrorIdentityKey  = "mirror.linkerd.io/remote-gateway-identity"
+
+	// ManagedBy is the managed-by label of the slices that hold what other clusters claim. No installation reads them back.
+	ManagedBy = "federation.fingerpost.io"
+)
+
+// slice is what is kept of an EndpointSlice.
+type slice struct {
+	service   string
+	ports     []federation.Port
+	endpoints []endpoint
+}
+
+// endpoint is an address whose workload is not looked up yet.
+type endpoint struct {
+	federation.Endpoint
+	pod key // who answers there; zero for a bare address
+}
+
+func keepSlice(object any) (*slice, bool) {
+	es, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok || es.Labels[discoveryv1.LabelManagedBy] == ManagedBy {
+		return nil, false
+	}
+	s := &slice{service: intern(serviceOf(es))}
+	if s.service == "" {
+		return nil, false
+	}
+	for _, p := range es.Ports {
+		if p.Port == nil || *p.Port <= 0 || *p.Port > 65535 {
+			continue // every port: no client can be told which
+		}
+		name := ""
+		if p.Name != nil {
+			name = intern(*p.Name)
+		}
+		s.ports = append(s.ports, federation.Port{Number: uint16(*p.Port), Name: name})
+	}
+	mirror := mirrorOf(es)
+	for _, e := range es.Endpoints {
+		s.endpoints = append(s.endpoints, keepEndpoint(es.Namespace, e, mirror)...)
+	}
+	return s, true
+}
+
+// serviceOf returns the name of the Service that a slice belongs to: the label's, else an owner's; empty for none.
+func serviceOf(es *discoveryv1.EndpointSlice) string {
+	if name, found := es.Labels[discoveryv1.LabelServiceName]; found {
+		return name
+	}
+	for _, o := range es.OwnerReferences {
+		if o.Kind == "Service" {
+			return o.Name
+		}
+	}
+	return ""
+}
+
+func mirrorOf(es *discoveryv1.EndpointSlice) *federation.Mirror {
+	m := federation.Mirror{
+		Cluster:  es.Labels[mirrorClusterLabel],
+		Identity: es.Annotations[mirrorIdentityKey],
+		Name:     es.Annotations[mirrorNameKey],
+	}
+	if m == (federation.Mirror{}) {
+		return nil
+	}
+	return &m
+}
+
+// keepEndpoint returns one endpoint for each address; none if it names a workload of a kind that is not served.
+func keepEndpoint(namespace string, e discoveryv1.Endpoint, mirror *federation.Mirror) []endpoint {
+	kept := endpoint{Endpoint: federation.Endpoint{Ready: e.Conditions.Ready == nil || *e.Conditions.Ready, Mirror: mirror}}
+	if e.Hostname != nil {
+		kept.Hostname = *e.Hostname
+	}
+	if e.Hints != nil && len(e.Hints.ForZones) > 0 {
+		for _, z := range e.Hints.ForZones {
+			kept.Hints = append(kept.Hints, intern(z.Name))
+		}
+		slices.Sort(kept.Hints)
+	}
+	if ref := e.TargetRef; ref != nil {
+		if ref.Kind != "Pod" {
+			return nil
+		}
+		kept.pod = key{Namespace: intern(ref.Namespace), Name: ref.Name}
+		if ref.Namespace == "" {
+			kept.pod.Namespace = intern(namespace)
+		}
+		if e.Zone != nil { // of a bare address nothing is known but the address
+			kept.Zone = intern(*e.Zone)
+		}
+	}
+	var all []endpoint
+	for _, a := range e.Addresses {
+		addr, err := netip.ParseAddr(a)
+		if err != nil || addr.Zone() != "" {
+			continue // a DNS name, or junk
+		}
+		kept.Addr = addr.Unmap()
+		all = append(all, kept)
+	}
+	return all
+}
+
+// translateSlice looks up who answers at the addresses. An endpoint whose Pod is not known is left out until it is.
+func translateSlice(name string, s *slice, lookup func(key) (*federation.Workload, string)) *federation.Slice {
+	out := &federation.Slice{Name: name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
+	for i := range s.endpoints {
+		e := &s.endpoints[i]
+		if e.pod == (key{}) {
+			out.Endpoints = append(out.Endpoints, &e.Endpoint)
+			continue
+		}
+		workload, node := lookup(e.pod)
+		if workload == nil {
+			continue
+		}
+		resolved := e.Endpoint
+		resolved.Workload, resolved.Node = workload, node
+		out.Endpoints = append(out.Endpoints, &resolved)
+	}
+	return out
+}
