@@ -1,0 +1,208 @@
+package links
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Hosts says which API servers a kubeconfig may name.
+type Hosts struct {
+	InCluster bool     // we run in a cluster, where a loopback address is our own
+	Allowed   []string // names, addresses and CIDRs that are allowed all the same
+}
+
+// ParseHosts reads the list of hosts that are allowed although they are loopback or link-local.
+func ParseHosts(list string) ([]string, error) {
+	var hosts []string
+	for item := range strings.SplitSeq(list, ",") {
+		item = strings.TrimSpace(item)
+		if item == "" {
+			continue
+		}
+		if strings.Contains(item, "/") {
+			if _, err := netip.ParsePrefix(item); err != nil {
+				return nil, fmt.Errorf("%q is no CIDR: %w", item, err)
+			}
+		}
+		hosts = append(hosts, strings.ToLower(item))
+	}
+	return hosts, nil
+}
+
+// Credentials reads a kubeconfig from a Secret. Whoever may write the Secret must not gain anything in this process by it, so only
+// inline data is taken (certificate authority, token, client certificate) and everything else is refused: programs to run, plugins,
+// paths of files, other identities to assume, passwords, proxies, unverified or unencrypted connections, and servers at a link-local
+// address, or at a loopback one when in-cluster. The Config is built anew from what is understood, so that nothing passes by accident.
+func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
+	if len(kubeconfig) == 0 {
+		return nil, errors.New("the kubeconfig is empty")
+	}
+	parsed, err := clientcmd.Load(kubeconfig)
+	if err != nil {
+		return nil, errors.New("the kubeconfig cannot be read: it is no YAML or JSON of kind Config, apiVersion v1")
+	}
+	context, found := parsed.Contexts[parsed.CurrentContext]
+	if !found || context == nil {
+		return nil, fmt.Errorf("the kubeconfig has no context %q, which its current-context names", parsed.CurrentContext)
+	}
+	cluster, found := parsed.Clusters[context.Cluster]
+	if !found || cluster == nil {
+		return nil, fmt.Errorf("the kubeconfig has no cluster %q, which its current context names", context.Cluster)
+	}
+	user, found := parsed.AuthInfos[context.AuthInfo]
+	if !found || user == nil {
+		return nil, fmt.Errorf("the kubeconfig has no user %q, which its current context names", context.AuthInfo)
+	}
+	if err := errors.Join(refuseCluster(cluster), refuseUser(user)); err != nil {
+		return nil, err
+	}
+	config := &rest.Config{
+		Host:        cluster.Server,
+		BearerToken: user.Token,
+		TLSClientConfig: rest.TLSClientConfig{
+			ServerName: cluster.TLSServerName,
+			CAData:     cluster.CertificateAuthorityData,
+			CertData:   user.ClientCertificateData,
+			KeyData:    user.ClientKeyData,
+		},
+	}
+	if err := hosts.check(cluster.Server); err != nil {
+		return nil, err
+	}
+	// A name may lead to an address that is not allowed, today or tomorrow: look again at each connection.
+	config.Dial = (&net.Dialer{
+		Timeout: 3 * time.Second, KeepAlive: 15 * time.Second,
+		Control: func(_, address string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(address)
+			if err != nil || hosts.allows(hostOf(cluster.Server)) {
+				return nil
+			}
+			return hosts.checkAddr(to.Addr())
+		},
+	}).DialContext
+	return config, nil
+}
+
+func refused(field, why, instead string) error {
+	return fmt.Errorf("%s is refused: %s; %s", field, why, instead)
+}
+
+func refuseCluster(c *clientcmdapi.Cluster) (err error) {
+	if c.InsecureSkipTLSVerify {
+		err = errors.Join(err, refused("cluster.insecure-skip-tls-verify", "anybody could answer for the cluster", "use certificate-authority-data"))
+	}
+	if c.CertificateAuthority != "" {
+		err = errors.Join(err, refused("cluster.certificate-authority", "it would read a file of this process", "use certificate-authority-data"))
+	}
+	if c.ProxyURL != "" {
+		err = errors.Join(err, refused("cluster.proxy-url", "it would send the credentials elsewhere", "name a server that can be reached directly"))
+	}
+	if len(c.CertificateAuthorityData) > 0 && !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData) {
+		err = errors.Join(err, refused("cluster.certificate-authority-data", "it holds no certificate in PEM form", "copy it again from the cluster"))
+	}
+	return err
+}
+
+func refuseUser(u *clientcmdapi.AuthInfo) (err error) {
+	const inline = "use an inline token or client certificate"
+	for _, r := range []struct {
+		set        bool
+		field, why string
+	}{
+		{u.Exec != nil, "user.exec", "it would run a program"},
+		{u.AuthProvider != nil, "user.auth-provider", "it would load a plugin"},
+		{u.TokenFile != "", "user.tokenFile", "it would read a file of this process"},
+		{u.ClientCertificate != "", "user.client-certificate", "it would read a file of this process"},
+		{u.ClientKey != "", "user.client-key", "it would read a file of this process"},
+		{u.Impersonate != "" || u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0, "user.as", "it would act as somebody else"},
+		{u.Username != "" || u.Password != "", "user.username", "API servers take no passwords"},
+		{u.Token == "" && len(u.ClientCertificateData) == 0, "user", "it has neither a token nor a client certificate"},
+	} {
+		if r.set {
+			err = errors.Join(err, refused(r.field, r.why, inline))
+		}
+	}
+	if strings.ContainsFunc(u.Token, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		err = errors.Join(err, refused("user.token", "it holds white space", "copy it again; mind the end of the line"))
+	}
+	if len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0 {
+		if _, pair := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); pair != nil {
+			err = errors.Join(err, refused("user.client-certificate-data", "certificate and key are no pair: "+pair.Error(), inline))
+		}
+	}
+	return err
+}
+
+// check refuses a server by its URL.
+func (h Hosts) check(server string) error {
+	u, err := url.Parse(server)
+	switch {
+	case err != nil || u.Host == "" || u.Hostname() == "":
+		return refused("cluster.server", fmt.Sprintf("%q is no URL of a server", server), "write https://host:port")
+	case u.Scheme != "https":
+		return refused("cluster.server", "the credentials would be sent in clear text", "write https://")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return refused("cluster.server", "it holds more than an address", "write https://host:port")
+	}
+	host := strings.ToLower(u.Hostname())
+	if h.allows(host) {
+		return nil
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return h.checkAddr(addr)
+	}
+	if name := strings.TrimSuffix(host, "."); h.InCluster && (name == "localhost" || strings.HasSuffix(name, ".localhost")) {
+		return errLoopback(host)
+	}
+	return nil
+}
+
+func errLoopback(host string) error {
+	return refused("cluster.server", host+" is this process's own host", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
+}
+
+func (h Hosts) checkAddr(addr netip.Addr) error {
+	addr = addr.Unmap().WithZone("")
+	switch {
+	case h.allows(addr.String()):
+		return nil
+	case addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast() || addr.IsMulticast() || addr.IsUnspecified():
+		return refused("cluster.server", addr.String()+" is no address of a cluster", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
+	case addr.IsLoopback() && h.InCluster:
+		return errLoopback(addr.String())
+	}
+	return nil
+}
+
+// allows reports whether the operator has listed a host.
+func (h Hosts) allows(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return slices.ContainsFunc(h.Allowed, func(item string) bool {
+		if item == host {
+			return true
+		}
+		prefix, perr := netip.ParsePrefix(item)
+		return err == nil && perr == nil && prefix.Contains(addr.Unmap())
+	})
+}
+
+func hostOf(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(u.Hostname())
+}

@@ -1,0 +1,134 @@
+package links
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+// What `linkerd multicluster link-gen` writes.
+const (
+	clusterNameLabel        = "multicluster.linkerd.io/cluster-name"
+	trustDomainAnnotation   = "multicluster.linkerd.io/trust-domain"
+	clusterDomainAnnotation = "multicluster.linkerd.io/cluster-domain"
+	kubeconfigKey           = "kubeconfig"
+
+	// SecretType is the type of Secrets that hold the kubeconfig of a linked cluster.
+	SecretType corev1.SecretType = "mirror.linkerd.io/remote-kubeconfig"
+)
+
+// Group is the API group of Links, and versions how it is served, the newest first.
+const Group = "multicluster.linkerd.io"
+
+var versions = []string{"v1alpha3", "v1alpha2", "v1alpha1"}
+
+func linkResource(version string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: Group, Version: version, Resource: "links"}
+}
+
+// A Link is what is kept of a Link object: as much as says which cluster it links, and how.
+type Link struct {
+	key        records.Key
+	uid        string
+	version    string // in which it was read
+	generation int64
+	created    time.Time
+	conditions []metav1.Condition
+
+	clusterName   string
+	clusterDomain string
+	secret        string // in the Link's namespace
+	invalid       string // why the rest says nothing
+}
+
+// keepLink reads a Link. One that cannot be read is kept as invalid: it must not hide the others.
+func keepLink(object any) (*Link, bool) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil, false
+	}
+	l := &Link{
+		key: records.Key{Namespace: u.GetNamespace(), Name: u.GetName()}, uid: string(u.GetUID()),
+		version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
+	}
+	var parsed struct {
+		Spec struct {
+			TargetClusterName        string `json:"targetClusterName"`
+			TargetClusterDomain      string `json:"targetClusterDomain"`
+			ClusterCredentialsSecret string `json:"clusterCredentialsSecret"`
+		} `json:"spec"`
+	}
+	if b, err := u.MarshalJSON(); err != nil {
+		l.invalid = err.Error()
+	} else if err := json.Unmarshal(b, &parsed); err != nil {
+		l.invalid = err.Error()
+	}
+	l.clusterName, l.clusterDomain, l.secret = parsed.Spec.TargetClusterName, parsed.Spec.TargetClusterDomain, parsed.Spec.ClusterCredentialsSecret
+	if l.invalid == "" {
+		l.invalid = invalidName("spec.targetClusterName", l.clusterName)
+	}
+	l.conditions = conditionsOf(u)
+	return l, true
+}
+
+// conditionsOf reads status.conditions; none if they cannot be read.
+func conditionsOf(u *unstructured.Unstructured) []metav1.Condition {
+	list, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+	if err != nil {
+		return nil
+	}
+	var conditions []metav1.Condition
+	b, err := json.Marshal(list)
+	if err == nil {
+		err = json.Unmarshal(b, &conditions)
+	}
+	if err != nil {
+		return nil
+	}
+	return conditions
+}
+
+// invalidName returns why a name cannot name a cluster; empty if it can. Names are values of labels and stand in lists of
+// service@cluster.
+func invalidName(field, name string) string {
+	if name == "" {
+		return field + " is empty: it must name the cluster"
+	}
+	if problems := validation.IsValidLabelValue(name); len(problems) > 0 {
+		return fmt.Sprintf("%s %q is no name for a cluster: %s", field, name, strings.Join(problems, "; "))
+	}
+	return ""
+}
+
+// A secret is what is kept of a Secret that holds a kubeconfig.
+type secret struct {
+	key           records.Key
+	created       time.Time
+	clusterName   string // by its label; empty for one that a Link names
+	trustDomain   string
+	clusterDomain string
+	kubeconfig    []byte
+}
+
+func keepSecret(object any) (*secret, bool) {
+	s, ok := object.(*corev1.Secret)
+	if !ok || s.Type != SecretType {
+		return nil, false
+	}
+	return &secret{
+		key: records.Key{Namespace: s.Namespace, Name: s.Name}, created: s.CreationTimestamp.Time,
+		clusterName: s.Labels[clusterNameLabel], trustDomain: s.Annotations[trustDomainAnnotation], clusterDomain: s.Annotations[clusterDomainAnnotation],
+		kubeconfig: s.Data[kubeconfigKey],
+	}, true
+}
+
+func (s *secret) String() string { return "Secret " + s.key.String() }

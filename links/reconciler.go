@@ -1,0 +1,509 @@
+package links
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+// Options are what the operator decides about links.
+type Options struct {
+	ClusterName         string // of the cluster that we run in
+	TrustDomain         string // our own
+	ControllerNamespace string // where labelled Secrets are
+	LinkNamespace       string // where Links are; empty for everywhere
+	Hosts               Hosts
+}
+
+// A Reconciler applies a Spec for every cluster that is linked, and writes into the Links what came of it.
+type Reconciler struct {
+	log      logr.Logger
+	options  Options
+	registry *cluster.Registry
+	listed   func()
+	events   events.EventRecorder // may be nil
+
+	conn    *cluster.Connection
+	dynamic dynamic.Interface
+	core    kubernetes.Interface
+	links   *records.Store[*Link]
+	source  *cluster.Source // of Links
+
+	ctx   context.Context                              // of Start; set before anything is watched, like queue
+	queue workqueue.TypedRateLimitingInterface[string] // of cluster names
+
+	mu         sync.Mutex            // guards all below
+	wg         sync.WaitGroup        // what Start has started
+	seen       map[records.Key]*Link // the Links as they were seen last
+	namespaces map[string]*namespace // whose Secrets are watched
+	started    bool                  // Links and labelled Secrets have answered
+	pending    map[string]bool       // names to reconcile before everything is listed; nil before and after
+	verdicts   map[string]*said      // by the Link's UID
+}
+
+// namespace is one whose Secrets are watched.
+type namespace struct {
+	name   string
+	store  *records.Store[*secret]
+	source *cluster.Source
+	cancel context.CancelFunc
+
+	labels map[records.Key]string // the cluster name that a Secret bore last; guarded by Reconciler.mu
+}
+
+// said is what was last concluded about a Link.
+type said struct {
+	conditions []metav1.Condition
+	mute       bool // the conditions cannot be written: the schema drops them, or we may not
+}
+
+// answered reports whether it is known what there is, if only that it may not be read.
+func (n *namespace) answered() bool {
+	return isClosed(n.store.Synced()) || isClosed(n.source.Refused())
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// NewReconciler returns a Reconciler that reads Links and Secrets over conn. listed is called once, when everything that is linked
+// at the start was applied. recorder may be nil.
+func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder, listed func(), options Options) (*Reconciler, error) {
+	r := &Reconciler{
+		log: log, options: options, registry: registry, listed: listed, events: recorder, conn: conn,
+		seen: map[records.Key]*Link{}, namespaces: map[string]*namespace{}, verdicts: map[string]*said{},
+	}
+	var err error
+	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
+		return nil, fmt.Errorf("client for Links: %w", err)
+	}
+	if r.core, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
+		return nil, fmt.Errorf("client for Secrets: %w", err)
+	}
+	r.links = records.NewStore(keepLink, r.linkChanged)
+	r.source = cluster.NewSource(r.linkRequests(), conn)
+	return r, nil
+}
+
+// Start follows Links and Secrets until ctx ends.
+func (r *Reconciler) Start(ctx context.Context) error {
+	c, err := controller.NewTypedUnmanaged("links", controller.TypedOptions[string]{
+		Reconciler: reconcile.TypedFunc[string](func(ctx context.Context, name string) (reconcile.Result, error) {
+			return reconcile.Result{}, r.reconcile(ctx, name)
+		}),
+		MaxConcurrentReconciles: 4,
+		SkipNameValidation:      new(true),
+		Logger:                  r.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer r.wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = c.Watch(source.TypedFunc[string](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[string]) error {
+		r.ctx, r.queue = logr.NewContext(ctx, r.log.V(1)), queue
+		r.mu.Lock()
+		r.watchNamespaces()
+		r.mu.Unlock()
+		r.wg.Go(func() { r.source.Fill(r.ctx, &unstructured.Unstructured{}, r.links) })
+		r.wg.Go(r.begin)
+		r.wg.Go(r.followStatuses)
+		return nil
+	}))
+	if err != nil {
+		return err
+	}
+	return c.Start(ctx)
+}
+
+// linkRequests asks for Links in the newest version that is served. An upgrade or a downgrade of the CRD shows at the next request.
+func (r *Reconciler) linkRequests() cache.ListerWatcher {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return newest(func(version string) (*unstructured.UnstructuredList, error) {
+				return r.dynamic.Resource(linkResource(version)).Namespace(r.options.LinkNamespace).List(ctx, o)
+			})
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return newest(func(version string) (watch.Interface, error) {
+				return r.dynamic.Resource(linkResource(version)).Namespace(r.options.LinkNamespace).Watch(ctx, o)
+			})
+		},
+	}
+}
+
+// newest returns the answer for the newest version that exists.
+func newest[T any](ask func(version string) (T, error)) (answer T, err error) {
+	for _, version := range versions {
+		if answer, err = ask(version); !apierrors.IsNotFound(err) {
+			return answer, err
+		}
+	}
+	return answer, err
+}
+
+// begin lets the reconciliation start once Links and labelled Secrets have answered.
+func (r *Reconciler) begin() {
+	r.mu.Lock()
+	first := r.namespaces[r.options.ControllerNamespace]
+	r.mu.Unlock()
+	if !answer(r.ctx, r.links.Synced(), r.source.Refused()) || !answer(r.ctx, first.store.Synced(), first.source.Refused()) {
+		return
+	}
+	if refused := r.source.Health().Refused; refused != "" {
+		r.log.Info("Links cannot be read, so clusters are linked by labelled Secrets only: install the Link CRD, grant get, list and watch on "+
+			"links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
+	}
+	if refused := first.source.Health().Refused; refused != "" {
+		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them", "namespace", first.name, "reason", refused)
+	}
+	r.mu.Lock()
+	r.started, r.pending = true, map[string]bool{}
+	for _, l := range r.seen {
+		r.pending[l.clusterName] = true
+	}
+	for _, name := range first.labels {
+		r.pending[name] = true
+	}
+	names := slices.Collect(maps.Keys(r.pending))
+	r.mu.Unlock()
+	for _, name := range names {
+		r.queue.Add(name)
+	}
+	r.finish()
+}
+
+func answer(ctx context.Context, synced, refused <-chan struct{}) bool {
+	select {
+	case <-synced:
+		return true
+	case <-refused:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// done notes that a name was reconciled.
+func (r *Reconciler) done(name string) {
+	r.mu.Lock()
+	delete(r.pending, name)
+	r.mu.Unlock()
+	r.finish()
+}
+
+// finish says that everything is listed when no name is left of those that were there at the start.
+func (r *Reconciler) finish() {
+	r.mu.Lock()
+	last := r.pending != nil && len(r.pending) == 0
+	if last {
+		r.pending = nil
+	}
+	r.mu.Unlock()
+	if last {
+		r.listed()
+	}
+}
+
+func (r *Reconciler) linkChanged(k records.Key) {
+	now, found := r.links.Get(k)
+	r.mu.Lock()
+	old, had := r.seen[k]
+	if found {
+		r.seen[k] = now
+	} else {
+		delete(r.seen, k)
+	}
+	if had && (!found || old.uid != now.uid) {
+		delete(r.verdicts, old.uid)
+	}
+	r.watchNamespaces()
+	r.mu.Unlock()
+	if had {
+		r.queue.Add(old.clusterName)
+	}
+	if found {
+		r.queue.Add(now.clusterName)
+	}
+}
+
+// watchNamespaces watches the Secrets of the controller namespace and of those that have Links; it needs r.mu.
+func (r *Reconciler) watchNamespaces() {
+	needed := map[string]bool{r.options.ControllerNamespace: true}
+	for k := range r.seen {
+		needed[k.Namespace] = true
+	}
+	for name, n := range r.namespaces {
+		if !needed[name] {
+			n.cancel()
+			delete(r.namespaces, name)
+		}
+	}
+	for name := range needed {
+		if r.namespaces[name] != nil {
+			continue
+		}
+		n := &namespace{name: name, labels: map[records.Key]string{}}
+		n.store = records.NewStore(keepSecret, func(k records.Key) { r.secretChanged(n, k) })
+		selector := fields.OneTermEqualSelector("type", string(SecretType)).String()
+		n.source = cluster.NewSource(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = selector
+				return r.core.CoreV1().Secrets(name).List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.FieldSelector = selector
+				return r.core.CoreV1().Secrets(name).Watch(ctx, o)
+			},
+		}, r.conn)
+		var ctx context.Context
+		ctx, n.cancel = context.WithCancel(r.ctx)
+		r.namespaces[name] = n
+		r.wg.Go(func() { n.source.Fill(ctx, &corev1.Secret{}, n.store) })
+		r.wg.Go(func() {
+			if answer(ctx, n.store.Synced(), n.source.Refused()) {
+				r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
+			}
+		})
+	}
+}
+
+func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
+	for _, k := range r.links.Keys() {
+		if l, found := r.links.Get(k); found && concerned(l) {
+			r.queue.Add(l.clusterName)
+		}
+	}
+}
+
+func (r *Reconciler) secretChanged(n *namespace, k records.Key) {
+	r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == k.Namespace && l.secret == k.Name })
+	if n.name != r.options.ControllerNamespace {
+		return
+	}
+	s, found := n.store.Get(k)
+	r.mu.Lock()
+	old := n.labels[k]
+	delete(n.labels, k)
+	if found && s.clusterName != "" {
+		n.labels[k] = s.clusterName
+	}
+	now := n.labels[k]
+	r.mu.Unlock()
+	for _, name := range []string{old, now} {
+		if name != "" {
+			r.queue.Add(name)
+		}
+	}
+}
+
+// followStatuses reconciles the names of clusters whose Status has changed.
+func (r *Reconciler) followStatuses() {
+	var seen map[string]cluster.Status
+	for {
+		statuses, changed := r.registry.Statuses()
+		for name, s := range statuses {
+			if old, known := seen[name]; !known || !old.Same(s) {
+				r.queue.Add(name)
+			}
+		}
+		seen = statuses
+		select {
+		case <-changed:
+		case <-r.ctx.Done():
+			return
+		}
+	}
+}
+
+// reconcile applies what follows for one cluster name and writes it into the Links that name it.
+func (r *Reconciler) reconcile(ctx context.Context, name string) error {
+	in := inputs{name: name, local: r.options.ClusterName, trustDomain: r.options.TrustDomain, hosts: r.options.Hosts}
+	for _, k := range r.links.Keys() {
+		if l, found := r.links.Get(k); found && l.clusterName == name {
+			in.links = append(in.links, l)
+		}
+	}
+	r.mu.Lock()
+	started, namespaces := r.started, maps.Clone(r.namespaces)
+	r.mu.Unlock()
+	for _, l := range in.links {
+		n := namespaces[l.key.Namespace]
+		started = started && n != nil && n.answered()
+	}
+	if !started {
+		return nil // it is enqueued again when the answers are there
+	}
+	labelled := namespaces[r.options.ControllerNamespace].store
+	for _, k := range labelled.Keys() {
+		if s, found := labelled.Get(k); found && s.clusterName == name && name != "" {
+			in.labelled = append(in.labelled, s)
+		}
+	}
+	in.secret = func(k records.Key) (*secret, string) {
+		n := namespaces[k.Namespace]
+		if s, found := n.store.Get(k); found {
+			return s, ""
+		}
+		if refused := n.source.Health().Refused; refused != "" {
+			return nil, fmt.Sprintf("Secrets in namespace %s cannot be read (%s): grant get, list and watch on them", k.Namespace, refused)
+		}
+		return nil, fmt.Sprintf("there is no Secret %s of type %s, which spec.clusterCredentialsSecret names", k, SecretType)
+	}
+
+	statuses, _ := r.registry.Statuses()
+	status, applied := statuses[name]
+	var out outcome
+	if invalidName("", name) == "" {
+		out = resolve(in)
+		switch {
+		case !out.wanted && applied && !status.Local:
+			r.log.Info("Cluster is unlinked", "cluster", name)
+			r.registry.Remove(name)
+		case out.spec != nil:
+			if err := r.registry.Apply(*out.spec); err != nil {
+				return err
+			}
+		case out.winner != nil && !applied: // linked, but there is no way to reach it
+			if err := r.registry.Apply(cluster.Spec{Name: name, TrustDomain: r.options.TrustDomain, ClusterDomain: out.winner.clusterDomain}); err != nil {
+				return err
+			}
+		}
+		if out.refusal != nil && len(in.links) == 0 {
+			r.log.Info("A labelled Secret links nothing", "cluster", name, "error", oneLine(out.refusal))
+		}
+	}
+	for _, l := range in.links {
+		if err := r.say(ctx, l, verdict(l, out, status, applied)); err != nil {
+			return err
+		}
+	}
+	r.done(name)
+	return nil
+}
+
+// say writes conditions into a Link, if they are not what was last said about it. What another replica writes in between is left
+// alone: two that see a cluster differently must not write in turn for ever.
+func (r *Reconciler) say(ctx context.Context, l *Link, conditions []metav1.Condition) error {
+	r.mu.Lock()
+	last := r.verdicts[l.uid]
+	r.mu.Unlock()
+	if last != nil && sameConditions(last.conditions, conditions) {
+		return nil
+	}
+	next := &said{conditions: conditions, mute: last != nil && last.mute}
+	if last != nil || !sameConditions(l.conditions, conditions) {
+		r.tell(l, last, conditions)
+		if !next.mute {
+			var err error
+			if next.mute, err = r.write(ctx, l, conditions); err != nil {
+				return err
+			}
+		}
+	}
+	r.mu.Lock()
+	r.verdicts[l.uid] = next
+	r.mu.Unlock()
+	return nil
+}
+
+// tell records an Event for each condition that has changed.
+func (r *Reconciler) tell(l *Link, last *said, conditions []metav1.Condition) {
+	for _, c := range conditions {
+		var before *metav1.Condition
+		if last != nil {
+			before = meta.FindStatusCondition(last.conditions, c.Type)
+		}
+		if before != nil && before.Status == c.Status && before.Reason == c.Reason || before == nil && c.Status == metav1.ConditionUnknown {
+			continue
+		}
+		kind := corev1.EventTypeNormal
+		if c.Status == metav1.ConditionFalse {
+			kind = corev1.EventTypeWarning
+		}
+		r.log.Info("Link: "+c.Type+" is "+string(c.Status), "link", l.key.String(), "cluster", l.clusterName, "reason", c.Reason, "message", c.Message)
+		if r.events != nil {
+			object := &unstructured.Unstructured{}
+			object.SetAPIVersion(Group + "/" + l.version)
+			object.SetKind("Link")
+			object.SetNamespace(l.key.Namespace)
+			object.SetName(l.key.Name)
+			object.SetUID(types.UID(l.uid))
+			r.events.Eventf(object, nil, kind, c.Reason, c.Type, "%s is %s: %s", c.Type, c.Status, c.Message)
+		}
+	}
+}
+
+// write patches the conditions into the status, and nothing else of it. It reports whether they cannot be kept there, so that only
+// Events, metrics and the debug page tell them.
+func (r *Reconciler) write(ctx context.Context, l *Link, conditions []metav1.Condition) (mute bool, err error) {
+	merged := slices.Clone(l.conditions)
+	for _, c := range conditions {
+		meta.SetStatusCondition(&merged, c)
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": merged}})
+	if err != nil {
+		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
+	}
+	back, err := r.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace).
+		Patch(ctx, l.key.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "fingerpost"}, "status")
+	switch {
+	case apierrors.IsNotFound(err) && l.version == versions[len(versions)-1]:
+		r.log.Info("Links are served without status: their conditions are told in Events and metrics only", "link", l.key.String())
+		return true, nil
+	case apierrors.IsNotFound(err):
+		return false, nil // deleted meanwhile
+	case apierrors.IsForbidden(err):
+		r.log.Info("Conditions cannot be written: grant patch on links/status in "+Group, "link", l.key.String(), "error", err.Error())
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
+	case len(conditionsOf(back)) == 0:
+		r.log.Info("The schema of Links drops conditions, so they are told in Events and metrics only: install Fingerpost's Link CRD to see them in the Link",
+			"link", l.key.String())
+		return true, nil
+	}
+	return false, nil
+}
+
+// sameConditions reports whether b says in every condition what a says in it.
+func sameConditions(a, b []metav1.Condition) bool {
+	for _, c := range b {
+		o := meta.FindStatusCondition(a, c.Type)
+		if o == nil || o.Status != c.Status || o.Reason != c.Reason || o.Message != c.Message || o.ObservedGeneration != c.ObservedGeneration {
+			return false
+		}
+	}
+	return true
+}
