@@ -1,0 +1,44 @@
+package discovery
+
+import (
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Config is what the operator decides about answers.
+type Config struct {
+	Cluster             federation.Cluster // that we run in: the one whose Services are asked for
+	ClusterDomain       string             // of its DNS names, such as cluster.local
+	ControllerNamespace string             // of the mesh's control plane: workloads of another one get no identity
+	DefaultOpaquePorts  federation.Ports   // of workloads that do not say
+
+	H2Upgrade     bool                  // tell proxies to speak HTTP/2 to each other
+	TransportMode string                // "transport-header": use the opaque transport for all ports; anything else: for opaque ones
+	IPv6          bool                  // reach workloads over IPv6 where they have it
+	ZoneWeights   bool                  // weigh endpoints in the client's zone ten times
+	HTTP2         *pb.Http2ClientParams // for connections to meshed workloads; nil for none
+
+	FirstSyncGrace time.Duration // how long a first answer waits for a cluster that was never heard, from when it was linked
+	FrameBytes     int64         // bound on the encoded messages that are kept
+	IdleBytes      int64         // bound on the Sets that are kept although no stream uses them
+	Admission      AdmissionConfig
+}
+
+// Defaults returns a Config with the defaults of everything that has one.
+func Defaults() Config {
+	return Config{
+		Cluster: "local", ClusterDomain: "cluster.local", ControllerNamespace: "linkerd",
+		H2Upgrade: true, IPv6: true,
+		FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20, IdleBytes: 64 << 20,
+		Admission: DefaultAdmission(),
+	}
+}
+
+// The modes of transport between proxies.
+const (
+	Transparent     = "transparent"
+	TransportHeader = "transport-header"
+)

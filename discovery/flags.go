@@ -1,0 +1,93 @@
+package discovery
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Flags defines the flags that set c, with c's values as their defaults. Names and meanings are those of Linkerd's destination where
+// it has them.
+func (c *Config) Flags(fs *flag.FlagSet) {
+	fs.StringVar(&c.ControllerNamespace, "controller-namespace", c.ControllerNamespace, "namespace of the mesh's control plane, here and in linked clusters")
+	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of this cluster")
+	fs.BoolVar(&c.H2Upgrade, "enable-h2-upgrade", c.H2Upgrade, "let proxies speak HTTP/2 to each other whatever the application speaks")
+	fs.BoolVar(&c.IPv6, "enable-ipv6", c.IPv6, "reach workloads over IPv6 where they have it")
+	fs.BoolVar(&c.ZoneWeights, "ext-endpoint-zone-weights", c.ZoneWeights, "weigh endpoints in the client's zone ten times")
+	fs.Func("default-opaque-ports", "ports, and ranges of ports, whose protocol proxies do not detect unless a workload says otherwise, separated by commas", func(list string) error {
+		ports, err := parsePorts(list)
+		c.DefaultOpaquePorts = ports
+		return err
+	})
+	fs.Func("outbound-transport-mode", "transparent, or transport-header to send all traffic between proxies through the inbound port (default transparent)", func(mode string) error {
+		c.TransportMode = mode
+		return nil
+	})
+	fs.Func("meshed-http2-client-params", "HTTP/2 settings for connections to meshed workloads, as JSON of Http2ClientParams", func(text string) error {
+		c.HTTP2 = nil
+		if text == "" {
+			return nil
+		}
+		params := &pb.Http2ClientParams{}
+		if err := json.Unmarshal([]byte(text), params); err != nil {
+			return fmt.Errorf("no JSON of Http2ClientParams: %w", err)
+		}
+		c.HTTP2 = params
+		return nil
+	})
+	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace, "how long a first answer waits for a linked cluster that was never heard, from when it was linked")
+	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes, "bound on the encoded messages that are kept to be shared by streams, in bytes")
+	fs.Int64Var(&c.IdleBytes, "idle-cache-bytes", c.IdleBytes, "bound on the answers that are kept for a while although no stream asks for them, in bytes")
+	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate, "new streams a second, in the long run; more are told to come back later")
+	fs.IntVar(&c.Admission.Burst, "admission-burst", c.Admission.Burst, "new streams that may come at once")
+	fs.IntVar(&c.Admission.Answers, "admission-answers", c.Admission.Answers, "first answers that are made at the same time")
+}
+
+// Validate returns what in c makes no sense, by the names of the flags.
+func (c *Config) Validate() error {
+	for _, v := range []struct {
+		wrong bool
+		say   string
+	}{
+		{c.ClusterDomain == "", "-cluster-domain must not be empty"},
+		{c.ControllerNamespace == "", "-controller-namespace must not be empty"},
+		{c.FirstSyncGrace < 0, "-first-sync-grace must not be negative"},
+		{c.FrameBytes <= 0, "-frame-cache-bytes must be greater than 0"},
+		{c.IdleBytes < 0, "-idle-cache-bytes must not be negative"},
+		{c.Admission.Rate <= 0, "-admission-rate must be greater than 0"},
+		{c.Admission.Burst <= 0, "-admission-burst must be greater than 0"},
+		{c.Admission.Answers <= 0, "-admission-answers must be greater than 0"},
+	} {
+		if v.wrong {
+			return fmt.Errorf("%s", v.say)
+		}
+	}
+	return nil
+}
+
+// parsePorts reads a list of ports and ranges of ports. Unlike an annotation's, a flag's junk is an error.
+func parsePorts(list string) (federation.Ports, error) {
+	var ranges []federation.PortRange
+	for item := range strings.SplitSeq(list, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		first, last, isRange := strings.Cut(item, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, err2 := strconv.ParseUint(last, 10, 16)
+		if err != nil || err2 != nil || from == 0 || from > to {
+			return federation.Ports{}, fmt.Errorf("%q is neither a port nor a range of ports", item)
+		}
+		ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
+	}
+	return federation.PortsOf(ranges...), nil
+}

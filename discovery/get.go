@@ -1,0 +1,246 @@
+package discovery
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+const (
+	// A proxy gives up on a stream that was silent for 3 s at first, and for 5 min later.
+	firstHeartbeat = 2 * time.Second
+	idleHeartbeat  = 4 * time.Minute // more or less by a tenth
+)
+
+// sink is where messages go.
+type sink interface {
+	SendMsg(message any) error
+	Context() context.Context
+}
+
+// get is one Get stream. It belongs to the stream's goroutine.
+type get struct {
+	server *Server
+	sink   sink
+	asked  authority
+	who    client
+	state  *stream
+
+	watch    *federation.Watch
+	node     *watch.Watch[string, string] // nil if the client did not say where it runs
+	question *question
+	feed     *feed // nil until there was something to send
+
+	last   *federation.Set // what the client holds
+	told   told
+	opened time.Time
+}
+
+// told is what a client was told of the Service's existence.
+type told uint8
+
+const (
+	nothing told = iota // no answer yet
+	exists
+	absent
+)
+
+func newGet(s *Server, path string, asked authority, who client, to sink) *get {
+	g := &get{server: s, sink: to, asked: asked, who: who, opened: time.Now()}
+	g.state = s.streams.open(path, who, peerOf(to.Context()))
+	g.watch = s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
+	if who.Node != "" {
+		g.node = s.store.Nodes.Watch(who.Node)
+	}
+	g.question = s.feeds.join(Question{asked.service, asked.port, asked.hostname})
+	return g
+}
+
+func peerOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+func (g *get) close() {
+	if g.feed != nil {
+		g.question.move(g.feed, true)
+	}
+	g.question.leave()
+	if g.node != nil {
+		g.node.Close()
+	}
+	g.watch.Close()
+	g.server.streams.close(g.state)
+}
+
+// run is the whole life of the stream: load the newest of everything the answer depends on, send the difference to what was sent
+// last, wait until one of them is superseded.
+func (g *get) run(ctx context.Context) error {
+	beat := time.NewTimer(firstHeartbeat)
+	defer beat.Stop()
+	grace := time.NewTimer(0)
+	defer grace.Stop()
+	for {
+		snapshot, superseded := g.watch.Load()
+		var zone string
+		var moved <-chan struct{}
+		if g.node != nil {
+			zone, _, moved = g.node.Load()
+		}
+		var due <-chan time.Time
+		if wait := g.early(snapshot); wait > 0 {
+			grace.Reset(wait)
+			due = grace.C
+		} else {
+			frames, err := g.answer(ctx, snapshot, zone)
+			if err != nil {
+				return err
+			}
+			if len(frames) > 0 {
+				beat.Reset(idleBeat())
+			}
+			for _, f := range frames {
+				if err := g.send(f); err != nil {
+					return err
+				}
+			}
+		}
+		for again := false; !again; {
+			select {
+			case <-superseded:
+				again = true
+			case <-moved:
+				again = true
+			case <-due:
+				again = true
+			case <-beat.C:
+				if err := g.send(heartbeatFrame); err != nil {
+					return err
+				}
+				if g.told == nothing {
+					beat.Reset(firstHeartbeat)
+				} else {
+					beat.Reset(idleBeat())
+				}
+			case <-ctx.Done():
+				return status.FromContextError(ctx.Err()).Err()
+			case <-g.server.draining:
+				return nil
+			}
+		}
+	}
+}
+
+func idleBeat() time.Duration { return idleHeartbeat - idleHeartbeat/10 + rand.N(idleHeartbeat/5) }
+
+// early returns how long it is too early for a first answer: it would replace everything that the client holds, so it waits for
+// clusters that were never heard, each for as long as the grace after it was linked.
+func (g *get) early(s *federation.Snapshot) time.Duration {
+	if g.told != nothing {
+		return 0
+	}
+	var wait time.Duration
+	for _, m := range s.Unknown() {
+		since := m.Since
+		if !m.Linked { // not yet: nobody knows which clusters there are
+			since = g.server.started
+		}
+		wait = max(wait, time.Until(since.Add(g.server.config.FirstSyncGrace)))
+	}
+	return wait
+}
+
+// answer returns what the client does not have yet, and notes that it has it.
+func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone string) ([]*frame, error) {
+	if g.told == nothing {
+		done, err := g.server.admission.turn(ctx)
+		if err != nil {
+			g.server.metrics.refused.WithLabelValues("turn").Inc()
+			return nil, err
+		}
+		defer done()
+	}
+	snapshot, selection := g.question.at(snapshot)
+	if err := g.refuse(snapshot); err != nil {
+		return nil, err
+	}
+	if snapshot.View != nil && snapshot.View.Malformed != "" {
+		return nil, nil // half-made: what the client holds is better than nothing
+	}
+	if place := selection.Locality(g.who.Node, zone); g.feed == nil || g.feed.place != place {
+		if g.feed != nil {
+			g.question.move(g.feed, false)
+		}
+		g.feed = g.question.settle(place)
+	}
+	head := g.feed.at(snapshot.Version, selection)
+	frames := head.from(g.last)
+	before := g.told
+	switch {
+	case head.set.Len() > 0:
+		g.told = exists
+	case len(snapshot.Unknown()) > 0: // unknown is not empty
+		if g.told == nothing {
+			return nil, nil
+		}
+	case snapshot.Exists():
+		if g.told = exists; before != exists {
+			frames = append(frames[:len(frames):len(frames)], emptyFrame)
+		}
+	default:
+		if g.told = absent; before != absent {
+			frames = append(frames[:len(frames):len(frames)], absentFrame)
+		}
+	}
+	if before == nothing {
+		g.server.metrics.firstAnswer.Observe(time.Since(g.opened).Seconds())
+	}
+	g.last = head.set
+	g.state.holds.Store(head.set)
+	return frames, nil
+}
+
+// refuse returns why a Service cannot be served. What was served once goes on, whatever becomes of it, except as an ExternalName.
+func (g *get) refuse(s *federation.Snapshot) error {
+	name := g.asked.service.Namespace + "/" + g.asked.service.Name
+	v := s.View
+	if v == nil {
+		if g.told == nothing && len(s.Unknown()) == 0 {
+			return status.Errorf(codes.NotFound, "Service %s not found", name)
+		}
+		return nil
+	}
+	target := v
+	if v.Composition != nil && !v.Composition.Union {
+		m := s.Members[0]
+		if g.told == nothing && m.Known && !m.Linked {
+			return status.Errorf(codes.NotFound, "Remote cluster not found: %s", m.Origin.Cluster)
+		}
+		target = m.View
+	}
+	switch {
+	case v.ExternalName || target != nil && target.ExternalName:
+		return status.Errorf(codes.InvalidArgument, "Service %s is of type ExternalName, which has no addresses", name)
+	case v.Malformed != "" && g.told == nothing:
+		return status.Error(codes.FailedPrecondition, v.Malformed)
+	}
+	return nil
+}
+
+func (g *get) send(f *frame) error {
+	if err := g.sink.SendMsg(f); err != nil {
+		return err
+	}
+	g.state.sent(f)
+	g.server.metrics.sent(f)
+	return nil
+}

@@ -1,0 +1,64 @@
+package discovery
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics is what the Server tells operators. No label is a client's to choose.
+type metrics struct {
+	messages    *prometheus.CounterVec
+	addresses   *prometheus.CounterVec
+	bytes       prometheus.Counter
+	refused     *prometheus.CounterVec
+	firstAnswer prometheus.Histogram
+	streams     prometheus.GaugeFunc
+	frames      prometheus.GaugeFunc
+	questions   prometheus.GaugeFunc
+}
+
+func newMetrics(s *Server, cache *frameCache) *metrics {
+	return &metrics{
+		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fingerpost_messages_total", Help: "Messages sent on Get streams, by what they say: add, remove, no_endpoints or heartbeat.",
+		}, []string{"what"}),
+		addresses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by what is said of them: add or remove.",
+		}, []string{"what"}),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fingerpost_sent_bytes_total", Help: "Bytes of messages sent on Get streams.",
+		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fingerpost_admission_refused_total", Help: "Streams refused with RESOURCE_EXHAUSTED: too many new ones a second (rate), or no turn in time (turn).",
+		}, []string{"reason"}),
+		firstAnswer: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fingerpost_first_answer_seconds", Help: "Time from the opening of a Get stream to its first answer.",
+			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
+		}),
+		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_streams", Help: "Open Get streams.",
+		}, func() float64 { return float64(s.streams.len()) }),
+		frames: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_frame_cache_bytes", Help: "Bytes of encoded messages that are kept to be shared by streams.",
+		}, func() float64 { return float64(cache.size()) }),
+		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for, or asked for a short time ago.",
+		}, func() float64 { return float64(s.feeds.len()) }),
+	}
+}
+
+// Collectors returns the Server's metrics, to be registered.
+func (s *Server) Collectors() []prometheus.Collector {
+	m := s.metrics
+	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.firstAnswer, m.streams, m.frames, m.questions}
+}
+
+func (m *metrics) sent(f *frame) {
+	m.messages.WithLabelValues(string(f.what)).Inc()
+	m.bytes.Add(float64(f.bytes.Len()))
+	if f.adds > 0 {
+		m.addresses.WithLabelValues(string(toAdd)).Add(float64(f.adds))
+	}
+	if f.removes > 0 {
+		m.addresses.WithLabelValues(string(toRemove)).Add(float64(f.removes))
+	}
+}

@@ -1,0 +1,650 @@
+package discovery_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"golang.org/x/tools/txtar"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/proxy"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts of the scenarios, except those of contract cases")
+
+const (
+	home   = "local"           // the cluster that Fingerpost runs in
+	settle = time.Second / 2   // of virtual time after each verb
+	stream = "stream"          // the section that holds the transcript
+	ours   = "linkerd"         // controller namespace
+	domain = "mycluster.local" // of home
+	trust  = "trust.domain"    // of home
+	opaque = "25,443,587,3306,5432,11211"
+)
+
+func TestScenarios(t *testing.T) {
+	run := func(t *testing.T, file string) {
+		t.Parallel()
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(archive.Files, func(f txtar.File) bool { return f.Name == stream })
+		if i < 0 {
+			t.Fatal("no -- stream -- section")
+		}
+		var got string
+		synctest.Test(t, func(t *testing.T) { got = newScenario(t, archive).play() })
+		isCase := filepath.Base(filepath.Dir(file)) == "cases"
+		want := string(archive.Files[i].Data)
+		if isCase && !tells(want) {
+			t.Error("the transcript of a case must hold an expected message or status")
+		}
+		diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(loosen(want, got), "\n"))
+		if diff == "" {
+			return
+		}
+		if *update && !isCase {
+			archive.Files[i].Data = []byte(got)
+			if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		t.Errorf("the transcript differs (-want +got):\n%s", diff)
+	}
+	var files []string
+	for _, pattern := range []string{"testdata/*.txtar", "testdata/cases/*.txtar"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	if len(files) == 0 {
+		t.Fatal("no scenarios")
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { run(t, file) })
+	}
+}
+
+// tells reports whether a transcript holds more than the script.
+func tells(transcript string) bool {
+	for line := range strings.Lines(transcript) {
+		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "> ") {
+			return true
+		}
+	}
+	return false
+}
+
+// loosen cuts the message off each status in got where want has the code alone.
+func loosen(want, got string) string {
+	wanted, lines := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i, line := range lines {
+		if i < len(wanted) && strings.Contains(wanted[i], " end ") && strings.HasPrefix(line, wanted[i]+":") {
+			lines[i] = wanted[i]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// scenario is one run: the whole of Fingerpost between API servers in memory and model proxies.
+type scenario struct {
+	t       *testing.T
+	archive *txtar.Archive
+	out     bytes.Buffer
+
+	network  *apitest.Network
+	registry *cluster.Registry
+	server   *discovery.Server
+	metrics  *prometheus.Registry
+	conn     *grpc.ClientConn
+	tokens   map[string]string // of clusters
+	show     []string
+	streams  map[string]*proxy.Stream
+	opened   []string // names of streams, in order
+
+	mu   sync.Mutex
+	seen map[string][]string // lines by stream since the last verb
+}
+
+func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
+	return &scenario{
+		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{}, streams: map[string]*proxy.Stream{}, seen: map[string][]string{},
+	}
+}
+
+// play runs the script and returns the transcript.
+func (s *scenario) play() string {
+	var script [][]string
+	var lines []string
+	for line := range strings.Lines(string(s.archive.Comment)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		script, lines = append(script, words(s.t, line)), append(lines, line)
+	}
+	var flags []string
+	if len(script) > 0 && script[0][0] == "flags" {
+		flags = script[0][1:]
+	}
+	stop := s.start(flags)
+	for i, args := range script {
+		fmt.Fprintf(&s.out, "> %s\n", lines[i])
+		s.do(args[0], args[1:])
+		time.Sleep(settle)
+		synctest.Wait()
+		s.flush()
+	}
+	var violations []error
+	for name, st := range s.streams {
+		st.Close()
+		if err := st.Violations(); err != nil {
+			violations = append(violations, fmt.Errorf("stream %s: %w", name, err))
+		}
+	}
+	for _, v := range violations {
+		s.t.Error(v)
+	}
+	stop()
+	return s.out.String()
+}
+
+// words splits a line at spaces. A part in quotes, as Go writes them, is one word, or the value in one.
+func words(t *testing.T, line string) []string {
+	t.Helper()
+	var all []string
+	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
+		quote := regexp.MustCompile(`^([^\s"]*=)?("(?:[^"\\]|\\.)*")(\s|$)`).FindStringSubmatch(line)
+		if quote == nil {
+			word, rest, _ := strings.Cut(line, " ")
+			all, line = append(all, word), rest
+			continue
+		}
+		text, err := strconv.Unquote(quote[2])
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		all, line = append(all, quote[1]+text), line[len(quote[0]):]
+	}
+	return all
+}
+
+// start starts Fingerpost and returns how to stop it.
+func (s *scenario) start(args []string) (stop func()) {
+	config := discovery.Defaults()
+	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 1e3, Patience: 2 * time.Second}
+	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
+	config.Flags(fs)
+	if err := fs.Parse(append([]string{"-cluster-domain=" + domain, "-controller-namespace=" + ours, "-default-opaque-ports=" + opaque}, args...)); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := config.Validate(); err != nil {
+		s.t.Fatal(err)
+	}
+	log := logr.Discard()
+	if testing.Verbose() {
+		log = testr.New(s.t)
+	}
+
+	store := federation.NewStore()
+	s.registry = cluster.NewRegistry(log, store, cluster.Options{
+		ProbeInterval: 5 * time.Second,
+		Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Dial:          s.network.Dial,
+	})
+	access := s.access(home)
+	if err := s.registry.Apply(cluster.Spec{Name: home, Local: true, TrustDomain: trust, ClusterDomain: domain, Access: []cluster.Access{access}}); err != nil {
+		s.t.Fatal(err)
+	}
+	hostConn, err := cluster.NewConnection(access.Config, s.network.Dial)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	reconciler, err := links.NewReconciler(log, hostConn, s.registry, nil, store.Listed, links.Options{ClusterName: home, TrustDomain: trust, ControllerNamespace: ours})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.server = discovery.NewServer(log, store, config)
+	s.metrics = prometheus.NewRegistry()
+	s.metrics.MustRegister(s.server.Collectors()...)
+	s.metrics.MustRegister(s.registry)
+
+	listener := bufconn.Listen(1 << 16)
+	grpcServer := grpc.NewServer(discovery.Codec())
+	pb.RegisterDestinationServer(grpcServer, s.server)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = grpcServer.Serve(listener) })
+	wg.Go(func() {
+		if err := s.registry.Start(ctx, nil); err != nil {
+			s.t.Error(err)
+		}
+	})
+	wg.Go(func() {
+		if err := reconciler.Start(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.conn, err = grpc.NewClient("passthrough:///fingerpost", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	time.Sleep(settle)
+	synctest.Wait()
+	return func() {
+		s.conn.Close()
+		grpcServer.Stop()
+		cancel()
+		wg.Wait()
+		hostConn.Close()
+		s.network.Close()
+	}
+}
+
+func (s *scenario) token(name string) string {
+	if s.tokens[name] == "" {
+		s.tokens[name] = s.network.Server(name).Token()
+	}
+	return s.tokens[name]
+}
+
+func (s *scenario) access(name string) cluster.Access {
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(s.network.Server(name).Kubeconfig(s.token(name))))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return cluster.Access{Source: "scenario", Config: config}
+}
+
+// do plays one verb.
+func (s *scenario) do(verb string, args []string) {
+	s.t.Helper()
+	at := func(i int) string {
+		if i >= len(args) {
+			s.t.Fatalf("%s: too few arguments", verb)
+		}
+		return args[i]
+	}
+	switch verb {
+	case "flags": // see start
+	case "show":
+		s.show = args
+	case "apply":
+		for _, name := range args[1:] {
+			s.network.Server(at(0)).Apply(s.objects(name)...)
+		}
+	case "delete":
+		namespace, name, namespaced := strings.Cut(at(2), "/")
+		if !namespaced {
+			namespace, name = "", namespace
+		}
+		if !s.network.Server(at(0)).Delete(at(1), namespace, name) {
+			s.t.Fatalf("delete: cluster %s has no %s %s", args[0], args[1], args[2])
+		}
+	case "link":
+		s.link(at(0), args[1:])
+	case "unlink":
+		if !s.network.Server(home).Delete("Secret", ours, "cluster-credentials-"+at(0)) {
+			s.t.Fatalf("unlink: cluster %s is not linked", args[0])
+		}
+	case "rotate":
+		old := s.tokens[at(0)]
+		s.tokens[args[0]] = ""
+		s.token(args[0])
+		secret := s.network.Server(home).Get("secrets", ours, "cluster-credentials-"+args[0])
+		if secret == nil {
+			s.t.Fatalf("rotate: cluster %s is not linked", args[0])
+		}
+		secret.Object["stringData"] = map[string]any{"kubeconfig": s.expand("${kubeconfig:" + args[0] + "}")}
+		s.network.Server(home).Apply(secret)
+		time.Sleep(settle)
+		s.network.Server(args[0]).Revoke(old)
+	case "get":
+		s.get(at(0), at(1), args[2:])
+	case "close":
+		s.open(at(0)).Close()
+	case "stall":
+		s.open(at(0)).Stall()
+	case "resume":
+		s.open(at(0)).Resume()
+	case "set":
+		line := "holds nothing"
+		if held := s.open(at(0)).Holds(); len(held) > 0 {
+			line = "holds"
+			for _, a := range held {
+				line += " " + a.Addr.String()
+			}
+		}
+		s.saw(args[0], line)
+	case "partition":
+		how := apitest.Silence
+		if len(args) > 1 && args[1] == "refuse" {
+			how = apitest.Refuse
+		}
+		s.network.Server(at(0)).Cut(how)
+	case "heal":
+		s.network.Server(at(0)).Cut(apitest.None)
+	case "forbid", "allow":
+		s.network.Server(at(0)).Forbid(at(1), verb == "forbid")
+	case "advance":
+		d, err := time.ParseDuration(at(0))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		time.Sleep(d)
+	case "drain":
+		s.server.Drain()
+	case "clusters":
+		statuses, _ := s.registry.Statuses()
+		for _, name := range sortedKeys(statuses) {
+			fmt.Fprintf(&s.out, "%s %s\n", name, statuses[name].State)
+		}
+	case "conditions":
+		s.conditions(at(0))
+	case "streams":
+		names := slices.Clone(s.opened) // in the order in which the server knows the streams
+		for _, st := range s.server.Streams() {
+			i := slices.IndexFunc(names, func(name string) bool { return s.streams[name].Request().Authority == st.Authority })
+			if i < 0 {
+				s.t.Fatalf("streams: nobody has opened %s", st.Authority)
+			}
+			s.saw(names[i], fmt.Sprintf("%s ns=%s node=%s pod=%s", st.Authority, st.Namespace, st.Node, st.Pod))
+			names = slices.Delete(names, i, i+1)
+		}
+	case "metrics":
+		s.printMetrics(at(0))
+	default:
+		s.t.Fatalf("unknown verb %q", verb)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (s *scenario) open(name string) *proxy.Stream {
+	st := s.streams[name]
+	if st == nil {
+		s.t.Fatalf("no stream %s", name)
+	}
+	return st
+}
+
+// text returns a file of the archive or, as FIXTURE/FILE, of a fixture.
+func (s *scenario) text(name string) string {
+	archive := s.archive
+	if fixture, file, ok := strings.Cut(name, "/"); ok {
+		var err error
+		if archive, err = txtar.ParseFile("testdata/fixtures/" + fixture + ".txtar"); err != nil {
+			s.t.Fatal(err)
+		}
+		name = file
+	}
+	for _, f := range archive.Files {
+		if f.Name == name {
+			return s.expand(string(f.Data))
+		}
+	}
+	s.t.Fatal(fmt.Errorf("file %s: %w", name, fs.ErrNotExist))
+	return ""
+}
+
+var placeholder = regexp.MustCompile(`\$\{kubeconfig:([^}]+)\}`)
+
+func (s *scenario) expand(text string) string {
+	return placeholder.ReplaceAllStringFunc(text, func(p string) string {
+		name := placeholder.FindStringSubmatch(p)[1]
+		return s.network.Server(name).Kubeconfig(s.token(name))
+	})
+}
+
+func (s *scenario) objects(name string) (all []*unstructured.Unstructured) {
+	for doc := range strings.SplitSeq("\n"+s.text(name), "\n---") {
+		var object map[string]any
+		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
+			s.t.Fatalf("%s: %v", name, err)
+		}
+		if object != nil {
+			all = append(all, &unstructured.Unstructured{Object: object})
+		}
+	}
+	return all
+}
+
+func (s *scenario) link(name string, args []string) {
+	domains := map[string]string{"trust-domain": "cluster.local", "cluster-domain": "cluster.local"}
+	for _, arg := range args {
+		k, v, _ := strings.Cut(arg, "=")
+		domains[k] = v
+	}
+	s.network.Server(home).Apply(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "type": string(links.SecretType),
+		"metadata": map[string]any{
+			"name": "cluster-credentials-" + name, "namespace": ours,
+			"labels": map[string]any{"multicluster.linkerd.io/cluster-name": name},
+			"annotations": map[string]any{
+				"multicluster.linkerd.io/trust-domain": domains["trust-domain"], "multicluster.linkerd.io/cluster-domain": domains["cluster-domain"],
+			},
+		},
+		"stringData": map[string]any{"kubeconfig": s.expand("${kubeconfig:" + name + "}")},
+	}})
+}
+
+func (s *scenario) get(name, authority string, args []string) {
+	request := proxy.Request{Authority: authority}
+	for _, arg := range args {
+		switch k, v, _ := strings.Cut(arg, "="); k {
+		case "token":
+			request.Token = v
+		case "scheme":
+			request.Scheme = v
+		default:
+			s.t.Fatalf("get: unknown argument %s", arg)
+		}
+	}
+	if s.streams[name] != nil {
+		s.t.Fatalf("stream %s is open already", name)
+	}
+	s.opened = append(s.opened, name)
+	s.streams[name] = proxy.Open(s.t.Context(), s.conn, request, func(e proxy.Event) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.seen[name] = append(s.seen[name], s.lines(name, e)...)
+	})
+}
+
+func (s *scenario) saw(name, line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[name] = append(s.seen[name], strings.TrimSpace(name+" "+line))
+}
+
+func (s *scenario) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range sortedKeys(s.seen) {
+		for _, line := range s.seen[name] {
+			fmt.Fprintln(&s.out, line)
+		}
+	}
+	clear(s.seen)
+}
+
+// lines renders what a stream has seen; it needs s.mu.
+func (s *scenario) lines(name string, e proxy.Event) []string {
+	if e.End != nil {
+		if e.End.Code() == codes.OK {
+			return []string{name + " end OK"}
+		}
+		return []string{fmt.Sprintf("%s end %s: %s", name, e.End.Code(), e.End.Message())}
+	}
+	switch m := e.Message; m.Kind {
+	case proxy.Add:
+		return s.added(name, m)
+	case proxy.Remove:
+		line := name + " remove"
+		for _, a := range m.Removed {
+			line += " " + a.String()
+		}
+		return []string{line}
+	case proxy.NoEndpoints:
+		return []string{fmt.Sprintf("%s no-endpoints exists=%t", name, m.Exists)}
+	default:
+		return nil // a heartbeat is no message
+	}
+}
+
+func (s *scenario) added(name string, m *proxy.Message) []string {
+	head := name + " add"
+	fields := slices.DeleteFunc(slices.Clone(s.show), func(f string) bool { return f == "set-labels" })
+	if len(fields) < len(s.show) {
+		head += " " + labels(m.SetLabels)
+	}
+	if len(s.show) == 0 {
+		for _, a := range m.Added {
+			head += " " + a.Addr.String()
+		}
+		return []string{head}
+	}
+	all := []string{head}
+	for _, a := range m.Added {
+		line := "  " + a.Addr.String()
+		for _, f := range fields {
+			line += " " + f + "=" + field(s.t, a, f)
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+func labels(m map[string]string) string {
+	var all []string
+	for _, k := range sortedKeys(m) {
+		all = append(all, k+"="+m[k])
+	}
+	return "{" + strings.Join(all, ",") + "}"
+}
+
+// field renders one field of an address; "-" if it is not set.
+func field(t *testing.T, a proxy.Address, name string) string {
+	or := func(s string) string {
+		if s == "" {
+			return "-"
+		}
+		return s
+	}
+	switch name {
+	case "weight":
+		return strconv.Itoa(int(a.GetWeight()))
+	case "identity":
+		return or(a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri())
+	case "server-name":
+		return or(a.GetTlsIdentity().GetServerName().GetName())
+	case "hint":
+		switch h := a.GetProtocolHint(); {
+		case h == nil:
+			return "-"
+		case h.GetH2() != nil:
+			return "h2"
+		case h.GetOpaque() != nil:
+			return "opaque"
+		default:
+			return "none"
+		}
+	case "inbound-port":
+		if o := a.GetProtocolHint().GetOpaqueTransport(); o != nil {
+			return strconv.Itoa(int(o.GetInboundPort()))
+		}
+		return "-"
+	case "authority":
+		return or(a.GetAuthorityOverride().GetAuthorityOverride())
+	case "http2":
+		if k := a.GetHttp2().GetKeepAlive(); k != nil {
+			return fmt.Sprintf("keepalive=%s/%s", k.GetInterval().AsDuration(), k.GetTimeout().AsDuration())
+		}
+		return "-"
+	case "labels":
+		return labels(a.GetMetricLabels())
+	default:
+		label, ok := strings.CutPrefix(name, "label:")
+		if !ok {
+			t.Fatalf("unknown field %q", name)
+		}
+		return or(a.Labels[label])
+	}
+}
+
+func (s *scenario) conditions(name string) {
+	namespace, link, _ := strings.Cut(name, "/")
+	o := s.network.Server(home).Get("links."+links.Group, namespace, link)
+	if o == nil {
+		s.t.Fatalf("no Link %s", name)
+	}
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, c := range conditions {
+		c := c.(map[string]any)
+		fmt.Fprintf(&s.out, "%s=%s %s\n", c["type"], c["status"], c["reason"])
+	}
+}
+
+func (s *scenario) printMetrics(name string) {
+	families, err := s.metrics.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		var text bytes.Buffer
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			s.t.Fatal(err)
+		}
+		for line := range strings.Lines(text.String()) {
+			if !strings.HasPrefix(line, "#") {
+				s.out.WriteString(line)
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package discovery
+
+import (
+	"time"
+
+	"github.com/go-logr/logr"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Server answers Destination requests from a Store.
+type Server struct {
+	pb.UnimplementedDestinationServer
+
+	log       logr.Logger
+	config    Config
+	store     *federation.Store
+	admission *Admission
+	feeds     *feeds
+	streams   streams
+	metrics   *metrics
+	started   time.Time
+	draining  chan struct{} // closed by Drain
+}
+
+// NewServer returns a Server of what store holds.
+func NewServer(log logr.Logger, store *federation.Store, config Config) *Server {
+	s := &Server{
+		log: log, config: config, store: store, admission: NewAdmission(config.Admission),
+		started: time.Now(), draining: make(chan struct{}),
+	}
+	cache := newFrameCache(config.FrameBytes)
+	s.feeds = newFeeds(&s.config, cache)
+	s.metrics = newMetrics(s, cache)
+	return s
+}
+
+// Drain ends every stream, those to come included, with OK: their clients go elsewhere. It is called once.
+func (s *Server) Drain() { close(s.draining) }
+
+// Get streams the addresses of a Service. See docs/protocol.md for what it sends when.
+func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) error {
+	if err := s.admission.Admit(); err != nil {
+		s.metrics.refused.WithLabelValues("rate").Inc()
+		return err
+	}
+	asked, err := parseAuthority(request.GetPath(), s.config.ClusterDomain)
+	if err != nil {
+		return err
+	}
+	who, err := parseToken(request.GetContextToken())
+	if err != nil {
+		s.log.V(1).Info("A client says nothing about itself that can be read", "path", request.GetPath(), "error", err.Error())
+	}
+	g := newGet(s, request.GetPath(), asked, who, sink)
+	defer g.close()
+	return g.run(sink.Context())
+}
+
+// GetProfile is not served yet. FailedPrecondition makes a proxy go on without a profile; other codes make it wait for one.
+func (s *Server) GetProfile(*pb.GetDestination, pb.Destination_GetProfileServer) error {
+	return status.Error(codes.FailedPrecondition, "this version serves no profiles")
+}

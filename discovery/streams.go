@@ -1,0 +1,135 @@
+package discovery
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// streams knows every open stream, for people who ask why a proxy sees what it sees.
+type streams struct {
+	mu   sync.Mutex
+	last uint64
+	byID map[uint64]*stream
+}
+
+// stream is what can be told of an open stream. It is written by the stream's goroutine.
+type stream struct {
+	id     uint64
+	path   string
+	who    client
+	peer   string
+	opened time.Time
+	holds  atomic.Pointer[federation.Set]
+
+	mu       sync.Mutex // guards all below
+	messages uint64
+	what     what
+	adds     int
+	removes  int
+	at       time.Time
+}
+
+func (s *streams) open(path string, who client, peer string) *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last++
+	st := &stream{id: s.last, path: path, who: who, peer: peer, opened: time.Now()}
+	if s.byID == nil {
+		s.byID = map[uint64]*stream{}
+	}
+	s.byID[st.id] = st
+	return st
+}
+
+func (s *streams) close(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, st.id)
+}
+
+func (s *streams) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byID)
+}
+
+func (st *stream) sent(f *frame) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.messages++
+	st.what, st.adds, st.removes, st.at = f.what, f.adds, f.removes, time.Now()
+}
+
+// StreamStatus is one open stream, and what was sent to it: not what would be sent now.
+type StreamStatus struct {
+	ID        uint64    `json:"id"`
+	Authority string    `json:"authority"`
+	Namespace string    `json:"ns,omitempty"`
+	Node      string    `json:"node,omitempty"`
+	Pod       string    `json:"pod,omitempty"`
+	Peer      string    `json:"peer"`
+	Opened    time.Time `json:"opened"`
+	Messages  uint64    `json:"messages"`
+	Last      *LastSent `json:"last,omitempty"` // nil if nothing was sent yet
+	Addresses int       `json:"addresses"`      // that the client holds
+
+	Holds []netip.AddrPort `json:"holds,omitempty"` // these; only where they were asked for
+}
+
+// LastSent is the last message of a stream.
+type LastSent struct {
+	What    string    `json:"what"` // add, remove, no_endpoints or heartbeat
+	Adds    int       `json:"adds,omitempty"`
+	Removes int       `json:"removes,omitempty"`
+	At      time.Time `json:"at"` // when it was handed to the transport
+}
+
+// Streams returns every open stream, the oldest first.
+func (s *Server) Streams() []StreamStatus {
+	s.streams.mu.Lock()
+	all := make([]*stream, 0, len(s.streams.byID))
+	for _, st := range s.streams.byID {
+		all = append(all, st)
+	}
+	s.streams.mu.Unlock()
+	statuses := make([]StreamStatus, 0, len(all))
+	for _, st := range all {
+		statuses = append(statuses, st.status())
+	}
+	slices.SortFunc(statuses, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return statuses
+}
+
+// Stream returns one open stream with the addresses that its client holds.
+func (s *Server) Stream(id uint64) (StreamStatus, bool) {
+	s.streams.mu.Lock()
+	st, found := s.streams.byID[id]
+	s.streams.mu.Unlock()
+	if !found {
+		return StreamStatus{}, false
+	}
+	status := st.status()
+	for e := range st.holds.Load().All() {
+		status.Holds = append(status.Holds, e.Addr)
+	}
+	return status, true
+}
+
+func (st *stream) status() StreamStatus {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	status := StreamStatus{
+		ID: st.id, Authority: st.path, Namespace: st.who.Namespace, Node: st.who.Node, Pod: st.who.Pod, Peer: st.peer, Opened: st.opened,
+		Messages: st.messages, Addresses: st.holds.Load().Len(),
+	}
+	if st.messages > 0 {
+		status.Last = &LastSent{What: string(st.what), Adds: st.adds, Removes: st.removes, At: st.at}
+	}
+	return status
+}
