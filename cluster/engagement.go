@@ -111,9 +111,10 @@ func (e *engagement) sync(ctx context.Context, abandoned <-chan struct{}) error 
 	return nil
 }
 
-// speak claims the cluster and goes on saying what is in it until the engagement ends.
+// speak says everything that is in the cluster, and goes on saying what changes until the engagement ends.
 func (e *engagement) speak(claims *federation.Claims) {
-	e.wg.Go(func() { e.reader.Run(e.ctx, claims) })
+	e.reader.Begin(claims)
+	e.wg.Go(func() { e.reader.Run(e.ctx) })
 }
 
 // watchOver probes the cluster until the engagement ends. When contact is back, whatever waits is woken; after a longer time

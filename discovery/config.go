@@ -21,6 +21,7 @@ type Config struct {
 	ZoneWeights   bool                  // weigh endpoints in the client's zone ten times
 	HTTP2         *pb.Http2ClientParams // for connections to meshed workloads; nil for none
 
+	MaxStreamAge   time.Duration // after which a stream ends with OK, more or less by a tenth, so that clients spread anew; 0: never
 	FirstSyncGrace time.Duration // how long a first answer waits for a cluster that was never heard, from when it was linked
 	FrameBytes     int64         // bound on the encoded messages that are kept
 	IdleBytes      int64         // bound on the Sets that are kept although no stream uses them
@@ -32,7 +33,7 @@ func Defaults() Config {
 	return Config{
 		Cluster: "local", ClusterDomain: "cluster.local", ControllerNamespace: "linkerd",
 		H2Upgrade: true, IPv6: true,
-		FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20, IdleBytes: 64 << 20,
+		MaxStreamAge: 30 * time.Minute, FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20, IdleBytes: 64 << 20,
 		Admission: DefaultAdmission(),
 	}
 }

@@ -41,6 +41,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 		c.HTTP2 = params
 		return nil
 	})
+	fs.DurationVar(&c.MaxStreamAge, "max-connection-age", c.MaxStreamAge, "after which a connection takes no new streams and a stream ends with OK, more or less by a tenth, so that load spreads after a rollout; 0 for never")
 	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace, "how long a first answer waits for a linked cluster that was never heard, from when it was linked")
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes, "bound on the encoded messages that are kept to be shared by streams, in bytes")
 	fs.Int64Var(&c.IdleBytes, "idle-cache-bytes", c.IdleBytes, "bound on the answers that are kept for a while although no stream asks for them, in bytes")
@@ -57,6 +58,7 @@ func (c *Config) Validate() error {
 	}{
 		{c.ClusterDomain == "", "-cluster-domain must not be empty"},
 		{c.ControllerNamespace == "", "-controller-namespace must not be empty"},
+		{c.MaxStreamAge < 0, "-max-connection-age must not be negative"},
 		{c.FirstSyncGrace < 0, "-first-sync-grace must not be negative"},
 		{c.FrameBytes <= 0, "-frame-cache-bytes must be greater than 0"},
 		{c.IdleBytes < 0, "-idle-cache-bytes must not be negative"},

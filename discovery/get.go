@@ -89,6 +89,12 @@ func (g *get) run(ctx context.Context) error {
 	defer beat.Stop()
 	grace := time.NewTimer(0)
 	defer grace.Stop()
+	var old <-chan time.Time
+	if age := g.server.config.MaxStreamAge; age > 0 {
+		timer := time.NewTimer(jitter(age))
+		defer timer.Stop()
+		old = timer.C
+	}
 	for {
 		snapshot, superseded := g.watch.Load()
 		var zone string
@@ -106,7 +112,7 @@ func (g *get) run(ctx context.Context) error {
 				return err
 			}
 			if len(frames) > 0 {
-				beat.Reset(idleBeat())
+				beat.Reset(jitter(idleHeartbeat))
 			}
 			for _, f := range frames {
 				if err := g.send(f); err != nil {
@@ -129,10 +135,12 @@ func (g *get) run(ctx context.Context) error {
 				if g.told == nothing {
 					beat.Reset(firstHeartbeat)
 				} else {
-					beat.Reset(idleBeat())
+					beat.Reset(jitter(idleHeartbeat))
 				}
 			case <-ctx.Done():
 				return status.FromContextError(ctx.Err()).Err()
+			case <-old:
+				return nil
 			case <-g.server.draining:
 				return nil
 			}
@@ -140,7 +148,8 @@ func (g *get) run(ctx context.Context) error {
 	}
 }
 
-func idleBeat() time.Duration { return idleHeartbeat - idleHeartbeat/10 + rand.N(idleHeartbeat/5) }
+// jitter returns d, more or less by a tenth.
+func jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
 
 // early returns how long it is too early for a first answer: it would replace everything that the client holds, so it waits for
 // clusters that were never heard, each for as long as the grace after it was linked.

@@ -53,6 +53,7 @@ type Reconciler struct {
 	core    kubernetes.Interface
 	links   *records.Store[*Link]
 	source  *cluster.Source // of Links
+	metrics metrics
 
 	ctx   context.Context                              // of Start; set before anything is watched, like queue
 	queue workqueue.TypedRateLimitingInterface[string] // of cluster names
@@ -110,6 +111,7 @@ func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.
 	if r.core, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for Secrets: %w", err)
 	}
+	r.metrics = metrics{r}
 	r.links = records.NewStore(keepLink, r.linkChanged)
 	r.source = cluster.NewSource(r.linkRequests(), conn)
 	return r, nil

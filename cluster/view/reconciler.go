@@ -46,8 +46,8 @@ const (
 type Reconciler struct {
 	log     logr.Logger
 	cluster federation.Cluster
-	queue   workqueue.TypedDelayingInterface[item] // set by Run, before it sets running
-	running atomic.Bool                            // changes are enqueued; before, Run's first pass finds them all
+	queue   workqueue.TypedDelayingInterface[item] // set by Begin, before it sets running
+	running atomic.Bool                            // changes are enqueued; before, Begin finds them all
 
 	services    *records.Store[federation.View]
 	slices      *records.Store[*slice]
@@ -56,7 +56,7 @@ type Reconciler struct {
 	jobs        *records.Store[owner]
 	nodes       *records.Store[string] // the zone
 
-	// Owned by Run.
+	// Owned by Begin, and then by Run.
 	claims    *federation.Claims
 	workloads map[key]*workloadState
 	built     map[key]*sliceState
@@ -79,8 +79,8 @@ type sliceState struct {
 	slice   *federation.Slice
 }
 
-// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once; Run is called when
-// they are complete.
+// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once; Begin is called when they
+// are complete.
 func NewReconciler(log logr.Logger, cluster federation.Cluster) *Reconciler {
 	r := &Reconciler{
 		log:       log,
@@ -139,12 +139,9 @@ func keepNode(object any) (string, bool) {
 	return intern(m.Labels[corev1.LabelTopologyZone]), true
 }
 
-// Run says everything that the stores hold, completes the claims, and then follows the changes until ctx ends.
-func (r *Reconciler) Run(ctx context.Context, claims *federation.Claims) {
+// Begin says everything that the stores hold and completes the claims. It is called once; Run must follow.
+func (r *Reconciler) Begin(claims *federation.Claims) {
 	r.queue, r.claims = workqueue.NewTypedDelayingQueue[item](), claims
-	defer r.queue.ShutDown()
-	stop := context.AfterFunc(ctx, r.queue.ShutDown)
-	defer stop()
 	r.running.Store(true)
 	for _, k := range r.nodes.Keys() {
 		r.reconcileNode(k)
@@ -159,6 +156,13 @@ func (r *Reconciler) Run(ctx context.Context, claims *federation.Claims) {
 		r.reconcileService(k)
 	}
 	claims.Complete()
+}
+
+// Run follows the changes since Begin until ctx ends.
+func (r *Reconciler) Run(ctx context.Context) {
+	defer r.queue.ShutDown()
+	stop := context.AfterFunc(ctx, r.queue.ShutDown)
+	defer stop()
 	for {
 		it, shutdown := r.queue.Get()
 		if shutdown {

@@ -3,7 +3,7 @@ package watch
 import "sync/atomic"
 
 // A Value is a level: the newest T, and a channel that closes when it is superseded. The zero Value holds the zero T.
-// Any number of goroutines may load it, without a lock. Store is for one writer at a time: its callers serialise themselves.
+// Any number of goroutines may load and store, without a lock; what is stored last wins.
 type Value[T any] struct {
 	cell atomic.Pointer[cell[T]]
 }
@@ -21,9 +21,9 @@ func (v *Value[T]) Load() (T, <-chan struct{}) {
 
 // Store makes t the newest value, and only then wakes those who wait on the old one: whoever wakes finds t or newer.
 func (v *Value[T]) Store(t T) {
-	old := v.load()
-	v.cell.Store(&cell[T]{value: t, superseded: make(chan struct{})})
-	close(old.superseded)
+	if old := v.cell.Swap(&cell[T]{value: t, superseded: make(chan struct{})}); old != nil {
+		close(old.superseded)
+	}
 }
 
 func (v *Value[T]) load() *cell[T] {

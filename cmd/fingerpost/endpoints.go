@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/discovery/proxy"
+)
+
+// quiet is how long nothing may come before an answer is taken to be complete: a large one comes in several messages.
+const quiet = 200 * time.Millisecond
+
+func endpointsCommand() *cobra.Command {
+	var addr, token, output string
+	var watch bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "endpoints AUTHORITY",
+		Short: "Ask a server for the endpoints of a service, as a proxy would",
+		Long: `Ask a server for the endpoints of a service, as a proxy would.
+
+AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port], with the hostname of one instance in front if
+need be. It opens a stream of its own; what an existing stream was sent is at /debug/streams.`,
+		Example: "  fingerpost endpoints web.shop.svc.cluster.local:8080\n  fingerpost endpoints web-federated.shop.svc.cluster.local:8080 --watch --token '{\"nodeName\":\"node-1\"}'",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "table" && output != "json" {
+				return fmt.Errorf("-o %s is neither table nor json", output)
+			}
+			conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				return fmt.Errorf("--addr: %w", err)
+			}
+			defer conn.Close()
+			request := proxy.Request{Authority: args[0], Token: token}
+			if watch {
+				return watchEndpoints(cmd.Context(), cmd.OutOrStdout(), conn, request, output)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return printEndpoints(ctx, cmd.OutOrStdout(), conn, request, output)
+		},
+	}
+	cmd.Flags().StringVar(&addr, "addr", "127.0.0.1:8086", "address of the gRPC server")
+	cmd.Flags().StringVar(&token, "token", "", `what to say about the client, such as {"ns":"shop","nodeName":"node-1"}`)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print every change until interrupted")
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the answer")
+	return cmd
+}
+
+// endpointJSON is one address on the output for machines.
+type endpointJSON struct {
+	Addr      string            `json:"addr"`
+	Weight    uint32            `json:"weight"`
+	Identity  string            `json:"identity,omitempty"`
+	Authority string            `json:"authority,omitempty"`
+	Hint      string            `json:"hint,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+func toJSON(a proxy.Address) endpointJSON {
+	e := endpointJSON{
+		Addr: a.Addr.String(), Weight: a.GetWeight(), Authority: a.GetAuthorityOverride().GetAuthorityOverride(), Labels: a.Labels,
+		Identity: a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri(),
+	}
+	switch h := a.GetProtocolHint(); {
+	case h.GetH2() != nil:
+		e.Hint = "h2"
+	case h.GetOpaque() != nil:
+		e.Hint = "opaque"
+	}
+	return e
+}
+
+// printEndpoints prints the first answer.
+func printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request, output string) error {
+	var mu sync.Mutex // guards what the stream's goroutine and this one share
+	var end *status.Status
+	answered := make(chan struct{}, 1)
+	stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if e.End != nil {
+			end = e.End
+		}
+		if e.End != nil || e.Message.Kind != proxy.Heartbeat {
+			select {
+			case answered <- struct{}{}:
+			default:
+			}
+		}
+	})
+	defer stream.Close()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for done := false; !done; {
+		select {
+		case <-answered:
+			timer.Reset(quiet)
+		case <-stream.Done():
+			done = true
+		case <-timer.C:
+			done = true
+		case <-ctx.Done():
+			return fmt.Errorf("no answer about %s: a cluster may not have been heard yet, see 'fingerpost clusters'", request.Authority)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if end != nil && end.Code() != codes.OK {
+		return endError(end)
+	}
+	return printAddresses(to, stream.Holds(), output)
+}
+
+// endError is the server's own words, with the code where they do not say it all.
+func endError(end *status.Status) error {
+	if end.Code() == codes.InvalidArgument {
+		return fmt.Errorf("%s", end.Message())
+	}
+	return fmt.Errorf("%s: %s", end.Code(), end.Message())
+}
+
+func printAddresses(to io.Writer, all []proxy.Address, output string) error {
+	if output == "json" {
+		list := []endpointJSON{}
+		for _, a := range all {
+			list = append(list, toJSON(a))
+		}
+		encoder := json.NewEncoder(to)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(list)
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(to, "No endpoints.")
+		return err
+	}
+	w := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "NAMESPACE\tIP\tPORT\tPOD\tSERVICE\tZONE\tIDENTITY")
+	for _, a := range all {
+		e := toJSON(a)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", a.Labels["namespace"], a.Addr.Addr(), a.Addr.Port(), dash(a.Labels["pod"]), a.Labels["service"], dash(a.Labels["zone"]), dash(e.Identity))
+	}
+	return w.Flush()
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// changeJSON is one message on the output for machines.
+type changeJSON struct {
+	At      time.Time      `json:"at"`
+	What    proxy.Kind     `json:"what"`
+	Added   []endpointJSON `json:"added,omitempty"`
+	Removed []string       `json:"removed,omitempty"`
+	Exists  *bool          `json:"exists,omitempty"` // of no-endpoints
+}
+
+// watchEndpoints prints every message but heartbeats until the stream ends for good.
+func watchEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request, output string) error {
+	request.Reconnect = true
+	var last *status.Status // written before Done
+	encoder := json.NewEncoder(to)
+	stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
+		if e.End != nil {
+			if last = e.End; output == "table" {
+				fmt.Fprintf(to, "%s  the stream has ended: %s %s\n", e.At.Format(time.TimeOnly), e.End.Code(), e.End.Message())
+			}
+			return
+		}
+		m := e.Message
+		if m.Kind == proxy.Heartbeat {
+			return
+		}
+		if output == "json" {
+			c := changeJSON{At: e.At, What: m.Kind}
+			for _, a := range m.Added {
+				c.Added = append(c.Added, toJSON(a))
+			}
+			for _, a := range m.Removed {
+				c.Removed = append(c.Removed, a.String())
+			}
+			if m.Kind == proxy.NoEndpoints {
+				c.Exists = &m.Exists
+			}
+			_ = encoder.Encode(c) // it fails where nobody reads any more
+			return
+		}
+		at := e.At.Format("15:04:05.000")
+		for _, a := range m.Added {
+			fmt.Fprintf(to, "%s  +  %-24s %s\n", at, a.Addr, dash(a.Labels["pod"]))
+		}
+		for _, a := range m.Removed {
+			fmt.Fprintf(to, "%s  -  %s\n", at, a)
+		}
+		if m.Kind == proxy.NoEndpoints {
+			fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, m.Exists)
+		}
+	})
+	<-stream.Done()
+	if ctx.Err() == nil && last != nil {
+		return endError(last)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// options is everything that can be said to serve. Names, defaults and meanings are those of Linkerd's destination where it has
+// them.
+type options struct {
+	addr, metricsAddr, debugAddr string
+	kubeconfig                   string
+	clusterName, trustDomain     string
+	linkNamespace                string
+	allowedHosts                 []string
+	probeInterval                time.Duration
+	patience                     federation.Patience
+	slices                       bool
+	queueCapacity                int
+	queueMetrics                 bool
+	traceCollector               string
+	pprof                        bool
+	logLevel, logFormat          string
+	version                      bool
+	discovery                    discovery.Config
+}
+
+func (o *options) flags(fs *flag.FlagSet) {
+	o.discovery = discovery.Defaults()
+	o.discovery.ClusterDomain = ""
+	o.patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
+
+	fs.StringVar(&o.addr, "addr", ":8086", "address of the gRPC server")
+	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
+	fs.StringVar(&o.debugAddr, "debug-addr", "127.0.0.1:9998", "address of the debug server, which shows the whole topology; empty for none")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of this cluster; empty to use the service account of the Pod")
+	fs.StringVar(&o.clusterName, "cluster-name", "local", "name of this cluster, by which others know it")
+	fs.StringVar(&o.trustDomain, "identity-trust-domain", "", "trust domain of identities in this cluster (cluster.local if empty)")
+	fs.StringVar(&o.linkNamespace, "link-namespace", "", "namespace of Links; empty for all")
+	fs.Func("allow-kubeconfig-hosts", "names, addresses and CIDRs of API servers that are allowed although they are loopback or link-local, separated by commas", func(list string) (err error) {
+		o.allowedHosts, err = links.ParseHosts(list)
+		return err
+	})
+	fs.DurationVar(&o.probeInterval, "probe-interval", 5*time.Second, "how often a cluster in contact is probed; others are probed each second")
+	fs.DurationVar(&o.patience.Suspect, "suspect-after", o.patience.Suspect, "how long a cluster may be out of contact before it is Suspect")
+	fs.DurationVar(&o.patience.Stale, "stale-after", o.patience.Stale, "how long a cluster may be out of contact before it is Stale; what it said last is kept")
+	o.discovery.Flags(fs)
+
+	fs.BoolVar(&o.slices, "enable-endpoint-slices", true, "read EndpointSlices; Endpoints are not read by this version")
+	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
+	fs.BoolVar(&o.queueMetrics, "export-queue-metrics", true, "has no effect in this version: nothing is written yet that would queue")
+	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
+	fs.BoolVar(&o.pprof, "enable-pprof", false, "serve /debug/pprof on the admin server")
+	fs.StringVar(&o.logLevel, "log-level", "info", "error, warn, info, debug or trace")
+	fs.StringVar(&o.logFormat, "log-format", "plain", "plain or json")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+}
+
+// validate fills in what follows from something else and refuses what cannot be served.
+func (o *options) validate() error {
+	if o.discovery.ClusterDomain == "" {
+		o.discovery.ClusterDomain = "cluster.local"
+	}
+	if o.trustDomain == "" {
+		o.trustDomain = "cluster.local"
+	}
+	o.discovery.Cluster = federation.Cluster(o.clusterName)
+	switch {
+	case !o.slices && o.discovery.IPv6:
+		return errors.New("-enable-ipv6 needs -enable-endpoint-slices")
+	case !o.slices:
+		return errors.New("-enable-endpoint-slices=false: this version reads EndpointSlices only")
+	case o.queueCapacity <= 0:
+		return errors.New("-stream-queue-capacity must be greater than 0")
+	case o.clusterName == "":
+		return errors.New("-cluster-name must not be empty")
+	case o.probeInterval <= 0:
+		return errors.New("-probe-interval must be greater than 0")
+	case o.patience.Suspect <= o.probeInterval:
+		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)", o.patience.Suspect, o.probeInterval)
+	case o.patience.Stale <= o.patience.Suspect:
+		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.patience.Stale, o.patience.Suspect)
+	case !slices.Contains([]string{"plain", "json"}, o.logFormat):
+		return fmt.Errorf("-log-format %q is neither plain nor json", o.logFormat)
+	}
+	return o.discovery.Validate()
+}
+
+// warn tells what is accepted and may not be what was meant.
+func (o *options) warn(log logr.Logger, given map[string]bool) {
+	if !given["cluster-domain"] {
+		log.Info("-cluster-domain is not set", "using", o.discovery.ClusterDomain)
+	}
+	if !given["identity-trust-domain"] {
+		log.Info("-identity-trust-domain is not set", "using", o.trustDomain)
+	}
+	if given["stream-queue-capacity"] {
+		log.Info("-stream-queue-capacity has no effect: streams have no queues, a slow client gets the newest state when it reads again")
+	}
+	if o.traceCollector != "" {
+		log.Info("-trace-collector has no effect in this version", "collector", o.traceCollector)
+	}
+	if mode := o.discovery.TransportMode; mode != "" && mode != discovery.Transparent && mode != discovery.TransportHeader {
+		log.Error(nil, "-outbound-transport-mode is unknown", "mode", mode, "using", discovery.Transparent)
+	}
+}
+
+// doubleDashes lets the flags of serve be written with one dash, as Linkerd's destination takes them.
+func doubleDashes(args []string) []string {
+	if len(args) == 0 || args[0] != "serve" && args[0] != "destination" {
+		return args
+	}
+	args = slices.Clone(args)
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if len(arg) > 2 && arg[0] == '-' && arg[1] != '-' && !strings.ContainsAny(arg[1:2], "0123456789.") {
+			args[i] = "-" + arg
+		}
+	}
+	return args
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// httpServer is an HTTP server as a part of the process.
+type httpServer struct {
+	log        logr.Logger
+	name, addr string
+	handler    http.Handler
+}
+
+// Start serves until ctx ends. Without an address there is nothing to serve.
+func (s *httpServer) Start(ctx context.Context) error {
+	if s.addr == "" {
+		<-ctx.Done()
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.addr)
+	if err != nil {
+		return fmt.Errorf("address of the %s server: %w", s.name, err)
+	}
+	s.log.Info("HTTP server listens", "server", s.name, "addr", listener.Addr().String())
+	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// adminHandler answers what a kubelet and Prometheus ask.
+func adminHandler(metrics *prometheus.Registry, ready func() bool, withPprof bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})))
+	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if !ready() {
+			http.Error(w, "not ready", http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprint(w, "ok\n")
+	})
+	if withPprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}
+
+// debugHandler shows people what the process knows, as JSON.
+func debugHandler(store *federation.Store, registry *cluster.Registry, reconciler *links.Reconciler, server *discovery.Server, o options) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, clustersPage{Clusters: clusterPages(registry), Links: reconciler.Links()})
+	})
+	mux.HandleFunc("GET /debug/services/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
+		watch := store.Watch(federation.Ref{
+			Cluster: federation.Cluster(o.clusterName), Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+		})
+		defer watch.Close()
+		snapshot, _ := watch.Load()
+		if snapshot.View == nil && len(snapshot.Unknown()) == 0 {
+			http.Error(w, fmt.Sprintf("no Service %s/%s in cluster %s", r.PathValue("namespace"), r.PathValue("name"), o.clusterName), http.StatusNotFound)
+			return
+		}
+		writeJSON(w, servicePageOf(snapshot))
+	})
+	mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, server.Streams()) })
+	mux.HandleFunc("GET /debug/streams/{id}", func(w http.ResponseWriter, r *http.Request) {
+		id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
+		if err != nil {
+			http.Error(w, "the id of a stream is a number, see /debug/streams", http.StatusBadRequest)
+			return
+		}
+		stream, found := server.Stream(id)
+		if !found {
+			http.Error(w, fmt.Sprintf("stream %d is not open", id), http.StatusNotFound)
+			return
+		}
+		writeJSON(w, stream)
+	})
+	return mux
+}
+
+func writeJSON(w http.ResponseWriter, page any) {
+	w.Header().Set("Content-Type", "application/json")
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	_ = encoder.Encode(page) // it fails where nobody reads any more
+}

@@ -1,0 +1,34 @@
+// Command fingerpost tells a mesh of Kubernetes clusters where every service is, now, in every cluster.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command(os.Args[1:]).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "fingerpost:", err)
+		os.Exit(1)
+	}
+}
+
+// command returns the command line for args.
+func command(args []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "fingerpost",
+		Short:         "Tells a mesh of Kubernetes clusters where every service is, now, in every cluster",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand(serveCommand(), endpointsCommand(), clustersCommand(), versionCommand())
+	root.SetArgs(doubleDashes(args))
+	return root
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// clustersPage is /debug/clusters.
+type clustersPage struct {
+	Clusters []clusterPage      `json:"clusters"`
+	Links    []links.LinkStatus `json:"links"`
+}
+
+type clusterPage struct {
+	Name          string     `json:"name"`
+	Local         bool       `json:"local,omitempty"`
+	State         string     `json:"state"`
+	Since         time.Time  `json:"since"`
+	LastContact   *time.Time `json:"lastContact,omitempty"` // when all was last known to be in order
+	Source        string     `json:"source,omitempty"`      // of the credentials in use
+	Synced        bool       `json:"synced"`
+	TrustDomain   string     `json:"trustDomain"`
+	ClusterDomain string     `json:"clusterDomain,omitempty"`
+	Contact       string     `json:"contact,omitempty"`     // why it is out of contact
+	Credentials   string     `json:"credentials,omitempty"` // why the newest credentials are not in use
+	Kinds         []kindPage `json:"kinds,omitempty"`
+}
+
+type kindPage struct {
+	Resource    string         `json:"resource"`
+	Objects     int            `json:"objects"`
+	Open        bool           `json:"open"` // a watch is
+	LastContact time.Time      `json:"lastContact"`
+	Refused     string         `json:"refused,omitempty"` // why the API server does not serve it
+	Lists       int            `json:"lists"`
+	Watches     int            `json:"watches"`
+	Errors      map[string]int `json:"errors,omitempty"`
+}
+
+func clusterPages(registry *cluster.Registry) []clusterPage {
+	statuses, _ := registry.Statuses()
+	pages := []clusterPage{}
+	for _, name := range slices.Sorted(maps.Keys(statuses)) {
+		s := statuses[name]
+		page := clusterPage{
+			Name: s.Name, Local: s.Local, State: string(s.State), Since: s.Since, Source: s.Source, Synced: s.Synced,
+			TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain, Contact: text(s.Contact), Credentials: text(s.Credentials),
+		}
+		kinds, contact := registry.Inspect(name)
+		if !contact.IsZero() {
+			page.LastContact = &contact
+		}
+		for _, k := range kinds {
+			page.Kinds = append(page.Kinds, kindPage{
+				Resource: k.Kind, Objects: k.Objects, Open: k.Open, LastContact: k.LastContact, Refused: string(k.Refused),
+				Lists: k.Lists, Watches: k.Watches, Errors: k.Errors,
+			})
+		}
+		pages = append(pages, page)
+	}
+	return pages
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// servicePage is /debug/services: one Service as it is known now, member by member.
+type servicePage struct {
+	Namespace string            `json:"namespace"`
+	Name      string            `json:"name"`
+	Version   uint64            `json:"version"`
+	Exists    bool              `json:"exists"`
+	Malformed string            `json:"malformed,omitempty"`
+	Ports     []federation.Port `json:"ports,omitempty"`
+	Federated bool              `json:"federated,omitempty"`
+	Members   []memberPage      `json:"members"`
+}
+
+type memberPage struct {
+	Cluster     string            `json:"cluster"`
+	Service     string            `json:"service"`
+	Linked      bool              `json:"linked"`
+	Known       bool              `json:"known"` // the cluster has been heard
+	Standing    string            `json:"standing"`
+	Filtered    bool              `json:"filtered"` // zone hints and internalTrafficPolicy count
+	TrustDomain string            `json:"trustDomain"`
+	Exists      bool              `json:"exists"`
+	LocalOnly   bool              `json:"localOnly,omitempty"`
+	Ports       []federation.Port `json:"ports,omitempty"`
+	Slices      []slicePage       `json:"slices,omitempty"`
+}
+
+type slicePage struct {
+	Name      string            `json:"name"`
+	Ports     []federation.Port `json:"ports"`
+	Endpoints []endpointPage    `json:"endpoints"`
+}
+
+type endpointPage struct {
+	Addr     netip.Addr         `json:"addr"`
+	Ready    bool               `json:"ready"`
+	Pod      string             `json:"pod,omitempty"`
+	Hostname string             `json:"hostname,omitempty"`
+	Node     string             `json:"node,omitempty"`
+	Zone     string             `json:"zone,omitempty"`
+	Hints    []string           `json:"hints,omitempty"`
+	Mirror   *federation.Mirror `json:"mirror,omitempty"`
+}
+
+func servicePageOf(s *federation.Snapshot) servicePage {
+	page := servicePage{Namespace: s.Namespace, Name: s.Name, Version: s.Version, Exists: s.Exists(), Members: []memberPage{}}
+	if v := s.View; v != nil {
+		page.Malformed, page.Ports = v.Malformed, v.Ports
+		page.Federated = v.Composition != nil && v.Composition.Union
+	}
+	for _, m := range s.Members {
+		p := memberPage{
+			Cluster: string(m.Origin.Cluster), Service: m.Origin.Namespace + "/" + m.Origin.Name, Linked: m.Linked, Known: m.Known,
+			Standing: m.Standing.String(), Filtered: m.Origin.Filtered, TrustDomain: m.Origin.TrustDomain, Exists: m.View != nil,
+		}
+		if m.View != nil {
+			p.LocalOnly, p.Ports = m.View.LocalOnly, m.View.Ports
+			for _, slice := range m.View.Slices {
+				p.Slices = append(p.Slices, slicePageOf(slice))
+			}
+		}
+		page.Members = append(page.Members, p)
+	}
+	return page
+}
+
+func slicePageOf(s *federation.Slice) slicePage {
+	page := slicePage{Name: s.Name, Ports: s.Ports, Endpoints: []endpointPage{}}
+	for _, e := range s.Endpoints {
+		p := endpointPage{Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname, Node: e.Node, Zone: e.Zone, Hints: e.Hints, Mirror: e.Mirror}
+		if e.Workload != nil {
+			p.Pod = cmp.Or(e.Workload.Namespace, "default") + "/" + e.Workload.Name
+		}
+		page.Endpoints = append(page.Endpoints, p)
+	}
+	return page
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+func serveCommand() *cobra.Command {
+	var o options
+	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+	o.flags(fs)
+	cmd := &cobra.Command{
+		Use:     "serve",
+		Aliases: []string{"destination"},
+		Short:   "Serve Linkerd's Destination API from this cluster and those that are linked",
+		Long: `Serve Linkerd's Destination API from this cluster and those that are linked.
+
+Flags may be written with one dash or two, and are those of Linkerd's destination container, which this
+replaces; given twice, the last one wins. Clusters are linked by Links (multicluster.linkerd.io) and by the
+labelled Secrets that 'linkerd multicluster link-gen' prints.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.version {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+				return err
+			}
+			given := map[string]bool{}
+			cmd.Flags().Visit(func(f *pflag.Flag) { given[f.Name] = true })
+			return serve(cmd.Context(), o, given)
+		},
+	}
+	cmd.Flags().AddGoFlagSet(fs)
+	return cmd
+}
+
+// serve runs until ctx ends.
+func serve(ctx context.Context, o options, given map[string]bool) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	log, err := newLogger(o.logLevel, o.logFormat)
+	if err != nil {
+		return err
+	}
+	setLoggers(log, o.logLevel)
+	log.Info("Fingerpost starts", "version", versionText(), "cluster", o.clusterName)
+	o.warn(log, given)
+	config, inCluster, err := hostConfig(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	setPings()
+
+	store := federation.NewStore()
+	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience})
+	err = registry.Apply(cluster.Spec{
+		Name: o.clusterName, Local: true, TrustDomain: o.trustDomain, ClusterDomain: o.discovery.ClusterDomain,
+		Access: []cluster.Access{{Source: "this process's own", Config: config}},
+	})
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(config, registry, log)
+	if err != nil {
+		return err
+	}
+	hostConn, err := cluster.NewConnection(config, nil)
+	if err != nil {
+		return err
+	}
+	var listed atomic.Bool
+	reconciler, err := links.NewReconciler(log, hostConn, registry, mgr.GetLocalManager().GetEventRecorder("fingerpost"), func() {
+		listed.Store(true)
+		store.Listed()
+	}, links.Options{
+		ClusterName: o.clusterName, TrustDomain: o.trustDomain, ControllerNamespace: o.discovery.ControllerNamespace,
+		LinkNamespace: o.linkNamespace, Hosts: links.Hosts{InCluster: inCluster, Allowed: o.allowedHosts},
+	})
+	if err != nil {
+		return err
+	}
+	server := discovery.NewServer(log, store, o.discovery)
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), registry)
+	metrics.MustRegister(server.Collectors()...)
+	metrics.MustRegister(reconciler.Collectors()...)
+	grpcServer := newGRPC(log, o.addr, server, o.discovery.MaxStreamAge, metrics)
+
+	ready := func() bool {
+		statuses, _ := registry.Statuses()
+		return listed.Load() && statuses[o.clusterName].Synced && grpcServer.serving.Load()
+	}
+	for _, r := range []manager.Runnable{
+		reconciler,
+		grpcServer,
+		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, once(ready), o.pprof)},
+		&httpServer{log: log, name: "debug", addr: o.debugAddr, handler: debugHandler(store, registry, reconciler, server, o)},
+	} {
+		if err := mgr.GetLocalManager().Add(r); err != nil {
+			return err
+		}
+	}
+	return mgr.Start(ctx)
+}
+
+// once returns a check that stays true.
+func once(check func() bool) func() bool {
+	var was atomic.Bool
+	return func() bool {
+		if !was.Load() && check() {
+			was.Store(true)
+		}
+		return was.Load()
+	}
+}
+
+// newManager returns the manager that runs the process: every part of it starts and stops with it. It elects nobody, serves nothing
+// and knows no kinds: those are the parts' own business.
+func newManager(config *rest.Config, registry *cluster.Registry, log logr.Logger) (mcmanager.Manager, error) {
+	patience := 15 * time.Second
+	return mcmanager.New(config, registry, ctrl.Options{
+		Scheme:                  scheme.Scheme,
+		Logger:                  log,
+		Metrics:                 metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress:  "0",
+		GracefulShutdownTimeout: &patience,
+		MapperProvider:          func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return meta.NewDefaultRESTMapper(nil), nil },
+	})
+}
+
+// hostConfig returns how to reach the cluster that we run in, and whether we run in a Pod of it.
+func hostConfig(kubeconfig string) (config *rest.Config, inCluster bool, err error) {
+	if kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err != nil {
+			return nil, false, fmt.Errorf("-kubeconfig: %w", err)
+		}
+		return config, os.Getenv("KUBERNETES_SERVICE_HOST") != "", nil
+	}
+	config, err = rest.InClusterConfig()
+	if err != nil {
+		return nil, false, fmt.Errorf("this is no Pod of a cluster (%w): give a -kubeconfig", err)
+	}
+	return config, true, nil
+}
+
+// setPings makes clients notice within 15 s that a connection to an API server is dead, unless the environment says otherwise.
+func setPings() {
+	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
+		if os.Getenv(name) == "" {
+			_ = os.Setenv(name, seconds) // it can only fail for a name that is none
+		}
+	}
+}
