@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,8 +34,11 @@ type Connection struct {
 	token  atomic.Pointer[string]
 	dialer *connrotation.Dialer
 	probe  prober
-	resets watch.Value[struct{}] // superseded when the open watches should start anew
 	wakes  watch.Value[struct{}] // superseded when what waits to try again should
+
+	mu    sync.Mutex // guards epoch
+	epoch context.Context
+	end   context.CancelFunc // of the epoch
 }
 
 // prober has a transport of its own, so that it finds out about the network and not about a connection.
@@ -54,6 +58,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	}
 	c := &Connection{Config: rest.CopyConfig(config), dialer: connrotation.NewDialer(connrotation.DialFunc(dial))}
 	c.setToken(config.BearerToken)
+	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	c.Config.BearerToken = ""
 	c.Config.UserAgent = cmp.Or(config.UserAgent, "fingerpost")
 	c.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
@@ -147,11 +152,24 @@ func (c *Connection) ask(ctx context.Context, token string) error {
 	}
 }
 
-// Reset closes every connection, lets open watches start anew from where they are, and wakes what waits to try again.
+// Reset closes every connection, ends every request that is under way, open watches included, and wakes what waits to try again.
 func (c *Connection) Reset() {
+	c.mu.Lock()
+	c.end()
+	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	c.mu.Unlock()
 	c.dialer.CloseAll()
-	c.resets.Store(struct{}{})
 	c.wakes.Store(struct{}{})
+}
+
+// untilReset returns a context that ends with ctx, with the next Reset, or with cancel.
+func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
+	c.mu.Lock()
+	epoch := c.epoch
+	c.mu.Unlock()
+	ctx, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(epoch, end)
+	return ctx, func() { stop(); end() }
 }
 
 // wait returns after d, or when it is woken, or when ctx ends.
@@ -167,6 +185,9 @@ func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
 
 // Close frees the connections, once nothing uses them any more.
 func (c *Connection) Close() {
+	c.mu.Lock()
+	c.end()
+	c.mu.Unlock()
 	c.dialer.CloseAll()
 	c.probe.dialer.CloseAll()
 	c.HTTPClient.CloseIdleConnections()
@@ -208,8 +229,7 @@ func reasonOf(err error) Reason {
 
 // plain drops the request from an error of net/http: the address is known, and a message that stays the same can be compared.
 func plain(err error) error {
-	var e *url.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*url.Error](err); ok {
 		if e.Timeout() {
 			return fmt.Errorf("no answer within %s", probeTimeout)
 		}

@@ -117,11 +117,12 @@ func (e *engagement) speak(claims *federation.Claims) {
 	e.wg.Go(func() { e.reader.Run(e.ctx) })
 }
 
-// watchOver probes the cluster until the engagement ends. When contact is back, whatever waits is woken; after a longer time
+// watchOver probes the cluster until the engagement ends. When an answer comes again, whatever waits is woken; after a longer silence
 // everything is connected anew, because connections that hung may not notice for as long again.
 func (e *engagement) watchOver(interval time.Duration) {
 	h := health{lastContact: time.Now()}
 	e.health.Store(h)
+	answered, silent := time.Now(), false
 	e.wg.Go(func() {
 		timer := time.NewTimer(interval)
 		defer timer.Stop()
@@ -131,22 +132,24 @@ func (e *engagement) watchOver(interval time.Duration) {
 			case <-e.ctx.Done():
 				return
 			}
-			err := e.conn.Probe(e.ctx)
+			h.err = e.conn.Probe(e.ctx)
 			if e.ctx.Err() != nil {
 				return
 			}
-			if err == nil && h.err != nil {
-				if time.Since(h.lastContact) > 2*urgent+probeTimeout {
-					e.conn.Reset()
-				}
+			switch {
+			case h.err != nil:
+				silent = true
+			case silent && time.Since(answered) > 2*urgent+probeTimeout:
+				e.conn.Reset()
+			case silent:
 				e.conn.wakes.Store(struct{}{})
 			}
-			if err == nil {
-				err = e.deaf()
+			if h.err == nil {
+				answered, silent = time.Now(), false
+				h.err = e.deaf()
 			}
-			h.err = err
 			next := interval
-			if err == nil {
+			if h.err == nil {
 				h.lastContact = time.Now()
 			} else {
 				next = min(interval, urgent)

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,7 +79,7 @@ func (w *world) status(name string) cluster.Status {
 
 // wait lets time pass until everything has settled.
 func (w *world) wait(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) //nolint:forbidigo // virtual time
 	synctest.Wait()
 }
 
@@ -104,22 +105,295 @@ const (
   addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}]}`
 )
 
-func TestApplyAndRemove(t *testing.T) {
+// linked starts with cluster east in use and one endpoint in it.
+func linked(t *testing.T, test func(w *world, east *apitest.Server, token string)) {
+	t.Helper()
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		east.Apply(objects(t, service), objects(t, slice))
-		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+		token := east.Token()
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", token)}})
 		w.wait(time.Second)
-		if s := w.status("east"); s.State != cluster.Live || !s.Synced {
+		if s := w.status("east"); s.State != cluster.Live || !s.Synced || s.Credentials != nil {
 			t.Fatalf("status %+v", s)
 		}
-		if n := w.addresses("east"); n != 1 {
-			t.Fatalf("%d addresses", n)
+		w.wants(1)
+		test(w, east, token)
+	})
+}
+
+func (w *world) wants(addresses int) {
+	w.t.Helper()
+	if n := w.addresses("east"); n != addresses {
+		w.t.Errorf("%d addresses, want %d", n, addresses)
+	}
+}
+
+func (w *world) wantsState(state cluster.State) {
+	w.t.Helper()
+	if s := w.status("east"); s.State != state {
+		w.t.Errorf("the cluster is %s (%v), want %s", s.State, s.Contact, state)
+	}
+}
+
+// neverEmpty fails if a snapshot of web in east is ever without addresses until the test ends.
+func (w *world) neverEmpty() (stop func()) {
+	watch := w.store.Watch(federation.Ref{Cluster: "east", Service: federation.Service{Namespace: "ns", Name: "web"}})
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer watch.Close()
+		for {
+			snapshot, superseded := watch.Load()
+			if federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil).Len() == 0 {
+				w.t.Error("the endpoints were gone for a moment")
+			}
+			select {
+			case <-superseded:
+			case <-done:
+				return
+			}
 		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+const more = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-2, namespace: ns, labels: {kubernetes.io/service-name: web}},
+  addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.2]}]}`
+
+func TestRemove(t *testing.T) {
+	linked(t, func(w *world, _ *apitest.Server, _ string) {
 		w.registry.Remove("east")
 		w.wait(time.Second)
-		if n := w.addresses("east"); n != 0 {
-			t.Fatalf("%d addresses after the cluster was removed", n)
+		w.wants(0)
+		if s := w.status("east"); s.Name != "" {
+			t.Errorf("a removed cluster has the status %+v", s)
+		}
+	})
+}
+
+// A new token is swapped in place: nothing is listed or watched again, and what comes later is seen although the old one is revoked.
+func TestTokenIsSwapped(t *testing.T) {
+	linked(t, func(w *world, east *apitest.Server, old string) {
+		defer w.neverEmpty()()
+		before := east.Requests("watch", "pods") + east.Requests("list", "pods")
+		token := east.Token()
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", token)}})
+		w.wait(time.Second)
+		east.Revoke(old)
+		w.wait(time.Minute)
+		if n := east.Requests("watch", "pods") + east.Requests("list", "pods"); n != before {
+			t.Errorf("pods were asked for %d times more", n-before)
+		}
+		east.Apply(objects(t, more))
+		w.wait(time.Second)
+		w.wants(2)
+		if s := w.status("east"); s.State != cluster.Live || s.Source != "Secret of "+token {
+			t.Errorf("status %+v", s)
+		}
+		w.wait(20 * time.Minute) // every watch is opened anew meanwhile
+		w.wantsState(cluster.Live)
+	})
+}
+
+// The API server moves, with a certificate of its own: the new one is listed before the old one is let go.
+func TestServerMoves(t *testing.T) {
+	linked(t, func(w *world, _ *apitest.Server, _ string) {
+		defer w.neverEmpty()()
+		moved := w.network.Server("moved")
+		moved.Apply(objects(t, service), objects(t, slice))
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("moved", moved.Token())}})
+		w.wait(time.Second)
+		moved.Apply(objects(t, more))
+		w.wait(time.Second)
+		w.wants(2)
+		w.wantsState(cluster.Live)
+	})
+}
+
+// Credentials that fail leave the old ones in use, whatever is wrong with them, and say so.
+func TestBadCredentialsChangeNothing(t *testing.T) {
+	for name, bad := range map[string]func(w *world) cluster.Access{
+		string(cluster.Unauthorized): func(w *world) cluster.Access { return w.access("east", "no such token") },
+		string(cluster.Untrusted): func(w *world) cluster.Access {
+			a := w.access("east", w.network.Server("east").Token())
+			a.Config.CAData = w.access("other", "").Config.CAData
+			return a
+		},
+		string(cluster.Unreachable): func(w *world) cluster.Access {
+			a := w.access("east", w.network.Server("east").Token())
+			a.Config.Host = "https://nowhere.test:6443"
+			return a
+		},
+		string(cluster.Forbidden): func(w *world) cluster.Access {
+			w.network.Server("poor").Forbid("pods", true)
+			return w.access("poor", w.network.Server("poor").Token())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			linked(t, func(w *world, east *apitest.Server, token string) {
+				defer w.neverEmpty()()
+				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad(w)}})
+				w.wait(time.Minute)
+				s := w.status("east")
+				if s.State != cluster.Live || s.Source != "Secret of "+token {
+					t.Errorf("status %+v", s)
+				}
+				if s.Credentials == nil || string(cluster.ReasonFor(s.Credentials)) != name {
+					t.Errorf("the new credentials fail with %v, want reason %s", s.Credentials, name)
+				}
+				east.Apply(objects(t, more))
+				w.wait(time.Second)
+				w.wants(2)
+				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", token)}})
+				w.wait(time.Minute)
+				if s := w.status("east"); s.Credentials != nil {
+					t.Errorf("the credentials that were good before fail with %v", s.Credentials)
+				}
+			})
+		})
+	}
+}
+
+// A cluster that is cut off keeps what it said, is Suspect and then Stale, and goes on where it was within 2 s of its return.
+func TestPartition(t *testing.T) {
+	for name, cut := range map[string]apitest.Cut{"silence": apitest.Silence, "refuse": apitest.Refuse} {
+		for _, outage := range []time.Duration{4 * time.Second, time.Minute, time.Hour} {
+			t.Run(name+"/"+outage.String(), func(t *testing.T) {
+				linked(t, func(w *world, east *apitest.Server, _ string) {
+					defer w.neverEmpty()()
+					lists := east.Requests("list", "pods")
+					w.wait(3 * time.Second) // somewhere between two probes
+					east.Cut(cut)
+					w.wait(outage)
+					switch {
+					case outage > 3*time.Minute:
+						w.wantsState(cluster.Stale)
+					case outage > 15*time.Second:
+						w.wantsState(cluster.Suspect)
+					default:
+						w.wantsState(cluster.Live)
+					}
+					w.wants(1)
+					east.Apply(objects(t, more))
+					w.wait(time.Second)
+					east.Cut(apitest.None)
+					w.wait(2 * time.Second)
+					w.wants(2)
+					w.wait(time.Second)
+					w.wantsState(cluster.Live)
+					if n := east.Requests("list", "pods"); n != lists {
+						t.Errorf("pods were listed %d times more: a watch goes on where it was", n-lists)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A cluster whose token is revoked is out of contact for that reason, and keeps what it said.
+func TestRevokedToken(t *testing.T) {
+	linked(t, func(w *world, east *apitest.Server, token string) {
+		east.Revoke(token)
+		w.wait(20 * time.Second)
+		w.wantsState(cluster.Suspect)
+		w.wants(1)
+		if s := w.status("east"); cluster.ReasonFor(s.Contact) != cluster.Unauthorized {
+			t.Errorf("out of contact because of %v", s.Contact)
+		}
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+		w.wait(3 * time.Second)
+		w.wantsState(cluster.Live)
+	})
+}
+
+// A kind that is needed and refused keeps the cluster unknown; one that is not needed is left out until it is served.
+func TestForbiddenKinds(t *testing.T) {
+	inWorld(t, func(w *world) {
+		east := w.network.Server("east")
+		east.Apply(objects(t, service), objects(t, slice))
+		east.Forbid("pods", true)
+		east.Forbid("jobs.batch", true)
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+		w.wait(time.Minute)
+		w.wantsState(cluster.Connecting)
+		if s := w.status("east"); cluster.ReasonFor(s.Contact) != cluster.Forbidden {
+			t.Errorf("out of contact because of %v, want Forbidden", s.Contact)
+		}
+		east.Forbid("pods", false)
+		w.wait(time.Minute)
+		w.wantsState(cluster.Live)
+		w.wants(1)
+		east.Forbid("jobs.batch", false)
+		w.wait(time.Minute)
+		kinds, _ := w.registry.Inspect("east")
+		for _, k := range kinds {
+			if !k.Open || k.Refused != "" {
+				t.Errorf("%s is refused for %q although it is served again", k.Kind, k.Refused)
+			}
+		}
+	})
+}
+
+// The second access is used while the first does not work, and the Status says so.
+func TestSecondAccess(t *testing.T) {
+	inWorld(t, func(w *world) {
+		east := w.network.Server("east")
+		east.Apply(objects(t, service), objects(t, slice))
+		good := w.access("east", east.Token())
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("nobody", "home"), good}})
+		w.wait(10 * time.Second)
+		w.wantsState(cluster.Live)
+		if s := w.status("east"); s.Source != good.Source || s.Credentials == nil {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// A cluster that never answers is Connecting, and neither Apply nor Remove waits for it.
+func TestBlackHole(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hole := w.network.Server("east")
+		hole.Cut(apitest.Silence)
+		began := time.Now()
+		for range 10 {
+			w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", hole.Token())}})
+			w.registry.Remove("east")
+		}
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", hole.Token())}})
+		if took := time.Since(began); took > 0 {
+			t.Errorf("Apply and Remove took %s", took)
+		}
+		w.wait(10 * time.Minute)
+		w.wantsState(cluster.Connecting)
+		hole.Apply(objects(t, service), objects(t, slice))
+		hole.Cut(apitest.None)
+		w.wait(5 * time.Second)
+		w.wantsState(cluster.Live)
+		w.wants(1)
+	})
+}
+
+// Linking and unlinking leaves nothing behind: goroutines and memory are back where they were.
+func TestCycles(t *testing.T) {
+	inWorld(t, func(w *world) {
+		east := w.network.Server("east")
+		east.Apply(objects(t, service), objects(t, slice))
+		access := w.access("east", east.Token())
+		cycle := func() {
+			w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{access}})
+			w.wait(2 * time.Second)
+			w.wants(1)
+			w.registry.Remove("east")
+			w.wait(10 * time.Second)
+		}
+		cycle()
+		goroutines := runtime.NumGoroutine()
+		for range 50 {
+			cycle()
+		}
+		if n := runtime.NumGoroutine(); n > goroutines+2 {
+			t.Errorf("%d goroutines after 50 cycles, %d before", n, goroutines)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -64,10 +65,7 @@ func (s *Source) Health() SourceHealth {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.health
-	h.Errors = make(map[string]int, len(s.health.Errors))
-	for reason, n := range s.health.Errors {
-		h.Errors[reason] = n
-	}
+	h.Errors = maps.Clone(s.health.Errors)
 	return h
 }
 
@@ -107,8 +105,10 @@ var errNoContext = errors.New("BUG: a Source is used without a context")
 // ListWithContext lists, as soon as it can be done.
 func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions) (list runtime.Object, err error) {
 	err = s.insist(ctx, func() error {
+		request, cancel := s.conn.untilReset(ctx)
+		defer cancel()
 		s.note(func(h *SourceHealth) { h.Lists++ })
-		list, err = s.inner.ListWithContext(ctx, options)
+		list, err = s.inner.ListWithContext(request, options)
 		return err
 	})
 	return list, err
@@ -130,16 +130,26 @@ func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOption
 	return f, nil
 }
 
-func (s *Source) open(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
+// opened is one watch. Its context ends at the latest with the next Reset of the connection.
+type opened struct {
+	watch.Interface
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (s *Source) open(ctx context.Context, options metav1.ListOptions) (o opened, err error) {
 	err = s.insist(ctx, func() error {
 		s.note(func(h *SourceHealth) { h.Watches++ })
-		w, err = s.inner.WatchWithContext(ctx, options)
+		o.ctx, o.cancel = s.conn.untilReset(ctx)
+		if o.Interface, err = s.inner.WatchWithContext(o.ctx, options); err != nil {
+			o.cancel()
+		}
 		return err
 	})
 	if err == nil {
 		s.note(func(h *SourceHealth) { h.Open, h.LastContact, h.Refused = true, time.Now(), "" })
 	}
-	return w, err
+	return o, err
 }
 
 // insist repeats a request until it succeeds, ctx ends, or it fails in a way that the caller must know of. It tries again at once
@@ -157,7 +167,7 @@ func (s *Source) insist(ctx context.Context, request func() error) error {
 		reason := apierrors.ReasonForError(err)
 		s.note(func(h *SourceHealth) { h.Errors[errorReason(reason)]++ })
 		pause := backoff
-		switch reason {
+		switch reason { //nolint:exhaustive // every other reason is worth another try
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
 			s.note(func(h *SourceHealth) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
@@ -210,21 +220,22 @@ func (f *follower) Stop() {
 // ResultChan returns the events.
 func (f *follower) ResultChan() <-chan watch.Event { return f.result }
 
-func (f *follower) run(ctx context.Context, w watch.Interface) {
+func (f *follower) run(ctx context.Context, w opened) {
 	defer close(f.done)
 	defer close(f.result)
 	defer f.cancel()
 	for {
-		opened, first := time.Now(), f.options.ResourceVersion
+		_, wake := f.source.conn.wakes.Load()
+		began, from := time.Now(), f.options.ResourceVersion
 		goesOn := f.forward(ctx, w)
+		w.cancel()
 		w.Stop()
 		f.source.note(func(h *SourceHealth) { h.Open = false })
 		if !goesOn || !f.synced || ctx.Err() != nil {
 			return // without its initial events a watch starts over, which is the Reflector's part
 		}
-		if f.options.ResourceVersion == first { // a server that hangs up at once must not be asked in a tight loop
-			_, wake := f.source.conn.wakes.Load()
-			wait(ctx, wake, minBackoff-time.Since(opened))
+		if f.options.ResourceVersion == from { // a server that hangs up at once must not be asked in a tight loop
+			wait(ctx, wake, minBackoff-time.Since(began))
 		}
 		var err error
 		if w, err = f.source.open(ctx, f.options); err != nil {
@@ -235,8 +246,7 @@ func (f *follower) run(ctx context.Context, w watch.Interface) {
 }
 
 // forward passes events on until the watch breaks, and reports whether it can be resumed.
-func (f *follower) forward(ctx context.Context, w watch.Interface) bool {
-	_, reset := f.source.conn.resets.Load()
+func (f *follower) forward(ctx context.Context, w opened) bool {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()
 	for {
@@ -261,10 +271,8 @@ func (f *follower) forward(ctx context.Context, w watch.Interface) bool {
 			}
 		case <-silence.C:
 			return true
-		case <-reset:
+		case <-w.ctx.Done():
 			return true
-		case <-ctx.Done():
-			return false
 		}
 	}
 }

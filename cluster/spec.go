@@ -47,8 +47,8 @@ func (s Spec) validate() error {
 func (a Access) transport() string {
 	c := a.Config
 	b, err := json.Marshal([]any{
-		c.Host, c.APIPath, c.Username, c.Password, c.BearerTokenFile, c.TLSClientConfig.ServerName, c.TLSClientConfig.Insecure, c.TLSClientConfig.CAFile,
-		c.TLSClientConfig.CertFile, c.TLSClientConfig.KeyFile, c.TLSClientConfig.CAData, c.TLSClientConfig.CertData, c.TLSClientConfig.KeyData,
+		c.Host, c.APIPath, c.Username, c.Password, c.BearerTokenFile, c.ServerName, c.Insecure, c.CAFile,
+		c.CertFile, c.KeyFile, c.CAData, c.CertData, c.KeyData,
 	})
 	if err != nil {
 		panic(fmt.Sprintf("BUG: strings and bytes that are no JSON: %v", err))

@@ -38,8 +38,7 @@ type Status struct {
 
 // ReasonFor returns why err keeps a cluster out of reach.
 func ReasonFor(err error) Reason {
-	var probe *ProbeError
-	if errors.As(err, &probe) {
+	if probe, ok := errors.AsType[*ProbeError](err); ok {
 		return probe.Reason
 	}
 	return Unreachable

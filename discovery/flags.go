@@ -26,7 +26,9 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 		return err
 	})
 	fs.Func("outbound-transport-mode", "transparent, or transport-header to send all traffic between proxies through the inbound port (default transparent)", func(mode string) error {
-		c.TransportMode = mode
+		if c.TransportMode = mode; mode != Transparent && mode != TransportHeader {
+			return fmt.Errorf("it is neither %s nor %s", Transparent, TransportHeader)
+		}
 		return nil
 	})
 	fs.Func("meshed-http2-client-params", "HTTP/2 settings for connections to meshed workloads, as JSON of Http2ClientParams", func(text string) error {

@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -203,11 +204,11 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 		}
 	case snapshot.Exists():
 		if g.told = exists; before != exists {
-			frames = append(frames[:len(frames):len(frames)], emptyFrame)
+			frames = append(slices.Clip(frames), emptyFrame)
 		}
 	default:
 		if g.told = absent; before != absent {
-			frames = append(frames[:len(frames):len(frames)], absentFrame)
+			frames = append(slices.Clip(frames), absentFrame)
 		}
 	}
 	if before == nothing {

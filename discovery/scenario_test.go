@@ -55,6 +55,7 @@ const (
 
 func TestScenarios(t *testing.T) {
 	run := func(t *testing.T, file string) {
+		t.Helper()
 		t.Parallel()
 		archive, err := txtar.ParseFile(file)
 		if err != nil {
@@ -142,6 +143,7 @@ type scenario struct {
 }
 
 func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
+	t.Helper()
 	return &scenario{
 		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{}, streams: map[string]*proxy.Stream{}, seen: map[string][]string{},
 	}
@@ -166,8 +168,7 @@ func (s *scenario) play() string {
 	for i, args := range script {
 		fmt.Fprintf(&s.out, "> %s\n", lines[i])
 		s.do(args[0], args[1:])
-		time.Sleep(settle)
-		synctest.Wait()
+		elapse(settle)
 		s.flush()
 	}
 	var violations []error
@@ -182,6 +183,12 @@ func (s *scenario) play() string {
 	}
 	stop()
 	return s.out.String()
+}
+
+// elapse lets virtual time pass, until nothing more can happen at its end.
+func elapse(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // virtual time
+	synctest.Wait()
 }
 
 // words splits a line at spaces. A part in quotes, as Go writes them, is one word, or the value in one.
@@ -210,7 +217,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 1e3, Patience: 2 * time.Second}
 	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
 	config.Flags(fs)
-	if err := fs.Parse(append([]string{"-cluster-domain=" + domain, "-controller-namespace=" + ours, "-default-opaque-ports=" + opaque}, args...)); err != nil {
+	if err := fs.Parse(append([]string{"-cluster-domain=" + domain, "-controller-namespace=" + ours, "-default-opaque-ports=" + opaque, "-max-connection-age=0"}, args...)); err != nil {
 		s.t.Fatal(err)
 	}
 	if err := config.Validate(); err != nil {
@@ -265,8 +272,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	time.Sleep(settle)
-	synctest.Wait()
+	elapse(settle)
 	return func() {
 		s.conn.Close()
 		grpcServer.Stop()
@@ -333,7 +339,7 @@ func (s *scenario) do(verb string, args []string) {
 		}
 		secret.Object["stringData"] = map[string]any{"kubeconfig": s.expand("${kubeconfig:" + args[0] + "}")}
 		s.network.Server(home).Apply(secret)
-		time.Sleep(settle)
+		elapse(settle)
 		s.network.Server(args[0]).Revoke(old)
 	case "get":
 		s.get(at(0), at(1), args[2:])
@@ -367,7 +373,7 @@ func (s *scenario) do(verb string, args []string) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		time.Sleep(d)
+		elapse(d)
 	case "drain":
 		s.server.Drain()
 	case "clusters":
@@ -568,6 +574,7 @@ func labels(m map[string]string) string {
 
 // field renders one field of an address; "-" if it is not set.
 func field(t *testing.T, a proxy.Address, name string) string {
+	t.Helper()
 	or := func(s string) string {
 		if s == "" {
 			return "-"

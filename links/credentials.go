@@ -86,9 +86,12 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	config.Dial = (&net.Dialer{
 		Timeout: 3 * time.Second, KeepAlive: 15 * time.Second,
 		Control: func(_, address string, _ syscall.RawConn) error {
-			to, err := netip.ParseAddrPort(address)
-			if err != nil || hosts.allows(hostOf(cluster.Server)) {
+			if hosts.allows(hostOf(cluster.Server)) {
 				return nil
+			}
+			to, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return fmt.Errorf("address %s of the API server: %w", address, err)
 			}
 			return hosts.checkAddr(to.Addr())
 		},

@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -126,7 +127,7 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	if cut == Refuse {
 		return nil, fmt.Errorf("dial %s: connection refused", s.addr)
 	}
-	client, server := net.Pipe()
+	client, server := pipe()
 	select {
 	case l.accept <- server:
 	case <-l.closed:
@@ -139,6 +140,53 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	l.conns[c] = true
 	l.mu.Unlock()
 	return c, nil
+}
+
+// pipe returns the two ends of a connection that holds what was written until it is read, as a network does.
+func pipe() (a, b net.Conn) {
+	a, b = net.Pipe()
+	return newBuffered(a), newBuffered(b)
+}
+
+// buffered is an end of a pipe whose Write does not wait for the reader.
+type buffered struct {
+	net.Conn
+	mu     sync.Mutex
+	queue  chan []byte
+	closed bool
+}
+
+func newBuffered(c net.Conn) *buffered {
+	b := &buffered{Conn: c, queue: make(chan []byte, 1<<12)}
+	go func() {
+		for data := range b.queue {
+			if _, err := c.Write(data); err != nil {
+				break
+			}
+		}
+		_ = c.Close()
+	}()
+	return b
+}
+
+func (b *buffered) Write(data []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, net.ErrClosed
+	}
+	b.queue <- bytes.Clone(data)
+	return len(data), nil
+}
+
+func (b *buffered) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.closed = true
+		close(b.queue)
+	}
+	return b.Conn.SetReadDeadline(time.Unix(1, 0))
 }
 
 // conn is the client's end of a connection.
@@ -221,9 +269,9 @@ func (s *Server) close() {
 	server := s.http
 	s.mu.Unlock()
 	s.Cut(None)
-	s.line.Close()
+	_ = s.line.Close()
 	if server != nil {
-		server.Close()
+		_ = server.Close()
 	}
 }
 

@@ -110,9 +110,6 @@ func (o *options) warn(log logr.Logger, given map[string]bool) {
 	if o.traceCollector != "" {
 		log.Info("-trace-collector has no effect in this version", "collector", o.traceCollector)
 	}
-	if mode := o.discovery.TransportMode; mode != "" && mode != discovery.Transparent && mode != discovery.TransportHeader {
-		log.Error(nil, "-outbound-transport-mode is unknown", "mode", mode, "using", discovery.Transparent)
-	}
 }
 
 // doubleDashes lets the flags of serve be written with one dash, as Linkerd's destination takes them.

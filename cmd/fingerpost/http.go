@@ -40,7 +40,7 @@ func (s *httpServer) Start(ctx context.Context) error {
 	}
 	s.log.Info("HTTP server listens", "server", s.name, "addr", listener.Addr().String())
 	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { server.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -166,10 +166,10 @@ func (s *Stream) attempt(ctx context.Context) (end *status.Status, fed bool) {
 		update, err := stream.Recv()
 		limit.Stop()
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
 			end := status.Convert(err)
+			if errors.Is(err, io.EOF) {
+				end = status.New(codes.OK, "")
+			}
 			if end.Code() == codes.ResourceExhausted && fed {
 				s.violate(fmt.Errorf("a message that cannot be received: %s", end.Message()))
 			}

@@ -1,0 +1,95 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Tools are built once for each set of versions.
+CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fingerpost
+TOOLS    := $(CACHE)/$(shell cat tools/lint/go.mod tools/lint/go.sum <(go version) | sha256sum | cut -c1-16)/lint
+MODULES  := . e2e e2e/kube tools/cases
+PKGS     ?= ./...
+ARGS     ?=
+FUZZTIME ?= 1m
+
+##@ Use
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/fingerpost, static
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/fingerpost
+
+.PHONY: demo
+demo: ## Watch three real control planes being linked, cut off and healed (ARGS=--once: play it once and check each step)
+	@go run -C e2e ./demo $(ARGS)
+
+##@ Check
+
+.PHONY: test
+test: test-short test-e2e ## Run all tests
+
+.PHONY: test-short
+test-short: ## Run unit, property and scenario tests
+	go test -race $(PKGS)
+
+.PHONY: test-e2e
+test-e2e: ## Run the tests on real control planes
+	go test -C e2e -race -timeout 30m ./...
+
+.PHONY: check
+check: fmt lint vet tidy generated ## Run everything that CI checks besides the tests
+
+.PHONY: cases
+cases: ## Run the contract cases and count them by section
+	@go run -C tools/cases . $(CURDIR)
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	go test -run '^$$' -bench . -benchmem $(PKGS)
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME
+	@for target in $$(grep -rho --include='*_test.go' 'func Fuzz[A-Za-z]*' cluster discovery federation links | sed 's/func //' | sort -u); do \
+		package=$$(dirname $$(grep -rl --include='*_test.go' "func $$target(" cluster discovery federation links | head -1)); \
+		echo "fuzz: $$target in $$package"; \
+		go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$package; \
+	done
+
+##@ Develop
+
+.PHONY: control-planes
+control-planes: ## Build the binary of the real control planes and print where it is
+	@go run -C e2e ./cmd/control-planes
+
+.PHONY: generate
+generate: ## Write what is generated: docs/flags.md, docs/dependencies.txt
+	go test ./cmd/fingerpost -run TestGenerated -update
+
+.PHONY: format
+format: $(TOOLS)/golangci-lint ## Format the sources
+	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint fmt -c $(CURDIR)/.golangci.yml ./...); done
+
+# The parts of check.
+
+.PHONY: fmt lint vet tidy generated
+fmt: $(TOOLS)/golangci-lint
+	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint fmt -c $(CURDIR)/.golangci.yml --diff ./...); done
+
+lint: $(TOOLS)/golangci-lint
+	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint run -c $(CURDIR)/.golangci.yml ./...); done
+
+vet:
+	@for m in $(MODULES); do go vet -C $$m ./...; done
+
+tidy:
+	@for m in $(MODULES) tools/lint; do (cd $$m && go mod tidy -diff); done
+
+generated:
+	go test ./cmd/fingerpost -run TestGenerated
+
+$(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
+	@echo "Building golangci-lint, once; this takes some minutes." >&2
+	@mkdir -p $(TOOLS)
+	@go build -C tools/lint -o $(TOOLS)/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@

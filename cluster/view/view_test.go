@@ -1,0 +1,311 @@
+package view
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{"rapid.checks": "200", "rapid.steps": "50", "rapid.nofailfile": "true"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestParsePorts(t *testing.T) {
+	named := func(name string) (uint16, bool) {
+		port, found := map[string]uint16{"http": 80, "sidecar": 8081, "with-dash": 99}[name]
+		return port, found
+	}
+	for list, want := range map[string][]uint16{
+		"":                              nil,
+		"25":                            {25},
+		" 25 , 26":                      {25, 26},
+		"http, 8000-8002,sidecar, ":     {80, 8000, 8001, 8002, 8081},
+		"junk,-,1-,-2,9-8,70000,80-abc": nil,
+		"with-dash":                     {99},
+	} {
+		ports := ParsePorts(list, named)
+		if !ports.Said() {
+			t.Errorf("%q says nothing", list)
+		}
+		var got []uint16
+		for n := range 1 << 16 {
+			if ports.Contains(uint16(n)) {
+				got = append(got, uint16(n))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q holds %v, want %v", list, got, want)
+		}
+	}
+}
+
+func TestComposition(t *testing.T) {
+	const remote, service, local = remoteDiscoveryKey, remoteServiceLabel, localDiscoveryKey
+	for name, tc := range map[string]struct {
+		labels, annotations map[string]string
+		want                string
+	}{
+		"plain":             {nil, nil, "itself"},
+		"mirror":            {map[string]string{remote: "east", service: "bb"}, nil, "one: east/bb"},
+		"half a mirror":     {map[string]string{remote: "east"}, nil, "malformed"},
+		"federated":         {nil, map[string]string{remote: "bb@east,bb@west", local: "bb"}, "union: home/bb* east/bb west/bb"},
+		"federated wins":    {map[string]string{remote: "east", service: "x"}, map[string]string{local: "bb"}, "union: home/bb*"},
+		"empty":             {nil, map[string]string{remote: ""}, "union:"},
+		"empty local":       {nil, map[string]string{local: ""}, "union:"},
+		"junk":              {nil, map[string]string{remote: "bb,@east,bb@,a@b@c, bb@north,ok@south"}, "union: south/ok north/ bb junk 4"},
+		"twice":             {nil, map[string]string{remote: "bb@east,bb@east"}, "union: east/bb"},
+		"ourselves by name": {nil, map[string]string{remote: "bb@home", local: "bb"}, "union: home/bb* home/bb"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, junk := translateService("home", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", Labels: tc.labels, Annotations: tc.annotations}})
+			got := "itself"
+			if c := v.Composition; c != nil {
+				got = "one:"
+				if c.Union {
+					got = "union:"
+				}
+				for _, m := range c.Members {
+					got += fmt.Sprintf(" %s/%s", m.Cluster, m.Name)
+					if m.Filtered {
+						got += "*"
+					}
+				}
+			}
+			if v.Malformed != "" {
+				got = "malformed"
+			}
+			if len(junk) > 0 {
+				got += fmt.Sprintf(" junk %d", len(junk))
+			}
+			want := tc.want
+			if name == "junk" { // the blank is part of the name: items are not trimmed
+				want = "union: north/ bb south/ok junk 4"
+			}
+			if got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestServicePorts(t *testing.T) {
+	v, _ := translateService("home", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+		{Port: 443, Name: "https"}, {Port: 53, Name: "dns-udp", Protocol: corev1.ProtocolUDP}, {Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
+	}}})
+	want := []federation.Port{{Number: 53, Name: "dns-tcp"}, {Number: 443, Name: "https"}}
+	if diff := cmp.Diff(want, v.Ports); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestOwner(t *testing.T) {
+	owners := map[owner]owner{
+		{"replicaset", "rs"}: {"deployment", "d"}, {"replicaset", "odd"}: {"rollout", "r"}, {"job", "j"}: {"cronjob", "c"}, {"job", "alone"}: {},
+	}
+	for from, want := range map[owner]string{
+		{}:                              "pod/p",
+		{"replicaset", "rs"}:            "deployment/d",
+		{"replicaset", "absent"}:        "replicaset/absent",
+		{"replicaset", "odd"}:           "replicaset/odd",
+		{"job", "j"}:                    "cronjob/c",
+		{"job", "alone"}:                "job/alone",
+		{"replicationcontroller", "rc"}: "replicationcontroller/rc",
+	} {
+		w := workload(key{Namespace: "ns", Name: "p"}, pod{owner: from}, func(o owner) (owner, bool) { up, found := owners[o]; return up, found })
+		if got := w.OwnerKind + "/" + w.OwnerName; got != want {
+			t.Errorf("owner %v: %s, want %s", from, got, want)
+		}
+	}
+}
+
+// world is what an API server holds, in the stores of a Reconciler.
+type world struct {
+	kinds map[string]Kind
+	log   map[string]any // the newest object by kind and key
+}
+
+func (w *world) put(kind string, o metav1.Object) {
+	id := kind + " " + o.GetNamespace() + "/" + o.GetName()
+	w.log[id] = o
+	if err := w.kinds[kind].Store.Update(o); err != nil {
+		panic(err)
+	}
+}
+
+func (w *world) drop(kind string, o metav1.Object) {
+	delete(w.log, kind+" "+o.GetNamespace()+"/"+o.GetName())
+	if err := w.kinds[kind].Store.Delete(o); err != nil {
+		panic(err)
+	}
+}
+
+func newWorld(r *Reconciler) *world {
+	w := &world{kinds: map[string]Kind{}, log: map[string]any{}}
+	for _, k := range r.Kinds(true) {
+		w.kinds[k.Name] = k
+	}
+	return w
+}
+
+func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
+
+// TestReconcilerFollows checks that what is claimed after any sequence of events is what a Reconciler claims that is shown the last
+// state of everything at once: nothing depends on which events arrived, or in which order.
+func TestReconcilerFollows(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		seed := rapid.SliceOfN(rapid.Uint32Range(0, 1<<24), 20, 80).Draw(rt, "events")
+		synctest.Test(t, func(t *testing.T) {
+			store := federation.NewStore()
+			store.Expect("c", federation.Expectation{})
+			r := NewReconciler(logr.Discard(), "c")
+			w := newWorld(r)
+			r.Begin(store.Claim("c"))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { defer close(done); r.Run(ctx) }()
+			for _, n := range seed {
+				w.event(n)
+				if n%5 == 0 {
+					time.Sleep(time.Second) //nolint:forbidigo // virtual time
+					synctest.Wait()
+				}
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // virtual time
+			synctest.Wait()
+			cancel()
+			<-done
+
+			fresh := federation.NewStore()
+			fresh.Expect("c", federation.Expectation{})
+			r2 := NewReconciler(logr.Discard(), "c")
+			w2 := newWorld(r2)
+			for id, o := range w.log {
+				kind, _, _ := strings.Cut(id, " ")
+				w2.put(kind, o.(metav1.Object))
+			}
+			r2.Begin(fresh.Claim("c"))
+			r2.queue.ShutDown()
+			for _, svc := range []string{"a", "b"} {
+				if diff := cmp.Diff(claimed(fresh, svc), claimed(store, svc)); diff != "" {
+					rt.Errorf("Service %s (-at once +in steps):\n%s", svc, diff)
+				}
+			}
+			if len(r.workloads) != len(r2.workloads) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
+				rt.Errorf("state is left behind: %v %v", slices.Collect(maps.Keys(r.workloads)), slices.Collect(maps.Keys(r2.workloads)))
+			}
+		})
+	})
+}
+
+// event makes n into a change of the world.
+func (w *world) event(n uint32) {
+	pick := func(choices int) int { c := int(n % uint32(choices)); n /= uint32(choices); return c }
+	kind, drop, i := pick(4), pick(3) == 0, pick(3)
+	switch kind {
+	case 0:
+		p := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("p%d", i))}
+		p.Labels = map[string]string{controlPlaneLabel: []string{"", "linkerd"}[pick(2)]}
+		p.Spec.NodeName = fmt.Sprintf("n%d", pick(2))
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("rs%d", pick(2))}}
+		w.apply("Pod", p, drop)
+	case 1:
+		es := &discoveryv1.EndpointSlice{ObjectMeta: named(fmt.Sprintf("s%d", i))}
+		es.Labels = map[string]string{discoveryv1.LabelServiceName: []string{"a", "b", "a", ""}[pick(4)]}
+		for range pick(4) {
+			es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{fmt.Sprintf("10.0.0.%d", pick(5))},
+				TargetRef: []*corev1.ObjectReference{nil, {Kind: "Pod", Name: fmt.Sprintf("p%d", pick(3))}, {Kind: "Node", Name: "n"}}[pick(3)],
+			})
+		}
+		w.apply("EndpointSlice", es, drop)
+	case 2:
+		svc := &corev1.Service{ObjectMeta: named([]string{"a", "b", "b"}[i])}
+		svc.Spec.Ports = []corev1.ServicePort{{Port: int32(80 + pick(2))}}
+		w.apply("Service", svc, drop)
+	case 3:
+		rs := &metav1.PartialObjectMetadata{ObjectMeta: named(fmt.Sprintf("rs%d", i%2))}
+		rs.OwnerReferences = []metav1.OwnerReference{{Kind: "Deployment", Name: "d"}}
+		w.apply("ReplicaSet", rs, false) // what is deleted is still remembered by its Pods, and that is not part of the state
+	}
+}
+
+func (w *world) apply(kind string, o metav1.Object, drop bool) {
+	if drop {
+		w.drop(kind, o)
+	} else {
+		w.put(kind, o)
+	}
+}
+
+// claimed renders what is claimed about a Service.
+func claimed(store *federation.Store, name string) string {
+	watch := store.Watch(federation.Ref{Cluster: "c", Service: federation.Service{Namespace: "ns", Name: name}})
+	defer watch.Close()
+	snapshot, _ := watch.Load()
+	if snapshot.View == nil {
+		return "nothing"
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, snapshot.View.Ports)
+	for _, s := range snapshot.View.Slices {
+		fmt.Fprintln(&b, s.Name, s.Ports)
+		for _, e := range s.Endpoints {
+			fmt.Fprint(&b, "  ", e.Addr, " ", e.Node)
+			if e.Workload != nil {
+				fmt.Fprint(&b, " ", e.Workload.Name, " ", e.Workload.OwnerKind, "/", e.Workload.OwnerName, " ", e.Workload.Template.Value().ControlPlane)
+			}
+			fmt.Fprintln(&b)
+		}
+	}
+	return b.String()
+}
+
+// Any slice, legal or not, becomes something that can be served.
+func FuzzSlice(f *testing.F) {
+	f.Add("10.0.0.1", int32(80), "http", "Pod", "p", true)
+	f.Add("fe80::1%eth0", int32(-1), "", "", "", false)
+	f.Add("example.org", int32(70000), "x", "Node", "", true)
+	f.Fuzz(func(t *testing.T, addr string, port int32, name, kind, ref string, ready bool) {
+		es := &discoveryv1.EndpointSlice{ObjectMeta: named("s")}
+		es.Labels = map[string]string{discoveryv1.LabelServiceName: "a"}
+		es.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port}, {}}
+		es.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{addr, ""}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
+		if kind != "" {
+			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
+		}
+		s, _ := keepSlice(es)
+		out := translateSlice("s", s, func(key) (*federation.Workload, string) { return &federation.Workload{}, "n" })
+		for _, p := range out.Ports {
+			if p.Number == 0 {
+				t.Error("a port without a number")
+			}
+		}
+		for _, e := range out.Endpoints {
+			if !e.Addr.IsValid() || e.Addr.Is4In6() || e.Addr.Zone() != "" || e.Addr == (netip.Addr{}) {
+				t.Errorf("address %q became %v", addr, e.Addr)
+			}
+		}
+	})
+}

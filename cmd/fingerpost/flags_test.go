@@ -1,0 +1,120 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// parsed returns the value of each flag of serve that args set, without serving.
+func parsed(t *testing.T, args ...string) (map[string]string, error) {
+	t.Helper()
+	values := map[string]string{}
+	root := command(append([]string{"serve"}, args...))
+	serve, _, err := root.Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve.RunE = func(cmd *cobra.Command, _ []string) error {
+		cmd.Flags().Visit(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
+		return nil
+	}
+	return values, root.Execute()
+}
+
+// The flags of Linkerd's destination, with their defaults there, and a value that is legal.
+var theirs = map[string]struct{ byDefault, legal string }{
+	"addr":                       {":8086", ":1234"},
+	"metrics-addr":               {":9996", ":1235"},
+	"kubeconfig":                 {"", "/some/file"},
+	"controller-namespace":       {"linkerd", "mesh"},
+	"outbound-transport-mode":    {"", "transport-header"},
+	"enable-h2-upgrade":          {"true", "false"},
+	"enable-endpoint-slices":     {"true", "true"},
+	"enable-ipv6":                {"true", "false"},
+	"identity-trust-domain":      {"", "example.org"},
+	"cluster-domain":             {"", "example.local"},
+	"default-opaque-ports":       {"", "25,3306-3310"},
+	"enable-pprof":               {"false", "true"},
+	"export-queue-metrics":       {"true", "false"},
+	"stream-queue-capacity":      {"100", "7"},
+	"trace-collector":            {"", "collector:55678"},
+	"ext-endpoint-zone-weights":  {"false", "true"},
+	"meshed-http2-client-params": {"", `{"keep_alive":{"interval":{"seconds":10}}}`},
+	"log-level":                  {"info", "debug"},
+	"log-format":                 {"plain", "json"},
+	"version":                    {"false", "true"},
+}
+
+// Every flag of Linkerd's destination is taken, with one dash and with two, with = and where it is no switch with a space.
+func TestDropInFlags(t *testing.T) {
+	serve, _, err := command(nil).Find([]string{"destination"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range theirs {
+		flag := serve.Flags().Lookup(name)
+		if flag == nil {
+			t.Errorf("-%s is unknown", name)
+			continue
+		}
+		if flag.DefValue != f.byDefault {
+			t.Errorf("-%s is %q by default, want %q", name, flag.DefValue, f.byDefault)
+		}
+		forms := [][]string{{"-" + name + "=" + f.legal}, {"--" + name + "=" + f.legal}}
+		if flag.NoOptDefVal == "" {
+			forms = append(forms, []string{"-" + name, f.legal}, []string{"--" + name, f.legal})
+		}
+		for _, form := range forms {
+			values, err := parsed(t, form...)
+			if _, set := values[name]; err != nil || !set {
+				t.Errorf("%q is not taken: %v", form, err)
+			}
+		}
+	}
+}
+
+func TestTheLastOfTwoFlagsWins(t *testing.T) {
+	values, err := parsed(t, "-addr=:1", "--addr=:2", "-addr", ":3", "-enable-ipv6", "-enable-ipv6=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if values["addr"] != ":3" || values["enable-ipv6"] != "false" {
+		t.Errorf("got %v", values)
+	}
+}
+
+// A flag that makes no sense refuses to start, in a sentence that names it.
+func TestFlagsThatAreRefused(t *testing.T) {
+	for _, args := range [][]string{
+		{"-enable-endpoint-slices=false"},
+		{"-enable-endpoint-slices=false", "-enable-ipv6=false"},
+		{"-stream-queue-capacity=0"},
+		{"-meshed-http2-client-params={"},
+		{"-outbound-transport-mode=weird"},
+		{"-default-opaque-ports=25,seventy"},
+		{"-default-opaque-ports=70000"},
+		{"-allow-kubeconfig-hosts=10.0.0.0/99"},
+		{"-suspect-after=1s"},
+		{"-stale-after=1s"},
+		{"-probe-interval=0s"},
+		{"-first-sync-grace=-1s"},
+		{"-max-connection-age=-1s"},
+		{"-cluster-name="},
+		{"-log-level=loud"},
+		{"-log-format=xml"},
+		{"-admission-rate=0"},
+		{"-kubeconfig=/nowhere/at/all"},
+	} {
+		err := command(append([]string{"serve"}, args...)).Execute()
+		name, _, _ := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: %v, want an error that names -%s", args, err, name)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package links
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// kubeconfig writes one with these fields of its cluster and of its user.
+func kubeconfig(cluster, user string) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {%s}}]
+users: [{name: u, user: {%s}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+`, cluster, user)
+}
+
+const (
+	server = `server: "https://10.0.0.1:6443"`
+	token  = `token: abc`
+)
+
+func TestCredentials(t *testing.T) {
+	config, err := Credentials(kubeconfig(server+`, tls-server-name: kubernetes`, token), Hosts{InCluster: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Host != "https://10.0.0.1:6443" || config.BearerToken != "abc" || config.ServerName != "kubernetes" || config.Dial == nil {
+		t.Errorf("got %+v", config)
+	}
+}
+
+// What could run a program, read a file, act for somebody else or send a secret elsewhere is refused, and the message names the field.
+func TestCredentialsThatAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	canary := filepath.Join(dir, "ran")
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("secret of this process"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inCluster := Hosts{InCluster: true}
+	for name, tc := range map[string]struct {
+		cluster, user string
+		hosts         Hosts
+		field         string
+	}{
+		"exec":             {server, `exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary + `"], interactiveMode: Never}`, inCluster, "user.exec"},
+		"exec and token":   {server, token + `, exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary + `"]}`, inCluster, "user.exec"},
+		"auth-provider":    {server, `auth-provider: {name: gcp}`, inCluster, "user.auth-provider"},
+		"token file":       {server, `tokenFile: ` + file, inCluster, "user.tokenFile"},
+		"client cert file": {server, `client-certificate: ` + file + `, client-key: ` + file, inCluster, "user.client-certificate"},
+		"CA file":          {server + `, certificate-authority: ` + file, token, inCluster, "cluster.certificate-authority"},
+		"impersonation":    {server, token + `, as: admin`, inCluster, "user.as"},
+		"groups":           {server, token + `, as-groups: [system:masters]`, inCluster, "user.as"},
+		"password":         {server, `username: admin, password: admin`, inCluster, "user.username"},
+		"insecure":         {server + `, insecure-skip-tls-verify: true`, token, inCluster, "cluster.insecure-skip-tls-verify"},
+		"proxy":            {server + `, proxy-url: "http://10.9.9.9:3128"`, token, inCluster, "cluster.proxy-url"},
+		"no credentials":   {server, ``, inCluster, "user"},
+		"bad CA":           {server + `, certificate-authority-data: ` + base64.StdEncoding.EncodeToString([]byte("junk")), token, inCluster, "cluster.certificate-authority-data"},
+		"bad certificate":  {server, `client-certificate-data: ` + base64.StdEncoding.EncodeToString([]byte("junk")), inCluster, "user.client-certificate-data"},
+		"token on 2 lines": {server, `token: "abc\n"`, inCluster, "user.token"},
+		"clear text":       {`server: "http://10.0.0.1:8080"`, token, inCluster, "https://"},
+		"no server":        {``, token, inCluster, "cluster.server"},
+		"user in URL":      {`server: "https://a:b@10.0.0.1"`, token, inCluster, "cluster.server"},
+		"link-local":       {`server: "https://169.254.169.254"`, token, Hosts{}, "cluster.server"},
+		"link-local IPv6":  {`server: "https://[fe80::1]:443"`, token, Hosts{}, "cluster.server"},
+		"mapped":           {`server: "https://[::ffff:169.254.169.254]"`, token, Hosts{}, "cluster.server"},
+		"unspecified":      {`server: "https://0.0.0.0:6443"`, token, Hosts{}, "cluster.server"},
+		"loopback":         {`server: "https://127.0.0.1:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
+		"loopback IPv6":    {`server: "https://[::1]:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
+		"localhost":        {`server: "https://LocalHost.:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
+		"below localhost":  {`server: "https://a.localhost:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
+		"other host":       {`server: "https://127.0.0.1:6443"`, token, Hosts{InCluster: true, Allowed: []string{"127.0.0.2", "10.0.0.0/8"}}, "-allow-kubeconfig-hosts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config, err := Credentials(kubeconfig(tc.cluster, tc.user), tc.hosts)
+			if err == nil {
+				t.Fatalf("taken: %+v", config)
+			}
+			if !strings.Contains(err.Error(), tc.field) {
+				t.Errorf("the refusal does not name %s: %v", tc.field, err)
+			}
+			if strings.Contains(err.Error(), "secret of this process") {
+				t.Errorf("a file was read: %v", err)
+			}
+		})
+	}
+	if _, err := os.Stat(canary); err == nil {
+		t.Error("a program was run")
+	}
+}
+
+func TestHostsThatAreAllowed(t *testing.T) {
+	for server, hosts := range map[string]Hosts{
+		"https://127.0.0.1:6443":     {},
+		"https://localhost:6443":     {InCluster: true, Allowed: []string{"localhost"}},
+		"https://127.0.0.9:6443":     {InCluster: true, Allowed: []string{"127.0.0.0/8"}},
+		"https://169.254.20.10:6443": {InCluster: true, Allowed: []string{"169.254.20.10"}},
+		"https://api.example.org":    {InCluster: true},
+		"https://192.168.1.1:6443":   {InCluster: true},
+	} {
+		if _, err := Credentials(kubeconfig(`server: "`+server+`"`, token), hosts); err != nil {
+			t.Errorf("%s with %+v: %v", server, hosts, err)
+		}
+	}
+}
+
+// A name that leads to an address which is not allowed is refused when it is dialled, whatever it led to before.
+func TestNamesAreCheckedWhenDialled(t *testing.T) {
+	config, err := Credentials(kubeconfig(`server: "https://api.example.org:6443"`, token), Hosts{InCluster: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := config.Dial(t.Context(), "tcp", "127.0.0.1:1")
+	if err == nil {
+		conn.Close()
+		t.Fatal("a loopback address was dialled")
+	}
+	if !strings.Contains(err.Error(), "-allow-kubeconfig-hosts") {
+		t.Errorf("refused with %v", err)
+	}
+}
+
+func TestBrokenKubeconfigs(t *testing.T) {
+	for _, text := range []string{"", "{", "hello", "apiVersion: v1\nkind: Secret\n", "current-context: nope\n", "\x00\x01"} {
+		if config, err := Credentials([]byte(text), Hosts{}); err == nil {
+			t.Errorf("%q is taken: %+v", text, config)
+		}
+	}
+}
+
+// Whatever a kubeconfig holds: no panic, and what is taken is inline, encrypted, verified, and nobody else.
+func FuzzCredentials(f *testing.F) {
+	f.Add(kubeconfig(server, token))
+	f.Add(kubeconfig(server+`, insecure-skip-tls-verify: true`, token))
+	f.Add(kubeconfig(server, `exec: {command: id}`))
+	f.Add(kubeconfig(`server: "https://[fe80::1%25eth0]:6443"`, token))
+	f.Add([]byte("users: [{name: u}]\nclusters: [{name: c}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		config, err := Credentials(text, Hosts{InCluster: true})
+		if err != nil {
+			return
+		}
+		want := rest.TLSClientConfig{ServerName: config.ServerName, CAData: config.CAData, CertData: config.CertData, KeyData: config.KeyData}
+		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" ||
+			config.Impersonate.UserName != "" || config.Username != "" || config.Proxy != nil || fmt.Sprint(config.TLSClientConfig) != fmt.Sprint(want) {
+			t.Errorf("%q is taken as %+v", text, config)
+		}
+	})
+}

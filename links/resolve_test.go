@@ -1,0 +1,151 @@
+package links
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+var epoch = time.Unix(1e9, 0)
+
+func link(name string, age time.Duration, f func(*Link)) *Link {
+	l := &Link{
+		key: records.Key{Namespace: "mc", Name: name}, uid: name, version: "v1alpha3", created: epoch.Add(-age),
+		clusterName: "east", clusterDomain: "east.local", secret: "creds",
+	}
+	if f != nil {
+		f(l)
+	}
+	return l
+}
+
+func credentials(namespace, token string, f func(*secret)) *secret {
+	s := &secret{key: records.Key{Namespace: namespace, Name: "creds"}, kubeconfig: kubeconfig(server, "token: "+token)}
+	if f != nil {
+		f(s)
+	}
+	return s
+}
+
+func labelled(f func(*secret)) *secret {
+	return credentials("linkerd", "abc", func(s *secret) {
+		s.clusterName, s.trustDomain, s.clusterDomain = "east", "east.trust", "east.dns"
+		if f != nil {
+			f(s)
+		}
+	})
+}
+
+// resolved renders what follows from inputs.
+func resolved(in inputs) string {
+	out := resolve(in)
+	text := fmt.Sprintf("wanted=%t", out.wanted)
+	if out.winner != nil {
+		text += " winner=" + out.winner.key.Name
+	}
+	if s := out.spec; s != nil {
+		text += " trust=" + s.TrustDomain + " dns=" + s.ClusterDomain
+		for _, a := range s.Access {
+			text += " " + a.Source + ":" + a.Config.BearerToken
+		}
+	}
+	if out.refusal != nil {
+		text += " refused"
+	}
+	return text
+}
+
+func TestResolve(t *testing.T) {
+	exec := func(s *secret) { s.kubeconfig = kubeconfig(server, "exec: {command: id}") }
+	for name, tc := range map[string]struct {
+		links    []*Link
+		labelled []*secret
+		secret   *secret // that the Links name
+		want     string
+	}{
+		"nothing":          {nil, nil, nil, "wanted=false"},
+		"labelled Secret":  {nil, []*secret{labelled(nil)}, nil, "wanted=true trust=east.trust dns=east.dns Secret linkerd/creds:abc"},
+		"Link":             {[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", nil), "wanted=true winner=a trust=ours dns=east.local Secret mc/creds:abc"},
+		"both, the same":   {[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "abc", nil), "wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc"},
+		"both, different":  {[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "def", nil), "wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc Secret mc/creds:def"},
+		"first refused":    {[]*Link{link("a", 0, nil)}, []*secret{labelled(exec)}, credentials("mc", "def", nil), "wanted=true winner=a trust=east.trust dns=east.dns Secret mc/creds:def refused"},
+		"all refused":      {[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", exec), "wanted=true winner=a refused"},
+		"no Secret":        {[]*Link{link("a", 0, nil)}, nil, nil, "wanted=true winner=a refused"},
+		"no trust domain":  {nil, []*secret{labelled(func(s *secret) { s.trustDomain = "" })}, nil, "wanted=true refused"},
+		"Link says domain": {[]*Link{link("a", 0, nil)}, []*secret{labelled(func(s *secret) { s.trustDomain, s.clusterDomain = "", "" })}, credentials("mc", "abc", nil), "wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc"},
+		"two Links":        {[]*Link{link("young", 0, nil), link("old", time.Hour, nil)}, nil, credentials("mc", "abc", nil), "wanted=true winner=old trust=ours dns=east.local Secret mc/creds:abc"},
+		"no kubeconfig":    {nil, []*secret{labelled(func(s *secret) { s.kubeconfig = nil })}, nil, "wanted=true refused"},
+		"Secret elsewhere": {[]*Link{link("a", 0, func(l *Link) { l.secret = "" })}, []*secret{labelled(nil)}, nil, "wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := inputs{name: "east", local: "local", trustDomain: "ours", links: tc.links, labelled: tc.labelled, secret: func(k records.Key) (*secret, string) {
+				if tc.secret == nil || tc.secret.key != k {
+					return nil, "there is no Secret " + k.String()
+				}
+				return tc.secret, ""
+			}}
+			if diff := cmp.Diff(tc.want, resolved(in)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	if got := resolved(inputs{name: "local", local: "local", links: []*Link{link("a", 0, nil)}}); got != "wanted=false refused" {
+		t.Errorf("a Link of our own name: %s", got)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	live := cluster.Status{State: cluster.Live, Synced: true, Source: "Secret mc/creds"}
+	good := outcome{wanted: true, domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)"}
+	why := func(r cluster.Reason) error { return &cluster.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
+	for name, tc := range map[string]struct {
+		out    outcome
+		status cluster.Status
+		want   string
+	}{
+		"live":          {good, live, "Accepted=True/Accepted CredentialsValid=True/Valid Connected=True/Live Synced=True/Synced"},
+		"not tried yet": {good, cluster.Status{State: cluster.Connecting}, "Accepted=True/Accepted CredentialsValid=Unknown/Untried Connected=False/Connecting Synced=False/Waiting"},
+		"stale":         {good, cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=True/Valid Connected=False/Stale Synced=True/Synced"},
+		"revoked":       {good, cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced"},
+		"new ones fail": {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced"},
+		"cannot tell":   {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced"},
+		"refused":       {outcome{wanted: true, refusal: fmt.Errorf("user.exec is refused")}, live, "Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := link("a", 0, nil)
+			tc.out.winner = l
+			if diff := cmp.Diff(tc.want, short(verdict(l, tc.out, tc.status, true))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	const none = " CredentialsValid=Unknown/NotAccepted Connected=Unknown/NotAccepted Synced=Unknown/NotAccepted"
+	if got := short(verdict(link("b", 0, nil), outcome{winner: link("a", time.Hour, nil)}, live, true)); got != "Accepted=False/Conflict"+none {
+		t.Errorf("the younger of two: %s", got)
+	}
+	if got := short(verdict(link("b", 0, func(l *Link) { l.invalid = "no name" }), outcome{}, live, false)); got != "Accepted=False/Invalid"+none {
+		t.Errorf("an invalid one: %s", got)
+	}
+	if got := short(verdict(link("b", 0, nil), outcome{refusal: fmt.Errorf("ours")}, live, true)); got != "Accepted=False/LocalName"+none {
+		t.Errorf("one of our own name: %s", got)
+	}
+}
+
+// short renders conditions, and fails where one has no message.
+func short(conditions []metav1.Condition) string {
+	var all []string
+	for _, c := range conditions {
+		if c.Message == "" {
+			return c.Type + " has no message"
+		}
+		all = append(all, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
+	}
+	return strings.Join(all, " ")
+}

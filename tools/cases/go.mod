@@ -1,0 +1,3 @@
+module github.com/fingerpost/fingerpost/tools/cases
+
+go 1.26.3

@@ -1,0 +1,170 @@
+// Command cases runs the scenarios of the contract cases and prints, for each section of docs/cases.md, how many of its cases are
+// covered. A case is covered if its scenario passed and its transcript holds an expected message or status, or if a case that
+// supersedes it is.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+func main() {
+	root := "."
+	if len(os.Args) > 1 {
+		root = os.Args[1]
+	}
+	if err := run(root); err != nil {
+		fmt.Fprintln(os.Stderr, "cases:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string) error {
+	sections, err := read(filepath.Join(root, "docs", "cases.md"))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "cases: running the scenarios")
+	passed, failed, err := play(root)
+	if err != nil {
+		return err
+	}
+	covered := map[string]bool{}
+	for id := range passed {
+		if tells(filepath.Join(root, "discovery", "testdata", "cases", id+".txtar")) {
+			covered[id] = true
+		}
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SECTION\tCOVERED\tTOTAL\tMISSING")
+	have, total := 0, 0
+	for _, s := range sections {
+		var missing []string
+		for _, c := range s.cases {
+			if !covered[c.id] && !covered[c.supersededBy] {
+				missing = append(missing, c.id)
+			}
+		}
+		n := len(s.cases) - len(missing)
+		have, total = have+n, total+len(s.cases)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", s.name, n, len(s.cases), short(missing))
+	}
+	fmt.Fprintf(w, "\t%d\t%d\t\n", have, total)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("failed: %s; see go test ./discovery -run 'TestScenarios/(%s)'", strings.Join(failed, " "), strings.Join(failed, "|"))
+	}
+	return nil
+}
+
+// short lists ids as far as a line goes.
+func short(ids []string) string {
+	if len(ids) > 12 {
+		return strings.Join(ids[:12], " ") + " ..."
+	}
+	return strings.Join(ids, " ")
+}
+
+type section struct {
+	name  string
+	cases []contractCase
+}
+
+type contractCase struct{ id, supersededBy string }
+
+var (
+	heading    = regexp.MustCompile(`^## ([A-Z])\. `)
+	row        = regexp.MustCompile(`^\| ([A-Z][0-9]+[a-z]?) +\| [=+] `)
+	superseded = regexp.MustCompile(`Superseded by ([A-Z][0-9]+[a-z]?)`)
+)
+
+func read(path string) (sections []section, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if m := heading.FindStringSubmatch(lines.Text()); m != nil {
+			sections = append(sections, section{name: m[1]})
+		}
+		m := row.FindStringSubmatch(lines.Text())
+		if m == nil || len(sections) == 0 {
+			continue
+		}
+		c := contractCase{id: m[1]}
+		if by := superseded.FindStringSubmatch(lines.Text()); by != nil {
+			c.supersededBy = by[1]
+		}
+		last := &sections[len(sections)-1]
+		last.cases = append(last.cases, c)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(sections) == 0 {
+		return nil, errors.New(path + " lists no cases")
+	}
+	return sections, nil
+}
+
+// play runs the scenarios and returns the ids of those that passed and of those that failed.
+func play(root string) (passed map[string]bool, failed []string, err error) {
+	cmd := exec.Command("go", "test", "-count=1", "-json", "-run", "TestScenarios", "./discovery")
+	cmd.Dir, cmd.Stderr = root, os.Stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return nil, nil, err
+	}
+	passed = map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		var event struct{ Action, Test string }
+		if json.Unmarshal([]byte(line), &event) != nil {
+			continue // the compiler's words
+		}
+		id, ok := strings.CutPrefix(event.Test, "TestScenarios/")
+		switch {
+		case ok && event.Action == "pass":
+			passed[id] = true
+		case ok && event.Action == "fail":
+			failed = append(failed, id)
+		}
+	}
+	if len(passed)+len(failed) == 0 {
+		return nil, nil, errors.New("no scenario was run: see go test ./discovery")
+	}
+	slices.Sort(failed)
+	return passed, failed, nil
+}
+
+// tells reports whether the transcript of a case holds more than its script.
+func tells(path string) bool {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return false // no case
+	}
+	_, transcript, found := strings.Cut(string(b), "-- stream --\n")
+	if !found {
+		return false
+	}
+	for line := range strings.Lines(transcript) {
+		if strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "> ") {
+			return true
+		}
+	}
+	return false
+}
