@@ -72,9 +72,9 @@ func (w *world) apply(spec cluster.Spec) {
 	}
 }
 
-func (w *world) status(name string) cluster.Status {
+func (w *world) status() cluster.Status {
 	statuses, _ := w.registry.Statuses()
-	return statuses[name]
+	return statuses["east"]
 }
 
 // wait lets time pass until everything has settled.
@@ -114,7 +114,7 @@ func linked(t *testing.T, test func(w *world, east *apitest.Server, token string
 		token := east.Token()
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", token)}})
 		w.wait(time.Second)
-		if s := w.status("east"); s.State != cluster.Live || !s.Synced || s.Credentials != nil {
+		if s := w.status(); s.State != cluster.Live || !s.Synced || s.Credentials != nil {
 			t.Fatalf("status %+v", s)
 		}
 		w.wants(1)
@@ -131,7 +131,7 @@ func (w *world) wants(addresses int) {
 
 func (w *world) wantsState(state cluster.State) {
 	w.t.Helper()
-	if s := w.status("east"); s.State != state {
+	if s := w.status(); s.State != state {
 		w.t.Errorf("the cluster is %s (%v), want %s", s.State, s.Contact, state)
 	}
 }
@@ -166,7 +166,7 @@ func TestRemove(t *testing.T) {
 		w.registry.Remove("east")
 		w.wait(time.Second)
 		w.wants(0)
-		if s := w.status("east"); s.Name != "" {
+		if s := w.status(); s.Name != "" {
 			t.Errorf("a removed cluster has the status %+v", s)
 		}
 	})
@@ -188,7 +188,7 @@ func TestTokenIsSwapped(t *testing.T) {
 		east.Apply(objects(t, more))
 		w.wait(time.Second)
 		w.wants(2)
-		if s := w.status("east"); s.State != cluster.Live || s.Source != "Secret of "+token {
+		if s := w.status(); s.State != cluster.Live || s.Source != "Secret of "+token {
 			t.Errorf("status %+v", s)
 		}
 		w.wait(20 * time.Minute) // every watch is opened anew meanwhile
@@ -235,7 +235,7 @@ func TestBadCredentialsChangeNothing(t *testing.T) {
 				defer w.neverEmpty()()
 				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad(w)}})
 				w.wait(time.Minute)
-				s := w.status("east")
+				s := w.status()
 				if s.State != cluster.Live || s.Source != "Secret of "+token {
 					t.Errorf("status %+v", s)
 				}
@@ -247,7 +247,7 @@ func TestBadCredentialsChangeNothing(t *testing.T) {
 				w.wants(2)
 				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", token)}})
 				w.wait(time.Minute)
-				if s := w.status("east"); s.Credentials != nil {
+				if s := w.status(); s.Credentials != nil {
 					t.Errorf("the credentials that were good before fail with %v", s.Credentials)
 				}
 			})
@@ -298,7 +298,7 @@ func TestRevokedToken(t *testing.T) {
 		w.wait(20 * time.Second)
 		w.wantsState(cluster.Suspect)
 		w.wants(1)
-		if s := w.status("east"); cluster.ReasonFor(s.Contact) != cluster.Unauthorized {
+		if s := w.status(); cluster.ReasonFor(s.Contact) != cluster.Unauthorized {
 			t.Errorf("out of contact because of %v", s.Contact)
 		}
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
@@ -317,7 +317,7 @@ func TestForbiddenKinds(t *testing.T) {
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 		w.wait(time.Minute)
 		w.wantsState(cluster.Connecting)
-		if s := w.status("east"); cluster.ReasonFor(s.Contact) != cluster.Forbidden {
+		if s := w.status(); cluster.ReasonFor(s.Contact) != cluster.Forbidden {
 			t.Errorf("out of contact because of %v, want Forbidden", s.Contact)
 		}
 		east.Forbid("pods", false)
@@ -344,7 +344,7 @@ func TestSecondAccess(t *testing.T) {
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("nobody", "home"), good}})
 		w.wait(10 * time.Second)
 		w.wantsState(cluster.Live)
-		if s := w.status("east"); s.Source != good.Source || s.Credentials == nil {
+		if s := w.status(); s.Source != good.Source || s.Credentials == nil {
 			t.Errorf("status %+v", s)
 		}
 	})

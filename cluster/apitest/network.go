@@ -186,7 +186,7 @@ func (b *buffered) Close() error {
 		b.closed = true
 		close(b.queue)
 	}
-	return b.Conn.SetReadDeadline(time.Unix(1, 0))
+	return b.SetReadDeadline(time.Unix(1, 0))
 }
 
 // conn is the client's end of a connection.

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,30 +89,24 @@ var (
 )
 
 func read(path string) (sections []section, err error) {
-	f, err := os.Open(path)
+	page, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if m := heading.FindStringSubmatch(lines.Text()); m != nil {
+	for line := range strings.Lines(string(page)) {
+		if m := heading.FindStringSubmatch(line); m != nil {
 			sections = append(sections, section{name: m[1]})
 		}
-		m := row.FindStringSubmatch(lines.Text())
+		m := row.FindStringSubmatch(line)
 		if m == nil || len(sections) == 0 {
 			continue
 		}
 		c := contractCase{id: m[1]}
-		if by := superseded.FindStringSubmatch(lines.Text()); by != nil {
+		if by := superseded.FindStringSubmatch(line); by != nil {
 			c.supersededBy = by[1]
 		}
 		last := &sections[len(sections)-1]
 		last.cases = append(last.cases, c)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, err
 	}
 	if len(sections) == 0 {
 		return nil, errors.New(path + " lists no cases")

@@ -1,0 +1,286 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+const adminName = "admin"
+
+// An Identity is a user of one cluster: a token, and for a ServiceAccount also
+// where it comes from.
+type Identity struct {
+	// Namespace and Name are those of the ServiceAccount. The admin has no
+	// namespace.
+	Namespace, Name string
+	// Secret holds the token. When it is deleted the token ends.
+	Secret string
+	Token  string
+}
+
+// Admin returns the identity that has all rights.
+func (c *Cluster) Admin() *Identity {
+	return &Identity{Name: adminName, Token: c.tokens[kubectl]}
+}
+
+// Config returns a configuration for the identity, not limited in its rate. It
+// uses the CA of now. url is where to go, such as a Proxy's URL; if empty, to
+// the API server itself.
+func (c *Cluster) Config(id *Identity, url string) *rest.Config {
+	if url == "" {
+		url = c.URL()
+	}
+	return &rest.Config{
+		Host:            url,
+		BearerToken:     id.Token,
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA()},
+		QPS:             -1,
+	}
+}
+
+// Kubeconfig is Config as a kubeconfig file, with the CA and the token inside.
+func (c *Cluster) Kubeconfig(id *Identity, url string) []byte {
+	if url == "" {
+		url = c.URL()
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters[c.name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: c.CA()}
+	config.AuthInfos[id.Name] = &clientcmdapi.AuthInfo{Token: id.Token}
+	config.Contexts[c.name] = &clientcmdapi.Context{Cluster: c.name, AuthInfo: id.Name}
+	config.CurrentContext = c.name
+	content, err := clientcmd.Write(*config)
+	if err != nil {
+		panic("BUG: a kubeconfig of strings cannot be encoded: " + err.Error())
+	}
+	return content
+}
+
+// ReadRules returns the rights that Linkerd's stock role for remote access
+// gives to the credentials of a Link.
+func ReadRules() []rbacv1.PolicyRule {
+	read := []string{"get", "list", "watch"}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"apps"}, Resources: []string{"replicasets"}, Verbs: read},
+		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: read},
+		{APIGroups: []string{""}, Resources: []string{"pods", "endpoints", "services"}, Verbs: read},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
+		{APIGroups: []string{"policy.linkerd.io"}, Resources: []string{"servers"}, Verbs: read},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}, ResourceNames: []string{"linkerd-config"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}
+}
+
+// CreateIdentity makes a ServiceAccount, and the namespace if there is none,
+// gives it the rules in the whole cluster, and mints a token for it. If the
+// account exists its rules are replaced.
+func (c *Cluster) CreateIdentity(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) (*Identity, error) {
+	err := c.createAccount(ctx, namespace, name, rules)
+	if err == nil {
+		err = c.awaitRules(ctx, namespace, name, rules)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create ServiceAccount %s/%s in cluster %q: %w", namespace, name, c.name, err)
+	}
+	return c.Mint(ctx, &Identity{Namespace: namespace, Name: name})
+}
+
+func (c *Cluster) createAccount(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) error {
+	client := c.client().typed
+	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+	}, metav1.CreateOptions{})
+	if ensure(err) != nil {
+		return err
+	}
+	_, err = client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+	}, metav1.CreateOptions{})
+	if ensure(err) != nil {
+		return err
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: namespace + ":" + name}, Rules: rules}
+	_, err = client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = client.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+	}, metav1.CreateOptions{})
+	return ensure(err)
+}
+
+// awaitRules waits until each rule has effect: the API server's authorizer
+// hears of roles and bindings a moment after they are written.
+func (c *Cluster) awaitRules(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) error {
+	reviews := c.client().typed.AuthorizationV1().SubjectAccessReviews()
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	return until(ctx, func(ctx context.Context) error {
+		for _, rule := range rules {
+			if len(rule.Resources) == 0 {
+				continue // it is about URLs
+			}
+			resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
+			question := &authorizationv1.ResourceAttributes{
+				Group: rule.APIGroups[0], Resource: resource, Subresource: subresource, Verb: rule.Verbs[0],
+			}
+			if len(rule.ResourceNames) > 0 {
+				question.Name = rule.ResourceNames[0]
+			}
+			review, err := reviews.Create(ctx, &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{
+					User:               "system:serviceaccount:" + namespace + ":" + name,
+					ResourceAttributes: question,
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			if !review.Status.Allowed {
+				return fmt.Errorf("it may not %s %s yet", question.Verb, rule.Resources[0])
+			}
+		}
+		return nil
+	})
+}
+
+// Mint makes a further token for the account of id. Both are good until they
+// are revoked, each by itself.
+//
+// The token is that of a Secret of type kubernetes.io/service-account-token,
+// which has no end, as a Link's credentials have it. A light cluster has no
+// controller to fill such a Secret: there the token is bound to a plain Secret.
+func (c *Cluster) Mint(ctx context.Context, id *Identity) (*Identity, error) {
+	minted := &Identity{Namespace: id.Namespace, Name: id.Name}
+	err := errors.New("the admin has no ServiceAccount to mint tokens for")
+	switch {
+	case id.Namespace == "":
+	case c.options.Light:
+		err = c.mintBound(ctx, minted)
+	default:
+		err = c.mintLasting(ctx, minted)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mint a token for %s/%s in cluster %q: %w", id.Namespace, id.Name, c.name, err)
+	}
+	return minted, nil
+}
+
+func (c *Cluster) mintLasting(ctx context.Context, id *Identity) error {
+	secrets := c.client().typed.CoreV1().Secrets(id.Namespace)
+	secret, err := secrets.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: id.Name + "-token-",
+			Annotations:  map[string]string{corev1.ServiceAccountNameKey: id.Name},
+		},
+		Type: corev1.SecretTypeServiceAccountToken,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	return until(ctx, func(ctx context.Context) error {
+		secret, err = secrets.Get(ctx, secret.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		id.Secret, id.Token = secret.Name, string(secret.Data[corev1.ServiceAccountTokenKey])
+		if id.Token == "" {
+			return fmt.Errorf("the controller has not filled Secret %s", secret.Name)
+		}
+		return nil
+	})
+}
+
+func (c *Cluster) mintBound(ctx context.Context, id *Identity) error {
+	client := c.client().typed.CoreV1()
+	secret, err := client.Secrets(id.Namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: id.Name + "-token-"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	lifetime := int64(math.MaxInt32) // seconds: no end for our purposes
+	token, err := client.ServiceAccounts(id.Namespace).CreateToken(ctx, id.Name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &lifetime,
+			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret.Name, UID: secret.UID},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	id.Secret, id.Token = secret.Name, token.Status.Token
+	return nil
+}
+
+// Revoke ends the token of id: it deletes its Secret, waits until the API
+// server has answered a request with 401, and then cuts the connections of
+// the cluster's proxies, because a watch that is open stays open whatever
+// becomes of its token. Other tokens of the account stay good.
+//
+// The API server remembers for 10 s that a token was good, so after recent use
+// this takes as long.
+func (c *Cluster) Revoke(ctx context.Context, id *Identity) error {
+	if err := c.revoke(ctx, id); err != nil {
+		return fmt.Errorf("revoke the token of %s/%s in cluster %q: %w", id.Namespace, id.Name, c.name, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for proxy := range c.proxies {
+		proxy.CutConnections()
+	}
+	return nil
+}
+
+func (c *Cluster) revoke(ctx context.Context, id *Identity) error {
+	if id.Secret == "" {
+		return errors.New("it is not held by a Secret")
+	}
+	err := c.client().typed.CoreV1().Secrets(id.Namespace).Delete(ctx, id.Secret, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	clients, err := newClients(c.Config(id, ""))
+	if err != nil {
+		return err
+	}
+	defer clients.close()
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	return until(ctx, func(ctx context.Context) error {
+		err := clients.typed.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+		switch {
+		case apierrors.IsUnauthorized(err):
+			return nil
+		case err != nil:
+			return err
+		default:
+			return errors.New("the token still works")
+		}
+	})
+}
+
+// waitTimeout bounds every wait for the controllers of a running cluster. Each
+// is done within a second on an idle machine, Revoke excepted.
+const waitTimeout = time.Minute
