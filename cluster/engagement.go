@@ -136,10 +136,11 @@ func (e *engagement) watchOver(interval time.Duration) {
 			if e.ctx.Err() != nil {
 				return
 			}
+			reset := h.err == nil && silent && time.Since(answered) > 2*urgent+probeTimeout
 			switch {
 			case h.err != nil:
 				silent = true
-			case silent && time.Since(answered) > 2*urgent+probeTimeout:
+			case reset:
 				e.conn.Reset()
 			case silent:
 				e.conn.wakes.Store(struct{}{})
@@ -148,11 +149,12 @@ func (e *engagement) watchOver(interval time.Duration) {
 				answered, silent = time.Now(), false
 				h.err = e.deaf()
 			}
-			next := interval
-			if h.err == nil {
-				h.lastContact = time.Now()
-			} else {
-				next = min(interval, urgent)
+			next := min(interval, urgent)
+			switch {
+			case h.err == nil:
+				h.lastContact, next = time.Now(), interval
+			case reset:
+				next = urgent / 5 // the watches are about to be back
 			}
 			e.health.Store(h)
 			timer.Reset(next)

@@ -366,14 +366,13 @@ func (s *scenario) do(verb string, args []string) {
 		s.network.Server(at(0)).Cut(how)
 	case "heal":
 		s.network.Server(at(0)).Cut(apitest.None)
+		if len(args) > 1 {
+			s.advance(args[1])
+		}
 	case "forbid", "allow":
 		s.network.Server(at(0)).Forbid(at(1), verb == "forbid")
 	case "advance":
-		d, err := time.ParseDuration(at(0))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		elapse(d)
+		s.advance(at(0))
 	case "drain":
 		s.server.Drain()
 	case "clusters":
@@ -398,6 +397,14 @@ func (s *scenario) do(verb string, args []string) {
 	default:
 		s.t.Fatalf("unknown verb %q", verb)
 	}
+}
+
+func (s *scenario) advance(by string) {
+	d, err := time.ParseDuration(by)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	elapse(d)
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -65,6 +65,7 @@ type Reconciler struct {
 	started    bool                  // Links and labelled Secrets have answered
 	pending    map[string]bool       // names to reconcile before everything is listed; nil before and after
 	verdicts   map[string]*said      // by the Link's UID
+	refusals   map[string]string     // of labelled Secrets without a Link, as they were last logged, by cluster name
 }
 
 // namespace is one whose Secrets are watched.
@@ -102,7 +103,7 @@ func isClosed(c <-chan struct{}) bool {
 func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder, listed func(), options Options) (*Reconciler, error) {
 	r := &Reconciler{
 		log: log, options: options, registry: registry, listed: listed, events: recorder, conn: conn,
-		seen: map[records.Key]*Link{}, namespaces: map[string]*namespace{}, verdicts: map[string]*said{},
+		seen: map[records.Key]*Link{}, namespaces: map[string]*namespace{}, verdicts: map[string]*said{}, refusals: map[string]string{},
 	}
 	var err error
 	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
@@ -390,7 +391,13 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 	if invalidName("", name) == "" {
 		out = resolve(in)
 		switch {
-		case !out.wanted && applied && !status.Local:
+		case !out.wanted:
+			r.mu.Lock()
+			delete(r.refusals, name)
+			r.mu.Unlock()
+			if !applied || status.Local {
+				break
+			}
 			r.log.Info("Cluster is unlinked", "cluster", name)
 			r.registry.Remove(name)
 		case out.spec != nil:
@@ -402,8 +409,8 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 				return err
 			}
 		}
-		if out.refusal != nil && len(in.links) == 0 {
-			r.log.Info("A labelled Secret links nothing", "cluster", name, "error", oneLine(out.refusal))
+		if out.refusal != nil && len(in.links) == 0 && r.news(name, out.refusal) {
+			r.log.Info("A labelled Secret is refused", "cluster", name, "error", oneLine(out.refusal), "keeping", status.Source)
 		}
 	}
 	for _, l := range in.links {
@@ -413,6 +420,15 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 	}
 	r.done(name)
 	return nil
+}
+
+// news reports whether a refusal without a Link to write it into was not told before.
+func (r *Reconciler) news(name string, refusal error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.refusals[name]
+	r.refusals[name] = refusal.Error()
+	return old != refusal.Error()
 }
 
 // say writes conditions into a Link, if they are not what was last said about it. What another replica writes in between is left
@@ -447,7 +463,8 @@ func (r *Reconciler) tell(l *Link, last *said, conditions []metav1.Condition) {
 		if last != nil {
 			before = meta.FindStatusCondition(last.conditions, c.Type)
 		}
-		if before != nil && before.Status == c.Status && before.Reason == c.Reason || before == nil && c.Status == metav1.ConditionUnknown {
+		begins := before == nil && (c.Status == metav1.ConditionUnknown || c.Reason == reasonWaiting || c.Reason == string(cluster.Connecting))
+		if begins || before != nil && before.Status == c.Status && before.Reason == c.Reason {
 			continue
 		}
 		kind := corev1.EventTypeNormal

@@ -44,7 +44,7 @@ func resolve(in inputs) outcome {
 	slices.SortFunc(in.labelled, func(a, b *secret) int {
 		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.key.String(), b.key.String()))
 	})
-	if in.name == in.local {
+	if in.name == in.local && len(in.links)+len(in.labelled) > 0 {
 		out.refusal = fmt.Errorf("%q is the name of the cluster that this process runs in (-cluster-name)", in.name)
 		return out
 	}
@@ -119,6 +119,9 @@ const (
 	Synced           = "Synced"           // everything in it has been heard once
 )
 
+// reasonWaiting is why a cluster that was never heard is not Synced.
+const reasonWaiting = "Waiting"
+
 // verdict returns what a Link's conditions should say. status is the cluster's, if it was applied.
 func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1.Condition {
 	var all []metav1.Condition
@@ -175,7 +178,7 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 	if status.Synced {
 		say(Synced, metav1.ConditionTrue, "Synced", "everything in the cluster has been heard")
 	} else {
-		say(Synced, metav1.ConditionFalse, "Waiting", "nothing is said on behalf of the cluster until it has been heard completely")
+		say(Synced, metav1.ConditionFalse, reasonWaiting, "nothing is said on behalf of the cluster until it has been heard completely")
 	}
 	return all
 }

@@ -99,6 +99,9 @@ func TestResolve(t *testing.T) {
 	if got := resolved(inputs{name: "local", local: "local", links: []*Link{link("a", 0, nil)}}); got != "wanted=false refused" {
 		t.Errorf("a Link of our own name: %s", got)
 	}
+	if got := resolved(inputs{name: "local", local: "local"}); got != "wanted=false" {
+		t.Errorf("our own name: %s", got)
+	}
 }
 
 func TestVerdict(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -79,6 +80,21 @@ func (s *Stream) Holds() []Address {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fold.Addresses()
+}
+
+// Has reports whether the proxy holds an address.
+func (s *Stream) Has(a netip.AddrPort) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, held := s.fold.addresses[a]
+	return held
+}
+
+// Len returns how many addresses the proxy holds.
+func (s *Stream) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.fold.addresses)
 }
 
 // Heartbeats returns how many heartbeats were received.

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fingerpost/fingerpost/e2e/internal/spawn"
 )
 
 const (
@@ -241,7 +243,7 @@ func (b *kubeBuild) compile(ctx context.Context, target string, out io.Writer) e
 	command.Dir, command.Env = b.source, b.env
 	command.Stdout, command.Stderr = &output, &output
 	// An interrupt lets the go command end its compilers and tidy up.
-	command.SysProcAttr = childAttributes(syscall.SIGINT)
+	command.SysProcAttr = spawn.ChildAttributes(syscall.SIGINT)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	command.WaitDelay = 10 * time.Second
 

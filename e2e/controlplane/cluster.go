@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/fingerpost/fingerpost/e2e/internal/spawn"
 )
 
 // A Cluster is a running control plane. It runs until Stop.
@@ -25,7 +27,7 @@ type Cluster struct {
 	etcdPort *port
 	peerPort *port
 	tokens   map[Component]string // of the components, and of kubectl: the admin's
-	spawner  *spawner
+	spawner  *spawn.Spawner
 
 	// changing is held while processes come and go, so for seconds.
 	changing sync.Mutex
@@ -126,7 +128,7 @@ func (c *Cluster) Stop() error {
 		clients.close()
 	}
 	if c.spawner != nil {
-		c.spawner.close()
+		c.spawner.Close()
 	}
 	for _, port := range []*port{c.etcdPort, c.peerPort, c.apiPort} {
 		if port != nil {

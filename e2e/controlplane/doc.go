@@ -24,7 +24,7 @@
 //   - Methods of Cluster and Proxy may be called from several goroutines.
 //
 // Files: binaries.go builds the programs; options.go, start.go, cluster.go,
-// components.go, stages.go, process.go and spawner.go run them; state.go,
+// components.go, stages.go and process.go run them; state.go,
 // port.go, ranges.go and authority.go give each cluster what is its own;
 // proxy.go, link.go, faults.go and identity.go are for what goes wrong;
 // apply.go, endpoints.go, kubectl.go, audit.go and fortest.go are for what tests

@@ -3,11 +3,14 @@ package controlplane
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/fingerpost/fingerpost/e2e/internal/spawn"
 )
 
 // Kubectl runs kubectl with all rights and returns what it prints. It uses
@@ -31,5 +34,9 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 func (c *Cluster) start(command *exec.Cmd) error {
 	command.Dir = c.dir.path
 	command.Env = append(command.Environ(), "HOME="+c.dir.path)
-	return c.spawner.start(command)
+	err := c.spawner.Start(command)
+	if errors.Is(err, spawn.ErrClosed) {
+		return errStopped
+	}
+	return err
 }

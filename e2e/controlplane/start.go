@@ -17,6 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/e2e/internal/spawn"
 )
 
 // startTimeout bounds a start or a change; on an idle machine either takes
@@ -151,7 +153,7 @@ func (c *Cluster) reserve() error {
 	if c.logs, err = c.logDir(); err != nil {
 		return fmt.Errorf("make the directory for logs: %w", err)
 	}
-	c.spawner, err = newSpawner()
+	c.spawner, err = spawn.New()
 	return err
 }
 

@@ -1,13 +1,13 @@
 //go:build !linux
 
-package controlplane
+package spawn
 
 import "syscall"
 
-// childAttributes put a child in a process group of its own, so that Ctrl-C in
+// ChildAttributes put a child in a process group of its own, so that Ctrl-C in
 // a terminal reaches us and not it. There is no death signal on this system:
 // the pipe alone ends orphans, and one that is stopped stays until it is
 // continued.
-func childAttributes(syscall.Signal) *syscall.SysProcAttr {
+func ChildAttributes(syscall.Signal) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

@@ -1,0 +1,257 @@
+// Package fingerpost runs the server as a process of its own, as it is run in a cluster, for live tests and for the demo.
+package fingerpost
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fingerpost/fingerpost/e2e/internal/spawn"
+)
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 20 * time.Second // the server drains for 10 s
+)
+
+// Build builds the server's binary from the sources around this file and returns its path. With race it has the race detector.
+func Build(ctx context.Context, dir string, race bool) (string, error) {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok {
+		return "", errors.New("the sources of the server cannot be found")
+	}
+	binary := filepath.Join(dir, "fingerpost")
+	args := []string{"build", "-C", filepath.Join(filepath.Dir(file), "..", ".."), "-o", binary}
+	if race {
+		args = append(args, "-race")
+	}
+	out, err := exec.CommandContext(ctx, "go", append(args, "./cmd/fingerpost")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the server: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// Options say what a server is told.
+type Options struct {
+	Binary     string
+	Dir        string // for its kubeconfig; must exist
+	Kubeconfig []byte // of the cluster that it runs in
+	Args       []string
+	Log        io.Writer // what it logs, JSON lines; nil: kept for errors only
+}
+
+// A Server is one running process.
+type Server struct {
+	Addr, Admin, Debug string // of its servers, on loopback
+
+	spawner *spawn.Spawner
+	command *exec.Cmd
+	exited  chan struct{} // closed when it is gone; then err says how it ended
+	err     error
+
+	mu   sync.Mutex // guards all below
+	tail []string   // the last lines of the log
+	addr map[string]string
+	got  chan struct{} // closed when all addresses are known
+}
+
+// Start starts a server and waits until it listens. It ends with Stop, or with this process.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	kubeconfig := filepath.Join(o.Dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, o.Kubeconfig, 0o600); err != nil {
+		return nil, fmt.Errorf("write the server's kubeconfig: %w", err)
+	}
+	spawner, err := spawn.New()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{spawner: spawner, exited: make(chan struct{}), addr: map[string]string{}, got: make(chan struct{})}
+	args := []string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-kubeconfig=" + kubeconfig, "-log-format=json"}
+	s.command = exec.Command(o.Binary, append(args, o.Args...)...)
+	output, err := s.command.StderrPipe()
+	if err != nil {
+		spawner.Close()
+		return nil, fmt.Errorf("pipe for the server's log: %w", err)
+	}
+	if err := spawner.Start(s.command); err != nil {
+		spawner.Close()
+		return nil, fmt.Errorf("start the server: %w", err)
+	}
+	go func() {
+		s.read(output, o.Log)
+		s.err = s.command.Wait()
+		close(s.exited)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	select {
+	case <-s.got:
+	case <-s.exited:
+		return nil, errors.Join(fmt.Errorf("the server has ended: %w\n%s", s.err, s.Tail()), s.Stop())
+	case <-ctx.Done():
+		return nil, errors.Join(fmt.Errorf("the server does not listen within %s\n%s", startTimeout, s.Tail()), s.Stop())
+	}
+	s.mu.Lock()
+	s.Addr, s.Admin, s.Debug = s.addr["grpc"], s.addr["admin"], s.addr["debug"]
+	s.mu.Unlock()
+	return s, nil
+}
+
+// read passes the log on and learns from it where the server listens.
+func (s *Server) read(log io.Reader, to io.Writer) {
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if to != nil {
+			_, _ = to.Write(append(bytes.Clone(lines.Bytes()), '\n'))
+		}
+		var line struct{ Msg, Addr, Server string }
+		known := json.Unmarshal(lines.Bytes(), &line) == nil
+		s.mu.Lock()
+		s.tail = append(s.tail[max(0, len(s.tail)-100):], lines.Text())
+		before := len(s.addr)
+		switch {
+		case known && line.Msg == "gRPC server listens":
+			s.addr["grpc"] = line.Addr
+		case known && line.Msg == "HTTP server listens":
+			s.addr[line.Server] = line.Addr
+		}
+		if before < 3 && len(s.addr) == 3 {
+			close(s.got)
+		}
+		s.mu.Unlock()
+	}
+	_, _ = io.Copy(io.Discard, log) // a line that is too long must not block the server
+}
+
+// Tail returns the end of the log.
+func (s *Server) Tail() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var text bytes.Buffer
+	for _, line := range s.tail {
+		fmt.Fprintln(&text, line)
+	}
+	return text.String()
+}
+
+// Exited returns a channel that is closed once the process is gone.
+func (s *Server) Exited() <-chan struct{} { return s.exited }
+
+// Terminate tells the server to stop, as a kubelet does, and does not wait.
+func (s *Server) Terminate() error { return s.command.Process.Signal(syscall.SIGTERM) }
+
+// Stop stops the server, by force if need be, and returns an error if it did not end well. A second Stop does nothing.
+func (s *Server) Stop() error {
+	defer s.spawner.Close()
+	select {
+	case <-s.exited:
+		return s.err
+	default:
+	}
+	if err := s.Terminate(); err != nil {
+		return fmt.Errorf("stop the server: %w", err)
+	}
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case <-s.exited:
+		if s.err != nil {
+			return fmt.Errorf("the server ended with %w\n%s", s.err, s.Tail())
+		}
+		return nil
+	case <-timer.C:
+		_ = s.command.Process.Kill()
+		<-s.exited
+		return fmt.Errorf("the server did not stop within %s\n%s", stopTimeout, s.Tail())
+	}
+}
+
+// Ready reports whether the server says that it is.
+func (s *Server) Ready(ctx context.Context) bool {
+	_, err := get(ctx, "http://"+s.Admin+"/ready")
+	return err == nil
+}
+
+// Cluster is what the server knows of a cluster.
+type Cluster struct {
+	Name        string
+	Local       bool
+	State       string
+	LastContact *time.Time
+	Source      string
+	Synced      bool
+	Contact     string
+	Credentials string
+	Kinds       []struct {
+		Resource       string
+		Objects        int
+		Open           bool
+		Lists, Watches int
+	}
+}
+
+// Clusters returns what the server knows of every cluster.
+func (s *Server) Clusters(ctx context.Context) ([]Cluster, error) {
+	body, err := get(ctx, "http://"+s.Debug+"/debug/clusters")
+	if err != nil {
+		return nil, err
+	}
+	var page struct{ Clusters []Cluster }
+	if err := json.Unmarshal(body, &page); err != nil {
+		return nil, fmt.Errorf("/debug/clusters: %w", err)
+	}
+	return page.Clusters, nil
+}
+
+// Cluster returns what the server knows of one cluster; the zero Cluster if nothing.
+func (s *Server) Cluster(ctx context.Context, name string) (Cluster, error) {
+	all, err := s.Clusters(ctx)
+	if err != nil {
+		return Cluster{}, err
+	}
+	if i := slices.IndexFunc(all, func(c Cluster) bool { return c.Name == name }); i >= 0 {
+		return all[i], nil
+	}
+	return Cluster{}, nil
+}
+
+// Metrics returns the page that Prometheus reads.
+func (s *Server) Metrics(ctx context.Context) (string, error) {
+	body, err := get(ctx, "http://"+s.Admin+"/metrics")
+	return string(body), err
+}
+
+func get(ctx context.Context, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", url, response.Status, body)
+	}
+	return body, err
+}

@@ -1,0 +1,226 @@
+package live
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fingerpost/fingerpost/e2e/mesh"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// A linked cluster that does not answer at the start: the server is ready at once, plain Services are answered at once, federated ones
+// after the grace, and the cluster joins within 5 s of its return.
+func TestBlackHoleAtStart(t *testing.T) {
+	w := newWorld(t, "black-hole", 2)
+	west := w.Remotes[0]
+	w.do(west.Proxy.Silence())
+	w.do(w.Link(t.Context(), west))
+	w.serve()
+	w.within(2*time.Second, "ready", func(ctx context.Context) error {
+		return mesh.Eventually(ctx, func(ctx context.Context) error {
+			if !w.Server.Ready(ctx) {
+				return fmt.Errorf("not ready")
+			}
+			return nil
+		})
+	})
+	plain, federated := w.watch(mesh.Service), w.watch(mesh.Federated)
+	w.holds(plain, time.Second, "a plain Service", map[*mesh.Site]int{w.Local: 2})
+	if n := len(federated.Held()); n != 0 {
+		t.Errorf("the federated stream holds %d addresses before the grace is over", n)
+	}
+	w.holds(federated, 5*time.Second, "what is known, after the grace", map[*mesh.Site]int{w.Local: 2, west: 0})
+	if n := w.mark(federated); n != 1 {
+		t.Errorf("one Add was due:\n%s", federated.Transcript(0))
+	}
+	w.do(west.Proxy.Pass())
+	w.holds(federated, 5*time.Second, "west joins", map[*mesh.Site]int{w.Local: 2, west: 2})
+	w.state(west, "Live", 5*time.Second)
+}
+
+// A cluster that is cut off, frozen or killed later: not one endpoint is withdrawn, its state is Suspect and then Stale, and what it
+// did meanwhile arrives within 2 s of its return.
+func TestOutages(t *testing.T) {
+	w := newWorld(t, "outages", 2)
+	west := w.Remotes[0]
+	w.serve()
+	w.link(west)
+	s := w.watch(mesh.Federated)
+	size := 2
+	w.holds(s, 3*time.Second, "the union", map[*mesh.Site]int{w.Local: 2, west: size})
+	for _, outage := range []struct {
+		name     string
+		down, up func() error
+		alive    bool // the cluster goes on working by itself
+	}{
+		{"silence", west.Proxy.Silence, west.Proxy.Pass, true},
+		{"refuse", func() error { west.Proxy.Refuse(); return nil }, west.Proxy.Pass, true},
+		{"frozen API server", func() error { return west.Pause() }, func() error { return west.Continue() }, false},
+		{"killed API server", func() error { return west.Kill() }, func() error { return west.Restart(t.Context()) }, false},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			w := &world{w.Mesh, t}
+			mark := w.mark(s)
+			w.do(outage.down())
+			w.state(west, "Suspect", 6*time.Second)
+			w.state(west, "Stale", 12*time.Second)
+			if n := w.mark(s); n != mark {
+				t.Errorf("an outage is no message:\n%s", s.Transcript(mark))
+			}
+			if outage.alive {
+				size++
+				w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, size))
+				_, err := west.WaitEndpoints(t.Context(), w.Namespace, mesh.Service, size)
+				w.do(err)
+			}
+			w.do(outage.up())
+			w.holds(s, 2*time.Second, "converged", map[*mesh.Site]int{w.Local: 2, west: size})
+			w.state(west, "Live", 3*time.Second)
+			if _, removed := w.since(s, mark); len(removed) > 0 {
+				t.Errorf("nothing was to be withdrawn:\n%s", s.Transcript(mark))
+			}
+			size++
+			w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, size))
+			_, err := west.WaitEndpoints(t.Context(), w.Namespace, mesh.Service, size)
+			w.do(err)
+			w.holds(s, time.Second, "a change afterwards", map[*mesh.Site]int{w.Local: 2, west: size})
+		})
+	}
+	select {
+	case <-w.Server.Exited():
+		t.Fatal("the server has ended")
+	default:
+	}
+}
+
+// New credentials cause no message where nothing has changed: a token, a new authority, another address. What fails leaves the old
+// ones in use, and the Link says so.
+func TestCredentials(t *testing.T) {
+	w := newWorld(t, "credentials", 2)
+	west := w.Remotes[0]
+	w.serve()
+	w.link(west)
+	s := w.watch(mesh.Federated)
+	size := 2
+	w.holds(s, 3*time.Second, "the union", map[*mesh.Site]int{w.Local: 2, west: size})
+	mark := w.mark(s)
+
+	unchanged := func(what string) {
+		t.Helper()
+		w.state(west, "Live", 5*time.Second)
+		if n := w.mark(s); n != mark {
+			t.Errorf("%s is no message:\n%s", what, s.Transcript(mark))
+		}
+		size++
+		w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, size))
+		w.holds(s, 3*time.Second, "a change after "+what, map[*mesh.Site]int{w.Local: 2, west: size})
+		mark = w.mark(s)
+	}
+
+	old, err := w.Rotate(t.Context(), west)
+	w.do(err)
+	w.credentials(west, "True Valid", 5*time.Second)
+	w.do(west.Revoke(t.Context(), old))
+	unchanged("a rotated token")
+
+	w.do(w.Credentials(t.Context(), west, west.Kubeconfig(old, west.Proxy.URL())))
+	w.credentials(west, "False Unauthorized", 5*time.Second)
+	unchanged("a token that is refused")
+
+	w.do(w.Credentials(t.Context(), west, west.Kubeconfig(west.Identity, "https://127.0.0.1:1")))
+	w.credentials(west, "Unknown Unreachable", 5*time.Second)
+	unchanged("an address where nobody is")
+
+	w.do(w.Credentials(t.Context(), west, west.Kubeconfig(west.Identity, "")))
+	w.credentials(west, "True Valid", 5*time.Second)
+	unchanged("another address")
+
+	w.do(west.ReplaceCA(t.Context()))
+	w.do(w.Link(t.Context(), west)) // over the proxy again, with the new authority
+	w.credentials(west, "True Valid", 5*time.Second)
+	unchanged("a new authority")
+
+	w.do(west.Move(t.Context()))
+	w.do(w.Credentials(t.Context(), west, west.Kubeconfig(west.Identity, "")))
+	w.credentials(west, "True Valid", 5*time.Second)
+	unchanged("an API server that has moved")
+}
+
+// A kubeconfig that would run something, read a file or trust anybody is refused: it is said in the condition, and not done.
+func TestRefusedKubeconfigs(t *testing.T) {
+	w := newWorld(t, "refused", 2)
+	west := w.Remotes[0]
+	canary := filepath.Join(t.TempDir(), "ran")
+	file := filepath.Join(t.TempDir(), "token")
+	w.do(os.WriteFile(file, []byte(west.Identity.Token), 0o600))
+	w.serve()
+	w.link(west)
+	s := w.watch(mesh.Federated)
+	w.holds(s, 3*time.Second, "the union", map[*mesh.Site]int{w.Local: 2, west: 2})
+	mark := w.mark(s)
+
+	ca := base64.StdEncoding.EncodeToString(west.CA())
+	for field, lines := range map[string][2]string{
+		"user.exec":                        {"certificate-authority-data: " + ca, fmt.Sprintf(`exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [%q], interactiveMode: Never}`, canary)},
+		"user.auth-provider":               {"certificate-authority-data: " + ca, "auth-provider: {name: oidc}"},
+		"user.tokenFile":                   {"certificate-authority-data: " + ca, "tokenFile: " + file},
+		"cluster.certificate-authority":    {"certificate-authority: " + file, "token: " + west.Identity.Token},
+		"cluster.insecure-skip-tls-verify": {"insecure-skip-tls-verify: true", "token: " + west.Identity.Token},
+		"user.as":                          {"certificate-authority-data: " + ca, "token: " + west.Identity.Token + ", as: admin"},
+	} {
+		kubeconfig := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: %q, %s}}]
+users: [{name: u, user: {%s}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+`, west.Proxy.URL(), lines[0], lines[1])
+		w.do(w.Credentials(t.Context(), west, []byte(kubeconfig)))
+		w.credentials(west, "False Refused: Secret "+w.Namespace+"/cluster-credentials-west: "+field, 3*time.Second)
+	}
+	if _, err := os.Stat(canary); err == nil {
+		t.Error("a program was run")
+	}
+	if n := w.mark(s); n != mark {
+		t.Errorf("a refusal is no message:\n%s", s.Transcript(mark))
+	}
+	w.state(west, "Live", time.Second)
+}
+
+// credentials waits until what a site's Link says of the credentials starts with what is wanted.
+func (w *world) credentials(site *mesh.Site, want string, claimed time.Duration) {
+	w.t.Helper()
+	w.within(claimed, "CredentialsValid is "+want, func(ctx context.Context) error {
+		return mesh.Eventually(ctx, func(ctx context.Context) error {
+			got, err := w.Condition(ctx, site, links.CredentialsValid)
+			if err == nil && !strings.HasPrefix(got, want) {
+				err = fmt.Errorf("CredentialsValid is %q, want %q", got, want)
+			}
+			return err
+		})
+	})
+}
+
+// labelledSecret is what link-gen prints for Linkerd's destination.
+func labelledSecret(site *mesh.Site, namespace string) []byte {
+	return []byte(fmt.Sprintf(`apiVersion: v1
+kind: Namespace
+metadata: {name: %[2]s}
+---
+apiVersion: v1
+kind: Secret
+metadata:
+  name: cluster-credentials-%[1]s
+  namespace: %[2]s
+  labels: {multicluster.linkerd.io/cluster-name: %[1]s}
+  annotations: {multicluster.linkerd.io/trust-domain: cluster.local, multicluster.linkerd.io/cluster-domain: cluster.local}
+type: %[3]s
+data: {kubeconfig: %[4]s}
+`, site.Name, namespace, links.SecretType, base64.StdEncoding.EncodeToString(site.Kubeconfig(site.Identity, site.Proxy.URL()))))
+}

@@ -1,0 +1,155 @@
+// Package live tests the server as it is run: a process of its own, real control planes, real faults.
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+	"github.com/fingerpost/fingerpost/e2e/mesh"
+)
+
+// What all tests share: the server's binary, with the race detector, and the clusters, of which each test uses a namespace.
+var (
+	binary   string
+	clusters []*controlplane.Cluster
+)
+
+var names = []string{"east", "west", "north", "south"}
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "fingerpost-live-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if binary, err = fingerpost.Build(ctx, dir, true); err != nil {
+		return 1, err
+	}
+	var options []controlplane.Options
+	for _, name := range names {
+		options = append(options, controlplane.Options{Name: name})
+	}
+	if clusters, err = controlplane.StartAll(ctx, options...); err != nil {
+		return 1, err
+	}
+	defer func() {
+		for _, c := range clusters {
+			err = errors.Join(err, c.Stop())
+		}
+	}()
+	return m.Run(), nil
+}
+
+// world is a mesh of the shared clusters in a namespace of its own.
+type world struct {
+	*mesh.Mesh
+	t *testing.T
+}
+
+// newWorld makes a mesh of the first n clusters with two replicas in each. The server is not started.
+func newWorld(t *testing.T, namespace string, n int) *world {
+	t.Helper()
+	m, err := mesh.New(t.Context(), namespace, 2, clusters[:n]...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{m, t}
+}
+
+// serve starts the server, with short times, and stops it at the end of the test, where it must end well.
+func (w *world) serve(args ...string) {
+	w.t.Helper()
+	err := w.Serve(w.t.Context(), fingerpost.Options{
+		Binary: binary, Dir: w.t.TempDir(),
+		Args: append([]string{"-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s", "-first-sync-grace=5s"}, args...),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := w.Server.Stop(); err != nil {
+			w.t.Error(err)
+		}
+		if w.t.Failed() {
+			w.t.Logf("the end of the server's log:\n%s", w.Server.Tail())
+		}
+	})
+}
+
+// link links sites and waits until they are Live.
+func (w *world) link(sites ...*mesh.Site) {
+	w.t.Helper()
+	for _, s := range sites {
+		w.do(w.Link(w.t.Context(), s))
+	}
+	for _, s := range sites {
+		w.state(s, "Live", 10*time.Second)
+	}
+}
+
+func (w *world) do(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// within bounds a wait at five times the time that is claimed, and logs what it took.
+func (w *world) within(claimed time.Duration, what string, wait func(ctx context.Context) error) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*claimed)
+	defer cancel()
+	began := time.Now()
+	if err := wait(ctx); err != nil {
+		w.t.Fatalf("%s: %v", what, err)
+	}
+	w.t.Logf("%s: %s (claimed: %s)", what, time.Since(began).Round(time.Millisecond), claimed)
+}
+
+// state waits until a cluster is in a state.
+func (w *world) state(s *mesh.Site, state string, claimed time.Duration) {
+	w.t.Helper()
+	w.within(claimed, s.Name+" is "+state, func(ctx context.Context) error {
+		return mesh.Eventually(ctx, func(ctx context.Context) error {
+			c, err := w.Server.Cluster(ctx, s.Name)
+			if err != nil {
+				return err
+			}
+			if c.State != state {
+				return fmt.Errorf("%s is %q: %s %s", s.Name, c.State, c.Contact, c.Credentials)
+			}
+			return nil
+		})
+	})
+}
+
+// watch opens a stream whose violations fail the test.
+func (w *world) watch(service string) *mesh.Watch {
+	w.t.Helper()
+	s, err := w.Watch(w.t.Context(), w.Authority(service))
+	w.do(err)
+	w.t.Cleanup(func() {
+		s.Close()
+		if err := s.Violations(); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return s
+}

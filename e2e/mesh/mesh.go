@@ -1,0 +1,215 @@
+// Package mesh puts a shop into several clusters, links them, and watches what a proxy is told: the common part of the live tests and
+// the demo.
+package mesh
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// Service is the Service of the shop, and Port where it listens.
+const (
+	Service   = "web"
+	Federated = Service + "-federated"
+	Port      = 8080
+	linkerd   = "linkerd" // the mesh's control plane, as its Pods name it
+)
+
+// A Site is one cluster of the mesh as the server reaches it: over a proxy that can be cut, with an identity that can be revoked.
+type Site struct {
+	*controlplane.Cluster
+	Name     string // under which it is linked
+	Proxy    *controlplane.Proxy
+	Identity *controlplane.Identity
+}
+
+// A Mesh is some clusters with the shop in one namespace of each, and the server in the first.
+type Mesh struct {
+	Namespace string // of the shop, of the Links, and of their Secrets
+	Local     *Site
+	Remotes   []*Site
+	Server    *fingerpost.Server
+}
+
+// New puts the shop into the clusters, with so many replicas each, and makes what is needed to link them. The first is the local one;
+// its Service federates all of them, linked or not.
+func New(ctx context.Context, namespace string, replicas int, clusters ...*controlplane.Cluster) (*Mesh, error) {
+	m := &Mesh{Namespace: namespace}
+	var members []string
+	for i, c := range clusters {
+		site, err := newSite(ctx, c, namespace, i == 0)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			m.Local = site
+		} else {
+			m.Remotes = append(m.Remotes, site)
+			members = append(members, Service+"@"+site.Name)
+		}
+		if err := c.Apply(ctx, []byte(shop(namespace, replicas))); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.Local.Apply(ctx, links.CRD); err != nil {
+		return nil, err
+	}
+	if err := m.Federate(ctx, true, members...); err != nil {
+		return nil, err
+	}
+	for _, c := range clusters {
+		if _, err := c.WaitEndpoints(ctx, namespace, Service, replicas); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func newSite(ctx context.Context, c *controlplane.Cluster, namespace string, local bool) (*Site, error) {
+	proxy, err := c.NewProxy()
+	if err != nil {
+		return nil, err
+	}
+	rules := controlplane.ReadRules()
+	if local {
+		rules = append(rules, LocalRules()...)
+	}
+	if err := c.Apply(ctx, []byte(fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace))); err != nil {
+		return nil, err
+	}
+	identity, err := c.CreateIdentity(ctx, namespace, "fingerpost", rules)
+	if err != nil {
+		return nil, err
+	}
+	return &Site{Cluster: c, Name: c.Name(), Proxy: proxy, Identity: identity}, nil
+}
+
+// LocalRules returns what the server needs in its own cluster besides what it needs in all.
+func LocalRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{links.Group}, Resources: []string{"links"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{links.Group}, Resources: []string{"links/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}
+}
+
+// Serve starts the server in the local cluster.
+func (m *Mesh) Serve(ctx context.Context, o fingerpost.Options) error {
+	o.Kubeconfig = m.Local.Kubeconfig(m.Local.Identity, m.Local.Proxy.URL())
+	o.Args = append([]string{
+		"-cluster-name=" + m.Local.Name, "-controller-namespace=" + linkerd, "-link-namespace=" + m.Namespace,
+		"-cluster-domain=cluster.local", "-identity-trust-domain=cluster.local",
+	}, o.Args...)
+	var err error
+	m.Server, err = fingerpost.Start(ctx, o)
+	return err
+}
+
+// Authority is what a proxy asks for to reach a Service of the shop.
+func (m *Mesh) Authority(service string) string {
+	return fmt.Sprintf("%s.%s.svc.cluster.local:%d", service, m.Namespace, Port)
+}
+
+// Federate makes the federated Service of the local cluster a union of its own (or not) and of members, each service@cluster.
+func (m *Mesh) Federate(ctx context.Context, local bool, members ...string) error {
+	annotations := fmt.Sprintf("multicluster.linkerd.io/remote-discovery: %q", strings.Join(members, ","))
+	if local {
+		annotations += ", multicluster.linkerd.io/local-discovery: " + Service
+	}
+	return m.Local.Apply(ctx, []byte(fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: %s, annotations: {%s}}
+spec: {ports: [{name: http, port: %d}]}
+`, Federated, m.Namespace, annotations, Port)))
+}
+
+// Link links a site: its Secret and its Link. Where it is linked already, new credentials take effect.
+func (m *Mesh) Link(ctx context.Context, site *Site) error {
+	return errors.Join(
+		m.Credentials(ctx, site, site.Kubeconfig(site.Identity, site.Proxy.URL())),
+		m.Local.Apply(ctx, []byte(fmt.Sprintf(`apiVersion: %s/v1alpha3
+kind: Link
+metadata: {name: %s, namespace: %s}
+spec: {targetClusterName: %s, targetClusterDomain: cluster.local, clusterCredentialsSecret: cluster-credentials-%s}
+`, links.Group, site.Name, m.Namespace, site.Name, site.Name))),
+	)
+}
+
+// Credentials puts a kubeconfig into the Secret of a site.
+func (m *Mesh) Credentials(ctx context.Context, site *Site, kubeconfig []byte) error {
+	return m.Local.Apply(ctx, []byte(fmt.Sprintf(`apiVersion: v1
+kind: Secret
+metadata: {name: cluster-credentials-%s, namespace: %s}
+type: %s
+data: {kubeconfig: %s}
+`, site.Name, m.Namespace, links.SecretType, base64.StdEncoding.EncodeToString(kubeconfig))))
+}
+
+// Rotate gives a site a new token and lets the server have it. The old one still works; Revoke ends it.
+func (m *Mesh) Rotate(ctx context.Context, site *Site) (old *controlplane.Identity, err error) {
+	next, err := site.Mint(ctx, site.Identity)
+	if err != nil {
+		return nil, err
+	}
+	old, site.Identity = site.Identity, next
+	return old, m.Credentials(ctx, site, site.Kubeconfig(site.Identity, site.Proxy.URL()))
+}
+
+// Unlink deletes the Link of a site, and its Secret.
+func (m *Mesh) Unlink(ctx context.Context, site *Site) error {
+	_, err := m.Local.Kubectl(ctx, "-n", m.Namespace, "delete", "link/"+site.Name, "secret/cluster-credentials-"+site.Name)
+	return err
+}
+
+// Condition returns "status reason: message" of a condition of a site's Link, or nothing.
+func (m *Mesh) Condition(ctx context.Context, site *Site, condition string) (string, error) {
+	return m.Local.Kubectl(ctx, "-n", m.Namespace, "get", "link", site.Name, "-o",
+		fmt.Sprintf(`jsonpath={range .status.conditions[?(@.type==%q)]}{.status} {.reason}: {.message}{end}`, condition))
+}
+
+// shop is the Service and what runs behind it: Pods that bear the marks of a mesh.
+func shop(namespace string, replicas int) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: ServiceAccount
+metadata: {name: web, namespace: %[1]s}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: %[1]s}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata:
+      labels: {app: web, linkerd.io/control-plane-ns: %[3]s}
+    spec:
+      serviceAccountName: web
+      terminationGracePeriodSeconds: 0
+      containers:
+      - {name: web, image: shop/web, ports: [{name: http, containerPort: %[4]d}]}
+      - name: linkerd-proxy
+        image: linkerd/proxy
+        env:
+        - {name: LINKERD2_PROXY_INBOUND_LISTEN_ADDR, value: "0.0.0.0:4143"}
+        - {name: LINKERD2_PROXY_ADMIN_LISTEN_ADDR, value: "0.0.0.0:4191"}
+        - {name: LINKERD2_PROXY_CONTROL_LISTEN_ADDR, value: "0.0.0.0:4190"}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: %[1]s}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: %[4]d}]
+`, namespace, replicas, linkerd, Port)
+}

@@ -1,0 +1,143 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fingerpost/fingerpost/discovery/proxy"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// A Watch is a model proxy that follows one authority and remembers everything that it was told, heartbeats left out.
+type Watch struct {
+	*proxy.Stream
+	conn   *grpc.ClientConn
+	events watch.Value[[]proxy.Event] // never changed, only replaced
+	mu     sync.Mutex                 // serialises what is added
+}
+
+// Watch opens a stream at the server. It does not come back by itself when it ends.
+func (m *Mesh) Watch(ctx context.Context, authority string) (*Watch, error) {
+	conn, err := grpc.NewClient(m.Server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the server: %w", err)
+	}
+	w := &Watch{conn: conn}
+	w.Stream = proxy.Open(ctx, conn, proxy.Request{Authority: authority}, w.remember)
+	return w, nil
+}
+
+func (w *Watch) remember(e proxy.Event) {
+	if e.Message != nil && e.Message.Kind == proxy.Heartbeat {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	events, _ := w.events.Load()
+	w.events.Store(append(slices.Clip(events), e))
+}
+
+// Close ends the stream.
+func (w *Watch) Close() {
+	w.Stream.Close()
+	_ = w.conn.Close()
+}
+
+// Events returns what the proxy was told so far, and a channel that closes when it is told more.
+func (w *Watch) Events() ([]proxy.Event, <-chan struct{}) { return w.events.Load() }
+
+// Until waits until the proxy holds what done wants, and returns an error that tells what it holds instead when ctx ends.
+func (w *Watch) Until(ctx context.Context, what string, done func(*Watch) bool) error {
+	for {
+		_, more := w.Events()
+		if done(w) {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: the proxy holds %d addresses: %w\n%s", what, w.Len(), context.Cause(ctx), w.Transcript(0))
+		}
+	}
+}
+
+// Held returns the addresses that the proxy holds.
+func (w *Watch) Held() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, a := range w.Holds() {
+		all = append(all, a.Addr)
+	}
+	return all
+}
+
+// HoldsOf returns how many of the addresses are Pods of a site.
+func HoldsOf(held []netip.AddrPort, site *Site) int {
+	n := 0
+	for _, a := range held {
+		if site.PodCIDR().Contains(a.Addr()) {
+			n++
+		}
+	}
+	return n
+}
+
+// Transcript renders the events from number n on, one a line.
+func (w *Watch) Transcript(n int) string {
+	events, _ := w.Events()
+	var b strings.Builder
+	for _, e := range events[min(n, len(events)):] {
+		fmt.Fprintln(&b, Line(e))
+	}
+	return b.String()
+}
+
+// Line renders one event.
+func Line(e proxy.Event) string {
+	at := e.At.Format("15:04:05.000")
+	if e.End != nil {
+		return fmt.Sprintf("%s end %s %s", at, e.End.Code(), e.End.Message())
+	}
+	switch m := e.Message; m.Kind {
+	case proxy.Add:
+		var all []string
+		for _, a := range m.Added {
+			all = append(all, a.Addr.String())
+		}
+		return fmt.Sprintf("%s add %s", at, strings.Join(all, " "))
+	case proxy.Remove:
+		var all []string
+		for _, a := range m.Removed {
+			all = append(all, a.String())
+		}
+		return fmt.Sprintf("%s remove %s", at, strings.Join(all, " "))
+	case proxy.NoEndpoints:
+		return fmt.Sprintf("%s no endpoints (the service exists: %t)", at, m.Exists)
+	default:
+		return fmt.Sprintf("%s %s", at, m.Kind)
+	}
+}
+
+// Eventually waits until check succeeds, which is asked each 50 ms, and returns its last error when ctx ends.
+func Eventually(ctx context.Context, check func(context.Context) error) error {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
