@@ -162,5 +162,5 @@ func text(s *Set) map[netip.AddrPort]string {
 
 func describe(e *Entry) string {
 	o := e.Origin()
-	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, o.Stale, o.TrustDomain, false, e.Slice(), e.index}.String()
+	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, o.Stale, o.TrustDomain, false, e.block.slice.Name, e.index}.String()
 }

@@ -42,9 +42,6 @@ type Entry struct {
 // Origin returns what the Composition says about the address.
 func (e *Entry) Origin() *Origin { return e.block.origin }
 
-// Slice returns the name of the EndpointSlice that holds the address.
-func (e *Entry) Slice() string { return e.block.slice.Name }
-
 // block holds the entries that one Slice contributes. Its key is everything they depend on, besides the Query.
 type block struct {
 	blockKey
