@@ -371,6 +371,8 @@ func (s *scenario) do(verb string, args []string) {
 		}
 	case "forbid", "allow":
 		s.network.Server(at(0)).Forbid(at(1), verb == "forbid")
+	case "serve":
+		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
 		s.advance(at(0))
 	case "drain":

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -81,8 +82,15 @@ type namespace struct {
 // said is what was last concluded about a Link.
 type said struct {
 	conditions []metav1.Condition
-	mute       bool // the conditions cannot be written: the schema drops them, or we may not
+
+	// Where conditions cannot be kept (the schema drops them, or we may not write), writing is left alone for a while.
+	mute    bool
+	version string // in which it was tried
+	tried   time.Time
 }
+
+// muteFor is how long conditions that cannot be kept are not written again.
+const muteFor = 10 * time.Minute
 
 // answered reports whether it is known what there is, if only that it may not be read.
 func (n *namespace) answered() bool {
@@ -440,14 +448,18 @@ func (r *Reconciler) say(ctx context.Context, l *Link, conditions []metav1.Condi
 	if last != nil && sameConditions(last.conditions, conditions) {
 		return nil
 	}
-	next := &said{conditions: conditions, mute: last != nil && last.mute}
+	next := &said{conditions: conditions}
+	if last != nil {
+		next.mute, next.version, next.tried = last.mute, last.version, last.tried
+	}
 	if last != nil || !sameConditions(l.conditions, conditions) {
 		r.tell(l, last, conditions)
-		if !next.mute {
-			var err error
-			if next.mute, err = r.write(ctx, l, conditions); err != nil {
+		if !next.mute || next.version != l.version || time.Since(next.tried) > muteFor {
+			mute, err := r.write(ctx, l, conditions)
+			if err != nil {
 				return err
 			}
+			next.mute, next.version, next.tried = mute, l.version, time.Now()
 		}
 	}
 	r.mu.Lock()
