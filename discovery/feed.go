@@ -145,7 +145,7 @@ func (q *question) settle(place federation.Locality) *feed {
 	defer q.mu.Unlock()
 	f := q.byPlace[place]
 	if f == nil {
-		f = &feed{place: place, encoder: encoder{q.feeds.config, q.Port, place.Zone}, cache: q.feeds.cache}
+		f = &feed{target: Target{q.Question, place}, encoder: encoder{q.feeds.config, q.Port, place.Zone}, cache: q.feeds.cache}
 		q.byPlace[place] = f
 	}
 	f.streams++
@@ -158,14 +158,14 @@ func (q *question) move(f *feed, leaving bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if f.streams--; f.streams == 0 && !leaving {
-		delete(q.byPlace, f.place)
+		delete(q.byPlace, f.target.Locality)
 		f.drop()
 	}
 }
 
 // A feed holds the newest Set of one Target.
 type feed struct {
-	place   federation.Locality
+	target  Target
 	encoder encoder
 	cache   *frameCache
 	streams int // guarded by question.mu
@@ -206,7 +206,7 @@ func (f *feed) at(version uint64, x *federation.Selection) *head {
 		old = f.head.set
 	}
 	f.version, f.selection = version, x
-	if set := x.Near(f.place, old); f.head == nil || set != old {
+	if set := x.Near(f.target.Locality, old); f.head == nil || set != old {
 		if f.head != nil {
 			f.head.drop()
 		}

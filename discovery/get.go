@@ -186,7 +186,7 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	if snapshot.View != nil && snapshot.View.Malformed != "" {
 		return nil, nil // half-made: what the client holds is better than nothing
 	}
-	if place := selection.Locality(g.who.Node, zone); g.feed == nil || g.feed.place != place {
+	if place := selection.Locality(g.who.Node, zone); g.feed == nil || g.feed.target.Locality != place {
 		if g.feed != nil {
 			g.question.move(g.feed, false)
 		}
