@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// startGRPC starts the gRPC server on a free port and returns a connection to it, its metrics, and how to stop it.
+func startGRPC(t *testing.T, prepare func(*grpc.Server)) (*grpc.ClientConn, *prometheus.Registry, func() error) {
+	t.Helper()
+	store := federation.NewStore()
+	store.Listed()
+	store.Expect("local", federation.Expectation{Since: time.Now()})
+	claims := store.Claim("local")
+	claims.Set(federation.Service{Namespace: "ns", Name: "web"}, &federation.View{})
+	claims.Complete()
+	metrics := prometheus.NewRegistry()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	listener.Close()
+	g := newGRPC(logr.Discard(), addr, discovery.NewServer(logr.Discard(), store, discovery.Defaults()), time.Hour, metrics)
+	if prepare != nil {
+		prepare(g.server)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- g.Start(ctx) }()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn, metrics, func() error { cancel(); return <-stopped }
+}
+
+func TestGRPCServer(t *testing.T) {
+	conn, metrics, stop := startGRPC(t, nil)
+	health, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil || health.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("health: %v %v", health, err)
+	}
+	reflection, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reflection.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	services, err := reflection.Recv()
+	if err != nil || !strings.Contains(services.String(), "io.linkerd.proxy.destination.Destination") {
+		t.Errorf("reflection: %v %v", services, err)
+	}
+	if err := reflection.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+
+	profile, err := pb.NewDestinationClient(conn).GetProfile(t.Context(), &pb.GetDestination{Path: "10.0.0.1:80"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := profile.Recv(); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("GetProfile: %v", err)
+	}
+	get, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.ns.svc.cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u, err := get.Recv(); err != nil || !u.GetNoEndpoints().GetExists() {
+		t.Errorf("Get: %v %v", u, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := get.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("a stream ended with %v when the server stopped, want OK", err)
+	}
+	if n, err := testutil.GatherAndCount(metrics, "grpc_server_handled_total"); err != nil || n == 0 {
+		t.Errorf("%d series of grpc_server_handled_total: %v", n, err)
+	}
+}
+
+// A panic ends its stream, is counted, and troubles nobody else.
+func TestPanicsAreCaught(t *testing.T) {
+	conn, metrics, stop := startGRPC(t, func(s *grpc.Server) {
+		s.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+			StreamName: "Panic", ServerStreams: true, Handler: func(any, grpc.ServerStream) error { panic("planted") },
+		}}}, nil)
+	})
+	get, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.ns.svc.cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/test.Panics/Panic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.RecvMsg(&pb.Update{}); status.Code(err) != codes.Internal {
+		t.Errorf("a stream that panicked ended with %v", err)
+	}
+	if err := testutil.GatherAndCompare(metrics, strings.NewReader(`
+# HELP fingerpost_panics_total Panics that ended a stream. Each is a bug: the log has the stack.
+# TYPE fingerpost_panics_total counter
+fingerpost_panics_total 1
+`), "fingerpost_panics_total"); err != nil {
+		t.Error(err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := get.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the other stream ended with %v", err)
+	}
+}
+
+func TestAdmin(t *testing.T) {
+	ready := false
+	for _, withPprof := range []bool{false, true} {
+		handler := adminHandler(prometheus.NewRegistry(), once(func() bool { return ready }), withPprof)
+		get := func(path string) (int, string) {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			return w.Code, w.Body.String()
+		}
+		ready = false
+		for path, want := range map[string]int{"/ping": 200, "/metrics": 200, "/ready": 500, "/": 404, "/live": 404} {
+			if code, body := get(path); code != want {
+				t.Errorf("%s: %d %s, want %d", path, code, body, want)
+			}
+		}
+		if _, body := get("/ready"); body != "not ready\n" {
+			t.Errorf("/ready says %q", body)
+		}
+		ready = true
+		if code, body := get("/ready"); code != 200 || body != "ok\n" {
+			t.Errorf("/ready: %d %q", code, body)
+		}
+		ready = false
+		if code, _ := get("/ready"); code != 200 {
+			t.Error("/ready flips back")
+		}
+		want := map[bool]int{false: 404, true: 200}[withPprof]
+		if code, _ := get("/debug/pprof/"); code != want {
+			t.Errorf("/debug/pprof/ with -enable-pprof=%t: %d", withPprof, code)
+		}
+	}
+}
