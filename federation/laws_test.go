@@ -180,8 +180,8 @@ func describeAll(s *Set) (out []string) {
 func deepCopy(s *Set) *Set {
 	c := &Set{}
 	for e := range s.All() {
-		n, b, o, end := *e, *e.block, *e.block.origin, *e.Endpoint
-		b.origin, n.block, n.Endpoint = &o, &b, &end
+		n, o, end := *e, *e.origin, *e.Endpoint
+		n.origin, n.Endpoint = &o, &end
 		c.entries = append(c.entries, &n)
 	}
 	return c

@@ -127,7 +127,7 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 
 func locally(claims []claim, local bool, node, zone string) []claim {
 	if local {
-		return slices.DeleteFunc(claims, func(c claim) bool { return c.endpoint.Node == "" || c.endpoint.Node != node })
+		return slices.DeleteFunc(claims, func(c claim) bool { return c.endpoint.Workload == nil || c.endpoint.Node != node })
 	}
 	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints) == 0 }) {
 		return claims
@@ -146,7 +146,7 @@ func better(a, b claim) bool {
 		if w := c.endpoint.Workload; w != nil {
 			workload = "0" + w.Name
 		}
-		return fmt.Sprintf("%v %v %s|%s|%s|%v|%s|%s|%03d", c.stale, !c.home, c.term.Cluster, c.term.Namespace, c.term.Name, !c.term.Filtered, workload, c.slice, c.index)
+		return fmt.Sprintf("%v %v %v %s|%s|%s|%s|%s|%03d", c.stale, !c.home, !c.term.Filtered, c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
 	}
 	return cmp.Compare(rank(a), rank(b)) < 0
 }
@@ -162,5 +162,5 @@ func text(s *Set) map[netip.AddrPort]string {
 
 func describe(e *Entry) string {
 	o := e.Origin()
-	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, o.Stale, o.TrustDomain, false, e.block.slice.Name, e.index}.String()
+	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, o.Stale, o.TrustDomain, false, e.slice, e.index}.String()
 }

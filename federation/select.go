@@ -2,10 +2,10 @@ package federation
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // A Query is what a client asks of a Service.
@@ -18,16 +18,20 @@ type Query struct {
 // A Selection is a Snapshot reduced to the addresses that answer a Query, before anything is known of the client's place.
 // Several claims to one address are all in it. It is immutable.
 type Selection struct {
-	query   Query
-	entries []*Entry // sorted by Entry.compare
-	blocks  map[blockKey]*block
+	query  Query
+	blocks map[blockKey]*block
+	parts  map[part][]*Entry // sorted by Entry.compare
 
-	localOnly map[*Origin]bool // members of which a client sees its own node only
-	hinted    map[*Origin]bool // members of which every address has zone hints
-	zoned     bool             // an address has a zone
-	dual      bool             // workloads are claimed in both families
+	local  bool             // of some members a client sees its own node only
+	hinted map[*Origin]bool // members of which every address has zone hints
+	zoned  bool             // an address has a zone
+	dual   bool             // workloads are claimed in both families
+}
 
-	byNode func() (rest []*Entry, byNode map[string][]*Entry) // entries split by localOnly, computed once
+// part is what a client must be to see an entry: on the node if local, and anything otherwise.
+type part struct {
+	local bool
+	node  string
 }
 
 // An Entry is one claim to an address.
@@ -35,25 +39,28 @@ type Entry struct {
 	Addr     netip.AddrPort
 	Endpoint *Endpoint
 
-	block *block
-	index int // in the Slice
+	origin *Origin
+	slice  string
+	index  int // in the slice
 }
 
 // Origin returns what the Composition says about the address.
-func (e *Entry) Origin() *Origin { return e.block.origin }
+func (e *Entry) Origin() *Origin { return e.origin }
 
-// block holds the entries that one Slice contributes. Its key is everything they depend on, besides the Query.
+// block holds the entries that one Slice contributes.
 type block struct {
-	blockKey
-	entries       []Entry // sorted by Entry.compare
-	hinted, zoned int     // how many entries have hints, a zone
-	v4, v6        int     // how many entries of workloads are of a family
+	slice         *Slice
+	entries       []*Entry // in the order of the Slice
+	hinted, zoned int      // how many entries have hints, a zone
+	v4, v6        int      // how many entries of workloads are of a family
 }
 
+// blockKey is everything that a block depends on, besides the Query and what the Slice says.
 type blockKey struct {
-	slice  *Slice
 	origin *Origin
+	slice  string
 	port   uint16
+	local  bool // internalTrafficPolicy counts, and is Local
 }
 
 // Select applies q to s. prev may be any earlier Selection of the same Query, or nil: what did not change since is taken over
@@ -62,13 +69,8 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 	if prev == nil || prev.query != q {
 		prev = &Selection{}
 	}
-	x := &Selection{
-		query:     q,
-		blocks:    make(map[blockKey]*block, len(prev.blocks)),
-		localOnly: map[*Origin]bool{},
-		hinted:    map[*Origin]bool{},
-	}
-	var added, removed []*Entry
+	x := &Selection{query: q, blocks: make(map[blockKey]*block, len(prev.blocks)), hinted: map[*Origin]bool{}}
+	changes := changes{}
 	var v4, v6 int
 	for _, m := range s.Members {
 		if m.View == nil {
@@ -78,6 +80,8 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 		if !declared && s.View.Composition != nil {
 			continue // only a Service that stands for itself serves a port it does not declare
 		}
+		local := m.Origin.Filtered && m.View.LocalOnly
+		x.local = x.local || local
 		var hinted, total int
 		for _, slice := range m.View.Slices {
 			port := q.Port
@@ -86,33 +90,27 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 					continue
 				}
 			}
-			key := blockKey{slice, m.Origin, port}
+			key := blockKey{m.Origin, slice.Name, port, local}
 			b := prev.blocks[key]
-			if b == nil {
-				b = newBlock(key, q)
-				added = b.appendTo(added)
+			if b == nil || b.slice != slice {
+				b = newBlock(key, slice, q, b, changes)
 			}
 			x.blocks[key] = b
 			hinted, total = hinted+b.hinted, total+len(b.entries)
 			v4, v6 = v4+b.v4, v6+b.v6
 			x.zoned = x.zoned || b.zoned > 0
 		}
-		if m.Origin.Filtered && m.View.LocalOnly {
-			x.localOnly[m.Origin] = true
-		} else if m.Origin.Filtered && hinted == total && total > 0 {
+		if m.Origin.Filtered && !local && hinted == total && total > 0 {
 			x.hinted[m.Origin] = true
 		}
 	}
 	for key, b := range prev.blocks {
 		if x.blocks[key] == nil {
-			removed = b.appendTo(removed)
+			changes.remove(key.local, b.entries...)
 		}
 	}
-	slices.SortFunc(added, (*Entry).compare)
-	slices.SortFunc(removed, (*Entry).compare)
-	x.entries = splice(prev.entries, removed, added)
+	x.parts = changes.apply(prev.parts)
 	x.dual = v4 > 0 && v6 > 0
-	x.byNode = sync.OnceValues(x.splitByNode)
 	return x
 }
 
@@ -126,13 +124,28 @@ func (s *Slice) port(name string) uint16 {
 	return 0
 }
 
-func newBlock(key blockKey, q Query) *block {
-	b := &block{blockKey: key}
-	for i, e := range key.slice.Endpoints {
+// newBlock takes over from old, which may be nil, what is the same at the same place.
+func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) *block {
+	b := &block{slice: slice, entries: make([]*Entry, 0, len(slice.Endpoints))}
+	var before []*Entry
+	if old != nil {
+		before = old.entries
+	}
+	for i, e := range slice.Endpoints {
 		if !e.Ready || q.Hostname != "" && e.Hostname != q.Hostname || e.Workload != nil && e.Addr.Is6() && !q.IPv6 {
 			continue
 		}
-		b.entries = append(b.entries, Entry{Addr: netip.AddrPortFrom(e.Addr, key.port), Endpoint: e, block: b, index: i})
+		for len(before) > 0 && before[0].index < i {
+			changes.remove(key.local, before[0])
+			before = before[1:]
+		}
+		if len(before) > 0 && before[0].index == i && before[0].Endpoint == e {
+			b.entries, before = append(b.entries, before[0]), before[1:]
+		} else {
+			entry := &Entry{netip.AddrPortFrom(e.Addr, key.port), e, key.origin, key.slice, i}
+			b.entries = append(b.entries, entry)
+			changes.add(key.local, entry)
+		}
 		if len(e.Hints) > 0 {
 			b.hinted++
 		}
@@ -145,14 +158,55 @@ func newBlock(key blockKey, q Query) *block {
 			b.v6++
 		}
 	}
+	changes.remove(key.local, before...)
 	return b
 }
 
-func (b *block) appendTo(to []*Entry) []*Entry {
-	for i := range b.entries {
-		to = append(to, &b.entries[i])
+// changes collects, for each part, the entries that it gains and loses.
+type changes map[part]*struct{ added, removed []*Entry }
+
+func (c changes) add(local bool, e *Entry) {
+	if of := c.of(local, e); of != nil {
+		of.added = append(of.added, e)
 	}
-	return to
+}
+
+func (c changes) remove(local bool, entries ...*Entry) {
+	for _, e := range entries {
+		if of := c.of(local, e); of != nil {
+			of.removed = append(of.removed, e)
+		}
+	}
+}
+
+// of returns the change of the part that e is in; nil for none.
+func (c changes) of(local bool, e *Entry) *struct{ added, removed []*Entry } {
+	p := part{local: local}
+	if local && e.Endpoint.Workload == nil {
+		return nil // what runs on no node is local to nobody
+	} else if local {
+		p.node = e.Endpoint.Node
+	}
+	if c[p] == nil {
+		c[p] = &struct{ added, removed []*Entry }{}
+	}
+	return c[p]
+}
+
+func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
+	if len(c) == 0 {
+		return parts
+	}
+	next := make(map[part][]*Entry, len(parts))
+	maps.Copy(next, parts)
+	for p, change := range c {
+		slices.SortFunc(change.added, (*Entry).compare)
+		slices.SortFunc(change.removed, (*Entry).compare)
+		if next[p] = splice(next[p], change.removed, change.added); len(next[p]) == 0 {
+			delete(next, p)
+		}
+	}
+	return next
 }
 
 // compare is a total order over the entries of a Selection: by address, and where several claim one, the best claim first.
@@ -160,36 +214,42 @@ func (e *Entry) compare(o *Entry) int {
 	if c := e.Addr.Compare(o.Addr); c != 0 || e == o {
 		return c
 	}
-	eo, oo := e.block.origin, o.block.origin
 	return cmp.Or(
-		compareBools(eo.Stale, oo.Stale),
-		compareBools(!eo.Home, !oo.Home),
-		strings.Compare(string(eo.Cluster), string(oo.Cluster)),
-		strings.Compare(eo.Namespace, oo.Namespace),
-		strings.Compare(eo.Name, oo.Name),
-		compareBools(!eo.Filtered, !oo.Filtered),
+		cmp.Compare(e.origin.rank(), o.origin.rank()),
+		strings.Compare(string(e.origin.Cluster), string(o.origin.Cluster)),
+		strings.Compare(e.origin.Namespace, o.origin.Namespace),
+		strings.Compare(e.origin.Name, o.origin.Name),
 		e.Endpoint.Workload.compare(o.Endpoint.Workload),
-		strings.Compare(e.block.slice.Name, o.block.slice.Name),
+		strings.Compare(e.slice, o.slice),
 		cmp.Compare(e.index, o.index),
 	)
 }
 
-func (w *Workload) compare(o *Workload) int {
-	if w == nil || o == nil {
-		return compareBools(w == nil, o == nil)
+// rank is lower the better the claims of the origin are.
+func (o *Origin) rank() (rank int) {
+	if o.Stale {
+		rank += 4
 	}
-	return cmp.Or(cmp.Compare(w.Kind, o.Kind), strings.Compare(w.Namespace, o.Namespace), strings.Compare(w.Name, o.Name))
+	if !o.Home {
+		rank += 2
+	}
+	if !o.Filtered {
+		rank++
+	}
+	return rank
 }
 
-func compareBools(a, b bool) int {
+// compare puts workloads in order, and behind them whatever is none.
+func (w *Workload) compare(o *Workload) int {
 	switch {
-	case a == b:
+	case w == o:
 		return 0
-	case b:
-		return -1
-	default:
+	case w == nil:
 		return 1
+	case o == nil:
+		return -1
 	}
+	return cmp.Or(cmp.Compare(w.Kind, o.Kind), strings.Compare(w.Namespace, o.Namespace), strings.Compare(w.Name, o.Name))
 }
 
 // splice returns base without removed and with added, all sorted. It copies base in runs between the few changes.
@@ -221,7 +281,7 @@ type Locality struct{ Node, Zone string }
 // Locality reduces a client's place to what the Selection depends on, so that clients with equal answers share them.
 func (x *Selection) Locality(node, zone string) Locality {
 	var l Locality
-	if len(x.localOnly) > 0 {
+	if x.local {
 		l.Node = node
 	}
 	if x.zoned || len(x.hinted) > 0 {
@@ -233,13 +293,14 @@ func (x *Selection) Locality(node, zone string) Locality {
 // Near returns the addresses for a client at l: locality first, then address family, then one claim for each address. prev may
 // be any earlier Set, or nil; if the result is equal to it, it is prev.
 func (x *Selection) Near(l Locality, prev *Set) *Set {
-	entries := x.entries
-	if len(x.localOnly) > 0 {
-		rest, byNode := x.byNode()
-		entries = merge(rest, byNode[l.Node])
+	entries := x.parts[part{}]
+	if mine := x.parts[part{true, l.Node}]; len(entries) == 0 {
+		entries = mine
+	} else {
+		entries = splice(entries, nil, mine)
 	}
 	if here := x.hintedFor(l.Zone, entries); len(here) > 0 {
-		entries = filter(entries, func(e *Entry) bool { return !here[e.block.origin] || slices.Contains(e.Endpoint.Hints, l.Zone) })
+		entries = filter(entries, func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints, l.Zone) })
 	}
 	if x.dual {
 		v6 := map[family]bool{}
@@ -252,8 +313,8 @@ func (x *Selection) Near(l Locality, prev *Set) *Set {
 			return e.Endpoint.Workload == nil || e.Addr.Addr().Is6() || !v6[e.family()]
 		})
 	}
-	set := &Set{entries: slices.CompactFunc(slices.Clone(entries), func(a, b *Entry) bool { return a.Addr == b.Addr })}
-	if prev != nil && slices.EqualFunc(prev.entries, set.entries, (*Entry).equal) {
+	set := &Set{entries}
+	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
 		return prev
 	}
 	return set
@@ -266,7 +327,7 @@ func (x *Selection) hintedFor(zone string, entries []*Entry) map[*Origin]bool {
 	}
 	here := map[*Origin]bool{}
 	for _, e := range entries {
-		if o := e.block.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints, zone) {
+		if o := e.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints, zone) {
 			here[o] = true
 		}
 	}
@@ -282,20 +343,7 @@ type family struct {
 
 func (e *Entry) family() family {
 	w := e.Endpoint.Workload
-	return family{e.block.origin.Cluster, w.Kind, w.Namespace, w.Name}
-}
-
-func (x *Selection) splitByNode() (rest []*Entry, byNode map[string][]*Entry) {
-	byNode = map[string][]*Entry{}
-	for _, e := range x.entries {
-		switch {
-		case !x.localOnly[e.block.origin]:
-			rest = append(rest, e)
-		case e.Endpoint.Node != "":
-			byNode[e.Endpoint.Node] = append(byNode[e.Endpoint.Node], e)
-		}
-	}
-	return rest, byNode
+	return family{e.origin.Cluster, w.Kind, w.Namespace, w.Name}
 }
 
 func filter(entries []*Entry, keep func(*Entry) bool) []*Entry {
@@ -306,12 +354,4 @@ func filter(entries []*Entry, keep func(*Entry) bool) []*Entry {
 		}
 	}
 	return out
-}
-
-// merge returns the entries of a and b, which have none in common, in order.
-func merge(a, b []*Entry) []*Entry {
-	if len(a) == 0 {
-		return b
-	}
-	return splice(a, nil, b)
 }

@@ -3,28 +3,36 @@ package federation
 import (
 	"iter"
 	"net/netip"
-	"slices"
 )
 
 // A Set is what a client should hold: addresses, each with the best claim to it. It is immutable.
 type Set struct {
-	entries []*Entry // sorted by address, one for each
+	entries []*Entry // sorted by Entry.compare: of several claims to one address the first counts
 }
 
+// Empty reports whether there are no addresses.
+func (s *Set) Empty() bool { return s == nil || len(s.entries) == 0 }
+
 // Len returns the number of addresses.
-func (s *Set) Len() int {
-	if s == nil {
-		return 0
+func (s *Set) Len() (n int) {
+	for range s.All() {
+		n++
 	}
-	return len(s.entries)
+	return n
 }
 
 // All yields the entries, sorted by address.
 func (s *Set) All() iter.Seq[*Entry] {
-	if s == nil {
-		return func(func(*Entry) bool) {}
+	return func(yield func(*Entry) bool) {
+		if s == nil {
+			return
+		}
+		for i, e := range s.entries {
+			if (i == 0 || s.entries[i-1].Addr != e.Addr) && !yield(e) {
+				return
+			}
+		}
 	}
-	return slices.Values(s.entries)
 }
 
 // Diff returns what turns old into new, sorted by address: the entries to add or to replace, and the addresses to remove.
@@ -38,29 +46,54 @@ func Diff(old, new *Set) (add []*Entry, remove []netip.AddrPort) {
 		n = new.entries
 	}
 	for len(o) > 0 && len(n) > 0 {
-		switch c := o[0].Addr.Compare(n[0].Addr); {
-		case o[0] == n[0]:
-			o, n = o[1:], n[1:]
+		if same := common(o, n); same > 0 { // as most of two Sets is
+			addr := o[same-1].Addr
+			o, n = after(o[same:], addr), after(n[same:], addr)
+			continue
+		}
+		was, is := o[0], n[0]
+		c := was.Addr.Compare(is.Addr)
+		switch {
 		case c < 0:
-			remove, o = append(remove, o[0].Addr), o[1:]
-		case c > 0:
-			add, n = append(add, n[0]), n[1:]
-		default:
-			if !o[0].equal(n[0]) {
-				add = append(add, n[0])
-			}
-			o, n = o[1:], n[1:]
+			remove = append(remove, was.Addr)
+		case c > 0 || !was.equal(is):
+			add = append(add, is)
+		}
+		if c <= 0 {
+			o = after(o, was.Addr)
+		}
+		if c >= 0 {
+			n = after(n, is.Addr)
 		}
 	}
-	for _, e := range o {
-		remove = append(remove, e.Addr)
+	for ; len(o) > 0; o = after(o, o[0].Addr) {
+		remove = append(remove, o[0].Addr)
 	}
-	return append(add, n...), remove
+	for ; len(n) > 0; n = after(n, n[0].Addr) {
+		add = append(add, n[0])
+	}
+	return add, remove
+}
+
+// common returns how many entries a and b begin with in common.
+func common(a, b []*Entry) (n int) {
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// after returns the entries that follow those for addr.
+func after(entries []*Entry, addr netip.AddrPort) []*Entry {
+	for len(entries) > 0 && entries[0].Addr == addr {
+		entries = entries[1:]
+	}
+	return entries
 }
 
 // equal reports whether a client cannot tell e from o.
 func (e *Entry) equal(o *Entry) bool {
-	return e == o || e.Addr == o.Addr && e.Endpoint.equal(o.Endpoint) && e.block.origin.equal(o.block.origin)
+	return e == o || e.Addr == o.Addr && e.Endpoint.equal(o.Endpoint) && e.origin.equal(o.origin)
 }
 
 // equal leaves out what decides between claims only.

@@ -13,16 +13,7 @@ const (
 )
 
 // String returns the standing's name.
-func (s Standing) String() string {
-	switch s {
-	case Live:
-		return "Live"
-	case Suspect:
-		return "Suspect"
-	default:
-		return "Stale"
-	}
-}
+func (s Standing) String() string { return [...]string{"Live", "Suspect", "Stale"}[s] }
 
 // Patience is how long a cluster may be silent. Zero fields mean no limit.
 type Patience struct{ Suspect, Stale time.Duration }

@@ -173,29 +173,17 @@ func (c *Composition) equal(o *Composition) bool {
 	return c.Union == o.Union && slices.Equal(c.Members, o.Members)
 }
 
-// sharing returns old if it equals s, and otherwise a Slice that says what s says and shares every equal endpoint with old.
+// sharing returns old if it equals s, and otherwise a Slice that says what s says and shares every endpoint with old that is
+// equal and has kept its place.
 func (s *Slice) sharing(old *Slice) *Slice {
 	if s == old {
 		return s
 	}
 	n := &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.Clone(s.Endpoints)}
-	same := s.Name == old.Name && slices.Equal(s.Ports, old.Ports) && len(s.Endpoints) == len(old.Endpoints)
-	var byAddr map[netip.Addr]*Endpoint // of old; built when the first endpoint has moved
-	for i, e := range s.Endpoints {
-		var o *Endpoint
-		if i < len(old.Endpoints) && old.Endpoints[i].Addr == e.Addr {
-			o = old.Endpoints[i]
-		} else {
-			if byAddr == nil {
-				byAddr = make(map[netip.Addr]*Endpoint, len(old.Endpoints))
-				for _, o := range old.Endpoints {
-					byAddr[o.Addr] = o
-				}
-			}
-			o, same = byAddr[e.Addr], false
-		}
-		if o != nil && e.equal(o) {
-			n.Endpoints[i] = o
+	same := slices.Equal(s.Ports, old.Ports) && len(s.Endpoints) == len(old.Endpoints)
+	for i := range min(len(s.Endpoints), len(old.Endpoints)) {
+		if s.Endpoints[i].equal(old.Endpoints[i]) {
+			n.Endpoints[i] = old.Endpoints[i]
 		} else {
 			same = false
 		}

@@ -1,0 +1,192 @@
+package view
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// A fleet is what the memory figures are about: 100,000 endpoints over 20 clusters, in Services of 100 endpoints, one EndpointSlice
+// and one Deployment each, on 200 nodes in three zones a cluster.
+const (
+	fleetClusters = 20
+	fleetServices = 50 // a cluster
+	perService    = 100
+
+	budget = 1024 // bytes of live heap an endpoint
+)
+
+// arrive passes an object through the encoding in which it comes from an API server, so that its record shares memory with nothing.
+func arrive(tb testing.TB, k Kind, o metav1.Object) {
+	tb.Helper()
+	message, ok := o.(interface{ Marshal() ([]byte, error) })
+	if !ok {
+		tb.Fatalf("%T is not sent as protobuf", o)
+	}
+	b, err := message.Marshal()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	arrived := k.Object.DeepCopyObject()
+	if err := arrived.(interface{ Unmarshal([]byte) error }).Unmarshal(b); err != nil {
+		tb.Fatal(err)
+	}
+	if err := k.Store.Update(arrived); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// somePod returns Pod i of a Service as a cluster with a mesh has it, with what takes room in real ones.
+func somePod(cluster, service, i int) *corev1.Pod {
+	name := fmt.Sprintf("service-%d-5d8f7c9b4-%05d", service, i)
+	env := func(port int) string { return fmt.Sprintf("[::]:%d", port) }
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: fmt.Sprintf("team-%d", service%10), Name: name, UID: types.UID(fmt.Sprintf("%d-%s", cluster, name)),
+			Labels: map[string]string{
+				"app": fmt.Sprintf("service-%d", service), "pod-template-hash": "5d8f7c9b4", controlPlaneLabel: "linkerd",
+				"linkerd.io/proxy-deployment": fmt.Sprintf("service-%d", service), "linkerd.io/workload-ns": fmt.Sprintf("team-%d", service%10),
+			},
+			Annotations:     map[string]string{"linkerd.io/created-by": "linkerd/proxy-injector", opaqueAnnotation: "25,587,3306"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("service-%d-5d8f7c9b4", service)}},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: fmt.Sprintf("node-%d.region-%d.example.net", i*7%200, cluster), ServiceAccountName: fmt.Sprintf("service-%d", service),
+			Containers: []corev1.Container{
+				{Name: "app", Image: "registry.example.net/app:1.2.3", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}},
+				{Name: proxyContainer, Env: []corev1.EnvVar{
+					{Name: inboundListenEnv, Value: env(4143)}, {Name: adminListenEnv, Value: env(4191)}, {Name: controlListenEnv, Value: env(4190)},
+				}},
+			},
+		},
+	}
+}
+
+// someSlice returns the EndpointSlice of n Pods of a Service, without those that are not ready.
+func someSlice(cluster, service, from, n int, unready map[int]bool) *discoveryv1.EndpointSlice {
+	es := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: fmt.Sprintf("team-%d", service%10), Name: fmt.Sprintf("service-%d-%05d", service, from),
+			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", service)},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+	}
+	for i := from; i < from+n; i++ {
+		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", cluster, (service*perService+i)/250, (service*perService+i)%250+1)},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(!unready[i])},
+			NodeName:   new(fmt.Sprintf("node-%d.region-%d.example.net", i*7%200, cluster)),
+			Zone:       new(fmt.Sprintf("region-%d%c", cluster, 'a'+i%3)),
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: es.Namespace, Name: somePod(cluster, service, i).Name},
+		})
+	}
+	return es
+}
+
+func someService(service int) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("team-%d", service%10), Name: fmt.Sprintf("service-%d", service)},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	}
+}
+
+func someReplicaSet(service int) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: fmt.Sprintf("team-%d", service%10), Name: fmt.Sprintf("service-%d-5d8f7c9b4", service),
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: fmt.Sprintf("service-%d", service)}},
+	}}
+}
+
+// heard lets a new Reconciler hear of n Services with so many endpoints each, and claim them.
+func heard(tb testing.TB, store *federation.Store, cluster, n, endpoints int) (*Reconciler, *world) {
+	tb.Helper()
+	name := federation.Cluster(fmt.Sprintf("cluster-%d", cluster))
+	store.Expect(name, federation.Expectation{TrustDomain: "cluster.local"})
+	r := NewReconciler(logr.Discard(), name)
+	w := newWorld(r)
+	for s := range n {
+		arrive(tb, w.kinds["Service"], someService(s))
+		arrive(tb, w.kinds["ReplicaSet"], someReplicaSet(s))
+		for i := range endpoints {
+			arrive(tb, w.kinds["Pod"], somePod(cluster, s, i))
+		}
+		for from := 0; from < endpoints; from += 100 {
+			arrive(tb, w.kinds["EndpointSlice"], someSlice(cluster, s, from, min(100, endpoints-from), nil))
+		}
+	}
+	r.Begin(store.Claim(name))
+	return r, w
+}
+
+func liveHeap() uint64 {
+	runtime.GC()
+	runtime.GC() // what a first one freed, a second one sweeps; finalizers have run
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// fleet hears of so many clusters and returns the live heap they take, an endpoint: records, Workloads and Views.
+func fleet(tb testing.TB, clusters int) (bytes uint64) {
+	tb.Helper()
+	before := liveHeap()
+	store := federation.NewStore()
+	var reconcilers []*Reconciler
+	for c := range clusters {
+		r, _ := heard(tb, store, c, fleetServices, perService)
+		reconcilers = append(reconcilers, r)
+	}
+	bytes = liveHeap() - before
+	for _, r := range reconcilers {
+		r.queue.ShutDown()
+	}
+	runtime.KeepAlive(store)
+	return bytes / uint64(clusters*fleetServices*perService)
+}
+
+// TestMemoryBudget: an endpoint with its Pod costs no more than its budget. A part of the fleet tells as much as all of it.
+func TestMemoryBudget(t *testing.T) {
+	if bytes := fleet(t, fleetClusters/10); bytes > budget {
+		t.Errorf("an endpoint costs %d bytes of live heap; the budget is %d", bytes, budget)
+	} else {
+		t.Logf("an endpoint costs %d bytes of live heap", bytes)
+	}
+}
+
+// BenchmarkMemory reports what the fleet costs, an endpoint.
+func BenchmarkMemory(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		b.ReportMetric(float64(fleet(b, fleetClusters)), "live-B/endpoint")
+	}
+}
+
+// BenchmarkChange is one endpoint of a Service becoming ready or not: from the EndpointSlice that arrives to the View that is claimed.
+func BenchmarkChange(b *testing.B) {
+	for _, endpoints := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			store := federation.NewStore()
+			r, w := heard(b, store, 0, 1, endpoints)
+			defer r.queue.ShutDown()
+			slices := []*discoveryv1.EndpointSlice{someSlice(0, 0, 0, 100, map[int]bool{7: true}), someSlice(0, 0, 0, 100, nil)}
+			k := key{Namespace: slices[0].Namespace, Name: slices[0].Name}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if err := w.kinds["EndpointSlice"].Store.Update(slices[i%2]); err != nil {
+					b.Fatal(err)
+				}
+				r.reconcileSlice(k)
+				r.reconcileService(key{Namespace: k.Namespace, Name: "service-0"})
+			}
+		})
+	}
+}
