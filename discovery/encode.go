@@ -200,7 +200,8 @@ func (e encoder) pod(a *pb.WeightedAddr, entry *federation.Entry, w *federation.
 	case e.config.H2Upgrade:
 		a.ProtocolHint.Protocol = &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}
 	}
-	if (opaque || e.config.TransportMode == TransportHeader) && t.InboundPort != 0 && port != t.AdminPort && port != t.ControlPort {
+	known := t.InboundPort != 0 && t.AdminPort != 0 && t.ControlPort != 0 // else the port may be one of the proxy's own
+	if (opaque || e.config.TransportMode == TransportHeader) && known && port != t.AdminPort && port != t.ControlPort {
 		a.ProtocolHint.OpaqueTransport = &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(t.InboundPort)}
 	}
 	a.Http2 = e.config.HTTP2

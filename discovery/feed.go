@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -243,6 +244,12 @@ func (h *head) from(from *federation.Set) []*frame {
 		h.cache.keep(s, frames)
 	}
 	return frames
+}
+
+// anew is from for a client that has moved to another zone: what it was told of the addresses that it keeps is no longer so.
+func (h *head) anew(from *federation.Set) []*frame {
+	_, gone := federation.Diff(from, h.set)
+	return append(h.encoder.adds(slices.Collect(h.set.All())), removes(gone)...)
 }
 
 // drop frees the frames of a head that is none any more. Streams that are about to send some have them.

@@ -40,6 +40,7 @@ type get struct {
 	feed     *feed // nil until there was something to send
 
 	last   *federation.Set // what the client holds
+	zone   string          // where the client was when it was sent that
 	told   told
 	opened time.Time
 }
@@ -186,7 +187,9 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	if snapshot.View != nil && snapshot.View.Malformed != "" {
 		return nil, nil // half-made: what the client holds is better than nothing
 	}
-	if place := selection.Locality(g.who.Node, zone); g.feed == nil || g.feed.target.Locality != place {
+	place := selection.Locality(g.who.Node, zone)
+	moved := g.feed != nil && g.zone != zone && g.feed.target.Zone != place.Zone
+	if g.feed == nil || g.feed.target.Locality != place {
 		if g.feed != nil {
 			g.question.move(g.feed, false)
 		}
@@ -194,9 +197,12 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	}
 	head := g.feed.at(snapshot.Version, selection)
 	frames := head.from(g.last)
+	if moved {
+		frames = head.anew(g.last)
+	}
 	before := g.told
 	switch {
-	case head.set.Len() > 0:
+	case !head.set.Empty():
 		g.told = exists
 	case len(snapshot.Unknown()) > 0: // unknown is not empty
 		if g.told == nothing {
@@ -214,7 +220,7 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	if before == nothing {
 		g.server.metrics.firstAnswer.Observe(time.Since(g.opened).Seconds())
 	}
-	g.last = head.set
+	g.last, g.zone = head.set, zone
 	g.state.holds.Store(head.set)
 	return frames, nil
 }
