@@ -43,6 +43,8 @@ type get struct {
 	zone   string          // where the client was when it was sent that
 	told   told
 	opened time.Time
+	beat   time.Time // when a heartbeat is due
+	end    time.Time // when the stream ends by itself; zero for never
 }
 
 // told is what a client was told of the Service's existence.
@@ -56,6 +58,10 @@ const (
 
 func newGet(s *Server, path string, asked authority, who client, to sink) *get {
 	g := &get{server: s, sink: to, asked: asked, who: who, opened: time.Now()}
+	g.beat = g.opened.Add(firstHeartbeat)
+	if age := s.config.MaxStreamAge; age > 0 {
+		g.end = g.opened.Add(jitter(age))
+	}
 	g.state = s.streams.open(path, who, peerOf(to.Context()))
 	g.watch = s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
 	if who.Node != "" {
@@ -81,73 +87,63 @@ func (g *get) close() {
 		g.node.Close()
 	}
 	g.watch.Close()
+	g.state.alarm.stop()
 	g.server.streams.close(g.state)
 }
 
 // run is the whole life of the stream: load the newest of everything the answer depends on, send the difference to what was sent
 // last, wait until one of them is superseded.
 func (g *get) run(ctx context.Context) error {
-	beat := time.NewTimer(firstHeartbeat)
-	defer beat.Stop()
-	grace := time.NewTimer(0)
-	defer grace.Stop()
-	var old <-chan time.Time
-	if age := g.server.config.MaxStreamAge; age > 0 {
-		timer := time.NewTimer(jitter(age))
-		defer timer.Stop()
-		old = timer.C
-	}
 	for {
+		rung := g.state.alarm.rung()
 		snapshot, superseded := g.watch.Load()
 		var zone string
 		var moved <-chan struct{}
 		if g.node != nil {
 			zone, _, moved = g.node.Load()
 		}
-		var due <-chan time.Time
+		now := time.Now()
+		if g.server.draining.Load() || !g.end.IsZero() && !now.Before(g.end) {
+			return nil
+		}
+		g.state.alarm.by(now, g.end)
 		if wait := g.early(snapshot); wait > 0 {
-			grace.Reset(wait)
-			due = grace.C
-		} else {
-			frames, err := g.answer(ctx, snapshot, zone)
-			if err != nil {
+			g.state.alarm.by(now, now.Add(wait))
+		} else if err := g.tell(ctx, snapshot, zone, now); err != nil {
+			return err
+		}
+		if !now.Before(g.beat) {
+			if err := g.send(heartbeatFrame); err != nil {
 				return err
 			}
-			if len(frames) > 0 {
-				beat.Reset(jitter(idleHeartbeat))
-			}
-			for _, f := range frames {
-				if err := g.send(f); err != nil {
-					return err
-				}
+			if g.beat = now.Add(firstHeartbeat); g.told != nothing {
+				g.beat = now.Add(jitter(idleHeartbeat))
 			}
 		}
-		for again := false; !again; {
-			select {
-			case <-superseded:
-				again = true
-			case <-moved:
-				again = true
-			case <-due:
-				again = true
-			case <-beat.C:
-				if err := g.send(heartbeatFrame); err != nil {
-					return err
-				}
-				if g.told == nothing {
-					beat.Reset(firstHeartbeat)
-				} else {
-					beat.Reset(jitter(idleHeartbeat))
-				}
-			case <-ctx.Done():
-				return status.FromContextError(ctx.Err()).Err()
-			case <-old:
-				return nil
-			case <-g.server.draining:
-				return nil
-			}
+		g.state.alarm.by(now, g.beat)
+		select {
+		case <-superseded:
+		case <-moved:
+		case <-rung:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// tell sends what the client does not have yet.
+func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone string, now time.Time) error {
+	frames, err := g.answer(ctx, snapshot, zone)
+	if err != nil {
+		return err
+	}
+	for _, f := range frames {
+		if err := g.send(f); err != nil {
+			return err
+		}
+		g.beat = now.Add(jitter(idleHeartbeat))
+	}
+	return nil
 }
 
 // jitter returns d, more or less by a tenth.

@@ -14,10 +14,14 @@ type metrics struct {
 	streams     prometheus.GaugeFunc
 	frames      prometheus.GaugeFunc
 	questions   prometheus.GaugeFunc
+
+	// Of the vectors above, looked up once and not for every message.
+	sentOf         map[what]prometheus.Counter
+	added, removed prometheus.Counter
 }
 
 func newMetrics(s *Server, cache *frameCache) *metrics {
-	return &metrics{
+	m := &metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_messages_total", Help: "Messages sent on Get streams, by what they say: add, remove, no_endpoints or heartbeat.",
 		}, []string{"what"}),
@@ -44,6 +48,12 @@ func newMetrics(s *Server, cache *frameCache) *metrics {
 			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for, or asked for a short time ago.",
 		}, func() float64 { return float64(s.feeds.len()) }),
 	}
+	m.sentOf = map[what]prometheus.Counter{}
+	for _, w := range []what{toAdd, toRemove, isEmpty, heartbeat} {
+		m.sentOf[w] = m.messages.WithLabelValues(string(w))
+	}
+	m.added, m.removed = m.addresses.WithLabelValues(string(toAdd)), m.addresses.WithLabelValues(string(toRemove))
+	return m
 }
 
 // Collectors returns the Server's metrics, to be registered.
@@ -53,12 +63,12 @@ func (s *Server) Collectors() []prometheus.Collector {
 }
 
 func (m *metrics) sent(f *frame) {
-	m.messages.WithLabelValues(string(f.what)).Inc()
+	m.sentOf[f.what].Inc()
 	m.bytes.Add(float64(f.bytes.Len()))
 	if f.adds > 0 {
-		m.addresses.WithLabelValues(string(toAdd)).Add(float64(f.adds))
+		m.added.Add(float64(f.adds))
 	}
 	if f.removes > 0 {
-		m.addresses.WithLabelValues(string(toRemove)).Add(float64(f.removes))
+		m.removed.Add(float64(f.removes))
 	}
 }

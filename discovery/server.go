@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,14 +24,14 @@ type Server struct {
 	streams   streams
 	metrics   *metrics
 	started   time.Time
-	draining  chan struct{} // closed by Drain
+	draining  atomic.Bool
 }
 
 // NewServer returns a Server of what store holds.
 func NewServer(log logr.Logger, store *federation.Store, config Config) *Server {
 	s := &Server{
 		log: log, config: config, store: store, admission: NewAdmission(config.Admission),
-		started: time.Now(), draining: make(chan struct{}),
+		started: time.Now(),
 	}
 	cache := newFrameCache(config.FrameBytes)
 	s.feeds = newFeeds(&s.config, cache)
@@ -38,8 +39,11 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 	return s
 }
 
-// Drain ends every stream, those to come included, with OK: their clients go elsewhere. It is called once.
-func (s *Server) Drain() { close(s.draining) }
+// Drain ends every stream, those to come included, with OK: their clients go elsewhere.
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	s.streams.wake()
+}
 
 // Get streams the addresses of a Service. See docs/protocol.md for what it sends when.
 func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) error {

@@ -26,6 +26,7 @@ type stream struct {
 	peer   string
 	opened time.Time
 	holds  atomic.Pointer[federation.Set]
+	alarm  alarm
 
 	mu       sync.Mutex // guards all below
 	messages uint64
@@ -51,6 +52,15 @@ func (s *streams) close(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, st.id)
+}
+
+// wake makes every stream look again at everything.
+func (s *streams) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range s.byID {
+		st.alarm.ring()
+	}
 }
 
 func (s *streams) len() int {

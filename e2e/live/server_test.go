@@ -24,7 +24,7 @@ import (
 // One of 200 clients stops reading while a large Service changes again and again: the others are not delayed, it is not cut off, and
 // when it reads again it ends with the same set.
 func TestStalledReader(t *testing.T) {
-	const streams, addresses, changes = 200, 500, 8
+	const streams, addresses, changes = 200, 50, 12
 	w := newWorld(t, "stalled", 1)
 	w.serve("-admission-burst=1000")
 	w.do(w.Local.Apply(t.Context(), crowd(w.Namespace, 0, addresses)))
@@ -106,19 +106,25 @@ func crowdAddress(generation, i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(generation), byte(i >> 8), byte(i)}), mesh.Port)
 }
 
-// crowd is a Service with n addresses, all others in each generation.
+// crowd is a Service with n addresses, all others in each generation. They are those of a gateway with a long name, so that few of
+// them make a message which fills a client's window soon.
 func crowd(namespace string, generation, n int) []byte {
 	var b strings.Builder
+	long := strings.Repeat("a-name-that-takes-room.", 9)
 	fmt.Fprintf(&b, "apiVersion: v1\nkind: Service\nmetadata: {name: crowd, namespace: %s}\nspec: {ports: [{name: http, port: %d}]}\n", namespace, mesh.Port)
 	for from := 0; from < n; from += 1000 {
 		fmt.Fprintf(&b, `---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: crowd-%d, namespace: %s, labels: {kubernetes.io/service-name: crowd, endpointslice.kubernetes.io/managed-by: test}}
+metadata:
+  name: crowd-%d
+  namespace: %s
+  labels: {kubernetes.io/service-name: crowd, endpointslice.kubernetes.io/managed-by: test}
+  annotations: {mirror.linkerd.io/remote-gateway-identity: %sgateway, mirror.linkerd.io/remote-svc-fq-name: %scrowd}
 addressType: IPv4
 ports: [{name: http, port: %d}]
 endpoints:
-`, from, namespace, mesh.Port)
+`, from, namespace, long, long, mesh.Port)
 		for i := from; i < min(from+1000, n); i++ {
 			fmt.Fprintf(&b, "- {addresses: [%s]}\n", crowdAddress(generation, i).Addr())
 		}
