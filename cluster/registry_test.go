@@ -374,26 +374,54 @@ func TestBlackHole(t *testing.T) {
 	})
 }
 
-// Linking and unlinking leaves nothing behind: goroutines and memory are back where they were.
+// Linking and unlinking leaves nothing behind, however often, and whatever happens meanwhile: goroutines and live heap are back
+// where they were.
 func TestCycles(t *testing.T) {
+	const cycles, warm = 1000, 20
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		east.Apply(objects(t, service), objects(t, slice))
-		access := w.access("east", east.Token())
-		cycle := func() {
-			w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{access}})
-			w.wait(2 * time.Second)
+		link := func() {
+			w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+			w.wait(time.Second)
 			w.wants(1)
+		}
+		cycle := func(i int) {
+			link()
+			if i%3 == 0 { // rotation
+				link()
+			}
+			cut := []apitest.Cut{apitest.None, apitest.Silence, apitest.None, apitest.Refuse, apitest.None}[i%5]
+			if east.Cut(cut); cut != apitest.None {
+				w.wait(20 * time.Second)
+				w.wants(1) // stale beats gone
+			}
 			w.registry.Remove("east")
 			w.wait(10 * time.Second)
+			w.wants(0)
+			east.Cut(apitest.None)
 		}
-		cycle()
-		goroutines := runtime.NumGoroutine()
-		for range 50 {
-			cycle()
+		footprint := func() (goroutines int, heap uint64) {
+			runtime.GC()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return runtime.NumGoroutine(), m.HeapAlloc
 		}
-		if n := runtime.NumGoroutine(); n > goroutines+2 {
-			t.Errorf("%d goroutines after 50 cycles, %d before", n, goroutines)
+		for i := range warm {
+			cycle(i)
+		}
+		goroutines, heap := footprint()
+		for i := range cycles {
+			cycle(i)
+		}
+		goroutinesAfter, heapAfter := footprint()
+		t.Logf("%d cycles: %d goroutines and %d kB of heap before, %d and %d kB after", cycles, goroutines, heap/1000, goroutinesAfter, heapAfter/1000)
+		if goroutinesAfter > goroutines+2 {
+			t.Errorf("%d goroutines are left behind", goroutinesAfter-goroutines)
+		}
+		if heapAfter > heap+1<<20 {
+			t.Errorf("%d kB of heap are left behind", (heapAfter-heap)/1000)
 		}
 	})
 }
