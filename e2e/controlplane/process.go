@@ -63,6 +63,9 @@ func (p *process) signal(signal syscall.Signal) error {
 	if err := p.command.Process.Signal(signal); err != nil {
 		return fmt.Errorf("send %v to %s: %w", signal, p.component, err)
 	}
+	if signal == syscall.SIGSTOP {
+		return awaitStop(p.command.Process.Pid)
+	}
 	return nil
 }
 
