@@ -37,7 +37,7 @@ func sliceOf(name string, salt, n int) *federation.Slice {
 }
 
 func viewOf(slices ...*federation.Slice) *federation.View {
-	return &federation.View{Ports: []federation.Port{{Number: 80, Name: "http"}}, Slices: slices}
+	return &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Slices: slices}
 }
 
 // local returns a Store in which the local cluster has been heard, and its voice.
@@ -255,7 +255,7 @@ func TestSetLabels(t *testing.T) {
 	fed := federation.Service{Namespace: "ns", Name: "fed"}
 	store, _ := local(map[federation.Service]*federation.View{
 		web: viewOf(sliceOf("a", 1, 1)), other: viewOf(sliceOf("b", 2, 1)),
-		fed: {Ports: []federation.Port{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true, Members: []federation.Term{
+		fed: {Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true, Members: []federation.Term{
 			{Ref: federation.Ref{Cluster: "local", Service: web}}, {Ref: federation.Ref{Cluster: "local", Service: other}},
 		}}},
 	})

@@ -27,7 +27,9 @@ var (
 func drawView(t *rapid.T, svc Service) *View {
 	v := &View{
 		LocalOnly: rapid.Float64().Draw(t, "local") < .2,
-		Ports:     rapid.SampledFrom([][]Port{{{80, "http"}}, {{80, "http"}}, {{80, "http"}, {81, "alt"}}, {{80, ""}}, nil}).Draw(t, "ports"),
+		Ports: rapid.SampledFrom([][]ServicePort{
+			{{80, "http", 0}}, {{80, "http", 8080}}, {{80, "http", 8080}, {81, "alt", 8081}}, {{80, "", 0}}, {{80, "web", 8080}}, nil,
+		}).Draw(t, "ports"),
 	}
 	hinted := rapid.Bool().Draw(t, "hinted") // hints count only where every address has some
 	for _, name := range []string{"s1", "s2"} {

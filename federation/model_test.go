@@ -83,8 +83,11 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 		}
 		for _, s := range v.Slices {
 			port := q.Port
-			if i := slices.IndexFunc(v.Ports, func(p Port) bool { return p.Number == q.Port }); i >= 0 {
+			if i := slices.IndexFunc(v.Ports, func(p ServicePort) bool { return p.Number == q.Port }); i >= 0 {
 				j := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Name == v.Ports[i].Name })
+				if j < 0 {
+					j = slices.IndexFunc(s.Ports, func(p Port) bool { return p.Number == v.Ports[i].Target })
+				}
 				if j < 0 {
 					continue
 				}

@@ -76,7 +76,7 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 		if m.View == nil {
 			continue
 		}
-		name, declared := m.View.PortName(q.Port)
+		declares, declared := m.View.Port(q.Port)
 		if !declared && s.View.Composition != nil {
 			continue // only a Service that stands for itself serves a port it does not declare
 		}
@@ -86,7 +86,7 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 		for _, slice := range m.View.Slices {
 			port := q.Port
 			if declared {
-				if port = slice.port(name); port == 0 {
+				if port = slice.target(declares); port == 0 {
 					continue
 				}
 			}
@@ -114,14 +114,19 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 	return x
 }
 
-// port returns the target port by its name, or 0.
-func (s *Slice) port(name string) uint16 {
-	for _, p := range s.Ports {
-		if p.Name == name {
-			return p.Number
+// target returns the number of the Service's port p at the endpoints, or 0: that of the port with its name, or where none has it (yet,
+// after p was given another name) that with its number.
+func (s *Slice) target(p ServicePort) uint16 {
+	var number uint16
+	for _, own := range s.Ports {
+		if own.Name == p.Name {
+			return own.Number
+		}
+		if own.Number == p.Target {
+			number = own.Number
 		}
 	}
-	return 0
+	return number
 }
 
 // newBlock takes over from old, which may be nil, what is the same at the same place.

@@ -23,7 +23,7 @@ func TestPublishThenWake(t *testing.T) {
 
 	// In round n a cluster claims one address: the round's, so that the last one tells that nothing was missed.
 	view := func(cluster, round int) *View {
-		return &View{Ports: []Port{{80, ""}}, Slices: []*Slice{{Name: "s", Ports: []Port{{80, ""}}, Endpoints: []*Endpoint{
+		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{80, ""}}, Endpoints: []*Endpoint{
 			{Addr: netip.AddrFrom4([4]byte{10, byte(cluster), byte(round >> 8), byte(round)}), Ready: true},
 		}}}}
 	}
@@ -38,7 +38,7 @@ func TestPublishThenWake(t *testing.T) {
 				}
 				if i == 0 {
 					terms := []Term{{Ref{"local", svc}, true}, {Ref{"east", svc}, false}, {Ref{"west", svc}, false}}
-					claims.Set(union, &View{Ports: []Port{{80, ""}}, Composition: &Composition{true, terms[:1+round%3]}})
+					claims.Set(union, &View{Ports: []ServicePort{{80, "", 80}}, Composition: &Composition{true, terms[:1+round%3]}})
 				}
 				claims.Set(svc, view(i, round))
 				if round%50 == 49 {

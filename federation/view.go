@@ -21,15 +21,22 @@ type Ref struct {
 
 // A View is what one cluster says about one of its Services. It is immutable once it was passed to [Claims.Set].
 type View struct {
-	ExternalName bool         // a DNS alias: it has no endpoints and cannot be resolved
-	LocalOnly    bool         // internalTrafficPolicy: Local
-	Malformed    string       // why clients cannot be served although the Service exists; empty if they can
-	Ports        []Port       // sorted by Number, one entry a number
-	Composition  *Composition // nil: the Service consists of its own endpoints
-	Slices       []*Slice     // sorted by Name
+	ExternalName bool          // a DNS alias: it has no endpoints and cannot be resolved
+	LocalOnly    bool          // internalTrafficPolicy: Local
+	Malformed    string        // why clients cannot be served although the Service exists; empty if they can
+	Ports        []ServicePort // sorted by Number, one entry a number
+	Composition  *Composition  // nil: the Service consists of its own endpoints
+	Slices       []*Slice      // sorted by Name
 }
 
-// A Port is a port that a Service declares. Its name may be empty.
+// A ServicePort is a port that a Service declares. Its name may be empty.
+type ServicePort struct {
+	Number uint16
+	Name   string
+	Target uint16 // number of the port at the endpoints, if the Service says it; 0: only the Slices do
+}
+
+// A Port is a port of endpoints, by the name that the Service gives it.
 type Port struct {
 	Number uint16
 	Name   string
@@ -133,13 +140,13 @@ func (p Ports) Contains(n uint16) bool {
 	return false
 }
 
-// PortName returns the name under which the Service declares port n.
-func (v *View) PortName(n uint16) (string, bool) {
-	i, found := slices.BinarySearchFunc(v.Ports, n, func(p Port, n uint16) int { return int(p.Number) - int(n) })
+// Port returns what the Service declares of its port n.
+func (v *View) Port(n uint16) (ServicePort, bool) {
+	i, found := slices.BinarySearchFunc(v.Ports, n, func(p ServicePort, n uint16) int { return int(p.Number) - int(n) })
 	if !found {
-		return "", false
+		return ServicePort{}, false
 	}
-	return v.Ports[i].Name, true
+	return v.Ports[i], true
 }
 
 // sharing returns old if it equals v, and otherwise a View that says what v says and shares every equal part with old.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -35,10 +36,22 @@ func translateService(home federation.Cluster, svc *corev1.Service) (v federatio
 		if p.Port <= 0 || p.Port > 65535 || len(v.Ports) > 0 && v.Ports[len(v.Ports)-1].Number == uint16(p.Port) {
 			continue
 		}
-		v.Ports = append(v.Ports, federation.Port{Number: uint16(p.Port), Name: intern(p.Name)})
+		v.Ports = append(v.Ports, federation.ServicePort{Number: uint16(p.Port), Name: intern(p.Name), Target: target(p)})
 	}
 	v.Composition, v.Malformed, junk = composition(home, svc)
 	return v, junk
+}
+
+// target returns the number of a Service's port at its endpoints, or 0 if it is for each of them to say.
+func target(p corev1.ServicePort) uint16 {
+	n := p.TargetPort.IntVal
+	switch {
+	case p.TargetPort.Type == intstr.String || n < 0 || n > 65535:
+		return 0
+	case n == 0:
+		n = p.Port
+	}
+	return uint16(n)
 }
 
 func protocolRank(p corev1.Protocol) int {

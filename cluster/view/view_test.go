@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
 	"github.com/fingerpost/fingerpost/federation"
@@ -112,9 +113,11 @@ func TestComposition(t *testing.T) {
 
 func TestServicePorts(t *testing.T) {
 	v, _ := translateService("home", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
-		{Port: 443, Name: "https"}, {Port: 53, Name: "dns-udp", Protocol: corev1.ProtocolUDP}, {Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
+		{Port: 443, Name: "https", TargetPort: intstr.FromInt32(8443)},
+		{Port: 53, Name: "dns-udp", Protocol: corev1.ProtocolUDP}, {Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
+		{Port: 80, TargetPort: intstr.FromString("http")},
 	}}})
-	want := []federation.Port{{Number: 53, Name: "dns-tcp"}, {Number: 443, Name: "https"}}
+	want := []federation.ServicePort{{Number: 53, Name: "dns-tcp", Target: 53}, {Number: 80}, {Number: 443, Name: "https", Target: 8443}}
 	if diff := cmp.Diff(want, v.Ports); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -77,28 +77,28 @@ func text(err error) string {
 
 // servicePage is /debug/services: one Service as it is known now, member by member.
 type servicePage struct {
-	Namespace string            `json:"namespace"`
-	Name      string            `json:"name"`
-	Version   uint64            `json:"version"`
-	Exists    bool              `json:"exists"`
-	Malformed string            `json:"malformed,omitempty"`
-	Ports     []federation.Port `json:"ports,omitempty"`
-	Federated bool              `json:"federated,omitempty"`
-	Members   []memberPage      `json:"members"`
+	Namespace string                   `json:"namespace"`
+	Name      string                   `json:"name"`
+	Version   uint64                   `json:"version"`
+	Exists    bool                     `json:"exists"`
+	Malformed string                   `json:"malformed,omitempty"`
+	Ports     []federation.ServicePort `json:"ports,omitempty"`
+	Federated bool                     `json:"federated,omitempty"`
+	Members   []memberPage             `json:"members"`
 }
 
 type memberPage struct {
-	Cluster     string            `json:"cluster"`
-	Service     string            `json:"service"`
-	Linked      bool              `json:"linked"`
-	Known       bool              `json:"known"` // the cluster has been heard
-	Standing    string            `json:"standing"`
-	Filtered    bool              `json:"filtered"` // zone hints and internalTrafficPolicy count
-	TrustDomain string            `json:"trustDomain"`
-	Exists      bool              `json:"exists"`
-	LocalOnly   bool              `json:"localOnly,omitempty"`
-	Ports       []federation.Port `json:"ports,omitempty"`
-	Slices      []slicePage       `json:"slices,omitempty"`
+	Cluster     string                   `json:"cluster"`
+	Service     string                   `json:"service"`
+	Linked      bool                     `json:"linked"`
+	Known       bool                     `json:"known"` // the cluster has been heard
+	Standing    string                   `json:"standing"`
+	Filtered    bool                     `json:"filtered"` // zone hints and internalTrafficPolicy count
+	TrustDomain string                   `json:"trustDomain"`
+	Exists      bool                     `json:"exists"`
+	LocalOnly   bool                     `json:"localOnly,omitempty"`
+	Ports       []federation.ServicePort `json:"ports,omitempty"`
+	Slices      []slicePage              `json:"slices,omitempty"`
 }
 
 type slicePage struct {
