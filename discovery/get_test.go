@@ -357,7 +357,11 @@ func TestAdmission(t *testing.T) {
 }
 
 func FuzzAuthority(f *testing.F) {
-	for _, s := range []string{path, "", ":", "a.b.svc.cluster.local", "h.a.b.svc.cluster.local:1", "[::1]:80", "10.0.0.1", "a.b.svc.cluster.local:99999", ".b.svc.cluster.local"} {
+	for _, s := range []string{
+		path, "", ":", "a.b.svc.cluster.local", "h.a.b.svc.cluster.local:1", "[::1]:80", "10.0.0.1", "a.b.svc.cluster.local:99999", ".b.svc.cluster.local",
+		"a.b.svc.cluster.local.:80", "A.B.svc.cluster.local:80", "a.b.svc.cluster.local:+80", "a.b.svc.cluster.local:080", "a..svc.cluster.local", "[fe80::1%25eth0]:80",
+		"a.b.pod.cluster.local:80", "h.i.a.b.svc.cluster.local:80", "a.b.svc.cluster.local:80:80", "ä.b.svc.cluster.local:80", "a.b.svc.cluster.local:\x00",
+	} {
 		f.Add(s, "cluster.local")
 	}
 	f.Fuzz(func(t *testing.T, path, domain string) {
@@ -382,7 +386,7 @@ func FuzzAuthority(f *testing.F) {
 }
 
 func FuzzToken(f *testing.F) {
-	for _, s := range []string{"", "ns:a", "ns:a:b", `{"ns":"a","nodeName":"b","pod":"c"}` + "\n", "{", "null", "[]", `{"ns":1}`} {
+	for _, s := range []string{"", "ns:a", "ns:a:b", `{"ns":"a","nodeName":"b","pod":"c"}` + "\n", "{", "null", "[]", `{"ns":1}`, `{"ns":"a"}{"ns":"b"}`, `{"ns":"a","ns":"b"}`, "\xff", `"ns:a"`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, token string) {
