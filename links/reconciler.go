@@ -463,7 +463,9 @@ func (r *Reconciler) say(ctx context.Context, l *Link, conditions []metav1.Condi
 		}
 	}
 	r.mu.Lock()
-	r.verdicts[l.uid] = next
+	if now := r.seen[l.key]; now != nil && now.uid == l.uid { // or it was deleted meanwhile
+		r.verdicts[l.uid] = next
+	}
 	r.mu.Unlock()
 	return nil
 }

@@ -157,7 +157,7 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 	case status.Credentials != nil:
 		say(CredentialsValid, metav1.ConditionFalse, string(cluster.ReasonFor(status.Credentials)), oneLine(refusal)+"; "+serving)
 	case status.Contact != nil && cluster.ReasonFor(status.Contact) == cluster.Unauthorized:
-		say(CredentialsValid, metav1.ConditionFalse, string(cluster.Unauthorized), oneLine(status.Contact)+"; put a new token into the Secret")
+		say(CredentialsValid, metav1.ConditionFalse, string(cluster.Unauthorized), oneLine(status.Contact)+"; put new credentials into the Secret")
 	case status.Source == "":
 		say(CredentialsValid, metav1.ConditionUnknown, "Untried", "the credentials were not tried yet")
 	default:

@@ -152,8 +152,14 @@ func newManager(config *rest.Config, registry *cluster.Registry, log logr.Logger
 	})
 }
 
-// hostConfig returns how to reach the cluster that we run in, and whether we run in a Pod of it.
+// hostConfig returns how to reach the cluster that we run in, and whether we run in a Pod of it. It sets no limit on the rate of
+// requests: client-go's own, of 5 a second, makes Events wait for minutes, each in a goroutine, and the API server has better ones.
 func hostConfig(kubeconfig string) (config *rest.Config, inCluster bool, err error) {
+	defer func() {
+		if config != nil {
+			config.QPS = -1
+		}
+	}()
 	if kubeconfig != "" {
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 		if err != nil {
