@@ -13,17 +13,19 @@ import (
 	"time"
 )
 
-// authority is the certificate authority of one cluster. Its key signs the
-// serving certificate of the API server and is then forgotten.
+// authority is the certificate authority of one cluster. It signs the serving
+// certificate of the API server and the certificates of clients.
 type authority struct {
+	root *x509.Certificate
+	key  *ecdsa.PrivateKey
 	// All in PEM.
 	ca          []byte
 	servingCert []byte
 	servingKey  []byte
 }
 
-// validity is that of all certificates. It begins in the past, so that clocks
-// of the same machine may disagree.
+// validity is that of all certificates but clients'. It begins in the past, so
+// that clocks of the same machine may disagree.
 const validity = 10 * 365 * 24 * time.Hour
 
 // newAuthority makes an authority and a serving certificate for loopback,
@@ -70,10 +72,35 @@ func newAuthority(cluster string) (*authority, error) {
 		return nil, err
 	}
 	return &authority{
+		root:        root,
+		key:         rootKey,
 		ca:          encode("CERTIFICATE", rootDER),
 		servingCert: encode("CERTIFICATE", leafDER),
 		servingKey:  leafKeyPEM,
 	}, nil
+}
+
+// certify makes a certificate for a client that is known by a name, and its key.
+func (a *authority) certify(name string, lifetime time.Duration) (certificate, key []byte, err error) {
+	now := time.Now()
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    a.root.NotBefore,
+		NotAfter:     now.Add(lifetime),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	leafKey, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, a.root, &leafKey.PublicKey, a.key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign a client certificate: %w", err)
+	}
+	key, err = encodeKey(leafKey)
+	return encode("CERTIFICATE", der), key, err
 }
 
 // newServiceAccountKey makes the key that signs ServiceAccount tokens. It is

@@ -19,14 +19,14 @@
 //   - No process outlives the one that started it, however that one ends.
 //     State directories it leaves are removed by the next Start on the machine.
 //   - Faults are plain calls that have happened when they return: Pause, Kill,
-//     Restart, Move, ReplaceCA and Revoke on a Cluster; Refuse, Silence, Delay,
-//     CutConnections and Pass on a Proxy.
+//     Restart, Move, ReplaceCA, Revoke, Expire and Deny on a Cluster; Refuse,
+//     Silence, Delay, CutConnections and Pass on a Proxy.
 //   - Methods of Cluster and Proxy may be called from several goroutines.
 //
 // Files: binaries.go builds the programs; options.go, start.go, cluster.go,
 // components.go, stages.go and process.go run them; state.go,
 // port.go, ranges.go and authority.go give each cluster what is its own;
-// proxy.go, link.go, faults.go and identity.go are for what goes wrong;
-// apply.go, endpoints.go, kubectl.go, audit.go and fortest.go are for what tests
-// do with a cluster.
+// proxy.go, link.go, faults.go, identity.go, certificate.go and rights.go are
+// for what goes wrong; apply.go, endpoints.go, kubectl.go, audit.go and
+// fortest.go are for what tests do with a cluster.
 package controlplane

@@ -22,7 +22,7 @@ import (
 const adminName = "admin"
 
 // An Identity is a user of one cluster: a token, and for a ServiceAccount also
-// where it comes from.
+// where it comes from; or a client certificate.
 type Identity struct {
 	// Namespace and Name are those of the ServiceAccount. The admin has no
 	// namespace.
@@ -30,7 +30,16 @@ type Identity struct {
 	// Secret holds the token. When it is deleted the token ends.
 	Secret string
 	Token  string
+	// Certificate and Key are in PEM. Who has them has no token: see Certify.
+	Certificate, Key []byte
 }
+
+// user is the name of a ServiceAccount as a user of the API.
+func (id *Identity) user() string { return "system:serviceaccount:" + id.Namespace + ":" + id.Name }
+
+// role is the name of the ClusterRole with a ServiceAccount's rules, and of its
+// binding.
+func (id *Identity) role() string { return id.Namespace + ":" + id.Name }
 
 // Admin returns the identity that has all rights.
 func (c *Cluster) Admin() *Identity {
@@ -47,19 +56,22 @@ func (c *Cluster) Config(id *Identity, url string) *rest.Config {
 	return &rest.Config{
 		Host:            url,
 		BearerToken:     id.Token,
-		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA()},
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA(), CertData: id.Certificate, KeyData: id.Key},
 		QPS:             -1,
 	}
 }
 
-// Kubeconfig is Config as a kubeconfig file, with the CA and the token inside.
+// Kubeconfig is Config as a kubeconfig file, with the CA and the credentials
+// inside.
 func (c *Cluster) Kubeconfig(id *Identity, url string) []byte {
 	if url == "" {
 		url = c.URL()
 	}
 	config := clientcmdapi.NewConfig()
 	config.Clusters[c.name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: c.CA()}
-	config.AuthInfos[id.Name] = &clientcmdapi.AuthInfo{Token: id.Token}
+	config.AuthInfos[id.Name] = &clientcmdapi.AuthInfo{
+		Token: id.Token, ClientCertificateData: id.Certificate, ClientKeyData: id.Key,
+	}
 	config.Contexts[c.name] = &clientcmdapi.Context{Cluster: c.name, AuthInfo: id.Name}
 	config.CurrentContext = c.name
 	content, err := clientcmd.Write(*config)
@@ -88,31 +100,32 @@ func ReadRules() []rbacv1.PolicyRule {
 // gives it the rules in the whole cluster, and mints a token for it. If the
 // account exists its rules are replaced.
 func (c *Cluster) CreateIdentity(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) (*Identity, error) {
-	err := c.createAccount(ctx, namespace, name, rules)
+	account := &Identity{Namespace: namespace, Name: name}
+	err := c.createAccount(ctx, account, rules)
 	if err == nil {
-		err = c.awaitRules(ctx, namespace, name, rules)
+		err = c.awaitRules(ctx, account, rules)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create ServiceAccount %s/%s in cluster %q: %w", namespace, name, c.name, err)
 	}
-	return c.Mint(ctx, &Identity{Namespace: namespace, Name: name})
+	return c.Mint(ctx, account)
 }
 
-func (c *Cluster) createAccount(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) error {
+func (c *Cluster) createAccount(ctx context.Context, id *Identity, rules []rbacv1.PolicyRule) error {
 	client := c.client().typed
 	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: id.Namespace},
 	}, metav1.CreateOptions{})
 	if ensure(err) != nil {
 		return err
 	}
-	_, err = client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+	_, err = client.CoreV1().ServiceAccounts(id.Namespace).Create(ctx, &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: id.Name},
 	}, metav1.CreateOptions{})
 	if ensure(err) != nil {
 		return err
 	}
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: namespace + ":" + name}, Rules: rules}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: id.role()}, Rules: rules}
 	_, err = client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		_, err = client.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{})
@@ -123,15 +136,14 @@ func (c *Cluster) createAccount(ctx context.Context, namespace, name string, rul
 	_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: id.Namespace, Name: id.Name}},
 	}, metav1.CreateOptions{})
 	return ensure(err)
 }
 
 // awaitRules waits until each rule has effect: the API server's authorizer
 // hears of roles and bindings a moment after they are written.
-func (c *Cluster) awaitRules(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) error {
-	reviews := c.client().typed.AuthorizationV1().SubjectAccessReviews()
+func (c *Cluster) awaitRules(ctx context.Context, id *Identity, rules []rbacv1.PolicyRule) error {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	return until(ctx, func(ctx context.Context) error {
@@ -146,21 +158,27 @@ func (c *Cluster) awaitRules(ctx context.Context, namespace, name string, rules 
 			if len(rule.ResourceNames) > 0 {
 				question.Name = rule.ResourceNames[0]
 			}
-			review, err := reviews.Create(ctx, &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{
-					User:               "system:serviceaccount:" + namespace + ":" + name,
-					ResourceAttributes: question,
-				},
-			}, metav1.CreateOptions{})
+			allowed, err := c.allows(ctx, id, question)
 			if err != nil {
 				return err
 			}
-			if !review.Status.Allowed {
+			if !allowed {
 				return fmt.Errorf("it may not %s %s yet", question.Verb, rule.Resources[0])
 			}
 		}
 		return nil
 	})
+}
+
+// allows reports whether the API server lets an account do something.
+func (c *Cluster) allows(ctx context.Context, id *Identity, question *authorizationv1.ResourceAttributes) (bool, error) {
+	review, err := c.client().typed.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: id.user(), ResourceAttributes: question},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
 }
 
 // Mint makes a further token for the account of id. Both are good until they
@@ -245,11 +263,7 @@ func (c *Cluster) Revoke(ctx context.Context, id *Identity) error {
 	if err := c.revoke(ctx, id); err != nil {
 		return fmt.Errorf("revoke the token of %s/%s in cluster %q: %w", id.Namespace, id.Name, c.name, err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for proxy := range c.proxies {
-		proxy.CutConnections()
-	}
+	c.cutConnections()
 	return nil
 }
 
@@ -261,6 +275,12 @@ func (c *Cluster) revoke(ctx context.Context, id *Identity) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
+	return c.awaitUnauthorized(ctx, id)
+}
+
+// awaitUnauthorized waits until the API server has answered a request of id
+// with 401.
+func (c *Cluster) awaitUnauthorized(ctx context.Context, id *Identity) error {
 	clients, err := newClients(c.Config(id, ""))
 	if err != nil {
 		return err
@@ -276,11 +296,20 @@ func (c *Cluster) revoke(ctx context.Context, id *Identity) error {
 		case err != nil:
 			return err
 		default:
-			return errors.New("the token still works")
+			return errors.New("the credentials still work")
 		}
 	})
 }
 
+// cutConnections resets what goes through the cluster's proxies.
+func (c *Cluster) cutConnections() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for proxy := range c.proxies {
+		proxy.CutConnections()
+	}
+}
+
 // waitTimeout bounds every wait for the controllers of a running cluster. Each
-// is done within a second on an idle machine, Revoke excepted.
+// is done within a second on an idle machine, Revoke and Expire excepted.
 const waitTimeout = time.Minute

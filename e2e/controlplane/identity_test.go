@@ -3,10 +3,12 @@ package controlplane
 import (
 	"context"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -45,6 +47,76 @@ func TestIdentityMayReadAndNoMore(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+func TestDeny(t *testing.T) {
+	cluster := commonCluster(t)
+	id, err := cluster.CreateIdentity(t.Context(), "denied", "reader", ReadRules())
+	must(t, err)
+	proxy, err := cluster.NewProxy()
+	must(t, err)
+	client := clientFor(t, cluster.Config(id, proxy.URL()))
+	list := func() error {
+		return second(client.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{}))
+	}
+	watch := func() (watch.Interface, error) {
+		return client.DiscoveryV1().EndpointSlices("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	}
+	open, err := watch()
+	must(t, err)
+	defer open.Stop()
+
+	const verb, resource = "watch", "endpointslices.discovery.k8s.io"
+	for range 2 { // it makes no difference when it is denied already
+		must(t, cluster.Deny(t.Context(), id, verb, resource))
+	}
+	for range open.ResultChan() { // until the cut connection ends it
+	}
+	must(t, list())
+	if _, err := watch(); !apierrors.IsForbidden(err) {
+		t.Errorf("a watch that is denied: %v, want forbidden", err)
+	}
+	other, err := client.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	other.Stop()
+
+	must(t, cluster.Allow(t.Context(), id, verb, resource))
+	open, err = watch()
+	must(t, err)
+	open.Stop()
+}
+
+func TestExpire(t *testing.T) {
+	cluster := commonCluster(t)
+	account, err := cluster.CreateIdentity(t.Context(), "expired", "reader", ReadRules())
+	must(t, err)
+	proxy, err := cluster.NewProxy()
+	must(t, err)
+	list := func(client *kubernetes.Clientset) error {
+		return second(client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{}))
+	}
+	brief, err := cluster.Certify(account, 5*time.Second)
+	must(t, err)
+	config, err := clientcmd.RESTConfigFromKubeConfig(cluster.Kubeconfig(brief, proxy.URL()))
+	must(t, err)
+	client := clientFor(t, config)
+	must(t, list(client))
+	if err := second(client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})); !apierrors.IsForbidden(err) {
+		t.Errorf("list secrets: %v, want forbidden, as for the account", err)
+	}
+	watch, err := client.CoreV1().Services("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	must(t, err)
+	defer watch.Stop()
+
+	must(t, cluster.Expire(t.Context(), brief))
+	for range watch.ResultChan() { // until the cut connection ends it
+	}
+	if err := list(client); !apierrors.IsUnauthorized(err) {
+		t.Errorf("a list with an expired certificate: %v, want unauthorized", err)
+	}
+	renewed, err := cluster.Certify(brief, time.Hour)
+	must(t, err)
+	must(t, list(clientFor(t, cluster.Config(renewed, ""))))
+}
 
 func TestRevoke(t *testing.T) {
 	t.Parallel() // it mostly waits

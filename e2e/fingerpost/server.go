@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -51,6 +53,7 @@ type Options struct {
 	Dir        string // for its kubeconfig; must exist
 	Kubeconfig []byte // of the cluster that it runs in
 	Args       []string
+	Env        []string  // besides this process's own, KEY=value
 	Log        io.Writer // what it logs, JSON lines; nil: kept for errors only
 }
 
@@ -82,6 +85,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{spawner: spawner, exited: make(chan struct{}), addr: map[string]string{}, got: make(chan struct{})}
 	args := []string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-kubeconfig=" + kubeconfig, "-log-format=json"}
 	s.command = exec.Command(o.Binary, append(args, o.Args...)...)
+	s.command.Env = append(s.command.Environ(), o.Env...)
 	output, err := s.command.StderrPipe()
 	if err != nil {
 		spawner.Close()
@@ -149,6 +153,9 @@ func (s *Server) Tail() string {
 	return text.String()
 }
 
+// PID returns the number of the process.
+func (s *Server) PID() int { return s.command.Process.Pid }
+
 // Exited returns a channel that is closed once the process is gone.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 
@@ -201,6 +208,7 @@ type Cluster struct {
 		Resource       string
 		Objects        int
 		Open           bool
+		Refused        string
 		Lists, Watches int
 	}
 }
@@ -234,6 +242,36 @@ func (s *Server) Cluster(ctx context.Context, name string) (Cluster, error) {
 func (s *Server) Metrics(ctx context.Context) (string, error) {
 	body, err := get(ctx, "http://"+s.Admin+"/metrics")
 	return string(body), err
+}
+
+// Footprint is what the server takes up.
+type Footprint struct {
+	Goroutines int
+	Heap       int // bytes in use
+}
+
+// Footprint collects the server's garbage and returns what is left. The server must run with -enable-pprof.
+func (s *Server) Footprint(ctx context.Context) (Footprint, error) {
+	for range 2 { // what lies in a sync.Pool outlives one collection
+		if _, err := get(ctx, "http://"+s.Admin+"/debug/pprof/heap?gc=1"); err != nil {
+			return Footprint{}, err
+		}
+	}
+	metrics, err := s.Metrics(ctx)
+	if err != nil {
+		return Footprint{}, err
+	}
+	value := map[string]float64{"go_goroutines": 0, "go_memstats_heap_alloc_bytes": 0}
+	for line := range strings.Lines(metrics) {
+		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if _, wanted := value[name]; !wanted {
+			continue
+		}
+		if value[name], err = strconv.ParseFloat(number, 64); err != nil {
+			return Footprint{}, fmt.Errorf("metric %s: %w", name, err)
+		}
+	}
+	return Footprint{Goroutines: int(value["go_goroutines"]), Heap: int(value["go_memstats_heap_alloc_bytes"])}, nil
 }
 
 func get(ctx context.Context, url string) ([]byte, error) {

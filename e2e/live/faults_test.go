@@ -99,6 +99,102 @@ func TestOutages(t *testing.T) {
 	}
 }
 
+// What is no outage: a slow network, a right that is taken away, a certificate that expires. Nothing is withdrawn, the Link says what
+// is wrong, and once it is put right the server catches up by itself.
+func TestFaults(t *testing.T) {
+	w := newWorld(t, "faults", 2)
+	west := w.Remotes[0]
+	w.serve()
+	w.link(west)
+	s := w.watch(mesh.Federated)
+	size := 2
+	w.holds(s, 3*time.Second, "the union", map[*mesh.Site]int{w.Local: 2, west: size})
+	grow := func(w *world) {
+		w.t.Helper()
+		size++
+		w.do(west.Scale(w.t.Context(), w.Namespace, mesh.Service, size))
+		_, err := west.WaitEndpoints(w.t.Context(), w.Namespace, mesh.Service, size)
+		w.do(err)
+	}
+
+	t.Run("delay", func(t *testing.T) {
+		w := &world{w.Mesh, t}
+		mark := w.mark(s)
+		w.do(west.Proxy.Delay(300 * time.Millisecond))
+		grow(w)
+		w.holds(s, 2*time.Second, "a change over watches that were open", map[*mesh.Site]int{w.Local: 2, west: size})
+		west.Proxy.CutConnections()
+		grow(w)
+		w.holds(s, 5*time.Second, "a change over watches that were opened slowly", map[*mesh.Site]int{w.Local: 2, west: size})
+		w.state(west, "Live", 3*time.Second)
+		w.do(west.Proxy.Pass())
+		grow(w)
+		w.holds(s, time.Second, "a change afterwards", map[*mesh.Site]int{w.Local: 2, west: size})
+		if added, removed := w.since(s, mark); len(added) != 3 || len(removed) != 0 {
+			t.Errorf("three Pods more must be three addresses more:\n%s", s.Transcript(mark))
+		}
+	})
+
+	t.Run("denied watch", func(t *testing.T) {
+		w := &world{w.Mesh, t}
+		const verb, resource = "watch", "endpointslices.discovery.k8s.io"
+		mark := w.mark(s)
+		w.do(west.Deny(t.Context(), west.Identity, verb, resource))
+		w.state(west, "Suspect", 6*time.Second)
+		w.state(west, "Stale", 12*time.Second)
+		const why = "the API server refuses to watch " + resource + " (Forbidden)"
+		w.condition(west, links.Connected, "False Stale: what the cluster said last is kept: "+why, 3*time.Second)
+		page, err := w.Server.Cluster(t.Context(), west.Name)
+		w.do(err)
+		if page.Contact != why {
+			t.Errorf("/debug/clusters says %q, want %q", page.Contact, why)
+		}
+		for _, kind := range page.Kinds {
+			if denied := kind.Resource == resource; denied != (kind.Refused == "Forbidden") || denied == kind.Open {
+				t.Errorf("/debug/clusters says of %s: refused %q, open %t", kind.Resource, kind.Refused, kind.Open)
+			}
+		}
+		grow(w)
+		if n := w.mark(s); n != mark {
+			t.Errorf("a refusal is no message:\n%s", s.Transcript(mark))
+		}
+		w.do(west.Allow(t.Context(), west.Identity, verb, resource))
+		w.holds(s, 15*time.Second, "converged", map[*mesh.Site]int{w.Local: 2, west: size})
+		w.state(west, "Live", 3*time.Second)
+		if added, removed := w.since(s, mark); len(added) != 1 || len(removed) != 0 {
+			t.Errorf("one Pod more must be one address more:\n%s", s.Transcript(mark))
+		}
+	})
+
+	t.Run("expired certificate", func(t *testing.T) {
+		w := &world{w.Mesh, t}
+		w.do(w.Unlink(t.Context(), west))
+		w.holds(s, 3*time.Second, "west leaves", map[*mesh.Site]int{w.Local: 2, west: 0})
+		brief, err := west.Certify(west.Identity, 15*time.Second)
+		w.do(err)
+		west.Identity = brief
+		w.link(west) // so the certificate is in use
+		w.holds(s, 3*time.Second, "west joins", map[*mesh.Site]int{w.Local: 2, west: size})
+		mark := w.mark(s)
+		w.do(west.Expire(t.Context(), brief))
+		w.state(west, "Stale", 12*time.Second)
+		const why = "the API server refuses the credentials (401)"
+		w.condition(west, links.CredentialsValid, "False Unauthorized: "+why, 3*time.Second)
+		w.condition(west, links.Connected, "False Stale: what the cluster said last is kept: "+why, 3*time.Second)
+
+		west.Identity, err = west.Certify(brief, time.Hour)
+		w.do(err)
+		w.do(w.Link(t.Context(), west))
+		w.state(west, "Live", 5*time.Second)
+		w.credentials(west, "True Valid", 3*time.Second)
+		if n := w.mark(s); n != mark {
+			t.Errorf("nothing has changed, so there is nothing to tell:\n%s", s.Transcript(mark))
+		}
+		grow(w)
+		w.holds(s, time.Second, "a change afterwards", map[*mesh.Site]int{w.Local: 2, west: size})
+	})
+}
+
 // New credentials cause no message where nothing has changed: a token, a new authority, another address. What fails leaves the old
 // ones in use, and the Link says so.
 func TestCredentials(t *testing.T) {
@@ -196,11 +292,17 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 // credentials waits until what a site's Link says of the credentials starts with what is wanted.
 func (w *world) credentials(site *mesh.Site, want string, claimed time.Duration) {
 	w.t.Helper()
-	w.within(claimed, "CredentialsValid is "+want, func(ctx context.Context) error {
+	w.condition(site, links.CredentialsValid, want, claimed)
+}
+
+// condition waits until what a site's Link says in a condition starts with what is wanted.
+func (w *world) condition(site *mesh.Site, condition, want string, claimed time.Duration) {
+	w.t.Helper()
+	w.within(claimed, condition+" is "+want, func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(ctx context.Context) error {
-			got, err := w.Condition(ctx, site, links.CredentialsValid)
+			got, err := w.Condition(ctx, site, condition)
 			if err == nil && !strings.HasPrefix(got, want) {
-				err = fmt.Errorf("CredentialsValid is %q, want %q", got, want)
+				err = fmt.Errorf("%s is %q, want %q", condition, got, want)
 			}
 			return err
 		})

@@ -166,9 +166,13 @@ func (m *Mesh) Rotate(ctx context.Context, site *Site) (old *controlplane.Identi
 	return old, m.Credentials(ctx, site, site.Kubeconfig(site.Identity, site.Proxy.URL()))
 }
 
-// Unlink deletes the Link of a site, and its Secret.
-func (m *Mesh) Unlink(ctx context.Context, site *Site) error {
-	_, err := m.Local.Kubectl(ctx, "-n", m.Namespace, "delete", "link/"+site.Name, "secret/cluster-credentials-"+site.Name)
+// Unlink deletes the Links of sites, and their Secrets.
+func (m *Mesh) Unlink(ctx context.Context, sites ...*Site) error {
+	args := []string{"-n", m.Namespace, "delete"}
+	for _, site := range sites {
+		args = append(args, "link/"+site.Name, "secret/cluster-credentials-"+site.Name)
+	}
+	_, err := m.Local.Kubectl(ctx, args...)
 	return err
 }
 

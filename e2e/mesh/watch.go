@@ -129,15 +129,19 @@ func Line(e proxy.Event) string {
 func Eventually(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
+	var seen error
 	for {
 		err := check(ctx)
 		if err == nil {
 			return nil
 		}
+		if seen == nil || ctx.Err() == nil {
+			seen = err // not that the last check was cut short
+		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), seen)
 		}
 	}
 }
