@@ -223,11 +223,10 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 
 // refuse returns why a Service cannot be served. What was served once goes on, whatever becomes of it, except as an ExternalName.
 func (g *get) refuse(s *federation.Snapshot) error {
-	name := g.asked.service.Namespace + "/" + g.asked.service.Name
-	v := s.View
+	name, v := g.asked.service, s.View
 	if v == nil {
 		if g.told == nothing && len(s.Unknown()) == 0 {
-			return status.Errorf(codes.NotFound, "Service %s not found", name)
+			return status.Errorf(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
 		}
 		return nil
 	}
@@ -241,7 +240,7 @@ func (g *get) refuse(s *federation.Snapshot) error {
 	}
 	switch {
 	case v.ExternalName || target != nil && target.ExternalName:
-		return status.Errorf(codes.InvalidArgument, "Service %s is of type ExternalName, which has no addresses", name)
+		return status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no addresses", name.Namespace, name.Name)
 	case v.Malformed != "" && g.told == nothing:
 		return status.Error(codes.FailedPrecondition, v.Malformed)
 	}

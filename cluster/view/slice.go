@@ -52,8 +52,9 @@ func keepSlice(object any) (*slice, bool) {
 		s.ports = append(s.ports, federation.Port{Number: uint16(*p.Port), Name: name})
 	}
 	mirror := mirrorOf(es)
-	for _, e := range es.Endpoints {
-		s.endpoints = append(s.endpoints, keepEndpoint(es.Namespace, e, mirror)...)
+	s.endpoints = make([]endpoint, 0, len(es.Endpoints)) // as a rule they have one address each
+	for i := range es.Endpoints {
+		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &es.Endpoints[i], mirror)
 	}
 	return s, true
 }
@@ -83,8 +84,8 @@ func mirrorOf(es *discoveryv1.EndpointSlice) *federation.Mirror {
 	return &m
 }
 
-// keepEndpoint returns one endpoint for each address; none if it names a workload of a kind that is not served.
-func keepEndpoint(namespace string, e discoveryv1.Endpoint, mirror *federation.Mirror) []endpoint {
+// appendEndpoints appends one endpoint for each address; none if e names a workload of a kind that is not served.
+func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror) []endpoint {
 	kept := endpoint{Endpoint: federation.Endpoint{Ready: e.Conditions.Ready == nil || *e.Conditions.Ready, Mirror: mirror}}
 	if e.Hostname != nil {
 		kept.Hostname = *e.Hostname
@@ -97,7 +98,7 @@ func keepEndpoint(namespace string, e discoveryv1.Endpoint, mirror *federation.M
 	}
 	if ref := e.TargetRef; ref != nil {
 		if ref.Kind != "Pod" {
-			return nil
+			return to
 		}
 		kept.pod = key{Namespace: intern(ref.Namespace), Name: ref.Name}
 		if ref.Namespace == "" {
@@ -107,16 +108,15 @@ func keepEndpoint(namespace string, e discoveryv1.Endpoint, mirror *federation.M
 			kept.Zone = intern(*e.Zone)
 		}
 	}
-	var all []endpoint
 	for _, a := range e.Addresses {
 		addr, err := netip.ParseAddr(a)
 		if err != nil || addr.Zone() != "" {
 			continue // a DNS name, or junk
 		}
 		kept.Addr = addr.Unmap()
-		all = append(all, kept)
+		to = append(to, kept)
 	}
-	return all
+	return to
 }
 
 // translateSlice looks up who answers at the addresses. An endpoint whose Pod is not known is left out until it is.
