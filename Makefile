@@ -45,8 +45,9 @@ cases: ## Run the contract cases and count them by section
 	@go run -C tools/cases . $(CURDIR)
 
 .PHONY: bench
-bench: ## Run the benchmarks
+bench: ## Run the benchmarks and measure the server end to end: a table, kept in docs/bench (ARGS='-only REGEXP': a part of it)
 	go test -run '^$$' -bench . -benchmem $(PKGS)
+	@go run -C e2e ./bench -out $(CURDIR)/docs/bench/results.md $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME
