@@ -28,10 +28,10 @@ func drawView(t *rapid.T, svc Service) *View {
 	v := &View{
 		LocalOnly: rapid.Float64().Draw(t, "local") < .2,
 		Ports: rapid.SampledFrom([][]ServicePort{
-			{{80, "http", 0}}, {{80, "http", 8080}}, {{80, "http", 8080}, {81, "alt", 8081}}, {{80, "", 0}}, {{80, "web", 8080}}, nil,
+			{{80, "http", 0}}, {{80, "http", 8080}}, {{80, "http", 8080}, {81, "alt", 8081}}, {{80, "", 0}}, {{80, "web", 8080}}, {{80, "alt", 8080}}, nil,
 		}).Draw(t, "ports"),
 	}
-	hinted := rapid.Bool().Draw(t, "hinted") // hints count only where every address has some
+	hinted := rapid.SampledFrom([]string{"all", "none", "some"}).Draw(t, "hinted") // hints count only where every address has some
 	for _, name := range []string{"s1", "s2"} {
 		if rapid.Float64().Draw(t, name) < .8 {
 			v.Slices = append(v.Slices, drawSlice(t, name, hinted))
@@ -39,7 +39,7 @@ func drawView(t *rapid.T, svc Service) *View {
 	}
 	if (svc == fed || svc == mirror) && rapid.Float64().Draw(t, "composed") < .9 {
 		v.Composition = &Composition{Union: svc == fed}
-		all := []Term{{Ref{"local", plain}, true}, {Ref{"local", other}, false}, {Ref{"east", plain}, false}, {Ref{"west", plain}, false}, {Ref{"ghost", plain}, false}}
+		all := []Term{{Ref{"local", plain}, true}, {Ref{"local", other}, rapid.Bool().Draw(t, "filtered")}, {Ref{"east", plain}, false}, {Ref{"west", plain}, false}, {Ref{"ghost", plain}, false}}
 		n := 1
 		if v.Composition.Union {
 			n = rapid.IntRange(0, len(all)).Draw(t, "members")
@@ -49,7 +49,7 @@ func drawView(t *rapid.T, svc Service) *View {
 	return v
 }
 
-func drawSlice(t *rapid.T, name string, hinted bool) *Slice {
+func drawSlice(t *rapid.T, name, hinted string) *Slice {
 	s := &Slice{Name: name, Ports: rapid.SampledFrom([][]Port{{{8080, "http"}}, {{8080, "http"}}, {{8080, "http"}, {8081, "alt"}}, {{8080, ""}}}).Draw(t, "targets")}
 	for range rapid.IntRange(1, 4).Draw(t, "n") {
 		e := &Endpoint{
@@ -58,7 +58,7 @@ func drawSlice(t *rapid.T, name string, hinted bool) *Slice {
 			Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname"),
 			Zone:     rapid.SampledFrom(zones).Draw(t, "zone"),
 		}
-		if hinted {
+		if hinted == "all" || hinted == "some" && rapid.Bool().Draw(t, "has hint") {
 			e.Hints = []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}
 		}
 		if rapid.Bool().Draw(t, "pod") {

@@ -1,0 +1,43 @@
+package federation
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Zone hints count member by member: where one has nobody for the client's zone, all of its addresses count, whatever the others have.
+func TestHintsCountByMember(t *testing.T) {
+	store := NewStore()
+	store.Expect("local", Expectation{})
+	claims := store.Claim("local")
+	hinted := func(first, second string) *View {
+		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{80, ""}}, Endpoints: []*Endpoint{
+			{Addr: addr(first), Ready: true, Hints: []string{"z1"}}, {Addr: addr(second), Ready: true, Hints: []string{"z2"}},
+		}}}}
+	}
+	claims.Set(plain, hinted("10.0.0.1", "10.0.0.2"))
+	elsewhere := hinted("10.0.1.1", "10.0.1.2")
+	elsewhere.Slices[0].Endpoints[0].Hints = []string{"z3"}
+	claims.Set(other, elsewhere)
+	claims.Set(fed, &View{Composition: &Composition{Union: true, Members: []Term{{Ref{"local", plain}, true}, {Ref{"local", other}, true}}}})
+	claims.Complete()
+	watch := store.Watch(Ref{"local", fed})
+	defer watch.Close()
+	snapshot, _ := watch.Load()
+	x := Select(snapshot, Query{Port: 80}, nil)
+	for zone, want := range map[string][]string{
+		"z1": {"10.0.0.1", "10.0.1.1", "10.0.1.2"},
+		"z2": {"10.0.0.2", "10.0.1.2"},
+		"z3": {"10.0.0.1", "10.0.0.2", "10.0.1.1"},
+		"":   {"10.0.0.1", "10.0.0.2", "10.0.1.1", "10.0.1.2"},
+	} {
+		var got []string
+		for e := range x.Near(Locality{Zone: zone}, nil).All() {
+			got = append(got, e.Addr.Addr().String())
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("a client in zone %q (-want +got):\n%s", zone, diff)
+		}
+	}
+}
