@@ -114,7 +114,8 @@ func TestComposition(t *testing.T) {
 func TestServicePorts(t *testing.T) {
 	v, _ := translateService("home", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 		{Port: 443, Name: "https", TargetPort: intstr.FromInt32(8443)},
-		{Port: 53, Name: "dns-udp", Protocol: corev1.ProtocolUDP}, {Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
+		{Port: 53, Name: "dns-udp", Protocol: corev1.ProtocolUDP},
+		{Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
 		{Port: 80, TargetPort: intstr.FromString("http")},
 	}}})
 	want := []federation.ServicePort{{Number: 53, Name: "dns-tcp", Target: 53}, {Number: 80}, {Number: 443, Name: "https", Target: 8443}}

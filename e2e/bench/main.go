@@ -30,16 +30,15 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if flag.Arg(0) == "variant" { // started by this program
-		if err := serveVariant(flag.Arg(1), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *only, *out); err != nil {
+	var err error
+	if flag.Arg(0) == "variant" { // started by this program
+		err = serveVariant(ctx, flag.Arg(1), os.Stdin, os.Stdout)
+	} else {
+		err = run(ctx, *only, *out)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

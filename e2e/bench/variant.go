@@ -63,11 +63,11 @@ func (r *repeater) Get(_ *pb.GetDestination, stream pb.Destination_GetServer) er
 }
 
 // serveVariant prints its address, reads messages, each with its length before it, and serves them until there are no more.
-func serveVariant(kind string, messages io.Reader, out io.Writer) error {
+func serveVariant(ctx context.Context, kind string, messages io.Reader, out io.Writer) error {
 	r := &repeater{}
 	s := grpc.NewServer(grpc.ForceServerCodecV2(frameCodec{encoding.GetCodecV2("proto")}), grpc.WriteBufferSize(64<<10))
 	pb.RegisterDestinationServer(s, r)
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func serveVariant(kind string, messages io.Reader, out io.Writer) error {
 	for {
 		var size uint32
 		if err := binary.Read(messages, binary.BigEndian, &size); err != nil {
-			return nil //nolint:nilerr // the end of the input is the end
+			return nil // the end of the input is the end
 		}
 		b := make([]byte, size)
 		if _, err := io.ReadFull(messages, b); err != nil {
