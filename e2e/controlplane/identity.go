@@ -181,8 +181,8 @@ func (c *Cluster) allows(ctx context.Context, id *Identity, question *authorizat
 	return review.Status.Allowed, nil
 }
 
-// Mint makes a further token for the account of id. Both are good until they
-// are revoked, each by itself.
+// Mint makes a further token for the account of id and waits until it is
+// taken. Both are good until they are revoked, each by itself.
 //
 // The token is that of a Secret of type kubernetes.io/service-account-token,
 // which has no end, as a Link's credentials have it. A light cluster has no
@@ -196,6 +196,9 @@ func (c *Cluster) Mint(ctx context.Context, id *Identity) (*Identity, error) {
 		err = c.mintBound(ctx, minted)
 	default:
 		err = c.mintLasting(ctx, minted)
+	}
+	if err == nil { // the API server takes a token once it has heard of the Secret, a moment later
+		err = c.awaitAnswer(ctx, minted, func(err error) error { return err })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mint a token for %s/%s in cluster %q: %w", id.Namespace, id.Name, c.name, err)
@@ -281,15 +284,7 @@ func (c *Cluster) revoke(ctx context.Context, id *Identity) error {
 // awaitUnauthorized waits until the API server has answered a request of id
 // with 401.
 func (c *Cluster) awaitUnauthorized(ctx context.Context, id *Identity) error {
-	clients, err := newClients(c.Config(id, ""))
-	if err != nil {
-		return err
-	}
-	defer clients.close()
-	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
-	defer cancel()
-	return until(ctx, func(ctx context.Context) error {
-		err := clients.typed.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+	return c.awaitAnswer(ctx, id, func(err error) error {
 		switch {
 		case apierrors.IsUnauthorized(err):
 			return nil
@@ -298,6 +293,20 @@ func (c *Cluster) awaitUnauthorized(ctx context.Context, id *Identity) error {
 		default:
 			return errors.New("the credentials still work")
 		}
+	})
+}
+
+// awaitAnswer waits until what the API server answers id is right.
+func (c *Cluster) awaitAnswer(ctx context.Context, id *Identity, right func(error) error) error {
+	clients, err := newClients(c.Config(id, ""))
+	if err != nil {
+		return err
+	}
+	defer clients.close()
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	return until(ctx, func(ctx context.Context) error {
+		return right(clients.typed.RESTClient().Get().AbsPath("/version").Do(ctx).Error())
 	})
 }
 
