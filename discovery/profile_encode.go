@@ -1,0 +1,153 @@
+package discovery
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	httppb "github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fingerpost/fingerpost/federation/profile"
+)
+
+// defaultBudget holds where no ServiceProfile says otherwise.
+var defaultBudget = profile.RetryBudget{Ratio: 0.2, MinRetriesPerSecond: 10, TTL: 10 * time.Second}
+
+// appendProfile adds to a message what a ServiceProfile says about a Service at a port: routes, retry budget, overrides. A nil p says
+// what is true without one.
+func appendProfile(to *pb.DestinationProfile, p *profile.Profile, port uint16) {
+	if p == nil {
+		p = &profile.Profile{}
+	}
+	for i := range p.Routes {
+		to.Routes = append(to.Routes, route(&p.Routes[i]))
+	}
+	budget := p.RetryBudget
+	if budget == nil {
+		budget = &defaultBudget
+	}
+	to.RetryBudget = &pb.RetryBudget{RetryRatio: budget.Ratio, MinRetriesPerSecond: budget.MinRetriesPerSecond, Ttl: duration(budget.TTL)}
+	for _, o := range p.Overrides {
+		to.DstOverrides = append(to.DstOverrides, &pb.WeightedDst{Authority: withPort(o.Authority, port), Weight: o.Weight})
+	}
+}
+
+func route(r *profile.Route) *pb.Route {
+	to := &pb.Route{
+		Condition:     requestMatch(r.Condition),
+		MetricsLabels: map[string]string{"route": r.Name},
+		IsRetryable:   r.Retryable,
+		Timeout:       duration(r.Timeout),
+	}
+	for _, c := range r.Responses {
+		to.ResponseClasses = append(to.ResponseClasses, &pb.ResponseClass{Condition: responseMatch(c.Condition), IsFailure: c.Failure})
+	}
+	return to
+}
+
+// requestMatch returns nil for a condition without a field. Several fields become one match of all of them; their order is fixed, so
+// that equal profiles are equal messages.
+func requestMatch(r *profile.Request) *pb.RequestMatch {
+	if r == nil {
+		return nil
+	}
+	var fields []*pb.RequestMatch
+	if len(r.All) > 0 {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_All{All: requestSeq(r.All)}})
+	}
+	if len(r.Any) > 0 {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Any{Any: requestSeq(r.Any)}})
+	}
+	if r.Method != "" {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Method{Method: method(r.Method)}})
+	}
+	if not := requestMatch(r.Not); not != nil {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Not{Not: not}})
+	}
+	if r.Path != "" {
+		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Path{Path: &pb.PathMatch{Regex: r.Path}}})
+	}
+	switch len(fields) {
+	case 0:
+		return nil
+	case 1:
+		return fields[0]
+	default:
+		return &pb.RequestMatch{Match: &pb.RequestMatch_All{All: &pb.RequestMatch_Seq{Matches: fields}}}
+	}
+}
+
+func requestSeq(rs []*profile.Request) *pb.RequestMatch_Seq {
+	seq := &pb.RequestMatch_Seq{}
+	for _, r := range rs {
+		if m := requestMatch(r); m != nil {
+			seq.Matches = append(seq.Matches, m)
+		}
+	}
+	return seq
+}
+
+// responseMatch does for responses what requestMatch does for requests.
+func responseMatch(r *profile.Response) *pb.ResponseMatch {
+	if r == nil {
+		return nil
+	}
+	var fields []*pb.ResponseMatch
+	if len(r.All) > 0 {
+		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_All{All: responseSeq(r.All)}})
+	}
+	if len(r.Any) > 0 {
+		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Any{Any: responseSeq(r.Any)}})
+	}
+	if r.Status != nil {
+		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Status{Status: &pb.HttpStatusRange{Min: r.Status.Min, Max: r.Status.Max}}})
+	}
+	if not := responseMatch(r.Not); not != nil {
+		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Not{Not: not}})
+	}
+	switch len(fields) {
+	case 0:
+		return nil
+	case 1:
+		return fields[0]
+	default:
+		return &pb.ResponseMatch{Match: &pb.ResponseMatch_All{All: &pb.ResponseMatch_Seq{Matches: fields}}}
+	}
+}
+
+func responseSeq(rs []*profile.Response) *pb.ResponseMatch_Seq {
+	seq := &pb.ResponseMatch_Seq{}
+	for _, r := range rs {
+		if m := responseMatch(r); m != nil {
+			seq.Matches = append(seq.Matches, m)
+		}
+	}
+	return seq
+}
+
+func method(name string) *httppb.HttpMethod {
+	name = strings.ToUpper(name)
+	if number, ok := httppb.HttpMethod_Registered_value[name]; ok {
+		return &httppb.HttpMethod{Type: &httppb.HttpMethod_Registered_{Registered: httppb.HttpMethod_Registered(number)}}
+	}
+	return &httppb.HttpMethod{Type: &httppb.HttpMethod_Unregistered{Unregistered: name}}
+}
+
+// duration returns nil for 0, which nobody asks for.
+func duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// withPort adds a port to an authority that has none.
+func withPort(authority string, port uint16) string {
+	if _, _, err := net.SplitHostPort(authority); err == nil {
+		return authority
+	}
+	return net.JoinHostPort(strings.Trim(authority, "[]"), strconv.Itoa(int(port)))
+}
