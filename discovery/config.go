@@ -12,6 +12,7 @@ import (
 type Config struct {
 	Cluster             federation.Cluster // that we run in: the one whose Services are asked for
 	ClusterDomain       string             // of its DNS names, such as cluster.local
+	TrustDomain         string             // of the identities of this cluster's workloads
 	ControllerNamespace string             // of the mesh's control plane: workloads of another one get no identity
 	DefaultOpaquePorts  federation.Ports   // of workloads that do not say
 

@@ -158,7 +158,7 @@ func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
 		}
 	}
 	if w := entry.Endpoint.Workload; w != nil {
-		e.pod(a, entry, w)
+		e.pod(a, entry.Addr, entry.Origin().TrustDomain, w)
 		a.MetricLabels["zone"] = entry.Endpoint.Zone
 		a.MetricLabels["zone_locality"] = locality
 		return a
@@ -171,7 +171,7 @@ func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
 }
 
 // pod adds what is known of a Pod.
-func (e encoder) pod(a *pb.WeightedAddr, entry *federation.Entry, w *federation.Workload) {
+func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
 	t := w.Template.Value()
 	ownerKind := w.OwnerKind
 	if ownerKind == "job" {
@@ -184,7 +184,7 @@ func (e encoder) pod(a *pb.WeightedAddr, entry *federation.Entry, w *federation.
 	if t.Hash != "" {
 		a.MetricLabels["pod_template_hash"] = t.Hash
 	}
-	port := entry.Addr.Port()
+	port := addr.Port()
 	if t.ControlPlane == "" || t.Skip.Contains(port) {
 		return // no proxy, or one that does not see the port
 	}
@@ -205,8 +205,8 @@ func (e encoder) pod(a *pb.WeightedAddr, entry *federation.Entry, w *federation.
 		a.ProtocolHint.OpaqueTransport = &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(t.InboundPort)}
 	}
 	a.Http2 = e.config.HTTP2
-	if domain := entry.Origin().TrustDomain; domain != "" && t.ControlPlane == e.config.ControllerNamespace {
-		name := fmt.Sprintf("%s.%s.serviceaccount.identity.%s.%s", t.ServiceAccount, cmp.Or(w.Namespace, "default"), t.ControlPlane, domain)
+	if trustDomain != "" && t.ControlPlane == e.config.ControllerNamespace {
+		name := fmt.Sprintf("%s.%s.serviceaccount.identity.%s.%s", t.ServiceAccount, cmp.Or(w.Namespace, "default"), t.ControlPlane, trustDomain)
 		a.TlsIdentity = dnsIdentity(name)
 		a.TlsIdentity.ServerName = &pb.TlsIdentity_DnsLikeIdentity{Name: name}
 	}

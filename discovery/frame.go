@@ -12,7 +12,7 @@ import (
 // maxFrame bounds a message, in bytes: proxies decode no more than 4 MiB.
 const maxFrame = 4<<20 - 64<<10
 
-// A frame is one encoded Update. Any number of streams may send it at the same time.
+// A frame is one encoded message. Any number of streams may send it at the same time.
 type frame struct {
 	bytes         mem.SliceBuffer
 	what          what
@@ -27,6 +27,7 @@ const (
 	toRemove  what = "remove"
 	isEmpty   what = "no_endpoints"
 	heartbeat what = "heartbeat"
+	toProfile what = "profile"
 )
 
 // codec is grpc's own for protobuf, which lets frames pass untouched.
@@ -52,9 +53,7 @@ var (
 	absentFrame    = constant(isEmpty, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: false}}})
 )
 
-func constant(w what, u *pb.Update) *frame {
-	return &frame{bytes: marshal(u), what: w}
-}
+func constant(w what, m protobuf.Message) *frame { return &frame{bytes: marshal(m), what: w} }
 
 // marshal encodes a message of our own making, which cannot fail.
 func marshal(m protobuf.Message) []byte {

@@ -23,13 +23,13 @@ type metrics struct {
 func newMetrics(s *Server, cache *frameCache) *metrics {
 	m := &metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_messages_total", Help: "Messages sent on Get streams, by what they say: add, remove, no_endpoints or heartbeat.",
+			Name: "fingerpost_messages_total", Help: "Messages sent on streams, by what they say: add, remove, no_endpoints, heartbeat or profile.",
 		}, []string{"what"}),
 		addresses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by what is said of them: add or remove.",
 		}, []string{"what"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fingerpost_sent_bytes_total", Help: "Bytes of messages sent on Get streams.",
+			Name: "fingerpost_sent_bytes_total", Help: "Bytes of messages sent on streams.",
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_admission_refused_total", Help: "Streams refused with RESOURCE_EXHAUSTED: too many new ones a second (rate), or no turn in time (turn).",
@@ -39,7 +39,7 @@ func newMetrics(s *Server, cache *frameCache) *metrics {
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
 		}),
 		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_streams", Help: "Open Get streams.",
+			Name: "fingerpost_streams", Help: "Open streams, of Get and of GetProfile.",
 		}, func() float64 { return float64(s.streams.len()) }),
 		frames: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_frame_cache_bytes", Help: "Bytes of encoded messages that are kept to be shared by streams.",
@@ -49,7 +49,7 @@ func newMetrics(s *Server, cache *frameCache) *metrics {
 		}, func() float64 { return float64(s.feeds.len()) }),
 	}
 	m.sentOf = map[what]prometheus.Counter{}
-	for _, w := range []what{toAdd, toRemove, isEmpty, heartbeat} {
+	for _, w := range []what{toAdd, toRemove, isEmpty, heartbeat, toProfile} {
 		m.sentOf[w] = m.messages.WithLabelValues(string(w))
 	}
 	m.added, m.removed = m.addresses.WithLabelValues(string(toAdd)), m.addresses.WithLabelValues(string(toRemove))

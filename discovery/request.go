@@ -26,38 +26,57 @@ type authority struct {
 // parseAuthority reads host[:port] where host is <service>.<namespace>.svc.<domain> or <hostname>.<service>.<namespace>.svc.<domain>.
 // Everything is compared to the letter: there is no trailing dot, and no other case. An address instead of a name is not for Get.
 func parseAuthority(path, domain string) (authority, error) {
+	t, err := parseTarget(path, domain)
+	if err == nil && t.ip.IsValid() {
+		err = status.Error(codes.InvalidArgument, "IP queries not supported by Get API: host must be a name")
+	}
+	return t.authority, err
+}
+
+// target is what a client asks GetProfile for: an authority, or a port of an IP.
+type target struct {
+	authority
+	ip netip.Addr // zero for a name
+}
+
+// parseTarget reads an authority, or ip:port.
+func parseTarget(path, domain string) (target, error) {
 	invalid := status.Errorf(codes.InvalidArgument, "Invalid authority: %s", path)
 	host, port := path, uint64(defaultPort)
 	if strings.Contains(path, ":") {
 		var digits string
 		var err error
 		if host, digits, err = net.SplitHostPort(path); err != nil {
-			return authority{}, invalid
+			return target{}, invalid
 		}
 		if port, err = strconv.ParseUint(strings.TrimPrefix(digits, "+"), 10, 16); err != nil || port == 0 {
-			return authority{}, invalid
+			return target{}, invalid
 		}
 	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		return authority{}, status.Error(codes.InvalidArgument, "IP queries not supported by Get API: host must be a name")
+	t := target{authority: authority{port: uint16(port)}}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		t.ip = ip.Unmap()
+		if ip.Zone() != "" {
+			return target{}, invalid
+		}
+		return t, nil
 	}
 	name, found := strings.CutSuffix(host, ".svc."+domain)
 	if !found {
-		return authority{}, invalid
+		return target{}, invalid
 	}
 	labels := strings.Split(name, ".")
-	a := authority{port: uint16(port)}
 	if len(labels) == 3 {
-		a.hostname, labels = labels[0], labels[1:]
-		if a.hostname == "" {
-			return authority{}, invalid
+		t.hostname, labels = labels[0], labels[1:]
+		if t.hostname == "" {
+			return target{}, invalid
 		}
 	}
 	if len(labels) != 2 || labels[0] == "" || labels[1] == "" {
-		return authority{}, invalid
+		return target{}, invalid
 	}
-	a.service = federation.Service{Namespace: labels[1], Name: labels[0]}
-	return a, nil
+	t.service = federation.Service{Namespace: labels[1], Name: labels[0]}
+	return t, nil
 }
 
 // client is what a proxy says about itself in the context token.

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	lru "github.com/hashicorp/golang-lru/v2"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
+
+const maxProfiles = 1 << 12
 
 // Server answers Destination requests from a Store.
 type Server struct {
@@ -21,6 +22,7 @@ type Server struct {
 	store     *federation.Store
 	admission *Admission
 	feeds     *feeds
+	profiles  *lru.Cache[profileKey, *frame] // of Services, encoded
 	streams   streams
 	metrics   *metrics
 	started   time.Time
@@ -35,6 +37,7 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 	}
 	cache := newFrameCache(config.FrameBytes)
 	s.feeds = newFeeds(&s.config, cache)
+	s.profiles, _ = lru.New[profileKey, *frame](maxProfiles) // it only fails for a size of 0
 	s.metrics = newMetrics(s, cache)
 	return s
 }
@@ -55,16 +58,31 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	if err != nil {
 		return err
 	}
-	who, err := parseToken(request.GetContextToken())
-	if err != nil {
-		s.log.V(1).Info("A client says nothing about itself that can be read", "path", request.GetPath(), "error", err.Error())
-	}
-	g := newGet(s, request.GetPath(), asked, who, sink)
+	g := newGet(s, request.GetPath(), asked, s.whoIs(request), sink)
 	defer g.close()
 	return g.run(sink.Context())
 }
 
-// GetProfile is not served yet. FailedPrecondition makes a proxy go on without a profile; other codes make it wait for one.
-func (s *Server) GetProfile(*pb.GetDestination, pb.Destination_GetProfileServer) error {
-	return status.Error(codes.FailedPrecondition, "this version serves no profiles")
+// GetProfile streams what is known of a Service, or of the workload at an IP. See docs/protocol.md.
+func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetProfileServer) error {
+	if err := s.admission.Admit(); err != nil {
+		s.metrics.refused.WithLabelValues("rate").Inc()
+		return err
+	}
+	asked, err := parseTarget(request.GetPath(), s.config.ClusterDomain)
+	if err != nil {
+		return err
+	}
+	l := newLookup(s, request.GetPath(), asked, s.whoIs(request), sink)
+	defer l.close()
+	return l.run(sink.Context())
+}
+
+// whoIs returns what the client says about itself.
+func (s *Server) whoIs(request *pb.GetDestination) client {
+	who, err := parseToken(request.GetContextToken())
+	if err != nil {
+		s.log.V(1).Info("A client says nothing about itself that can be read", "path", request.GetPath(), "error", err.Error())
+	}
+	return who
 }

@@ -419,7 +419,7 @@ func TestLaws(t *testing.T) {
 		for _, c := range clusters {
 			s.Forget(c)
 		}
-		if n := len(s.clusters) + len(s.dependants) + len(s.heads) + s.Nodes.Len(); n != 0 {
+		if n := len(s.clusters) + len(s.dependants) + len(s.heads) + s.Nodes.Len() + s.Addresses.Len() + s.Profiles.Len(); n != 0 {
 			t.Fatalf("empty: %d records are left: %v %v %v", n, s.clusters, s.dependants, s.heads)
 		}
 	})

@@ -1,17 +1,21 @@
 package federation
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/fingerpost/fingerpost/federation/profile"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // A Store holds what every cluster says and republishes the Services that a change concerns. Writers are serialised and do
 // work in proportion to what they change; readers never lock.
 type Store struct {
-	// Nodes of the local cluster: the zone by the node's name.
-	Nodes watch.Table[string, string]
+	// What the local cluster says besides its Services: the zone of a node, who is at an IP, and ServiceProfiles by namespace and name.
+	Nodes     watch.Table[string, string]
+	Addresses watch.Table[netip.Addr, *Address]
+	Profiles  watch.Table[Service, *profile.Profile]
 
 	mu         sync.Mutex // serialises writers; guards all below
 	version    uint64     // of the newest Snapshot
@@ -28,7 +32,9 @@ type cluster struct {
 	complete    bool // it has been heard once
 	voice       *Claims
 	views       map[Service]*View
-	nodes       map[string]string
+	nodes       *facts[string, string]
+	addresses   *facts[netip.Addr, *Address]
+	profiles    *facts[Service, *profile.Profile]
 }
 
 // head is a watched Service; watchers is guarded by Store.mu.
@@ -66,7 +72,12 @@ func (s *Store) Expect(c Cluster, e Expectation) {
 		e.Since = k.expectation.Since
 		k.expectation = e
 	} else {
-		s.clusters[c] = &cluster{expectation: e, views: map[Service]*View{}, nodes: map[string]string{}}
+		s.clusters[c] = &cluster{
+			expectation: e, views: map[Service]*View{},
+			nodes:     newFacts(&s.Nodes, func(a, b string) bool { return a == b }),
+			addresses: newFacts(&s.Addresses, (*Address).equal),
+			profiles:  newFacts(&s.Profiles, func(a, b *profile.Profile) bool { return a == b }),
+		}
 	}
 	s.republishCluster(c)
 }
@@ -92,9 +103,9 @@ func (s *Store) Forget(c Cluster) {
 	for svc := range k.views {
 		s.replace(Ref{c, svc}, k, nil)
 	}
-	for node := range k.nodes {
-		s.Nodes.Delete(node)
-	}
+	k.nodes.forget()
+	k.addresses.forget()
+	k.profiles.forget()
 	delete(s.clusters, c)
 	s.republishCluster(c)
 }
@@ -104,9 +115,12 @@ func (s *Store) Forget(c Cluster) {
 func (s *Store) Claim(c Cluster) *Claims {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := &Claims{store: s, cluster: c, said: map[Service]bool{}, saidNodes: map[string]bool{}}
+	k := &Claims{store: s, cluster: c, said: map[Service]bool{}}
 	if known, found := s.clusters[c]; found {
 		known.voice = k
+		known.nodes.claim()
+		known.addresses.claim()
+		known.profiles.claim()
 	}
 	return k
 }
@@ -118,8 +132,7 @@ type Claims struct {
 	store   *Store
 	cluster Cluster
 
-	said      map[Service]bool // guarded by Store.mu; nil once complete
-	saidNodes map[string]bool  // likewise
+	said map[Service]bool // guarded by Store.mu; nil once complete
 }
 
 // Set replaces what the cluster says about svc and returns what is stored: a View equal to v that shares all equal parts with
@@ -139,24 +152,6 @@ func (k *Claims) Delete(svc Service) {
 	k.do(func(c *cluster) { k.store.replace(Ref{k.cluster, svc}, c, nil) })
 }
 
-// SetNode says in which zone a node is. Only the local cluster speaks of nodes.
-func (k *Claims) SetNode(name, zone string) {
-	k.do(func(c *cluster) {
-		if k.saidNodes != nil {
-			k.saidNodes[name] = true
-		}
-		if old, found := c.nodes[name]; !found || old != zone {
-			c.nodes[name] = zone
-			k.store.Nodes.Set(name, zone)
-		}
-	})
-}
-
-// DeleteNode withdraws a node.
-func (k *Claims) DeleteNode(name string) {
-	k.do(func(c *cluster) { k.store.deleteNode(c, name) })
-}
-
 // Complete declares that everything has been said once since Claim: what was not repeated is withdrawn, and the cluster is
 // known from now on.
 func (k *Claims) Complete() {
@@ -169,12 +164,10 @@ func (k *Claims) Complete() {
 				k.store.replace(Ref{k.cluster, svc}, c, nil)
 			}
 		}
-		for node := range c.nodes {
-			if !k.saidNodes[node] {
-				k.store.deleteNode(c, node)
-			}
-		}
-		k.said, k.saidNodes = nil, nil
+		c.nodes.complete()
+		c.addresses.complete()
+		c.profiles.complete()
+		k.said = nil
 		c.complete = true
 		k.store.republishCluster(k.cluster)
 	})
@@ -248,13 +241,6 @@ func (s *Store) index(ref Ref, old, v *View) {
 			}
 			s.dependants[m.Ref][ref] = true
 		}
-	}
-}
-
-func (s *Store) deleteNode(c *cluster, name string) {
-	if _, found := c.nodes[name]; found {
-		delete(c.nodes, name)
-		s.Nodes.Delete(name)
 	}
 }
 

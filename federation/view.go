@@ -25,6 +25,7 @@ type View struct {
 	LocalOnly    bool          // internalTrafficPolicy: Local
 	Malformed    string        // why clients cannot be served although the Service exists; empty if they can
 	Ports        []ServicePort // sorted by Number, one entry a number
+	Opaque       Ports         // ports of the Service that carry no protocol a proxy should detect; nobody said: the server's default holds
 	Composition  *Composition  // nil: the Service consists of its own endpoints
 	Slices       []*Slice      // sorted by Name
 }
@@ -157,7 +158,7 @@ func (v *View) sharing(old *View) *View {
 	n := *v
 	n.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
-		slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) && len(v.Slices) == len(old.Slices)
+		v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) && len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {
 		j, found := slices.BinarySearchFunc(old.Slices, s.Name, func(o *Slice, name string) int { return strings.Compare(o.Name, name) })
 		if !found {

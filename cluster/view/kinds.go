@@ -25,9 +25,8 @@ type Kind struct {
 	Len    func() int
 }
 
-// Kinds returns what the Reconciler reads. local says that the cluster is the one which the process runs in: only there nodes are
-// read, to know the zones of clients.
-func (r *Reconciler) Kinds(local bool) []Kind {
+// Kinds returns what the Reconciler reads.
+func (r *Reconciler) Kinds() []Kind {
 	services := corev1.SchemeGroupVersion.WithResource("services")
 	kinds := []Kind{
 		kindOf(r.services, Kind{Resource: services, Name: "Service", Object: &corev1.Service{}, Required: true}),
@@ -39,7 +38,7 @@ func (r *Reconciler) Kinds(local bool) []Kind {
 		kindOf(r.replicaSets, metadata("apps", "replicasets", "ReplicaSet")),
 		kindOf(r.jobs, metadata("batch", "jobs", "Job")),
 	}
-	if local {
+	if r.local {
 		kinds = append(kinds, kindOf(r.nodes, metadata("", "nodes", "Node")))
 	}
 	return kinds

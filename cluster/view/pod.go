@@ -42,16 +42,13 @@ func ownerOf(refs []metav1.OwnerReference) owner {
 
 // pod is what is kept of a Pod.
 type pod struct {
-	owner    owner
-	node     string
-	template unique.Handle[federation.Template]
+	owner     owner
+	node      string
+	template  unique.Handle[federation.Template]
+	residence *residence // nil if it cannot be asked for by IP
 }
 
-func keepPod(object any) (pod, bool) {
-	p, ok := object.(*corev1.Pod)
-	if !ok {
-		return pod{}, false
-	}
+func podOf(p *corev1.Pod) pod {
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
 	t := federation.Template{
 		ServiceAccount: intern(p.Spec.ServiceAccountName),
@@ -72,7 +69,7 @@ func keepPod(object any) (pod, bool) {
 		t.AdminPort = listenPort(containers, adminListenEnv)
 		t.ControlPort = listenPort(containers, controlListenEnv)
 	}
-	return pod{owner: ownerOf(p.OwnerReferences), node: intern(p.Spec.NodeName), template: unique.Make(t)}, true
+	return pod{owner: ownerOf(p.OwnerReferences), node: intern(p.Spec.NodeName), template: unique.Make(t)}
 }
 
 func containerPort(containers []corev1.Container, name string) (uint16, bool) {

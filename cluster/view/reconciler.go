@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -46,10 +47,11 @@ const (
 type Reconciler struct {
 	log     logr.Logger
 	cluster federation.Cluster
+	local   bool                                   // it is the cluster that the process runs in
 	queue   workqueue.TypedDelayingInterface[item] // set by Begin, before it sets running
 	running atomic.Bool                            // changes are enqueued; before, Begin finds them all
 
-	services    *records.Store[federation.View]
+	services    *records.Store[service]
 	slices      *records.Store[*slice]
 	pods        *records.Store[pod]
 	replicaSets *records.Store[owner]
@@ -62,6 +64,8 @@ type Reconciler struct {
 	built     map[key]*sliceState
 	members   map[key][]key         // Service -> its slices, sorted
 	missed    map[item]map[key]bool // owner that was looked up in vain -> the Pods that it owns
+	places    map[item][]netip.Addr // Service or Pod -> where it can be asked for by IP
+	occupants map[netip.Addr][]item // the reverse, sorted
 }
 
 // workloadState is a Pod that is known, or named by a slice, or both.
@@ -80,11 +84,14 @@ type sliceState struct {
 }
 
 // NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once; Begin is called when they
-// are complete.
-func NewReconciler(log logr.Logger, cluster federation.Cluster) *Reconciler {
+// are complete. local says that the cluster is the one which the process runs in: only there clients ask by IP, and are on nodes.
+func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Reconciler {
 	r := &Reconciler{
 		log:       log,
 		cluster:   cluster,
+		local:     local,
+		places:    map[item][]netip.Addr{},
+		occupants: map[netip.Addr][]item{},
 		workloads: map[key]*workloadState{},
 		built:     map[key]*sliceState{},
 		members:   map[key][]key{},
@@ -103,24 +110,46 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster) *Reconciler {
 	}
 	r.services = records.NewStore(r.keepService, enqueue(aService))
 	r.slices = records.NewStore(keepSlice, enqueue(aSlice))
-	r.pods = records.NewStore(keepPod, enqueue(aPod))
+	r.pods = records.NewStore(r.keepPod, enqueue(aPod))
 	r.replicaSets = records.NewStore(keepOwner, enqueue(aReplicaSet))
 	r.jobs = records.NewStore(keepOwner, enqueue(aJob))
 	r.nodes = records.NewStore(keepNode, enqueue(aNode))
 	return r
 }
 
-func (r *Reconciler) keepService(object any) (federation.View, bool) {
+// service is what is kept of a Service.
+type service struct {
+	federation.View
+	ips []netip.Addr // at which it can be asked for; of the local cluster only
+}
+
+func (r *Reconciler) keepService(object any) (service, bool) {
 	svc, ok := object.(*corev1.Service)
 	if !ok {
-		return federation.View{}, false
+		return service{}, false
 	}
 	v, junk := translateService(r.cluster, svc)
 	if len(junk) > 0 {
 		r.log.Info("Members of a federated Service are left out: each must be written service@cluster",
 			"service", svc.Namespace+"/"+svc.Name, "annotation", remoteDiscoveryKey, "members", junk)
 	}
-	return v, true
+	kept := service{View: v}
+	if r.local {
+		kept.ips = clusterIPs(svc)
+	}
+	return kept, true
+}
+
+func (r *Reconciler) keepPod(object any) (pod, bool) {
+	p, ok := object.(*corev1.Pod)
+	if !ok {
+		return pod{}, false
+	}
+	kept := podOf(p)
+	if r.local {
+		kept.residence = residenceOf(p)
+	}
+	return kept, true
 }
 
 func keepOwner(object any) (owner, bool) {
@@ -201,6 +230,12 @@ func (r *Reconciler) reconcileOwner(it item) {
 }
 
 func (r *Reconciler) reconcilePod(k key) {
+	r.resolvePod(k)
+	r.placePod(k)
+}
+
+// resolvePod finds out who a Pod is to the clients of the slices that name it.
+func (r *Reconciler) resolvePod(k key) {
 	p, found := r.pods.Get(k)
 	w := r.workloads[k]
 	if w == nil {
@@ -322,11 +357,13 @@ func (r *Reconciler) leave(k, service key) {
 
 func (r *Reconciler) reconcileService(k key) {
 	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
-	v, found := r.services.Get(k)
+	svc, found := r.services.Get(k)
+	r.place(item{aService, k}, svc.ips)
 	if !found {
 		r.claims.Delete(name)
 		return
 	}
+	v := svc.View
 	for _, s := range r.members[k] {
 		v.Slices = append(v.Slices, r.built[s].slice)
 	}

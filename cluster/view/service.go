@@ -38,6 +38,15 @@ func translateService(home federation.Cluster, svc *corev1.Service) (v federatio
 		}
 		v.Ports = append(v.Ports, federation.ServicePort{Number: uint16(p.Port), Name: intern(p.Name), Target: target(p)})
 	}
+	if list, found := svc.Annotations[opaqueAnnotation]; found {
+		v.Opaque = ParsePorts(list, func(name string) (uint16, bool) {
+			i := slices.IndexFunc(v.Ports, func(p federation.ServicePort) bool { return p.Name == name })
+			if i < 0 {
+				return 0, false
+			}
+			return v.Ports[i].Number, true
+		})
+	}
 	v.Composition, v.Malformed, junk = composition(home, svc)
 	return v, junk
 }

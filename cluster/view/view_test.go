@@ -167,7 +167,7 @@ func (w *world) drop(kind string, o metav1.Object) {
 
 func newWorld(r *Reconciler) *world {
 	w := &world{kinds: map[string]Kind{}, log: map[string]any{}}
-	for _, k := range r.Kinds(true) {
+	for _, k := range r.Kinds() {
 		w.kinds[k.Name] = k
 	}
 	return w
@@ -183,7 +183,7 @@ func TestReconcilerFollows(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := federation.NewStore()
 			store.Expect("c", federation.Expectation{})
-			r := NewReconciler(logr.Discard(), "c")
+			r := NewReconciler(logr.Discard(), "c", true)
 			w := newWorld(r)
 			r.Begin(store.Claim("c"))
 			ctx, cancel := context.WithCancel(t.Context())
@@ -203,7 +203,7 @@ func TestReconcilerFollows(t *testing.T) {
 
 			fresh := federation.NewStore()
 			fresh.Expect("c", federation.Expectation{})
-			r2 := NewReconciler(logr.Discard(), "c")
+			r2 := NewReconciler(logr.Discard(), "c", true)
 			w2 := newWorld(r2)
 			for id, o := range w.log {
 				kind, _, _ := strings.Cut(id, " ")
@@ -216,7 +216,12 @@ func TestReconcilerFollows(t *testing.T) {
 					rt.Errorf("Service %s (-at once +in steps):\n%s", svc, diff)
 				}
 			}
-			if len(r.workloads) != len(r2.workloads) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
+			for _, ip := range []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "192.168.0.1"} {
+				if diff := cmp.Diff(occupied(fresh, ip), occupied(store, ip)); diff != "" {
+					rt.Errorf("%s (-at once +in steps):\n%s", ip, diff)
+				}
+			}
+			if len(r.places) != len(r2.places) || len(r.occupants) != len(r2.occupants) || len(r.workloads) != len(r2.workloads) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
 				rt.Errorf("state is left behind: %v %v", slices.Collect(maps.Keys(r.workloads)), slices.Collect(maps.Keys(r2.workloads)))
 			}
 		})
@@ -233,6 +238,9 @@ func (w *world) event(n uint32) {
 		p.Labels = map[string]string{controlPlaneLabel: []string{"", "linkerd"}[pick(2)]}
 		p.Spec.NodeName = fmt.Sprintf("n%d", pick(2))
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("rs%d", pick(2))}}
+		p.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodPending, corev1.PodFailed}[pick(3)]
+		p.Status.PodIP, p.Status.HostIP = fmt.Sprintf("10.0.0.%d", pick(3)), "192.168.0.1"
+		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: int32(8000 + pick(2))}}}}
 		w.apply("Pod", p, drop)
 	case 1:
 		es := &discoveryv1.EndpointSlice{ObjectMeta: named(fmt.Sprintf("s%d", i))}
@@ -247,6 +255,7 @@ func (w *world) event(n uint32) {
 	case 2:
 		svc := &corev1.Service{ObjectMeta: named([]string{"a", "b", "b"}[i])}
 		svc.Spec.Ports = []corev1.ServicePort{{Port: int32(80 + pick(2))}}
+		svc.Spec.ClusterIP = fmt.Sprintf("10.0.0.%d", pick(4))
 		w.apply("Service", svc, drop)
 	case 3:
 		rs := &metav1.PartialObjectMetadata{ObjectMeta: named(fmt.Sprintf("rs%d", i%2))}
@@ -282,6 +291,20 @@ func claimed(store *federation.Store, name string) string {
 			}
 			fmt.Fprintln(&b)
 		}
+	}
+	return b.String()
+}
+
+// occupied renders who is said to be at an IP.
+func occupied(store *federation.Store, ip string) string {
+	a, known := store.Addresses.Get(netip.MustParseAddr(ip))
+	if !known {
+		return "nobody"
+	}
+	var b strings.Builder
+	fmt.Fprintln(&b, a.Services)
+	for _, r := range a.Residents {
+		fmt.Fprintln(&b, " ", r.Name, r.Port, r.Running, r.OwnerKind)
 	}
 	return b.String()
 }

@@ -74,6 +74,7 @@ func (o *options) validate() error {
 	if o.trustDomain == "" {
 		o.trustDomain = "cluster.local"
 	}
+	o.discovery.TrustDomain = o.trustDomain
 	o.discovery.Cluster = federation.Cluster(o.clusterName)
 	switch {
 	case !o.slices && o.discovery.IPv6:

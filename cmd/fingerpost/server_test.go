@@ -82,8 +82,8 @@ func TestGRPCServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := profile.Recv(); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("GetProfile: %v", err)
+	if p, err := profile.Recv(); err != nil || p.GetEndpoint().GetAddr().GetPort() != 80 {
+		t.Errorf("GetProfile: %v %v", p, err)
 	}
 	get, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.ns.svc.cluster.local"})
 	if err != nil {

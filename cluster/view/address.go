@@ -1,0 +1,141 @@
+package view
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// residence is where a Pod of the local cluster can be asked for by IP. A Pod that has ended has none.
+type residence struct {
+	ips     []netip.Addr // its own; none if it shares its node's
+	node    []netip.Addr // its node's
+	ports   []uint16     // of its node that lead to it
+	running bool
+	leaving bool // it is being deleted
+}
+
+func residenceOf(p *corev1.Pod) *residence {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	r := &residence{running: p.Status.Phase == corev1.PodRunning, leaving: p.DeletionTimestamp != nil}
+	if !p.Spec.HostNetwork {
+		for _, ip := range p.Status.PodIPs {
+			r.ips = appendIP(r.ips, ip.IP)
+		}
+		r.ips = appendIP(r.ips, p.Status.PodIP)
+	}
+	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		for _, port := range c.Ports {
+			if port.HostPort > 0 && port.HostPort <= 65535 {
+				r.ports = append(r.ports, uint16(port.HostPort))
+			}
+		}
+	}
+	if len(r.ports) > 0 {
+		for _, ip := range p.Status.HostIPs {
+			r.node = appendIP(r.node, ip.IP)
+		}
+		r.node = appendIP(r.node, p.Status.HostIP)
+	}
+	return r
+}
+
+// clusterIPs returns the IPs at which a Service can be asked for.
+func clusterIPs(svc *corev1.Service) (ips []netip.Addr) {
+	for _, ip := range svc.Spec.ClusterIPs {
+		ips = appendIP(ips, ip)
+	}
+	return appendIP(ips, svc.Spec.ClusterIP)
+}
+
+// appendIP appends an IP unless it is there already, or is none.
+func appendIP(to []netip.Addr, text string) []netip.Addr {
+	ip, err := netip.ParseAddr(text)
+	if err != nil || slices.Contains(to, ip.Unmap()) {
+		return to
+	}
+	return append(to, ip.Unmap())
+}
+
+// place notes at which IPs an object is, and says anew who is at those and at the ones where it was.
+func (r *Reconciler) place(it item, ips []netip.Addr) {
+	if !r.local {
+		return
+	}
+	old := r.places[it]
+	for _, ip := range old {
+		if !slices.Contains(ips, ip) {
+			r.occupants[ip] = slices.DeleteFunc(r.occupants[ip], func(o item) bool { return o == it })
+			r.sayAddress(ip)
+		}
+	}
+	if r.places[it] = ips; len(ips) == 0 {
+		delete(r.places, it)
+	}
+	for _, ip := range ips {
+		if i, found := slices.BinarySearchFunc(r.occupants[ip], it, compareItems); !found {
+			r.occupants[ip] = slices.Insert(r.occupants[ip], i, it)
+		}
+		r.sayAddress(ip)
+	}
+}
+
+func (r *Reconciler) placePod(k key) {
+	var ips []netip.Addr
+	if p, found := r.pods.Get(k); found && p.residence != nil {
+		ips = slices.Concat(p.residence.ips, p.residence.node)
+	}
+	r.place(item{aPod, k}, ips)
+}
+
+// sayAddress says who is at an IP. A Pod that is being deleted counts for as long as nobody else has its place.
+func (r *Reconciler) sayAddress(ip netip.Addr) {
+	if len(r.occupants[ip]) == 0 {
+		delete(r.occupants, ip)
+		r.claims.DeleteAddress(ip)
+		return
+	}
+	a := &federation.Address{}
+	var leaving []federation.Resident
+	for _, it := range r.occupants[ip] {
+		if it.what == aService {
+			a.Services = append(a.Services, federation.Service{Namespace: it.Namespace, Name: it.Name})
+			continue
+		}
+		p, found := r.pods.Get(it.key)
+		w := r.workloads[it.key]
+		if !found || p.residence == nil || w == nil || w.workload == nil {
+			continue // it is about to be placed elsewhere
+		}
+		to := &a.Residents
+		if p.residence.leaving {
+			to = &leaving
+		}
+		if slices.Contains(p.residence.ips, ip) {
+			*to = append(*to, federation.Resident{Workload: w.workload, Running: p.residence.running})
+		}
+		if slices.Contains(p.residence.node, ip) {
+			for _, port := range p.residence.ports {
+				*to = append(*to, federation.Resident{Workload: w.workload, Port: port, Running: p.residence.running})
+			}
+		}
+	}
+	for _, old := range leaving {
+		if !slices.ContainsFunc(a.Residents, func(o federation.Resident) bool { return o.Port == old.Port }) {
+			a.Residents = append(a.Residents, old)
+		}
+	}
+	r.claims.SetAddress(ip, a)
+}
+
+func compareItems(a, b item) int {
+	if a.what != b.what {
+		return int(a.what) - int(b.what)
+	}
+	return compareKeys(a.key, b.key)
+}

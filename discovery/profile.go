@@ -1,0 +1,296 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	metapb "github.com/linkerd/linkerd2-proxy-api/go/meta"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/profile"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// lookup is one GetProfile stream. It belongs to the stream's goroutine. Everything that it answers is known here: it never waits for
+// another cluster, because a proxy holds back all traffic to an IP until it has heard of it.
+type lookup struct {
+	server *Server
+	sink   sink
+	asked  target
+	who    client
+	state  *stream
+	end    time.Time // when the stream ends by itself; zero for never
+
+	home            *federation.Watch // of no Service: it tells whether the cluster has been heard
+	service         serviceWatch
+	address         tableWatch[netip.Addr, *federation.Address]
+	primary, backup tableWatch[federation.Service, *profile.Profile]
+
+	last *frame // what the client was sent; nil for nothing
+}
+
+// waits are what an answer depends on; nil for what it does not.
+type waits struct{ service, address, primary, backup <-chan struct{} }
+
+func newLookup(s *Server, path string, asked target, who client, to sink) *lookup {
+	l := &lookup{server: s, sink: to, asked: asked, who: who}
+	if age := s.config.MaxStreamAge; age > 0 {
+		l.end = time.Now().Add(jitter(age))
+	}
+	l.state = s.streams.open(path, who, peerOf(to.Context()))
+	l.home = s.store.Watch(federation.Ref{Cluster: s.config.Cluster})
+	l.service.store, l.service.cluster = s.store, s.config.Cluster
+	l.address.table = &s.store.Addresses
+	l.primary.table, l.backup.table = &s.store.Profiles, &s.store.Profiles
+	return l
+}
+
+func (l *lookup) close() {
+	l.home.Close()
+	l.service.close()
+	l.address.close()
+	l.primary.close()
+	l.backup.close()
+	l.state.alarm.stop()
+	l.server.streams.close(l.state)
+}
+
+// run is the whole life of the stream, and the same loop as that of Get.
+func (l *lookup) run(ctx context.Context) error {
+	for {
+		rung, now := l.state.alarm.rung(), time.Now()
+		if l.server.draining.Load() || !l.end.IsZero() && !now.Before(l.end) {
+			return nil
+		}
+		l.state.alarm.by(now, l.end)
+		f, on, err := l.answer()
+		if err != nil {
+			return err
+		}
+		if f != nil && (l.last == nil || !bytes.Equal(f.bytes, l.last.bytes)) {
+			if err := l.sink.SendMsg(f); err != nil {
+				return err
+			}
+			l.state.sent(f)
+			l.server.metrics.sent(f)
+			l.last = f
+		}
+		select {
+		case <-on.service:
+		case <-on.address:
+		case <-on.primary:
+		case <-on.backup:
+		case <-rung:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// answer returns the newest profile, or nil as long as there is nothing to say, and what it depends on.
+func (l *lookup) answer() (*frame, waits, error) {
+	var on waits
+	home, heard := l.home.Load()
+	if len(home.Unknown()) > 0 {
+		on.service = heard
+		return nil, on, nil
+	}
+	var a *federation.Address
+	asked := l.asked
+	if asked.ip.IsValid() {
+		if a, on.address = l.address.at(asked.ip); a != nil && len(a.Services) > 1 {
+			return l.refuse(on, codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v", asked.ip, len(a.Services), a.Services)
+		} else if a == nil || len(a.Services) == 0 {
+			return l.endpoint(a, asked.ip, on)
+		}
+		asked.service = a.Services[0]
+	}
+	var snapshot *federation.Snapshot
+	snapshot, on.service = l.service.at(asked.service)
+	name, view := asked.service, snapshot.View
+	switch {
+	case view == nil && l.last == nil:
+		return l.refuse(on, codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
+	case asked.hostname != "":
+		ip := instance(view, asked.hostname)
+		if !ip.IsValid() {
+			return l.refuse(on, codes.NotFound, "Service %s/%s has no endpoint with the hostname %s", name.Namespace, name.Name, asked.hostname)
+		}
+		a, on.address = l.address.at(ip)
+		return l.endpoint(a, ip, on)
+	case view == nil:
+		view = &federation.View{Ports: []federation.ServicePort{{Number: asked.port}}} // it was there: the default is what remains
+		if len(l.last.bytes) == 0 {
+			return nil, on, nil
+		}
+	}
+	if _, declared := view.Port(asked.port); !declared {
+		return undeclaredFrame, on, nil
+	}
+	if view.ExternalName {
+		return nil, on, status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no profile", name.Namespace, name.Name)
+	}
+	key := profileKey{service: name, port: asked.port, opaque: l.opaque(view.Opaque, asked.port)}
+	object := federation.Service{Namespace: name.Namespace, Name: l.server.fullName(name)}
+	if key.profile, on.backup = l.backup.at(object); key.profile != nil {
+		key.namespace = object.Namespace
+	}
+	if l.who.Namespace != "" && l.who.Namespace != name.Namespace {
+		object.Namespace = l.who.Namespace
+		var primary *profile.Profile
+		if primary, on.primary = l.primary.at(object); primary != nil {
+			key.profile, key.namespace = primary, object.Namespace
+		}
+	}
+	return l.server.profileFrame(key), on, nil
+}
+
+// refuse ends a stream that was told nothing. What was told once stays as it is.
+func (l *lookup) refuse(on waits, code codes.Code, format string, args ...any) (*frame, waits, error) {
+	if l.last != nil {
+		return nil, on, nil
+	}
+	return nil, on, status.Errorf(code, format, args...)
+}
+
+// endpoint answers for an IP that is no Service's.
+func (l *lookup) endpoint(a *federation.Address, ip netip.Addr, on waits) (*frame, waits, error) {
+	var who []federation.Resident
+	if a != nil {
+		who = slices.Clone(a.Residents)
+		who = slices.DeleteFunc(who, func(r federation.Resident) bool { return r.Port != 0 && r.Port != l.asked.port })
+	}
+	if len(who) > 1 {
+		return l.refuse(on, codes.FailedPrecondition, "%s:%d is claimed by %d workloads, among them %s/%s and %s/%s",
+			ip, l.asked.port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
+	}
+	addr := netip.AddrPortFrom(ip, l.asked.port)
+	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: weight, MetricLabels: map[string]string{}}}
+	appendProfile(out, nil, l.asked.port)
+	var opaque federation.Ports
+	if len(who) == 1 && who[0].Running {
+		w := who[0].Workload
+		e := encoder{config: &l.server.config, port: l.asked.port}
+		e.pod(out.Endpoint, addr, l.server.config.TrustDomain, w)
+		out.Endpoint.MetricLabels["namespace"] = w.Namespace
+		out.Endpoint.MetricLabels["zone"] = ""
+		opaque = w.Template.Value().Opaque
+	}
+	out.OpaqueProtocol = l.opaque(opaque, l.asked.port)
+	return &frame{bytes: marshal(out), what: toProfile}, on, nil
+}
+
+// opaque reports whether a port carries no protocol that a proxy should detect.
+func (l *lookup) opaque(ports federation.Ports, port uint16) bool {
+	if !ports.Said() {
+		ports = l.server.config.DefaultOpaquePorts
+	}
+	return ports.Contains(port)
+}
+
+// instance returns the IP of the first endpoint with a hostname, ready or not.
+func instance(v *federation.View, hostname string) netip.Addr {
+	if v != nil {
+		for _, s := range v.Slices {
+			for _, e := range s.Endpoints {
+				if e.Hostname == hostname {
+					return e.Addr
+				}
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// fullName returns the name by which a Service is asked for.
+func (s *Server) fullName(name federation.Service) string {
+	return name.Name + "." + name.Namespace + ".svc." + s.config.ClusterDomain
+}
+
+// undeclaredFrame is what a client gets for a port that its Service does not declare: it falls back to the policy.
+var undeclaredFrame = constant(toProfile, &pb.DestinationProfile{})
+
+// profileKey is everything that the profile of a Service depends on: streams with equal keys get the same bytes.
+type profileKey struct {
+	service   federation.Service
+	port      uint16
+	opaque    bool
+	profile   *profile.Profile
+	namespace string // of the ServiceProfile
+}
+
+// profileFrame returns the encoded profile of a Service.
+func (s *Server) profileFrame(key profileKey) *frame {
+	if f, known := s.profiles.Get(key); known {
+		return f
+	}
+	name := s.fullName(key.service)
+	out := &pb.DestinationProfile{
+		FullyQualifiedName: name,
+		OpaqueProtocol:     key.opaque,
+		ParentRef:          reference("core", "Service", key.service.Namespace, key.service.Name, key.port),
+	}
+	if key.profile != nil {
+		out.ProfileRef = reference("linkerd.io", "ServiceProfile", key.namespace, name, 0)
+	}
+	appendProfile(out, key.profile, key.port)
+	f := &frame{bytes: marshal(out), what: toProfile}
+	s.profiles.Add(key, f)
+	return f
+}
+
+func reference(group, kind, namespace, name string, port uint16) *metapb.Metadata {
+	return &metapb.Metadata{Kind: &metapb.Metadata_Resource{
+		Resource: &metapb.Resource{Group: group, Kind: kind, Namespace: namespace, Name: name, Port: uint32(port)},
+	}}
+}
+
+// tableWatch follows one key of a Table, the one that was asked for last.
+type tableWatch[K comparable, V any] struct {
+	table *watch.Table[K, V]
+	key   K
+	watch *watch.Watch[K, V]
+}
+
+func (w *tableWatch[K, V]) at(k K) (V, <-chan struct{}) {
+	if w.watch == nil || w.key != k {
+		w.close()
+		w.key, w.watch = k, w.table.Watch(k)
+	}
+	v, _, superseded := w.watch.Load()
+	return v, superseded
+}
+
+func (w *tableWatch[K, V]) close() {
+	if w.watch != nil {
+		w.watch.Close()
+	}
+}
+
+// serviceWatch follows one Service, likewise.
+type serviceWatch struct {
+	store   *federation.Store
+	cluster federation.Cluster
+	name    federation.Service
+	watch   *federation.Watch
+}
+
+func (w *serviceWatch) at(name federation.Service) (*federation.Snapshot, <-chan struct{}) {
+	if w.watch == nil || w.name != name {
+		w.close()
+		w.name, w.watch = name, w.store.Watch(federation.Ref{Cluster: w.cluster, Service: name})
+	}
+	return w.watch.Load()
+}
+
+func (w *serviceWatch) close() {
+	if w.watch != nil {
+		w.watch.Close()
+	}
+}
