@@ -32,6 +32,7 @@ type options struct {
 	pprof                        bool
 	logLevel, logFormat          string
 	version                      bool
+	tls                          tlsFiles
 	discovery                    discovery.Config
 }
 
@@ -55,6 +56,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.patience.Suspect, "suspect-after", o.patience.Suspect, "how long a cluster may be out of contact before it is Suspect")
 	fs.DurationVar(&o.patience.Stale, "stale-after", o.patience.Stale, "how long a cluster may be out of contact before it is Stale; what it said last is kept")
 	o.discovery.Flags(fs)
+	o.tls.flags(fs)
 
 	fs.BoolVar(&o.slices, "enable-endpoint-slices", true, "read EndpointSlices; Endpoints are not read by this version")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
@@ -93,6 +95,9 @@ func (o *options) validate() error {
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.patience.Stale, o.patience.Suspect)
 	case !slices.Contains([]string{"plain", "json"}, o.logFormat):
 		return fmt.Errorf("-log-format %q is neither plain nor json", o.logFormat)
+	}
+	if err := o.tls.validate(); err != nil {
+		return err
 	}
 	return o.discovery.Validate()
 }

@@ -110,6 +110,9 @@ func TestFlagsThatAreRefused(t *testing.T) {
 		{"-log-format=xml"},
 		{"-admission-rate=0"},
 		{"-kubeconfig=/nowhere/at/all"},
+		{"-tls-cert-file=/tmp/cert.pem"},
+		{"-tls-key-file=/tmp/key.pem"},
+		{"-tls-client-ca-file=/tmp/ca.pem"},
 	} {
 		err := command(append([]string{"serve"}, args...)).Execute()
 		name, _, _ := strings.Cut(strings.TrimLeft(args[0], "-"), "=")

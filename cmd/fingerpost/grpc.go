@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,13 +32,14 @@ const drainTimeout = 10 * time.Second
 type grpcServer struct {
 	log       logr.Logger
 	addr      string
+	tls       tlsFiles
 	server    *grpc.Server
 	discovery *discovery.Server
 	health    *health.Server
 	serving   atomic.Bool
 }
 
-func newGRPC(log logr.Logger, addr string, d *discovery.Server, age time.Duration, metrics *prometheus.Registry) *grpcServer {
+func newGRPC(log logr.Logger, addr string, files tlsFiles, d *discovery.Server, age time.Duration, metrics *prometheus.Registry) *grpcServer {
 	counts := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})))
 	panics := prometheus.NewCounter(prometheus.CounterOpts{Name: "fingerpost_panics_total", Help: "Panics that ended a stream. Each is a bug: the log has the stack."})
 	metrics.MustRegister(counts, panics)
@@ -46,7 +48,7 @@ func newGRPC(log logr.Logger, addr string, d *discovery.Server, age time.Duratio
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", string(debug.Stack()))
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
-	g := &grpcServer{log: log, addr: addr, discovery: d, health: health.NewServer()}
+	g := &grpcServer{log: log, addr: addr, tls: files, discovery: d, health: health.NewServer()}
 	g.server = grpc.NewServer(
 		discovery.Codec(),
 		grpc.WriteBufferSize(64<<10),
@@ -69,7 +71,14 @@ func (g *grpcServer) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("-addr: %w", err)
 	}
-	g.log.Info("gRPC server listens", "addr", listener.Addr().String())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if listener, err = g.tls.listen(ctx, &wg, g.log, listener); err != nil {
+		return err
+	}
+	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.cert != "")
 	g.serving.Store(true)
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.server.Serve(listener) }()

@@ -108,7 +108,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), registry)
 	metrics.MustRegister(server.Collectors()...)
 	metrics.MustRegister(reconciler.Collectors()...)
-	grpcServer := newGRPC(log, o.addr, server, o.discovery.MaxStreamAge, metrics)
+	grpcServer := newGRPC(log, o.addr, o.tls, server, o.discovery.MaxStreamAge, metrics)
 
 	ready := func() bool {
 		statuses, _ := registry.Statuses()

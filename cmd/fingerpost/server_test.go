@@ -29,32 +29,43 @@ import (
 // startGRPC starts the gRPC server on a free port and returns a connection to it, its metrics, and how to stop it.
 func startGRPC(t *testing.T, prepare func(*grpc.Server)) (*grpc.ClientConn, *prometheus.Registry, func() error) {
 	t.Helper()
+	addr, metrics, stop := startGRPCWith(t, tlsFiles{}, prepare)
+	return dial(t, addr, grpc.WithTransportCredentials(insecure.NewCredentials())), metrics, stop
+}
+
+func dial(t *testing.T, addr string, options ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, append(options, grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func startGRPCWith(t *testing.T, files tlsFiles, prepare func(*grpc.Server)) (addr string, metrics *prometheus.Registry, stop func() error) {
+	t.Helper()
 	store := federation.NewStore()
 	store.Listed()
 	store.Expect("local", federation.Expectation{Since: time.Now()})
 	claims := store.Claim("local")
 	claims.Set(federation.Service{Namespace: "ns", Name: "web"}, &federation.View{})
 	claims.Complete()
-	metrics := prometheus.NewRegistry()
+	metrics = prometheus.NewRegistry()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := listener.Addr().String()
+	addr = listener.Addr().String()
 	listener.Close()
-	g := newGRPC(logr.Discard(), addr, discovery.NewServer(logr.Discard(), store, discovery.Defaults()), time.Hour, metrics)
+	g := newGRPC(logr.Discard(), addr, files, discovery.NewServer(logr.Discard(), store, discovery.Defaults()), time.Hour, metrics)
 	if prepare != nil {
 		prepare(g.server)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.Start(ctx) }()
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return conn, metrics, func() error { cancel(); return <-stopped }
+	return addr, metrics, func() error { cancel(); return <-stopped }
 }
 
 func TestGRPCServer(t *testing.T) {

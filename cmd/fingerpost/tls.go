@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+)
+
+// tlsFiles are what a server without a proxy beside it needs to speak TLS itself. They are read again when they change.
+type tlsFiles struct{ cert, key, clientCA string }
+
+func (f *tlsFiles) flags(fs *flag.FlagSet) {
+	fs.StringVar(&f.cert, "tls-cert-file", "", "certificate chain (PEM) of the gRPC server; empty to serve in clear, as behind a proxy")
+	fs.StringVar(&f.key, "tls-key-file", "", "private key (PEM) of -tls-cert-file")
+	fs.StringVar(&f.clientCA, "tls-client-ca-file", "", "authorities (PEM) that sign the certificates of clients, which must have one; empty to ask for none")
+}
+
+func (f *tlsFiles) validate() error {
+	switch {
+	case (f.cert == "") != (f.key == ""):
+		return errors.New("-tls-cert-file and -tls-key-file go together: one of them is not set")
+	case f.clientCA != "" && f.cert == "":
+		return errors.New("-tls-client-ca-file needs -tls-cert-file and -tls-key-file")
+	}
+	return nil
+}
+
+// listen lets a listener speak TLS, if there are files to do so; wg waits for what follows the files until ctx ends. TLS is not gRPC's
+// own: that refuses clients which offer no ALPN, and linkerd2-proxy is one.
+func (f *tlsFiles) listen(ctx context.Context, wg *sync.WaitGroup, log logr.Logger, listener net.Listener) (net.Listener, error) {
+	if f.cert == "" {
+		return listener, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
+	if f.clientCA != "" {
+		authorities := &authorities{file: f.clientCA, log: log}
+		if err := authorities.read(); err != nil {
+			return nil, fmt.Errorf("-tls-client-ca-file: %w", err)
+		}
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			c := config.Clone()
+			c.GetConfigForClient, c.ClientCAs = nil, authorities.current()
+			return c, nil
+		}
+	}
+	certificate, err := certwatcher.New(f.cert, f.key)
+	if err != nil {
+		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file: %w", err)
+	}
+	config.GetCertificate = certificate.GetCertificate
+	wg.Go(func() {
+		if err := certificate.Start(ctx); err != nil {
+			log.Error(err, "A new certificate will not be noticed until a restart", "file", f.cert)
+		}
+	})
+	return tls.NewListener(listener, config), nil
+}
+
+// authorities is a file of certificates that may be replaced at any time.
+type authorities struct {
+	file string
+	log  logr.Logger
+
+	mu      sync.Mutex
+	changed time.Time // of the file that pool is from
+	pool    *x509.CertPool
+}
+
+// current returns the authorities of the file as it is now, and those of before if it cannot be read.
+func (a *authorities) current() *x509.CertPool {
+	if err := a.read(); err != nil {
+		a.log.Error(err, "The authorities of clients cannot be read; those of before go on", "file", a.file)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pool
+}
+
+func (a *authorities) read() error {
+	info, err := os.Stat(a.file)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if info.ModTime().Equal(a.changed) {
+		return nil
+	}
+	pem, err := os.ReadFile(a.file)
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("%s holds no certificate", a.file)
+	}
+	a.changed, a.pool = info.ModTime(), pool
+	return nil
+}
