@@ -22,6 +22,8 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	http "github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	"github.com/linkerd/linkerd2-proxy-api/go/meta"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/tools/txtar"
@@ -29,6 +31,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
@@ -135,17 +138,26 @@ type scenario struct {
 	conn     *grpc.ClientConn
 	tokens   map[string]string // of clusters
 	show     []string
-	streams  map[string]*proxy.Stream
+	streams  map[string]lookup
 	opened   []string // names of streams, in order
 
 	mu   sync.Mutex
 	seen map[string][]string // lines by stream since the last verb
 }
 
+// lookup is a stream of either kind.
+type lookup interface {
+	Request() proxy.Request
+	Stall()
+	Resume()
+	Close()
+	Violations() error
+}
+
 func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 	t.Helper()
 	return &scenario{
-		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{}, streams: map[string]*proxy.Stream{}, seen: map[string][]string{},
+		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{}, streams: map[string]lookup{}, seen: map[string][]string{},
 	}
 }
 
@@ -235,7 +247,7 @@ func (s *scenario) start(args []string) (stop func()) {
 		Dial:          s.network.Dial,
 	})
 	access := s.access(home)
-	if err := s.registry.Apply(cluster.Spec{Name: home, Local: true, TrustDomain: trust, ClusterDomain: domain, Access: []cluster.Access{access}}); err != nil {
+	if err := s.registry.Apply(cluster.Spec{Name: home, Local: true, TrustDomain: trust, ClusterDomain: config.ClusterDomain, Access: []cluster.Access{access}}); err != nil {
 		s.t.Fatal(err)
 	}
 	hostConn, err := cluster.NewConnection(access.Config, s.network.Dial)
@@ -343,6 +355,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.network.Server(args[0]).Revoke(old)
 	case "get":
 		s.get(at(0), at(1), args[2:])
+	case "profile":
+		s.profile(at(0), at(1), args[2:])
 	case "close":
 		s.open(at(0)).Close()
 	case "stall":
@@ -350,8 +364,12 @@ func (s *scenario) do(verb string, args []string) {
 	case "resume":
 		s.open(at(0)).Resume()
 	case "set":
+		addresses, ok := s.open(at(0)).(*proxy.Stream)
+		if !ok {
+			s.t.Fatalf("set: stream %s is for a profile", args[0])
+		}
 		line := "holds nothing"
-		if held := s.open(at(0)).Holds(); len(held) > 0 {
+		if held := addresses.Holds(); len(held) > 0 {
 			line = "holds"
 			for _, a := range held {
 				line += " " + a.Addr.String()
@@ -418,7 +436,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-func (s *scenario) open(name string) *proxy.Stream {
+func (s *scenario) open(name string) lookup {
 	st := s.streams[name]
 	if st == nil {
 		s.t.Fatalf("no stream %s", name)
@@ -487,6 +505,18 @@ func (s *scenario) link(name string, args []string) {
 }
 
 func (s *scenario) get(name, authority string, args []string) {
+	request := s.request("get", authority, args)
+	s.opens(name)
+	s.streams[name] = proxy.Open(s.t.Context(), s.conn, request, s.observer(name))
+}
+
+func (s *scenario) profile(name, authority string, args []string) {
+	request := s.request("profile", authority, args)
+	s.opens(name)
+	s.streams[name] = proxy.OpenProfile(s.t.Context(), s.conn, request, s.observer(name))
+}
+
+func (s *scenario) request(verb, authority string, args []string) proxy.Request {
 	request := proxy.Request{Authority: authority}
 	for _, arg := range args {
 		switch k, v, _ := strings.Cut(arg, "="); k {
@@ -495,18 +525,25 @@ func (s *scenario) get(name, authority string, args []string) {
 		case "scheme":
 			request.Scheme = v
 		default:
-			s.t.Fatalf("get: unknown argument %s", arg)
+			s.t.Fatalf("%s: unknown argument %s", verb, arg)
 		}
 	}
+	return request
+}
+
+func (s *scenario) opens(name string) {
 	if s.streams[name] != nil {
 		s.t.Fatalf("stream %s is open already", name)
 	}
 	s.opened = append(s.opened, name)
-	s.streams[name] = proxy.Open(s.t.Context(), s.conn, request, func(e proxy.Event) {
+}
+
+func (s *scenario) observer(name string) func(proxy.Event) {
+	return func(e proxy.Event) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.seen[name] = append(s.seen[name], s.lines(name, e)...)
-	})
+	}
 }
 
 func (s *scenario) saw(name, line string) {
@@ -534,6 +571,9 @@ func (s *scenario) lines(name string, e proxy.Event) []string {
 		}
 		return []string{fmt.Sprintf("%s end %s: %s", name, e.End.Code(), e.End.Message())}
 	}
+	if e.Profile != nil {
+		return s.profiled(name, e.Profile)
+	}
 	switch m := e.Message; m.Kind {
 	case proxy.Add:
 		return s.added(name, m)
@@ -552,8 +592,7 @@ func (s *scenario) lines(name string, e proxy.Event) []string {
 
 func (s *scenario) added(name string, m *proxy.Message) []string {
 	head := name + " add"
-	fields := slices.DeleteFunc(slices.Clone(s.show), func(f string) bool { return f == "set-labels" })
-	if len(fields) < len(s.show) {
+	if slices.Contains(s.show, "set-labels") {
 		head += " " + labels(m.SetLabels)
 	}
 	if len(s.show) == 0 {
@@ -564,13 +603,145 @@ func (s *scenario) added(name string, m *proxy.Message) []string {
 	}
 	all := []string{head}
 	for _, a := range m.Added {
-		line := "  " + a.Addr.String()
-		for _, f := range fields {
-			line += " " + f + "=" + field(s.t, a, f)
-		}
-		all = append(all, line)
+		all = append(all, "  "+s.address(a))
 	}
 	return all
+}
+
+// address renders an address and those of its fields that are shown.
+func (s *scenario) address(a proxy.Address) string {
+	line := a.Addr.String()
+	for _, f := range s.show {
+		if f != "set-labels" { // of a message
+			line += " " + f + "=" + field(s.t, a, f)
+		}
+	}
+	return line
+}
+
+func (s *scenario) profiled(name string, p *proxy.Profile) []string {
+	switch {
+	case p.Heartbeat:
+		return nil
+	case p.Repeated:
+		return []string{name + " profile repeated"}
+	case p.Bytes == 0:
+		return []string{name + " profile empty"}
+	}
+	all := []string{fmt.Sprintf("%s profile %s opaque=%t budget=%s parent=%s profile=%s", name, dash(p.GetFullyQualifiedName()), p.GetOpaqueProtocol(),
+		budget(p.GetRetryBudget()), reference(p.GetParentRef()), reference(p.GetProfileRef()))}
+	for _, r := range p.GetRoutes() {
+		classes := make([]string, 0, len(r.GetResponseClasses()))
+		for _, c := range r.GetResponseClasses() {
+			means := "success"
+			if c.GetIsFailure() {
+				means = "failure"
+			}
+			classes = append(classes, responses(c.GetCondition())+"="+means)
+		}
+		all = append(all, fmt.Sprintf("  route %s retryable=%t timeout=%s condition=%s responses=[%s]", labels(r.GetMetricsLabels()), r.GetIsRetryable(),
+			duration(r.GetTimeout()), requests(r.GetCondition()), strings.Join(classes, ", ")))
+	}
+	for _, o := range p.GetDstOverrides() {
+		all = append(all, fmt.Sprintf("  override %s weight=%d backend=%s", o.GetAuthority(), o.GetWeight(), reference(o.GetBackendRef())))
+	}
+	if p.Address != nil {
+		all = append(all, "  endpoint "+s.address(*p.Address))
+	}
+	return all
+}
+
+func budget(b *pb.RetryBudget) string {
+	if b == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%v/%d/%s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), duration(b.GetTtl()))
+}
+
+// reference renders what a profile is about, with the parts that are not set left empty.
+func reference(m *meta.Metadata) string {
+	switch r := m.GetResource(); {
+	case m == nil:
+		return "-"
+	case r == nil:
+		return "default/" + m.GetDefault()
+	default:
+		to := strings.Join([]string{r.GetGroup(), r.GetKind(), r.GetNamespace(), r.GetName()}, "/")
+		if r.GetSection() != "" {
+			to += "#" + r.GetSection()
+		}
+		if r.GetPort() != 0 {
+			to += ":" + strconv.Itoa(int(r.GetPort()))
+		}
+		return to
+	}
+}
+
+func duration(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return d.AsDuration().String()
+}
+
+// requests renders a condition on requests.
+func requests(m *pb.RequestMatch) string {
+	switch m := m.GetMatch().(type) {
+	case *pb.RequestMatch_All:
+		return "all[" + list(m.All.GetMatches(), requests) + "]"
+	case *pb.RequestMatch_Any:
+		return "any[" + list(m.Any.GetMatches(), requests) + "]"
+	case *pb.RequestMatch_Not:
+		return "not(" + requests(m.Not) + ")"
+	case *pb.RequestMatch_Path:
+		return "path(" + m.Path.GetRegex() + ")"
+	case *pb.RequestMatch_Method:
+		if name, ok := m.Method.GetType().(*http.HttpMethod_Unregistered); ok {
+			return fmt.Sprintf("method(%q)", name.Unregistered)
+		}
+		return "method(" + m.Method.GetRegistered().String() + ")"
+	default:
+		return "-"
+	}
+}
+
+// responses renders a condition on responses.
+func responses(m *pb.ResponseMatch) string {
+	switch m := m.GetMatch().(type) {
+	case *pb.ResponseMatch_All:
+		return "all[" + list(m.All.GetMatches(), responses) + "]"
+	case *pb.ResponseMatch_Any:
+		return "any[" + list(m.Any.GetMatches(), responses) + "]"
+	case *pb.ResponseMatch_Not:
+		return "not(" + responses(m.Not) + ")"
+	case *pb.ResponseMatch_Status:
+		return "status(" + bound(m.Status.GetMin()) + "-" + bound(m.Status.GetMax()) + ")"
+	default:
+		return "-"
+	}
+}
+
+// bound renders one end of a range; nothing if it is open.
+func bound(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(n))
+}
+
+func list[M any](ms []M, render func(M) string) string {
+	all := make([]string, 0, len(ms))
+	for _, m := range ms {
+		all = append(all, render(m))
+	}
+	return strings.Join(all, ", ")
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }
 
 func labels(m map[string]string) string {
@@ -584,19 +755,13 @@ func labels(m map[string]string) string {
 // field renders one field of an address; "-" if it is not set.
 func field(t *testing.T, a proxy.Address, name string) string {
 	t.Helper()
-	or := func(s string) string {
-		if s == "" {
-			return "-"
-		}
-		return s
-	}
 	switch name {
 	case "weight":
 		return strconv.Itoa(int(a.GetWeight()))
 	case "identity":
-		return or(a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri())
+		return dash(a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri())
 	case "server-name":
-		return or(a.GetTlsIdentity().GetServerName().GetName())
+		return dash(a.GetTlsIdentity().GetServerName().GetName())
 	case "hint":
 		switch h := a.GetProtocolHint(); {
 		case h == nil:
@@ -614,7 +779,7 @@ func field(t *testing.T, a proxy.Address, name string) string {
 		}
 		return "-"
 	case "authority":
-		return or(a.GetAuthorityOverride().GetAuthorityOverride())
+		return dash(a.GetAuthorityOverride().GetAuthorityOverride())
 	case "http2":
 		if k := a.GetHttp2().GetKeepAlive(); k != nil {
 			return fmt.Sprintf("keepalive=%s/%s", k.GetInterval().AsDuration(), k.GetTimeout().AsDuration())
@@ -627,7 +792,7 @@ func field(t *testing.T, a proxy.Address, name string) string {
 		if !ok {
 			t.Fatalf("unknown field %q", name)
 		}
-		return or(a.Labels[label])
+		return dash(a.Labels[label])
 	}
 }
 

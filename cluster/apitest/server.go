@@ -54,6 +54,7 @@ var served = map[string][]string{
 	"pods": {"v1"}, "services": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
 	"endpointslices.discovery.k8s.io": {"v1"}, "replicasets.apps": {"v1"}, "jobs.batch": {"v1"}, "events.events.k8s.io": {"v1"},
 	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"},
+	"serviceprofiles.linkerd.io":    {"v1alpha2"}, "servers.policy.linkerd.io": {"v1beta3"}, "externalworkloads.workload.linkerd.io": {"v1beta1"},
 }
 
 func newServer(cluster, addr string) *Server {

@@ -5,5 +5,6 @@
 // What it models: the first Add after each connect replaces everything, later ones are merged by socket address; a Remove before an
 // Add is an error; an Add without addresses is a heartbeat; NoEndpoints empties the set; 3 seconds to the first message, 5 minutes
 // between messages, 4 MiB for one; a URI identity needs a server name; InvalidArgument and FailedPrecondition end a lookup, every
-// other end of a stream, OK included, is tried again. It speaks no TLS and balances no load.
+// other end of a stream, OK included, is tried again. Profiles are held to the same limits; each replaces the one before it, and a
+// heartbeat among them can only be the same profile again. It speaks no TLS and balances no load.
 package proxy

@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// quiet is how long a stream must have been silent for a profile that says nothing new to count as a heartbeat: no other message of
+// this kind changes nothing. One that comes sooner is a waste.
+const quiet = time.Minute
+
+// A Profile is one DestinationProfile as a proxy understands it. It replaces everything that was said before.
+type Profile struct {
+	*pb.DestinationProfile
+	Address   *Address // the endpoint, if the target is one
+	Repeated  bool     // it is equal to the one before it on the same stream
+	Heartbeat bool     // it is, and came after a long silence
+	Bytes     int      // encoded
+}
+
+// A ProfileStream is one lookup of a profile.
+type ProfileStream struct {
+	lookup
+	newest *Profile // guarded by mu, like all below
+}
+
+// OpenProfile starts a lookup of a profile, which ends with ctx or Close. observe is called for each Event in turn, from one
+// goroutine; it may be nil.
+func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Request, observe func(Event)) *ProfileStream {
+	s := &ProfileStream{}
+	client := pb.NewDestinationClient(conn)
+	s.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {
+		stream, err := client.GetProfile(ctx, asked, grpc.MaxCallRecvMsgSize(MaxMessage))
+		if err != nil {
+			return nil, err
+		}
+		var last *Profile
+		var at time.Time
+		return func() (received, error) {
+			message, err := stream.Recv()
+			if err != nil {
+				return received{}, err
+			}
+			p, violation := profileOf(message)
+			p.Repeated = last != nil && proto.Equal(message, last.DestinationProfile)
+			p.Heartbeat = p.Repeated && time.Since(at) >= quiet
+			last, at = p, time.Now()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.newest = p
+			return received{Event{Profile: p}, p.Heartbeat, violation}, nil
+		}, nil
+	})
+	return s
+}
+
+// Newest returns the profile that the proxy goes by; nil before the first. It outlasts the stream that it came from.
+func (s *ProfileStream) Newest() *Profile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest
+}
+
+// profileOf reads a message. It returns an error if a server must not send it.
+func profileOf(message *pb.DestinationProfile) (*Profile, error) {
+	p := &Profile{DestinationProfile: message, Bytes: proto.Size(message)}
+	w := message.GetEndpoint()
+	if w == nil {
+		return p, nil
+	}
+	addr, err := addrOf(w.GetAddr())
+	if err == nil {
+		err = check(w)
+	}
+	if err != nil {
+		err = fmt.Errorf("endpoint %s of a profile: %w", addr, err)
+	}
+	p.Address = &Address{Addr: addr, WeightedAddr: w, Labels: maps.Clone(w.GetMetricLabels())}
+	return p, err
+}
