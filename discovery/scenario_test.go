@@ -226,6 +226,7 @@ func words(t *testing.T, line string) []string {
 // start starts Fingerpost and returns how to stop it.
 func (s *scenario) start(args []string) (stop func()) {
 	config := discovery.Defaults()
+	config.TrustDomain = trust
 	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 1e3, Patience: 2 * time.Second}
 	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
 	config.Flags(fs)
