@@ -107,7 +107,7 @@ func (l *lookup) answer() (*frame, waits, error) {
 		if a, on.address = l.address.at(asked.ip); a != nil && len(a.Services) > 1 {
 			return l.refuse(on, codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v", asked.ip, len(a.Services), a.Services)
 		} else if a == nil || len(a.Services) == 0 {
-			return l.endpoint(a, asked.ip, on)
+			return l.resident(a, on)
 		}
 		asked.service = a.Services[0]
 	}
@@ -118,12 +118,11 @@ func (l *lookup) answer() (*frame, waits, error) {
 	case view == nil && l.last == nil:
 		return l.refuse(on, codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
 	case asked.hostname != "":
-		ip := instance(view, asked.hostname)
-		if !ip.IsValid() {
+		e := instance(view, asked.hostname)
+		if e == nil {
 			return l.refuse(on, codes.NotFound, "Service %s/%s has no endpoint with the hostname %s", name.Namespace, name.Name, asked.hostname)
 		}
-		a, on.address = l.address.at(ip)
-		return l.endpoint(a, ip, on)
+		return l.workload(e.Addr, e.Workload), on, nil
 	case view == nil:
 		view = &federation.View{Ports: []federation.ServicePort{{Number: asked.port}}} // it was there: the default is what remains
 		if len(l.last.bytes) == 0 {
@@ -159,31 +158,37 @@ func (l *lookup) refuse(on waits, code codes.Code, format string, args ...any) (
 	return nil, on, status.Errorf(code, format, args...)
 }
 
-// endpoint answers for an IP that is no Service's.
-func (l *lookup) endpoint(a *federation.Address, ip netip.Addr, on waits) (*frame, waits, error) {
+// resident answers for an IP that is no Service's.
+func (l *lookup) resident(a *federation.Address, on waits) (*frame, waits, error) {
 	var who []federation.Resident
 	if a != nil {
-		who = slices.Clone(a.Residents)
-		who = slices.DeleteFunc(who, func(r federation.Resident) bool { return r.Port != 0 && r.Port != l.asked.port })
+		who = slices.DeleteFunc(slices.Clone(a.Residents), func(r federation.Resident) bool { return r.Port != 0 && r.Port != l.asked.port })
 	}
 	if len(who) > 1 {
 		return l.refuse(on, codes.FailedPrecondition, "%s:%d is claimed by %d workloads, among them %s/%s and %s/%s",
-			ip, l.asked.port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
+			l.asked.ip, l.asked.port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
 	}
+	if len(who) == 0 || !who[0].Running {
+		return l.workload(l.asked.ip, nil), on, nil
+	}
+	return l.workload(l.asked.ip, who[0].Workload), on, nil
+}
+
+// workload returns the profile of a workload at an IP; nil for nobody who is known.
+func (l *lookup) workload(ip netip.Addr, w *federation.Workload) *frame {
 	addr := netip.AddrPortFrom(ip, l.asked.port)
-	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: weight, MetricLabels: map[string]string{}}}
-	appendProfile(out, nil, l.asked.port)
+	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: weight}}
+	appendProfile(out, nil, addr.Port())
 	var opaque federation.Ports
-	if len(who) == 1 && who[0].Running {
-		w := who[0].Workload
-		e := encoder{config: &l.server.config, port: l.asked.port}
+	if w != nil {
+		e := encoder{config: &l.server.config, port: addr.Port()}
 		e.pod(out.Endpoint, addr, l.server.config.TrustDomain, w)
 		out.Endpoint.MetricLabels["namespace"] = w.Namespace
 		out.Endpoint.MetricLabels["zone"] = ""
 		opaque = w.Template.Value().Opaque
 	}
-	out.OpaqueProtocol = l.opaque(opaque, l.asked.port)
-	return &frame{bytes: marshal(out), what: toProfile}, on, nil
+	out.OpaqueProtocol = l.opaque(opaque, addr.Port())
+	return &frame{bytes: marshal(out), what: toProfile}
 }
 
 // opaque reports whether a port carries no protocol that a proxy should detect.
@@ -194,18 +199,18 @@ func (l *lookup) opaque(ports federation.Ports, port uint16) bool {
 	return ports.Contains(port)
 }
 
-// instance returns the IP of the first endpoint with a hostname, ready or not.
-func instance(v *federation.View, hostname string) netip.Addr {
+// instance returns the first endpoint with a hostname, ready or not.
+func instance(v *federation.View, hostname string) *federation.Endpoint {
 	if v != nil {
 		for _, s := range v.Slices {
 			for _, e := range s.Endpoints {
 				if e.Hostname == hostname {
-					return e.Addr
+					return e
 				}
 			}
 		}
 	}
-	return netip.Addr{}
+	return nil
 }
 
 // fullName returns the name by which a Service is asked for.
