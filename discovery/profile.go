@@ -32,7 +32,8 @@ type lookup struct {
 	address         tableWatch[netip.Addr, *federation.Address]
 	primary, backup tableWatch[federation.Service, *profile.Profile]
 
-	last *frame // what the client was sent; nil for nothing
+	last *frame    // what the client was sent; nil for nothing
+	beat time.Time // when it is sent again, so that the client does not take the stream for dead
 }
 
 // waits are what an answer depends on; nil for what it does not.
@@ -73,14 +74,18 @@ func (l *lookup) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if f != nil && (l.last == nil || !bytes.Equal(f.bytes, l.last.bytes)) {
+		if f == nil {
+			f = l.last
+		}
+		if f != nil && (l.last == nil || !bytes.Equal(f.bytes, l.last.bytes) || !now.Before(l.beat)) {
 			if err := l.sink.SendMsg(f); err != nil {
 				return err
 			}
 			l.state.sent(f)
 			l.server.metrics.sent(f)
-			l.last = f
+			l.last, l.beat = f, now.Add(jitter(idleHeartbeat))
 		}
+		l.state.alarm.by(now, l.beat)
 		select {
 		case <-on.service:
 		case <-on.address:

@@ -98,6 +98,7 @@ func LocalRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{"linkerd.io"}, Resources: []string{"serviceprofiles"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{links.Group}, Resources: []string{"links"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{links.Group}, Resources: []string{"links/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
