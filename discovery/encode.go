@@ -158,7 +158,7 @@ func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
 		}
 	}
 	if w := entry.Endpoint.Workload; w != nil {
-		e.pod(a, entry.Addr, entry.Origin().TrustDomain, w)
+		e.workload(a, entry.Addr, entry.Origin().TrustDomain, w)
 		a.MetricLabels["zone"] = entry.Endpoint.Zone
 		a.MetricLabels["zone_locality"] = locality
 		return a
@@ -168,6 +168,50 @@ func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
 		e.gateway(a, m)
 	}
 	return a
+}
+
+// workload adds what is known of a workload.
+func (e encoder) workload(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
+	if w.Kind == federation.ExternalWorkload {
+		e.external(a, addr.Port(), w)
+	} else {
+		e.pod(a, addr, trustDomain, w)
+	}
+}
+
+// external adds what is known of an ExternalWorkload: it is always meshed, and says itself who it is.
+func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workload) {
+	t := w.Template.Value()
+	a.MetricLabels = map[string]string{"external_workload": w.Name}
+	if w.OwnerKind != "" {
+		a.MetricLabels[w.OwnerKind] = w.OwnerName
+	}
+	a.TlsIdentity = &pb.TlsIdentity{
+		Strategy:   &pb.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: t.Identity}},
+		ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: t.ServerName},
+	}
+	a.Http2 = e.config.HTTP2
+	a.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}}
+	opaque := e.config.opaque(t, port)
+	if opaque {
+		a.ProtocolHint.Protocol = &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}
+	}
+	if opaque || e.config.TransportMode == TransportHeader {
+		a.ProtocolHint.OpaqueTransport = &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(t.InboundPort)}
+	}
+}
+
+// opaque reports whether a port of a workload carries no protocol that a proxy should detect.
+func (c *Config) opaque(t federation.Template, port uint16) bool {
+	return c.opaqueIn(t.Opaque, port)
+}
+
+// opaqueIn reports whether a port is in a set of opaque ones, or in the default one if nobody said.
+func (c *Config) opaqueIn(ports federation.Ports, port uint16) bool {
+	if !ports.Said() {
+		ports = c.DefaultOpaquePorts
+	}
+	return ports.Contains(port)
 }
 
 // pod adds what is known of a Pod.
@@ -188,11 +232,7 @@ func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string
 	if t.ControlPlane == "" || t.Skip.Contains(port) {
 		return // no proxy, or one that does not see the port
 	}
-	opaquePorts := t.Opaque
-	if !opaquePorts.Said() {
-		opaquePorts = e.config.DefaultOpaquePorts
-	}
-	opaque := opaquePorts.Contains(port)
+	opaque := e.config.opaque(t, port)
 	a.ProtocolHint = &pb.ProtocolHint{}
 	switch {
 	case opaque:

@@ -140,7 +140,7 @@ func (l *lookup) answer() (*frame, waits, error) {
 	if view.ExternalName {
 		return nil, on, status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no profile", name.Namespace, name.Name)
 	}
-	key := profileKey{service: name, port: asked.port, opaque: l.opaque(view.Opaque, asked.port)}
+	key := profileKey{service: name, port: asked.port, opaque: l.server.config.opaqueIn(view.Opaque, asked.port)}
 	object := federation.Service{Namespace: name.Namespace, Name: l.server.fullName(name)}
 	if key.profile, on.backup = l.backup.at(object); key.profile != nil {
 		key.namespace = object.Namespace
@@ -184,24 +184,16 @@ func (l *lookup) workload(ip netip.Addr, w *federation.Workload) *frame {
 	addr := netip.AddrPortFrom(ip, l.asked.port)
 	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: weight}}
 	appendProfile(out, nil, addr.Port())
-	var opaque federation.Ports
-	if w != nil {
-		e := encoder{config: &l.server.config, port: addr.Port()}
-		e.pod(out.Endpoint, addr, l.server.config.TrustDomain, w)
+	config := &l.server.config
+	if w == nil {
+		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, addr.Port())
+	} else {
+		encoder{config: config, port: addr.Port()}.workload(out.Endpoint, addr, config.TrustDomain, w)
 		out.Endpoint.MetricLabels["namespace"] = w.Namespace
 		out.Endpoint.MetricLabels["zone"] = ""
-		opaque = w.Template.Value().Opaque
+		out.OpaqueProtocol = config.opaque(w.Template.Value(), addr.Port())
 	}
-	out.OpaqueProtocol = l.opaque(opaque, addr.Port())
 	return &frame{bytes: marshal(out), what: toProfile}
-}
-
-// opaque reports whether a port carries no protocol that a proxy should detect.
-func (l *lookup) opaque(ports federation.Ports, port uint16) bool {
-	if !ports.Said() {
-		ports = l.server.config.DefaultOpaquePorts
-	}
-	return ports.Contains(port)
 }
 
 // instance returns the first endpoint with a hostname, ready or not.

@@ -94,7 +94,7 @@ const (
 type Workload struct {
 	Kind                 WorkloadKind
 	Namespace, Name      string
-	OwnerKind, OwnerName string                  // the controller's, kind in lower case; the workload itself if it has none
+	OwnerKind, OwnerName string                  // the controller's, kind in lower case; if it has none, a Pod itself, and otherwise empty
 	Template             unique.Handle[Template] // never the zero Handle
 }
 
@@ -108,6 +108,8 @@ type Template struct {
 	InboundPort    uint16 // of the proxy; 0: unknown
 	AdminPort      uint16
 	ControlPort    uint16
+	Identity       string // URI by which an ExternalWorkload is known; a Pod's follows from the rest
+	ServerName     string // for TLS with it
 }
 
 // Ports is a set of port numbers. It is comparable. The zero Ports is an empty set of which nobody said anything.
