@@ -192,7 +192,7 @@ func (e encoder) pod(a *pb.WeightedAddr, entry *federation.Entry, w *federation.
 	if !opaquePorts.Said() {
 		opaquePorts = e.config.DefaultOpaquePorts
 	}
-	opaque := opaquePorts.Contains(port)
+	opaque := opaquePorts.Contains(port) || t.ServerOpaque.Contains(port)
 	a.ProtocolHint = &pb.ProtocolHint{}
 	switch {
 	case opaque:

@@ -53,7 +53,7 @@ type event struct {
 var served = map[string][]string{
 	"pods": {"v1"}, "services": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
 	"endpointslices.discovery.k8s.io": {"v1"}, "replicasets.apps": {"v1"}, "jobs.batch": {"v1"}, "events.events.k8s.io": {"v1"},
-	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"},
+	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"}, "servers.policy.linkerd.io": {"v1beta3"},
 }
 
 func newServer(cluster, addr string) *Server {
@@ -426,7 +426,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
 
 var listKinds = map[string]string{
 	"pods": "PodList", "services": "ServiceList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
-	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList",
+	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList", "servers": "ServerList",
 }
 
 // write creates, updates or patches; it needs s.mu.
