@@ -174,6 +174,9 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 
 // wait returns after d, or when it is woken, or when ctx ends.
 func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	if d <= 0 {
+		return
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

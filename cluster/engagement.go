@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -178,9 +181,12 @@ func (e *engagement) deaf() error {
 
 var codecs = serializer.NewCodecFactory(scheme.Scheme)
 
-// listerWatcher returns the requests for a kind: protobuf, all namespaces, filtered by the API server.
+// listerWatcher returns the requests for a kind: protobuf where there is one, all namespaces, filtered by the API server.
 func listerWatcher(conn *Connection, k view.Kind) (cache.ListerWatcher, error) {
 	selected := func(o *metav1.ListOptions) { o.LabelSelector = k.Selector }
+	if k.Versions != nil {
+		return newestLister(conn, k, selected)
+	}
 	if !k.Metadata {
 		gvk := k.Resource.GroupVersion().WithKind(k.Name)
 		client, err := apiutil.RESTClientForGVK(gvk, false, false, conn.Config, codecs, conn.HTTPClient)
@@ -203,6 +209,37 @@ func listerWatcher(conn *Connection, k view.Kind) (cache.ListerWatcher, error) {
 			return client.Resource(k.Resource).Watch(ctx, o)
 		},
 	}, nil
+}
+
+// newestLister returns the requests for a custom resource, at the newest version that is served.
+func newestLister(conn *Connection, k view.Kind, selected func(*metav1.ListOptions)) (cache.ListerWatcher, error) {
+	client, err := dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	if err != nil {
+		return nil, err
+	}
+	at := func(version string) dynamic.ResourceInterface {
+		return client.Resource(k.Resource.GroupResource().WithVersion(version))
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			selected(&o)
+			return Newest(k.Versions, func(version string) (*unstructured.UnstructuredList, error) { return at(version).List(ctx, o) })
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			selected(&o)
+			return Newest(k.Versions, func(version string) (apiwatch.Interface, error) { return at(version).Watch(ctx, o) })
+		},
+	}, nil
+}
+
+// Newest returns the answer for the newest version that exists. An upgrade or a downgrade of a CRD shows at the next request.
+func Newest[T any](versions []string, ask func(version string) (T, error)) (answer T, err error) {
+	for _, version := range versions {
+		if answer, err = ask(version); !apierrors.IsNotFound(err) {
+			return answer, err
+		}
+	}
+	return answer, err
 }
 
 // newFacade returns the cluster as controller-runtime knows one. Its RESTMapper is static, so that nothing is discovered, and its

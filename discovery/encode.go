@@ -203,7 +203,7 @@ func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workloa
 
 // opaque reports whether a port of a workload carries no protocol that a proxy should detect.
 func (c *Config) opaque(t federation.Template, port uint16) bool {
-	return c.opaqueIn(t.Opaque, port)
+	return c.opaqueIn(t.Opaque, port) || t.ServerOpaque.Contains(port)
 }
 
 // opaqueIn reports whether a port is in a set of opaque ones, or in the default one if nobody said.

@@ -104,6 +104,7 @@ type Template struct {
 	ControlPlane   string // namespace of the mesh's control plane; empty for a workload that is not meshed
 	Hash           string // label pod-template-hash
 	Opaque         Ports  // ports that carry no protocol a proxy should detect; nobody said: the server's default holds
+	ServerOpaque   Ports  // further ones: those that Servers declare
 	Skip           Ports  // ports that bypass the proxy
 	InboundPort    uint16 // of the proxy; 0: unknown
 	AdminPort      uint16

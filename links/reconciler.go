@@ -162,26 +162,16 @@ func (r *Reconciler) Start(ctx context.Context) error {
 func (r *Reconciler) linkRequests() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return newest(func(version string) (*unstructured.UnstructuredList, error) {
+			return cluster.Newest(versions, func(version string) (*unstructured.UnstructuredList, error) {
 				return r.dynamic.Resource(linkResource(version)).Namespace(r.options.LinkNamespace).List(ctx, o)
 			})
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return newest(func(version string) (watch.Interface, error) {
+			return cluster.Newest(versions, func(version string) (watch.Interface, error) {
 				return r.dynamic.Resource(linkResource(version)).Namespace(r.options.LinkNamespace).Watch(ctx, o)
 			})
 		},
 	}
-}
-
-// newest returns the answer for the newest version that exists.
-func newest[T any](ask func(version string) (T, error)) (answer T, err error) {
-	for _, version := range versions {
-		if answer, err = ask(version); !apierrors.IsNotFound(err) {
-			return answer, err
-		}
-	}
-	return answer, err
 }
 
 // begin lets the reconciliation start once Links and labelled Secrets have answered.

@@ -427,7 +427,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
 
 var listKinds = map[string]string{
 	"pods": "PodList", "services": "ServiceList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
-	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList",
+	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList", "servers": "ServerList",
 }
 
 // write creates, updates or patches; it needs s.mu.

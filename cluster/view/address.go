@@ -108,7 +108,7 @@ func (r *Reconciler) sayAddress(ip netip.Addr) {
 			continue
 		}
 		p, found := r.pods.Get(it.key)
-		w := r.workloads[it.key]
+		w := r.workloads.get(it.key)
 		if !found || p.residence == nil || w == nil || w.workload == nil {
 			continue // it is about to be placed elsewhere
 		}

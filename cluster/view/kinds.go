@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
@@ -16,6 +17,7 @@ type Kind struct {
 	Resource schema.GroupVersionResource
 	Name     string         // of the kind
 	Metadata bool           // only metadata is needed: objects arrive as PartialObjectMetadata
+	Versions []string       // the newest served of these is read: objects arrive as Unstructured; nil: that of Resource
 	Object   runtime.Object // an empty object of the type that the store takes
 	Selector string         // label selector for the server; empty for all
 	Required bool           // without it nothing can be said; otherwise it is a feature that may be absent
@@ -37,6 +39,10 @@ func (r *Reconciler) Kinds() []Kind {
 		kindOf(r.pods, Kind{Resource: corev1.SchemeGroupVersion.WithResource("pods"), Name: "Pod", Object: &corev1.Pod{}, Required: true}),
 		kindOf(r.replicaSets, metadata("apps", "replicasets", "ReplicaSet")),
 		kindOf(r.jobs, metadata("batch", "jobs", "Job")),
+		kindOf(r.servers, Kind{
+			Resource: schema.GroupVersionResource{Group: "policy.linkerd.io", Version: "v1beta3", Resource: "servers"}, Name: "Server",
+			Versions: []string{"v1beta3", "v1beta2", "v1beta1"}, Object: &unstructured.Unstructured{},
+		}),
 	}
 	if r.local {
 		kinds = append(kinds, kindOf(r.nodes, metadata("", "nodes", "Node")))

@@ -42,10 +42,17 @@ func ownerOf(refs []metav1.OwnerReference) owner {
 
 // pod is what is kept of a Pod.
 type pod struct {
-	owner     owner
 	node      string
-	template  unique.Handle[federation.Template]
+	origin    unique.Handle[origin]
 	residence *residence // nil if it cannot be asked for by IP
+}
+
+// origin is what is kept once of Pods that do not differ in it, as those of one ReplicaSet or StatefulSet.
+type origin struct {
+	owner    owner
+	template unique.Handle[federation.Template] // without what Servers say
+	labels   labelSet
+	ports    namedPorts
 }
 
 func podOf(p *corev1.Pod) pod {
@@ -69,7 +76,21 @@ func podOf(p *corev1.Pod) pod {
 		t.AdminPort = listenPort(containers, adminListenEnv)
 		t.ControlPort = listenPort(containers, controlListenEnv)
 	}
-	return pod{owner: ownerOf(p.OwnerReferences), node: intern(p.Spec.NodeName), template: unique.Make(t)}
+	o := origin{owner: ownerOf(p.OwnerReferences), template: unique.Make(t), labels: labelsOf(p.Name, p.Labels), ports: portsOf(containers)}
+	return pod{node: intern(p.Spec.NodeName), origin: unique.Make(o)}
+}
+
+// portsOf returns the ports that have names, by which they are known in the Pod and, if there, at the host.
+func portsOf(containers []corev1.Container) (ports namedPorts) {
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			ports = ports.with(p.Name, p.ContainerPort)
+			if p.HostPort != p.ContainerPort {
+				ports = ports.with(p.Name, p.HostPort)
+			}
+		}
+	}
+	return ports
 }
 
 func containerPort(containers []corev1.Container, name string) (uint16, bool) {
@@ -126,9 +147,15 @@ func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports
 }
 
 // workload returns who a Pod is to the clients of an address: its controller is the Deployment behind its ReplicaSet, the CronJob
-// behind its Job, and otherwise its direct owner. ownerOf looks up what owns a ReplicaSet or a Job.
-func workload(k key, p pod, ownerOf func(owner) (owner, bool)) federation.Workload {
-	o := p.owner
+// behind its Job, and otherwise its direct owner. ownerOf looks up what owns a ReplicaSet or a Job. opaque is what Servers say.
+func workload(k key, from *origin, opaque federation.Ports, ownerOf func(owner) (owner, bool)) federation.Workload {
+	template := from.template
+	if opaque.Said() {
+		t := template.Value()
+		t.ServerOpaque = opaque
+		template = unique.Make(t)
+	}
+	o := from.owner
 	switch o.kind {
 	case "":
 		o = owner{podKind, k.Name}
@@ -142,6 +169,6 @@ func workload(k key, p pod, ownerOf func(owner) (owner, bool)) federation.Worklo
 		}
 	}
 	return federation.Workload{
-		Kind: federation.Pod, Namespace: k.Namespace, Name: k.Name, OwnerKind: o.kind, OwnerName: o.name, Template: p.template,
+		Kind: federation.Pod, Namespace: k.Namespace, Name: k.Name, OwnerKind: o.kind, OwnerName: o.name, Template: template,
 	}
 }

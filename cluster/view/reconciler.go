@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
@@ -37,6 +39,7 @@ const (
 	aNode what = iota
 	aReplicaSet
 	aJob
+	aServer
 	aPod
 	aSlice
 	aService
@@ -56,11 +59,13 @@ type Reconciler struct {
 	pods        *records.Store[pod]
 	replicaSets *records.Store[owner]
 	jobs        *records.Store[owner]
+	servers     *records.Store[*server]
 	nodes       *records.Store[string] // the zone
 
 	// Owned by Begin, and then by Run.
 	claims    *federation.Claims
-	workloads map[key]*workloadState
+	applied   byNamespace[*server] // with which Pods were looked up
+	workloads byNamespace[*workloadState]
 	built     map[key]*sliceState
 	members   map[key][]key         // Service -> its slices, sorted
 	missed    map[item]map[key]bool // owner that was looked up in vain -> the Pods that it owns
@@ -71,9 +76,9 @@ type Reconciler struct {
 // workloadState is a Pod that is known, or named by a slice, or both.
 type workloadState struct {
 	workload *federation.Workload // nil: the Pod is not known
-	node     string
-	slices   []key // that name it
-	awaits   item  // the owner that it missed; zero for none
+	pod      pod                  // of which the workload was made
+	slices   []key                // that name it
+	awaits   item                 // the owner that it missed; zero for none
 }
 
 // sliceState is a slice as it was last translated.
@@ -92,7 +97,8 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Rec
 		local:     local,
 		places:    map[item][]netip.Addr{},
 		occupants: map[netip.Addr][]item{},
-		workloads: map[key]*workloadState{},
+		applied:   byNamespace[*server]{},
+		workloads: byNamespace[*workloadState]{},
 		built:     map[key]*sliceState{},
 		members:   map[key][]key{},
 		missed:    map[item]map[key]bool{},
@@ -113,6 +119,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Rec
 	r.pods = records.NewStore(r.keepPod, enqueue(aPod))
 	r.replicaSets = records.NewStore(keepOwner, enqueue(aReplicaSet))
 	r.jobs = records.NewStore(keepOwner, enqueue(aJob))
+	r.servers = records.NewStore(r.keepServer, enqueue(aServer))
 	r.nodes = records.NewStore(keepNode, enqueue(aNode))
 	return r
 }
@@ -152,6 +159,18 @@ func (r *Reconciler) keepPod(object any) (pod, bool) {
 	return kept, true
 }
 
+func (r *Reconciler) keepServer(object any) (*server, bool) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil, false
+	}
+	s, err := translateServer(u)
+	if err != nil {
+		r.log.Info("A Server is passed over: it cannot be read", "server", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+	}
+	return s, s != nil
+}
+
 func keepOwner(object any) (owner, bool) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -174,6 +193,9 @@ func (r *Reconciler) Begin(claims *federation.Claims) {
 	r.running.Store(true)
 	for _, k := range r.nodes.Keys() {
 		r.reconcileNode(k)
+	}
+	for _, k := range r.servers.Keys() {
+		r.reconcileServer(k)
 	}
 	for _, k := range r.pods.Keys() {
 		r.reconcilePod(k)
@@ -202,6 +224,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.reconcileNode(it.key)
 		case aReplicaSet, aJob:
 			r.reconcileOwner(it)
+		case aServer:
+			r.reconcileServer(it.key)
 		case aPod:
 			r.reconcilePod(it.key)
 		case aSlice:
@@ -229,31 +253,61 @@ func (r *Reconciler) reconcileOwner(it item) {
 	}
 }
 
+// reconcileServer sees to the Pods that a Server selects now, or did until now, and once to each slice that names them.
+func (r *Reconciler) reconcileServer(k key) {
+	old := r.applied.get(k)
+	now, found := r.servers.Get(k)
+	if found {
+		r.applied.put(k, now)
+	} else {
+		r.applied.drop(k)
+	}
+	concerned := map[key]bool{}
+	for name, w := range r.workloads[k.Namespace] {
+		if w.workload == nil {
+			continue
+		}
+		if o := w.pod.origin.Value(); old.selects(name, &o) || now.selects(name, &o) {
+			pod := key{Namespace: k.Namespace, Name: name}
+			for _, s := range r.renew(pod) {
+				concerned[s] = true
+			}
+			r.placePod(pod)
+		}
+	}
+	for s := range concerned {
+		r.reconcileSlice(s)
+	}
+}
+
 func (r *Reconciler) reconcilePod(k key) {
-	r.resolvePod(k)
+	for _, s := range r.renew(k) {
+		r.reconcileSlice(s)
+	}
 	r.placePod(k)
 }
 
-// resolvePod finds out who a Pod is to the clients of the slices that name it.
-func (r *Reconciler) resolvePod(k key) {
+// renew looks a Pod up again, and returns the slices that name it if it is not what it was.
+func (r *Reconciler) renew(k key) []key {
 	p, found := r.pods.Get(k)
-	w := r.workloads[k]
+	w := r.workloads.get(k)
 	if w == nil {
 		if !found {
-			return
+			return nil
 		}
 		w = &workloadState{}
-		r.workloads[k] = w
+		r.workloads.put(k, w)
 	}
 	r.await(k, w, item{})
 	if !found {
 		if w.workload == nil {
-			return
+			return nil
 		}
-		w.workload, w.node = nil, ""
+		w.workload, w.pod = nil, pod{}
 		r.release(k, w)
 	} else {
-		next := workload(k, p, func(o owner) (owner, bool) {
+		from := p.origin.Value()
+		next := workload(k, &from, r.opened(k, &from), func(o owner) (owner, bool) {
 			it, from := item{aReplicaSet, key{Namespace: k.Namespace, Name: o.name}}, r.replicaSets
 			if o.kind == jobKind {
 				it.what, from = aJob, r.jobs
@@ -264,14 +318,29 @@ func (r *Reconciler) resolvePod(k key) {
 			}
 			return up, known
 		})
-		if w.workload != nil && *w.workload == next && w.node == p.node {
-			return
+		node := w.pod.node
+		w.pod = p
+		if w.workload != nil && *w.workload == next && node == p.node {
+			return nil
 		}
-		w.workload, w.node = &next, p.node
+		w.workload = &next
 	}
-	for _, s := range slices.Clone(w.slices) {
-		r.reconcileSlice(s)
+	return slices.Clone(w.slices)
+}
+
+// opened returns the ports that Servers make opaque at Pod k of an origin. Equal sets are equal.
+func (r *Reconciler) opened(k key, o *origin) federation.Ports {
+	var ports []federation.PortRange
+	for _, s := range r.applied[k.Namespace] {
+		if s.selects(k.Name, o) {
+			ports = s.opens(ports, o)
+		}
 	}
+	if len(ports) == 0 {
+		return federation.Ports{}
+	}
+	slices.SortFunc(ports, func(a, b federation.PortRange) int { return cmp.Compare(a.First, b.First) })
+	return federation.PortsOf(slices.Compact(ports)...)
 }
 
 // await makes Pod k wait for an owner that is not known yet; the zero item for none.
@@ -295,7 +364,7 @@ func (r *Reconciler) await(k key, w *workloadState, it item) {
 // release drops the state of a Pod that neither exists nor is named.
 func (r *Reconciler) release(k key, w *workloadState) {
 	if w.workload == nil && len(w.slices) == 0 {
-		delete(r.workloads, k)
+		r.workloads.drop(k)
 	}
 }
 
@@ -313,15 +382,15 @@ func (r *Reconciler) reconcileSlice(k key) {
 	next := &sliceState{service: key{Namespace: k.Namespace, Name: record.service}}
 	next.slice = translateSlice(k.Name, record, func(p key) (*federation.Workload, string) {
 		next.pods = append(next.pods, p)
-		w := r.workloads[p]
+		w := r.workloads.get(p)
 		if w == nil {
 			w = &workloadState{}
-			r.workloads[p] = w
+			r.workloads.put(p, w)
 		}
 		if !slices.Contains(w.slices, k) {
 			w.slices = append(w.slices, k)
 		}
-		return w.workload, w.node
+		return w.workload, w.pod.node
 	})
 	r.built[k] = next
 	if old != nil {
@@ -339,7 +408,7 @@ func (r *Reconciler) reconcileSlice(k key) {
 // unname drops slice k from the Pods that it no longer names.
 func (r *Reconciler) unname(k key, pods []key) {
 	for _, p := range pods {
-		if w := r.workloads[p]; w != nil {
+		if w := r.workloads.get(p); w != nil {
 			w.slices = slices.DeleteFunc(w.slices, func(s key) bool { return s == k })
 			r.release(p, w)
 		}
@@ -370,6 +439,25 @@ func (r *Reconciler) reconcileService(k key) {
 	// What is stored shares its slices with the claim before it, where they are equal: so do we.
 	for i, s := range r.claims.Set(name, &v).Slices {
 		r.built[r.members[k][i]].slice = s
+	}
+}
+
+// byNamespace holds values by key, those of one namespace together.
+type byNamespace[V any] map[string]map[string]V
+
+func (m byNamespace[V]) get(k key) V { return m[k.Namespace][k.Name] }
+
+func (m byNamespace[V]) put(k key, v V) {
+	if m[k.Namespace] == nil {
+		m[k.Namespace] = map[string]V{}
+	}
+	m[k.Namespace][k.Name] = v
+}
+
+func (m byNamespace[V]) drop(k key) {
+	delete(m[k.Namespace], k.Name)
+	if len(m[k.Namespace]) == 0 {
+		delete(m, k.Namespace)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,16 +51,19 @@ func TestParsePorts(t *testing.T) {
 		if !ports.Said() {
 			t.Errorf("%q says nothing", list)
 		}
-		var got []uint16
-		for n := range 1 << 16 {
-			if ports.Contains(uint16(n)) {
-				got = append(got, uint16(n))
-			}
-		}
-		if !slices.Equal(got, want) {
+		if got := holds(ports); !slices.Equal(got, want) {
 			t.Errorf("%q holds %v, want %v", list, got, want)
 		}
 	}
+}
+
+func holds(ports federation.Ports) (all []uint16) {
+	for n := range 1 << 16 {
+		if ports.Contains(uint16(n)) {
+			all = append(all, uint16(n))
+		}
+	}
+	return all
 }
 
 func TestComposition(t *testing.T) {
@@ -137,7 +141,7 @@ func TestOwner(t *testing.T) {
 		{"job", "alone"}:                "job/alone",
 		{"replicationcontroller", "rc"}: "replicationcontroller/rc",
 	} {
-		w := workload(key{Namespace: "ns", Name: "p"}, pod{owner: from}, func(o owner) (owner, bool) { up, found := owners[o]; return up, found })
+		w := workload(key{Namespace: "ns", Name: "p"}, &origin{owner: from}, federation.Ports{}, func(o owner) (owner, bool) { up, found := owners[o]; return up, found })
 		if got := w.OwnerKind + "/" + w.OwnerName; got != want {
 			t.Errorf("owner %v: %s, want %s", from, got, want)
 		}
@@ -189,8 +193,8 @@ func TestReconcilerFollows(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() { defer close(done); r.Run(ctx) }()
-			for _, n := range seed {
-				w.event(n)
+			for i, n := range seed {
+				w.event(i, n)
 				if n%5 == 0 {
 					time.Sleep(time.Second) //nolint:forbidigo // virtual time
 					synctest.Wait()
@@ -221,26 +225,27 @@ func TestReconcilerFollows(t *testing.T) {
 					rt.Errorf("%s (-at once +in steps):\n%s", ip, diff)
 				}
 			}
-			if len(r.places) != len(r2.places) || len(r.occupants) != len(r2.occupants) || len(r.workloads) != len(r2.workloads) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
-				rt.Errorf("state is left behind: %v %v", slices.Collect(maps.Keys(r.workloads)), slices.Collect(maps.Keys(r2.workloads)))
+			if len(r.places) != len(r2.places) || len(r.occupants) != len(r2.occupants) || len(r.workloads["ns"]) != len(r2.workloads["ns"]) || len(r.applied["ns"]) != len(r2.applied["ns"]) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
+				rt.Errorf("state is left behind: %v %v", slices.Collect(maps.Keys(r.workloads["ns"])), slices.Collect(maps.Keys(r2.workloads["ns"])))
 			}
 		})
 	})
 }
 
-// event makes n into a change of the world.
-func (w *world) event(n uint32) {
-	pick := func(choices int) int { c := int(n % uint32(choices)); n /= uint32(choices); return c }
-	kind, drop, i := pick(4), pick(3) == 0, pick(3)
+// event makes n into a change of the world, the at-th. Small numbers, which rapid likes best, are as good as any.
+func (w *world) event(at int, n uint32) {
+	pick := rand.New(rand.NewPCG(uint64(at), uint64(n))).IntN
+	kind, drop, i := pick(5), pick(3) == 0, pick(3)
 	switch kind {
 	case 0:
 		p := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("p%d", i))}
-		p.Labels = map[string]string{controlPlaneLabel: []string{"", "linkerd"}[pick(2)]}
+		p.Labels = map[string]string{controlPlaneLabel: []string{"", "linkerd"}[pick(2)], "app": []string{"a", "b"}[pick(2)]}
+		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: int32(80 + pick(2))}}}}
 		p.Spec.NodeName = fmt.Sprintf("n%d", pick(2))
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("rs%d", pick(2))}}
 		p.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodPending, corev1.PodFailed}[pick(3)]
 		p.Status.PodIP, p.Status.HostIP = fmt.Sprintf("10.0.0.%d", pick(3)), "192.168.0.1"
-		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: int32(8000 + pick(2))}}}}
+		p.Spec.Containers[0].Ports[0].HostPort = int32(8000 + pick(2))
 		w.apply("Pod", p, drop)
 	case 1:
 		es := &discoveryv1.EndpointSlice{ObjectMeta: named(fmt.Sprintf("s%d", i))}
@@ -261,6 +266,10 @@ func (w *world) event(n uint32) {
 		rs := &metav1.PartialObjectMetadata{ObjectMeta: named(fmt.Sprintf("rs%d", i%2))}
 		rs.OwnerReferences = []metav1.OwnerReference{{Kind: "Deployment", Name: "d"}}
 		w.apply("ReplicaSet", rs, false) // what is deleted is still remembered by its Pods, and that is not part of the state
+	case 4:
+		selector := []any{nil, map[string]any{}, matching("a"), matching("b")}[pick(4)]
+		port := []any{int64(80), int64(81), "http"}[pick(3)]
+		w.apply("Server", someServer("ns", fmt.Sprintf("s%d", i), selector, port, []string{"opaque", "opaque", "HTTP/1"}[pick(3)]), drop)
 	}
 }
 
@@ -287,7 +296,8 @@ func claimed(store *federation.Store, name string) string {
 		for _, e := range s.Endpoints {
 			fmt.Fprint(&b, "  ", e.Addr, " ", e.Node)
 			if e.Workload != nil {
-				fmt.Fprint(&b, " ", e.Workload.Name, " ", e.Workload.OwnerKind, "/", e.Workload.OwnerName, " ", e.Workload.Template.Value().ControlPlane)
+				fmt.Fprint(&b, " ", e.Workload.Name, " ", e.Workload.OwnerKind, "/", e.Workload.OwnerName, " ", e.Workload.Template.Value().ControlPlane, " ",
+					holds(e.Workload.Template.Value().ServerOpaque))
 			}
 			fmt.Fprintln(&b)
 		}

@@ -1,0 +1,149 @@
+package view
+
+import (
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// opaqueProtocol is what a Server says of a port whose protocol is not to be detected.
+const opaqueProtocol = "opaque"
+
+// server is what is kept of a Server: only of one that makes a port of Pods opaque.
+type server struct {
+	selector labels.Selector
+	port     intstr.IntOrString
+}
+
+// translateServer returns nil for a Server that makes nothing opaque.
+func translateServer(u *unstructured.Unstructured) (*server, error) {
+	var parsed struct {
+		Spec struct {
+			PodSelector   *metav1.LabelSelector `json:"podSelector"`
+			Port          intstr.IntOrString    `json:"port"`
+			ProxyProtocol string                `json:"proxyProtocol"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &parsed); err != nil {
+		return nil, err
+	}
+	spec := parsed.Spec
+	if spec.ProxyProtocol != opaqueProtocol || spec.PodSelector == nil {
+		return nil, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(spec.PodSelector)
+	if err != nil {
+		return nil, err
+	}
+	return &server{selector, spec.Port}, nil
+}
+
+// selects reports whether a Server is about a Pod of an origin. A nil one is about none.
+func (s *server) selects(pod string, o *origin) bool {
+	return s != nil && s.selector.Matches(podLabels{pod, o.labels})
+}
+
+// opens appends the ports that a Server makes opaque at the Pods of an origin.
+func (s *server) opens(to []federation.PortRange, o *origin) []federation.PortRange {
+	if s.port.Type == intstr.String {
+		return o.ports.appendNamed(to, s.port.StrVal)
+	}
+	if n := s.port.IntVal; n > 0 && n <= 65535 {
+		to = append(to, federation.PortRange{First: uint16(n), Last: uint16(n)})
+	}
+	return to
+}
+
+// labelSet is the labels of a Pod in one string, k=v,k=v, sorted. Neither keys nor values can hold the separators, nor the marks,
+// which stand for the Pod's own name and the ordinal in it: so the Pods of a StatefulSet have one labelSet.
+type labelSet string
+
+const (
+	nameMark    = "$name"
+	ordinalMark = "$ordinal"
+)
+
+func labelsOf(pod string, m map[string]string) labelSet {
+	marked := make(labels.Set, len(m))
+	for k, v := range m {
+		switch v {
+		case pod:
+			v = nameMark
+		case ordinal(pod):
+			v = ordinalMark
+		}
+		marked[k] = v
+	}
+	return labelSet(marked.String())
+}
+
+func ordinal(pod string) string { return pod[strings.LastIndexByte(pod, '-')+1:] }
+
+// podLabels implements [labels.Labels].
+type podLabels struct {
+	pod string
+	set labelSet
+}
+
+// Lookup returns the value of a label.
+func (l podLabels) Lookup(name string) (value string, found bool) {
+	for item := range strings.SplitSeq(string(l.set), ",") {
+		k, v, _ := strings.Cut(item, "=")
+		switch {
+		case k != name:
+			continue
+		case v == nameMark:
+			v = l.pod
+		case v == ordinalMark:
+			v = ordinal(l.pod)
+		}
+		return v, true
+	}
+	return "", false
+}
+
+// Has reports whether there is such a label.
+func (l podLabels) Has(name string) bool {
+	_, found := l.Lookup(name)
+	return found
+}
+
+// Get returns the value of a label; empty if there is none.
+func (l podLabels) Get(name string) string {
+	value, _ := l.Lookup(name)
+	return value
+}
+
+// namedPorts is the ports of containers that have names, in one string: name=number,name=number.
+type namedPorts string
+
+func (p namedPorts) with(name string, number int32) namedPorts {
+	if name == "" || number <= 0 || number > 65535 {
+		return p
+	}
+	if p != "" {
+		p += ","
+	}
+	return p + namedPorts(name+"="+strconv.Itoa(int(number)))
+}
+
+// appendNamed appends all ports that have a name.
+func (p namedPorts) appendNamed(to []federation.PortRange, name string) []federation.PortRange {
+	for item := range strings.SplitSeq(string(p), ",") {
+		k, v, _ := strings.Cut(item, "=")
+		if k != name {
+			continue
+		}
+		if n, err := strconv.ParseUint(v, 10, 16); err == nil {
+			to = append(to, federation.PortRange{First: uint16(n), Last: uint16(n)})
+		}
+	}
+	return to
+}

@@ -1,0 +1,165 @@
+package view
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// someServer returns a Server as it arrives; it lacks what is nil.
+func someServer(namespace, name string, podSelector, port any, protocol string) *unstructured.Unstructured {
+	spec := map[string]any{"podSelector": podSelector, "port": port, "proxyProtocol": protocol}
+	maps.DeleteFunc(spec, func(_ string, v any) bool { return v == nil })
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
+		"metadata": map[string]any{"namespace": namespace, "name": name}, "spec": spec,
+	}}
+}
+
+func matching(app string) map[string]any {
+	return map[string]any{"matchLabels": map[string]any{"app": app}}
+}
+
+func TestServer(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "empty": ""}}}
+	port := func(name string, number, host int32) corev1.ContainerPort {
+		return corev1.ContainerPort{Name: name, ContainerPort: number, HostPort: host}
+	}
+	p.Spec.InitContainers = []corev1.Container{{Ports: []corev1.ContainerPort{port("init", 90, 0)}}}
+	p.Spec.Containers = []corev1.Container{
+		{Ports: []corev1.ContainerPort{port("http", 80, 0), port("", 81, 0)}},
+		{Ports: []corev1.ContainerPort{port("http", 8080, 8080), port("mapped", 82, 7777), port("junk", 70000, 0)}},
+	}
+	kept := podOf(p)
+	from := kept.origin.Value()
+
+	expressions := func(key, operator string, values ...any) map[string]any {
+		return map[string]any{"matchExpressions": []any{map[string]any{"key": key, "operator": operator, "values": values}}}
+	}
+	for name, tc := range map[string]struct {
+		selector, port any
+		protocol       string
+		want           string
+	}{
+		"number":            {matching("web"), int64(80), "opaque", "[80]"},
+		"undeclared number": {matching("web"), int64(4), "opaque", "[4]"},
+		"name":              {matching("web"), "http", "opaque", "[80 8080]"},
+		"of an init one":    {matching("web"), "init", "opaque", "[90]"},
+		"at the host":       {matching("web"), "mapped", "opaque", "[82 7777]"},
+		"unknown name":      {matching("web"), "https", "opaque", "[]"},
+		"no name":           {matching("web"), "", "opaque", "[]"},
+		"port of no range":  {matching("web"), "junk", "opaque", "[]"},
+		"no port":           {matching("web"), nil, "opaque", "[]"},
+		"number too large":  {matching("web"), int64(65616), "opaque", "[]"},
+		"too large for one": {matching("web"), int64(1 << 40), "opaque", "invalid"},
+		"others":            {matching("db"), int64(80), "opaque", "[]"},
+		"everything":        {map[string]any{}, int64(80), "opaque", "[80]"},
+		"nothing":           {nil, int64(80), "opaque", "[]"},
+		"in":                {expressions("app", "In", "db", "web"), int64(80), "opaque", "[80]"},
+		"not in":            {expressions("app", "NotIn", "db", "web"), int64(80), "opaque", "[]"},
+		"empty value":       {expressions("empty", "Exists"), int64(80), "opaque", "[80]"},
+		"no such label":     {expressions("none", "DoesNotExist"), int64(80), "opaque", "[80]"},
+		"unknown operator":  {expressions("app", "Like", "w"), int64(80), "opaque", "invalid"},
+		"junk":              {"app=web", int64(80), "opaque", "invalid"},
+		"another protocol":  {matching("web"), int64(80), "HTTP/2", "[]"},
+		"another case":      {matching("web"), int64(80), "Opaque", "[]"},
+		"unread if unused":  {expressions("app", "Like", "w"), int64(80), "unknown", "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := translateServer(someServer("ns", "s", tc.selector, tc.port, tc.protocol))
+			var ports []federation.PortRange
+			if s.selects(p.Name, &from) {
+				ports = s.opens(nil, &from)
+			}
+			got := fmt.Sprint(holds(federation.PortsOf(ports...)))
+			if err != nil {
+				got = "invalid"
+			}
+			if got != tc.want {
+				t.Errorf("opaque: %s (%v), want %s", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// What is kept of labels tells what the labels do.
+func TestLabelSet(t *testing.T) {
+	for _, m := range []labels.Set{nil, {"a": "1"}, {"a": "", "ab": "2", "b/a": "a", "c": "x.y_z-1"}, {"pod": "web-3", "index": "3", "n": "web"}} {
+		kept := podLabels{"web-3", labelsOf("web-3", m)}
+		for _, name := range append(slices.Collect(maps.Keys(m)), "x", "1", "2", "/a") {
+			want, found := m.Lookup(name)
+			if got, has := kept.Lookup(name); got != want || has != found || kept.Has(name) != found || kept.Get(name) != want {
+				t.Errorf("%v: label %q is %q (%t), want %q (%t)", m, name, got, has, want, found)
+			}
+		}
+	}
+}
+
+// Pods of a StatefulSet share what is kept of them, and are still told apart.
+func TestStatefulSet(t *testing.T) {
+	replica := func(name, index string) (pod, origin) {
+		p := &corev1.Pod{ObjectMeta: named(name)}
+		p.Labels = map[string]string{"app": "db", "statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": index}
+		kept := podOf(p)
+		return kept, kept.origin.Value()
+	}
+	one, from := replica("db-1", "1")
+	two, _ := replica("db-2", "2")
+	if one != two {
+		t.Errorf("%v and %v are kept apart", one.origin.Value(), two.origin.Value())
+	}
+	for label, value := range map[string]string{"statefulset.kubernetes.io/pod-name": "db-2", "apps.kubernetes.io/pod-index": "2"} {
+		s, err := translateServer(someServer("ns", "s", map[string]any{"matchLabels": map[string]any{label: value}}, int64(80), opaqueProtocol))
+		if err != nil || s.selects("db-1", &from) || !s.selects("db-2", &from) {
+			t.Errorf("%s=%s does not select db-2 alone (%v)", label, value, err)
+		}
+	}
+}
+
+// BenchmarkServer is a Server that comes and goes in a namespace of 10,000 Pods, of which it selects some: from its arrival to the
+// View that is claimed.
+func BenchmarkServer(b *testing.B) {
+	const pods = 10_000
+	for _, selected := range []int{10, pods} {
+		b.Run(fmt.Sprintf("selected=%d", selected), func(b *testing.B) {
+			store := federation.NewStore()
+			store.Expect("cluster", federation.Expectation{})
+			r := NewReconciler(logr.Discard(), "cluster", false)
+			w := newWorld(r)
+			arrive(b, w.kinds["Service"], someService(0))
+			for i := range pods {
+				p := somePod(0, 0, i)
+				p.Labels["app"] = fmt.Sprintf("app-%d", i/selected)
+				arrive(b, w.kinds["Pod"], p)
+			}
+			for from := 0; from < pods; from += 100 {
+				arrive(b, w.kinds["EndpointSlice"], someSlice(0, 0, from, 100, nil))
+			}
+			r.Begin(store.Claim("cluster"))
+			defer r.queue.ShutDown()
+			namespace := someService(0).Namespace
+			s := someServer(namespace, "s", matching("app-0"), "http", opaqueProtocol)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				change := w.kinds["Server"].Store.Update
+				if i%2 == 1 {
+					change = w.kinds["Server"].Store.Delete
+				}
+				if err := change(s); err != nil {
+					b.Fatal(err)
+				}
+				r.reconcileServer(key{Namespace: namespace, Name: "s"})
+				r.reconcileService(key{Namespace: namespace, Name: "service-0"})
+			}
+		})
+	}
+}
