@@ -17,7 +17,7 @@ type Address struct {
 // A Resident is a workload that answers at an IP.
 type Resident struct {
 	*Workload
-	Port    uint16 // of the node that leads to the workload; 0: the IP is the workload's own
+	Port    uint16 // the one that leads to the workload, as a node's may; 0: the IP is the workload's own
 	Running bool   // otherwise it is not known yet who it is
 }
 

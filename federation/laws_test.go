@@ -62,7 +62,7 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 			e.Hints = []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}
 		}
 		if rapid.Bool().Draw(t, "pod") {
-			e.Workload = &Workload{Namespace: "ns", Name: rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod")}
+			e.Workload = &Workload{Kind: rapid.SampledFrom([]WorkloadKind{Pod, Pod, ExternalWorkload}).Draw(t, "kind"), Namespace: "ns", Name: rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod")}
 			e.Node = rapid.SampledFrom(nodes).Draw(t, "node")
 		}
 		s.Endpoints = append(s.Endpoints, e)

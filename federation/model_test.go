@@ -38,7 +38,7 @@ type claim struct {
 func (c claim) String() string {
 	who, mirror := "nobody", Mirror{}
 	if w := c.endpoint.Workload; w != nil {
-		who = w.Name
+		who = fmt.Sprint(w.Kind, w.Name)
 	}
 	if c.endpoint.Mirror != nil {
 		mirror = *c.endpoint.Mirror
@@ -113,7 +113,7 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 	best := map[netip.AddrPort]claim{}
 	for _, c := range all {
 		if c.endpoint.Workload != nil && c.addr.Addr().Is4() && slices.ContainsFunc(all, func(o claim) bool {
-			return o.endpoint.Workload != nil && o.addr.Addr().Is6() && o.term.Cluster == c.term.Cluster && o.endpoint.Workload.Name == c.endpoint.Workload.Name
+			return o.endpoint.Workload != nil && o.addr.Addr().Is6() && o.term.Cluster == c.term.Cluster && o.endpoint.Workload.Kind == c.endpoint.Workload.Kind && o.endpoint.Workload.Name == c.endpoint.Workload.Name
 		}) {
 			continue
 		}
@@ -130,7 +130,9 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 
 func locally(claims []claim, local bool, node, zone string) []claim {
 	if local {
-		return slices.DeleteFunc(claims, func(c claim) bool { return c.endpoint.Workload == nil || c.endpoint.Node != node })
+		return slices.DeleteFunc(claims, func(c claim) bool {
+			return c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod || c.endpoint.Node != node
+		})
 	}
 	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints) == 0 }) {
 		return claims
@@ -147,7 +149,7 @@ func better(a, b claim) bool {
 	rank := func(c claim) string {
 		workload := "1"
 		if w := c.endpoint.Workload; w != nil {
-			workload = "0" + w.Name
+			workload = fmt.Sprint("0", w.Kind, w.Name)
 		}
 		return fmt.Sprintf("%v %v %v %s|%s|%s|%s|%s|%03d", c.stale, !c.home, !c.term.Filtered, c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
 	}

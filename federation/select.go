@@ -187,7 +187,7 @@ func (c changes) remove(local bool, entries ...*Entry) {
 // of returns the change of the part that e is in; nil for none.
 func (c changes) of(local bool, e *Entry) *struct{ added, removed []*Entry } {
 	p := part{local: local}
-	if local && e.Endpoint.Workload == nil {
+	if local && (e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod) {
 		return nil // what runs on no node is local to nobody
 	} else if local {
 		p.node = e.Endpoint.Node

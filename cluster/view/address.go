@@ -9,11 +9,11 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// residence is where a Pod of the local cluster can be asked for by IP. A Pod that has ended has none.
+// residence is where a workload of the local cluster can be asked for by IP. A Pod that has ended has none.
 type residence struct {
-	ips     []netip.Addr // its own; none if it shares its node's
-	node    []netip.Addr // its node's
-	ports   []uint16     // of its node that lead to it
+	ips     []netip.Addr // its own
+	shared  []netip.Addr // of which only some ports lead to it, as a Pod's node's
+	ports   []uint16     // these
 	running bool
 	leaving bool // it is being deleted
 }
@@ -38,9 +38,9 @@ func residenceOf(p *corev1.Pod) *residence {
 	}
 	if len(r.ports) > 0 {
 		for _, ip := range p.Status.HostIPs {
-			r.node = appendIP(r.node, ip.IP)
+			r.shared = appendIP(r.shared, ip.IP)
 		}
-		r.node = appendIP(r.node, p.Status.HostIP)
+		r.shared = appendIP(r.shared, p.Status.HostIP)
 	}
 	return r
 }
@@ -62,7 +62,7 @@ func appendIP(to []netip.Addr, text string) []netip.Addr {
 	return append(to, ip.Unmap())
 }
 
-// place notes at which IPs an object is, and says anew who is at those and at the ones where it was.
+// place notes at which IPs a Service or a workload is, and says anew who is at those and at the ones where it was.
 func (r *Reconciler) place(it item, ips []netip.Addr) {
 	if !r.local {
 		return
@@ -85,12 +85,12 @@ func (r *Reconciler) place(it item, ips []netip.Addr) {
 	}
 }
 
-func (r *Reconciler) placePod(k key) {
+func (r *Reconciler) placeWorkload(it item) {
 	var ips []netip.Addr
-	if p, found := r.pods.Get(k); found && p.residence != nil {
-		ips = slices.Concat(p.residence.ips, p.residence.node)
+	if p, found := r.records(it.what).Get(it.key); found && p.residence != nil {
+		ips = slices.Concat(p.residence.ips, p.residence.shared)
 	}
-	r.place(item{aPod, k}, ips)
+	r.place(it, ips)
 }
 
 // sayAddress says who is at an IP. A Pod that is being deleted counts for as long as nobody else has its place.
@@ -107,8 +107,8 @@ func (r *Reconciler) sayAddress(ip netip.Addr) {
 			a.Services = append(a.Services, federation.Service{Namespace: it.Namespace, Name: it.Name})
 			continue
 		}
-		p, found := r.pods.Get(it.key)
-		w := r.workloads.get(it.key)
+		p, found := r.records(it.what).Get(it.key)
+		w := r.workloads[it.what].get(it.key)
 		if !found || p.residence == nil || w == nil || w.workload == nil {
 			continue // it is about to be placed elsewhere
 		}
@@ -119,7 +119,7 @@ func (r *Reconciler) sayAddress(ip netip.Addr) {
 		if slices.Contains(p.residence.ips, ip) {
 			*to = append(*to, federation.Resident{Workload: w.workload, Running: p.residence.running})
 		}
-		if slices.Contains(p.residence.node, ip) {
+		if slices.Contains(p.residence.shared, ip) {
 			for _, port := range p.residence.ports {
 				*to = append(*to, federation.Resident{Workload: w.workload, Port: port, Running: p.residence.running})
 			}

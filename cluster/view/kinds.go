@@ -39,6 +39,10 @@ func (r *Reconciler) Kinds() []Kind {
 		kindOf(r.pods, Kind{Resource: corev1.SchemeGroupVersion.WithResource("pods"), Name: "Pod", Object: &corev1.Pod{}, Required: true}),
 		kindOf(r.replicaSets, metadata("apps", "replicasets", "ReplicaSet")),
 		kindOf(r.jobs, metadata("batch", "jobs", "Job")),
+		kindOf(r.externals, Kind{
+			Resource: schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}, Name: "ExternalWorkload",
+			Versions: []string{"v1beta1", "v1alpha1"}, Object: &unstructured.Unstructured{},
+		}),
 		kindOf(r.servers, Kind{
 			Resource: schema.GroupVersionResource{Group: "policy.linkerd.io", Version: "v1beta3", Resource: "servers"}, Name: "Server",
 			Versions: []string{"v1beta3", "v1beta2", "v1beta1"}, Object: &unstructured.Unstructured{},

@@ -40,7 +40,7 @@ func ownerOf(refs []metav1.OwnerReference) owner {
 	return owner{intern(strings.ToLower(refs[0].Kind)), intern(refs[0].Name)}
 }
 
-// pod is what is kept of a Pod.
+// pod is what is kept of a Pod, or of another workload.
 type pod struct {
 	node      string
 	origin    unique.Handle[origin]
@@ -149,12 +149,6 @@ func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports
 // workload returns who a Pod is to the clients of an address: its controller is the Deployment behind its ReplicaSet, the CronJob
 // behind its Job, and otherwise its direct owner. ownerOf looks up what owns a ReplicaSet or a Job. opaque is what Servers say.
 func workload(k key, from *origin, opaque federation.Ports, ownerOf func(owner) (owner, bool)) federation.Workload {
-	template := from.template
-	if opaque.Said() {
-		t := template.Value()
-		t.ServerOpaque = opaque
-		template = unique.Make(t)
-	}
 	o := from.owner
 	switch o.kind {
 	case "":
@@ -169,6 +163,17 @@ func workload(k key, from *origin, opaque federation.Ports, ownerOf func(owner) 
 		}
 	}
 	return federation.Workload{
-		Kind: federation.Pod, Namespace: k.Namespace, Name: k.Name, OwnerKind: o.kind, OwnerName: o.name, Template: template,
+		Kind: federation.Pod, Namespace: k.Namespace, Name: k.Name, OwnerKind: o.kind, OwnerName: o.name,
+		Template: withServers(from.template, opaque),
 	}
+}
+
+// withServers adds to a Template which ports Servers make opaque.
+func withServers(template unique.Handle[federation.Template], opaque federation.Ports) unique.Handle[federation.Template] {
+	if !opaque.Said() {
+		return template
+	}
+	t := template.Value()
+	t.ServerOpaque = opaque
+	return unique.Make(t)
 }

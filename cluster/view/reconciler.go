@@ -41,6 +41,7 @@ const (
 	aJob
 	aServer
 	aPod
+	anExternal
 	aSlice
 	aService
 )
@@ -57,6 +58,7 @@ type Reconciler struct {
 	services    *records.Store[service]
 	slices      *records.Store[*slice]
 	pods        *records.Store[pod]
+	externals   *records.Store[pod]
 	replicaSets *records.Store[owner]
 	jobs        *records.Store[owner]
 	servers     *records.Store[*server]
@@ -64,8 +66,8 @@ type Reconciler struct {
 
 	// Owned by Begin, and then by Run.
 	claims    *federation.Claims
-	applied   byNamespace[*server] // with which Pods were looked up
-	workloads byNamespace[*workloadState]
+	applied   byNamespace[*server]                 // with which Pods were looked up
+	workloads map[what]byNamespace[*workloadState] // Pods and ExternalWorkloads
 	built     map[key]*sliceState
 	members   map[key][]key         // Service -> its slices, sorted
 	missed    map[item]map[key]bool // owner that was looked up in vain -> the Pods that it owns
@@ -73,9 +75,9 @@ type Reconciler struct {
 	occupants map[netip.Addr][]item // the reverse, sorted
 }
 
-// workloadState is a Pod that is known, or named by a slice, or both.
+// workloadState is a workload that is known, or named by a slice, or both.
 type workloadState struct {
-	workload *federation.Workload // nil: the Pod is not known
+	workload *federation.Workload // nil: it is not known
 	pod      pod                  // of which the workload was made
 	slices   []key                // that name it
 	awaits   item                 // the owner that it missed; zero for none
@@ -84,7 +86,7 @@ type workloadState struct {
 // sliceState is a slice as it was last translated.
 type sliceState struct {
 	service key
-	pods    []key
+	who     []item
 	slice   *federation.Slice
 }
 
@@ -98,7 +100,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Rec
 		places:    map[item][]netip.Addr{},
 		occupants: map[netip.Addr][]item{},
 		applied:   byNamespace[*server]{},
-		workloads: byNamespace[*workloadState]{},
+		workloads: map[what]byNamespace[*workloadState]{aPod: {}, anExternal: {}},
 		built:     map[key]*sliceState{},
 		members:   map[key][]key{},
 		missed:    map[item]map[key]bool{},
@@ -117,6 +119,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Rec
 	r.services = records.NewStore(r.keepService, enqueue(aService))
 	r.slices = records.NewStore(keepSlice, enqueue(aSlice))
 	r.pods = records.NewStore(r.keepPod, enqueue(aPod))
+	r.externals = records.NewStore(r.keepExternal, enqueue(anExternal))
 	r.replicaSets = records.NewStore(keepOwner, enqueue(aReplicaSet))
 	r.jobs = records.NewStore(keepOwner, enqueue(aJob))
 	r.servers = records.NewStore(r.keepServer, enqueue(aServer))
@@ -159,6 +162,22 @@ func (r *Reconciler) keepPod(object any) (pod, bool) {
 	return kept, true
 }
 
+func (r *Reconciler) keepExternal(object any) (pod, bool) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return pod{}, false
+	}
+	kept, err := translateExternal(u)
+	if err != nil {
+		r.log.Info("An ExternalWorkload is passed over: it cannot be read", "externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+		return pod{}, false
+	}
+	if !r.local {
+		kept.residence = nil
+	}
+	return kept, true
+}
+
 func (r *Reconciler) keepServer(object any) (*server, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -197,8 +216,10 @@ func (r *Reconciler) Begin(claims *federation.Claims) {
 	for _, k := range r.servers.Keys() {
 		r.reconcileServer(k)
 	}
-	for _, k := range r.pods.Keys() {
-		r.reconcilePod(k)
+	for _, kind := range []what{aPod, anExternal} {
+		for _, k := range r.records(kind).Keys() {
+			r.reconcileWorkload(item{kind, k})
+		}
 	}
 	for _, k := range r.slices.Keys() {
 		r.reconcileSlice(k)
@@ -226,8 +247,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.reconcileOwner(it)
 		case aServer:
 			r.reconcileServer(it.key)
-		case aPod:
-			r.reconcilePod(it.key)
+		case aPod, anExternal:
+			r.reconcileWorkload(it)
 		case aSlice:
 			r.reconcileSlice(it.key)
 		case aService:
@@ -249,11 +270,11 @@ func (r *Reconciler) reconcileNode(k key) {
 // are still its own.
 func (r *Reconciler) reconcileOwner(it item) {
 	for k := range r.missed[it] {
-		r.reconcilePod(k)
+		r.reconcileWorkload(item{aPod, k})
 	}
 }
 
-// reconcileServer sees to the Pods that a Server selects now, or did until now, and once to each slice that names them.
+// reconcileServer sees to the workloads that a Server selects now, or did until now, and once to each slice that names them.
 func (r *Reconciler) reconcileServer(k key) {
 	old := r.applied.get(k)
 	now, found := r.servers.Get(k)
@@ -263,16 +284,18 @@ func (r *Reconciler) reconcileServer(k key) {
 		r.applied.drop(k)
 	}
 	concerned := map[key]bool{}
-	for name, w := range r.workloads[k.Namespace] {
-		if w.workload == nil {
-			continue
-		}
-		if o := w.pod.origin.Value(); old.selects(name, &o) || now.selects(name, &o) {
-			pod := key{Namespace: k.Namespace, Name: name}
-			for _, s := range r.renew(pod) {
-				concerned[s] = true
+	for kind, states := range r.workloads {
+		for name, w := range states[k.Namespace] {
+			if w.workload == nil {
+				continue
 			}
-			r.placePod(pod)
+			if o := w.pod.origin.Value(); old.selects(kind, name, &o) || now.selects(kind, name, &o) {
+				it := item{kind, key{Namespace: k.Namespace, Name: name}}
+				for _, s := range r.renew(it) {
+					concerned[s] = true
+				}
+				r.placeWorkload(it)
+			}
 		}
 	}
 	for s := range concerned {
@@ -280,23 +303,32 @@ func (r *Reconciler) reconcileServer(k key) {
 	}
 }
 
-func (r *Reconciler) reconcilePod(k key) {
-	for _, s := range r.renew(k) {
-		r.reconcileSlice(s)
+// records returns the store of a kind of workload.
+func (r *Reconciler) records(kind what) *records.Store[pod] {
+	if kind == anExternal {
+		return r.externals
 	}
-	r.placePod(k)
+	return r.pods
 }
 
-// renew looks a Pod up again, and returns the slices that name it if it is not what it was.
-func (r *Reconciler) renew(k key) []key {
-	p, found := r.pods.Get(k)
-	w := r.workloads.get(k)
+func (r *Reconciler) reconcileWorkload(it item) {
+	for _, s := range r.renew(it) {
+		r.reconcileSlice(s)
+	}
+	r.placeWorkload(it)
+}
+
+// renew looks a workload up again, and returns the slices that name it if it is not what it was.
+func (r *Reconciler) renew(it item) []key {
+	k, states := it.key, r.workloads[it.what]
+	p, found := r.records(it.what).Get(k)
+	w := states.get(k)
 	if w == nil {
 		if !found {
 			return nil
 		}
 		w = &workloadState{}
-		r.workloads.put(k, w)
+		states.put(k, w)
 	}
 	r.await(k, w, item{})
 	if !found {
@@ -304,20 +336,9 @@ func (r *Reconciler) renew(k key) []key {
 			return nil
 		}
 		w.workload, w.pod = nil, pod{}
-		r.release(k, w)
+		r.release(it, w)
 	} else {
-		from := p.origin.Value()
-		next := workload(k, &from, r.opened(k, &from), func(o owner) (owner, bool) {
-			it, from := item{aReplicaSet, key{Namespace: k.Namespace, Name: o.name}}, r.replicaSets
-			if o.kind == jobKind {
-				it.what, from = aJob, r.jobs
-			}
-			up, known := from.Get(it.key)
-			if !known {
-				r.await(k, w, it)
-			}
-			return up, known
-		})
+		next := r.lookUp(it, w, p)
 		node := w.pod.node
 		w.pod = p
 		if w.workload != nil && *w.workload == next && node == p.node {
@@ -328,11 +349,31 @@ func (r *Reconciler) renew(k key) []key {
 	return slices.Clone(w.slices)
 }
 
-// opened returns the ports that Servers make opaque at Pod k of an origin. Equal sets are equal.
-func (r *Reconciler) opened(k key, o *origin) federation.Ports {
+// lookUp returns who a workload is to the clients of an address.
+func (r *Reconciler) lookUp(it item, w *workloadState, p pod) federation.Workload {
+	from := p.origin.Value()
+	opaque := r.opened(it, &from)
+	if it.what == anExternal {
+		return externalWorkload(it.key, &from, opaque)
+	}
+	return workload(it.key, &from, opaque, func(o owner) (owner, bool) {
+		up, from := item{aReplicaSet, key{Namespace: it.Namespace, Name: o.name}}, r.replicaSets
+		if o.kind == jobKind {
+			up.what, from = aJob, r.jobs
+		}
+		owner, known := from.Get(up.key)
+		if !known {
+			r.await(it.key, w, up)
+		}
+		return owner, known
+	})
+}
+
+// opened returns the ports that Servers make opaque at a workload of an origin. Equal sets are equal.
+func (r *Reconciler) opened(it item, o *origin) federation.Ports {
 	var ports []federation.PortRange
-	for _, s := range r.applied[k.Namespace] {
-		if s.selects(k.Name, o) {
+	for _, s := range r.applied[it.Namespace] {
+		if s.selects(it.what, it.Name, o) {
 			ports = s.opens(ports, o)
 		}
 	}
@@ -361,10 +402,10 @@ func (r *Reconciler) await(k key, w *workloadState, it item) {
 	r.missed[it][k] = true
 }
 
-// release drops the state of a Pod that neither exists nor is named.
-func (r *Reconciler) release(k key, w *workloadState) {
+// release drops the state of a workload that neither exists nor is named.
+func (r *Reconciler) release(it item, w *workloadState) {
 	if w.workload == nil && len(w.slices) == 0 {
-		r.workloads.drop(k)
+		r.workloads[it.what].drop(it.key)
 	}
 }
 
@@ -374,18 +415,18 @@ func (r *Reconciler) reconcileSlice(k key) {
 	if !found {
 		if old != nil {
 			delete(r.built, k)
-			r.unname(k, old.pods)
+			r.unname(k, old.who)
 			r.leave(k, old.service)
 		}
 		return
 	}
 	next := &sliceState{service: key{Namespace: k.Namespace, Name: record.service}}
-	next.slice = translateSlice(k.Name, record, func(p key) (*federation.Workload, string) {
-		next.pods = append(next.pods, p)
-		w := r.workloads.get(p)
+	next.slice = translateSlice(k.Name, record, func(it item) (*federation.Workload, string) {
+		next.who = append(next.who, it)
+		w := r.workloads[it.what].get(it.key)
 		if w == nil {
 			w = &workloadState{}
-			r.workloads.put(p, w)
+			r.workloads[it.what].put(it.key, w)
 		}
 		if !slices.Contains(w.slices, k) {
 			w.slices = append(w.slices, k)
@@ -394,7 +435,7 @@ func (r *Reconciler) reconcileSlice(k key) {
 	})
 	r.built[k] = next
 	if old != nil {
-		r.unname(k, without(old.pods, next.pods))
+		r.unname(k, without(old.who, next.who))
 		if old.service != next.service {
 			r.leave(k, old.service)
 		}
@@ -405,12 +446,12 @@ func (r *Reconciler) reconcileSlice(k key) {
 	r.queue.AddAfter(item{aService, next.service}, coalesce)
 }
 
-// unname drops slice k from the Pods that it no longer names.
-func (r *Reconciler) unname(k key, pods []key) {
-	for _, p := range pods {
-		if w := r.workloads.get(p); w != nil {
+// unname drops slice k from the workloads that it no longer names.
+func (r *Reconciler) unname(k key, who []item) {
+	for _, it := range who {
+		if w := r.workloads[it.what].get(it.key); w != nil {
 			w.slices = slices.DeleteFunc(w.slices, func(s key) bool { return s == k })
-			r.release(p, w)
+			r.release(it, w)
 		}
 	}
 }
@@ -468,11 +509,11 @@ func compareKeys(a, b key) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// without returns the keys of a that are not in b.
-func without(a, b []key) []key {
-	in := make(map[key]bool, len(b))
-	for _, k := range b {
-		in[k] = true
+// without returns the items of a that are not in b.
+func without(a, b []item) []item {
+	in := make(map[item]bool, len(b))
+	for _, it := range b {
+		in[it] = true
 	}
-	return slices.DeleteFunc(slices.Clone(a), func(k key) bool { return in[k] })
+	return slices.DeleteFunc(slices.Clone(a), func(it item) bool { return in[it] })
 }

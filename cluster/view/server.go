@@ -16,38 +16,50 @@ import (
 // opaqueProtocol is what a Server says of a port whose protocol is not to be detected.
 const opaqueProtocol = "opaque"
 
-// server is what is kept of a Server: only of one that makes a port of Pods opaque.
+// server is what is kept of a Server: only of one that makes a port opaque.
 type server struct {
-	selector labels.Selector
-	port     intstr.IntOrString
+	pods, externals labels.Selector // never nil
+	port            intstr.IntOrString
 }
 
 // translateServer returns nil for a Server that makes nothing opaque.
 func translateServer(u *unstructured.Unstructured) (*server, error) {
 	var parsed struct {
 		Spec struct {
-			PodSelector   *metav1.LabelSelector `json:"podSelector"`
-			Port          intstr.IntOrString    `json:"port"`
-			ProxyProtocol string                `json:"proxyProtocol"`
+			PodSelector              *metav1.LabelSelector `json:"podSelector"`
+			ExternalWorkloadSelector *metav1.LabelSelector `json:"externalWorkloadSelector"`
+			Port                     intstr.IntOrString    `json:"port"`
+			ProxyProtocol            string                `json:"proxyProtocol"`
 		} `json:"spec"`
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &parsed); err != nil {
 		return nil, err
 	}
 	spec := parsed.Spec
-	if spec.ProxyProtocol != opaqueProtocol || spec.PodSelector == nil {
+	if spec.ProxyProtocol != opaqueProtocol || spec.PodSelector == nil && spec.ExternalWorkloadSelector == nil {
 		return nil, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(spec.PodSelector)
+	pods, err := metav1.LabelSelectorAsSelector(spec.PodSelector) // nil selects nothing
 	if err != nil {
 		return nil, err
 	}
-	return &server{selector, spec.Port}, nil
+	externals, err := metav1.LabelSelectorAsSelector(spec.ExternalWorkloadSelector)
+	if err != nil {
+		return nil, err
+	}
+	return &server{pods, externals, spec.Port}, nil
 }
 
-// selects reports whether a Server is about a Pod of an origin. A nil one is about none.
-func (s *server) selects(pod string, o *origin) bool {
-	return s != nil && s.selector.Matches(podLabels{pod, o.labels})
+// selects reports whether a Server is about a workload of an origin. A nil one is about none.
+func (s *server) selects(kind what, name string, o *origin) bool {
+	if s == nil {
+		return false
+	}
+	selector := s.pods
+	if kind == anExternal {
+		selector = s.externals
+	}
+	return selector.Matches(podLabels{name, o.labels})
 }
 
 // opens appends the ports that a Server makes opaque at the Pods of an origin.

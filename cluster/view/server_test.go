@@ -77,7 +77,7 @@ func TestServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, err := translateServer(someServer("ns", "s", tc.selector, tc.port, tc.protocol))
 			var ports []federation.PortRange
-			if s.selects(p.Name, &from) {
+			if s.selects(aPod, p.Name, &from) {
 				ports = s.opens(nil, &from)
 			}
 			got := fmt.Sprint(holds(federation.PortsOf(ports...)))
@@ -119,7 +119,7 @@ func TestStatefulSet(t *testing.T) {
 	}
 	for label, value := range map[string]string{"statefulset.kubernetes.io/pod-name": "db-2", "apps.kubernetes.io/pod-index": "2"} {
 		s, err := translateServer(someServer("ns", "s", map[string]any{"matchLabels": map[string]any{label: value}}, int64(80), opaqueProtocol))
-		if err != nil || s.selects("db-1", &from) || !s.selects("db-2", &from) {
+		if err != nil || s.selects(aPod, "db-1", &from) || !s.selects(aPod, "db-2", &from) {
 			t.Errorf("%s=%s does not select db-2 alone (%v)", label, value, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -29,7 +30,7 @@ type slice struct {
 // endpoint is an address whose workload is not looked up yet.
 type endpoint struct {
 	federation.Endpoint
-	pod key // who answers there; zero for a bare address
+	who item // who answers there; zero for a bare address
 }
 
 func keepSlice(object any) (*slice, bool) {
@@ -97,13 +98,12 @@ func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, m
 		slices.Sort(kept.Hints)
 	}
 	if ref := e.TargetRef; ref != nil {
-		if ref.Kind != "Pod" {
+		kinds := map[string]what{"Pod": aPod, "ExternalWorkload": anExternal}
+		kind, served := kinds[ref.Kind]
+		if !served {
 			return to
 		}
-		kept.pod = key{Namespace: intern(ref.Namespace), Name: ref.Name}
-		if ref.Namespace == "" {
-			kept.pod.Namespace = intern(namespace)
-		}
+		kept.who = item{kind, key{Namespace: intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
 		if e.Zone != nil { // of a bare address nothing is known but the address
 			kept.Zone = intern(*e.Zone)
 		}
@@ -119,16 +119,16 @@ func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, m
 	return to
 }
 
-// translateSlice looks up who answers at the addresses. An endpoint whose Pod is not known is left out until it is.
-func translateSlice(name string, s *slice, lookup func(key) (*federation.Workload, string)) *federation.Slice {
+// translateSlice looks up who answers at the addresses. An endpoint whose workload is not known is left out until it is.
+func translateSlice(name string, s *slice, lookup func(item) (*federation.Workload, string)) *federation.Slice {
 	out := &federation.Slice{Name: name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
-		if e.pod == (key{}) {
+		if e.who == (item{}) {
 			out.Endpoints = append(out.Endpoints, &e.Endpoint)
 			continue
 		}
-		workload, node := lookup(e.pod)
+		workload, node := lookup(e.who)
 		if workload == nil {
 			continue
 		}

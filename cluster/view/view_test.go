@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
@@ -225,8 +226,8 @@ func TestReconcilerFollows(t *testing.T) {
 					rt.Errorf("%s (-at once +in steps):\n%s", ip, diff)
 				}
 			}
-			if len(r.places) != len(r2.places) || len(r.occupants) != len(r2.occupants) || len(r.workloads["ns"]) != len(r2.workloads["ns"]) || len(r.applied["ns"]) != len(r2.applied["ns"]) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
-				rt.Errorf("state is left behind: %v %v", slices.Collect(maps.Keys(r.workloads["ns"])), slices.Collect(maps.Keys(r2.workloads["ns"])))
+			if len(r.places) != len(r2.places) || len(r.occupants) != len(r2.occupants) || len(r.workloads[aPod]["ns"]) != len(r2.workloads[aPod]["ns"]) || len(r.workloads[anExternal]["ns"]) != len(r2.workloads[anExternal]["ns"]) || len(r.applied["ns"]) != len(r2.applied["ns"]) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
+				rt.Errorf("state is left behind: %v %v", slices.Collect(maps.Keys(r.workloads[aPod]["ns"])), slices.Collect(maps.Keys(r2.workloads[aPod]["ns"])))
 			}
 		})
 	})
@@ -235,7 +236,7 @@ func TestReconcilerFollows(t *testing.T) {
 // event makes n into a change of the world, the at-th. Small numbers, which rapid likes best, are as good as any.
 func (w *world) event(at int, n uint32) {
 	pick := rand.New(rand.NewPCG(uint64(at), uint64(n))).IntN
-	kind, drop, i := pick(5), pick(3) == 0, pick(3)
+	kind, drop, i := pick(6), pick(3) == 0, pick(3)
 	switch kind {
 	case 0:
 		p := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("p%d", i))}
@@ -253,7 +254,7 @@ func (w *world) event(at int, n uint32) {
 		for range pick(4) {
 			es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
 				Addresses: []string{fmt.Sprintf("10.0.0.%d", pick(5))},
-				TargetRef: []*corev1.ObjectReference{nil, {Kind: "Pod", Name: fmt.Sprintf("p%d", pick(3))}, {Kind: "Node", Name: "n"}}[pick(3)],
+				TargetRef: []*corev1.ObjectReference{nil, {Kind: "Pod", Name: fmt.Sprintf("p%d", pick(3))}, {Kind: "ExternalWorkload", Name: fmt.Sprintf("p%d", pick(3))}, {Kind: "Node", Name: "n"}}[pick(4)],
 			})
 		}
 		w.apply("EndpointSlice", es, drop)
@@ -270,6 +271,14 @@ func (w *world) event(at int, n uint32) {
 		selector := []any{nil, map[string]any{}, matching("a"), matching("b")}[pick(4)]
 		port := []any{int64(80), int64(81), "http"}[pick(3)]
 		w.apply("Server", someServer("ns", fmt.Sprintf("s%d", i), selector, port, []string{"opaque", "opaque", "HTTP/1"}[pick(3)]), drop)
+	case 5:
+		w.apply("ExternalWorkload", &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"namespace": "ns", "name": fmt.Sprintf("p%d", i), "labels": map[string]any{"app": []any{"a", "b"}[pick(2)]}},
+			"spec": map[string]any{
+				"meshTLS": map[string]any{"identity": "spiffe://" + []string{"a", "b"}[pick(2)]}, "ports": []any{map[string]any{"name": "http", "port": int64(80 + pick(2))}},
+				"workloadIPs": []any{map[string]any{"ip": fmt.Sprintf("10.0.0.%d", pick(3))}},
+			},
+		}}, drop)
 	}
 }
 
@@ -296,7 +305,7 @@ func claimed(store *federation.Store, name string) string {
 		for _, e := range s.Endpoints {
 			fmt.Fprint(&b, "  ", e.Addr, " ", e.Node)
 			if e.Workload != nil {
-				fmt.Fprint(&b, " ", e.Workload.Name, " ", e.Workload.OwnerKind, "/", e.Workload.OwnerName, " ", e.Workload.Template.Value().ControlPlane, " ",
+				fmt.Fprint(&b, " ", e.Workload.Name, " ", e.Workload.OwnerKind, "/", e.Workload.OwnerName, " ", e.Workload.Template.Value().ControlPlane, e.Workload.Template.Value().Identity, " ",
 					holds(e.Workload.Template.Value().ServerOpaque))
 			}
 			fmt.Fprintln(&b)
@@ -333,7 +342,7 @@ func FuzzSlice(f *testing.F) {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
 		s, _ := keepSlice(es)
-		out := translateSlice("s", s, func(key) (*federation.Workload, string) { return &federation.Workload{}, "n" })
+		out := translateSlice("s", s, func(item) (*federation.Workload, string) { return &federation.Workload{}, "n" })
 		for _, p := range out.Ports {
 			if p.Number == 0 {
 				t.Error("a port without a number")

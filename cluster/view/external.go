@@ -1,0 +1,74 @@
+package view
+
+import (
+	"unique"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+const (
+	proxyPortName    = "linkerd-proxy" // of an ExternalWorkload's ports
+	defaultProxyPort = 4143
+)
+
+// translateExternal returns what is kept of an ExternalWorkload: the same as of a Pod.
+func translateExternal(u *unstructured.Unstructured) (pod, error) {
+	var parsed struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			MeshTLS struct {
+				Identity   string `json:"identity"`
+				ServerName string `json:"serverName"`
+			} `json:"meshTLS"`
+			Ports []struct {
+				Name string `json:"name"`
+				Port int32  `json:"port"`
+			} `json:"ports"`
+			WorkloadIPs []struct {
+				IP string `json:"ip"`
+			} `json:"workloadIPs"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &parsed); err != nil {
+		return pod{}, err
+	}
+	spec := parsed.Spec
+	t := federation.Template{Identity: intern(spec.MeshTLS.Identity), ServerName: intern(spec.MeshTLS.ServerName), InboundPort: defaultProxyPort}
+	home := &residence{running: true} // readiness has no say: it may be asked for to become ready
+	var named namedPorts
+	for _, p := range spec.Ports {
+		if p.Port <= 0 || p.Port > 65535 {
+			continue
+		}
+		home.ports = append(home.ports, uint16(p.Port))
+		named = named.with(p.Name, p.Port)
+		if p.Name == proxyPortName {
+			t.InboundPort = uint16(p.Port)
+		}
+	}
+	for _, ip := range spec.WorkloadIPs {
+		home.shared = appendIP(home.shared, ip.IP)
+	}
+	if list, found := parsed.Annotations[opaqueAnnotation]; found {
+		t.Opaque = ParsePorts(list, func(name string) (uint16, bool) {
+			for _, p := range named.appendNamed(nil, name) {
+				return p.First, true
+			}
+			return 0, false
+		})
+	}
+	o := origin{owner: ownerOf(parsed.OwnerReferences), template: unique.Make(t), labels: labelsOf(parsed.Name, parsed.Labels), ports: named}
+	return pod{origin: unique.Make(o), residence: home}, nil
+}
+
+// externalWorkload returns who an ExternalWorkload is to the clients of an address. opaque is what Servers say.
+func externalWorkload(k key, from *origin, opaque federation.Ports) federation.Workload {
+	return federation.Workload{
+		Kind: federation.ExternalWorkload, Namespace: k.Namespace, Name: k.Name, OwnerKind: from.owner.kind, OwnerName: from.owner.name,
+		Template: withServers(from.template, opaque),
+	}
+}
