@@ -29,11 +29,23 @@ type options struct {
 	queueCapacity                int
 	queueMetrics                 bool
 	traceCollector               string
-	pprof                        bool
-	logLevel, logFormat          string
-	version                      bool
 	tls                          tlsFiles
 	discovery                    discovery.Config
+	common
+}
+
+// common is what can be said to every server of this binary, as to every component of Linkerd.
+type common struct {
+	pprof               bool
+	logLevel, logFormat string
+	version             bool
+}
+
+func (o *common) flags(fs *flag.FlagSet) {
+	fs.BoolVar(&o.pprof, "enable-pprof", false, "serve /debug/pprof on the admin server")
+	fs.StringVar(&o.logLevel, "log-level", "info", "error, warn, info, debug or trace")
+	fs.StringVar(&o.logFormat, "log-format", "plain", "plain or json")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
 
 func (o *options) flags(fs *flag.FlagSet) {
@@ -62,10 +74,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
 	fs.BoolVar(&o.queueMetrics, "export-queue-metrics", true, "has no effect in this version: nothing is written yet that would queue")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
-	fs.BoolVar(&o.pprof, "enable-pprof", false, "serve /debug/pprof on the admin server")
-	fs.StringVar(&o.logLevel, "log-level", "info", "error, warn, info, debug or trace")
-	fs.StringVar(&o.logFormat, "log-format", "plain", "plain or json")
-	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+	o.common.flags(fs)
 }
 
 // validate fills in what follows from something else and refuses what cannot be served.
@@ -93,8 +102,6 @@ func (o *options) validate() error {
 		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)", o.patience.Suspect, o.probeInterval)
 	case o.patience.Stale <= o.patience.Suspect:
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.patience.Stale, o.patience.Suspect)
-	case !slices.Contains([]string{"plain", "json"}, o.logFormat):
-		return fmt.Errorf("-log-format %q is neither plain nor json", o.logFormat)
 	}
 	if err := o.tls.validate(); err != nil {
 		return err
@@ -118,9 +125,9 @@ func (o *options) warn(log logr.Logger, given map[string]bool) {
 	}
 }
 
-// doubleDashes lets the flags of serve be written with one dash, as Linkerd's destination takes them.
+// doubleDashes lets the flags of servers be written with one dash, as Linkerd's components take them.
 func doubleDashes(args []string) []string {
-	if len(args) == 0 || args[0] != "serve" && args[0] != "destination" {
+	if len(args) == 0 || !slices.Contains([]string{"serve", "destination", "sp-validator"}, args[0]) {
 		return args
 	}
 	args = slices.Clone(args)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -9,7 +10,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProcess in the environment makes the test binary the command itself.
+const asProcess = "FINGERPOST_TEST_AS_PROCESS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProcess) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // parsed returns the value of each flag of serve that args set, without serving.
 func parsed(t *testing.T, args ...string) (map[string]string, error) {

@@ -34,15 +34,18 @@ func TestGenerated(t *testing.T) {
 
 func flagsPage(t *testing.T) string {
 	t.Helper()
-	var out bytes.Buffer
-	cmd := command([]string{"serve", "--help"})
-	cmd.SetOut(&out)
-	if err := cmd.Execute(); err != nil {
-		t.Fatal(err)
+	page := "# Flags\n\nGenerated from `fingerpost serve --help` and `fingerpost sp-validator --help` by `make generate`. One dash does as well as two.\n"
+	for _, name := range []string{"serve", "sp-validator"} {
+		var out bytes.Buffer
+		cmd := command([]string{name, "--help"})
+		cmd.SetOut(&out)
+		if err := cmd.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		_, flags, _ := strings.Cut(out.String(), "Flags:\n")
+		page += "\n## `fingerpost " + name + "`\n\n```\n" + strings.TrimRight(flags, "\n") + "\n```\n"
 	}
-	_, flags, _ := strings.Cut(out.String(), "Flags:\n")
-	return "# Flags of `fingerpost serve`\n\nGenerated from `fingerpost serve --help` by `make generate`. One dash does as well as two.\n\n```\n" +
-		strings.TrimRight(flags, "\n") + "\n```\n"
+	return page
 }
 
 // dependencies lists the modules that are linked into the binary: a new one is a line in a diff.

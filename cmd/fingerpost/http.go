@@ -2,17 +2,21 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -23,9 +27,13 @@ import (
 
 // httpServer is an HTTP server as a part of the process.
 type httpServer struct {
-	log        logr.Logger
-	name, addr string
-	handler    http.Handler
+	log         logr.Logger
+	name, addr  string
+	handler     http.Handler
+	tls         *tls.Config   // nil: in clear
+	readTimeout time.Duration // for a request; 0: none
+	drain       time.Duration // for which requests may go on when the process is told to stop
+	serving     atomic.Bool
 }
 
 // Start serves until ctx ends. Without an address there is nothing to serve.
@@ -39,13 +47,41 @@ func (s *httpServer) Start(ctx context.Context) error {
 		return fmt.Errorf("address of the %s server: %w", s.name, err)
 	}
 	s.log.Info("HTTP server listens", "server", s.name, "addr", listener.Addr().String())
-	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	server := &http.Server{
+		Handler: s.handler, TLSConfig: s.tls, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.readTimeout,
+		IdleTimeout: 2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
+		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(s.log.WithValues("server", s.name)), slog.LevelInfo),
+	}
+	s.serving.Store(true)
+	stopped := make(chan error, 1)
+	go func() {
+		if s.tls != nil {
+			stopped <- server.ServeTLS(listener, "", "")
+			return
+		}
+		stopped <- server.Serve(listener)
+	}()
+	select {
+	case err := <-stopped:
+		return fmt.Errorf("%s server: %w", s.name, err)
+	case <-ctx.Done():
+	}
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
+	defer cancel()
+	if server.Shutdown(patience) != nil {
+		_ = server.Close() // what has not ended is cut off
+	}
+	if err := <-stopped; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("%s server: %w", s.name, err)
 	}
 	return nil
+}
+
+// newMetrics returns a registry with what every process tells of itself.
+func newMetrics() *prometheus.Registry {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return metrics
 }
 
 // adminHandler answers what a kubelet and Prometheus ask.

@@ -22,10 +22,14 @@ var levels = map[string]struct {
 	"info": {zapcore.InfoLevel, 2}, "debug": {zapcore.DebugLevel, 6}, "trace": {-5, 10},
 }
 
+// newLogger returns the logger of this process, with which its libraries log as well.
 func newLogger(level, format string) (logr.Logger, error) {
 	l, known := levels[level]
-	if !known {
+	switch {
+	case !known:
 		return logr.Logger{}, fmt.Errorf("-log-level %q is none of error, warn, info, debug and trace", level)
+	case format != "plain" && format != "json":
+		return logr.Logger{}, fmt.Errorf("-log-format %q is neither plain nor json", format)
 	}
 	config := zap.NewProductionConfig()
 	config.Level = zap.NewAtomicLevelAt(l.zap)
@@ -42,7 +46,9 @@ func newLogger(level, format string) (logr.Logger, error) {
 	if err != nil {
 		return logr.Logger{}, fmt.Errorf("log: %w", err)
 	}
-	return zapr.NewLogger(z), nil
+	log := zapr.NewLogger(z)
+	setLoggers(log, level)
+	return log, nil
 }
 
 // setLoggers makes the libraries log with ours: client-go's remarks only where somebody debugs.

@@ -28,7 +28,7 @@ func command(args []string) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(), endpointsCommand(), clustersCommand(), versionCommand())
+	root.AddCommand(serveCommand(), validatorCommand(), endpointsCommand(), clustersCommand(), versionCommand())
 	root.SetArgs(doubleDashes(args))
 	return root
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -66,7 +64,6 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	setLoggers(log, o.logLevel)
 	log.Info("Fingerpost starts", "version", versionText(), "cluster", o.clusterName)
 	o.warn(log, given)
 	config, inCluster, err := hostConfig(o.kubeconfig)
@@ -104,8 +101,8 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 		return err
 	}
 	server := discovery.NewServer(log, store, o.discovery)
-	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), registry)
+	metrics := newMetrics()
+	metrics.MustRegister(registry)
 	metrics.MustRegister(server.Collectors()...)
 	metrics.MustRegister(reconciler.Collectors()...)
 	grpcServer := newGRPC(log, o.addr, o.tls, server, o.discovery.MaxStreamAge, metrics)

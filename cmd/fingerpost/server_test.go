@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -180,5 +181,40 @@ func TestAdmin(t *testing.T) {
 		if code, _ := get("/debug/pprof/"); code != want {
 			t.Errorf("/debug/pprof/ with -enable-pprof=%t: %d", withPprof, code)
 		}
+	}
+}
+
+// A request that has begun is answered, although the process is told to stop.
+func TestHTTPServerDrains(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	listener.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	begun := make(chan struct{})
+	server := &httpServer{log: logr.Discard(), name: "test", addr: addr, drain: time.Minute, handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if ctx.Err() == nil {
+			close(begun)
+			<-ctx.Done()
+		}
+		io.WriteString(w, "answer")
+	})}
+	stopped := make(chan error, 1)
+	go func() { stopped <- server.Start(ctx) }()
+	go func() { <-begun; cancel() }()
+	var code int
+	var body string
+	for { // until it listens
+		if code, body, err = request(t, "http://"+addr, "", nil); err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
+			break
+		}
+	}
+	if err != nil || code != http.StatusOK || body != "answer" {
+		t.Errorf("%d %q %v", code, body, err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
 	}
 }

@@ -20,11 +20,12 @@ type Route struct {
 	Timeout   time.Duration // 0: none
 }
 
-// A Request is a condition on requests. Of several fields that are set all must hold; at least one is set.
+// A Request is a condition on requests. Of several fields that are set all must hold; at least one is set. A list is set unless it is
+// nil: of an empty one all hold, and none does.
 type Request struct {
 	All, Any []*Request
 	Not      *Request
-	Method   string
+	Method   string // in upper case
 	Path     string // regular expression
 }
 
@@ -34,7 +35,7 @@ type ResponseClass struct {
 	Failure   bool
 }
 
-// A Response is a condition on responses. Of several fields that are set all must hold; at least one is set.
+// A Response is a condition on responses, to be read like a Request.
 type Response struct {
 	All, Any []*Response
 	Not      *Response

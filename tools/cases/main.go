@@ -1,6 +1,6 @@
-// Command cases runs the scenarios of the contract cases and prints, for each section of docs/cases.md, how many of its cases are
-// covered. A case is covered if its scenario passed and its transcript holds an expected message or status, or if a case that
-// supersedes it is.
+// Command cases runs the tests of the contract cases and prints, for each section of docs/cases.md, how many of its cases are
+// covered. A case is covered if its scenario passed and its transcript holds an expected message or status, if the subtest of its id
+// in one of TestCases passed, or if a case that supersedes it is covered.
 package main
 
 import (
@@ -32,14 +32,15 @@ func run(root string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "cases: running the scenarios")
+	fmt.Fprintln(os.Stderr, "cases: running the tests")
 	passed, failed, err := play(root)
 	if err != nil {
 		return err
 	}
 	covered := map[string]bool{}
-	for id := range passed {
-		if tells(filepath.Join(root, "discovery", "testdata", "cases", id+".txtar")) {
+	for test := range passed {
+		kind, id, _ := strings.Cut(test, "/")
+		if kind == "TestCases" || tells(filepath.Join(root, "discovery", "testdata", "cases", id+".txtar")) {
 			covered[id] = true
 		}
 	}
@@ -62,7 +63,7 @@ func run(root string) error {
 		return err
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("failed: %s; see go test ./discovery -run 'TestScenarios/(%s)'", strings.Join(failed, " "), strings.Join(failed, "|"))
+		return fmt.Errorf("failed: %s; see go test %s -run with one of them", strings.Join(failed, " "), strings.Join(packages, " "))
 	}
 	return nil
 }
@@ -114,9 +115,12 @@ func read(path string) (sections []section, err error) {
 	return sections, nil
 }
 
-// play runs the scenarios and returns the ids of those that passed and of those that failed.
+// packages have the tests: TestScenarios, or TestCases, with a subtest for each case.
+var packages = []string{"./discovery", "./cluster/profiles"}
+
+// play runs the tests and returns the subtests that passed and those that failed.
 func play(root string) (passed map[string]bool, failed []string, err error) {
-	cmd := exec.Command("go", "test", "-count=1", "-json", "-run", "TestScenarios", "./discovery")
+	cmd := exec.Command("go", append([]string{"test", "-count=1", "-json", "-run", "^(TestScenarios|TestCases)$"}, packages...)...)
 	cmd.Dir, cmd.Stderr = root, os.Stderr
 	out, err := cmd.Output()
 	var exit *exec.ExitError
@@ -129,16 +133,15 @@ func play(root string) (passed map[string]bool, failed []string, err error) {
 		if json.Unmarshal([]byte(line), &event) != nil {
 			continue // the compiler's words
 		}
-		id, ok := strings.CutPrefix(event.Test, "TestScenarios/")
-		switch {
-		case ok && event.Action == "pass":
-			passed[id] = true
-		case ok && event.Action == "fail":
-			failed = append(failed, id)
+		switch sub := strings.Contains(event.Test, "/"); {
+		case sub && event.Action == "pass":
+			passed[event.Test] = true
+		case sub && event.Action == "fail":
+			failed = append(failed, event.Test)
 		}
 	}
 	if len(passed)+len(failed) == 0 {
-		return nil, nil, errors.New("no scenario was run: see go test ./discovery")
+		return nil, nil, fmt.Errorf("no test was run: see go test %s", strings.Join(packages, " "))
 	}
 	slices.Sort(failed)
 	return passed, failed, nil

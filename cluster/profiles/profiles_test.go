@@ -1,0 +1,458 @@
+package profiles
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	kubejson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/federation/profile"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// written returns a ServiceProfile as JSON: its name, and its spec in YAML.
+func written(tb testing.TB, name, spec string) []byte {
+	tb.Helper()
+	b, err := yaml.YAMLToJSON([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: " + name + "}\nspec: " + spec))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// stored returns a ServiceProfile as a watch brings it, or nil if no API server could have it.
+func stored(raw []byte) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	if kubejson.UnmarshalCaseSensitivePreserveInts(raw, &u.Object) != nil {
+		return nil
+	}
+	return u
+}
+
+// post sends a body to a Webhook.
+func post(hook http.Handler, body []byte) *httptest.ResponseRecorder {
+	to := httptest.NewRecorder()
+	hook.ServeHTTP(to, httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body)))
+	return to
+}
+
+func review(uid string, object []byte) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":%q,"operation":"CREATE","object":%s}}`, uid, object)
+}
+
+// TestCases are the contract cases of section S: what the webhook answers.
+func TestCases(t *testing.T) {
+	const plain = "{routes: [{name: a, condition: {pathRegex: /a}}]}"
+	route := func(rest string) string { return "{routes: [{name: a, condition: {pathRegex: /a}, " + rest + "}]}" }
+	status := func(r string) string { return route("responseClasses: [{condition: {status: " + r + "}}]") }
+	type object struct{ name, spec, denied string }
+	for _, c := range []struct {
+		id      string
+		objects []object
+	}{
+		{"S01", []object{
+			{"web.shop.svc.cluster.local", plain, ""},
+			{"web.shop.svc.cluster.local", `
+  routes:
+  - name: read or list
+    condition:
+      any:
+      - all: [{method: GET}, {not: {pathRegex: '/private/.*'}}]
+      - {method: HEAD, pathRegex: /items}
+    isRetryable: true
+    timeout: 300ms
+    responseClasses:
+    - isFailure: true
+      condition: {any: [{status: {min: 500, max: 599}}, {status: {min: 429, max: 429}}]}
+    - condition: {all: [{status: {min: 400}}, {not: {status: {max: 404}}}]}
+  retryBudget: {retryRatio: 0.3, minRetriesPerSecond: 20, ttl: 15s}
+  dstOverrides: [{authority: a.shop.svc.cluster.local, weight: 900m}, {authority: 'b.shop.svc.cluster.local:81', weight: 1}]
+`, ""},
+			{"web.shop.svc.cluster.local", route("timeout: 1ns"), ""},
+		}},
+		{"S02", []object{{"'^.^'", plain, "RFC 1123"}}},
+		{"S04", []object{
+			{"web", "{routes: [{name: a}]}", "spec.routes[0].condition is missing"},
+			{"web", "{routes: [{name: a, condition: null}]}", "spec.routes[0].condition is missing"},
+		}},
+		{"S05", []object{{"web", "{routes: [{condition: {method: GET}}]}", "needs a name"}}},
+		{"S06", []object{{"web", "{routes: [{name: a, condition: {method: ''}}]}", "spec.routes[0].condition needs one of"}}},
+		{"S07", []object{{"web", route("responseClasses: [{condition: null}]"), "spec.routes[0].responseClasses[0].condition is missing"}}},
+		{"S09", []object{
+			{"web", status("{max: 600}"), "status.max: 600"},
+			{"web", status("{min: 1}"), "status.min: 1"},
+			{
+				"web", route("responseClasses: [{condition: {any: [{status: {min: 200}}, {not: {status: {min: 300, max: 299}}}]}}]"),
+				"condition.any[1].not.status: max 299 is below min 300",
+			},
+		}},
+		{"S10", []object{{"web", status("{min: false}"), "cannot unmarshal bool"}}},
+		{"S11", []object{
+			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5}}", "spec.retryBudget.ttl is missing"},
+			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: foo}}", `spec.retryBudget.ttl: "foo" is no duration`},
+			{"web", "{routes: [], retryBudget: {retryRatio: -0.2, minRetriesPerSecond: 5, ttl: 10s}}", "spec.retryBudget.retryRatio: -0.2 is negative"},
+			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: -5, ttl: 10s}}", "minRetriesPerSecond"},
+		}},
+		{"S12", []object{
+			{"web", "{routes: [null]}", "spec.routes[0] is null"},
+			{"web", route("responseClasses: [null]"), "spec.routes[0].responseClasses[0] is null"},
+		}},
+		{"S14", []object{{"web", route("timeout: one-second"), `spec.routes[0].timeout: "one-second" is no duration`}}},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			for i, o := range c.objects {
+				to := post(NewWebhook(logr.Discard()), review("u1", written(t, o.name, o.spec)))
+				var answer admissionv1.AdmissionReview
+				if err := json.Unmarshal(to.Body.Bytes(), &answer); err != nil || to.Code != http.StatusOK {
+					t.Fatalf("object %d: %d %s: %v", i, to.Code, to.Body, err)
+				}
+				r := answer.Response
+				if answer.Kind != "AdmissionReview" || answer.APIVersion != "admission.k8s.io/v1" || r == nil || r.UID != "u1" {
+					t.Fatalf("object %d: no API server reads %s", i, to.Body)
+				}
+				if r.Allowed != (o.denied == "") {
+					t.Errorf("object %d: allowed=%t: %v", i, r.Allowed, r.Result)
+				}
+				if !r.Allowed && (r.Result.Code != http.StatusBadRequest || !strings.Contains(r.Result.Message, o.denied)) {
+					t.Errorf("object %d: denied with %d %q, want 400 and %q", i, r.Result.Code, r.Result.Message, o.denied)
+				}
+			}
+		})
+	}
+
+	largest := append(review("u1", written(t, "web", plain)), bytes.Repeat([]byte(" "), maxBody)...)
+	for _, c := range []struct {
+		id     string
+		bodies [][]byte
+		code   int
+	}{
+		{"S15", [][]byte{nil}, http.StatusOK},
+		{"S16", [][]byte{review("", written(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"), []byte("{}{}")}, http.StatusBadRequest},
+		{"S17", [][]byte{largest, largest[:maxBody+1]}, http.StatusInternalServerError},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			for i, body := range c.bodies {
+				to := post(NewWebhook(logr.Discard()), body)
+				if to.Code != c.code || (to.Body.Len() == 0) != (c.code == http.StatusOK) {
+					t.Errorf("body %d: %d %s", i, to.Code, to.Body)
+				}
+			}
+		})
+	}
+	if to := post(NewWebhook(logr.Discard()), largest[:maxBody]); to.Code != http.StatusOK {
+		t.Errorf("a body of 10 MiB: %d %s", to.Code, to.Body)
+	}
+}
+
+// What else is refused: what the API does not know, at every depth, and what it knows with another type.
+func TestValidateIsStrict(t *testing.T) {
+	for spec, want := range map[string]string{
+		"{routes: [], more: 1}": `unknown field "spec.more"`,
+		"{routes: [{name: a, condition: {method: GET, more: 1}}]}":                                                                       `unknown field "spec.routes[0].condition.more"`,
+		"{routes: [{name: a, condition: {method: GET}, more: 1}]}":                                                                       `unknown field "spec.routes[0].more"`,
+		"{routes: [{name: a, condition: {all: [{not: {Method: GET}}]}}]}":                                                                `unknown field "spec.routes[0].condition.all[0].not.Method"`,
+		"{routes: [], retryBudget: {ttl: 1s, more: 1}}":                                                                                  `unknown field "spec.retryBudget.more"`,
+		"{routes: [], dstOverrides: [{authority: a, weight: 1, more: 1}]}":                                                               `unknown field "spec.dstOverrides[0].more"`,
+		"{routes: [], dstOverrides: [{authority: a, weight: lots}]}":                                                                     `weight "lots" is no quantity`,
+		"{routes: [], dstOverrides: [{authority: a, weight: {}}]}":                                                                       "is no quantity",
+		"{routes: [], dstOverrides: [{authority: a, weight: '1e-9999999'}]}":                                                             "is no quantity", // seconds, if it is tried
+		"{routes: [], dstOverrides: {}}":                                                                                                 "cannot unmarshal object",
+		"{routes: {}}":                                                                                                                   "cannot unmarshal object",
+		"{routes: [{name: 1, condition: {method: GET}}]}":                                                                                "cannot unmarshal number",
+		"{routes: [{name: a, condition: {method: GET}, isRetryable: 'true'}]}":                                                           "cannot unmarshal string",
+		"{routes: [{name: a, condition: {not: [{method: GET}]}}]}":                                                                       "cannot unmarshal array",
+		"{routes: [], opaquePorts: {http: true}}":                                                                                        "cannot unmarshal number http",
+		"{routes: [{name: a, condition: {all: [null]}}]}":                                                                                `route "a": spec.routes[0].condition.all[0] is missing`,
+		"{routes: [{name: a, condition: {any: [{method: GET}, null]}}]}":                                                                 `route "a": spec.routes[0].condition.any[1] is missing`,
+		"{routes: [{name: a, condition: {any: [{}]}}]}":                                                                                  "spec.routes[0].condition.any[0] needs one of",
+		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{}]}]}":                                                         "responseClasses[0].condition is missing",
+		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {}}]}]}":                                            "responseClasses[0].condition needs one of",
+		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {all: [null]}}]}]}":                                 "condition.all[0] is missing",
+		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {not: {}}}]}]}":                                     "condition.not needs one of",
+		"{routes: [{name: a, condition: " + strings.Repeat("{not: ", maxDepth) + "{method: GET}" + strings.Repeat("}", maxDepth) + "}]}": "nest deeper than 20",
+	} {
+		if err := Validate(written(t, "web", spec)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", spec, err, want)
+		}
+	}
+	for raw, want := range map[string]string{
+		"":                                     "unexpected end",
+		"null":                                 "metadata.name",
+		"[]":                                   "cannot unmarshal array",
+		"{}":                                   "metadata.name",
+		"{} more":                              "invalid character",
+		`{"metadata":{"name":"web","more":1}}`: `unknown field "metadata.more"`,
+		`{"metadata":{"name":"web"},"spec":{},"status":{}}`:            `unknown field "status"`,
+		`{"metadata":{"name":"web"},"spec":{"routes":[],"routes":[]}}`: `duplicate field "spec.routes"`,
+	} {
+		if err := Validate([]byte(raw)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", raw, err, want)
+		}
+	}
+}
+
+// What is not checked, and what only looks wrong.
+func TestValidateAllows(t *testing.T) {
+	for _, spec := range []string{
+		"{}",
+		"{routes: []}",
+		"{routes: [], dstOverrides: [null, {}, {authority: 'no authority at all', weight: -1}], opaquePorts: {'80': true}}",
+		"{routes: [{name: a, condition: {pathRegex: '('}}]}",
+		"{routes: [{name: a, condition: {all: []}}]}",
+		"{routes: [{name: a, condition: {method: GET, not: null}, timeout: -1s}], retryBudget: {ttl: -1s}}",
+		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {status: {}}}]}]}",
+		"{routes: [{name: a, condition: " + strings.Repeat("{not: ", maxDepth-1) + "{method: GET}" + strings.Repeat("}", maxDepth-1) + "}]}",
+	} {
+		if err := Validate(written(t, "web", spec)); err != nil {
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
+	managed := `{"metadata":{"name":"web","uid":"u","creationTimestamp":null,"labels":{"a":"b"},"managedFields":[{"manager":"kubectl","fieldsV1":{"f:spec":{}}}]}}`
+	if err := Validate([]byte(managed)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParse(t *testing.T) {
+	got, remarks, err := Parse(stored(written(t, "web", `
+  unknown: ignored
+  routes:
+  - name: one
+    condition: {all: [{method: get}, {not: {pathRegex: '/private/.*'}}], any: [], method: FOO, pathRegex: /x}
+    isRetryable: true
+    timeout: 200ms
+    responseClasses:
+    - isFailure: true
+      condition: {status: {min: 500, max: 599}, not: {status: {min: 503}}, any: [{status: {}}], all: []}
+  - name: two
+    condition: {method: GET}
+    timeout: 0s
+  retryBudget: {retryRatio: 0.5, minRetriesPerSecond: 5, ttl: 30s}
+  dstOverrides:
+  - {authority: a.shop.svc.cluster.local, weight: 1}
+  - {authority: 'b.shop.svc.cluster.local:81', weight: 500m}
+  - {authority: c, weight: '0.0001'}
+  - {authority: d}
+`)))
+	if err != nil || remarks != nil {
+		t.Fatal(err, remarks)
+	}
+	want := &profile.Profile{
+		Routes: []profile.Route{{
+			Name: "one", Retryable: true, Timeout: 200 * time.Millisecond,
+			Condition: &profile.Request{
+				All: []*profile.Request{{Method: "GET"}, {Not: &profile.Request{Path: "/private/.*"}}}, Any: []*profile.Request{}, Method: "FOO", Path: "/x",
+			},
+			Responses: []profile.ResponseClass{{Failure: true, Condition: &profile.Response{
+				All: []*profile.Response{}, Any: []*profile.Response{{Status: &profile.StatusRange{}}},
+				Status: &profile.StatusRange{Min: 500, Max: 599}, Not: &profile.Response{Status: &profile.StatusRange{Min: 503}},
+			}}},
+		}, {Name: "two", Condition: &profile.Request{Method: "GET"}}},
+		RetryBudget: &profile.RetryBudget{Ratio: 0.5, MinRetriesPerSecond: 5, TTL: 30 * time.Second},
+		Overrides: []profile.Override{
+			{Authority: "a.shop.svc.cluster.local", Weight: 10000},
+			{Authority: "b.shop.svc.cluster.local:81", Weight: 5000},
+			{Authority: "c", Weight: 10}, // a Quantity rounds up to a thousandth
+			{Authority: "d"},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// What is stored may be wrong where proxies can do without it: it is left out, and told.
+func TestParseLeavesOut(t *testing.T) {
+	get := &profile.Request{Method: "GET"}
+	for spec, want := range map[string]struct {
+		profile profile.Profile
+		remark  string
+	}{
+		"{routes: [{name: a, condition: {method: GET}, timeout: abc}]}": {
+			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}}, `route "a": spec.routes[0].timeout: "abc" is no duration`,
+		},
+		"{routes: [{name: a, condition: {method: GET}, timeout: -5s}]}": {
+			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}}, `route "a": spec.routes[0].timeout: -5s is negative`,
+		},
+		"{routes: [{condition: {method: GET}}]}": {
+			profile.Profile{Routes: []profile.Route{{Condition: get}}}, "spec.routes[0]: a route needs a name",
+		},
+		"{retryBudget: {ttl: -1s}}":                  {profile.Profile{RetryBudget: &profile.RetryBudget{}}, "spec.retryBudget.ttl: -1s is negative"},
+		"{retryBudget: {ttl: 1s, retryRatio: -0.5}}": {profile.Profile{RetryBudget: &profile.RetryBudget{Ratio: -0.5, TTL: time.Second}}, "retryRatio: -0.5"},
+		"{dstOverrides: [null]}":                     {profile.Profile{}, "spec.dstOverrides[0] is null"},
+		"{dstOverrides: [{weight: -1}]}":             {profile.Profile{Overrides: []profile.Override{{}}}, `spec.dstOverrides[0]: weight "-1" is negative`},
+		"{dstOverrides: [{weight: 1e10}]}":           {profile.Profile{Overrides: []profile.Override{{Weight: 4294967290}}}, "counts as 429496729m"},
+	} {
+		got, remarks, err := Parse(stored(written(t, "web", spec)))
+		if err != nil || len(remarks) != 1 || !strings.Contains(remarks[0], want.remark) {
+			t.Errorf("%s: %v, remarks %q, want %q", spec, err, remarks, want.remark)
+		}
+		if diff := cmp.Diff(&want.profile, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", spec, diff)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for spec, want := range map[string]string{
+		"{retryBudget: {ttl: bad}}": `spec.retryBudget.ttl: "bad"`,
+		"{retryBudget: {}}":         "spec.retryBudget.ttl is missing",
+		"{routes: [null]}":          "spec.routes[0] is null",
+		"{routes: [{name: a}]}":     `route "a": spec.routes[0].condition is missing`,
+		"{routes: [{name: b, condition: {method: GET}, responseClasses: [{condition: {status: {min: 201, max: 200}}}]}]}": `route "b": spec.routes[0].responseClasses[0].condition.status: max 200`,
+		"{routes: [{name: b, condition: {method: GET}, responseClasses: [{condition: {}}]}]}":                             `route "b": spec.routes[0].responseClasses[0].condition needs`,
+		"{routes: 1}": "cannot unmarshal number",
+		"[]":          "cannot unmarshal array",
+	} {
+		if p, _, err := Parse(stored(written(t, "web", spec))); err == nil || !strings.Contains(err.Error(), want) || p != nil {
+			t.Errorf("%s: %v %v, want %s", spec, p, err, want)
+		}
+	}
+	for _, u := range []*unstructured.Unstructured{{}, {Object: map[string]any{"spec": nil}}} {
+		if p, remarks, err := Parse(u); err != nil || remarks != nil || !cmp.Equal(p, &profile.Profile{}) {
+			t.Errorf("no spec: %v %v %v", p, remarks, err)
+		}
+	}
+}
+
+// No input can blow the stack, or a log line.
+func TestBounds(t *testing.T) {
+	for _, depth := range []int{1000, 9000, 100_000, 1_000_000} {
+		raw := []byte(`{"metadata":{"name":"web"},"spec":{"routes":[{"name":"a","condition":` +
+			strings.Repeat(`{"not":`, depth) + `{"method":"GET"}` + strings.Repeat("}", depth) + `}]}}`)
+		if err := Validate(raw); err == nil || !strings.Contains(err.Error(), "nest deeper") && !strings.Contains(err.Error(), "max depth") {
+			t.Errorf("depth %d: %v", depth, err)
+		}
+		if u := stored(raw); u != nil {
+			if _, _, err := Parse(u); err == nil {
+				t.Errorf("depth %d is parsed", depth)
+			}
+		}
+	}
+	long := strings.Repeat("ä", 5000)
+	for _, spec := range []string{
+		"{routes: [{name: " + long + "}]}",
+		"{routes: [], " + long[:1000] + ": 1, " + long[:998] + ": 1}",
+		"{routes: [], retryBudget: {ttl: " + long + "}}",
+		"{routes: [{name: a, condition: {method: GET}, timeout: " + long + "}]}",
+		"{routes: [], dstOverrides: [{weight: " + long + "}]}",
+		"{routes: [], opaquePorts: {1" + strings.Repeat("0", 900) + ": true}}",
+	} {
+		if err := Validate(written(t, "web", spec)); err == nil || len(err.Error()) > maxMessage+10 {
+			t.Errorf("%.40s: %d bytes of error", spec, len(fmt.Sprint(err)))
+		}
+	}
+	many := "{routes: [" + strings.Repeat("{condition: {method: GET}, timeout: "+long+"},", 20) + "]}"
+	_, remarks, err := Parse(stored(written(t, "web", many)))
+	if err != nil || len(remarks) != maxRemarks || len(remarks[1]) > maxMessage {
+		t.Errorf("%d remarks: %v", len(remarks), err)
+	}
+}
+
+func TestWebhookCounts(t *testing.T) {
+	hook := NewWebhook(logr.Discard())
+	for _, body := range [][]byte{review("1", written(t, "web", "{}")), review("2", written(t, "web", "{routes: [null]}")), review("3", []byte("null")), []byte("?"), nil} {
+		post(hook, body)
+	}
+	if err := testutil.CollectAndCompare(hook.Collectors()[0], strings.NewReader(`
+# HELP fingerpost_profile_reviews_total Reviews of ServiceProfiles by verdict: allowed, denied, or unreadable if the request was none.
+# TYPE fingerpost_profile_reviews_total counter
+fingerpost_profile_reviews_total{verdict="allowed"} 1
+fingerpost_profile_reviews_total{verdict="denied"} 2
+fingerpost_profile_reviews_total{verdict="unreadable"} 1
+`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever is written: what is allowed can be served, and what can be served is in bounds.
+func FuzzProfile(f *testing.F) {
+	for _, spec := range []string{
+		"{}", "null", "[]", "{routes: [null]}", "{routes: [{name: a, condition: {all: [{method: GET}, {not: {pathRegex: /}}], any: []}, timeout: 1s}]}",
+		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{isFailure: true, condition: {any: [{status: {min: 500, max: 599}}]}}]}]}",
+		"{retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 10, ttl: 10s}, dstOverrides: [{authority: a, weight: 500m}, null], opaquePorts: {'1': true}}",
+		"{dstOverrides: [{weight: 1e99}, {weight: -1}, {weight: 1Ki}, {weight: 1e-99}]}",
+	} {
+		b, err := yaml.YAMLToJSON([]byte(spec))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, spec []byte) {
+		raw := fmt.Appendf(nil, `{"metadata":{"name":"web"},"spec":%s}`, spec)
+		refused := Validate(raw)
+		u := stored(raw)
+		if u == nil {
+			if refused == nil {
+				t.Errorf("%s is allowed", raw)
+			}
+			return
+		}
+		p, remarks, err := Parse(u)
+		if (p == nil) != (err != nil) || refused == nil && err != nil {
+			t.Fatalf("%s is validated with %v, parsed as %v with %v", raw, refused, p, err)
+		}
+		if len(remarks) > maxRemarks {
+			t.Errorf("%s: %d remarks", raw, len(remarks))
+		}
+		if p == nil {
+			return
+		}
+		for _, r := range p.Routes {
+			if r.Timeout < 0 || refused == nil && r.Name == "" {
+				t.Errorf("%s: %+v", raw, r)
+			}
+			checkRequest(t, r.Condition, maxDepth)
+			for _, c := range r.Responses {
+				checkResponse(t, c.Condition, maxDepth)
+			}
+		}
+		if b := p.RetryBudget; b != nil && (b.TTL < 0 || b.Ratio != b.Ratio || refused == nil && b.Ratio < 0) {
+			t.Errorf("%s: %+v", raw, b)
+		}
+	})
+}
+
+func checkRequest(t *testing.T, r *profile.Request, depth int) {
+	t.Helper()
+	if r == nil || depth == 0 || r.All == nil && r.Any == nil && r.Not == nil && r.Method == "" && r.Path == "" {
+		t.Fatalf("%+v, %d above the bound", r, depth)
+	}
+	for _, c := range append(r.All, r.Any...) {
+		checkRequest(t, c, depth-1)
+	}
+	if r.Not != nil {
+		checkRequest(t, r.Not, depth-1)
+	}
+}
+
+func checkResponse(t *testing.T, r *profile.Response, depth int) {
+	t.Helper()
+	if r == nil || depth == 0 || r.All == nil && r.Any == nil && r.Not == nil && r.Status == nil {
+		t.Fatalf("%+v, %d above the bound", r, depth)
+	}
+	if s := r.Status; s != nil && (s.Min != 0 && (s.Min < 100 || s.Min > 599) || s.Max != 0 && (s.Max < max(100, s.Min) || s.Max > 599)) {
+		t.Fatalf("%+v", s)
+	}
+	for _, c := range append(r.All, r.Any...) {
+		checkResponse(t, c, depth-1)
+	}
+	if r.Not != nil {
+		checkResponse(t, r.Not, depth-1)
+	}
+}

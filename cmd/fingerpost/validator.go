@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/fingerpost/fingerpost/cluster/profiles"
+)
+
+// validatorOptions is everything that can be said to sp-validator.
+type validatorOptions struct {
+	addr, metricsAddr  string
+	kubeconfig, tlsDir string
+	common
+}
+
+func (o *validatorOptions) flags(fs *flag.FlagSet) {
+	fs.StringVar(&o.addr, "addr", ":8443", "address of the webhook, which speaks TLS 1.3")
+	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9997", "address of the admin server: /metrics, /ping, /ready")
+	fs.StringVar(&o.tlsDir, "tls-dir", "/var/run/linkerd/tls", "directory of the certificate, tls.crt, and its key, tls.key; read again when they change")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "has no effect: a ServiceProfile is judged by itself, and nothing is asked of a cluster")
+	o.common.flags(fs)
+}
+
+func validatorCommand() *cobra.Command {
+	var o validatorOptions
+	fs := flag.NewFlagSet("sp-validator", flag.ContinueOnError)
+	o.flags(fs)
+	cmd := &cobra.Command{
+		Use:   "sp-validator",
+		Short: "Serve the admission webhook that refuses ServiceProfiles with mistakes",
+		Long: `Serve the admission webhook that refuses ServiceProfiles with mistakes, so that whoever applies one is told
+which route and which field is wrong, instead of the profile having no effect.
+
+Flags may be written with one dash or two, and are those of Linkerd's sp-validator container, which this
+replaces. An API server finds it by a ValidatingWebhookConfiguration (linkerd-sp-validator-webhook-config
+in Linkerd's chart) whose caBundle must have signed the certificate in -tls-dir. That is read again when it
+changes, and until a new one can be read the old one serves.
+
+It needs no cluster to be tried:
+
+  fingerpost sp-validator -tls-dir . -addr 127.0.0.1:8443
+  jq '{request: {uid: "1", object: .}}' profile.json | curl -k --data-binary @- https://127.0.0.1:8443/`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.version {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+				return err
+			}
+			return validateProfiles(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().AddGoFlagSet(fs)
+	return cmd
+}
+
+// validateProfiles runs until ctx ends.
+func validateProfiles(ctx context.Context, o validatorOptions) error {
+	if o.addr == "" {
+		return errors.New("-addr must not be empty")
+	}
+	log, err := newLogger(o.logLevel, o.logFormat)
+	if err != nil {
+		return err
+	}
+	log.Info("Fingerpost starts to validate ServiceProfiles", "version", versionText())
+	certificate, err := certwatcher.New(filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
+	if err != nil {
+		return fmt.Errorf("-tls-dir: %w", err)
+	}
+	certificate.RegisterCallback(func(c tls.Certificate) {
+		log.Info("Certificate is in use", "directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", c.Leaf.SerialNumber.String(), "notAfter", c.Leaf.NotAfter)
+	})
+	hook := profiles.NewWebhook(log)
+	metrics := newMetrics()
+	metrics.MustRegister(hook.Collectors()...)
+	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "fingerpost_webhook_certificate_not_after_seconds",
+		Help: "When the certificate of the webhook ends, in seconds since 1970.",
+	}, func() float64 {
+		c, _ := certificate.GetCertificate(nil) // it was read once, and is kept
+		return float64(c.Leaf.NotAfter.Unix())
+	}))
+	server := &httpServer{
+		log: log, name: "webhook", addr: o.addr, handler: hook,
+		tls:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
+		readTimeout: 10 * time.Second,
+		drain:       drainTimeout,
+	}
+	return runAll(
+		ctx,
+		server,
+		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, server.serving.Load, o.pprof)},
+		manager.RunnableFunc(func(ctx context.Context) error {
+			if err := certificate.Start(ctx); ctx.Err() == nil {
+				return fmt.Errorf("-tls-dir: %w", err)
+			}
+			return nil
+		}),
+	)
+}
+
+// runAll runs the parts of a process, each until all shall end: when ctx does, or one of them.
+func runAll(ctx context.Context, parts ...manager.Runnable) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make([]error, len(parts))
+	var running sync.WaitGroup
+	for i, part := range parts {
+		running.Go(func() {
+			defer stop()
+			ended[i] = part.Start(ctx)
+		})
+	}
+	running.Wait()
+	return errors.Join(ended...)
+}
