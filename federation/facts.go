@@ -47,6 +47,13 @@ func (f *facts[K, V]) set(k K, v V) {
 	}
 }
 
+// keep says again whatever was said of k.
+func (f *facts[K, V]) keep(k K) {
+	if _, known := f.said[k]; known {
+		f.said[k] = f.now
+	}
+}
+
 func (f *facts[K, V]) delete(k K) {
 	if _, known := f.said[k]; known {
 		delete(f.said, k)
@@ -89,6 +96,9 @@ func (k *Claims) DeleteAddress(ip netip.Addr) { k.do(func(c *cluster) { c.addres
 func (k *Claims) SetProfile(name Service, p *profile.Profile) {
 	k.do(func(c *cluster) { c.profiles.set(name, p) })
 }
+
+// KeepProfile says that a ServiceProfile is there that cannot be read: what was said of it before, if anything, stays.
+func (k *Claims) KeepProfile(name Service) { k.do(func(c *cluster) { c.profiles.keep(name) }) }
 
 // DeleteProfile withdraws a ServiceProfile.
 func (k *Claims) DeleteProfile(name Service) { k.do(func(c *cluster) { c.profiles.delete(name) }) }

@@ -49,7 +49,10 @@ func (r *Reconciler) Kinds() []Kind {
 		}),
 	}
 	if r.local {
-		kinds = append(kinds, kindOf(r.nodes, metadata("", "nodes", "Node")))
+		kinds = append(kinds, kindOf(r.nodes, metadata("", "nodes", "Node")), kindOf(r.profiles, Kind{
+			Resource: schema.GroupVersionResource{Group: "linkerd.io", Version: "v1alpha2", Resource: "serviceprofiles"}, Name: "ServiceProfile",
+			Versions: []string{"v1alpha2"}, Object: &unstructured.Unstructured{},
+		}))
 	}
 	return kinds
 }

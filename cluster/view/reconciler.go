@@ -15,8 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/fingerpost/fingerpost/cluster/profiles"
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
 // coalesce is how long the changes of one Service are gathered before it is said anew.
@@ -37,6 +39,7 @@ type what uint8
 
 const (
 	aNode what = iota
+	aProfile
 	aReplicaSet
 	aJob
 	aServer
@@ -62,7 +65,8 @@ type Reconciler struct {
 	replicaSets *records.Store[owner]
 	jobs        *records.Store[owner]
 	servers     *records.Store[*server]
-	nodes       *records.Store[string] // the zone
+	nodes       *records.Store[string]           // the zone
+	profiles    *records.Store[*profile.Profile] // nil for one that cannot be read
 
 	// Owned by Begin, and then by Run.
 	claims    *federation.Claims
@@ -124,6 +128,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Rec
 	r.jobs = records.NewStore(keepOwner, enqueue(aJob))
 	r.servers = records.NewStore(r.keepServer, enqueue(aServer))
 	r.nodes = records.NewStore(keepNode, enqueue(aNode))
+	r.profiles = records.NewStore(r.keepProfile, enqueue(aProfile))
 	return r
 }
 
@@ -190,6 +195,22 @@ func (r *Reconciler) keepServer(object any) (*server, bool) {
 	return s, s != nil
 }
 
+func (r *Reconciler) keepProfile(object any) (*profile.Profile, bool) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil, false
+	}
+	log := r.log.WithValues("serviceProfile", u.GetNamespace()+"/"+u.GetName())
+	p, remarks, err := profiles.Parse(u)
+	if err != nil {
+		log.Info("A ServiceProfile cannot be used: what it said before goes on, or the default", "error", err.Error())
+	}
+	if len(remarks) > 0 {
+		log.Info("Parts of a ServiceProfile are left out", "parts", remarks)
+	}
+	return p, true
+}
+
 func keepOwner(object any) (owner, bool) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -212,6 +233,9 @@ func (r *Reconciler) Begin(claims *federation.Claims) {
 	r.running.Store(true)
 	for _, k := range r.nodes.Keys() {
 		r.reconcileNode(k)
+	}
+	for _, k := range r.profiles.Keys() {
+		r.reconcileProfile(k)
 	}
 	for _, k := range r.servers.Keys() {
 		r.reconcileServer(k)
@@ -243,6 +267,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 		switch it.what {
 		case aNode:
 			r.reconcileNode(it.key)
+		case aProfile:
+			r.reconcileProfile(it.key)
 		case aReplicaSet, aJob:
 			r.reconcileOwner(it)
 		case aServer:
@@ -263,6 +289,18 @@ func (r *Reconciler) reconcileNode(k key) {
 		r.claims.SetNode(k.Name, zone)
 	} else {
 		r.claims.DeleteNode(k.Name)
+	}
+}
+
+func (r *Reconciler) reconcileProfile(k key) {
+	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
+	switch p, found := r.profiles.Get(k); {
+	case !found:
+		r.claims.DeleteProfile(name)
+	case p == nil:
+		r.claims.KeepProfile(name)
+	default:
+		r.claims.SetProfile(name, p)
 	}
 }
 
