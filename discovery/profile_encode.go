@@ -55,10 +55,10 @@ func requestMatch(r *profile.Request) *pb.RequestMatch {
 		return nil
 	}
 	var fields []*pb.RequestMatch
-	if len(r.All) > 0 {
+	if r.All != nil {
 		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_All{All: requestSeq(r.All)}})
 	}
-	if len(r.Any) > 0 {
+	if r.Any != nil {
 		fields = append(fields, &pb.RequestMatch{Match: &pb.RequestMatch_Any{Any: requestSeq(r.Any)}})
 	}
 	if r.Method != "" {
@@ -96,10 +96,10 @@ func responseMatch(r *profile.Response) *pb.ResponseMatch {
 		return nil
 	}
 	var fields []*pb.ResponseMatch
-	if len(r.All) > 0 {
+	if r.All != nil {
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_All{All: responseSeq(r.All)}})
 	}
-	if len(r.Any) > 0 {
+	if r.Any != nil {
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Any{Any: responseSeq(r.Any)}})
 	}
 	if r.Status != nil {
