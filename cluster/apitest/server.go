@@ -428,6 +428,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
 var listKinds = map[string]string{
 	"pods": "PodList", "services": "ServiceList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
 	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList", "servers": "ServerList",
+	"serviceprofiles": "ServiceProfileList", "externalworkloads": "ExternalWorkloadList",
 }
 
 // write creates, updates or patches; it needs s.mu.
