@@ -62,8 +62,8 @@ type health struct {
 }
 
 // newEngagement prepares an engagement, which ends with ctx or stop. It does not use the network. The connection is closed with it.
-func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *Connection) (*engagement, error) {
-	e := &engagement{log: log, access: access, conn: conn, reader: view.NewReconciler(log, federation.Cluster(spec.Name), spec.Local)}
+func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *Connection, endpoints bool) (*engagement, error) {
+	e := &engagement{log: log, access: access, conn: conn, reader: view.NewReconciler(log, federation.Cluster(spec.Name), view.Options{Local: spec.Local, Endpoints: endpoints})}
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	for _, k := range e.reader.Kinds() {
 		lw, err := listerWatcher(conn, k)

@@ -124,7 +124,7 @@ func (m *member) use(ctx context.Context, spec Spec, access Access, superseded <
 		conn.Close()
 		return err
 	}
-	next, err := newEngagement(ctx, m.log, spec, access, conn)
+	next, err := newEngagement(ctx, m.log, spec, access, conn, m.registry.options.Endpoints)
 	if err != nil {
 		return err
 	}

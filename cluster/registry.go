@@ -24,6 +24,7 @@ import (
 type Options struct {
 	ProbeInterval time.Duration       // between probes of a cluster that is Live; 1 s otherwise
 	Patience      federation.Patience // before a cluster is Suspect, and Stale
+	Endpoints     bool                // read Endpoints instead of EndpointSlices
 	Dial          DialFunc            // nil: the network's
 }
 

@@ -230,6 +230,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 1e3, Patience: 2 * time.Second}
 	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
 	config.Flags(fs)
+	endpointSlices := fs.Bool("enable-endpoint-slices", true, "as that of serve")
 	if err := fs.Parse(append([]string{"-cluster-domain=" + domain, "-controller-namespace=" + ours, "-default-opaque-ports=" + opaque, "-max-connection-age=0"}, args...)); err != nil {
 		s.t.Fatal(err)
 	}
@@ -245,6 +246,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	s.registry = cluster.NewRegistry(log, store, cluster.Options{
 		ProbeInterval: 5 * time.Second,
 		Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Endpoints:     !*endpointSlices,
 		Dial:          s.network.Dial,
 	})
 	access := s.access(home)

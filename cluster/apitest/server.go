@@ -51,7 +51,7 @@ type event struct {
 
 // Kinds served from the start, by group resource.
 var served = map[string][]string{
-	"pods": {"v1"}, "services": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
+	"pods": {"v1"}, "services": {"v1"}, "endpoints": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
 	"endpointslices.discovery.k8s.io": {"v1"}, "replicasets.apps": {"v1"}, "jobs.batch": {"v1"}, "events.events.k8s.io": {"v1"},
 	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"},
 	"serviceprofiles.linkerd.io":    {"v1alpha2"}, "servers.policy.linkerd.io": {"v1beta3"}, "externalworkloads.workload.linkerd.io": {"v1beta1"},
@@ -158,7 +158,7 @@ func (s *Server) List(resource string) (all []*unstructured.Unstructured) {
 }
 
 func resourceOf(o *unstructured.Unstructured) string {
-	plural := strings.ToLower(o.GetKind()) + "s"
+	plural := strings.TrimSuffix(strings.ToLower(o.GetKind()), "s") + "s" // Endpoints are many already
 	if group := o.GroupVersionKind().Group; group != "" {
 		return plural + "." + group
 	}
@@ -426,7 +426,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
 }
 
 var listKinds = map[string]string{
-	"pods": "PodList", "services": "ServiceList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
+	"pods": "PodList", "services": "ServiceList", "endpoints": "EndpointsList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
 	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList", "servers": "ServerList",
 	"serviceprofiles": "ServiceProfileList", "externalworkloads": "ExternalWorkloadList",
 }

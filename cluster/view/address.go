@@ -64,7 +64,7 @@ func appendIP(to []netip.Addr, text string) []netip.Addr {
 
 // place notes at which IPs a Service or a workload is, and says anew who is at those and at the ones where it was.
 func (r *Reconciler) place(it item, ips []netip.Addr) {
-	if !r.local {
+	if !r.options.Local {
 		return
 	}
 	old := r.places[it]

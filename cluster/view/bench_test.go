@@ -111,7 +111,7 @@ func heard(tb testing.TB, store *federation.Store, cluster, n, endpoints int) (*
 	tb.Helper()
 	name := federation.Cluster(fmt.Sprintf("cluster-%d", cluster))
 	store.Expect(name, federation.Expectation{TrustDomain: "cluster.local"})
-	r := NewReconciler(logr.Discard(), name, false)
+	r := NewReconciler(logr.Discard(), name, Options{})
 	w := newWorld(r)
 	for s := range n {
 		arrive(tb, w.kinds["Service"], someService(s))

@@ -32,10 +32,7 @@ func (r *Reconciler) Kinds() []Kind {
 	services := corev1.SchemeGroupVersion.WithResource("services")
 	kinds := []Kind{
 		kindOf(r.services, Kind{Resource: services, Name: "Service", Object: &corev1.Service{}, Required: true}),
-		kindOf(r.slices, Kind{
-			Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Name: "EndpointSlice", Object: &discoveryv1.EndpointSlice{},
-			Selector: discoveryv1.LabelManagedBy + "!=" + ManagedBy, Required: true,
-		}),
+		kindOf(r.slices, r.endpoints()),
 		kindOf(r.pods, Kind{Resource: corev1.SchemeGroupVersion.WithResource("pods"), Name: "Pod", Object: &corev1.Pod{}, Required: true}),
 		kindOf(r.replicaSets, metadata("apps", "replicasets", "ReplicaSet")),
 		kindOf(r.jobs, metadata("batch", "jobs", "Job")),
@@ -48,13 +45,27 @@ func (r *Reconciler) Kinds() []Kind {
 			Versions: []string{"v1beta3", "v1beta2", "v1beta1"}, Object: &unstructured.Unstructured{},
 		}),
 	}
-	if r.local {
+	if r.options.Local {
 		kinds = append(kinds, kindOf(r.nodes, metadata("", "nodes", "Node")), kindOf(r.profiles, Kind{
 			Resource: schema.GroupVersionResource{Group: "linkerd.io", Version: "v1alpha2", Resource: "serviceprofiles"}, Name: "ServiceProfile",
 			Versions: []string{"v1alpha2"}, Object: &unstructured.Unstructured{},
 		}))
 	}
 	return kinds
+}
+
+// endpoints returns the kind that says where Services are.
+func (r *Reconciler) endpoints() Kind {
+	if r.options.Endpoints {
+		return Kind{
+			Resource: corev1.SchemeGroupVersion.WithResource("endpoints"), Name: "Endpoints",
+			Object: &corev1.Endpoints{}, Required: true, //nolint:staticcheck // who reads Endpoints was asked to
+		}
+	}
+	return Kind{
+		Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Name: "EndpointSlice", Object: &discoveryv1.EndpointSlice{},
+		Selector: discoveryv1.LabelManagedBy + "!=" + ManagedBy, Required: true,
+	}
 }
 
 func metadata(group, resource, kind string) Kind {

@@ -54,12 +54,12 @@ const (
 type Reconciler struct {
 	log     logr.Logger
 	cluster federation.Cluster
-	local   bool                                   // it is the cluster that the process runs in
+	options Options
 	queue   workqueue.TypedDelayingInterface[item] // set by Begin, before it sets running
 	running atomic.Bool                            // changes are enqueued; before, Begin finds them all
 
 	services    *records.Store[service]
-	slices      *records.Store[*slice]
+	slices      *records.Store[[]*slice] // EndpointSlices, or Endpoints
 	pods        *records.Store[pod]
 	externals   *records.Store[pod]
 	replicaSets *records.Store[owner]
@@ -91,16 +91,22 @@ type workloadState struct {
 type sliceState struct {
 	service key
 	who     []item
-	slice   *federation.Slice
+	slices  []*federation.Slice
+}
+
+// Options say what there is to read in a cluster.
+type Options struct {
+	Local     bool // it is the cluster that the process runs in: only there clients ask by IP, and are on nodes
+	Endpoints bool // Endpoints are read, and no EndpointSlices
 }
 
 // NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once; Begin is called when they
-// are complete. local says that the cluster is the one which the process runs in: only there clients ask by IP, and are on nodes.
-func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Reconciler {
+// are complete.
+func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options) *Reconciler {
 	r := &Reconciler{
 		log:       log,
 		cluster:   cluster,
-		local:     local,
+		options:   options,
 		places:    map[item][]netip.Addr{},
 		occupants: map[netip.Addr][]item{},
 		applied:   byNamespace[*server]{},
@@ -121,7 +127,11 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, local bool) *Rec
 		}
 	}
 	r.services = records.NewStore(r.keepService, enqueue(aService))
-	r.slices = records.NewStore(keepSlice, enqueue(aSlice))
+	keep := keepSlice
+	if options.Endpoints {
+		keep = keepEndpoints
+	}
+	r.slices = records.NewStore(keep, enqueue(aSlice))
 	r.pods = records.NewStore(r.keepPod, enqueue(aPod))
 	r.externals = records.NewStore(r.keepExternal, enqueue(anExternal))
 	r.replicaSets = records.NewStore(keepOwner, enqueue(aReplicaSet))
@@ -149,7 +159,7 @@ func (r *Reconciler) keepService(object any) (service, bool) {
 			"service", svc.Namespace+"/"+svc.Name, "annotation", remoteDiscoveryKey, "members", junk)
 	}
 	kept := service{View: v}
-	if r.local {
+	if r.options.Local {
 		kept.ips = clusterIPs(svc)
 	}
 	return kept, true
@@ -161,7 +171,7 @@ func (r *Reconciler) keepPod(object any) (pod, bool) {
 		return pod{}, false
 	}
 	kept := podOf(p)
-	if r.local {
+	if r.options.Local {
 		kept.residence = residenceOf(p)
 	}
 	return kept, true
@@ -177,7 +187,7 @@ func (r *Reconciler) keepExternal(object any) (pod, bool) {
 		r.log.Info("An ExternalWorkload is passed over: it cannot be read", "externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
 		return pod{}, false
 	}
-	if !r.local {
+	if !r.options.Local {
 		kept.residence = nil
 	}
 	return kept, true
@@ -458,19 +468,21 @@ func (r *Reconciler) reconcileSlice(k key) {
 		}
 		return
 	}
-	next := &sliceState{service: key{Namespace: k.Namespace, Name: record.service}}
-	next.slice = translateSlice(k.Name, record, func(it item) (*federation.Workload, string) {
-		next.who = append(next.who, it)
-		w := r.workloads[it.what].get(it.key)
-		if w == nil {
-			w = &workloadState{}
-			r.workloads[it.what].put(it.key, w)
-		}
-		if !slices.Contains(w.slices, k) {
-			w.slices = append(w.slices, k)
-		}
-		return w.workload, w.pod.node
-	})
+	next := &sliceState{service: key{Namespace: k.Namespace, Name: record[0].service}}
+	for _, s := range record {
+		next.slices = append(next.slices, translateSlice(s, func(it item) (*federation.Workload, string) {
+			next.who = append(next.who, it)
+			w := r.workloads[it.what].get(it.key)
+			if w == nil {
+				w = &workloadState{}
+				r.workloads[it.what].put(it.key, w)
+			}
+			if !slices.Contains(w.slices, k) {
+				w.slices = append(w.slices, k)
+			}
+			return w.workload, w.pod.node
+		}))
+	}
 	r.built[k] = next
 	if old != nil {
 		r.unname(k, without(old.who, next.who))
@@ -513,11 +525,13 @@ func (r *Reconciler) reconcileService(k key) {
 	}
 	v := svc.View
 	for _, s := range r.members[k] {
-		v.Slices = append(v.Slices, r.built[s].slice)
+		v.Slices = append(v.Slices, r.built[s].slices...)
 	}
 	// What is stored shares its slices with the claim before it, where they are equal: so do we.
-	for i, s := range r.claims.Set(name, &v).Slices {
-		r.built[r.members[k][i]].slice = s
+	stored := r.claims.Set(name, &v).Slices
+	for _, s := range r.members[k] {
+		n := copy(r.built[s].slices, stored)
+		stored = stored[n:]
 	}
 }
 

@@ -133,7 +133,7 @@ func BenchmarkServer(b *testing.B) {
 		b.Run(fmt.Sprintf("selected=%d", selected), func(b *testing.B) {
 			store := federation.NewStore()
 			store.Expect("cluster", federation.Expectation{})
-			r := NewReconciler(logr.Discard(), "cluster", false)
+			r := NewReconciler(logr.Discard(), "cluster", Options{})
 			w := newWorld(r)
 			arrive(b, w.kinds["Service"], someService(0))
 			for i := range pods {

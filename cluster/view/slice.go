@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -20,8 +21,9 @@ const (
 	ManagedBy = "federation.fingerpost.io"
 )
 
-// slice is what is kept of an EndpointSlice.
+// slice is what is kept of an EndpointSlice, or of one subset of Endpoints.
 type slice struct {
+	name      string
 	service   string
 	ports     []federation.Port
 	endpoints []endpoint
@@ -33,12 +35,12 @@ type endpoint struct {
 	who item // who answers there; zero for a bare address
 }
 
-func keepSlice(object any) (*slice, bool) {
+func keepSlice(object any) ([]*slice, bool) {
 	es, ok := object.(*discoveryv1.EndpointSlice)
 	if !ok || es.Labels[discoveryv1.LabelManagedBy] == ManagedBy {
 		return nil, false
 	}
-	s := &slice{service: intern(serviceOf(es))}
+	s := &slice{name: es.Name, service: intern(serviceOf(es))}
 	if s.service == "" {
 		return nil, false
 	}
@@ -57,7 +59,7 @@ func keepSlice(object any) (*slice, bool) {
 	for i := range es.Endpoints {
 		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &es.Endpoints[i], mirror)
 	}
-	return s, true
+	return []*slice{s}, true
 }
 
 // serviceOf returns the name of the Service that a slice belongs to: the label's, else an owner's; empty for none.
@@ -73,11 +75,12 @@ func serviceOf(es *discoveryv1.EndpointSlice) string {
 	return ""
 }
 
-func mirrorOf(es *discoveryv1.EndpointSlice) *federation.Mirror {
+// mirrorOf reads the marks of an EndpointSlice, or of Endpoints.
+func mirrorOf(o metav1.Object) *federation.Mirror {
 	m := federation.Mirror{
-		Cluster:  es.Labels[mirrorClusterLabel],
-		Identity: es.Annotations[mirrorIdentityKey],
-		Name:     es.Annotations[mirrorNameKey],
+		Cluster:  o.GetLabels()[mirrorClusterLabel],
+		Identity: o.GetAnnotations()[mirrorIdentityKey],
+		Name:     o.GetAnnotations()[mirrorNameKey],
 	}
 	if m == (federation.Mirror{}) {
 		return nil
@@ -120,8 +123,8 @@ func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, m
 }
 
 // translateSlice looks up who answers at the addresses. An endpoint whose workload is not known is left out until it is.
-func translateSlice(name string, s *slice, lookup func(item) (*federation.Workload, string)) *federation.Slice {
-	out := &federation.Slice{Name: name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
+func translateSlice(s *slice, lookup func(item) (*federation.Workload, string)) *federation.Slice {
+	out := &federation.Slice{Name: s.name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
 		if e.who == (item{}) {

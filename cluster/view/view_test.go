@@ -188,7 +188,7 @@ func TestReconcilerFollows(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := federation.NewStore()
 			store.Expect("c", federation.Expectation{})
-			r := NewReconciler(logr.Discard(), "c", true)
+			r := NewReconciler(logr.Discard(), "c", Options{Local: true})
 			w := newWorld(r)
 			r.Begin(store.Claim("c"))
 			ctx, cancel := context.WithCancel(t.Context())
@@ -208,7 +208,7 @@ func TestReconcilerFollows(t *testing.T) {
 
 			fresh := federation.NewStore()
 			fresh.Expect("c", federation.Expectation{})
-			r2 := NewReconciler(logr.Discard(), "c", true)
+			r2 := NewReconciler(logr.Discard(), "c", Options{Local: true})
 			w2 := newWorld(r2)
 			for id, o := range w.log {
 				kind, _, _ := strings.Cut(id, " ")
@@ -342,7 +342,7 @@ func FuzzSlice(f *testing.F) {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
 		s, _ := keepSlice(es)
-		out := translateSlice("s", s, func(item) (*federation.Workload, string) { return &federation.Workload{}, "n" })
+		out := translateSlice(s[0], func(item) (*federation.Workload, string) { return &federation.Workload{}, "n" })
 		for _, p := range out.Ports {
 			if p.Number == 0 {
 				t.Error("a port without a number")

@@ -70,7 +70,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	o.discovery.Flags(fs)
 	o.tls.flags(fs)
 
-	fs.BoolVar(&o.slices, "enable-endpoint-slices", true, "read EndpointSlices; Endpoints are not read by this version")
+	fs.BoolVar(&o.slices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
 	fs.BoolVar(&o.queueMetrics, "export-queue-metrics", true, "has no effect in this version: nothing is written yet that would queue")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
@@ -90,8 +90,6 @@ func (o *options) validate() error {
 	switch {
 	case !o.slices && o.discovery.IPv6:
 		return errors.New("-enable-ipv6 needs -enable-endpoint-slices")
-	case !o.slices:
-		return errors.New("-enable-endpoint-slices=false: this version reads EndpointSlices only")
 	case o.queueCapacity <= 0:
 		return errors.New("-stream-queue-capacity must be greater than 0")
 	case o.clusterName == "":

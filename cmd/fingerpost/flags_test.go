@@ -103,7 +103,6 @@ func TestTheLastOfTwoFlagsWins(t *testing.T) {
 func TestFlagsThatAreRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"-enable-endpoint-slices=false"},
-		{"-enable-endpoint-slices=false", "-enable-ipv6=false"},
 		{"-stream-queue-capacity=0"},
 		{"-meshed-http2-client-params={"},
 		{"-outbound-transport-mode=weird"},

@@ -73,7 +73,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	setPings()
 
 	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience})
+	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience, Endpoints: !o.slices})
 	err = registry.Apply(cluster.Spec{
 		Name: o.clusterName, Local: true, TrustDomain: o.trustDomain, ClusterDomain: o.discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: config}},

@@ -131,3 +131,15 @@ ports: [{name: http, port: %d}]
 endpoints: [{addresses: [%s]}]
 `, w.Namespace, addr.Port(), addr.Addr()))))
 }
+
+// Endpoints instead of EndpointSlices: the same addresses, and the same changes.
+func TestEndpointsMode(t *testing.T) {
+	w := newWorld(t, "endpoints", 2)
+	west := w.Remotes[0]
+	w.serve("-enable-endpoint-slices=false", "-enable-ipv6=false")
+	w.link(west)
+	s := w.watch(mesh.Federated)
+	w.holds(s, time.Second, "the union", map[*mesh.Site]int{w.Local: 2, west: 2})
+	w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, 1))
+	w.holds(s, 5*time.Second, "one Pod less in west", map[*mesh.Site]int{w.Local: 2, west: 1})
+}
