@@ -70,11 +70,12 @@ func (c *Cluster) apiServerArgs(at *port) []string {
 }
 
 // controllers are those that turn a Deployment and a Service into ready
-// EndpointSlices, keep ServiceAccounts and their tokens, and clean up. The
+// EndpointSlices and Endpoints, keep ServiceAccounts and their tokens, and clean up. The
 // node-lifecycle controller is among them because it takes away the taint that
 // new nodes have.
 var controllers = strings.Join([]string{
 	"deployment-controller",
+	"endpoints-controller",
 	"endpointslice-controller",
 	"garbage-collector-controller",
 	"job-controller",
