@@ -2,12 +2,14 @@ package profiles
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubejson "sigs.k8s.io/json"
 )
 
 // An object is a ServiceProfile as the API has it. Every field that the API knows stands here: strict decoding refuses others.
@@ -36,7 +38,7 @@ type route struct {
 type requestMatch struct {
 	All       []*requestMatch `json:"all"`
 	Any       []*requestMatch `json:"any"`
-	Not       *requestMatch   `json:"not"`
+	Not       json.RawMessage `json:"not"`
 	Method    string          `json:"method"`
 	PathRegex string          `json:"pathRegex"`
 }
@@ -49,8 +51,25 @@ type responseClass struct {
 type responseMatch struct {
 	All    []*responseMatch `json:"all"`
 	Any    []*responseMatch `json:"any"`
-	Not    *responseMatch   `json:"not"`
+	Not    json.RawMessage  `json:"not"`
 	Status *statusRange     `json:"status"`
+}
+
+// negated reads what stands under not: Linkerd's documents and its Go type have one condition there, its CRD takes nothing but a list.
+// Of several none must hold. It is read apart, and level by level, so that what nests too deep is not read at all; fields that are not
+// known are refused here in any case.
+func negated[M any](raw json.RawMessage) (list []*M, err error) {
+	var strict []error
+	switch {
+	case len(raw) == 0 || string(raw) == "null":
+		return nil, nil
+	case raw[0] == '[':
+		strict, err = kubejson.UnmarshalStrict(raw, &list)
+	default:
+		list = []*M{new(M)}
+		strict, err = kubejson.UnmarshalStrict(raw, list[0])
+	}
+	return list, errors.Join(append(strict, err)...)
 }
 
 type statusRange struct {

@@ -183,19 +183,28 @@ func request(m *requestMatch, at *field.Path, depth int) (*profile.Request, erro
 		return nil, fmt.Errorf("%s is missing", at)
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
-	case m.All == nil && m.Any == nil && m.Not == nil && m.Method == "" && m.PathRegex == "":
+	}
+	not, err := negated[requestMatch](m.Not)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", at.Child("not"), err)
+	case m.All == nil && m.Any == nil && len(not) == 0 && m.Method == "" && m.PathRegex == "":
 		return nil, fmt.Errorf("%s needs one of all, any, not, method and pathRegex", at)
 	}
 	r := &profile.Request{Method: strings.ToUpper(m.Method), Path: m.PathRegex}
-	var err error
 	if r.All, err = each(request, m.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
 	}
 	if r.Any, err = each(request, m.Any, at.Child("any"), depth-1); err != nil {
 		return nil, err
 	}
-	if m.Not != nil {
-		r.Not, err = request(m.Not, at.Child("not"), depth-1)
+	switch at := at.Child("not"); len(not) {
+	case 0:
+	case 1:
+		r.Not, err = request(not[0], at, depth-1)
+	default:
+		r.Not = &profile.Request{}
+		r.Not.Any, err = each(request, not, at, depth-1)
 	}
 	return r, err
 }
@@ -206,11 +215,15 @@ func response(m *responseMatch, at *field.Path, depth int) (*profile.Response, e
 		return nil, fmt.Errorf("%s is missing", at)
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
-	case m.All == nil && m.Any == nil && m.Not == nil && m.Status == nil:
+	}
+	not, err := negated[responseMatch](m.Not)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", at.Child("not"), err)
+	case m.All == nil && m.Any == nil && len(not) == 0 && m.Status == nil:
 		return nil, fmt.Errorf("%s needs one of all, any, not and status", at)
 	}
 	r := &profile.Response{}
-	var err error
 	if r.All, err = each(response, m.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
 	}
@@ -222,8 +235,13 @@ func response(m *responseMatch, at *field.Path, depth int) (*profile.Response, e
 			return nil, err
 		}
 	}
-	if m.Not != nil {
-		r.Not, err = response(m.Not, at.Child("not"), depth-1)
+	switch at := at.Child("not"); len(not) {
+	case 0:
+	case 1:
+		r.Not, err = response(not[0], at, depth-1)
+	default:
+		r.Not = &profile.Response{}
+		r.Not.Any, err = each(response, not, at, depth-1)
 	}
 	return r, err
 }

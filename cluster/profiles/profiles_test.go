@@ -164,7 +164,7 @@ func TestValidateIsStrict(t *testing.T) {
 		"{routes: [], more: 1}": `unknown field "spec.more"`,
 		"{routes: [{name: a, condition: {method: GET, more: 1}}]}":                                                                       `unknown field "spec.routes[0].condition.more"`,
 		"{routes: [{name: a, condition: {method: GET}, more: 1}]}":                                                                       `unknown field "spec.routes[0].more"`,
-		"{routes: [{name: a, condition: {all: [{not: {Method: GET}}]}}]}":                                                                `unknown field "spec.routes[0].condition.all[0].not.Method"`,
+		"{routes: [{name: a, condition: {all: [{not: {Method: GET}}]}}]}":                                                                `spec.routes[0].condition.all[0].not: unknown field "Method"`,
 		"{routes: [], retryBudget: {ttl: 1s, more: 1}}":                                                                                  `unknown field "spec.retryBudget.more"`,
 		"{routes: [], dstOverrides: [{authority: a, weight: 1, more: 1}]}":                                                               `unknown field "spec.dstOverrides[0].more"`,
 		"{routes: [], dstOverrides: [{authority: a, weight: lots}]}":                                                                     `weight "lots" is no quantity`,
@@ -174,7 +174,9 @@ func TestValidateIsStrict(t *testing.T) {
 		"{routes: {}}":                                                                                                                   "cannot unmarshal object",
 		"{routes: [{name: 1, condition: {method: GET}}]}":                                                                                "cannot unmarshal number",
 		"{routes: [{name: a, condition: {method: GET}, isRetryable: 'true'}]}":                                                           "cannot unmarshal string",
-		"{routes: [{name: a, condition: {not: [{method: GET}]}}]}":                                                                       "cannot unmarshal array",
+		"{routes: [{name: a, condition: {not: [{method: GET}, {}]}}]}":                                                                   "condition.not[1] needs one of",
+		"{routes: [{name: a, condition: {not: []}}]}":                                                                                    "condition needs one of",
+		"{routes: [{name: a, condition: {not: 1}}]}":                                                                                     "condition.not: json: cannot unmarshal number",
 		"{routes: [], opaquePorts: {http: true}}":                                                                                        "cannot unmarshal number http",
 		"{routes: [{name: a, condition: {all: [null]}}]}":                                                                                `route "a": spec.routes[0].condition.all[0] is missing`,
 		"{routes: [{name: a, condition: {any: [{method: GET}, null]}}]}":                                                                 `route "a": spec.routes[0].condition.any[1] is missing`,
@@ -239,8 +241,10 @@ func TestParse(t *testing.T) {
     - isFailure: true
       condition: {status: {min: 500, max: 599}, not: {status: {min: 503}}, any: [{status: {}}], all: []}
   - name: two
-    condition: {method: GET}
+    condition: {not: [{method: GET}]}
     timeout: 0s
+    responseClasses:
+    - condition: {not: [{status: {min: 500}}, {status: {max: 200}}]}
   retryBudget: {retryRatio: 0.5, minRetriesPerSecond: 5, ttl: 30s}
   dstOverrides:
   - {authority: a.shop.svc.cluster.local, weight: 1}
@@ -261,7 +265,12 @@ func TestParse(t *testing.T) {
 				All: []*profile.Response{}, Any: []*profile.Response{{Status: &profile.StatusRange{}}},
 				Status: &profile.StatusRange{Min: 500, Max: 599}, Not: &profile.Response{Status: &profile.StatusRange{Min: 503}},
 			}}},
-		}, {Name: "two", Condition: &profile.Request{Method: "GET"}}},
+		}, {
+			Name: "two", Condition: &profile.Request{Not: &profile.Request{Method: "GET"}},
+			Responses: []profile.ResponseClass{{Condition: &profile.Response{
+				Not: &profile.Response{Any: []*profile.Response{{Status: &profile.StatusRange{Min: 500}}, {Status: &profile.StatusRange{Max: 200}}}},
+			}}},
+		}},
 		RetryBudget: &profile.RetryBudget{Ratio: 0.5, MinRetriesPerSecond: 5, TTL: 30 * time.Second},
 		Overrides: []profile.Override{
 			{Authority: "a.shop.svc.cluster.local", Weight: 10000},
