@@ -28,9 +28,30 @@ var (
 	descSize = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
 
+// descCaches is how Linkerd's dashboards know what descObjects tells, by resource.
+var descCaches = map[string]*prometheus.Desc{
+	"endpoints":                             descCache("endpoints"),
+	"endpointslices.discovery.k8s.io":       descCache("endpointslices"),
+	"externalworkloads.workload.linkerd.io": descCache("externalworkload"),
+	"jobs.batch":                            descCache("job"),
+	"nodes":                                 descCache("node"),
+	"pods":                                  descCache("pod"),
+	"replicasets.apps":                      descCache("replicaset"),
+	"servers.policy.linkerd.io":             descCache("server"),
+	"serviceprofiles.linkerd.io":            descCache("serviceprofile"),
+	"services":                              descCache("service"),
+}
+
+func descCache(name string) *prometheus.Desc {
+	return prometheus.NewDesc(name+"_cache_size", "The same as fingerpost_objects.", []string{"cluster"}, nil)
+}
+
 // Describe makes the Registry a [prometheus.Collector].
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descOpen, descObjects, descLists, descWatches, descErrors, descSize} {
+		to <- d
+	}
+	for _, d := range descCaches {
 		to <- d
 	}
 }
@@ -61,6 +82,9 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		for _, k := range kinds {
 			gauge(descOpen, truth(k.Open), name, k.Kind)
 			gauge(descObjects, float64(k.Objects), name, k.Kind)
+			if d, known := descCaches[k.Kind]; known {
+				gauge(d, float64(k.Objects), name)
+			}
 			counter(descLists, k.Lists, name, k.Kind)
 			counter(descWatches, k.Watches, name, k.Kind)
 			for reason, n := range k.Errors {
