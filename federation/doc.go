@@ -7,6 +7,9 @@
 // pointer. Nothing is merged in it; that is the reader's business: [Select] applies port and hostname, [Selection.Near] the
 // client's locality, and the result is a [Set] of addresses that [Diff] compares with the one sent before.
 //
+// What clients ask besides Services is a fact that only the local cluster states, through the same handle: the zone of a node, who is at an
+// IP, a ServiceProfile. Facts are Tables of the Store, one level a key, and follow the laws of claims.
+//
 // Everything handed out is immutable and shared by pointer. The package knows no clock, no logger, no goroutine, no Kubernetes
 // and no gRPC, and imports nothing but the standard library.
 //
