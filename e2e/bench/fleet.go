@@ -84,7 +84,12 @@ func (f *fleet) write(ctx context.Context, s service, first int) error {
 		return err
 	}
 	err := parallel(s.endpoints, func(i int) error {
-		_, err := f.client.CoreV1().Pods(namespace).Create(ctx, podOf(s, i), metav1.CreateOptions{})
+		pod, err := f.client.CoreV1().Pods(namespace).Create(ctx, podOf(s, i), metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addressOf(first + i), PodIPs: []corev1.PodIP{{IP: addressOf(first + i)}}}
+		_, err = f.client.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 		return err
 	})
 	if err != nil {
@@ -142,6 +147,9 @@ func podOf(s service, i int) *corev1.Pod {
 	}
 }
 
+// addressOf returns the IP of one of all Pods by its number.
+func addressOf(n int) string { return fmt.Sprintf("10.0.%d.%d", n/250, n%250+1) }
+
 func nodeOf(i int) string { return fmt.Sprintf("node-%d", i%nodes) }
 
 func sliceOf(s service, i, first int) *discoveryv1.EndpointSlice {
@@ -153,9 +161,8 @@ func sliceOf(s service, i, first int) *discoveryv1.EndpointSlice {
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
 	}
 	for j := i * perSlice; j < (i+1)*perSlice; j++ {
-		n := first + j
 		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{fmt.Sprintf("10.0.%d.%d", n/250, n%250+1)},
+			Addresses:  []string{addressOf(first + j)},
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 			NodeName:   new(nodeOf(j)),
 			Zone:       new("zone-0"),
