@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -352,6 +353,31 @@ func FuzzSlice(f *testing.F) {
 			if !e.Addr.IsValid() || e.Addr.Is4In6() || e.Addr.Zone() != "" || e.Addr == (netip.Addr{}) {
 				t.Errorf("address %q became %v", addr, e.Addr)
 			}
+		}
+	})
+}
+
+// Any list of ports is read, and holds what its plain items say.
+func FuzzPorts(f *testing.F) {
+	for _, list := range []string{"", "25,443", "8000-8002, http", " 1 - 2 ,,", "65535,65536", "9-1", "-1", "1-2-3", "0", "http,8000-", "٣"} {
+		f.Add(list, uint16(80))
+	}
+	f.Fuzz(func(t *testing.T, list string, named uint16) {
+		ports := ParsePorts(list, func(name string) (uint16, bool) { return named, name == "http" })
+		if !ports.Said() {
+			t.Errorf("%q says nothing", list)
+		}
+		for item := range strings.SplitSeq(list, ",") {
+			item = strings.TrimSpace(item)
+			if n, err := strconv.ParseUint(item, 10, 16); err == nil && !ports.Contains(uint16(n)) {
+				t.Errorf("%q lacks %d", list, n)
+			}
+			if item == "http" && !ports.Contains(named) {
+				t.Errorf("%q lacks http", list)
+			}
+		}
+		if again := ParsePorts(list, func(name string) (uint16, bool) { return named, name == "http" }); again != ports {
+			t.Errorf("%q is read in two ways", list)
 		}
 	})
 }
