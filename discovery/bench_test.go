@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/fingerpost/fingerpost/federation"
@@ -66,12 +67,12 @@ func podsOf(n int, zone string) *federation.Slice {
 }
 
 // crowdOn opens streams for the Service web and returns a step that changes all its endpoints and waits until each stream was told.
-func crowdOn(tb testing.TB, streams, endpoints int) (step func(), sink *counter) {
+func crowdOn(tb testing.TB, streams, endpoints int) (server *Server, step func(), sink *counter) {
 	tb.Helper()
 	store, claims := local(map[federation.Service]*federation.View{web: viewOf(podsOf(endpoints, "a"))})
 	config := Defaults()
 	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
-	server := NewServer(logr.Discard(), store, config)
+	server = NewServer(logr.Discard(), store, config)
 	ctx, cancel := context.WithCancel(tb.Context())
 	sink = newCounter(ctx)
 	var wg sync.WaitGroup
@@ -87,7 +88,7 @@ func crowdOn(tb testing.TB, streams, endpoints int) (step func(), sink *counter)
 	views := []*federation.View{viewOf(podsOf(endpoints, zones[0])), viewOf(podsOf(endpoints, zones[1]))}
 	total := streams
 	i := 0
-	return func() {
+	return server, func() {
 		claims.Set(web, views[i%2])
 		i++
 		total += streams
@@ -100,12 +101,28 @@ func BenchmarkMessage(b *testing.B) {
 	const streams = 1000
 	for _, endpoints := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			step, _ := crowdOn(b, streams, endpoints)
+			_, step, _ := crowdOn(b, streams, endpoints)
 			b.ReportAllocs()
 			for b.Loop() {
 				step()
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/streams, "ns/message")
+		})
+	}
+}
+
+// BenchmarkScrape is what it takes to tell of 10,000 streams, on request by node.
+func BenchmarkScrape(b *testing.B) {
+	for _, detailed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("detailed=%t", detailed), func(b *testing.B) {
+			server, _, _ := crowdOn(b, 10_000, 100)
+			server.config.DetailedMetrics = detailed
+			b.ReportAllocs()
+			for b.Loop() {
+				if n := testutil.CollectAndCount(server.metrics.subscribers); n != 4 {
+					b.Fatalf("%d series", n)
+				}
+			}
 		})
 	}
 }
@@ -134,7 +151,7 @@ func BenchmarkEncode(b *testing.B) {
 // message.
 func TestFrameBudget(t *testing.T) {
 	const streams, endpoints, rounds, budget = 1000, 100, 10, 600
-	step, sink := crowdOn(t, streams, endpoints)
+	_, step, sink := crowdOn(t, streams, endpoints)
 	step()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -161,7 +178,7 @@ func TestStreamBudget(t *testing.T) {
 		return int(m.HeapAlloc + m.StackInuse)
 	}
 	before := footprint()
-	_, _ = crowdOn(t, streams, 10)
+	_, _, _ = crowdOn(t, streams, 10)
 	cost := (footprint() - before) / streams
 	t.Logf("%d bytes a stream", cost)
 	if cost > budget {

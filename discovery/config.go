@@ -27,6 +27,8 @@ type Config struct {
 	FrameBytes     int64         // bound on the encoded messages that are kept
 	IdleBytes      int64         // bound on the Sets that are kept although no stream uses them
 	Admission      AdmissionConfig
+
+	DetailedMetrics bool // tell of streams by the node of the client and by the hostname asked for, too
 }
 
 // Defaults returns a Config with the defaults of everything that has one.

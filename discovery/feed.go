@@ -3,6 +3,7 @@ package discovery
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -51,8 +52,10 @@ func newFeeds(config *Config, cache *frameCache) *feeds {
 type question struct {
 	Question
 	feeds   *feeds
-	streams int   // guarded by feeds.mu
-	size    int64 // when it fell idle, likewise
+	streams int           // guarded by feeds.mu
+	size    int64         // when it fell idle, likewise
+	sets    atomic.Uint64 // that its feeds were brought to
+	shown   shown         // guarded by subscribers.mu
 
 	mu        sync.Mutex // guards all below
 	snapshot  *federation.Snapshot
@@ -146,7 +149,7 @@ func (q *question) settle(place federation.Locality) *feed {
 	defer q.mu.Unlock()
 	f := q.byPlace[place]
 	if f == nil {
-		f = &feed{target: Target{q.Question, place}, encoder: encoder{q.feeds.config, q.Port, place.Zone}, cache: q.feeds.cache}
+		f = &feed{target: Target{q.Question, place}, encoder: encoder{q.feeds.config, q.Port, place.Zone}, cache: q.feeds.cache, sets: &q.sets}
 		q.byPlace[place] = f
 	}
 	f.streams++
@@ -169,7 +172,8 @@ type feed struct {
 	target  Target
 	encoder encoder
 	cache   *frameCache
-	streams int // guarded by question.mu
+	sets    *atomic.Uint64 // of its question
+	streams int            // guarded by question.mu
 
 	mu        sync.Mutex // guards all below
 	version   uint64
@@ -211,6 +215,7 @@ func (f *feed) at(version uint64, x *federation.Selection) *head {
 		if f.head != nil {
 			f.head.drop()
 		}
+		f.sets.Add(1)
 		f.head = &head{set: set, encoder: f.encoder, cache: f.cache, steps: map[*federation.Set]*step{}}
 	}
 	return f.head

@@ -47,6 +47,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace, "how long a first answer waits for a linked cluster that was never heard, from when it was linked")
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes, "bound on the encoded messages that are kept to be shared by streams, in bytes")
 	fs.Int64Var(&c.IdleBytes, "idle-cache-bytes", c.IdleBytes, "bound on the answers that are kept for a while although no stream asks for them, in bytes")
+	fs.BoolVar(&c.DetailedMetrics, "detailed-metrics", c.DetailedMetrics, "fill in the labels nodename and hostname of the metrics endpoints_*, which costs four series for each Service, port, hostname and node that streams are open for, instead of four for each Service and port")
 	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate, "new streams a second, in the long run; more are told to come back later")
 	fs.IntVar(&c.Admission.Burst, "admission-burst", c.Admission.Burst, "new streams that may come at once")
 	fs.IntVar(&c.Admission.Answers, "admission-answers", c.Admission.Answers, "first answers that are made at the same time")

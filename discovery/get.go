@@ -62,12 +62,12 @@ func newGet(s *Server, path string, asked authority, who client, to sink) *get {
 	if age := s.config.MaxStreamAge; age > 0 {
 		g.end = g.opened.Add(jitter(age))
 	}
-	g.state = s.streams.open(path, who, peerOf(to.Context()))
+	g.question = s.feeds.join(Question{asked.service, asked.port, asked.hostname})
+	g.state = s.streams.open(path, who, peerOf(to.Context()), g.question)
 	g.watch = s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
 	if who.Node != "" {
 		g.node = s.store.Nodes.Watch(who.Node)
 	}
-	g.question = s.feeds.join(Question{asked.service, asked.port, asked.hostname})
 	return g
 }
 

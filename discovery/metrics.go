@@ -14,6 +14,7 @@ type metrics struct {
 	streams     prometheus.GaugeFunc
 	frames      prometheus.GaugeFunc
 	questions   prometheus.GaugeFunc
+	subscribers *subscribers
 
 	// Of the vectors above, looked up once and not for every message.
 	sentOf         map[what]prometheus.Counter
@@ -47,6 +48,7 @@ func newMetrics(s *Server, cache *frameCache) *metrics {
 		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for, or asked for a short time ago.",
 		}, func() float64 { return float64(s.feeds.len()) }),
+		subscribers: &subscribers{server: s},
 	}
 	m.sentOf = map[what]prometheus.Counter{}
 	for _, w := range []what{toAdd, toRemove, isEmpty, heartbeat, toProfile} {
@@ -59,7 +61,7 @@ func newMetrics(s *Server, cache *frameCache) *metrics {
 // Collectors returns the Server's metrics, to be registered.
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
-	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.firstAnswer, m.streams, m.frames, m.questions}
+	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.firstAnswer, m.streams, m.frames, m.questions, m.subscribers}
 }
 
 func (m *metrics) sent(f *frame) {

@@ -44,7 +44,7 @@ func newLookup(s *Server, path string, asked target, who client, to sink) *looku
 	if age := s.config.MaxStreamAge; age > 0 {
 		l.end = time.Now().Add(jitter(age))
 	}
-	l.state = s.streams.open(path, who, peerOf(to.Context()))
+	l.state = s.streams.open(path, who, peerOf(to.Context()), nil)
 	l.home = s.store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.service.store, l.service.cluster = s.store, s.config.Cluster
 	l.address.table = &s.store.Addresses
@@ -188,7 +188,7 @@ func (l *lookup) workload(ip netip.Addr, w *federation.Workload) *frame {
 	if w == nil {
 		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, addr.Port())
 	} else {
-		encoder{config: config, port: addr.Port()}.workload(out.Endpoint, addr, config.TrustDomain, w)
+		encoder{config: config, port: addr.Port()}.workload(out.GetEndpoint(), addr, config.TrustDomain, w)
 		out.Endpoint.MetricLabels["namespace"] = w.Namespace
 		out.Endpoint.MetricLabels["zone"] = ""
 		out.OpaqueProtocol = config.opaque(w.Template.Value(), addr.Port())

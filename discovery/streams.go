@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ type stream struct {
 	who    client
 	peer   string
 	opened time.Time
+	asks   *question // nil for a stream of GetProfile
 	holds  atomic.Pointer[federation.Set]
 	alarm  alarm
 
@@ -36,11 +38,11 @@ type stream struct {
 	at       time.Time
 }
 
-func (s *streams) open(path string, who client, peer string) *stream {
+func (s *streams) open(path string, who client, peer string, asks *question) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last++
-	st := &stream{id: s.last, path: path, who: who, peer: peer, opened: time.Now()}
+	st := &stream{id: s.last, path: path, who: who, peer: peer, opened: time.Now(), asks: asks}
 	if s.byID == nil {
 		s.byID = map[uint64]*stream{}
 	}
@@ -61,6 +63,13 @@ func (s *streams) wake() {
 	for _, st := range s.byID {
 		st.alarm.ring()
 	}
+}
+
+// all returns every open stream, in no order.
+func (s *streams) all() []*stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.byID))
 }
 
 func (s *streams) len() int {
@@ -102,12 +111,7 @@ type LastSent struct {
 
 // Streams returns every open stream, the oldest first.
 func (s *Server) Streams() []StreamStatus {
-	s.streams.mu.Lock()
-	all := make([]*stream, 0, len(s.streams.byID))
-	for _, st := range s.streams.byID {
-		all = append(all, st)
-	}
-	s.streams.mu.Unlock()
+	all := s.streams.all()
 	statuses := make([]StreamStatus, 0, len(all))
 	for _, st := range all {
 		statuses = append(statuses, st.status())

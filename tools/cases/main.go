@@ -116,7 +116,7 @@ func read(path string) (sections []section, err error) {
 }
 
 // packages have the tests: TestScenarios, or TestCases, with a subtest for each case.
-var packages = []string{"./discovery", "./cluster/profiles"}
+var packages = []string{"./discovery", "./cluster/profiles", "./cmd/fingerpost"}
 
 // play runs the tests and returns the subtests that passed and those that failed.
 func play(root string) (passed map[string]bool, failed []string, err error) {
