@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ func TestCases(t *testing.T) {
 	t.Run("T01", testAlive)
 	t.Run("T02", testReady)
 	t.Run("T04", testPprof)
+	t.Run("T05", testFlagsThatMakeNoSense)
 	t.Run("T06", testTransportMode)
 	t.Run("T09", testHandled)
 }
@@ -79,6 +81,18 @@ func testPprof(t *testing.T) {
 		if code, _ := ask(never, withPprof, "/debug/pprof/"); code != want {
 			t.Errorf("/debug/pprof/ with -enable-pprof=%t: %d", withPprof, code)
 		}
+	}
+}
+
+// T05: what cannot be served refuses to start, and so does a replica without a name.
+func testFlagsThatMakeNoSense(t *testing.T) {
+	refuses(t, "-enable-ipv6", "-enable-endpoint-slices=false")
+	refuses(t, "-stream-queue-capacity=0")
+	refuses(t, "-meshed-http2-client-params={")
+	t.Setenv("HOSTNAME", "")
+	err := command([]string{"serve", "-kubeconfig=/nowhere/at/all"}).Execute()
+	if err == nil || !strings.Contains(err.Error(), "HOSTNAME") {
+		t.Errorf("without HOSTNAME: %v", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -101,10 +102,14 @@ func (o *options) validate() error {
 	case o.patience.Stale <= o.patience.Suspect:
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.patience.Stale, o.patience.Suspect)
 	}
-	if err := o.tls.validate(); err != nil {
+	if err := errors.Join(o.tls.validate(), o.discovery.Validate()); err != nil {
 		return err
 	}
-	return o.discovery.Validate()
+	if o.slices && os.Getenv("HOSTNAME") == "" {
+		return errors.New("HOSTNAME is not set: it is the name by which replicas tell each other apart. In a Pod it is; " +
+			"elsewhere: HOSTNAME=$(hostname) fingerpost serve ...")
+	}
+	return nil
 }
 
 // warn tells what is accepted and may not be what was meant.

@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	if err := os.Setenv("HOSTNAME", "test"); err != nil { // as in a Pod
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -103,8 +106,6 @@ func TestTheLastOfTwoFlagsWins(t *testing.T) {
 func TestFlagsThatAreRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"-enable-endpoint-slices=false"},
-		{"-stream-queue-capacity=0"},
-		{"-meshed-http2-client-params={"},
 		{"-default-opaque-ports=25,seventy"},
 		{"-default-opaque-ports=70000"},
 		{"-allow-kubeconfig-hosts=10.0.0.0/99"},

@@ -85,7 +85,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{spawner: spawner, exited: make(chan struct{}), addr: map[string]string{}, got: make(chan struct{})}
 	args := []string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-kubeconfig=" + kubeconfig, "-log-format=json"}
 	s.command = exec.Command(o.Binary, append(args, o.Args...)...)
-	s.command.Env = append(s.command.Environ(), o.Env...)
+	s.command.Env = append(append(s.command.Environ(), "HOSTNAME=fingerpost-0"), o.Env...)
 	output, err := s.command.StderrPipe()
 	if err != nil {
 		spawner.Close()
