@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -186,9 +187,11 @@ func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workloa
 	if w.OwnerKind != "" {
 		a.MetricLabels[w.OwnerKind] = w.OwnerName
 	}
-	a.TlsIdentity = &pb.TlsIdentity{
-		Strategy:   &pb.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: t.Identity}},
-		ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: t.ServerName},
+	if t.Identity != "" && t.ServerName != "" { // a proxy can use neither alone
+		a.TlsIdentity = &pb.TlsIdentity{
+			Strategy:   &pb.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: t.Identity}},
+			ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: t.ServerName},
+		}
 	}
 	a.Http2 = e.config.HTTP2
 	a.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}}
@@ -197,8 +200,16 @@ func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workloa
 		a.ProtocolHint.Protocol = &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}
 	}
 	if opaque || e.config.TransportMode == TransportHeader {
-		a.ProtocolHint.OpaqueTransport = &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(t.InboundPort)}
+		a.ProtocolHint.OpaqueTransport = opaqueTransport(t.InboundPort)
 	}
+}
+
+// opaqueTransport returns nil for a port that a proxy cannot use.
+func opaqueTransport(port uint16) *pb.ProtocolHint_OpaqueTransport {
+	if port == 0 || port == math.MaxUint16 {
+		return nil
+	}
+	return &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(port)}
 }
 
 // opaque reports whether a port of a workload carries no protocol that a proxy should detect.
@@ -242,7 +253,7 @@ func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string
 	}
 	known := t.InboundPort != 0 && t.AdminPort != 0 && t.ControlPort != 0 // else the port may be one of the proxy's own
 	if (opaque || e.config.TransportMode == TransportHeader) && known && port != t.AdminPort && port != t.ControlPort {
-		a.ProtocolHint.OpaqueTransport = &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(t.InboundPort)}
+		a.ProtocolHint.OpaqueTransport = opaqueTransport(t.InboundPort)
 	}
 	a.Http2 = e.config.HTTP2
 	if trustDomain != "" && t.ControlPlane == e.config.ControllerNamespace {

@@ -127,6 +127,9 @@ func (l *lookup) answer() (*frame, waits, error) {
 		if e == nil {
 			return l.refuse(on, codes.NotFound, "Service %s/%s has no endpoint with the hostname %s", name.Namespace, name.Name, asked.hostname)
 		}
+		if a, on.address = l.address.at(e.Addr); pending(a, e.Workload) {
+			return l.workload(e.Addr, nil), on, nil
+		}
 		return l.workload(e.Addr, e.Workload), on, nil
 	case view == nil:
 		view = &federation.View{Ports: []federation.ServicePort{{Number: asked.port}}} // it was there: the default is what remains
@@ -165,10 +168,7 @@ func (l *lookup) refuse(on waits, code codes.Code, format string, args ...any) (
 
 // resident answers for an IP that is no Service's.
 func (l *lookup) resident(a *federation.Address, on waits) (*frame, waits, error) {
-	var who []federation.Resident
-	if a != nil {
-		who = slices.DeleteFunc(slices.Clone(a.Residents), func(r federation.Resident) bool { return r.Port != 0 && r.Port != l.asked.port })
-	}
+	who := residents(a, l.asked.port)
 	if len(who) > 1 {
 		return l.refuse(on, codes.FailedPrecondition, "%s:%d is claimed by %d workloads, among them %s/%s and %s/%s",
 			l.asked.ip, l.asked.port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
@@ -177,6 +177,41 @@ func (l *lookup) resident(a *federation.Address, on waits) (*frame, waits, error
 		return l.workload(l.asked.ip, nil), on, nil
 	}
 	return l.workload(l.asked.ip, who[0].Workload), on, nil
+}
+
+// residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the port leads to, else an
+// ExternalWorkload, and several only if they have equal rights.
+func residents(a *federation.Address, port uint16) (who []federation.Resident) {
+	if a == nil {
+		return nil
+	}
+	right := func(r federation.Resident) int {
+		switch {
+		case r.Kind == federation.ExternalWorkload:
+			return 2
+		case r.Port != 0:
+			return 1
+		default:
+			return 0
+		}
+	}
+	for _, r := range a.Residents {
+		switch {
+		case r.Port != 0 && r.Port != port || len(who) > 0 && right(r) > right(who[0]):
+		case len(who) > 0 && right(r) < right(who[0]):
+			who = []federation.Resident{r}
+		default:
+			who = append(who, r)
+		}
+	}
+	return who
+}
+
+// pending reports whether a workload is a Pod that does not run yet.
+func pending(a *federation.Address, w *federation.Workload) bool {
+	return a != nil && w != nil && slices.ContainsFunc(a.Residents, func(r federation.Resident) bool {
+		return !r.Running && r.Kind == w.Kind && r.Namespace == w.Namespace && r.Name == w.Name
+	})
 }
 
 // workload returns the profile of a workload at an IP; nil for nobody who is known.
@@ -196,18 +231,19 @@ func (l *lookup) workload(ip netip.Addr, w *federation.Workload) *frame {
 	return &frame{bytes: marshal(out), what: toProfile}
 }
 
-// instance returns the first endpoint with a hostname, ready or not.
-func instance(v *federation.View, hostname string) *federation.Endpoint {
-	if v != nil {
-		for _, s := range v.Slices {
-			for _, e := range s.Endpoints {
-				if e.Hostname == hostname {
-					return e
-				}
+// instance returns the first endpoint with a hostname, ready or not: over IPv4 if it can be, whatever the slices are called.
+func instance(v *federation.View, hostname string) (found *federation.Endpoint) {
+	if v == nil {
+		return nil
+	}
+	for _, s := range v.Slices {
+		for _, e := range s.Endpoints {
+			if e.Hostname == hostname && (found == nil || e.Addr.Is4() && found.Addr.Is6()) {
+				found = e
 			}
 		}
 	}
-	return nil
+	return found
 }
 
 // fullName returns the name by which a Service is asked for.

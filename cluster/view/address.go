@@ -31,9 +31,7 @@ func residenceOf(p *corev1.Pod) *residence {
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		for _, port := range c.Ports {
-			if port.HostPort > 0 && port.HostPort <= 65535 {
-				r.ports = append(r.ports, uint16(port.HostPort))
-			}
+			r.ports = appendPort(r.ports, port.HostPort)
 		}
 	}
 	if len(r.ports) > 0 {
@@ -60,6 +58,14 @@ func appendIP(to []netip.Addr, text string) []netip.Addr {
 		return to
 	}
 	return append(to, ip.Unmap())
+}
+
+// appendPort appends a port unless it is there already, as that of another protocol, or is none.
+func appendPort(to []uint16, n int32) []uint16 {
+	if n <= 0 || n > 65535 || slices.Contains(to, uint16(n)) {
+		return to
+	}
+	return append(to, uint16(n))
 }
 
 // place notes at which IPs a Service or a workload is, and says anew who is at those and at the ones where it was.

@@ -44,7 +44,7 @@ func translateExternal(u *unstructured.Unstructured) (pod, error) {
 		if p.Port <= 0 || p.Port > 65535 {
 			continue
 		}
-		home.ports = append(home.ports, uint16(p.Port))
+		home.ports = appendPort(home.ports, p.Port)
 		named = named.with(p.Name, p.Port)
 		if p.Name == proxyPortName {
 			t.InboundPort = uint16(p.Port)
