@@ -37,6 +37,10 @@ test-short: ## Run unit, property and scenario tests
 test-e2e: ## Run the tests on real control planes
 	go test -C e2e -race -timeout 30m ./...
 
+.PHONY: soak
+soak: ## Compare streams with the oracle under random changes for 10 minutes (ARGS='-seed N': replay)
+	go test -C e2e -count 1 -timeout 30m -v ./oracle -duration 10m $(ARGS)
+
 .PHONY: check
 check: fmt lint vet tidy generated ## Run everything that CI checks besides the tests
 

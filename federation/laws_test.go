@@ -26,7 +26,8 @@ var (
 
 func drawView(t *rapid.T, svc Service) *View {
 	v := &View{
-		LocalOnly: rapid.Float64().Draw(t, "local") < .2,
+		LocalOnly:    rapid.Float64().Draw(t, "local") < .2,
+		ExternalName: rapid.Float64().Draw(t, "external") < .05,
 		Ports: rapid.SampledFrom([][]ServicePort{
 			{{80, "http", 0}}, {{80, "http", 8080}}, {{80, "http", 8080}, {81, "alt", 8081}}, {{80, "", 0}}, {{80, "web", 8080}}, {{80, "alt", 8080}}, nil,
 		}).Draw(t, "ports"),
@@ -50,7 +51,7 @@ func drawView(t *rapid.T, svc Service) *View {
 }
 
 func drawSlice(t *rapid.T, name, hinted string) *Slice {
-	s := &Slice{Name: name, Ports: rapid.SampledFrom([][]Port{{{8080, "http"}}, {{8080, "http"}}, {{8080, "http"}, {8081, "alt"}}, {{8080, ""}}}).Draw(t, "targets")}
+	s := &Slice{Name: name, Ports: rapid.SampledFrom([][]Port{{{8080, "http"}}, {{8080, "http"}}, {{8080, "http"}, {8081, "alt"}}, {{8080, ""}}, nil}).Draw(t, "targets")}
 	for range rapid.IntRange(1, 4).Draw(t, "n") {
 		e := &Endpoint{
 			Addr:     rapid.SampledFrom([]netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2")}).Draw(t, "addr"),

@@ -78,7 +78,7 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 	for _, t := range m.terms(ref) {
 		var mine []claim
 		v := m.view(t.Ref)
-		if v == nil {
+		if v == nil || v.ExternalName {
 			continue
 		}
 		for _, s := range v.Slices {
@@ -92,7 +92,7 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 					continue
 				}
 				port = s.Ports[j].Number
-			} else if m.view(ref).Composition != nil {
+			} else if m.view(ref).Composition != nil || len(s.Ports) == 0 {
 				continue
 			}
 			for i, e := range s.Endpoints {

@@ -73,8 +73,8 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 	changes := changes{}
 	var v4, v6 int
 	for _, m := range s.Members {
-		if m.View == nil {
-			continue
+		if m.View == nil || m.View.ExternalName {
+			continue // it has no addresses, whatever slices name it
 		}
 		declares, declared := m.View.Port(q.Port)
 		if !declared && s.View.Composition != nil {
@@ -89,6 +89,8 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 				if port = slice.target(declares); port == 0 {
 					continue
 				}
+			} else if len(slice.Ports) == 0 {
+				continue // it leads nowhere
 			}
 			key := blockKey{m.Origin, slice.Name, port, local}
 			b := prev.blocks[key]

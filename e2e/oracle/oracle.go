@@ -1,0 +1,579 @@
+// Package oracle says what a proxy should be told, computed from nothing but what the API servers hold now: one function without memory,
+// read top-down. It shares no code with the server, on purpose, and is as slow as it is plain.
+package oracle
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// A Config is what the server's flags say.
+type Config struct {
+	ControlPlane    string // namespace of the mesh's control plane
+	DefaultOpaque   string // ports, as an annotation lists them
+	IPv6            bool
+	H2Upgrade       bool
+	ZoneWeights     bool
+	TransportHeader bool
+}
+
+// A World is everything that the API servers hold in one namespace.
+type World struct {
+	Config
+	Local  *Cluster
+	Linked map[string]*Cluster // by name; only those whose credentials are there
+}
+
+// A Cluster is one listing of one API server. Objects are in maps by name.
+type Cluster struct {
+	Name        string
+	TrustDomain string
+	Services    map[string]*corev1.Service
+	Slices      map[string]*discoveryv1.EndpointSlice
+	Pods        map[string]*corev1.Pod
+	Nodes       map[string]*corev1.Node
+	Externals   map[string]*External
+	Servers     map[string]*Server
+}
+
+// An External is an ExternalWorkload.
+type External struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		MeshTLS struct {
+			Identity   string `json:"identity"`
+			ServerName string `json:"serverName"`
+		} `json:"meshTLS"`
+		Ports []struct {
+			Name string `json:"name"`
+			Port int32  `json:"port"`
+		} `json:"ports"`
+	} `json:"spec"`
+}
+
+// A Server is one of Linkerd's policy.
+type Server struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		PodSelector              *metav1.LabelSelector `json:"podSelector,omitempty"`
+		ExternalWorkloadSelector *metav1.LabelSelector `json:"externalWorkloadSelector,omitempty"`
+		Port                     intstr.IntOrString    `json:"port"`
+		ProxyProtocol            string                `json:"proxyProtocol"`
+	} `json:"spec"`
+}
+
+// A Question is what a proxy asks, and what it says about itself.
+type Question struct {
+	Service, Hostname string
+	Port              uint16
+	Node              string
+}
+
+// An Answer is what a proxy should hold, or why a stream that is opened now is refused. A stream that was served before holds nothing
+// instead of being refused, unless Ends.
+type Answer struct {
+	Refused   codes.Code // OK: it is not
+	Ends      bool       // and streams that are open end with the same code
+	Kept      bool       // what a stream that is open was told before stays
+	Addresses map[netip.AddrPort]Address
+}
+
+// An Address is what a proxy acts on. Labels are those of the address and of its message together.
+type Address struct {
+	Weight      uint32
+	Identity    string // "dns <name>" or "uri <uri>"; empty for none
+	ServerName  string
+	Hint        string // "h2", "opaque", "unset" for a hint without a protocol; empty for none
+	InboundPort uint32 // of an opaque transport; 0 for none
+	Authority   string // the override
+	Labels      map[string]string
+}
+
+// Answer is the rule of rules.
+func (w *World) Answer(q Question) Answer {
+	svc := w.Local.Services[q.Service]
+	if svc == nil {
+		return Answer{Refused: codes.NotFound}
+	}
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return Answer{Refused: codes.InvalidArgument, Ends: true}
+	}
+	members, refused := w.members(svc)
+	if refused != codes.OK {
+		return Answer{Refused: refused, Ends: refused == codes.InvalidArgument, Kept: refused == codes.FailedPrecondition}
+	}
+	var all []candidate
+	for _, m := range members {
+		of := w.candidates(m, q)
+		if m.filtered {
+			of = w.near(of, m.service, q.Node)
+		}
+		all = append(all, of...)
+	}
+	all = oneFamily(all)
+	// One claim for each address: the best one.
+	slices.SortFunc(all, func(a, b candidate) int { return compareClaims(w.Local, a, b) })
+	answer := Answer{Addresses: map[netip.AddrPort]Address{}}
+	for _, c := range all {
+		if _, claimed := answer.Addresses[c.addr]; !claimed {
+			answer.Addresses[c.addr] = w.describe(c, q)
+		}
+	}
+	return answer
+}
+
+// A member is a Service of some cluster that makes up the one that is asked for, or is that one.
+type member struct {
+	cluster  *Cluster
+	service  *corev1.Service
+	filtered bool // by zone and node: clients are near to, or far from, endpoints of their own cluster only
+	plain    bool // it is the Service that is asked for
+}
+
+// members returns what a Service consists of. Members stand for themselves: what they would consist of does not matter.
+func (w *World) members(svc *corev1.Service) ([]member, codes.Code) {
+	// Federated, if either annotation is there. This goes before the label.
+	remote, isRemote := svc.Annotations["multicluster.linkerd.io/remote-discovery"]
+	local, isLocal := svc.Annotations["multicluster.linkerd.io/local-discovery"]
+	if isRemote || isLocal {
+		var members []member
+		if m := w.Local.Services[local]; m != nil {
+			members = append(members, member{cluster: w.Local, service: m, filtered: true})
+		}
+		seen := map[string]bool{}
+		for item := range strings.SplitSeq(remote, ",") {
+			parts := strings.Split(item, "@")
+			if len(parts) != 2 || seen[item] {
+				continue // it cannot be read, and the others count all the same
+			}
+			seen[item] = true
+			cluster := w.Linked[parts[1]]
+			if cluster == nil {
+				continue // it joins when it is linked
+			}
+			if m := cluster.Services[parts[0]]; m != nil {
+				members = append(members, member{cluster: cluster, service: m})
+			}
+		}
+		return members, codes.OK
+	}
+	// The mirror of one Service of another cluster.
+	if name, isMirror := svc.Labels["multicluster.linkerd.io/remote-discovery"]; isMirror {
+		if svc.Labels["multicluster.linkerd.io/remote-service"] == "" {
+			return nil, codes.FailedPrecondition // half-made
+		}
+		cluster := w.Linked[name]
+		if cluster == nil {
+			return nil, codes.NotFound
+		}
+		m := cluster.Services[svc.Labels["multicluster.linkerd.io/remote-service"]]
+		switch {
+		case m == nil:
+			return nil, codes.OK // nothing, and the stream stays open
+		case m.Spec.Type == corev1.ServiceTypeExternalName:
+			return nil, codes.InvalidArgument
+		}
+		return []member{{cluster: cluster, service: m}}, codes.OK
+	}
+	return []member{{cluster: w.Local, service: svc, filtered: true, plain: true}}, codes.OK
+}
+
+// A candidate is one address of one endpoint, with whoever answers there.
+type candidate struct {
+	member
+	slice    *discoveryv1.EndpointSlice
+	index    int
+	endpoint discoveryv1.Endpoint
+	addr     netip.AddrPort
+	pod      *corev1.Pod // or
+	external *External   // or neither: a bare address
+}
+
+// candidates returns the addresses of a member, wherever the client is.
+func (w *World) candidates(m member, q Question) []candidate {
+	if m.service.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil // it has no addresses, whatever slices name it
+	}
+	var all []candidate
+	for _, slice := range m.cluster.Slices {
+		if serviceOf(slice) != m.service.Name {
+			continue
+		}
+		port := targetPort(m, slice, q.Port)
+		if port == 0 {
+			continue
+		}
+		for i, e := range slice.Endpoints {
+			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+				continue // not said is ready; serving and terminating have no say
+			}
+			if q.Hostname != "" && (e.Hostname == nil || *e.Hostname != q.Hostname) {
+				continue
+			}
+			c := candidate{member: m, slice: slice, index: i, endpoint: e}
+			if ref := e.TargetRef; ref != nil {
+				switch ref.Kind {
+				case "Pod":
+					c.pod = m.cluster.Pods[ref.Name]
+				case "ExternalWorkload":
+					c.external = m.cluster.Externals[ref.Name]
+				}
+				if c.pod == nil && c.external == nil {
+					continue // it is not there (yet), or of a kind that is not served
+				}
+			}
+			for _, text := range e.Addresses {
+				ip, err := netip.ParseAddr(text)
+				if err != nil {
+					continue
+				}
+				if ip.Is6() && !w.IPv6 && e.TargetRef != nil {
+					continue // a workload is not reached over IPv6; a bare address has no other
+				}
+				c.addr = netip.AddrPortFrom(ip, port)
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// serviceOf is the label's Service; without the label, an owner.
+func serviceOf(slice *discoveryv1.EndpointSlice) string {
+	if name, said := slice.Labels["kubernetes.io/service-name"]; said {
+		return name
+	}
+	for _, o := range slice.OwnerReferences {
+		if o.Kind == "Service" {
+			return o.Name
+		}
+	}
+	return ""
+}
+
+// targetPort is the number of a Service's port at the endpoints of a slice; 0 for none.
+func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) uint16 {
+	// A port without a number is as good as none (B29), and a slice without ports leads nowhere.
+	ports := slices.DeleteFunc(slices.Clone(slice.Ports), func(p discoveryv1.EndpointPort) bool { return p.Port == nil })
+	if len(ports) == 0 {
+		return 0
+	}
+	var declared *corev1.ServicePort
+	for _, p := range m.service.Spec.Ports {
+		// Where a number serves TCP and UDP, the TCP port is meant.
+		if p.Port == int32(requested) && (declared == nil || p.Protocol == corev1.ProtocolTCP) {
+			declared = &p
+		}
+	}
+	if declared == nil {
+		// A port that is not declared is taken as it is; but a member that does not declare it contributes nothing.
+		if m.plain {
+			return requested
+		}
+		return 0
+	}
+	var byNumber uint16
+	for _, p := range ports {
+		switch {
+		case p.Name != nil && *p.Name == declared.Name, p.Name == nil && declared.Name == "":
+			return uint16(*p.Port)
+		case *p.Port == int32(declared.TargetPort.IntValue()) && declared.TargetPort.Type == intstr.Int:
+			byNumber = uint16(*p.Port) // the port was renamed, and the slice does not know it yet (F20)
+		}
+	}
+	return byNumber
+}
+
+// near leaves what a client on a node should use of its own cluster's addresses.
+func (w *World) near(all []candidate, svc *corev1.Service, node string) []candidate {
+	if p := svc.Spec.InternalTrafficPolicy; p != nil && *p == corev1.ServiceInternalTrafficPolicyLocal {
+		return only(all, func(c candidate) bool { return c.pod != nil && c.pod.Spec.NodeName == node }) // even if that is nothing
+	}
+	// Zone hints count if every address has them, and if they leave any.
+	if slices.ContainsFunc(all, func(c candidate) bool { return len(hints(c)) == 0 }) {
+		return all
+	}
+	zone := w.zoneOf(node)
+	if here := only(all, func(c candidate) bool { return zone != "" && slices.Contains(hints(c), zone) }); len(here) > 0 {
+		return here
+	}
+	return all
+}
+
+func hints(c candidate) (zones []string) {
+	if c.endpoint.Hints != nil {
+		for _, z := range c.endpoint.Hints.ForZones {
+			zones = append(zones, z.Name)
+		}
+	}
+	return zones
+}
+
+// zoneOf is where a client is: a node of the local cluster, whichever cluster the endpoint is in.
+func (w *World) zoneOf(node string) string {
+	if n := w.Local.Nodes[node]; n != nil {
+		return n.Labels["topology.kubernetes.io/zone"]
+	}
+	return ""
+}
+
+// oneFamily leaves of a workload that has both families IPv6 only. It comes after nearness, so IPv4 stays where that took IPv6 away.
+func oneFamily(all []candidate) []candidate {
+	has6 := map[string]bool{}
+	for _, c := range all {
+		if c.addr.Addr().Is6() {
+			has6[c.workload()] = true
+		}
+	}
+	return only(all, func(c candidate) bool { return c.workload() == "" || c.addr.Addr().Is6() || !has6[c.workload()] })
+}
+
+// workload names who answers; empty for a bare address.
+func (c candidate) workload() string {
+	switch {
+	case c.pod != nil:
+		return c.cluster.Name + " pod " + c.pod.Name
+	case c.external != nil:
+		return c.cluster.Name + " external " + c.external.Name
+	}
+	return ""
+}
+
+// compareClaims orders several claims to one address, the one that counts first: the local cluster's, then by name of cluster, Service,
+// workload (Pods, ExternalWorkloads, bare addresses) and slice.
+func compareClaims(local *Cluster, a, b candidate) int {
+	rank := func(c candidate) (remote, unfiltered, kind int, name string) {
+		if c.cluster != local {
+			remote = 1
+		}
+		if !c.filtered {
+			unfiltered = 1
+		}
+		switch {
+		case c.pod != nil:
+			return remote, unfiltered, 0, c.pod.Name
+		case c.external != nil:
+			return remote, unfiltered, 1, c.external.Name
+		}
+		return remote, unfiltered, 2, ""
+	}
+	ar, au, ak, an := rank(a)
+	br, bu, bk, bn := rank(b)
+	return cmp.Or(
+		a.addr.Compare(b.addr),
+		cmp.Compare(ar, br), cmp.Compare(au, bu), cmp.Compare(a.cluster.Name, b.cluster.Name), cmp.Compare(a.service.Name, b.service.Name),
+		cmp.Compare(ak, bk), cmp.Compare(an, bn), cmp.Compare(a.slice.Name, b.slice.Name), cmp.Compare(a.index, b.index),
+	)
+}
+
+// describe says everything about one address.
+func (w *World) describe(c candidate, q Question) Address {
+	a := Address{Weight: 10_000, Labels: map[string]string{"service": c.service.Name, "namespace": c.service.Namespace, "zone_locality": "unknown"}}
+	if cluster := c.slice.Labels["mirror.linkerd.io/cluster-name"]; cluster != "" {
+		a.Labels["target_cluster"] = cluster
+		if parts := strings.Split(c.slice.Annotations["mirror.linkerd.io/remote-svc-fq-name"], "."); len(parts) >= 2 {
+			a.Labels["target_service"], a.Labels["target_service_namespace"] = parts[0], parts[1]
+		}
+	}
+	if c.pod == nil && c.external == nil {
+		w.gateway(&a, c, q)
+		return a
+	}
+	// Where it is: of a bare address that is not known.
+	zone, mine := "", w.zoneOf(q.Node)
+	if c.endpoint.Zone != nil {
+		zone = *c.endpoint.Zone
+	}
+	a.Labels["zone"] = zone
+	switch {
+	case zone == "" || mine == "":
+	case zone != mine:
+		a.Labels["zone_locality"] = "remote"
+	default:
+		a.Labels["zone_locality"] = "local"
+		if w.ZoneWeights {
+			a.Weight *= 10
+		}
+	}
+	if c.pod != nil {
+		w.pod(&a, c)
+	} else {
+		w.external(&a, c)
+	}
+	return a
+}
+
+// gateway adds what the slice of a mirrored Service says.
+func (w *World) gateway(a *Address, c candidate, q Question) {
+	if name := c.slice.Annotations["mirror.linkerd.io/remote-svc-fq-name"]; name != "" {
+		a.Authority = fmt.Sprintf("%s:%d", name, q.Port)
+	}
+	if identity := c.slice.Annotations["mirror.linkerd.io/remote-gateway-identity"]; identity != "" {
+		a.Identity = "dns " + identity
+		if w.H2Upgrade {
+			a.Hint = "h2"
+		}
+	}
+}
+
+// pod adds what is known of a Pod. Its phase has no say: the slice does.
+func (w *World) pod(a *Address, c candidate) {
+	p, port := c.pod, c.addr.Port()
+	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
+	account := cmp.Or(p.Spec.ServiceAccountName, "default")
+	a.Labels["pod"], a.Labels["serviceaccount"] = p.Name, account
+	if len(p.OwnerReferences) == 1 {
+		a.Labels[strings.ToLower(p.OwnerReferences[0].Kind)] = p.OwnerReferences[0].Name
+	}
+	if hash := p.Labels["pod-template-hash"]; hash != "" {
+		a.Labels["pod_template_hash"] = hash
+	}
+	controlPlane := p.Labels["linkerd.io/control-plane-ns"]
+	if controlPlane == "" {
+		return
+	}
+	a.Labels["control_plane_ns"] = controlPlane
+	if lists(p.Annotations["config.linkerd.io/skip-inbound-ports"], port, nil) {
+		return // there is a proxy, and it does not see the port
+	}
+	if controlPlane == w.ControlPlane {
+		name := fmt.Sprintf("%s.%s.serviceaccount.identity.%s.%s", account, p.Namespace, controlPlane, c.cluster.TrustDomain)
+		a.Identity, a.ServerName = "dns "+name, name
+	}
+
+	named := map[string]int32{}
+	for _, container := range containers {
+		for _, port := range container.Ports {
+			named[port.Name] = port.ContainerPort
+		}
+	}
+	list, said := p.Annotations["config.linkerd.io/opaque-ports"]
+	if !said {
+		list = w.DefaultOpaque
+	}
+	opaque := lists(list, port, named)
+	for _, s := range c.cluster.Servers {
+		opaque = opaque || s.Spec.ProxyProtocol == "opaque" && selects(s.Spec.PodSelector, p.Labels) && isPort(s.Spec.Port, port, func(name string) bool {
+			for _, container := range containers {
+				for _, p := range container.Ports {
+					if p.Name == name && (p.ContainerPort == int32(port) || p.HostPort == int32(port)) {
+						return true
+					}
+				}
+			}
+			return false
+		})
+	}
+	switch {
+	case opaque:
+		a.Hint = "opaque"
+	case w.H2Upgrade:
+		a.Hint = "h2"
+	default:
+		a.Hint = "unset"
+	}
+	// An opaque transport to the port on which the proxy listens, except for the ports that are the proxy's own, and where these are not known.
+	inbound := listens(containers, "LINKERD2_PROXY_INBOUND_LISTEN_ADDR")
+	admin := listens(containers, "LINKERD2_PROXY_ADMIN_LISTEN_ADDR")
+	control := listens(containers, "LINKERD2_PROXY_CONTROL_LISTEN_ADDR")
+	if (opaque || w.TransportHeader) && inbound != 0 && admin != 0 && control != 0 && port != admin && port != control {
+		a.InboundPort = uint32(inbound)
+	}
+}
+
+func listens(containers []corev1.Container, variable string) uint16 {
+	for _, c := range containers {
+		for _, e := range c.Env {
+			if c.Name == "linkerd-proxy" && e.Name == variable {
+				addr, _ := netip.ParseAddrPort(e.Value)
+				return addr.Port()
+			}
+		}
+	}
+	return 0
+}
+
+// external adds what is known of an ExternalWorkload: it is always meshed, and no flag changes how it is spoken to.
+func (w *World) external(a *Address, c candidate) {
+	e, port := c.external, c.addr.Port()
+	a.Labels["external_workload"] = e.Name
+	if len(e.OwnerReferences) == 1 {
+		a.Labels[strings.ToLower(e.OwnerReferences[0].Kind)] = e.OwnerReferences[0].Name
+	}
+	a.Identity, a.ServerName, a.Hint = "uri "+e.Spec.MeshTLS.Identity, e.Spec.MeshTLS.ServerName, "h2"
+	inbound, named := int32(4143), map[string]int32{}
+	for _, p := range e.Spec.Ports {
+		named[p.Name] = p.Port
+		if p.Name == "linkerd-proxy" {
+			inbound = p.Port
+		}
+	}
+	list, said := e.Annotations["config.linkerd.io/opaque-ports"]
+	if !said {
+		list = w.DefaultOpaque
+	}
+	opaque := lists(list, port, named)
+	for _, s := range c.cluster.Servers {
+		opaque = opaque || s.Spec.ProxyProtocol == "opaque" && selects(s.Spec.ExternalWorkloadSelector, e.Labels) &&
+			isPort(s.Spec.Port, port, func(name string) bool { return name != "" && named[name] == int32(port) })
+	}
+	if opaque {
+		a.Hint = "opaque"
+	}
+	if opaque || w.TransportHeader {
+		a.InboundPort = uint32(inbound)
+	}
+}
+
+// selects reports whether a Server is about a workload: no selector selects nothing, an empty one everything.
+func selects(s *metav1.LabelSelector, of map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && selector.Matches(labels.Set(of))
+}
+
+func isPort(p intstr.IntOrString, port uint16, isNamed func(string) bool) bool {
+	if p.Type == intstr.String {
+		return isNamed(p.StrVal)
+	}
+	return p.IntVal == int32(port)
+}
+
+// lists reports whether a list of numbers, ranges and names has a port. What cannot be read says nothing.
+func lists(list string, port uint16, named map[string]int32) bool {
+	for item := range strings.SplitSeq(list, ",") {
+		item = strings.TrimSpace(item)
+		first, last, isRange := strings.Cut(item, "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		if err1 == nil && err2 == nil && from <= int(port) && int(port) <= to && to <= 65535 {
+			return true
+		}
+		if number, found := named[item]; found && item != "" && number == int32(port) {
+			return true
+		}
+	}
+	return false
+}
+
+func only(all []candidate, keep func(candidate) bool) (kept []candidate) {
+	for _, c := range all {
+		if keep(c) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,520 @@
+package oracle
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/discovery/proxy"
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+)
+
+var (
+	seed     = flag.Uint64("seed", 0, "of the random events; 0 for a new one")
+	duration = flag.Duration("duration", 20*time.Second, "how long random events are made")
+)
+
+const (
+	streams   = 100
+	converges = 5 * time.Second // bound on how long streams may take once nothing is written any more
+)
+
+//go:embed testdata/linkerd-crds.yaml
+var linkerdCRDs []byte
+
+// Random legal changes in two clusters; whenever they pause, every stream holds what the oracle says.
+func TestRandom(t *testing.T) {
+	if *seed == 0 {
+		*seed = rand.Uint64N(1 << 32)
+	}
+	t.Logf("replay with: go test -C e2e ./oracle -seed %d -duration %s", *seed, *duration)
+	r := rand.New(rand.NewPCG(*seed, 0))
+	clusters := controlplane.AllForTest(t, controlplane.Options{Name: "local", Light: true}, controlplane.Options{Name: "remote", Light: true})
+	x := newRun(t, r, clusters[0], clusters[1])
+	rounds, deadline := 0, time.Now().Add(*duration)
+	for n := 80; time.Now().Before(deadline) && !t.Failed(); n = 1 + r.IntN(1+r.IntN(30)) {
+		for range n {
+			x.step(t.Context())
+		}
+		x.compare(t.Context())
+		for range 3 { // streams that know nothing of the past, besides those that know all of it
+			x.reopen(x.streams[r.IntN(streams)])
+		}
+		rounds++
+	}
+	for _, s := range x.streams {
+		s.close(t)
+	}
+	t.Logf("seed %d: %d changes, %d comparisons of %d streams, the slowest converged in %s; compared: %v",
+		*seed, x.changes, rounds, streams, x.slowest.Round(time.Millisecond), x.seen)
+}
+
+// A run is one server over two clusters, and the streams.
+type run struct {
+	t             *testing.T
+	r             *rand.Rand
+	config        Config
+	local, remote *writer
+	way           *controlplane.Proxy // on which the server reaches the remote cluster
+	streams       []*stream
+	conns         []*grpc.ClientConn
+	more          chan struct{} // holds one when a stream has seen something
+
+	journal []string // of the changes since the last comparison
+	changes int
+	seen    map[string]int // what the answers that were compared were like, for whoever reads the log
+	slowest time.Duration
+}
+
+func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *run {
+	t.Helper()
+	x := &run{t: t, r: r, seen: map[string]int{}, more: make(chan struct{}, 1), config: Config{
+		ControlPlane: linkerd, DefaultOpaque: "25,3306",
+		IPv6: r.IntN(4) > 0, H2Upgrade: r.IntN(4) > 0, ZoneWeights: r.IntN(2) > 0, TransportHeader: r.IntN(3) == 0,
+	}}
+	for i, c := range []*controlplane.Cluster{local, remote} {
+		for _, manifest := range [][]byte{linkerdCRDs, []byte(fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: %[2]s}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: %[1]s}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: %[1]s}}
+`, namespace, linkerd))} {
+			x.do(c.Apply(t.Context(), manifest))
+		}
+		w, err := newWriter(r, c, i == 0)
+		x.do(err)
+		if i == 0 {
+			x.local = w
+		} else {
+			x.remote = w
+		}
+	}
+	var err error
+	x.way, err = remote.NewProxy()
+	x.do(err)
+
+	binary, err := fingerpost.Build(t.Context(), t.TempDir(), true)
+	x.do(err)
+	mode := "transparent"
+	if x.config.TransportHeader {
+		mode = "transport-header"
+	}
+	args := []string{
+		"-cluster-name=local", "-controller-namespace=" + linkerd, "-cluster-domain=cluster.local", "-identity-trust-domain=local.test",
+		"-probe-interval=1s", "-default-opaque-ports=" + x.config.DefaultOpaque, "-outbound-transport-mode=" + mode,
+		fmt.Sprintf("-enable-ipv6=%t", x.config.IPv6), fmt.Sprintf("-enable-h2-upgrade=%t", x.config.H2Upgrade),
+		fmt.Sprintf("-ext-endpoint-zone-weights=%t", x.config.ZoneWeights),
+	}
+	t.Log(args)
+	server, err := fingerpost.Start(t.Context(), fingerpost.Options{
+		Binary: binary, Dir: t.TempDir(), Kubeconfig: local.Kubeconfig(local.Admin(), ""), Args: args,
+	})
+	x.do(err)
+	t.Cleanup(func() {
+		for _, s := range x.streams {
+			s.close(t)
+		}
+		for _, c := range x.conns {
+			_ = c.Close()
+		}
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the end of the server's log:\n%s", server.Tail())
+		}
+	})
+	for range 4 {
+		conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		x.do(err)
+		x.conns = append(x.conns, conn)
+	}
+	for range streams {
+		q := Question{
+			Service: pick(r, serviceNames), Port: pick(r, []uint16{80, 80, 8080, 443, 9999}), Node: pick(r, append(slices.Clone(nodeNames), "", "unknown")),
+		}
+		if r.IntN(5) == 0 {
+			q.Hostname = pick(r, hostnames)
+		}
+		x.streams = append(x.streams, &stream{question: q, conn: pick(r, x.conns)})
+	}
+	return x
+}
+
+func (x *run) do(err error) {
+	x.t.Helper()
+	if err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// step makes one change.
+func (x *run) step(ctx context.Context) {
+	x.t.Helper()
+	var what string
+	var err error
+	switch n := x.r.IntN(40); {
+	case n == 0:
+		what, err = x.local.link(ctx, x.remote.Cluster, x.way.URL())
+	case n == 1 && x.r.IntN(2) == 0:
+		what = "cut the connections to the remote cluster"
+		x.way.CutConnections()
+	case n < 24:
+		what, err = x.local.change(ctx)
+	default:
+		what, err = x.remote.change(ctx)
+	}
+	x.changes++
+	x.journal = append(x.journal, fmt.Sprintf("%d %s", x.changes, what))
+	if err != nil {
+		x.t.Fatalf("seed %d, change %d is not legal: %s: %v", *seed, x.changes, what, err)
+	}
+}
+
+// compare waits until every stream holds what the oracle says.
+func (x *run) compare(ctx context.Context) {
+	x.t.Helper()
+	world := x.list(ctx)
+	want := make([]Answer, len(x.streams))
+	for i, s := range x.streams {
+		want[i] = world.Answer(s.question)
+		if s.ended() {
+			x.reopen(s) // whether it is refused now is what counts
+		}
+	}
+	began := time.Now()
+	deadline := time.NewTimer(converges)
+	defer deadline.Stop()
+	for {
+		wrong := -1
+		for i, s := range x.streams {
+			if s.differs(want[i]) == "" {
+				continue
+			}
+			if wrong = i; s.ended() {
+				x.reopen(s) // as a proxy does, but at once
+			}
+		}
+		if wrong < 0 {
+			break
+		}
+		select {
+		case <-x.more:
+		case <-deadline.C:
+			x.report(world, want)
+			return
+		}
+	}
+	x.slowest = max(x.slowest, time.Since(began))
+	for _, a := range want {
+		x.count(a)
+	}
+	x.journal = nil
+}
+
+// count notes what an answer was like.
+func (x *run) count(a Answer) {
+	if a.Refused != codes.OK {
+		x.seen[a.Refused.String()]++
+	} else if len(a.Addresses) == 0 {
+		x.seen["empty"]++
+	}
+	for addr, a := range a.Addresses {
+		for what, so := range map[string]bool{
+			"address": true, "IPv6": addr.Addr().Is6(), "Pod": a.Labels["pod"] != "", "ExternalWorkload": a.Labels["external_workload"] != "",
+			"opaque": a.Hint == "opaque", "opaque transport": a.InboundPort != 0, "gateway": a.Authority != "",
+			"remote":  strings.HasSuffix(a.ServerName, "remote.test") || strings.HasSuffix(a.ServerName, "other.test"),
+			"in zone": a.Labels["zone_locality"] == "local", "not meshed": a.Hint == "",
+		} {
+			if so {
+				x.seen[what]++
+			}
+		}
+	}
+}
+
+// A stream follows one question; when the server ends it, it is opened anew if it should be.
+type stream struct {
+	question Question
+	conn     *grpc.ClientConn
+	open     *proxy.Stream // nil before the first
+
+	mu     sync.Mutex
+	served bool       // since it was opened it was told something
+	end    codes.Code // once it has ended
+	over   bool
+}
+
+func (x *run) reopen(s *stream) {
+	s.close(x.t)
+	s.mu.Lock()
+	s.served, s.end, s.over = false, codes.OK, false
+	s.mu.Unlock()
+	host := s.question.Service
+	if s.question.Hostname != "" {
+		host = s.question.Hostname + "." + host
+	}
+	token, err := json.Marshal(map[string]string{"ns": namespace, "nodeName": s.question.Node})
+	x.do(err)
+	request := proxy.Request{Authority: fmt.Sprintf("%s.%s.svc.cluster.local:%d", host, namespace, s.question.Port), Token: string(token)}
+	s.open = proxy.Open(x.t.Context(), s.conn, request, func(e proxy.Event) {
+		s.mu.Lock()
+		if e.Message != nil && e.Message.Kind != proxy.Heartbeat {
+			s.served = true
+		}
+		if e.End != nil {
+			s.over, s.end = true, e.End.Code()
+		}
+		s.mu.Unlock()
+		select {
+		case x.more <- struct{}{}:
+		default:
+		}
+	})
+}
+
+func (s *stream) close(t *testing.T) {
+	t.Helper()
+	if s.open == nil {
+		return
+	}
+	s.open.Close()
+	if err := s.open.Violations(); err != nil {
+		t.Errorf("seed %d: %v", *seed, err)
+	}
+	s.open = nil
+}
+
+// ended reports whether it has to be opened.
+func (s *stream) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open == nil || s.over
+}
+
+// differs returns how a stream differs from what it should be; nothing if it does not.
+func (s *stream) differs(want Answer) string {
+	s.mu.Lock()
+	served, over, end := s.served, s.over, s.end
+	s.mu.Unlock()
+	switch {
+	case over && end == want.Refused && end != codes.OK:
+		return ""
+	case over:
+		return fmt.Sprintf("it ended with %s, want %s", end, want.Refused)
+	case want.Ends:
+		return fmt.Sprintf("it goes on, and should have ended with %s", want.Refused)
+	case !served:
+		return "it was told nothing"
+	case want.Kept:
+		return ""
+	}
+	got := map[netip.AddrPort]Address{}
+	for _, a := range s.open.Holds() {
+		got[a.Addr] = told(a)
+	}
+	if want.Addresses == nil {
+		want.Addresses = map[netip.AddrPort]Address{}
+	}
+	return cmp.Diff(want.Addresses, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }))
+}
+
+// told reads what was said of an address.
+func told(a proxy.Address) Address {
+	out := Address{
+		Weight: a.GetWeight(), ServerName: a.GetTlsIdentity().GetServerName().GetName(), Authority: a.GetAuthorityOverride().GetAuthorityOverride(),
+		InboundPort: a.GetProtocolHint().GetOpaqueTransport().GetInboundPort(), Labels: a.Labels,
+	}
+	switch id := a.GetTlsIdentity().GetStrategy().(type) {
+	case *pb.TlsIdentity_DnsLikeIdentity_:
+		out.Identity = "dns " + id.DnsLikeIdentity.GetName()
+	case *pb.TlsIdentity_UriLikeIdentity_:
+		out.Identity = "uri " + id.UriLikeIdentity.GetUri()
+	}
+	if hint := a.GetProtocolHint(); hint != nil {
+		switch hint.GetProtocol().(type) {
+		case *pb.ProtocolHint_H2_:
+			out.Hint = "h2"
+		case *pb.ProtocolHint_Opaque_:
+			out.Hint = "opaque"
+		default:
+			out.Hint = "unset"
+		}
+	}
+	return out
+}
+
+// report tells of each stream that differs, and prints the objects that the first ones depend on.
+func (x *run) report(w *World, want []Answer) {
+	x.t.Helper()
+	x.t.Errorf("seed %d, after change %d: streams differ from the oracle %s after the last change (%+v)", *seed, x.changes, converges, x.config)
+	x.t.Logf("changes since the streams agreed:\n%s", strings.Join(x.journal, "\n"))
+	n := 0
+	for i, s := range x.streams {
+		diff := s.differs(want[i])
+		if diff == "" {
+			continue
+		}
+		if n++; n > 3 {
+			continue
+		}
+		x.t.Logf("%+v, %d addresses wanted: -want +got\n%s", s.question, len(want[i].Addresses), diff)
+		if n == 1 {
+			for _, c := range append([]*Cluster{w.Local}, sorted(w.Linked)...) {
+				x.t.Log(c.about(w.Local.Services[s.question.Service], s.question.Service))
+			}
+		}
+	}
+	x.t.Logf("%d of %d streams differ", n, len(x.streams))
+}
+
+// about renders what a Service may depend on in a cluster, so that a scenario can be made of it.
+func (c *Cluster) about(svc *corev1.Service, name string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cluster %s, trust domain %s\n", c.Name, c.TrustDomain)
+	show := func(object metav1.Object) {
+		object.SetManagedFields(nil)
+		object.SetCreationTimestamp(metav1.Time{})
+		object.SetUID("")
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		fmt.Fprintf(&b, "---\n%s", text)
+	}
+	members, workloads := map[string]bool{name: true}, map[string]bool{}
+	if svc != nil {
+		for _, key := range []string{"remote-discovery", "local-discovery", "remote-service"} {
+			key = "multicluster.linkerd.io/" + key
+			for item := range strings.SplitSeq(svc.Annotations[key]+","+svc.Labels[key], ",") {
+				member, _, _ := strings.Cut(item, "@")
+				members[member] = true
+			}
+		}
+	}
+	for _, s := range sorted(c.Services) {
+		if members[s.Name] {
+			show(s)
+		}
+	}
+	for _, s := range sorted(c.Slices) {
+		if !members[serviceOf(s)] {
+			continue
+		}
+		show(s)
+		for _, e := range s.Endpoints {
+			if e.TargetRef != nil {
+				workloads[e.TargetRef.Name] = true
+			}
+		}
+	}
+	for _, p := range sorted(c.Pods) {
+		if workloads[p.Name] {
+			show(essence(p))
+		}
+	}
+	for _, e := range sorted(c.Externals) {
+		if workloads[e.Name] {
+			show(e)
+		}
+	}
+	for _, s := range sorted(c.Servers) {
+		show(s)
+	}
+	for _, n := range sorted(c.Nodes) {
+		fmt.Fprintf(&b, "--- node %s %v\n", n.Name, n.Labels)
+	}
+	return b.String()
+}
+
+// essence leaves out of a Pod what the API server filled in.
+func essence(p *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Status: corev1.PodStatus{Phase: p.Status.Phase}}
+	out.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: p.Spec.ServiceAccountName}
+	for _, c := range p.Spec.InitContainers {
+		out.Spec.InitContainers = append(out.Spec.InitContainers, corev1.Container{Name: c.Name, Ports: c.Ports, Env: c.Env})
+	}
+	for _, c := range p.Spec.Containers {
+		out.Spec.Containers = append(out.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports, Env: c.Env})
+	}
+	return out
+}
+
+func sorted[T any](m map[string]T) (all []T) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, m[name])
+	}
+	return all
+}
+
+// list reads everything anew.
+func (x *run) list(ctx context.Context) *World {
+	x.t.Helper()
+	w := &World{Config: x.config, Local: x.listCluster(ctx, x.local, "local.test"), Linked: map[string]*Cluster{}}
+	credentials := map[string]*corev1.Secret{}
+	x.do(listInto(ctx, x.local, secrets, linkerd, credentials))
+	for _, s := range credentials {
+		if s.Labels["multicluster.linkerd.io/cluster-name"] == "remote" {
+			w.Linked["remote"] = x.listCluster(ctx, x.remote, s.Annotations["multicluster.linkerd.io/trust-domain"])
+		}
+	}
+	return w
+}
+
+func (x *run) listCluster(ctx context.Context, from *writer, trustDomain string) *Cluster {
+	x.t.Helper()
+	c := &Cluster{
+		Name: from.Name(), TrustDomain: trustDomain, Services: map[string]*corev1.Service{}, Slices: map[string]*discoveryv1.EndpointSlice{},
+		Pods: map[string]*corev1.Pod{}, Nodes: map[string]*corev1.Node{}, Externals: map[string]*External{}, Servers: map[string]*Server{},
+	}
+	x.do(errors.Join(
+		listInto(ctx, from, services, namespace, c.Services), listInto(ctx, from, slicesOf, namespace, c.Slices),
+		listInto(ctx, from, pods, namespace, c.Pods), listInto(ctx, from, nodes, "", c.Nodes),
+		listInto(ctx, from, externals, namespace, c.Externals), listInto(ctx, from, servers, namespace, c.Servers),
+	))
+	return c
+}
+
+func listInto[T any](ctx context.Context, from *writer, kind schema.GroupVersionResource, in string, to map[string]*T) error {
+	all, err := from.resource(kind, in).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, u := range all.Items {
+		text, err := u.MarshalJSON()
+		if err != nil {
+			return err
+		}
+		object := new(T)
+		if err := json.Unmarshal(text, object); err != nil {
+			return err
+		}
+		to[u.GetName()] = object
+	}
+	return nil
+}
