@@ -106,8 +106,8 @@ func (o *options) validate() error {
 		return err
 	}
 	if o.slices && os.Getenv("HOSTNAME") == "" {
-		return errors.New("HOSTNAME is not set: it is the name by which replicas tell each other apart. In a Pod it is; " +
-			"elsewhere: HOSTNAME=$(hostname) fingerpost serve ...")
+		return errors.New("HOSTNAME is not set, the name by which replicas tell each other apart: in a Pod it is, " +
+			"elsewhere say HOSTNAME=$(hostname) fingerpost serve")
 	}
 	return nil
 }
