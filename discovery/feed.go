@@ -196,7 +196,16 @@ type step struct {
 	head   *head
 	from   *federation.Set
 	frames func() []*frame // encodes once
-	bytes  int64           // guarded by frameCache.mu
+	bytes  int64           // that it holds on to; known with the frames
+}
+
+// leave makes the head forget the step, so that it is encoded again.
+func (s *step) leave() {
+	s.head.mu.Lock()
+	defer s.head.mu.Unlock()
+	if s.head.steps[s.from] == s {
+		delete(s.head.steps, s.from)
+	}
 }
 
 // at brings the feed up to a Selection, unless it is further already.
@@ -238,7 +247,14 @@ func (h *head) from(from *federation.Set) []*frame {
 	s, live := h.steps[from], h.steps != nil
 	if s == nil {
 		s = &step{head: h, from: from}
-		s.frames = sync.OnceValue(func() []*frame { return h.encoder.encode(from, h.set) })
+		s.frames = sync.OnceValue(func() []*frame {
+			frames := h.encoder.encode(from, h.set)
+			s.bytes = 256 + int64(from.Len())*16 // itself, and the Set that it holds on to
+			for _, f := range frames {
+				s.bytes += int64(f.bytes.Len())
+			}
+			return frames
+		})
 		if live {
 			h.steps[from] = s
 		}
@@ -246,7 +262,7 @@ func (h *head) from(from *federation.Set) []*frame {
 	h.mu.Unlock()
 	frames := s.frames() // outside of the lock
 	if live {
-		h.cache.keep(s, frames)
+		h.cache.keep(s, kept{bytes: s.bytes})
 	}
 	return frames
 }
@@ -254,7 +270,7 @@ func (h *head) from(from *federation.Set) []*frame {
 // anew is from for a client that has moved to another zone: what it was told of the addresses that it keeps is no longer so.
 func (h *head) anew(from *federation.Set) []*frame {
 	_, gone := federation.Diff(from, h.set)
-	return append(h.encoder.adds(slices.Collect(h.set.All())), removes(gone)...)
+	return append(slices.Clip(h.from(nil)), removes(gone)...)
 }
 
 // drop frees the frames of a head that is none any more. Streams that are about to send some have them.
@@ -268,51 +284,60 @@ func (h *head) drop() {
 	}
 }
 
-// A frameCache bounds the bytes of all encoded steps. What falls out is encoded again on demand.
+// A frameCache bounds the bytes of all encoded messages that are kept: the steps of feeds, and the profiles of Services. What falls out
+// is encoded again on demand.
 type frameCache struct {
 	max int64
 
 	mu    sync.Mutex
 	bytes int64
-	steps *simplelru.LRU[*step, struct{}]
+	kept  *simplelru.LRU[any, kept] // by *step, and by profileKey
+}
+
+// kept is what is known of a message: the bytes that it holds on to, and itself if it is found by its key.
+type kept struct {
+	bytes int64
+	frame *frame
 }
 
 func newFrameCache(max int64) *frameCache {
 	c := &frameCache{max: max}
-	c.steps, _ = simplelru.NewLRU(1<<20, func(s *step, _ struct{}) { c.bytes -= s.bytes })
+	c.kept, _ = simplelru.NewLRU(1<<20, func(_ any, k kept) { c.bytes -= k.bytes }) // it only fails for a size of 0
 	return c
 }
 
-// keep counts a step that was just used.
-func (c *frameCache) keep(s *step, frames []*frame) {
+// find returns the frame that is kept under a key, if it is.
+func (c *frameCache) find(key any) (*frame, bool) {
 	c.mu.Lock()
-	var evicted []*step
-	if _, known := c.steps.Get(s); !known {
-		s.bytes = 256 + int64(s.from.Len())*16 // itself, and the Set that it holds on to
-		for _, f := range frames {
-			s.bytes += int64(f.bytes.Len())
-		}
-		c.bytes += s.bytes
-		c.steps.Add(s, struct{}{})
-		for c.bytes > c.max && c.steps.Len() > 1 {
-			oldest, _, _ := c.steps.RemoveOldest()
+	defer c.mu.Unlock()
+	k, known := c.kept.Get(key)
+	return k.frame, known
+}
+
+// keep counts what was just used.
+func (c *frameCache) keep(key any, k kept) {
+	c.mu.Lock()
+	var evicted []any
+	if _, known := c.kept.Get(key); !known {
+		c.bytes += k.bytes
+		c.kept.Add(key, k)
+		for c.bytes > c.max && c.kept.Len() > 1 {
+			oldest, _, _ := c.kept.RemoveOldest()
 			evicted = append(evicted, oldest)
 		}
 	}
 	c.mu.Unlock()
-	for _, old := range evicted {
-		old.head.mu.Lock()
-		if old.head.steps[old.from] == old {
-			delete(old.head.steps, old.from)
+	for _, key := range evicted {
+		if s, is := key.(*step); is {
+			s.leave()
 		}
-		old.head.mu.Unlock()
 	}
 }
 
-func (c *frameCache) forget(s *step) {
+func (c *frameCache) forget(key any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.steps.Remove(s)
+	c.kept.Remove(key)
 }
 
 func (c *frameCache) size() int64 {

@@ -192,10 +192,11 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 		g.feed = g.question.settle(place)
 	}
 	head := g.feed.at(snapshot.Version, selection)
-	frames := head.from(g.last)
+	tell := head.from
 	if moved {
-		frames = head.anew(g.last)
+		tell = head.anew
 	}
+	frames := tell(g.last)
 	before := g.told
 	switch {
 	case !head.set.Empty():

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
 var web = federation.Service{Namespace: "ns", Name: "web"}
@@ -269,6 +271,28 @@ func TestFrameCacheIsBounded(t *testing.T) {
 			t.Errorf("%d questions are kept", n)
 		}
 	})
+}
+
+// Profiles are kept like other messages: within the same bound, however often a ServiceProfile changes.
+func TestProfilesAreBounded(t *testing.T) {
+	store, _ := local(nil)
+	config := Defaults()
+	config.FrameBytes = 20_000
+	server := NewServer(logr.Discard(), store, config)
+	version := func(n int) profileKey {
+		return profileKey{service: web, port: 80, profile: &profile.Profile{Routes: []profile.Route{{
+			Name: strconv.Itoa(n), Condition: &profile.Request{Path: strings.Repeat("long", 250)},
+		}}}}
+	}
+	for n := range 1000 {
+		key := version(n)
+		if f := server.profileFrame(key); server.profileFrame(key) != f {
+			t.Fatalf("version %d was encoded twice", n)
+		}
+	}
+	if n := server.frames.size(); n == 0 || n > config.FrameBytes {
+		t.Errorf("%d bytes of profiles are kept, the bound is %d", n, config.FrameBytes)
+	}
 }
 
 // Too many new streams are told to come back; those that were let in are answered.

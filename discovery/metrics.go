@@ -21,7 +21,7 @@ type metrics struct {
 	added, removed prometheus.Counter
 }
 
-func newMetrics(s *Server, cache *frameCache) *metrics {
+func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_messages_total", Help: "Messages sent on streams, by what they say: add, remove, no_endpoints, heartbeat or profile.",
@@ -44,7 +44,7 @@ func newMetrics(s *Server, cache *frameCache) *metrics {
 		}, func() float64 { return float64(s.streams.len()) }),
 		frames: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_frame_cache_bytes", Help: "Bytes of encoded messages that are kept to be shared by streams.",
-		}, func() float64 { return float64(cache.size()) }),
+		}, func() float64 { return float64(s.frames.size()) }),
 		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for, or asked for a short time ago.",
 		}, func() float64 { return float64(s.feeds.len()) }),

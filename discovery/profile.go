@@ -265,7 +265,7 @@ type profileKey struct {
 
 // profileFrame returns the encoded profile of a Service.
 func (s *Server) profileFrame(key profileKey) *frame {
-	if f, known := s.profiles.Get(key); known {
+	if f, known := s.frames.find(key); known {
 		return f
 	}
 	name := s.fullName(key.service)
@@ -279,7 +279,7 @@ func (s *Server) profileFrame(key profileKey) *frame {
 	}
 	appendProfile(out, key.profile, key.port)
 	f := &frame{bytes: marshal(out), what: toProfile}
-	s.profiles.Add(key, f)
+	s.frames.keep(key, kept{256 + 2*int64(f.bytes.Len()), f}) // the key holds on to what was parsed, about as much again
 	return f
 }
 

@@ -5,13 +5,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	lru "github.com/hashicorp/golang-lru/v2"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
-
-const maxProfiles = 1 << 12
 
 // Server answers Destination requests from a Store.
 type Server struct {
@@ -21,8 +18,8 @@ type Server struct {
 	config    Config
 	store     *federation.Store
 	admission *Admission
+	frames    *frameCache
 	feeds     *feeds
-	profiles  *lru.Cache[profileKey, *frame] // of Services, encoded
 	streams   streams
 	metrics   *metrics
 	started   time.Time
@@ -35,10 +32,9 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 		log: log, config: config, store: store, admission: NewAdmission(config.Admission),
 		started: time.Now(),
 	}
-	cache := newFrameCache(config.FrameBytes)
-	s.feeds = newFeeds(&s.config, cache)
-	s.profiles, _ = lru.New[profileKey, *frame](maxProfiles) // it only fails for a size of 0
-	s.metrics = newMetrics(s, cache)
+	s.frames = newFrameCache(config.FrameBytes)
+	s.feeds = newFeeds(&s.config, s.frames)
+	s.metrics = newMetrics(s)
 	return s
 }
 
