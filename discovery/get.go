@@ -2,49 +2,29 @@ package discovery
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-const (
-	// A proxy gives up on a stream that was silent for 3 s at first, and for 5 min later.
-	firstHeartbeat = 2 * time.Second
-	idleHeartbeat  = 4 * time.Minute // more or less by a tenth
-)
-
-// sink is where messages go.
-type sink interface {
-	SendMsg(message any) error
-	Context() context.Context
-}
-
 // get is one Get stream. It belongs to the stream's goroutine.
 type get struct {
-	server *Server
-	sink   sink
-	asked  authority
-	who    client
-	state  *stream
+	session
+	asked authority
 
 	watch    *federation.Watch
 	node     *watch.Watch[string, string] // nil if the client did not say where it runs
 	question *question
 	feed     *feed // nil until there was something to send
 
-	last   *federation.Set // what the client holds
-	zone   string          // where the client was when it was sent that
-	told   told
-	opened time.Time
-	beat   time.Time // when a heartbeat is due
-	end    time.Time // when the stream ends by itself; zero for never
+	last *federation.Set // what the client holds
+	zone string          // where the client was when it was sent that
+	told told
 }
 
 // told is what a client was told of the Service's existence.
@@ -57,25 +37,14 @@ const (
 )
 
 func newGet(s *Server, path string, asked authority, who client, to sink) *get {
-	g := &get{server: s, sink: to, asked: asked, who: who, opened: time.Now()}
-	g.beat = g.opened.Add(firstHeartbeat)
-	if age := s.config.MaxStreamAge; age > 0 {
-		g.end = g.opened.Add(jitter(age))
-	}
-	g.question = s.feeds.join(Question{asked.service, asked.port, asked.hostname})
-	g.state = s.streams.open(path, who, peerOf(to.Context()), g.question)
+	g := &get{asked: asked, question: s.feeds.join(Question{asked.service, asked.port, asked.hostname})}
+	g.session = newSession(s, path, who, to, g.question)
+	g.beat = g.state.opened.Add(firstHeartbeat)
 	g.watch = s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
 	if who.Node != "" {
 		g.node = s.store.Nodes.Watch(who.Node)
 	}
 	return g
-}
-
-func peerOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		return p.Addr.String()
-	}
-	return ""
 }
 
 func (g *get) close() {
@@ -87,8 +56,7 @@ func (g *get) close() {
 		g.node.Close()
 	}
 	g.watch.Close()
-	g.state.alarm.stop()
-	g.server.streams.close(g.state)
+	g.session.close()
 }
 
 // run is the whole life of the stream: load the newest of everything the answer depends on, send the difference to what was sent
@@ -103,10 +71,9 @@ func (g *get) run(ctx context.Context) error {
 			zone, _, moved = g.node.Load()
 		}
 		now := time.Now()
-		if g.server.draining.Load() || !g.end.IsZero() && !now.Before(g.end) {
+		if g.over(now) {
 			return nil
 		}
-		g.state.alarm.by(now, g.end)
 		if wait := g.early(snapshot); wait > 0 {
 			g.state.alarm.by(now, now.Add(wait))
 		} else if err := g.tell(ctx, snapshot, zone, now); err != nil {
@@ -145,9 +112,6 @@ func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone stri
 	}
 	return nil
 }
-
-// jitter returns d, more or less by a tenth.
-func jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
 
 // early returns how long it is too early for a first answer: it would replace everything that the client holds, so it waits for
 // clusters that were never heard, each for as long as the grace after it was linked.
@@ -215,7 +179,7 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 		}
 	}
 	if before == nothing {
-		g.server.metrics.firstAnswer.Observe(time.Since(g.opened).Seconds())
+		g.server.metrics.firstAnswer.Observe(time.Since(g.state.opened).Seconds())
 	}
 	g.last, g.zone = head.set, zone
 	g.state.holds.Store(head.set)
@@ -245,14 +209,5 @@ func (g *get) refuse(s *federation.Snapshot) error {
 	case v.Malformed != "" && g.told == nothing:
 		return status.Error(codes.FailedPrecondition, v.Malformed)
 	}
-	return nil
-}
-
-func (g *get) send(f *frame) error {
-	if err := g.sink.SendMsg(f); err != nil {
-		return err
-	}
-	g.state.sent(f)
-	g.server.metrics.sent(f)
 	return nil
 }

@@ -20,31 +20,22 @@ import (
 // lookup is one GetProfile stream. It belongs to the stream's goroutine. Everything that it answers is known here: it never waits for
 // another cluster, because a proxy holds back all traffic to an IP until it has heard of it.
 type lookup struct {
-	server *Server
-	sink   sink
-	asked  target
-	who    client
-	state  *stream
-	end    time.Time // when the stream ends by itself; zero for never
+	session
+	asked target
 
 	home            *federation.Watch // of no Service: it tells whether the cluster has been heard
 	service         serviceWatch
 	address         tableWatch[netip.Addr, *federation.Address]
 	primary, backup tableWatch[federation.Service, *profile.Profile]
 
-	last *frame    // what the client was sent; nil for nothing
-	beat time.Time // when it is sent again, so that the client does not take the stream for dead
+	last *frame // what the client was sent, and is sent again as a heartbeat; nil for nothing
 }
 
 // waits are what an answer depends on; nil for what it does not.
 type waits struct{ service, address, primary, backup <-chan struct{} }
 
 func newLookup(s *Server, path string, asked target, who client, to sink) *lookup {
-	l := &lookup{server: s, sink: to, asked: asked, who: who}
-	if age := s.config.MaxStreamAge; age > 0 {
-		l.end = time.Now().Add(jitter(age))
-	}
-	l.state = s.streams.open(path, who, peerOf(to.Context()), nil)
+	l := &lookup{session: newSession(s, path, who, to, nil), asked: asked}
 	l.home = s.store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.service.store, l.service.cluster = s.store, s.config.Cluster
 	l.address.table = &s.store.Addresses
@@ -58,18 +49,16 @@ func (l *lookup) close() {
 	l.address.close()
 	l.primary.close()
 	l.backup.close()
-	l.state.alarm.stop()
-	l.server.streams.close(l.state)
+	l.session.close()
 }
 
 // run is the whole life of the stream, and the same loop as that of Get.
 func (l *lookup) run(ctx context.Context) error {
 	for {
 		rung, now := l.state.alarm.rung(), time.Now()
-		if l.server.draining.Load() || !l.end.IsZero() && !now.Before(l.end) {
+		if l.over(now) {
 			return nil
 		}
-		l.state.alarm.by(now, l.end)
 		f, on, err := l.answer()
 		if err != nil {
 			return err
@@ -78,11 +67,9 @@ func (l *lookup) run(ctx context.Context) error {
 			f = l.last
 		}
 		if f != nil && (l.last == nil || !bytes.Equal(f.bytes, l.last.bytes) || !now.Before(l.beat)) {
-			if err := l.sink.SendMsg(f); err != nil {
+			if err := l.send(f); err != nil {
 				return err
 			}
-			l.state.sent(f)
-			l.server.metrics.sent(f)
 			l.last, l.beat = f, now.Add(jitter(idleHeartbeat))
 		}
 		l.state.alarm.by(now, l.beat)

@@ -46,8 +46,7 @@ func (s *Server) Drain() {
 
 // Get streams the addresses of a Service. See docs/protocol.md for what it sends when.
 func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) error {
-	if err := s.admission.Admit(); err != nil {
-		s.metrics.refused.WithLabelValues("rate").Inc()
+	if err := s.admit(); err != nil {
 		return err
 	}
 	asked, err := parseAuthority(request.GetPath(), s.config.ClusterDomain)
@@ -61,8 +60,7 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 
 // GetProfile streams what is known of a Service, or of the workload at an IP. See docs/protocol.md.
 func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetProfileServer) error {
-	if err := s.admission.Admit(); err != nil {
-		s.metrics.refused.WithLabelValues("rate").Inc()
+	if err := s.admit(); err != nil {
 		return err
 	}
 	asked, err := parseTarget(request.GetPath(), s.config.ClusterDomain)
@@ -72,6 +70,15 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 	l := newLookup(s, request.GetPath(), asked, s.whoIs(request), sink)
 	defer l.close()
 	return l.run(sink.Context())
+}
+
+// admit lets a new stream in, or refuses it.
+func (s *Server) admit() error {
+	err := s.admission.Admit()
+	if err != nil {
+		s.metrics.refused.WithLabelValues("rate").Inc()
+	}
+	return err
 }
 
 // whoIs returns what the client says about itself.

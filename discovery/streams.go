@@ -103,7 +103,7 @@ type StreamStatus struct {
 
 // LastSent is the last message of a stream.
 type LastSent struct {
-	What    string    `json:"what"` // add, remove, no_endpoints or heartbeat
+	What    string    `json:"what"` // add, remove, no_endpoints, heartbeat or profile
 	Adds    int       `json:"adds,omitempty"`
 	Removes int       `json:"removes,omitempty"`
 	At      time.Time `json:"at"` // when it was handed to the transport
