@@ -392,6 +392,9 @@ func (s *scenario) do(verb string, args []string) {
 		}
 	case "forbid", "allow":
 		s.network.Server(at(0)).Forbid(at(1), verb == "forbid")
+		if len(args) > 2 {
+			s.advance(args[2])
+		}
 	case "serve":
 		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
