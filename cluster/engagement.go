@@ -183,10 +183,14 @@ var codecs = serializer.NewCodecFactory(scheme.Scheme)
 
 // listerWatcher returns the requests for a kind: protobuf where there is one, all namespaces, filtered by the API server.
 func listerWatcher(conn *Connection, k view.Kind) (cache.ListerWatcher, error) {
-	selected := func(o *metav1.ListOptions) { o.LabelSelector = k.Selector }
 	if k.Versions != nil {
-		return newestLister(conn, k, selected)
+		client, err := dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+		if err != nil {
+			return nil, err
+		}
+		return NewestLister(client, k.Resource.GroupResource(), k.Versions, metav1.NamespaceAll), nil
 	}
+	selected := func(o *metav1.ListOptions) { o.LabelSelector = k.Selector }
 	if !k.Metadata {
 		gvk := k.Resource.GroupVersion().WithKind(k.Name)
 		client, err := apiutil.RESTClientForGVK(gvk, false, false, conn.Config, codecs, conn.HTTPClient)
@@ -211,29 +215,24 @@ func listerWatcher(conn *Connection, k view.Kind) (cache.ListerWatcher, error) {
 	}, nil
 }
 
-// newestLister returns the requests for a custom resource, at the newest version that is served.
-func newestLister(conn *Connection, k view.Kind, selected func(*metav1.ListOptions)) (cache.ListerWatcher, error) {
-	client, err := dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient)
-	if err != nil {
-		return nil, err
-	}
+// NewestLister returns the requests for a custom resource, at the newest version that is served. An upgrade or a downgrade of its CRD
+// shows at the next request.
+func NewestLister(client dynamic.Interface, resource schema.GroupResource, versions []string, namespace string) cache.ListerWatcher {
 	at := func(version string) dynamic.ResourceInterface {
-		return client.Resource(k.Resource.GroupResource().WithVersion(version))
+		return client.Resource(resource.WithVersion(version)).Namespace(namespace)
 	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			selected(&o)
-			return Newest(k.Versions, func(version string) (*unstructured.UnstructuredList, error) { return at(version).List(ctx, o) })
+			return newest(versions, func(version string) (*unstructured.UnstructuredList, error) { return at(version).List(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			selected(&o)
-			return Newest(k.Versions, func(version string) (apiwatch.Interface, error) { return at(version).Watch(ctx, o) })
+			return newest(versions, func(version string) (apiwatch.Interface, error) { return at(version).Watch(ctx, o) })
 		},
-	}, nil
+	}
 }
 
-// Newest returns the answer for the newest version that exists. An upgrade or a downgrade of a CRD shows at the next request.
-func Newest[T any](versions []string, ask func(version string) (T, error)) (answer T, err error) {
+// newest returns the answer for the newest version that exists.
+func newest[T any](versions []string, ask func(version string) (T, error)) (answer T, err error) {
 	for _, version := range versions {
 		if answer, err = ask(version); !apierrors.IsNotFound(err) {
 			return answer, err

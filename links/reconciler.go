@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -122,7 +123,8 @@ func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.
 	}
 	r.metrics = metrics{r}
 	r.links = records.NewStore(keepLink, r.linkChanged)
-	r.source = cluster.NewSource(r.linkRequests(), conn)
+	requests := cluster.NewestLister(r.dynamic, schema.GroupResource{Group: Group, Resource: "links"}, versions, options.LinkNamespace)
+	r.source = cluster.NewSource(requests, conn)
 	return r, nil
 }
 
@@ -156,22 +158,6 @@ func (r *Reconciler) Start(ctx context.Context) error {
 		return err
 	}
 	return c.Start(ctx)
-}
-
-// linkRequests asks for Links in the newest version that is served. An upgrade or a downgrade of the CRD shows at the next request.
-func (r *Reconciler) linkRequests() cache.ListerWatcher {
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return cluster.Newest(versions, func(version string) (*unstructured.UnstructuredList, error) {
-				return r.dynamic.Resource(linkResource(version)).Namespace(r.options.LinkNamespace).List(ctx, o)
-			})
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return cluster.Newest(versions, func(version string) (watch.Interface, error) {
-				return r.dynamic.Resource(linkResource(version)).Namespace(r.options.LinkNamespace).Watch(ctx, o)
-			})
-		},
-	}
 }
 
 // begin lets the reconciliation start once Links and labelled Secrets have answered.
