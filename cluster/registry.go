@@ -37,13 +37,18 @@ type Registry struct {
 
 	statuses watch.Value[map[string]Status] // immutable maps; written under mu
 
-	mu      sync.Mutex // guards all below
-	ctx     context.Context
-	aware   multicluster.Aware
-	members map[string]*member
-	indexes []clusters.Index
-	wg      sync.WaitGroup // every member's run
+	mu         sync.Mutex // guards all below
+	ctx        context.Context
+	aware      multicluster.Aware
+	members    map[string]*member
+	indexes    []clusters.Index
+	attendants []Attendant
+	wg         sync.WaitGroup // every member's run
 }
+
+// An Attendant runs beside each engagement, in a goroutine of its own: spec and conn are what is in use with a cluster. It returns soon
+// after ctx has ended, until when the connection stays open.
+type Attendant func(ctx context.Context, spec Spec, conn *Connection)
 
 var (
 	_ multicluster.Provider         = &Registry{}
@@ -53,6 +58,13 @@ var (
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
 	return &Registry{log: log, store: store, options: options, members: map[string]*member{}}
+}
+
+// Attend has a run beside every engagement. It is called before Start.
+func (r *Registry) Attend(a Attendant) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.attendants = append(r.attendants, a)
 }
 
 // Start runs the members, those applied already and those to come, until ctx ends, and waits for them.
@@ -220,10 +232,13 @@ func (r *Registry) IndexField(ctx context.Context, obj client.Object, field stri
 
 // engage hands a new engagement to those who run controllers against the cluster. They let go of the one before when its context
 // ends.
-func (r *Registry) engage(name string, e *engagement) {
+func (r *Registry) engage(spec Spec, e *engagement) {
 	r.mu.Lock()
-	aware, indexes := r.aware, slices.Clone(r.indexes)
+	aware, indexes, attendants := r.aware, slices.Clone(r.indexes), r.attendants
 	r.mu.Unlock()
+	for _, a := range attendants {
+		e.wg.Go(func() { a(e.ctx, spec, e.conn) })
+	}
 	for _, i := range indexes {
 		if err := e.facade.GetFieldIndexer().IndexField(e.ctx, i.Object, i.Field, i.Extractor); err != nil {
 			e.log.Error(err, "Index for controllers", "field", i.Field)
@@ -232,7 +247,7 @@ func (r *Registry) engage(name string, e *engagement) {
 	if aware == nil {
 		return
 	}
-	if err := aware.Engage(e.ctx, multicluster.ClusterName(name), e.facade); err != nil {
+	if err := aware.Engage(e.ctx, multicluster.ClusterName(spec.Name), e.facade); err != nil {
 		e.log.Error(err, "Controllers could not be started; discovery goes on")
 	}
 }
