@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -256,8 +255,7 @@ func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string
 		a.ProtocolHint.OpaqueTransport = opaqueTransport(t.InboundPort)
 	}
 	a.Http2 = e.config.HTTP2
-	if trustDomain != "" && t.ControlPlane == e.config.ControllerNamespace {
-		name := fmt.Sprintf("%s.%s.serviceaccount.identity.%s.%s", t.ServiceAccount, cmp.Or(w.Namespace, "default"), t.ControlPlane, trustDomain)
+	if name := w.Identity(e.config.ControllerNamespace, trustDomain); name != "" {
 		a.TlsIdentity = dnsIdentity(name)
 		a.TlsIdentity.ServerName = &pb.TlsIdentity_DnsLikeIdentity{Name: name}
 	}

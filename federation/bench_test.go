@@ -13,7 +13,7 @@ func bigView(n int, localOnly bool) *View {
 	v := &View{Ports: []ServicePort{{80, "http", 8080}}, LocalOnly: localOnly}
 	for i := range n {
 		if i%100 == 0 {
-			v.Slices = append(v.Slices, &Slice{Name: fmt.Sprintf("slice-%05d", i), Ports: []Port{{8080, "http"}}})
+			v.Slices = append(v.Slices, &Slice{Name: fmt.Sprintf("slice-%05d", i), Ports: []Port{{Number: 8080, Name: "http"}}})
 		}
 		s := v.Slices[len(v.Slices)-1]
 		s.Endpoints = append(s.Endpoints, &Endpoint{

@@ -12,7 +12,7 @@ func TestHintsCountByMember(t *testing.T) {
 	store.Expect("local", Expectation{})
 	claims := store.Claim("local")
 	hinted := func(first, second string) *View {
-		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{80, ""}}, Endpoints: []*Endpoint{
+		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
 			{Addr: addr(first), Ready: true, Hints: []string{"z1"}}, {Addr: addr(second), Ready: true, Hints: []string{"z2"}},
 		}}}}
 	}

@@ -51,7 +51,7 @@ func drawView(t *rapid.T, svc Service) *View {
 }
 
 func drawSlice(t *rapid.T, name, hinted string) *Slice {
-	s := &Slice{Name: name, Ports: rapid.SampledFrom([][]Port{{{8080, "http"}}, {{8080, "http"}}, {{8080, "http"}, {8081, "alt"}}, {{8080, ""}}, nil}).Draw(t, "targets")}
+	s := &Slice{Name: name, Ports: rapid.SampledFrom([][]Port{{port(8080, "http")}, {port(8080, "http")}, {port(8080, "http"), port(8081, "alt")}, {port(8080, "")}, nil}).Draw(t, "targets")}
 	for range rapid.IntRange(1, 4).Draw(t, "n") {
 		e := &Endpoint{
 			Addr:     rapid.SampledFrom([]netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2")}).Draw(t, "addr"),
@@ -88,7 +88,7 @@ func touch(t *rapid.T, v *View) {
 	case 4:
 		e.Workload = &Workload{Namespace: "ns", Name: "p9"}
 	case 5:
-		v.Slices[0].Ports = []Port{{9090, "http"}}
+		v.Slices[0].Ports = []Port{{Number: 9090, Name: "http"}}
 	}
 }
 
@@ -425,3 +425,5 @@ func TestLaws(t *testing.T) {
 		}
 	})
 }
+
+func port(number uint16, name string) Port { return Port{Number: number, Name: name, Protocol: "TCP"} }

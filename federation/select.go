@@ -116,16 +116,24 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 	return x
 }
 
-// target returns the number of the Service's port p at the endpoints, or 0: that of the port with its name, or where none has it (yet,
-// after p was given another name) that with its number.
+// target returns the number of the Service's port p at the endpoints, or 0.
 func (s *Slice) target(p ServicePort) uint16 {
-	var number uint16
-	for _, own := range s.Ports {
+	if i := s.Target(p); i >= 0 {
+		return s.Ports[i].Number
+	}
+	return 0
+}
+
+// Target returns which of the slice's Ports is the Service's port p: the one with its name, or where none has it (yet, after p was
+// given another name) one with its number at the endpoints. It returns -1 for none.
+func (s *Slice) Target(p ServicePort) int {
+	number := -1
+	for i, own := range s.Ports {
 		if own.Name == p.Name {
-			return own.Number
+			return i
 		}
 		if own.Number == p.Target {
-			number = own.Number
+			number = i
 		}
 	}
 	return number

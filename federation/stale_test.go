@@ -9,7 +9,7 @@ func TestStaleSortsLast(t *testing.T) {
 	for _, c := range []Cluster{"local", "east", "west"} {
 		s.Expect(c, Expectation{})
 		claims := s.Claim(c)
-		claims.Set(plain, &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{80, ""}}, Endpoints: []*Endpoint{{Addr: addr("10.0.0.1"), Ready: true}}}}})
+		claims.Set(plain, &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{{Addr: addr("10.0.0.1"), Ready: true}}}}})
 		if c == "local" {
 			claims.Set(fed, &View{Composition: &Composition{Union: true, Members: []Term{{Ref{"east", plain}, false}, {Ref{"west", plain}, false}}}})
 		}

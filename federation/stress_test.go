@@ -23,7 +23,7 @@ func TestPublishThenWake(t *testing.T) {
 
 	// In round n a cluster claims one address: the round's, so that the last one tells that nothing was missed.
 	view := func(cluster, round int) *View {
-		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{80, ""}}, Endpoints: []*Endpoint{
+		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
 			{Addr: netip.AddrFrom4([4]byte{10, byte(cluster), byte(round >> 8), byte(round)}), Ready: true},
 		}}}}
 	}

@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -39,8 +40,10 @@ type ServicePort struct {
 
 // A Port is a port of endpoints, by the name that the Service gives it.
 type Port struct {
-	Number uint16
-	Name   string
+	Number   uint16
+	Name     string
+	Protocol string // TCP, UDP or SCTP
+	App      string // the application protocol, if the slice says it
 }
 
 // A Composition says which claims make up a Service as its clients see it. Members are claims, never compositions.
@@ -66,6 +69,7 @@ type Slice struct {
 type Endpoint struct {
 	Addr     netip.Addr
 	Ready    bool
+	Draining bool // it does not start anything new, and still answers: terminating and serving
 	Hostname string
 	Node     string    // where the Pod runs; empty for everything else
 	Zone     string    // empty where nobody answers for the address
@@ -111,6 +115,16 @@ type Template struct {
 	ControlPort    uint16
 	Identity       string // URI by which an ExternalWorkload is known; a Pod's follows from the rest
 	ServerName     string // for TLS with it
+}
+
+// Identity returns the name that a meshed Pod proves to its clients over TLS, in a trust domain; empty for none: it is not in the mesh whose
+// control plane runs in this namespace, or no Pod.
+func (w *Workload) Identity(controlPlane, trustDomain string) string {
+	t := w.Template.Value()
+	if w.Kind != Pod || t.ControlPlane == "" || t.ControlPlane != controlPlane || trustDomain == "" {
+		return ""
+	}
+	return t.ServiceAccount + "." + cmp.Or(w.Namespace, "default") + ".serviceaccount.identity." + controlPlane + "." + trustDomain
 }
 
 // Ports is a set of port numbers. It is comparable. The zero Ports is an empty set of which nobody said anything.
@@ -177,6 +191,11 @@ func (v *View) sharing(old *View) *View {
 	return &n
 }
 
+// SameComposition reports whether both are made up of the same claims; nil for a Service that does not exist.
+func (v *View) SameComposition(o *View) bool {
+	return v == o || v != nil && o != nil && v.Composition.equal(o.Composition)
+}
+
 func (c *Composition) equal(o *Composition) bool {
 	if c == nil || o == nil {
 		return c == o
@@ -206,7 +225,7 @@ func (s *Slice) sharing(old *Slice) *Slice {
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {
-	return e == o || e.Addr == o.Addr && e.Ready == o.Ready && e.Hostname == o.Hostname && e.Node == o.Node && e.Zone == o.Zone &&
+	return e == o || e.Addr == o.Addr && e.Ready == o.Ready && e.Draining == o.Draining && e.Hostname == o.Hostname && e.Node == o.Node && e.Zone == o.Zone &&
 		slices.Equal(e.Hints, o.Hints) && equalValues(e.Workload, o.Workload) && equalValues(e.Mirror, o.Mirror)
 }
 

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +22,7 @@ func keepEndpoints(object any) ([]*slice, bool) {
 		s := &slice{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}
 		for _, p := range subset.Ports {
 			if p.Port > 0 && p.Port <= 65535 {
-				s.ports = append(s.ports, federation.Port{Number: uint16(p.Port), Name: intern(p.Name)})
+				s.ports = append(s.ports, federation.Port{Number: uint16(p.Port), Name: intern(p.Name), Protocol: intern(cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)))})
 			}
 		}
 		keep := func(addresses []corev1.EndpointAddress, ready bool) {

@@ -18,6 +18,10 @@ const (
 	remoteDiscoveryKey = "multicluster.linkerd.io/remote-discovery"
 	remoteServiceLabel = "multicluster.linkerd.io/remote-service"
 	localDiscoveryKey  = "multicluster.linkerd.io/local-discovery"
+
+	// MembersKey is an annotation that says of whom a Service is the union, service@cluster or service for one of its own cluster,
+	// separated by commas. Linkerd does not know it, and so serves the slices of the Service.
+	MembersKey = "federation.fingerpost.io/members"
 )
 
 // translateService returns what cluster home says about a Service, without its slices: what is kept of the Service. It also
@@ -78,22 +82,34 @@ func composition(home federation.Cluster, svc *corev1.Service) (c *federation.Co
 	}
 	remotes, isRemote := svc.Annotations[remoteDiscoveryKey]
 	local, isLocal := svc.Annotations[localDiscoveryKey]
-	if isRemote || isLocal {
+	members, isUnion := svc.Annotations[MembersKey]
+	if isRemote || isLocal || isUnion {
 		c = &federation.Composition{Union: true}
-		if local != "" {
-			c.Members = append(c.Members, federation.Term{Ref: federation.Ref{Cluster: home, Service: name(local)}, Filtered: true})
-		}
-		for item := range strings.SplitSeq(remotes, ",") {
-			service, cluster, ok := strings.Cut(item, "@")
-			term := federation.Term{Ref: federation.Ref{Cluster: federation.Cluster(cluster), Service: name(service)}}
-			switch {
-			case item == "" && remotes == "":
-			case !ok || service == "" || cluster == "" || strings.Contains(cluster, "@"):
-				junk = append(junk, item)
-			case !slices.Contains(c.Members, term):
+		add := func(service string, cluster federation.Cluster, here bool) {
+			term := federation.Term{Ref: federation.Ref{Cluster: cluster, Service: name(service)}, Filtered: here}
+			if !slices.Contains(c.Members, term) {
 				c.Members = append(c.Members, term)
 			}
 		}
+		read := func(list string, mayBeHere bool) {
+			for item := range strings.SplitSeq(list, ",") {
+				service, cluster, remote := strings.Cut(item, "@")
+				switch {
+				case list == "":
+				case service == "" || remote != (cluster != "") || strings.Contains(cluster, "@") || !remote && !mayBeHere:
+					junk = append(junk, item)
+				case remote:
+					add(service, federation.Cluster(cluster), false)
+				default:
+					add(service, home, true)
+				}
+			}
+		}
+		if local != "" {
+			add(local, home, true)
+		}
+		read(remotes, false)
+		read(members, true)
 		return c, "", junk
 	}
 	cluster, isMirror := svc.Labels[remoteDiscoveryKey]

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -48,11 +49,17 @@ func keepSlice(object any) ([]*slice, bool) {
 		if p.Port == nil || *p.Port <= 0 || *p.Port > 65535 {
 			continue // every port: no client can be told which
 		}
-		name := ""
+		port := federation.Port{Number: uint16(*p.Port), Protocol: string(corev1.ProtocolTCP)}
 		if p.Name != nil {
-			name = intern(*p.Name)
+			port.Name = intern(*p.Name)
 		}
-		s.ports = append(s.ports, federation.Port{Number: uint16(*p.Port), Name: name})
+		if p.Protocol != nil {
+			port.Protocol = intern(string(*p.Protocol))
+		}
+		if p.AppProtocol != nil {
+			port.App = intern(*p.AppProtocol)
+		}
+		s.ports = append(s.ports, port)
 	}
 	mirror := mirrorOf(es)
 	s.endpoints = make([]endpoint, 0, len(es.Endpoints)) // as a rule they have one address each
@@ -90,7 +97,11 @@ func mirrorOf(o metav1.Object) *federation.Mirror {
 
 // appendEndpoints appends one endpoint for each address; none if e names a workload of a kind that is not served.
 func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror) []endpoint {
-	kept := endpoint{Endpoint: federation.Endpoint{Ready: e.Conditions.Ready == nil || *e.Conditions.Ready, Mirror: mirror}}
+	kept := endpoint{Endpoint: federation.Endpoint{
+		Ready:    e.Conditions.Ready == nil || *e.Conditions.Ready,
+		Draining: isTrue(e.Conditions.Terminating) && (e.Conditions.Serving == nil || *e.Conditions.Serving),
+		Mirror:   mirror,
+	}}
 	if e.Hostname != nil {
 		kept.Hostname = *e.Hostname
 	}
@@ -122,6 +133,8 @@ func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, m
 	return to
 }
 
+func isTrue(b *bool) bool { return b != nil && *b }
+
 // translateSlice looks up who answers at the addresses. An endpoint whose workload is not known is left out until it is.
 func translateSlice(s *slice, lookup func(item) (*federation.Workload, string)) *federation.Slice {
 	out := &federation.Slice{Name: s.name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
@@ -140,4 +153,20 @@ func translateSlice(s *slice, lookup func(item) (*federation.Workload, string)) 
 		out.Endpoints = append(out.Endpoints, &resolved)
 	}
 	return out
+}
+
+// Claim returns what cluster home says about a Service that has these slices, with nobody looked up who answers at the addresses.
+func Claim(home federation.Cluster, svc *corev1.Service, all []discoveryv1.EndpointSlice) *federation.View {
+	v, _ := translateService(home, svc)
+	for i := range all {
+		kept, _ := keepSlice(&all[i])
+		for _, s := range kept {
+			out := &federation.Slice{Name: s.name, Ports: s.ports}
+			for j := range s.endpoints {
+				out.Endpoints = append(out.Endpoints, &s.endpoints[j].Endpoint)
+			}
+			v.Slices = append(v.Slices, out)
+		}
+	}
+	return &v
 }
