@@ -119,6 +119,12 @@ func (c *Connection) UseToken(ctx context.Context, token string) error {
 	return nil
 }
 
+// Renewed returns a channel that closes when the credentials were replaced, or contact is back: what was refused may be granted now.
+func (c *Connection) Renewed() <-chan struct{} {
+	_, wake := c.wakes.Load()
+	return wake
+}
+
 // Probe asks the API server whether it is ready, and takes us. It waits no longer than 3 seconds.
 func (c *Connection) Probe(ctx context.Context) error { return c.ask(ctx, "") }
 

@@ -141,7 +141,7 @@ func (m *member) use(ctx context.Context, spec Spec, access Access, superseded <
 	next.speak(claims)
 	next.watchOver(m.registry.options.ProbeInterval)
 	m.current.Store(next)
-	m.registry.engage(spec, next)
+	m.registry.engage(m, next)
 	if live != nil {
 		live.stop()
 	}

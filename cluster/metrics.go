@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +26,10 @@ var (
 		"Requests to watch a resource.", []string{"cluster", "resource"}, nil)
 	descErrors = prometheus.NewDesc("fingerpost_api_errors_total",
 		"Requests about a resource that failed, by the reason that the API server gave; Unreachable if it gave none.", []string{"cluster", "resource", "reason"}, nil)
+	descWriter = prometheus.NewDesc("fingerpost_writer_state",
+		"1 for how it goes with writing into a cluster: Holding (this replica writes), Standby (another does) or ReadOnly (we may not).", []string{"cluster", "state"}, nil)
+	descLease = prometheus.NewDesc("fingerpost_lease_holder",
+		"1 for each Lease that this replica holds in a cluster, and so writes what goes with it.", []string{"cluster", "lease"}, nil)
 	descSize = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
 
@@ -48,7 +53,7 @@ func descCache(name string) *prometheus.Desc {
 
 // Describe makes the Registry a [prometheus.Collector].
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descOpen, descObjects, descLists, descWatches, descErrors, descSize} {
+	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descOpen, descObjects, descLists, descWatches, descErrors, descWriter, descLease, descSize} {
 		to <- d
 	}
 	for _, d := range descCaches {
@@ -75,6 +80,16 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		}
 		gauge(descSynced, truth(s.Synced), name)
 		gauge(descCredentials, truth(s.Source != "" && s.Credentials == nil && (s.Contact == nil || ReasonFor(s.Contact) != Unauthorized)), name)
+		if s.Writing.State != NotWriting {
+			for _, state := range []WritingState{ReadOnly, Standby, Holding} {
+				gauge(descWriter, truth(s.Writing.State == state), name, string(state))
+			}
+		}
+		for lease := range strings.SplitSeq(s.Writing.Leases, ",") {
+			if lease != "" {
+				gauge(descLease, 1, name, lease)
+			}
+		}
 		kinds, contact := r.Inspect(name)
 		if !contact.IsZero() {
 			gauge(descContact, time.Since(contact).Seconds(), name)

@@ -43,12 +43,13 @@ type Registry struct {
 	members    map[string]*member
 	indexes    []clusters.Index
 	attendants []Attendant
-	wg         sync.WaitGroup // every member's run
+	writing    map[string]Writing // by cluster name, as reported last
+	wg         sync.WaitGroup     // every member's run
 }
 
-// An Attendant runs beside each engagement, in a goroutine of its own: spec and conn are what is in use with a cluster. It returns soon
-// after ctx has ended, until when the connection stays open.
-type Attendant func(ctx context.Context, spec Spec, conn *Connection)
+// An Attendant runs beside each engagement, in a goroutine of its own. spec is what is wanted of the cluster, of which the name never
+// changes, and conn is what is in use with it. It returns soon after ctx has ended, until when the connection stays open.
+type Attendant func(ctx context.Context, spec *watch.Value[Spec], conn *Connection)
 
 var (
 	_ multicluster.Provider         = &Registry{}
@@ -57,7 +58,7 @@ var (
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
-	return &Registry{log: log, store: store, options: options, members: map[string]*member{}}
+	return &Registry{log: log, store: store, options: options, members: map[string]*member{}, writing: map[string]Writing{}}
 }
 
 // Attend has a run beside every engagement. It is called before Start.
@@ -127,6 +128,7 @@ func (r *Registry) Remove(name string) {
 		return
 	}
 	delete(r.members, name)
+	delete(r.writing, name)
 	if m.cancel != nil {
 		m.cancel()
 	}
@@ -170,6 +172,7 @@ func (r *Registry) stand(m *member, s federation.Standing) {
 // show needs r.mu.
 func (r *Registry) show(s Status) {
 	statuses, _ := r.statuses.Load()
+	s.Writing = r.writing[s.Name]
 	if old, found := statuses[s.Name]; found && old.Same(s) {
 		return
 	}
@@ -179,6 +182,17 @@ func (r *Registry) show(s Status) {
 	}
 	statuses[s.Name] = s
 	r.statuses.Store(statuses)
+}
+
+// Report says how writing into a cluster goes, for its Status.
+func (r *Registry) Report(name string, w Writing) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[name]; m != nil {
+		r.writing[name] = w
+		statuses, _ := r.statuses.Load()
+		r.show(statuses[name])
+	}
 }
 
 // Inspect returns how each kind of object in a cluster fares, sorted, and when the cluster was last in order; nothing for a cluster
@@ -232,12 +246,12 @@ func (r *Registry) IndexField(ctx context.Context, obj client.Object, field stri
 
 // engage hands a new engagement to those who run controllers against the cluster. They let go of the one before when its context
 // ends.
-func (r *Registry) engage(spec Spec, e *engagement) {
+func (r *Registry) engage(m *member, e *engagement) {
 	r.mu.Lock()
 	aware, indexes, attendants := r.aware, slices.Clone(r.indexes), r.attendants
 	r.mu.Unlock()
 	for _, a := range attendants {
-		e.wg.Go(func() { a(e.ctx, spec, e.conn) })
+		e.wg.Go(func() { a(e.ctx, &m.spec, e.conn) })
 	}
 	for _, i := range indexes {
 		if err := e.facade.GetFieldIndexer().IndexField(e.ctx, i.Object, i.Field, i.Extractor); err != nil {
@@ -247,7 +261,7 @@ func (r *Registry) engage(spec Spec, e *engagement) {
 	if aware == nil {
 		return
 	}
-	if err := aware.Engage(e.ctx, multicluster.ClusterName(spec.Name), e.facade); err != nil {
+	if err := aware.Engage(e.ctx, multicluster.ClusterName(m.name), e.facade); err != nil {
 		e.log.Error(err, "Controllers could not be started; discovery goes on")
 	}
 }

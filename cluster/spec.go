@@ -18,6 +18,7 @@ type Spec struct {
 	Local         bool     // the process runs in this cluster
 	TrustDomain   string   // of the identities of its workloads
 	ClusterDomain string   // of its DNS names
+	Slices        bool     // what other clusters hold may be written into it as EndpointSlices
 	Access        []Access // tried in this order; with none the cluster is expected, and not reached
 }
 
@@ -63,6 +64,6 @@ func (a Access) equal(o Access) bool {
 
 // equal reports whether both want the same.
 func (s Spec) equal(o Spec) bool {
-	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
+	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain && s.Slices == o.Slices &&
 		slices.EqualFunc(s.Access, o.Access, func(a, b Access) bool { return a.Source == b.Source && a.equal(b) })
 }

@@ -32,8 +32,28 @@ type Status struct {
 	Synced      bool      // everything in the cluster has been heard once
 	LastContact time.Time // zero for never
 
+	Writing Writing // how writing into it goes
+
 	Contact     error // why it is out of contact; nil if it is not
 	Credentials error // why the credentials wanted first are not in use; nil if they are, or were not tried yet
+}
+
+// WritingState is whether this replica writes into a cluster.
+type WritingState string
+
+// The states of writing.
+const (
+	NotWriting WritingState = ""         // nothing is to be written, or it is not known yet what may be
+	ReadOnly   WritingState = "ReadOnly" // we may not
+	Standby    WritingState = "Standby"  // another replica does
+	Holding    WritingState = "Holding"  // this replica does
+)
+
+// Writing is how writing into a cluster goes.
+type Writing struct {
+	State   WritingState
+	Leases  string // that this replica holds, separated by commas
+	Problem string // what keeps us from writing, or from writing everything; empty if nothing does
 }
 
 // ReasonFor returns why err keeps a cluster out of reach.
@@ -71,6 +91,6 @@ func (s Status) Same(o Status) bool {
 		return err.Error()
 	}
 	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
-		s.State == o.State && s.Source == o.Source && s.Synced == o.Synced &&
+		s.State == o.State && s.Source == o.Source && s.Synced == o.Synced && s.Writing == o.Writing &&
 		text(s.Contact) == text(o.Contact) && text(s.Credentials) == text(o.Credentials)
 }

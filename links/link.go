@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/slices"
 )
 
 // What `linkerd multicluster link-gen` writes.
@@ -47,6 +48,7 @@ type Link struct {
 	clusterName   string
 	clusterDomain string
 	secret        string // in the Link's namespace
+	slices        bool   // what other clusters hold may be written into it
 	invalid       string // why the rest says nothing
 }
 
@@ -58,7 +60,7 @@ func keepLink(object any) (*Link, bool) {
 	}
 	l := &Link{
 		key: records.Key{Namespace: u.GetNamespace(), Name: u.GetName()}, uid: string(u.GetUID()),
-		version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
+		slices: u.GetAnnotations()[slices.OptIn] == slices.Enabled, version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
 	}
 	var parsed struct {
 		Spec struct {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -79,6 +80,7 @@ func resolve(in inputs) outcome {
 				spec.Access = append(spec.Access, access)
 			}
 		}
+		spec.Slices = l.slices
 		out.domains = domains(spec, l, in.trustDomain)
 	}
 	out.refusal = errors.Join(problems...)
@@ -117,6 +119,7 @@ const (
 	CredentialsValid = "CredentialsValid" // the newest credentials are in use
 	Connected        = "Connected"        // the cluster is in contact
 	Synced           = "Synced"           // everything in it has been heard once
+	Writable         = "Writable"         // we may write into it; only where something is to be written
 )
 
 // reasonWaiting is why a cluster that was never heard is not Synced.
@@ -179,6 +182,14 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 		say(Synced, metav1.ConditionTrue, "Synced", "everything in the cluster has been heard")
 	} else {
 		say(Synced, metav1.ConditionFalse, reasonWaiting, "nothing is said on behalf of the cluster until it has been heard completely")
+	}
+	switch w := status.Writing; {
+	case w.State == cluster.ReadOnly:
+		say(Writable, metav1.ConditionFalse, string(cluster.ReadOnly), "discovery goes on, and nothing is written: "+w.Problem)
+	case w.State != cluster.NotWriting: // whether this replica writes or another is not the Link's business
+		say(Writable, metav1.ConditionTrue, "Writable", "one replica of all writes into the cluster")
+	case meta.FindStatusCondition(l.conditions, Writable) != nil:
+		say(Writable, metav1.ConditionUnknown, "NotWanted", "nothing is to be written into the cluster")
 	}
 	return all
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -26,11 +27,12 @@ type options struct {
 	allowedHosts                 []string
 	probeInterval                time.Duration
 	patience                     federation.Patience
-	slices                       bool
+	readSlices                   bool
 	queueCapacity                int
 	queueMetrics                 bool
 	traceCollector               string
 	tls                          tlsFiles
+	writer                       clusterslices.Options
 	discovery                    discovery.Config
 	common
 }
@@ -71,9 +73,15 @@ func (o *options) flags(fs *flag.FlagSet) {
 	o.discovery.Flags(fs)
 	o.tls.flags(fs)
 
-	fs.BoolVar(&o.slices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
+	fs.BoolVar(&o.readSlices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
 	fs.BoolVar(&o.queueMetrics, "export-queue-metrics", true, "has no effect in this version: nothing is written yet that would queue")
+
+	fs.BoolVar(&o.writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
+	fs.BoolVar(&o.writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
+	fs.DurationVar(&o.writer.Timing.Duration, "lease-duration", 6*time.Second, "how long after its last renewal a Lease is free for others")
+	fs.DurationVar(&o.writer.Timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
+	fs.DurationVar(&o.writer.Timing.Fence, "lease-fence", 4500*time.Millisecond, "how long after its last renewal that succeeded the holder stops writing")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
 	o.common.flags(fs)
 }
@@ -89,7 +97,7 @@ func (o *options) validate() error {
 	o.discovery.TrustDomain = o.trustDomain
 	o.discovery.Cluster = federation.Cluster(o.clusterName)
 	switch {
-	case !o.slices && o.discovery.IPv6:
+	case !o.readSlices && o.discovery.IPv6:
 		return errors.New("-enable-ipv6 needs -enable-endpoint-slices")
 	case o.queueCapacity <= 0:
 		return errors.New("-stream-queue-capacity must be greater than 0")
@@ -102,10 +110,14 @@ func (o *options) validate() error {
 	case o.patience.Stale <= o.patience.Suspect:
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.patience.Stale, o.patience.Suspect)
 	}
-	if err := errors.Join(o.tls.validate(), o.discovery.Validate()); err != nil {
+	if err := errors.Join(o.tls.validate(), o.discovery.Validate(), o.writer.Timing.Validate()); err != nil {
 		return err
 	}
-	if o.slices && os.Getenv("HOSTNAME") == "" {
+	o.writer.Namespace, o.writer.Installation, o.writer.Replica = o.discovery.ControllerNamespace, o.clusterName, os.Getenv("HOSTNAME")
+	if !o.readSlices {
+		o.writer.External, o.writer.Federated = false, false
+	}
+	if o.readSlices && os.Getenv("HOSTNAME") == "" {
 		return errors.New("HOSTNAME is not set, the name by which replicas tell each other apart: in a Pod it is, " +
 			"elsewhere say HOSTNAME=$(hostname) fingerpost serve")
 	}

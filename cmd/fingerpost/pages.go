@@ -30,6 +30,9 @@ type clusterPage struct {
 	ClusterDomain string     `json:"clusterDomain,omitempty"`
 	Contact       string     `json:"contact,omitempty"`     // why it is out of contact
 	Credentials   string     `json:"credentials,omitempty"` // why the newest credentials are not in use
+	Writing       string     `json:"writing,omitempty"`     // Holding, Standby or ReadOnly
+	Leases        string     `json:"leases,omitempty"`      // that this replica holds in it
+	WritingNote   string     `json:"writingNote,omitempty"` // what keeps us from writing
 	Kinds         []kindPage `json:"kinds,omitempty"`
 }
 
@@ -52,6 +55,7 @@ func clusterPages(registry *cluster.Registry) []clusterPage {
 		page := clusterPage{
 			Name: s.Name, Local: s.Local, State: string(s.State), Since: s.Since, Source: s.Source, Synced: s.Synced,
 			TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain, Contact: text(s.Contact), Credentials: text(s.Credentials),
+			Writing: string(s.Writing.State), Leases: s.Writing.Leases, WritingNote: s.Writing.Problem,
 		}
 		kinds, contact := registry.Inspect(name)
 		if !contact.IsZero() {

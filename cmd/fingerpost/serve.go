@@ -22,6 +22,7 @@ import (
 	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -73,7 +74,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	setPings()
 
 	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience, Endpoints: !o.slices})
+	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience, Endpoints: !o.readSlices})
 	err = registry.Apply(cluster.Spec{
 		Name: o.clusterName, Local: true, TrustDomain: o.trustDomain, ClusterDomain: o.discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: config}},
@@ -100,11 +101,14 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
+	writer := clusterslices.NewWriter(log, store, registry, nil, o.writer)
+	registry.Attend(writer.Attend)
 	server := discovery.NewServer(log, store, o.discovery)
 	metrics := newMetrics()
 	metrics.MustRegister(registry)
 	metrics.MustRegister(server.Collectors()...)
 	metrics.MustRegister(reconciler.Collectors()...)
+	metrics.MustRegister(writer.Collectors()...)
 	grpcServer := newGRPC(log, o.addr, o.tls, server, o.discovery.MaxStreamAge, metrics)
 
 	ready := func() bool {

@@ -1,0 +1,149 @@
+package slices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Before most endpoints of a Service go, what says so is read again, from the API servers themselves: a watch that has lost its way,
+// or a cluster that was restored from an old backup, must not empty a Service everywhere. While that cannot be done, the endpoints stay.
+
+// place is an address as one cluster holds it.
+type place struct{ source, addr string }
+
+// missing returns the places that slices hold and groups do not.
+func missing(have []*discoveryv1.EndpointSlice, wanted []*group) (gone []place) {
+	kept := held(wanted)
+	for p := range places(have) {
+		if !kept[p] {
+			gone = append(gone, p)
+		}
+	}
+	return gone
+}
+
+// held returns the places that groups hold.
+func held(groups []*group) map[place]bool {
+	all := map[place]bool{}
+	for _, g := range groups {
+		for _, e := range g.endpoints {
+			for _, a := range e.Addresses {
+				all[place{g.source, a}] = true
+			}
+		}
+	}
+	return all
+}
+
+func places(have []*discoveryv1.EndpointSlice) map[place]bool {
+	all := map[place]bool{}
+	for _, es := range have {
+		for _, e := range es.Endpoints {
+			for _, a := range e.Addresses {
+				all[place{es.Labels[SourceLabel], a}] = true
+			}
+		}
+	}
+	return all
+}
+
+// confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
+func (t *term) confirmWorkloads(ctx context.Context, svc *service, gone []place) error {
+	now, err := t.client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	again, _ := keepService(now)
+	listed, err := workloads(t.dynamic, svc.Namespace).ListWithContext(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	var all []*workload
+	for _, u := range listed.(*unstructured.UnstructuredList).Items {
+		if w, err := parseWorkload(&u); err == nil {
+			all = append(all, w)
+		}
+	}
+	return stillGone(gone, externalGroups(again, all))
+}
+
+// stillGone returns an error if most of what would go is still there.
+func stillGone(gone []place, now []*group) error {
+	there, n := held(now), 0
+	for _, p := range gone {
+		if there[p] {
+			n++
+		}
+	}
+	if 2*n > len(gone) {
+		return fmt.Errorf("%w: %d of %d are still there", errUnconfirmed, n, len(gone))
+	}
+	return nil
+}
+
+// confirmMembers asks the Service's own cluster whether it is still made up of the same members, and the clusters of these for the slices
+// that they hold. A cluster that is not linked any more is not asked: that it was unlinked is known for sure.
+func (t *term) confirmMembers(ctx context.Context, svc *service, snapshot *federation.Snapshot, gone []place) error {
+	now, err := t.client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	again, _ := keepService(now)
+	fresh := *snapshot
+	fresh.View, fresh.Members = view.Claim(federation.Cluster(t.cluster), now, nil), slices.Clone(snapshot.Members)
+	if !fresh.View.SameComposition(snapshot.View) {
+		return fmt.Errorf("%w: the Service is made up of others by now", errUnconfirmed)
+	}
+	for i := range fresh.Members {
+		m := &fresh.Members[i]
+		if !m.Linked || !slices.ContainsFunc(gone, func(p place) bool { return p.source == string(m.Origin.Cluster) }) {
+			continue
+		}
+		if m.View, err = t.claim(ctx, m.Origin.Ref); err != nil {
+			return fmt.Errorf("%w: cluster %s: %w", errUnconfirmed, m.Origin.Cluster, err)
+		}
+	}
+	groups, _ := federatedGroups(again, &fresh, t.writer.options.Installation, t.writer.options.Namespace)
+	return stillGone(gone, groups)
+}
+
+// claim asks a cluster itself what it says about a Service, without who answers at the addresses; nil if there is no such Service.
+func (t *term) claim(ctx context.Context, ref federation.Ref) (*federation.View, error) {
+	conn := t.writer.connection(string(ref.Cluster))
+	if conn == nil {
+		return nil, errors.New("it is out of reach")
+	}
+	client, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	if err != nil {
+		return nil, err
+	}
+	svc, err := client.CoreV1().Services(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	listed, err := client.DiscoveryV1().EndpointSlices(ref.Namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + ref.Name})
+	if err != nil {
+		return nil, err
+	}
+	return view.Claim(ref.Cluster, svc, listed.Items), nil
+}
+
+func cmpKeys(a, b key) int { return strings.Compare(a.Name, b.Name) }

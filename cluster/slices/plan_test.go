@@ -1,0 +1,172 @@
+package slices
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+)
+
+var someService = &service{
+	key: key{Namespace: "ns", Name: "web"}, uid: "uid", families: []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}, labels: map[string]string{"team": "shop"},
+}
+
+// drawGroups draws what a Service should have: up to three groups, of up to 260 endpoints.
+func drawGroups(t *rapid.T) []*group {
+	all := grouping{}
+	ready := rapid.Bool().Draw(t, "ready")
+	for g := range rapid.IntRange(0, 3).Draw(t, "groups") {
+		number, family := int32(8080+g/2), []discoveryv1.AddressType{"IPv4", "IPv6"}[g%2]
+		source := rapid.SampledFrom([]string{"", "east"}).Draw(t, "source")
+		first, n := rapid.IntRange(0, 100).Draw(t, "first"), rapid.IntRange(1, 260).Draw(t, "n")
+		into := all.of(traits{family: family, source: source}, []discoveryv1.EndpointPort{{Name: new("http"), Port: &number, Protocol: new(corev1.ProtocolTCP)}})
+		into.meta = someService.meta("test", true)
+		into.meta.Labels["round"] = rapid.SampledFrom([]string{"a", "a", "b"}).Draw(t, "label")
+		if source != "" {
+			into.meta.Labels[SourceLabel] = source
+		}
+		for i := first; i < first+n; i++ {
+			into.endpoints = append(into.endpoints, discoveryv1.Endpoint{
+				Addresses: []string{fmt.Sprintf("10.%d.%d.%d", g, i/250, i%250)}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			})
+		}
+	}
+	return all.sorted()
+}
+
+// apply does what is planned, as an API server would.
+func (p *plan) apply(have map[string]*discoveryv1.EndpointSlice, next *int) {
+	for _, es := range p.create {
+		*next++
+		made := es.DeepCopy()
+		made.Name, made.UID = fmt.Sprintf("%s%d", es.GenerateName, *next), types.UID(fmt.Sprint(*next))
+		have[made.Name] = made
+	}
+	for _, es := range p.update {
+		have[es.Name] = es.DeepCopy()
+	}
+	for _, es := range p.remove {
+		delete(have, es.Name)
+	}
+}
+
+// endpointsOf returns every endpoint with the port that leads to it.
+func endpointsOf(have map[string]*discoveryv1.EndpointSlice) map[string]bool {
+	all := map[string]bool{}
+	for _, es := range have {
+		for _, e := range es.Endpoints {
+			all[fmt.Sprint(es.AddressType, es.Labels, *es.Ports[0].Port, e.Addresses, *e.Conditions.Ready)] = true
+		}
+	}
+	return all
+}
+
+// Whatever there was, after a plan there is what was wanted and nothing else; another plan has nothing to do; what was given is not
+// touched; and of what stays as it is nothing moves.
+func TestPlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have, next := map[string]*discoveryv1.EndpointSlice{}, 0
+		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
+			if rapid.Bool().Draw(t, "tampered") && len(have) > 0 {
+				for _, name := range slices.Sorted(maps.Keys(have))[:1] {
+					have[name].Endpoints = have[name].Endpoints[:len(have[name].Endpoints)/2]
+				}
+			}
+			wanted := drawGroups(t)
+			given := slices.SortedFunc(maps.Values(have), func(a, b *discoveryv1.EndpointSlice) int { return cmpKeys(key{Name: a.Name}, key{Name: b.Name}) })
+			var copies []*discoveryv1.EndpointSlice
+			for _, es := range given {
+				copies = append(copies, es.DeepCopy())
+			}
+			p := planFor(someService, wanted, given)
+			if d := cmp.Diff(copies, given); d != "" {
+				t.Fatalf("a slice that was given was changed:\n%s", d)
+			}
+			if len(p.create) > 0 && len(p.remove) > 0 {
+				for _, c := range p.create {
+					for _, r := range p.remove {
+						if c.AddressType == r.AddressType && c.Labels[SourceLabel] == r.Labels[SourceLabel] {
+							t.Fatalf("%s is deleted, and another like it created", r.Name)
+						}
+					}
+				}
+			}
+			for _, es := range p.update {
+				old := have[es.Name]
+				if cmp.Equal(old.Endpoints, es.Endpoints) && maps.Equal(old.Labels, es.Labels) && cmp.Equal(old.Ports, es.Ports) {
+					t.Fatalf("%s is written and does not change", es.Name)
+				}
+			}
+			p.apply(have, &next)
+			want := map[string]bool{}
+			for _, g := range wanted {
+				for _, e := range g.endpoints {
+					want[fmt.Sprint(g.family, g.meta.Labels, *g.ports[0].Port, e.Addresses, *e.Conditions.Ready)] = true
+				}
+			}
+			if d := cmp.Diff(want, endpointsOf(have)); d != "" {
+				t.Fatalf("what there is afterwards is not what was wanted:\n%s", d)
+			}
+			for name, es := range have {
+				if n := len(es.Endpoints); n == 0 || n > maxEndpoints {
+					t.Fatalf("%s holds %d endpoints", name, n)
+				}
+			}
+			if again := planFor(someService, wanted, slices.Collect(maps.Values(have))); !again.empty() {
+				t.Fatalf("a second plan has %d to create, %d to update and %d to delete", len(again.create), len(again.update), len(again.remove))
+			}
+		}
+	})
+}
+
+// One endpoint that changes is one slice that is written.
+func TestPlanOfOneChange(t *testing.T) {
+	g := &group{traits: traits{family: discoveryv1.AddressTypeIPv4}, ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP)}}, meta: someService.meta("test", true)}
+	for i := range 1000 {
+		g.endpoints = append(g.endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i/250, i%250)}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}})
+	}
+	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
+	first := planFor(someService, []*group{g}, nil)
+	first.apply(have, &next)
+	if len(have) != 10 {
+		t.Fatalf("%d slices, want 10", len(have))
+	}
+	for what, change := range map[string]func(){
+		"not ready": func() { g.endpoints[500].Conditions.Ready = new(false) },
+		"gone":      func() { g.endpoints = slices.Delete(g.endpoints, 100, 101) },
+		"new": func() {
+			g.endpoints = append(g.endpoints, discoveryv1.Endpoint{Addresses: []string{"10.1.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}})
+		},
+	} {
+		change()
+		p := planFor(someService, []*group{g}, slices.Collect(maps.Values(have)))
+		p.apply(have, &next)
+		if n := len(p.create) + len(p.update) + len(p.remove); n != 1 {
+			t.Errorf("one endpoint is %s: %d writes", what, n)
+		}
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	g := &group{traits: traits{family: discoveryv1.AddressTypeIPv4}, ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP)}}, meta: someService.meta("test", true)}
+	for i := range 1000 {
+		g.endpoints = append(g.endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i/250, i%250)}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}})
+	}
+	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
+	first := planFor(someService, []*group{g}, nil)
+	first.apply(have, &next)
+	given := slices.Collect(maps.Values(have))
+	b.ReportAllocs()
+	for b.Loop() {
+		g.endpoints[500].Conditions.Ready = new(!*g.endpoints[500].Conditions.Ready)
+		if p := planFor(someService, []*group{g}, given); len(p.update) > 1 {
+			b.Fatal("more than one write")
+		}
+	}
+}

@@ -1,0 +1,427 @@
+package slices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	endpointsliceutil "k8s.io/endpointslice/util"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+const (
+	// coalesce is how long the changes of one Service are gathered before its slices are written.
+	coalesce = 50 * time.Millisecond
+	// workers write at once, each for another Service.
+	workers = 8
+	// A Service that fails is tried again after 5 ms, then always twice as long, but for ever.
+	minRetry, maxRetry = 5 * time.Millisecond, time.Minute
+	// guard is how many endpoints may go at once without a second look; beyond it, no more than half.
+	guard = 4
+
+	kubeSystem = "kube-system"
+)
+
+// A term is what happens in one cluster while a Lease is held: complete listings, then every Service is reconciled, and then those that a
+// change concerns. Nothing of it outlasts the Lease.
+type term struct {
+	*desk
+	log       logr.Logger
+	managedBy string
+	queue     workqueue.TypedRateLimitingInterface[key]
+	tracker   *endpointsliceutil.EndpointSliceTracker // knows which of our own writes the watch has not told us yet
+
+	services *records.Store[*service]
+	slices   *records.Store[*discoveryv1.EndpointSlice]
+	external *records.Store[*workload] // nil: it is about what other clusters hold
+
+	wg sync.WaitGroup // of followers
+
+	mu        sync.Mutex // guards all below
+	ctx       context.Context
+	running   bool                                          // everything is listed: changes are followed
+	known     map[string]map[string]*service                // by namespace, as last seen
+	written   map[key]map[string]*discoveryv1.EndpointSlice // by Service
+	serviceOf map[key]key                                   // of a slice
+	workloads map[string]map[string]*workload               // by namespace
+	followed  map[key]context.CancelFunc                    // Services whose members are followed
+}
+
+func newTerm(d *desk, lease, managedBy string) *term {
+	t := &term{
+		desk: d, log: d.log.WithValues("lease", lease), managedBy: managedBy, tracker: endpointsliceutil.NewEndpointSliceTracker(),
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[key](minRetry, maxRetry),
+			workqueue.TypedRateLimitingQueueConfig[key]{Name: "endpoints_controller_workqueue"}),
+		known: map[string]map[string]*service{}, written: map[key]map[string]*discoveryv1.EndpointSlice{}, serviceOf: map[key]key{},
+		workloads: map[string]map[string]*workload{}, followed: map[key]context.CancelFunc{},
+	}
+	t.services = records.NewStore(keepService, t.serviceChanged)
+	t.slices = records.NewStore(func(object any) (*discoveryv1.EndpointSlice, bool) {
+		es, ok := object.(*discoveryv1.EndpointSlice)
+		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy
+	}, t.sliceChanged)
+	return t
+}
+
+func newExternalTerm(d *desk) *term {
+	t := newTerm(d, ExternalLease, externalManagedBy)
+	t.external = records.NewStore(func(object any) (*workload, bool) {
+		u, ok := object.(*unstructured.Unstructured)
+		if !ok {
+			return nil, false
+		}
+		w, err := parseWorkload(u)
+		if err != nil {
+			t.log.Info("An ExternalWorkload is passed over: it cannot be read", "externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+			return nil, false
+		}
+		return w, true
+	}, t.workloadChanged)
+	return t
+}
+
+func newFederatedTerm(d *desk) *term { return newTerm(d, FederatedLease, view.ManagedBy) }
+
+// run writes until ctx ends. It returns an error if a right is missing.
+func (t *term) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer t.wg.Wait()
+	defer wg.Wait()
+	defer cancel(nil)
+	defer t.queue.ShutDown()
+	t.ctx = ctx
+	watches := []struct {
+		source *cluster.Source
+		synced <-chan struct{}
+		right  right
+	}{
+		{t.watchServices(ctx, &wg), t.services.Synced(), right{serviceResource, "", []string{"list", "watch"}}},
+		{t.watchSlices(ctx, &wg), t.slices.Synced(), right{sliceResource, "", []string{"list", "watch"}}},
+	}
+	if t.external != nil {
+		source := cluster.NewSource(lister(workloads(t.dynamic, metav1.NamespaceAll)), t.conn)
+		wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), &unstructured.Unstructured{}, t.external) })
+		watches = append(watches, struct {
+			source *cluster.Source
+			synced <-chan struct{}
+			right  right
+		}{source, t.external.Synced(), right{workloadResource, "", []string{"list", "watch"}}})
+	}
+	for _, w := range watches {
+		select {
+		case <-w.synced:
+		case <-w.source.Refused():
+			return &Refusal{[]right{w.right}}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	t.begin()
+	for range workers {
+		wg.Go(func() {
+			for t.next(ctx, cancel) {
+			}
+		})
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); isRefusal(err) {
+		return err
+	}
+	return nil
+}
+
+func lister(lw cache.ListerWatcherWithContext) cache.ListerWatcher {
+	return &cache.ListWatch{ListWithContextFunc: lw.ListWithContext, WatchFuncWithContext: lw.WatchWithContext}
+}
+
+func (t *term) watchServices(ctx context.Context, wg *sync.WaitGroup) *cluster.Source {
+	source := cluster.NewSource(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return t.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return t.client.CoreV1().Services(metav1.NamespaceAll).Watch(ctx, o)
+		},
+	}, t.conn)
+	wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), &corev1.Service{}, t.services) })
+	return source
+}
+
+// watchSlices watches our own slices only: one that we lose, because its label is changed, is deleted for us.
+func (t *term) watchSlices(ctx context.Context, wg *sync.WaitGroup) *cluster.Source {
+	selected := discoveryv1.LabelManagedBy + "=" + t.managedBy
+	source := cluster.NewSource(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selected
+			return t.client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			o.LabelSelector = selected
+			return t.client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).Watch(ctx, o)
+		},
+	}, t.conn)
+	wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), &discoveryv1.EndpointSlice{}, t.slices) })
+	return source
+}
+
+// begin takes over what was listed and enqueues every Service.
+func (t *term) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running = true
+	if t.external != nil {
+		for _, k := range t.external.Keys() {
+			t.noteWorkload(k)
+		}
+	}
+	for _, k := range t.slices.Keys() {
+		t.noteSlice(k)
+	}
+	for _, k := range t.services.Keys() {
+		t.noteService(k)
+	}
+}
+
+// The watches tell that something has changed; what was before is needed too, to know whom it concerns.
+
+func (t *term) serviceChanged(k key)  { t.changed(t.noteService, k) }
+func (t *term) sliceChanged(k key)    { t.changed(t.noteSlice, k) }
+func (t *term) workloadChanged(k key) { t.changed(t.noteWorkload, k) }
+
+func (t *term) changed(note func(key), k key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.running {
+		note(k)
+	}
+}
+
+// noteService and those below need t.mu.
+func (t *term) noteService(k key) {
+	old := t.known[k.Namespace][k.Name]
+	now, _ := t.services.Get(k)
+	if now.equal(old) && old != nil {
+		return
+	}
+	put(t.known, k.Namespace, k.Name, now)
+	if t.external == nil {
+		t.follow(k, now != nil && now.optIn)
+	}
+	t.enqueue(k)
+}
+
+func (t *term) noteWorkload(k key) {
+	old := t.workloads[k.Namespace][k.Name]
+	now, _ := t.external.Get(k)
+	put(t.workloads, k.Namespace, k.Name, now)
+	for _, svc := range concerned(old, now, slices.Collect(maps.Values(t.known[k.Namespace]))) {
+		t.enqueue(svc)
+	}
+}
+
+func (t *term) noteSlice(k key) {
+	svc, had := t.serviceOf[k]
+	old := t.written[svc][k.Name]
+	now, found := t.slices.Get(k)
+	if had && (!found || serviceOf(now) != svc) {
+		delete(t.serviceOf, k)
+		put(t.written, svc, k.Name, nil)
+		if !t.tracker.HandleDeletion(old) { // somebody else took it away
+			t.enqueue(svc)
+		}
+	}
+	if found {
+		svc = serviceOf(now)
+		t.serviceOf[k] = svc
+		put(t.written, svc, k.Name, now)
+		if t.tracker.ShouldSync(now) { // somebody else wrote it
+			t.enqueue(svc)
+		}
+	}
+}
+
+func serviceOf(es *discoveryv1.EndpointSlice) key {
+	return key{Namespace: es.Namespace, Name: es.Labels[discoveryv1.LabelServiceName]}
+}
+
+// put notes v, or its absence if it is nil.
+func put[K comparable, V any](in map[K]map[string]*V, at K, name string, v *V) {
+	switch {
+	case v != nil && in[at] == nil:
+		in[at] = map[string]*V{name: v}
+	case v != nil:
+		in[at][name] = v
+	default:
+		if delete(in[at], name); len(in[at]) == 0 {
+			delete(in, at)
+		}
+	}
+}
+
+func (t *term) enqueue(k key) {
+	if t.external != nil && k.Namespace == kubeSystem {
+		return
+	}
+	t.queue.AddAfter(k, coalesce)
+}
+
+// follow enqueues a Service whenever one of its members changes, as long as that is wanted.
+func (t *term) follow(k key, wanted bool) {
+	cancel, follows := t.followed[k]
+	switch {
+	case follows && !wanted:
+		cancel()
+		delete(t.followed, k)
+	case wanted && !follows:
+		ctx, cancel := context.WithCancel(t.ctx)
+		t.followed[k] = cancel
+		t.wg.Go(func() {
+			w := t.writer.store.Watch(t.ref(k))
+			defer w.Close()
+			for {
+				_, superseded := w.Load()
+				select {
+				case <-superseded:
+					t.queue.AddAfter(k, coalesce)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+}
+
+func (t *term) ref(k key) federation.Ref {
+	return federation.Ref{Cluster: federation.Cluster(t.cluster), Service: federation.Service{Namespace: k.Namespace, Name: k.Name}}
+}
+
+// next reconciles one Service, and returns false once the term is over. Where a right is missing it ends the term.
+func (t *term) next(ctx context.Context, end context.CancelCauseFunc) bool {
+	k, shutdown := t.queue.Get()
+	if shutdown || ctx.Err() != nil {
+		return false
+	}
+	defer t.queue.Done(k)
+	err := t.reconcile(ctx, k)
+	switch {
+	case err == nil:
+		t.queue.Forget(k)
+	case ctx.Err() != nil:
+	case apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		end(&Refusal{[]right{{sliceResource, k.Namespace, []string{"create", "update", "delete"}}}})
+	default:
+		if !errors.Is(err, errBehind) {
+			t.writer.metrics.failures.WithLabelValues(t.cluster).Inc()
+			t.log.Info("Slices of a Service are not written yet", "service", k.String(), "error", err.Error(), "failures", t.queue.NumRequeues(k)+1)
+		}
+		t.queue.AddRateLimited(k)
+	}
+	return true
+}
+
+var (
+	errBehind      = errors.New("the watch has not told of all our writes yet")
+	errUnconfirmed = errors.New("most of its endpoints would go, and a second look does not confirm it")
+)
+
+// reconcile makes the slices of a Service what they should be.
+func (t *term) reconcile(ctx context.Context, k key) error {
+	t.mu.Lock()
+	svc := t.known[k.Namespace][k.Name]
+	have := slices.Collect(maps.Values(t.written[k]))
+	workloads := slices.Collect(maps.Values(t.workloads[k.Namespace]))
+	t.mu.Unlock()
+	if svc == nil {
+		t.tracker.DeleteService(k.Namespace, k.Name)
+		return nil // its slices go with it
+	}
+	if t.tracker.StaleSlices(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}, have) {
+		return errBehind
+	}
+	have = slices.DeleteFunc(have, func(es *discoveryv1.EndpointSlice) bool { return es.DeletionTimestamp != nil })
+	wanted, confirm := t.want(svc, workloads, &have)
+	if wanted == nil && t.external != nil && (svc.external || svc.selector == nil) {
+		return nil // it is somebody else's business what it has
+	}
+	p := planFor(svc, wanted, have)
+	if p.empty() {
+		return nil
+	}
+	if gone := missing(have, wanted); len(gone) > guard && 2*len(gone) > len(places(have)) {
+		if err := confirm(ctx, gone); err != nil {
+			return err
+		}
+	}
+	return t.write(ctx, svc, p)
+}
+
+// want returns the endpoints that a Service should have, and who takes a second look if most of its endpoints would go. It takes
+// from have the slices that are to be left as they are.
+func (t *term) want(svc *service, workloads []*workload, have *[]*discoveryv1.EndpointSlice) ([]*group, func(context.Context, []place) error) {
+	if t.external != nil {
+		slices.SortFunc(workloads, func(a, b *workload) int { return cmpKeys(a.key, b.key) })
+		return externalGroups(svc, workloads), func(ctx context.Context, gone []place) error { return t.confirmWorkloads(ctx, svc, gone) }
+	}
+	w := t.writer.store.Watch(t.ref(svc.key))
+	defer w.Close()
+	snapshot, _ := w.Load()
+	groups, untouched := federatedGroups(svc, snapshot, t.writer.options.Installation, t.writer.options.Namespace)
+	*have = slices.DeleteFunc(*have, untouched)
+	return groups, func(ctx context.Context, gone []place) error { return t.confirmMembers(ctx, svc, snapshot, gone) }
+}
+
+// write does what is planned. It stops at the first failure, from where the next reconciliation goes on.
+func (t *term) write(ctx context.Context, svc *service, p plan) error {
+	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
+	wrote := func(verb string) { t.writer.metrics.writes.WithLabelValues(t.cluster, t.managedBy, verb).Inc() }
+	if !svc.leaving {
+		for _, es := range p.create {
+			created, err := api.Create(ctx, es, metav1.CreateOptions{})
+			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("create a slice: %w", err)
+			}
+			t.tracker.Update(created)
+			wrote("create")
+		}
+	}
+	for _, es := range p.update {
+		updated, err := api.Update(ctx, es, metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("update slice %s: %w", es.Name, err)
+		}
+		t.tracker.Update(updated)
+		wrote("update")
+	}
+	for _, es := range p.remove {
+		err := api.Delete(ctx, es.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete slice %s: %w", es.Name, err)
+		}
+		t.tracker.ExpectDeletion(es)
+		wrote("delete")
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package slices
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// TestCases is the contract case that no real API server can be made to play.
+func TestCases(t *testing.T) {
+	t.Run("P19", testNeverGivesUp)
+}
+
+// P19: a write that keeps failing is tried again for ever, and each time a longer while later.
+func testNeverGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var mu sync.Mutex
+		var tries []time.Time
+		client.PrependReactor("create", "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			tries = append(tries, time.Now())
+			return true, nil, errors.New("the API server is out of order")
+		})
+		x := startTerm(t, client)
+		pass(30 * time.Minute)
+		x.stop()
+		if len(tries) < 30 {
+			t.Fatalf("%d tries in half an hour", len(tries))
+		}
+		for i := 2; i < len(tries); i++ {
+			if now, before := tries[i].Sub(tries[i-1]), tries[i-1].Sub(tries[i-2]); now < before {
+				t.Errorf("the pause before try %d is %s, and the one before was %s", i+1, now, before)
+			}
+		}
+		if last := tries[len(tries)-1].Sub(tries[len(tries)-2]); last != maxRetry {
+			t.Errorf("the last pause is %s, want %s", last, maxRetry)
+		}
+	})
+}
+
+// runningTerm is a term over a client in memory, with one Service and one ExternalWorkload.
+type runningTerm struct {
+	*term
+	stop func()
+}
+
+func startTerm(t *testing.T, client *fake.Clientset) runningTerm {
+	t.Helper()
+	store := federation.NewStore()
+	w := NewWriter(logr.Discard(), store, cluster.NewRegistry(logr.Discard(), store, cluster.Options{}), nil, Options{Namespace: "linkerd", Installation: "local", Timing: testTiming})
+	x := newExternalTerm(&desk{writer: w, log: logr.Discard(), cluster: "local", client: client, states: map[string]leaseState{}})
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}, Spec: corev1.ServiceSpec{
+		Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+	}}
+	for _, err := range []error{x.services.Replace([]any{svc}, ""), x.slices.Replace(nil, ""), x.external.Replace([]any{someWorkload()}, "")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	x.ctx = ctx
+	x.begin()
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for x.next(ctx, cancel) {
+			}
+		})
+	}
+	return runningTerm{x, func() {
+		cancel(nil)
+		x.queue.ShutDown()
+		wg.Wait()
+	}}
+}

@@ -1,0 +1,334 @@
+package slices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/rand"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/transport"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// Options are what the operator decides about writing.
+type Options struct {
+	Namespace    string // of the control plane, in every cluster: there are the Leases
+	Installation string // name of the cluster that we run in
+	Replica      string // what tells this replica from others
+	Timing       Timing
+	External     bool // write the slices of ExternalWorkloads
+	Federated    bool // write what other clusters hold, where that is asked for
+}
+
+// askAgain is how long after a refusal it is asked whether we may write by now.
+const askAgain = 5 * time.Minute
+
+// A Writer writes slices into every cluster that is in use and lets us.
+type Writer struct {
+	log      logr.Logger
+	store    *federation.Store
+	registry *cluster.Registry
+	options  Options
+	metrics  *metrics
+
+	// Also runs under the local cluster's FederatedLease; nil for nothing.
+	also func(term context.Context) error
+
+	mu    sync.Mutex // guards conns
+	conns map[string]*cluster.Connection
+}
+
+// NewWriter returns a Writer, whose Attend is to be given to the registry. also, which may be nil, runs in each term in which this
+// replica holds the local cluster's Lease; it returns when the term ends.
+func NewWriter(log logr.Logger, store *federation.Store, registry *cluster.Registry, also func(term context.Context) error, options Options) *Writer {
+	return &Writer{
+		log: log, store: store, registry: registry, options: options, metrics: newMetrics(), also: also, conns: map[string]*cluster.Connection{},
+	}
+}
+
+// Attend writes into one cluster until ctx ends. It is a [cluster.Attendant].
+func (w *Writer) Attend(ctx context.Context, spec *watch.Value[cluster.Spec], conn *cluster.Connection) {
+	first, _ := spec.Load()
+	name := first.Name
+	w.mu.Lock()
+	w.conns[name] = conn
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		if w.conns[name] == conn { // or its successor is here already
+			delete(w.conns, name)
+		}
+		w.mu.Unlock()
+	}()
+	d, err := w.newDesk(name, conn)
+	if err != nil {
+		w.log.Error(err, "Nothing is written into the cluster", "cluster", name)
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if w.options.External {
+		wg.Go(func() {
+			d.follow(ctx, ExternalLease, func() (bool, <-chan struct{}) { return true, nil }, d.external, d.externalRights)
+		})
+	}
+	also := w.also != nil && first.Local
+	if w.options.Federated || also {
+		wanted := func() (bool, <-chan struct{}) {
+			s, changed := spec.Load()
+			return s.Local || s.Slices, changed
+		}
+		wg.Go(func() { d.follow(ctx, FederatedLease, wanted, d.federated, d.federatedRights) })
+	}
+}
+
+// connection returns what is in use with a cluster; nil for nothing.
+func (w *Writer) connection(name string) *cluster.Connection {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.conns[name]
+}
+
+// A desk is where one cluster is written to, over one connection.
+type desk struct {
+	writer   *Writer
+	log      logr.Logger
+	cluster  string
+	local    bool
+	conn     *cluster.Connection
+	identity string // in Leases: two desks of one replica, as while credentials are replaced, are two holders
+	client   kubernetes.Interface
+	dynamic  dynamic.Interface
+
+	mu     sync.Mutex
+	states map[string]leaseState
+}
+
+// leaseState is how it goes with one Lease.
+type leaseState struct {
+	state   cluster.WritingState
+	problem string
+}
+
+func (w *Writer) newDesk(name string, conn *cluster.Connection) (*desk, error) {
+	d := &desk{
+		writer: w, log: w.log.WithValues("cluster", name), cluster: name, local: name == w.options.Installation, conn: conn,
+		identity: w.options.Replica + "_" + rand.String(8), states: map[string]leaseState{},
+	}
+	// The API server's audit log tells replicas apart by the agent.
+	client := &http.Client{Transport: transport.NewUserAgentRoundTripper("fingerpost/"+d.identity, conn.HTTPClient.Transport)}
+	var err error
+	if d.client, err = kubernetes.NewForConfigAndClient(conn.Config, client); err != nil {
+		return nil, fmt.Errorf("client to write slices: %w", err)
+	}
+	if d.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, client); err != nil {
+		return nil, fmt.Errorf("client to read ExternalWorkloads: %w", err)
+	}
+	return d, nil
+}
+
+// externalRights asks for everything that the slices of ExternalWorkloads need. Where there are none of these the Lease is left to others.
+func (d *desk) externalRights(ctx context.Context) error {
+	rights := append(writerRights(d.writer.options.Namespace), right{workloadResource, "", []string{"list", "watch"}})
+	if err := ask(ctx, d.client.AuthorizationV1().SelfSubjectAccessReviews(), rights); err != nil {
+		return err
+	}
+	_, err := workloads(d.dynamic, metav1.NamespaceAll).ListWithContext(ctx, metav1.ListOptions{Limit: 1})
+	if apierrors.IsNotFound(err) {
+		return errNoWorkloads
+	}
+	return err
+}
+
+var errNoWorkloads = errors.New("there are no ExternalWorkloads: their CRD is not installed")
+
+func (d *desk) federatedRights(ctx context.Context) error {
+	return ask(ctx, d.client.AuthorizationV1().SelfSubjectAccessReviews(), writerRights(d.writer.options.Namespace))
+}
+
+// workloads lists and watches ExternalWorkloads at the newest version that is served.
+func workloads(client dynamic.Interface, namespace string) cache.ListerWatcherWithContext {
+	return cache.ToListerWatcherWithContext(cluster.NewestLister(client, workloadResource, []string{"v1beta1", "v1alpha1"}, namespace))
+}
+
+// follow campaigns for a Lease as long as that is wanted and granted, and lets lead run in each term, until ctx ends.
+func (d *desk) follow(ctx context.Context, lease string, wanted func() (bool, <-chan struct{}), lead, rights func(context.Context) error) {
+	for ctx.Err() == nil {
+		want, changed := wanted()
+		if !want {
+			d.report(lease, cluster.NotWriting, nil)
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		stint, end := context.WithCancel(ctx)
+		stop := make(chan struct{})
+		go func() { // what was wanted is not any more
+			defer close(stop)
+			for {
+				select {
+				case <-changed:
+					if want, changed = wanted(); !want {
+						end()
+						return
+					}
+				case <-stint.Done():
+					return
+				}
+			}
+		}()
+		err := rights(stint)
+		if err == nil {
+			err = d.campaign(stint, lease, lead)
+		}
+		switch {
+		case stint.Err() != nil:
+		case errors.Is(err, errNoWorkloads):
+			d.report(lease, cluster.NotWriting, nil)
+		case isRefusal(err), apierrors.IsForbidden(err):
+			d.report(lease, cluster.ReadOnly, err)
+		default:
+			d.report(lease, cluster.Standby, err)
+		}
+		if stint.Err() == nil {
+			d.pause(stint, err)
+		}
+		end()
+		<-stop
+	}
+}
+
+// pause waits until it makes sense to try again: long after a refusal, and a few seconds after a failure.
+func (d *desk) pause(ctx context.Context, err error) {
+	wait := d.writer.options.Timing.Duration
+	if isRefusal(err) || apierrors.IsForbidden(err) || errors.Is(err, errNoWorkloads) {
+		wait = askAgain
+	}
+	timer := time.NewTimer(wait/2 + time.Duration(rand.Int63nRange(0, int64(wait))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-d.conn.Renewed():
+	case <-ctx.Done():
+	}
+}
+
+// campaign watches a Lease, takes it when it is free, and lets lead run in each term. It returns an error that keeps us from doing so.
+func (d *desk) campaign(ctx context.Context, name string, lead func(term context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	leases := d.client.CoordinationV1().Leases(d.writer.options.Namespace)
+	lease, store := newLease(d.log, leases, name, d.identity, d.writer.options.Timing)
+	selected := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	source := cluster.NewSource(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selected
+			return leases.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			o.FieldSelector = selected
+			return leases.Watch(ctx, o)
+		},
+	}, d.conn)
+	wg.Go(func() { source.Fill(logr.NewContext(ctx, d.log.V(1)), &coordinationv1.Lease{}, store) })
+	wg.Go(func() { d.tell(ctx, lease) })
+	held := make(chan error, 1)
+	wg.Go(func() { held <- lease.hold(ctx, store.Synced(), lead) })
+	select {
+	case err := <-held:
+		return err
+	case <-source.Refused():
+		return &Refusal{[]right{{leaseResource, d.writer.options.Namespace, []string{"list", "watch"}}}}
+	}
+}
+
+// tell reports who has a Lease.
+func (d *desk) tell(ctx context.Context, l *Lease) {
+	for {
+		holds, changed := l.holds.Load()
+		_, seen := l.seen.Load()
+		if holds {
+			d.report(l.name, cluster.Holding, nil)
+		} else {
+			d.report(l.name, cluster.Standby, nil)
+		}
+		select {
+		case <-changed:
+		case <-seen:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// report makes the cluster's Status tell how it goes with all of its Leases.
+func (d *desk) report(lease string, state cluster.WritingState, problem error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.states[lease]
+	d.states[lease] = leaseState{state, errorText(problem)}
+	if state == cluster.ReadOnly && before != d.states[lease] {
+		d.log.Info("This cluster is read-only for us: discovery goes on, and nothing is written", "lease", lease, "reason", errorText(problem))
+	}
+	var w cluster.Writing
+	var held, problems []string
+	for _, name := range slices.Sorted(maps.Keys(d.states)) {
+		s := d.states[name]
+		switch {
+		case s.state == cluster.Holding:
+			held = append(held, name)
+			w.State = cluster.Holding
+		case w.State != cluster.Holding && s.state != cluster.NotWriting && w.State != cluster.Standby:
+			w.State = s.state
+		}
+		if s.problem != "" && !slices.Contains(problems, s.problem) {
+			problems = append(problems, s.problem)
+		}
+	}
+	w.Leases, w.Problem = strings.Join(held, ","), strings.Join(problems, "; ")
+	d.writer.registry.Report(d.cluster, w)
+}
+
+// federated runs in each term in which this replica holds the FederatedLease.
+func (d *desk) federated(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if also := d.writer.also; also != nil && d.local {
+		wg.Go(func() {
+			if err := also(ctx); err != nil && ctx.Err() == nil {
+				d.log.Error(err, "Mirror Services are not written")
+			}
+		})
+	}
+	if !d.writer.options.Federated {
+		<-ctx.Done()
+		return nil
+	}
+	return newFederatedTerm(d).run(ctx)
+}
+
+// external runs in each term in which this replica holds the ExternalLease.
+func (d *desk) external(ctx context.Context) error { return newExternalTerm(d).run(ctx) }
