@@ -54,7 +54,7 @@ func (c *Cluster) apiServerArgs(at *port) []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.file(serviceAccountKeyFile),
 		"--service-account-signing-key-file=" + c.file(serviceAccountKeyFile),
-		"--service-cluster-ip-range=" + c.services.String(),
+		"--service-cluster-ip-range=" + c.serviceRanges(),
 		"--authorization-mode=RBAC",
 		"--allow-privileged=true",
 		"--profiling=false",
@@ -67,6 +67,13 @@ func (c *Cluster) apiServerArgs(at *port) []string {
 		)
 	}
 	return args
+}
+
+func (c *Cluster) serviceRanges() string {
+	if c.options.IPv6 {
+		return c.services.String() + ",fd00:f1:9e::/112" // nobody routes them: every cluster may have the same
+	}
+	return c.services.String()
 }
 
 // controllers are those that turn a Deployment and a Service into ready

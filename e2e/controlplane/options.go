@@ -38,6 +38,10 @@ type Options struct {
 	// Default: a /16 of 10.0.0.0/8 that no other cluster of this process uses.
 	PodCIDR string
 
+	// IPv6 gives Services addresses of both families, if they ask for them. Pods
+	// have IPv4 addresses all the same.
+	IPv6 bool
+
 	// Light leaves out the controllers, the scheduler and the nodes: etcd and
 	// kube-apiserver only, for tests that need no pods and no EndpointSlices.
 	Light bool

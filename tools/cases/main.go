@@ -63,7 +63,7 @@ func run(root string) error {
 		return err
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("failed: %s; see go test %s -run with one of them", strings.Join(failed, " "), strings.Join(packages, " "))
+		return fmt.Errorf("failed: %s; see go test -run with one of them", strings.Join(failed, " "))
 	}
 	return nil
 }
@@ -115,33 +115,43 @@ func read(path string) (sections []section, err error) {
 	return sections, nil
 }
 
-// packages have the tests: TestScenarios, or TestCases, with a subtest for each case.
-var packages = []string{"./discovery", "./cluster/profiles", "./cmd/fingerpost"}
+// modules have the tests: TestScenarios, or TestCases, with a subtest for each case.
+var modules = []struct {
+	dir      string
+	packages []string
+}{
+	{".", []string{"./cluster/profiles", "./cluster/slices", "./cmd/fingerpost", "./discovery"}},
+	{"e2e", []string{"./slices"}}, // on a real control plane
+}
 
 // play runs the tests and returns the subtests that passed and those that failed.
 func play(root string) (passed map[string]bool, failed []string, err error) {
-	cmd := exec.Command("go", append([]string{"test", "-count=1", "-json", "-run", "^(TestScenarios|TestCases)$"}, packages...)...)
-	cmd.Dir, cmd.Stderr = root, os.Stderr
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		return nil, nil, err
-	}
 	passed = map[string]bool{}
-	for line := range strings.Lines(string(out)) {
-		var event struct{ Action, Test string }
-		if json.Unmarshal([]byte(line), &event) != nil {
-			continue // the compiler's words
+	for _, m := range modules {
+		cmd := exec.Command("go", append([]string{"test", "-count=1", "-json", "-run", "^(TestScenarios|TestCases)$"}, m.packages...)...)
+		cmd.Dir, cmd.Stderr = filepath.Join(root, m.dir), os.Stderr
+		out, err := cmd.Output()
+		if _, exit := errors.AsType[*exec.ExitError](err); err != nil && !exit {
+			return nil, nil, err
 		}
-		switch sub := strings.Contains(event.Test, "/"); {
-		case sub && event.Action == "pass":
-			passed[event.Test] = true
-		case sub && event.Action == "fail":
-			failed = append(failed, event.Test)
+		found := 0
+		for line := range strings.Lines(string(out)) {
+			var event struct{ Action, Test string }
+			if json.Unmarshal([]byte(line), &event) != nil || !strings.Contains(event.Test, "/") {
+				continue // the compiler's words, or a test of many cases
+			}
+			switch event.Action {
+			case "pass":
+				passed[event.Test] = true
+				found++
+			case "fail":
+				failed = append(failed, event.Test)
+				found++
+			}
 		}
-	}
-	if len(passed)+len(failed) == 0 {
-		return nil, nil, fmt.Errorf("no test was run: see go test %s", strings.Join(packages, " "))
+		if found == 0 {
+			return nil, nil, fmt.Errorf("no test was run: see go test -C %s %s", m.dir, strings.Join(m.packages, " "))
+		}
 	}
 	slices.Sort(failed)
 	return passed, failed, nil

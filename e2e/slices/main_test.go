@@ -1,0 +1,253 @@
+// Package slices tests on real control planes what the server writes into clusters, and who of several replicas does.
+package slices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+	"github.com/fingerpost/fingerpost/e2e/mesh"
+)
+
+// What all tests share: the server's binary, with the race detector, and three clusters with all of Kubernetes' own controllers, which
+// write slices of their own beside ours. Each test uses namespaces of its own.
+var (
+	binary   string
+	clusters []*site
+)
+
+const (
+	linkerd       = "linkerd" // namespace of the control plane, and so of the Leases
+	externalLease = "linkerd-destination-endpoint-write"
+	writeLease    = "fingerpost-write"
+	external      = "linkerd-external-workloads-controller" // who manages the slices of ExternalWorkloads
+	federated     = "federation.fingerpost.io"              // and those with what other clusters hold
+)
+
+var workloadResource = schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}
+
+// A site is a cluster and clients of its admin.
+type site struct {
+	*controlplane.Cluster
+	kubernetes.Interface
+	dynamic dynamic.Interface
+}
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "fingerpost-slices-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if binary, err = fingerpost.Build(ctx, dir, true); err != nil {
+		return 1, err
+	}
+	started, err := controlplane.StartAll(ctx, controlplane.Options{Name: "east", Audit: true, IPv6: true}, controlplane.Options{Name: "west", Audit: true},
+		controlplane.Options{Name: "north", Audit: true})
+	if err != nil {
+		return 1, err
+	}
+	defer func() {
+		for _, c := range started {
+			err = errors.Join(err, c.Stop())
+		}
+	}()
+	for _, c := range started {
+		s := &site{Cluster: c}
+		config := c.AdminConfig()
+		config.QPS = -1
+		if s.Interface, err = kubernetes.NewForConfig(config); err != nil {
+			return 1, err
+		}
+		if s.dynamic, err = dynamic.NewForConfig(config); err != nil {
+			return 1, err
+		}
+		crds, err := os.ReadFile(filepath.Join("..", "oracle", "testdata", "linkerd-crds.yaml"))
+		if err != nil {
+			return 1, err
+		}
+		for _, manifest := range [][]byte{crds, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)} {
+			if err := c.Apply(ctx, manifest); err != nil {
+				return 1, err
+			}
+		}
+		clusters = append(clusters, s)
+	}
+	return m.Run(), nil
+}
+
+// writeRules returns what the server needs to write into a cluster.
+func writeRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"create", "update", "delete"}},
+		{APIGroups: []string{workloadResource.Group}, Resources: []string{workloadResource.Resource}, Verbs: []string{"get", "list", "watch"}},
+	}
+}
+
+// serve starts a replica with the cluster's own server, and stops it at the end of the test.
+func (s *site) serve(t *testing.T, replica string, id *controlplane.Identity, url string, args ...string) *fingerpost.Server {
+	t.Helper()
+	server, err := fingerpost.Start(t.Context(), fingerpost.Options{
+		Binary: binary, Dir: t.TempDir(), Kubeconfig: s.Kubeconfig(id, url), Env: []string{"HOSTNAME=" + replica},
+		Args: append([]string{"-cluster-name=" + s.Name(), "-controller-namespace=" + linkerd, "-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s"}, args...),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", replica, server.Tail())
+		}
+	})
+	return server
+}
+
+// namespace makes a namespace, which is deleted at the end of the test.
+func (s *site) namespace(t *testing.T, name string) {
+	t.Helper()
+	do(t, s.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", name)))
+}
+
+// slicesOf returns the slices of a Service that one manages, by name; for an empty manager those of all.
+func (s *site) slicesOf(ctx context.Context, namespace, service, manager string) ([]discoveryv1.EndpointSlice, error) {
+	selector := discoveryv1.LabelServiceName + "=" + service
+	if manager != "" {
+		selector += "," + discoveryv1.LabelManagedBy + "=" + manager
+	}
+	list, err := s.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list.Items, func(a, b discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+// eventually waits until a check passes, for five times the time that is claimed at most, and logs how long it took.
+func eventually(t *testing.T, claimed time.Duration, what string, check func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*claimed)
+	defer cancel()
+	began := time.Now()
+	if err := mesh.Eventually(ctx, check); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	t.Logf("%s: %s (claimed: %s)", what, time.Since(began).Round(time.Millisecond), claimed)
+}
+
+// workload returns an ExternalWorkload with one address for each family that ips holds, and ports as name:number.
+func workload(namespace, name string, labels map[string]string, ips []string, ports ...string) *unstructured.Unstructured {
+	spec := map[string]any{"meshTLS": map[string]any{"identity": "spiffe://root.linkerd.cluster.local/" + name, "serverName": name + ".cluster.local"}}
+	var addresses, documented []any
+	for _, ip := range ips {
+		addresses = append(addresses, map[string]any{"ip": ip})
+	}
+	for _, p := range ports {
+		var number int64
+		named, text, _ := strings.Cut(p, ":")
+		if _, err := fmt.Sscan(text, &number); err != nil {
+			panic("a port must be name:number")
+		}
+		documented = append(documented, map[string]any{"name": named, "port": number, "protocol": "TCP"})
+	}
+	spec["workloadIPs"], spec["ports"] = addresses, documented
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
+		"metadata": map[string]any{"name": name, "namespace": namespace}, "spec": spec,
+	}}
+	u.SetLabels(labels)
+	return u
+}
+
+// ready says of an ExternalWorkload whether it is.
+func ready(u *unstructured.Unstructured, is bool) *unstructured.Unstructured {
+	status := "False"
+	if is {
+		status = "True"
+	}
+	u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": status}}}
+	return u
+}
+
+// create creates ExternalWorkloads, eight at a time.
+func (s *site) create(t *testing.T, workloads ...*unstructured.Unstructured) {
+	t.Helper()
+	var wg sync.WaitGroup
+	todo := make(chan *unstructured.Unstructured)
+	errs := make(chan error, len(workloads))
+	for range 8 {
+		wg.Go(func() {
+			for u := range todo {
+				_, err := s.dynamic.Resource(workloadResource).Namespace(u.GetNamespace()).Create(t.Context(), u, metav1.CreateOptions{})
+				errs <- err
+			}
+		})
+	}
+	for _, u := range workloads {
+		todo <- u
+	}
+	close(todo)
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		do(t, err)
+	}
+}
+
+// change gets an ExternalWorkload, changes it and puts it back.
+func (s *site) change(t *testing.T, namespace, name string, f func(*unstructured.Unstructured)) {
+	t.Helper()
+	client := s.dynamic.Resource(workloadResource).Namespace(namespace)
+	u, err := client.Get(t.Context(), name, metav1.GetOptions{})
+	do(t, err)
+	f(u)
+	_, err = client.Update(t.Context(), u, metav1.UpdateOptions{})
+	do(t, err)
+}
+
+// service creates or changes a Service.
+func (s *site) service(t *testing.T, svc *corev1.Service) *corev1.Service {
+	t.Helper()
+	created, err := s.CoreV1().Services(svc.Namespace).Create(t.Context(), svc, metav1.CreateOptions{})
+	do(t, err)
+	return created
+}
+
+func do(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
