@@ -47,6 +47,7 @@ type Lease struct {
 	name     string
 	identity string // of this holder; no other has it
 	timing   Timing
+	courtesy time.Duration         // for how long a Lease that is free is left to others
 	seen     watch.Value[sighting] // the Lease as the API server told it
 	holds    watch.Value[bool]
 }
@@ -118,7 +119,7 @@ func (l *Lease) hold(ctx context.Context, listed <-chan struct{}, lead func(term
 	}
 	for {
 		s, changed := l.seen.Load()
-		timer := time.NewTimer(time.Until(s.expiry()))
+		timer := time.NewTimer(time.Until(s.expiry().Add(l.courtesy)))
 		select {
 		case <-timer.C:
 			sent := time.Now()

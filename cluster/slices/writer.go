@@ -242,6 +242,9 @@ func (d *desk) campaign(ctx context.Context, name string, lead func(term context
 	defer cancel()
 	leases := d.client.CoordinationV1().Leases(d.writer.options.Namespace)
 	lease, store := newLease(d.log, leases, name, d.identity, d.writer.options.Timing)
+	if !d.local { // its own installation, if there is one, has the shortest way: so the Leases spread over installations
+		lease.courtesy = d.writer.options.Timing.Renew / 4
+	}
 	selected := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	source := cluster.NewSource(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
