@@ -11,6 +11,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/links"
@@ -22,6 +23,7 @@ const (
 	Federated = Service + "-federated"
 	Port      = 8080
 	linkerd   = "linkerd" // the mesh's control plane, as its Pods name it
+	optIn     = slices.OptIn + ": " + slices.Enabled
 )
 
 // A Site is one cluster of the mesh as the server reaches it: over a proxy that can be cut, with an identity that can be revoked.
@@ -37,6 +39,7 @@ type Mesh struct {
 	Namespace string // of the shop, of the Links, and of their Secrets
 	Local     *Site
 	Remotes   []*Site
+	Slices    bool // the federated Service, and every cluster that is linked, ask for EndpointSlices
 	Server    *fingerpost.Server
 }
 
@@ -56,7 +59,7 @@ func New(ctx context.Context, namespace string, replicas int, clusters ...*contr
 			m.Remotes = append(m.Remotes, site)
 			members = append(members, Service+"@"+site.Name)
 		}
-		if err := c.Apply(ctx, []byte(shop(namespace, replicas))); err != nil {
+		if err := c.Apply(ctx, Shop(namespace, replicas)); err != nil {
 			return nil, err
 		}
 	}
@@ -128,6 +131,9 @@ func (m *Mesh) Federate(ctx context.Context, local bool, members ...string) erro
 	if local {
 		annotations += ", multicluster.linkerd.io/local-discovery: " + Service
 	}
+	if m.Slices {
+		annotations += ", " + optIn
+	}
 	return m.Local.Apply(ctx, []byte(fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata: {name: %s, namespace: %s, annotations: {%s}}
@@ -137,13 +143,17 @@ spec: {ports: [{name: http, port: %d}]}
 
 // Link links a site: its Secret and its Link. Where it is linked already, new credentials take effect.
 func (m *Mesh) Link(ctx context.Context, site *Site) error {
+	annotations := ""
+	if m.Slices {
+		annotations = optIn
+	}
 	return errors.Join(
 		m.Credentials(ctx, site, site.Kubeconfig(site.Identity, site.Proxy.URL())),
 		m.Local.Apply(ctx, []byte(fmt.Sprintf(`apiVersion: %s/v1alpha3
 kind: Link
-metadata: {name: %s, namespace: %s}
+metadata: {name: %s, namespace: %s, annotations: {%s}}
 spec: {targetClusterName: %s, targetClusterDomain: cluster.local, clusterCredentialsSecret: cluster-credentials-%s}
-`, links.Group, site.Name, m.Namespace, site.Name, site.Name))),
+`, links.Group, site.Name, m.Namespace, annotations, site.Name, site.Name))),
 	)
 }
 
@@ -183,9 +193,9 @@ func (m *Mesh) Condition(ctx context.Context, site *Site, condition string) (str
 		fmt.Sprintf(`jsonpath={range .status.conditions[?(@.type==%q)]}{.status} {.reason}: {.message}{end}`, condition))
 }
 
-// shop is the Service and what runs behind it: Pods that bear the marks of a mesh.
-func shop(namespace string, replicas int) string {
-	return fmt.Sprintf(`apiVersion: v1
+// Shop is the Service and what runs behind it: Pods that bear the marks of a mesh.
+func Shop(namespace string, replicas int) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: web, namespace: %[1]s}
 ---

@@ -111,10 +111,7 @@ func newCases(t *testing.T) *cases {
 
 func (x *cases) start(t *testing.T) {
 	t.Helper()
-	server, err := fingerpost.Start(context.WithoutCancel(t.Context()), fingerpost.Options{
-		Binary: binary, Dir: t.TempDir(), Kubeconfig: x.Kubeconfig(x.id, ""), Env: []string{"HOSTNAME=cases"},
-		Args: []string{"-cluster-name=" + x.Name(), "-controller-namespace=" + linkerd},
-	})
+	server, err := x.site.start(t, "cases", x.id, "")
 	do(t, err)
 	x.server = server
 	x.stop = func() {

@@ -114,16 +114,27 @@ func writeRules() []rbacv1.PolicyRule {
 	}
 }
 
-// serve starts a replica with the cluster's own server, and stops it at the end of the test.
-func (s *site) serve(t *testing.T, replica string, id *controlplane.Identity, url string, args ...string) *fingerpost.Server {
+// start starts a replica with the cluster's own server. Whoever starts it stops it.
+func (s *site) start(t *testing.T, replica string, id *controlplane.Identity, url string, args ...string) (*fingerpost.Server, error) {
 	t.Helper()
-	server, err := fingerpost.Start(t.Context(), fingerpost.Options{
+	return fingerpost.Start(context.WithoutCancel(t.Context()), fingerpost.Options{
 		Binary: binary, Dir: t.TempDir(), Kubeconfig: s.Kubeconfig(id, url), Env: []string{"HOSTNAME=" + replica},
 		Args: append([]string{"-cluster-name=" + s.Name(), "-controller-namespace=" + linkerd, "-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s"}, args...),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+}
+
+// serve starts a replica, and stops it at the end of the test.
+func (s *site) serve(t *testing.T, replica string, id *controlplane.Identity, url string, args ...string) *fingerpost.Server {
+	t.Helper()
+	server, err := s.start(t, replica, id, url, args...)
+	do(t, err)
+	stopAfter(t, replica, server)
+	return server
+}
+
+// stopAfter stops a replica at the end of the test, where it must end well.
+func stopAfter(t *testing.T, replica string, server *fingerpost.Server) {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)
@@ -132,7 +143,6 @@ func (s *site) serve(t *testing.T, replica string, id *controlplane.Identity, ur
 			t.Logf("the end of the log of %s:\n%s", replica, server.Tail())
 		}
 	})
-	return server
 }
 
 // namespace makes a namespace, which is deleted at the end of the test.
