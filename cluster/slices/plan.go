@@ -186,8 +186,11 @@ func (p *plan) reuse() {
 	})
 }
 
-// succeed makes es the next state of old.
+// succeed makes es the next state of old. Who wrote it first is no reason to write it again.
 func succeed(es, old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	if first, found := old.Labels[writerLabel]; found {
+		es.Labels[writerLabel] = first
+	}
 	es.GenerateName, es.Name, es.UID, es.ResourceVersion, es.Generation = old.GenerateName, old.Name, old.UID, old.ResourceVersion, old.Generation
 	return es
 }

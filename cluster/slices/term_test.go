@@ -36,9 +36,20 @@ func testNeverGivesUp(t *testing.T) {
 			tries = append(tries, time.Now())
 			return true, nil, errors.New("the API server is out of order")
 		})
-		x := startTerm(t, client)
+		x := newTestTerm(t, client)
+		x.load(t, someWorkload())
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				for x.next(ctx, cancel) {
+				}
+			})
+		}
 		pass(30 * time.Minute)
-		x.stop()
+		cancel(nil)
+		x.queue.ShutDown()
+		wg.Wait()
 		if len(tries) < 30 {
 			t.Fatalf("%d tries in half an hour", len(tries))
 		}
@@ -53,38 +64,49 @@ func testNeverGivesUp(t *testing.T) {
 	})
 }
 
-// runningTerm is a term over a client in memory, with one Service and one ExternalWorkload.
-type runningTerm struct {
+// testTerm is a term over clients in memory, with one Service.
+type testTerm struct {
 	*term
-	stop func()
 }
 
-func startTerm(t *testing.T, client *fake.Clientset) runningTerm {
+func newTestTerm(t *testing.T, client *fake.Clientset) testTerm {
 	t.Helper()
 	store := federation.NewStore()
 	w := NewWriter(logr.Discard(), store, cluster.NewRegistry(logr.Discard(), store, cluster.Options{}), nil, Options{Namespace: "linkerd", Installation: "local", Timing: testTiming})
 	x := newExternalTerm(&desk{writer: w, log: logr.Discard(), cluster: "local", client: client, states: map[string]leaseState{}})
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}, Spec: corev1.ServiceSpec{
+	t.Cleanup(x.queue.ShutDown)
+	return testTerm{x}
+}
+
+func someClientService() *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}, Spec: corev1.ServiceSpec{
 		Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 	}}
-	for _, err := range []error{x.services.Replace([]any{svc}, ""), x.slices.Replace(nil, ""), x.external.Replace([]any{someWorkload()}, "")} {
+}
+
+// load gives the term what it would have listed, and begins.
+func (x testTerm) load(t *testing.T, workloads ...any) {
+	t.Helper()
+	for _, err := range []error{x.services.Replace([]any{someClientService()}, ""), x.slices.Replace(nil, ""), x.external.Replace(workloads, "")} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	x.ctx = ctx
 	x.begin()
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for x.next(ctx, cancel) {
-			}
-		})
+}
+
+// catchUp tells the term of the slices that there are.
+func (x testTerm) catchUp(t *testing.T, client *fake.Clientset) {
+	t.Helper()
+	list, err := client.DiscoveryV1().EndpointSlices("ns").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return runningTerm{x, func() {
-		cancel(nil)
-		x.queue.ShutDown()
-		wg.Wait()
-	}}
+	var all []any
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
+	}
+	if err := x.slices.Replace(all, ""); err != nil {
+		t.Fatal(err)
+	}
 }

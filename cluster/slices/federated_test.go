@@ -1,0 +1,204 @@
+package slices
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// scene is a Store with the clusters home, east and west, and a federated Service of home.
+type scene struct {
+	*federation.Store
+	claims map[string]*federation.Claims
+}
+
+func newScene(clusters ...string) *scene {
+	s := &scene{federation.NewStore(), map[string]*federation.Claims{}}
+	for _, c := range clusters {
+		s.Expect(federation.Cluster(c), federation.Expectation{TrustDomain: c + ".example"})
+		s.claims[c] = s.Claim(federation.Cluster(c))
+	}
+	s.Listed()
+	return s
+}
+
+var bb = federation.Service{Namespace: "ns", Name: "bb"}
+
+// holds makes a cluster claim meshed Pods at some addresses, port http to 8080.
+func (s *scene) holds(cluster string, addrs ...string) {
+	slice := &federation.Slice{Name: "bb-1", Ports: []federation.Port{{Number: 8080, Name: "web", Protocol: "TCP", App: "http"}, {Number: 9090, Name: "metrics", Protocol: "TCP"}}}
+	for _, a := range addrs {
+		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
+			Addr: netip.MustParseAddr(a), Ready: true, Zone: cluster + "-a", Node: "node",
+			Workload: &federation.Workload{Namespace: "ns", Name: "pod", Template: unique.Make(federation.Template{ServiceAccount: "bb", ControlPlane: "linkerd"})},
+		})
+	}
+	s.claims[cluster].Set(bb, &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}}, Slices: []*federation.Slice{slice}})
+}
+
+func (s *scene) complete(clusters ...string) {
+	for _, c := range clusters {
+		s.claims[c].Complete()
+	}
+}
+
+// union is the federated Service in home; its port 80 has a name of its own.
+func (s *scene) union(annotations map[string]string) (*service, *federation.Snapshot) {
+	svc := &corev1.Service{Spec: corev1.ServiceSpec{
+		Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "other", Port: 81}}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+	}}
+	svc.Namespace, svc.Name, svc.UID, svc.Annotations = "ns", "bb-federated", "uid", annotations
+	s.claims["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.Claim("home", svc, nil))
+	kept, _ := keepService(svc)
+	w := s.Watch(federation.Ref{Cluster: "home", Service: federation.Service{Namespace: "ns", Name: "bb-federated"}})
+	defer w.Close()
+	snapshot, _ := w.Load()
+	return kept, snapshot
+}
+
+var everybody = map[string]string{
+	OptIn: Enabled, "multicluster.linkerd.io/local-discovery": "bb", "multicluster.linkerd.io/remote-discovery": "bb@east,bb@west",
+}
+
+// text describes groups, one a line.
+func text(groups []*group) string {
+	var lines []string
+	for _, g := range groups {
+		line := fmt.Sprintf("%s %s %q", g.source, g.family, g.identity)
+		for _, p := range g.ports {
+			line += fmt.Sprintf(" %s:%d/%s/%s", *p.Name, *p.Port, *p.Protocol, optional(p.AppProtocol))
+		}
+		for _, e := range g.endpoints {
+			ref := ""
+			if e.TargetRef != nil {
+				ref = "=" + e.TargetRef.Kind + "/" + e.TargetRef.Name
+			}
+			line += fmt.Sprintf(" %s@%s%s", e.Addresses[0], optional(e.Zone), ref)
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Each cluster's endpoints stand apart, under the Service's name for the port, those of other clusters with the identity that Linkerd needs to
+// know, and those of its own with their Pods.
+func TestFederatedGroups(t *testing.T) {
+	s := newScene("home", "east", "west")
+	s.holds("home", "10.0.0.1", "fd00::1")
+	s.holds("east", "10.1.0.1", "10.1.0.2")
+	s.holds("west")
+	s.complete("home", "east", "west")
+	svc, snapshot := s.union(everybody)
+	groups, untouched := federatedGroups(svc, snapshot, "home", "linkerd")
+	want := `east IPv4 "bb.ns.serviceaccount.identity.linkerd.east.example" http:8080/TCP/http 10.1.0.1@east-a 10.1.0.2@east-a
+home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
+	if got := text(groups); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if g := groups[0]; g.meta.Annotations[gatewayIdentity] != g.identity || g.meta.Labels[SourceLabel] != "east" || g.meta.Labels[discoveryv1.LabelManagedBy] != view.ManagedBy ||
+		g.meta.Labels[discoveryv1.LabelServiceName] != "bb-federated" || len(groups[1].meta.Annotations) > 0 {
+		t.Errorf("metadata %+v and %+v", g.meta, groups[1].meta)
+	}
+	if untouched(sliceOf("west", "home")) {
+		t.Error("the slices of a cluster that has nothing are left alone")
+	}
+}
+
+func sliceOf(source, writer string) *discoveryv1.EndpointSlice {
+	es := &discoveryv1.EndpointSlice{}
+	es.Labels = map[string]string{SourceLabel: source, writerLabel: writer}
+	return es
+}
+
+// What a cluster holds that has not been heard, or that only another installation knows, is not ours to change.
+func TestUntouched(t *testing.T) {
+	s := newScene("home", "east")
+	s.holds("home", "10.0.0.1")
+	s.complete("home")
+	svc, snapshot := s.union(everybody) // east is not complete, and west is not linked
+	groups, untouched := federatedGroups(svc, snapshot, "home", "linkerd")
+	if got := text(groups); !strings.HasPrefix(got, "home ") || strings.Contains(got, "\n") {
+		t.Errorf("groups\n%s", got)
+	}
+	for _, c := range []struct {
+		source, writer string
+		want           bool
+	}{
+		{"east", "home", true},
+		{"east", "elsewhere", true},
+		{"west", "elsewhere", true},
+		{"west", "home", false},       // we wrote it when west was linked
+		{"south", "elsewhere", false}, // the Service does not name it
+		{"home", "elsewhere", false},
+	} {
+		if got := untouched(sliceOf(c.source, c.writer)); got != c.want {
+			t.Errorf("slice of %s written from %s: left alone is %t", c.source, c.writer, got)
+		}
+	}
+}
+
+// Two installations that write into a cluster in turn do not write anew what the other has written.
+func TestInstallationsAgree(t *testing.T) {
+	s := newScene("home", "east", "west")
+	s.holds("home", "10.0.0.1")
+	s.holds("east", "10.1.0.1")
+	s.complete("home", "east", "west")
+	svc, snapshot := s.union(everybody)
+	here, _ := federatedGroups(svc, snapshot, "home", "linkerd")
+	there, _ := federatedGroups(svc, snapshot, "east", "linkerd")
+	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
+	p := planFor(svc, here, nil)
+	p.apply(have, &next)
+	if p := planFor(svc, there, slices.Collect(maps.Values(have))); len(have) != 2 || !p.empty() {
+		t.Errorf("%d slices, of which %d would be written again", len(have), len(p.update))
+	}
+}
+
+// Slices are written for Services that ask for them and are made up of others.
+func TestOptIn(t *testing.T) {
+	s := newScene("home", "east", "west")
+	s.holds("home", "10.0.0.1")
+	s.holds("east", "10.1.0.1")
+	s.complete("home", "east", "west")
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		want        int
+	}{
+		"federated":               {everybody, 2},
+		"not asked for":           {map[string]string{"multicluster.linkerd.io/local-discovery": "bb"}, 0},
+		"asked for in other ways": {map[string]string{OptIn: "yes", "multicluster.linkerd.io/local-discovery": "bb"}, 0},
+		"plain":                   {map[string]string{OptIn: Enabled}, 0},
+		"unknown to Linkerd":      {map[string]string{OptIn: Enabled, view.MembersKey: "bb,bb@east"}, 2},
+	} {
+		svc, snapshot := s.union(c.annotations)
+		if groups, _ := federatedGroups(svc, snapshot, "home", "linkerd"); len(groups) != c.want {
+			t.Errorf("%s: %d groups, want %d", name, len(groups), c.want)
+		}
+	}
+}
+
+// A port leads to where the member's own declaration leads, and where that says another protocol, to the port of its name.
+func TestPortsAt(t *testing.T) {
+	member := &federation.View{Ports: []federation.ServicePort{{Number: 53, Name: "dns-tcp", Target: 5353}, {Number: 80, Name: "web", Target: 8080}}}
+	slice := &federation.Slice{Ports: []federation.Port{{Number: 5353, Name: "dns-tcp", Protocol: "TCP"}, {Number: 5300, Name: "dns", Protocol: "UDP"}, {Number: 8080, Name: "web", Protocol: "TCP"}}}
+	svc := &service{ports: []corev1.ServicePort{
+		{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}, {Name: "http", Port: 80}, {Name: "none", Port: 81},
+	}}
+	var got []string
+	for _, p := range portsAt(svc, member, slice) {
+		got = append(got, fmt.Sprintf("%s:%d/%s", *p.Name, *p.Port, *p.Protocol))
+	}
+	if want := []string{"dns:5300/UDP", "dns-tcp:5353/TCP", "http:8080/TCP"}; !slices.Equal(got, want) {
+		t.Errorf("ports %v, want %v", got, want)
+	}
+}

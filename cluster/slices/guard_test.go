@@ -1,0 +1,93 @@
+package slices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// Most endpoints of a Service go only if the API server says so itself, and not because the watch has lost its way.
+func TestMassWithdrawalIsConfirmed(t *testing.T) {
+	var all []any
+	var listed []runtime.Object
+	for i := range 10 {
+		u := someWorkload()
+		u.SetName(fmt.Sprintf("ew-%d", i))
+		u.Object["spec"].(map[string]any)["workloadIPs"] = []any{map[string]any{"ip": fmt.Sprintf("10.0.0.%d", i+1)}}
+		all, listed = append(all, u), append(listed, u)
+	}
+	client := fake.NewClientset(someClientService())
+	x := newTestTerm(t, client)
+	x.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{workloadResource.WithVersion("v1beta1"): "ExternalWorkloadList"}, listed...)
+	x.load(t, all...)
+	k := key{Namespace: "ns", Name: "web"}
+	ctx := t.Context()
+	reconcile := func() error {
+		t.Helper()
+		return x.reconcile(ctx, k)
+	}
+	if err := reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	x.catchUp(t, client)
+	count := func() (n int) {
+		list, err := client.DiscoveryV1().EndpointSlices("ns").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, es := range list.Items {
+			n += len(es.Endpoints)
+		}
+		return n
+	}
+	if n := count(); n != 10 {
+		t.Fatalf("%d endpoints", n)
+	}
+
+	if err := x.external.Replace(all[:3], ""); err != nil { // seven are gone, as far as the watch goes
+		t.Fatal(err)
+	}
+	if err := reconcile(); !errors.Is(err, errUnconfirmed) || count() != 10 {
+		t.Errorf("seven of ten went unconfirmed: %v, %d are left", err, count())
+	}
+	for _, o := range listed[3:] { // now they are
+		u := o.(*unstructured.Unstructured)
+		if err := x.dynamic.Resource(workloadResource.WithVersion("v1beta1")).Namespace("ns").Delete(ctx, u.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reconcile(); err != nil || count() != 3 {
+		t.Errorf("%v, %d endpoints are left, want 3", err, count())
+	}
+}
+
+// Few endpoints go without a second look, and so do those of which fewer than half go.
+func TestSmallChangesAreNotHeldBack(t *testing.T) {
+	x := newTestTerm(t, fake.NewClientset(someClientService())) // without a dynamic client a second look would panic
+	var all []any
+	for i := range guard {
+		u := someWorkload()
+		u.SetName(fmt.Sprintf("ew-%d", i))
+		u.Object["spec"].(map[string]any)["workloadIPs"] = []any{map[string]any{"ip": fmt.Sprintf("10.0.0.%d", i+1)}}
+		all = append(all, u)
+	}
+	x.load(t, all...)
+	for _, have := range [][]any{all, nil} {
+		if err := x.external.Replace(have, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.reconcile(context.WithoutCancel(t.Context()), key{Namespace: "ns", Name: "web"}); err != nil {
+			t.Fatal(err)
+		}
+		x.catchUp(t, x.client.(*fake.Clientset))
+	}
+}
