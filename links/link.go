@@ -50,6 +50,8 @@ type Link struct {
 	secret        string // in the Link's namespace
 	slices        bool   // what other clusters hold may be written into it
 	invalid       string // why the rest says nothing
+
+	mirroring *Mirroring
 }
 
 // keepLink reads a Link. One that cannot be read is kept as invalid: it must not hide the others.
@@ -79,6 +81,7 @@ func keepLink(object any) (*Link, bool) {
 		l.invalid = invalidName("spec.targetClusterName", l.clusterName)
 	}
 	l.conditions = conditionsOf(u)
+	l.mirroring = mirroringOf(u, l)
 	return l, true
 }
 

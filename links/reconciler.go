@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -31,6 +31,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // Options are what the operator decides about links.
@@ -56,6 +57,7 @@ type Reconciler struct {
 	links   *records.Store[*Link]
 	source  *cluster.Source // of Links
 	metrics metrics
+	changes watch.Value[struct{}] // superseded when a Link has changed
 
 	ctx   context.Context                              // of Start; set before anything is watched, like queue
 	queue workqueue.TypedRateLimitingInterface[string] // of cluster names
@@ -237,6 +239,7 @@ func (r *Reconciler) linkChanged(k records.Key) {
 	}
 	r.watchNamespaces()
 	r.mu.Unlock()
+	r.changes.Store(struct{}{})
 	if had {
 		r.queue.Add(old.clusterName)
 	}
@@ -269,7 +272,7 @@ func (r *Reconciler) watchNamespaces() {
 				o.FieldSelector = selector
 				return r.core.CoreV1().Secrets(name).List(ctx, o)
 			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 				o.FieldSelector = selector
 				return r.core.CoreV1().Secrets(name).Watch(ctx, o)
 			},

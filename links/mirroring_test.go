@@ -1,0 +1,82 @@
+package links
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+)
+
+func mirroringFrom(t *testing.T, spec string) *Mirroring {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	text := "apiVersion: multicluster.linkerd.io/v1alpha3\nkind: Link\nmetadata: {name: east, namespace: mc}\nspec: " + spec
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	l, ok := keepLink(u)
+	if !ok {
+		t.Fatal("the Link is not kept")
+	}
+	if l.invalid != "" {
+		t.Errorf("%s: the cluster is not linked: %s", spec, l.invalid)
+	}
+	return l.mirroring
+}
+
+// A selector that is absent or empty selects nothing, otherwise than elsewhere in Kubernetes.
+func TestEmptySelectors(t *testing.T) {
+	m := mirroringFrom(t, `{targetClusterName: east, selector: {}, remoteDiscoverySelector: {matchLabels: {}}, federatedServiceSelector: {matchExpressions: [{key: a, operator: Exists}]}}`)
+	set := labels.Set{"a": "b"}
+	if m.Problem != "" || m.ByGateway.Matches(set) || m.Directly.Matches(set) || !m.Federated.Matches(set) || m.Federated.Matches(labels.Set{}) {
+		t.Errorf("selectors %v, %v, %v, problem %q", m.ByGateway, m.Directly, m.Federated, m.Problem)
+	}
+}
+
+// What a Link does not say has a default; numbers are strings, and a period may be bare seconds.
+func TestGatewaySpec(t *testing.T) {
+	for spec, want := range map[string]struct {
+		gateway Gateway
+		probe   *Probe
+	}{
+		`{targetClusterName: east}`: {Gateway{Port: 4143}, nil},
+		`{targetClusterName: east, probeSpec: {path: /ready, port: "4191"}}`: {Gateway{Port: 4143}, nil}, // of no gateway
+		`{targetClusterName: east, gatewayAddress: "b.example, 192.0.2.1,,b.example", gatewayPort: "1", gatewayIdentity: id, probeSpec: {path: /ready, port: "4191", period: 5s, timeout: 1m, failureThreshold: "7"}}`: {
+			Gateway{Addresses: []string{"192.0.2.1", "b.example"}, Port: 1, Identity: "id"},
+			&Probe{Path: "/ready", Port: 4191, Period: 5 * time.Second, Timeout: time.Minute, FailureThreshold: 7},
+		},
+		`{targetClusterName: east, gatewayAddress: 192.0.2.1, probeSpec: {path: /ready, period: "9"}}`: {
+			Gateway{Addresses: []string{"192.0.2.1"}, Port: 4143},
+			&Probe{Path: "/ready", Port: 4143, Period: 9 * time.Second, Timeout: 30 * time.Second, FailureThreshold: 3},
+		},
+	} {
+		m := mirroringFrom(t, spec)
+		if diff := cmp.Diff(want.gateway, m.Gateway) + cmp.Diff(want.probe, m.Probe); diff != "" || m.Problem != "" {
+			t.Errorf("%s: problem %q\n%s", spec, m.Problem, diff)
+		}
+	}
+}
+
+// What cannot be read is told with its field, and is no reason not to link the cluster.
+func TestMirroringProblems(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{targetClusterName: east, gatewayPort: http}`:                                                          `spec.gatewayPort "http" is no port`,
+		`{targetClusterName: east, gatewayPort: "0"}`:                                                           `spec.gatewayPort "0" is no port`,
+		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, period: soon}}`:                      `spec.probeSpec.period "soon" is no duration such as 3s`,
+		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, timeout: -1s}}`:                      `spec.probeSpec.timeout "-1s" is no duration such as 3s`,
+		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, failureThreshold: "0"}}`:             `spec.probeSpec.failureThreshold "0" is no number above 0`,
+		`{targetClusterName: east, selector: {matchExpressions: [{key: a, operator: Like}]}}`:                   `spec.selector: "Like" is not a valid label selector operator`,
+		`{targetClusterName: east, selector: junk}`:                                                             `cannot unmarshal`,
+		`{targetClusterName: east, federatedServiceSelector: {matchLabels: {"not a key": x}}}`:                  `spec.federatedServiceSelector: `,
+		`{targetClusterName: east, gatewayPort: http, remoteDiscoverySelector: {matchLabels: {a: "not @ it"}}}`: `; `,
+	} {
+		m := mirroringFrom(t, spec)
+		if !strings.Contains(m.Problem, want) {
+			t.Errorf("%s: problem %q, want %q", spec, m.Problem, want)
+		}
+	}
+}
