@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -14,11 +15,14 @@ import (
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // A Server is one cluster's API server. All its methods may be called from any goroutine.
@@ -32,9 +36,10 @@ type Server struct {
 	http      *http.Server
 	version   int
 	tokens    map[string]bool
-	forbidden map[string]bool     // group resources
-	served    map[string][]string // group resource -> versions, newest first; nil: not served
-	pruned    map[string]bool     // group resources whose status.conditions are dropped on write
+	forbidden map[string]bool                             // group resources, and verbs with group resources
+	served    map[string][]string                         // group resource -> versions, newest first; nil: not served
+	pruned    map[string]bool                             // group resources whose status.conditions are dropped on write
+	mutate    map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
 	objects   map[string]map[string]*unstructured.Unstructured
 	events    []event
 	changed   chan struct{} // closed by the next event
@@ -53,6 +58,7 @@ type event struct {
 var served = map[string][]string{
 	"pods": {"v1"}, "services": {"v1"}, "endpoints": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
 	"endpointslices.discovery.k8s.io": {"v1"}, "replicasets.apps": {"v1"}, "jobs.batch": {"v1"}, "events.events.k8s.io": {"v1"},
+	"leases.coordination.k8s.io": {"v1"}, "selfsubjectaccessreviews.authorization.k8s.io": {"v1"},
 	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"},
 	"serviceprofiles.linkerd.io":    {"v1alpha2"}, "servers.policy.linkerd.io": {"v1beta3"}, "externalworkloads.workload.linkerd.io": {"v1beta1"},
 }
@@ -61,7 +67,7 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newLine(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, served: maps.Clone(served), pruned: map[string]bool{},
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
 		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}), requests: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
@@ -93,6 +99,14 @@ func (s *Server) Forbid(resource string, forbidden bool) {
 	s.wake()
 }
 
+// Deny answers 403 to requests of one verb about a group resource, such as "create" and "services", or stops doing so. Access reviews
+// say so too.
+func (s *Server) Deny(verb, resource string, denied bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forbidden[verb+" "+resource] = denied
+}
+
 // Serve makes the server know a group resource in these versions, the newest first; with none it does not exist.
 func (s *Server) Serve(resource string, versions ...string) {
 	s.mu.Lock()
@@ -106,6 +120,13 @@ func (s *Server) Prune(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pruned[resource] = true
+}
+
+// Mutate does something to each object of a group resource that a client writes, as a webhook would.
+func (s *Server) Mutate(resource string, change func(*unstructured.Unstructured)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mutate[resource] = change
 }
 
 // Requests returns how many requests of a verb, such as "list" or "watch", were made about a group resource.
@@ -266,7 +287,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	s.requests[req.verb+" "+req.kind()]++
-	forbidden, serves := s.forbidden[req.kind()], slices.Contains(s.served[req.kind()], req.version)
+	forbidden, serves := s.forbidden[req.kind()] || s.forbidden[req.verb+" "+req.kind()], slices.Contains(s.served[req.kind()], req.version)
 	s.mu.Unlock()
 	switch {
 	case !serves:
@@ -275,9 +296,47 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.kind()+" is forbidden")
 	case req.verb == "watch":
 		s.watch(w, r, req)
+	case req.resource == "selfsubjectaccessreviews":
+		s.review(w, r)
 	default:
 		s.answer(w, r, req)
 	}
+}
+
+// bodyOf returns what a request holds as JSON.
+func bodyOf(r *http.Request) (body json.RawMessage, err error) {
+	if r.Header.Get("Content-Type") != runtime.ContentTypeProtobuf {
+		err = json.NewDecoder(r.Body).Decode(&body)
+		return body, err
+	}
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return runtime.Encode(scheme.Codecs.LegacyCodec(object.GetObjectKind().GroupVersionKind().GroupVersion()), object)
+}
+
+// review answers whether the caller may do something.
+func (s *Server) review(w http.ResponseWriter, r *http.Request) {
+	var review authorizationv1.SelfSubjectAccessReview
+	body, err := bodyOf(r)
+	if err == nil {
+		err = json.Unmarshal(body, &review)
+	}
+	if err != nil || review.Spec.ResourceAttributes == nil {
+		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "only reviews of resources are understood")
+		return
+	}
+	asked := review.Spec.ResourceAttributes
+	kind := request{resource: asked.Resource, group: asked.Group}.kind()
+	s.mu.Lock()
+	review.Status.Allowed = !s.forbidden[kind] && !s.forbidden[asked.Verb+" "+kind]
+	s.mu.Unlock()
+	reply(w, http.StatusCreated, review)
 }
 
 func parse(r *http.Request) (request, error) {
@@ -427,15 +486,15 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
 
 var listKinds = map[string]string{
 	"pods": "PodList", "services": "ServiceList", "endpoints": "EndpointsList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
-	"replicasets": "ReplicaSetList", "jobs": "JobList", "links": "LinkList", "servers": "ServerList",
+	"replicasets": "ReplicaSetList", "jobs": "JobList", "namespaces": "NamespaceList", "leases": "LeaseList", "links": "LinkList", "servers": "ServerList",
 	"serviceprofiles": "ServiceProfileList", "externalworkloads": "ExternalWorkloadList",
 }
 
 // write creates, updates or patches; it needs s.mu.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old *unstructured.Unstructured) {
-	var body json.RawMessage
-	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-		fail(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "only JSON is understood: "+err.Error())
+	body, err := bodyOf(r)
+	if err != nil {
+		fail(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "only JSON, and protobuf of built-in kinds, are understood: "+err.Error())
 		return
 	}
 	if req.verb == "patch" {
@@ -459,7 +518,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 	if req.namespace != "" {
 		o.SetNamespace(req.namespace)
 	}
-	if req.verb == "update" && o.GetResourceVersion() != "" && o.GetResourceVersion() != old.GetResourceVersion() {
+	if req.verb == "create" && s.objects[req.kind()][o.GetNamespace()+"/"+o.GetName()] != nil {
+		fail(w, http.StatusConflict, metav1.StatusReasonAlreadyExists, fmt.Sprintf("%s %q already exists", req.kind(), o.GetName()))
+		return
+	}
+	if (req.verb == "update" || req.verb == "patch") && o.GetResourceVersion() != "" && o.GetResourceVersion() != old.GetResourceVersion() {
 		fail(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
 		return
 	}
@@ -467,6 +530,9 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 		changed := old.DeepCopy()
 		changed.Object["status"] = o.Object["status"]
 		o = changed
+	}
+	if change := s.mutate[req.kind()]; change != nil {
+		change(o)
 	}
 	s.put(req.kind(), o)
 	reply(w, http.StatusOK, req.render(o))
