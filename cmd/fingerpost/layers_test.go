@@ -22,6 +22,7 @@ func TestLayers(t *testing.T) {
 			never:  []string{"google.golang.org/grpc", "github.com/linkerd", module + "/discovery", module + "/federation", module + "/links/mirror"},
 			except: []string{module + "/federation/watch"}, // which knows nothing
 		},
+		"links/mirror": {never: []string{"google.golang.org/grpc", "github.com/linkerd", module + "/discovery"}},
 	}
 	seen := map[string]bool{}
 	for path, imports := range packages(t) {

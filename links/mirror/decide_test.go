@@ -1,0 +1,611 @@
+package mirror
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scene is a world made of maps.
+type scene struct {
+	links     []*link
+	partial   bool                         // there may be Links that are not known
+	remote    map[string][]*corev1.Service // by cluster; one that is not here was not heard
+	held      map[string]bool              // clusters of which nothing counts as gone
+	local     []*corev1.Service
+	localLeft bool
+	headless  bool
+	create    bool
+	missing   []string // namespaces that are not there
+	answers   map[string]answers
+	gateways  map[string]gatewayState
+}
+
+func (s scene) world() *world {
+	find := func(all []*corev1.Service, k records.Key) *corev1.Service {
+		for _, svc := range all {
+			if svc.Namespace == k.Namespace && svc.Name == k.Name {
+				return svc
+			}
+		}
+		return nil
+	}
+	return &world{
+		links: s.links, complete: !s.partial, headless: s.headless, create: s.create,
+		locals: locals{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localLeft},
+		remote: func(cluster string, k records.Key) (*corev1.Service, knowledge) {
+			all, heard := s.remote[cluster]
+			switch svc := find(all, k); {
+			case svc != nil:
+				return svc, present
+			case heard && !s.held[cluster]:
+				return nil, absent
+			default:
+				return nil, unknown
+			}
+		},
+		local: func(k records.Key) *corev1.Service { return find(s.local, k) },
+		namespace: func(name string) bool {
+			return !strings.Contains(" "+strings.Join(s.missing, " ")+" ", " "+name+" ")
+		},
+		answers: func(cluster string, k records.Key) answers { return s.answers[cluster+" "+k.String()] },
+		named: func(cluster, namespace, hostname string) (string, bool) {
+			for name, a := range s.answers {
+				if base, is := strings.CutPrefix(name, cluster+" "+namespace+"/"); is {
+					if _, has := a.hosts[hostname]; has {
+						return base, true
+					}
+				}
+			}
+			return "", false
+		},
+		gateway: func(cluster string) gatewayState { return s.gateways[cluster] },
+	}
+}
+
+func (s scene) decide(name string) decision {
+	return s.world().decide(records.Key{Namespace: "shop", Name: name})
+}
+
+func selects(t *testing.T, text string) labels.Selector {
+	t.Helper()
+	if text == "" {
+		return labels.Nothing()
+	}
+	selector, err := labels.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return selector
+}
+
+// aLink returns a Link with Linkerd's usual selectors and a gateway. Later ones are younger.
+func aLink(t *testing.T, cluster string, age int) *link {
+	t.Helper()
+	return &link{Mirroring: &links.Mirroring{
+		Link: records.Key{Namespace: "mc", Name: cluster}, UID: cluster, Cluster: cluster, ClusterDomain: cluster + ".local",
+		Created:   time.Date(2026, 1, age, 0, 0, 0, 0, time.UTC),
+		ByGateway: selects(t, "mirror.linkerd.io/exported=true"), Directly: selects(t, "mirror.linkerd.io/exported=remote-discovery"),
+		Federated: selects(t, "mirror.linkerd.io/federated=member"),
+		Gateway:   links.Gateway{Addresses: []string{"192.0.2.1"}, Port: 4143, Identity: "gateway.id"},
+	}}
+}
+
+func service(name string, marks map[string]string, ports ...corev1.ServicePort) *corev1.Service {
+	if ports == nil {
+		ports = []corev1.ServicePort{tcp("http", 80)}
+	}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: marks, ResourceVersion: "7"},
+		Spec:       corev1.ServiceSpec{Ports: ports},
+	}
+}
+
+func tcp(name string, number int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: number, TargetPort: intstr.FromInt32(number + 8000)}
+}
+
+func with(svc *corev1.Service, change func(*corev1.Service)) *corev1.Service {
+	change(svc)
+	return svc
+}
+
+func mirrored(name, cluster string) *corev1.Service {
+	return service(name, map[string]string{mirroredLabel: "true", clusterLabel: cluster})
+}
+
+func joined(members, local string) *corev1.Service {
+	return with(service("web-federated", map[string]string{mirroredLabel: "true"}), func(s *corev1.Service) {
+		s.Annotations = map[string]string{}
+		if members != "" {
+			s.Annotations[discoveryKey] = members
+		}
+		if local != "" {
+			s.Annotations[localDiscoveryKey] = local
+		}
+	})
+}
+
+var (
+	exported = map[string]string{"mirror.linkerd.io/exported": "true"}
+	direct   = map[string]string{"mirror.linkerd.io/exported": "remote-discovery"}
+	joins    = map[string]string{"mirror.linkerd.io/federated": "member"}
+	plain    = map[string]string{"app": "web"}
+)
+
+// A mirror through the gateway: the Service under the name of its cluster, without selector, and Endpoints that lead to the gateway under
+// the Service's own port names.
+func TestGatewayMirror(t *testing.T) {
+	h2c := "kubernetes.io/h2c"
+	web := service("web", map[string]string{
+		"mirror.linkerd.io/exported": "true", "app": "web", "secret/a": "1", "secretly/a": "2", "drop": "3",
+	}, modified(tcp("http", 80), func(p *corev1.ServicePort) { p.NodePort = 30080; p.AppProtocol = &h2c }), tcp("admin", 90))
+	web.Annotations = map[string]string{
+		"note": "kept", opaqueAnnotation: "90", "service.kubernetes.io/topology-mode": "Auto", "service.kubernetes.io/topology-aware-hints": "auto",
+		corev1.LastAppliedConfigAnnotation: "{}", "out/a": "1", "config.linkerd.io/x": "2",
+		discoveryKey: "web@elsewhere",
+	}
+	east := aLink(t, "east", 1)
+	east.ExcludedLabels = []string{"secret/*", "drop"}
+	east.ExcludedAnnotations = []string{"out/*", "config.linkerd.io/*"}
+	d := scene{
+		links: []*link{east}, remote: map[string][]*corev1.Service{"east": {web}},
+		answers:  map[string]answers{"east shop/web": {known: true, ready: true}},
+		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1", "192.0.2.2"}}},
+	}.decide("web-east")
+	want := decision{
+		service: &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: "web-east",
+				Labels:      map[string]string{mirroredLabel: "true", clusterLabel: "east", "app": "web", "secretly/a": "2"},
+				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", versionAnnotation: "7", "note": "kept", opaqueAnnotation: "90"},
+			},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = &h2c }), tcp("admin", 90)}},
+		},
+		endpoints: &endpoints{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: "web-east", Labels: map[string]string{mirroredLabel: "true", clusterLabel: "east"},
+				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", identityAnnotation: "gateway.id"},
+			},
+			Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
+				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}, {IP: "192.0.2.2"}},
+				Ports:     []corev1.EndpointPort{{Name: "http", Protocol: "TCP", AppProtocol: &h2c, Port: 4143}, {Name: "admin", Protocol: "TCP", Port: 4143}},
+			}},
+		},
+		verdicts: []verdict{{link: east.Link, remote: records.Key{Namespace: "shop", Name: "web"}, mirrored: true, reason: "Mirrored"}},
+	}
+	if diff := cmp.Diff(want, d, cmp.AllowUnexported(decision{}, verdict{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func modified[T any](v T, change func(*T)) T {
+	change(&v)
+	return v
+}
+
+// Endpoints of a mirror follow who answers behind the gateway, and the gateway itself. What is not known changes nothing.
+func TestGatewayEndpoints(t *testing.T) {
+	up := gatewayState{addresses: []string{"192.0.2.1"}}
+	for name, c := range map[string]struct {
+		answers answers
+		gateway gatewayState
+		want    string
+	}{
+		"somebody answers":            {answers{known: true, ready: true}, up, "ready 192.0.2.1:4143"},
+		"nobody answers":              {answers{known: true}, up, "empty"},
+		"it is not known":             {answers{}, up, "ready 192.0.2.1:4143"},
+		"the gateway is dead":         {answers{known: true, ready: true}, gatewayState{addresses: up.addresses, dead: true}, "not ready 192.0.2.1:4143"},
+		"the gateway is not resolved": {answers{known: true, ready: true}, gatewayState{}, "kept"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := scene{
+				links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {service("web", exported)}},
+				answers: map[string]answers{"east shop/web": c.answers}, gateways: map[string]gatewayState{"east": c.gateway},
+			}.decide("web-east")
+			if got := addresses(d); got != c.want {
+				t.Errorf("endpoints: %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func addresses(d decision) string {
+	switch {
+	case d.keepEndpoints:
+		return "kept"
+	case d.endpoints == nil:
+		return "none"
+	case len(d.endpoints.Subsets) == 0:
+		return "empty"
+	}
+	var all []string
+	for _, s := range d.endpoints.Subsets {
+		for _, a := range s.Addresses {
+			all = append(all, fmt.Sprintf("ready %s%s:%d", prefixed(a.Hostname), a.IP, s.Ports[0].Port))
+		}
+		for _, a := range s.NotReadyAddresses {
+			all = append(all, fmt.Sprintf("not ready %s%s:%d", prefixed(a.Hostname), a.IP, s.Ports[0].Port))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func prefixed(hostname string) string {
+	if hostname == "" {
+		return ""
+	}
+	return hostname + "="
+}
+
+// summary writes a decision in one line: what is there then, and the verdicts.
+func summary(d decision) string {
+	var parts []string
+	switch {
+	case d.keepService:
+		parts = append(parts, "keep")
+	case d.service == nil:
+		parts = append(parts, "none")
+	default:
+		text := d.service.Name
+		for _, key := range []string{discoveryKey, localDiscoveryKey} {
+			if value := d.service.Annotations[key]; value != "" {
+				text += " " + value
+			}
+			if value := d.service.Labels[key]; value != "" {
+				text += " label " + value + " " + d.service.Labels[remoteServiceLabel]
+			}
+		}
+		if isHeadless(d.service) {
+			text += " headless"
+		}
+		parts = append(parts, text)
+	}
+	for _, v := range d.verdicts {
+		parts = append(parts, strings.TrimSuffix(v.link.Name+" "+v.reason+": "+v.message, ": "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// What becomes of a name, for each rule.
+func TestDecide(t *testing.T) {
+	east, west := aLink(t, "east", 1), aLink(t, "west", 2)
+	both := []*link{east, west}
+	only := func(cluster string, all ...*corev1.Service) map[string][]*corev1.Service {
+		return map[string][]*corev1.Service{cluster: all}
+	}
+	left := modified(*aLink(t, "east", 1), func(l *link) { l.left = "Lease mc/x is held by a" })
+	problem := aLink(t, "east", 1)
+	problem.Problem = "spec.selector: junk"
+	nothing := aLink(t, "east", 1)
+	nothing.ByGateway, nothing.Directly, nothing.Federated = labels.Nothing(), labels.Nothing(), labels.Nothing()
+	noGateway := aLink(t, "east", 1)
+	noGateway.Gateway = links.Gateway{}
+	probed := aLink(t, "east", 1)
+	probed.Probe, probed.Link = &links.Probe{Port: 4191}, records.Key{Namespace: "shop", Name: "east"}
+	headless := func(s *corev1.Service) { s.Spec.ClusterIP = "None" }
+	external := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }
+	gateways := map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}, "west": {addresses: []string{"192.0.2.2"}}}
+
+	for _, c := range []struct {
+		rule string
+		name string
+		scene
+		want string
+	}{
+		// Which Services are asked for.
+		{"what is not exported has no mirror", "web-east", scene{links: both, remote: only("east", service("web", plain))}, "none"},
+		{"a selector that says nothing selects nothing", "web-east", scene{links: []*link{nothing}, remote: only("east", service("web", exported))}, "none"},
+		{
+			"remote discovery: labels instead of Endpoints", "web-east",
+			scene{links: both, remote: only("east", service("web", direct))},
+			"web-east label east web; east Mirrored",
+		},
+		{
+			"a mirror of a mirror is refused", "web-west-east",
+			scene{links: both, remote: only("east", with(mirrored("web-west", "west"), func(s *corev1.Service) { s.Labels["mirror.linkerd.io/exported"] = "true" }))},
+			"none; east InvalidService: it stands for a Service of yet another cluster: link that one",
+		},
+		{
+			"an ExternalName is refused", "web-east",
+			scene{links: both, remote: only("east", with(service("web", exported), external))},
+			"none; east InvalidService: it is of type ExternalName and has no endpoints",
+		},
+		{
+			"no ports, no mirror", "web-east",
+			scene{links: both, remote: only("east", service("web", exported, []corev1.ServicePort{}...))},
+			"none; east InvalidService: it has no ports",
+		},
+		{
+			"a gateway mirror needs a gateway", "web-east",
+			scene{links: []*link{noGateway}, remote: only("east", service("web", exported))},
+			"none; east Error: the Link has no gatewayAddress: give it one, or mirror the Service by remoteDiscoverySelector",
+		},
+		{
+			"a Service in a namespace that is not here", "web-east",
+			scene{links: both, remote: only("east", service("web", exported)), missing: []string{"shop"}},
+			"none; east MissingNamespace: there is no namespace shop in the local cluster",
+		},
+		{
+			"the namespace is made if that is wanted", "web-east",
+			scene{links: both, remote: only("east", service("web", direct)), missing: []string{"shop"}, create: true},
+			"web-east label east web; east Mirrored",
+		},
+
+		// Whose the name is.
+		{
+			"a user's own Service is not touched", "web-east",
+			scene{links: both, remote: only("east", service("web", direct)), local: []*corev1.Service{service("web-east", plain)}},
+			"keep; east Error: there is a Service shop/web-east already that is no mirror: rename one of the two, or delete the local one",
+		},
+		{"a user's own Service is not removed either", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{service("web-east", plain)}}, "keep"},
+		{
+			"a mirror that Linkerd has made is taken over", "web-east",
+			scene{links: both, remote: only("east", service("web", direct)), local: []*corev1.Service{mirrored("web-east", "east")}},
+			"web-east label east web; east Mirrored",
+		},
+		{"two that want one name: the older Link's has it", "a-b-c", scene{
+			links:  []*link{aLink(t, "c", 1), aLink(t, "b-c", 2)},
+			remote: map[string][]*corev1.Service{"c": {service("a-b", direct)}, "b-c": {service("a", direct)}},
+		}, "a-b-c label c a-b; c Mirrored; b-c Error: another Service is mirrored as shop/a-b-c already"},
+
+		// What goes, and what does not.
+		{"unexported: it goes", "web-east", scene{links: both, remote: only("east", service("web", plain)), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		{"deleted meanwhile: it goes", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		{
+			"the cluster was not heard: it stays", "web-east",
+			scene{links: both, local: []*corev1.Service{mirrored("web-east", "east")}},
+			"keep; east Mirrored: kept as it is until the cluster is heard",
+		},
+		{
+			"a doubtful listing: it stays", "web-east",
+			scene{links: both, remote: only("east"), held: map[string]bool{"east": true}, local: []*corev1.Service{mirrored("web-east", "east")}},
+			"keep; east Mirrored: kept as it is until the cluster is heard",
+		},
+		{
+			"the Link cannot be read: it stays", "web-east",
+			scene{links: []*link{problem}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}},
+			"keep; east Mirrored: kept as it is until the cluster is heard",
+		},
+		{"the Link is gone: it goes", "web-east", scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		{"the Link is gone, but not all are known: it stays", "web-east", scene{links: []*link{west}, partial: true, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+		{"a mark on a name that no mirror has: it stays", "odd", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("odd", "east")}}, "keep"},
+		{"left to Linkerd: nothing is made", "web-east", scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none"},
+		{"left to Linkerd: nothing is removed", "web-east", scene{links: []*link{&left}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+
+		// Federated Services.
+		{"members in the order of age, the local one apart", "web-federated", scene{
+			links: both, remote: map[string][]*corev1.Service{"east": {service("web", joins)}, "west": {service("web", joins)}}, local: []*corev1.Service{service("web", joins)},
+		}, "web-federated web@east,web@west web; east Mirrored; west Mirrored"},
+		{"the local member alone", "web-federated", scene{local: []*corev1.Service{service("web", joins)}}, "web-federated web"},
+		{
+			"a headless Service cannot join", "web-federated",
+			scene{links: both, remote: only("east", with(service("web", joins), headless))},
+			"none; east InvalidService: it is headless: such a Service cannot join a federated one",
+		},
+		{
+			"nor can an ExternalName", "web-federated",
+			scene{links: both, remote: only("east", with(service("web", joins), external))},
+			"none; east InvalidService: it is of type ExternalName and has no endpoints",
+		},
+		{"a cluster that was not heard stays a member", "web-federated", scene{
+			links: both, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east", "")},
+		}, "web-federated web@east,web@west; east Mirrored: kept as it is until the cluster is heard; west Mirrored"},
+		{"and does not become one", "web-federated", scene{links: both, remote: only("west", service("web", joins))}, "web-federated web@west; west Mirrored"},
+		{"a Service that is gone leaves", "web-federated", scene{
+			links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}}, local: []*corev1.Service{joined("web@east,web@west", "web")},
+		}, "web-federated web@west; west Mirrored"},
+		{"the last one to leave takes it away", "web-federated", scene{links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("web@east", "")}}, "none"},
+		{
+			"an unlinked cluster leaves", "web-federated",
+			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
+			"web-federated web@west; west Mirrored",
+		},
+		{
+			"unless not all Links are known", "web-federated",
+			scene{links: []*link{west}, partial: true, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
+			"web-federated web@west,web@east; west Mirrored",
+		},
+		{
+			"a member that is left to Linkerd stays as it is", "web-federated",
+			scene{links: []*link{&left, west}, remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}}, local: []*corev1.Service{joined("web@east", "")}},
+			"web-federated web@east,web@west; west Mirrored",
+		},
+		{"so does the local one", "web-federated", scene{links: both, localLeft: true, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("", "web")}}, "web-federated web"},
+		{
+			"a user's own Service of the name is not touched", "web-federated",
+			scene{links: both, remote: only("east", service("web", joins)), local: []*corev1.Service{service("web-federated", plain)}},
+			"keep; east Error: there is a Service shop/web-federated already that is no mirror: rename one of the two, or delete the local one",
+		},
+		{
+			"a federated Service in a namespace that is not here", "web-federated",
+			scene{links: both, remote: only("east", service("web", joins)), missing: []string{"shop"}},
+			"none; east MissingNamespace: there is no namespace shop in the local cluster",
+		},
+
+		// Headless Services.
+		{"without the option a headless Service has an ordinary mirror", "db-east", scene{links: both, gateways: gateways, remote: only("east", with(service("db", exported), headless))}, "db-east; east Mirrored"},
+		{"with it a headless one, if endpoints have names", "db-east", scene{
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
+			answers: map[string]answers{"east shop/db": {known: true, ready: true, hosts: map[string]bool{"db-0": true}}},
+		}, "db-east headless; east Mirrored"},
+		{"and an ordinary one if none has", "db-east", scene{
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]answers{"east shop/db": {known: true, ready: true}},
+		}, "db-east; east Mirrored"},
+		{
+			"it waits until that is known", "db-east",
+			scene{links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless))},
+			"none; east Error: who answers for it is not known yet",
+		},
+		{"and keeps its kind when the last name goes", "db-east", scene{
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]answers{"east shop/db": {known: true}},
+			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+		}, "db-east headless; east Mirrored"},
+		{"each name is a Service", "db-0-east", scene{
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
+			answers: map[string]answers{"east shop/db": {known: true, hosts: map[string]bool{"db-0": true}}}, local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+		}, "db-0-east"},
+		{"that goes with the name", "db-1-east", scene{
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
+			answers: map[string]answers{"east shop/db": {known: true, hosts: map[string]bool{"db-0": true}}},
+			local:   []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
+		}, "none"},
+		{"but not for lack of knowledge", "db-1-east", scene{
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
+			local: []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
+		}, "keep"},
+
+		// The gateway's own Service.
+		{"the way to probe a gateway", "probe-east", scene{links: []*link{probed}, gateways: gateways}, "probe-east"},
+		{"the chart's own is left as it is", "probe-east", scene{links: []*link{probed}, gateways: gateways, local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true"})}}, "keep"},
+		{"it goes with the Link", "probe-east", scene{local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: us})}}, "none"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			if got := summary(c.decide(c.name)); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// The Endpoints of a headless mirror are the mirrors of its endpoints, under the Service's own port.
+func TestHeadlessEndpoints(t *testing.T) {
+	headless := func(s *corev1.Service) { s.Spec.ClusterIP = "None" }
+	at := func(name, ip string) *corev1.Service {
+		return with(mirrored(name, "east"), func(s *corev1.Service) { s.Labels[headlessLabel], s.Spec.ClusterIP = "db-east", ip })
+	}
+	s := scene{
+		links: []*link{aLink(t, "east", 1)}, headless: true, gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}},
+		remote:  map[string][]*corev1.Service{"east": {with(service("db", exported), headless)}},
+		answers: map[string]answers{"east shop/db": {known: true, ready: true, hosts: map[string]bool{"db-0": true, "db-1": false, "db-2": true}}},
+		local:   []*corev1.Service{with(mirrored("db-east", "east"), headless), at("db-0-east", "10.0.0.1"), at("db-1-east", "10.0.0.2")},
+	}
+	if got, want := addresses(s.decide("db-east")), "ready db-0=10.0.0.1:80, not ready db-1=10.0.0.2:80"; got != want {
+		t.Errorf("the headless mirror leads to %s, want %s", got, want)
+	}
+	one := s.decide("db-0-east")
+	if got, want := addresses(one), "ready 192.0.2.1:4143"; got != want {
+		t.Errorf("the mirror of an endpoint leads to %s, want %s", got, want)
+	}
+	if got, want := one.endpoints.Annotations[nameAnnotation], "db-0.db.shop.svc.east.local"; got != want {
+		t.Errorf("it is called %s, want %s", got, want)
+	}
+	if got := one.endpoints.Labels[headlessLabel]; got != "db-east" {
+		t.Errorf("it belongs to %q", got)
+	}
+	if got := addresses(s.decide("db-1-east")); got != "empty" {
+		t.Errorf("an endpoint that is not ready leads to %s", got)
+	}
+}
+
+// The ports of a federated Service are those of all members. Where they do not fit together the older member's count, and the younger
+// one's Link is told.
+func TestFederatedPorts(t *testing.T) {
+	grpc := "grpc"
+	east := service("web", joins, tcp("http", 80), tcp("dns", 53), corev1.ServicePort{Name: "dns-udp", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(53)})
+	west := service("web", joins, tcp("http", 80), tcp("http-alt", 81), modified(tcp("dns", 53), func(p *corev1.ServicePort) { p.AppProtocol = &grpc }))
+	north := service("web", joins, tcp("http", 8080), tcp("web", 80))
+	s := scene{
+		links:  []*link{aLink(t, "east", 1), aLink(t, "west", 2), aLink(t, "north", 3)},
+		remote: map[string][]*corev1.Service{"east": {east}, "west": {west}, "north": {north}},
+	}
+	d := s.decide("web-federated")
+	var ports []string
+	for _, p := range d.service.Spec.Ports {
+		ports = append(ports, fmt.Sprintf("%d/%s %s", p.Port, p.Protocol, p.Name))
+	}
+	if got, want := strings.Join(ports, ", "), "53/TCP dns, 53/UDP dns-udp, 80/TCP http, 81/TCP http-alt, 8080/TCP http-8080-tcp"; got != want {
+		t.Errorf("ports %s, want %s", got, want)
+	}
+	if got, want := summary(decision{verdicts: d.verdicts}), `none; east Mirrored; west Mirrored: port 53 is "dns" TCP grpc here and "dns" TCP in an older member, which counts; `+
+		`north Mirrored: port 80 is "web" TCP here and "http" TCP in an older member, which counts`; got != want {
+		t.Errorf("verdicts\n%s, want\n%s", got, want)
+	}
+}
+
+// The marks of a federated Service are those of the local member, or else of the oldest Link's, at once when that leaves.
+func TestFederatedMarks(t *testing.T) {
+	member := func(team string) *corev1.Service {
+		return service("web", map[string]string{"mirror.linkerd.io/federated": "member", "team": team, "excluded": "x"})
+	}
+	east, west := aLink(t, "east", 1), aLink(t, "west", 2)
+	east.ExcludedLabels = []string{"excluded"}
+	s := scene{links: []*link{east, west}, remote: map[string][]*corev1.Service{"east": {member("east")}, "west": {member("west")}}, local: []*corev1.Service{member("local")}}
+	wants := func(want map[string]string) {
+		t.Helper()
+		if diff := cmp.Diff(want, s.decide("web-federated").service.Labels); diff != "" {
+			t.Error(diff)
+		}
+	}
+	wants(map[string]string{mirroredLabel: "true", "team": "local", "excluded": "x"})
+	s.local = nil
+	wants(map[string]string{mirroredLabel: "true", "team": "east"})
+	s.remote["east"] = nil
+	wants(map[string]string{mirroredLabel: "true", "team": "west", "excluded": "x"})
+	// What a federated Service is asked to have besides stays on it.
+	s.local = []*corev1.Service{with(joined("web@west", ""), func(svc *corev1.Service) {
+		svc.Annotations["federation.fingerpost.io/endpoint-slices"], svc.Annotations["note"] = "enabled", "goes"
+	})}
+	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.decide("web-federated").service.Annotations); diff != "" {
+		t.Error(diff)
+	}
+	// As long as the oldest was not heard, what it said stays.
+	delete(s.remote, "east")
+	s.local = []*corev1.Service{with(joined("web@east", ""), func(svc *corev1.Service) {
+		svc.Labels["team"], svc.Spec.Ports = "east", []corev1.ServicePort{tcp("old", 80), tcp("metrics", 90)}
+	})}
+	wants(map[string]string{mirroredLabel: "true", "team": "east"})
+	if got := s.decide("web-federated").service.Spec.Ports; len(got) != 2 || got[0].Name != "old" || got[1].Name != "metrics" {
+		t.Errorf("ports %v", got)
+	}
+}
+
+// A list of excluded keys names what it says, and no more.
+func TestExcluded(t *testing.T) {
+	list := []string{"foo/*", "bar", "all*"}
+	for key, want := range map[string]bool{"foo/a": true, "foo/": true, "foobar/a": false, "foo": false, "bar": true, "bar/a": false, "barn": false, "allow": false} {
+		if got := excluded(list, key); got != want {
+			t.Errorf("excluded(%q) is %t", key, got)
+		}
+	}
+}
+
+// What the API server fills in, or puts into another order, is no reason to write.
+func TestSame(t *testing.T) {
+	want := service("web-east", plain, corev1.ServicePort{Name: "http", Port: 80})
+	is := service("web-east", plain, corev1.ServicePort{Name: "http", Port: 80, Protocol: "TCP", TargetPort: intstr.FromInt32(80)})
+	is.Annotations, want.Annotations = map[string]string{versionAnnotation: "1"}, map[string]string{versionAnnotation: "2"}
+	if !sameService(is, want) {
+		t.Error("defaults, or the version of the remote Service alone, are a reason to write")
+	}
+	want.Spec.Ports[0].Port = 81
+	if sameService(is, want) {
+		t.Error("another port is none")
+	}
+	a := &endpoints{Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
+		Addresses: []corev1.EndpointAddress{{IP: "b"}, {IP: "a"}}, Ports: []corev1.EndpointPort{{Name: "y", Port: 1, Protocol: "TCP"}, {Name: "x", Port: 1, Protocol: "TCP"}},
+	}}}
+	b := &endpoints{Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
+		Addresses: []corev1.EndpointAddress{{IP: "a"}, {IP: "b"}}, Ports: []corev1.EndpointPort{{Name: "x", Port: 1}, {Name: "y", Port: 1}},
+	}}}
+	if !sameEndpoints(a, b) {
+		t.Error("another order of addresses and ports is a reason to write")
+	}
+	b.Subsets[0].NotReadyAddresses, b.Subsets[0].Addresses = b.Subsets[0].Addresses, nil
+	if sameEndpoints(a, b) {
+		t.Error("addresses that are not ready any more are none")
+	}
+}

@@ -1,0 +1,236 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// followLinks keeps linked up to date, with the gateways and the Leases of the Links.
+func (t *term) followLinks() {
+	var before *linked
+	listed := t.links.Listed()
+	for {
+		all, changed := t.links.Mirrorings()
+		_, leases := t.tenures.changed.Load()
+		t.watchLeases(all)
+		next, due := t.assess(all)
+		t.linked.Store(next)
+		t.followGateways(next)
+		t.forget()
+		if before == nil || !before.same(next) {
+			t.enqueueAll(nil)
+		}
+		for _, l := range next.links {
+			if before == nil || !slices.ContainsFunc(before.links, func(o *link) bool { return o.Mirroring == l.Mirroring && o.left == l.left }) {
+				t.tellSoon(l.Link)
+			}
+		}
+		before = next
+		again := time.NewTimer(time.Until(due))
+		if due.IsZero() {
+			again.Stop()
+		}
+		select {
+		case <-changed:
+		case <-leases:
+		case <-again.C:
+		case <-listed:
+			listed = nil
+		case <-t.ctx.Done():
+		}
+		again.Stop()
+		if t.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// forget drops what was known of clusters that are neither linked nor read any more.
+func (t *term) forget() {
+	now, _ := t.linked.Load()
+	linked := func(name string) bool {
+		return !now.complete || slices.ContainsFunc(now.links, func(l *link) bool { return l.Cluster == name })
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, r := range t.remotes {
+		if !r.read.Load() && !linked(name) {
+			delete(t.remotes, name)
+		}
+	}
+	for r := range t.who {
+		if !linked(string(r.Cluster)) {
+			t.unfollow(r)
+		}
+	}
+}
+
+// assess says who looks after which Link, and when that may change by itself.
+func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
+	next := &linked{complete: isClosed(t.links.Listed())}
+	left := func(namespace, name string) string {
+		if t.options.Mode != Auto {
+			return ""
+		}
+		t.mu.Lock()
+		w := t.leases[namespace]
+		t.mu.Unlock()
+		switch {
+		case isClosed(w.store.Synced()):
+		case w.source.Health().Refused != "":
+			return "whether Linkerd's service mirror runs cannot be told: grant get, list and watch on leases.coordination.k8s.io in namespace " +
+				namespace + ", or set -mirror=on"
+		default:
+			return "whether Linkerd's service mirror runs is not known yet"
+		}
+		tenure := t.tenures.get(records.Key{Namespace: namespace, Name: name})
+		until := tenure.busy()
+		if !time.Now().Before(until) {
+			return ""
+		}
+		if due.IsZero() || until.Before(due) {
+			due = until
+		}
+		return "Lease " + namespace + "/" + name + " of Linkerd's service mirror " + tenure.String()
+	}
+	next.localLeft = left(t.options.Namespace, localLease) != ""
+	for _, m := range all {
+		if m.Problem != "" && m.Cluster == "" {
+			next.complete = false // it may mean any cluster
+		}
+		next.links = append(next.links, &link{Mirroring: m, left: left(m.Link.Namespace, linkLease+m.Link.Name)})
+	}
+	return next, due
+}
+
+// same reports whether the same should be written, whatever the Links' statuses say.
+func (n *linked) same(o *linked) bool {
+	return n.complete == o.complete && n.localLeft == o.localLeft && slices.EqualFunc(n.links, o.links, func(a, b *link) bool {
+		return a.UID == b.UID && a.Spec == b.Spec && a.left == b.left
+	})
+}
+
+// watchLeases watches the Leases of namespaces that have Links, for as long as the term lasts.
+func (t *term) watchLeases(all []*links.Mirroring) {
+	if t.options.Mode != Auto {
+		return
+	}
+	needed := map[string]bool{t.options.Namespace: true}
+	for _, m := range all {
+		needed[m.Link.Namespace] = true
+	}
+	for namespace := range needed {
+		t.mu.Lock()
+		_, found := t.leases[namespace]
+		t.mu.Unlock()
+		if found {
+			continue
+		}
+		w := &leaseWatch{}
+		w.store = records.NewStore(keepLease, func(k records.Key) {
+			if k.Name != localLease && !strings.HasPrefix(k.Name, linkLease) {
+				return
+			}
+			if now, found := w.store.Get(k); found {
+				t.tenures.note(k, &now)
+			} else {
+				t.tenures.note(k, nil)
+			}
+		})
+		api := t.core.CoordinationV1().Leases(namespace)
+		w.source = cluster.NewSource(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+				return api.Watch(ctx, o)
+			},
+		}, t.local)
+		t.mu.Lock()
+		t.leases[namespace] = w
+		t.mu.Unlock()
+		t.start(func() { w.source.Fill(t.ctx, &coordinationv1.Lease{}, w.store) })
+		t.start(func() {
+			select {
+			case <-w.store.Synced():
+			case <-w.source.Refused():
+				t.tenures.changed.Store(struct{}{})
+				if !wait(t.ctx, w.store.Synced()) {
+					return
+				}
+			case <-t.ctx.Done():
+				return
+			}
+			t.tenures.changed.Store(struct{}{})
+		})
+	}
+}
+
+// followGateways resolves and probes the gateways of Links.
+func (t *term) followGateways(now *linked) {
+	wanted := map[string]bool{}
+	for _, l := range now.links {
+		if l.Problem != "" { // what was started goes on
+			wanted[l.Cluster] = true
+			continue
+		}
+		if l.left != "" || len(l.Gateway.Addresses) == 0 {
+			continue
+		}
+		wanted[l.Cluster] = true
+		t.mu.Lock()
+		old := t.gateways[l.Cluster]
+		t.mu.Unlock()
+		spec := fmt.Sprintf("%+v", l.Gateway)
+		if l.Probe != nil {
+			spec += fmt.Sprintf(" %s %+v", l.Link, *l.Probe)
+		}
+		if old != nil && old.spec == spec {
+			continue
+		}
+		g := &gateway{log: t.log, options: t.options, link: l.Mirroring, metrics: t.metrics, last: map[string][]netip.Addr{}}
+		g.changed = func() { t.enqueueCluster(l.Cluster) }
+		if old != nil {
+			old.cancel()
+			if slices.Equal(old.link.Gateway.Addresses, l.Gateway.Addresses) {
+				addresses, _ := old.addresses.Load()
+				g.addresses.Store(addresses)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.ctx)
+		t.mu.Lock()
+		run := &gatewayRun{gateway: g, spec: spec, cancel: cancel, probed: make(chan struct{})}
+		t.gateways[l.Cluster] = run
+		t.mu.Unlock()
+		t.start(func() { g.resolve(ctx) })
+		t.start(func() {
+			defer close(run.probed)
+			if old != nil {
+				<-old.probed // its series are gone then, and ours are not
+			}
+			if t.options.Probe && l.Probe != nil {
+				g.probe(ctx)
+			}
+		})
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, g := range t.gateways {
+		if !wanted[name] {
+			g.cancel()
+			delete(t.gateways, name)
+		}
+	}
+}

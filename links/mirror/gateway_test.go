@@ -1,0 +1,184 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// settle lets time pass until everything has settled.
+func settle(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // virtual time
+	synctest.Wait()
+}
+
+// A gateway counts as alive until it fails as often in a row as its Link says, and again with the first answer. Each period is at most a
+// tenth longer than asked for, and metrics tell the story.
+func TestProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var code atomic.Int32
+		code.Store(http.StatusOK)
+		var hangs atomic.Bool
+		listener := newPipes()
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/ready" {
+				t.Errorf("path %s", r.URL.Path)
+			}
+			if hangs.Load() {
+				<-r.Context().Done()
+				return
+			}
+			w.WriteHeader(int(code.Load()))
+		})}
+		go func() { _ = server.Serve(listener) }()
+		var changes, dials atomic.Int32
+		m := newMetrics()
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(m.collectors()...)
+		g := &gateway{
+			log: logr.Discard(), metrics: m, changed: func() { changes.Add(1) },
+			link: &links.Mirroring{Cluster: "east", Probe: &links.Probe{Path: "/ready", Port: 4191, Period: 10 * time.Second, Timeout: 2 * time.Second, FailureThreshold: 3}},
+			options: Options{
+				ProbeURL: func(l *links.Mirroring) string { return "http://gateway:4191" + l.Probe.Path },
+				Dial: func(context.Context, string, string) (net.Conn, error) {
+					dials.Add(1)
+					return listener.dial()
+				},
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { g.probe(ctx); close(done) }()
+		wants := func(dead bool, n int32) {
+			t.Helper()
+			if g.state().dead != dead || changes.Load() != n {
+				t.Errorf("dead is %t after %d changes, want %t after %d", g.state().dead, changes.Load(), dead, n)
+			}
+			alive := 1.0
+			if dead {
+				alive = 0
+			}
+			if got := testutil.ToFloat64(m.alive.WithLabelValues("east")); got != alive {
+				t.Errorf("gateway_alive is %v", got)
+			}
+		}
+		settle(time.Second)
+		wants(false, 0)
+		settle(109 * time.Second) // at 10 to 11 s each
+		if n := dials.Load(); n < 10 || n > 11 {
+			t.Errorf("%d probes in 110 s", n)
+		}
+		wants(false, 0)
+		code.Store(http.StatusServiceUnavailable)
+		settle(22 * time.Second)
+		wants(false, 0)
+		settle(11 * time.Second)
+		wants(true, 1)
+		settle(time.Minute)
+		wants(true, 1)
+		code.Store(http.StatusOK)
+		settle(11 * time.Second)
+		wants(false, 2)
+		hangs.Store(true) // each probe ends with its timeout
+		settle(40 * time.Second)
+		wants(true, 3)
+		if n := testutil.ToFloat64(m.probes.WithLabelValues("east", "false")); n < 8 {
+			t.Errorf("%v probes have failed", n)
+		}
+		cancel()
+		<-done
+		for _, name := range []string{"gateway_alive", "gateway_enabled", "gateway_latency", "gateway_probes", "gateway_probe_latency_ms"} {
+			if n, err := testutil.GatherAndCount(registry, name); err != nil || n != 0 {
+				t.Errorf("%d series of %s are left: %v", n, name, err)
+			}
+		}
+		_ = server.Close()
+	})
+}
+
+// pipes is a listener of connections in memory.
+type pipes struct {
+	accept chan net.Conn
+	closed chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) dial() (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.accept <- server:
+		return client, nil
+	case <-p.closed:
+		return nil, errors.New("connection refused")
+	}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.accept:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { close(p.closed); return nil }
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// Names are resolved again and again; one that cannot be resolved keeps what it led to.
+func TestResolve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type names map[string][]netip.Addr
+		var answers atomic.Pointer[names]
+		addr := netip.MustParseAddr
+		answers.Store(&names{"b.example": {addr("192.0.2.9"), addr("192.0.2.3")}})
+		var changes atomic.Int32
+		g := &gateway{
+			log: logr.Discard(), changed: func() { changes.Add(1) }, last: map[string][]netip.Addr{},
+			link: &links.Mirroring{Cluster: "east", Gateway: links.Gateway{Addresses: []string{"192.0.2.3", "a.example", "b.example"}}},
+			options: Options{Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+				if found := (*answers.Load())[host]; found != nil {
+					return found, nil
+				}
+				return nil, errors.New("no such host")
+			}},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { g.resolve(ctx); close(done) }()
+		wants := func(n int32, want ...string) {
+			t.Helper()
+			if got := g.state().addresses; !slices.Equal(got, want) || changes.Load() != n {
+				t.Errorf("addresses %v after %d changes, want %v after %d", got, changes.Load(), want, n)
+			}
+		}
+		settle(time.Second)
+		wants(1, "192.0.2.3", "192.0.2.9")
+		answers.Store(&names{"a.example": {addr("192.0.2.1")}})
+		settle(33 * time.Second)
+		wants(2, "192.0.2.1", "192.0.2.3", "192.0.2.9")
+		answers.Store(&names{})
+		settle(5 * time.Minute)
+		wants(2, "192.0.2.1", "192.0.2.3", "192.0.2.9")
+		answers.Store(&names{"b.example": {addr("2001:db8::1")}})
+		settle(33 * time.Second)
+		wants(3, "192.0.2.1", "192.0.2.3", "2001:db8::1")
+		cancel()
+		<-done
+	})
+}

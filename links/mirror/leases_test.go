@@ -1,0 +1,63 @@
+package mirror
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+// A Lease stands for somebody until it has been free for as long as it lasts, by our own clock: renewed, released, expired, deleted.
+func TestTenure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all tenures
+		k := records.Key{Namespace: "mc", Name: linkLease + "east"}
+		note := func(holder string, renewed time.Time) {
+			kept, ok := keepLease(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)), RenewTime: &metav1.MicroTime{Time: renewed},
+			}})
+			if !ok {
+				t.Fatal("a Lease is not kept")
+			}
+			all.note(k, &kept)
+		}
+		wants := func(busy bool) {
+			t.Helper()
+			if got := time.Now().Before(all.get(k).busy()); got != busy {
+				t.Errorf("busy is %t, want %t: %s", got, busy, all.get(k))
+			}
+		}
+		wants(false) // there never was one
+		old := time.Now().Add(-time.Hour)
+		note("a", old) // nobody knows whether that clock is right
+		settle(39 * time.Second)
+		wants(true)
+		note("a", old) // said again, as after a new listing: no renewal
+		settle(2 * time.Second)
+		wants(false)
+		note("a", old.Add(time.Second))
+		settle(30 * time.Second)
+		note("a", old.Add(2*time.Second))
+		settle(30 * time.Second)
+		wants(true)
+		note("", old.Add(3*time.Second)) // released
+		settle(19 * time.Second)
+		wants(true)
+		settle(2 * time.Second)
+		wants(false)
+		note("b", old.Add(4*time.Second))
+		all.note(k, nil) // deleted
+		settle(19 * time.Second)
+		wants(true)
+		settle(2 * time.Second)
+		wants(false)
+		all.note(records.Key{Namespace: "mc", Name: "never-seen"}, nil)
+		if got := all.get(records.Key{Namespace: "mc", Name: "never-seen"}); !got.seen.IsZero() {
+			t.Error("a Lease that never was is remembered")
+		}
+	})
+}

@@ -1,0 +1,56 @@
+package mirror
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Marks on what is written, and on what asks for it. They are Linkerd's.
+const (
+	mirroredLabel       = "mirror.linkerd.io/mirrored-service" // on all Services and Endpoints that stand for others
+	clusterLabel        = "mirror.linkerd.io/cluster-name"     // not on federated Services
+	headlessLabel       = "mirror.linkerd.io/headless-mirror-svc-name"
+	gatewayLabel        = "mirror.linkerd.io/mirrored-gateway" // on the Service over which a gateway is probed
+	federatedLabel      = "mirror.linkerd.io/federated"        // =member, on Services that join
+	discoveryKey        = "multicluster.linkerd.io/remote-discovery"
+	remoteServiceLabel  = "multicluster.linkerd.io/remote-service"
+	localDiscoveryKey   = "multicluster.linkerd.io/local-discovery"
+	nameAnnotation      = "mirror.linkerd.io/remote-svc-fq-name"
+	versionAnnotation   = "mirror.linkerd.io/remote-resource-version"
+	identityAnnotation  = "mirror.linkerd.io/remote-gateway-identity"
+	opaqueAnnotation    = "config.linkerd.io/opaque-ports"
+	controllerName      = "linkerd.io/service-mirror"
+	managedByLabel      = "app.kubernetes.io/managed-by"
+	us                  = "fingerpost"
+	federatedSuffix     = "-federated"
+	probePrefix         = "probe-"
+	probePort           = "mc-probe"
+	mirrorLabelPrefix   = "mirror.linkerd.io"
+	discoveryKeysPrefix = "multicluster.linkerd.io/"
+	askedPrefix         = "federation.fingerpost.io/" // annotations by which a Service asks something of us
+)
+
+// neverCopied are annotations that say something about an object and not about the Service behind it.
+var neverCopied = map[string]bool{
+	corev1.DeprecatedAnnotationTopologyAwareHints: true,
+	corev1.AnnotationTopologyMode:                 true,
+	corev1.LastAppliedConfigAnnotation:            true,
+}
+
+// isMirror reports whether an object stands for others, whoever wrote it.
+func isMirror(o metav1.Object) bool { return o.GetLabels()[mirroredLabel] == "true" }
+
+// isOurs reports whether an object may be changed: it is a mirror, or we made it for another reason.
+func isOurs(o metav1.Object) bool { return isMirror(o) || o.GetLabels()[managedByLabel] == us }
+
+// excluded reports whether a list of keys names a key. "foo/*" names all that begin with "foo/".
+func excluded(list []string, key string) bool {
+	for _, item := range list {
+		if prefix, all := strings.CutSuffix(item, "*"); item == key || all && strings.HasSuffix(prefix, "/") && strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,330 @@
+package mirror
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+type endpoints = corev1.Endpoints //nolint:staticcheck // Linkerd's tools read Endpoints, and Kubernetes makes slices of them
+
+// copyLabels returns what a mirror takes over of a Service's labels.
+func copyLabels(l *link, svc *corev1.Service) map[string]string {
+	copied := map[string]string{mirroredLabel: "true"}
+	for k, v := range svc.Labels {
+		if !strings.HasPrefix(k, mirrorLabelPrefix) && !strings.HasPrefix(k, discoveryKeysPrefix) && k != managedByLabel && (l == nil || !excluded(l.ExcludedLabels, k)) {
+			copied[k] = v
+		}
+	}
+	return copied
+}
+
+// copyAnnotations returns what a mirror takes over of a Service's annotations. Opaque ports cannot be excluded: without them proxies
+// would wait for a protocol that never shows.
+func copyAnnotations(l *link, svc *corev1.Service) map[string]string {
+	copied := map[string]string{}
+	for k, v := range svc.Annotations {
+		if k == opaqueAnnotation || !neverCopied[k] && !strings.HasPrefix(k, discoveryKeysPrefix) && (l == nil || !excluded(l.ExcludedAnnotations, k)) {
+			copied[k] = v
+		}
+	}
+	return copied
+}
+
+func copyPorts(svc *corev1.Service) []corev1.ServicePort {
+	var ports []corev1.ServicePort
+	for _, p := range svc.Spec.Ports {
+		ports = append(ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port, TargetPort: p.TargetPort})
+	}
+	return ports
+}
+
+func mirrorService(l *link, k records.Key, svc *corev1.Service) *corev1.Service {
+	m := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: copyLabels(l, svc), Annotations: copyAnnotations(l, svc)},
+		Spec:       corev1.ServiceSpec{Ports: copyPorts(svc)},
+	}
+	m.Labels[clusterLabel] = l.Cluster
+	m.Annotations[nameAnnotation] = fmt.Sprintf("%s.%s.svc.%s", svc.Name, svc.Namespace, l.ClusterDomain)
+	m.Annotations[versionAnnotation] = svc.ResourceVersion
+	return m
+}
+
+func endpointMirrorService(l *link, k records.Key, hostname string, svc *corev1.Service) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: k.Namespace, Name: k.Name,
+			Labels: map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster, headlessLabel: svc.Name + "-" + l.Cluster},
+			Annotations: map[string]string{
+				nameAnnotation:    fmt.Sprintf("%s.%s.%s.svc.%s", hostname, svc.Name, svc.Namespace, l.ClusterDomain),
+				versionAnnotation: svc.ResourceVersion,
+			},
+		},
+		Spec: corev1.ServiceSpec{Ports: copyPorts(svc)},
+	}
+}
+
+// endpointsOf returns Endpoints of a mirror without addresses.
+func endpointsOf(l *link, mirror *corev1.Service) *endpoints {
+	e := &endpoints{ObjectMeta: metav1.ObjectMeta{
+		Namespace: mirror.Namespace, Name: mirror.Name,
+		Labels:      map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster},
+		Annotations: map[string]string{nameAnnotation: mirror.Annotations[nameAnnotation]},
+	}}
+	if parent, found := mirror.Labels[headlessLabel]; found {
+		e.Labels[headlessLabel] = parent
+	}
+	if l.Gateway.Identity != "" {
+		e.Annotations[identityAnnotation] = l.Gateway.Identity
+	}
+	return e
+}
+
+// gatewayEndpoints returns the gateway's addresses under the ports of a mirror, if anybody behind the gateway answers. keep is true as
+// long as the addresses are not known.
+func (w *world) gatewayEndpoints(l *link, mirror *corev1.Service, answered bool) (_ *endpoints, keep bool) {
+	g := w.gateway(l.Cluster)
+	if len(g.addresses) == 0 {
+		return nil, true
+	}
+	e := endpointsOf(l, mirror)
+	if !answered {
+		return e, false
+	}
+	subset := subsetOf(g.addresses, g.dead)
+	for _, p := range mirror.Spec.Ports {
+		subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: l.Gateway.Port})
+	}
+	e.Subsets = []corev1.EndpointSubset{subset} //nolint:staticcheck // as above
+	return e, false
+}
+
+func subsetOf(addresses []string, dead bool) (s corev1.EndpointSubset) { //nolint:staticcheck // as above
+	for _, ip := range addresses {
+		if dead {
+			s.NotReadyAddresses = append(s.NotReadyAddresses, corev1.EndpointAddress{IP: ip})
+		} else {
+			s.Addresses = append(s.Addresses, corev1.EndpointAddress{IP: ip})
+		}
+	}
+	return s
+}
+
+// headlessEndpoints returns the mirrors of a headless Service's endpoints by hostname. Their ports are those of the Service: that is
+// where its endpoints' mirrors listen.
+func (w *world) headlessEndpoints(l *link, mirror *corev1.Service, who answers) (_ *endpoints, keep bool) {
+	if !who.known {
+		return nil, true
+	}
+	e := endpointsOf(l, mirror)
+	var subset corev1.EndpointSubset //nolint:staticcheck // as above
+	for _, hostname := range slices.Sorted(maps.Keys(who.hosts)) {
+		one := w.local(records.Key{Namespace: mirror.Namespace, Name: hostname + "-" + l.Cluster})
+		if one == nil || one.Labels[headlessLabel] != mirror.Name || one.Spec.ClusterIP == "" || isHeadless(one) {
+			continue // it is not there yet, and brings us back when it is
+		}
+		address := corev1.EndpointAddress{Hostname: hostname, IP: one.Spec.ClusterIP}
+		if who.hosts[hostname] {
+			subset.Addresses = append(subset.Addresses, address)
+		} else {
+			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
+		}
+	}
+	if len(subset.Addresses)+len(subset.NotReadyAddresses) > 0 {
+		for _, p := range mirror.Spec.Ports {
+			subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port})
+		}
+		e.Subsets = []corev1.EndpointSubset{subset} //nolint:staticcheck // as above
+	}
+	return e, false
+}
+
+// probeObjects returns a Service for the gateway itself, and its Endpoints; none as long as the addresses are not known. They stay
+// ready whatever the probe says: it is what asks over them.
+func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, *endpoints) {
+	marks := map[string]string{gatewayLabel: "true", clusterLabel: l.Cluster, managedByLabel: us}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: marks, Annotations: map[string]string{}},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+			{Name: probePort, Protocol: corev1.ProtocolTCP, Port: l.Probe.Port, TargetPort: intstr.FromInt32(l.Probe.Port)},
+		}},
+	}
+	if len(addresses) == 0 {
+		return service, nil
+	}
+	subset := subsetOf(addresses, false)
+	subset.Ports = []corev1.EndpointPort{{Name: probePort, Protocol: corev1.ProtocolTCP, Port: l.Probe.Port}}
+	e := &endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: maps.Clone(marks), Annotations: map[string]string{}},
+		Subsets:    []corev1.EndpointSubset{subset}, //nolint:staticcheck // as above
+	}
+	if l.Gateway.Identity != "" {
+		e.Annotations[identityAnnotation] = l.Gateway.Identity
+	}
+	return service, e
+}
+
+// federatedService returns the union of members, which stand in the order in which they count: the local one, then by the age of their
+// Links. Its marks are those of the first, its ports those of all. Where not all members are ours to write, others look after the rest
+// of it, and only who is a member is changed. conflicts tells the Links whose ports do not fit. It returns nil if there is nothing to
+// write it from.
+func federatedService(k records.Key, base string, members []member, strangers []string, existing *corev1.Service, ours bool) (_ *corev1.Service, conflicts map[*link]string) {
+	f := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
+	var first member
+	switch {
+	case existing != nil && (!ours || len(members) == 0 || members[0].svc == nil):
+		f.Labels, f.Annotations = maps.Clone(existing.Labels), maps.Clone(existing.Annotations)
+	case len(members) > 0 && members[0].svc != nil:
+		first = members[0]
+		f.Labels, f.Annotations = copyLabels(first.link, first.svc), copyAnnotations(first.link, first.svc)
+	default:
+		return nil, nil
+	}
+	if f.Annotations == nil {
+		f.Annotations = map[string]string{}
+	}
+	var ports union
+	var remote []string
+	delete(f.Annotations, localDiscoveryKey)
+	delete(f.Annotations, discoveryKey)
+	conflicts = map[*link]string{}
+	whole := len(strangers) == 0
+	if existing != nil && first.svc == nil {
+		ports.join(copyPorts(existing))
+	}
+	for _, m := range members {
+		if m.link == nil {
+			f.Annotations[localDiscoveryKey] = base
+		} else {
+			remote = append(remote, base+"@"+m.link.Cluster)
+		}
+		if m.svc == nil {
+			whole = false
+			continue
+		}
+		if clash := ports.join(copyPorts(m.svc)); clash != "" && m.link != nil {
+			conflicts[m.link] = clash
+		}
+	}
+	if remote = append(remote, strangers...); len(remote) > 0 {
+		f.Annotations[discoveryKey] = strings.Join(remote, ",")
+	}
+	switch {
+	case existing != nil && !ours:
+		f.Spec.Ports = copyPorts(existing)
+	case existing != nil && !whole:
+		ports.join(copyPorts(existing)) // those of the members that are not known are among them
+		fallthrough
+	default:
+		f.Spec.Ports = ports.named()
+	}
+	return f, conflicts
+}
+
+// A union is the ports of several Services. What was there first counts.
+type union struct{ ports []corev1.ServicePort }
+
+// join adds ports, and returns how they conflict with those before them; empty if they do not.
+func (u *union) join(ports []corev1.ServicePort) string {
+	var clashes []string
+	before := slices.Clone(u.ports)
+	for _, p := range ports {
+		others := slices.DeleteFunc(slices.Clone(before), func(o corev1.ServicePort) bool { return o.Port != p.Port })
+		switch {
+		case len(others) == 0:
+			u.ports = append(u.ports, p)
+		case !slices.ContainsFunc(others, func(o corev1.ServicePort) bool { return samePort(o, p) }):
+			clashes = append(clashes, fmt.Sprintf("port %d is %s here and %s in an older member, which counts", p.Port, describe(p), describe(others[0])))
+		}
+	}
+	return strings.Join(clashes, "; ")
+}
+
+// named returns the ports by number, each with a name of its own: a Service must not name two alike. Names say nothing about where
+// members listen, because clients ask for numbers.
+func (u *union) named() []corev1.ServicePort {
+	taken := map[string]bool{}
+	ports := slices.Clone(u.ports)
+	for i, p := range ports {
+		if taken[p.Name] || p.Name == "" && len(ports) > 1 {
+			name := strings.ToLower(fmt.Sprintf("%s-%d-%s", cmp.Or(p.Name, "port"), p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
+			ports[i].Name = name[max(0, len(name)-63):]
+		}
+		taken[ports[i].Name] = true
+	}
+	slices.SortStableFunc(ports, func(a, b corev1.ServicePort) int { return cmp.Compare(a.Port, b.Port) })
+	return ports
+}
+
+func samePort(a, b corev1.ServicePort) bool {
+	return a.Name == b.Name && cmp.Or(a.Protocol, corev1.ProtocolTCP) == cmp.Or(b.Protocol, corev1.ProtocolTCP) && appProtocol(a) == appProtocol(b)
+}
+
+func appProtocol(p corev1.ServicePort) string {
+	if p.AppProtocol == nil {
+		return ""
+	}
+	return *p.AppProtocol
+}
+
+func describe(p corev1.ServicePort) string {
+	return strings.TrimSpace(fmt.Sprintf("%q %s %s", p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP), appProtocol(p)))
+}
+
+// sameService reports whether a Service is as it should be. The version of what it was copied from alone is no reason to write it.
+func sameService(is, want *corev1.Service) bool {
+	return maps.Equal(is.Labels, want.Labels) && sameExcept(is.Annotations, want.Annotations, versionAnnotation) &&
+		slices.EqualFunc(is.Spec.Ports, want.Spec.Ports, func(a, b corev1.ServicePort) bool {
+			return samePort(a, b) && a.Port == b.Port && targetOf(a) == targetOf(b)
+		})
+}
+
+// targetOf returns where a port leads, as the API server fills it in.
+func targetOf(p corev1.ServicePort) intstr.IntOrString {
+	if p.TargetPort == (intstr.IntOrString{}) {
+		return intstr.FromInt32(p.Port)
+	}
+	return p.TargetPort
+}
+
+func sameEndpoints(is, want *endpoints) bool {
+	return maps.Equal(is.Labels, want.Labels) && maps.Equal(is.Annotations, want.Annotations) &&
+		equality.Semantic.DeepEqual(ordered(is.Subsets), ordered(want.Subsets))
+}
+
+// ordered returns subsets with addresses and ports in an order of ours: the API server has its own.
+func ordered(subsets []corev1.EndpointSubset) []corev1.EndpointSubset { //nolint:staticcheck // as above
+	byAddress := func(a, b corev1.EndpointAddress) int {
+		return cmp.Or(strings.Compare(a.IP, b.IP), strings.Compare(a.Hostname, b.Hostname))
+	}
+	sorted := slices.Clone(subsets)
+	for i := range sorted {
+		s := &sorted[i]
+		s.Addresses = slices.SortedFunc(slices.Values(s.Addresses), byAddress)
+		s.NotReadyAddresses = slices.SortedFunc(slices.Values(s.NotReadyAddresses), byAddress)
+		s.Ports = slices.Clone(s.Ports)
+		for j := range s.Ports {
+			s.Ports[j].Protocol = cmp.Or(s.Ports[j].Protocol, corev1.ProtocolTCP)
+		}
+		slices.SortFunc(s.Ports, func(a, b corev1.EndpointPort) int {
+			return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol))
+		})
+	}
+	return sorted
+}
+
+func sameExcept(a, b map[string]string, key string) bool {
+	a, b = maps.Clone(a), maps.Clone(b)
+	delete(a, key)
+	delete(b, key)
+	return maps.Equal(a, b)
+}

@@ -1,0 +1,137 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+// confirmAfter is how long a listing that would remove much stands before another one is asked for.
+const confirmAfter = 10 * time.Second
+
+// remote is the Services of one linked cluster, as one connection tells them. It is the store that a Reflector fills.
+type remote struct {
+	*records.Store[*corev1.Service]
+	term *term
+	name string
+	core kubernetes.Interface
+
+	read     atomic.Bool // the connection is in use
+	trusted  atomic.Bool // what is not in the store does not exist
+	doubtful atomic.Bool // the last listing would have removed much, and was not confirmed
+	relist   chan struct{}
+}
+
+// keepService keeps of a Service what a mirror could be made of.
+func keepService(object any) (*corev1.Service, bool) {
+	svc, ok := object.(*corev1.Service)
+	if !ok || svc.DeletionTimestamp != nil {
+		return nil, false
+	}
+	svc.ManagedFields, svc.OwnerReferences, svc.Finalizers, svc.Status = nil, nil, nil, corev1.ServiceStatus{}
+	return svc, true
+}
+
+// Replace stores a complete listing. What it lacks counts as gone, unless that would be more than half of the cluster's mirrors and
+// memberships, and more than 3: then the next listing has to say so too.
+func (r *remote) Replace(objects []any, version string) error {
+	r.trusted.Store(false)
+	if err := r.Store.Replace(objects, version); err != nil {
+		return err
+	}
+	all, gone := r.term.missing(r.name, func(k records.Key) bool {
+		_, found := r.Get(k)
+		return found
+	})
+	if gone > 3 && 2*gone > all && r.doubtful.CompareAndSwap(false, true) {
+		r.term.log.Info("A listing of a linked cluster lacks most of the Services that are mirrored: nothing is removed until another one says so too",
+			"cluster", r.name, "mirrored", all, "missing", gone)
+		r.relist <- struct{}{}
+	} else {
+		r.doubtful.Store(false)
+		r.trusted.Store(true)
+	}
+	r.term.arrived(r)
+	return nil
+}
+
+// attend reads the Services of a cluster until ctx or the term ends.
+func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection) {
+	if !t.enter() {
+		return
+	}
+	defer t.wg.Done()
+	ctx, cancel := context.WithCancel(logr.NewContext(ctx, t.log.V(1)))
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	if !wait(ctx, t.ready) { // the guard has to know what there is
+		return
+	}
+	core, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	if err != nil {
+		t.log.Error(err, "Services cannot be read", "cluster", name)
+		return
+	}
+	r := &remote{term: t, name: name, core: core, relist: make(chan struct{}, 1)}
+	r.Store = records.NewStore(keepService, func(k records.Key) {
+		if t.current(r) {
+			t.enqueueRemote(name, k)
+		}
+	})
+	r.read.Store(true)
+	defer t.forget()
+	defer r.read.Store(false)
+	source := cluster.NewSource(services(core), conn)
+	for ctx.Err() == nil {
+		listing, again := context.WithCancel(ctx)
+		filled := make(chan struct{})
+		go func() {
+			defer close(filled)
+			source.Fill(listing, &corev1.Service{}, r)
+		}()
+		select {
+		case <-r.relist:
+			pause(ctx, confirmAfter)
+		case <-ctx.Done():
+		}
+		again()
+		<-filled
+	}
+}
+
+// event tells in a linked cluster that one of its Services is not mirrored. It is told once.
+func (r *remote) event(ctx context.Context, svc *corev1.Service, message string) {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, svc.UID, message) // it cannot fail
+	now := metav1.Now()
+	_, err := r.core.CoreV1().Events(svc.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: svc.Namespace, Name: fmt.Sprintf("%s.%x", svc.Name, h.Sum64())},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID},
+		Type:           corev1.EventTypeNormal, Reason: "ServiceMirroringSkipped", Message: message,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: us},
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		r.term.log.V(1).Info("An Event cannot be written", "cluster", r.name, "service", svc.Namespace+"/"+svc.Name, "error", err.Error())
+	}
+}
+
+// wait returns true once c is closed, and false once ctx ends.
+func wait(ctx context.Context, c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

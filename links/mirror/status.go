@@ -1,0 +1,213 @@
+package mirror
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// Mirroring is the condition of a Link that says whether its Services are written from here.
+const Mirroring = "Mirroring"
+
+// The reasons of the condition Mirroring.
+const (
+	reasonMirroring = "Mirroring"     // True: as the Link asks
+	reasonLeft      = "LeftToLinkerd" // False: Linkerd's service mirror does it, or may
+	reasonLink      = "InvalidLink"   // False: the Link cannot be read; what is there is kept
+	reasonForbidden = "Forbidden"     // False: we lack a right
+	reasonWaiting   = "Waiting"       // Unknown: the cluster was not heard; what is there is kept
+	reasonHeld      = "RemovalHeld"   // Unknown: most Services have vanished at once; the next listing decides
+	mirroredType    = "Mirrored"      // the condition of one Service
+	localService    = "Service"       // kind of what stands for it
+)
+
+// tell writes into a Link what became of its Services, as far as that has changed.
+func (t *term) tell(ctx context.Context, k records.Key) (reconcile.Result, error) {
+	now, _ := t.linked.Load()
+	i := slices.IndexFunc(now.links, func(l *link) bool { return l.Link == k })
+	if i < 0 {
+		return reconcile.Result{}, nil
+	}
+	l := now.links[i]
+	verdicts, complete := t.verdictsOf(l)
+	condition := t.condition(l, verdicts)
+	status := map[string]any{}
+	t.mu.Lock()
+	mute := t.mute[l.UID]
+	t.mu.Unlock()
+	if old := meta.FindStatusCondition(l.Conditions, Mirroring); !mute && (old == nil || old.Status != condition.Status || old.Reason != condition.Reason ||
+		old.Message != condition.Message || old.ObservedGeneration != condition.ObservedGeneration) {
+		conditions := slices.Clone(l.Conditions)
+		meta.SetStatusCondition(&conditions, condition)
+		status["conditions"] = conditions
+	}
+	if complete {
+		if list := statuses(l, verdicts, false, l.MirrorServices); list != nil {
+			status["mirrorServices"] = list
+		}
+		if list := statuses(l, verdicts, true, l.FederatedServices); list != nil {
+			status["federatedServices"] = list
+		}
+	}
+	if len(status) == 0 {
+		return reconcile.Result{}, nil
+	}
+	return t.patchStatus(ctx, l, status)
+}
+
+func (t *term) patchStatus(ctx context.Context, l *link, status map[string]any) (reconcile.Result, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": l.UID, "resourceVersion": l.ResourceVersion}, "status": status})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	back, err := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace).
+		Patch(ctx, l.Link.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	t.metrics.writes.WithLabelValues("links/status", "patch", string(apierrors.ReasonForError(err))).Inc()
+	switch {
+	case ctx.Err() != nil, apierrors.IsNotFound(err): // whoever comes next tells it; or it is gone, or served without status
+		return reconcile.Result{}, nil //nolint:nilerr // as said
+	case apierrors.IsConflict(err): // a newer one brings us back
+		return reconcile.Result{RequeueAfter: 2 * tellAfter}, nil
+	case apierrors.IsForbidden(err):
+		t.log.Info("The status of Links cannot be written: grant patch on links/status in "+links.Group, "link", l.Link.String(), "error", err.Error())
+		return reconcile.Result{RequeueAfter: refusedFor}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("status of Link %s: %w", l.Link, err)
+	}
+	if _, asked := status["conditions"]; asked && !has(back, Mirroring) { // the schema drops it
+		t.mu.Lock()
+		t.mute[l.UID] = true
+		t.mu.Unlock()
+	}
+	return reconcile.Result{}, nil
+}
+
+func has(u *unstructured.Unstructured, condition string) bool {
+	list, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+	return err == nil && slices.ContainsFunc(list, func(c any) bool {
+		m, ok := c.(map[string]any)
+		return ok && m["type"] == condition
+	})
+}
+
+// verdictsOf returns the verdicts about a Link's Services, and whether there is one about each that it asks for: as long as there is
+// not, its lists of Services stay as they are.
+func (t *term) verdictsOf(l *link) (verdicts []verdict, complete bool) {
+	t.mu.Lock()
+	r := t.remotes[l.Cluster]
+	told := map[bool]map[records.Key]bool{false: {}, true: {}}
+	for _, about := range t.told {
+		for _, v := range about {
+			if v.link == l.Link {
+				verdicts = append(verdicts, v)
+				told[v.federated][v.remote] = true
+			}
+		}
+	}
+	t.mu.Unlock()
+	t.metrics.count(l.Cluster, verdicts)
+	if r == nil || l.left != "" || l.Problem != "" || !isClosed(t.ready) {
+		return verdicts, false
+	}
+	for _, k := range r.Keys() {
+		svc, found := r.Get(k)
+		if !found {
+			continue
+		}
+		set := labels.Set(svc.Labels)
+		if (l.Directly.Matches(set) || l.ByGateway.Matches(set)) && !told[false][k] || l.Federated.Matches(set) && !told[true][k] {
+			return verdicts, false
+		}
+	}
+	return verdicts, true
+}
+
+func (t *term) condition(l *link, verdicts []verdict) metav1.Condition {
+	t.mu.Lock()
+	r, blocked := t.remotes[l.Cluster], t.blocked
+	t.mu.Unlock()
+	c := metav1.Condition{Type: Mirroring, Status: metav1.ConditionFalse, ObservedGeneration: l.Generation}
+	forbidden := slices.IndexFunc(verdicts, func(v verdict) bool { return strings.HasPrefix(v.message, errForbiddenPrefix) })
+	switch {
+	case l.left != "":
+		c.Reason, c.Message = reasonLeft, l.left
+	case l.Problem != "":
+		c.Reason, c.Message = reasonLink, l.Problem+"; what is there is kept"
+	case blocked != "":
+		c.Reason, c.Message = reasonForbidden, blocked
+	case r == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonWaiting, "the cluster was not heard yet: what is there is kept"
+	case r.doubtful.Load():
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonHeld, "most of the Services that are mirrored have vanished at once: they are removed if the next listing lacks them too"
+	case forbidden >= 0:
+		c.Reason, c.Message = reasonForbidden, verdicts[forbidden].message
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonMirroring, "Services are mirrored as the Link asks"
+	}
+	return c
+}
+
+// statuses returns the list of Services as it should stand in a Link; nil if it does already. Those of other controllers are kept.
+func statuses(l *link, verdicts []verdict, federated bool, is []links.ServiceStatus) []links.ServiceStatus {
+	want := []links.ServiceStatus{} // an empty list must be written as such, or the last Service would stay
+	for _, v := range verdicts {
+		if v.federated == federated {
+			want = append(want, v.status(l))
+		}
+	}
+	slices.SortFunc(want, func(a, b links.ServiceStatus) int {
+		return cmp.Or(strings.Compare(a.RemoteRef.Namespace, b.RemoteRef.Namespace), strings.Compare(a.RemoteRef.Name, b.RemoteRef.Name))
+	})
+	for i, s := range is {
+		if s.ControllerName != controllerName {
+			want = append(want, is[i])
+			continue
+		}
+		j := slices.IndexFunc(want, func(o links.ServiceStatus) bool {
+			return o.ControllerName == controllerName && o.RemoteRef == s.RemoteRef
+		})
+		if j >= 0 && len(s.Conditions) == 1 && s.Conditions[0].Status == want[j].Conditions[0].Status {
+			want[j].Conditions[0].LastTransitionTime = s.Conditions[0].LastTransitionTime
+		}
+	}
+	if slices.EqualFunc(is, want, sameStatus) {
+		return nil
+	}
+	return want
+}
+
+func (v verdict) status(l *link) links.ServiceStatus {
+	c := metav1.Condition{Type: mirroredType, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message, LastTransitionTime: metav1.Now()}
+	s := links.ServiceStatus{ControllerName: controllerName, RemoteRef: links.ObjectRef{Kind: localService, Namespace: v.remote.Namespace, Name: v.remote.Name}}
+	if v.mirrored {
+		c.Status = metav1.ConditionTrue
+		name := v.remote.Name + "-" + l.Cluster
+		if v.federated {
+			name = v.remote.Name + federatedSuffix
+		}
+		s.LocalRef = &links.ObjectRef{Kind: localService, Namespace: v.remote.Namespace, Name: name}
+	}
+	s.Conditions = []metav1.Condition{c}
+	return s
+}
+
+func sameStatus(a, b links.ServiceStatus) bool {
+	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef && (a.LocalRef == nil) == (b.LocalRef == nil) &&
+		(a.LocalRef == nil || *a.LocalRef == *b.LocalRef) && slices.EqualFunc(a.Conditions, b.Conditions, func(a, b metav1.Condition) bool {
+		return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message && a.LastTransitionTime.Equal(&b.LastTransitionTime)
+	})
+}
