@@ -108,6 +108,16 @@ func LocalRules() []rbacv1.PolicyRule {
 	}
 }
 
+// MirrorRules returns what the server needs in its own cluster, besides, to mirror Services.
+func MirrorRules() []rbacv1.PolicyRule {
+	read := []string{"get", "list", "watch"}
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"services", "endpoints"}, Verbs: []string{"create", "patch", "delete"}},
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: read},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: read},
+	}
+}
+
 // Serve starts the server in the local cluster.
 func (m *Mesh) Serve(ctx context.Context, o fingerpost.Options) error {
 	o.Kubeconfig = m.Local.Kubeconfig(m.Local.Identity, m.Local.Proxy.URL())
