@@ -482,6 +482,9 @@ func TestLeftToLinkerd(t *testing.T) {
 		f.run()
 		f.wants("web-federated:80=web@west web-west:80")
 		f.mirroring("east", "False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc")
+		if got := f.home.Get("services", "shop", "web-federated").GetAnnotations()["multicluster.linkerd.io/local-discovery"]; got != "" {
+			t.Errorf("the local member is %q while the local mirror holds its Lease", got)
+		}
 		if got := f.status("east", "mirrorServices"); got != "" {
 			t.Errorf("status of a Link that is left alone: %s", got)
 		}
