@@ -15,6 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/links/mirror"
 )
 
 // options is everything that can be said to serve. Names, defaults and meanings are those of Linkerd's destination where it has
@@ -33,6 +34,7 @@ type options struct {
 	traceCollector               string
 	tls                          tlsFiles
 	writer                       clusterslices.Options
+	mirror                       mirror.Options
 	discovery                    discovery.Config
 	common
 }
@@ -79,6 +81,14 @@ func (o *options) flags(fs *flag.FlagSet) {
 
 	fs.BoolVar(&o.writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
 	fs.BoolVar(&o.writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
+	o.mirror.Mode = mirror.Auto
+	fs.Func("mirror-services", "write the Services that Links ask for into this cluster: on, off, or auto: on, but for Links that Linkerd's service mirror serves (default auto)", func(text string) (err error) {
+		o.mirror.Mode, err = mirror.ParseMode(text)
+		return err
+	})
+	fs.BoolVar(&o.mirror.Headless, "mirror-headless-services", false, "mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
+	fs.BoolVar(&o.mirror.CreateNamespaces, "mirror-create-namespaces", false, "create the namespaces of mirrored Services where they are missing")
+	fs.BoolVar(&o.mirror.Probe, "mirror-probe-gateways", false, "ask gateways whether they are alive, where Links say how; needs a sidecar, for gateways speak mTLS")
 	fs.DurationVar(&o.writer.Timing.Duration, "lease-duration", 6*time.Second, "how long after its last renewal a Lease is free for others")
 	fs.DurationVar(&o.writer.Timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
 	fs.DurationVar(&o.writer.Timing.Fence, "lease-fence", 4500*time.Millisecond, "how long after its last renewal that succeeded the holder stops writing")

@@ -26,6 +26,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/links/mirror"
 )
 
 func serveCommand() *cobra.Command {
@@ -101,7 +102,12 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	writer := clusterslices.NewWriter(log, store, registry, nil, o.writer)
+	mirrors, err := mirror.New(log, store, reconciler, hostConn, o.mirror)
+	if err != nil {
+		return err
+	}
+	writer := clusterslices.NewWriter(log, store, registry, mirrors.Run, o.writer)
+	registry.Attend(mirrors.Attend)
 	registry.Attend(writer.Attend)
 	server := discovery.NewServer(log, store, o.discovery)
 	metrics := newMetrics()
@@ -109,6 +115,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	metrics.MustRegister(server.Collectors()...)
 	metrics.MustRegister(reconciler.Collectors()...)
 	metrics.MustRegister(writer.Collectors()...)
+	metrics.MustRegister(mirrors.Collectors()...)
 	grpcServer := newGRPC(log, o.addr, o.tls, server, o.discovery.MaxStreamAge, metrics)
 
 	ready := func() bool {
