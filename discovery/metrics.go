@@ -14,6 +14,7 @@ type metrics struct {
 	streams     prometheus.GaugeFunc
 	frames      prometheus.GaugeFunc
 	questions   prometheus.GaugeFunc
+	workloads   prometheus.Counter
 	subscribers *subscribers
 
 	// Of the vectors above, looked up once and not for every message.
@@ -40,7 +41,7 @@ func newMetrics(s *Server) *metrics {
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
 		}),
 		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_streams", Help: "Open streams, of Get and of GetProfile.",
+			Name: "fingerpost_streams", Help: "Open streams, those of Get and of GetProfile together.",
 		}, func() float64 { return float64(s.streams.len()) }),
 		frames: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_frame_cache_bytes", Help: "Bytes of encoded messages that are kept to be shared by streams.",
@@ -48,6 +49,9 @@ func newMetrics(s *Server) *metrics {
 		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for, or asked for a short time ago.",
 		}, func() float64 { return float64(s.feeds.len()) }),
+		workloads: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "workload_updates", Help: "Answers to GetProfile about what is at an IP, the first and each that differs from the one before.",
+		}),
 		subscribers: &subscribers{server: s},
 	}
 	m.sentOf = map[what]prometheus.Counter{}
@@ -61,7 +65,7 @@ func newMetrics(s *Server) *metrics {
 // Collectors returns the Server's metrics, to be registered.
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
-	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.firstAnswer, m.streams, m.frames, m.questions, m.subscribers}
+	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.firstAnswer, m.streams, m.frames, m.questions, m.workloads, m.subscribers, s.audiences}
 }
 
 func (m *metrics) sent(f *frame) {

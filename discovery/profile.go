@@ -26,9 +26,10 @@ type lookup struct {
 	home            *federation.Watch // of no Service: it tells whether the cluster has been heard
 	service         serviceWatch
 	address         tableWatch[netip.Addr, *federation.Address]
-	primary, backup tableWatch[federation.Service, *profile.Profile]
+	primary, backup profileWatch
 
-	last *frame // what the client was sent, and is sent again as a heartbeat; nil for nothing
+	last  *frame  // what the client was sent, and is sent again as a heartbeat; nil for nothing
+	about subject // of the newest answer
 }
 
 // waits are what an answer depends on; nil for what it does not.
@@ -39,7 +40,8 @@ func newLookup(s *Server, path string, asked target, who client, to sink) *looku
 	l.home = s.store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.service.store, l.service.cluster = s.store, s.config.Cluster
 	l.address.table = &s.store.Addresses
-	l.primary.table, l.backup.table = &s.store.Profiles, &s.store.Profiles
+	l.primary = profileWatch{audiences: s.audiences, tableWatch: tableWatch[federation.Service, *profile.Profile]{table: &s.store.Profiles}}
+	l.backup = l.primary
 	return l
 }
 
@@ -63,12 +65,22 @@ func (l *lookup) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if on.primary == nil {
+			l.primary.close()
+		}
+		if on.backup == nil {
+			l.backup.close()
+		}
+		l.state.answered(l.about)
 		if f == nil {
 			f = l.last
 		}
 		if f != nil && (l.last == nil || !bytes.Equal(f.bytes, l.last.bytes) || !now.Before(l.beat)) {
 			if err := l.send(f); err != nil {
 				return err
+			}
+			if l.about.workload && (l.last == nil || !bytes.Equal(f.bytes, l.last.bytes)) {
+				l.server.metrics.workloads.Inc()
 			}
 			l.last, l.beat = f, now.Add(jitter(idleHeartbeat))
 		}
@@ -119,10 +131,14 @@ func (l *lookup) answer() (*frame, waits, error) {
 		}
 		return l.workload(e.Addr, e.Workload), on, nil
 	case view == nil:
+		l.about = subject{}
 		view = &federation.View{Ports: []federation.ServicePort{{Number: asked.port}}} // it was there: the default is what remains
 		if len(l.last.bytes) == 0 {
 			return nil, on, nil
 		}
+	}
+	if snapshot.View != nil {
+		l.about = subject{service: name}
 	}
 	if _, declared := view.Port(asked.port); !declared {
 		return undeclaredFrame, on, nil
@@ -203,6 +219,7 @@ func pending(a *federation.Address, w *federation.Workload) bool {
 
 // workload returns the profile of a workload at an IP; nil for nobody who is known.
 func (l *lookup) workload(ip netip.Addr, w *federation.Workload) *frame {
+	l.about = subject{workload: true}
 	addr := netip.AddrPortFrom(ip, l.asked.port)
 	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: weight}}
 	appendProfile(out, nil, addr.Port())
@@ -295,6 +312,35 @@ func (w *tableWatch[K, V]) at(k K) (V, <-chan struct{}) {
 func (w *tableWatch[K, V]) close() {
 	if w.watch != nil {
 		w.watch.Close()
+		w.watch = nil
+	}
+}
+
+// profileWatch follows one ServiceProfile, likewise, as one of its audience.
+type profileWatch struct {
+	tableWatch[federation.Service, *profile.Profile]
+	audiences *audiences
+	seen      *profile.Profile
+}
+
+func (w *profileWatch) at(name federation.Service) (*profile.Profile, <-chan struct{}) {
+	if w.watch == nil || w.key != name {
+		w.close()
+		w.audiences.join(name)
+		w.seen = nil
+	}
+	p, superseded := w.tableWatch.at(name)
+	if p != w.seen {
+		w.seen = p
+		w.audiences.see(name)
+	}
+	return p, superseded
+}
+
+func (w *profileWatch) close() {
+	if w.watch != nil {
+		w.audiences.leave(w.key)
+		w.tableWatch.close()
 	}
 }
 

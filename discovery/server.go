@@ -21,6 +21,7 @@ type Server struct {
 	frames    *frameCache
 	feeds     *feeds
 	streams   streams
+	audiences *audiences
 	metrics   *metrics
 	started   time.Time
 	draining  atomic.Bool
@@ -34,6 +35,7 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 	}
 	s.frames = newFrameCache(config.FrameBytes)
 	s.feeds = newFeeds(&s.config, s.frames)
+	s.audiences = newAudiences(&s.streams, &store.Profiles)
 	s.metrics = newMetrics(s)
 	return s
 }

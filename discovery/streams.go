@@ -36,6 +36,7 @@ type stream struct {
 	adds     int
 	removes  int
 	at       time.Time
+	about    subject // of a stream of GetProfile
 }
 
 func (s *streams) open(path string, who client, peer string, asks *question) *stream {
@@ -83,6 +84,18 @@ func (st *stream) sent(f *frame) {
 	defer st.mu.Unlock()
 	st.messages++
 	st.what, st.adds, st.removes, st.at = f.what, f.adds, f.removes, time.Now()
+}
+
+func (st *stream) answered(about subject) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.about = about
+}
+
+func (st *stream) subject() subject {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.about
 }
 
 // StreamStatus is one open stream, and what was sent to it: not what would be sent now.
