@@ -62,7 +62,7 @@ type health struct {
 }
 
 // newEngagement prepares an engagement, which ends with ctx or stop. It does not use the network. The connection is closed with it.
-func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *Connection, endpoints bool) (*engagement, error) {
+func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *Connection, meters *meters, endpoints bool) (*engagement, error) {
 	e := &engagement{log: log, access: access, conn: conn, reader: view.NewReconciler(log, federation.Cluster(spec.Name), view.Options{Local: spec.Local, Endpoints: endpoints})}
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	for _, k := range e.reader.Kinds() {
@@ -71,7 +71,9 @@ func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Acces
 			e.stop()
 			return nil, fmt.Errorf("client for %s: %w", k.Resource.Resource, err)
 		}
-		e.kinds = append(e.kinds, kind{k, NewSource(lw, conn)})
+		s := NewSource(lw, conn)
+		s.lag = meters.lag(k.Resource.GroupResource().String())
+		e.kinds = append(e.kinds, kind{k, s})
 	}
 	var err error
 	if e.facade, err = newFacade(conn, e.kinds); err != nil {

@@ -20,6 +20,7 @@ type member struct {
 	registry *Registry
 	log      logr.Logger
 	name     string
+	meters   *meters
 	spec     watch.Value[Spec]  // what is wanted
 	cancel   context.CancelFunc // nil until run was started; guarded by Registry.mu
 
@@ -116,7 +117,7 @@ func (m *member) use(ctx context.Context, spec Spec, access Access, superseded <
 		m.log.Info("A new token is in use", "source", access.Source)
 		return nil
 	}
-	conn, err := NewConnection(access.Config, m.registry.options.Dial)
+	conn, err := NewConnection(m.meters.counted(access.Config), m.registry.options.Dial)
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func (m *member) use(ctx context.Context, spec Spec, access Access, superseded <
 		conn.Close()
 		return err
 	}
-	next, err := newEngagement(ctx, m.log, spec, access, conn, m.registry.options.Endpoints)
+	next, err := newEngagement(ctx, m.log, spec, access, conn, m.meters, m.registry.options.Endpoints)
 	if err != nil {
 		return err
 	}

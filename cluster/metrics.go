@@ -59,6 +59,9 @@ func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range descCaches {
 		to <- d
 	}
+	for _, c := range newMeters("").collectors() {
+		c.Describe(to)
+	}
 }
 
 // Collect tells how every cluster fares. A cluster that is unlinked leaves no series behind.
@@ -108,6 +111,20 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	gauge(descSize, float64(linked))
+	for _, m := range r.meters() {
+		for _, c := range m.collectors() {
+			c.Collect(to)
+		}
+	}
+}
+
+func (r *Registry) meters() (all []*meters) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.members {
+		all = append(all, m.meters)
+	}
+	return all
 }
 
 func truth(b bool) float64 {

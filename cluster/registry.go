@@ -96,7 +96,7 @@ func (r *Registry) Apply(spec Spec) error {
 	r.store.Expect(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now()})
 	m, known := r.members[spec.Name]
 	if !known {
-		m = &member{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name}
+		m = &member{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, meters: newMeters(spec.Name)}
 		m.status = Status{Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain, State: Connecting, Since: time.Now()}
 		m.spec.Store(spec)
 		r.members[spec.Name] = m

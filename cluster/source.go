@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,11 +33,13 @@ const (
 type Source struct {
 	inner cache.ListerWatcherWithContext
 	conn  *Connection
+	lag   prometheus.Observer // of changes; nil: it is not measured
 
 	refused chan struct{} // closed when the kind was first refused
 
 	mu     sync.Mutex
 	health SourceHealth
+	newest time.Time // when the newest change was made that has arrived, as the API server has it
 	once   sync.Once // guards refused
 }
 
@@ -111,7 +114,34 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 		list, err = s.inner.ListWithContext(request, options)
 		return err
 	})
+	if err == nil && s.lag != nil {
+		_ = meta.EachListItem(list, func(o runtime.Object) error { s.arrive(o, false); return nil })
+	}
 	return list, err
+}
+
+// arrive notes how late an object is, if it tells of a change that is newer than all before it. What was there before we asked is
+// not late. An object without a newer time, as one that is about to be deleted, says nothing.
+func (s *Source) arrive(object runtime.Object, changed bool) {
+	m, err := meta.Accessor(object)
+	if s.lag == nil || err != nil {
+		return
+	}
+	made := m.GetCreationTimestamp().Time
+	for _, f := range m.GetManagedFields() {
+		if f.Time != nil && f.Time.After(made) {
+			made = f.Time.Time
+		}
+	}
+	s.mu.Lock()
+	newer := made.After(s.newest)
+	if newer {
+		s.newest = made
+	}
+	s.mu.Unlock()
+	if newer && changed {
+		s.lag.Observe(max(0, time.Since(made).Seconds()))
+	}
 }
 
 // WatchWithContext watches, as soon as it can be done, and until the caller stops it or what it missed cannot be had any more.
@@ -264,6 +294,9 @@ func (f *follower) forward(ctx context.Context, w opened) bool {
 				return false
 			}
 			f.source.note(func(h *SourceHealth) { h.LastContact = time.Now() })
+			if event.Type == watch.Added || event.Type == watch.Modified {
+				f.source.arrive(event.Object, f.synced)
+			}
 			silence.Reset(bookmarkLimit)
 			f.remember(event)
 			if !f.send(ctx, event) {

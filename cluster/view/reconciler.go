@@ -100,6 +100,9 @@ type Options struct {
 	Endpoints bool // Endpoints are read, and no EndpointSlices
 }
 
+// QueueName returns how the metrics of work queues name the one of changes in a cluster.
+func QueueName(cluster string) string { return "cluster/" + cluster }
+
 // NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once; Begin is called when they
 // are complete.
 func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options) *Reconciler {
@@ -239,7 +242,8 @@ func keepNode(object any) (string, bool) {
 
 // Begin says everything that the stores hold and completes the claims. It is called once; Run must follow.
 func (r *Reconciler) Begin(claims *federation.Claims) {
-	r.queue, r.claims = workqueue.NewTypedDelayingQueue[item](), claims
+	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[item]{Name: QueueName(string(r.cluster))})
+	r.claims = claims
 	r.running.Store(true)
 	for _, k := range r.nodes.Keys() {
 		r.reconcileNode(k)

@@ -77,7 +77,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 
 	fs.BoolVar(&o.readSlices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
-	fs.BoolVar(&o.queueMetrics, "export-queue-metrics", true, "has no effect in this version: nothing is written yet that would queue")
+	fs.BoolVar(&o.queueMetrics, "export-queue-metrics", true, "export metrics of work queues, workqueue_*")
 
 	fs.BoolVar(&o.writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
 	fs.BoolVar(&o.writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")

@@ -84,10 +84,11 @@ func newMetrics() *prometheus.Registry {
 	return metrics
 }
 
-// adminHandler answers what a kubelet and Prometheus ask.
-func adminHandler(metrics *prometheus.Registry, ready func() bool, withPprof bool) http.Handler {
+// adminHandler answers what a kubelet and Prometheus ask. Metrics are those in the registry, and what others gather.
+func adminHandler(metrics *prometheus.Registry, ready func() bool, withPprof bool, others ...prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})))
+	all := append(prometheus.Gatherers{metrics}, others...)
+	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -87,7 +88,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	hostConn, err := cluster.NewConnection(config, nil)
+	hostConn, err := cluster.NewConnection(registry.Counted(o.clusterName, config), nil)
 	if err != nil {
 		return err
 	}
@@ -118,6 +119,10 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	metrics.MustRegister(mirrors.Collectors()...)
 	grpcServer := newGRPC(log, o.addr, o.tls, server, o.discovery.MaxStreamAge, metrics)
 
+	var queues prometheus.Gatherers
+	if o.queueMetrics {
+		queues = prometheus.Gatherers{registry.Queues()}
+	}
 	ready := func() bool {
 		statuses, _ := registry.Statuses()
 		return listed.Load() && statuses[o.clusterName].Synced && grpcServer.serving.Load()
@@ -125,7 +130,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	for _, r := range []manager.Runnable{
 		reconciler,
 		grpcServer,
-		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, once(ready), o.pprof)},
+		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, once(ready), o.pprof, queues...)},
 		&httpServer{log: log, name: "debug", addr: o.debugAddr, handler: debugHandler(store, registry, reconciler, server, o)},
 	} {
 		if err := mgr.GetLocalManager().Add(r); err != nil {

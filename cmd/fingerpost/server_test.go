@@ -155,6 +155,19 @@ func ask(ready func() bool, withPprof bool, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
+// What others gather is told with the rest.
+func TestMetricsOfOthers(t *testing.T) {
+	other := prometheus.NewRegistry()
+	other.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "other"}))
+	w := httptest.NewRecorder()
+	adminHandler(newMetrics(), never, false, other).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, name := range []string{"\nother 0\n", "\ngo_goroutines "} {
+		if !strings.Contains(w.Body.String(), name) {
+			t.Errorf("%q is not told", name)
+		}
+	}
+}
+
 // There is nothing else on the admin server, and once ready it stays so.
 func TestAdmin(t *testing.T) {
 	synced := true

@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/client-go/rest"
+	_ "sigs.k8s.io/controller-runtime/pkg/controller" // it makes every work queue with a name tell of itself
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/fingerpost/fingerpost/cluster/view"
+)
+
+// meters count what goes on between us and one cluster as it goes, by the names of Linkerd's destination. A member has its own, so that
+// a cluster that is unlinked leaves no series behind.
+type meters struct {
+	cluster string
+
+	requests, failures *prometheus.CounterVec
+	latency            *prometheus.HistogramVec
+	inFlight           *prometheus.GaugeVec
+	lags               map[string]*prometheus.HistogramVec // by resource
+}
+
+// lagged is how Linkerd's dashboards know the resources whose lag is measured.
+var lagged = map[string]string{
+	"endpoints":                             "endpoints",
+	"endpointslices.discovery.k8s.io":       "endpointslices",
+	"externalworkloads.workload.linkerd.io": "externalworkload",
+	"pods":                                  "pods",
+	"servers.policy.linkerd.io":             "servers",
+	"serviceprofiles.linkerd.io":            "serviceprofiles",
+	"services":                              "services",
+}
+
+func newMeters(cluster string) *meters {
+	m := &meters{
+		cluster: cluster,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "http_client_requests_total", Help: "Requests to the API server of a cluster that it has answered.",
+		}, []string{"client", "code", "method"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "http_client_errors_total", Help: "Requests to the API server of a cluster that were not answered.",
+		}, []string{"client", "method"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "http_client_request_latency_seconds", Help: "Time until the API server of a cluster began to answer a request.",
+			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"client", "code", "method"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "http_client_in_flight_requests", Help: "Requests to the API server of a cluster that it has not begun to answer.",
+		}, []string{"client"}),
+		lags: map[string]*prometheus.HistogramVec{},
+	}
+	for resource, name := range lagged {
+		m.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name + "_informer_lag_seconds",
+			Help: "Time from a change to its arrival here: from when the API server's clock says it was made, in whole seconds, to now on ours. " +
+				"A change that is no newer than one that has arrived before is not counted.",
+			Buckets: []float64{.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000},
+		}, []string{"cluster"})
+	}
+	return m
+}
+
+func (m *meters) collectors() []prometheus.Collector {
+	all := []prometheus.Collector{m.requests, m.failures, m.latency, m.inFlight}
+	for _, lag := range m.lags {
+		all = append(all, lag)
+	}
+	return all
+}
+
+// lag returns where the lag of a resource is told; nil for nowhere.
+func (m *meters) lag(resource string) prometheus.Observer {
+	if lag, measured := m.lags[resource]; measured {
+		return lag.WithLabelValues(m.cluster)
+	}
+	return nil
+}
+
+// counted returns the config with every request counted.
+func (m *meters) counted(config *rest.Config) *rest.Config {
+	client := prometheus.Labels{"client": m.cluster}
+	requests, failures, latency := m.requests.MustCurryWith(client), m.failures.MustCurryWith(client), m.latency.MustCurryWith(client)
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		failing := promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err != nil {
+				failures.WithLabelValues(r.Method).Inc()
+			}
+			return response, err
+		})
+		return promhttp.InstrumentRoundTripperInFlight(m.inFlight.With(client),
+			promhttp.InstrumentRoundTripperDuration(latency, promhttp.InstrumentRoundTripperCounter(requests, failing)))
+	})
+	return config
+}
+
+// Counted returns a config for the API server of a cluster whose requests count as the cluster's. It is for connections that do not belong
+// to an engagement.
+func (r *Registry) Counted(cluster string, config *rest.Config) *rest.Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m, known := r.members[cluster]; known {
+		return m.meters.counted(config)
+	}
+	return config
+}
+
+// Queues gathers what work queues tell of themselves, workqueue_*, those of the clusters and those of controllers. controller-runtime keeps
+// it in a registry of its own, among much that is told elsewhere.
+func (r *Registry) Queues() prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := metrics.Registry.Gather()
+		statuses, _ := r.Statuses()
+		gone := func(m *dto.Metric) bool {
+			for _, l := range m.GetLabel() {
+				if name, of := strings.CutPrefix(l.GetValue(), view.QueueName("")); of && l.GetName() == "name" {
+					_, known := statuses[name]
+					return !known
+				}
+			}
+			return false
+		}
+		families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), "workqueue_") })
+		for _, f := range families {
+			f.Metric = slices.DeleteFunc(f.GetMetric(), gone)
+		}
+		return families, err
+	})
+}
