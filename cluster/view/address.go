@@ -62,10 +62,11 @@ func appendIP(to []netip.Addr, text string) []netip.Addr {
 
 // appendPort appends a port unless it is there already, as that of another protocol, or is none.
 func appendPort(to []uint16, n int32) []uint16 {
-	if n <= 0 || n > 65535 || slices.Contains(to, uint16(n)) {
+	port, is := portNumber(n)
+	if !is || slices.Contains(to, port) {
 		return to
 	}
-	return append(to, uint16(n))
+	return append(to, port)
 }
 
 // place notes at which IPs a Service or a workload is, and says anew who is at those and at the ones where it was.

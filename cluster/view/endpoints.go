@@ -21,8 +21,8 @@ func keepEndpoints(object any) ([]*slice, bool) {
 	for i, subset := range e.Subsets {
 		s := &slice{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}
 		for _, p := range subset.Ports {
-			if p.Port > 0 && p.Port <= 65535 {
-				s.ports = append(s.ports, federation.Port{Number: uint16(p.Port), Name: intern(p.Name), Protocol: intern(cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)))})
+			if n, is := portNumber(p.Port); is {
+				s.ports = append(s.ports, federation.Port{Number: n, Name: intern(p.Name), Protocol: intern(cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)))})
 			}
 		}
 		keep := func(addresses []corev1.EndpointAddress, ready bool) {

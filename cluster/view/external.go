@@ -41,25 +41,21 @@ func translateExternal(u *unstructured.Unstructured) (pod, error) {
 	home := &residence{running: true} // readiness has no say: it may be asked for to become ready
 	var named namedPorts
 	for _, p := range spec.Ports {
-		if p.Port <= 0 || p.Port > 65535 {
+		n, is := portNumber(p.Port)
+		if !is {
 			continue
 		}
 		home.ports = appendPort(home.ports, p.Port)
 		named = named.with(p.Name, p.Port)
 		if p.Name == proxyPortName {
-			t.InboundPort = uint16(p.Port)
+			t.InboundPort = n
 		}
 	}
 	for _, ip := range spec.WorkloadIPs {
 		home.shared = appendIP(home.shared, ip.IP)
 	}
 	if list, found := parsed.Annotations[opaqueAnnotation]; found {
-		t.Opaque = ParsePorts(list, func(name string) (uint16, bool) {
-			for _, p := range named.appendNamed(nil, name) {
-				return p.First, true
-			}
-			return 0, false
-		})
+		t.Opaque = ParsePorts(list, named.first)
 	}
 	o := origin{owner: ownerOf(parsed.OwnerReferences), template: unique.Make(t), labels: labelsOf(parsed.Name, parsed.Labels), ports: named}
 	return pod{origin: unique.Make(o), residence: home}, nil

@@ -3,7 +3,6 @@ package view
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"unique"
 
@@ -57,6 +56,7 @@ type origin struct {
 
 func podOf(p *corev1.Pod) pod {
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
+	ports := portsOf(containers)
 	t := federation.Template{
 		ServiceAccount: intern(p.Spec.ServiceAccountName),
 		ControlPlane:   intern(p.Labels[controlPlaneLabel]),
@@ -66,7 +66,7 @@ func podOf(p *corev1.Pod) pod {
 		t.ServiceAccount = defaultAccount
 	}
 	if list, found := p.Annotations[opaqueAnnotation]; found {
-		t.Opaque = ParsePorts(list, func(name string) (uint16, bool) { return containerPort(containers, name) })
+		t.Opaque = ParsePorts(list, ports.first)
 	}
 	if list, found := p.Annotations[skipAnnotation]; found {
 		t.Skip = ParsePorts(list, nil)
@@ -76,7 +76,7 @@ func podOf(p *corev1.Pod) pod {
 		t.AdminPort = listenPort(containers, adminListenEnv)
 		t.ControlPort = listenPort(containers, controlListenEnv)
 	}
-	o := origin{owner: ownerOf(p.OwnerReferences), template: unique.Make(t), labels: labelsOf(p.Name, p.Labels), ports: portsOf(containers)}
+	o := origin{owner: ownerOf(p.OwnerReferences), template: unique.Make(t), labels: labelsOf(p.Name, p.Labels), ports: ports}
 	return pod{node: intern(p.Spec.NodeName), origin: unique.Make(o)}
 }
 
@@ -91,17 +91,6 @@ func portsOf(containers []corev1.Container) (ports namedPorts) {
 		}
 	}
 	return ports
-}
-
-func containerPort(containers []corev1.Container, name string) (uint16, bool) {
-	for _, c := range containers {
-		for _, p := range c.Ports {
-			if p.Name == name && p.ContainerPort > 0 && p.ContainerPort <= 65535 {
-				return uint16(p.ContainerPort), true
-			}
-		}
-	}
-	return 0, false
 }
 
 // listenPort reads the port of a listen address from the environment of the proxy's container; 0 if it is not there.
@@ -120,30 +109,6 @@ func listenPort(containers []corev1.Container, env string) uint16 {
 		}
 	}
 	return 0
-}
-
-// ParsePorts reads a list of ports as Linkerd's annotations hold it: numbers, ranges such as 8000-8002, and names, separated by
-// commas. Spaces and items that say nothing are skipped. named looks up a name and may be nil.
-func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports {
-	var ranges []federation.PortRange
-	for item := range strings.SplitSeq(list, ",") {
-		item = strings.TrimSpace(item)
-		first, last, isRange := strings.Cut(item, "-")
-		from, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
-		to := from
-		if err == nil && isRange {
-			to, err = strconv.ParseUint(strings.TrimSpace(last), 10, 16)
-		}
-		switch {
-		case err == nil && from <= to:
-			ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
-		case err != nil && named != nil:
-			if port, found := named(item); found {
-				ranges = append(ranges, federation.PortRange{First: port, Last: port})
-			}
-		}
-	}
-	return federation.PortsOf(ranges...)
 }
 
 // workload returns who a Pod is to the clients of an address: its controller is the Deployment behind its ReplicaSet, the CronJob

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,8 +66,8 @@ func (s *server) opens(to []federation.PortRange, o *origin) []federation.PortRa
 	if s.port.Type == intstr.String {
 		return o.ports.appendNamed(to, s.port.StrVal)
 	}
-	if n := s.port.IntVal; n > 0 && n <= 65535 {
-		to = append(to, federation.PortRange{First: uint16(n), Last: uint16(n)})
+	if n, is := portNumber(s.port.IntVal); is {
+		to = append(to, federation.PortRange{First: n, Last: n})
 	}
 	return to
 }
@@ -131,31 +130,4 @@ func (l podLabels) Has(name string) bool {
 func (l podLabels) Get(name string) string {
 	value, _ := l.Lookup(name)
 	return value
-}
-
-// namedPorts is the ports of containers that have names, in one string: name=number,name=number.
-type namedPorts string
-
-func (p namedPorts) with(name string, number int32) namedPorts {
-	if name == "" || number <= 0 || number > 65535 {
-		return p
-	}
-	if p != "" {
-		p += ","
-	}
-	return p + namedPorts(name+"="+strconv.Itoa(int(number)))
-}
-
-// appendNamed appends all ports that have a name.
-func (p namedPorts) appendNamed(to []federation.PortRange, name string) []federation.PortRange {
-	for item := range strings.SplitSeq(string(p), ",") {
-		k, v, _ := strings.Cut(item, "=")
-		if k != name {
-			continue
-		}
-		if n, err := strconv.ParseUint(v, 10, 16); err == nil {
-			to = append(to, federation.PortRange{First: uint16(n), Last: uint16(n)})
-		}
-	}
-	return to
 }

@@ -37,10 +37,11 @@ func translateService(home federation.Cluster, svc *corev1.Service) (v federatio
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
 	})
 	for _, p := range ports {
-		if p.Port <= 0 || p.Port > 65535 || len(v.Ports) > 0 && v.Ports[len(v.Ports)-1].Number == uint16(p.Port) {
+		n, is := portNumber(p.Port)
+		if !is || len(v.Ports) > 0 && v.Ports[len(v.Ports)-1].Number == n {
 			continue
 		}
-		v.Ports = append(v.Ports, federation.ServicePort{Number: uint16(p.Port), Name: intern(p.Name), Target: target(p)})
+		v.Ports = append(v.Ports, federation.ServicePort{Number: n, Name: intern(p.Name), Target: target(p)})
 	}
 	if list, found := svc.Annotations[opaqueAnnotation]; found {
 		v.Opaque = ParsePorts(list, func(name string) (uint16, bool) {
@@ -59,12 +60,15 @@ func translateService(home federation.Cluster, svc *corev1.Service) (v federatio
 func target(p corev1.ServicePort) uint16 {
 	n := p.TargetPort.IntVal
 	switch {
-	case p.TargetPort.Type == intstr.String || n < 0 || n > 65535:
+	case p.TargetPort.Type == intstr.String:
 		return 0
 	case n == 0:
 		n = p.Port
 	}
-	return uint16(n)
+	if number, is := portNumber(n); is {
+		return number
+	}
+	return 0
 }
 
 func protocolRank(p corev1.Protocol) int {

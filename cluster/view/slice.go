@@ -46,10 +46,14 @@ func keepSlice(object any) ([]*slice, bool) {
 		return nil, false
 	}
 	for _, p := range es.Ports {
-		if p.Port == nil || *p.Port <= 0 || *p.Port > 65535 {
+		if p.Port == nil {
 			continue // every port: no client can be told which
 		}
-		port := federation.Port{Number: uint16(*p.Port), Protocol: string(corev1.ProtocolTCP)}
+		number, is := portNumber(*p.Port)
+		if !is {
+			continue
+		}
+		port := federation.Port{Number: number, Protocol: string(corev1.ProtocolTCP)}
 		if p.Name != nil {
 			port.Name = intern(*p.Name)
 		}
