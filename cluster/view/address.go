@@ -69,7 +69,8 @@ func appendPort(to []uint16, n int32) []uint16 {
 	return append(to, port)
 }
 
-// place notes at which IPs a Service or a workload is, and says anew who is at those and at the ones where it was.
+// place notes at which IPs a Service or a workload is, and says anew who is where that has changed: at an IP that it has kept, who a
+// workload is may have changed as well, but not who a Service is.
 func (r *Reconciler) place(it item, ips []netip.Addr) {
 	if !r.options.Local {
 		return
@@ -85,10 +86,13 @@ func (r *Reconciler) place(it item, ips []netip.Addr) {
 		delete(r.places, it)
 	}
 	for _, ip := range ips {
-		if i, found := slices.BinarySearchFunc(r.occupants[ip], it, compareItems); !found {
+		i, kept := slices.BinarySearchFunc(r.occupants[ip], it, compareItems)
+		if !kept {
 			r.occupants[ip] = slices.Insert(r.occupants[ip], i, it)
 		}
-		r.sayAddress(ip)
+		if !kept || it.what != aService {
+			r.sayAddress(ip)
+		}
 	}
 }
 
