@@ -124,7 +124,6 @@ func (c *subscribers) samples() map[series]*sample {
 // crowds returns the streams of Get by what they ask for, and by the node of the client where that is told.
 func (c *subscribers) crowds() map[*question]map[string]*crowd {
 	all := map[*question]map[string]*crowd{}
-	sizes := map[*federation.Set]int{}
 	for _, st := range c.server.streams.all() {
 		if st.asks == nil {
 			continue
@@ -146,11 +145,7 @@ func (c *subscribers) crowds() map[*question]map[string]*crowd {
 			crowds[node] = in
 		}
 		in.streams++
-		holds := st.holds.Load()
-		if _, known := sizes[holds]; !known {
-			sizes[holds] = holds.Len()
-		}
-		if sizes[holds] > sizes[in.holds] {
+		if holds := st.holds.Load(); holds.Len() > in.holds.Len() {
 			in.holds = holds
 		}
 	}

@@ -181,13 +181,13 @@ func describeAll(s *Set) (out []string) {
 }
 
 func deepCopy(s *Set) *Set {
-	c := &Set{}
+	var entries []*Entry
 	for e := range s.All() {
 		n, o, end := *e, *e.origin, *e.Endpoint
 		n.origin, n.Endpoint = &o, &end
-		c.entries = append(c.entries, &n)
+		entries = append(entries, &n)
 	}
-	return c
+	return newSet(entries)
 }
 
 // voice is a Claims handle ever given out, so that silenced ones keep trying.

@@ -328,7 +328,7 @@ func (x *Selection) Near(l Locality, prev *Set) *Set {
 			return e.Endpoint.Workload == nil || e.Addr.Addr().Is6() || !v6[e.family()]
 		})
 	}
-	set := &Set{entries}
+	set := newSet(entries)
 	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
 		return prev
 	}

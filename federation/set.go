@@ -8,17 +8,26 @@ import (
 // A Set is what a client should hold: addresses, each with the best claim to it. It is immutable.
 type Set struct {
 	entries []*Entry // sorted by Entry.compare: of several claims to one address the first counts
+	size    int      // how many addresses they are
+}
+
+func newSet(entries []*Entry) *Set {
+	s := &Set{entries: entries}
+	for range s.All() {
+		s.size++
+	}
+	return s
 }
 
 // Empty reports whether there are no addresses.
 func (s *Set) Empty() bool { return s == nil || len(s.entries) == 0 }
 
 // Len returns the number of addresses.
-func (s *Set) Len() (n int) {
-	for range s.All() {
-		n++
+func (s *Set) Len() int {
+	if s == nil {
+		return 0
 	}
-	return n
+	return s.size
 }
 
 // All yields the entries, sorted by address.
