@@ -23,7 +23,7 @@ import (
 type options struct {
 	addr, metricsAddr, debugAddr string
 	kubeconfig                   string
-	clusterName, trustDomain     string
+	clusterName                  string
 	linkNamespace                string
 	allowedHosts                 []string
 	probeInterval                time.Duration
@@ -63,7 +63,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.debugAddr, "debug-addr", "127.0.0.1:9998", "address of the debug server, which shows the whole topology; empty for none")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of this cluster; empty to use the service account of the Pod")
 	fs.StringVar(&o.clusterName, "cluster-name", "local", "name of this cluster, by which others know it")
-	fs.StringVar(&o.trustDomain, "identity-trust-domain", "", "trust domain of identities in this cluster (cluster.local if empty)")
+	fs.StringVar(&o.discovery.TrustDomain, "identity-trust-domain", "", "trust domain of identities in this cluster (cluster.local if empty)")
 	fs.StringVar(&o.linkNamespace, "link-namespace", "", "namespace of Links; empty for all")
 	fs.Func("allow-kubeconfig-hosts", "names, addresses and CIDRs of API servers that are allowed although they are loopback or link-local, separated by commas", func(list string) (err error) {
 		o.allowedHosts, err = links.ParseHosts(list)
@@ -101,10 +101,9 @@ func (o *options) validate() error {
 	if o.discovery.ClusterDomain == "" {
 		o.discovery.ClusterDomain = "cluster.local"
 	}
-	if o.trustDomain == "" {
-		o.trustDomain = "cluster.local"
+	if o.discovery.TrustDomain == "" {
+		o.discovery.TrustDomain = "cluster.local"
 	}
-	o.discovery.TrustDomain = o.trustDomain
 	o.discovery.Cluster = federation.Cluster(o.clusterName)
 	switch {
 	case !o.readSlices && o.discovery.IPv6:
@@ -140,7 +139,7 @@ func (o *options) warn(log logr.Logger, given map[string]bool) {
 		log.Info("-cluster-domain is not set", "using", o.discovery.ClusterDomain)
 	}
 	if !given["identity-trust-domain"] {
-		log.Info("-identity-trust-domain is not set", "using", o.trustDomain)
+		log.Info("-identity-trust-domain is not set", "using", o.discovery.TrustDomain)
 	}
 	if given["stream-queue-capacity"] {
 		log.Info("-stream-queue-capacity has no effect: streams have no queues, a slow client gets the newest state when it reads again")

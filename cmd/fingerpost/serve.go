@@ -78,7 +78,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience, Endpoints: !o.readSlices})
 	err = registry.Apply(cluster.Spec{
-		Name: o.clusterName, Local: true, TrustDomain: o.trustDomain, ClusterDomain: o.discovery.ClusterDomain,
+		Name: o.clusterName, Local: true, TrustDomain: o.discovery.TrustDomain, ClusterDomain: o.discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: config}},
 	})
 	if err != nil {
@@ -97,7 +97,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 		listed.Store(true)
 		store.Listed()
 	}, links.Options{
-		ClusterName: o.clusterName, TrustDomain: o.trustDomain, ControllerNamespace: o.discovery.ControllerNamespace,
+		ClusterName: o.clusterName, TrustDomain: o.discovery.TrustDomain, ControllerNamespace: o.discovery.ControllerNamespace,
 		LinkNamespace: o.linkNamespace, Hosts: links.Hosts{InCluster: inCluster, Allowed: o.allowedHosts},
 	})
 	if err != nil {
