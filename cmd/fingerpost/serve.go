@@ -42,7 +42,10 @@ func serveCommand() *cobra.Command {
 
 Flags may be written with one dash or two, and are those of Linkerd's destination container, which this
 replaces; given twice, the last one wins. Clusters are linked by Links (multicluster.linkerd.io) and by the
-labelled Secrets that 'linkerd multicluster link-gen' prints.`,
+labelled Secrets that 'linkerd multicluster link-gen' prints.
+
+HOSTNAME must be set, unless EndpointSlices are off: it is the name by which replicas tell each other
+apart. In a Pod it is; elsewhere say HOSTNAME=$(hostname) fingerpost serve.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.version {
