@@ -24,16 +24,19 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
+// notAfter is when the certificates of tests end.
+var notAfter = time.Unix(4e9, 0)
+
 // identity is a certificate that signs itself, and its key, both in PEM.
-func identity(t *testing.T, name string) (certificate, key []byte) {
+func identity(t *testing.T, name string, serial int64) (certificate, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: notAfter, IsCA: true, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
@@ -62,8 +65,8 @@ func TestTLS(t *testing.T) {
 		}
 		return path
 	}
-	serverCert, serverKey := identity(t, "dst.test")
-	clientCert, clientKey := identity(t, "client.test")
+	serverCert, serverKey := identity(t, "dst.test", 1)
+	clientCert, clientKey := identity(t, "client.test", 2)
 	files := tlsFiles{write("tls.crt", serverCert), write("tls.key", serverKey), write("ca.crt", clientCert)}
 	addr, _, stop := startGRPCWith(t, files, nil)
 
@@ -106,14 +109,14 @@ func TestTLS(t *testing.T) {
 	if err := ask(noALPN, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Errorf("a client without ALPN: %v", err)
 	}
-	otherCert, otherKey := identity(t, "client.test")
+	otherCert, otherKey := identity(t, "client.test", 3)
 	for what, c := range map[string]*tls.Config{"no certificate": config(serverCert, nil, nil), "a stranger's": config(serverCert, otherCert, otherKey)} {
 		if err := ask(with(c)); err == nil {
 			t.Errorf("a client with %s was let in", what)
 		}
 	}
 
-	newCert, newKey := identity(t, "dst.test")
+	newCert, newKey := identity(t, "dst.test", 4)
 	write("tls.key", newKey)
 	write("tls.crt", newCert)
 	write("ca.crt", otherCert)
@@ -152,7 +155,7 @@ func listens(t *testing.T, addr string) {
 }
 
 func TestTLSFilesThatCannotBeRead(t *testing.T) {
-	cert, key := identity(t, "dst.test")
+	cert, key := identity(t, "dst.test", 5)
 	dir := t.TempDir()
 	write := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)

@@ -4,14 +4,9 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"math/big"
 	"net/http"
@@ -86,24 +81,8 @@ func (p *process) ends() (string, error) {
 // writeCertificate writes a new certificate for 127.0.0.1 into a directory, as a kubelet does: all files change at once.
 func writeCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "linkerd-sp-validator.linkerd.svc"}, DNSNames: []string{"linkerd-sp-validator.linkerd.svc"},
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Unix(4e9, 0), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	mount(t, dir, certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	certificate, key := identity(t, "linkerd-sp-validator.linkerd.svc", serial)
+	mount(t, dir, certificate, key)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(certificate)
 	return pool
