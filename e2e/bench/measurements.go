@@ -52,11 +52,11 @@ func idle(ctx context.Context, b *bench) (err error) {
 		if _, err := s.Footprint(ctx); err != nil {
 			return 0, 0, err
 		}
-		heap, err = metric(ctx, s, "go_memstats_heap_alloc_bytes")
+		heap, err = s.Metric(ctx, "go_memstats_heap_alloc_bytes")
 		if err != nil {
 			return 0, 0, err
 		}
-		stacks, err = metric(ctx, s, "go_memstats_stack_inuse_bytes")
+		stacks, err = s.Metric(ctx, "go_memstats_stack_inuse_bytes")
 		return heap, stacks, err
 	}
 	heap, stacks, err := inUse()

@@ -48,20 +48,6 @@ func peak(pid int) (int, error) {
 	return 0, fmt.Errorf("/proc/%d/status: no VmHWM", pid)
 }
 
-// metric returns the value of a metric without labels.
-func metric(ctx context.Context, s *fingerpost.Server, name string) (float64, error) {
-	page, err := s.Metrics(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(page) {
-		if value, found := strings.CutPrefix(line, name+" "); found {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("no metric %s", name)
-}
-
 // serve starts a Fingerpost server and waits until it is ready.
 func (b *bench) serve(ctx context.Context, env []string, args ...string) (*fingerpost.Server, error) {
 	dir, err := os.MkdirTemp(b.dir, "server-")

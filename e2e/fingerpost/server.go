@@ -244,6 +244,20 @@ func (s *Server) Metrics(ctx context.Context) (string, error) {
 	return string(body), err
 }
 
+// Metric returns the value of a metric without labels; an error if there is none.
+func (s *Server) Metric(ctx context.Context, name string) (float64, error) {
+	page, err := s.Metrics(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(page) {
+		if value, found := strings.CutPrefix(line, name+" "); found {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("no metric %s", name)
+}
+
 // Footprint is what the server takes up.
 type Footprint struct {
 	Goroutines int
@@ -257,21 +271,12 @@ func (s *Server) Footprint(ctx context.Context) (Footprint, error) {
 			return Footprint{}, err
 		}
 	}
-	metrics, err := s.Metrics(ctx)
+	goroutines, err := s.Metric(ctx, "go_goroutines")
 	if err != nil {
 		return Footprint{}, err
 	}
-	value := map[string]float64{"go_goroutines": 0, "go_memstats_heap_alloc_bytes": 0}
-	for line := range strings.Lines(metrics) {
-		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if _, wanted := value[name]; !wanted {
-			continue
-		}
-		if value[name], err = strconv.ParseFloat(number, 64); err != nil {
-			return Footprint{}, fmt.Errorf("metric %s: %w", name, err)
-		}
-	}
-	return Footprint{Goroutines: int(value["go_goroutines"]), Heap: int(value["go_memstats_heap_alloc_bytes"])}, nil
+	heap, err := s.Metric(ctx, "go_memstats_heap_alloc_bytes")
+	return Footprint{Goroutines: int(goroutines), Heap: int(heap)}, err
 }
 
 func get(ctx context.Context, url string) ([]byte, error) {
