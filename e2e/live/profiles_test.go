@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,9 +15,6 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
-
-//go:embed testdata/linkerd-crds.yaml
-var linkerdCRDs []byte
 
 // What a proxy is told of an address: a Service by its cluster IP, with its ServiceProfile as soon as there is one, even if the kind
 // appears after the server has started; a Pod by its IP, and nobody once it is gone; an IP outside.
@@ -80,7 +76,7 @@ func TestProfiles(t *testing.T) {
 		return p.Address.Labels["pod"] == pod && p.Address.Labels["namespace"] == w.Namespace && p.Address.Labels["deployment"] == mesh.Service
 	})
 
-	w.do(w.Local.Apply(t.Context(), linkerdCRDs))
+	w.do(w.Local.Apply(t.Context(), mesh.LinkerdCRDs))
 	w.do(w.Local.Apply(t.Context(), fmt.Appendf(nil, `
 apiVersion: linkerd.io/v1alpha2
 kind: ServiceProfile

@@ -4,6 +4,7 @@ package mesh
 
 import (
 	"context"
+	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -25,6 +26,11 @@ const (
 	linkerd   = "linkerd" // the mesh's control plane, as its Pods name it
 	optIn     = slices.OptIn + ": " + slices.Enabled
 )
+
+// LinkerdCRDs are the definitions of the kinds of Linkerd that the server reads, as far as it needs them: any content is taken.
+//
+//go:embed linkerd-crds.yaml
+var LinkerdCRDs []byte
 
 // A Site is one cluster of the mesh as the server reaches it: over a proxy that can be cut, with an identity that can be revoked.
 type Site struct {

@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -30,6 +29,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
 var (
@@ -41,9 +41,6 @@ const (
 	streams   = 100
 	converges = 5 * time.Second // bound on how long streams may take once nothing is written any more
 )
-
-//go:embed testdata/linkerd-crds.yaml
-var linkerdCRDs []byte
 
 // Random legal changes in two clusters; whenever they pause, every stream holds what the oracle says.
 func TestRandom(t *testing.T) {
@@ -96,7 +93,7 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 		IPv6: r.IntN(4) > 0, H2Upgrade: r.IntN(4) > 0, ZoneWeights: r.IntN(2) > 0, TransportHeader: r.IntN(3) == 0,
 	}}
 	for i, c := range []*controlplane.Cluster{local, remote} {
-		for _, manifest := range [][]byte{linkerdCRDs, []byte(fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
+		for _, manifest := range [][]byte{mesh.LinkerdCRDs, []byte(fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: %[2]s}}
 ---
