@@ -100,9 +100,9 @@ func after(entries []*Entry, addr netip.AddrPort) []*Entry {
 	return entries
 }
 
-// equal reports whether a client cannot tell e from o.
+// equal reports whether a client cannot tell e from o: of a workload's sets of ports it is told what they say of the address's own.
 func (e *Entry) equal(o *Entry) bool {
-	return e == o || e.Addr == o.Addr && e.Endpoint.equal(o.Endpoint) && e.origin.equal(o.origin)
+	return e == o || e.Addr == o.Addr && e.Endpoint.equalAt(e.Addr.Port(), o.Endpoint) && e.origin.equal(o.origin)
 }
 
 // equal leaves out what decides between claims only.

@@ -127,6 +127,24 @@ func (w *Workload) Identity(controlPlane, trustDomain string) string {
 	return t.ServiceAccount + "." + cmp.Or(w.Namespace, "default") + ".serviceaccount.identity." + controlPlane + "." + trustDomain
 }
 
+// equalAt reports whether w and o, which may be nil, are the same to clients of a port.
+func (w *Workload) equalAt(port uint16, o *Workload) bool {
+	if equal := equalValues(w, o); equal || w == nil || o == nil {
+		return equal
+	}
+	a, b := *w, *o
+	a.Template, b.Template = unique.Handle[Template]{}, unique.Handle[Template]{}
+	return a == b && w.Template.Value().at(port) == o.Template.Value().at(port)
+}
+
+// at returns a Template whose sets say what t's say of one port, and nothing else.
+func (t Template) at(port uint16) Template {
+	t.Opaque = t.Opaque.at(port)
+	t.ServerOpaque, t.Skip = t.ServerOpaque.at(port), t.Skip.at(port)
+	t.ServerOpaque.said, t.Skip.said = true, true // nobody cares, where there is no default
+	return t
+}
+
 // Ports is a set of port numbers. It is comparable. The zero Ports is an empty set of which nobody said anything.
 type Ports struct {
 	ranges string // four bytes a range: first and last, big-endian
@@ -156,6 +174,15 @@ func (p Ports) Contains(n uint16) bool {
 		}
 	}
 	return false
+}
+
+// at returns the part of the set that is port n.
+func (p Ports) at(n uint16) Ports {
+	var ranges []PortRange
+	if p.Contains(n) {
+		ranges = []PortRange{{n, n}}
+	}
+	return Ports{PortsOf(ranges...).ranges, p.said}
 }
 
 // Port returns what the Service declares of its port n.
@@ -225,8 +252,18 @@ func (s *Slice) sharing(old *Slice) *Slice {
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {
-	return e == o || e.Addr == o.Addr && e.Ready == o.Ready && e.Draining == o.Draining && e.Hostname == o.Hostname && e.Node == o.Node && e.Zone == o.Zone &&
-		slices.Equal(e.Hints, o.Hints) && equalValues(e.Workload, o.Workload) && equalValues(e.Mirror, o.Mirror)
+	return e == o || e.Ready == o.Ready && e.Draining == o.Draining && equalValues(e.Workload, o.Workload) && e.equalBesides(o)
+}
+
+// equalAt reports whether e and o are the same to clients of a port, who are told of it only while it is ready.
+func (e *Endpoint) equalAt(port uint16, o *Endpoint) bool {
+	return e == o || e.Workload.equalAt(port, o.Workload) && e.equalBesides(o)
+}
+
+// equalBesides leaves out who answers there, and whether.
+func (e *Endpoint) equalBesides(o *Endpoint) bool {
+	return e.Addr == o.Addr && e.Hostname == o.Hostname && e.Node == o.Node && e.Zone == o.Zone &&
+		slices.Equal(e.Hints, o.Hints) && equalValues(e.Mirror, o.Mirror)
 }
 
 func equalValues[T comparable](a, b *T) bool {

@@ -1,0 +1,81 @@
+package discovery
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+	"unique"
+
+	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// An address is said again if, and only if, there is something new to say of it: what differs between two Workloads makes a message
+// exactly where the messages differ. Two that differ in labels, names or the proxy's ports are told apart in any case.
+func TestAddressesAreSaidAgainForAReason(t *testing.T) {
+	ports := []uint16{80, 443, 3306, 8080}
+	drawPorts := func(t *rapid.T, name string) federation.Ports {
+		if rapid.Bool().Draw(t, name+" unsaid") {
+			return federation.Ports{}
+		}
+		var ranges []federation.PortRange
+		for _, n := range ports {
+			if rapid.Bool().Draw(t, name) {
+				ranges = append(ranges, federation.PortRange{First: n, Last: n + 1})
+			}
+		}
+		return federation.PortsOf(ranges...)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		kind := rapid.SampledFrom([]federation.WorkloadKind{federation.Pod, federation.ExternalWorkload}).Draw(t, "kind")
+		config := Defaults()
+		config.ControllerNamespace = "linkerd"
+		config.DefaultOpaquePorts = federation.PortsOf(federation.PortRange{First: 3306, Last: 3306})
+		config.TransportMode = rapid.SampledFrom([]string{Transparent, TransportHeader}).Draw(t, "transport")
+		port := rapid.SampledFrom(ports).Draw(t, "port")
+		draw := func() (*federation.Set, []byte) {
+			template := federation.Template{
+				ServiceAccount: "default", ControlPlane: "linkerd", InboundPort: 4143, AdminPort: 4191, ControlPort: 4190, Identity: "spiffe://a", ServerName: "a",
+				Opaque: drawPorts(t, "opaque"), ServerOpaque: drawPorts(t, "servers"), Skip: drawPorts(t, "skip"),
+			}
+			w := &federation.Workload{Kind: kind, Namespace: "ns", Name: "web-1", Template: unique.Make(template)}
+			store, claims := local(nil)
+			claims.Set(web, &federation.View{
+				Ports: []federation.ServicePort{{Number: 80, Name: "http"}},
+				Slices: []*federation.Slice{{
+					Name: "web", Ports: []federation.Port{{Number: port, Name: "http"}},
+					Endpoints: []*federation.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true, Workload: w}},
+				}},
+			})
+			watch := store.Watch(federation.Ref{Cluster: "local", Service: web})
+			defer watch.Close()
+			snapshot, _ := watch.Load()
+			set := federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil)
+			return set, encoder{config: &config, port: 80}.encode(nil, set)[0].bytes
+		}
+		a, as := draw()
+		b, bs := draw()
+		again, gone := federation.Diff(a, b)
+		if len(gone) > 0 || len(again) == 0 && !bytes.Equal(as, bs) {
+			t.Fatalf("the messages differ, and nothing would be said: %q %q", as, bs)
+		}
+		said := encoder{config: &config, port: 80}.encode(a, b)
+		if len(said) > 0 && bytes.Equal(as, bs) && sameSets(a, b, port) {
+			t.Fatalf("nothing is new, and it would be said again: %q", as)
+		}
+	})
+}
+
+// sameSets reports whether two workloads have equal sets of ports, as far as a port is concerned.
+func sameSets(a, b *federation.Set, port uint16) bool {
+	of := func(s *federation.Set) federation.Template {
+		for e := range s.All() {
+			return e.Endpoint.Workload.Template.Value()
+		}
+		panic("BUG: an empty Set")
+	}
+	x, y := of(a), of(b)
+	return x.Opaque.Said() == y.Opaque.Said() && x.Opaque.Contains(port) == y.Opaque.Contains(port) &&
+		x.ServerOpaque.Contains(port) == y.ServerOpaque.Contains(port) && x.Skip.Contains(port) == y.Skip.Contains(port)
+}
