@@ -127,9 +127,9 @@ func (l *lookup) answer() (*frame, waits, error) {
 			return l.refuse(on, codes.NotFound, "Service %s/%s has no endpoint with the hostname %s", name.Namespace, name.Name, asked.hostname)
 		}
 		if a, on.address = l.address.at(e.Addr); pending(a, e.Workload) {
-			return l.workload(e.Addr, nil), on, nil
+			return l.workload(e.Addr, federation.Resident{}), on, nil
 		}
-		return l.workload(e.Addr, e.Workload), on, nil
+		return l.workload(e.Addr, federation.Resident{Workload: e.Workload}), on, nil
 	case view == nil:
 		l.about = subject{}
 		view = &federation.View{Ports: []federation.ServicePort{{Number: asked.port}}} // it was there: the default is what remains
@@ -177,9 +177,9 @@ func (l *lookup) resident(a *federation.Address, on waits) (*frame, waits, error
 			l.asked.ip, l.asked.port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
 	}
 	if len(who) == 0 || !who[0].Running {
-		return l.workload(l.asked.ip, nil), on, nil
+		return l.workload(l.asked.ip, federation.Resident{}), on, nil
 	}
-	return l.workload(l.asked.ip, who[0].Workload), on, nil
+	return l.workload(l.asked.ip, who[0]), on, nil
 }
 
 // residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the port leads to, else an
@@ -217,17 +217,20 @@ func pending(a *federation.Address, w *federation.Workload) bool {
 	})
 }
 
-// workload returns the profile of a workload at an IP; nil for nobody who is known.
-func (l *lookup) workload(ip netip.Addr, w *federation.Workload) *frame {
+// workload returns the profile of a workload at an IP; of the zero Resident if nobody is known.
+func (l *lookup) workload(ip netip.Addr, w federation.Resident) *frame {
 	l.about = subject{workload: true}
 	addr := netip.AddrPortFrom(ip, l.asked.port)
 	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: weight}}
 	appendProfile(out, nil, addr.Port())
 	config := &l.server.config
-	if w == nil {
+	if w.Workload == nil {
 		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, addr.Port())
 	} else {
-		encoder{config: config, port: addr.Port()}.workload(out.GetEndpoint(), addr, config.TrustDomain, w)
+		encoder{config: config, port: addr.Port()}.workload(out.GetEndpoint(), addr, config.TrustDomain, w.Workload)
+		if hint := out.GetEndpoint().GetProtocolHint(); hint != nil && w.Kind == federation.Pod && w.Port != 0 {
+			hint.OpaqueTransport = nil // the node leads to that port of the Pod only, and not to its proxy's
+		}
 		out.Endpoint.MetricLabels["namespace"] = w.Namespace
 		out.Endpoint.MetricLabels["zone"] = ""
 		out.OpaqueProtocol = config.opaque(w.Template.Value(), addr.Port())

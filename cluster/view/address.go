@@ -31,7 +31,9 @@ func residenceOf(p *corev1.Pod) *residence {
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		for _, port := range c.Ports {
-			r.ports = appendPort(r.ports, port.HostPort)
+			if port.Protocol == corev1.ProtocolTCP || port.Protocol == "" { // no proxy asks for another
+				r.ports = appendPort(r.ports, port.HostPort)
+			}
 		}
 	}
 	if len(r.ports) > 0 {
@@ -60,7 +62,7 @@ func appendIP(to []netip.Addr, text string) []netip.Addr {
 	return append(to, ip.Unmap())
 }
 
-// appendPort appends a port unless it is there already, as that of another protocol, or is none.
+// appendPort appends a port unless it is there already, or is none.
 func appendPort(to []uint16, n int32) []uint16 {
 	port, is := portNumber(n)
 	if !is || slices.Contains(to, port) {
