@@ -22,6 +22,7 @@ import (
 
 const (
 	namespace = "shop"
+	clients   = "clients" // of those that ask from another namespace, and have ServiceProfiles of their own
 	linkerd   = "linkerd" // the namespace of the mesh's control plane
 )
 
@@ -32,6 +33,9 @@ var (
 	secrets   = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	slicesOf  = schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}
 	servers   = schema.GroupVersionResource{Group: "policy.linkerd.io", Version: "v1beta3", Resource: "servers"}
+	sets      = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
+	jobs      = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
+	profiles  = schema.GroupVersionResource{Group: "linkerd.io", Version: "v1alpha2", Resource: "serviceprofiles"}
 	externals = schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}
 )
 
@@ -47,6 +51,8 @@ var (
 	slices6       = []string{"t-0", "t-1", "t-2"}
 	addresses4    = []string{"10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4", "10.9.0.5", "10.9.0.6"}
 	addresses6    = []string{"2001:db8::1", "2001:db8::2", "2001:db8::3"}
+	ownerNames    = []string{"o-0", "o-1", "o-2"}
+	hosts         = []string{"192.168.9.1", "192.168.9.2"}
 	portNames     = []string{"http", "db", "x-1"}
 	targets       = []int32{8080, 8081, 3306, 4191} // the last one is the proxy's own
 	portLists     = []string{"", "8080", " 8000-8080 ,x", "http", "db, 8081", "3306,junk-,99999,-1", "x-1", "4191,4143"}
@@ -78,9 +84,9 @@ func (w *writer) change(ctx context.Context) (string, error) {
 		weight int
 		make   func(context.Context) (string, error)
 	}
-	events := []event{{5, w.service}, {8, w.slice}, {8, w.pod}, {2, w.external}, {2, w.server}}
+	events := []event{{5, w.service}, {8, w.slice}, {8, w.pod}, {2, w.external}, {2, w.server}, {1, w.owner}}
 	if w.local {
-		events = append(events, event{1, w.node})
+		events = append(events, event{1, w.node}, event{3, w.profile})
 	}
 	total := 0
 	for _, e := range events {
@@ -166,6 +172,9 @@ func (w *writer) service(ctx context.Context) (string, error) {
 	}
 	if len(s.Spec.Ports) == 1 && w.one(2) {
 		s.Spec.Ports[0].Name = ""
+	}
+	if w.one(4) {
+		s.Annotations["config.linkerd.io/opaque-ports"] = pick(w.Rand, append(portLists, "80", "443,80-81"))
 	}
 	if w.one(5) {
 		local := corev1.ServiceInternalTrafficPolicyLocal
@@ -307,8 +316,16 @@ func (w *writer) dress(p *corev1.Pod) {
 	if w.one(6) {
 		p.Annotations["config.linkerd.io/skip-inbound-ports"] = pick(w.Rand, portLists)
 	}
-	if w.one(3) {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: p.Name[:1], UID: "1"}}
+	owners := []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "StatefulSet", Name: p.Name[:1], UID: "1"},
+		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: pick(w.Rand, ownerNames), UID: "1"},
+		{APIVersion: "batch/v1", Kind: "Job", Name: pick(w.Rand, ownerNames), UID: "1"},
+	}
+	switch n := w.IntN(8); {
+	case n < 6:
+		p.OwnerReferences = owners[n/2 : n/2+1]
+	case n == 6:
+		p.OwnerReferences = owners // several are none
 	}
 }
 
@@ -332,9 +349,16 @@ func (w *writer) pod(ctx context.Context) (string, error) {
 		}
 		switch w.IntN(4) {
 		case 0:
-			p.Status.Phase = pick(w.Rand, []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed})
+			p.Status.Phase = pick(w.Rand, []corev1.PodPhase{
+				corev1.PodPending, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed,
+			})
 			p.Status.PodIPs = []corev1.PodIP{{IP: pick(w.Rand, addresses4)}}
 			p.Status.PodIP = p.Status.PodIPs[0].IP
+			if w.one(3) {
+				p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: pick(w.Rand, addresses6)})
+			}
+			p.Status.HostIP = pick(w.Rand, hosts)
+			p.Status.HostIPs = []corev1.HostIP{{IP: p.Status.HostIP}}
 			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&p)
 			if err != nil {
 				return "", err
@@ -367,6 +391,9 @@ func (w *writer) pod(ctx context.Context) (string, error) {
 	if w.one(4) {
 		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{Name: "host", ContainerPort: 9000, HostPort: 8081})
 	}
+	if w.one(4) {
+		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{ContainerPort: 53, HostPort: 8081, Protocol: corev1.ProtocolUDP})
+	}
 	proxy := corev1.Container{Name: "linkerd-proxy", Image: "linkerd/proxy", Env: []corev1.EnvVar{
 		{Name: "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", Value: pick(w.Rand, []string{"0.0.0.0:4143", "[::]:4243"})},
 		{Name: "LINKERD2_PROXY_ADMIN_LISTEN_ADDR", Value: "0.0.0.0:4191"},
@@ -383,6 +410,64 @@ func (w *writer) pod(ctx context.Context) (string, error) {
 		p.Spec.Containers = append(p.Spec.Containers, proxy)
 	}
 	return w.put(ctx, pods, &p)
+}
+
+// owner writes a ReplicaSet or a Job, and what it belongs to. It stays: what owns Pods does not go before them, nor changes hands.
+func (w *writer) owner(ctx context.Context) (string, error) {
+	name := pick(w.Rand, ownerNames)
+	kind, up, of := "ReplicaSet", "Deployment", sets
+	spec := map[string]any{
+		"selector": map[string]any{"matchLabels": map[string]any{"app": "x"}},
+		"template": map[string]any{
+			"metadata": map[string]any{"labels": map[string]any{"app": "x"}},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "web", "image": "shop/web"}}},
+		},
+	}
+	if w.one(2) {
+		kind, up, of = "Job", "CronJob", jobs
+		delete(spec, "selector")
+		_ = unstructured.SetNestedField(spec, "Never", "template", "spec", "restartPolicy")
+	}
+	switch name {
+	case "o-1":
+		up = "Rollout" // stands for a Job, and not for a ReplicaSet
+	case "o-2":
+		up = ""
+	}
+	metadata := map[string]any{"name": name, "namespace": namespace}
+	if up != "" {
+		metadata["ownerReferences"] = []any{map[string]any{"apiVersion": "apps/v1", "kind": up, "name": "up-" + name, "uid": "1"}}
+	}
+	object := map[string]any{"apiVersion": of.GroupVersion().String(), "kind": kind, "metadata": metadata, "spec": spec}
+	_, err := w.resource(of, namespace).Create(ctx, &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		err = nil
+	}
+	return fmt.Sprintf("create %s %s of %s", kind, name, up), err
+}
+
+// profile writes a ServiceProfile, of a Service or of clients.
+func (w *writer) profile(ctx context.Context) (string, error) {
+	name, in := pick(w.Rand, serviceNames)+"."+namespace+".svc.cluster.local", pick(w.Rand, []string{namespace, clients})
+	if w.one(4) {
+		return w.remove(ctx, profiles, in, name, 0)
+	}
+	spec := map[string]any{}
+	var routes []any
+	for i := range w.IntN(3) {
+		routes = append(routes, map[string]any{"name": fmt.Sprintf("route-%d", i), "condition": map[string]any{"method": pick(w.Rand, []string{"GET", "POST"})}})
+	}
+	spec["routes"] = routes
+	if w.one(3) {
+		spec["retryBudget"] = map[string]any{"retryRatio": 0.5, "minRetriesPerSecond": int64(w.IntN(5)), "ttl": pick(w.Rand, []string{"5s", "1m"})}
+	}
+	if w.one(3) {
+		authority := pick(w.Rand, []string{"b.shop.svc.cluster.local", "c.shop.svc.cluster.local:8080"})
+		spec["dstOverrides"] = []any{map[string]any{"authority": authority, "weight": pick(w.Rand, []string{"1", "20"})}}
+	}
+	return w.put(ctx, profiles, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "linkerd.io/v1alpha2", "kind": "ServiceProfile", "metadata": map[string]any{"name": name, "namespace": in}, "spec": spec,
+	}})
 }
 
 // node writes where it is.

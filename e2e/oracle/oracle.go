@@ -45,6 +45,9 @@ type Cluster struct {
 	Nodes       map[string]*corev1.Node
 	Externals   map[string]*External
 	Servers     map[string]*Server
+	ReplicaSets map[string]*metav1.PartialObjectMetadata
+	Jobs        map[string]*metav1.PartialObjectMetadata
+	Profiles    map[string]map[string]*ServiceProfile // by namespace, and name
 }
 
 // An External is an ExternalWorkload.
@@ -59,6 +62,9 @@ type External struct {
 			Name string `json:"name"`
 			Port int32  `json:"port"`
 		} `json:"ports"`
+		WorkloadIPs []struct {
+			IP string `json:"ip"`
+		} `json:"workloadIPs"`
 	} `json:"spec"`
 }
 
@@ -70,6 +76,28 @@ type Server struct {
 		ExternalWorkloadSelector *metav1.LabelSelector `json:"externalWorkloadSelector,omitempty"`
 		Port                     intstr.IntOrString    `json:"port"`
 		ProxyProtocol            string                `json:"proxyProtocol"`
+	} `json:"spec"`
+}
+
+// A ServiceProfile is as much of one as is compared.
+type ServiceProfile struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Routes []struct {
+			Name      string `json:"name"`
+			Condition struct {
+				Method string `json:"method"`
+			} `json:"condition"`
+		} `json:"routes"`
+		RetryBudget *struct {
+			RetryRatio          float32 `json:"retryRatio"`
+			MinRetriesPerSecond uint32  `json:"minRetriesPerSecond"`
+			TTL                 string  `json:"ttl"`
+		} `json:"retryBudget"`
+		DstOverrides []struct {
+			Authority string `json:"authority"`
+			Weight    string `json:"weight"` // a whole number
+		} `json:"dstOverrides"`
 	} `json:"spec"`
 }
 
@@ -87,6 +115,7 @@ type Answer struct {
 	Ends      bool       // and streams that are open end with the same code
 	Kept      bool       // what a stream that is open was told before stays
 	Addresses map[netip.AddrPort]Address
+	Profiles  []Profile // of a Lookup: any of these
 }
 
 // An Address is what a proxy acts on. Labels are those of the address and of its message together.
@@ -221,17 +250,9 @@ func (w *World) candidates(m member, q Question) []candidate {
 			if q.Hostname != "" && (e.Hostname == nil || *e.Hostname != q.Hostname) {
 				continue
 			}
-			c := candidate{member: m, slice: slice, index: i, endpoint: e}
-			if ref := e.TargetRef; ref != nil {
-				switch ref.Kind {
-				case "Pod":
-					c.pod = m.cluster.Pods[ref.Name]
-				case "ExternalWorkload":
-					c.external = m.cluster.Externals[ref.Name]
-				}
-				if c.pod == nil && c.external == nil {
-					continue // it is not there (yet), or of a kind that is not served
-				}
+			c, known := m.answering(slice, i)
+			if !known {
+				continue
 			}
 			for _, text := range e.Addresses {
 				ip, err := netip.ParseAddr(text)
@@ -247,6 +268,22 @@ func (w *World) candidates(m member, q Question) []candidate {
 		}
 	}
 	return all
+}
+
+// answering returns who answers at an endpoint; nobody who is known if it is not there (yet), or of a kind that is not served.
+func (m member) answering(slice *discoveryv1.EndpointSlice, i int) (c candidate, known bool) {
+	c = candidate{member: m, slice: slice, index: i, endpoint: slice.Endpoints[i]}
+	ref := c.endpoint.TargetRef
+	if ref == nil {
+		return c, true
+	}
+	switch ref.Kind {
+	case "Pod":
+		c.pod = m.cluster.Pods[ref.Name]
+	case "ExternalWorkload":
+		c.external = m.cluster.Externals[ref.Name]
+	}
+	return c, c.pod != nil || c.external != nil
 }
 
 // serviceOf is the label's Service; without the label, an owner.
@@ -433,8 +470,10 @@ func (w *World) pod(a *Address, c candidate) {
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
 	account := cmp.Or(p.Spec.ServiceAccountName, "default")
 	a.Labels["pod"], a.Labels["serviceaccount"] = p.Name, account
-	if len(p.OwnerReferences) == 1 {
-		a.Labels[strings.ToLower(p.OwnerReferences[0].Kind)] = p.OwnerReferences[0].Name
+	if kind, name := c.cluster.owner(p); kind == "job" {
+		a.Labels["k8s_job"] = name // job is a label of Prometheus' own
+	} else if kind != "" {
+		a.Labels[kind] = name
 	}
 	if hash := p.Labels["pod-template-hash"]; hash != "" {
 		a.Labels["pod_template_hash"] = hash
@@ -452,7 +491,45 @@ func (w *World) pod(a *Address, c candidate) {
 		a.Identity, a.ServerName = "dns "+name, name
 	}
 
-	named := map[string]int32{}
+	opaque := w.opaque(c)
+	switch {
+	case opaque:
+		a.Hint = "opaque"
+	case w.H2Upgrade:
+		a.Hint = "h2"
+	default:
+		a.Hint = "unset"
+	}
+	// An opaque transport to the port on which the proxy listens, except for the ports that are the proxy's own, and where these are not known.
+	inbound := listens(containers, "LINKERD2_PROXY_INBOUND_LISTEN_ADDR")
+	admin := listens(containers, "LINKERD2_PROXY_ADMIN_LISTEN_ADDR")
+	control := listens(containers, "LINKERD2_PROXY_CONTROL_LISTEN_ADDR")
+	if (opaque || w.TransportHeader) && inbound != 0 && admin != 0 && control != 0 && port != admin && port != control {
+		a.InboundPort = uint32(inbound)
+	}
+}
+
+// opaque reports whether a workload's port carries no protocol that a proxy should detect: its annotation says so, or, if it has none, the
+// default; or a Server does.
+func (w *World) opaque(c candidate) bool {
+	port, named := c.addr.Port(), map[string]int32{}
+	if e := c.external; e != nil {
+		for _, p := range e.Spec.Ports {
+			named[p.Name] = p.Port
+		}
+		list, said := e.Annotations["config.linkerd.io/opaque-ports"]
+		if !said {
+			list = w.DefaultOpaque
+		}
+		opaque := lists(list, port, named)
+		for _, s := range c.cluster.Servers {
+			opaque = opaque || s.Spec.ProxyProtocol == "opaque" && selects(s.Spec.ExternalWorkloadSelector, e.Labels) &&
+				isPort(s.Spec.Port, port, func(name string) bool { return name != "" && named[name] == int32(port) })
+		}
+		return opaque
+	}
+	p := c.pod
+	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
 	for _, container := range containers {
 		for _, port := range container.Ports {
 			named[port.Name] = port.ContainerPort
@@ -475,21 +552,34 @@ func (w *World) pod(a *Address, c candidate) {
 			return false
 		})
 	}
-	switch {
-	case opaque:
-		a.Hint = "opaque"
-	case w.H2Upgrade:
-		a.Hint = "h2"
-	default:
-		a.Hint = "unset"
+	return opaque
+}
+
+// owner is who a Pod stands for in metrics: the Deployment behind its ReplicaSet, the CronJob behind its Job, else its owner; nobody if it
+// has none, or several.
+func (c *Cluster) owner(p *corev1.Pod) (kind, name string) {
+	one := func(refs []metav1.OwnerReference) (kind, name string) {
+		if len(refs) != 1 {
+			return "", ""
+		}
+		return strings.ToLower(refs[0].Kind), refs[0].Name
 	}
-	// An opaque transport to the port on which the proxy listens, except for the ports that are the proxy's own, and where these are not known.
-	inbound := listens(containers, "LINKERD2_PROXY_INBOUND_LISTEN_ADDR")
-	admin := listens(containers, "LINKERD2_PROXY_ADMIN_LISTEN_ADDR")
-	control := listens(containers, "LINKERD2_PROXY_CONTROL_LISTEN_ADDR")
-	if (opaque || w.TransportHeader) && inbound != 0 && admin != 0 && control != 0 && port != admin && port != control {
-		a.InboundPort = uint32(inbound)
+	kind, name = one(p.OwnerReferences)
+	switch kind {
+	case "replicaset":
+		if rs := c.ReplicaSets[name]; rs != nil {
+			if up, of := one(rs.OwnerReferences); slices.Contains([]string{"job", "statefulset", "daemonset", "deployment"}, up) {
+				return up, of
+			}
+		}
+	case "job":
+		if job := c.Jobs[name]; job != nil {
+			if up, of := one(job.OwnerReferences); up != "" {
+				return up, of
+			}
+		}
 	}
+	return kind, name
 }
 
 func listens(containers []corev1.Container, variable string) uint16 {
@@ -506,28 +596,19 @@ func listens(containers []corev1.Container, variable string) uint16 {
 
 // external adds what is known of an ExternalWorkload: it is always meshed, and no flag changes how it is spoken to.
 func (w *World) external(a *Address, c candidate) {
-	e, port := c.external, c.addr.Port()
+	e := c.external
 	a.Labels["external_workload"] = e.Name
 	if len(e.OwnerReferences) == 1 {
 		a.Labels[strings.ToLower(e.OwnerReferences[0].Kind)] = e.OwnerReferences[0].Name
 	}
 	a.Identity, a.ServerName, a.Hint = "uri "+e.Spec.MeshTLS.Identity, e.Spec.MeshTLS.ServerName, "h2"
-	inbound, named := int32(4143), map[string]int32{}
+	inbound := int32(4143)
 	for _, p := range e.Spec.Ports {
-		named[p.Name] = p.Port
 		if p.Name == "linkerd-proxy" {
 			inbound = p.Port
 		}
 	}
-	list, said := e.Annotations["config.linkerd.io/opaque-ports"]
-	if !said {
-		list = w.DefaultOpaque
-	}
-	opaque := lists(list, port, named)
-	for _, s := range c.cluster.Servers {
-		opaque = opaque || s.Spec.ProxyProtocol == "opaque" && selects(s.Spec.ExternalWorkloadSelector, e.Labels) &&
-			isPort(s.Spec.Port, port, func(name string) bool { return name != "" && named[name] == int32(port) })
-	}
+	opaque := w.opaque(c)
 	if opaque {
 		a.Hint = "opaque"
 	}

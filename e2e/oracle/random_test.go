@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -16,7 +15,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/meta"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -38,11 +39,18 @@ var (
 )
 
 const (
-	streams   = 100
-	converges = 5 * time.Second // bound on how long streams may take once nothing is written any more
+	streams     = 100 // of Get
+	lookups     = 60  // of GetProfile
+	connections = 4
+
+	// Bounds on how long streams may take once nothing is written any more: as a rule, and after an outage, during which a cluster
+	// may have been linked that is listed afterwards.
+	converges = 5 * time.Second
+	recovers  = 30 * time.Second
 )
 
-// Random legal changes in two clusters; whenever they pause, every stream holds what the oracle says.
+// Random legal changes in two clusters, some while the remote one cannot be reached or the server is away; whenever they pause, every stream
+// holds what the oracle says.
 func TestRandom(t *testing.T) {
 	if *seed == 0 {
 		*seed = rand.Uint64N(1 << 32)
@@ -53,20 +61,25 @@ func TestRandom(t *testing.T) {
 	x := newRun(t, r, clusters[0], clusters[1])
 	rounds, deadline := 0, time.Now().Add(*duration)
 	for n := 80; time.Now().Before(deadline) && !t.Failed(); n = 1 + r.IntN(1+r.IntN(30)) {
-		for range n {
-			x.step(t.Context())
+		bound := converges
+		switch r.IntN(12) {
+		case 0:
+			bound = recovers
+			x.outage(t.Context(), n)
+		case 1:
+			x.restart(t.Context(), n)
+		default:
+			x.steps(t.Context(), n)
 		}
-		x.compare(t.Context())
-		for range 3 { // streams that know nothing of the past, besides those that know all of it
-			x.reopen(x.streams[r.IntN(streams)])
+		x.compare(t.Context(), bound)
+		for range 5 { // streams that know nothing of the past, besides those that know all of it
+			x.reopen(pick(r, x.streams))
 		}
 		rounds++
 	}
-	for _, s := range x.streams {
-		s.close(t)
-	}
+	x.stop()
 	t.Logf("seed %d: %d changes, %d comparisons of %d streams, the slowest converged in %s; compared: %v",
-		*seed, x.changes, rounds, streams, x.slowest.Round(time.Millisecond), x.seen)
+		*seed, x.changes, rounds, len(x.streams), x.slowest.Round(time.Millisecond), x.seen)
 }
 
 // A run is one server over two clusters, and the streams.
@@ -74,10 +87,13 @@ type run struct {
 	t             *testing.T
 	r             *rand.Rand
 	config        Config
+	options       fingerpost.Options
+	server        *fingerpost.Server
 	local, remote *writer
 	way           *controlplane.Proxy // on which the server reaches the remote cluster
 	streams       []*stream
 	conns         []*grpc.ClientConn
+	world         *World        // as it was listed last
 	more          chan struct{} // holds one when a stream has seen something
 
 	journal []string // of the changes since the last comparison
@@ -97,10 +113,12 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: %[2]s}}
 ---
+{apiVersion: v1, kind: Namespace, metadata: {name: %[3]s}}
+---
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: %[1]s}}
 ---
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: %[1]s}}
-`, namespace, linkerd))} {
+`, namespace, linkerd, clients))} {
 			x.do(c.Apply(t.Context(), manifest))
 		}
 		w, err := newWriter(r, c, i == 0)
@@ -128,29 +146,14 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 		fmt.Sprintf("-ext-endpoint-zone-weights=%t", x.config.ZoneWeights),
 	}
 	t.Log(args)
-	server, err := fingerpost.Start(t.Context(), fingerpost.Options{
-		Binary: binary, Dir: t.TempDir(), Kubeconfig: local.Kubeconfig(local.Admin(), ""), Args: args,
-	})
-	x.do(err)
+	x.options = fingerpost.Options{Binary: binary, Dir: t.TempDir(), Kubeconfig: local.Kubeconfig(local.Admin(), ""), Args: args}
+	x.serve(t.Context())
 	t.Cleanup(func() {
-		for _, s := range x.streams {
-			s.close(t)
-		}
-		for _, c := range x.conns {
-			_ = c.Close()
-		}
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
+		x.stop()
 		if t.Failed() {
-			t.Logf("the end of the server's log:\n%s", server.Tail())
+			t.Logf("the end of the server's log:\n%s", x.server.Tail())
 		}
 	})
-	for range 4 {
-		conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		x.do(err)
-		x.conns = append(x.conns, conn)
-	}
 	for range streams {
 		q := Question{
 			Service: pick(r, serviceNames), Port: pick(r, []uint16{80, 80, 8080, 443, 9999}), Node: pick(r, append(slices.Clone(nodeNames), "", "unknown")),
@@ -158,9 +161,89 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 		if r.IntN(5) == 0 {
 			q.Hostname = pick(r, hostnames)
 		}
-		x.streams = append(x.streams, &stream{question: q, conn: pick(r, x.conns)})
+		x.streams = append(x.streams, &stream{question: q, conn: r.IntN(connections)})
+	}
+	for range lookups {
+		l := &Lookup{Port: pick(r, []uint16{80, 443, 8080, 8081, 3306, 4143}), Namespace: pick(r, []string{"", namespace, clients, clients})}
+		s := &stream{lookup: l, conn: r.IntN(connections)}
+		switch r.IntN(4) {
+		case 0:
+			l.Service = pick(r, serviceNames)
+			if r.IntN(3) == 0 {
+				l.Hostname = pick(r, hostnames)
+			}
+		case 1:
+			s.ipOf = pick(r, serviceNames)
+		default:
+			l.IP = netip.MustParseAddr(pick(r, slices.Concat(addresses4, addresses6, hosts, hosts)))
+		}
+		x.streams = append(x.streams, s)
 	}
 	return x
+}
+
+// serve starts the server.
+func (x *run) serve(ctx context.Context) {
+	x.t.Helper()
+	server, err := fingerpost.Start(ctx, x.options)
+	x.do(err)
+	x.server, x.conns = server, nil
+	for range connections {
+		conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		x.do(err)
+		x.conns = append(x.conns, conn)
+	}
+}
+
+// stop ends every stream, and the server. A second stop does nothing.
+func (x *run) stop() {
+	x.t.Helper()
+	for _, s := range x.streams {
+		s.close(x.t)
+	}
+	for _, c := range x.conns {
+		_ = c.Close()
+	}
+	if err := x.server.Stop(); err != nil {
+		x.t.Error(err)
+	}
+}
+
+// restart lets the server be away during changes.
+func (x *run) restart(ctx context.Context, n int) {
+	x.t.Helper()
+	x.note("the server stops")
+	x.stop()
+	x.steps(ctx, n)
+	x.serve(ctx)
+	x.note("the server starts")
+	x.seen["restart"]++
+}
+
+// outage makes the remote API server unreachable during changes.
+func (x *run) outage(ctx context.Context, n int) {
+	x.t.Helper()
+	if x.r.IntN(2) == 0 {
+		x.note("the remote cluster is silent")
+		x.do(x.way.Silence())
+	} else {
+		x.note("the remote cluster refuses connections")
+		x.way.Refuse()
+	}
+	x.steps(ctx, n)
+	x.do(x.way.Pass())
+	x.note("the remote cluster is back")
+	x.seen["outage"]++
+}
+
+func (x *run) note(what string) { x.journal = append(x.journal, what) }
+
+// steps makes changes.
+func (x *run) steps(ctx context.Context, n int) {
+	x.t.Helper()
+	for range n {
+		x.step(ctx)
+	}
 }
 
 func (x *run) do(err error) {
@@ -187,59 +270,76 @@ func (x *run) step(ctx context.Context) {
 		what, err = x.remote.change(ctx)
 	}
 	x.changes++
-	x.journal = append(x.journal, fmt.Sprintf("%d %s", x.changes, what))
+	x.note(fmt.Sprintf("%d %s", x.changes, what))
 	if err != nil {
 		x.t.Fatalf("seed %d, change %d is not legal: %s: %v", *seed, x.changes, what, err)
 	}
 }
 
 // compare waits until every stream holds what the oracle says.
-func (x *run) compare(ctx context.Context) {
+func (x *run) compare(ctx context.Context, bound time.Duration) {
 	x.t.Helper()
-	world := x.list(ctx)
-	want := make([]Answer, len(x.streams))
-	for i, s := range x.streams {
-		want[i] = world.Answer(s.question)
+	began := time.Now()
+	x.world = x.list(ctx)
+	for _, s := range x.streams {
 		if s.ended() {
 			x.reopen(s) // whether it is refused now is what counts
 		}
 	}
-	began := time.Now()
-	deadline := time.NewTimer(converges)
+	deadline := time.NewTimer(bound)
 	defer deadline.Stop()
 	for {
-		wrong := -1
-		for i, s := range x.streams {
-			if s.differs(want[i]) == "" {
+		right := true
+		for _, s := range x.streams {
+			if s.differs(x.want(s)) == "" {
 				continue
 			}
-			if wrong = i; s.ended() {
+			if right = false; s.ended() {
 				x.reopen(s) // as a proxy does, but at once
 			}
 		}
-		if wrong < 0 {
+		if right {
 			break
 		}
 		select {
 		case <-x.more:
 		case <-deadline.C:
-			x.report(world, want)
+			x.report(bound)
 			return
 		}
 	}
 	x.slowest = max(x.slowest, time.Since(began))
-	for _, a := range want {
-		x.count(a)
+	for _, s := range x.streams {
+		x.count(x.want(s))
 	}
 	x.journal = nil
+}
+
+// want is what the oracle says of a stream.
+func (x *run) want(s *stream) Answer {
+	if s.lookup != nil {
+		return x.world.Lookup(*s.lookup)
+	}
+	return x.world.Answer(s.question)
 }
 
 // count notes what an answer was like.
 func (x *run) count(a Answer) {
 	if a.Refused != codes.OK {
 		x.seen[a.Refused.String()]++
-	} else if len(a.Addresses) == 0 {
+	} else if len(a.Addresses)+len(a.Profiles) == 0 {
 		x.seen["empty"]++
+	}
+	for _, p := range a.Profiles {
+		for what, so := range map[string]bool{
+			"profile": true, "empty profile": p.Budget == "", "profile of a Service": p.Parent != "", "opaque profile": p.Opaque,
+			"ServiceProfile": p.Object != "", "ServiceProfile of a client": strings.Contains(p.Object, " "+clients+"/"), "endpoint profile": p.At.IsValid(),
+			"endpoint profile of a Pod": p.Endpoint.Labels["pod"] != "", "endpoint profile of an ExternalWorkload": p.Endpoint.Labels["external_workload"] != "",
+		} {
+			if so {
+				x.seen[what]++
+			}
+		}
 	}
 	for addr, a := range a.Addresses {
 		for what, so := range map[string]bool{
@@ -247,6 +347,7 @@ func (x *run) count(a Answer) {
 			"opaque": a.Hint == "opaque", "opaque transport": a.InboundPort != 0, "gateway": a.Authority != "",
 			"remote":  strings.HasSuffix(a.ServerName, "remote.test") || strings.HasSuffix(a.ServerName, "other.test"),
 			"in zone": a.Labels["zone_locality"] == "local", "not meshed": a.Hint == "",
+			"Deployment": a.Labels["deployment"] != "", "CronJob": a.Labels["cronjob"] != "",
 		} {
 			if so {
 				x.seen[what]++
@@ -258,8 +359,13 @@ func (x *run) count(a Answer) {
 // A stream follows one question; when the server ends it, it is opened anew if it should be.
 type stream struct {
 	question Question
-	conn     *grpc.ClientConn
-	open     *proxy.Stream // nil before the first
+	lookup   *Lookup // instead, for GetProfile
+	ipOf     string  // the Service whose cluster IP is looked up, as it is when the stream is opened
+	conn     int
+	open     interface { // nil before the first
+		Close()
+		Violations() error
+	}
 
 	mu     sync.Mutex
 	served bool       // since it was opened it was told something
@@ -272,16 +378,9 @@ func (x *run) reopen(s *stream) {
 	s.mu.Lock()
 	s.served, s.end, s.over = false, codes.OK, false
 	s.mu.Unlock()
-	host := s.question.Service
-	if s.question.Hostname != "" {
-		host = s.question.Hostname + "." + host
-	}
-	token, err := json.Marshal(map[string]string{"ns": namespace, "nodeName": s.question.Node})
-	x.do(err)
-	request := proxy.Request{Authority: fmt.Sprintf("%s.%s.svc.cluster.local:%d", host, namespace, s.question.Port), Token: string(token)}
-	s.open = proxy.Open(x.t.Context(), s.conn, request, func(e proxy.Event) {
+	observe := func(e proxy.Event) {
 		s.mu.Lock()
-		if e.Message != nil && e.Message.Kind != proxy.Heartbeat {
+		if e.Message != nil && e.Message.Kind != proxy.Heartbeat || e.Profile != nil {
 			s.served = true
 		}
 		if e.End != nil {
@@ -292,7 +391,33 @@ func (x *run) reopen(s *stream) {
 		case x.more <- struct{}{}:
 		default:
 		}
-	})
+	}
+	conn := x.conns[s.conn]
+	if s.lookup == nil {
+		s.open = proxy.Open(x.t.Context(), conn, x.request(s.question.Service, s.question.Hostname, s.question.Port, namespace, s.question.Node), observe)
+		return
+	}
+	if l := s.lookup; s.ipOf != "" {
+		l.IP = netip.MustParseAddr("192.0.2.1") // nobody's
+		if svc := x.world.Local.Services[s.ipOf]; svc != nil && svc.Spec.ClusterIP != "" {
+			l.IP = netip.MustParseAddr(svc.Spec.ClusterIP)
+		}
+	}
+	request := x.request(s.lookup.Service, s.lookup.Hostname, s.lookup.Port, s.lookup.Namespace, "")
+	if s.lookup.IP.IsValid() {
+		request.Authority = netip.AddrPortFrom(s.lookup.IP, s.lookup.Port).String()
+	}
+	s.open = proxy.OpenProfile(x.t.Context(), conn, request, observe)
+}
+
+func (x *run) request(service, hostname string, port uint16, in, node string) proxy.Request {
+	x.t.Helper()
+	if hostname != "" {
+		service = hostname + "." + service
+	}
+	token, err := json.Marshal(map[string]string{"ns": in, "nodeName": node})
+	x.do(err)
+	return proxy.Request{Authority: fmt.Sprintf("%s.%s.svc.cluster.local:%d", service, namespace, port), Token: string(token)}
 }
 
 func (s *stream) close(t *testing.T) {
@@ -331,8 +456,22 @@ func (s *stream) differs(want Answer) string {
 	case want.Kept:
 		return ""
 	}
+	if lookup, is := s.open.(*proxy.ProfileStream); is {
+		got := toldProfile(lookup.Newest())
+		diff := ""
+		for i, p := range want.Profiles {
+			d := cmp.Diff(p, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmpopts.EquateEmpty())
+			if d == "" {
+				return ""
+			}
+			if i == 0 {
+				diff = d
+			}
+		}
+		return diff
+	}
 	got := map[netip.AddrPort]Address{}
-	for _, a := range s.open.Holds() {
+	for _, a := range s.open.(*proxy.Stream).Holds() {
 		got[a.Addr] = told(a)
 	}
 	if want.Addresses == nil {
@@ -366,32 +505,76 @@ func told(a proxy.Address) Address {
 	return out
 }
 
+// toldProfile reads a profile.
+func toldProfile(p *proxy.Profile) Profile {
+	out := Profile{Name: p.GetFullyQualifiedName(), Opaque: p.GetOpaqueProtocol()}
+	if b := p.GetRetryBudget(); b != nil {
+		out.Budget = fmt.Sprintf("%v/%d/%s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), b.GetTtl().AsDuration())
+	}
+	for _, r := range p.GetRoutes() {
+		method := ""
+		if m := r.GetCondition().GetMethod(); m != nil {
+			method = m.GetRegistered().String()
+		}
+		out.Routes = append(out.Routes, r.GetMetricsLabels()["route"]+" "+method)
+	}
+	for _, o := range p.GetDstOverrides() {
+		out.Overrides = append(out.Overrides, fmt.Sprintf("%s %d", o.GetAuthority(), o.GetWeight()))
+	}
+	name := func(m *meta.Metadata) string {
+		r := m.GetResource()
+		if r == nil {
+			return ""
+		}
+		return fmt.Sprintf("%s %s/%s:%d", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetPort())
+	}
+	out.Parent, out.Object = name(p.GetParentRef()), name(p.GetProfileRef())
+	if p.Address != nil {
+		out.At, out.Endpoint = p.Address.Addr, told(*p.Address)
+	}
+	return out
+}
+
 // report tells of each stream that differs, and prints the objects that the first ones depend on.
-func (x *run) report(w *World, want []Answer) {
+func (x *run) report(bound time.Duration) {
 	x.t.Helper()
-	x.t.Errorf("seed %d, after change %d: streams differ from the oracle %s after the last change (%+v)", *seed, x.changes, converges, x.config)
+	x.t.Errorf("seed %d, after change %d: streams differ from the oracle %s after the last change (%+v)", *seed, x.changes, bound, x.config)
 	x.t.Logf("changes since the streams agreed:\n%s", strings.Join(x.journal, "\n"))
 	n := 0
-	for i, s := range x.streams {
-		diff := s.differs(want[i])
+	for _, s := range x.streams {
+		want := x.want(s)
+		diff := s.differs(want)
 		if diff == "" {
 			continue
 		}
 		if n++; n > 3 {
 			continue
 		}
-		x.t.Logf("%+v, %d addresses wanted: -want +got\n%s", s.question, len(want[i].Addresses), diff)
-		if n == 1 {
-			for _, c := range append([]*Cluster{w.Local}, sorted(w.Linked)...) {
-				x.t.Log(c.about(w.Local.Services[s.question.Service], s.question.Service))
-			}
+		x.t.Logf("%s: %+v wanted: -want +got\n%s", s, want, diff)
+		if n > 1 {
+			continue
+		}
+		name := s.question.Service
+		if s.lookup != nil {
+			name = s.lookup.Service + s.ipOf // one of them
+		}
+		for _, c := range append([]*Cluster{x.world.Local}, byName(x.world.Linked)...) {
+			x.t.Log(c.about(x.world.Local.Services[name], name, s.lookup != nil))
 		}
 	}
 	x.t.Logf("%d of %d streams differ", n, len(x.streams))
 }
 
-// about renders what a Service may depend on in a cluster, so that a scenario can be made of it.
-func (c *Cluster) about(svc *corev1.Service, name string) string {
+// String tells what the stream asks for.
+func (s *stream) String() string {
+	if s.lookup != nil {
+		return fmt.Sprintf("lookup of %+v", *s.lookup)
+	}
+	return fmt.Sprintf("%+v", s.question)
+}
+
+// about renders what a Service, or an IP, may depend on in a cluster, so that a scenario can be made of it.
+func (c *Cluster) about(svc *corev1.Service, name string, allWorkloads bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster %s, trust domain %s\n", c.Name, c.TrustDomain)
 	show := func(object metav1.Object) {
@@ -414,12 +597,12 @@ func (c *Cluster) about(svc *corev1.Service, name string) string {
 			}
 		}
 	}
-	for _, s := range sorted(c.Services) {
+	for _, s := range byName(c.Services) {
 		if members[s.Name] {
 			show(s)
 		}
 	}
-	for _, s := range sorted(c.Slices) {
+	for _, s := range byName(c.Slices) {
 		if !members[serviceOf(s)] {
 			continue
 		}
@@ -430,20 +613,25 @@ func (c *Cluster) about(svc *corev1.Service, name string) string {
 			}
 		}
 	}
-	for _, p := range sorted(c.Pods) {
-		if workloads[p.Name] {
+	for _, p := range byName(c.Pods) {
+		if allWorkloads || workloads[p.Name] {
 			show(essence(p))
 		}
 	}
-	for _, e := range sorted(c.Externals) {
-		if workloads[e.Name] {
+	for _, e := range byName(c.Externals) {
+		if allWorkloads || workloads[e.Name] {
 			show(e)
 		}
 	}
-	for _, s := range sorted(c.Servers) {
+	for _, s := range byName(c.Servers) {
 		show(s)
 	}
-	for _, n := range sorted(c.Nodes) {
+	for _, of := range c.Profiles {
+		for _, p := range byName(of) {
+			show(p)
+		}
+	}
+	for _, n := range byName(c.Nodes) {
 		fmt.Fprintf(&b, "--- node %s %v\n", n.Name, n.Labels)
 	}
 	return b.String()
@@ -460,13 +648,6 @@ func essence(p *corev1.Pod) *corev1.Pod {
 		out.Spec.Containers = append(out.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports, Env: c.Env})
 	}
 	return out
-}
-
-func sorted[T any](m map[string]T) (all []T) {
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, m[name])
-	}
-	return all
 }
 
 // list reads everything anew.
@@ -488,12 +669,18 @@ func (x *run) listCluster(ctx context.Context, from *writer, trustDomain string)
 	c := &Cluster{
 		Name: from.Name(), TrustDomain: trustDomain, Services: map[string]*corev1.Service{}, Slices: map[string]*discoveryv1.EndpointSlice{},
 		Pods: map[string]*corev1.Pod{}, Nodes: map[string]*corev1.Node{}, Externals: map[string]*External{}, Servers: map[string]*Server{},
+		ReplicaSets: map[string]*metav1.PartialObjectMetadata{}, Jobs: map[string]*metav1.PartialObjectMetadata{},
+		Profiles: map[string]map[string]*ServiceProfile{namespace: {}, clients: {}},
 	}
 	x.do(errors.Join(
 		listInto(ctx, from, services, namespace, c.Services), listInto(ctx, from, slicesOf, namespace, c.Slices),
 		listInto(ctx, from, pods, namespace, c.Pods), listInto(ctx, from, nodes, "", c.Nodes),
 		listInto(ctx, from, externals, namespace, c.Externals), listInto(ctx, from, servers, namespace, c.Servers),
+		listInto(ctx, from, sets, namespace, c.ReplicaSets), listInto(ctx, from, jobs, namespace, c.Jobs),
 	))
+	for in, to := range c.Profiles {
+		x.do(listInto(ctx, from, profiles, in, to))
+	}
 	return c
 }
 
