@@ -91,7 +91,7 @@ func (m *meters) counted(config *rest.Config) *rest.Config {
 		failing := promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
 			if err != nil {
-				failures.WithLabelValues(r.Method).Inc()
+				failures.WithLabelValues(strings.ToLower(r.Method)).Inc() // as promhttp says it
 			}
 			return response, err
 		})

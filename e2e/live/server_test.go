@@ -204,6 +204,8 @@ func TestCommandLine(t *testing.T) {
 		`fingerpost_cluster_state{cluster="west",state="Live"} 1`, `cluster_store_size 1`, `fingerpost_links_readable 1`,
 		`fingerpost_link_condition{cluster="west",link="west",namespace="cli",type="Accepted"} 1`, `fingerpost_objects{cluster="west",resource="pods"}`,
 		`grpc_server_handled_total{grpc_code="NotFound",grpc_method="Get"`, `fingerpost_panics_total 0`,
+		`http_client_requests_total{client="west",code="200",method="get"}`,
+		`workqueue_depth{controller="cluster/west",name="cluster/west",priority=""} 0`, `workqueue_adds_total{controller="links",name="links"}`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no metric %s", want)
