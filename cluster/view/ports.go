@@ -25,7 +25,7 @@ func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports
 		switch {
 		case err == nil && from <= to:
 			ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
-		case err != nil && named != nil:
+		case err != nil && item != "" && named != nil: // nobody's name is empty, although ports may have none
 			if port, found := named(item); found {
 				ranges = append(ranges, federation.PortRange{First: port, Last: port})
 			}
