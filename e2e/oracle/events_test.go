@@ -32,6 +32,7 @@ var (
 	nodes     = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	secrets   = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	slicesOf  = schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}
+	endpoints = schema.GroupVersionResource{Version: "v1", Resource: "endpoints"}
 	servers   = schema.GroupVersionResource{Group: "policy.linkerd.io", Version: "v1beta3", Resource: "servers"}
 	sets      = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
 	jobs      = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
@@ -66,11 +67,13 @@ type writer struct {
 	*controlplane.Cluster
 	client dynamic.Interface
 	local  bool
+
+	endpoints bool // Endpoints are written instead of EndpointSlices
 }
 
 func newWriter(r *rand.Rand, c *controlplane.Cluster, local bool) (*writer, error) {
 	client, err := dynamic.NewForConfig(c.AdminConfig())
-	return &writer{r, c, client, local}, err
+	return &writer{Rand: r, Cluster: c, client: client, local: local}, err
 }
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
@@ -84,7 +87,11 @@ func (w *writer) change(ctx context.Context) (string, error) {
 		weight int
 		make   func(context.Context) (string, error)
 	}
-	events := []event{{5, w.service}, {8, w.slice}, {8, w.pod}, {2, w.external}, {2, w.server}, {1, w.owner}}
+	where := w.slice
+	if w.endpoints {
+		where = w.subsets
+	}
+	events := []event{{5, w.service}, {8, where}, {8, w.pod}, {2, w.external}, {2, w.server}, {1, w.owner}}
 	if w.local {
 		events = append(events, event{1, w.node}, event{3, w.profile})
 	}
@@ -284,6 +291,51 @@ func (w *writer) slice(ctx context.Context) (string, error) {
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	return w.put(ctx, slicesOf, s)
+}
+
+// subsets writes the Endpoints of a Service: of Pods, ExternalWorkloads and bare addresses.
+func (w *writer) subsets(ctx context.Context) (string, error) {
+	e := &corev1.Endpoints{ //nolint:staticcheck // who reads Endpoints was asked to
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
+		ObjectMeta: metav1.ObjectMeta{Name: pick(w.Rand, serviceNames), Namespace: namespace, Labels: map[string]string{}, Annotations: map[string]string{}},
+	}
+	if w.one(8) {
+		return w.remove(ctx, endpoints, namespace, e.Name, 0)
+	}
+	if w.one(6) { // they lead to a gateway
+		e.Labels["mirror.linkerd.io/cluster-name"] = "remote"
+		e.Annotations["mirror.linkerd.io/remote-svc-fq-name"] = "a.shop.svc.cluster.local"
+		e.Annotations["mirror.linkerd.io/remote-gateway-identity"] = pick(w.Rand, []string{"gateway-1", ""})
+	}
+	for range w.IntN(4) {
+		subset := corev1.EndpointSubset{} //nolint:staticcheck // likewise
+		for i := range w.IntN(4) {
+			subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: portNames[i%3], Port: pick(w.Rand, targets)})
+		}
+		if len(subset.Ports) == 1 && w.one(2) {
+			subset.Ports[0].Name = ""
+		}
+		for range 1 + w.IntN(4) {
+			a := corev1.EndpointAddress{IP: pick(w.Rand, addresses4)}
+			switch w.IntN(8) {
+			case 0:
+			case 1:
+				a.TargetRef = &corev1.ObjectReference{Kind: "ExternalWorkload", Namespace: namespace, Name: pick(w.Rand, externalNames)}
+			default:
+				a.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pick(w.Rand, podNames)}
+			}
+			if w.one(3) {
+				a.Hostname = pick(w.Rand, hostnames)
+			}
+			if w.one(4) {
+				subset.NotReadyAddresses = append(subset.NotReadyAddresses, a)
+			} else {
+				subset.Addresses = append(subset.Addresses, a)
+			}
+		}
+		e.Subsets = append(e.Subsets, subset)
+	}
+	return w.put(ctx, endpoints, e)
 }
 
 // labels are of a workload. Values that look like its name, or like the number in it, are those of a StatefulSet's Pods.

@@ -5,6 +5,7 @@ package oracle
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -26,6 +27,7 @@ type Config struct {
 	H2Upgrade       bool
 	ZoneWeights     bool
 	TransportHeader bool
+	Endpoints       bool // are read instead of EndpointSlices
 }
 
 // A World is everything that the API servers hold in one namespace.
@@ -127,6 +129,30 @@ type Address struct {
 	InboundPort uint32 // of an opaque transport; 0 for none
 	Authority   string // the override
 	Labels      map[string]string
+}
+
+// SlicesOf returns EndpointSlices that say what Endpoints say: one for each subset.
+func SlicesOf(e *corev1.Endpoints) (all []*discoveryv1.EndpointSlice) { //nolint:staticcheck // who reads Endpoints was asked to
+	for i, subset := range e.Subsets {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%s#%04d", e.Name, i), Namespace: e.Namespace, Labels: maps.Clone(e.Labels), Annotations: e.Annotations,
+		}}
+		if s.Labels == nil {
+			s.Labels = map[string]string{}
+		}
+		s.Labels["kubernetes.io/service-name"] = e.Name
+		for _, p := range subset.Ports {
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port})
+		}
+		for i, a := range slices.Concat(subset.Addresses, subset.NotReadyAddresses) {
+			ready := i < len(subset.Addresses)
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, Hostname: &a.Hostname, TargetRef: a.TargetRef,
+			})
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // Answer is the rule of rules.

@@ -107,7 +107,9 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 	x := &run{t: t, r: r, seen: map[string]int{}, more: make(chan struct{}, 1), config: Config{
 		ControlPlane: linkerd, DefaultOpaque: "25,3306",
 		IPv6: r.IntN(4) > 0, H2Upgrade: r.IntN(4) > 0, ZoneWeights: r.IntN(2) > 0, TransportHeader: r.IntN(3) == 0,
+		Endpoints: r.IntN(4) == 0,
 	}}
+	x.config.IPv6 = x.config.IPv6 && !x.config.Endpoints
 	for i, c := range []*controlplane.Cluster{local, remote} {
 		for _, manifest := range [][]byte{mesh.LinkerdCRDs, []byte(fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
 ---
@@ -123,6 +125,7 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 		}
 		w, err := newWriter(r, c, i == 0)
 		x.do(err)
+		w.endpoints = x.config.Endpoints
 		if i == 0 {
 			x.local = w
 		} else {
@@ -142,7 +145,7 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 	args := []string{
 		"-cluster-name=local", "-controller-namespace=" + linkerd, "-cluster-domain=cluster.local", "-identity-trust-domain=local.test",
 		"-probe-interval=1s", "-default-opaque-ports=" + x.config.DefaultOpaque, "-outbound-transport-mode=" + mode,
-		fmt.Sprintf("-enable-ipv6=%t", x.config.IPv6), fmt.Sprintf("-enable-h2-upgrade=%t", x.config.H2Upgrade),
+		fmt.Sprintf("-enable-endpoint-slices=%t", !x.config.Endpoints), fmt.Sprintf("-enable-ipv6=%t", x.config.IPv6), fmt.Sprintf("-enable-h2-upgrade=%t", x.config.H2Upgrade),
 		fmt.Sprintf("-ext-endpoint-zone-weights=%t", x.config.ZoneWeights),
 	}
 	t.Log(args)
@@ -678,6 +681,16 @@ func (x *run) listCluster(ctx context.Context, from *writer, trustDomain string)
 		listInto(ctx, from, externals, namespace, c.Externals), listInto(ctx, from, servers, namespace, c.Servers),
 		listInto(ctx, from, sets, namespace, c.ReplicaSets), listInto(ctx, from, jobs, namespace, c.Jobs),
 	))
+	if x.config.Endpoints {
+		all := map[string]*corev1.Endpoints{} //nolint:staticcheck // who reads Endpoints was asked to
+		x.do(listInto(ctx, from, endpoints, namespace, all))
+		clear(c.Slices)
+		for _, e := range all {
+			for _, s := range SlicesOf(e) {
+				c.Slices[s.Name] = s
+			}
+		}
+	}
 	for in, to := range c.Profiles {
 		x.do(listInto(ctx, from, profiles, in, to))
 	}
