@@ -68,6 +68,7 @@ var measurements = []measurement{
 	{"churn", churn},
 	{"change", changes},
 	{"admission", admission},
+	{"external-workloads", workloads},
 }
 
 func run(ctx context.Context, only, out string) (err error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -91,11 +90,7 @@ func run(m *testing.M) (code int, err error) {
 		if s.dynamic, err = dynamic.NewForConfig(config); err != nil {
 			return 1, err
 		}
-		crds, err := os.ReadFile(filepath.Join("..", "oracle", "testdata", "linkerd-crds.yaml"))
-		if err != nil {
-			return 1, err
-		}
-		for _, manifest := range [][]byte{crds, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)} {
+		for _, manifest := range [][]byte{mesh.LinkerdCRDs, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)} {
 			if err := c.Apply(ctx, manifest); err != nil {
 				return 1, err
 			}
