@@ -10,7 +10,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster/view"
@@ -68,12 +67,12 @@ func (t *term) confirmWorkloads(ctx context.Context, svc *service, gone []place)
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
 	again, _ := keepService(now)
-	listed, err := workloads(t.dynamic, svc.Namespace).ListWithContext(ctx, metav1.ListOptions{})
+	listed, err := listWorkloads(ctx, t.dynamic, svc.Namespace, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
 	var all []*workload
-	for _, u := range listed.(*unstructured.UnstructuredList).Items {
+	for _, u := range listed.Items {
 		if w, err := parseWorkload(&u); err == nil {
 			all = append(all, w)
 		}

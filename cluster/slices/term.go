@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	endpointsliceutil "k8s.io/endpointslice/util"
@@ -110,28 +110,39 @@ func (t *term) run(ctx context.Context) error {
 	defer cancel(nil)
 	defer t.queue.ShutDown()
 	t.ctx = ctx
-	watches := []struct {
-		source *cluster.Source
-		synced <-chan struct{}
-		right  right
-	}{
-		{t.watchServices(ctx, &wg), t.services.Synced(), right{serviceResource, "", []string{"list", "watch"}}},
-		{t.watchSlices(ctx, &wg), t.slices.Synced(), right{sliceResource, "", []string{"list", "watch"}}},
+	type kind struct {
+		resource schema.GroupResource
+		lw       cache.ListerWatcher
+		object   runtime.Object
+		store    cache.ReflectorStore
+		synced   <-chan struct{}
+	}
+	all := func(*metav1.ListOptions) {}
+	ours := func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelManagedBy + "=" + t.managedBy } // one that loses the label is deleted for us
+	kinds := []kind{
+		{
+			serviceResource, cache.NewFilteredListWatchFromClient(t.client.CoreV1().RESTClient(), serviceResource.Resource, metav1.NamespaceAll, all),
+			&corev1.Service{}, t.services, t.services.Synced(),
+		},
+		{
+			sliceResource, cache.NewFilteredListWatchFromClient(t.client.DiscoveryV1().RESTClient(), sliceResource.Resource, metav1.NamespaceAll, ours),
+			&discoveryv1.EndpointSlice{}, t.slices, t.slices.Synced(),
+		},
 	}
 	if t.external != nil {
-		source := cluster.NewSource(lister(workloads(t.dynamic, metav1.NamespaceAll)), t.conn)
-		wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), &unstructured.Unstructured{}, t.external) })
-		watches = append(watches, struct {
-			source *cluster.Source
-			synced <-chan struct{}
-			right  right
-		}{source, t.external.Synced(), right{workloadResource, "", []string{"list", "watch"}}})
+		kinds = append(kinds, kind{workloadResource, workloads(t.dynamic, metav1.NamespaceAll), &unstructured.Unstructured{}, t.external, t.external.Synced()})
 	}
-	for _, w := range watches {
+	refused := make([]<-chan struct{}, len(kinds))
+	for i, k := range kinds {
+		source := cluster.NewSource(k.lw, t.conn)
+		refused[i] = source.Refused()
+		wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), k.object, k.store) })
+	}
+	for i, k := range kinds {
 		select {
-		case <-w.synced:
-		case <-w.source.Refused():
-			return &Refusal{[]right{w.right}}
+		case <-k.synced:
+		case <-refused[i]:
+			return &Refusal{[]right{{k.resource, "", []string{"list", "watch"}}}}
 		case <-ctx.Done():
 			return nil
 		}
@@ -148,40 +159,6 @@ func (t *term) run(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-func lister(lw cache.ListerWatcherWithContext) cache.ListerWatcher {
-	return &cache.ListWatch{ListWithContextFunc: lw.ListWithContext, WatchFuncWithContext: lw.WatchWithContext}
-}
-
-func (t *term) watchServices(ctx context.Context, wg *sync.WaitGroup) *cluster.Source {
-	source := cluster.NewSource(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return t.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return t.client.CoreV1().Services(metav1.NamespaceAll).Watch(ctx, o)
-		},
-	}, t.conn)
-	wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), &corev1.Service{}, t.services) })
-	return source
-}
-
-// watchSlices watches our own slices only: one that we lose, because its label is changed, is deleted for us.
-func (t *term) watchSlices(ctx context.Context, wg *sync.WaitGroup) *cluster.Source {
-	selected := discoveryv1.LabelManagedBy + "=" + t.managedBy
-	source := cluster.NewSource(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selected
-			return t.client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			o.LabelSelector = selected
-			return t.client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).Watch(ctx, o)
-		},
-	}, t.conn)
-	wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), &discoveryv1.EndpointSlice{}, t.slices) })
-	return source
 }
 
 // begin takes over what was listed and enqueues every Service.

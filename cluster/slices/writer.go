@@ -15,10 +15,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -152,7 +151,7 @@ func (d *desk) externalRights(ctx context.Context) error {
 	if err := ask(ctx, d.client.AuthorizationV1().SelfSubjectAccessReviews(), rights); err != nil {
 		return err
 	}
-	_, err := workloads(d.dynamic, metav1.NamespaceAll).ListWithContext(ctx, metav1.ListOptions{Limit: 1})
+	_, err := listWorkloads(ctx, d.dynamic, metav1.NamespaceAll, metav1.ListOptions{Limit: 1})
 	if apierrors.IsNotFound(err) {
 		return errNoWorkloads
 	}
@@ -166,44 +165,52 @@ func (d *desk) federatedRights(ctx context.Context) error {
 }
 
 // workloads lists and watches ExternalWorkloads at the newest version that is served.
-func workloads(client dynamic.Interface, namespace string) cache.ListerWatcherWithContext {
-	return cache.ToListerWatcherWithContext(cluster.NewestLister(client, workloadResource, []string{"v1beta1", "v1alpha1"}, namespace))
+func workloads(client dynamic.Interface, namespace string) cache.ListerWatcher {
+	return cluster.NewestLister(client, workloadResource, []string{"v1beta1", "v1alpha1"}, namespace)
 }
 
-// follow campaigns for a Lease as long as that is wanted and granted, and lets lead run in each term, until ctx ends.
+// listWorkloads lists ExternalWorkloads once.
+func listWorkloads(ctx context.Context, client dynamic.Interface, namespace string, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	list, err := cache.ToListerWatcherWithContext(workloads(client, namespace)).ListWithContext(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	return list.(*unstructured.UnstructuredList), nil
+}
+
+// follow writes under a Lease as long as that is wanted, until ctx ends.
 func (d *desk) follow(ctx context.Context, lease string, wanted func() (bool, <-chan struct{}), lead, rights func(context.Context) error) {
 	for ctx.Err() == nil {
 		want, changed := wanted()
-		if !want {
+		stint, end := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		if want {
+			wg.Go(func() { d.pursue(stint, lease, lead, rights) })
+		} else {
 			d.report(lease, cluster.NotWriting, nil)
+		}
+		for still := want; still == want && ctx.Err() == nil; {
 			select {
 			case <-changed:
+				still, changed = wanted()
 			case <-ctx.Done():
 			}
-			continue
 		}
-		stint, end := context.WithCancel(ctx)
-		stop := make(chan struct{})
-		go func() { // what was wanted is not any more
-			defer close(stop)
-			for {
-				select {
-				case <-changed:
-					if want, changed = wanted(); !want {
-						end()
-						return
-					}
-				case <-stint.Done():
-					return
-				}
-			}
-		}()
-		err := rights(stint)
+		end()
+		wg.Wait()
+	}
+}
+
+// pursue campaigns for a Lease whenever the rights are there, and lets lead run in each term.
+func (d *desk) pursue(ctx context.Context, lease string, lead, rights func(context.Context) error) {
+	for ctx.Err() == nil {
+		err := rights(ctx)
 		if err == nil {
-			err = d.campaign(stint, lease, lead)
+			err = d.campaign(ctx, lease, lead)
 		}
 		switch {
-		case stint.Err() != nil:
+		case ctx.Err() != nil:
+			return
 		case errors.Is(err, errNoWorkloads):
 			d.report(lease, cluster.NotWriting, nil)
 		case isRefusal(err), apierrors.IsForbidden(err):
@@ -211,11 +218,7 @@ func (d *desk) follow(ctx context.Context, lease string, wanted func() (bool, <-
 		default:
 			d.report(lease, cluster.Standby, err)
 		}
-		if stint.Err() == nil {
-			d.pause(stint, err)
-		}
-		end()
-		<-stop
+		d.pause(ctx, err)
 	}
 }
 
@@ -245,17 +248,8 @@ func (d *desk) campaign(ctx context.Context, name string, lead func(term context
 	if !d.local { // its own installation, if there is one, has the shortest way: so the Leases spread over installations
 		lease.courtesy = d.writer.options.Timing.Renew / 4
 	}
-	selected := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	source := cluster.NewSource(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selected
-			return leases.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			o.FieldSelector = selected
-			return leases.Watch(ctx, o)
-		},
-	}, d.conn)
+	source := cluster.NewSource(cache.NewListWatchFromClient(d.client.CoordinationV1().RESTClient(), leaseResource.Resource, d.writer.options.Namespace,
+		fields.OneTermEqualSelector(metav1.ObjectNameField, name)), d.conn)
 	wg.Go(func() { source.Fill(logr.NewContext(ctx, d.log.V(1)), &coordinationv1.Lease{}, store) })
 	wg.Go(func() { d.tell(ctx, lease) })
 	held := make(chan error, 1)

@@ -84,6 +84,7 @@ var controllers = strings.Join([]string{
 	"deployment-controller",
 	"endpoints-controller",
 	"endpointslice-controller",
+	"endpointslice-mirroring-controller", // of the Endpoints of gateway mirrors
 	"garbage-collector-controller",
 	"job-controller",
 	"namespace-controller",

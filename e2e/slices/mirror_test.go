@@ -12,8 +12,8 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// The whole way: a Service of west is labelled, the server makes its mirror and the federated Service in east, serves both, and writes slices for the
-// one that asks for them. When the label goes everything goes.
+// The whole way: Services of west and north are labelled, the server makes mirrors in east, to Pods and to a gateway, and the federated Service,
+// serves all three, and writes slices for the one that asks for them. When the labels go everything goes.
 func TestMirroredByTheServer(t *testing.T) {
 	w := newWorld(t, "mirrored")
 	east, west, in := clusters[0], clusters[1], w.installations[0]
@@ -25,7 +25,9 @@ func TestMirroredByTheServer(t *testing.T) {
 	for _, remote := range in.Remotes {
 		_, err := east.Kubectl(t.Context(), "-n", w.ns, "patch", "link", remote.Name, "--type=merge", "-p", `{"spec": {
 			"remoteDiscoverySelector": {"matchLabels": {"mirror.linkerd.io/exported": "remote-discovery"}},
-			"federatedServiceSelector": {"matchLabels": {"mirror.linkerd.io/federated": "member"}}}}`)
+			"federatedServiceSelector": {"matchLabels": {"mirror.linkerd.io/federated": "member"}},
+			"selector": {"matchLabels": {"mirror.linkerd.io/exported": "true"}},
+			"gatewayAddress": "192.0.2.143", "gatewayPort": "4143", "gatewayIdentity": "gateway.example"}}`)
 		do(t, err)
 	}
 	server := w.replica(in, "east-0")
@@ -35,9 +37,10 @@ func TestMirroredByTheServer(t *testing.T) {
 	}
 	label(west, "mirror.linkerd.io/exported=remote-discovery", "mirror.linkerd.io/federated=member")
 	label(east, "mirror.linkerd.io/federated=member")
+	label(clusters[2], "mirror.linkerd.io/exported=true")
 
 	in.Server = server.Server
-	for service, of := range map[string]int{mesh.Service + "-west": 2, mesh.Federated: 4} {
+	for service, of := range map[string]int{mesh.Service + "-west": 2, mesh.Federated: 4, mesh.Service + "-north": 1} {
 		eventually(t, 5*time.Second, fmt.Sprintf("%s leads to %d addresses", service, of), func(ctx context.Context) error {
 			stream, err := in.Watch(ctx, in.Authority(service)) // it ends if there is no such Service yet
 			if err != nil {
