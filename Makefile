@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # Tools are built once for each set of versions.
 CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fingerpost
 TOOLS    := $(CACHE)/$(shell cat tools/lint/go.mod tools/lint/go.sum <(go version) | sha256sum | cut -c1-16)/lint
-MODULES  := . e2e e2e/kube tools/cases
+MODULES  := . e2e e2e/kube tools/cases tools/chart
 PKGS     ?= ./...
 ARGS     ?=
 FUZZTIME ?= 1m
@@ -27,11 +27,15 @@ demo: ## Watch three real control planes being linked, cut off and healed (ARGS=
 ##@ Check
 
 .PHONY: test
-test: test-short test-e2e ## Run all tests
+test: test-short test-charts test-e2e ## Run all tests
 
 .PHONY: test-short
 test-short: ## Run unit, property and scenario tests
 	go test -race $(PKGS)
+
+.PHONY: test-charts
+test-charts: ## Lint and render the charts, and run the unit tests of their alerts
+	go test -C tools/chart ./...
 
 .PHONY: test-e2e
 test-e2e: ## Run the tests on real control planes
@@ -68,8 +72,9 @@ control-planes: ## Build the binary of the real control planes and print where i
 	@go run -C e2e ./cmd/control-planes
 
 .PHONY: generate
-generate: ## Write what is generated: docs/flags.md, docs/dependencies.txt
+generate: ## Write what is generated: docs/flags.md, docs/dependencies.txt, renders of the charts and their tables of values
 	go test ./cmd/fingerpost -run TestGenerated -update
+	go test -C tools/chart . -update
 
 .PHONY: format
 format: $(TOOLS)/golangci-lint ## Format the sources

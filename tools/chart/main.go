@@ -1,0 +1,102 @@
+// Command chart prints what a chart renders to, as `helm template` does, in the order in which helm applies it. It is a module of its
+// own, so that helm's dependencies are nobody else's.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
+	"sigs.k8s.io/yaml"
+)
+
+func main() {
+	var r release
+	flag.StringVar(&r.name, "name", "fingerpost", "name of the release")
+	flag.StringVar(&r.namespace, "namespace", "fingerpost", "namespace of the release")
+	flag.Func("values", "file of values, which win over those of the chart and of earlier files; again for more", func(file string) error {
+		r.values = append(r.values, file)
+		return nil
+	})
+	flag.StringVar(&r.set, "set", "", "more values, as YAML, which win over all files")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: chart [flags] DIRECTORY")
+		os.Exit(2)
+	}
+	manifests, _, err := r.render(flag.Arg(0))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chart:", err)
+		os.Exit(1)
+	}
+	fmt.Fprint(os.Stdout, manifests)
+}
+
+// A release is what a chart is rendered for.
+type release struct {
+	name, namespace string
+	values          []string // files, the last one wins
+	set             string   // YAML, wins over them
+}
+
+// render returns what is applied, and what is told whoever applies it. Values that the chart's schema refuses are an error.
+func (r release) render(dir string) (manifests, notes string, err error) {
+	chart, err := loader.LoadDir(dir)
+	if err != nil {
+		return "", "", fmt.Errorf("load chart %s: %w", dir, err)
+	}
+	values, err := r.merged()
+	if err != nil {
+		return "", "", err
+	}
+	options := common.ReleaseOptions{Name: r.name, Namespace: r.namespace, Revision: 1, IsInstall: true}
+	all, err := util.ToRenderValues(chart, values, options, nil)
+	if err != nil {
+		return "", "", err
+	}
+	files, err := engine.Render(chart, all)
+	if err != nil {
+		return "", "", err
+	}
+	for path, text := range files {
+		if strings.HasSuffix(path, "/NOTES.txt") {
+			notes = text
+			delete(files, path)
+		}
+	}
+	_, sorted, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil {
+		return "", "", err
+	}
+	var b strings.Builder
+	for _, m := range sorted {
+		fmt.Fprintf(&b, "---\n# Source: %s\n%s\n", m.Name, strings.TrimSpace(m.Content))
+	}
+	return b.String(), notes, nil
+}
+
+func (r release) merged() (map[string]any, error) {
+	values := map[string]any{}
+	for _, file := range r.values {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		next, err := loader.LoadValues(strings.NewReader(string(text)))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		values = loader.MergeMaps(values, next)
+	}
+	var set map[string]any
+	if err := yaml.Unmarshal([]byte(r.set), &set); err != nil {
+		return nil, fmt.Errorf("-set: %w", err)
+	}
+	return loader.MergeMaps(values, set), nil
+}
