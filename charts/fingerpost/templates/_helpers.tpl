@@ -61,7 +61,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 
 {{- define "fingerpost.validator" -}}
-{{- default (printf "%s-sp-validator" (include "fingerpost.fullname" .)) .Values.spValidator.service.name -}}
+{{- include "fingerpost.fullname" . }}-sp-validator
 {{- end -}}
 
 {{- define "fingerpost.validatorSecret" -}}
