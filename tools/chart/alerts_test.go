@@ -1,0 +1,80 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	alertsFile = server + "/files/alerts.yaml"
+	alertTests = server + "/tests/alerts.yaml"
+)
+
+// promtool runs that of this module. Its discovery of clouds is left out: it would take most of the time to build.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	args = append([]string{"run", "-tags", "remove_all_sd", "github.com/prometheus/prometheus/cmd/promtool"}, args...)
+	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool: %v\n%s", err, out)
+	}
+}
+
+func TestAlerts(t *testing.T) {
+	promtool(t, "check", "rules", alertsFile)
+	promtool(t, "test", "rules", alertTests)
+}
+
+// Every alert fires in a unit test, stays silent in one, and has a section in the operator's handbook, to which it leads.
+func TestAlertsAreExplained(t *testing.T) {
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
+		}
+	}
+	read(t, alertsFile, &rules)
+	var tests struct {
+		Tests []struct {
+			Cases []struct {
+				Alert  string           `yaml:"alertname"`
+				Alerts []map[string]any `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	read(t, alertTests, &tests)
+	fires, silent := map[string]bool{}, map[string]bool{}
+	for _, test := range tests.Tests {
+		for _, c := range test.Cases {
+			if len(c.Alerts) > 0 {
+				fires[c.Alert] = true
+			} else {
+				silent[c.Alert] = true
+			}
+		}
+	}
+	handbook, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if !fires[r.Alert] || !silent[r.Alert] {
+				t.Errorf("%s: fires in a test: %t, is silent in one: %t", r.Alert, fires[r.Alert], silent[r.Alert])
+			}
+			if !strings.Contains(string(handbook), "\n### "+r.Alert+"\n") {
+				t.Errorf("docs/operations.md has no section %s", r.Alert)
+			}
+			if url := r.Annotations["runbook_url"]; !strings.HasSuffix(url, "/docs/operations.md#"+strings.ToLower(r.Alert)) {
+				t.Errorf("%s leads to %q", r.Alert, url)
+			}
+		}
+	}
+	if len(fires) < 10 {
+		t.Errorf("%d alerts are tested", len(fires))
+	}
+}
