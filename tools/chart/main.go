@@ -1,5 +1,5 @@
 // Command chart prints what a chart renders to, as `helm template` does, in the order in which helm applies it. It is a module of its
-// own, so that helm's dependencies are nobody else's.
+// own, so that helm's dependencies are nobody else's. With -questions it prints what the chart's dashboards and alerts need of the server.
 package main
 
 import (
@@ -25,17 +25,24 @@ func main() {
 		return nil
 	})
 	flag.StringVar(&r.set, "set", "", "more values, as YAML, which win over all files")
+	asks := flag.Bool("questions", false, "print which metrics the chart's dashboards and alerts ask for, and which labels of them, instead of rendering it")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: chart [flags] DIRECTORY")
 		os.Exit(2)
 	}
-	manifests, _, err := r.render(flag.Arg(0))
+	var text string
+	var err error
+	if *asks {
+		text, err = questionLines(flag.Arg(0))
+	} else {
+		text, _, err = r.render(flag.Arg(0))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "chart:", err)
 		os.Exit(1)
 	}
-	fmt.Fprint(os.Stdout, manifests)
+	fmt.Fprint(os.Stdout, text)
 }
 
 // A release is what a chart is rendered for.

@@ -1,0 +1,177 @@
+package live
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/fingerpost/fingerpost/e2e/mesh"
+)
+
+// scraped are the labels that Prometheus itself adds.
+var scraped = []string{"", "job", "pod", "instance"}
+
+// toCome are metrics that dashboards and alerts ask for and no server has yet.
+var toCome = []string{"fingerpost_lease_holder", "fingerpost_slice_writes_total", "fingerpost_writer_state"}
+
+// Every metric and every label that a dashboard or an alert asks for is one that a running process exports.
+func TestDashboards(t *testing.T) {
+	w := newWorld(t, "dashboards", 2)
+	w.serve("-admission-rate=1", "-admission-burst=2") // so that some are sent away
+	w.link(w.Remotes...)
+	for range 6 {
+		s, err := w.Watch(t.Context(), w.Authority(mesh.Federated))
+		w.do(err)
+		defer s.Close()
+	}
+	var have map[string]map[string]bool
+	w.within(4*time.Second, "an answer, and a refusal", func(ctx context.Context) error {
+		return mesh.Eventually(ctx, func(ctx context.Context) error {
+			page, err := w.Server.Metrics(ctx)
+			if err != nil {
+				return err
+			}
+			have, err = exported(page)
+			for _, name := range []string{"fingerpost_admission_refused_total", "endpoints_pods"} {
+				if have[name] == nil {
+					err = errors.Join(err, fmt.Errorf("no %s yet", name))
+				}
+			}
+			return err
+		})
+	})
+	webhook, err := exported(validator(t))
+	w.do(err)
+	maps.Copy(have, webhook)
+
+	command := exec.CommandContext(t.Context(), "go", "run", "-C", chartTools, ".", "-questions", charts+"/fingerpost")
+	command.Stderr = os.Stderr
+	lines, err := command.Output()
+	w.do(err)
+	asked, missing := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(string(lines)) {
+		metric, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		label, where, _ := strings.Cut(rest, "\t")
+		asked[metric] = true
+		switch labels := have[metric]; {
+		case labels == nil && slices.Contains(toCome, metric):
+			missing[metric] = true
+		case labels == nil:
+			t.Errorf("%s: there is no metric %s", where, metric)
+		case !slices.Contains(scraped, label) && !labels[label]:
+			t.Errorf("%s: metric %s has no label %s", where, metric, label)
+		}
+	}
+	if len(asked) < 25 {
+		t.Errorf("%d metrics are asked for", len(asked))
+	}
+	for _, metric := range toCome {
+		if !missing[metric] {
+			t.Errorf("%s is not to come any more: it is there, or nobody asks for it", metric)
+		}
+	}
+}
+
+// exported reads a page of metrics: of each, by the name that queries use, the labels.
+func exported(page string) (map[string]map[string]bool, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(page))
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	all := map[string]map[string]bool{}
+	for name, family := range families {
+		labels := map[string]bool{}
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				labels[l.GetName()] = true
+			}
+		}
+		if family.GetType() == dto.MetricType_HISTOGRAM {
+			name += "_bucket"
+			labels["le"] = true
+		}
+		all[name] = labels
+	}
+	return all, nil
+}
+
+// validator runs the webhook of ServiceProfiles for a moment and returns its metrics.
+func validator(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	identity, err := clusters[0].CreateIdentity(t.Context(), "dashboards", "validator", nil)
+	if err == nil {
+		identity, err = clusters[0].Certify(identity, time.Hour) // for a client, but nobody asks here
+	}
+	if err == nil {
+		err = errors.Join(
+			os.WriteFile(filepath.Join(dir, "tls.crt"), identity.Certificate, 0o600),
+			os.WriteFile(filepath.Join(dir, "tls.key"), identity.Key, 0o600),
+		)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	command := exec.CommandContext(ctx, binary, "sp-validator", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-tls-dir="+dir, "-log-format=json")
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = 10 * time.Second
+	log, err := command.StderrPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := scrapeFirst(ctx, log)
+	stop()
+	_, _ = io.Copy(io.Discard, log)
+	if werr := command.Wait(); werr != nil && !errors.Is(werr, context.Canceled) {
+		err = errors.Join(err, werr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
+}
+
+// scrapeFirst learns from a log where the admin server listens and returns its metrics.
+func scrapeFirst(ctx context.Context, log io.Reader) (string, error) {
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		var line struct{ Msg, Addr, Server string }
+		if json.Unmarshal(lines.Bytes(), &line) != nil || line.Msg != "HTTP server listens" || line.Server != "admin" {
+			continue
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+line.Addr+"/metrics", nil)
+		if err != nil {
+			return "", err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer answer.Body.Close()
+		page, err := io.ReadAll(answer.Body)
+		return string(page), err
+	}
+	return "", errors.New("the process has ended before it listened")
+}
