@@ -55,6 +55,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- default .Release.Namespace .Values.links.namespace -}}
 {{- end -}}
 
+{{/* Not empty if something is written into this cluster: who reads Endpoints writes no EndpointSlices. */}}
+{{- define "fingerpost.writes" -}}
+{{- if and .Values.mesh.endpointSlices (or .Values.write.externalWorkloads .Values.write.federated) }}true{{ end -}}
+{{- end -}}
+
 {{/* The Secret with the certificate of the gRPC server; empty to serve in clear. */}}
 {{- define "fingerpost.tlsSecret" -}}
 {{- if .Values.tls.secretName }}{{ .Values.tls.secretName }}{{ else if .Values.tls.certManager.enabled }}{{ include "fingerpost.fullname" . }}-tls{{ end -}}
