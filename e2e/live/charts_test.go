@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
@@ -310,17 +311,18 @@ type charted struct {
 	accounts map[*mesh.Site]string // as the API servers call them
 }
 
-func newCharted(t *testing.T) *charted {
+// newCharted installs both charts, for a mesh in namespace name.
+func newCharted(t *testing.T, name string) *charted {
 	t.Helper()
-	const release, system = "fingerpost", "charted-system"
-	w := newWorld(t, "charted", 2)
+	system, linkerd := name+"-system", name+"-linkerd"
+	w := newWorld(t, name, 2)
 	west := w.Remotes[0]
 	c := &charted{world: w, west: west, accounts: map[*mesh.Site]string{
 		w.Local: "system:serviceaccount:" + system + ":fingerpost", west: "system:serviceaccount:" + system + ":fingerpost-link",
 	}}
-	here := render(t, "fingerpost", release, system, "-set", "{cluster: {name: east}, links: {namespace: charted}, controllerNamespace: charted-linkerd}")
-	there := render(t, "fingerpost-link", "fingerpost-link", system)
-	for _, namespace := range []string{system, "charted-linkerd"} {
+	here := render(t, "fingerpost", "fingerpost", system, "-set", fmt.Sprintf("{cluster: {name: east}, links: {namespace: %s}, controllerNamespace: %s}", name, linkerd))
+	there := render(t, "fingerpost-link", "fingerpost-link", system, "-set", fmt.Sprintf("{write: {enabled: true, leaseNamespace: %s}}", linkerd))
+	for _, namespace := range []string{system, linkerd} {
 		for _, s := range []*mesh.Site{w.Local, west} {
 			w.do(s.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)))
 		}
@@ -366,6 +368,9 @@ func (c *charted) run(check func(log *logged) error, env ...string) error {
 		return err
 	}
 	if err := c.Link(c.t.Context(), c.west); err != nil {
+		return err
+	}
+	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "annotate", "link/west", clusterslices.OptIn+"="+clusterslices.Enabled); err != nil {
 		return err
 	}
 	log := &logged{}
@@ -480,6 +485,7 @@ func (c *charted) misses(r *right, log *logged) error {
 		fmt.Sprintf(`fingerpost_api_errors_total{cluster=%q,reason="Forbidden",resource=%q}`, r.site.Name, r.kind),
 		fmt.Sprintf(`fingerpost_watch_open{cluster=%q,resource=%q} 0`, r.site.Name, r.kind),
 	}
+	writes := slices.Contains([]string{"create", "update", "delete"}, r.verb) || r.verb == "get" || r.kind == "leases.coordination.k8s.io"
 	required := slices.Contains([]string{"services", "pods", "endpointslices.discovery.k8s.io"}, r.kind)
 	refused := "the API server refuses to list " + r.kind + " (Forbidden)"
 	switch {
@@ -495,6 +501,13 @@ func (c *charted) misses(r *right, log *logged) error {
 		return c.says("CredentialsValid", "False Refused: Secrets in namespace charted cannot be read (Forbidden)")
 	case r.kind == "secrets":
 		return c.logs(log, "Secrets in the controller namespace cannot be read")
+	case writes:
+		err := errors.Join(c.tells(fmt.Sprintf(`fingerpost_writer_state{cluster=%q,state="ReadOnly"} 1`, r.site.Name)),
+			c.logs(log, "This cluster is read-only for us", fmt.Sprintf("%q", r.site.Name), "grant "+r.verb+" on "+r.kind))
+		if r.site == c.west {
+			err = errors.Join(err, c.says("Writable", "False ReadOnly"))
+		}
+		return err
 	case required && r.site == c.Local:
 		err := errors.Join(c.tells(`fingerpost_cluster_credentials_valid{cluster="east"} 0`), c.logs(log, refused))
 		if c.Server.Ready(c.t.Context()) {
@@ -511,7 +524,7 @@ func (c *charted) misses(r *right, log *logged) error {
 // With the arguments and the rights of the charts, discovery over a link works; and each right is needed: without it something that an
 // operator can see is missing. A right that a chart gains has to be explained here.
 func TestChartRights(t *testing.T) {
-	c := newCharted(t)
+	c := newCharted(t, "charted")
 	err := c.run(func(*logged) error {
 		s, err := c.Watch(t.Context(), c.Authority(mesh.Federated))
 		if err != nil {
@@ -524,6 +537,8 @@ func TestChartRights(t *testing.T) {
 			s.Until(ctx, "both clusters", func(s *mesh.Watch) bool { return s.Len() == 4 }),
 			c.says("Accepted", "True"), c.says("CredentialsValid", "True"), c.says("Connected", "True"), c.says("Synced", "True"),
 			c.tells(`fingerpost_links_readable 1`, `fingerpost_cluster_state{cluster="east",state="Live"} 1`, `fingerpost_cluster_state{cluster="west",state="Live"} 1`),
+			c.says("Writable", "True"),
+			c.tells(`fingerpost_lease_holder{cluster="east",lease="fingerpost-write"} 1`, `fingerpost_lease_holder{cluster="west",lease="fingerpost-write"} 1`),
 			c.flap(),
 			c.eventually("an Event that came again", func(ctx context.Context) error {
 				out, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "events.events.k8s.io", "-o", "jsonpath={range .items[*]}{.regarding.kind} {.reason} {.series.count};{end}")
@@ -538,7 +553,7 @@ func TestChartRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.rights) < 35 {
+	if len(c.rights) < 50 {
 		t.Fatalf("%d rights were found in the charts", len(c.rights))
 	}
 	for i := range c.rights {
