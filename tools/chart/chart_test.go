@@ -166,6 +166,22 @@ func TestFlagsExist(t *testing.T) {
 	}
 }
 
+// Go's collector is told nine tenths of the container's limit, however that is written.
+func TestGoMemLimit(t *testing.T) {
+	for limit, want := range map[string]string{
+		"512Mi": "483183820", "1.5Gi": "1449551462", "1Ti": "989560464998", "100Ki": "92160",
+		"1G": "900000000", "500M": "450000000", "2T": "1800000000000", "1000k": "900000", "1000000000": "900000000",
+	} {
+		manifests, _, err := release{name: "fingerpost", namespace: "fingerpost", set: fmt.Sprintf("{resources: {limits: {memory: %q}}}", limit)}.render(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(manifests, "- name: GOMEMLIMIT\n          value: \""+want+"\"\n") {
+			t.Errorf("a limit of %s is not told as %s", limit, want)
+		}
+	}
+}
+
 // Values with mistakes are refused with a message that names the value.
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ dir, set, want string }{
