@@ -35,6 +35,7 @@ image: {digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef01234567
 imagePullSecrets: [{name: registry}]
 links: {namespace: links, allowHosts: [127.0.0.1, "fd00::/8"]}
 mesh: {endpointSlices: false, http2ClientParams: null}
+mirror: {mode: auto, createNamespaces: true}
 autoscaling: {enabled: true}
 tolerations: [{operator: Exists}]
 nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: Exists}]}]}}
@@ -69,7 +70,7 @@ var renders = map[string]struct {
 	"drop-in":    {server, release{name: "fingerpost", namespace: "linkerd", values: []string{server + "/values-drop-in.yaml"}}},
 	"everything": {server, release{name: "east", namespace: "mesh", set: everything}},
 	"link":       {linked, release{name: "fingerpost-link", namespace: "fingerpost"}},
-	"link-write": {linked, release{name: "east", namespace: "fingerpost", set: "{namespace: {create: true}, write: {enabled: true}, serviceAccount: {name: east}}"}},
+	"link-write": {linked, release{name: "east", namespace: "fingerpost", set: "{namespace: {create: true}, events: true, write: {enabled: true}, serviceAccount: {name: east}}"}},
 }
 
 func TestGolden(t *testing.T) {

@@ -57,7 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 
 {{/* Not empty if something is written into this cluster: who reads Endpoints writes no EndpointSlices. */}}
 {{- define "fingerpost.writes" -}}
-{{- if and .Values.mesh.endpointSlices (or .Values.write.externalWorkloads .Values.write.federated) }}true{{ end -}}
+{{- if and .Values.mesh.endpointSlices (or .Values.write.externalWorkloads .Values.write.federated (ne .Values.mirror.mode "off")) }}true{{ end -}}
 {{- end -}}
 
 {{/* The Secret with the certificate of the gRPC server; empty to serve in clear. */}}
