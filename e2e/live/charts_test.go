@@ -311,8 +311,8 @@ type charted struct {
 	accounts map[*mesh.Site]string // as the API servers call them
 }
 
-// newCharted installs both charts, for a mesh in namespace name.
-func newCharted(t *testing.T, name string) *charted {
+// newCharted installs both charts, for a mesh in namespace name, the server's with more values.
+func newCharted(t *testing.T, name, values string) *charted {
 	t.Helper()
 	system, linkerd := name+"-system", name+"-linkerd"
 	w := newWorld(t, name, 2)
@@ -320,7 +320,7 @@ func newCharted(t *testing.T, name string) *charted {
 	c := &charted{world: w, west: west, accounts: map[*mesh.Site]string{
 		w.Local: "system:serviceaccount:" + system + ":fingerpost", west: "system:serviceaccount:" + system + ":fingerpost-link",
 	}}
-	here := render(t, "fingerpost", "fingerpost", system, "-set", fmt.Sprintf("{cluster: {name: east}, links: {namespace: %s}, controllerNamespace: %s}", name, linkerd))
+	here := render(t, "fingerpost", "fingerpost", system, "-set", fmt.Sprintf("{cluster: {name: east}, links: {namespace: %s}, controllerNamespace: %s%s}", name, linkerd, values))
 	there := render(t, "fingerpost-link", "fingerpost-link", system, "-set", fmt.Sprintf("{write: {enabled: true, leaseNamespace: %s}}", linkerd))
 	for _, namespace := range []string{system, linkerd} {
 		for _, s := range []*mesh.Site{w.Local, west} {
@@ -524,7 +524,7 @@ func (c *charted) misses(r *right, log *logged) error {
 // With the arguments and the rights of the charts, discovery over a link works; and each right is needed: without it something that an
 // operator can see is missing. A right that a chart gains has to be explained here.
 func TestChartRights(t *testing.T) {
-	c := newCharted(t, "charted")
+	c := newCharted(t, "charted", "")
 	err := c.run(func(*logged) error {
 		s, err := c.Watch(t.Context(), c.Authority(mesh.Federated))
 		if err != nil {
@@ -572,4 +572,44 @@ func TestChartRights(t *testing.T) {
 		}
 		t.Logf("without the right to %s: %s", r, time.Since(began).Round(time.Millisecond))
 	}
+}
+
+// With the rights of the charts the Services that a Link selects are mirrored, and go with the Link.
+func TestChartMirrors(t *testing.T) {
+	if err := clusters[0].Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n")); err != nil {
+		t.Fatal(err)
+	}
+	c := newCharted(t, "chart-mirrors", ", mirror: {mode: auto}")
+	_, err := c.west.Kubectl(t.Context(), "-n", c.Namespace, "label", "--overwrite", "service/"+mesh.Service, "mirror.linkerd.io/exported=remote-discovery")
+	c.do(err)
+	const mirror = mesh.Service + "-west"
+	c.do(c.run(func(log *logged) error {
+		_, err := c.Local.Kubectl(t.Context(), "-n", c.Namespace, "patch", "link/west", "--type=merge", "-p",
+			`{"spec":{"remoteDiscoverySelector":{"matchLabels":{"mirror.linkerd.io/exported":"remote-discovery"}}}}`)
+		if err != nil {
+			return err
+		}
+		there := func(want bool) error {
+			return c.eventually("a mirror", func(ctx context.Context) error {
+				out, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "service", mirror, "--ignore-not-found", "-o", "name")
+				if err == nil && (out != "") != want {
+					err = fmt.Errorf("there is %q", out)
+				}
+				return err
+			})
+		}
+		if err := errors.Join(there(true), c.says("Mirroring", "True")); err != nil {
+			return err
+		}
+		if _, err := c.Local.Kubectl(t.Context(), "-n", c.Namespace, "delete", "link/west"); err != nil {
+			return err
+		}
+		if err := errors.Join(there(false), c.granted()); err != nil {
+			return err
+		}
+		if log.contains("A right to write mirrors is missing") == nil {
+			return errors.New("a right is missing")
+		}
+		return nil
+	}))
 }

@@ -48,7 +48,7 @@ spec: {policyName: no-slices, validationActions: [Deny]}
 // Every metric and every label that a dashboard or an alert asks for is one that a running process exports: everything that is counted
 // happens here once.
 func TestDashboards(t *testing.T) {
-	c := newCharted(t, "dashboards")
+	c := newCharted(t, "dashboards", "")
 	c.args = append(c.args, "-admission-rate=1", "-admission-burst=2") // some streams are sent away
 	c.do(c.Local.Apply(t.Context(), []byte(refusal)))
 	lift := func(ctx context.Context) error {
