@@ -16,6 +16,8 @@ var (
 		"1 if everything in the cluster has been heard once.", []string{"cluster"}, nil)
 	descCredentials = prometheus.NewDesc("fingerpost_cluster_credentials_valid",
 		"1 if the newest credentials of the cluster are in use.", []string{"cluster"}, nil)
+	descExpiry = prometheus.NewDesc("fingerpost_cluster_credentials_expiry_timestamp_seconds",
+		"When the credentials in use end, in seconds since 1970; there is no series for those that do not end, or do not say so.", []string{"cluster"}, nil)
 	descOpen = prometheus.NewDesc("fingerpost_watch_open",
 		"1 if a watch of the resource is open.", []string{"cluster", "resource"}, nil)
 	descObjects = prometheus.NewDesc("fingerpost_objects",
@@ -53,7 +55,7 @@ func descCache(name string) *prometheus.Desc {
 
 // Describe makes the Registry a [prometheus.Collector].
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descOpen, descObjects, descLists, descWatches, descErrors, descWriter, descLease, descSize} {
+	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descExpiry, descOpen, descObjects, descLists, descWatches, descErrors, descWriter, descLease, descSize} {
 		to <- d
 	}
 	for _, d := range descCaches {
@@ -92,6 +94,9 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			if lease != "" {
 				gauge(descLease, 1, name, lease)
 			}
+		}
+		if !s.Expires.IsZero() {
+			gauge(descExpiry, float64(s.Expires.Unix()), name)
 		}
 		kinds, contact := r.Inspect(name)
 		if !contact.IsZero() {

@@ -29,6 +29,7 @@ type Status struct {
 	Since time.Time // when the State was entered
 
 	Source      string    // of the credentials in use; empty for none
+	Expires     time.Time // when they end; zero if they do not, or do not say so
 	Synced      bool      // everything in the cluster has been heard once
 	LastContact time.Time // zero for never
 
@@ -91,6 +92,6 @@ func (s Status) Same(o Status) bool {
 		return err.Error()
 	}
 	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
-		s.State == o.State && s.Source == o.Source && s.Synced == o.Synced && s.Writing == o.Writing &&
+		s.State == o.State && s.Source == o.Source && s.Expires.Equal(o.Expires) && s.Synced == o.Synced && s.Writing == o.Writing &&
 		text(s.Contact) == text(o.Contact) && text(s.Credentials) == text(o.Credentials)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -150,6 +151,9 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 	serving := "nothing is in use"
 	if status.Source != "" {
 		serving = status.Source + " is in use"
+		if !status.Expires.IsZero() {
+			serving += " until " + status.Expires.UTC().Format(time.RFC3339)
+		}
 	}
 	refusal := errors.Join(out.refusal, status.Credentials)
 	switch {

@@ -25,6 +25,7 @@ type clusterPage struct {
 	Since         time.Time  `json:"since"`
 	LastContact   *time.Time `json:"lastContact,omitempty"` // when all was last known to be in order
 	Source        string     `json:"source,omitempty"`      // of the credentials in use
+	Expires       *time.Time `json:"expires,omitempty"`     // when these end
 	Synced        bool       `json:"synced"`
 	TrustDomain   string     `json:"trustDomain"`
 	ClusterDomain string     `json:"clusterDomain,omitempty"`
@@ -56,6 +57,9 @@ func clusterPages(registry *cluster.Registry) []clusterPage {
 			Name: s.Name, Local: s.Local, State: string(s.State), Since: s.Since, Source: s.Source, Synced: s.Synced,
 			TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain, Contact: text(s.Contact), Credentials: text(s.Credentials),
 			Writing: string(s.Writing.State), Leases: s.Writing.Leases, WritingNote: s.Writing.Problem,
+		}
+		if !s.Expires.IsZero() {
+			page.Expires = &s.Expires
 		}
 		kinds, contact := registry.Inspect(name)
 		if !contact.IsZero() {

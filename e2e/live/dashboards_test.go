@@ -49,6 +49,9 @@ spec: {policyName: no-slices, validationActions: [Deny]}
 // happens here once.
 func TestDashboards(t *testing.T) {
 	c := newCharted(t, "dashboards", "")
+	certified, err := c.west.Certify(c.west.Identity, time.Hour) // the chart's token does not end
+	c.do(err)
+	c.west.Identity = certified
 	c.args = append(c.args, "-admission-rate=1", "-admission-burst=2") // some streams are sent away
 	c.do(c.Local.Apply(t.Context(), []byte(refusal)))
 	lift := func(ctx context.Context) error {
@@ -72,7 +75,7 @@ func TestDashboards(t *testing.T) {
 		}
 		return nil
 	}))
-	_, err := c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite", "service/"+mesh.Federated, clusterslices.OptIn+"="+clusterslices.Enabled)
+	_, err = c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite", "service/"+mesh.Federated, clusterslices.OptIn+"="+clusterslices.Enabled)
 	c.do(err)
 
 	var have map[string]map[string]bool
@@ -100,7 +103,7 @@ func TestDashboards(t *testing.T) {
 			})
 		}
 		return errors.Join(
-			counted("fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods", "fingerpost_link_condition"),
+			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds", "fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods", "fingerpost_link_condition"),
 			lift(t.Context()),
 			counted("fingerpost_slice_writes_total", "fingerpost_lease_holder"),
 		)
