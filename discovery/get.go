@@ -110,6 +110,8 @@ func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone stri
 		}
 		g.beat = now.Add(jitter(idleHeartbeat))
 	}
+	g.state.holds.Store(g.last)
+	g.state.version.Store(snapshot.Version)
 	return nil
 }
 
@@ -119,13 +121,16 @@ func (g *get) early(s *federation.Snapshot) time.Duration {
 	if g.told != nothing {
 		return 0
 	}
-	var wait time.Duration
-	for _, m := range s.Unknown() {
+	return g.server.early(s)
+}
+
+func (s *Server) early(snapshot *federation.Snapshot) (wait time.Duration) {
+	for _, m := range snapshot.Unknown() {
 		since := m.Since
 		if !m.Linked { // not yet: nobody knows which clusters there are
-			since = g.server.started
+			since = s.started
 		}
-		wait = max(wait, time.Until(since.Add(g.server.config.FirstSyncGrace)))
+		wait = max(wait, time.Until(since.Add(s.config.FirstSyncGrace)))
 	}
 	return wait
 }
@@ -141,7 +146,7 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 		defer done()
 	}
 	snapshot, selection := g.question.at(snapshot)
-	if err := g.refuse(snapshot); err != nil {
+	if err := refusal(snapshot, g.told == nothing); err != nil {
 		return nil, err
 	}
 	if snapshot.View != nil && snapshot.View.Malformed != "" {
@@ -182,31 +187,30 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 		g.server.metrics.firstAnswer.Observe(time.Since(g.state.opened).Seconds())
 	}
 	g.last, g.zone = head.set, zone
-	g.state.holds.Store(head.set)
 	return frames, nil
 }
 
-// refuse returns why a Service cannot be served. What was served once goes on, whatever becomes of it, except as an ExternalName.
-func (g *get) refuse(s *federation.Snapshot) error {
-	name, v := g.asked.service, s.View
+// refusal returns why a Service cannot be served. What was served once goes on, whatever becomes of it, except as an ExternalName.
+func refusal(s *federation.Snapshot, first bool) error {
+	v := s.View
 	if v == nil {
-		if g.told == nothing && len(s.Unknown()) == 0 {
-			return status.Errorf(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
+		if first && len(s.Unknown()) == 0 {
+			return status.Errorf(codes.NotFound, "Service %s/%s not found", s.Namespace, s.Name)
 		}
 		return nil
 	}
 	target := v
 	if v.Composition != nil && !v.Composition.Union {
 		m := s.Members[0]
-		if g.told == nothing && m.Known && !m.Linked {
+		if first && m.Known && !m.Linked {
 			return status.Errorf(codes.NotFound, "Remote cluster not found: %s", m.Origin.Cluster)
 		}
 		target = m.View
 	}
 	switch {
 	case v.ExternalName || target != nil && target.ExternalName:
-		return status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no addresses", name.Namespace, name.Name)
-	case v.Malformed != "" && g.told == nothing:
+		return status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no addresses", s.Namespace, s.Name)
+	case v.Malformed != "" && first:
 		return status.Error(codes.FailedPrecondition, v.Malformed)
 	}
 	return nil

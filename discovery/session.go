@@ -57,6 +57,7 @@ func (s *session) over(now time.Time) bool {
 }
 
 func (s *session) send(f *frame) error {
+	s.state.sending.Store(time.Now().UnixNano())
 	if err := s.sink.SendMsg(f); err != nil {
 		return err
 	}

@@ -27,8 +27,11 @@ type stream struct {
 	peer   string
 	opened time.Time
 	asks   *question // nil for a stream of GetProfile
-	holds  atomic.Pointer[federation.Set]
 	alarm  alarm
+
+	holds   atomic.Pointer[federation.Set] // what was sent, all of it
+	version atomic.Uint64                  // of the Snapshot that it follows from
+	sending atomic.Int64                   // since when a message is under way, in ns since 1970; 0 for none
 
 	mu       sync.Mutex // guards all below
 	messages uint64
@@ -82,6 +85,7 @@ func (s *streams) len() int {
 func (st *stream) sent(f *frame) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	st.sending.Store(0)
 	st.messages++
 	st.what, st.adds, st.removes, st.at = f.what, f.adds, f.removes, time.Now()
 }
@@ -101,6 +105,7 @@ func (st *stream) subject() subject {
 // StreamStatus is one open stream, and what was sent to it: not what would be sent now.
 type StreamStatus struct {
 	ID        uint64    `json:"id"`
+	Method    string    `json:"method"` // Get or GetProfile
 	Authority string    `json:"authority"`
 	Namespace string    `json:"ns,omitempty"`
 	Node      string    `json:"node,omitempty"`
@@ -110,6 +115,9 @@ type StreamStatus struct {
 	Messages  uint64    `json:"messages"`
 	Last      *LastSent `json:"last,omitempty"` // nil if nothing was sent yet
 	Addresses int       `json:"addresses"`      // that the client holds
+
+	Sending *time.Time `json:"sending,omitempty"` // since when the client has not taken a message; nil if it has taken all
+	Behind  *Lag       `json:"behind,omitempty"`  // what it has not been sent yet; nil if it has been sent all
 
 	Holds []netip.AddrPort `json:"holds,omitempty"` // these; only where they were asked for
 }
@@ -122,12 +130,18 @@ type LastSent struct {
 	At      time.Time `json:"at"` // when it was handed to the transport
 }
 
+// Lag is how a stream's next message would change what the client holds.
+type Lag struct {
+	Adds    int `json:"adds"` // also of addresses of which something else is said
+	Removes int `json:"removes"`
+}
+
 // Streams returns every open stream, the oldest first.
 func (s *Server) Streams() []StreamStatus {
 	all := s.streams.all()
 	statuses := make([]StreamStatus, 0, len(all))
 	for _, st := range all {
-		statuses = append(statuses, st.status())
+		statuses = append(statuses, s.status(st))
 	}
 	slices.SortFunc(statuses, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return statuses
@@ -141,19 +155,52 @@ func (s *Server) Stream(id uint64) (StreamStatus, bool) {
 	if !found {
 		return StreamStatus{}, false
 	}
-	status := st.status()
+	status := s.status(st)
 	for e := range st.holds.Load().All() {
 		status.Holds = append(status.Holds, e.Addr)
 	}
 	return status, true
 }
 
+func (s *Server) status(st *stream) StreamStatus {
+	status := st.status()
+	if st.asks != nil {
+		status.Behind = s.behind(st)
+	}
+	return status
+}
+
+// behind returns what a stream of Get was not sent yet.
+func (s *Server) behind(st *stream) *Lag {
+	w := s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: st.asks.Service})
+	defer w.Close()
+	snapshot, _ := w.Load()
+	if snapshot.Version <= st.version.Load() {
+		return nil
+	}
+	snapshot, selection := st.asks.at(snapshot)
+	zone, _ := s.store.Nodes.Get(st.who.Node)
+	holds := st.holds.Load()
+	add, remove := federation.Diff(holds, selection.Near(selection.Locality(st.who.Node, zone), holds))
+	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {
+		return nil
+	}
+	return &Lag{Adds: len(add), Removes: len(remove)}
+}
+
 func (st *stream) status() StreamStatus {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	status := StreamStatus{
-		ID: st.id, Authority: st.path, Namespace: st.who.Namespace, Node: st.who.Node, Pod: st.who.Pod, Peer: st.peer, Opened: st.opened,
+		ID: st.id, Method: "Get", Authority: st.path, Namespace: st.who.Namespace, Node: st.who.Node, Pod: st.who.Pod, Peer: st.peer, Opened: st.opened,
 		Messages: st.messages, Addresses: st.holds.Load().Len(),
+	}
+	if st.asks == nil {
+		status.Method = "GetProfile"
+	}
+	if since := st.sending.Load(); since != 0 {
+		at := time.Unix(0, since)
+		status.Sending = &at
 	}
 	if st.messages > 0 {
 		status.Last = &LastSent{What: string(st.what), Adds: st.adds, Removes: st.removes, At: st.at}

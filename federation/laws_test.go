@@ -153,6 +153,8 @@ func (r *reader) read(t *rapid.T, m *model) {
 		t.Fatal("an equal Set lost its pointer")
 	}
 
+	explains(t, snapshot, r.query, Locality{r.node, r.zone}, set)
+
 	add, remove := Diff(r.last, set)
 	for _, a := range remove {
 		if _, held := r.holds[a]; !held {
@@ -196,7 +198,57 @@ type voice struct {
 	alive  bool
 }
 
-// TestLaws runs a Store beside the model: replay, purity, succession, reference count, silence, immutability, ignorance, and at
+// explains fails if an explanation does not give every claim of the members one Verdict, or keeps other claims than set has.
+func explains(t *rapid.T, s *Snapshot, q Query, l Locality, set *Set) {
+	kept := map[netip.AddrPort]string{}
+	covered := map[*Endpoint]int{} // of the first slice that it stands in
+	for _, v := range Explain(s, q, l) {
+		claims := []*Endpoint{v.Endpoint}
+		if v.Endpoint == nil {
+			if claims = nil; v.Slice != nil {
+				claims = v.Slice.Endpoints
+			} else if v.Member.View != nil {
+				for _, slice := range v.Member.View.Slices {
+					claims = append(claims, slice.Endpoints...)
+				}
+			}
+		}
+		for _, e := range claims {
+			covered[e]++
+		}
+		if v.Reason == Kept {
+			if _, twice := kept[v.Entry.Addr]; twice {
+				t.Fatalf("explain: %s is kept twice", v.Entry.Addr)
+			}
+			kept[v.Entry.Addr] = describe(v.Entry)
+		}
+		if v.Reason == Duplicate && (v.Winner.Addr != v.Entry.Addr || v.Winner.compare(v.Entry) >= 0) {
+			t.Fatalf("explain: %s loses to %s", describe(v.Entry), describe(v.Winner))
+		}
+	}
+	if want := text(set); !maps.Equal(kept, want) {
+		t.Fatalf("explain keeps %v\nthe Set is   %v", kept, want)
+	}
+	for _, m := range s.Members {
+		if m.View == nil {
+			continue
+		}
+		for _, slice := range m.View.Slices {
+			for _, e := range slice.Endpoints {
+				if covered[e]--; covered[e] < 0 {
+					t.Fatalf("explain says nothing of %v", *e)
+				}
+			}
+		}
+	}
+	for e, n := range covered {
+		if n != 0 {
+			t.Fatalf("explain says %d times too often something of %v", n, *e)
+		}
+	}
+}
+
+// TestLaws runs a Store beside the model: replay, explain, purity, succession, reference count, silence, immutability, ignorance, and at
 // the end absence and empty.
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

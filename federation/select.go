@@ -65,19 +65,25 @@ type blockKey struct {
 
 // Select applies q to s. prev may be any earlier Selection of the same Query, or nil: what did not change since is taken over
 // from it, so that the work is in proportion to the change. The result does not depend on prev.
-func Select(s *Snapshot, q Query, prev *Selection) *Selection {
+func Select(s *Snapshot, q Query, prev *Selection) *Selection { return choose(s, q, prev, nil) }
+
+// choose is Select that tells t what it leaves out.
+func choose(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 	if prev == nil || prev.query != q {
 		prev = &Selection{}
 	}
 	x := &Selection{query: q, blocks: make(map[blockKey]*block, len(prev.blocks)), hinted: map[*Origin]bool{}}
 	changes := changes{}
 	var v4, v6 int
-	for _, m := range s.Members {
+	for i := range s.Members {
+		m := &s.Members[i]
 		if m.View == nil || m.View.ExternalName {
+			t.member(i, m.silent())
 			continue // it has no addresses, whatever slices name it
 		}
 		declares, declared := m.View.Port(q.Port)
 		if !declared && s.View.Composition != nil {
+			t.member(i, Undeclared)
 			continue // only a Service that stands for itself serves a port it does not declare
 		}
 		local := m.Origin.Filtered && m.View.LocalOnly
@@ -86,10 +92,12 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 		for _, slice := range m.View.Slices {
 			port := q.Port
 			if declared {
-				if port = slice.target(declares); port == 0 {
-					continue
-				}
+				port = slice.target(declares)
 			} else if len(slice.Ports) == 0 {
+				port = 0
+			}
+			if port == 0 {
+				t.slice(i, slice)
 				continue // it leads nowhere
 			}
 			key := blockKey{m.Origin, slice.Name, port, local}
@@ -98,6 +106,7 @@ func Select(s *Snapshot, q Query, prev *Selection) *Selection {
 				b = newBlock(key, slice, q, b, changes)
 			}
 			x.blocks[key] = b
+			t.block(i, port, b)
 			hinted, total = hinted+b.hinted, total+len(b.entries)
 			v4, v6 = v4+b.v4, v6+b.v6
 			x.zoned = x.zoned || b.zoned > 0
@@ -147,7 +156,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 		before = old.entries
 	}
 	for i, e := range slice.Endpoints {
-		if !e.Ready || q.Hostname != "" && e.Hostname != q.Hostname || e.Workload != nil && e.Addr.Is6() && !q.IPv6 {
+		if q.judge(e) != Kept {
 			continue
 		}
 		for len(before) > 0 && before[0].index < i {
@@ -177,6 +186,20 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 	return b
 }
 
+// judge returns why an endpoint does not answer the Query, wherever the client is.
+func (q *Query) judge(e *Endpoint) Reason {
+	switch {
+	case !e.Ready:
+		return NotReady
+	case q.Hostname != "" && e.Hostname != q.Hostname:
+		return OtherHostname
+	case e.Workload != nil && e.Addr.Is6() && !q.IPv6:
+		return IPv6Off
+	default:
+		return Kept
+	}
+}
+
 // changes collects, for each part, the entries that it gains and loses.
 type changes map[part]*struct{ added, removed []*Entry }
 
@@ -196,16 +219,25 @@ func (c changes) remove(local bool, entries ...*Entry) {
 
 // of returns the change of the part that e is in; nil for none.
 func (c changes) of(local bool, e *Entry) *struct{ added, removed []*Entry } {
-	p := part{local: local}
-	if local && (e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod) {
-		return nil // what runs on no node is local to nobody
-	} else if local {
-		p.node = e.Endpoint.Node
+	p, some := e.part(local)
+	if !some {
+		return nil
 	}
 	if c[p] == nil {
 		c[p] = &struct{ added, removed []*Entry }{}
 	}
 	return c[p]
+}
+
+// part returns the part that e is in. What runs on no node is local to nobody.
+func (e *Entry) part(local bool) (p part, some bool) {
+	if !local {
+		return part{}, true
+	}
+	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod {
+		return part{}, false
+	}
+	return part{true, e.Endpoint.Node}, true
 }
 
 func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
@@ -308,6 +340,15 @@ func (x *Selection) Locality(node, zone string) Locality {
 // Near returns the addresses for a client at l: locality first, then address family, then one claim for each address. prev may
 // be any earlier Set, or nil; if the result is equal to it, it is prev.
 func (x *Selection) Near(l Locality, prev *Set) *Set {
+	set := newSet(x.near(l, nil))
+	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
+		return prev
+	}
+	return set
+}
+
+// near returns every claim that is left for a client at l, and tells t what it leaves out.
+func (x *Selection) near(l Locality, t *trace) []*Entry {
 	entries := x.parts[part{}]
 	if mine := x.parts[part{true, l.Node}]; len(entries) == 0 {
 		entries = mine
@@ -315,7 +356,7 @@ func (x *Selection) Near(l Locality, prev *Set) *Set {
 		entries = splice(entries, nil, mine)
 	}
 	if here := x.hintedFor(l.Zone, entries); len(here) > 0 {
-		entries = filter(entries, func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints, l.Zone) })
+		entries = t.filter(OtherZone, entries, func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints, l.Zone) })
 	}
 	if x.dual {
 		v6 := map[family]bool{}
@@ -324,15 +365,11 @@ func (x *Selection) Near(l Locality, prev *Set) *Set {
 				v6[e.family()] = true
 			}
 		}
-		entries = filter(entries, func(e *Entry) bool {
+		entries = t.filter(OverIPv6, entries, func(e *Entry) bool {
 			return e.Endpoint.Workload == nil || e.Addr.Addr().Is6() || !v6[e.family()]
 		})
 	}
-	set := newSet(entries)
-	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
-		return prev
-	}
-	return set
+	return entries
 }
 
 // hintedFor returns the members for which the zone hints leave somebody in the zone; for others the hints do not count.
@@ -359,14 +396,4 @@ type family struct {
 func (e *Entry) family() family {
 	w := e.Endpoint.Workload
 	return family{e.origin.Cluster, w.Kind, w.Namespace, w.Name}
-}
-
-func filter(entries []*Entry, keep func(*Entry) bool) []*Entry {
-	var out []*Entry
-	for _, e := range entries {
-		if keep(e) {
-			out = append(out, e)
-		}
-	}
-	return out
 }

@@ -1,0 +1,97 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"unique"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// A client that does not read holds what it was sent, whatever an explanation says that it should: both are told.
+func TestExplainTellsWhatAStreamHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view := func(ready bool) *federation.View {
+			s := sliceOf("a", 1, 3)
+			s.Endpoints[0].Ready = ready
+			s.Endpoints[0].Zone, s.Endpoints[1].Zone = "z1", "z2"
+			for i, e := range s.Endpoints {
+				e.Workload = &federation.Workload{Namespace: "ns", Name: fmt.Sprint("pod-", i), Template: unique.Make(federation.Template{})}
+			}
+			return viewOf(s)
+		}
+		store, claims := local(map[federation.Service]*federation.View{web: view(true)})
+		claims.SetNode("n1", "z1")
+		config := Defaults()
+		config.ZoneWeights = true
+		server := NewServer(logr.Discard(), store, config)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		sink := newSink(ctx)
+		sink.gate = make(chan struct{}, 1)
+		sink.gate <- struct{}{} // the client reads one message
+		wg.Go(func() {
+			_ = server.Get(&pb.GetDestination{Path: path, ContextToken: `{"ns":"shop","nodeName":"n1","pod":"cart"}`}, sink)
+		})
+		synctest.Wait()
+		if s := server.Streams(); len(s) != 1 || s[0].Behind != nil || s[0].Sending != nil || s[0].Method != "Get" {
+			t.Errorf("a client that has read all: %+v", s)
+		}
+		next := view(false)
+		next.Slices[0].Endpoints = slices.Delete(next.Slices[0].Endpoints, 2, 3)
+		claims.Set(web, next)
+		synctest.Wait()
+		s := server.Streams()
+		if len(s) != 1 || s[0].Sending == nil || s[0].Behind == nil || *s[0].Behind != (Lag{Removes: 2}) || s[0].Addresses != 3 {
+			t.Errorf("a client that does not read: %+v", s)
+		}
+		x, err := server.Explain(path, Place{Namespace: "shop", Pod: "cart"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (Place{"shop", "cart", "n1", "z1"}); x.Client != want || x.Refused+x.Waits != "" {
+			t.Errorf("the client is %+v, refused %q, waits %q", x.Client, x.Refused, x.Waits)
+		}
+		if len(x.Streams) != 1 || !slices.Equal(x.Streams[0].Holds, []netip.AddrPort{ap("10.1.0.0:8080"), ap("10.1.0.1:8080"), ap("10.1.0.2:8080")}) {
+			t.Errorf("its streams are %+v", x.Streams)
+		}
+		got := map[string]string{}
+		for _, c := range x.Claims {
+			got[c.Addr] = fmt.Sprintf("%s, weight %d, held by %d", c.Why, c.Weight, c.HeldBy)
+		}
+		if diff := cmp.Diff(map[string]string{
+			"10.1.0.0:8080": "not ready, weight 0, held by [1]",
+			"10.1.0.1:8080": "kept, weight 10000, held by [1]",
+			"10.1.0.2:8080": "nobody claims it at this port any more, weight 0, held by [1]",
+		}, got); diff != "" {
+			t.Error(diff)
+		}
+
+		claims.Set(web, view(true))
+		if x, err = server.Explain(path, Place{Node: "n1"}); err != nil {
+			t.Fatal(err)
+		}
+		if c := x.Claims[0]; c.Weight != weightNear || c.Why != "kept, in the client's zone" || len(x.Streams) != 0 {
+			t.Errorf("a client in the zone: %+v", x)
+		}
+		if x, err := server.Explain("nobody.ns.svc.cluster.local", Place{}); err != nil || x.Refused != "NotFound: Service ns/nobody not found" {
+			t.Errorf("a Service that does not exist: %+v %v", x, err)
+		}
+		if _, err := server.Explain("10.0.0.1:80", Place{}); err == nil {
+			t.Error("an address is explained, although Get refuses it")
+		}
+	})
+}
+
+func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }

@@ -1,0 +1,148 @@
+package federation
+
+import "net/netip"
+
+// A Reason says why a client does not get what a cluster claims. The zero Reason is that it does.
+type Reason uint8
+
+// The reasons, in the order in which they are looked at.
+const (
+	Kept Reason = iota
+
+	// About all that a member could claim.
+	Unheard    // it is not known yet what its cluster says
+	NotLinked  // its cluster is not linked
+	Absent     // its cluster has no such Service
+	Alias      // the Service is an ExternalName, which has no addresses
+	Undeclared // the Service does not declare the port, and a part of another Service must
+
+	// About a Slice.
+	NoTarget // it has no port of the name, or else of the number, that the Service's port has
+
+	// About an Endpoint.
+	NotReady
+	OtherHostname // it is not the instance that was asked for
+	IPv6Off       // it is a workload's IPv6 address, and those are not used
+	NoNode        // the Service is for clients on the same node, and this runs on none
+	OtherNode     // the Service is for clients on the same node, and this runs on another
+	OtherZone     // it has zone hints, others are hinted for the client's zone
+	OverIPv6      // the same workload is reached over IPv6
+	Duplicate     // a better claim to the same address counts
+)
+
+// String returns the reason in a few words.
+func (r Reason) String() string {
+	return [...]string{
+		"kept", "cluster not heard yet", "cluster not linked", "no such Service", "ExternalName", "port not declared", "port not in slice",
+		"not ready", "other hostname", "IPv6 off", "not a Pod, Service is Local", "other node, Service is Local", "hinted for other zones",
+		"reached over IPv6", "duplicate",
+	}[r]
+}
+
+// A Verdict is what becomes of one claim: of an Endpoint, or of all of a Slice or a member for one Reason.
+type Verdict struct {
+	Reason   Reason
+	Member   *Member
+	Slice    *Slice    // nil: all of the member
+	Endpoint *Endpoint // nil: all of the Slice
+
+	Addr   netip.AddrPort // of the Endpoint
+	Entry  *Entry         // nil if the Endpoint does not answer the Query, wherever the client is
+	Winner *Entry         // of a Duplicate: the claim that counts
+}
+
+// Explain says of everything that the members of s claim what becomes of it for a client that is at l and asks q: an address is in
+// the Set that Select and Near make of it exactly if a Verdict on it is Kept. It costs as much as a Select without an earlier result.
+func Explain(s *Snapshot, q Query, l Locality) []Verdict {
+	t := &trace{snapshot: s, query: q, lost: map[*Entry]Reason{}}
+	left := choose(s, q, nil, t).near(l, t)
+	winners := map[netip.AddrPort]*Entry{}
+	for e := range newSet(left).All() {
+		winners[e.Addr] = e
+	}
+	in := map[*Entry]bool{}
+	for _, e := range left {
+		in[e] = true
+	}
+	for i := range t.verdicts {
+		v := &t.verdicts[i]
+		if v.Entry == nil {
+			continue
+		}
+		why, lost := t.lost[v.Entry]
+		_, somewhere := v.Entry.part(true)
+		winner := winners[v.Entry.Addr]
+		switch {
+		case lost:
+			v.Reason = why
+		case !in[v.Entry] && somewhere: // in a part that was not looked at
+			v.Reason = OtherNode
+		case !in[v.Entry]:
+			v.Reason = NoNode
+		case winner != v.Entry:
+			v.Reason, v.Winner = Duplicate, winner
+		}
+	}
+	return t.verdicts
+}
+
+// A trace is told what choose and near leave out. A nil trace is told nothing, and costs nothing.
+type trace struct {
+	snapshot *Snapshot
+	query    Query
+	verdicts []Verdict // in the order of members, Slices and Endpoints
+	lost     map[*Entry]Reason
+}
+
+func (t *trace) member(i int, why Reason) {
+	if t != nil {
+		t.verdicts = append(t.verdicts, Verdict{Reason: why, Member: &t.snapshot.Members[i]})
+	}
+}
+
+func (t *trace) slice(i int, s *Slice) {
+	if t != nil {
+		t.verdicts = append(t.verdicts, Verdict{Reason: NoTarget, Member: &t.snapshot.Members[i], Slice: s})
+	}
+}
+
+func (t *trace) block(i int, port uint16, b *block) {
+	if t == nil {
+		return
+	}
+	entries := b.entries
+	for _, e := range b.slice.Endpoints {
+		v := Verdict{Reason: t.query.judge(e), Member: &t.snapshot.Members[i], Slice: b.slice, Endpoint: e, Addr: netip.AddrPortFrom(e.Addr, port)}
+		if v.Reason == Kept {
+			v.Entry, entries = entries[0], entries[1:]
+		}
+		t.verdicts = append(t.verdicts, v)
+	}
+}
+
+// filter returns the entries to keep.
+func (t *trace) filter(why Reason, entries []*Entry, keep func(*Entry) bool) []*Entry {
+	var out []*Entry
+	for _, e := range entries {
+		if keep(e) {
+			out = append(out, e)
+		} else if t != nil {
+			t.lost[e] = why
+		}
+	}
+	return out
+}
+
+// silent returns why a member claims nothing.
+func (m *Member) silent() Reason {
+	switch {
+	case m.View != nil:
+		return Alias
+	case !m.Known:
+		return Unheard
+	case !m.Linked:
+		return NotLinked
+	default:
+		return Absent
+	}
+}
