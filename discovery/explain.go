@@ -90,7 +90,9 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 	encoder := encoder{config: &s.config, port: asked.port, zone: place.Zone}
 	for _, v := range federation.Explain(snapshot, query, place) {
 		claim := claimOf(v, asked, place)
-		claim.HeldBy = holds[v.Addr]
+		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
+			claim.HeldBy = holds[v.Addr]
+		}
 		if claim.Kept {
 			claim.Weight = encoder.weightedAddr(v.Entry).GetWeight()
 			if claim.Weight != weight {

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +22,8 @@ import (
 const quiet = 200 * time.Millisecond
 
 func endpointsCommand() *cobra.Command {
-	var addr, token, output string
+	var r reach
+	var token, output string
 	var watch bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -31,18 +32,18 @@ func endpointsCommand() *cobra.Command {
 		Long: `Ask a server for the endpoints of a service, as a proxy would.
 
 AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port], with the hostname of one instance in front if
-need be. It opens a stream of its own; what an existing stream was sent is at /debug/streams.`,
+need be. It opens a stream of its own; what an existing stream was sent is told by 'fingerpost explain'.`,
 		Example: "  fingerpost endpoints web.shop.svc.cluster.local:8080\n  fingerpost endpoints web-federated.shop.svc.cluster.local:8080 --watch --token '{\"nodeName\":\"node-1\"}'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "table" && output != "json" {
-				return fmt.Errorf("-o %s is neither table nor json", output)
+			if err := tableOrJSON(output); err != nil {
+				return err
 			}
-			conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			conn, done, err := r.connect(cmd.Context())
 			if err != nil {
-				return fmt.Errorf("--addr: %w", err)
+				return err
 			}
-			defer conn.Close()
+			defer done()
 			request := proxy.Request{Authority: args[0], Token: token}
 			if watch {
 				return watchEndpoints(cmd.Context(), cmd.OutOrStdout(), conn, request, output)
@@ -51,13 +52,32 @@ need be. It opens a stream of its own; what an existing stream was sent is at /d
 			defer cancel()
 			return printEndpoints(ctx, cmd.OutOrStdout(), conn, request, output)
 		},
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&addr, "addr", "127.0.0.1:8086", "address of the gRPC server")
-	cmd.Flags().StringVar(&token, "token", "", `what to say about the client, such as {"ns":"shop","nodeName":"node-1"}`)
+	r.flags(cmd, grpcPort)
+	outputFlag(cmd, &output)
+	tokenFlag(cmd, &token)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print every change until interrupted")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
 	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the answer")
 	return cmd
+}
+
+func tokenFlag(cmd *cobra.Command, token *string) {
+	cmd.Flags().StringVar(token, "token", "", `what to say about the client, such as {"ns":"shop","nodeName":"node-1"}`)
+}
+
+// connect returns a connection to the gRPC server of any replica, and how to let go of it.
+func (r *reach) connect(ctx context.Context) (*grpc.ClientConn, func(), error) {
+	server, done, err := r.one(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		done()
+		return nil, nil, fmt.Errorf("--addr: %w", err)
+	}
+	return conn, func() { conn.Close(); done() }, nil
 }
 
 // endpointJSON is one address on the output for machines.
@@ -139,28 +159,20 @@ func printAddresses(to io.Writer, all []proxy.Address, output string) error {
 		for _, a := range all {
 			list = append(list, toJSON(a))
 		}
-		encoder := json.NewEncoder(to)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(list)
+		return printJSON(to, list)
 	}
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(to, "No endpoints.")
 		return err
 	}
-	w := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "NAMESPACE\tIP\tPORT\tPOD\tSERVICE\tZONE\tIDENTITY")
+	t := newTable("IP", "PORT", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
+	t.whole = 2
 	for _, a := range all {
 		e := toJSON(a)
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", a.Labels["namespace"], a.Addr.Addr(), a.Addr.Port(), dash(a.Labels["pod"]), a.Labels["service"], dash(a.Labels["zone"]), dash(e.Identity))
+		t.row(a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
+			dash(a.Labels["zone"]), dash(e.Identity))
 	}
-	return w.Flush()
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return t.print(to)
 }
 
 // changeJSON is one message on the output for machines.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
@@ -139,7 +140,29 @@ func debugHandler(store *federation.Store, registry *cluster.Registry, reconcile
 		}
 		writeJSON(w, stream)
 	})
+	mux.HandleFunc("GET /debug/digests", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, digestsPageOf(store)) })
+	mux.HandleFunc("GET /debug/claims/{cluster}/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
+		views := store.Views()[federation.Cluster(r.PathValue("cluster"))]
+		v := views[federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}]
+		if v == nil {
+			http.Error(w, fmt.Sprintf("cluster %s says nothing about a Service %s/%s", r.PathValue("cluster"), r.PathValue("namespace"), r.PathValue("name")), http.StatusNotFound)
+			return
+		}
+		writeJSON(w, claimsPageOf(v))
+	})
+	mux.HandleFunc("GET /debug/explain", func(w http.ResponseWriter, r *http.Request) { explain(w, r, server) })
 	return mux
+}
+
+// explain answers /debug/explain?authority=&ns=&pod=&node=.
+func explain(w http.ResponseWriter, r *http.Request, server *discovery.Server) {
+	query := r.URL.Query()
+	x, err := server.Explain(query.Get("authority"), discovery.Place{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")})
+	if err != nil {
+		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
+		return
+	}
+	writeJSON(w, x)
 }
 
 func writeJSON(w http.ResponseWriter, page any) {

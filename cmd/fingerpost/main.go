@@ -28,7 +28,11 @@ func command(args []string) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(), validatorCommand(), endpointsCommand(), clustersCommand(), versionCommand())
+	root.AddCommand(
+		serveCommand(), validatorCommand(),
+		clustersCommand(), diffCommand(), endpointsCommand(), explainCommand(), metricsCommand(), profileCommand(), streamsCommand(),
+		versionCommand(),
+	)
 	root.SetArgs(doubleDashes(args))
 	return root
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -144,6 +145,43 @@ func servicePageOf(s *federation.Snapshot) servicePage {
 			}
 		}
 		page.Members = append(page.Members, p)
+	}
+	return page
+}
+
+// digestsPage is /debug/digests: cluster, Service as namespace/name, and a number for all that the cluster says about it.
+type digestsPage map[string]map[string]string
+
+func digestsPageOf(store *federation.Store) digestsPage {
+	page := digestsPage{}
+	for name, views := range store.Views() {
+		of := make(map[string]string, len(views))
+		for svc, v := range views {
+			of[svc.Namespace+"/"+svc.Name] = fmt.Sprintf("%016x", v.Digest())
+		}
+		page[string(name)] = of
+	}
+	return page
+}
+
+// claimsPage is /debug/claims: what one cluster says about one Service.
+type claimsPage struct {
+	Ports     []federation.ServicePort `json:"ports,omitempty"`
+	LocalOnly bool                     `json:"localOnly,omitempty"`
+	Malformed string                   `json:"malformed,omitempty"`
+	Members   []string                 `json:"members,omitempty"` // of a Service that consists of others: namespace/name@cluster
+	Slices    []slicePage              `json:"slices"`
+}
+
+func claimsPageOf(v *federation.View) claimsPage {
+	page := claimsPage{Ports: v.Ports, LocalOnly: v.LocalOnly, Malformed: v.Malformed, Slices: []slicePage{}}
+	if v.Composition != nil {
+		for _, m := range v.Composition.Members {
+			page.Members = append(page.Members, fmt.Sprintf("%s/%s@%s", m.Namespace, m.Name, m.Cluster))
+		}
+	}
+	for _, s := range v.Slices {
+		page.Slices = append(page.Slices, slicePageOf(s))
 	}
 	return page
 }

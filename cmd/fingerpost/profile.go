@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fingerpost/fingerpost/discovery/proxy"
+)
+
+func profileCommand() *cobra.Command {
+	var r reach
+	var token, output string
+	var watch bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "profile AUTHORITY|IP:PORT",
+		Short: "Ask a server for the profile of a service or of a workload, as a proxy would",
+		Long: `Ask a server for the profile of a service or of a workload, as a proxy would: what it says of a port of a name
+or of an IP, be it a Service's or a Pod's.`,
+		Example: "  fingerpost profile web.shop.svc.cluster.local:8080\n  fingerpost profile 10.20.1.7:8080 -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := tableOrJSON(output); err != nil {
+				return err
+			}
+			conn, done, err := r.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			ctx := cmd.Context()
+			if !watch {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			ctx, cancel := context.WithCancel(ctx) // ends with the first answer, unless all are wanted
+			defer cancel()
+			var failed error
+			answered := false
+			stream := proxy.OpenProfile(ctx, conn, proxy.Request{Authority: args[0], Token: token, Reconnect: watch}, func(e proxy.Event) {
+				switch {
+				case e.End != nil && e.End.Code() != codes.OK && ctx.Err() == nil:
+					failed = endError(e.End)
+				case e.Profile != nil && !e.Profile.Repeated && (watch || !answered):
+					answered, failed = true, nil
+					if err := printProfile(cmd.OutOrStdout(), e.Profile, output); err != nil {
+						failed = err
+					}
+					if !watch {
+						cancel()
+					}
+				}
+			})
+			<-stream.Done()
+			if failed == nil && !answered && cmd.Context().Err() == nil {
+				return fmt.Errorf("no answer about %s: the cluster may not have been heard yet, see 'fingerpost clusters'", args[0])
+			}
+			return failed
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	r.flags(cmd, grpcPort)
+	outputFlag(cmd, &output)
+	tokenFlag(cmd, &token)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print every change until interrupted")
+	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the answer")
+	return cmd
+}
+
+func printProfile(to io.Writer, p *proxy.Profile, output string) error {
+	if output == "json" {
+		b, err := protojson.MarshalOptions{Multiline: true, Indent: "  "}.Marshal(p.DestinationProfile)
+		if err != nil {
+			return fmt.Errorf("the server's answer: %w", err)
+		}
+		_, err = fmt.Fprintf(to, "%s\n", b)
+		return err
+	}
+	t := newTable("WHAT", "VALUE")
+	t.row("service", dash(p.GetFullyQualifiedName()))
+	t.row("profile", dash(resource(p.GetProfileRef().GetResource().GetNamespace(), p.GetProfileRef().GetResource().GetName())))
+	t.row("opaque", strconv.FormatBool(p.GetOpaqueProtocol()))
+	if b := p.GetRetryBudget(); b != nil {
+		t.row("retries", fmt.Sprintf("ratio %g, at least %d/s, over %s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), b.GetTtl().AsDuration()))
+	}
+	for _, route := range p.GetRoutes() {
+		t.row("route", routeText(route))
+	}
+	for _, o := range p.GetDstOverrides() {
+		t.row("override", fmt.Sprintf("%s, weight %d", o.GetAuthority(), o.GetWeight()))
+	}
+	if a := p.Address; a != nil {
+		e := toJSON(*a)
+		t.row("endpoint", e.Addr)
+		t.row("pod", dash(resource(e.Labels["namespace"], e.Labels["pod"])))
+		t.row("identity", dash(e.Identity))
+		t.row("hint", dash(e.Hint))
+	}
+	return t.print(to)
+}
+
+func resource(namespace, name string) string { return strings.TrimPrefix(namespace+"/"+name, "/") }
+
+func routeText(r *pb.Route) string {
+	text := r.GetMetricsLabels()["route"]
+	if r.GetIsRetryable() {
+		text += ", may be retried"
+	}
+	if d := r.GetTimeout().AsDuration(); d > 0 {
+		text += ", times out after " + d.String()
+	}
+	if n := len(r.GetResponseClasses()); n > 0 {
+		text += fmt.Sprintf(", %d response classes", n)
+	}
+	return dash(text)
+}

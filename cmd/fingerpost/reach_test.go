@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+// apiServer is as much of an API server and of a kubelet as lists Pods and forwards ports: those of every Pod lead to target.
+type apiServer struct {
+	t      *testing.T
+	pods   []corev1.Pod
+	target string
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	a.asked = append(a.asked, r.Method+" "+r.URL.Path+"?"+r.URL.Query().Get("labelSelector"))
+	a.mu.Unlock()
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/portforward") && r.Method == http.MethodPost:
+		a.forward(w, r)
+	case strings.HasSuffix(r.URL.Path, "/portforward"):
+		http.Error(w, "no websockets here", http.StatusBadRequest) // an old API server
+	case strings.HasSuffix(r.URL.Path, "/pods"):
+		list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+		for _, pod := range a.pods {
+			if key, value, _ := strings.Cut(r.URL.Query().Get("labelSelector"), "="); pod.Labels[key] == value {
+				list.Items = append(list.Items, pod)
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (a *apiServer) forward(w http.ResponseWriter, r *http.Request) {
+	if _, err := httpstream.Handshake(r, w, []string{"portforward.k8s.io"}); err != nil {
+		a.t.Error(err)
+		return
+	}
+	streams := make(chan httpstream.Stream, 2)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
+		streams <- s
+		return nil
+	})
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		select {
+		case <-conn.CloseChan():
+			return
+		case s := <-streams:
+			if s.Headers().Get("streamType") != "data" {
+				_ = s.Close() // of errors there are none
+				continue
+			}
+			a.mu.Lock()
+			a.asked = append(a.asked, "port "+s.Headers().Get("port"))
+			a.mu.Unlock()
+			wg.Go(func() {
+				to, err := net.Dial("tcp", a.target)
+				if err != nil {
+					a.t.Error(err)
+					return
+				}
+				defer to.Close()
+				wg.Go(func() { _, _ = io.Copy(to, s); _ = to.(*net.TCPConn).CloseWrite() })
+				_, _ = io.Copy(s, to)
+				_ = s.Reset()
+			})
+		}
+	}
+}
+
+// pod is one of ours: ready or not, with arguments that move its ports.
+func pod(name, label string, ready bool, args ...string) corev1.Pod {
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "linkerd", Labels: map[string]string{}}}
+	key, value, _ := strings.Cut(label, "=")
+	p.Labels[key] = value
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+	p.Spec.Containers = []corev1.Container{{Name: "proxy"}, {Name: "destination", Args: args}}
+	return p
+}
+
+// writeKubeconfig writes one that leads to url.
+func writeKubeconfig(t *testing.T, url string) string {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: url}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: "token"}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// fingerpost runs the command line.
+func fingerpost(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := command(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// Without an address a port is forwarded to a ready Pod: to the one where its arguments have put the server.
+func TestPortForward(t *testing.T) {
+	debug := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/debug/clusters" && r.URL.Path != "/metrics" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, `{"clusters":[{"name":"east","local":true,"state":"Live"}]}`)
+	}))
+	defer debug.Close()
+	api := &apiServer{t: t, target: debug.Listener.Addr().String(), pods: []corev1.Pod{
+		pod("destination-a", selectors[1], false, "destination"),
+		pod("destination-b", selectors[1], true, "destination", "-debug-addr=:7777"),
+		pod("destination-c", selectors[1], true, "destination"),
+	}}
+	server := httptest.NewServer(api)
+	defer server.Close()
+	kubeconfig := writeKubeconfig(t, server.URL)
+	out, err := fingerpost(t, "clusters", "--kubeconfig", kubeconfig)
+	if err != nil || !strings.Contains(out, "east (local)") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = fingerpost(t, "metrics", "--kubeconfig", kubeconfig)
+	if err != nil || strings.Count(out, "# POD destination-") != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = fingerpost(t, "__complete", "clusters", "--kubeconfig", kubeconfig, "")
+	if err != nil || !strings.HasPrefix(out, "east\n") {
+		t.Errorf("completion: %v\n%s", err, out)
+	}
+	api.mu.Lock()
+	asked := strings.Join(api.asked, "\n")
+	api.mu.Unlock()
+	for _, want := range []string{
+		"GET /api/v1/namespaces/linkerd/pods?" + selectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?", "port 7777",
+		"POST /api/v1/namespaces/linkerd/pods/destination-c/portforward?", "port 9996",
+	} {
+		if !strings.Contains(asked, want) {
+			t.Errorf("nobody asked %s:\n%s", want, asked)
+		}
+	}
+
+	api.pods = api.pods[:1]
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no Pod is ready":        {[]string{"--kubeconfig", kubeconfig}, "none of the 1 Pods " + selectors[1] + " in namespace linkerd is ready"},
+		"no Pod":                 {[]string{"--kubeconfig", kubeconfig, "-l", "a=b"}, "there is no Pod a=b in namespace linkerd"},
+		"no kubeconfig":          {[]string{"--kubeconfig", "/nowhere"}, "no --debug-addr is given, and which cluster?"},
+		"nobody listens":         {[]string{"--debug-addr", "127.0.0.1:1"}, "no answer from 127.0.0.1:1"},
+		"another form of output": {[]string{"-o", "yaml"}, "-o yaml is neither table nor json"},
+	} {
+		if out, err := fingerpost(t, append([]string{"clusters"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// A page that is watched is shown again when it has changed.
+func TestWatch(t *testing.T) {
+	var mu sync.Mutex
+	state, asked := "Live", make(chan struct{}, 100)
+	debug := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(w, `{"clusters":[{"name":"east","state":%q}]}`, state)
+		asked <- struct{}{}
+	}))
+	defer debug.Close()
+	reader, writer := io.Pipe()
+	cmd := command([]string{"clusters", "--watch", "--debug-addr", debug.Listener.Addr().String()})
+	cmd.SetOut(writer)
+	ended := make(chan error, 1)
+	go func() { err := cmd.ExecuteContext(t.Context()); writer.Close(); ended <- err }()
+	<-asked
+	mu.Lock()
+	state = "Stale"
+	mu.Unlock()
+	timer := time.AfterFunc(20*time.Second, func() { _ = reader.CloseWithError(os.ErrDeadlineExceeded) })
+	defer timer.Stop()
+	var seen strings.Builder
+	buffer := make([]byte, 1024)
+	for !strings.Contains(seen.String(), "Stale") {
+		n, err := reader.Read(buffer)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, seen.String())
+		}
+		seen.Write(buffer[:n])
+	}
+	if !strings.Contains(seen.String(), "Live") {
+		t.Errorf("the first page is missing:\n%s", seen.String())
+	}
+	_ = reader.Close()
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// A table is never wider than it should be, loses no row, and lets nothing through that a terminal acts upon.
+func TestTableWidth(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		columns := rapid.IntRange(1, 9).Draw(t, "columns")
+		cells := func() (row []string) {
+			for range columns {
+				row = append(row, rapid.StringOfN(rapid.SampledFrom([]rune("abc-. \n\x1bé")), 0, 60, -1).Draw(t, "cell"))
+			}
+			return row
+		}
+		header := make([]string, columns)
+		for i := range header {
+			header[i] = "H"
+		}
+		table := newTable(header...)
+		rows := rapid.IntRange(0, 5).Draw(t, "rows")
+		for range rows {
+			table.row(cells()...)
+		}
+		var out bytes.Buffer
+		if err := table.print(&out); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(out.String(), "\n"); n < rows+1 {
+			t.Fatalf("%d lines for %d rows", n, rows)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > tableWidth {
+				t.Fatalf("a line of %d columns: %q", n, line)
+			}
+			if strings.Contains(line, "\x1b") {
+				t.Fatalf("an escape in %q", line)
+			}
+		}
+	})
+}
+
+func TestTableCuts(t *testing.T) {
+	table := newTable("NAME", "STATE", "NOTE")
+	table.row("a-name-that-is-so-long-that-it-cannot-stand-there-as-a-whole-and-has-to-lose-its-middle", "Live", "some words that go on in the next line because there is no room")
+	table.row("b", "Stale", "")
+	var out bytes.Buffer
+	if err := table.print(&out); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(`NAME                                                           STATE  NOTE
+a-name-that-is-so-long-that-it…ole-and-has-to-lose-its-middle  Live   some words that go on in the
+                                                                      next line because there is no
+                                                                      room
+b                                                              Stale
+`, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAge(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for d, want := range map[time.Duration]string{-time.Second: "0s", 1400 * time.Millisecond: "1s", 61 * time.Second: "1m1s", 3 * time.Hour: "3h0m", 50 * time.Hour: "2d"} {
+		if got := age(now.Add(-d), now); got != want {
+			t.Errorf("%s: %s, want %s", d, got, want)
+		}
+	}
+	if got := ago(nil, now); got != "never" {
+		t.Error(got)
+	}
+}

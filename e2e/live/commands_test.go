@@ -1,0 +1,178 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fingerpost/fingerpost/discovery/proxy"
+	"github.com/fingerpost/fingerpost/e2e/mesh"
+)
+
+// run runs the command line; its table must not be wider than 100 columns.
+func (w *world) run(args ...string) (string, error) {
+	w.t.Helper()
+	out, err := exec.CommandContext(w.t.Context(), binary, args...).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 100 && err == nil && args[len(args)-1] != "json" && args[0] != "metrics" {
+			w.t.Errorf("fingerpost %s prints %d columns: %s", args[0], n, line)
+		}
+	}
+	return string(out), err
+}
+
+// says runs the command line until it says all of want.
+func (w *world) says(claimed time.Duration, want []string, args ...string) {
+	w.t.Helper()
+	w.within(claimed, "fingerpost "+args[0], func(ctx context.Context) error {
+		return mesh.Eventually(ctx, func(context.Context) error {
+			out, err := w.run(args...)
+			flat := strings.Join(strings.Fields(out), " ")
+			for _, s := range want {
+				if !strings.Contains(flat, s) {
+					err = errors.Join(err, fmt.Errorf("it does not say %q:\n%s", s, out))
+				}
+			}
+			return err
+		})
+	})
+}
+
+// A client's addresses are explained as they come and go: whose they are, why they are kept, and which the client was sent.
+func TestExplain(t *testing.T) {
+	w := newWorld(t, "explain", 2)
+	west := w.Remotes[0]
+	w.serve()
+	w.link(west)
+	shared := netip.MustParseAddrPort("192.0.2.78:8080")
+	w.claim(west, shared)
+	conn, err := grpc.NewClient(w.Server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	w.do(err)
+	defer conn.Close()
+	client := proxy.Open(t.Context(), conn, proxy.Request{Authority: w.Authority(mesh.Federated), Token: `{"ns":"explain","pod":"cart","nodeName":"n"}`}, nil)
+	defer client.Close()
+	explain := []string{"explain", w.Authority(mesh.Federated), "--client", "explain/cart", "--debug-addr", w.Server.Debug, "--kubeconfig", "/dev/null"}
+	w.says(3*time.Second, []string{
+		"for explain/cart on node n: 5 addresses", "holds 5 addresses", "+ 192.0.2.78:8080 west", "yes kept",
+	}, explain...)
+
+	w.claim(w.Local, shared)
+	w.says(3*time.Second, []string{"- 192.0.2.78:8080 west", "duplicate: east/explain/web", "it is of this cluster", "5 addresses"}, explain...)
+	w.do(west.Proxy.Silence())
+	w.says(15*time.Second, []string{"kept, its cluster is Stale", "its cluster is in contact"}, explain...)
+	w.says(time.Second, []string{"west Stale"}, "clusters", "west", "--debug-addr", w.Server.Debug)
+	w.do(west.Proxy.Pass())
+	w.state(west, "Live", 5*time.Second)
+
+	for authority, want := range map[string]string{
+		strings.Replace(w.Authority(mesh.Service), "8080", "81", 1):   "kept", // only a part of another Service must declare its ports
+		strings.Replace(w.Authority(mesh.Federated), "8080", "81", 1): "port 81 not declared",
+		w.Authority("nobody"): "but: NotFound: Service explain/nobody not found",
+	} {
+		w.says(time.Second, []string{want}, "explain", authority, "--debug-addr", w.Server.Debug)
+	}
+	if out, err := w.run("explain", "foo", "--debug-addr", w.Server.Debug); err == nil || !strings.Contains(out, "Invalid authority: foo") {
+		t.Errorf("explain foo: %v\n%s", err, out)
+	}
+}
+
+// A client that does not read is the first in the list, with how far it is behind; profiles and metrics are shown.
+func TestSlowStream(t *testing.T) {
+	w := newWorld(t, "slow", 1)
+	w.serve()
+	w.do(w.Local.Apply(t.Context(), crowd(w.Namespace, 0, 100)))
+	w.known("crowd")
+	quick, slow := w.watch("crowd"), w.watch("crowd")
+	whole := func(s *mesh.Watch) bool { return s.Len() == 100 }
+	w.within(3*time.Second, "first answers", func(ctx context.Context) error { return all200(ctx, []*mesh.Watch{quick, slow}, whole) })
+	slow.Stall()
+	for generation := 1; ; generation++ {
+		w.do(w.Local.Apply(t.Context(), crowd(w.Namespace, generation, 100)))
+		one := crowdAddress(generation, 0)
+		w.within(4*time.Second, "a change", func(ctx context.Context) error {
+			return quick.Until(ctx, "it", func(s *mesh.Watch) bool { return s.Has(one) })
+		})
+		out, err := w.run("streams", "--slow", "--debug-addr", w.Server.Debug)
+		w.do(err)
+		if flat := strings.Join(strings.Fields(out), " "); strings.Contains(flat, "100 adds and 100 removes behind, has not read for") &&
+			strings.Contains(flat, "1 behind.") {
+			break
+		}
+		if generation == 200 {
+			t.Fatalf("nobody is behind:\n%s", out)
+		}
+	}
+	slow.Resume()
+	w.says(4*time.Second, []string{"2 streams, 0 behind."}, "streams", "--debug-addr", w.Server.Debug)
+
+	w.says(2*time.Second, []string{"service web.slow.svc.cluster.local", "opaque false"}, "profile", w.Authority(mesh.Service), "--addr", w.Server.Addr)
+	out, err := w.run("profile", w.Authority(mesh.Service), "--addr", w.Server.Addr, "-o", "json")
+	var profile struct{ FullyQualifiedName string }
+	if jerr := json.Unmarshal([]byte(out), &profile); err != nil || jerr != nil || profile.FullyQualifiedName == "" {
+		t.Errorf("profile -o json: %v %v\n%s", err, jerr, out)
+	}
+	if out, err := w.run("profile", "foo", "--addr", w.Server.Addr); err == nil || !strings.Contains(out, "Invalid authority: foo") {
+		t.Errorf("profile foo: %v\n%s", err, out)
+	}
+	out, err = w.run("metrics", "fingerpost_streams", "--metrics-addr", w.Server.Admin)
+	if err != nil || !strings.Contains(out, "fingerpost_streams 2") || strings.Contains(out, "go_goroutines") {
+		t.Errorf("metrics: %v\n%s", err, out)
+	}
+}
+
+// Two replicas, one of which is cut off from a cluster: what it does not know is told, cluster by cluster and Service by Service.
+func TestDiff(t *testing.T) {
+	w := newWorld(t, "diff", 2)
+	west := w.Remotes[0]
+	w.serve()
+	w.link(west)
+	m, site := *w.Mesh, *west
+	var err error
+	site.Proxy, err = west.NewProxy()
+	w.do(err)
+	other := &world{&m, t} // it has the same Links, and another way to west
+	other.Remotes = []*mesh.Site{&site}
+	other.serve("-controller-namespace=diff-other", "-link-namespace=diff-other")
+	w.do(w.Local.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: diff-other}\n")))
+	diff := []string{"diff", "--debug-addr", w.Server.Debug + "," + other.Server.Debug, "--settle", "300ms"}
+	fails := func(want ...string) {
+		t.Helper()
+		w.within(5*time.Second, "they differ", func(ctx context.Context) error {
+			return mesh.Eventually(ctx, func(context.Context) error {
+				out, err := w.run(diff...)
+				if err == nil {
+					return fmt.Errorf("they do not differ:\n%s", out)
+				}
+				for _, s := range want {
+					if !strings.Contains(strings.Join(strings.Fields(out), " "), s) {
+						return fmt.Errorf("not a word of %q:\n%s", s, out)
+					}
+				}
+				return nil
+			})
+		})
+	}
+	fails("west - Live in "+w.Server.Debug+", not linked in", "differ in 1 places")
+	m.Namespace = "diff-other"
+	w.do(other.Link(t.Context(), &site))
+	other.state(&site, "Live", 10*time.Second)
+	w.says(5*time.Second, []string{"say the same."}, diff...)
+
+	w.do(site.Proxy.Silence())
+	w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, 3))
+	_, err = west.WaitEndpoints(t.Context(), w.Namespace, mesh.Service, 3)
+	w.do(err)
+	fails("west diff/web", " only in "+w.Server.Debug)
+	w.do(site.Proxy.Pass())
+	w.says(5*time.Second, []string{"say the same."}, diff...)
+}

@@ -1,0 +1,50 @@
+package federation
+
+import (
+	"fmt"
+	"hash/fnv"
+	"io"
+	"maps"
+)
+
+// Views returns what every expected cluster says of its Services now, for people: it copies pointers while writers wait.
+func (s *Store) Views() map[Cluster]map[Service]*View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[Cluster]map[Service]*View, len(s.clusters))
+	for name, c := range s.clusters {
+		all[name] = maps.Clone(c.views)
+	}
+	return all
+}
+
+// Digest returns a number that is the same for equal Views, in every process of one version, and hardly ever for others.
+func (v *View) Digest() uint64 {
+	h := fnv.New64a()
+	own := *v
+	own.Slices, own.Composition = nil, nil
+	fmt.Fprintf(h, "%+v\n", own)
+	if v.Composition != nil {
+		fmt.Fprintf(h, "%+v\n", *v.Composition)
+	}
+	for _, s := range v.Slices {
+		fmt.Fprintf(h, "%q %+v\n", s.Name, s.Ports)
+		for _, e := range s.Endpoints {
+			e.digest(h)
+		}
+	}
+	return h.Sum64()
+}
+
+func (e *Endpoint) digest(h io.Writer) {
+	own := *e
+	own.Workload, own.Mirror = nil, nil
+	fmt.Fprintf(h, "%+q %+v", own.Hints, own)
+	if w := e.Workload; w != nil {
+		fmt.Fprintf(h, " %v %q %q %q %q %+v", w.Kind, w.Namespace, w.Name, w.OwnerKind, w.OwnerName, w.Template.Value())
+	}
+	if e.Mirror != nil {
+		fmt.Fprintf(h, " %+v", *e.Mirror)
+	}
+	fmt.Fprintln(h)
+}
