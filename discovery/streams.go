@@ -120,7 +120,12 @@ type StreamStatus struct {
 	Behind  *Lag       `json:"behind,omitempty"`  // what it has not been sent yet; nil if it has been sent all
 
 	Holds []netip.AddrPort `json:"holds,omitempty"` // these; only where they were asked for
+
+	service federation.Service
 }
+
+// Service returns the Service that a stream of Get is about; for a stream of GetProfile none.
+func (s StreamStatus) Service() federation.Service { return s.service }
 
 // LastSent is the last message of a stream.
 type LastSent struct {
@@ -165,7 +170,7 @@ func (s *Server) Stream(id uint64) (StreamStatus, bool) {
 func (s *Server) status(st *stream) StreamStatus {
 	status := st.status()
 	if st.asks != nil {
-		status.Behind = s.behind(st)
+		status.service, status.Behind = st.asks.Service, s.behind(st)
 	}
 	return status
 }

@@ -86,7 +86,7 @@ func newMetrics() *prometheus.Registry {
 }
 
 // adminHandler answers what a kubelet and Prometheus ask. Metrics are those in the registry, and what others gather.
-func adminHandler(metrics *prometheus.Registry, ready func() bool, withPprof bool, others ...prometheus.Gatherer) http.Handler {
+func adminHandler(metrics *prometheus.Registry, ready func() bool, withPprof bool, others ...prometheus.Gatherer) *http.ServeMux {
 	mux := http.NewServeMux()
 	all := append(prometheus.Gatherers{metrics}, others...)
 	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{})))

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// So many Services and streams are on the page; a filter finds the others.
+const (
+	shownServices = 200
+	shownStreams  = 50
+)
+
+//go:embed status.html
+var statusHTML string
+
+var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
+	"ago": func(p statusPage, at *time.Time) string { return ago(at, p.Now) },
+	"age": func(p statusPage, at time.Time) string { return age(at, p.Now) },
+	"lag": func(p statusPage, s discovery.StreamStatus) string {
+		return strings.TrimPrefix(lagText(s, p.Now), ", ")
+	},
+}).Parse(statusHTML))
+
+// statusPolicy lets nothing run but the page's own style and script, whatever else gets into it. They are told by their hashes: a nonce
+// would not be the one of the page into which the script puts the next one.
+var statusPolicy = sync.OnceValue(func() string {
+	var b strings.Builder
+	if err := statusTemplate.Execute(&b, statusPage{}); err != nil {
+		panic("BUG: an empty status page: " + err.Error())
+	}
+	hash := func(tag string) string {
+		_, text, _ := strings.Cut(b.String(), "<"+tag+">")
+		text, _, _ = strings.Cut(text, "</"+tag+">")
+		sum := sha256.Sum256([]byte(text))
+		return base64.StdEncoding.EncodeToString(sum[:])
+	}
+	return fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; script-src 'sha256-%s'; connect-src 'self'; img-src data:; "+
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'", hash("style"), hash("script"))
+})
+
+// statusPage is the page at / of the admin server: what this replica knows, for people. It changes nothing.
+type statusPage struct {
+	Now     time.Time
+	Replica string
+	Version string
+	Cluster string // that the replica runs in
+
+	Clusters []clusterRow
+	Filter   string // of Services and streams: part of a name
+	Services []serviceRow
+	Found    int // Services that the filter finds
+	Known    int // Services of the cluster
+	Streams  []discovery.StreamStatus
+	Open     int // streams that the filter finds
+	Behind   int // of all streams
+}
+
+type clusterRow struct {
+	clusterPage
+	Services, Pods int
+	Notes          []note
+}
+
+// A note is a line of a row: bad, soft, or neither.
+type note struct{ Class, Text string }
+
+type serviceRow struct {
+	Service string // namespace/name
+	Kind    string
+	Ready   int
+	Total   int      // addresses, those that are not ready included
+	Members []string // clusters that take part
+	Streams int      // of Get
+	Notes   []note
+}
+
+// statusHandler serves the statusPage.
+type statusHandler struct {
+	store      *federation.Store
+	registry   *cluster.Registry
+	reconciler *links.Reconciler
+	server     *discovery.Server
+	cluster    string
+	replica    string
+}
+
+// ServeHTTP answers with the page as of now.
+func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	page := h.page(strings.TrimSpace(r.URL.Query().Get("q")))
+	var b bytes.Buffer
+	if err := statusTemplate.Execute(&b, page); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Security-Policy", statusPolicy())
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	_, _ = w.Write(b.Bytes()) // it fails where nobody reads any more
+}
+
+func (h *statusHandler) page(filter string) statusPage {
+	page := statusPage{
+		Now: time.Now(), Replica: h.replica, Version: versionText(), Cluster: h.cluster, Filter: filter,
+	}
+	views := h.store.Views()
+	problems := map[string][]note{}
+	for _, l := range h.reconciler.Links() {
+		for _, c := range l.Conditions {
+			if c.Status != metav1.ConditionTrue {
+				problems[l.Cluster] = append(problems[l.Cluster], note{"bad", fmt.Sprintf("Link %s/%s: %s is %s: %s", l.Namespace, l.Name, c.Type, c.Status, c.Message)})
+			}
+		}
+	}
+	for _, c := range clusterPages(h.registry) {
+		row := clusterRow{clusterPage: c, Services: c.objects("services"), Pods: c.objects("pods"), Notes: problems[c.Name]}
+		if text := cmp.Or(c.Contact, c.Credentials); text != "" && row.Notes == nil {
+			row.Notes = append(row.Notes, note{"bad", text})
+		}
+		for _, k := range c.Kinds {
+			if k.Refused != "" {
+				row.Notes = append(row.Notes, note{"soft", "without " + k.Resource + " (" + k.Refused + ")"})
+			}
+		}
+		page.Clusters = append(page.Clusters, row)
+	}
+
+	matches := func(name string) bool { return strings.Contains(strings.ToLower(name), strings.ToLower(filter)) }
+	asked := map[federation.Service]int{}
+	for _, s := range h.server.Streams() {
+		if s.Behind != nil || s.Sending != nil {
+			page.Behind++
+		}
+		asked[s.Service()]++
+		if matches(s.Authority) || matches(s.Namespace+"/"+s.Pod) {
+			page.Streams = append(page.Streams, s)
+		}
+	}
+	page.Open = len(page.Streams)
+	slowestFirst(page.Streams)
+	page.Streams = page.Streams[:min(len(page.Streams), shownStreams)]
+
+	local := views[federation.Cluster(h.cluster)]
+	page.Known = len(local)
+	var found []federation.Service
+	for svc := range local {
+		if matches(svc.Namespace + "/" + svc.Name) {
+			found = append(found, svc)
+		}
+	}
+	page.Found = len(found)
+	slices.SortFunc(found, func(a, b federation.Service) int {
+		return cmp.Or(asked[b]-asked[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	for _, svc := range found[:min(len(found), shownServices)] {
+		row := rowOf(svc, local[svc], views, federation.Cluster(h.cluster))
+		row.Streams = asked[svc]
+		page.Services = append(page.Services, row)
+	}
+	return page
+}
+
+// rowOf counts what a Service consists of.
+func rowOf(svc federation.Service, v *federation.View, views map[federation.Cluster]map[federation.Service]*federation.View, home federation.Cluster) serviceRow {
+	row := serviceRow{Service: svc.Namespace + "/" + svc.Name, Kind: "plain"}
+	if v.Malformed != "" {
+		row.Notes = append(row.Notes, note{"bad", v.Malformed})
+	}
+	if v.LocalOnly {
+		row.Notes = append(row.Notes, note{"soft", "for clients on the same node"})
+	}
+	members := []federation.Ref{{Cluster: home, Service: svc}}
+	switch {
+	case v.ExternalName:
+		row.Kind = "ExternalName"
+	case v.Composition != nil:
+		row.Kind, members = "mirror", nil
+		if v.Composition.Union {
+			row.Kind = "federated"
+		}
+		for _, m := range v.Composition.Members {
+			members = append(members, m.Ref)
+		}
+	}
+	seen := map[string]bool{}
+	for _, m := range members {
+		said, linked := views[m.Cluster]
+		if !linked && !seen[string(m.Cluster)] {
+			row.Notes = append(row.Notes, note{"bad", fmt.Sprintf("cluster %s is not linked", m.Cluster)})
+		}
+		seen[string(m.Cluster)] = true
+		view := said[m.Service]
+		if view == nil {
+			continue
+		}
+		for _, s := range view.Slices {
+			row.Total += len(s.Endpoints)
+			for _, e := range s.Endpoints {
+				if e.Ready {
+					row.Ready++
+				}
+			}
+		}
+	}
+	row.Members = slices.Sorted(maps.Keys(seen))
+	return row
+}
