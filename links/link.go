@@ -27,6 +27,14 @@ const (
 	SecretType corev1.SecretType = "mirror.linkerd.io/remote-kubeconfig"
 )
 
+// The same for those who write Secrets and Links, or look at them.
+const (
+	ClusterNameLabel        = clusterNameLabel        // of a Secret: which cluster it leads to
+	TrustDomainAnnotation   = trustDomainAnnotation   // of a Secret: trust domain of the cluster's identities
+	ClusterDomainAnnotation = clusterDomainAnnotation // of a Secret: domain of the cluster's DNS names
+	KubeconfigKey           = kubeconfigKey           // of a Secret's data
+)
+
 // Group is the API group of Links, and versions how it is served, the newest first.
 const Group = "multicluster.linkerd.io"
 

@@ -140,6 +140,7 @@ func debugHandler(store *federation.Store, registry *cluster.Registry, reconcile
 		}
 		writeJSON(w, stream)
 	})
+	mux.HandleFunc("GET /debug/malformed", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, malformedPageOf(store, o.clusterName)) })
 	mux.HandleFunc("GET /debug/digests", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, digestsPageOf(store)) })
 	mux.HandleFunc("GET /debug/claims/{cluster}/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
 		views := store.Views()[federation.Cluster(r.PathValue("cluster"))]

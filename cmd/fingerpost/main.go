@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -15,7 +16,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command(os.Args[1:]).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "fingerpost:", err)
+		if !errors.Is(err, errChecks) { // they speak for themselves
+			fmt.Fprintln(os.Stderr, "fingerpost:", err)
+		}
 		os.Exit(1)
 	}
 }
@@ -30,7 +33,7 @@ func command(args []string) *cobra.Command {
 	}
 	root.AddCommand(
 		serveCommand(), validatorCommand(),
-		clustersCommand(), diffCommand(), endpointsCommand(), explainCommand(), metricsCommand(), profileCommand(), streamsCommand(),
+		checkCommand(), clustersCommand(), diffCommand(), endpointsCommand(), explainCommand(), metricsCommand(), profileCommand(), streamsCommand(),
 		versionCommand(),
 	)
 	root.SetArgs(doubleDashes(args))

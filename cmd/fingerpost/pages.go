@@ -164,6 +164,19 @@ func digestsPageOf(store *federation.Store) digestsPage {
 	return page
 }
 
+// malformedPage is /debug/malformed: Services of this cluster, as namespace/name, and why clients cannot be served.
+type malformedPage map[string]string
+
+func malformedPageOf(store *federation.Store, local string) malformedPage {
+	page := malformedPage{}
+	for svc, v := range store.Views()[federation.Cluster(local)] {
+		if v.Malformed != "" {
+			page[svc.Namespace+"/"+svc.Name] = v.Malformed
+		}
+	}
+	return page
+}
+
 // claimsPage is /debug/claims: what one cluster says about one Service.
 type claimsPage struct {
 	Ports     []federation.ServicePort `json:"ports,omitempty"`

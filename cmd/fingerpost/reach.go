@@ -45,6 +45,9 @@ func (k *kubeFlags) loader() clientcmd.ClientConfig {
 
 // config returns how to reach the API server.
 func (k *kubeFlags) config() (*rest.Config, error) {
+	if k.overrides.AuthInfo.Impersonate == "" {
+		k.overrides.AuthInfo.ImpersonateGroups = nil // 'linkerd check' hands on --as-group=[] where there is none
+	}
 	config, err := k.loader().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("which cluster? name a --kubeconfig or a --context: %w", err)

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+)
+
+// A clock that is away is told, in either direction, and one that is a second off by rounding is not.
+func TestClockSkew(t *testing.T) {
+	for skew, want := range map[time.Duration]string{
+		0: "", -time.Second: "", 8 * time.Second: "", -8 * time.Second: "", 5 * time.Minute: "5m0s away", -5 * time.Minute: "-5m0s away",
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
+		}))
+		err := clock(t.Context(), &rest.Config{Host: server.URL})
+		server.Close()
+		_, warned := errors.AsType[warning](err)
+		// The Date tells whole seconds, so that the difference may be a second less.
+		got := regexp.MustCompile(`-?4m5[0-9]s`).ReplaceAllStringFunc(fmt.Sprint(err), func(s string) string { return strings.Replace(s, s[len(s)-5:], "5m0s", 1) })
+		if want == "" && err != nil || want != "" && (!warned || !strings.Contains(got, want)) {
+			t.Errorf("%s: %v", skew, err)
+		}
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	token := func(left time.Duration) string {
+		return "h." + base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, now.Add(left).Unix())) + ".s"
+	}
+	for name, c := range map[string]struct{ token, want string }{
+		"expired":     {token(-2 * time.Hour), "the token has expired 2h0m ago"},
+		"soon":        {token(10 * time.Minute), "the token expires in 10m0s"},
+		"good":        {token(30 * 24 * time.Hour), ""},
+		"no JWT":      {"opaque", ""},
+		"no claims":   {"a.!.c", ""},
+		"never":       {"a." + base64.RawURLEncoding.EncodeToString([]byte("{}")) + ".c", ""},
+		"no token":    {"", ""},
+		"no JSON":     {"a." + base64.RawURLEncoding.EncodeToString([]byte("{")) + ".c", ""},
+		"wrong types": {"a." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":"x"}`)) + ".c", ""},
+	} {
+		if err := expiry(c.token, now); c.want == "" && err != nil || c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What may become right is tried again until it is or the time is up, what is skipped is not told, and only failures fail.
+func TestChecker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := &checker{to: &out, deadline: time.Now().Add(10 * time.Second), timeout: time.Second, pause: 2 * time.Second}
+		c.report.Success = true
+		began, tries := time.Now(), 0
+		c.begin("one")
+		c.check(t.Context(), check{"comes right", "a", true, func(context.Context) error {
+			if tries++; tries < 3 {
+				return errors.New("not yet")
+			}
+			return nil
+		}})
+		if d := time.Since(began); d != 4*time.Second {
+			t.Errorf("it took %s to come right", d)
+		}
+		c.check(t.Context(), check{"skipped", "b", false, func(context.Context) error { return errSkipped }})
+		c.begin("two")
+		c.check(t.Context(), check{"warned", "c", false, func(context.Context) error { return warn("a\x1b[31m %w", errors.New("b\nc")) }})
+		if !c.report.Success {
+			t.Error("a warning fails")
+		}
+		c.check(t.Context(), check{"hangs", "d", true, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
+		if d := time.Since(began); c.report.Success || d > 10*time.Second || d < 8*time.Second {
+			t.Errorf("success %t after %s", c.report.Success, d)
+		}
+		if diff := cmp.Diff("one\n---\n√ comes right\n\ntwo\n---\n‼ warned\n    a[31m b; c\n    see "+hintsURL+"c for hints\n× hangs\n    context deadline exceeded\n    see "+
+			hintsURL+"d for hints\n", out.String()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// Each hint leads to a heading.
+func TestHints(t *testing.T) {
+	source, err := os.ReadFile("checks.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/checks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	anchors := regexp.MustCompile(`check\{.*, "([a-z-]+)", (?:true|false), func`).FindAllStringSubmatch(string(source), -1)
+	if len(anchors) < 15 {
+		t.Fatalf("%d hints in checks.go: it is written another way than this test reads", len(anchors))
+	}
+	for _, anchor := range anchors {
+		heading := regexp.MustCompile(`\n## ` + strings.ReplaceAll(anchor[1], "-", "[ -]") + `\n`)
+		if !heading.MatchString(strings.ToLower(string(page))) {
+			t.Errorf("no heading for the hint %s", anchor[1])
+		}
+	}
+}
+
+func TestCheckSaysWhatItCannotDo(t *testing.T) {
+	out, err := fingerpost(t, "check", "--kubeconfig", "/nowhere", "--wait", "0s")
+	if !errors.Is(err, errChecks) || !strings.Contains(out, "× the API server answers\n    which cluster?") || !strings.HasSuffix(out, "results are ×\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := fingerpost(t, "check", "-o", "yaml"); err == nil || errors.Is(err, errChecks) {
+		t.Errorf("-o yaml: %v", err)
+	}
+}
