@@ -33,7 +33,7 @@ func command(args []string) *cobra.Command {
 	}
 	root.AddCommand(
 		serveCommand(), validatorCommand(),
-		checkCommand(), clustersCommand(), diffCommand(), endpointsCommand(), explainCommand(), metricsCommand(), profileCommand(), streamsCommand(),
+		checkCommand(), clustersCommand(), diffCommand(), endpointsCommand(), explainCommand(), linkCommand(), metricsCommand(), profileCommand(), streamsCommand(),
 		versionCommand(),
 	)
 	root.SetArgs(doubleDashes(args))
