@@ -16,6 +16,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
 
@@ -34,6 +38,36 @@ func TestClockSkew(t *testing.T) {
 		got := regexp.MustCompile(`-?4m5[0-9]s`).ReplaceAllStringFunc(fmt.Sprint(err), func(s string) string { return strings.Replace(s, s[len(s)-5:], "5m0s", 1) })
 		if want == "" && err != nil || want != "" && (!warned || !strings.Contains(got, want)) {
 			t.Errorf("%s: %v", skew, err)
+		}
+	}
+}
+
+// A Lease that nobody holds is told where something is to be written; one whose holder is gone, anyhow.
+func TestHeld(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	lease := func(holder string, renewed time.Duration) *coordinationv1.Lease {
+		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: &metav1.MicroTime{Time: now.Add(renewed)}}}
+	}
+	leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+	none, forbidden := apierrors.NewNotFound(leases, "x"), apierrors.NewForbidden(leases, "x", nil)
+	for name, c := range map[string]struct {
+		lease             *coordinationv1.Lease
+		missing           error
+		needed, notNeeded string
+	}{
+		"held":                  {lease("a", -10*time.Second), nil, "", ""},
+		"expired":               {lease("a", -10*time.Minute), nil, "a held it, until 9m30s ago", "a held it, until 9m30s ago"},
+		"given up":              {lease("", -time.Second), nil, "nobody holds it", "skipped"},
+		"not there":             {nil, none, "there is no such Lease", "skipped"},
+		"not to be read":        {nil, forbidden, "it may not be read", "skipped"},
+		"held for nobody knows": {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil, "does not say for how long", "does not say for how long"},
+	} {
+		for needed, want := range map[bool]string{true: c.needed, false: c.notNeeded} {
+			err := held(c.lease, c.missing, needed, now)
+			_, warned := errors.AsType[warning](err)
+			if want == "" && err != nil || want != "" && !strings.Contains(fmt.Sprint(err), want) || err != nil && !warned && !errors.Is(err, errSkipped) {
+				t.Errorf("%s, needed %t: %v", name, needed, err)
+			}
 		}
 	}
 }

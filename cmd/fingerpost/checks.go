@@ -15,6 +15,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -36,7 +38,7 @@ const (
 )
 
 // leases are held by whoever writes in a cluster.
-var leases = []string{"linkerd-destination-endpoint-write", "fingerpost-write"}
+var leases = []string{clusterslices.ExternalLease, clusterslices.FederatedLease}
 
 // A right is what Fingerpost needs in a cluster.
 type right struct {
@@ -121,7 +123,7 @@ func (s *site) check(ctx context.Context, c *checker, pre bool) {
 		c.check(ctx, check{"Links and their Secrets can be read", "links-can-be-read", false, func(context.Context) error { return err }})
 	}
 	c.begin("fingerpost-leases")
-	s.checkLeases(ctx, c, "this cluster", client)
+	s.checkLeases(ctx, c, "this cluster", client, knownCluster(page, localCluster(page)))
 	for _, l := range all {
 		s.checkLinked(ctx, c, l, page)
 	}
@@ -302,6 +304,17 @@ func checkClusters(ctx context.Context, c *checker, from replica, page *clusters
 			}
 		}})
 	}
+	for _, known := range page.Clusters {
+		c.check(ctx, check{"nothing keeps Fingerpost from writing in " + known.Name, "nothing-keeps-from-writing", false, func(context.Context) error {
+			switch {
+			case known.Writing == "" || known.Writing == string(cluster.ReadOnly):
+				return errSkipped // there is nothing to write, or no right to
+			case known.WritingNote != "":
+				return warn("%s", known.WritingNote)
+			}
+			return nil
+		}})
+	}
 	for _, l := range page.Links {
 		c.check(ctx, check{"Link " + l.Namespace + "/" + l.Name + " is accepted", "a-link-is-accepted", false, func(context.Context) error {
 			for _, condition := range l.Conditions {
@@ -450,6 +463,18 @@ func knownCluster(page *clustersPage, name string) *clusterPage {
 	return nil
 }
 
+// localCluster returns the name of the cluster that a replica runs in.
+func localCluster(page *clustersPage) string {
+	if page != nil {
+		for _, c := range page.Clusters {
+			if c.Local {
+				return c.Name
+			}
+		}
+	}
+	return ""
+}
+
 // open makes a client from the Secret that is used first, and returns what is wrong with any.
 func (l *linkedCluster) open(timeout time.Duration) error {
 	var errs []error
@@ -533,7 +558,7 @@ func (s *site) checkRemote(ctx context.Context, c *checker, l *linkedCluster, kn
 	c.check(ctx, check{"its trust domain is the one that is told to clients", "trust-domains-agree", false, func(ctx context.Context) error {
 		return s.trustDomain(ctx, l, known)
 	}})
-	s.checkLeases(ctx, c, l.name, l.client)
+	s.checkLeases(ctx, c, l.name, l.client, known)
 }
 
 // trustDomain compares what a cluster's mesh calls itself with what is told of it.
@@ -572,28 +597,44 @@ func meshDomains(ctx context.Context, client kubernetes.Interface, namespace str
 	return cmp.Or(values.IdentityTrustDomain, dns), dns, nil
 }
 
-func (s *site) checkLeases(ctx context.Context, c *checker, where string, client kubernetes.Interface) {
+// checkLeases looks who may write in a cluster. known is what a replica knows of it, nil for nothing.
+func (s *site) checkLeases(ctx context.Context, c *checker, where string, client kubernetes.Interface, known *clusterPage) {
+	needed := known == nil || known.Writing == string(cluster.Standby) || known.Writing == string(cluster.Holding)
 	for _, name := range leases {
 		c.check(ctx, check{"somebody holds the Lease " + name + " in " + where, "somebody-holds-the-lease", true, func(ctx context.Context) error {
 			lease, err := client.CoordinationV1().Leases(s.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
-			switch {
-			case apierrors.IsNotFound(err):
-				return warn("there is no Lease %s/%s: nobody writes EndpointSlices there", s.controllerNamespace, name)
-			case apierrors.IsForbidden(err):
-				return warn("it may not be read: with these rights nothing is written there")
-			case err != nil:
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
-			case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "":
-				return warn("nobody holds it: nobody writes EndpointSlices there")
-			case lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil:
-				return warn("%s holds it and does not say for how long", *lease.Spec.HolderIdentity)
 			}
-			if left := time.Until(lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)); left < -maxSkew {
-				return warn("%s held it, until %s ago: nobody writes EndpointSlices there", *lease.Spec.HolderIdentity, (-left).Round(time.Second))
-			}
-			return nil
+			return held(lease, err, needed, time.Now())
 		}})
 	}
+}
+
+// held judges a Lease, or why it was not found. One that nobody holds matters if something is to be written.
+func held(lease *coordinationv1.Lease, missing error, needed bool, now time.Time) error {
+	switch {
+	case missing != nil && !needed:
+		return errSkipped
+	case apierrors.IsNotFound(missing):
+		return warn("there is no such Lease: nobody writes EndpointSlices there")
+	case missing != nil:
+		return warn("it may not be read from here: %w", missing)
+	}
+	spec := lease.Spec
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" {
+		if !needed {
+			return errSkipped // it was given up in good order
+		}
+		return warn("nobody holds it: nobody writes EndpointSlices there")
+	}
+	if spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+		return warn("%s holds it and does not say for how long", *spec.HolderIdentity)
+	}
+	if past := now.Sub(spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)); past > maxSkew {
+		return warn("%s held it, until %s ago, and nobody has taken over: nobody writes EndpointSlices there", *spec.HolderIdentity, past.Round(time.Second))
+	}
+	return nil
 }
 
 // checkGateway connects to the addresses of a Link's gateway.

@@ -67,7 +67,7 @@ func printClusters(to io.Writer, body []byte, names []string, now time.Time) err
 			name += " (local)"
 		}
 		t.row(name, c.State, ago(c.LastContact, now), strconv.Itoa(c.objects("services")), strconv.Itoa(c.objects("pods")), dash(c.Source),
-			cmp.Or(c.Contact, c.Credentials))
+			cmp.Or(c.Contact, c.Credentials, c.WritingNote))
 	}
 	return t.print(to)
 }

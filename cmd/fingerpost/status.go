@@ -138,6 +138,12 @@ func (h *statusHandler) page(filter string) statusPage {
 		if text := cmp.Or(c.Contact, c.Credentials); text != "" && row.Notes == nil {
 			row.Notes = append(row.Notes, note{"bad", text})
 		}
+		if c.Writing != "" {
+			row.Notes = append(row.Notes, note{"soft", strings.TrimRight("writing: "+c.Writing+" "+c.Leases, " ")})
+		}
+		if c.WritingNote != "" {
+			row.Notes = append(row.Notes, note{"bad", c.WritingNote})
+		}
 		for _, k := range c.Kinds {
 			if k.Refused != "" {
 				row.Notes = append(row.Notes, note{"soft", "without " + k.Resource + " (" + k.Refused + ")"})

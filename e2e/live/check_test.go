@@ -86,7 +86,7 @@ const linkerdNamespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: link
 func TestCheck(t *testing.T) {
 	w := newWorld(t, "check", 4)
 	west, north, south := w.Remotes[0], w.Remotes[1], w.Remotes[2]
-	w.serve()
+	w.serve("-external-workload-slices=false", "-federated-slices=false") // or it would take the Leases
 	w.link(west, north, south)
 	held := lease("linkerd-destination-endpoint-write", "a", time.Now().Add(time.Hour)) + lease("fingerpost-write", "b", time.Now().Add(time.Hour))
 	for _, c := range w.sites() {
