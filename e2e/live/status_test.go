@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,6 +126,14 @@ func TestStatusPage(t *testing.T) {
 	const evil = `<img src=x onerror=console.error(1)>`
 	client := proxy.Open(t.Context(), conn, proxy.Request{Authority: w.Authority(mesh.Service), Token: `{"ns":"` + evil + `","pod":"<script>console.error(2)</script>"}`}, nil)
 	defer client.Close()
+	w.within(2*time.Second, "the stream is open", func(ctx context.Context) error {
+		return mesh.Eventually(ctx, func(context.Context) error {
+			if n := client.Len(); n != 2 {
+				return fmt.Errorf("it holds %d addresses", n)
+			}
+			return nil
+		})
+	})
 
 	url := "http://" + w.Server.Admin + "/?q=status"
 	b.do("the page", chromedp.EmulateViewport(1200, 760), chromedp.Navigate(url), chromedp.WaitVisible("#cluster-west .Live"), chromedp.WaitVisible("#cluster-north .Live"))
