@@ -151,8 +151,8 @@ linkerd.io/extension=fingerpost.`,
 		Example: "  fingerpost check\n  fingerpost check --pre\n  fingerpost check -o short --wait 0s",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if proxy || !cmd.Flags().Changed("namespace") {
-				s.namespace = linkerdNamespace // with --proxy the namespace is that of proxies, of which we have none to check
+			if proxy {
+				s.namespace = "" // with --proxy the namespace is that of proxies, of which we have none to check
 			}
 			s.controllerNamespace = linkerdNamespace
 			c := &checker{deadline: time.Now().Add(wait), timeout: timeout, pause: 2 * time.Second}

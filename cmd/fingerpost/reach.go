@@ -83,13 +83,13 @@ func (r *reach) flags(cmd *cobra.Command, p port) {
 	r.port = p
 	fs := cmd.Flags()
 	fs.StringSliceVar(&r.addrs, p.flag, nil, "address of the "+p.purpose+"; empty to forward a port to a ready Pod of Fingerpost, through the API server")
-	fs.StringVarP(&r.namespace, "namespace", "n", "linkerd", "namespace of Fingerpost's Pods")
+	fs.StringVarP(&r.namespace, "namespace", "n", "", "namespace of Fingerpost's Pods; empty for all")
 	fs.StringVarP(&r.selector, "selector", "l", "", "label selector of Fingerpost's Pods (default "+strings.Join(selectors, ", or else ")+")")
 	r.kubeFlags.flags(fs)
 }
 
 // selectors find the Pods, the first one that does: those of our chart, and those of Linkerd's in which we replace a container.
-var selectors = []string{"app.kubernetes.io/name=fingerpost", "linkerd.io/control-plane-component=destination"}
+var selectors = []string{"app.kubernetes.io/name=fingerpost,app.kubernetes.io/component=destination", "linkerd.io/control-plane-component=destination"}
 
 // A replica is one server that can be asked.
 type replica struct{ Name, Addr string }
@@ -155,7 +155,7 @@ func (r *reach) pods(ctx context.Context, client kubernetes.Interface) ([]*corev
 	for _, selector := range asked {
 		list, err := client.CoreV1().Pods(r.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
-			return nil, fmt.Errorf("list Pods in namespace %s: %w", r.namespace, err)
+			return nil, fmt.Errorf("list Pods in %s: %w", r.where(), err)
 		}
 		var ready []*corev1.Pod
 		for i := range list.Items {
@@ -168,11 +168,18 @@ func (r *reach) pods(ctx context.Context, client kubernetes.Interface) ([]*corev
 		case len(ready) > 0:
 			return ready, nil
 		case len(list.Items) > 0:
-			return nil, fmt.Errorf("none of the %d Pods %s in namespace %s is ready", len(list.Items), selector, r.namespace)
+			return nil, fmt.Errorf("none of the %d Pods %s in %s is ready", len(list.Items), selector, r.where())
 		}
 	}
-	return nil, fmt.Errorf("there is no Pod %s in namespace %s: say where Fingerpost runs with -n and -l, or name a --%s",
-		strings.Join(asked, " or "), r.namespace, r.port.flag)
+	return nil, fmt.Errorf("there is no Pod %s in %s: say where Fingerpost runs with -n and -l, or name a --%s",
+		strings.Join(asked, " or "), r.where(), r.port.flag)
+}
+
+func (r *reach) where() string {
+	if r.namespace == "" {
+		return "any namespace"
+	}
+	return "namespace " + r.namespace
 }
 
 func isReady(pod *corev1.Pod) bool {

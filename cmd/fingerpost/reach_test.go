@@ -173,7 +173,7 @@ func TestPortForward(t *testing.T) {
 	asked := strings.Join(api.asked, "\n")
 	api.mu.Unlock()
 	for _, want := range []string{
-		"GET /api/v1/namespaces/linkerd/pods?" + selectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?", "port 7777",
+		"GET /api/v1/pods?" + selectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?", "port 7777",
 		"POST /api/v1/namespaces/linkerd/pods/destination-c/portforward?", "port 9996",
 	} {
 		if !strings.Contains(asked, want) {
@@ -186,8 +186,8 @@ func TestPortForward(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no Pod is ready":        {[]string{"--kubeconfig", kubeconfig}, "none of the 1 Pods " + selectors[1] + " in namespace linkerd is ready"},
-		"no Pod":                 {[]string{"--kubeconfig", kubeconfig, "-l", "a=b"}, "there is no Pod a=b in namespace linkerd"},
+		"no Pod is ready":        {[]string{"--kubeconfig", kubeconfig}, "none of the 1 Pods " + selectors[1] + " in any namespace is ready"},
+		"no Pod":                 {[]string{"--kubeconfig", kubeconfig, "-l", "a=b", "-n", "here"}, "there is no Pod a=b in namespace here"},
 		"no kubeconfig":          {[]string{"--kubeconfig", "/nowhere"}, "no --debug-addr is given, and which cluster?"},
 		"nobody listens":         {[]string{"--debug-addr", "127.0.0.1:1"}, "no answer from 127.0.0.1:1"},
 		"another form of output": {[]string{"-o", "yaml"}, "-o yaml is neither table nor json"},
