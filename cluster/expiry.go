@@ -7,15 +7,17 @@ import (
 	"encoding/pem"
 	"strings"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
-// expires returns when the credentials end, as far as they say it themselves: a token that is a JWT (RFC 7519, exp), or a client
+// Expiry returns when the credentials in config end, as far as they say it themselves: a token that is a JWT (RFC 7519, exp), or a client
 // certificate. It is zero for those that do not end, or do not say so. Nothing is verified: that is the API server's part.
-func (a Access) expires() time.Time {
-	if token := a.Config.BearerToken; token != "" {
+func Expiry(config *rest.Config) time.Time {
+	if token := config.BearerToken; token != "" {
 		return tokenExpiry(token)
 	}
-	block, _ := pem.Decode(a.Config.CertData)
+	block, _ := pem.Decode(config.CertData)
 	if block == nil {
 		return time.Time{}
 	}

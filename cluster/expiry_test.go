@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-func TestExpires(t *testing.T) {
+func TestExpiry(t *testing.T) {
 	token := func(claims string) string {
 		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 	}
@@ -25,11 +25,11 @@ func TestExpires(t *testing.T) {
 		"no time":            {token(`{"exp": "tomorrow"}`), time.Time{}},
 		"beyond all":         {token(`{"exp": 1e300}`), time.Time{}},
 	} {
-		if got := (Access{Config: &rest.Config{BearerToken: c.token}}).expires(); !got.Equal(c.want) {
+		if got := Expiry(&rest.Config{BearerToken: c.token}); !got.Equal(c.want) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
-	if got := (Access{Config: &rest.Config{}}).expires(); !got.IsZero() {
+	if got := Expiry(&rest.Config{}); !got.IsZero() {
 		t.Errorf("no credentials: %s", got)
 	}
 }

@@ -102,7 +102,7 @@ func (m *member) pursue(ctx context.Context, spec Spec, superseded <-chan struct
 	if inUse == nil {
 		return m.status.Credentials
 	}
-	m.status.Source, m.status.Expires = inUse.Source, inUse.expires()
+	m.status.Source, m.status.Expires = inUse.Source, Expiry(inUse.Config)
 	return nil
 }
 

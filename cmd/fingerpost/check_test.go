@@ -78,8 +78,8 @@ func TestExpiry(t *testing.T) {
 		return "h." + base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, now.Add(left).Unix())) + ".s"
 	}
 	for name, c := range map[string]struct{ token, want string }{
-		"expired":     {token(-2 * time.Hour), "the token has expired 2h0m ago"},
-		"soon":        {token(10 * time.Minute), "the token expires in 10m0s"},
+		"expired":     {token(-2 * time.Hour), "the token or certificate has expired 2h0m ago"},
+		"soon":        {token(10 * time.Minute), "the token or certificate expires in 10m0s"},
 		"good":        {token(30 * 24 * time.Hour), ""},
 		"no JWT":      {"opaque", ""},
 		"no claims":   {"a.!.c", ""},
@@ -88,7 +88,7 @@ func TestExpiry(t *testing.T) {
 		"no JSON":     {"a." + base64.RawURLEncoding.EncodeToString([]byte("{")) + ".c", ""},
 		"wrong types": {"a." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":"x"}`)) + ".c", ""},
 	} {
-		if err := expiry(c.token, now); c.want == "" && err != nil || c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
+		if err := expiry(&rest.Config{BearerToken: c.token}, now); c.want == "" && err != nil || c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

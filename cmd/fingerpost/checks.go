@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,7 +31,7 @@ import (
 
 const (
 	maxSkew    = 10 * time.Second // between clocks, before it is told
-	minExpiry  = time.Hour        // that a token should still be valid
+	minExpiry  = time.Hour        // that credentials should still be valid
 	newestLink = "v1alpha3"
 )
 
@@ -488,7 +486,7 @@ func (l *linkedCluster) open(timeout time.Duration) error {
 		name := "Secret " + secret.Namespace + "/" + secret.Name
 		config, err := links.Credentials(secret.Data[links.KubeconfigKey], links.Hosts{})
 		if err == nil {
-			err = expiry(config.BearerToken, time.Now())
+			err = expiry(config, time.Now())
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
@@ -509,25 +507,15 @@ func (l *linkedCluster) open(timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// expiry judges when a token ends, if it is a JWT that tells.
-func expiry(token string, now time.Time) error {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return nil
-	}
-	var claims struct {
-		Exp int64 `json:"exp"`
-	}
-	payload, _ := base64.RawURLEncoding.DecodeString(parts[1])
-	_ = json.Unmarshal(payload, &claims) // some other kind of token is for the API server to judge
-	if claims.Exp == 0 {
-		return nil
-	}
-	switch left := time.Unix(claims.Exp, 0).Sub(now); {
+// expiry judges when credentials end, if they tell.
+func expiry(config *rest.Config, now time.Time) error {
+	end := cluster.Expiry(config)
+	switch left := end.Sub(now); {
+	case end.IsZero():
 	case left <= 0:
-		return fmt.Errorf("the token has expired %s ago: 'fingerpost link rotate' makes a new one", age(time.Unix(claims.Exp, 0), now))
+		return fmt.Errorf("the token or certificate has expired %s ago: 'fingerpost link rotate' makes new ones", age(end, now))
 	case left < minExpiry:
-		return warn("the token expires in %s: 'fingerpost link rotate' makes a new one", left.Round(time.Second))
+		return warn("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones", left.Round(time.Second))
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ spec: {ports: [{port: 80}]}
 	w.do(w.Local.Apply(t.Context(), []byte(lease("fingerpost-write", "gone", time.Now().Add(-time.Hour)))))
 	w.state(north, "Stale", 15*time.Second)
 	faults := []struct{ name, want, says string }{
-		{"expired token", "error fingerpost-link-south/its credentials can be used", "token has expired 3h0m ago"},
+		{"expired token", "error fingerpost-link-south/its credentials can be used", "token or certificate has expired 3h0m ago"},
 		{"expired token, as a replica sees it", "error fingerpost-clusters/the newest credentials of south are in use", "refuses the credentials (401)"},
 		{"missing right", "error fingerpost-link-west/its credentials have the rights to read", "watch endpointslices.discovery.k8s.io"},
 		{"wrong trust domain", "error fingerpost-link-west/its trust domain", "end in elsewhere.example, and clients are told cluster.local"},
