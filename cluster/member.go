@@ -21,8 +21,8 @@ type member struct {
 	log      logr.Logger
 	name     string
 	meters   *meters
-	spec     watch.Value[Spec]  // what is wanted
-	cancel   context.CancelFunc // nil until run was started; guarded by Registry.mu
+	spec     watch.Value[Spec]       // what is wanted
+	cancel   context.CancelCauseFunc // nil until run was started; guarded by Registry.mu
 
 	current atomic.Pointer[engagement] // the live one, written by run
 

@@ -47,6 +47,9 @@ type Registry struct {
 	wg         sync.WaitGroup     // every member's run
 }
 
+// ErrUnlinked is why the context of a cluster ended that was removed.
+var ErrUnlinked = errors.New("the cluster is not linked any more")
+
 // An Attendant runs beside each engagement, in a goroutine of its own. spec is what is wanted of the cluster, of which the name never
 // changes, and conn is what is in use with it. It returns soon after ctx has ended, until when the connection stays open.
 type Attendant func(ctx context.Context, spec *watch.Value[Spec], conn *Connection)
@@ -114,7 +117,7 @@ func (r *Registry) Apply(spec Spec) error {
 
 // start needs r.mu.
 func (r *Registry) start(m *member) {
-	ctx, cancel := context.WithCancel(r.ctx)
+	ctx, cancel := context.WithCancelCause(r.ctx)
 	m.cancel = cancel
 	r.wg.Go(func() { m.run(ctx) })
 }
@@ -130,7 +133,7 @@ func (r *Registry) Remove(name string) {
 	delete(r.members, name)
 	delete(r.writing, name)
 	if m.cancel != nil {
-		m.cancel()
+		m.cancel(ErrUnlinked)
 	}
 	r.store.Forget(federation.Cluster(name))
 	statuses, _ := r.statuses.Load()

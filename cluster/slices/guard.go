@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -56,6 +57,49 @@ func places(have []*discoveryv1.EndpointSlice) map[place]bool {
 		}
 	}
 	return all
+}
+
+// account is how much of a source cluster went lately without a second look.
+type account struct {
+	began time.Time
+	held  int // endpoints, when it began
+	gone  int
+}
+
+// tooMany reports whether so many endpoints would go that a second look is due: more than half of the Service's, or, within a minute,
+// of all that a source cluster holds here.
+func (t *term) tooMany(gone []place, have []*discoveryv1.EndpointSlice) bool {
+	if len(gone) == 0 {
+		return false
+	}
+	if len(gone) > guard && 2*len(gone) > len(places(have)) {
+		return true
+	}
+	by := map[string]int{}
+	for _, p := range gone {
+		by[p.source]++
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	many := false
+	for source, n := range by {
+		a := t.ledger[source]
+		if a == nil || time.Since(a.began) > time.Minute {
+			a = &account{began: time.Now()}
+			for _, written := range t.written {
+				for _, es := range written {
+					if es.Labels[SourceLabel] == source {
+						a.held += len(es.Endpoints)
+					}
+				}
+			}
+			t.ledger[source] = a
+		}
+		if a.gone += n; a.gone > guard && 2*a.gone > a.held {
+			many = true
+		}
+	}
+	return many
 }
 
 // confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -67,6 +68,27 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	}
 	if err := reconcile(); err != nil || count() != 3 {
 		t.Errorf("%v, %d endpoints are left, want 3", err, count())
+	}
+}
+
+// Nor does most of what a cluster holds go bit by bit, however few endpoints each Service has.
+func TestWithdrawalOfManySmallServicesIsConfirmed(t *testing.T) {
+	x := newTestTerm(t, fake.NewClientset(someClientService()))
+	have := func(n int) []*discoveryv1.EndpointSlice {
+		es := &discoveryv1.EndpointSlice{}
+		for i := range n {
+			es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}})
+		}
+		return []*discoveryv1.EndpointSlice{es}
+	}
+	for i := range 10 { // Services of two endpoints each
+		put(x.written, key{Name: fmt.Sprint(i)}, "slice", have(2)[0])
+	}
+	for i := range 10 {
+		slices := have(2)
+		if got, want := x.tooMany(missing(slices, nil), slices), i >= 5; got != want {
+			t.Errorf("Service %d: a second look is %t, want %t", i, got, want)
+		}
 	}
 }
 

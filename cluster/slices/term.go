@@ -63,6 +63,7 @@ type term struct {
 	serviceOf map[key]key                                   // of a slice
 	workloads map[string]map[string]*workload               // by namespace
 	followed  map[key]context.CancelFunc                    // Services whose members are followed
+	ledger    map[string]*account                           // by source cluster
 }
 
 func newTerm(d *desk, lease, managedBy string) *term {
@@ -72,7 +73,7 @@ func newTerm(d *desk, lease, managedBy string) *term {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](minRetry, maxRetry),
 			workqueue.TypedRateLimitingQueueConfig[key]{Name: "endpoints_controller_workqueue"}),
 		known: map[string]map[string]*service{}, written: map[key]map[string]*discoveryv1.EndpointSlice{}, serviceOf: map[key]key{},
-		workloads: map[string]map[string]*workload{}, followed: map[key]context.CancelFunc{},
+		workloads: map[string]map[string]*workload{}, followed: map[key]context.CancelFunc{}, ledger: map[string]*account{},
 	}
 	t.services = records.NewStore(keepService, t.serviceChanged)
 	t.slices = records.NewStore(func(object any) (*discoveryv1.EndpointSlice, bool) {
@@ -344,7 +345,7 @@ func (t *term) reconcile(ctx context.Context, k key) error {
 	if p.empty() {
 		return nil
 	}
-	if gone := missing(have, wanted); len(gone) > guard && 2*len(gone) > len(places(have)) {
+	if gone := missing(have, wanted); t.tooMany(gone, have) {
 		if err := confirm(ctx, gone); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -34,8 +36,9 @@ type Options struct {
 	Installation string // name of the cluster that we run in
 	Replica      string // what tells this replica from others
 	Timing       Timing
-	External     bool // write the slices of ExternalWorkloads
-	Federated    bool // write what other clusters hold, where that is asked for
+	Stop         <-chan struct{} // closed when the process is to end; nil: never
+	External     bool            // write the slices of ExternalWorkloads
+	Federated    bool            // write what other clusters hold, where that is asked for
 }
 
 // askAgain is how long after a refusal it is asked whether we may write by now.
@@ -86,9 +89,7 @@ func (w *Writer) Attend(ctx context.Context, spec *watch.Value[cluster.Spec], co
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if w.options.External {
-		wg.Go(func() {
-			d.follow(ctx, ExternalLease, func() (bool, <-chan struct{}) { return true, nil }, d.external, d.externalRights)
-		})
+		wg.Go(func() { d.pursue(ctx, ExternalLease, d.external, d.externalRights) })
 	}
 	also := w.also != nil && first.Local
 	if w.options.Federated || also {
@@ -96,7 +97,7 @@ func (w *Writer) Attend(ctx context.Context, spec *watch.Value[cluster.Spec], co
 			s, changed := spec.Load()
 			return s.Local || s.Slices, changed
 		}
-		wg.Go(func() { d.follow(ctx, FederatedLease, wanted, d.federated, d.federatedRights) })
+		wg.Go(func() { d.follow(ctx, wanted) })
 	}
 }
 
@@ -178,16 +179,16 @@ func listWorkloads(ctx context.Context, client dynamic.Interface, namespace stri
 	return list.(*unstructured.UnstructuredList), nil
 }
 
-// follow writes under a Lease as long as that is wanted, until ctx ends.
-func (d *desk) follow(ctx context.Context, lease string, wanted func() (bool, <-chan struct{}), lead, rights func(context.Context) error) {
+// follow writes what other clusters hold as long as that is wanted, until ctx ends. When it is not wanted any more it is taken away.
+func (d *desk) follow(ctx context.Context, wanted func() (bool, <-chan struct{})) {
 	for ctx.Err() == nil {
 		want, changed := wanted()
 		stint, end := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		if want {
-			wg.Go(func() { d.pursue(stint, lease, lead, rights) })
+			wg.Go(func() { d.pursue(stint, FederatedLease, d.federated, d.federatedRights) })
 		} else {
-			d.report(lease, cluster.NotWriting, nil)
+			d.report(FederatedLease, cluster.NotWriting, nil)
 		}
 		for still := want; still == want && ctx.Err() == nil; {
 			select {
@@ -198,6 +199,53 @@ func (d *desk) follow(ctx context.Context, lease string, wanted func() (bool, <-
 		}
 		end()
 		wg.Wait()
+		if want && (ctx.Err() == nil || errors.Is(context.Cause(ctx), cluster.ErrUnlinked)) {
+			d.leave(ctx)
+		}
+	}
+}
+
+// leave deletes what this installation has written and nobody goes on writing: the Lease is free for as long as it would last.
+func (d *desk) leave(ctx context.Context) {
+	timing := d.writer.options.Timing
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*timing.Duration)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		select {
+		case <-d.writer.options.Stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	if d.federatedRights(ctx) != nil {
+		return
+	}
+	errLeft := errors.New("everything of ours is deleted")
+	err := d.campaign(ctx, FederatedLease, timing.Duration, func(term context.Context) error {
+		selected := metav1.ListOptions{LabelSelector: discoveryv1.LabelManagedBy + "=" + view.ManagedBy + "," + writerLabel + "=" + d.writer.options.Installation}
+		list, err := d.client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll).List(term, selected)
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			es := &list.Items[i]
+			err := d.client.DiscoveryV1().EndpointSlices(es.Namespace).Delete(term, es.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+			d.writer.metrics.writes.WithLabelValues(d.cluster, view.ManagedBy, "delete").Inc()
+		}
+		d.log.Info("What was written into the cluster is deleted: it is not to be written any more", "slices", len(list.Items))
+		return errLeft
+	})
+	switch {
+	case errors.Is(err, errLeft):
+	case ctx.Err() != nil:
+		d.log.Info("What was written into the cluster stays: another replica goes on writing, or the cluster is out of reach")
+	default:
+		d.log.Info("What was written into the cluster stays", "error", errorText(err))
 	}
 }
 
@@ -206,7 +254,7 @@ func (d *desk) pursue(ctx context.Context, lease string, lead, rights func(conte
 	for ctx.Err() == nil {
 		err := rights(ctx)
 		if err == nil {
-			err = d.campaign(ctx, lease, lead)
+			err = d.campaign(ctx, lease, d.courtesy(), lead)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -220,6 +268,15 @@ func (d *desk) pursue(ctx context.Context, lease string, lead, rights func(conte
 		}
 		d.pause(ctx, err)
 	}
+}
+
+// courtesy is for how long a free Lease is left to the cluster's own installation, if there is one: it has the shortest way, and so the
+// Leases spread over installations.
+func (d *desk) courtesy() time.Duration {
+	if d.local {
+		return 0
+	}
+	return d.writer.options.Timing.Renew / 4
 }
 
 // pause waits until it makes sense to try again: long after a refusal, and a few seconds after a failure.
@@ -238,16 +295,15 @@ func (d *desk) pause(ctx context.Context, err error) {
 }
 
 // campaign watches a Lease, takes it when it is free, and lets lead run in each term. It returns an error that keeps us from doing so.
-func (d *desk) campaign(ctx context.Context, name string, lead func(term context.Context) error) error {
+// A Lease that is free is left to others for the time of courtesy.
+func (d *desk) campaign(ctx context.Context, name string, courtesy time.Duration, lead func(term context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	leases := d.client.CoordinationV1().Leases(d.writer.options.Namespace)
 	lease, store := newLease(d.log, leases, name, d.identity, d.writer.options.Timing)
-	if !d.local { // its own installation, if there is one, has the shortest way: so the Leases spread over installations
-		lease.courtesy = d.writer.options.Timing.Renew / 4
-	}
+	lease.courtesy = courtesy
 	source := cluster.NewSource(cache.NewListWatchFromClient(d.client.CoordinationV1().RESTClient(), leaseResource.Resource, d.writer.options.Namespace,
 		fields.OneTermEqualSelector(metav1.ObjectNameField, name)), d.conn)
 	wg.Go(func() { source.Fill(logr.NewContext(ctx, d.log.V(1)), &coordinationv1.Lease{}, store) })

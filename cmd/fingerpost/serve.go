@@ -110,6 +110,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
+	o.writer.Stop = ctx.Done()
 	writer := clusterslices.NewWriter(log, store, registry, mirrors.Run, o.writer)
 	registry.Attend(mirrors.Attend)
 	registry.Attend(writer.Attend)

@@ -73,12 +73,19 @@ func TestFederatedSlices(t *testing.T) {
 		w.union(s, 10*time.Second, "what changed in north meanwhile reaches "+s.Name(), clusters...)
 	}
 
-	// Unlinked clusters keep their own slices of the union with others, which are somebody else's to write; here theirs go.
+	// A cluster that is unlinked takes its own addresses, and loses what was written into it, because nobody else goes on writing.
 	in := w.installations[0]
 	do(t, in.Unlink(t.Context(), in.Remotes[1]))
 	w.union(east, 3*time.Second, "north is unlinked", east, west)
+	eventually(t, 8*time.Second, "what was written into it is deleted", func(ctx context.Context) error {
+		if now, err := w.held(ctx, north); err != nil || len(now) > 0 {
+			return fmt.Errorf("it holds %v: %w", now, err)
+		}
+		return nil
+	})
 	do(t, in.Link(t.Context(), in.Remotes[1]))
 	w.union(east, 5*time.Second, "and linked again", clusters...)
+	w.union(north, 5*time.Second, "and written to again", clusters...)
 
 	_, err = east.Kubectl(t.Context(), "-n", w.ns, "annotate", "service", mesh.Federated, "federation.fingerpost.io/endpoint-slices-")
 	do(t, err)
