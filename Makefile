@@ -8,6 +8,8 @@ TOOLS    := $(CACHE)/$(shell cat tools/lint/go.mod tools/lint/go.sum <(go versio
 MODULES  := . e2e e2e/kube tools/cases tools/chart
 PKGS     ?= ./...
 ARGS     ?=
+VERSION  ?= $(shell git describe --tags --always --dirty)
+IMAGE    ?= ghcr.io/fingerpost/fingerpost
 FUZZTIME ?= 1m
 
 ##@ Use
@@ -18,7 +20,12 @@ help: ## Show this help
 
 .PHONY: build
 build: ## Build bin/fingerpost, static
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/fingerpost
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/fingerpost
+
+.PHONY: image
+image: ## Build the image, with docker or podman (ARGS='--platform linux/amd64,linux/arm64 --push': both architectures, to a registry)
+	@engine=$$(command -v docker || command -v podman) || { echo 'make image: neither docker nor podman is installed' >&2; exit 1; }; \
+	"$$engine" buildx build --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) $(ARGS) .
 
 .PHONY: demo
 demo: ## Watch three real control planes being linked, cut off and healed (ARGS=--once: play it once and check each step)
