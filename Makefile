@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # Tools are built once for each set of versions.
 CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fingerpost
 TOOLS    := $(CACHE)/$(shell cat tools/lint/go.mod tools/lint/go.sum <(go version) | sha256sum | cut -c1-16)/lint
-MODULES  := . e2e e2e/kube tools/cases tools/chart
+MODULES  := . e2e e2e/k3d e2e/kube tools/cases tools/chart
 PKGS     ?= ./...
 ARGS     ?=
 VERSION  ?= $(shell git describe --tags --always --dirty)
@@ -34,7 +34,7 @@ demo: ## Watch three real control planes being linked, cut off and healed (ARGS=
 ##@ Check
 
 .PHONY: test
-test: test-short test-charts test-e2e ## Run all tests
+test: test-short test-charts test-k3d test-e2e ## Run all tests
 
 .PHONY: test-short
 test-short: ## Run unit, property and scenario tests
@@ -44,16 +44,24 @@ test-short: ## Run unit, property and scenario tests
 test-charts: ## Lint and render the charts, and run the unit tests of their alerts
 	go test -C tools/chart ./...
 
+.PHONY: test-k3d
+test-k3d: ## Ask k3d what it would make of the files of the k3d kit, without Docker
+	go test -C e2e/k3d ./...
+
 .PHONY: test-e2e
 test-e2e: ## Run the tests on real control planes
 	go test -C e2e -race -timeout 30m ./...
+
+.PHONY: k3d
+k3d: ## Play the scenarios of e2e/k3d on three clusters in Docker; CI does not
+	e2e/k3d/run.sh
 
 .PHONY: soak
 soak: ## Compare streams with the oracle under random changes for 10 minutes (ARGS='-seed N': replay)
 	go test -C e2e -count 1 -timeout 30m -v ./oracle -duration 10m $(ARGS)
 
 .PHONY: check
-check: fmt lint vet tidy generated ## Run everything that CI checks besides the tests
+check: fmt lint vet tidy generated shell ## Run everything that CI checks besides the tests
 
 .PHONY: cases
 cases: ## Run the contract cases and count them by section
@@ -89,7 +97,7 @@ format: $(TOOLS)/golangci-lint ## Format the sources
 
 # The parts of check.
 
-.PHONY: fmt lint vet tidy generated
+.PHONY: fmt lint vet tidy generated shell
 fmt: $(TOOLS)/golangci-lint
 	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint fmt -c $(CURDIR)/.golangci.yml --diff ./...); done
 
@@ -104,6 +112,10 @@ tidy:
 
 generated:
 	go test ./cmd/fingerpost -run TestGenerated
+
+shell:
+	@command -v shellcheck >/dev/null || { echo 'make check: shellcheck is not installed; on Debian: apt-get install shellcheck' >&2; exit 1; }
+	@shellcheck .ci/run e2e/k3d/run.sh
 
 $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@echo "Building golangci-lint, once; this takes some minutes." >&2

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -209,38 +210,10 @@ func (m *Mesh) Condition(ctx context.Context, site *Site, condition string) (str
 		fmt.Sprintf(`jsonpath={range .status.conditions[?(@.type==%q)]}{.status} {.reason}: {.message}{end}`, condition))
 }
 
+//go:embed shop.yaml
+var shop string
+
 // Shop is the Service and what runs behind it: Pods that bear the marks of a mesh.
 func Shop(namespace string, replicas int) []byte {
-	return fmt.Appendf(nil, `apiVersion: v1
-kind: ServiceAccount
-metadata: {name: web, namespace: %[1]s}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, namespace: %[1]s}
-spec:
-  replicas: %[2]d
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata:
-      labels: {app: web, linkerd.io/control-plane-ns: %[3]s}
-    spec:
-      serviceAccountName: web
-      terminationGracePeriodSeconds: 0
-      containers:
-      - {name: web, image: shop/web, ports: [{name: http, containerPort: %[4]d}]}
-      - name: linkerd-proxy
-        image: linkerd/proxy
-        env:
-        - {name: LINKERD2_PROXY_INBOUND_LISTEN_ADDR, value: "0.0.0.0:4143"}
-        - {name: LINKERD2_PROXY_ADMIN_LISTEN_ADDR, value: "0.0.0.0:4191"}
-        - {name: LINKERD2_PROXY_CONTROL_LISTEN_ADDR, value: "0.0.0.0:4190"}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: %[1]s}
-spec:
-  selector: {app: web}
-  ports: [{name: http, port: %[4]d}]
-`, namespace, replicas, linkerd, Port)
+	return []byte(strings.NewReplacer("$NAMESPACE", namespace, "$REPLICAS", strconv.Itoa(replicas)).Replace(shop))
 }
