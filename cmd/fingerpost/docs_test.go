@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestDocs keeps pages true to the tree: tests, scenarios, cases and metrics that a page names exist, and its links lead somewhere.
+// TestDocs keeps pages true to the tree: tests, scenarios, cases, metrics and commands that a page names exist, and its links lead
+// somewhere.
 func TestDocs(t *testing.T) {
 	const root = "../.."
 	var pages []string
@@ -43,6 +44,15 @@ func TestDocs(t *testing.T) {
 		cases[match[1]] = true
 	}
 
+	commands := map[string]bool{}
+	binary := command(nil)
+	binary.InitDefaultCompletionCmd()
+	for _, c := range binary.Commands() {
+		for _, name := range append(c.Aliases, c.Name()) {
+			commands[name] = true
+		}
+	}
+
 	named := 0
 	check := func(page, what, pattern string, exists func(name string) bool) {
 		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(read(t, page), -1) {
@@ -55,6 +65,7 @@ func TestDocs(t *testing.T) {
 	for _, page := range pages {
 		check(page, "the test", `\b(Test[A-Z]\w*)`, func(name string) bool { return tests[name] })
 		check(page, "the metric", `\b(fingerpost_[a-z_]*[a-z])\b`, func(name string) bool { return strings.Contains(source.String(), `"`+name+`"`) })
+		check(page, "the command", "(?m)(?:`|^ *|-- )fingerpost ([a-z-]+)", func(name string) bool { return commands[name] })
 		check(page, "the file", `\]\(([^)\s]+)\)`, func(link string) bool { return leads(t, page, link) })
 	}
 	for _, page := range []string{root + "/docs/protocol.md", root + "/docs/drop-in.md"} { // there, italics are for scenarios
