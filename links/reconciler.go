@@ -461,7 +461,7 @@ func (r *Reconciler) tell(l *Link, last *said, conditions []metav1.Condition) {
 			continue
 		}
 		kind := corev1.EventTypeNormal
-		if c.Status == metav1.ConditionFalse {
+		if c.Status == metav1.ConditionFalse && c.Type != Writable { // reading is all that Linkerd's own role allows
 			kind = corev1.EventTypeWarning
 		}
 		r.log.Info("Link: "+c.Type+" is "+string(c.Status), "link", l.key.String(), "cluster", l.clusterName, "reason", c.Reason, "message", c.Message)
