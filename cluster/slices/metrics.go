@@ -20,6 +20,12 @@ func newMetrics() *metrics {
 	}
 }
 
+// forget drops the series of a cluster that is not written to any more.
+func (m *metrics) forget(cluster string) {
+	m.writes.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
+	m.failures.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
+}
+
 // Collectors returns the Writer's metrics, to be registered.
 func (w *Writer) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{w.metrics.writes, w.metrics.failures}

@@ -41,8 +41,10 @@ type Options struct {
 	Federated    bool            // write what other clusters hold, where that is asked for
 }
 
-// askAgain is how long after a refusal it is asked whether we may write by now.
-const askAgain = 5 * time.Minute
+const (
+	askAgain  = 5 * time.Minute // after a refusal: whether we may write by now
+	lookAgain = time.Minute     // for the kind, where there are no ExternalWorkloads
+)
 
 // A Writer writes slices into every cluster that is in use and lets us.
 type Writer struct {
@@ -78,6 +80,7 @@ func (w *Writer) Attend(ctx context.Context, spec *watch.Value[cluster.Spec], co
 		w.mu.Lock()
 		if w.conns[name] == conn { // or its successor is here already
 			delete(w.conns, name)
+			w.metrics.forget(name)
 		}
 		w.mu.Unlock()
 	}()
@@ -282,8 +285,11 @@ func (d *desk) courtesy() time.Duration {
 // pause waits until it makes sense to try again: long after a refusal, and a few seconds after a failure.
 func (d *desk) pause(ctx context.Context, err error) {
 	wait := d.writer.options.Timing.Duration
-	if isRefusal(err) || apierrors.IsForbidden(err) || errors.Is(err, errNoWorkloads) {
+	switch {
+	case isRefusal(err) || apierrors.IsForbidden(err):
 		wait = askAgain
+	case errors.Is(err, errNoWorkloads):
+		wait = lookAgain
 	}
 	timer := time.NewTimer(wait/2 + time.Duration(rand.Int63nRange(0, int64(wait))))
 	defer timer.Stop()
