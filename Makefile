@@ -50,7 +50,15 @@ test-k3d: ## Ask k3d what it would make of the files of the k3d kit, without Doc
 
 .PHONY: test-e2e
 test-e2e: ## Run the tests on real control planes
-	go test -C e2e -race -timeout 30m ./...
+	@$(MAKE) --no-print-directory -j 2 test-e2e-charts test-e2e-others
+
+# They wait for most of their time, so two halves at once take little longer than one.
+CHART_TESTS := ^Test(Chart|TakeOver|Dashboards)
+.PHONY: test-e2e-charts test-e2e-others
+test-e2e-charts:
+	go test -C e2e -race -timeout 30m -run '$(CHART_TESTS)' ./live
+test-e2e-others:
+	go test -C e2e -race -timeout 30m -skip '$(CHART_TESTS)' ./...
 
 .PHONY: k3d
 k3d: ## Play the scenarios of e2e/k3d on three clusters in Docker; CI does not

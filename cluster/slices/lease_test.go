@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	for name, value := range map[string]string{"rapid.checks": "300", "rapid.nofailfile": "true"} {
+	for name, value := range map[string]string{"rapid.checks": "100", "rapid.nofailfile": "true"} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)
 		}
@@ -304,7 +304,7 @@ func TestLeaseOfAnotherKind(t *testing.T) {
 
 // Whatever happens to three of them, never do two write at once, and in the end somebody does.
 func TestLeaseUnderFaults(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inArena(t, func(a *arena) {
 				r := rand.New(rand.NewPCG(seed, 0))

@@ -359,6 +359,11 @@ func newCharted(t *testing.T, name, values string) *charted {
 		})
 	})
 	c.good = west.Kubeconfig(west.Identity, west.Proxy.URL())
+	t.Cleanup(func() { // other tests look at all namespaces
+		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", name, "delete", "--ignore-not-found", "link/west"); err != nil {
+			t.Error(err)
+		}
+	})
 	return c
 }
 
@@ -582,6 +587,11 @@ func TestChartMirrors(t *testing.T) {
 	c := newCharted(t, "chart-mirrors", ", mirror: {mode: auto}")
 	_, err := c.west.Kubectl(t.Context(), "-n", c.Namespace, "label", "--overwrite", "service/"+mesh.Service, "mirror.linkerd.io/exported=remote-discovery")
 	c.do(err)
+	t.Cleanup(func() {
+		if _, err := c.west.Kubectl(context.WithoutCancel(t.Context()), "-n", c.Namespace, "label", "service/"+mesh.Service, "mirror.linkerd.io/exported-"); err != nil {
+			t.Error(err)
+		}
+	})
 	const mirror = mesh.Service + "-west"
 	c.do(c.run(func(log *logged) error {
 		_, err := c.Local.Kubectl(t.Context(), "-n", c.Namespace, "patch", "link/west", "--type=merge", "-p",

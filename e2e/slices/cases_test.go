@@ -235,7 +235,7 @@ func (r *caseRun) settle() {
 		name, selector := fmt.Sprintf("marker-%d", r.markers), map[string]string{"marker": fmt.Sprint(r.markers)}
 		r.service(r.T, r.svc(name, func(s *corev1.Service) { s.Namespace, s.Spec.Selector = markers, selector }))
 		r.create(r.T, ready(workload(markers, name, selector, []string{"10.200.0.1"}, "http:8080"), true))
-		eventually(r.T, time.Second, "slice of "+name, func(ctx context.Context) error {
+		eventually(r.T, 3*time.Second, "slice of "+name, func(ctx context.Context) error {
 			found, err := r.slicesOf(ctx, markers, name, external)
 			if err == nil && len(found) != 1 {
 				err = errors.New("it is not there")
