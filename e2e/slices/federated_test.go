@@ -37,7 +37,7 @@ func TestFederatedSlices(t *testing.T) {
 		w.shape(es)
 	}
 
-	do(t, west.Scale(t.Context(), w.ns, mesh.Service, 4))
+	w.scale(west, 4)
 	for _, s := range clusters {
 		w.union(s, 3*time.Second, "four replicas in west reach "+s.Name(), clusters...)
 	}
@@ -52,6 +52,11 @@ func TestFederatedSlices(t *testing.T) {
 	before, err := w.held(t.Context(), east)
 	do(t, err)
 	do(t, north.Pause(controlplane.APIServer))
+	defer func() { // the other tests need it, whatever becomes of this one
+		if err := north.Continue(controlplane.APIServer); err != nil {
+			t.Error(err)
+		}
+	}()
 	until := time.NewTimer(*away)
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -68,7 +73,7 @@ func TestFederatedSlices(t *testing.T) {
 		}
 	}
 	do(t, north.Continue(controlplane.APIServer))
-	do(t, north.Scale(t.Context(), w.ns, mesh.Service, 3))
+	w.scale(north, 3)
 	for _, s := range clusters {
 		w.union(s, 10*time.Second, "what changed in north meanwhile reaches "+s.Name(), clusters...)
 	}
@@ -103,6 +108,14 @@ func TestFederatedSlices(t *testing.T) {
 			t.Log(strings.TrimSpace(line))
 		}
 	}
+}
+
+// scale gives a shop so many replicas, and waits until Kubernetes' own slices hold them.
+func (w *world) scale(s *site, replicas int) {
+	w.Helper()
+	do(w.T, s.Scale(w.Context(), w.ns, mesh.Service, replicas))
+	_, err := s.WaitEndpoints(w.Context(), w.ns, mesh.Service, replicas)
+	do(w.T, err)
 }
 
 // shape checks what a slice with what other clusters hold looks like.

@@ -3,12 +3,10 @@ package slices
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
@@ -17,10 +15,7 @@ import (
 func TestMirroredByTheServer(t *testing.T) {
 	w := newWorld(t, "mirrored")
 	east, west, in := clusters[0], clusters[1], w.installations[0]
-	id, err := east.CreateIdentity(t.Context(), w.ns, "fingerpost", slices.Concat(controlplane.ReadRules(), mesh.LocalRules(), writeRules(), mesh.MirrorRules()))
-	do(t, err)
-	in.Local.Identity = id
-	_, err = east.Kubectl(t.Context(), "-n", w.ns, "delete", "service", mesh.Federated) // the one that the server is to make
+	_, err := east.Kubectl(t.Context(), "-n", w.ns, "delete", "service", mesh.Federated) // the one that the server is to make
 	do(t, err)
 	for _, remote := range in.Remotes {
 		_, err := east.Kubectl(t.Context(), "-n", w.ns, "patch", "link", remote.Name, "--type=merge", "-p", `{"spec": {

@@ -23,8 +23,8 @@ type installation struct {
 	site *site
 }
 
-// A world is the shop in a namespace of three clusters, each with an installation of its own, whose replicas are not started. Each cluster has a
-// federated Service, of which it asks for slices.
+// A world is the shop in a namespace of three clusters, each with an installation of its own, whose replicas are not started; they have the rights
+// that the charts give. Each cluster has a federated Service, of which it asks for slices.
 type world struct {
 	*testing.T
 	ns            string
@@ -34,11 +34,11 @@ type world struct {
 func newWorld(t *testing.T, namespace string) *world {
 	t.Helper()
 	w := &world{T: t, ns: namespace}
-	var identities []*controlplane.Identity
+	var own, foreign []*controlplane.Identity
 	for _, s := range clusters {
-		id, err := s.CreateIdentity(t.Context(), namespace, "fingerpost", append(controlplane.ReadRules(), append(mesh.LocalRules(), writeRules()...)...))
-		do(t, err)
-		identities = append(identities, id)
+		s.namespace(t, namespace)
+		server, link := s.install(t, namespace+"-system", namespace)
+		own, foreign = append(own, server), append(foreign, link)
 		do(t, s.Apply(t.Context(), links.CRD))
 		do(t, s.Apply(t.Context(), mesh.Shop(namespace, 2)))
 	}
@@ -48,9 +48,9 @@ func newWorld(t *testing.T, namespace string) *world {
 		for j, other := range clusters {
 			proxy, err := other.NewProxy()
 			do(t, err)
-			at := &mesh.Site{Cluster: other.Cluster, Name: other.Name(), Proxy: proxy, Identity: identities[j]}
+			at := &mesh.Site{Cluster: other.Cluster, Name: other.Name(), Proxy: proxy, Identity: foreign[j]}
 			if i == j {
-				in.Local = at
+				in.Local, at.Identity = at, own[j]
 			} else {
 				in.Remotes = append(in.Remotes, at)
 				members = append(members, mesh.Service+"@"+other.Name())
