@@ -27,12 +27,11 @@ const (
 // workload is what is kept of an ExternalWorkload.
 type workload struct {
 	key
-	uid     types.UID
-	leaving bool // it is being deleted
-	labels  map[string]string
-	addrs   []netip.Addr
-	ports   []workloadPort
-	ready   bool
+	uid    types.UID
+	labels map[string]string
+	addrs  []netip.Addr
+	ports  []workloadPort
+	ready  bool
 }
 
 // workloadPort is a port that an ExternalWorkload documents.
@@ -67,7 +66,7 @@ func parseWorkload(u *unstructured.Unstructured) (*workload, error) {
 		return nil, err
 	}
 	w := &workload{
-		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name}, uid: parsed.UID, leaving: parsed.DeletionTimestamp != nil, labels: parsed.Labels,
+		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name}, uid: parsed.UID, labels: parsed.Labels,
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs {
 		if addr, err := netip.ParseAddr(ip.IP); err == nil && addr.Zone() == "" {
@@ -87,7 +86,7 @@ func (w *workload) zone() string { return w.labels[corev1.LabelTopologyZone] }
 
 // sameEndpoint reports whether every Service that selects both has the same endpoint for them.
 func (w *workload) sameEndpoint(o *workload) bool {
-	return w.uid == o.uid && w.leaving == o.leaving && w.ready == o.ready && w.zone() == o.zone() &&
+	return w.uid == o.uid && w.ready == o.ready && w.zone() == o.zone() &&
 		slices.Equal(w.addrs, o.addrs) && slices.Equal(w.ports, o.ports)
 }
 

@@ -27,7 +27,6 @@ type key = records.Key
 type service struct {
 	key
 	uid      types.UID
-	leaving  bool // it is being deleted
 	external bool // an ExternalName
 	headless bool
 	selector labels.Selector // nil for none
@@ -43,7 +42,7 @@ func keepService(object any) (*service, bool) {
 		return nil, false
 	}
 	kept := &service{
-		key: key{Namespace: records.Intern(svc.Namespace), Name: svc.Name}, uid: svc.UID, leaving: svc.DeletionTimestamp != nil,
+		key: key{Namespace: records.Intern(svc.Namespace), Name: svc.Name}, uid: svc.UID,
 		external: svc.Spec.Type == corev1.ServiceTypeExternalName, headless: svc.Spec.ClusterIP == corev1.ClusterIPNone,
 		ports: svc.Spec.Ports, labels: svc.Labels, optIn: svc.Annotations[OptIn] == Enabled,
 	}
@@ -67,7 +66,7 @@ func (s *service) equal(o *service) bool {
 		}
 		return "=" + s.selector.String()
 	}
-	return s == o || s != nil && o != nil && s.uid == o.uid && s.leaving == o.leaving && s.external == o.external && s.headless == o.headless &&
+	return s == o || s != nil && o != nil && s.uid == o.uid && s.external == o.external && s.headless == o.headless &&
 		s.optIn == o.optIn && selector(s) == selector(o) && slices.Equal(s.families, o.families) && maps.Equal(s.labels, o.labels) &&
 		slices.EqualFunc(s.ports, o.ports, func(a, b corev1.ServicePort) bool {
 			return a.Name == b.Name && a.Port == b.Port && a.TargetPort == b.TargetPort && a.Protocol == b.Protocol && optional(a.AppProtocol) == optional(b.AppProtocol)

@@ -368,11 +368,27 @@ func (t *term) want(svc *service, workloads []*workload, have *[]*discoveryv1.En
 	return groups, func(ctx context.Context, gone []place) error { return t.confirmMembers(ctx, svc, snapshot, gone) }
 }
 
+// isThere reports whether a Service may still get new slices. When one is deleted we may hear of it after its slices are gone.
+func (t *term) isThere(ctx context.Context, svc *service) (bool, error) {
+	now, err := t.client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look whether the Service is still there: %w", err)
+	}
+	return now.UID == svc.uid && now.DeletionTimestamp == nil, nil
+}
+
 // write does what is planned. It stops at the first failure, from where the next reconciliation goes on.
 func (t *term) write(ctx context.Context, svc *service, p plan) error {
 	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
 	wrote := func(verb string) { t.writer.metrics.writes.WithLabelValues(t.cluster, t.managedBy, verb).Inc() }
-	if !svc.leaving {
+	if len(p.create) > 0 {
+		there, err := t.isThere(ctx, svc)
+		if err != nil || !there {
+			return err
+		}
 		for _, es := range p.create {
 			created, err := api.Create(ctx, es, metav1.CreateOptions{})
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -27,7 +27,7 @@ func TestCases(t *testing.T) {
 // P19: a write that keeps failing is tried again for ever, and each time a longer while later.
 func testNeverGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := fake.NewClientset(someClientService())
 		var mu sync.Mutex
 		var tries []time.Time
 		client.PrependReactor("create", "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -62,6 +62,21 @@ func testNeverGivesUp(t *testing.T) {
 			t.Errorf("the last pause is %s, want %s", last, maxRetry)
 		}
 	})
+}
+
+// A Service that is gone gets no slices, although the watch of slices was faster than that of Services, and told that they are gone too.
+func TestServiceThatIsGone(t *testing.T) {
+	client := fake.NewClientset()
+	x := newTestTerm(t, client)
+	x.load(t, someWorkload())
+	if err := x.reconcile(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "create" {
+			t.Errorf("%s was created", a.GetResource().Resource)
+		}
+	}
 }
 
 // testTerm is a term over clients in memory, with one Service.
