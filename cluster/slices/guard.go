@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,13 +103,22 @@ func (t *term) tooMany(gone []place, have []*discoveryv1.EndpointSlice) bool {
 	return many
 }
 
+// readService reads a Service from the API server itself; nil if there is none.
+func readService(ctx context.Context, client kubernetes.Interface, k key) (*corev1.Service, error) {
+	svc, err := client.CoreV1().Services(k.Namespace).Get(ctx, k.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return svc, err
+}
+
 // confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
 func (t *term) confirmWorkloads(ctx context.Context, svc *service, gone []place) error {
-	now, err := t.client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
+	now, err := readService(ctx, t.client, svc.key)
+	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	} else if now == nil {
+		return nil
 	}
 	again, _ := keepService(now)
 	listed, err := listWorkloads(ctx, t.dynamic, svc.Namespace, metav1.ListOptions{})
@@ -141,11 +151,11 @@ func stillGone(gone []place, now []*group) error {
 // confirmMembers asks the Service's own cluster whether it is still made up of the same members, and the clusters of these for the slices
 // that they hold. A cluster that is not linked any more is not asked: that it was unlinked is known for sure.
 func (t *term) confirmMembers(ctx context.Context, svc *service, snapshot *federation.Snapshot, gone []place) error {
-	now, err := t.client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
+	now, err := readService(ctx, t.client, svc.key)
+	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	} else if now == nil {
+		return nil
 	}
 	again, _ := keepService(now)
 	fresh := *snapshot
@@ -176,10 +186,8 @@ func (t *term) claim(ctx context.Context, ref federation.Ref) (*federation.View,
 	if err != nil {
 		return nil, err
 	}
-	svc, err := client.CoreV1().Services(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
+	svc, err := readService(ctx, client, key{Namespace: ref.Namespace, Name: ref.Name})
+	if err != nil || svc == nil {
 		return nil, err
 	}
 	listed, err := client.DiscoveryV1().EndpointSlices(ref.Namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + ref.Name})

@@ -7,9 +7,10 @@ import (
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fingerpost/fingerpost/cluster"
 )
 
 // A right is what must be granted to write.
@@ -55,18 +56,18 @@ func writerRights(namespace string) []right {
 }
 
 // ask returns nil if all rights are granted, a [Refusal] if some are not, or why it cannot be told.
-func ask(ctx context.Context, client authorizationclient.SelfSubjectAccessReviewInterface, rights []right) error {
+func ask(ctx context.Context, client kubernetes.Interface, rights []right) error {
 	var refusal Refusal
 	for _, r := range rights {
 		missing := right{resource: r.resource, namespace: r.namespace}
 		for _, verb := range r.verbs {
-			review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Group: r.resource.Group, Resource: r.resource.Resource, Namespace: r.namespace, Verb: verb},
-			}}, metav1.CreateOptions{})
+			status, err := cluster.Review(ctx, client, authorizationv1.ResourceAttributes{
+				Group: r.resource.Group, Resource: r.resource.Resource, Namespace: r.namespace, Verb: verb,
+			})
 			if err != nil {
 				return fmt.Errorf("ask which rights there are: %w", err)
 			}
-			if !review.Status.Allowed {
+			if !status.Allowed {
 				missing.verbs = append(missing.verbs, verb)
 			}
 		}

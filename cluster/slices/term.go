@@ -370,14 +370,11 @@ func (t *term) want(svc *service, workloads []*workload, have *[]*discoveryv1.En
 
 // isThere reports whether a Service may still get new slices. When one is deleted we may hear of it after its slices are gone.
 func (t *term) isThere(ctx context.Context, svc *service) (bool, error) {
-	now, err := t.client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
+	now, err := readService(ctx, t.client, svc.key)
 	if err != nil {
 		return false, fmt.Errorf("look whether the Service is still there: %w", err)
 	}
-	return now.UID == svc.uid && now.DeletionTimestamp == nil, nil
+	return now != nil && now.UID == svc.uid && now.DeletionTimestamp == nil, nil
 }
 
 // write does what is planned. It stops at the first failure, from where the next reconciliation goes on.

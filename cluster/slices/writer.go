@@ -152,7 +152,7 @@ func (w *Writer) newDesk(name string, conn *cluster.Connection) (*desk, error) {
 // externalRights asks for everything that the slices of ExternalWorkloads need. Where there are none of these the Lease is left to others.
 func (d *desk) externalRights(ctx context.Context) error {
 	rights := append(writerRights(d.writer.options.Namespace), right{workloadResource, "", []string{"list", "watch"}})
-	if err := ask(ctx, d.client.AuthorizationV1().SelfSubjectAccessReviews(), rights); err != nil {
+	if err := ask(ctx, d.client, rights); err != nil {
 		return err
 	}
 	_, err := listWorkloads(ctx, d.dynamic, metav1.NamespaceAll, metav1.ListOptions{Limit: 1})
@@ -165,7 +165,7 @@ func (d *desk) externalRights(ctx context.Context) error {
 var errNoWorkloads = errors.New("there are no ExternalWorkloads: their CRD is not installed")
 
 func (d *desk) federatedRights(ctx context.Context) error {
-	return ask(ctx, d.client.AuthorizationV1().SelfSubjectAccessReviews(), writerRights(d.writer.options.Namespace))
+	return ask(ctx, d.client, writerRights(d.writer.options.Namespace))
 }
 
 // workloads lists and watches ExternalWorkloads at the newest version that is served.

@@ -193,14 +193,12 @@ func linksServed(client kubernetes.Interface) error {
 
 // may reports whether who asks may do it in all namespaces.
 func may(ctx context.Context, client kubernetes.Interface, group, resource, verb string) error {
-	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Group: group, Resource: resource, Verb: verb}},
-	}, metav1.CreateOptions{})
+	status, err := cluster.Review(ctx, client, authorizationv1.ResourceAttributes{Group: group, Resource: resource, Verb: verb})
 	if err != nil {
 		return err
 	}
-	if !review.Status.Allowed {
-		return fmt.Errorf("%s %s is not allowed %s", verb, schema.GroupResource{Group: group, Resource: resource}, review.Status.Reason)
+	if !status.Allowed {
+		return fmt.Errorf("%s %s is not allowed %s", verb, schema.GroupResource{Group: group, Resource: resource}, status.Reason)
 	}
 	return nil
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/go-logr/logr"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/fingerpost/fingerpost/cluster"
 )
 
 // refusedFor is how long a right that we lack is not asked for again.
@@ -63,21 +64,19 @@ func (r *rights) check(ctx context.Context, asked right) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.asked.IsZero() || !g.allowed && time.Since(g.asked) >= refusedFor {
-		review, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: asked.namespace, Verb: asked.verb, Resource: asked.resource,
-			}},
-		}, metav1.CreateOptions{})
+		status, err := cluster.Review(ctx, r.client, authorizationv1.ResourceAttributes{
+			Namespace: asked.namespace, Verb: asked.verb, Resource: asked.resource,
+		})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return nil // nobody can tell: it is tried
 		}
 		if err != nil {
 			return fmt.Errorf("ask whether we may %s: %w", asked, err)
 		}
-		if !review.Status.Allowed && (g.asked.IsZero() || g.allowed) {
+		if !status.Allowed && (g.asked.IsZero() || g.allowed) {
 			r.log.Info("A right to write mirrors is missing", "verb", asked.verb, "resource", asked.resource, "namespace", asked.namespace)
 		}
-		g.allowed, g.asked = review.Status.Allowed, time.Now()
+		g.allowed, g.asked = status.Allowed, time.Now()
 	}
 	if !g.allowed {
 		return errForbidden{asked}
