@@ -20,7 +20,7 @@ import (
 )
 
 // Three clusters with two replicas each, all of which see everything: in each cluster one of the six writes, also while its holder is cut off,
-// killed, or stopped. Who wrote what is told by the API servers.
+// or stopped. Who wrote what is told by the API servers.
 func TestOneWriter(t *testing.T) {
 	w := newWorld(t, "writers")
 	began := time.Now()
