@@ -110,9 +110,13 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
+	var mirroring func(context.Context) error
+	if o.mirror.Mode != mirror.Off {
+		mirroring = mirrors.Run
+		registry.Attend(mirrors.Attend)
+	}
 	o.writer.Stop = ctx.Done()
-	writer := clusterslices.NewWriter(log, store, registry, mirrors.Run, o.writer)
-	registry.Attend(mirrors.Attend)
+	writer := clusterslices.NewWriter(log, store, registry, mirroring, o.writer)
 	registry.Attend(writer.Attend)
 	server := discovery.NewServer(log, store, o.discovery)
 	metrics := newMetrics()

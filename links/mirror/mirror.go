@@ -25,7 +25,7 @@ type Mode string
 const (
 	Auto Mode = "auto" // here, but for Links whose Lease Linkerd's service mirror holds
 	On   Mode = "on"   // here
-	Off  Mode = "off"  // not here
+	Off  Mode = "off"  // not here: Attend and Run are not to be called
 )
 
 // ParseMode reads a Mode.
@@ -98,7 +98,7 @@ func New(log logr.Logger, store *federation.Store, reconciler *links.Reconciler,
 // Attend reads the Services of an engaged cluster while a Run lasts. It is a [cluster.Attendant], given to [cluster.Registry.Attend].
 func (m *Mirror) Attend(ctx context.Context, spec *watch.Value[cluster.Spec], conn *cluster.Connection) {
 	now, _ := spec.Load()
-	if now.Local || m.options.Mode == Off {
+	if now.Local {
 		return
 	}
 	for ctx.Err() == nil {
@@ -116,10 +116,6 @@ func (m *Mirror) Attend(ctx context.Context, spec *watch.Value[cluster.Spec], co
 // Run writes until term ends, and returns when everything that it has started has ended. It begins by looking at everything anew. Runs
 // must not overlap.
 func (m *Mirror) Run(term context.Context) error {
-	if m.options.Mode == Off {
-		<-term.Done()
-		return nil
-	}
 	defer m.metrics.services.Reset()
 	return newTerm(m).run(term)
 }

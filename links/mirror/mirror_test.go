@@ -520,12 +520,6 @@ func TestLeftToLinkerd(t *testing.T) {
 		f.pass(time.Minute)
 		f.wants("web-east:80")
 	})
-	inFleet(t, mirror.Options{Mode: mirror.Off}, func(f *fleet) {
-		f.apply("east", "web", exported, 80)
-		f.run()
-		f.pass(time.Hour)
-		f.wants("")
-	})
 }
 
 // A Service whose namespace is missing is said to be skipped, once where it is and in its Link, and mirrored when the namespace comes.
