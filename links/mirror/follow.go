@@ -39,6 +39,9 @@ func (t *term) followLinks() {
 				t.tellSoon(l.Link)
 			}
 		}
+		if now := next.localLeft; now != "" && now != notYet && (before == nil || before.localLeft != now) {
+			t.log.Info("Services of this cluster do not join federated ones from here", "reason", now)
+		}
 		before = next
 		again := time.NewTimer(time.Until(due))
 		if due.IsZero() {
@@ -79,6 +82,9 @@ func (t *term) forget() {
 	}
 }
 
+// notYet is why nothing is written before the Leases are heard.
+const notYet = "whether Linkerd's service mirror runs is not known yet"
+
 // assess says who looks after which Link, and when that may change by itself.
 func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 	next := &linked{complete: isClosed(t.links.Listed())}
@@ -92,10 +98,10 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 		switch {
 		case isClosed(w.store.Synced()):
 		case w.source.Health().Refused != "":
-			return "whether Linkerd's service mirror runs cannot be told: grant get, list and watch on leases.coordination.k8s.io in namespace " +
-				namespace + ", or set -mirror=on"
+			return "whether Linkerd's service mirror runs cannot be told: grant list and watch on leases.coordination.k8s.io in namespace " +
+				namespace + ", or set -mirror-services=on"
 		default:
-			return "whether Linkerd's service mirror runs is not known yet"
+			return notYet
 		}
 		tenure := t.tenures.get(records.Key{Namespace: namespace, Name: name})
 		until := tenure.busy()
@@ -107,7 +113,7 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 		}
 		return "Lease " + namespace + "/" + name + " of Linkerd's service mirror " + tenure.String()
 	}
-	next.localLeft = left(t.options.Namespace, localLease) != ""
+	next.localLeft = left(t.options.Namespace, localLease)
 	for _, m := range all {
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may mean any cluster

@@ -151,6 +151,9 @@ func (t *term) writeEndpoints(ctx context.Context, k records.Key, d decision, is
 			if !apierrors.IsAlreadyExists(err) {
 				return err
 			}
+			if rerr := t.rights.check(ctx, right{"get", "endpoints", k.Namespace}); rerr != nil {
+				return rerr
+			}
 			there, gerr := api.Get(ctx, k.Name, metav1.GetOptions{})
 			if gerr == nil && there.Labels[clusterLabel] == "" {
 				return fmt.Errorf("there are Endpoints %s already that are no mirror: delete them", k)
