@@ -550,10 +550,12 @@ func (s *site) checkRemote(ctx context.Context, c *checker, l *linkedCluster, kn
 // trustDomain compares what a cluster's mesh calls itself with what is told of it.
 func (s *site) trustDomain(ctx context.Context, l *linkedCluster, known *clusterPage) error {
 	theirs, _, err := meshDomains(ctx, l.client, s.controllerNamespace)
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+	switch {
+	case apierrors.IsNotFound(err):
 		return errSkipped // there is nothing to compare with
-	}
-	if err != nil {
+	case apierrors.IsForbidden(err):
+		return warn("it cannot be told: grant get on configmaps of the name linkerd-config")
+	case err != nil:
 		return err
 	}
 	told := l.secrets[0].Annotations[links.TrustDomainAnnotation]
