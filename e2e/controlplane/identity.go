@@ -103,7 +103,7 @@ func (c *Cluster) CreateIdentity(ctx context.Context, namespace, name string, ru
 	account := &Identity{Namespace: namespace, Name: name}
 	err := c.createAccount(ctx, account, rules)
 	if err == nil {
-		err = c.awaitRules(ctx, account, rules)
+		err = c.AwaitRules(ctx, account, "", rules)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create ServiceAccount %s/%s in cluster %q: %w", namespace, name, c.name, err)
@@ -141,9 +141,10 @@ func (c *Cluster) createAccount(ctx context.Context, id *Identity, rules []rbacv
 	return ensure(err)
 }
 
-// awaitRules waits until each rule has effect: the API server's authorizer
-// hears of roles and bindings a moment after they are written.
-func (c *Cluster) awaitRules(ctx context.Context, id *Identity, rules []rbacv1.PolicyRule) error {
+// AwaitRules waits until each rule has effect for an account, in a namespace or,
+// if it is empty, in all of them: the API server's authorizer hears of roles and
+// bindings a moment after they are written.
+func (c *Cluster) AwaitRules(ctx context.Context, id *Identity, namespace string, rules []rbacv1.PolicyRule) error {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	return until(ctx, func(ctx context.Context) error {
@@ -153,7 +154,7 @@ func (c *Cluster) awaitRules(ctx context.Context, id *Identity, rules []rbacv1.P
 			}
 			resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
 			question := &authorizationv1.ResourceAttributes{
-				Group: rule.APIGroups[0], Resource: resource, Subresource: subresource, Verb: rule.Verbs[0],
+				Namespace: namespace, Group: rule.APIGroups[0], Resource: resource, Subresource: subresource, Verb: rule.Verbs[0],
 			}
 			if len(rule.ResourceNames) > 0 {
 				question.Name = rule.ResourceNames[0]
@@ -195,7 +196,7 @@ func (c *Cluster) Mint(ctx context.Context, id *Identity) (*Identity, error) {
 	case c.options.Light:
 		err = c.mintBound(ctx, minted)
 	default:
-		err = c.mintLasting(ctx, minted)
+		minted, err = c.mintLasting(ctx, minted)
 	}
 	if err == nil { // the API server takes a token once it has heard of the Secret, a moment later
 		err = c.awaitAnswer(ctx, minted, func(err error) error { return err })
@@ -206,9 +207,8 @@ func (c *Cluster) Mint(ctx context.Context, id *Identity) (*Identity, error) {
 	return minted, nil
 }
 
-func (c *Cluster) mintLasting(ctx context.Context, id *Identity) error {
-	secrets := c.client().typed.CoreV1().Secrets(id.Namespace)
-	secret, err := secrets.Create(ctx, &corev1.Secret{
+func (c *Cluster) mintLasting(ctx context.Context, id *Identity) (*Identity, error) {
+	secret, err := c.client().typed.CoreV1().Secrets(id.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: id.Name + "-token-",
 			Annotations:  map[string]string{corev1.ServiceAccountNameKey: id.Name},
@@ -216,18 +216,36 @@ func (c *Cluster) mintLasting(ctx context.Context, id *Identity) error {
 		Type: corev1.SecretTypeServiceAccountToken,
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	return c.awaitToken(ctx, id.Namespace, secret.Name)
+}
+
+// TokenOf returns the account whose token a Secret of type
+// kubernetes.io/service-account-token holds, once it does and is taken.
+func (c *Cluster) TokenOf(ctx context.Context, namespace, secret string) (*Identity, error) {
+	id, err := c.awaitToken(ctx, namespace, secret)
+	if err == nil {
+		err = c.awaitAnswer(ctx, id, func(err error) error { return err })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("token of Secret %s/%s in cluster %q: %w", namespace, secret, c.name, err)
+	}
+	return id, nil
+}
+
+func (c *Cluster) awaitToken(ctx context.Context, namespace, name string) (*Identity, error) {
+	id := &Identity{Namespace: namespace, Secret: name}
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	return until(ctx, func(ctx context.Context) error {
-		secret, err = secrets.Get(ctx, secret.Name, metav1.GetOptions{})
+	return id, until(ctx, func(ctx context.Context) error {
+		secret, err := c.client().typed.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		id.Secret, id.Token = secret.Name, string(secret.Data[corev1.ServiceAccountTokenKey])
+		id.Name, id.Token = secret.Annotations[corev1.ServiceAccountNameKey], string(secret.Data[corev1.ServiceAccountTokenKey])
 		if id.Token == "" {
-			return fmt.Errorf("the controller has not filled Secret %s", secret.Name)
+			return fmt.Errorf("the controller has not filled Secret %s", name)
 		}
 		return nil
 	})

@@ -39,19 +39,22 @@ func (c *Cluster) changeRights(ctx context.Context, id *Identity, verb string, r
 	if id.Namespace == "" {
 		return errors.New("the admin has all rights")
 	}
-	roles := c.client().typed.RbacV1().ClusterRoles()
-	role, err := roles.Get(ctx, id.role(), metav1.GetOptions{})
+	roles, err := c.rolesOf(ctx, id)
 	if err != nil {
 		return err
 	}
-	role.Rules = without(role.Rules, verb, resource)
+	for _, role := range roles {
+		role.Rules = without(role.Rules, verb, resource)
+	}
 	if allow {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{
+		roles[0].Rules = append(roles[0].Rules, rbacv1.PolicyRule{
 			APIGroups: []string{resource.Group}, Resources: []string{resource.Resource}, Verbs: []string{verb},
 		})
 	}
-	if _, err := roles.Update(ctx, role, metav1.UpdateOptions{}); err != nil {
-		return err
+	for _, role := range roles {
+		if _, err := c.client().typed.RbacV1().ClusterRoles().Update(ctx, role, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
 	}
 	name, subresource, _ := strings.Cut(resource.Resource, "/")
 	question := &authorizationv1.ResourceAttributes{Group: resource.Group, Resource: name, Subresource: subresource, Verb: verb}
@@ -64,6 +67,33 @@ func (c *Cluster) changeRights(ctx context.Context, id *Identity, verb string, r
 		}
 		return err
 	})
+}
+
+// rolesOf returns the ClusterRoles that are bound to the account of id in the
+// whole cluster, at least one.
+func (c *Cluster) rolesOf(ctx context.Context, id *Identity) ([]*rbacv1.ClusterRole, error) {
+	client := c.client().typed.RbacV1()
+	bindings, err := client.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var roles []*rbacv1.ClusterRole
+	for _, b := range bindings.Items {
+		if !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool {
+			return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == id.Namespace && s.Name == id.Name
+		}) {
+			continue
+		}
+		role, err := client.ClusterRoles().Get(ctx, b.RoleRef.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		roles = append(roles, role)
+	}
+	if len(roles) == 0 {
+		return nil, errors.New("no ClusterRole is bound to it")
+	}
+	return roles, nil
 }
 
 // without returns the rules less one verb on one resource. A rule that is about

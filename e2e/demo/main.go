@@ -76,6 +76,9 @@ func run(ctx context.Context, once bool) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := m.Grant(ctx); err != nil {
+		return err
+	}
 	log, err := os.Create(filepath.Join(dir, "fingerpost.log"))
 	if err != nil {
 		return err

@@ -50,9 +50,9 @@ func Build(ctx context.Context, dir string, race bool) (string, error) {
 // Options say what a server is told.
 type Options struct {
 	Binary     string
-	Dir        string // for its kubeconfig; must exist
-	Kubeconfig []byte // of the cluster that it runs in
-	Args       []string
+	Dir        string    // for its kubeconfig; must exist
+	Kubeconfig []byte    // of the cluster that it runs in
+	Args       []string  // but for addresses and the kubeconfig
 	Env        []string  // besides this process's own, KEY=value
 	Log        io.Writer // what it logs, JSON lines; nil: kept for errors only
 }
@@ -83,8 +83,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{spawner: spawner, exited: make(chan struct{}), addr: map[string]string{}, got: make(chan struct{})}
-	args := []string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-kubeconfig=" + kubeconfig, "-log-format=json"}
-	s.command = exec.Command(o.Binary, append(args, o.Args...)...)
+	own := []string{"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-kubeconfig=" + kubeconfig, "-log-format=json"}
+	s.command = exec.Command(o.Binary, slices.Concat([]string{"serve"}, o.Args, own)...)
 	s.command.Env = append(append(s.command.Environ(), "HOSTNAME=fingerpost-0"), o.Env...)
 	output, err := s.command.StderrPipe()
 	if err != nil {

@@ -3,11 +3,9 @@ package live
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,65 +14,21 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/yaml"
 
 	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
-	"github.com/fingerpost/fingerpost/e2e/controlplane"
+	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
 const (
 	chartTools = "../../tools/chart"
-	charts     = "../../charts" // from there
+	chartFiles = "../../charts" // from there
 )
-
-// render renders a chart as helm does: the tool that does so has helm in a module of its own.
-func render(t *testing.T, chart, name, namespace string, flags ...string) []*unstructured.Unstructured {
-	t.Helper()
-	args := append([]string{"run", "-C", chartTools, ".", "-name", name, "-namespace", namespace}, flags...)
-	command := exec.CommandContext(t.Context(), "go", append(args, charts+"/"+chart)...)
-	var stderr bytes.Buffer
-	command.Stderr = &stderr
-	manifests, err := command.Output()
-	if err != nil {
-		t.Fatalf("render chart %s: %v\n%s", chart, err, stderr.String())
-	}
-	return objects(t, manifests)
-}
-
-func objects(t *testing.T, manifests []byte) (all []*unstructured.Unstructured) {
-	t.Helper()
-	for document := range bytes.SplitSeq(manifests, []byte("\n---\n")) {
-		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(document, &object.Object); err != nil {
-			t.Fatalf("%v\n%s", err, document)
-		}
-		if object.Object != nil {
-			all = append(all, object)
-		}
-	}
-	return all
-}
-
-func manifest(t *testing.T, objects ...*unstructured.Unstructured) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	for _, o := range objects {
-		text, err := yaml.Marshal(o.Object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.WriteString("---\n")
-		b.Write(text)
-	}
-	return b.Bytes()
-}
 
 // foreign are groups whose CRDs are not ours to install.
 var foreign = []string{"monitoring.coreos.com", "cert-manager.io"}
@@ -97,12 +51,16 @@ func TestChartsDryRun(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours := slices.DeleteFunc(objects(t, text), func(o *unstructured.Unstructured) bool { return slices.Contains(foreign, o.GroupVersionKind().Group) })
+			ours, err := charts.Objects(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours = slices.DeleteFunc(ours, func(o *unstructured.Unstructured) bool { return slices.Contains(foreign, o.GroupVersionKind().Group) })
 			if len(ours) < 4 {
 				t.Fatalf("%d objects", len(ours))
 			}
 			file := filepath.Join(t.TempDir(), "manifest.yaml")
-			if err := os.WriteFile(file, manifest(t, ours...), 0o600); err != nil {
+			if err := os.WriteFile(file, charts.Manifest(ours...), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			out, err := c.Kubectl(t.Context(), "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file)
@@ -184,14 +142,16 @@ spec:
 	behind("linkerd-destination", 1)
 
 	var wanted []*unstructured.Unstructured
-	for _, o := range render(t, "fingerpost", "fingerpost", namespace, "-values", charts+"/fingerpost/values-drop-in.yaml", "-set", "{rbac: {create: false}}") {
+	rendered, err := charts.Render(t.Context(), charts.Server, namespace, "rbac: {create: false}", "values-drop-in.yaml")
+	must(err)
+	for _, o := range rendered {
 		if o.GetKind() == "Deployment" { // kubelets that are none mount nothing, and wait for no Secret
 			wanted = append([]*unstructured.Unstructured{o}, wanted...)
 		} else {
 			wanted = append(wanted, o)
 		}
 	}
-	must(c.Apply(t.Context(), manifest(t, wanted...)))
+	must(c.Apply(t.Context(), charts.Manifest(wanted...)))
 	behind("fingerpost", 2)
 
 	// Each way back, and what takes over again after it.
@@ -204,7 +164,7 @@ spec:
 		_, err := c.Kubectl(t.Context(), back...)
 		must(err)
 		behind("linkerd-destination", 1)
-		must(c.Apply(t.Context(), manifest(t, wanted...)))
+		must(c.Apply(t.Context(), charts.Manifest(wanted...)))
 		behind("fingerpost", 2)
 	}
 }
@@ -215,25 +175,33 @@ type right struct {
 	role           *unstructured.Unstructured
 	group, verb    string
 	resource, kind string // services, links/status; and as metrics know it: services, endpointslices.discovery.k8s.io
+	name           string // of the only object that it is about; empty for all
 }
 
 func (r *right) String() string {
 	return fmt.Sprintf("%s %s by %s %s in %s", r.verb, r.kind, r.role.GetKind(), r.role.GetName(), r.site.Name)
 }
 
-// rightsOf takes the roles of a render apart.
-func rightsOf(t *testing.T, site *mesh.Site, rendered []*unstructured.Unstructured) (rights []right) {
+// rightsOf takes the roles of a chart apart.
+func rightsOf(t *testing.T, site *mesh.Site) (rights []right) {
 	t.Helper()
-	for _, o := range rendered {
+	for _, o := range site.Installation.Objects {
 		if o.GetKind() != "ClusterRole" && o.GetKind() != "Role" {
 			continue
 		}
-		for _, rule := range rulesOf(t, o) {
+		rules, err := charts.Rules(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range rules {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
 					r := right{site: site, role: o, group: rule.APIGroups[0], verb: verb, resource: resource, kind: resource}
 					if r.group != "" {
 						r.kind += "." + r.group
+					}
+					if len(rule.ResourceNames) > 0 {
+						r.name = rule.ResourceNames[0]
 					}
 					rights = append(rights, r)
 				}
@@ -243,20 +211,15 @@ func rightsOf(t *testing.T, site *mesh.Site, rendered []*unstructured.Unstructur
 	return rights
 }
 
-func rulesOf(t *testing.T, role *unstructured.Unstructured) []rbacv1.PolicyRule {
-	t.Helper()
-	var typed rbacv1.ClusterRole
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(role.Object, &typed); err != nil {
-		t.Fatal(err)
-	}
-	return typed.Rules
-}
-
 // without is the role without the right.
 func (r *right) without(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
+	all, err := charts.Rules(r.role)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var rules []any
-	for _, rule := range rulesOf(t, r.role) {
+	for _, rule := range all {
 		for _, resource := range rule.Resources {
 			one := rule.DeepCopy()
 			one.Resources = []string{resource}
@@ -301,64 +264,25 @@ func (l *logged) contains(all ...string) error {
 	return fmt.Errorf("no line of the log has %q", all)
 }
 
-// charted is a mesh whose server has the arguments and the rights that the charts render, and no others.
+// charted is a mesh with a Link that is made anew for every server, and the rights that the server has.
 type charted struct {
 	*world
-	west     *mesh.Site
-	good     []byte // kubeconfig of west
-	args     []string
-	rights   []right
-	accounts map[*mesh.Site]string // as the API servers call them
+	west       *mesh.Site
+	good       []byte // kubeconfig of west
+	rights     []right
+	kubeconfig string // file with all rights in the local cluster
 }
 
-// newCharted installs both charts, for a mesh in namespace name, the server's with more values.
-func newCharted(t *testing.T, name, values string) *charted {
+// newCharted installs both charts, with more values, for a mesh in namespace name. Nobody else uses its Leases.
+func newCharted(t *testing.T, name, server, link string) *charted {
 	t.Helper()
-	system, linkerd := name+"-system", name+"-linkerd"
-	w := newWorld(t, name, 2)
-	west := w.Remotes[0]
-	c := &charted{world: w, west: west, accounts: map[*mesh.Site]string{
-		w.Local: "system:serviceaccount:" + system + ":fingerpost", west: "system:serviceaccount:" + system + ":fingerpost-link",
-	}}
-	here := render(t, "fingerpost", "fingerpost", system, "-set", fmt.Sprintf("{cluster: {name: east}, links: {namespace: %s}, controllerNamespace: %s%s}", name, linkerd, values))
-	there := render(t, "fingerpost-link", "fingerpost-link", system, "-set", fmt.Sprintf("{write: {enabled: true, leaseNamespace: %s}}", linkerd))
-	for _, namespace := range []string{system, linkerd} {
-		for _, s := range []*mesh.Site{w.Local, west} {
-			w.do(s.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)))
-		}
+	w := newShops(t, name, 2)
+	w.do(w.Install(t.Context(), name+"-linkerd", server, link))
+	c := &charted{world: w, west: w.Remotes[0], kubeconfig: admin(t, w.Local.Cluster)}
+	for _, s := range w.Sites() {
+		c.rights = append(c.rights, rightsOf(t, s)...)
 	}
-	w.do(w.Local.Apply(t.Context(), manifest(t, here...)))
-	w.do(west.Apply(t.Context(), manifest(t, there...)))
-	c.rights = append(rightsOf(t, w.Local, here), rightsOf(t, west, there)...)
-	for _, o := range here {
-		if o.GetKind() == "Deployment" {
-			containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
-			w.do(err)
-			c.args, _, err = unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
-			w.do(err)
-		}
-	}
-	if len(c.args) < 10 || c.args[0] != "serve" {
-		t.Fatalf("the container is told %q", c.args)
-	}
-	var err error
-	w.Local.Identity, err = w.Local.Mint(t.Context(), &controlplane.Identity{Namespace: system, Name: "fingerpost"})
-	w.do(err)
-	w.within(5*time.Second, "the chart's Secret has a token", func(ctx context.Context) error {
-		return mesh.Eventually(ctx, func(ctx context.Context) error {
-			token, err := west.Kubectl(ctx, "-n", system, "get", "secret", "fingerpost-link-token", "-o", "jsonpath={.data.token}")
-			if err == nil && token == "" {
-				err = errors.New("it has none yet")
-			}
-			if err != nil {
-				return err
-			}
-			decoded, err := base64.StdEncoding.DecodeString(token)
-			west.Identity = &controlplane.Identity{Namespace: system, Name: "fingerpost-link", Token: string(decoded)}
-			return err
-		})
-	})
-	c.good = west.Kubeconfig(west.Identity, west.Proxy.URL())
+	c.good = c.west.Kubeconfig(c.west.Identity, c.west.Proxy.URL())
 	t.Cleanup(func() { // other tests look at all namespaces
 		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", name, "delete", "--ignore-not-found", "link/west"); err != nil {
 			t.Error(err)
@@ -367,7 +291,7 @@ func newCharted(t *testing.T, name, values string) *charted {
 	return c
 }
 
-// run links west anew and lets a server run, as the chart does but for addresses, until check is done.
+// run links west anew and lets a server run, as the chart does, until check is done.
 func (c *charted) run(check func(log *logged) error, env ...string) error {
 	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "delete", "--ignore-not-found", "link/west"); err != nil {
 		return err
@@ -380,8 +304,7 @@ func (c *charted) run(check func(log *logged) error, env ...string) error {
 	}
 	log := &logged{}
 	err := c.Serve(c.t.Context(), fingerpost.Options{
-		Binary: binary, Dir: c.t.TempDir(), Log: log, Env: env,
-		Args: slices.Concat(c.args[1:], []string{"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-log-level=debug"}),
+		Binary: binary, Dir: c.t.TempDir(), Log: log, Env: env, Args: []string{"-log-level=debug"},
 	})
 	if err != nil {
 		return err
@@ -431,6 +354,17 @@ func (c *charted) logs(log *logged, all ...string) error {
 	return c.eventually("log", func(context.Context) error { return log.contains(all...) })
 }
 
+// checks runs fingerpost check until it says this of the trust domain of west.
+func (c *charted) checks(result, says string) error {
+	return c.eventually("fingerpost check", func(context.Context) error {
+		r := checked(c.t, c.kubeconfig, "--linkerd-namespace="+c.Namespace+"-linkerd", "--debug-addr="+c.Server.Debug)
+		if lines := r.lines("its trust domain"); len(lines) != 1 || !strings.HasPrefix(lines[0], result) || !strings.Contains(lines[0], says) {
+			return fmt.Errorf("of the trust domain it says %q", lines)
+		}
+		return nil
+	})
+}
+
 // granted reports what was asked for and refused.
 func (c *charted) granted() error {
 	page, err := c.Server.Metrics(c.t.Context())
@@ -461,7 +395,7 @@ func (c *charted) set(r *right, given bool) error {
 	if !given {
 		role = r.without(c.t)
 	}
-	if err := r.site.Apply(c.t.Context(), manifest(c.t, role)); err != nil {
+	if err := r.site.Apply(c.t.Context(), charts.Manifest(role)); err != nil {
 		return err
 	}
 	client, err := kubernetes.NewForConfig(r.site.AdminConfig())
@@ -470,9 +404,9 @@ func (c *charted) set(r *right, given bool) error {
 	}
 	resource, subresource, _ := strings.Cut(r.resource, "/")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: c.accounts[r.site],
+		User: "system:serviceaccount:" + r.site.Identity.Namespace + ":" + r.site.Identity.Name,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: r.role.GetNamespace(), Group: r.group, Resource: resource, Subresource: subresource, Verb: r.verb,
+			Namespace: r.role.GetNamespace(), Group: r.group, Resource: resource, Subresource: subresource, Verb: r.verb, Name: r.name,
 		},
 	}}
 	return c.eventually("the API server knows of the right", func(ctx context.Context) error {
@@ -506,6 +440,8 @@ func (c *charted) misses(r *right, log *logged) error {
 		return c.says("CredentialsValid", "False Refused: Secrets in namespace charted cannot be read (Forbidden)")
 	case r.kind == "secrets":
 		return c.logs(log, "Secrets in the controller namespace cannot be read")
+	case r.kind == "configmaps":
+		return c.checks("warning", "grant get on configmaps of the name linkerd-config")
 	case writes:
 		err := errors.Join(c.tells(fmt.Sprintf(`fingerpost_writer_state{cluster=%q,state="ReadOnly"} 1`, r.site.Name)),
 			c.logs(log, "This cluster is read-only for us", fmt.Sprintf("%q", r.site.Name), "grant "+r.verb+" on "+r.kind))
@@ -529,7 +465,8 @@ func (c *charted) misses(r *right, log *logged) error {
 // With the arguments and the rights of the charts, discovery over a link works; and each right is needed: without it something that an
 // operator can see is missing. A right that a chart gains has to be explained here.
 func TestChartRights(t *testing.T) {
-	c := newCharted(t, "charted", "")
+	c := newCharted(t, "charted", "", "")
+	c.do(c.west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, "charted-linkerd", "cluster.local")))
 	err := c.run(func(*logged) error {
 		s, err := c.Watch(t.Context(), c.Authority(mesh.Federated))
 		if err != nil {
@@ -553,6 +490,7 @@ func TestChartRights(t *testing.T) {
 				return err
 			}),
 			c.granted(),
+			c.checks("success", ""),
 		)
 	})
 	if err != nil {
@@ -562,64 +500,24 @@ func TestChartRights(t *testing.T) {
 		t.Fatalf("%d rights were found in the charts", len(c.rights))
 	}
 	for i := range c.rights {
-		r := &c.rights[i]
-		began := time.Now()
-		var env []string
-		if r.verb == "list" { // API servers before 1.34 do not stream lists
-			env = []string{"KUBE_FEATURE_WatchListClient=false"}
-		}
-		err := c.set(r, false)
-		if err == nil {
-			err = c.run(func(log *logged) error { return c.misses(r, log) }, env...)
-		}
-		if err := errors.Join(err, c.set(r, true)); err != nil {
-			t.Errorf("without the right to %s: %v", r, err)
-		}
-		t.Logf("without the right to %s: %s", r, time.Since(began).Round(time.Millisecond))
+		c.without(&c.rights[i], c.misses)
 	}
 }
 
-// With the rights of the charts the Services that a Link selects are mirrored, and go with the Link.
-func TestChartMirrors(t *testing.T) {
-	if err := clusters[0].Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n")); err != nil {
-		t.Fatal(err)
+// without takes a right away and lets a server run until what an operator sees of that is seen.
+func (c *charted) without(r *right, seen func(*right, *logged) error) {
+	c.t.Helper()
+	began := time.Now()
+	var env []string
+	if r.verb == "list" { // API servers before 1.34 do not stream lists
+		env = []string{"KUBE_FEATURE_WatchListClient=false"}
 	}
-	c := newCharted(t, "chart-mirrors", ", mirror: {mode: auto}")
-	_, err := c.west.Kubectl(t.Context(), "-n", c.Namespace, "label", "--overwrite", "service/"+mesh.Service, "mirror.linkerd.io/exported=remote-discovery")
-	c.do(err)
-	t.Cleanup(func() {
-		if _, err := c.west.Kubectl(context.WithoutCancel(t.Context()), "-n", c.Namespace, "label", "service/"+mesh.Service, "mirror.linkerd.io/exported-"); err != nil {
-			t.Error(err)
-		}
-	})
-	const mirror = mesh.Service + "-west"
-	c.do(c.run(func(log *logged) error {
-		_, err := c.Local.Kubectl(t.Context(), "-n", c.Namespace, "patch", "link/west", "--type=merge", "-p",
-			`{"spec":{"remoteDiscoverySelector":{"matchLabels":{"mirror.linkerd.io/exported":"remote-discovery"}}}}`)
-		if err != nil {
-			return err
-		}
-		there := func(want bool) error {
-			return c.eventually("a mirror", func(ctx context.Context) error {
-				out, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "service", mirror, "--ignore-not-found", "-o", "name")
-				if err == nil && (out != "") != want {
-					err = fmt.Errorf("there is %q", out)
-				}
-				return err
-			})
-		}
-		if err := errors.Join(there(true), c.says("Mirroring", "True")); err != nil {
-			return err
-		}
-		if _, err := c.Local.Kubectl(t.Context(), "-n", c.Namespace, "delete", "link/west"); err != nil {
-			return err
-		}
-		if err := errors.Join(there(false), c.granted()); err != nil {
-			return err
-		}
-		if log.contains("A right to write mirrors is missing") == nil {
-			return errors.New("a right is missing")
-		}
-		return nil
-	}))
+	err := c.set(r, false)
+	if err == nil {
+		err = c.run(func(log *logged) error { return seen(r, log) }, env...)
+	}
+	if err := errors.Join(err, c.set(r, true)); err != nil {
+		c.t.Errorf("without the right to %s: %v", r, err)
+	}
+	c.t.Logf("without the right to %s: %s", r, time.Since(began).Round(time.Millisecond))
 }

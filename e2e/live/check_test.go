@@ -80,7 +80,8 @@ spec: {holderIdentity: %q, leaseDurationSeconds: 30, renewTime: %q}
 `, name, holder, renewed.UTC().Format("2006-01-02T15:04:05.000000Z"))
 }
 
-const linkerdNamespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd}\n---\n"
+// linkerdConfig is what Linkerd says of itself: the namespace of its control plane, and its trust domain.
+const linkerdConfig = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: linkerd-config, namespace: %s}\ndata: {values: 'identityTrustDomain: %s'}\n"
 
 // What is right passes; each planted fault is found, where it is, and named.
 func TestCheck(t *testing.T) {
@@ -89,18 +90,10 @@ func TestCheck(t *testing.T) {
 	w.serve("-external-workload-slices=false", "-federated-slices=false") // or it would take the Leases
 	w.link(west, north, south)
 	held := lease("linkerd-destination-endpoint-write", "a", time.Now().Add(time.Hour)) + lease("fingerpost-write", "b", time.Now().Add(time.Hour))
-	for _, c := range w.sites() {
-		w.do(c.Apply(t.Context(), []byte(linkerdNamespace+held)))
-		_, err := c.Kubectl(t.Context(), "create", "clusterrolebinding", "check-"+c.Name, "--clusterrole=cluster-admin", "--serviceaccount=check:fingerpost")
-		w.do(err)
-		t.Cleanup(func() {
-			if _, err := c.Kubectl(context.WithoutCancel(t.Context()), "delete", "clusterrolebinding", "check-"+c.Name, "--ignore-not-found"); err != nil {
-				t.Error(err)
-			}
-		})
+	for _, c := range w.Sites() {
+		w.do(c.Apply(t.Context(), []byte(held)))
 	}
-	config := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: linkerd-config, namespace: linkerd}\ndata: {values: 'identityTrustDomain: %s'}\n"
-	w.do(west.Apply(t.Context(), fmt.Appendf(nil, config, "cluster.local")))
+	w.do(west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, mesh.Linkerd, "cluster.local")))
 	kubeconfig := admin(t, w.Local.Cluster)
 	run := func() report { return checked(t, kubeconfig, "--debug-addr="+w.Server.Debug) }
 	w.within(10*time.Second, "all is right", func(ctx context.Context) error {
@@ -117,15 +110,13 @@ func TestCheck(t *testing.T) {
 	identity := *south.Identity
 	identity.Token = "e30." + expired + ".c2ln"
 	w.do(w.Credentials(t.Context(), south, south.Kubeconfig(&identity, south.Proxy.URL())))
-	_, err := west.Kubectl(t.Context(), "delete", "clusterrolebinding", "check-west")
-	w.do(err)
 	w.do(west.Deny(t.Context(), west.Identity, "watch", "endpointslices.discovery.k8s.io"))
 	t.Cleanup(func() {
 		if err := west.Allow(context.WithoutCancel(t.Context()), west.Identity, "watch", "endpointslices.discovery.k8s.io"); err != nil {
 			t.Error(err)
 		}
 	})
-	w.do(west.Apply(t.Context(), fmt.Appendf(nil, config, "elsewhere.example")))
+	w.do(west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, mesh.Linkerd, "elsewhere.example")))
 	w.do(north.Proxy.Silence())
 	w.do(w.Local.Apply(t.Context(), fmt.Appendf(nil, `apiVersion: %[1]s/v1alpha3
 kind: Link
@@ -207,6 +198,3 @@ func TestCheckPre(t *testing.T) {
 		t.Errorf("without rights: %v", r)
 	}
 }
-
-// sites are all clusters of the mesh.
-func (w *world) sites() []*mesh.Site { return append([]*mesh.Site{w.Local}, w.Remotes...) }

@@ -140,10 +140,13 @@ func TestDiff(t *testing.T) {
 	var err error
 	site.Proxy, err = west.NewProxy()
 	w.do(err)
-	other := &world{&m, t} // it has the same Links, and another way to west
-	other.Remotes = []*mesh.Site{&site}
-	other.serve("-controller-namespace=diff-other", "-link-namespace=diff-other")
+	other := &world{&m, t} // it has Links and a way to west of its own
+	other.Local, other.Remotes = new(mesh.Site), []*mesh.Site{&site}
+	*other.Local = *w.Local
+	m.Namespace = "diff-other"
 	w.do(w.Local.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: diff-other}\n")))
+	w.do(other.Install(t.Context(), "diff-other", "", ""))
+	other.serve()
 	diff := []string{"diff", "--debug-addr", w.Server.Debug + "," + other.Server.Debug, "--settle", "300ms"}
 	fails := func(want ...string) {
 		t.Helper()
@@ -163,7 +166,6 @@ func TestDiff(t *testing.T) {
 		})
 	}
 	fails("west - Live in "+w.Server.Debug+", not linked in", "differ in 1 places")
-	m.Namespace = "diff-other"
 	w.do(other.Link(t.Context(), &site))
 	other.state(&site, "Live", 10*time.Second)
 	w.says(5*time.Second, []string{"say the same."}, diff...)

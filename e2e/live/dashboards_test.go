@@ -48,11 +48,11 @@ spec: {policyName: no-slices, validationActions: [Deny]}
 // Every metric and every label that a dashboard or an alert asks for is one that a running process exports: everything that is counted
 // happens here once.
 func TestDashboards(t *testing.T) {
-	c := newCharted(t, "dashboards", "")
+	c := newCharted(t, "dashboards", "", "")
 	certified, err := c.west.Certify(c.west.Identity, time.Hour) // the chart's token does not end
 	c.do(err)
 	c.west.Identity = certified
-	c.args = append(c.args, "-admission-rate=1", "-admission-burst=2") // some streams are sent away
+	c.Args = append(c.Args, "-admission-rate=1", "-admission-burst=2") // some streams are sent away
 	c.do(c.Local.Apply(t.Context(), []byte(refusal)))
 	lift := func(ctx context.Context) error {
 		_, err := c.Local.Kubectl(ctx, "delete", "--ignore-not-found", "validatingadmissionpolicybindings/no-slices", "validatingadmissionpolicies/no-slices")
@@ -113,7 +113,7 @@ func TestDashboards(t *testing.T) {
 	c.do(err)
 	maps.Copy(have, webhook)
 
-	command := exec.CommandContext(t.Context(), "go", "run", "-C", chartTools, ".", "-questions", charts+"/fingerpost")
+	command := exec.CommandContext(t.Context(), "go", "run", "-C", chartTools, ".", "-questions", chartFiles+"/fingerpost")
 	command.Stderr = os.Stderr
 	lines, err := command.Output()
 	c.do(err)

@@ -134,9 +134,10 @@ endpoints: [{addresses: [%s]}]
 
 // Endpoints instead of EndpointSlices: the same addresses, and the same changes.
 func TestEndpointsMode(t *testing.T) {
-	w := newWorld(t, "endpoints", 2)
+	w := newShops(t, "endpoints", 2)
 	west := w.Remotes[0]
-	w.serve("-enable-endpoint-slices=false", "-enable-ipv6=false")
+	w.do(w.Install(t.Context(), mesh.Linkerd, "mesh: {endpointSlices: false}", "endpointSlices: false"))
+	w.serve()
 	w.link(west)
 	s := w.watch(mesh.Federated)
 	w.holds(s, time.Second, "the union", map[*mesh.Site]int{w.Local: 2, west: 2})

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
@@ -23,18 +22,15 @@ func TestLinkGen(t *testing.T) {
 	west := w.Remotes[0]
 	w.serve()
 	kubeconfig := admin(t, west.Cluster)
-	const account = "fingerpost-remote"
-	id, err := west.CreateIdentity(t.Context(), w.Namespace, account, controlplane.ReadRules()) // with a token in a Secret
-	w.do(err)
-	w.do(w.Local.Apply(t.Context(), []byte(linkerdNamespace)))
-	w.do(west.Apply(t.Context(), []byte(linkerdNamespace+`apiVersion: v1
+	id := west.Identity
+	w.do(west.Apply(t.Context(), []byte(`apiVersion: v1
 kind: ConfigMap
 metadata: {name: linkerd-config, namespace: linkerd}
 data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 `)))
 	gen := func(verb string, more ...string) (manifests, said string, err error) {
 		args := append([]string{
-			"link", verb, "west", "--kubeconfig", kubeconfig, "--service-account-name", account, "--service-account-namespace", w.Namespace,
+			"link", verb, "west", "--kubeconfig", kubeconfig, "--service-account-name", id.Name, "--service-account-namespace", id.Namespace,
 			"--link-namespace", w.Namespace, "--api-server-address", west.Proxy.URL(),
 		}, more...)
 		out, err := exec.CommandContext(t.Context(), binary, args...).Output()
@@ -140,7 +136,7 @@ spec:
 		args []string
 		want string
 	}{
-		"an account that is not there": {[]string{"--service-account-name", "nobody"}, "there is no ServiceAccount linkgen/nobody"},
+		"an account that is not there": {[]string{"--service-account-name", "nobody"}, "there is no ServiceAccount linkgen-system/nobody"},
 		"a Secret without a token":     {[]string{"--token-secret", "nothing"}, "--token-secret"},
 		"a gateway that is not there":  {[]string{"--gateway", "--gateway-name", "nothing"}, "--gateway=false for none"},
 		"a server in clear":            {[]string{"--api-server-address", "http://west.example"}, "write https://"},

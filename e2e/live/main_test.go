@@ -54,6 +54,10 @@ func run(m *testing.M) (code int, err error) {
 			err = errors.Join(err, c.Stop())
 		}
 	}()
+	// Where Linkerd's service mirrors are, if there are any.
+	if err := clusters[0].Apply(ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n")); err != nil {
+		return 1, err
+	}
 	return m.Run(), nil
 }
 
@@ -63,8 +67,16 @@ type world struct {
 	t *testing.T
 }
 
-// newWorld makes a mesh of the first n clusters with two replicas in each. The server is not started.
+// newWorld makes a mesh of the first n clusters, with two replicas in each, and installs the charts. The server is not started.
 func newWorld(t *testing.T, namespace string, n int) *world {
+	t.Helper()
+	w := newShops(t, namespace, n)
+	w.do(w.Install(t.Context(), mesh.Linkerd, "", ""))
+	return w
+}
+
+// newShops is newWorld without the charts.
+func newShops(t *testing.T, namespace string, n int) *world {
 	t.Helper()
 	m, err := mesh.New(t.Context(), namespace, 2, clusters[:n]...)
 	if err != nil {
@@ -73,7 +85,7 @@ func newWorld(t *testing.T, namespace string, n int) *world {
 	return &world{m, t}
 }
 
-// serve starts the server, with short times, and stops it at the end of the test, where it must end well.
+// serve starts the server, as the chart does but with short times, and stops it at the end of the test, where it must end well.
 func (w *world) serve(args ...string) {
 	w.t.Helper()
 	err := w.Serve(w.t.Context(), fingerpost.Options{

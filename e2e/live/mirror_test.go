@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -37,11 +36,10 @@ type mirroring struct {
 // newMirroring links all but the first of n clusters by Links that select, and starts a term.
 func newMirroring(t *testing.T, namespace string, n int) *mirroring {
 	t.Helper()
-	w := newWorld(t, namespace, n)
+	w := newShops(t, namespace, n)
+	w.do(w.Install(t.Context(), mesh.Linkerd, "mirror: {mode: auto}", ""))
 	m := &mirroring{world: w}
-	rules := slices.Concat(controlplane.ReadRules(), mesh.LocalRules(), mesh.MirrorRules())
-	id, err := w.Local.CreateIdentity(t.Context(), namespace, "mirror", rules)
-	w.do(err)
+	var err error
 	m.core, err = kubernetes.NewForConfig(w.Local.AdminConfig())
 	w.do(err)
 	for i, s := range w.Remotes { // of one age, if made within one second: then by name
@@ -65,13 +63,13 @@ spec:
 	if testing.Verbose() {
 		log = testr.New(t)
 	}
-	config := w.Local.Config(id, w.Local.Proxy.URL())
+	config := w.Local.Config(w.Local.Identity, w.Local.Proxy.URL())
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Patience: federation.Patience{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
 	w.do(registry.Apply(cluster.Spec{Name: w.Local.Name, Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
 	conn, err := cluster.NewConnection(config, nil)
 	w.do(err)
-	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: "linkerd", LinkNamespace: namespace})
+	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace})
 	w.do(err)
 	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Mode: mirror.Auto, Namespace: namespace, Headless: true})
 	w.do(err)

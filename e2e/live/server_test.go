@@ -228,6 +228,7 @@ func TestForeignLinks(t *testing.T) {
 	full := newWorld(t, "foreign", 2)
 	west := full.Remotes[0]
 	w := &world{&mesh.Mesh{Namespace: "foreign", Local: &mesh.Site{Cluster: bare, Name: bare.Name()}}, t}
+	w.Args = []string{"-cluster-name=" + bare.Name(), "-controller-namespace=" + mesh.Linkerd, "-link-namespace=" + w.Namespace}
 	w.do(bare.Apply(t.Context(), labelledSecret(west, "linkerd")))
 	w.Local.Identity = bare.Admin()
 	w.Local.Proxy, err = bare.NewProxy()

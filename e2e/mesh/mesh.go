@@ -8,12 +8,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/slices"
+	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
+	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/links"
@@ -24,9 +26,11 @@ const (
 	Service   = "web"
 	Federated = Service + "-federated"
 	Port      = 8080
-	linkerd   = "linkerd" // the mesh's control plane, as its Pods name it
-	optIn     = slices.OptIn + ": " + slices.Enabled
+	optIn     = clusterslices.OptIn + ": " + clusterslices.Enabled
 )
+
+// Linkerd is the namespace of the mesh's control plane, as the Pods of the shop name it.
+const Linkerd = "linkerd"
 
 // LinkerdCRDs are the definitions of the kinds of Linkerd that the server reads, as far as it needs them: any content is taken.
 //
@@ -36,9 +40,10 @@ var LinkerdCRDs []byte
 // A Site is one cluster of the mesh as the server reaches it: over a proxy that can be cut, with an identity that can be revoked.
 type Site struct {
 	*controlplane.Cluster
-	Name     string // under which it is linked
-	Proxy    *controlplane.Proxy
-	Identity *controlplane.Identity
+	Name         string // under which it is linked
+	Proxy        *controlplane.Proxy
+	Identity     *controlplane.Identity
+	Installation *charts.Installation // if a chart gave it
 }
 
 // A Mesh is some clusters with the shop in one namespace of each, and the server in the first.
@@ -46,27 +51,33 @@ type Mesh struct {
 	Namespace string // of the shop, of the Links, and of their Secrets
 	Local     *Site
 	Remotes   []*Site
-	Slices    bool // the federated Service, and every cluster that is linked, ask for EndpointSlices
+	Slices    bool     // the federated Service, and every cluster that is linked, ask for EndpointSlices
+	Args      []string // of the server, besides Options.Args
 	Server    *fingerpost.Server
 }
 
-// New puts the shop into the clusters, with so many replicas each, and makes what is needed to link them. The first is the local one;
-// its Service federates all of them, linked or not.
+// New puts the shop into the clusters, with so many replicas each. The first is the local one; its Service federates all of them,
+// linked or not. The server has no rights yet: Grant or Install.
 func New(ctx context.Context, namespace string, replicas int, clusters ...*controlplane.Cluster) (*Mesh, error) {
 	m := &Mesh{Namespace: namespace}
 	var members []string
 	for i, c := range clusters {
-		site, err := newSite(ctx, c, namespace, i == 0)
+		proxy, err := c.NewProxy()
 		if err != nil {
 			return nil, err
 		}
+		site := &Site{Cluster: c, Name: c.Name(), Proxy: proxy}
 		if i == 0 {
 			m.Local = site
 		} else {
 			m.Remotes = append(m.Remotes, site)
 			members = append(members, Service+"@"+site.Name)
 		}
-		if err := c.Apply(ctx, Shop(namespace, replicas)); err != nil {
+		err = errors.Join(
+			c.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)),
+			c.Apply(ctx, Shop(namespace, replicas)),
+		)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -84,27 +95,27 @@ func New(ctx context.Context, namespace string, replicas int, clusters ...*contr
 	return m, nil
 }
 
-func newSite(ctx context.Context, c *controlplane.Cluster, namespace string, local bool) (*Site, error) {
-	proxy, err := c.NewProxy()
-	if err != nil {
-		return nil, err
+// Grant gives the server the rights of Linkerd's own roles, in each cluster: enough to read and to serve.
+func (m *Mesh) Grant(ctx context.Context) error {
+	m.Args = []string{
+		"-cluster-name=" + m.Local.Name, "-controller-namespace=" + Linkerd, "-link-namespace=" + m.Namespace,
+		"-cluster-domain=cluster.local", "-identity-trust-domain=cluster.local",
 	}
-	rules := controlplane.ReadRules()
-	if local {
-		rules = append(rules, LocalRules()...)
+	for _, site := range m.Sites() {
+		rules := controlplane.ReadRules()
+		if site == m.Local {
+			rules = append(rules, localRules()...)
+		}
+		var err error
+		if site.Identity, err = site.CreateIdentity(ctx, m.Namespace, "fingerpost", rules); err != nil {
+			return err
+		}
 	}
-	if err := c.Apply(ctx, []byte(fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace))); err != nil {
-		return nil, err
-	}
-	identity, err := c.CreateIdentity(ctx, namespace, "fingerpost", rules)
-	if err != nil {
-		return nil, err
-	}
-	return &Site{Cluster: c, Name: c.Name(), Proxy: proxy, Identity: identity}, nil
+	return nil
 }
 
-// LocalRules returns what the server needs in its own cluster besides what it needs in all.
-func LocalRules() []rbacv1.PolicyRule {
+// localRules returns what the server needs in its own cluster besides what it needs in all.
+func localRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "list", "watch"}},
@@ -115,23 +126,35 @@ func LocalRules() []rbacv1.PolicyRule {
 	}
 }
 
-// MirrorRules returns what the server needs in its own cluster, besides, to mirror Services.
-func MirrorRules() []rbacv1.PolicyRule {
-	read := []string{"get", "list", "watch"}
-	return []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"services", "endpoints"}, Verbs: []string{"create", "patch", "delete"}},
-		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: read},
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: read},
+// Install installs the charts, that of the server in the local cluster and the other in those that it may link, with more values for
+// each, as YAML. The server has their arguments and their rights, and no others.
+func (m *Mesh) Install(ctx context.Context, linkerd, server, link string) error {
+	system := m.Namespace + "-system"
+	for _, site := range m.Sites() {
+		chart, values := charts.Link, fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}\n%s", linkerd, link)
+		if site == m.Local {
+			chart, values = charts.Server, fmt.Sprintf("cluster: {name: %s}\nlinks: {namespace: %s}\ncontrollerNamespace: %s\n%s", site.Name, m.Namespace, linkerd, server)
+		}
+		if err := site.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)); err != nil {
+			return err
+		}
+		var err error
+		if site.Installation, err = charts.Install(ctx, site.Cluster, chart, system, values); err != nil {
+			return err
+		}
+		site.Identity = site.Installation.Identity
 	}
+	m.Args = m.Local.Installation.Args
+	return nil
 }
+
+// Sites returns all clusters of the mesh, the local one first.
+func (m *Mesh) Sites() []*Site { return append([]*Site{m.Local}, m.Remotes...) }
 
 // Serve starts the server in the local cluster.
 func (m *Mesh) Serve(ctx context.Context, o fingerpost.Options) error {
 	o.Kubeconfig = m.Local.Kubeconfig(m.Local.Identity, m.Local.Proxy.URL())
-	o.Args = append([]string{
-		"-cluster-name=" + m.Local.Name, "-controller-namespace=" + linkerd, "-link-namespace=" + m.Namespace,
-		"-cluster-domain=cluster.local", "-identity-trust-domain=cluster.local",
-	}, o.Args...)
+	o.Args = append(slices.Clone(m.Args), o.Args...)
 	var err error
 	m.Server, err = fingerpost.Start(ctx, o)
 	return err

@@ -14,13 +14,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
@@ -34,12 +34,15 @@ var (
 )
 
 const (
-	linkerd       = "linkerd" // namespace of the control plane, and so of the Leases
+	linkerd       = mesh.Linkerd // where the Leases are
 	externalLease = "linkerd-destination-endpoint-write"
 	writeLease    = "fingerpost-write"
 	external      = "linkerd-external-workloads-controller" // who manages the slices of ExternalWorkloads
 	federated     = "federation.fingerpost.io"              // and those with what other clusters hold
 )
+
+// namespaces are those of Linkerd: of its control plane, and of its service mirrors, if there are any.
+const namespaces = "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + linkerd + "}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n"
 
 var workloadResource = schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}
 
@@ -90,7 +93,7 @@ func run(m *testing.M) (code int, err error) {
 		if s.dynamic, err = dynamic.NewForConfig(config); err != nil {
 			return 1, err
 		}
-		for _, manifest := range [][]byte{mesh.LinkerdCRDs, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)} {
+		for _, manifest := range [][]byte{mesh.LinkerdCRDs, []byte(namespaces)} {
 			if err := c.Apply(ctx, manifest); err != nil {
 				return 1, err
 			}
@@ -100,28 +103,28 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// writeRules returns what the server needs to write into a cluster.
-func writeRules() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list", "watch", "create", "update"}},
-		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"create", "update", "delete"}},
-		{APIGroups: []string{workloadResource.Group}, Resources: []string{workloadResource.Resource}, Verbs: []string{"get", "list", "watch"}},
-	}
+// install installs chart fingerpost in a cluster, for Links in a namespace.
+func (s *site) install(t *testing.T, links string) *charts.Installation {
+	t.Helper()
+	in, err := charts.Install(t.Context(), s.Cluster, charts.Server, links+"-system", fmt.Sprintf(
+		"{cluster: {name: %s}, links: {namespace: %s}, controllerNamespace: %s, mirror: {mode: auto}}", s.Name(), links, linkerd))
+	do(t, err)
+	return in
 }
 
-// start starts a replica with the cluster's own server. Whoever starts it stops it.
-func (s *site) start(t *testing.T, replica string, id *controlplane.Identity, url string, args ...string) (*fingerpost.Server, error) {
+// start starts a replica with the cluster's own server, as the chart does but with short times. Whoever starts it stops it.
+func (s *site) start(t *testing.T, replica string, in *charts.Installation, url string) (*fingerpost.Server, error) {
 	t.Helper()
 	return fingerpost.Start(context.WithoutCancel(t.Context()), fingerpost.Options{
-		Binary: binary, Dir: t.TempDir(), Kubeconfig: s.Kubeconfig(id, url), Env: []string{"HOSTNAME=" + replica},
-		Args: append([]string{"-cluster-name=" + s.Name(), "-controller-namespace=" + linkerd, "-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s"}, args...),
+		Binary: binary, Dir: t.TempDir(), Kubeconfig: s.Kubeconfig(in.Identity, url), Env: []string{"HOSTNAME=" + replica},
+		Args: append(slices.Clone(in.Args), "-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s"),
 	})
 }
 
 // serve starts a replica, and stops it at the end of the test.
-func (s *site) serve(t *testing.T, replica string, id *controlplane.Identity, url string, args ...string) *fingerpost.Server {
+func (s *site) serve(t *testing.T, replica string, in *charts.Installation, url string) *fingerpost.Server {
 	t.Helper()
-	server, err := s.start(t, replica, id, url, args...)
+	server, err := s.start(t, replica, in, url)
 	do(t, err)
 	stopAfter(t, replica, server)
 	return server

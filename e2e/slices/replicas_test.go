@@ -98,7 +98,7 @@ func (w *world) startAll() (all []*replica) {
 			do(w.T, err)
 			wg.Go(func() {
 				r := &replica{name: fmt.Sprintf("%s-%d", in.Local.Name, i), proxy: proxy}
-				if r.Server, err = in.site.start(w.T, r.name, in.Local.Identity, proxy.URL(), "-link-namespace="+w.ns); err != nil {
+				if r.Server, err = in.site.start(w.T, r.name, in.Local.Installation, proxy.URL()); err != nil {
 					w.Error(err)
 				}
 				started <- r
@@ -201,9 +201,8 @@ func TestHolderIsKilled(t *testing.T) {
 	const services, each = 5, 30
 	s, ns := clusters[2], "killed"
 	s.namespace(t, ns)
-	id, err := s.CreateIdentity(t.Context(), linkerd, "killed", append(controlplane.ReadRules(), append(mesh.LocalRules(), writeRules()...)...))
-	do(t, err)
-	x := &caseRun{T: t, cases: &cases{site: s, id: id}, ns: ns}
+	in := s.install(t, ns)
+	x := &caseRun{T: t, cases: &cases{site: s, in: in}, ns: ns}
 	for i := range services {
 		app := map[string]string{"app": fmt.Sprintf("web-%d", i)}
 		svc := x.svc(app["app"])
@@ -217,7 +216,7 @@ func TestHolderIsKilled(t *testing.T) {
 	replicas := map[string]*replica{}
 	for i := range 2 {
 		name := fmt.Sprintf("killed-%d", i)
-		server, err := s.start(t, name, id, "")
+		server, err := s.start(t, name, in, "")
 		do(t, err)
 		replicas[name] = &replica{name: name, Server: server}
 	}

@@ -11,6 +11,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
@@ -23,8 +24,8 @@ type installation struct {
 	site *site
 }
 
-// A world is the shop in a namespace of three clusters, each with an installation of its own, whose replicas are not started; they have the rights
-// that the charts give. Each cluster has a federated Service, of which it asks for slices.
+// A world is the shop in a namespace of three clusters, each with an installation of its own, by the charts, whose
+// replicas are not started. Each cluster has a federated Service, of which it asks for slices.
 type world struct {
 	*testing.T
 	ns            string
@@ -34,13 +35,15 @@ type world struct {
 func newWorld(t *testing.T, namespace string) *world {
 	t.Helper()
 	w := &world{T: t, ns: namespace}
-	var own, foreign []*controlplane.Identity
+	var servers, linked []*charts.Installation
 	for _, s := range clusters {
 		s.namespace(t, namespace)
-		server, link := s.install(t, namespace+"-system", namespace)
-		own, foreign = append(own, server), append(foreign, link)
 		do(t, s.Apply(t.Context(), links.CRD))
 		do(t, s.Apply(t.Context(), mesh.Shop(namespace, 2)))
+		servers = append(servers, s.install(t, namespace))
+		link, err := charts.Install(t.Context(), s.Cluster, charts.Link, namespace+"-system", fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}", linkerd))
+		do(t, err)
+		linked = append(linked, link)
 	}
 	for i, s := range clusters {
 		in := &installation{Mesh: &mesh.Mesh{Namespace: namespace, Slices: true}, site: s}
@@ -48,9 +51,9 @@ func newWorld(t *testing.T, namespace string) *world {
 		for j, other := range clusters {
 			proxy, err := other.NewProxy()
 			do(t, err)
-			at := &mesh.Site{Cluster: other.Cluster, Name: other.Name(), Proxy: proxy, Identity: foreign[j]}
+			at := &mesh.Site{Cluster: other.Cluster, Name: other.Name(), Proxy: proxy, Identity: linked[j].Identity}
 			if i == j {
-				in.Local, at.Identity = at, own[j]
+				in.Local, at.Installation = at, servers[j]
 			} else {
 				in.Remotes = append(in.Remotes, at)
 				members = append(members, mesh.Service+"@"+other.Name())
@@ -81,7 +84,7 @@ func (w *world) replica(in *installation, name string) *replica {
 	w.Helper()
 	proxy, err := in.Local.NewProxy()
 	do(w.T, err)
-	return &replica{name: name, proxy: proxy, Server: in.site.serve(w.T, name, in.Local.Identity, proxy.URL(), "-link-namespace="+w.ns)}
+	return &replica{name: name, proxy: proxy, Server: in.site.serve(w.T, name, in.Local.Installation, proxy.URL())}
 }
 
 // A replica is one server, and its way to the API server of its own cluster.

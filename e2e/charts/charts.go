@@ -1,0 +1,159 @@
+// Package charts renders the project's charts, and installs them on control planes as helm does.
+package charts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
+)
+
+// The charts, by name. A release of one is called as it is.
+const (
+	Server = "fingerpost"
+	Link   = "fingerpost-link"
+)
+
+// Render renders a chart for a namespace, as helm does: the tool that does so has helm in a module of its own. Files of values are
+// relative to the chart's directory; set is YAML, and wins over them.
+func Render(ctx context.Context, chart, namespace, set string, files ...string) ([]*unstructured.Unstructured, error) {
+	_, here, _, ok := runtime.Caller(0)
+	if !ok {
+		return nil, errors.New("the charts cannot be found")
+	}
+	root := filepath.Join(filepath.Dir(here), "..", "..")
+	dir := filepath.Join(root, "charts", chart)
+	args := []string{"run", "-C", filepath.Join(root, "tools", "chart"), ".", "-name", chart, "-namespace", namespace, "-set", set}
+	for _, file := range files {
+		args = append(args, "-values", filepath.Join(dir, file))
+	}
+	command := exec.CommandContext(ctx, "go", append(args, dir)...)
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	manifest, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("render chart %s: %w\n%s", chart, err, stderr.String())
+	}
+	return Objects(manifest)
+}
+
+// Objects takes a manifest apart.
+func Objects(manifest []byte) (all []*unstructured.Unstructured, err error) {
+	for document := range bytes.SplitSeq(manifest, []byte("\n---\n")) {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			return nil, fmt.Errorf("%w\n%s", err, document)
+		}
+		if object.Object != nil {
+			all = append(all, object)
+		}
+	}
+	return all, nil
+}
+
+// Manifest puts objects together.
+func Manifest(objects ...*unstructured.Unstructured) []byte {
+	var b bytes.Buffer
+	for _, o := range objects {
+		text, err := yaml.Marshal(o.Object)
+		if err != nil {
+			panic("BUG: an object that came from YAML cannot be encoded: " + err.Error())
+		}
+		b.WriteString("---\n")
+		b.Write(text)
+	}
+	return b.Bytes()
+}
+
+// An Installation is a chart in a cluster.
+type Installation struct {
+	Objects  []*unstructured.Unstructured
+	Identity *controlplane.Identity // of the chart's ServiceAccount, with all the rights that the chart gives it
+	Args     []string               // what the container of chart fingerpost is told, after serve
+}
+
+// Install installs a chart in a namespace of a cluster, which is made if need be. A Pod of it seems to run, and does nothing: whoever
+// calls this runs the process, with Args and as Identity.
+func Install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set string) (*Installation, error) {
+	in, err := install(ctx, c, chart, namespace, set)
+	if err != nil {
+		return nil, fmt.Errorf("install chart %s in namespace %s of cluster %s: %w", chart, namespace, c.Name(), err)
+	}
+	return in, nil
+}
+
+func install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set string) (*Installation, error) {
+	objects, err := Render(ctx, chart, namespace, set)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)); err != nil {
+		return nil, err
+	}
+	if err := c.Apply(ctx, Manifest(objects...)); err != nil {
+		return nil, err
+	}
+	in := &Installation{Objects: objects}
+	account := &controlplane.Identity{Namespace: namespace, Name: chart}
+	for _, o := range objects {
+		switch o.GetKind() {
+		case "ClusterRole", "Role":
+			rules, err := Rules(o)
+			if err == nil {
+				err = c.AwaitRules(ctx, account, o.GetNamespace(), rules)
+			}
+			if err != nil {
+				return nil, err
+			}
+		case "Secret":
+			if o.Object["type"] == "kubernetes.io/service-account-token" {
+				if in.Identity, err = c.TokenOf(ctx, namespace, o.GetName()); err != nil {
+					return nil, err
+				}
+			}
+		case "Deployment":
+			if o.GetName() == chart {
+				if in.Args, err = args(o); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	if in.Identity == nil { // a kubelet would mint it
+		in.Identity, err = c.Mint(ctx, account)
+	}
+	return in, err
+}
+
+// Rules returns what a role allows.
+func Rules(role *unstructured.Unstructured) ([]rbacv1.PolicyRule, error) {
+	var typed rbacv1.ClusterRole
+	err := kruntime.DefaultUnstructuredConverter.FromUnstructured(role.Object, &typed)
+	return typed.Rules, err
+}
+
+// args returns what a Deployment's container is told.
+func args(deployment *unstructured.Unstructured) ([]string, error) {
+	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	if err != nil || len(containers) != 1 {
+		return nil, fmt.Errorf("%d containers: %w", len(containers), err)
+	}
+	args, _, err := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+	if err == nil && (len(args) < 10 || args[0] != "serve") {
+		err = fmt.Errorf("the container is told %q", args)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return args[1:], nil
+}

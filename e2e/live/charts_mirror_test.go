@@ -1,0 +1,193 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	byGateway = `mirror.linkerd.io/exported: "true"`
+	directly  = `mirror.linkerd.io/exported: remote-discovery`
+)
+
+// A step is something that somebody does, with what has to be seen then, and the rights that this takes: verb and resource.
+type step struct {
+	name string
+	does func() error
+	seen func() error
+	take []string
+}
+
+// The life of mirrors goes on with the rights of the charts, and each of those that are about mirrors is needed.
+func TestChartMirrors(t *testing.T) {
+	c := newCharted(t, "chart-mirrors", "mirror: {mode: auto, createNamespaces: true}", "events: true")
+	life := c.mirrorLife()
+	c.do(c.run(func(log *logged) error {
+		if err := errors.Join(c.selects(), c.says("Mirroring", "True")); err != nil {
+			return err
+		}
+		for _, s := range life {
+			if err := errors.Join(s.does(), s.seen()); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		if log.contains("A right to write mirrors is missing") == nil {
+			return errors.New("a right is missing")
+		}
+		return c.granted()
+	}))
+
+	var rights, events []right
+	for _, r := range c.rights {
+		switch {
+		case strings.HasSuffix(r.role.GetName(), "-mirror"):
+			rights = append(rights, r)
+		case strings.HasSuffix(r.role.GetName(), "-events") && r.site == c.west:
+			events = append(events, r)
+		}
+	}
+	if len(rights) < 15 || len(events) != 1 {
+		t.Fatalf("%d rights to mirror, and %d to tell of it in west, were found in the charts", len(rights), len(events))
+	}
+	for i := range rights {
+		c.do(c.unmirror())
+		c.without(&rights[i], func(r *right, log *logged) error {
+			if err := c.selects(); err != nil {
+				return err
+			}
+			if r.verb == "list" || r.verb == "watch" {
+				return c.missesReading(r, log)
+			}
+			for _, s := range life {
+				if slices.Contains(s.take, r.verb+" "+r.resource) {
+					return errors.Join(s.does(), c.logs(log, "A right to write mirrors is missing", fmt.Sprintf("%q", r.verb), fmt.Sprintf("%q", r.resource)))
+				}
+				if err := errors.Join(s.does(), s.seen()); err != nil {
+					return fmt.Errorf("%s: %w", s.name, err)
+				}
+			}
+			return errors.New("nothing that is done takes it")
+		})
+	}
+
+	// Of a Service that is not mirrored its own cluster is told.
+	c.Args = append(c.Args, "-mirror-create-namespaces=false")
+	far := life[len(life)-1]
+	c.do(c.unmirror())
+	c.do(c.run(func(*logged) error {
+		return errors.Join(c.selects(), far.does(), c.eventually("an Event in west", func(ctx context.Context) error {
+			out, err := c.west.Kubectl(ctx, "-n", c.Namespace+"-far", "get", "events", "-o", "jsonpath={.items[*].reason}")
+			if err == nil && !strings.Contains(out, "ServiceMirroringSkipped") {
+				err = fmt.Errorf("there are %q", out)
+			}
+			return err
+		}))
+	}))
+	c.do(c.unmirror())
+	c.without(&events[0], func(_ *right, log *logged) error {
+		return errors.Join(c.selects(), far.does(), c.logs(log, `cannot create resource \"events\"`))
+	})
+	c.do(c.unmirror())
+}
+
+// mirrorLife is what becomes of Services of west, each step after the one before.
+func (c *charted) mirrorLife() []step {
+	api := func(label string, port int) func() error {
+		return func() error { return c.export(c.Namespace, "api", label, port) }
+	}
+	port := func(kind, want string) func() error {
+		return func() error { return c.mirrored(c.Namespace, kind, "api-west", want) }
+	}
+	both := func(want string) func() error {
+		return func() error { return errors.Join(port("service", want)(), port("endpoints", want)()) }
+	}
+	return []step{
+		{"mirrored through the gateway", api(byGateway, 80), both("p80"), []string{"create services", "create endpoints"}},
+		{"another port", api(byGateway, 81), both("p81"), []string{"patch services", "patch endpoints"}},
+		{"mirrored directly", api(directly, 81), port("endpoints", ""), []string{"delete endpoints"}},
+		{"not mirrored", api("app: api", 81), port("service", ""), []string{"delete services"}},
+		{"a name that is taken", func() error {
+			err := c.Local.Apply(c.t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Endpoints\nmetadata: {name: taken-west, namespace: %s}\nsubsets: [{addresses: [{ip: 192.0.2.7}], ports: [{port: 7}]}]\n", c.Namespace))
+			return errors.Join(err, c.export(c.Namespace, "taken", byGateway, 80))
+		}, func() error { return c.entry("taken", "delete them") }, []string{"get endpoints"}},
+		{
+			"a namespace that is missing", func() error { return c.export(c.Namespace+"-far", "far", directly, 80) },
+			func() error { return c.mirrored(c.Namespace+"-far", "service", "far-west", "p80") },
+			[]string{"create namespaces"},
+		},
+	}
+}
+
+// export lets west have a Service of the shop with a label, in a namespace that is made if need be.
+func (c *charted) export(namespace, name, label string, port int) error {
+	return c.west.Apply(c.t.Context(), fmt.Appendf(nil, `apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: %[2]s, namespace: %[1]s, labels: {%[3]s}}
+spec: {selector: {app: web}, ports: [{name: p%[4]d, port: %[4]d}]}
+`, namespace, name, label, port))
+}
+
+// selects lets the Link of west ask for mirrors.
+func (c *charted) selects() error {
+	_, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "patch", "link/west", "--type=merge", "-p", `{"spec": {
+		"selector": {"matchLabels": {"mirror.linkerd.io/exported": "true"}},
+		"remoteDiscoverySelector": {"matchLabels": {"mirror.linkerd.io/exported": "remote-discovery"}},
+		"gatewayAddress": "192.0.2.143", "gatewayPort": "4143", "gatewayIdentity": "gateway.example"}}`)
+	return err
+}
+
+// unmirror removes what the life of mirrors has left in both clusters. No server runs.
+func (c *charted) unmirror() error {
+	ctx := c.t.Context()
+	_, west := c.west.Kubectl(ctx, "-n", c.Namespace, "delete", "--ignore-not-found", "service/api", "service/taken")
+	_, far := c.west.Kubectl(ctx, "delete", "--ignore-not-found", "namespace/"+c.Namespace+"-far")
+	_, here := c.Local.Kubectl(ctx, "-n", c.Namespace, "delete", "--ignore-not-found", "service/api-west", "service/taken-west", "endpoints/api-west", "endpoints/taken-west")
+	_, there := c.Local.Kubectl(ctx, "delete", "--ignore-not-found", "namespace/"+c.Namespace+"-far")
+	return errors.Join(west, far, here, there)
+}
+
+// mirrored waits until a mirror has a port, by name; empty for no mirror.
+func (c *charted) mirrored(namespace, kind, name, port string) error {
+	path := map[string]string{"service": "jsonpath={.spec.ports[*].name}", "endpoints": "jsonpath={.subsets[*].ports[*].name}"}[kind]
+	return c.eventually(kind+" "+name, func(ctx context.Context) error {
+		got, err := c.Local.Kubectl(ctx, "-n", namespace, "get", kind, name, "--ignore-not-found", "-o", path)
+		if err == nil && got != port {
+			err = fmt.Errorf("it has %q, want %q", got, port)
+		}
+		return err
+	})
+}
+
+// entry waits until the Link of west says something of a Service.
+func (c *charted) entry(service, says string) error {
+	return c.eventually("what the Link says of "+service, func(ctx context.Context) error {
+		got, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "link/west", "-o",
+			fmt.Sprintf(`jsonpath={range .status.mirrorServices[?(@.remoteRef.name==%q)]}{.conditions[*].message}{end}`, service))
+		if err == nil && !strings.Contains(got, says) {
+			err = fmt.Errorf("it is %q", got)
+		}
+		return err
+	})
+}
+
+// missesReading waits for what an operator sees where the right to read something for mirrors is missing.
+func (c *charted) missesReading(r *right, log *logged) error {
+	switch {
+	case r.resource == "namespaces":
+		return c.logs(log, "Namespaces cannot be listed")
+	case r.resource == "endpoints":
+		return errors.Join(c.says("Mirroring", "False Forbidden: the API server refuses to list endpoints"), c.logs(log, "Nothing can be mirrored", "endpoints"))
+	case r.role.GetNamespace() == c.Namespace:
+		return c.says("Mirroring", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told")
+	default:
+		return c.logs(log, "Services of this cluster do not join federated ones", r.role.GetNamespace())
+	}
+}
