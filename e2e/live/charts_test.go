@@ -30,7 +30,7 @@ const (
 	chartFiles = "../../charts" // from there
 )
 
-// foreign are groups whose CRDs are not ours to install.
+// foreign are groups whose CRDs are not ours to install. tools/chart holds their objects against them.
 var foreign = []string{"monitoring.coreos.com", "cert-manager.io"}
 
 // A real API server takes everything that the charts render, each field of it.

@@ -21,7 +21,7 @@ type question struct{ where, metric, label string }
 func questions(dir string) ([]question, error) {
 	all := map[question]bool{}
 	ask := func(where, query string, shown []string) error {
-		expr, err := promQL.ParseExpr(strings.ReplaceAll(query, "$__rate_interval", "5m"))
+		expr, err := parse(query)
 		if err == nil {
 			err = follow(expr, shown, func(metric string, labels []string) {
 				for _, l := range append(labels, "") { // none: that there is the metric
@@ -66,14 +66,18 @@ type dashboard struct {
 	UID        string
 	Panels     []panel
 	Templating struct {
-		List []struct{ Name, Type, Definition string }
+		List []struct {
+			Name  string
+			Query any // that of a data source is its type
+		}
 	}
 }
 
 type panel struct {
-	ID                       int
-	Type, Title, Description string
-	Targets                  []struct{ Expr, LegendFormat string }
+	ID      int
+	Title   string
+	GridPos struct{ X, Y, W, H int }
+	Targets []struct{ Expr, LegendFormat, RefID string }
 }
 
 func readDashboard(path string) (d dashboard, err error) {
@@ -94,6 +98,11 @@ var (
 	labelValues = regexp.MustCompile(`^label_values\((.*), ([a-z_]+)\)$`)
 )
 
+// parse reads a query as Grafana would send it.
+func parse(query string) (parser.Expr, error) {
+	return promQL.ParseExpr(strings.ReplaceAll(query, "$__rate_interval", "5m"))
+}
+
 func askDashboard(path string, ask func(where, query string, shown []string) error) error {
 	d, err := readDashboard(path)
 	if err != nil {
@@ -107,10 +116,12 @@ func askDashboard(path string, ask func(where, query string, shown []string) err
 		}
 	}
 	for _, v := range d.Templating.List {
-		if v.Type != "query" {
+		query, ok := v.Query.(map[string]any)
+		if !ok {
 			continue
 		}
-		match := labelValues.FindStringSubmatch(v.Definition)
+		text, _ := query["query"].(string)
+		match := labelValues.FindStringSubmatch(text)
 		if match == nil {
 			return fmt.Errorf("%s: variable %s asks for no values of a label", path, v.Name)
 		}

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // Every query of a dashboard and of an alert can be read, and shows labels that it has. That there are such metrics is for e2e/live to
@@ -63,31 +69,124 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Grafana finds dashboards by their uid and panels by their id, and people by what is said about them.
+// Dashboards are ones that Grafana takes, and that show what people look for in them.
 func TestDashboards(t *testing.T) {
+	var decoded any
+	read(t, filepath.Join("testdata", "schema", "dashboard.yaml"), &decoded)
+	schema := compile(t, decoded)
 	paths, err := filepath.Glob(server + "/dashboards/*.json")
 	if err != nil || len(paths) != 2 {
 		t.Fatalf("dashboards: %v %v", paths, err)
 	}
 	for _, path := range paths {
-		d, err := readDashboard(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := "fingerpost-" + strings.TrimSuffix(filepath.Base(path), ".json"); d.UID != want {
-			t.Errorf("%s: uid %q, want %q", path, d.UID, want)
-		}
-		ids := map[int]bool{}
-		for _, p := range d.Panels {
-			if ids[p.ID] {
-				t.Errorf("%s: two panels have id %d", path, p.ID)
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			var all any
+			read(t, path, &all)
+			if err := schema.Validate(all); err != nil {
+				t.Fatal(err)
 			}
-			ids[p.ID] = true
-			if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
-				t.Errorf("%s: panel %s says nothing", path, p.Title)
+			d, err := readDashboard(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := "fingerpost-" + strings.TrimSuffix(filepath.Base(path), ".json"); d.UID != want {
+				t.Errorf("uid %q, want %q", d.UID, want)
+			}
+			layout(t, d.Panels)
+			variables(t, path, d)
+			for _, p := range d.Panels {
+				for i, target := range p.Targets {
+					if want := string(rune('A' + i)); target.RefID != want {
+						t.Errorf("%s: query %s, want %s", p.Title, target.RefID, want)
+					}
+					if err := selects(target.Expr); err != nil {
+						t.Errorf("%s: %s: %v", p.Title, target.Expr, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// layout looks for panels of the same id, and for some that overlap or stand out of the grid.
+func layout(t *testing.T, panels []panel) {
+	t.Helper()
+	for i, p := range panels {
+		a := p.GridPos
+		if a.X+a.W > 24 {
+			t.Errorf("panel %s is too far right", p.Title)
+		}
+		for _, other := range panels[:i] {
+			b := other.GridPos
+			if p.ID == other.ID {
+				t.Errorf("panels %s and %s have id %d", other.Title, p.Title, p.ID)
+			}
+			if a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
+				t.Errorf("panels %s and %s overlap", other.Title, p.Title)
 			}
 		}
 	}
+}
+
+// variables compares those that there are with those that something asks for.
+func variables(t *testing.T, path string, d dashboard) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{}
+	for _, v := range d.Templating.List {
+		have[v.Name] = true
+	}
+	asked := map[string]bool{}
+	for _, name := range names(regexp.MustCompile(`\$\{?([a-z]+)`), string(text)) { // none of Grafana's own, $__…
+		asked[name] = true
+	}
+	if diff := cmp.Diff(have, asked); diff != "" {
+		t.Errorf("variables that are not used (-), or that there are not (+):\n%s", diff)
+	}
+}
+
+// selects tells what a query selects that it should not.
+func selects(query string) error {
+	expr, err := parse(query)
+	if err != nil {
+		return err
+	}
+	if strings.Count(query, "rate(") != strings.Count(query, "[$__rate_interval]") {
+		return errors.New("a rate over a time that does not follow the interval of scrapes")
+	}
+	parser.Inspect(expr, func(node parser.Node, path []parser.Node) error {
+		selector, ok := node.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		ours := false
+		for _, m := range selector.LabelMatchers {
+			if strings.Contains(m.Value, "$") && m.Type != labels.MatchRegexp {
+				err = errors.Join(err, fmt.Errorf("%s takes one value, and more may be chosen", m))
+			}
+			ours = ours || m.Name == "job" && m.Value == "$job"
+		}
+		if !ours {
+			err = errors.Join(err, fmt.Errorf("%s may be that of any job", selector.Name))
+		}
+		if strings.HasSuffix(selector.Name, "_total") && !slices.ContainsFunc(path, isRange) {
+			err = errors.Join(err, fmt.Errorf("%s grows for ever", selector.Name))
+		}
+		return nil
+	})
+	return err
+}
+
+func isRange(node parser.Node) bool {
+	_, ok := node.(*parser.MatrixSelector)
+	return ok
+}
+
+// Grafana's sidecar finds dashboards by the label of their ConfigMaps.
+func TestDashboardsAreRendered(t *testing.T) {
 	manifests, _, err := release{name: "fingerpost", namespace: "fingerpost", set: "{dashboards: {enabled: true, annotations: {grafana_folder: Mesh}}}"}.render(server)
 	if err != nil {
 		t.Fatal(err)
