@@ -144,6 +144,12 @@ func (c *charted) selects() error {
 	return err
 }
 
+// probes lets the Link of west ask for probes of its gateway.
+func (c *charted) probes() error {
+	_, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "patch", "link/west", "--type=merge", "-p", `{"spec": {"probeSpec": {"path": "/ready", "port": "4191", "period": "1s"}}}`)
+	return err
+}
+
 // unmirror removes what the life of mirrors has left in both clusters. No server runs.
 func (c *charted) unmirror() error {
 	ctx := c.t.Context()

@@ -48,7 +48,7 @@ spec: {policyName: no-slices, validationActions: [Deny]}
 // Every metric and every label that a dashboard or an alert asks for is one that a running process exports: everything that is counted
 // happens here once.
 func TestDashboards(t *testing.T) {
-	c := newCharted(t, "dashboards", "", "")
+	c := newCharted(t, "dashboards", "mirror: {mode: auto, probeGateways: true}", "")
 	certified, err := c.west.Certify(c.west.Identity, time.Hour) // the chart's token does not end
 	c.do(err)
 	c.west.Identity = certified
@@ -79,7 +79,11 @@ func TestDashboards(t *testing.T) {
 	c.do(err)
 
 	var have map[string]map[string]bool
+	c.do(c.export(c.Namespace, "api", byGateway, 80))
 	err = c.run(func(*logged) error {
+		if err := errors.Join(c.selects(), c.probes()); err != nil {
+			return err
+		}
 		for range 6 {
 			s, err := c.Watch(t.Context(), c.Authority(mesh.Federated))
 			if err != nil {
@@ -105,7 +109,7 @@ func TestDashboards(t *testing.T) {
 		return errors.Join(
 			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds", "fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods", "fingerpost_link_condition"),
 			lift(t.Context()),
-			counted("fingerpost_slice_writes_total", "fingerpost_lease_holder"),
+			counted("fingerpost_slice_writes_total", "fingerpost_lease_holder", "fingerpost_mirror_services", "fingerpost_mirror_writes_total", "gateway_alive", "gateway_probes"),
 		)
 	})
 	c.do(err)

@@ -19,7 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write what is generated: golden renders, and the tables of values")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	quiet()
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	charts = "../../charts"

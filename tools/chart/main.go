@@ -5,6 +5,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -16,7 +17,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// quiet leaves out what helm tells of each link that it follows.
+func quiet() { slog.SetLogLoggerLevel(slog.LevelWarn) }
+
 func main() {
+	quiet()
 	var r release
 	flag.StringVar(&r.name, "name", "fingerpost", "name of the release")
 	flag.StringVar(&r.namespace, "namespace", "fingerpost", "namespace of the release")
