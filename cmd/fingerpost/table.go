@@ -14,7 +14,7 @@ const (
 	tableWidth = 100 // columns of a table; wider only if there are too many of them
 	tableGap   = 2
 	leastCell  = 8  // columns that a cell is not cut to less than
-	leastNote  = 30 // columns that the last cell gets before others are cut
+	leastNote  = 30 // columns that the last cell keeps until all others are cut to the least
 )
 
 // A table is for people: it is within tableWidth columns. Cells that do not fit are cut in their middle, the last one of a row goes on
@@ -85,9 +85,11 @@ func (t *table) widths() []int {
 	last := len(widths) - 1
 	left := tableWidth - tableGap*last
 	note := min(widths[last], leastNote)
+	sum := 0
 	for _, from := range []int{min(t.whole, last), 0} {
 		for {
-			widest, sum := from, 0
+			widest := from
+			sum = 0
 			for i, width := range widths[:last] {
 				sum += width
 				if i >= from && width > widths[widest] {
@@ -104,6 +106,7 @@ func (t *table) widths() []int {
 			widths[widest]--
 		}
 	}
+	widths[last] = max(min(note, leastCell), left-sum)
 	return widths
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 // A table is never wider than it should be, loses no row, and lets nothing through that a terminal acts upon.
 func TestTableWidth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		columns := rapid.IntRange(1, 9).Draw(t, "columns")
+		columns := rapid.IntRange(1, 10).Draw(t, "columns")
 		cells := func() (row []string) {
 			for range columns {
 				row = append(row, rapid.StringOfN(rapid.SampledFrom([]rune("abc-. \n\x1bé")), 0, 60, -1).Draw(t, "cell"))
@@ -46,6 +47,22 @@ func TestTableWidth(t *testing.T) {
 			}
 		}
 	})
+}
+
+// As many columns as can be fit into the width of a table, whatever they hold.
+func TestTableOfManyColumns(t *testing.T) {
+	row := slices.Repeat([]string{"as-long-as-the-name-of-a-pod as-long-as-the-name-of-a-pod"}, 10)
+	table := newTable(row...)
+	table.row(row...)
+	var out bytes.Buffer
+	if err := table.print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > tableWidth {
+			t.Errorf("a line of %d columns: %q", n, line)
+		}
+	}
 }
 
 func TestTableCuts(t *testing.T) {
