@@ -13,7 +13,7 @@ import (
 const (
 	tableWidth = 100 // columns of a table; wider only if there are too many of them
 	tableGap   = 2
-	leastCell  = 8  // columns that a cell is not cut to less than
+	leastCell  = 8  // columns that a cell is not cut to less than, if its header is not longer
 	leastNote  = 30 // columns that the last cell keeps until all others are cut to the least
 )
 
@@ -88,11 +88,12 @@ func (t *table) widths() []int {
 	sum := 0
 	for _, from := range []int{min(t.whole, last), 0} {
 		for {
-			widest := from
+			widest := -1
 			sum = 0
 			for i, width := range widths[:last] {
 				sum += width
-				if i >= from && width > widths[widest] {
+				least := max(leastCell, utf8.RuneCountInString(t.header[i]))
+				if i >= from && width > least && (widest < 0 || width > widths[widest]) {
 					widest = i
 				}
 			}
@@ -100,7 +101,7 @@ func (t *table) widths() []int {
 			if sum+note <= left {
 				return widths
 			}
-			if widest == last || widths[widest] <= leastCell {
+			if widest < 0 {
 				break
 			}
 			widths[widest]--

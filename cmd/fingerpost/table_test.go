@@ -52,7 +52,7 @@ func TestTableWidth(t *testing.T) {
 // As many columns as can be fit into the width of a table, whatever they hold.
 func TestTableOfManyColumns(t *testing.T) {
 	row := slices.Repeat([]string{"as-long-as-the-name-of-a-pod as-long-as-the-name-of-a-pod"}, 10)
-	table := newTable(row...)
+	table := newTable(strings.Fields("A B C D E F G H I J")...)
 	table.row(row...)
 	var out bytes.Buffer
 	if err := table.print(&out); err != nil {
