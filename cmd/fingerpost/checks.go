@@ -210,10 +210,17 @@ func (s *site) checkReplicas(ctx context.Context, c *checker) (from replica, pag
 	done = func() {}
 	found := c.check(ctx, check{"replicas are ready", "replicas-are-ready", true, func(context.Context) error {
 		opened, end, err := s.open(ctx, 0)
-		if err == nil {
-			all, done = opened, end
+		if err != nil {
+			return err
 		}
-		return err
+		for _, r := range opened {
+			if r.err != nil {
+				end()
+				return r.err
+			}
+		}
+		all, done = opened, end
+		return nil
 	}})
 	if !found {
 		return replica{}, nil, done

@@ -5,9 +5,12 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fingerpost/fingerpost/links"
 )
 
 func clustersCommand() *cobra.Command {
@@ -15,13 +18,15 @@ func clustersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clusters [NAME...]",
 		Short: "Show every cluster, its state and the age of the last contact",
-		Long: `Show every cluster, its state and the age of the last contact, as a running server knows them.
+		Long: `Show every cluster, its state and the age of the last contact, as each replica knows them.
 
 States: Connecting (never heard), Live (in contact), Suspect and Stale (out of contact; what the cluster said
 last is kept).`,
 		Example: "  fingerpost clusters\n  fingerpost clusters --watch\n  fingerpost clusters -o json | jq '.clusters[] | select(.state != \"Live\")'",
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return p.show(cmd, "/debug/clusters", func(to io.Writer, body []byte, now time.Time) error { return printClusters(to, body, names, now) })
+			return show(cmd, &p, "/debug/clusters", mergeClusters, func(to io.Writer, all replicaClusters, several bool, now time.Time) error {
+				return printClusters(to, all.Clusters, names, several, now)
+			})
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return p.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
@@ -38,12 +43,8 @@ func (p *pager) clusterNames(cmd *cobra.Command) (names []string) {
 		return nil
 	}
 	defer done()
-	body, err := getPage(cmd.Context(), server.Addr, "/debug/clusters")
-	if err != nil {
-		return nil
-	}
-	page, err := decode[clustersPage](body)
-	if err != nil {
+	var page clustersPage
+	if fetch(cmd.Context(), server, "/debug/clusters", &page) != nil {
 		return nil
 	}
 	for _, c := range page.Clusters {
@@ -52,13 +53,44 @@ func (p *pager) clusterNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-func printClusters(to io.Writer, body []byte, names []string, now time.Time) error {
-	page, err := decode[clustersPage](body)
-	if err != nil {
-		return err
+// replicaClusters are the clusters, and the Links, as each replica knows them.
+type replicaClusters struct {
+	Clusters []replicaCluster `json:"clusters"`
+	Links    []replicaLink    `json:"links"`
+}
+
+type replicaCluster struct {
+	Replica string `json:"replica"`
+	clusterPage
+}
+
+type replicaLink struct {
+	Replica string `json:"replica"`
+	links.LinkStatus
+}
+
+// mergeClusters returns what all replicas say, cluster by cluster and Link by Link.
+func mergeClusters(answers []answer[clustersPage]) replicaClusters {
+	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}}
+	for _, a := range answers {
+		for _, c := range a.page.Clusters {
+			all.Clusters = append(all.Clusters, replicaCluster{a.replica, c})
+		}
+		for _, l := range a.page.Links {
+			all.Links = append(all.Links, replicaLink{a.replica, l})
+		}
 	}
-	t := newTable("CLUSTER", "STATE", "LAST CONTACT", "SERVICES", "PODS", "CREDENTIALS", "NOTE")
-	for _, c := range page.Clusters {
+	slices.SortStableFunc(all.Clusters, func(a, b replicaCluster) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(all.Links, func(a, b replicaLink) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+func printClusters(to io.Writer, all []replicaCluster, names []string, several bool, now time.Time) error {
+	t := newTable("CLUSTER", "REPLICA", "STATE", "CONTACT", "SERVICES", "PODS", "CREDENTIALS", "NOTE")
+	t.whole = 1
+	for _, c := range all {
 		if len(names) > 0 && !slices.Contains(names, c.Name) {
 			continue
 		}
@@ -66,8 +98,11 @@ func printClusters(to io.Writer, body []byte, names []string, now time.Time) err
 		if c.Local {
 			name += " (local)"
 		}
-		t.row(name, c.State, ago(c.LastContact, now), strconv.Itoa(c.objects("services")), strconv.Itoa(c.objects("pods")), dash(c.Source),
+		t.row(name, c.Replica, c.State, ago(c.LastContact, now), strconv.Itoa(c.objects("services")), strconv.Itoa(c.objects("pods")), dash(c.Source),
 			cmp.Or(c.Contact, c.Credentials, c.WritingNote))
+	}
+	if !several {
+		t.without(1) // REPLICA
 	}
 	return t.print(to)
 }

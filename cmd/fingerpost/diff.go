@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -131,27 +130,18 @@ func compare(ctx context.Context, pair [2]replica, settle time.Duration) ([]diff
 
 // disagreements returns what is different now. Where both know a Service, What is left open.
 func disagreements(ctx context.Context, pair [2]replica) (map[difference]bool, error) {
-	var pages [2]struct {
-		digests  digestsPage
-		clusters clustersPage
+	digests, err := fetchAll[digestsPage](ctx, pair[:], "/debug/digests")
+	if err != nil {
+		return nil, err
 	}
-	var errs [2]error
-	var wg sync.WaitGroup
-	for i, r := range pair {
-		wg.Go(func() {
-			if errs[i] = fetch(ctx, r, "/debug/digests", &pages[i].digests); errs[i] == nil {
-				errs[i] = fetch(ctx, r, "/debug/clusters", &pages[i].clusters)
-			}
-		})
+	clusters, err := fetchAll[clustersPage](ctx, pair[:], "/debug/clusters")
+	if err != nil {
+		return nil, err
 	}
-	wg.Wait()
 	all := map[difference]bool{}
 	states := [2]map[string]string{{}, {}}
 	for i := range pair {
-		if errs[i] != nil {
-			return nil, fmt.Errorf("%s: %w", pair[i].Name, errs[i])
-		}
-		for _, c := range pages[i].clusters.Clusters {
+		for _, c := range clusters[i].page.Clusters {
 			states[i][c.Name] = c.State
 		}
 	}
@@ -163,7 +153,7 @@ func disagreements(ctx context.Context, pair [2]replica) (map[difference]bool, e
 		if a == "" || b == "" {
 			continue
 		}
-		one, other := pages[0].digests[name], pages[1].digests[name]
+		one, other := digests[0].page[name], digests[1].page[name]
 		for service := range union(one, other) {
 			switch {
 			case one[service] == "":
@@ -189,15 +179,14 @@ func union[V any](a, b map[string]V) map[string]V {
 
 // detail tells which addresses are different.
 func detail(ctx context.Context, pair [2]replica, d difference) (string, error) {
-	var ready [2]map[string]bool
-	for i, r := range pair {
-		var page claimsPage
-		parts := strings.SplitN(d.Service, "/", 2)
-		if err := fetch(ctx, r, "/debug/claims/"+url.PathEscape(d.Cluster)+"/"+url.PathEscape(parts[0])+"/"+url.PathEscape(parts[1]), &page); err != nil {
-			return "", fmt.Errorf("%s: %w", r.Name, err)
-		}
-		ready[i] = map[string]bool{}
-		for _, s := range page.Slices {
+	namespace, name, _ := strings.Cut(d.Service, "/")
+	claims, err := fetchAll[claimsPage](ctx, pair[:], "/debug/claims/"+url.PathEscape(d.Cluster)+"/"+url.PathEscape(namespace)+"/"+url.PathEscape(name))
+	if err != nil {
+		return "", err
+	}
+	ready := [2]map[string]bool{{}, {}}
+	for i := range pair {
+		for _, s := range claims[i].page.Slices {
 			for _, e := range s.Endpoints {
 				ready[i][e.Addr.String()] = e.Ready
 			}
@@ -225,15 +214,6 @@ func detail(ctx context.Context, pair [2]replica, d difference) (string, error) 
 		return "something else than addresses: ports, zones, hints, policy or workloads", nil
 	}
 	return strings.Join(parts, ", "), nil
-}
-
-func fetch[T any](ctx context.Context, from replica, path string, to *T) error {
-	body, err := getPage(ctx, from.Addr, path)
-	if err != nil {
-		return err
-	}
-	*to, err = decode[T](body)
-	return err
 }
 
 func printDifferences(to io.Writer, pair [2]replica, differences []difference, output string) error {

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,10 @@ func explainCommand() *cobra.Command {
 
 AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port], with the hostname of one instance in front if
 need be. Without --client the answer is that to a client of which nothing is known. The client's node is the
-one where the Pod is, or if that cannot be looked up the one that its streams tell.`,
+one where the Pod is, or if that cannot be looked up the one that its streams tell.
+
+Every replica is asked. Shown is what those say that have a stream of the client, or if there is none the first
+one; that another differs from it is told. With -o json all of them are shown.`,
 		Example: "  fingerpost explain web.shop.svc.cluster.local:8080\n  fingerpost explain web-federated.shop.svc.cluster.local:8080 --client shop/cart-5b7c9d-x2x4z",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,7 +46,7 @@ one where the Pod is, or if that cannot be looked up the one that its streams te
 					query.Set("node", p.nodeOf(cmd, namespace, pod))
 				}
 			}
-			return p.show(cmd, "/debug/explain?"+query.Encode(), printExplanation)
+			return show(cmd, &p, "/debug/explain?"+query.Encode(), mergeExplanations, printExplanations)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -71,11 +75,62 @@ func (r *reach) nodeOf(cmd *cobra.Command, namespace, pod string) string {
 	return found.Spec.NodeName
 }
 
-func printExplanation(to io.Writer, body []byte, now time.Time) error {
-	var x discovery.Explanation
-	if err := json.Unmarshal(body, &x); err != nil {
-		return fmt.Errorf("the server's answer: %w", err)
+// A replicaExplanation is what a replica explains.
+type replicaExplanation struct {
+	Replica string `json:"replica"`
+	discovery.Explanation
+}
+
+// mergeExplanations returns what all replicas explain.
+func mergeExplanations(answers []answer[discovery.Explanation]) []replicaExplanation {
+	all := []replicaExplanation{}
+	for _, a := range answers {
+		all = append(all, replicaExplanation{a.replica, a.page})
 	}
+	return all
+}
+
+// printExplanations prints those of the replicas that have a stream of the client, or if there is none the first, and says which others
+// differ from it.
+func printExplanations(to io.Writer, all []replicaExplanation, several bool, now time.Time) error {
+	chosen := slices.DeleteFunc(slices.Clone(all), func(x replicaExplanation) bool { return len(x.Streams) == 0 })
+	if len(chosen) == 0 {
+		chosen = all[:1]
+	}
+	for i, x := range chosen {
+		if i > 0 {
+			fmt.Fprintln(to)
+		}
+		if several {
+			fmt.Fprintf(to, "replica %s\n", printable(x.Replica))
+		}
+		if err := printExplanation(to, x.Explanation, now); err != nil {
+			return err
+		}
+	}
+	for _, x := range all {
+		if differ(chosen[0].Explanation, x.Explanation) {
+			fmt.Fprintf(to, "\nbut: replicas differ, see 'fingerpost diff %s %s'\n", printable(chosen[0].Replica), printable(x.Replica))
+		}
+	}
+	return nil
+}
+
+// differ reports whether two replicas would answer something else to a client on the same node.
+func differ(a, b discovery.Explanation) bool {
+	kept := func(x discovery.Explanation) map[string]bool {
+		addrs := map[string]bool{}
+		for _, c := range x.Claims {
+			if c.Kept {
+				addrs[c.Addr] = true
+			}
+		}
+		return addrs
+	}
+	return a.Client.Node == b.Client.Node && (a.Refused != b.Refused || !maps.Equal(kept(a), kept(b)))
+}
+
+func printExplanation(to io.Writer, x discovery.Explanation, now time.Time) error {
 	who := "a client of which nothing is known"
 	if x.Client.Pod != "" {
 		who = x.Client.Namespace + "/" + x.Client.Pod

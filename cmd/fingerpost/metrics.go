@@ -36,7 +36,7 @@ func metricsCommand() *cobra.Command {
 }
 
 func printMetrics(ctx context.Context, to io.Writer, from replica, prefixes []string) error {
-	body, err := getPage(ctx, from.Addr, "/metrics")
+	body, err := getPage(ctx, from, "/metrics")
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,7 +20,8 @@ const (
 	watchPeriod = 2 * time.Second
 )
 
-// A pager is a command that shows a page of the debug server: as a table or as it is, once or whenever it has changed.
+// A pager is a command that shows a page of the debug servers of all replicas: for people or for machines, once or whenever it has
+// changed.
 type pager struct {
 	reach
 	output string
@@ -45,13 +47,16 @@ func tableOrJSON(output string) error {
 	return nil
 }
 
-// show shows a page. print makes a table of it.
-func (p *pager) show(cmd *cobra.Command, path string, print func(to io.Writer, body []byte, now time.Time) error) error {
+// show asks every replica for a page, and shows what merge makes of the answers: as JSON, or as print does. several says whether there
+// is more than one replica to tell apart. Replicas that do not answer are an error in the end, and hide nothing of what others say.
+func show[T, V any](
+	cmd *cobra.Command, p *pager, path string, merge func([]answer[T]) V, print func(to io.Writer, said V, several bool, now time.Time) error,
+) error {
 	if err := tableOrJSON(p.output); err != nil {
 		return err
 	}
 	ctx, to := cmd.Context(), cmd.OutOrStdout()
-	server, done, err := p.one(ctx)
+	replicas, done, err := p.open(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -60,31 +65,38 @@ func (p *pager) show(cmd *cobra.Command, path string, print func(to io.Writer, b
 	defer ticker.Stop()
 	var shown []byte
 	for {
-		body, err := getPage(ctx, server.Addr, path)
-		var out bytes.Buffer
-		switch {
-		case err != nil:
-		case p.output == "json":
-			out.Write(body)
-		default:
-			err = print(&out, body, time.Now())
+		answers, failed := fetchAll[T](ctx, replicas, path)
+		if shown != nil && ctx.Err() != nil {
+			return nil
 		}
-		switch {
-		case err != nil && (!p.watch || shown == nil):
-			return err
-		case err != nil && ctx.Err() == nil:
-			fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", err)
-		case err == nil && !bytes.Equal(shown, out.Bytes()):
-			if shown != nil && p.output == "table" {
-				fmt.Fprintf(to, "\n%s\n", time.Now().Format(time.TimeOnly))
+		if len(answers) == 0 && shown == nil {
+			return failed
+		}
+		if len(answers) > 0 {
+			var out bytes.Buffer
+			if said := merge(answers); p.output == "json" {
+				err = printJSON(&out, said)
+			} else {
+				err = print(&out, said, len(replicas) > 1, time.Now())
 			}
-			shown = out.Bytes()
-			if _, err := to.Write(shown); err != nil {
+			if err != nil {
 				return err
+			}
+			if !bytes.Equal(shown, out.Bytes()) {
+				if shown != nil && p.output == "table" {
+					fmt.Fprintf(to, "\n%s\n", time.Now().Format(time.TimeOnly))
+				}
+				shown = out.Bytes()
+				if _, err := to.Write(shown); err != nil {
+					return err
+				}
 			}
 		}
 		if !p.watch {
-			return nil
+			return failed
+		}
+		if failed != nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", failed)
 		}
 		select {
 		case <-ticker.C:
@@ -94,33 +106,73 @@ func (p *pager) show(cmd *cobra.Command, path string, print func(to io.Writer, b
 	}
 }
 
+// An answer is a page of one replica.
+type answer[T any] struct {
+	replica string
+	page    T
+}
+
+// fetchAll reads a page of each replica, at once, and returns the answers in the order of the replicas. The error names those that do not
+// answer; what is said by all of them is said once.
+func fetchAll[T any](ctx context.Context, replicas []replica, path string) (answers []answer[T], err error) {
+	pages := make([]T, len(replicas))
+	errs := make([]error, len(replicas))
+	var wg sync.WaitGroup
+	for i, r := range replicas {
+		wg.Go(func() { errs[i] = fetch(ctx, r, path, &pages[i]) })
+	}
+	wg.Wait()
+	texts := map[string]bool{}
+	for i, r := range replicas {
+		if errs[i] == nil {
+			answers = append(answers, answer[T]{r.Name, pages[i]})
+			continue
+		}
+		texts[errs[i].Error()] = true
+		err = errors.Join(err, fmt.Errorf("%s: %w", r.Name, errs[i]))
+	}
+	if len(answers) == 0 && len(texts) == 1 {
+		return nil, errs[0]
+	}
+	return answers, err
+}
+
+// fetch reads a page of a replica's debug server.
+func fetch[T any](ctx context.Context, from replica, path string, to *T) error {
+	body, err := getPage(ctx, from, path)
+	if err != nil {
+		return err
+	}
+	var page T // nothing is left of what was read before
+	if err := json.Unmarshal(body, &page); err != nil {
+		return fmt.Errorf("the server's answer: %w", err)
+	}
+	*to = page
+	return nil
+}
+
 // getPage returns a page of a server's debug or admin server.
-func getPage(ctx context.Context, addr, path string) ([]byte, error) {
+func getPage(ctx context.Context, from replica, path string) ([]byte, error) {
+	if from.err != nil {
+		return nil, from.err
+	}
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+from.Addr+path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("address %q: %w", addr, err)
+		return nil, fmt.Errorf("address %q: %w", from.Addr, err)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("no answer from %s (is it the right --debug-addr?): %w", addr, err)
+		return nil, fmt.Errorf("no answer from %s (is it the right --debug-addr?): %w", from.Addr, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, pageBytes))
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = errors.New(string(bytes.TrimSpace(body)))
 		if len(bytes.TrimSpace(body)) == 0 || response.StatusCode == http.StatusNotFound && bytes.HasPrefix(body, []byte("404")) {
-			err = fmt.Errorf("%s%s: %s: the server may be of another version", addr, path, response.Status)
+			err = fmt.Errorf("%s%s: %s: the server may be of another version", from.Addr, path, response.Status)
 		}
 	}
 	return body, err
-}
-
-// decode reads a page.
-func decode[T any](body []byte) (page T, err error) {
-	if err = json.Unmarshal(body, &page); err != nil {
-		err = fmt.Errorf("the server's answer: %w", err)
-	}
-	return page, err
 }

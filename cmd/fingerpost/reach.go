@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,7 +83,7 @@ type reach struct {
 func (r *reach) flags(cmd *cobra.Command, p port) {
 	r.port = p
 	fs := cmd.Flags()
-	fs.StringSliceVar(&r.addrs, p.flag, nil, "address of the "+p.purpose+"; empty to forward a port to a ready Pod of Fingerpost, through the API server")
+	fs.StringSliceVar(&r.addrs, p.flag, nil, "address of the "+p.purpose+", or those of several; empty to forward ports to ready Pods of Fingerpost, through the API server")
 	fs.StringVarP(&r.namespace, "namespace", "n", "", "namespace of Fingerpost's Pods; empty for all")
 	fs.StringVarP(&r.selector, "selector", "l", "", "label selector of Fingerpost's Pods (default "+strings.Join(selectors, ", or else ")+")")
 	r.kubeFlags.flags(fs)
@@ -92,7 +93,11 @@ func (r *reach) flags(cmd *cobra.Command, p port) {
 var selectors = []string{"app.kubernetes.io/name=fingerpost,app.kubernetes.io/component=destination", "linkerd.io/control-plane-component=destination"}
 
 // A replica is one server that can be asked.
-type replica struct{ Name, Addr string }
+type replica struct {
+	Name string // of the Pod, or the address that was given
+	Addr string
+	err  error // why there is no way to it
+}
 
 // one returns any replica, and how to let go of it.
 func (r *reach) one(ctx context.Context) (replica, func(), error) {
@@ -100,14 +105,15 @@ func (r *reach) one(ctx context.Context) (replica, func(), error) {
 	if err != nil {
 		return replica{}, nil, err
 	}
-	return all[0], done, nil
+	return all[0], done, all[0].err
 }
 
-// open returns up to limit replicas, 0 for all, and how to let go of them.
+// open returns up to limit replicas, 0 for all, at least one, and how to let go of them. One that cannot be reached does not keep the
+// others from being asked.
 func (r *reach) open(ctx context.Context, limit int) (all []replica, done func(), err error) {
 	if len(r.addrs) > 0 {
 		for _, addr := range r.addrs {
-			all = append(all, replica{addr, addr})
+			all = append(all, replica{Name: addr, Addr: addr})
 		}
 		if limit > 0 {
 			all = all[:min(limit, len(all))]
@@ -129,21 +135,24 @@ func (r *reach) open(ctx context.Context, limit int) (all []replica, done func()
 	if limit > 0 {
 		pods = pods[:min(limit, len(pods))]
 	}
-	var ends []func()
-	done = func() {
+	all = make([]replica, len(pods))
+	ends := make([]func(), len(pods))
+	var wg sync.WaitGroup
+	for i, pod := range pods {
+		wg.Go(func() {
+			addr, end, err := forward(ctx, config, client, pod, r.port.of(pod))
+			if err != nil {
+				err, end = fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err), func() {}
+			}
+			all[i], ends[i] = replica{pod.Name, addr, err}, end
+		})
+	}
+	wg.Wait()
+	return all, func() {
 		for _, end := range ends {
 			end()
 		}
-	}
-	for _, pod := range pods {
-		addr, end, err := forward(ctx, config, client, pod, r.port.of(pod))
-		if err != nil {
-			done()
-			return nil, nil, fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err)
-		}
-		all, ends = append(all, replica{pod.Name, addr}), append(ends, end)
-	}
-	return all, done, nil
+	}, nil
 }
 
 // pods returns the ready Pods, at least one, sorted by name.

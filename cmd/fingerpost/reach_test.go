@@ -28,6 +28,7 @@ type apiServer struct {
 	t      *testing.T
 	pods   []corev1.Pod
 	target string
+	broken string // Pod to which no port can be forwarded
 
 	mu    sync.Mutex
 	asked []string
@@ -38,6 +39,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.asked = append(a.asked, r.Method+" "+r.URL.Path+"?"+r.URL.Query().Get("labelSelector"))
 	a.mu.Unlock()
 	switch {
+	case a.broken != "" && strings.HasSuffix(r.URL.Path, "/"+a.broken+"/portforward"):
+		http.Error(w, "its node is gone", http.StatusBadGateway)
 	case strings.HasSuffix(r.URL.Path, "/portforward") && r.Method == http.MethodPost:
 		a.forward(w, r)
 	case strings.HasSuffix(r.URL.Path, "/portforward"):
@@ -139,7 +142,7 @@ func fingerpost(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// Without an address a port is forwarded to a ready Pod: to the one where its arguments have put the server.
+// Without an address a port is forwarded to each ready Pod: to the one where its arguments have put the server.
 func TestPortForward(t *testing.T) {
 	debug := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/debug/clusters" && r.URL.Path != "/metrics" {
@@ -158,7 +161,7 @@ func TestPortForward(t *testing.T) {
 	defer server.Close()
 	kubeconfig := writeKubeconfig(t, server.URL)
 	out, err := fingerpost(t, "clusters", "--kubeconfig", kubeconfig)
-	if err != nil || !strings.Contains(out, "east (local)") {
+	if flat := strings.Join(rows(out), "\n"); err != nil || !strings.Contains(flat, "east (local) destination-b Live") || !strings.Contains(flat, "east (local) destination-c Live") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, err = fingerpost(t, "metrics", "--kubeconfig", kubeconfig)
@@ -174,11 +177,18 @@ func TestPortForward(t *testing.T) {
 	api.mu.Unlock()
 	for _, want := range []string{
 		"GET /api/v1/pods?" + selectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?", "port 7777",
-		"POST /api/v1/namespaces/linkerd/pods/destination-c/portforward?", "port 9996",
+		"POST /api/v1/namespaces/linkerd/pods/destination-c/portforward?", "port 9998", "port 9996",
 	} {
 		if !strings.Contains(asked, want) {
 			t.Errorf("nobody asked %s:\n%s", want, asked)
 		}
+	}
+
+	api.broken = "destination-b"
+	out, err = fingerpost(t, "clusters", "--kubeconfig", kubeconfig)
+	if err == nil || !strings.HasPrefix(err.Error(), "destination-b: forward a port to Pod linkerd/destination-b") || strings.Contains(err.Error(), "destination-c") ||
+		!strings.Contains(out, "destination-c  Live") || strings.Contains(out, "destination-b") {
+		t.Errorf("one Pod cannot be reached: %v\n%s", err, out)
 	}
 
 	api.pods = api.pods[:1]
@@ -198,7 +208,7 @@ func TestPortForward(t *testing.T) {
 	}
 }
 
-// A page that is watched is shown again when it has changed.
+// A page that is watched is shown again when it has changed, whoever does not answer meanwhile.
 func TestWatch(t *testing.T) {
 	var mu sync.Mutex
 	state, asked := "Live", make(chan struct{}, 100)
@@ -210,8 +220,9 @@ func TestWatch(t *testing.T) {
 	}))
 	defer debug.Close()
 	reader, writer := io.Pipe()
-	cmd := command([]string{"clusters", "--watch", "--debug-addr", debug.Listener.Addr().String()})
+	cmd := command([]string{"clusters", "--watch", "--debug-addr", "127.0.0.1:1," + debug.Listener.Addr().String()})
 	cmd.SetOut(writer)
+	cmd.SetErr(writer)
 	ended := make(chan error, 1)
 	go func() { err := cmd.ExecuteContext(t.Context()); writer.Close(); ended <- err }()
 	<-asked
@@ -229,8 +240,10 @@ func TestWatch(t *testing.T) {
 		}
 		seen.Write(buffer[:n])
 	}
-	if !strings.Contains(seen.String(), "Live") {
-		t.Errorf("the first page is missing:\n%s", seen.String())
+	for _, want := range []string{"Live", "fingerpost: 127.0.0.1:1: no answer"} {
+		if !strings.Contains(seen.String(), want) {
+			t.Errorf("%s is missing:\n%s", want, seen.String())
+		}
 	}
 	_ = reader.Close()
 }

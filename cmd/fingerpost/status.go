@@ -164,7 +164,7 @@ func (h *statusHandler) page(filter string) statusPage {
 		}
 	}
 	page.Open = len(page.Streams)
-	slowestFirst(page.Streams)
+	slices.SortStableFunc(page.Streams, slower)
 	page.Streams = page.Streams[:min(len(page.Streams), shownStreams)]
 
 	local := views[federation.Cluster(h.cluster)]

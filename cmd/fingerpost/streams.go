@@ -2,9 +2,9 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,15 +20,15 @@ func streamsCommand() *cobra.Command {
 	var slow bool
 	cmd := &cobra.Command{
 		Use:   "streams",
-		Short: "Show every open stream of a server, the slowest first",
-		Long: `Show every open stream of a server: who asks for what, how many addresses it was sent and holds, and how it
-is behind. The slowest come first: those whose client has not read for the longest time, then those that were
-not sent everything yet.`,
+		Short: "Show every open stream of all replicas, the slowest first",
+		Long: `Show every open stream of all replicas: who asks for what, how many addresses it was sent and holds, and how
+it is behind. The slowest come first: those whose client has not read for the longest time, then those that
+were not sent everything yet. An ID is one of its replica's.`,
 		Example: "  fingerpost streams --slow --watch\n  fingerpost streams -o json | jq '.[] | select(.sending)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.show(cmd, "/debug/streams", func(to io.Writer, body []byte, now time.Time) error {
-				return printStreams(to, body, slow, now)
+			return show(cmd, &p, "/debug/streams", mergeStreams, func(to io.Writer, all []replicaStream, several bool, now time.Time) error {
+				return printStreams(to, all, slow, several, now)
 			})
 		},
 	}
@@ -37,31 +37,47 @@ not sent everything yet.`,
 	return cmd
 }
 
-func printStreams(to io.Writer, body []byte, slow bool, now time.Time) error {
-	var all []discovery.StreamStatus
-	if err := json.Unmarshal(body, &all); err != nil {
-		return fmt.Errorf("the server's answer: %w", err)
+// A replicaStream is an open stream of a replica. IDs are the replica's own.
+type replicaStream struct {
+	Replica string `json:"replica"`
+	discovery.StreamStatus
+}
+
+// mergeStreams returns the streams of all replicas, the slowest first.
+func mergeStreams(answers []answer[[]discovery.StreamStatus]) []replicaStream {
+	all := []replicaStream{}
+	for _, a := range answers {
+		for _, s := range a.page {
+			all = append(all, replicaStream{a.replica, s})
+		}
 	}
-	slowestFirst(all)
-	t := newTable("ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "PEER", "HOLDS", "SENT", "BEHIND")
+	slices.SortStableFunc(all, func(a, b replicaStream) int { return slower(a.StreamStatus, b.StreamStatus) })
+	return all
+}
+
+func printStreams(to io.Writer, all []replicaStream, slow, several bool, now time.Time) error {
+	t := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "SENT", "BEHIND")
 	behind := 0
 	for _, s := range all {
-		lag := strings.TrimPrefix(lagText(s, now), ", ")
+		lag := strings.TrimPrefix(lagText(s.StreamStatus, now), ", ")
 		if lag != "" {
 			behind++
 		}
 		if slow && lag == "" {
 			continue
 		}
-		client, sent := s.Pod, "never"
+		client, sent := cmp.Or(s.Pod, s.Peer), "never"
 		if s.Namespace != "" {
-			client = s.Namespace + "/" + s.Pod
+			client = s.Namespace + "/" + client
 		}
 		if s.Last != nil {
 			sent = age(s.Last.At, now) + " ago"
 		}
-		t.row(strconv.FormatUint(s.ID, 10), age(s.Opened, now), s.Method, strings.Replace(s.Authority, ".svc.cluster.local", "", 1), dash(client), s.Peer,
-			strconv.Itoa(s.Addresses), sent, dash(lag))
+		t.row(s.Replica, strconv.FormatUint(s.ID, 10), age(s.Opened, now), s.Method, strings.Replace(s.Authority, ".svc.cluster.local", "", 1),
+			dash(client), strconv.Itoa(s.Addresses), sent, dash(lag))
+	}
+	if !several {
+		t.without(0) // REPLICA
 	}
 	if len(t.rows) > 0 {
 		if err := t.print(to); err != nil {
@@ -72,21 +88,19 @@ func printStreams(to io.Writer, body []byte, slow bool, now time.Time) error {
 	return err
 }
 
-// slowestFirst sorts streams: who has not read for long, then who is far behind, then by number.
-func slowestFirst(all []discovery.StreamStatus) {
-	slices.SortFunc(all, func(a, b discovery.StreamStatus) int {
-		waits := func(s discovery.StreamStatus) int64 {
-			if s.Sending == nil {
-				return 0
-			}
-			return -time.Since(*s.Sending).Milliseconds()
+// slower compares streams: first who has not read for the longest time, then who is the farthest behind.
+func slower(a, b discovery.StreamStatus) int {
+	reads := func(s discovery.StreamStatus) int64 {
+		if s.Sending == nil {
+			return math.MaxInt64
 		}
-		lag := func(s discovery.StreamStatus) int {
-			if s.Behind == nil {
-				return 0
-			}
-			return -s.Behind.Adds - s.Behind.Removes
+		return s.Sending.UnixNano()
+	}
+	lag := func(s discovery.StreamStatus) int {
+		if s.Behind == nil {
+			return 0
 		}
-		return cmp.Or(cmp.Compare(waits(a), waits(b)), cmp.Compare(lag(a), lag(b)), cmp.Compare(a.ID, b.ID))
-	})
+		return s.Behind.Adds + s.Behind.Removes
+	}
+	return cmp.Or(cmp.Compare(reads(a), reads(b)), cmp.Compare(lag(b), lag(a)))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -32,6 +33,14 @@ func (t *table) row(cells ...string) {
 		cells[i] = printable(cell)
 	}
 	t.rows = append(t.rows, cells)
+}
+
+// without leaves out a column.
+func (t *table) without(i int) {
+	t.header = slices.Delete(t.header, i, i+1)
+	for j, row := range t.rows {
+		t.rows[j] = slices.Delete(row, i, i+1)
+	}
 }
 
 // printable leaves out what a terminal would act upon.
