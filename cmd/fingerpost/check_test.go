@@ -128,6 +128,17 @@ func TestChecker(t *testing.T) {
 	})
 }
 
+// A cluster that is unlinked meanwhile is skipped.
+func TestCheckOfAClusterThatGoes(t *testing.T) {
+	addr := debugServer(t, map[string]any{"/debug/clusters": clustersPage{}})
+	c := &checker{timeout: time.Second}
+	c.report.Success = true
+	checkClusters(t.Context(), c, replica{Addr: addr}, &clustersPage{Clusters: []clusterPage{{Name: "west"}, {Name: "south"}}})
+	if len(c.report.Categories) != 0 || !c.report.Success {
+		t.Errorf("%+v", c.report)
+	}
+}
+
 // Each hint leads to a heading.
 func TestHints(t *testing.T) {
 	source, err := os.ReadFile("checks.go")

@@ -250,8 +250,8 @@ func (s *site) checkReplicas(ctx context.Context, c *checker) (from replica, pag
 // checkClusters looks at the clusters through the eyes of a replica.
 func checkClusters(ctx context.Context, c *checker, from replica, page *clustersPage) {
 	c.begin("fingerpost-clusters")
-	for i := range page.Clusters {
-		name := page.Clusters[i].Name
+	for _, listed := range page.Clusters { // as they were: the page is read again
+		name := listed.Name
 		ask := func(ctx context.Context) (clusterPage, error) {
 			if err := fetch(ctx, from, "/debug/clusters", page); err != nil {
 				return clusterPage{}, err
