@@ -24,9 +24,9 @@ States: Connecting (never heard), Live (in contact), Suspect and Stale (out of c
 last is kept).`,
 		Example: "  fingerpost clusters\n  fingerpost clusters --watch\n  fingerpost clusters -o json | jq '.clusters[] | select(.state != \"Live\")'",
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return show(cmd, &p, "/debug/clusters", mergeClusters, func(to io.Writer, all replicaClusters, several bool, now time.Time) error {
-				return printClusters(to, all.Clusters, names, several, now)
-			})
+			return show(cmd, &p, "/debug/clusters", func(answers []answer[clustersPage]) replicaClusters {
+				return mergeClusters(answers, names)
+			}, printClusters)
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return p.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
@@ -69,15 +69,20 @@ type replicaLink struct {
 	links.LinkStatus
 }
 
-// mergeClusters returns what all replicas say, cluster by cluster and Link by Link.
-func mergeClusters(answers []answer[clustersPage]) replicaClusters {
+// mergeClusters returns what all replicas say of some clusters, or of all if none is named: cluster by cluster and Link by Link.
+func mergeClusters(answers []answer[clustersPage], names []string) replicaClusters {
+	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}}
 	for _, a := range answers {
 		for _, c := range a.page.Clusters {
-			all.Clusters = append(all.Clusters, replicaCluster{a.replica, c})
+			if wanted(c.Name) {
+				all.Clusters = append(all.Clusters, replicaCluster{a.replica, c})
+			}
 		}
 		for _, l := range a.page.Links {
-			all.Links = append(all.Links, replicaLink{a.replica, l})
+			if wanted(l.Cluster) {
+				all.Links = append(all.Links, replicaLink{a.replica, l})
+			}
 		}
 	}
 	slices.SortStableFunc(all.Clusters, func(a, b replicaCluster) int { return strings.Compare(a.Name, b.Name) })
@@ -87,13 +92,10 @@ func mergeClusters(answers []answer[clustersPage]) replicaClusters {
 	return all
 }
 
-func printClusters(to io.Writer, all []replicaCluster, names []string, several bool, now time.Time) error {
+func printClusters(to io.Writer, all replicaClusters, several bool, now time.Time) error {
 	t := newTable("CLUSTER", "REPLICA", "STATE", "CONTACT", "SERVICES", "PODS", "CREDENTIALS", "NOTE")
 	t.whole = 1
-	for _, c := range all {
-		if len(names) > 0 && !slices.Contains(names, c.Name) {
-			continue
-		}
+	for _, c := range all.Clusters {
 		name := c.Name
 		if c.Local {
 			name += " (local)"

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -21,13 +21,19 @@ func metricsCommand() *cobra.Command {
 				return err
 			}
 			defer done()
+			var failed error // it hides nothing of what others say
 			for i, replica := range replicas {
+				body, err := getPage(cmd.Context(), replica, "/metrics")
+				if err != nil {
+					failed = errors.Join(failed, fmt.Errorf("%s: %w", replica.Name, err))
+					continue
+				}
 				fmt.Fprintf(cmd.OutOrStdout(), "#\n# POD %s (%d of %d)\n#\n", replica.Name, i+1, len(replicas))
-				if err := printMetrics(cmd.Context(), cmd.OutOrStdout(), replica, prefixes); err != nil {
+				if err := printMetrics(cmd.OutOrStdout(), string(body), prefixes); err != nil {
 					return err
 				}
 			}
-			return nil
+			return failed
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -35,12 +41,9 @@ func metricsCommand() *cobra.Command {
 	return cmd
 }
 
-func printMetrics(ctx context.Context, to io.Writer, from replica, prefixes []string) error {
-	body, err := getPage(ctx, from, "/metrics")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(body)) {
+// printMetrics prints the lines of a page that are about metrics whose names begin so.
+func printMetrics(to io.Writer, page string, prefixes []string) error {
+	for line := range strings.Lines(page) {
 		name := line
 		for _, comment := range []string{"# HELP ", "# TYPE "} {
 			name = strings.TrimPrefix(name, comment)

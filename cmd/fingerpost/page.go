@@ -60,7 +60,7 @@ func show[T, V any](
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer func() { done() }()
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
 	var shown []byte
@@ -95,8 +95,15 @@ func show[T, V any](
 		if !p.watch {
 			return failed
 		}
-		if failed != nil {
+		if failed != nil { // a Pod may be gone, and another one there
 			fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", failed)
+			again, end, err := p.open(ctx, 0)
+			if err == nil {
+				done()
+				replicas, done = again, end
+			} else if ctx.Err() == nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", err)
+			}
 		}
 		select {
 		case <-ticker.C:
@@ -164,7 +171,7 @@ func getPage(ctx context.Context, from replica, path string) ([]byte, error) {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("no answer from %s (is it the right --debug-addr?): %w", from.Addr, err)
+		return nil, fmt.Errorf("no answer from %s (is it the right address?): %w", from.Addr, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, pageBytes))

@@ -140,10 +140,12 @@ func TestClustersOfReplicas(t *testing.T) {
 	}
 	type named struct{ Replica, Name, State string }
 	for addrs, want := range map[string]struct{ Clusters, Links []named }{
+		a + " east": {[]named{{a, "east", "Live"}}, []named{}},
 		a:           {[]named{{a, "east", "Live"}, {a, "west", "Live"}}, []named{{a, "west", ""}}},
 		a + "," + b: {[]named{{a, "east", "Live"}, {b, "east", "Live"}, {a, "west", "Live"}, {b, "west", "Stale"}}, []named{{a, "west", ""}, {b, "west", ""}}},
 	} {
-		out, err := fingerpost(t, "clusters", "-o", "json", "--debug-addr", addrs)
+		addrs, names, _ := strings.Cut(addrs, " ")
+		out, err := fingerpost(t, append([]string{"clusters", "-o", "json", "--debug-addr", addrs}, strings.Fields(names)...)...)
 		if diff := cmp.Diff(want, decodeJSON[struct{ Clusters, Links []named }](t, out)); err != nil || diff != "" {
 			t.Errorf("%v %s\n%s", err, diff, out)
 		}
@@ -271,7 +273,7 @@ func TestReplicasWithLongNames(t *testing.T) {
 	}
 	var out bytes.Buffer
 	for _, err := range []error{
-		printStreams(&out, mergeStreams(streams), false, true, now), printClusters(&out, mergeClusters(clusters).Clusters, nil, true, now),
+		printStreams(&out, mergeStreams(streams), false, true, now), printClusters(&out, mergeClusters(clusters, nil), true, now),
 	} {
 		if err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,17 +28,18 @@ import (
 // apiServer is as much of an API server and of a kubelet as lists Pods and forwards ports: those of every Pod lead to target.
 type apiServer struct {
 	t      *testing.T
-	pods   []corev1.Pod
 	target string
 	broken string // Pod to which no port can be forwarded
 
 	mu    sync.Mutex
+	pods  []corev1.Pod
 	asked []string
 }
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	a.asked = append(a.asked, r.Method+" "+r.URL.Path+"?"+r.URL.Query().Get("labelSelector"))
+	pods := slices.Clone(a.pods)
 	a.mu.Unlock()
 	switch {
 	case a.broken != "" && strings.HasSuffix(r.URL.Path, "/"+a.broken+"/portforward"):
@@ -47,7 +50,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no websockets here", http.StatusBadRequest) // an old API server
 	case strings.HasSuffix(r.URL.Path, "/pods"):
 		list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
-		for _, pod := range a.pods {
+		for _, pod := range pods {
 			if key, value, _ := strings.Cut(r.URL.Query().Get("labelSelector"), "="); pod.Labels[key] == value {
 				list.Items = append(list.Items, pod)
 			}
@@ -190,6 +193,10 @@ func TestPortForward(t *testing.T) {
 		!strings.Contains(out, "destination-c  Live") || strings.Contains(out, "destination-b") {
 		t.Errorf("one Pod cannot be reached: %v\n%s", err, out)
 	}
+	out, err = fingerpost(t, "metrics", "--kubeconfig", kubeconfig)
+	if err == nil || !strings.HasPrefix(err.Error(), "destination-b: forward") || !strings.Contains(out, "# POD destination-c (2 of 2)") {
+		t.Errorf("metrics of one Pod: %v\n%s", err, out)
+	}
 
 	api.pods = api.pods[:1]
 	for name, c := range map[string]struct {
@@ -208,42 +215,81 @@ func TestPortForward(t *testing.T) {
 	}
 }
 
+// A Pod that cannot be reached is tried again while a page is watched: after a rollout there are others.
+func TestWatchAfterRollout(t *testing.T) {
+	debug := debugServer(t, map[string]any{"/debug/clusters": clustersPage{Clusters: []clusterPage{{Name: "east", State: "Live"}}}})
+	api := &apiServer{t: t, target: debug, pods: []corev1.Pod{pod("old", selectors[1], true), pod("stays", selectors[1], true)}, broken: "old"}
+	server := httptest.NewServer(api)
+	defer server.Close()
+	w := watch(t, "clusters", "--watch", "--kubeconfig", writeKubeconfig(t, server.URL))
+	w.until("east stays Live", "forward a port to Pod linkerd/old")
+	api.mu.Lock()
+	api.pods[0] = pod("new", selectors[1], true)
+	api.mu.Unlock()
+	w.until("east new Live")
+}
+
 // A page that is watched is shown again when it has changed, whoever does not answer meanwhile.
 func TestWatch(t *testing.T) {
 	var mu sync.Mutex
-	state, asked := "Live", make(chan struct{}, 100)
+	state := "Live"
 	debug := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintf(w, `{"clusters":[{"name":"east","state":%q}]}`, state)
-		asked <- struct{}{}
 	}))
 	defer debug.Close()
-	reader, writer := io.Pipe()
-	cmd := command([]string{"clusters", "--watch", "--debug-addr", "127.0.0.1:1," + debug.Listener.Addr().String()})
-	cmd.SetOut(writer)
-	cmd.SetErr(writer)
-	ended := make(chan error, 1)
-	go func() { err := cmd.ExecuteContext(t.Context()); writer.Close(); ended <- err }()
-	<-asked
+	w := watch(t, "clusters", "--watch", "--debug-addr", "127.0.0.1:1,"+debug.Listener.Addr().String())
+	w.until("Live", "fingerpost: 127.0.0.1:1: no answer")
 	mu.Lock()
 	state = "Stale"
 	mu.Unlock()
+	w.until("Stale")
+}
+
+// A watched is a command that goes on, and what it has printed.
+type watched struct {
+	t      *testing.T
+	reader *io.PipeReader
+	seen   strings.Builder
+}
+
+// watch runs the command line until the end of the test.
+func watch(t *testing.T, args ...string) *watched {
+	t.Helper()
+	reader, writer := io.Pipe()
+	cmd := command(args)
+	cmd.SetOut(writer)
+	cmd.SetErr(writer)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = writer.CloseWithError(cmd.ExecuteContext(ctx))
+	}()
 	timer := time.AfterFunc(20*time.Second, func() { _ = reader.CloseWithError(os.ErrDeadlineExceeded) })
-	defer timer.Stop()
-	var seen strings.Builder
+	t.Cleanup(func() {
+		timer.Stop()
+		cancel()
+		_ = reader.Close()
+		<-ended
+	})
+	return &watched{t: t, reader: reader}
+}
+
+// until waits until all of this was printed, with any blanks.
+func (w *watched) until(all ...string) {
+	w.t.Helper()
 	buffer := make([]byte, 1024)
-	for !strings.Contains(seen.String(), "Stale") {
-		n, err := reader.Read(buffer)
+	for {
+		flat := strings.Join(strings.Fields(w.seen.String()), " ")
+		if !slices.ContainsFunc(all, func(s string) bool { return !strings.Contains(flat, s) }) {
+			return
+		}
+		n, err := w.reader.Read(buffer)
 		if err != nil {
-			t.Fatalf("%v\n%s", err, seen.String())
+			w.t.Fatalf("%v\n%s", err, w.seen.String())
 		}
-		seen.Write(buffer[:n])
+		w.seen.Write(buffer[:n])
 	}
-	for _, want := range []string{"Live", "fingerpost: 127.0.0.1:1: no answer"} {
-		if !strings.Contains(seen.String(), want) {
-			t.Errorf("%s is missing:\n%s", want, seen.String())
-		}
-	}
-	_ = reader.Close()
 }
