@@ -4,14 +4,24 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
@@ -45,6 +55,39 @@ func admin(t *testing.T, c *controlplane.Cluster) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(path, c.Kubeconfig(c.Admin(), ""), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// skewed writes a kubeconfig with all rights in a cluster, over a way on which its clock is away by what is stored.
+func skewed(t *testing.T, c *controlplane.Cluster, away *atomic.Int64) string {
+	t.Helper()
+	transport, err := rest.TransportFor(c.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := url.Parse(c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewTLSServer(&httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: transport,
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Set("Date", time.Now().Add(time.Duration(away.Load())).UTC().Format(http.TimeFormat))
+			return nil
+		},
+	})
+	t.Cleanup(server.Close)
+	config := clientcmdapi.NewConfig()
+	config.Clusters[c.Name()] = &clientcmdapi.Cluster{
+		Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+	}
+	config.Contexts[c.Name()] = &clientcmdapi.Context{Cluster: c.Name()}
+	config.CurrentContext = c.Name()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -94,7 +137,8 @@ func TestCheck(t *testing.T) {
 		w.do(c.Apply(t.Context(), []byte(held)))
 	}
 	w.do(west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, mesh.Linkerd, "cluster.local")))
-	kubeconfig := admin(t, w.Local.Cluster)
+	var away atomic.Int64
+	kubeconfig := skewed(t, w.Local.Cluster, &away)
 	run := func() report { return checked(t, kubeconfig, "--debug-addr="+w.Server.Debug) }
 	w.within(10*time.Second, "all is right", func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(context.Context) error {
@@ -106,6 +150,7 @@ func TestCheck(t *testing.T) {
 	})
 
 	// Nine faults at once, and the tenth below: they must not hide each other.
+	away.Store(int64(10 * time.Minute))
 	expired := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, time.Now().Add(-3*time.Hour).Unix()))
 	identity := *south.Identity
 	identity.Token = "e30." + expired + ".c2ln"
@@ -135,6 +180,7 @@ spec: {ports: [{port: 80}]}
 		{"expired token, as a replica sees it", "error fingerpost-clusters/the newest credentials of south are in use", "refuses the credentials (401)"},
 		{"missing right", "error fingerpost-link-west/its credentials have the rights to read", "watch endpointslices.discovery.k8s.io"},
 		{"wrong trust domain", "error fingerpost-link-west/its trust domain", "end in elsewhere.example, and clients are told cluster.local"},
+		{"clock skew", "warning fingerpost-kubernetes/its clock agrees with this one", "away from this one: tokens and leases are judged by clocks"},
 		{"unreachable gateway", "warning fingerpost-link-west/its gateway can be reached", "check/west-again: dial tcp 127.0.0.1:1"},
 		{"duplicate cluster name", "error fingerpost-clusters/Link check/west-again is accepted", "Conflict: Link check/west links west already"},
 		{"duplicate cluster name, in the Links", "error fingerpost-link-west/one Link", "check/west, check/west-again"},
