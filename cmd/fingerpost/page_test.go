@@ -69,7 +69,7 @@ func TestStreamsOfReplicas(t *testing.T) {
 	}})
 	out, err := fingerpost(t, "streams", "--debug-addr", a+","+b)
 	if diff := cmp.Diff([]string{
-		"REPLICA ID AGE METHOD ASKS FOR CLIENT HOLDS SENT BEHIND",
+		"REPLICA ID AGE METHOD ASKS FOR CLIENT HOLDS LAST SENT BEHIND",
 		"s/slowest", "s/slow", "s/far", "s/quick", "s/1:40",
 	}, pick(rows(out), "s/", "REPLICA")); err != nil || diff != "" || !strings.HasSuffix(out, "5 streams, 3 behind.\n") {
 		t.Errorf("%v %s\n%s", err, diff, out)

@@ -23,7 +23,8 @@ func streamsCommand() *cobra.Command {
 		Short: "Show every open stream of all replicas, the slowest first",
 		Long: `Show every open stream of all replicas: who asks for what, how many addresses it was sent and holds, and how
 it is behind. The slowest come first: those whose client has not read for the longest time, then those that
-were not sent everything yet. An ID is one of its replica's.`,
+were not sent everything yet. An ID is one of its replica's. +2 -1 stands for two addresses that come and
+one that goes.`,
 		Example: "  fingerpost streams --slow --watch\n  fingerpost streams -o json | jq '.[] | select(.sending)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,25 +57,22 @@ func mergeStreams(answers []answer[[]discovery.StreamStatus]) []replicaStream {
 }
 
 func printStreams(to io.Writer, all []replicaStream, slow, several bool, now time.Time) error {
-	t := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "SENT", "BEHIND")
+	t := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "LAST SENT", "BEHIND")
 	behind := 0
 	for _, s := range all {
-		lag := strings.TrimPrefix(lagText(s.StreamStatus, now), ", ")
+		lag := briefLag(s.StreamStatus, now)
 		if lag != "" {
 			behind++
 		}
 		if slow && lag == "" {
 			continue
 		}
-		client, sent := cmp.Or(s.Pod, s.Peer), "never"
+		client := cmp.Or(s.Pod, s.Peer)
 		if s.Namespace != "" {
 			client = s.Namespace + "/" + client
 		}
-		if s.Last != nil {
-			sent = age(s.Last.At, now) + " ago"
-		}
 		t.row(s.Replica, strconv.FormatUint(s.ID, 10), age(s.Opened, now), s.Method, strings.Replace(s.Authority, ".svc.cluster.local", "", 1),
-			dash(client), strconv.Itoa(s.Addresses), sent, dash(lag))
+			dash(client), strconv.Itoa(s.Addresses), lastSent(s.Last, now), dash(lag))
 	}
 	if !several {
 		t.without(0) // REPLICA
@@ -86,6 +84,38 @@ func printStreams(to io.Writer, all []replicaStream, slow, several bool, now tim
 	}
 	_, err := fmt.Fprintf(to, "%d streams, %d behind.\n", len(all), behind)
 	return err
+}
+
+// lastSent says what a stream was sent last, and when.
+func lastSent(last *discovery.LastSent, now time.Time) string {
+	if last == nil {
+		return "nothing"
+	}
+	return cmp.Or(changes(last.Adds, last.Removes), strings.ReplaceAll(last.What, "_", " ")) + ", " + age(last.At, now) + " ago"
+}
+
+// briefLag says how a stream is behind; nothing if it is not.
+func briefLag(s discovery.StreamStatus, now time.Time) string {
+	var parts []string
+	if s.Behind != nil {
+		parts = append(parts, changes(s.Behind.Adds, s.Behind.Removes))
+	}
+	if s.Sending != nil {
+		parts = append(parts, "not read for "+age(*s.Sending, now))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// changes counts addresses that come and that go; it is empty if none do.
+func changes(adds, removes int) string {
+	var parts []string
+	if adds > 0 {
+		parts = append(parts, fmt.Sprintf("+%d", adds))
+	}
+	if removes > 0 {
+		parts = append(parts, fmt.Sprintf("-%d", removes))
+	}
+	return strings.Join(parts, " ")
 }
 
 // slower compares streams: first who has not read for the longest time, then who is the farthest behind.

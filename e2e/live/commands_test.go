@@ -104,7 +104,7 @@ func TestSlowStream(t *testing.T) {
 		})
 		out, err := w.run("streams", "--slow", "--debug-addr", w.Server.Debug)
 		w.do(err)
-		if flat := strings.Join(strings.Fields(out), " "); strings.Contains(flat, "100 adds and 100 removes behind, has not read for") &&
+		if flat := strings.Join(strings.Fields(out), " "); strings.Contains(flat, "+100 -100, not read for") &&
 			strings.Contains(flat, "1 behind.") {
 			break
 		}
