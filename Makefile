@@ -124,7 +124,7 @@ generated:
 
 shell:
 	@command -v shellcheck >/dev/null || { echo 'make check: shellcheck is not installed; on Debian: apt-get install shellcheck' >&2; exit 1; }
-	@shellcheck .ci/run e2e/k3d/run.sh
+	@shellcheck -x -P SCRIPTDIR .ci/run e2e/k3d/run.sh e2e/k3d/scenarios.sh e2e/slices/testdata/kit.sh
 
 $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@echo "Building golangci-lint, once; this takes some minutes." >&2

@@ -13,11 +13,14 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/internal/spawn"
 )
 
+// KubectlPath is where kubectl is, of the cluster's own version.
+func (c *Cluster) KubectlPath() string { return filepath.Join(c.binaries, kubectl) }
+
 // Kubectl runs kubectl with all rights and returns what it prints. It uses
 // nothing of the user's own configuration.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
-	command := exec.CommandContext(ctx, filepath.Join(c.binaries, kubectl), append([]string{"--kubeconfig=" + c.file(kubeconfigFile(kubectl))}, args...)...)
+	command := exec.CommandContext(ctx, c.KubectlPath(), append([]string{"--kubeconfig=" + c.file(kubeconfigFile(kubectl))}, args...)...)
 	command.Stdout, command.Stderr = &stdout, &stderr
 	command.WaitDelay = time.Second
 	err := c.start(command)
