@@ -1,5 +1,5 @@
 # The toolchain is that of go.mod, and runs on the machine that builds: only the compiler's output is of the other architecture.
-FROM --platform=$BUILDPLATFORM golang:1.26.3 AS build
+FROM --platform=$BUILDPLATFORM docker.io/library/golang:1.26.3 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN --mount=type=cache,target=/go/pkg/mod go mod download

@@ -10,6 +10,7 @@ PKGS     ?= ./...
 ARGS     ?=
 VERSION  ?= $(shell git describe --tags --always --dirty)
 IMAGE    ?= ghcr.io/fingerpost/fingerpost
+ENGINE   ?= $(firstword $(shell command -v docker podman buildah))
 FUZZTIME ?= 1m
 
 ##@ Use
@@ -22,10 +23,13 @@ help: ## Show this help
 build: ## Build bin/fingerpost, static
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/fingerpost
 
+# Both architectures, to a registry: with docker ARGS='--platform linux/amd64,linux/arm64 --push'. Podman and buildah do not push, and put a
+# tag on one image only: ARGS='--platform linux/amd64,linux/arm64 --manifest NAME', and then podman manifest push --all NAME docker://...;
+# those of Debian 12 must be told --build-arg BUILDPLATFORM=linux/amd64 as well. An old Docker must be told of BuildKit.
 .PHONY: image
-image: ## Build the image, with docker or podman (ARGS='--platform linux/amd64,linux/arm64 --push': both architectures, to a registry)
-	@engine=$$(command -v docker || command -v podman) || { echo 'make image: neither docker nor podman is installed' >&2; exit 1; }; \
-	"$$engine" buildx build --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) $(ARGS) .
+image: ## Build the image, with docker, podman or buildah, for this architecture (for both, see the Makefile)
+	@[ -n "$(ENGINE)" ] || { echo 'make image: neither docker nor podman nor buildah is installed' >&2; exit 1; }
+	DOCKER_BUILDKIT=1 $(ENGINE) build --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) $(ARGS) .
 
 .PHONY: demo
 demo: ## Watch three real control planes being linked, cut off and healed (ARGS=--once: play it once and check each step)
