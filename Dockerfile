@@ -1,8 +1,6 @@
 # The toolchain is that of go.mod, and runs on the machine that builds: only the compiler's output is of the other architecture.
 FROM --platform=$BUILDPLATFORM docker.io/library/golang:1.26.3 AS build
 WORKDIR /src
-COPY go.mod go.sum ./
-RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .
 ARG TARGETOS TARGETARCH VERSION
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
