@@ -55,15 +55,15 @@ test-k3d: ## Ask k3d what it would make of the files of the k3d kit, without Doc
 
 .PHONY: test-e2e
 test-e2e: ## Run the tests on real control planes
-	@$(MAKE) --no-print-directory -j 2 test-e2e-charts test-e2e-others
+	@$(MAKE) --no-print-directory -j 2 test-e2e-live test-e2e-others
 
 # They wait for most of their time, so two halves at once take little longer than one.
-CHART_TESTS := ^Test(Chart|TakeOver|Dashboards)
-.PHONY: test-e2e-charts test-e2e-others
-test-e2e-charts:
-	go test -C e2e -race -count 1 -timeout 30m -run '$(CHART_TESTS)' ./live
+LIVE_TESTS := ^Test(Chart|TakeOver|Dashboards|Outages|Check)
+.PHONY: test-e2e-live test-e2e-others
+test-e2e-live:
+	go test -C e2e -race -count 1 -timeout 30m -run '$(LIVE_TESTS)' ./live
 test-e2e-others:
-	go test -C e2e -race -count 1 -timeout 30m -skip '$(CHART_TESTS)' ./...
+	go test -C e2e -race -count 1 -timeout 30m -skip '$(LIVE_TESTS)' ./...
 
 .PHONY: k3d
 k3d: ## Play the scenarios of e2e/k3d on three clusters in Docker; CI does not
@@ -130,8 +130,7 @@ shell:
 	@command -v shellcheck >/dev/null || { echo 'make check: shellcheck is not installed; on Debian: apt-get install shellcheck' >&2; exit 1; }
 	@shellcheck -x -P SCRIPTDIR .ci/run e2e/k3d/run.sh e2e/k3d/scenarios.sh e2e/slices/testdata/kit.sh
 
-$(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
+$(TOOLS)/golangci-lint: # what it is made of is in the name
 	@echo "Building golangci-lint, once; this takes some minutes." >&2
 	@mkdir -p $(TOOLS)
 	@go build -C tools/lint -o $(TOOLS)/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-	@touch $@

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
@@ -129,22 +130,35 @@ func localRules() []rbacv1.PolicyRule {
 // Install installs the charts, that of the server in the local cluster and the other in those that it may link, with more values for
 // each, as YAML. The server has their arguments and their rights, and no others.
 func (m *Mesh) Install(ctx context.Context, linkerd, server, link string) error {
-	system := m.Namespace + "-system"
-	for _, site := range m.Sites() {
-		chart, values := charts.Link, fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}\n%s", linkerd, link)
-		if site == m.Local {
-			chart, values = charts.Server, fmt.Sprintf("cluster: {name: %s}\nlinks: {namespace: %s}\ncontrollerNamespace: %s\n%s", site.Name, m.Namespace, linkerd, server)
-		}
-		if err := site.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)); err != nil {
-			return err
-		}
-		var err error
-		if site.Installation, err = charts.Install(ctx, site.Cluster, chart, system, values); err != nil {
-			return err
-		}
-		site.Identity = site.Installation.Identity
+	sites := m.Sites()
+	errs := make([]error, len(sites))
+	var wg sync.WaitGroup
+	for i, site := range sites {
+		wg.Go(func() {
+			chart, values := charts.Link, fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}\n%s", linkerd, link)
+			if site == m.Local {
+				chart, values = charts.Server, fmt.Sprintf("cluster: {name: %s}\nlinks: {namespace: %s}\ncontrollerNamespace: %s\n%s", site.Name, m.Namespace, linkerd, server)
+			}
+			errs[i] = site.install(ctx, linkerd, chart, m.Namespace+"-system", values)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	m.Args = m.Local.Installation.Args
+	return nil
+}
+
+func (s *Site) install(ctx context.Context, linkerd, chart, namespace, values string) error {
+	if err := s.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)); err != nil {
+		return err
+	}
+	in, err := charts.Install(ctx, s.Cluster, chart, namespace, values)
+	if err != nil {
+		return err
+	}
+	s.Installation, s.Identity = in, in.Identity
 	return nil
 }
 
