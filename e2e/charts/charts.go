@@ -145,15 +145,18 @@ func Rules(role *unstructured.Unstructured) ([]rbacv1.PolicyRule, error) {
 // args returns what a Deployment's container is told.
 func args(deployment *unstructured.Unstructured) ([]string, error) {
 	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
-	if err != nil || len(containers) != 1 {
-		return nil, fmt.Errorf("%d containers: %w", len(containers), err)
-	}
-	args, _, err := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
-	if err == nil && (len(args) < 10 || args[0] != "serve") {
-		err = fmt.Errorf("the container is told %q", args)
-	}
 	if err != nil {
 		return nil, err
+	}
+	if len(containers) != 1 {
+		return nil, fmt.Errorf("Deployment %s has %d containers", deployment.GetName(), len(containers))
+	}
+	args, _, err := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+	if err != nil {
+		return nil, err
+	}
+	if len(args) < 10 || args[0] != "serve" {
+		return nil, fmt.Errorf("the container of Deployment %s is told %q", deployment.GetName(), args)
 	}
 	return args[1:], nil
 }
