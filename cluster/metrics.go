@@ -15,7 +15,7 @@ var (
 	descSynced = prometheus.NewDesc("fingerpost_cluster_synced",
 		"1 if everything in the cluster has been heard once.", []string{"cluster"}, nil)
 	descCredentials = prometheus.NewDesc("fingerpost_cluster_credentials_valid",
-		"1 if the newest credentials of the cluster are in use.", []string{"cluster"}, nil)
+		"1 if the newest credentials of the cluster are in use, 0 if they do not work; no series as long as it cannot be told.", []string{"cluster"}, nil)
 	descExpiry = prometheus.NewDesc("fingerpost_cluster_credentials_expiry_timestamp_seconds",
 		"When the credentials in use end, in seconds since 1970; there is no series for those that do not end, or do not say so.", []string{"cluster"}, nil)
 	descOpen = prometheus.NewDesc("fingerpost_watch_open",
@@ -84,7 +84,9 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			gauge(descState, truth(s.State == state), name, string(state))
 		}
 		gauge(descSynced, truth(s.Synced), name)
-		gauge(descCredentials, truth(s.Source != "" && s.Credentials == nil && (s.Contact == nil || ReasonFor(s.Contact) != Unauthorized)), name)
+		if valid, known := s.credentials(); known {
+			gauge(descCredentials, truth(valid), name)
+		}
 		if s.Writing.State != NotWriting {
 			for _, state := range []WritingState{ReadOnly, Standby, Holding} {
 				gauge(descWriter, truth(s.Writing.State == state), name, string(state))

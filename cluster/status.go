@@ -65,6 +65,18 @@ func ReasonFor(err error) Reason {
 	return Unreachable
 }
 
+// credentials reports whether the newest credentials are in use; that is not known where none are, because the cluster does not answer.
+func (s *Status) credentials() (valid, known bool) {
+	switch reason := ReasonFor(s.Credentials); {
+	case s.Credentials != nil:
+		return false, s.Source != "" || reason != Unreachable && reason != NotReady
+	case s.Contact != nil && ReasonFor(s.Contact) == Unauthorized:
+		return false, true
+	default:
+		return s.Source != "", s.Source != ""
+	}
+}
+
 // KindStatus is how one kind of object in a cluster fares.
 type KindStatus struct {
 	Kind    string

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	endpointsliceutil "k8s.io/endpointslice/util"
 )
@@ -86,7 +85,7 @@ func planFor(svc *service, groups []*group, have []*discoveryv1.EndpointSlice) p
 		p.remove = append(p.remove, unwanted...)
 	}
 	slices.SortFunc(p.remove, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-	p.reuse()
+	p.reuse(svc)
 	return p
 }
 
@@ -103,8 +102,7 @@ func (p *plan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 	var updated, same []*discoveryv1.EndpointSlice
 	for _, es := range have {
 		next := g.sliceLike(es)
-		changed := !maps.Equal(next.Labels, es.Labels) || !maps.Equal(next.Annotations, es.Annotations) ||
-			!apiequality.Semantic.DeepEqual(next.OwnerReferences, es.OwnerReferences)
+		changed := !maps.Equal(next.Labels, es.Labels) || !maps.Equal(next.Annotations, es.Annotations)
 		for i := range es.Endpoints {
 			old := es.Endpoints[i].DeepCopy() // looking it up sorts its addresses
 			now := wanted.Get(old)
@@ -171,11 +169,10 @@ func (g *group) sliceLike(old *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 }
 
 // reuse turns a new slice and one that goes into an update, where they are alike enough.
-func (p *plan) reuse() {
+func (p *plan) reuse(svc *service) {
 	p.create = slices.DeleteFunc(p.create, func(es *discoveryv1.EndpointSlice) bool {
 		i := slices.IndexFunc(p.remove, func(old *discoveryv1.EndpointSlice) bool {
-			return old.AddressType == es.AddressType && old.Labels[SourceLabel] == es.Labels[SourceLabel] &&
-				apiequality.Semantic.DeepEqual(old.OwnerReferences, es.OwnerReferences)
+			return old.AddressType == es.AddressType && old.Labels[SourceLabel] == es.Labels[SourceLabel] && svc.owns(old)
 		})
 		if i < 0 {
 			return false
@@ -186,11 +183,13 @@ func (p *plan) reuse() {
 	})
 }
 
-// succeed makes es the next state of old. Who wrote it first is no reason to write it again.
+// succeed makes es the next state of old, of the same owner. Who wrote it first is no reason to write it again, nor is how the owner is said:
+// Linkerd's destination says more.
 func succeed(es, old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	if first, found := old.Labels[writerLabel]; found {
 		es.Labels[writerLabel] = first
 	}
+	es.OwnerReferences = old.OwnerReferences
 	es.GenerateName, es.Name, es.UID, es.ResourceVersion, es.Generation = old.GenerateName, old.Name, old.UID, old.ResourceVersion, old.Generation
 	return es
 }

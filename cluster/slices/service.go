@@ -84,7 +84,7 @@ func (s *service) meta(managedBy string, inherit bool) metav1.ObjectMeta {
 		Namespace: s.Namespace,
 		Labels:    map[string]string{discoveryv1.LabelServiceName: s.Name, discoveryv1.LabelManagedBy: managedBy},
 		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: "v1", Kind: "Service", Name: s.Name, UID: s.uid, Controller: new(true), BlockOwnerDeletion: new(true),
+			APIVersion: "v1", Kind: "Service", Name: s.Name, UID: s.uid, Controller: new(true), // it blocks no deletion: that may take a right of its own
 		}},
 	}
 	if s.headless {

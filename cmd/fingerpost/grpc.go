@@ -36,6 +36,7 @@ type grpcServer struct {
 	server    *grpc.Server
 	discovery *discovery.Server
 	health    *health.Server
+	metrics   prometheus.Registerer
 	serving   atomic.Bool
 }
 
@@ -48,7 +49,7 @@ func newGRPC(log logr.Logger, addr string, files tlsFiles, d *discovery.Server, 
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", string(debug.Stack()))
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
-	g := &grpcServer{log: log, addr: addr, tls: files, discovery: d, health: health.NewServer()}
+	g := &grpcServer{log: log, addr: addr, tls: files, discovery: d, health: health.NewServer(), metrics: metrics}
 	g.server = grpc.NewServer(
 		discovery.Codec(),
 		grpc.WriteBufferSize(64<<10),
@@ -75,7 +76,7 @@ func (g *grpcServer) Start(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if listener, err = g.tls.listen(ctx, &wg, g.log, listener); err != nil {
+	if listener, err = g.tls.listen(ctx, &wg, g.log, g.metrics, listener); err != nil {
 		return err
 	}
 	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.cert != "")

@@ -131,11 +131,17 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if o.queueMetrics {
 		queues = prometheus.Gatherers{registry.Queues()}
 	}
-	ready := func() bool {
+	ready := once(func() bool {
 		statuses, _ := registry.Statuses()
 		return listed.Load() && statuses[o.clusterName].Synced && grpcServer.serving.Load()
-	}
-	admin := adminHandler(metrics, once(ready), o.pprof, queues...)
+	})
+	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fingerpost_ready", Help: "1 once this replica is ready to serve, as /ready says."}, func() float64 {
+		if ready() {
+			return 1
+		}
+		return 0
+	}))
+	admin := adminHandler(metrics, ready, o.pprof, queues...)
 	admin.Handle("GET /{$}", &statusHandler{store, registry, reconciler, server, o.clusterName, os.Getenv("HOSTNAME")})
 	for _, r := range []manager.Runnable{
 		reconciler,

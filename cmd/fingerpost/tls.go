@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
@@ -35,9 +36,9 @@ func (f *tlsFiles) validate() error {
 	return nil
 }
 
-// listen lets a listener speak TLS, if there are files to do so; wg waits for what follows the files until ctx ends. TLS is not gRPC's
-// own: that refuses clients which offer no ALPN, and linkerd2-proxy is one.
-func (f *tlsFiles) listen(ctx context.Context, wg *sync.WaitGroup, log logr.Logger, listener net.Listener) (net.Listener, error) {
+// listen lets a listener speak TLS, if there are files to do so, and metrics tell when the certificate ends; wg waits for what follows the
+// files until ctx ends. TLS is not gRPC's own: that refuses clients which offer no ALPN, and linkerd2-proxy is one.
+func (f *tlsFiles) listen(ctx context.Context, wg *sync.WaitGroup, log logr.Logger, metrics prometheus.Registerer, listener net.Listener) (net.Listener, error) {
 	if f.cert == "" {
 		return listener, nil
 	}
@@ -59,12 +60,21 @@ func (f *tlsFiles) listen(ctx context.Context, wg *sync.WaitGroup, log logr.Logg
 		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file: %w", err)
 	}
 	config.GetCertificate = certificate.GetCertificate
+	metrics.MustRegister(certificateEnd("fingerpost_certificate_not_after_seconds", "When the certificate of the gRPC server ends, in seconds since 1970.", certificate))
 	wg.Go(func() {
 		if err := certificate.Start(ctx); err != nil {
 			log.Error(err, "A new certificate will not be noticed until a restart", "file", f.cert)
 		}
 	})
 	return tls.NewListener(listener, config), nil
+}
+
+// certificateEnd is the metric of when a certificate that is watched ends.
+func certificateEnd(name, help string, certificate *certwatcher.CertWatcher) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		c, _ := certificate.GetCertificate(nil) // it was read once, and is kept
+		return float64(c.Leaf.NotAfter.Unix())
+	})
 }
 
 // authorities is a file of certificates that may be replaced at any time.

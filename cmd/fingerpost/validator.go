@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -85,13 +84,7 @@ func validateProfiles(ctx context.Context, o validatorOptions) error {
 	hook := profiles.NewWebhook(log)
 	metrics := newMetrics()
 	metrics.MustRegister(hook.Collectors()...)
-	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "fingerpost_webhook_certificate_not_after_seconds",
-		Help: "When the certificate of the webhook ends, in seconds since 1970.",
-	}, func() float64 {
-		c, _ := certificate.GetCertificate(nil) // it was read once, and is kept
-		return float64(c.Leaf.NotAfter.Unix())
-	}))
+	metrics.MustRegister(certificateEnd("fingerpost_webhook_certificate_not_after_seconds", "When the certificate of the webhook ends, in seconds since 1970.", certificate))
 	server := &httpServer{
 		log: log, name: "webhook", addr: o.addr, handler: hook,
 		tls:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},

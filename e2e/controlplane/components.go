@@ -56,6 +56,7 @@ func (c *Cluster) apiServerArgs(at *port) []string {
 		"--service-account-signing-key-file=" + c.file(serviceAccountKeyFile),
 		"--service-cluster-ip-range=" + c.serviceRanges(),
 		"--authorization-mode=RBAC",
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement", // as OpenShift has it
 		"--allow-privileged=true",
 		"--profiling=false",
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
@@ -113,9 +114,12 @@ func TestDashboards(t *testing.T) {
 		)
 	})
 	c.do(err)
-	webhook, err := exported(validator(t))
-	c.do(err)
-	maps.Copy(have, webhook)
+	files := certificate(t)
+	for _, page := range []string{c.encrypted(files), validator(t, files)} {
+		more, err := exported(page)
+		c.do(err)
+		maps.Copy(have, more)
+	}
 
 	command := exec.CommandContext(t.Context(), "go", "run", "-C", chartTools, ".", "-questions", chartFiles+"/fingerpost")
 	command.Stderr = os.Stderr
@@ -162,8 +166,8 @@ func exported(page string) (map[string]map[string]bool, error) {
 	return all, nil
 }
 
-// validator runs the webhook of ServiceProfiles for a moment and returns its metrics.
-func validator(t *testing.T) string {
+// certificate returns a directory with tls.crt and tls.key.
+func certificate(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	identity, err := clusters[0].CreateIdentity(t.Context(), "dashboards", "validator", nil)
@@ -179,9 +183,26 @@ func validator(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dir
+}
+
+// encrypted runs a server that speaks TLS for a moment and returns its metrics.
+func (c *charted) encrypted(files string) (page string) {
+	c.t.Helper()
+	c.do(c.Serve(c.t.Context(), fingerpost.Options{
+		Binary: binary, Dir: c.t.TempDir(), Args: []string{"-tls-cert-file=" + filepath.Join(files, "tls.crt"), "-tls-key-file=" + filepath.Join(files, "tls.key")},
+	}))
+	page, err := c.Server.Metrics(c.t.Context())
+	c.do(errors.Join(err, c.Server.Stop()))
+	return page
+}
+
+// validator runs the webhook of ServiceProfiles for a moment and returns its metrics.
+func validator(t *testing.T, files string) string {
+	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
-	command := exec.CommandContext(ctx, binary, "sp-validator", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-tls-dir="+dir, "-log-format=json")
+	command := exec.CommandContext(ctx, binary, "sp-validator", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-tls-dir="+files, "-log-format=json")
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = 10 * time.Second
 	log, err := command.StderrPipe()

@@ -1,10 +1,14 @@
 package mirror
 
 import (
+	"cmp"
+	"errors"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // metrics are those of Linkerd's service mirror, and what is written.
@@ -30,7 +34,7 @@ func newMetrics() *metrics {
 		}, cluster),
 		probes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gateway_probes", Help: "Probes of a gateway."}, append(cluster, "probe_successful")),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_mirror_writes_total", Help: "Requests to write for Links into the local cluster: resource, verb, and the reason if one failed.",
+			Name: "fingerpost_mirror_writes_total", Help: "Requests to write for Links into the local cluster: resource, verb, and the reason if one failed, or was not made because we may not.",
 		}, []string{"resource", "verb", "reason"}),
 		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fingerpost_mirror_services", Help: "Services of a linked cluster that are asked for, by what became of them.",
@@ -58,6 +62,18 @@ func (m *metrics) probed(cluster string, success bool, took time.Duration) {
 		m.latency.WithLabelValues(cluster).Set(ms)
 		m.latencies.WithLabelValues(cluster).Observe(ms)
 	}
+}
+
+// written counts a write, or one that was not tried because we may not. An error without a reason of an API server's is Unknown.
+func (m *metrics) written(resource, verb string, err error) {
+	reason := ""
+	if err != nil {
+		reason = cmp.Or(string(apierrors.ReasonForError(err)), "Unknown")
+		if errors.As(err, new(errForbidden)) {
+			reason = string(metav1.StatusReasonForbidden)
+		}
+	}
+	m.writes.WithLabelValues(resource, verb, reason).Inc()
 }
 
 // forget drops the series of a gateway that is not probed any more.

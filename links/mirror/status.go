@@ -76,7 +76,7 @@ func (t *term) patchStatus(ctx context.Context, l *link, status map[string]any) 
 	}
 	back, err := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace).
 		Patch(ctx, l.Link.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	t.metrics.writes.WithLabelValues("links/status", "patch", string(apierrors.ReasonForError(err))).Inc()
+	t.metrics.written("links/status", "patch", err)
 	switch {
 	case ctx.Err() != nil, apierrors.IsNotFound(err): // whoever comes next tells it; or it is gone, or served without status
 		return reconcile.Result{}, nil //nolint:nilerr // as said

@@ -206,13 +206,14 @@ func replaced(is, want map[string]string) map[string]any {
 // do makes a write that we have the right to.
 func (t *term) do(ctx context.Context, needed right, write func() error) error {
 	if err := t.rights.check(ctx, needed); err != nil {
+		t.metrics.written(needed.resource, needed.verb, err)
 		return err
 	}
 	err := write()
 	if apierrors.IsForbidden(err) {
 		t.rights.refused(needed)
 	}
-	t.metrics.writes.WithLabelValues(needed.resource, needed.verb, string(apierrors.ReasonForError(err))).Inc()
+	t.metrics.written(needed.resource, needed.verb, err)
 	return err
 }
 
