@@ -9,7 +9,7 @@
 {{- default $full .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Roles are of the whole cluster, so the namespace is in their names. */}}
+{{/* Roles are of the whole cluster, or in a namespace that another release uses too, so the release's is in their names. */}}
 {{- define "fingerpost.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "fingerpost.fullname" .) -}}
 {{- end -}}
