@@ -37,7 +37,7 @@ commonLabels: {team: mesh}
 image: {digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 imagePullSecrets: [{name: registry}]
 links: {namespace: links, allowHosts: [127.0.0.1, "fd00::/8"]}
-mesh: {endpointSlices: false, http2ClientParams: null}
+mesh: {ipv6: true, http2ClientParams: null}
 mirror: {mode: auto, createNamespaces: true}
 autoscaling: {enabled: true}
 tolerations: [{operator: Exists}]
@@ -72,6 +72,7 @@ var renders = map[string]struct {
 	"ha":         {server, release{name: "fingerpost", namespace: "fingerpost", values: []string{server + "/values-ha.yaml"}}},
 	"drop-in":    {server, release{name: "fingerpost", namespace: "linkerd", values: []string{server + "/values-drop-in.yaml"}}},
 	"everything": {server, release{name: "east", namespace: "mesh", set: everything}},
+	"least":      {server, release{name: "fingerpost", namespace: "fingerpost", set: "{replicas: 1, mesh: {endpointSlices: false}}"}},
 	"link":       {linked, release{name: "fingerpost-link", namespace: "fingerpost"}},
 	"link-write": {linked, release{name: "east", namespace: "fingerpost", set: "{namespace: {create: true}, events: true, write: {enabled: true}, serviceAccount: {name: east}}"}},
 }
@@ -203,6 +204,9 @@ func TestRefusals(t *testing.T) {
 		"a number as a label":    {server, "{podLabels: {a: 1}}", "at '/podLabels/a': got number, want string"},
 		"a duration without":     {server, "{links: {staleAfter: 150}}", "at '/links/staleAfter': got number, want string"},
 		"two client authorities": {server, "{tls: {clientCA: {secretName: a, configMapName: b}}}", "at '/tls/clientCA'"},
+		"clients, in clear":      {server, "{tls: {clientCA: {configMapName: linkerd-identity-trust-roots}}}", "at '/tls/secretName': minLength: got 0, want 1"},
+		"mirrors of Endpoints":   {server, "{mirror: {mode: auto}, mesh: {endpointSlices: false}}", "at '/mirror/mode': value must be 'off'"},
+		"IPv6 in Endpoints":      {server, "{mesh: {ipv6: true, endpointSlices: false}}", "at '/mesh/ipv6': value must be false"},
 		"no issuer":              {server, "{tls: {certManager: {enabled: true}}}", "at '/tls/certManager/issuerRef': missing property 'name'"},
 		"whose account":          {server, "{serviceAccount: {create: false}}", "at '/serviceAccount/name'"},
 		"no authority":           {server, "{spValidator: {enabled: true}}", "spValidator.tls.caBundle must hold"},
