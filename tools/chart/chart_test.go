@@ -72,7 +72,7 @@ var renders = map[string]struct {
 	"ha":         {server, release{name: "fingerpost", namespace: "fingerpost", values: []string{server + "/values-ha.yaml"}}},
 	"drop-in":    {server, release{name: "fingerpost", namespace: "linkerd", values: []string{server + "/values-drop-in.yaml"}}},
 	"everything": {server, release{name: "east", namespace: "mesh", set: everything}},
-	"least":      {server, release{name: "fingerpost", namespace: "fingerpost", set: "{replicas: 1, mesh: {endpointSlices: false}}"}},
+	"least":      {server, release{name: "fingerpost", namespace: "fingerpost", set: "{replicas: 1, mesh: {endpointSlices: false}, links: {labelledSecrets: false}}"}},
 	"link":       {linked, release{name: "fingerpost-link", namespace: "fingerpost"}},
 	"link-write": {linked, release{name: "east", namespace: "fingerpost", set: "{namespace: {create: true}, events: true, write: {enabled: true}, serviceAccount: {name: east}}"}},
 }
