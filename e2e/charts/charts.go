@@ -24,20 +24,15 @@ const (
 	Link   = "fingerpost-link"
 )
 
-// Render renders a chart for a namespace, as helm does: the tool that does so has helm in a module of its own. Files of values are
-// relative to the chart's directory; set is YAML, and wins over them.
-func Render(ctx context.Context, chart, namespace, set string, files ...string) ([]*unstructured.Unstructured, error) {
+// render renders a chart for a namespace, as helm does: the tool that does so has helm in a module of its own. Values in set are YAML.
+func render(ctx context.Context, chart, namespace, set string) ([]*unstructured.Unstructured, error) {
 	_, here, _, ok := runtime.Caller(0)
 	if !ok {
 		return nil, errors.New("the charts cannot be found")
 	}
 	root := filepath.Join(filepath.Dir(here), "..", "..")
-	dir := filepath.Join(root, "charts", chart)
-	args := []string{"run", "-C", filepath.Join(root, "tools", "chart"), ".", "-name", chart, "-namespace", namespace, "-set", set}
-	for _, file := range files {
-		args = append(args, "-values", filepath.Join(dir, file))
-	}
-	command := exec.CommandContext(ctx, "go", append(args, dir)...)
+	command := exec.CommandContext(ctx, "go", "run", "-C", filepath.Join(root, "tools", "chart"), ".", "-name", chart, "-namespace", namespace, "-set", set,
+		filepath.Join(root, "charts", chart))
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	manifest, err := command.Output()
@@ -93,7 +88,7 @@ func Install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set
 }
 
 func install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set string) (*Installation, error) {
-	objects, err := Render(ctx, chart, namespace, set)
+	objects, err := render(ctx, chart, namespace, set)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 
 	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/e2e/charts"
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
@@ -74,10 +76,12 @@ func TestChartsDryRun(t *testing.T) {
 	}
 }
 
-// Chart fingerpost takes the Services of an installed Linkerd over, and whoever applies Linkerd's again has them back.
+// As docs/install.md has it: fingerpost is installed beside Linkerd, once more in Linkerd's namespace, takes Linkerd's Services over,
+// and again after each way back. They outlive it.
 func TestTakeOver(t *testing.T) {
 	c := clusters[0]
 	const namespace = "take-over"
+	helm := newHelm(t, c)
 	// As much of Linkerd as matters: its Pods, and what selects them.
 	linkerd := fmt.Sprintf(`apiVersion: v1
 kind: Namespace
@@ -141,31 +145,56 @@ spec:
 	}
 	behind("linkerd-destination", 1)
 
-	var wanted []*unstructured.Unstructured
-	rendered, err := charts.Render(t.Context(), charts.Server, namespace, "rbac: {create: false}", "values-drop-in.yaml")
-	must(err)
-	for _, o := range rendered {
-		if o.GetKind() == "Deployment" { // kubelets that are none mount nothing, and wait for no Secret
-			wanted = append([]*unstructured.Unstructured{o}, wanted...)
-		} else {
-			wanted = append(wanted, o)
-		}
+	chart := filepath.Join(chartFiles, "fingerpost")
+	values := "cluster.name=east,controllerNamespace=" + namespace
+	takeOver := func() {
+		t.Helper()
+		must(helm("upgrade", "fingerpost", chart, "-n", namespace, "-f", filepath.Join(chart, "values-drop-in.yaml"), "--set", values,
+			"--take-ownership", "--server-side=true", "--force-conflicts"))
+		behind("fingerpost", 2)
 	}
-	must(c.Apply(t.Context(), charts.Manifest(wanted...)))
-	behind("fingerpost", 2)
+	must(helm("install", "fingerpost", chart, "-n", namespace+"-beside", "--create-namespace", "--set", values))
+	must(helm("install", "fingerpost", chart, "-n", namespace, "-f", filepath.Join(chart, "values-drop-in.yaml"), "--set", values,
+		"--set", "service.name=fingerpost", "--set", "service.keep=false"))
+	behind("linkerd-destination", 1)
+	takeOver()
 
-	// Each way back, and what takes over again after it.
+	patch := []string{"-n", namespace, "patch", "service", "linkerd-dst", "linkerd-dst-headless", "--type=merge", "-p", `{"spec":{"selector":{"linkerd.io/control-plane-component":"destination"}}}`}
 	for name, back := range map[string][]string{
 		"kubectl apply": {"apply", "-f", file},
-		"the patch":     {"-n", namespace, "patch", "service", "linkerd-dst", "linkerd-dst-headless", "--type=merge", "-p", `{"spec":{"selector":{"linkerd.io/control-plane-component":"destination"}}}`},
+		"the patch":     patch,
 		"server-side":   {"apply", "--server-side", "--force-conflicts", "-f", file},
 	} {
 		t.Log(name)
 		_, err := c.Kubectl(t.Context(), back...)
 		must(err)
 		behind("linkerd-destination", 1)
-		must(c.Apply(t.Context(), charts.Manifest(wanted...)))
-		behind("fingerpost", 2)
+		takeOver()
+	}
+
+	_, err = c.Kubectl(t.Context(), patch...)
+	must(err)
+	must(helm("uninstall", "fingerpost", "-n", namespace))
+	must(helm("uninstall", "fingerpost", "-n", namespace+"-beside"))
+	behind("linkerd-destination", 1)
+}
+
+// newHelm returns helm itself, of the version that renders the charts, with all rights in a cluster and nothing of the user's own.
+func newHelm(t *testing.T, c *controlplane.Cluster) func(args ...string) error {
+	t.Helper()
+	path, err := exec.CommandContext(t.Context(), "go", "tool", "-C", chartTools, "-n", "helm").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	env := append(os.Environ(), "KUBECONFIG="+admin(t, c), "HOME="+home, "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	return func(args ...string) error {
+		command := exec.CommandContext(t.Context(), strings.TrimSpace(string(path)), args...)
+		command.Env = env
+		if out, err := command.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", command, err, out)
+		}
+		return nil
 	}
 }
 
