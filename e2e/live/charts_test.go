@@ -179,6 +179,34 @@ spec:
 	behind("linkerd-destination", 1)
 }
 
+// As docs/upgrade.md has it: who switches autoscaling on later keeps the replicas that there are.
+func TestChartAutoscaling(t *testing.T) {
+	c := clusters[0]
+	const namespace = "autoscaling"
+	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")); err != nil {
+		t.Fatal(err)
+	}
+	helm := newHelm(t, c)
+	release := []string{"fingerpost", filepath.Join(chartFiles, "fingerpost"), "-n", namespace, "--set", "controllerNamespace=" + namespace}
+	err := helm(append([]string{"install"}, release...)...)
+	if err == nil {
+		_, err = c.Kubectl(t.Context(), "-n", namespace, "scale", "deploy/fingerpost", "--replicas=3")
+	}
+	if err == nil {
+		err = helm(append([]string{"upgrade", "--set", "autoscaling.enabled=true"}, release...)...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	replicas, err := c.Kubectl(t.Context(), "-n", namespace, "get", "deploy/fingerpost", "-o", "jsonpath={.spec.replicas}")
+	if err != nil || replicas != "3" {
+		t.Errorf("%s replicas, want 3 (%v)", replicas, err)
+	}
+	if err := helm("uninstall", "fingerpost", "-n", namespace); err != nil {
+		t.Error(err)
+	}
+}
+
 // newHelm returns helm itself, of the version that renders the charts, with all rights in a cluster and nothing of the user's own.
 func newHelm(t *testing.T, c *controlplane.Cluster) func(args ...string) error {
 	t.Helper()

@@ -171,6 +171,31 @@ func TestFlagsExist(t *testing.T) {
 	}
 }
 
+// Who follows the docs builds the image that is asked for.
+func TestImage(t *testing.T) {
+	manifests, _, err := renders["default"].render(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, image, _ := strings.Cut(manifests, "\n        image: ")
+	image, _, _ = strings.Cut(image, "\n")
+	_, tag, _ := strings.Cut(image, ":")
+	for page, want := range map[string][]string{
+		"install.md":           {"`make image VERSION=" + tag + "` builds it"},
+		"link-two-clusters.md": {"`make image VERSION=" + tag + "` builds the image", "`" + image + "`"},
+	} {
+		text, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(string(text), w) {
+				t.Errorf("docs/%s does not say %q", page, w)
+			}
+		}
+	}
+}
+
 // Go's collector is told nine tenths of the container's limit, however that is written.
 func TestGoMemLimit(t *testing.T) {
 	for limit, want := range map[string]string{
