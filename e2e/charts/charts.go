@@ -144,7 +144,7 @@ func args(deployment *unstructured.Unstructured) ([]string, error) {
 		return nil, err
 	}
 	if len(containers) != 1 {
-		return nil, fmt.Errorf("Deployment %s has %d containers", deployment.GetName(), len(containers))
+		return nil, fmt.Errorf("there are %d containers in Deployment %s", len(containers), deployment.GetName())
 	}
 	args, _, err := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
 	if err != nil {
