@@ -74,7 +74,7 @@ soak: ## Compare streams with the oracle under random changes for 10 minutes (AR
 	go test -C e2e -count 1 -timeout 30m -v ./oracle -duration 10m $(ARGS)
 
 .PHONY: check
-check: fmt lint vet tidy generated shell ## Run everything that CI checks besides the tests
+check: fmt lint tidy generated shell ## Run everything that CI checks besides the tests
 
 .PHONY: cases
 cases: ## Run the contract cases and count them by section
@@ -110,15 +110,12 @@ format: $(TOOLS)/golangci-lint ## Format the sources
 
 # The parts of check.
 
-.PHONY: fmt lint vet tidy generated shell
+.PHONY: fmt lint tidy generated shell
 fmt: $(TOOLS)/golangci-lint
 	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint fmt -c $(CURDIR)/.golangci.yml --diff ./...); done
 
 lint: $(TOOLS)/golangci-lint
 	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint run -c $(CURDIR)/.golangci.yml ./...); done
-
-vet:
-	@for m in $(MODULES); do go vet -C $$m ./...; done
 
 tidy:
 	@for m in $(MODULES) tools/lint; do (cd $$m && go mod tidy -diff); done
