@@ -54,6 +54,7 @@ const (
 type Writing struct {
 	State   WritingState
 	Leases  string // that this replica holds, separated by commas
+	Wanted  string // Leases that it holds or waits for: others may rightly be nobody's
 	Problem string // what keeps us from writing, or from writing everything; empty if nothing does
 }
 

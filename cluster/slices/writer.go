@@ -353,7 +353,7 @@ func (d *desk) report(lease string, state cluster.WritingState, problem error) {
 		d.log.Info("This cluster is read-only for us: discovery goes on, and nothing is written", "lease", lease, "reason", errorText(problem))
 	}
 	var w cluster.Writing
-	var held, problems []string
+	var held, wanted, problems []string
 	for _, name := range slices.Sorted(maps.Keys(d.states)) {
 		s := d.states[name]
 		switch {
@@ -363,11 +363,14 @@ func (d *desk) report(lease string, state cluster.WritingState, problem error) {
 		case w.State != cluster.Holding && s.state != cluster.NotWriting && w.State != cluster.Standby:
 			w.State = s.state
 		}
+		if s.state == cluster.Holding || s.state == cluster.Standby {
+			wanted = append(wanted, name)
+		}
 		if s.problem != "" && !slices.Contains(problems, s.problem) {
 			problems = append(problems, s.problem)
 		}
 	}
-	w.Leases, w.Problem = strings.Join(held, ","), strings.Join(problems, "; ")
+	w.Leases, w.Wanted, w.Problem = strings.Join(held, ","), strings.Join(wanted, ","), strings.Join(problems, "; ")
 	d.writer.registry.Report(d.cluster, w)
 }
 

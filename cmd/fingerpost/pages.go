@@ -30,11 +30,12 @@ type clusterPage struct {
 	Synced        bool       `json:"synced"`
 	TrustDomain   string     `json:"trustDomain"`
 	ClusterDomain string     `json:"clusterDomain,omitempty"`
-	Contact       string     `json:"contact,omitempty"`     // why it is out of contact
-	Credentials   string     `json:"credentials,omitempty"` // why the newest credentials are not in use
-	Writing       string     `json:"writing,omitempty"`     // Holding, Standby or ReadOnly
-	Leases        string     `json:"leases,omitempty"`      // that this replica holds in it
-	WritingNote   string     `json:"writingNote,omitempty"` // what keeps us from writing
+	Contact       string     `json:"contact,omitempty"`      // why it is out of contact
+	Credentials   string     `json:"credentials,omitempty"`  // why the newest credentials are not in use
+	Writing       string     `json:"writing,omitempty"`      // Holding, Standby or ReadOnly
+	Leases        string     `json:"leases,omitempty"`       // that this replica holds in it
+	Wanted        string     `json:"wantedLeases,omitempty"` // that it holds or waits for
+	WritingNote   string     `json:"writingNote,omitempty"`  // what keeps us from writing
 	Kinds         []kindPage `json:"kinds,omitempty"`
 }
 
@@ -57,7 +58,7 @@ func clusterPages(registry *cluster.Registry) []clusterPage {
 		page := clusterPage{
 			Name: s.Name, Local: s.Local, State: string(s.State), Since: s.Since, Source: s.Source, Synced: s.Synced,
 			TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain, Contact: text(s.Contact), Credentials: text(s.Credentials),
-			Writing: string(s.Writing.State), Leases: s.Writing.Leases, WritingNote: s.Writing.Problem,
+			Writing: string(s.Writing.State), Leases: s.Writing.Leases, Wanted: s.Writing.Wanted, WritingNote: s.Writing.Problem,
 		}
 		if !s.Expires.IsZero() {
 			page.Expires = &s.Expires
