@@ -53,9 +53,14 @@ type check struct {
 }
 
 // warning is an error that fails no check.
-type warning struct{ error }
+type warning struct {
+	error
+	lasts bool // it does not become right by itself
+}
 
-func warn(format string, args ...any) error { return warning{fmt.Errorf(format, args...)} }
+func warn(format string, args ...any) error { return warning{error: fmt.Errorf(format, args...)} }
+
+func lasting(format string, args ...any) error { return warning{fmt.Errorf(format, args...), true} }
 
 // errSkipped is of a check that cannot be made, and is not told.
 var errSkipped = errors.New("skipped")
@@ -83,7 +88,8 @@ func (c *checker) check(ctx context.Context, k check) bool {
 		once, cancel := context.WithTimeout(ctx, c.timeout)
 		err = k.run(once)
 		cancel()
-		if err == nil || !k.retry || errors.Is(err, errSkipped) || !time.Now().Add(c.pause).Before(c.deadline) {
+		warned, _ := errors.AsType[warning](err)
+		if err == nil || !k.retry || warned.lasts || errors.Is(err, errSkipped) || !time.Now().Add(c.pause).Before(c.deadline) {
 			break
 		}
 		timer := time.NewTimer(c.pause)
@@ -125,7 +131,8 @@ func (c *checker) tell(r checkResult) {
 		if c.told != "" {
 			fmt.Fprintln(c.to)
 		}
-		fmt.Fprintf(c.to, "%s\n%s\n", c.category, strings.Repeat("-", len(c.category)))
+		title := printable(c.category)
+		fmt.Fprintf(c.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
 		c.told = c.category
 	}
 	fmt.Fprintf(c.to, "%s %s\n", glyphs[r.Result], printable(r.Description))

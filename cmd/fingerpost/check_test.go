@@ -112,8 +112,12 @@ func TestChecker(t *testing.T) {
 			t.Errorf("it took %s to come right", d)
 		}
 		c.check(t.Context(), check{"skipped", "b", false, func(context.Context) error { return errSkipped }})
-		c.begin("two")
+		c.begin("tw\x1bo")
 		c.check(t.Context(), check{"warned", "c", false, func(context.Context) error { return warn("a\x1b[31m %w", errors.New("b\nc")) }})
+		c.check(t.Context(), check{"lasts", "c", true, func(context.Context) error { return lasting("no right") }})
+		if d := time.Since(began); d != 4*time.Second {
+			t.Errorf("what does not come right by itself was tried until %s", d)
+		}
 		if !c.report.Success {
 			t.Error("a warning fails")
 		}
@@ -121,7 +125,7 @@ func TestChecker(t *testing.T) {
 		if d := time.Since(began); c.report.Success || d > 10*time.Second || d < 8*time.Second {
 			t.Errorf("success %t after %s", c.report.Success, d)
 		}
-		if diff := cmp.Diff("one\n---\n√ comes right\n\ntwo\n---\n‼ warned\n    a[31m b; c\n    see "+hintsURL+"c for hints\n× hangs\n    context deadline exceeded\n    see "+
+		if diff := cmp.Diff("one\n---\n√ comes right\n\ntwo\n---\n‼ warned\n    a[31m b; c\n    see "+hintsURL+"c for hints\n‼ lasts\n    no right\n    see "+hintsURL+"c for hints\n× hangs\n    context deadline exceeded\n    see "+
 			hintsURL+"d for hints\n", out.String()); diff != "" {
 			t.Error(diff)
 		}
@@ -133,7 +137,8 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 	addr := debugServer(t, map[string]any{"/debug/clusters": clustersPage{}})
 	c := &checker{timeout: time.Second}
 	c.report.Success = true
-	checkClusters(t.Context(), c, replica{Addr: addr}, &clustersPage{Clusters: []clusterPage{{Name: "west"}, {Name: "south"}}})
+	known := &replicas{[]replica{{Addr: addr}}, []answer[clustersPage]{{"", clustersPage{Clusters: []clusterPage{{Name: "west"}, {Name: "south"}}}}}}
+	checkClusters(t.Context(), c, known)
 	if len(c.report.Categories) != 0 || !c.report.Success {
 		t.Errorf("%+v", c.report)
 	}

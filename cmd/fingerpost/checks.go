@@ -41,7 +41,11 @@ var leases = []string{clusterslices.ExternalLease, clusterslices.FederatedLease}
 // A right is what Fingerpost needs in a cluster.
 type right struct {
 	group, resource string
-	required        bool // nothing is said of the cluster without it
+	required        bool // nothing is said of the cluster, or installed, without it
+}
+
+func (r right) String() string {
+	return schema.GroupResource{Group: r.group, Resource: r.resource}.String()
 }
 
 var readRights = []right{
@@ -54,15 +58,19 @@ var readRights = []right{
 	{"workload.linkerd.io", "externalworkloads", false},
 }
 
-var installRights = []struct{ group, resource string }{
-	{"", "namespaces"},
-	{"", "serviceaccounts"},
-	{"", "services"},
-	{"", "configmaps"},
-	{"apps", "deployments"},
-	{"rbac.authorization.k8s.io", "clusterroles"},
-	{"rbac.authorization.k8s.io", "clusterrolebindings"},
-	{"apiextensions.k8s.io", "customresourcedefinitions"},
+// installRights are to create what the chart makes, always or where its values say so.
+var installRights = []right{
+	{"", "serviceaccounts", true},
+	{"", "services", true},
+	{"apps", "deployments", true},
+	{"policy", "poddisruptionbudgets", true},
+	{"rbac.authorization.k8s.io", "roles", true},
+	{"rbac.authorization.k8s.io", "rolebindings", true},
+	{"rbac.authorization.k8s.io", "clusterroles", true},
+	{"rbac.authorization.k8s.io", "clusterrolebindings", true},
+	{"", "namespaces", false},
+	{"", "configmaps", false},
+	{"apiextensions.k8s.io", "customresourcedefinitions", false},
 }
 
 // A site is what is checked: the cluster of the kubeconfig and all that is linked there.
@@ -75,8 +83,9 @@ type site struct {
 type linkedCluster struct {
 	name    string
 	links   []unstructured.Unstructured
+	unread  []string        // Links that Fingerpost does not read
 	secrets []corev1.Secret // in the order in which they are used
-	wanted  []string        // Secrets that Links name and that are not there
+	missing []error         // why there are no others
 	client  kubernetes.Interface
 	config  *rest.Config
 }
@@ -103,27 +112,36 @@ func (s *site) check(ctx context.Context, c *checker, pre bool) {
 	if pre {
 		c.begin("fingerpost-install")
 		for _, r := range installRights {
-			c.check(ctx, check{"you may create " + (schema.GroupResource{Group: r.group, Resource: r.resource}).String(), "you-may-install", false, func(ctx context.Context) error {
-				return may(ctx, client, r.group, r.resource, "create")
+			c.check(ctx, check{"you may create " + r.String(), "you-may-install", false, func(ctx context.Context) error {
+				status, err := accessReview(ctx, client, r, "create")
+				switch {
+				case err != nil || status.Allowed:
+					return err
+				case r.required:
+					return fmt.Errorf("create %s is not allowed %s", r, status.Reason)
+				default:
+					return warn("create %s is not allowed, which not every installation needs %s", r, status.Reason)
+				}
 			}})
 		}
 		return
 	}
-	replica, page, done := s.checkReplicas(ctx, c)
+	known, done := s.checkReplicas(ctx, c)
 	defer done()
-	if page != nil {
-		checkClusters(ctx, c, replica, page)
-		checkServices(ctx, c, replica)
+	if len(known.said) > 0 {
+		checkClusters(ctx, c, known)
+		checkServices(ctx, c, known)
 	}
-	all, err := s.linked(ctx, config, client, served)
-	if err != nil {
-		c.begin("fingerpost-links")
-		c.check(ctx, check{"Links and their Secrets can be read", "links-can-be-read", false, func(context.Context) error { return err }})
-	}
+	c.begin("fingerpost-links")
+	var all []*linkedCluster
+	c.check(ctx, check{"Links and their Secrets can be read", "links-can-be-read", false, func(context.Context) (err error) { // each answer has its own timeout
+		all, err = s.linked(ctx, config, client, served, known)
+		return err
+	}})
 	c.begin("fingerpost-leases")
-	s.checkLeases(ctx, c, "this cluster", client, knownCluster(page, localCluster(page)))
+	s.checkLeases(ctx, c, "this cluster", client, known, func(c clusterPage) bool { return c.Local })
 	for _, l := range all {
-		s.checkLinked(ctx, c, l, page)
+		s.checkLinked(ctx, c, l, known)
 	}
 }
 
@@ -191,24 +209,68 @@ func linksServed(client kubernetes.Interface) error {
 	return warn("there is no CRD of Links: clusters can be linked by labelled Secrets only; apply links/crd/links.yaml")
 }
 
-// may reports whether who asks may do it in all namespaces.
-func may(ctx context.Context, client kubernetes.Interface, group, resource, verb string) error {
-	status, err := cluster.Review(ctx, client, authorizationv1.ResourceAttributes{Group: group, Resource: resource, Verb: verb})
-	if err != nil {
-		return err
-	}
-	if !status.Allowed {
-		return fmt.Errorf("%s %s is not allowed %s", verb, schema.GroupResource{Group: group, Resource: resource}, status.Reason)
-	}
-	return nil
+// accessReview asks whether who asks may do something in all namespaces.
+func accessReview(ctx context.Context, client kubernetes.Interface, r right, verb string) (authorizationv1.SubjectAccessReviewStatus, error) {
+	return cluster.Review(ctx, client, authorizationv1.ResourceAttributes{Group: r.group, Resource: r.resource, Verb: verb})
 }
 
-// checkReplicas returns one replica, what it knows of clusters, which is nil if it does not answer, and how to let go of all.
-func (s *site) checkReplicas(ctx context.Context, c *checker) (from replica, page *clustersPage, done func()) {
+// replicas are those that answer, and what they know of clusters.
+type replicas struct {
+	all  []replica
+	said []answer[clustersPage] // empty if none answers
+}
+
+// ask asks all of them again. What was said before stays if none answers.
+func (r *replicas) ask(ctx context.Context) error {
+	said, err := fetchAll[clustersPage](ctx, r.all, "/debug/clusters")
+	if len(said) > 0 {
+		r.said = said
+	}
+	return err
+}
+
+// of returns what each of them says of clusters.
+func (r *replicas) of(which func(clusterPage) bool) (said []answer[clusterPage]) {
+	for _, a := range r.said {
+		for _, c := range a.page.Clusters {
+			if which(c) {
+				said = append(said, answer[clusterPage]{a.replica, c})
+			}
+		}
+	}
+	return said
+}
+
+func named(name string) func(clusterPage) bool {
+	return func(c clusterPage) bool { return c.Name == name }
+}
+
+// live reports whether one of them is in contact with a cluster.
+func (r *replicas) live(name string) bool {
+	return slices.ContainsFunc(r.of(named(name)), func(a answer[clusterPage]) bool { return a.page.State == string(cluster.Live) })
+}
+
+// reads reports whether one of them reads a Link; they do if none answers.
+func (r *replicas) reads(namespace, name string) bool {
+	return len(r.said) == 0 || slices.ContainsFunc(r.said, func(a answer[clustersPage]) bool {
+		return slices.ContainsFunc(a.page.Links, func(l links.LinkStatus) bool { return l.Namespace == namespace && l.Name == name })
+	})
+}
+
+// in says which replica is meant, where there are several.
+func (r *replicas) in(name string) string {
+	if len(r.all) < 2 {
+		return ""
+	}
+	return " in " + name
+}
+
+// checkReplicas returns the replicas, and how to let go of them.
+func (s *site) checkReplicas(ctx context.Context, c *checker) (known *replicas, done func()) {
 	c.begin("fingerpost-replicas")
+	known, done = &replicas{}, func() {}
 	var all []replica
-	done = func() {}
-	found := c.check(ctx, check{"replicas are ready", "replicas-are-ready", true, func(context.Context) error {
+	c.check(ctx, check{"replicas are ready", "replicas-are-ready", true, func(context.Context) error {
 		opened, end, err := s.open(ctx, 0)
 		if err != nil {
 			return err
@@ -222,21 +284,25 @@ func (s *site) checkReplicas(ctx context.Context, c *checker) (from replica, pag
 		all, done = opened, end
 		return nil
 	}})
-	if !found {
-		return replica{}, nil, done
-	}
-	page = &clustersPage{}
-	for i := range all {
-		answers := c.check(ctx, check{all[i].Name + " answers", "replicas-are-ready", true, func(ctx context.Context) error {
-			return fetch(ctx, all[i], "/debug/clusters", page)
+	for _, r := range all {
+		var page clustersPage
+		answers := c.check(ctx, check{r.Name + " answers", "replicas-are-ready", true, func(ctx context.Context) error {
+			return fetch(ctx, r, "/debug/clusters", &page)
 		}})
-		if !answers {
-			return replica{}, nil, done
+		if answers {
+			known.all, known.said = append(known.all, r), append(known.said, answer[clustersPage]{r.Name, page})
 		}
 	}
-	for i := range all[1:] {
-		c.check(ctx, check{all[i+1].Name + " says the same as " + all[0].Name, "replicas-say-the-same", true, func(ctx context.Context) error {
-			differences, err := compare(ctx, [2]replica{all[0], all[i+1]}, 2*time.Second)
+	for i := range known.all {
+		if i == 0 {
+			continue
+		}
+		first, other := known.all[0], known.all[i]
+		c.check(ctx, check{other.Name + " says the same as " + first.Name, "replicas-say-the-same", true, func(context.Context) error {
+			const settle = 2 * time.Second
+			ctx, cancel := context.WithTimeout(ctx, c.timeout+settle) // the wait is ours
+			defer cancel()
+			differences, err := compare(ctx, [2]replica{first, other}, settle)
 			if err != nil || len(differences) == 0 {
 				return err
 			}
@@ -244,109 +310,145 @@ func (s *site) checkReplicas(ctx context.Context, c *checker) (from replica, pag
 			return warn("they differ in %d places, such as %s %s: %s; see 'fingerpost diff'", len(differences), d.Cluster, d.Service, d.What)
 		}})
 	}
-	return all[0], page, done
+	return known, done
 }
 
-// checkClusters looks at the clusters through the eyes of a replica.
-func checkClusters(ctx context.Context, c *checker, from replica, page *clustersPage) {
+// states of contact, the best first.
+var states = []cluster.State{cluster.Live, cluster.Suspect, cluster.Connecting, cluster.Stale}
+
+// checkClusters looks at the clusters through the eyes of the replicas.
+func checkClusters(ctx context.Context, c *checker, known *replicas) {
 	c.begin("fingerpost-clusters")
-	for _, listed := range page.Clusters { // as they were: the page is read again
-		name := listed.Name
-		ask := func(ctx context.Context) (clusterPage, error) {
-			if err := fetch(ctx, from, "/debug/clusters", page); err != nil {
-				return clusterPage{}, err
+	names := map[string]bool{}
+	for _, a := range known.of(func(clusterPage) bool { return true }) {
+		names[a.page.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		ask := func(ctx context.Context) ([]answer[clusterPage], error) {
+			if err := known.ask(ctx); err != nil {
+				return nil, err
 			}
-			for _, now := range page.Clusters {
-				if now.Name == name {
-					return now, nil
-				}
+			said := known.of(named(name))
+			if len(said) == 0 {
+				return nil, errSkipped // it was unlinked
 			}
-			return clusterPage{}, errSkipped // it was unlinked
+			return said, nil
 		}
 		c.check(ctx, check{name + " is in contact", "a-cluster-is-in-contact", true, func(ctx context.Context) error {
-			now, err := ask(ctx)
-			if err != nil || now.State == string(cluster.Live) {
+			said, err := ask(ctx)
+			if err != nil {
 				return err
 			}
-			err = fmt.Errorf("it is %s, last contact %s: %s", now.State, ago(now.LastContact, time.Now()), cmp.Or(now.Contact, now.Credentials, "it was not heard yet"))
+			rank := func(a answer[clusterPage]) int { return slices.Index(states, cluster.State(a.page.State)) }
+			worst := slices.MaxFunc(said, func(a, b answer[clusterPage]) int { return cmp.Compare(rank(a), rank(b)) })
+			now := worst.page
+			if now.State == string(cluster.Live) {
+				return nil
+			}
+			err = fmt.Errorf("it is %s%s, last contact %s: %s", now.State, known.in(worst.replica), ago(now.LastContact, time.Now()), cmp.Or(now.Contact, now.Credentials, "it was not heard yet"))
 			if now.State == string(cluster.Suspect) {
-				return warning{err}
+				return warning{error: err}
 			}
 			return err
 		}})
 		c.check(ctx, check{"the newest credentials of " + name + " are in use", "credentials-are-in-use", true, func(ctx context.Context) error {
-			now, err := ask(ctx)
-			if err != nil || now.Credentials == "" {
-				return err
+			said, err := ask(ctx)
+			for _, a := range said {
+				if a.page.Credentials != "" {
+					return fmt.Errorf("%s; in use%s: %s", a.page.Credentials, known.in(a.replica), cmp.Or(a.page.Source, "none"))
+				}
 			}
-			return fmt.Errorf("%s; in use: %s", now.Credentials, cmp.Or(now.Source, "none"))
+			return err
 		}})
 		c.check(ctx, check{"everything in " + name + " may be read", "everything-may-be-read", true, func(ctx context.Context) error {
-			now, err := ask(ctx)
+			said, err := ask(ctx)
 			if err != nil {
 				return err
 			}
-			var refused []string
-			required := false
-			for _, k := range now.Kinds {
-				if k.Refused == "" || strings.Contains(k.Refused, "NotFound") { // no CRD, so there is none of it
-					continue
-				}
-				refused = append(refused, k.Resource+" ("+k.Refused+")")
-				required = required || slices.ContainsFunc(readRights, func(r right) bool {
-					return r.required && k.Resource == (schema.GroupResource{Group: r.group, Resource: r.resource}).String()
-				})
-			}
-			switch {
-			case len(refused) == 0:
-				return nil
-			case required:
-				return fmt.Errorf("grant get, list and watch on %s", strings.Join(refused, ", "))
-			default:
-				return warn("what depends on it is left out: grant get, list and watch on %s", strings.Join(refused, ", "))
-			}
+			return refused(said)
 		}})
 	}
-	for _, known := range page.Clusters {
-		c.check(ctx, check{"nothing keeps Fingerpost from writing in " + known.Name, "nothing-keeps-from-writing", false, func(context.Context) error {
-			switch {
-			case known.Writing == "" || known.Writing == string(cluster.ReadOnly):
-				return errSkipped // there is nothing to write, or no right to
-			case known.WritingNote != "":
-				return warn("%s", known.WritingNote)
-			}
-			return nil
-		}})
-	}
-	for _, l := range page.Links {
-		c.check(ctx, check{"Link " + l.Namespace + "/" + l.Name + " is accepted", "a-link-is-accepted", false, func(context.Context) error {
-			for _, condition := range l.Conditions {
-				if condition.Type == links.Accepted && condition.Status == metav1.ConditionFalse {
-					return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		c.check(ctx, check{"nothing keeps Fingerpost from writing in " + name, "nothing-keeps-from-writing", false, func(context.Context) error {
+			err := errSkipped // there is nothing to write, or no right to
+			for _, a := range known.of(named(name)) {
+				switch {
+				case a.page.Writing == "" || a.page.Writing == string(cluster.ReadOnly):
+				case a.page.WritingNote != "":
+					return warn("%s%s", a.page.WritingNote, known.in(a.replica))
+				default:
+					err = nil
 				}
 			}
-			return nil
+			return err
 		}})
+	}
+	conditions := map[string]error{}
+	for _, a := range known.said {
+		for _, l := range a.page.Links {
+			name := l.Namespace + "/" + l.Name
+			conditions[name] = cmp.Or(conditions[name], accepted(l))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(conditions)) {
+		c.check(ctx, check{"Link " + name + " is accepted", "a-link-is-accepted", false, func(context.Context) error { return conditions[name] }})
 	}
 }
 
-func checkServices(ctx context.Context, c *checker, from replica) {
+// refused returns what replicas may not read of a cluster.
+func refused(said []answer[clusterPage]) error {
+	var all []string
+	required := false
+	for _, a := range said {
+		for _, k := range a.page.Kinds {
+			text := k.Resource + " (" + k.Refused + ")"
+			if k.Refused == "" || strings.Contains(k.Refused, "NotFound") || slices.Contains(all, text) { // no CRD, so there is none of it
+				continue
+			}
+			all = append(all, text)
+			required = required || slices.ContainsFunc(readRights, func(r right) bool { return r.required && k.Resource == r.String() })
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return nil
+	case required:
+		return fmt.Errorf("grant get, list and watch on %s", strings.Join(all, ", "))
+	default:
+		return lasting("what depends on it is left out: grant get, list and watch on %s", strings.Join(all, ", "))
+	}
+}
+
+func accepted(l links.LinkStatus) error {
+	for _, condition := range l.Conditions {
+		if condition.Type == links.Accepted && condition.Status == metav1.ConditionFalse {
+			return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+		}
+	}
+	return nil
+}
+
+func checkServices(ctx context.Context, c *checker, known *replicas) {
 	c.begin("fingerpost-services")
 	c.check(ctx, check{"no mirrored or federated Service is half-made", "no-service-is-half-made", true, func(ctx context.Context) error {
-		var page malformedPage
-		if err := fetch(ctx, from, "/debug/malformed", &page); err != nil {
+		said, err := fetchAll[malformedPage](ctx, known.all, "/debug/malformed")
+		if err != nil {
 			return err
 		}
+		all := malformedPage{}
+		for _, a := range said {
+			maps.Copy(all, a.page)
+		}
 		var errs []error
-		for _, name := range slices.Sorted(maps.Keys(page)) {
-			errs = append(errs, fmt.Errorf("%s: %s", name, page[name]))
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			errs = append(errs, fmt.Errorf("%s: %s", name, all[name]))
 		}
 		return errors.Join(errs...)
 	}})
 }
 
-// linked returns the clusters that are linked, sorted by name.
-func (s *site) linked(ctx context.Context, config *rest.Config, client kubernetes.Interface, served bool) ([]*linkedCluster, error) {
+// linked returns the clusters that are linked, sorted by name, and what keeps from reading all of them.
+func (s *site) linked(ctx context.Context, config *rest.Config, client kubernetes.Interface, served bool, known *replicas) ([]*linkedCluster, error) {
 	all := map[string]*linkedCluster{}
 	of := func(name string) *linkedCluster {
 		if all[name] == nil {
@@ -354,29 +456,48 @@ func (s *site) linked(ctx context.Context, config *rest.Config, client kubernete
 		}
 		return all[name]
 	}
-	secrets, err := client.CoreV1().Secrets(s.controllerNamespace).List(ctx, metav1.ListOptions{LabelSelector: links.ClusterNameLabel})
-	if err != nil {
-		return nil, err
+	refusal := func(err error) error { // it hides nothing of what replicas read with rights of their own
+		if apierrors.IsForbidden(err) && len(known.said) > 0 {
+			return warning{error: err}
+		}
+		return err
 	}
-	for _, secret := range secrets.Items {
-		if secret.Type == links.SecretType {
-			l := of(secret.Labels[links.ClusterNameLabel])
-			l.secrets = append(l.secrets, secret)
+	secrets, err := client.CoreV1().Secrets(s.controllerNamespace).List(ctx, metav1.ListOptions{LabelSelector: links.ClusterNameLabel})
+	forbidden := apierrors.IsForbidden(err)
+	errs := []error{refusal(err)}
+	if err == nil {
+		for _, secret := range secrets.Items {
+			if secret.Type == links.SecretType {
+				l := of(secret.Labels[links.ClusterNameLabel])
+				l.secrets = append(l.secrets, secret)
+			}
 		}
 	}
 	if served {
-		if err := s.readLinks(ctx, config, client, of); err != nil {
-			return nil, err
-		}
+		errs = append(errs, refusal(s.readLinks(ctx, config, client, of, known)))
 	}
 	var sorted []*linkedCluster
 	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if forbidden {
+			all[name].missing = append(all[name].missing, warn("the labelled Secrets in namespace %s cannot be read with your rights", s.controllerNamespace))
+		}
 		sorted = append(sorted, all[name])
 	}
-	return sorted, nil
+	return sorted, worst(errs...)
 }
 
-func (s *site) readLinks(ctx context.Context, config *rest.Config, client kubernetes.Interface, of func(string) *linkedCluster) error {
+// worst joins errors; the result is a warning if all of them are.
+func worst(errs ...error) error {
+	joined := errors.Join(errs...)
+	for _, err := range errs {
+		if _, is := errors.AsType[warning](err); err != nil && !is {
+			return errors.New(joined.Error())
+		}
+	}
+	return joined
+}
+
+func (s *site) readLinks(ctx context.Context, config *rest.Config, client kubernetes.Interface, of func(string) *linkedCluster, known *replicas) error {
 	groups, err := client.Discovery().ServerGroups()
 	if err != nil {
 		return err
@@ -394,8 +515,13 @@ func (s *site) readLinks(ctx context.Context, config *rest.Config, client kubern
 	if err != nil {
 		return err
 	}
+	_ = known.ask(ctx) // which of them they read by now; who does not answer was told
 	for _, link := range list.Items {
 		l := of(spec(link, "targetClusterName"))
+		if !known.reads(link.GetNamespace(), link.GetName()) {
+			l.unread = append(l.unread, link.GetNamespace()+"/"+link.GetName())
+			continue
+		}
 		l.links = append(l.links, link)
 		name := spec(link, "clusterCredentialsSecret")
 		if name == "" {
@@ -404,9 +530,11 @@ func (s *site) readLinks(ctx context.Context, config *rest.Config, client kubern
 		secret, err := client.CoreV1().Secrets(link.GetNamespace()).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			l.wanted = append(l.wanted, link.GetNamespace()+"/"+name)
+			l.missing = append(l.missing, fmt.Errorf("there is no Secret %s/%s, which a Link names", link.GetNamespace(), name))
+		case apierrors.IsForbidden(err):
+			l.missing = append(l.missing, warn("Secret %s/%s, which a Link names, cannot be read with your rights", link.GetNamespace(), name))
 		case err != nil:
-			return err
+			l.missing = append(l.missing, fmt.Errorf("Secret %s/%s, which a Link names: %w", link.GetNamespace(), name, err))
 		case !slices.ContainsFunc(l.secrets, func(o corev1.Secret) bool {
 			return string(o.Data[links.KubeconfigKey]) == string(secret.Data[links.KubeconfigKey])
 		}):
@@ -423,8 +551,24 @@ func spec(link unstructured.Unstructured, field string) string {
 }
 
 // checkLinked looks at a linked cluster with the credentials of its Links.
-func (s *site) checkLinked(ctx context.Context, c *checker, l *linkedCluster, page *clustersPage) {
+func (s *site) checkLinked(ctx context.Context, c *checker, l *linkedCluster, known *replicas) {
 	c.begin("fingerpost-link-" + l.name)
+	for _, name := range l.unread {
+		c.check(ctx, check{"Fingerpost reads Link " + name, "fingerpost-knows-what-is-linked", false, func(context.Context) error {
+			return warn("Link %s is not read: it is not in the namespace that -link-namespace names", name)
+		}})
+	}
+	if len(known.said) > 0 {
+		c.check(ctx, check{"Fingerpost knows " + l.name, "fingerpost-knows-what-is-linked", true, func(ctx context.Context) error {
+			if err := known.ask(ctx); err != nil || len(known.of(named(l.name))) > 0 {
+				return err
+			}
+			return errors.New("no replica has this cluster: its Links are outside of -link-namespace, or its Secret is refused, of which the log tells")
+		}})
+	}
+	if len(l.links) == 0 && len(l.secrets) == 0 {
+		return // nothing of it is read
+	}
 	c.check(ctx, check{"one Link says how to reach " + l.name, "one-link-for-a-cluster", false, func(context.Context) error {
 		if len(l.links) > 1 {
 			var names []string
@@ -435,12 +579,12 @@ func (s *site) checkLinked(ctx context.Context, c *checker, l *linkedCluster, pa
 		}
 		return nil
 	}})
-	c.check(ctx, check{"its credentials can be used", "credentials-can-be-used", false, func(context.Context) error { return l.open(c.timeout) }})
-	known := knownCluster(page, l.name)
+	live := known.live(l.name)
+	c.check(ctx, check{"its credentials can be used", "credentials-can-be-used", false, func(context.Context) error { return l.open(c.timeout, live) }})
 	if l.client != nil {
 		answers := c.check(ctx, check{"its API server takes them", "credentials-are-taken", false, func(ctx context.Context) error {
 			err := alive(ctx, l.client)
-			if err != nil && !apierrors.IsUnauthorized(err) && known != nil && known.State == string(cluster.Live) {
+			if err != nil && !apierrors.IsUnauthorized(err) && live {
 				return warn("it cannot be asked from here, but from where Fingerpost runs: %w", err)
 			}
 			return err
@@ -454,48 +598,31 @@ func (s *site) checkLinked(ctx context.Context, c *checker, l *linkedCluster, pa
 	}
 }
 
-func knownCluster(page *clustersPage, name string) *clusterPage {
-	if page == nil {
-		return nil
-	}
-	for i := range page.Clusters {
-		if page.Clusters[i].Name == name {
-			return &page.Clusters[i]
-		}
-	}
-	return nil
-}
+// anyHost allows every address of an API server: whether it is allowed is for the server to say.
+var anyHost = links.Hosts{Allowed: []string{"0.0.0.0/0", "::/0"}}
 
-// localCluster returns the name of the cluster that a replica runs in.
-func localCluster(page *clustersPage) string {
-	if page != nil {
-		for _, c := range page.Clusters {
-			if c.Local {
-				return c.Name
-			}
-		}
-	}
-	return ""
-}
-
-// open makes a client from the Secret that is used first, and returns what is wrong with any.
-func (l *linkedCluster) open(timeout time.Duration) error {
-	var errs []error
-	for _, name := range l.wanted {
-		errs = append(errs, fmt.Errorf("there is no Secret %s, which a Link names", name))
-	}
+// open makes a client from the Secret that is used first, and returns what is wrong with any. An address that is refused unless it is
+// allowed is right where a replica is in contact.
+func (l *linkedCluster) open(timeout time.Duration, live bool) error {
+	errs := slices.Clone(l.missing)
 	if len(l.secrets) == 0 && len(errs) == 0 {
 		errs = append(errs, errors.New("there is no Secret with a kubeconfig for it"))
 	}
 	for _, secret := range l.secrets {
 		name := "Secret " + secret.Namespace + "/" + secret.Name
 		config, err := links.Credentials(secret.Data[links.KubeconfigKey], links.Hosts{})
-		if err == nil {
-			err = expiry(config, time.Now())
+		if err != nil && live {
+			if allowed, other := links.Credentials(secret.Data[links.KubeconfigKey], anyHost); other == nil {
+				config, err = allowed, warn("Fingerpost is in contact, so that -allow-kubeconfig-hosts may allow it: %w", err)
+			}
+		}
+		if config != nil {
+			err = worst(err, expiry(config, time.Now()))
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			err = fmt.Errorf("%s: %w", name, err)
 		}
+		errs = append(errs, err)
 		if config != nil && l.client == nil {
 			config.Timeout, config.QPS = timeout, -1
 			if l.client, err = kubernetes.NewForConfig(config); err != nil {
@@ -504,12 +631,7 @@ func (l *linkedCluster) open(timeout time.Duration) error {
 			l.config = config
 		}
 	}
-	for _, err := range errs {
-		if _, is := errors.AsType[warning](err); !is {
-			return errors.New(strings.ReplaceAll(errors.Join(errs...).Error(), "\n", "; ")) // no longer a warning
-		}
-	}
-	return errors.Join(errs...)
+	return worst(errs...)
 }
 
 // expiry judges when credentials end, if they tell.
@@ -526,15 +648,21 @@ func expiry(config *rest.Config, now time.Time) error {
 }
 
 // checkRemote asks a linked cluster's API server.
-func (s *site) checkRemote(ctx context.Context, c *checker, l *linkedCluster, known *clusterPage) {
+func (s *site) checkRemote(ctx context.Context, c *checker, l *linkedCluster, known *replicas) {
 	c.check(ctx, check{"its clock agrees with this one", "clocks-agree", false, func(ctx context.Context) error { return clock(ctx, l.config) }})
-	c.check(ctx, check{"its credentials have the rights to read", "credentials-have-rights", false, func(ctx context.Context) error {
+	c.check(ctx, check{"its credentials have the rights to read", "credentials-have-rights", false, func(context.Context) error {
 		var lacks []string
 		required := false
 		for _, r := range readRights {
 			for _, verb := range []string{"list", "watch"} {
-				if may(ctx, l.client, r.group, r.resource, verb) != nil {
-					lacks = append(lacks, verb+" "+(schema.GroupResource{Group: r.group, Resource: r.resource}).String())
+				once, cancel := context.WithTimeout(ctx, c.timeout) // for an answer, and there are many
+				status, err := accessReview(once, l.client, r, verb)
+				cancel()
+				if err != nil {
+					return fmt.Errorf("whether they may %s %s: %w", verb, r, err)
+				}
+				if !status.Allowed {
+					lacks = append(lacks, verb+" "+r.String())
 					required = required || r.required
 				}
 			}
@@ -551,11 +679,11 @@ func (s *site) checkRemote(ctx context.Context, c *checker, l *linkedCluster, kn
 	c.check(ctx, check{"its trust domain is the one that is told to clients", "trust-domains-agree", false, func(ctx context.Context) error {
 		return s.trustDomain(ctx, l, known)
 	}})
-	s.checkLeases(ctx, c, l.name, l.client, known)
+	s.checkLeases(ctx, c, l.name, l.client, known, named(l.name))
 }
 
 // trustDomain compares what a cluster's mesh calls itself with what is told of it.
-func (s *site) trustDomain(ctx context.Context, l *linkedCluster, known *clusterPage) error {
+func (s *site) trustDomain(ctx context.Context, l *linkedCluster, known *replicas) error {
 	theirs, _, err := meshDomains(ctx, l.client, s.controllerNamespace)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -566,8 +694,8 @@ func (s *site) trustDomain(ctx context.Context, l *linkedCluster, known *cluster
 		return err
 	}
 	told := l.secrets[0].Annotations[links.TrustDomainAnnotation]
-	if known != nil {
-		told = known.TrustDomain
+	if said := known.of(named(l.name)); len(said) > 0 {
+		told = said[0].page.TrustDomain
 	}
 	if told != "" && theirs != told {
 		return fmt.Errorf("identities there end in %s, and clients are told %s, so that mTLS fails: set the annotation %s of the labelled Secret", theirs, told, links.TrustDomainAnnotation)
@@ -592,11 +720,13 @@ func meshDomains(ctx context.Context, client kubernetes.Interface, namespace str
 	return cmp.Or(values.IdentityTrustDomain, dns), dns, nil
 }
 
-// checkLeases looks who may write in a cluster. known is what a replica knows of it, nil for nothing.
-func (s *site) checkLeases(ctx context.Context, c *checker, where string, client kubernetes.Interface, known *clusterPage) {
-	needed := known == nil || known.Writing == string(cluster.Standby) || known.Writing == string(cluster.Holding)
+// checkLeases looks who may write in a cluster. A Lease is needed if a replica holds it or waits for it, or if nobody can tell.
+func (s *site) checkLeases(ctx context.Context, c *checker, where string, client kubernetes.Interface, known *replicas, which func(clusterPage) bool) {
 	for _, name := range leases {
 		c.check(ctx, check{"somebody holds the Lease " + name + " in " + where, "somebody-holds-the-lease", true, func(ctx context.Context) error {
+			needed := len(known.said) == 0 || slices.ContainsFunc(known.of(which), func(a answer[clusterPage]) bool {
+				return slices.Contains(strings.Split(a.page.Wanted, ","), name)
+			})
 			lease, err := client.CoordinationV1().Leases(s.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
@@ -614,7 +744,7 @@ func held(lease *coordinationv1.Lease, missing error, needed bool, now time.Time
 	case apierrors.IsNotFound(missing):
 		return warn("there is no such Lease: nobody writes EndpointSlices there")
 	case missing != nil:
-		return warn("it may not be read from here: %w", missing)
+		return lasting("it may not be read from here: %w", missing)
 	}
 	spec := lease.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" {
