@@ -271,7 +271,7 @@ func (s *site) checkReplicas(ctx context.Context, c *checker) (known *replicas, 
 	known, done = &replicas{}, func() {}
 	var all []replica
 	c.check(ctx, check{"replicas are ready", "replicas-are-ready", true, func(context.Context) error {
-		opened, end, err := s.open(ctx, 0)
+		opened, end, err := s.open(ctx)
 		if err != nil {
 			return err
 		}

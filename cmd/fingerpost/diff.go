@@ -36,7 +36,10 @@ REPLICA is the name of a Pod. Without any the first two are compared. It exits w
 			if err := tableOrJSON(output); err != nil {
 				return err
 			}
-			all, done, err := r.open(cmd.Context(), 0)
+			if settle < 0 {
+				return fmt.Errorf("--settle %s is negative", settle)
+			}
+			all, done, err := r.open(cmd.Context())
 			if err != nil {
 				return err
 			}

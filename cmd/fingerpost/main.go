@@ -15,9 +15,10 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends what does not end by itself
 	if err := command(os.Args[1:]).ExecuteContext(ctx); err != nil {
 		if !errors.Is(err, errChecks) { // they speak for themselves
-			fmt.Fprintln(os.Stderr, "fingerpost:", err)
+			fmt.Fprintln(os.Stderr, "fingerpost:", printableLines(err.Error()))
 		}
 		os.Exit(1)
 	}

@@ -16,7 +16,7 @@ func metricsCommand() *cobra.Command {
 		Short:   "Print the metrics of all replicas, or those whose names begin so",
 		Example: "  fingerpost metrics\n  fingerpost metrics fingerpost_cluster_state endpoints_",
 		RunE: func(cmd *cobra.Command, prefixes []string) error {
-			replicas, done, err := r.open(cmd.Context(), 0)
+			replicas, done, err := r.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -28,7 +28,7 @@ func metricsCommand() *cobra.Command {
 					failed = errors.Join(failed, fmt.Errorf("%s: %w", replica.Name, err))
 					continue
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "#\n# POD %s (%d of %d)\n#\n", replica.Name, i+1, len(replicas))
+				fmt.Fprintf(cmd.OutOrStdout(), "#\n# POD %s (%d of %d)\n#\n", printable(replica.Name), i+1, len(replicas))
 				if err := printMetrics(cmd.OutOrStdout(), string(body), prefixes); err != nil {
 					return err
 				}
@@ -55,7 +55,7 @@ func printMetrics(to io.Writer, page string, prefixes []string) error {
 		if !wanted {
 			continue
 		}
-		if _, err := io.WriteString(to, line); err != nil {
+		if _, err := io.WriteString(to, printableLines(line)); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -18,6 +20,7 @@ const (
 	pageTimeout = 10 * time.Second
 	pageBytes   = 256 << 20 // bound on what is read of a page
 	watchPeriod = 2 * time.Second
+	lookPeriod  = 3 // of so many rounds: which Pods there are is asked
 )
 
 // A pager is a command that shows a page of the debug servers of all replicas: for people or for machines, once or whenever it has
@@ -56,7 +59,7 @@ func show[T, V any](
 		return err
 	}
 	ctx, to := cmd.Context(), cmd.OutOrStdout()
-	replicas, done, err := p.open(ctx, 0)
+	replicas, done, err := p.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,7 +67,7 @@ func show[T, V any](
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
 	var shown []byte
-	for {
+	for round := 1; ; round++ {
 		answers, failed := fetchAll[T](ctx, replicas, path)
 		if shown != nil && ctx.Err() != nil {
 			return nil
@@ -95,14 +98,16 @@ func show[T, V any](
 		if !p.watch {
 			return failed
 		}
-		if failed != nil { // a Pod may be gone, and another one there
-			fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", failed)
-			again, end, err := p.open(ctx, 0)
+		if failed != nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", printableLines(failed.Error()))
+		}
+		if failed != nil || round%lookPeriod == 0 && p.others(ctx, replicas) { // a Pod may be gone, and another one there
+			again, end, err := p.open(ctx)
 			if err == nil {
 				done()
 				replicas, done = again, end
 			} else if ctx.Err() == nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", err)
+				fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", printableLines(err.Error()))
 			}
 		}
 		select {
@@ -171,14 +176,23 @@ func getPage(ctx context.Context, from replica, path string) ([]byte, error) {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("no answer from %s (is it the right address?): %w", from.Addr, err)
+		if from.where == from.Addr {
+			return nil, fmt.Errorf("no answer from %s (is it the right address?): %w", from.where, err)
+		}
+		if e, is := errors.AsType[*url.Error](err); is { // our end of what is forwarded says nothing
+			err = e.Err
+		}
+		if e, is := errors.AsType[*net.OpError](err); is {
+			err = e.Err
+		}
+		return nil, fmt.Errorf("no answer from %s: %w", from.where, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, pageBytes))
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = errors.New(string(bytes.TrimSpace(body)))
 		if len(bytes.TrimSpace(body)) == 0 || response.StatusCode == http.StatusNotFound && bytes.HasPrefix(body, []byte("404")) {
-			err = fmt.Errorf("%s%s: %s: the server may be of another version", from.Addr, path, response.Status)
+			err = fmt.Errorf("%s%s: %s: the server may be of another version", from.where, path, response.Status)
 		}
 	}
 	return body, err

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -288,5 +289,27 @@ func TestReplicasWithLongNames(t *testing.T) {
 		if strings.Count(out.String(), end) != 2 {
 			t.Errorf("replicas cannot be told apart:\n%s", out.String())
 		}
+	}
+}
+
+// What a server says is not acted upon by a terminal, whatever is printed; lines stay lines.
+func TestEscapesOfServers(t *testing.T) {
+	if got := printableLines("a\x1b[31m: b\r\nc\td\n"); got != "a[31m: b\nc d\n" {
+		t.Errorf("%q", got)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a\x1b[31m 1\nb 2\n") }))
+	defer server.Close()
+	out, err := fingerpost(t, "metrics", "--metrics-addr", server.Listener.Addr().String())
+	if err != nil || !strings.HasSuffix(out, "\na[31m 1\nb 2\n") {
+		t.Errorf("%v %q", err, out)
+	}
+	refuses := debugServer(t, map[string]any{"/debug/clusters": errors.New("no\x1b[31m")})
+	w := watch(t, "clusters", "--watch", "--debug-addr", refuses+","+debugServer(t, map[string]any{"/debug/clusters": clustersPage{}}))
+	w.until(refuses + ": no[31m")
+}
+
+func TestDiffSettlesForward(t *testing.T) {
+	if _, err := fingerpost(t, "diff", "--settle=-1s", "--debug-addr", "127.0.0.1:1,127.0.0.1:1"); err == nil || err.Error() != "--settle -1s is negative" {
+		t.Error(err)
 	}
 }

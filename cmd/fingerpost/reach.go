@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,11 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
+const (
+	dialTimeout    = 3 * time.Second
+	forwardTimeout = 30 * time.Second
+)
+
 // kubeFlags say which cluster to ask, as they do for kubectl.
 type kubeFlags struct {
 	rules     *clientcmd.ClientConfigLoadingRules
@@ -46,9 +52,8 @@ func (k *kubeFlags) loader() clientcmd.ClientConfig {
 
 // config returns how to reach the API server.
 func (k *kubeFlags) config() (*rest.Config, error) {
-	if k.overrides.AuthInfo.Impersonate == "" {
-		k.overrides.AuthInfo.ImpersonateGroups = nil // 'linkerd check' hands on --as-group=[] where there is none
-	}
+	groups := &k.overrides.AuthInfo.ImpersonateGroups
+	*groups = unbracketed(*groups)
 	config, err := k.loader().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("which cluster? name a --kubeconfig or a --context: %w", err)
@@ -56,6 +61,21 @@ func (k *kubeFlags) config() (*rest.Config, error) {
 	config.UserAgent = "fingerpost/" + versionText()
 	config.QPS = -1
 	return config, nil
+}
+
+// unbracketed returns groups of which some may be lists in brackets, as 'linkerd check' hands them on: [] where there are none.
+func unbracketed(groups []string) (all []string) {
+	for _, group := range groups {
+		list, opened := strings.CutPrefix(group, "[")
+		list, closed := strings.CutSuffix(list, "]")
+		if !opened || !closed {
+			all = append(all, group)
+			continue
+		}
+		names, _ := csv.NewReader(strings.NewReader(list)).Read() // what is no list names no group
+		all = append(all, slices.DeleteFunc(names, func(name string) bool { return name == "" })...)
+	}
+	return all
 }
 
 // A port is one of a server's: the flag that moves it, and where it is by default.
@@ -96,56 +116,61 @@ var selectors = []string{"app.kubernetes.io/name=fingerpost,app.kubernetes.io/co
 type replica struct {
 	Name string // of the Pod, or the address that was given
 	Addr string
-	err  error // why there is no way to it
+
+	where string // what Addr leads to, for people
+	err   error  // why there is no way to it
 }
 
-// one returns any replica, and how to let go of it.
+// one returns a replica to which there is a way, and how to let go of it.
 func (r *reach) one(ctx context.Context) (replica, func(), error) {
-	all, done, err := r.open(ctx, 1)
+	var errs []error
+	for _, addr := range r.addrs {
+		if len(r.addrs) > 1 { // the next one may be there
+			dialer := net.Dialer{Timeout: dialTimeout}
+			conn, err := dialer.DialContext(ctx, "tcp", addr)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			conn.Close()
+		}
+		return replica{Name: addr, Addr: addr, where: addr}, func() {}, nil
+	}
+	if len(errs) > 0 {
+		return replica{}, nil, errors.Join(errs...)
+	}
+	config, client, pods, err := r.find(ctx)
 	if err != nil {
 		return replica{}, nil, err
 	}
-	return all[0], done, all[0].err
+	for _, pod := range pods {
+		to, end := r.to(ctx, config, client, pod)
+		if to.err == nil {
+			return to, end, nil
+		}
+		errs = append(errs, to.err)
+	}
+	return replica{}, nil, errors.Join(errs...)
 }
 
-// open returns up to limit replicas, 0 for all, at least one, and how to let go of them. One that cannot be reached does not keep the
-// others from being asked.
-func (r *reach) open(ctx context.Context, limit int) (all []replica, done func(), err error) {
+// open returns all replicas, at least one, and how to let go of them. One that cannot be reached does not keep the others from being
+// asked.
+func (r *reach) open(ctx context.Context) (all []replica, done func(), err error) {
 	if len(r.addrs) > 0 {
 		for _, addr := range r.addrs {
-			all = append(all, replica{Name: addr, Addr: addr})
-		}
-		if limit > 0 {
-			all = all[:min(limit, len(all))]
+			all = append(all, replica{Name: addr, Addr: addr, where: addr})
 		}
 		return all, func() {}, nil
 	}
-	config, err := r.config()
-	if err != nil {
-		return nil, nil, fmt.Errorf("no --%s is given, and %w", r.port.flag, err)
-	}
-	client, err := kubernetes.NewForConfig(config)
+	config, client, pods, err := r.find(ctx)
 	if err != nil {
 		return nil, nil, err
-	}
-	pods, err := r.pods(ctx, client)
-	if err != nil {
-		return nil, nil, err
-	}
-	if limit > 0 {
-		pods = pods[:min(limit, len(pods))]
 	}
 	all = make([]replica, len(pods))
 	ends := make([]func(), len(pods))
 	var wg sync.WaitGroup
 	for i, pod := range pods {
-		wg.Go(func() {
-			addr, end, err := forward(ctx, config, client, pod, r.port.of(pod))
-			if err != nil {
-				err, end = fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err), func() {}
-			}
-			all[i], ends[i] = replica{pod.Name, addr, err}, end
-		})
+		wg.Go(func() { all[i], ends[i] = r.to(ctx, config, client, pod) })
 	}
 	wg.Wait()
 	return all, func() {
@@ -153,6 +178,43 @@ func (r *reach) open(ctx context.Context, limit int) (all []replica, done func()
 			end()
 		}
 	}, nil
+}
+
+// others reports whether other Pods are ready than those that were opened.
+func (r *reach) others(ctx context.Context, than []replica) bool {
+	if len(r.addrs) > 0 {
+		return false
+	}
+	_, _, pods, err := r.find(ctx)
+	return err == nil && !slices.EqualFunc(pods, than, func(pod *corev1.Pod, r replica) bool { return pod.Name == r.Name })
+}
+
+// find returns the ready Pods, at least one, and the cluster in which they are.
+func (r *reach) find(ctx context.Context) (*rest.Config, kubernetes.Interface, []*corev1.Pod, error) {
+	config, err := r.config()
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("no --%s is given, and %w", r.port.flag, err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	pods, err := r.pods(ctx, client)
+	return config, client, pods, err
+}
+
+// to forwards a port to a Pod, and returns how to let go of it.
+func (r *reach) to(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *corev1.Pod) (to replica, end func()) {
+	to = replica{Name: pod.Name}
+	number, err := r.port.of(pod)
+	if err == nil {
+		to.where = fmt.Sprintf("Pod %s/%s, port %d", pod.Namespace, pod.Name, number)
+		if to.Addr, end, err = forward(ctx, config, client, pod, number); err == nil {
+			return to, end
+		}
+	}
+	to.err = fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	return to, func() {}
 }
 
 // pods returns the ready Pods, at least one, sorted by name.
@@ -197,26 +259,39 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// of returns where the port is in a Pod: its arguments may have moved it.
-func (p port) of(pod *corev1.Pod) uint16 {
+// of returns where the port is in a Pod: its arguments may have moved it, the last one of them counts.
+func (p port) of(pod *corev1.Pod) (uint16, error) {
 	for _, container := range pod.Spec.Containers {
 		args := append(slices.Clone(container.Command), container.Args...)
 		if !slices.ContainsFunc(args, func(arg string) bool { return arg == "serve" || arg == "destination" }) {
 			continue
 		}
-		for _, arg := range args {
-			value, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), p.flag+"=")
-			if !found {
+		addr, moved := "", false
+		for i, arg := range args {
+			name, value, whole := strings.Cut(arg, "=")
+			if name != "-"+p.flag && name != "--"+p.flag {
 				continue
 			}
-			if _, digits, err := net.SplitHostPort(value); err == nil {
-				if n, err := strconv.ParseUint(digits, 10, 16); err == nil && n > 0 {
-					return uint16(n)
-				}
+			if !whole && i+1 < len(args) {
+				value = args[i+1]
+			}
+			addr, moved = value, true
+		}
+		if !moved {
+			continue
+		}
+		_, digits, err := net.SplitHostPort(addr)
+		if err == nil {
+			if n, err := strconv.ParseUint(digits, 10, 16); err == nil && n > 0 {
+				return uint16(n), nil
 			}
 		}
+		if addr == "" {
+			return 0, fmt.Errorf("it has no %s, as its arguments say (-%s=)", p.purpose, p.flag)
+		}
+		return 0, fmt.Errorf("its arguments say -%s=%s, which names no port", p.flag, addr)
 	}
-	return p.number
+	return p.number, nil
 }
 
 // forward opens a port on loopback that leads to a Pod's, until end is called.
@@ -242,24 +317,24 @@ func forward(ctx context.Context, config *rest.Config, client kubernetes.Interfa
 		defer close(ended)
 		failed = forwarder.ForwardPorts()
 	}()
-	timer := time.NewTimer(30 * time.Second)
+	timer := time.NewTimer(forwardTimeout)
 	defer timer.Stop()
 	select {
 	case <-ready:
 	case <-ended:
 		return "", nil, cmp.Or(failed, errors.New("it ended at once"))
 	case <-timer.C:
-		err = errors.New("no answer within 30 s")
+		err = fmt.Errorf("no answer within %s", forwardTimeout)
 	case <-ctx.Done():
 		err = ctx.Err()
+	}
+	if err != nil {
+		close(stop) // and nobody waits: what dials cannot be told to stop, and ends when it is answered or refused
+		return "", nil, err
 	}
 	end = func() {
 		close(stop)
 		<-ended
-	}
-	if err != nil {
-		end()
-		return "", nil, err
 	}
 	ports, err := forwarder.GetPorts()
 	if err != nil {

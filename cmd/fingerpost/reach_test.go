@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -29,7 +30,8 @@ import (
 type apiServer struct {
 	t      *testing.T
 	target string
-	broken string // Pod to which no port can be forwarded
+	broken string           // Pod to which no port can be forwarded
+	hangs  http.HandlerFunc // what becomes of a port-forward instead, if not nil
 
 	mu    sync.Mutex
 	pods  []corev1.Pod
@@ -44,6 +46,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case a.broken != "" && strings.HasSuffix(r.URL.Path, "/"+a.broken+"/portforward"):
 		http.Error(w, "its node is gone", http.StatusBadGateway)
+	case a.hangs != nil && strings.HasSuffix(r.URL.Path, "/portforward"):
+		a.hangs(w, r)
 	case strings.HasSuffix(r.URL.Path, "/portforward") && r.Method == http.MethodPost:
 		a.forward(w, r)
 	case strings.HasSuffix(r.URL.Path, "/portforward"):
@@ -198,6 +202,15 @@ func TestPortForward(t *testing.T) {
 		t.Errorf("metrics of one Pod: %v\n%s", err, out)
 	}
 
+	out, err = fingerpost(t, "__complete", "clusters", "--kubeconfig", kubeconfig, "")
+	if err != nil || !strings.HasPrefix(out, "east\n") {
+		t.Errorf("completion by the second Pod: %v\n%s", err, out)
+	}
+	out, err = fingerpost(t, "__complete", "clusters", "--debug-addr", "127.0.0.1:1,"+api.target, "")
+	if err != nil || !strings.HasPrefix(out, "east\n") {
+		t.Errorf("completion by the second address: %v\n%s", err, out)
+	}
+
 	api.pods = api.pods[:1]
 	for name, c := range map[string]struct {
 		args []string
@@ -227,6 +240,92 @@ func TestWatchAfterRollout(t *testing.T) {
 	api.pods[0] = pod("new", selectors[1], true)
 	api.mu.Unlock()
 	w.until("east new Live")
+	api.mu.Lock()
+	api.pods = append(api.pods, pod("third", selectors[1], true))
+	api.mu.Unlock()
+	w.until("east third Live") // although all others answer
+}
+
+// A Pod that does not answer is named, not our end of what is forwarded to it.
+func TestPodThatFails(t *testing.T) {
+	debug := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/debug/clusters" {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	defer debug.Close()
+	server := httptest.NewServer(&apiServer{t: t, target: debug.Listener.Addr().String(), pods: []corev1.Pod{pod("a", selectors[1], true)}})
+	defer server.Close()
+	_, err := fingerpost(t, "clusters", "--kubeconfig", writeKubeconfig(t, server.URL))
+	if err == nil || !strings.HasPrefix(err.Error(), "no answer from Pod linkerd/a, port 9998: ") || strings.Contains(err.Error(), "127.0.0.1") {
+		t.Error(err)
+	}
+}
+
+// A port-forward that hangs ends with its context.
+func TestPortForwardThatHangs(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	released := make(chan struct{})
+	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", selectors[1], true)}, hangs: func(http.ResponseWriter, *http.Request) {
+		cancel()
+		<-released
+	}})
+	defer server.Close()
+	cmd := command([]string{"clusters", "--kubeconfig", writeKubeconfig(t, server.URL)})
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		close(released)
+	case <-time.After(10 * time.Second):
+		close(released)
+		t.Errorf("it hangs: %v", <-ended)
+	}
+}
+
+func TestPortOfAPod(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want uint16
+		err  string
+	}{
+		{[]string{"serve"}, 9998, ""},
+		{[]string{"serve", "-debug-addr=:1", "--debug-addr=127.0.0.1:2"}, 2, ""},
+		{[]string{"serve", "-debug-addr", ":7777"}, 7777, ""},
+		{[]string{"serve", "--debug-addr", "[::1]:7777", "-addr=:1"}, 7777, ""},
+		{[]string{"serve", "debug-addr=:1", "-not-debug-addr=:2"}, 9998, ""},
+		{[]string{"serve", "-debug-addr=:1", "-debug-addr="}, 0, "it has no debug server, as its arguments say (-debug-addr=)"},
+		{[]string{"serve", "-debug-addr="}, 0, "it has no debug server"},
+		{[]string{"serve", "-debug-addr", ""}, 0, "it has no debug server"},
+		{[]string{"serve", "-debug-addr=127.0.0.1"}, 0, "-debug-addr=127.0.0.1, which names no port"},
+		{[]string{"serve", "-debug-addr=:0"}, 0, "names no port"},
+		{[]string{"proxy", "-debug-addr="}, 9998, ""},
+	} {
+		p := pod("a", selectors[0], true, c.args...)
+		if got, err := debugPort.of(&p); got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%q: %d %v", c.args, got, err)
+		}
+	}
+	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", selectors[1], true, "serve", "-debug-addr=")}})
+	defer server.Close()
+	if _, err := fingerpost(t, "clusters", "--kubeconfig", writeKubeconfig(t, server.URL)); err == nil || !strings.Contains(err.Error(), "Pod linkerd/a: it has no debug server") {
+		t.Error(err)
+	}
+}
+
+// Groups come as 'linkerd check' hands them on, too.
+func TestGroups(t *testing.T) {
+	for given, want := range map[string][]string{"": {""}, "a": {"a"}, "a,b": {"a,b"}, "[]": nil, "[a]": {"a"}, "[a,b]": {"a", "b"}, `["a,b",c]`: {"a,b", "c"}, "[a": {"[a"}} {
+		if got := unbracketed([]string{given}); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", given, got, want)
+		}
+	}
+	if got := unbracketed([]string{"a", "[]", "[b]"}); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%q", got)
+	}
 }
 
 // A page that is watched is shown again when it has changed, whoever does not answer meanwhile.

@@ -56,6 +56,15 @@ func printable(s string) string {
 	}, s)
 }
 
+// printableLines does the same to a text of several lines, such as joined errors.
+func printableLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = printable(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
 func (t *table) print(to io.Writer) error {
 	widths := t.widths()
 	last := len(widths) - 1
