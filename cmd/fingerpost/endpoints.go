@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/discovery/proxy"
@@ -22,10 +21,7 @@ import (
 const quiet = 200 * time.Millisecond
 
 func endpointsCommand() *cobra.Command {
-	var r reach
-	var token, output string
-	var watch bool
-	var timeout time.Duration
+	var a asker
 	cmd := &cobra.Command{
 		Use:   "endpoints AUTHORITY",
 		Short: "Ask a server for the endpoints of a service, as a proxy would",
@@ -36,48 +32,26 @@ need be. It opens a stream of its own; what an existing stream was sent is told 
 		Example: "  fingerpost endpoints web.shop.svc.cluster.local:8080\n  fingerpost endpoints web-federated.shop.svc.cluster.local:8080 --watch --token '{\"nodeName\":\"node-1\"}'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := tableOrJSON(output); err != nil {
+			if err := tableOrJSON(a.output); err != nil {
 				return err
 			}
-			conn, done, err := r.connect(cmd.Context())
+			request := proxy.Request{Authority: args[0], Token: a.token}
+			if a.watch {
+				return a.follow(cmd, watchEndpoints(cmd.OutOrStdout(), request, a.output))
+			}
+			conn, done, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
-			request := proxy.Request{Authority: args[0], Token: token}
-			if watch {
-				return watchEndpoints(cmd.Context(), cmd.OutOrStdout(), conn, request, output)
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 			defer cancel()
-			return printEndpoints(ctx, cmd.OutOrStdout(), conn, request, output)
+			return a.printEndpoints(ctx, cmd.OutOrStdout(), conn, request)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	r.flags(cmd, grpcPort)
-	outputFlag(cmd, &output)
-	tokenFlag(cmd, &token)
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print every change until interrupted")
-	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the answer")
+	a.flags(cmd)
 	return cmd
-}
-
-func tokenFlag(cmd *cobra.Command, token *string) {
-	cmd.Flags().StringVar(token, "token", "", `what to say about the client, such as {"ns":"shop","nodeName":"node-1"}`)
-}
-
-// connect returns a connection to the gRPC server of any replica, and how to let go of it.
-func (r *reach) connect(ctx context.Context) (*grpc.ClientConn, func(), error) {
-	server, done, err := r.one(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		done()
-		return nil, nil, fmt.Errorf("--addr: %w", err)
-	}
-	return conn, func() { conn.Close(); done() }, nil
 }
 
 // endpointJSON is one address on the output for machines.
@@ -105,9 +79,10 @@ func toJSON(a proxy.Address) endpointJSON {
 }
 
 // printEndpoints prints the first answer.
-func printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request, output string) error {
+func (a *asker) printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request) error {
 	var mu sync.Mutex // guards what the stream's goroutine and this one share
 	var end *status.Status
+	said := false
 	answered := make(chan struct{}, 1)
 	stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
 		mu.Lock()
@@ -116,6 +91,7 @@ func printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInter
 			end = e.End
 		}
 		if e.End != nil || e.Message.Kind != proxy.Heartbeat {
+			said = said || e.End == nil
 			select {
 			case answered <- struct{}{}:
 			default:
@@ -139,18 +115,10 @@ func printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInter
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if end != nil && end.Code() != codes.OK {
-		return endError(end)
+	if end != nil && (end.Code() != codes.OK || !said) {
+		return a.endError(end)
 	}
-	return printAddresses(to, stream.Holds(), output)
-}
-
-// endError is the server's own words, with the code where they do not say it all.
-func endError(end *status.Status) error {
-	if end.Code() == codes.InvalidArgument {
-		return fmt.Errorf("%s", end.Message())
-	}
-	return fmt.Errorf("%s: %s", end.Code(), end.Message())
+	return printAddresses(to, stream.Holds(), a.output)
 }
 
 func printAddresses(to io.Writer, all []proxy.Address, output string) error {
@@ -179,55 +147,62 @@ func printAddresses(to io.Writer, all []proxy.Address, output string) error {
 type changeJSON struct {
 	At      time.Time      `json:"at"`
 	What    proxy.Kind     `json:"what"`
+	Reset   bool           `json:"reset,omitempty"` // what is added replaces all that was before
 	Added   []endpointJSON `json:"added,omitempty"`
 	Removed []string       `json:"removed,omitempty"`
 	Exists  *bool          `json:"exists,omitempty"` // of no-endpoints
 }
 
-// watchEndpoints prints every message but heartbeats until the stream ends for good.
-func watchEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request, output string) error {
-	request.Reconnect = true
-	var last *status.Status // written before Done
+// watchEndpoints prints every message but heartbeats.
+func watchEndpoints(to io.Writer, request proxy.Request, output string) stream {
 	encoder := json.NewEncoder(to)
-	stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
-		if e.End != nil {
-			if last = e.End; output == "table" {
-				fmt.Fprintf(to, "%s  the stream has ended: %s %s\n", e.At.Format(time.TimeOnly), e.End.Code(), e.End.Message())
+	before := false // there was another stream
+	return func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool) {
+		stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
+			if e.End != nil {
+				end = e.End
+				return
 			}
-			return
-		}
-		m := e.Message
-		if m.Kind == proxy.Heartbeat {
-			return
-		}
-		if output == "json" {
-			c := changeJSON{At: e.At, What: m.Kind}
+			said = true
+			m := e.Message
+			if m.Kind == proxy.Heartbeat {
+				return
+			}
+			if output == "json" {
+				_ = encoder.Encode(changeOf(e)) // it fails where nobody reads any more
+				return
+			}
+			at := e.At.Format("15:04:05.000")
+			if m.Reset && before {
+				fmt.Fprintf(to, "%s  what was before is replaced\n", at)
+			}
 			for _, a := range m.Added {
-				c.Added = append(c.Added, toJSON(a))
+				fmt.Fprintf(to, "%s  +  %-24s %s\n", at, a.Addr, printable(dash(a.Labels["pod"])))
 			}
 			for _, a := range m.Removed {
-				c.Removed = append(c.Removed, a.String())
+				fmt.Fprintf(to, "%s  -  %s\n", at, a)
 			}
 			if m.Kind == proxy.NoEndpoints {
-				c.Exists = &m.Exists
+				fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, m.Exists)
 			}
-			_ = encoder.Encode(c) // it fails where nobody reads any more
-			return
-		}
-		at := e.At.Format("15:04:05.000")
-		for _, a := range m.Added {
-			fmt.Fprintf(to, "%s  +  %-24s %s\n", at, a.Addr, dash(a.Labels["pod"]))
-		}
-		for _, a := range m.Removed {
-			fmt.Fprintf(to, "%s  -  %s\n", at, a)
-		}
-		if m.Kind == proxy.NoEndpoints {
-			fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, m.Exists)
-		}
-	})
-	<-stream.Done()
-	if ctx.Err() == nil && last != nil {
-		return endError(last)
+		})
+		<-stream.Done()
+		before = before || said
+		return end, said
 	}
-	return nil
+}
+
+func changeOf(e proxy.Event) changeJSON {
+	m := e.Message
+	c := changeJSON{At: e.At, What: m.Kind, Reset: m.Reset}
+	for _, a := range m.Added {
+		c.Added = append(c.Added, toJSON(a))
+	}
+	for _, a := range m.Removed {
+		c.Removed = append(c.Removed, a.String())
+	}
+	if m.Kind == proxy.NoEndpoints {
+		c.Exists = &m.Exists
+	}
+	return c
 }

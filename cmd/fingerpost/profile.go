@@ -1,26 +1,24 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 )
 
 func profileCommand() *cobra.Command {
-	var r reach
-	var token, output string
-	var watch bool
-	var timeout time.Duration
+	var a asker
 	cmd := &cobra.Command{
 		Use:   "profile AUTHORITY|IP:PORT",
 		Short: "Ask a server for the profile of a service or of a workload, as a proxy would",
@@ -29,51 +27,50 @@ or of an IP, be it a Service's or a Pod's.`,
 		Example: "  fingerpost profile web.shop.svc.cluster.local:8080\n  fingerpost profile 10.20.1.7:8080 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := tableOrJSON(output); err != nil {
+			if err := tableOrJSON(a.output); err != nil {
 				return err
 			}
-			conn, done, err := r.connect(cmd.Context())
+			var failed error // to print
+			run := func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool) {
+				ctx, cancel := context.WithCancel(ctx) // ends with the first answer, unless all are wanted
+				defer cancel()
+				stream := proxy.OpenProfile(ctx, conn, proxy.Request{Authority: args[0], Token: a.token}, func(e proxy.Event) {
+					switch {
+					case e.End != nil:
+						end = e.End
+					case !e.Profile.Repeated && ctx.Err() == nil:
+						said = true
+						if failed = printProfile(cmd.OutOrStdout(), e.Profile, a.output); failed != nil || !a.watch {
+							cancel()
+						}
+					}
+				})
+				<-stream.Done()
+				return end, said
+			}
+			if a.watch {
+				err := a.follow(cmd, run)
+				return cmp.Or(failed, err)
+			}
+			conn, done, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
-			ctx := cmd.Context()
-			if !watch {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, timeout)
-				defer cancel()
-			}
-			ctx, cancel := context.WithCancel(ctx) // ends with the first answer, unless all are wanted
+			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 			defer cancel()
-			var failed error
-			answered := false
-			stream := proxy.OpenProfile(ctx, conn, proxy.Request{Authority: args[0], Token: token, Reconnect: watch}, func(e proxy.Event) {
-				switch {
-				case e.End != nil && e.End.Code() != codes.OK && ctx.Err() == nil:
-					failed = endError(e.End)
-				case e.Profile != nil && !e.Profile.Repeated && (watch || !answered):
-					answered, failed = true, nil
-					if err := printProfile(cmd.OutOrStdout(), e.Profile, output); err != nil {
-						failed = err
-					}
-					if !watch {
-						cancel()
-					}
-				}
-			})
-			<-stream.Done()
-			if failed == nil && !answered && cmd.Context().Err() == nil {
+			switch end, said := run(ctx, conn); {
+			case said || cmd.Context().Err() != nil:
+				return failed
+			case end != nil:
+				return a.endError(end)
+			default:
 				return fmt.Errorf("no answer about %s: the cluster may not have been heard yet, see 'fingerpost clusters'", args[0])
 			}
-			return failed
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	r.flags(cmd, grpcPort)
-	outputFlag(cmd, &output)
-	tokenFlag(cmd, &token)
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print every change until interrupted")
-	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the answer")
+	a.flags(cmd)
 	return cmd
 }
 
