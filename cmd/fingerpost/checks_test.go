@@ -89,6 +89,21 @@ func (a *clusterAPI) addSecret(namespace, name string, kubeconfig []byte) {
 	}
 }
 
+// kubeconfigOf leads to a server at url.
+func kubeconfigOf(t *testing.T, server *httptest.Server, url string) []byte {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: "token"}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	b, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // A checkWorld is a cluster and two linked ones, west and north, that are the same API server, and what replicas say of them.
 type checkWorld struct {
 	api       *clusterAPI
@@ -232,18 +247,7 @@ func TestChecks(t *testing.T) {
 			server, local := httptest.NewTLSServer(api), httptest.NewServer(api)
 			defer server.Close()
 			defer local.Close()
-			config := func(url string) []byte {
-				config := clientcmdapi.NewConfig()
-				config.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
-				config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: "token"}
-				config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-				config.CurrentContext = "x"
-				b, err := clientcmd.Write(*config)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return b
-			}
+			config := func(url string) []byte { return kubeconfigOf(t, server, url) }
 			w := &checkWorld{api: api, elsewhere: config("https://0.0.0.0:1"), args: []string{"--timeout", "1s"}}
 			for range 2 {
 				w.pages = append(w.pages, clustersPage{

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -53,7 +52,9 @@ a ServiceAccount of the cluster. Whoever can read it can read that cluster's Ser
 			"  fingerpost link gen west --context west --api-server-address https://west.example:6443 | kubectl --context east apply -f -",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.gatewayAsked = cmd.Flags().Changed("gateway")
+			for _, name := range []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"} {
+				o.gatewayAsked = o.gatewayAsked || cmd.Flags().Changed(name)
+			}
 			return o.print(cmd, args[0], true)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -151,8 +152,11 @@ func (o *linkOptions) print(cmd *cobra.Command, name string, withLink bool) erro
 	if err != nil {
 		return err
 	}
+	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil { // a server outside of a Pod may take it
+		fmt.Fprintf(cmd.ErrOrStderr(), "In a Pod this is refused: %s. Say --api-server-address.\n", printable(err.Error()))
+	}
 	manifests := []object{o.secret(name, o.controllerNamespace, kubeconfig, true)}
-	if o.mirrorSecret {
+	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace { // or it is the same
 		manifests = append(manifests, o.secret(name, o.linkNamespace, kubeconfig, false))
 	}
 	if withLink {
@@ -228,7 +232,7 @@ func (o *linkOptions) token(ctx context.Context, client kubernetes.Interface) (s
 	return answer.Status.Token, answer.Status.ExpirationTimestamp.Time, nil
 }
 
-// kubeconfig returns one with everything inside, which Fingerpost does not refuse.
+// kubeconfig returns one with everything inside, which Fingerpost does not refuse, unless for the host.
 func (o *linkOptions) kubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
 	if config.Insecure {
 		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost refuses: give it a certificate-authority")
@@ -246,14 +250,8 @@ func (o *linkOptions) kubeconfig(name string, config *rest.Config, token string)
 	if err != nil {
 		return nil, err
 	}
-	hosts := links.Hosts{}
-	if u, err := url.Parse(server); err == nil {
-		hosts.Allowed = []string{strings.ToLower(u.Hostname())} // whether it is allowed is for the server to say
-	}
-	if _, err := links.Credentials(b, hosts); err != nil {
-		return nil, err
-	}
-	return b, nil
+	_, err = links.Credentials(b, anyHost)
+	return b, err
 }
 
 // secret is found by its label, or else by its name in a Link.
