@@ -129,7 +129,7 @@ func (x testTerm) catchUp(t *testing.T, client *fake.Clientset) {
 // A Lease that nothing keeps us from and that is not wanted is told apart from one that is.
 func TestReportOfLeases(t *testing.T) {
 	x := newTestTerm(t, fake.NewClientset())
-	registry := x.desk.writer.registry
+	registry := x.writer.registry
 	if err := registry.Apply(cluster.Spec{Name: "local", Local: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -143,8 +143,8 @@ func TestReportOfLeases(t *testing.T) {
 		{cluster.Standby, cluster.Holding, cluster.Writing{State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease + "," + ExternalLease}},
 		{cluster.NotWriting, cluster.NotWriting, cluster.Writing{}},
 	} {
-		x.desk.report(ExternalLease, c.external, nil)
-		x.desk.report(FederatedLease, c.federated, nil)
+		x.report(ExternalLease, c.external, nil)
+		x.report(FederatedLease, c.federated, nil)
 		statuses, _ := registry.Statuses()
 		if got := statuses["local"].Writing; got != c.want {
 			t.Errorf("%q and %q: %+v, want %+v", c.external, c.federated, got, c.want)

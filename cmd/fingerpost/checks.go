@@ -534,7 +534,7 @@ func (s *site) readLinks(ctx context.Context, config *rest.Config, client kubern
 		case apierrors.IsForbidden(err):
 			l.missing = append(l.missing, warn("Secret %s/%s, which a Link names, cannot be read with your rights", link.GetNamespace(), name))
 		case err != nil:
-			l.missing = append(l.missing, fmt.Errorf("Secret %s/%s, which a Link names: %w", link.GetNamespace(), name, err))
+			l.missing = append(l.missing, fmt.Errorf("read Secret %s/%s, which a Link names: %w", link.GetNamespace(), name, err))
 		case !slices.ContainsFunc(l.secrets, func(o corev1.Secret) bool {
 			return string(o.Data[links.KubeconfigKey]) == string(secret.Data[links.KubeconfigKey])
 		}):

@@ -274,13 +274,15 @@ func TestPortForwardThatHangs(t *testing.T) {
 	cmd := command([]string{"clusters", "--kubeconfig", writeKubeconfig(t, server.URL)})
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	timer := time.NewTimer(10 * time.Second)
+	defer timer.Stop()
 	select {
 	case err := <-ended:
 		if !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		close(released)
-	case <-time.After(10 * time.Second):
+	case <-timer.C:
 		close(released)
 		t.Errorf("it hangs: %v", <-ended)
 	}
