@@ -151,12 +151,12 @@ var (
 func TestGatewayMirror(t *testing.T) {
 	h2c := "kubernetes.io/h2c"
 	web := service("web", map[string]string{
-		"mirror.linkerd.io/exported": "true", "app": "web", "secret/a": "1", "secretly/a": "2", "drop": "3",
+		"mirror.linkerd.io/exported": "true", "app": "web", "secret/a": "1", "secretly/a": "2", "drop": "3", "federation.fingerpost.io/source-cluster": "west",
 	}, modified(tcp("http", 80), func(p *corev1.ServicePort) { p.NodePort = 30080; p.AppProtocol = &h2c }), tcp("admin", 90))
 	web.Annotations = map[string]string{
 		"note": "kept", opaqueAnnotation: "90", "service.kubernetes.io/topology-mode": "Auto", "service.kubernetes.io/topology-aware-hints": "auto",
 		corev1.LastAppliedConfigAnnotation: "{}", "out/a": "1", "config.linkerd.io/x": "2",
-		discoveryKey: "web@elsewhere",
+		discoveryKey: "web@elsewhere", "federation.fingerpost.io/members": "admin,pay@west", "federation.fingerpost.io/endpoint-slices": "enabled",
 	}
 	east := aLink(t, "east", 1)
 	east.ExcludedLabels = []string{"secret/*", "drop"}
@@ -539,7 +539,9 @@ func TestFederatedPorts(t *testing.T) {
 // The marks of a federated Service are those of the local member, or else of the oldest Link's, at once when that leaves.
 func TestFederatedMarks(t *testing.T) {
 	member := func(team string) *corev1.Service {
-		return service("web", map[string]string{"mirror.linkerd.io/federated": "member", "team": team, "excluded": "x"})
+		svc := service("web", map[string]string{"mirror.linkerd.io/federated": "member", "team": team, "excluded": "x"})
+		svc.Annotations = map[string]string{"federation.fingerpost.io/members": "admin@" + team} // it says so of itself
+		return svc
 	}
 	east, west := aLink(t, "east", 1), aLink(t, "west", 2)
 	east.ExcludedLabels = []string{"excluded"}

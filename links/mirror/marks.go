@@ -39,6 +39,12 @@ var neverCopied = map[string]bool{
 	corev1.LastAppliedConfigAnnotation:            true,
 }
 
+// isControl reports whether a key says of what a Service consists, or asks something of us. That is for those to say who may change the
+// object that bears it, and is never copied: else whoever may label a Service in a linked cluster would say it here.
+func isControl(key string) bool {
+	return strings.HasPrefix(key, discoveryKeysPrefix) || strings.HasPrefix(key, askedPrefix)
+}
+
 // isMirror reports whether an object stands for others, whoever wrote it.
 func isMirror(o metav1.Object) bool { return o.GetLabels()[mirroredLabel] == "true" }
 

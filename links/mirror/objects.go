@@ -21,7 +21,7 @@ type endpoints = corev1.Endpoints //nolint:staticcheck // Linkerd's tools read E
 func copyLabels(l *link, svc *corev1.Service) map[string]string {
 	copied := map[string]string{mirroredLabel: "true"}
 	for k, v := range svc.Labels {
-		if !strings.HasPrefix(k, mirrorLabelPrefix) && !strings.HasPrefix(k, discoveryKeysPrefix) && k != managedByLabel && (l == nil || !excluded(l.ExcludedLabels, k)) {
+		if !strings.HasPrefix(k, mirrorLabelPrefix) && !isControl(k) && k != managedByLabel && (l == nil || !excluded(l.ExcludedLabels, k)) {
 			copied[k] = v
 		}
 	}
@@ -33,7 +33,7 @@ func copyLabels(l *link, svc *corev1.Service) map[string]string {
 func copyAnnotations(l *link, svc *corev1.Service) map[string]string {
 	copied := map[string]string{}
 	for k, v := range svc.Annotations {
-		if k == opaqueAnnotation || !neverCopied[k] && !strings.HasPrefix(k, discoveryKeysPrefix) && (l == nil || !excluded(l.ExcludedAnnotations, k)) {
+		if k == opaqueAnnotation || !neverCopied[k] && !isControl(k) && (l == nil || !excluded(l.ExcludedAnnotations, k)) {
 			copied[k] = v
 		}
 	}
