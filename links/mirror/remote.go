@@ -17,7 +17,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// confirmAfter is how long a listing that would remove much stands before another one is asked for.
+// confirmAfter is how long a listing that would remove much is doubted: one that comes at least so much later must lack as much.
 const confirmAfter = 10 * time.Second
 
 // remote is the Services of one linked cluster, as one connection tells them. It is the store that a Reflector fills.
@@ -30,6 +30,7 @@ type remote struct {
 	read     atomic.Bool // the connection is in use
 	trusted  atomic.Bool // what is not in the store does not exist
 	doubtful atomic.Bool // the last listing would have removed much, and was not confirmed
+	doubted  time.Time   // since when; of Replace
 	relist   chan struct{}
 }
 
@@ -44,7 +45,7 @@ func keepService(object any) (*corev1.Service, bool) {
 }
 
 // Replace stores a complete listing. What it lacks counts as gone, unless that would be more than half of the cluster's mirrors and
-// memberships, and more than 3: then the next listing has to say so too.
+// memberships, and more than 3: then only if all listings of the next confirmAfter, and one after that, lack as much.
 func (r *remote) Replace(objects []any, version string) error {
 	r.trusted.Store(false)
 	if err := r.Store.Replace(objects, version); err != nil {
@@ -54,12 +55,21 @@ func (r *remote) Replace(objects []any, version string) error {
 		_, found := r.Get(k)
 		return found
 	})
-	if gone > 3 && 2*gone > all && r.doubtful.CompareAndSwap(false, true) {
+	much := gone > 3 && 2*gone > all
+	if much && r.doubted.IsZero() {
+		r.doubted = time.Now()
 		r.term.log.Info("A listing of a linked cluster lacks most of the Services that are mirrored: nothing is removed until another one says so too",
 			"cluster", r.name, "mirrored", all, "missing", gone)
-		r.relist <- struct{}{}
+	}
+	doubtful := much && time.Since(r.doubted) < confirmAfter
+	r.doubtful.Store(doubtful)
+	if doubtful {
+		select {
+		case r.relist <- struct{}{}:
+		default: // it is asked for already
+		}
 	} else {
-		r.doubtful.Store(false)
+		r.doubted = time.Time{}
 		r.trusted.Store(true)
 	}
 	r.term.arrived(r)

@@ -1,0 +1,62 @@
+package mirror
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+// A listing that lacks most of what is mirrored is confirmed by one that comes long enough after the first that lacks it, whatever
+// listings come in between; and none waits for anybody to read on.
+func TestConfirmation(t *testing.T) {
+	const full, empty = true, false
+	type listing struct {
+		at      time.Duration
+		full    bool
+		trusted bool
+	}
+	for name, listings := range map[string][]listing{
+		"confirmed":                    {{0, full, true}, {1, empty, false}, {1 + confirmAfter, empty, true}},
+		"too early":                    {{0, empty, false}, {500 * time.Millisecond, empty, false}, {confirmAfter - 1, empty, false}, {confirmAfter, empty, true}},
+		"to and fro":                   {{0, empty, false}, {1, full, true}, {2, empty, false}, {3, full, true}, {4, empty, false}},
+		"what comes back is new doubt": {{0, empty, false}, {9 * time.Second, full, true}, {11 * time.Second, empty, false}, {12 * time.Second, empty, false}, {21 * time.Second, empty, true}},
+		"after a confirmation":         {{0, empty, false}, {confirmAfter, empty, true}, {confirmAfter + 1, full, true}, {confirmAfter + 2, empty, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				term := newTerm(&Mirror{log: logr.Discard()})
+				var here, there []any
+				for _, name := range []string{"a", "b", "c", "d"} {
+					here, there = append(here, mirrored(name+"-east", "east")), append(there, service(name, direct))
+				}
+				if err := term.services.Replace(here, ""); err != nil {
+					t.Fatal(err)
+				}
+				r := &remote{term: term, name: "east", relist: make(chan struct{}, 1)}
+				r.Store = records.NewStore(keepService, func(records.Key) {})
+				began := time.Now()
+				for _, l := range listings {
+					settle(time.Until(began.Add(l.at)))
+					var objects []any
+					if l.full {
+						objects = there
+					}
+					for i, o := range objects {
+						objects[i] = o.(*corev1.Service).DeepCopy()
+					}
+					if err := r.Replace(objects, ""); err != nil {
+						t.Fatal(err)
+					}
+					if r.trusted.Load() != l.trusted || r.doubtful.Load() == l.trusted {
+						t.Errorf("after %s: trusted %t, doubtful %t", l.at, r.trusted.Load(), r.doubtful.Load())
+					}
+				}
+			})
+		})
+	}
+}
