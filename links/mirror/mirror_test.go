@@ -553,6 +553,25 @@ func TestMissingNamespace(t *testing.T) {
 	})
 }
 
+// A cluster that hangs while it is to be told what is skipped delays no other.
+func TestMissingNamespaceOfOneThatHangs(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		for i := range 8 { // more than there are workers
+			f.apply("east", fmt.Sprintf("s%d", i), direct, 80)
+		}
+		f.run()
+		f.network.Server("east").Cut(apitest.Silence)
+		f.home.Delete("Namespace", "", "shop")
+		f.pass(time.Second)
+		f.wants("")
+		f.home.Apply(f.object(`{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
+		f.apply("west", "web", direct, 80)
+		f.pass(time.Second)
+		f.wants("s0-east:80 s1-east:80 s2-east:80 s3-east:80 s4-east:80 s5-east:80 s6-east:80 s7-east:80 web-west:80")
+		f.network.Server("east").Cut(apitest.None)
+	})
+}
+
 // What somebody else does to a mirror is undone, and a Service of somebody else that takes its name is left alone.
 func TestMeddling(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,12 @@ import (
 // confirmAfter is how long a listing that would remove much is doubted: one that comes at least so much later must lack as much.
 const confirmAfter = 10 * time.Second
 
+// What bounds telling a linked cluster what is skipped: it is only for people there.
+const (
+	eventTimeout = 5 * time.Second
+	maxEvents    = 256 // that wait; what comes then is not told
+)
+
 // remote is the Services of one linked cluster, as one connection tells them. It is the store that a Reflector fills.
 type remote struct {
 	*records.Store[*corev1.Service]
@@ -32,6 +39,7 @@ type remote struct {
 	doubtful atomic.Bool // the last listing would have removed much, and was not confirmed
 	doubted  time.Time   // since when; of Replace
 	relist   chan struct{}
+	events   chan *corev1.Event // to be told there
 }
 
 // keepService keeps of a Service what a mirror could be made of.
@@ -93,7 +101,7 @@ func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection
 		t.log.Error(err, "Services cannot be read", "cluster", name)
 		return
 	}
-	r := &remote{term: t, name: name, core: core, relist: make(chan struct{}, 1)}
+	r := &remote{term: t, name: name, core: core, relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents)}
 	r.Store = records.NewStore(keepService, func(k records.Key) {
 		if t.current(r) {
 			t.enqueueRemote(name, k)
@@ -102,6 +110,9 @@ func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection
 	r.read.Store(true)
 	defer t.forget()
 	defer r.read.Store(false)
+	var telling sync.WaitGroup
+	telling.Go(func() { r.tell(ctx) })
+	defer telling.Wait() // ctx has ended then
 	source := cluster.NewSource(services(core), conn)
 	for ctx.Err() == nil {
 		listing, again := context.WithCancel(ctx)
@@ -120,19 +131,36 @@ func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection
 	}
 }
 
-// event tells in a linked cluster that one of its Services is not mirrored. It is told once.
-func (r *remote) event(ctx context.Context, svc *corev1.Service, message string) {
+// event has it told in a linked cluster, once, that one of its Services is not mirrored. It does not wait.
+func (r *remote) event(svc *corev1.Service, message string) {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, svc.UID, message) // it cannot fail
 	now := metav1.Now()
-	_, err := r.core.CoreV1().Events(svc.Namespace).Create(ctx, &corev1.Event{
+	select {
+	case r.events <- &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: svc.Namespace, Name: fmt.Sprintf("%s.%x", svc.Name, h.Sum64())},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID},
 		Type:           corev1.EventTypeNormal, Reason: "ServiceMirroringSkipped", Message: message,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: us},
-	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		r.term.log.V(1).Info("An Event cannot be written", "cluster", r.name, "service", svc.Namespace+"/"+svc.Name, "error", err.Error())
+	}:
+	default:
+	}
+}
+
+// tell creates Events until ctx ends.
+func (r *remote) tell(ctx context.Context) {
+	for {
+		select {
+		case e := <-r.events:
+			request, cancel := context.WithTimeout(ctx, eventTimeout)
+			_, err := r.core.CoreV1().Events(e.Namespace).Create(request, e, metav1.CreateOptions{})
+			cancel()
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				r.term.log.V(1).Info("An Event cannot be written", "cluster", r.name, "service", e.Namespace+"/"+e.InvolvedObject.Name, "error", err.Error())
+			}
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -49,18 +49,18 @@ func (t *term) reconcile(ctx context.Context, it item) (reconcile.Result, error)
 		for i := range d.verdicts {
 			d.verdicts[i].reason = reasonNamespace
 		}
-		t.record(ctx, w, it.Key, d.verdicts)
+		t.record(w, it.Key, d.verdicts)
 		return reconcile.Result{RequeueAfter: refusedFor}, nil
 	case errors.As(err, &forbidden) || apierrors.IsForbidden(err):
 		refuse(d.verdicts, err.Error())
-		t.record(ctx, w, it.Key, d.verdicts)
+		t.record(w, it.Key, d.verdicts)
 		return reconcile.Result{RequeueAfter: refusedFor}, nil
 	default:
 		refuse(d.verdicts, err.Error())
-		t.record(ctx, w, it.Key, d.verdicts)
+		t.record(w, it.Key, d.verdicts)
 		return reconcile.Result{}, fmt.Errorf("mirror %s: %w", it.Key, err)
 	}
-	t.record(ctx, w, it.Key, d.verdicts)
+	t.record(w, it.Key, d.verdicts)
 	return reconcile.Result{}, nil
 }
 
@@ -237,7 +237,7 @@ func (t *term) asMade(k records.Key, want, is *corev1.Service) bool {
 }
 
 // record keeps the verdicts about one name, for the Links that they concern.
-func (t *term) record(ctx context.Context, w *world, k records.Key, verdicts []verdict) {
+func (t *term) record(w *world, k records.Key, verdicts []verdict) {
 	t.mu.Lock()
 	old := t.told[k]
 	if len(verdicts) == 0 {
@@ -261,7 +261,7 @@ func (t *term) record(ctx context.Context, w *world, k records.Key, verdicts []v
 				continue // it is unlinked by now
 			}
 			if svc, found := r.Get(v.remote); found {
-				r.event(ctx, svc, "Skipped mirroring service: "+v.message)
+				r.event(svc, "Skipped mirroring service: "+v.message)
 			}
 		}
 	}
