@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -82,6 +81,12 @@ func (t *term) forget() {
 	}
 }
 
+// What bounds asking whether Leases are as the watch has left them: it is asked by the goroutine that follows the Links.
+const (
+	leasesTimeout = 3 * time.Second
+	leasesAgain   = 10 * time.Second // after a failure
+)
+
 // notYet is why nothing is written before the Leases are heard.
 const notYet = "whether Linkerd's service mirror runs is not known yet"
 
@@ -92,25 +97,35 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 		if t.options.Mode != Auto {
 			return ""
 		}
+		lookAt := func(at time.Time) {
+			if due.IsZero() || at.Before(due) {
+				due = at
+			}
+		}
 		t.mu.Lock()
 		w := t.leases[namespace]
 		t.mu.Unlock()
 		switch {
-		case isClosed(w.store.Synced()):
-		case w.source.Health().Refused != "":
+		case w.source.Health().Refused != "": // also if it was not before
+			lookAt(time.Now().Add(leasesAgain))
 			return "whether Linkerd's service mirror runs cannot be told: grant list and watch on leases.coordination.k8s.io in namespace " +
 				namespace + ", or set -mirror-services=on"
-		default:
+		case !isClosed(w.store.Synced()):
 			return notYet
 		}
-		tenure := t.tenures.get(records.Key{Namespace: namespace, Name: name})
+		k := records.Key{Namespace: namespace, Name: name}
+		if until := t.tenures.get(k).busy(); !time.Now().Before(until) {
+			if !t.ascertain(namespace, w, until) {
+				lookAt(w.asked.Add(leasesAgain))
+				return "whether Linkerd's service mirror still runs cannot be told: the API server does not list Leases in namespace " + namespace
+			}
+		}
+		tenure := t.tenures.get(k)
 		until := tenure.busy()
 		if !time.Now().Before(until) {
 			return ""
 		}
-		if due.IsZero() || until.Before(due) {
-			due = until
-		}
+		lookAt(until)
 		return "Lease " + namespace + "/" + name + " of Linkerd's service mirror " + tenure.String()
 	}
 	next.localLeft = left(t.options.Namespace, localLease)
@@ -121,6 +136,32 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 		next.links = append(next.links, &link{Mirroring: m, left: left(m.Link.Namespace, linkLease+m.Link.Name)})
 	}
 	return next, due
+}
+
+// ascertain reports whether the Leases of a namespace were listed since a time, or are now: nothing is taken over because a watch has
+// gone deaf.
+func (t *term) ascertain(namespace string, w *leaseWatch, since time.Time) bool {
+	if !w.certain.Before(since) {
+		return true
+	}
+	if w.failed && time.Since(w.asked) < leasesAgain {
+		return false
+	}
+	w.asked = time.Now()
+	ctx, cancel := context.WithTimeout(t.ctx, leasesTimeout)
+	defer cancel()
+	list, err := t.core.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
+	if w.failed = err != nil; w.failed {
+		t.log.V(1).Info("Leases cannot be listed", "namespace", namespace, "error", err.Error())
+		return false
+	}
+	for i := range list.Items {
+		if now, ok := keepLease(&list.Items[i]); ok {
+			t.tenures.note(records.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
+		}
+	}
+	w.certain = w.asked
+	return true
 }
 
 // same reports whether the same should be written, whatever the Links' statuses say.
@@ -148,9 +189,6 @@ func (t *term) watchLeases(all []*links.Mirroring) {
 		}
 		w := &leaseWatch{}
 		w.store = records.NewStore(keepLease, func(k records.Key) {
-			if k.Name != localLease && !strings.HasPrefix(k.Name, linkLease) {
-				return
-			}
 			if now, found := w.store.Get(k); found {
 				t.tenures.note(k, &now)
 			} else {

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,8 +78,11 @@ type tenures struct {
 	seen map[records.Key]tenure
 }
 
-// note tells of a Lease as it is now; nil if it was deleted.
+// note tells of a Lease as it is now; nil if it was deleted. Those of others are not remembered.
 func (t *tenures) note(k records.Key, now *lease) {
+	if k.Name != localLease && !strings.HasPrefix(k.Name, linkLease) {
+		return
+	}
 	t.mu.Lock()
 	old, known := t.seen[k]
 	next := tenure{seen: time.Now()}

@@ -522,6 +522,52 @@ func TestLeftToLinkerd(t *testing.T) {
 	})
 }
 
+// A Lease is not taken for expired because nothing is heard of it, whether that is refused or the API server is silent.
+func TestLeaseThatIsNotHeard(t *testing.T) {
+	for name, deafen := range map[string]func(*fleet, bool){
+		"refused": func(f *fleet, deaf bool) { f.home.Forbid("leases.coordination.k8s.io", deaf) },
+		"silent": func(f *fleet, deaf bool) {
+			f.home.Cut(map[bool]apitest.Cut{true: apitest.Silence, false: apitest.None}[deaf])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inFleet(t, mirror.Options{Mode: mirror.Auto, Namespace: "mc"}, func(f *fleet) {
+				var second int
+				renew := func() {
+					second++
+					f.home.Apply(f.object(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: service-mirror-write-east, namespace: mc},
+  spec: {holderIdentity: linkerd-abc, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:%02d:%02d.000000Z"}}`, second/60, second%60)))
+				}
+				renew()
+				f.apply("east", "web", direct, 80)
+				f.apply("west", "web", direct, 80)
+				f.run()
+				f.wants("web-west:80")
+				deafen(f, true)
+				for range 12 {
+					renew()
+					f.pass(10 * time.Second)
+					f.wants("web-west:80")
+				}
+				if name == "refused" {
+					f.mirroring("east", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told: grant list and watch")
+					f.mirroring("west", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told: grant list and watch")
+				}
+				deafen(f, false)
+				for range 6 {
+					renew()
+					f.pass(10 * time.Second)
+					f.wants("web-west:80")
+				}
+				f.mirroring("east", "False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc")
+				f.mirroring("west", "True Mirroring")
+				f.pass(65 * time.Second) // it is renewed no more
+				f.wants("web-east:80 web-west:80")
+			})
+		})
+	}
+}
+
 // A Service whose namespace is missing is said to be skipped, once where it is and in its Link, and mirrored when the namespace comes.
 func TestMissingNamespace(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {

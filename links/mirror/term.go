@@ -90,6 +90,11 @@ type gatewayRun struct {
 type leaseWatch struct {
 	store  *records.Store[lease]
 	source *cluster.Source
+
+	// Of followLinks.
+	asked   time.Time // when they were last listed besides
+	failed  bool      // that said nothing
+	certain time.Time // when it last said what there is
 }
 
 // made is a Service that the API server keeps otherwise than it was asked to.
