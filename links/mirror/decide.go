@@ -95,10 +95,9 @@ type decision struct {
 // claims reports whether somebody wants something to be there.
 func (d *decision) claims() bool { return d.service != nil || d.endpoints != nil || d.keepService }
 
-// decide returns what should be there under a name. Where several want the name the first one has it: the probe of a gateway, a
-// federated Service, and then mirrors by the age of their Links.
-func (w *world) decide(k records.Key) decision {
-	existing := w.local(k)
+// decide returns what should be there under a name, given the Service that is; nil: none. Where several want the name the first one has
+// it: the probe of a gateway, a federated Service, and then mirrors by the age of their Links.
+func (w *world) decide(k records.Key, existing *corev1.Service) decision {
 	claimants := []func(records.Key, *corev1.Service) decision{w.probe, w.federated}
 	for _, l := range w.links {
 		claimants = append(claimants, func(k records.Key, existing *corev1.Service) decision { return w.mirror(l, k, existing) })
@@ -122,7 +121,7 @@ func (w *world) decide(k records.Key) decision {
 	switch {
 	case existing == nil:
 	case d.service != nil && !isOurs(existing):
-		refuse(d.verdicts, "there is a Service "+k.String()+" already that is no mirror: rename one of the two, or delete the local one")
+		refuse(d.verdicts, errTaken{k, existing}.Error())
 		return decision{keepService: true, keepEndpoints: true, verdicts: d.verdicts}
 	case !d.claims():
 		d.keepService = !w.removable(k, existing)

@@ -77,7 +77,8 @@ func (s scene) world() *world {
 }
 
 func (s scene) decide(name string) decision {
-	return s.world().decide(records.Key{Namespace: "shop", Name: name})
+	w, k := s.world(), records.Key{Namespace: "shop", Name: name}
+	return w.decide(k, w.local(k))
 }
 
 func selects(t *testing.T, text string) labels.Selector {

@@ -651,6 +651,28 @@ func TestMeddling(t *testing.T) {
 	})
 }
 
+// A Service that is being deleted and does not go holds up only its own mirror, and is asked about less and less.
+func TestNameHeldByFinalizer(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		f.home.Apply(f.object(`{apiVersion: v1, kind: Service, metadata: {name: web-east, namespace: shop, deletionTimestamp: "2000-01-01T00:00:00Z", finalizers: [example.com/held]},
+  spec: {ports: [{port: 80}]}}`))
+		f.apply("east", "web", direct, 80)
+		f.apply("east", "api", direct, 80)
+		f.run()
+		if got, want := f.status("east", "mirrorServices"), "api->api-east True Mirrored, web-> False Error"; got != want {
+			t.Errorf("status %q, want %q", got, want)
+		}
+		f.pass(10 * time.Minute)
+		f.wants("api-east:80")
+		if n := f.home.Requests("create", "services"); n > 25 {
+			t.Errorf("%d attempts to create Services", n)
+		}
+		f.home.Delete("Service", "shop", "web-east")
+		f.pass(time.Second)
+		f.wants("api-east:80 web-east:80")
+	})
+}
+
 // Neither a webhook that adds to Services nor a schema that drops conditions makes us write again and again.
 func TestNoContest(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {

@@ -29,8 +29,8 @@ func (t *term) reconcile(ctx context.Context, it item) (reconcile.Result, error)
 	}
 	w := t.world()
 	t.attendTo(w, it.Key)
-	d := w.decide(it.Key)
-	existing, _ := t.services.Get(it.Key)
+	existing := w.local(it.Key) // read once: what was not decided about is not written over
+	d := w.decide(it.Key, existing)
 	err := t.write(ctx, it.Key, d, existing)
 	if isHeadlessMirror(existing) || isHeadlessMirror(d.service) {
 		t.enqueue(t.children(it.Key)...)
@@ -103,6 +103,8 @@ func (t *term) writeService(ctx context.Context, k records.Key, want, is *corev1
 	case want == nil && is == nil:
 		t.remember(k, nil, nil)
 		return nil
+	case is != nil && !isOurs(is):
+		return errTaken{k, is}
 	case want == nil, is != nil && isHeadless(is) != isHeadless(want): // whether it has a cluster IP cannot be changed; it is made anew when it is gone
 		t.remember(k, nil, nil)
 		t.log.Info("A mirror is removed", "service", k.String())
@@ -113,10 +115,21 @@ func (t *term) writeService(ctx context.Context, k records.Key, want, is *corev1
 		t.log.Info("A mirror is made", "service", k.String())
 		return t.do(ctx, right{"create", "services", k.Namespace}, func() error {
 			back, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
-			if err == nil {
+			switch {
+			case err == nil:
 				t.remember(k, want, back)
+				return nil
+			case !apierrors.IsAlreadyExists(err):
+				return err
 			}
-			return err
+			if rerr := t.rights.check(ctx, right{"get", "services", k.Namespace}); rerr != nil {
+				return rerr
+			}
+			there, gerr := api.Get(ctx, k.Name, metav1.GetOptions{})
+			if gerr == nil && (there.DeletionTimestamp != nil || !isOurs(there)) {
+				return errTaken{k, there}
+			}
+			return err // we have not heard of it yet
 		})
 	case sameService(is, want) || t.asMade(k, want, is):
 		return nil
@@ -171,6 +184,19 @@ func (t *term) writeEndpoints(ctx context.Context, k records.Key, d decision, is
 		_, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 		return gone(err)
 	})
+}
+
+// errTaken says that a name is taken.
+type errTaken struct {
+	records.Key
+	by *corev1.Service
+}
+
+func (e errTaken) Error() string {
+	if e.by.DeletionTimestamp != nil {
+		return fmt.Sprintf("there is a Service %s that is being deleted, and kept by its finalizers %q", e.Key, e.by.Finalizers)
+	}
+	return fmt.Sprintf("there is a Service %s already that is no mirror: rename one of the two, or delete the local one", e.Key)
 }
 
 // gone takes it for success that there is nothing any more: what follows from that is looked at when we hear of it.

@@ -1,0 +1,36 @@
+package mirror
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+)
+
+// Whatever was decided, a Service of somebody else is neither changed nor removed.
+func TestForeignServiceIsNotWritten(t *testing.T) {
+	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "home.test"}, &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		t.Errorf("%s %s", r.Method, r.URL)
+		return nil, errors.New("refused")
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	term, k := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}), records.Key{Namespace: "shop", Name: "web-east"}
+	for name, want := range map[string]*corev1.Service{"changed": mirrored("web-east", "east"), "removed": nil} {
+		var taken errTaken
+		if err := term.writeService(t.Context(), k, want, service("web-east", plain)); !errors.As(err, &taken) {
+			t.Errorf("to be %s: %v", name, err)
+		}
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
