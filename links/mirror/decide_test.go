@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/links"
@@ -535,6 +537,46 @@ func TestFederatedPorts(t *testing.T) {
 		`north Mirrored: port 80 is "web" TCP here and "http" TCP in an older member, which counts`; got != want {
 		t.Errorf("verdicts\n%s, want\n%s", got, want)
 	}
+}
+
+// Each port of a union has a valid name of its own, whatever its members call theirs.
+func TestPortNames(t *testing.T) {
+	long := strings.Repeat("a", 52) + "-bcdefghij" // cut to make room, and short enough to be a name
+	hyphen := strings.Repeat("a", 6) + "-" + strings.Repeat("b", 55)
+	for name, c := range map[string]struct {
+		ports []corev1.ServicePort
+		want  []string // by number
+	}{
+		"one without a name":           {[]corev1.ServicePort{tcp("", 80)}, []string{""}},
+		"several without":              {[]corev1.ServicePort{tcp("", 80), tcp("", 81)}, []string{"port-80-tcp", "port-81-tcp"}},
+		"a name that would be given":   {[]corev1.ServicePort{tcp("http", 80), tcp("http-82-tcp", 81), tcp("http", 82)}, []string{"http", "http-82-tcp", "http-82-tcp-2"}},
+		"and one that was given":       {[]corev1.ServicePort{tcp("http", 80), tcp("http", 81), tcp("http-81-tcp", 82)}, []string{"http", "http-81-tcp", "http-81-tcp-82-tcp"}},
+		"a long one":                   {[]corev1.ServicePort{tcp(long, 80), tcp(long, 65535)}, []string{long, strings.Repeat("a", 52) + "--65535-tcp"}},
+		"long ones that are cut alike": {[]corev1.ServicePort{tcp(long, 80), tcp(long, 81), udp(long, 81), tcp(long[:53]+"-81-tcp", 82)}, nil},
+		"a hyphen where it is cut":     {[]corev1.ServicePort{tcp(hyphen, 80), tcp(hyphen, 81)}, []string{hyphen, hyphen[:56] + "-81-tcp"}},
+		"none at all":                  {[]corev1.ServicePort{tcp("-http", 80), tcp("HTTP", 81), tcp(strings.Repeat("a", 64), 82), tcp("é", 83)}, []string{"port-80-tcp", "port-81-tcp", "port-82-tcp", "port-83-tcp"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			seen := map[string]bool{}
+			for _, p := range (&union{c.ports}).named() {
+				got = append(got, p.Name)
+				if problems := validation.IsDNS1123Label(p.Name); seen[p.Name] || len(c.ports) > 1 && len(problems) > 0 {
+					t.Errorf("%q: seen before %t, %v", p.Name, seen[p.Name], problems)
+				}
+				seen[p.Name] = true
+			}
+			if c.want != nil && !slices.Equal(got, c.want) {
+				t.Errorf("names %q, want %q", got, c.want)
+			}
+		})
+	}
+	odd := modified(tcp("http", 80), func(p *corev1.ServicePort) { p.Protocol = corev1.Protocol(strings.Repeat("x", 99)) })
+	(&union{[]corev1.ServicePort{odd, odd}}).named() // nothing makes it valid, and it ends nothing
+}
+
+func udp(name string, number int32) corev1.ServicePort {
+	return modified(tcp(name, number), func(p *corev1.ServicePort) { p.Protocol = corev1.ProtocolUDP })
 }
 
 // The marks of a federated Service are those of the local member, or else of the oldest Link's, at once when that leaves.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
@@ -249,20 +250,39 @@ func (u *union) join(ports []corev1.ServicePort) string {
 	return strings.Join(clashes, "; ")
 }
 
-// named returns the ports by number, each with a name of its own: a Service must not name two alike. Names say nothing about where
+// named returns the ports by number, each with a valid name of its own: a Service must not name two alike. Names say nothing about where
 // members listen, because clients ask for numbers.
 func (u *union) named() []corev1.ServicePort {
 	taken := map[string]bool{}
 	ports := slices.Clone(u.ports)
 	for i, p := range ports {
-		if taken[p.Name] || p.Name == "" && len(ports) > 1 {
-			name := strings.ToLower(fmt.Sprintf("%s-%d-%s", cmp.Or(p.Name, "port"), p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
-			ports[i].Name = name[max(0, len(name)-63):]
+		if p.Name != "" || len(ports) > 1 {
+			ports[i].Name = freeName(p, taken)
 		}
 		taken[ports[i].Name] = true
 	}
 	slices.SortStableFunc(ports, func(a, b corev1.ServicePort) int { return cmp.Compare(a.Port, b.Port) })
 	return ports
+}
+
+// freeName returns a port's own name, or one like it that is valid and not taken.
+func freeName(p corev1.ServicePort, taken map[string]bool) string {
+	name := p.Name
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		name = "port"
+	} else if !taken[name] {
+		return name
+	}
+	for n := 1; ; n++ {
+		suffix := strings.ToLower(fmt.Sprintf("-%d-%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
+		if n > 1 {
+			suffix += fmt.Sprintf("-%d", n)
+		}
+		room := max(0, validation.DNS1123LabelMaxLength-len(suffix)) // 0 for a protocol that is none
+		if free := name[:min(len(name), room)] + suffix; !taken[free] {
+			return free
+		}
+	}
 }
 
 func samePort(a, b corev1.ServicePort) bool {
