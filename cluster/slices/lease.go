@@ -156,7 +156,7 @@ func (l *Lease) hold(ctx context.Context, listed <-chan struct{}, lead func(term
 
 // serve is one term: it renews the Lease while lead runs, and gives it up when lead has returned.
 func (l *Lease) serve(ctx context.Context, mine *coordinationv1.Lease, sent time.Time, lead func(term context.Context) error) error {
-	l.log.Info("This replica writes from now on", "transitions", *mine.Spec.LeaseTransitions)
+	l.log.Info("This replica writes from now on", "transitions", optional(mine.Spec.LeaseTransitions))
 	l.holds.Store(true)
 	defer l.holds.Store(false)
 	term, end := context.WithCancelCause(ctx)

@@ -42,7 +42,8 @@ type arena struct {
 	lease   *coordinationv1.Lease
 	version int
 	players []*player
-	writers int // that write now
+	blank   bool // answers say nothing of what was written
+	writers int  // that write now
 	most    int
 	order   []string // who wrote, in turn
 }
@@ -183,6 +184,9 @@ func (a *arena) put(l *coordinationv1.Lease) *coordinationv1.Lease {
 	a.version++
 	a.lease = l.DeepCopy()
 	a.lease.ResourceVersion = strconv.Itoa(a.version)
+	if a.blank {
+		return &coordinationv1.Lease{}
+	}
 	return a.lease.DeepCopy()
 }
 
@@ -279,6 +283,20 @@ func TestLeaseIsDeleted(t *testing.T) {
 		if d := a.await("second"); d < testTiming.Fence-testTiming.Renew {
 			t.Errorf("the second holds it after %s", d)
 		}
+	})
+}
+
+// What an API server answers to a write may say nothing at all.
+func TestLeaseIsAnsweredBlank(t *testing.T) {
+	inArena(t, func(a *arena) {
+		a.blank = true
+		first := a.player("first")
+		a.await("first")
+		pass(time.Minute)
+		first.cancel()
+		pass(time.Second)
+		a.player("second")
+		a.await("second")
 	})
 }
 
