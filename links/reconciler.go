@@ -3,6 +3,7 @@ package links
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -400,13 +401,12 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 			r.log.Info("A labelled Secret is refused", "cluster", name, "error", oneLine(out.refusal), "keeping", status.Source)
 		}
 	}
+	r.done(name) // serving does not depend on what can be written into Links
+	var failed []error
 	for _, l := range in.links {
-		if err := r.say(ctx, l, verdict(l, out, status, applied)); err != nil {
-			return err
-		}
+		failed = append(failed, r.say(ctx, l, verdict(l, out, status, applied)))
 	}
-	r.done(name)
-	return nil
+	return errors.Join(failed...)
 }
 
 // news reports whether a refusal without a Link to write it into was not told before.

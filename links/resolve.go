@@ -130,7 +130,7 @@ const reasonWaiting = "Waiting"
 func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1.Condition {
 	var all []metav1.Condition
 	say := func(kind string, is metav1.ConditionStatus, reason, message string) {
-		all = append(all, metav1.Condition{Type: kind, Status: is, Reason: reason, Message: message, ObservedGeneration: l.generation})
+		all = append(all, metav1.Condition{Type: kind, Status: is, Reason: reason, Message: brief(message), ObservedGeneration: l.generation})
 	}
 	give := func(reason, message string) []metav1.Condition {
 		say(Accepted, metav1.ConditionFalse, reason, message)
@@ -196,6 +196,18 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 		say(Writable, metav1.ConditionUnknown, "NotWanted", "nothing is to be written into the cluster")
 	}
 	return all
+}
+
+// messageLimit bounds the message of a condition, in bytes, so that an Event can tell it too. The text may come from a kubeconfig.
+const messageLimit = 960
+
+// brief cuts a text that is too long for a message.
+func brief(text string) string {
+	const more = "…"
+	if len(text) <= messageLimit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:messageLimit-len(more)], "") + more
 }
 
 // oneLine writes joined errors on one line.

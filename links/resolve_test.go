@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,4 +152,14 @@ func short(conditions []metav1.Condition) string {
 		all = append(all, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
 	}
 	return strings.Join(all, " ")
+}
+
+// A message is cut where an API server, or an Event, would not take it any more, and not within a character.
+func TestMessagesAreBounded(t *testing.T) {
+	for _, text := range []string{"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit), "x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit)} {
+		got := verdict(&Link{invalid: text}, outcome{}, cluster.Status{}, false)[0].Message
+		if len(got) > messageLimit || !utf8.ValidString(got) || (len(text) > messageLimit) != strings.HasSuffix(got, "…") || !strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
+			t.Errorf("%d bytes become %q", len(text), got)
+		}
+	}
 }

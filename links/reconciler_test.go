@@ -1,0 +1,141 @@
+package links
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// fleet is the cluster home, which links others, on API servers in memory and virtual time.
+type fleet struct {
+	t          *testing.T
+	network    *apitest.Network
+	home       *apitest.Server
+	registry   *cluster.Registry
+	reconciler *Reconciler
+	broken     atomic.Bool // the API server of home fails to patch
+	listed     atomic.Int32
+}
+
+// inFleet runs a test. prepare says what there is at the start.
+func inFleet(t *testing.T, prepare, test func(*fleet)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fleet{t: t, network: apitest.NewNetwork()}
+		defer f.network.Close()
+		f.home = f.network.Server("home")
+		prepare(f)
+		f.registry = cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
+			ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial,
+		})
+		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
+		f.must(err)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patches{f, next} })
+		conn, err := cluster.NewConnection(config, f.network.Dial)
+		f.must(err)
+		defer conn.Close()
+		f.reconciler, err = NewReconciler(logr.Discard(), conn, f.registry, nil, func() { f.listed.Add(1) }, Options{ClusterName: "home", ControllerNamespace: "linkerd"})
+		f.must(err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := f.registry.Start(ctx, nil); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if err := f.reconciler.Start(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		f.pass(3 * time.Second)
+		test(f)
+		cancel()
+		wg.Wait()
+	})
+}
+
+// patches fails them while that is wanted.
+type patches struct {
+	fleet *fleet
+	next  http.RoundTripper
+}
+
+func (p patches) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch && p.fleet.broken.Load() {
+		return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("no space")), Request: r}, nil
+	}
+	return p.next.RoundTrip(r)
+}
+
+func (f *fleet) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fleet) pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // virtual time
+	synctest.Wait()
+}
+
+// link applies objects that link a cluster: a Link with its Secret, or a labelled Secret alone.
+func (f *fleet) link(name string, withLink bool) {
+	s := f.network.Server(name)
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: %[1]s, namespace: linkerd, labels: {multicluster.linkerd.io/cluster-name: %[1]s},
+  annotations: {multicluster.linkerd.io/trust-domain: d, multicluster.linkerd.io/cluster-domain: d}}, type: mirror.linkerd.io/remote-kubeconfig, data: {kubeconfig: %[2]s}}`,
+		name, base64.StdEncoding.EncodeToString([]byte(s.Kubeconfig(s.Token()))))
+	if withLink {
+		text += fmt.Sprintf(`
+---
+{apiVersion: multicluster.linkerd.io/v1alpha3, kind: Link, metadata: {name: %[1]s, namespace: linkerd}, spec: {targetClusterName: %[1]s, clusterCredentialsSecret: %[1]s}}`, name)
+	}
+	for part := range strings.SplitSeq(text, "\n---\n") {
+		var o unstructured.Unstructured
+		f.must(yaml.Unmarshal([]byte(part), &o.Object))
+		f.home.Apply(&o)
+	}
+}
+
+func (f *fleet) conditions(link string) int {
+	return len(conditionsOf(f.home.Get("links.multicluster.linkerd.io", "linkerd", link)))
+}
+
+// Whether all that is linked is known does not depend on what can be written into Links. That is tried again.
+func TestConditionsCannotBeWritten(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.broken.Store(true)
+		f.link("east", true)
+		f.link("west", true)
+	}, func(f *fleet) {
+		if n := f.listed.Load(); n != 1 {
+			t.Errorf("listed was said %d times", n)
+		}
+		if statuses, _ := f.registry.Statuses(); statuses["east"].State != cluster.Live || statuses["west"].State != cluster.Live {
+			t.Errorf("statuses %+v", statuses)
+		}
+		f.broken.Store(false)
+		f.pass(time.Minute)
+		if f.conditions("east") == 0 || f.conditions("west") == 0 {
+			t.Error("the conditions are not written")
+		}
+	})
+}
