@@ -37,6 +37,9 @@ const (
 	// guard is how many endpoints may go at once without a second look; beyond it, no more than half.
 	guard = 4
 
+	// reviewEvery is how often rights are asked for again, at most, when something is refused: that may be about many objects.
+	reviewEvery = 10 * time.Second
+
 	kubeSystem = "kube-system"
 )
 
@@ -46,6 +49,7 @@ type term struct {
 	*desk
 	log       logr.Logger
 	managedBy string
+	rights    func(context.Context) error // asks for what was granted when the term began
 	queue     workqueue.TypedRateLimitingInterface[key]
 	tracker   *endpointsliceutil.EndpointSliceTracker // knows which of our own writes the watch has not told us yet
 
@@ -64,11 +68,12 @@ type term struct {
 	workloads map[string]map[string]*workload               // by namespace
 	followed  map[key]context.CancelFunc                    // Services whose members are followed
 	ledger    map[string]*account                           // by source cluster
+	reviewed  time.Time                                     // when rights were last asked for again
 }
 
-func newTerm(d *desk, lease, managedBy string) *term {
+func newTerm(d *desk, lease, managedBy string, rights func(context.Context) error) *term {
 	t := &term{
-		desk: d, log: d.log.WithValues("lease", lease), managedBy: managedBy, tracker: endpointsliceutil.NewEndpointSliceTracker(),
+		desk: d, log: d.log.WithValues("lease", lease), managedBy: managedBy, rights: rights, tracker: endpointsliceutil.NewEndpointSliceTracker(),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](minRetry, maxRetry),
 			workqueue.TypedRateLimitingQueueConfig[key]{Name: "endpoints_controller_workqueue"}),
@@ -84,7 +89,7 @@ func newTerm(d *desk, lease, managedBy string) *term {
 }
 
 func newExternalTerm(d *desk) *term {
-	t := newTerm(d, ExternalLease, externalManagedBy)
+	t := newTerm(d, ExternalLease, externalManagedBy, d.externalRights)
 	t.external = records.NewStore(func(object any) (*workload, bool) {
 		u, ok := object.(*unstructured.Unstructured)
 		if !ok {
@@ -100,7 +105,9 @@ func newExternalTerm(d *desk) *term {
 	return t
 }
 
-func newFederatedTerm(d *desk) *term { return newTerm(d, FederatedLease, view.ManagedBy) }
+func newFederatedTerm(d *desk) *term {
+	return newTerm(d, FederatedLease, view.ManagedBy, d.federatedRights)
+}
 
 // run writes until ctx ends. It returns an error if a right is missing.
 func (t *term) run(ctx context.Context) error {
@@ -301,12 +308,15 @@ func (t *term) next(ctx context.Context, end context.CancelCauseFunc) bool {
 	}
 	defer t.queue.Done(k)
 	err := t.reconcile(ctx, k)
+	if apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if refusal := t.review(ctx); refusal != nil {
+			end(refusal)
+		}
+	}
 	switch {
 	case err == nil:
 		t.queue.Forget(k)
 	case ctx.Err() != nil:
-	case apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		end(&Refusal{[]right{{sliceResource, k.Namespace, []string{"create", "update", "delete"}}}})
 	default:
 		if !errors.Is(err, errBehind) {
 			t.writer.metrics.failures.WithLabelValues(t.cluster).Inc()
@@ -315,6 +325,24 @@ func (t *term) next(ctx context.Context, end context.CancelCauseFunc) bool {
 		t.queue.AddRateLimited(k)
 	}
 	return true
+}
+
+// review returns which rights are missing, when something was refused; nil if that was about the one object, as of a quota or a webhook, or
+// the rights were asked for just now.
+func (t *term) review(ctx context.Context) error {
+	t.mu.Lock()
+	due := time.Since(t.reviewed) >= reviewEvery
+	if due {
+		t.reviewed = time.Now()
+	}
+	t.mu.Unlock()
+	if !due {
+		return nil
+	}
+	if err := t.rights(ctx); isRefusal(err) {
+		return err
+	}
+	return nil
 }
 
 var (

@@ -376,8 +376,10 @@ func (d *desk) report(lease string, state cluster.WritingState, problem error) {
 
 // federated runs in each term in which this replica holds the FederatedLease.
 func (d *desk) federated(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer cancel() // where a right is missing, the Lease is of no use to what runs beside either
 	if also := d.writer.also; also != nil && d.local {
 		wg.Go(func() {
 			if err := also(ctx); err != nil && ctx.Err() == nil {
