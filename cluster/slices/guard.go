@@ -21,6 +21,13 @@ import (
 // Before most endpoints of a Service go, what says so is read again, from the API servers themselves: a watch that has lost its way,
 // or a cluster that was restored from an old backup, must not empty a Service everywhere. While that cannot be done, the endpoints stay.
 
+const (
+	// lookTimeout is how long a second look takes at most.
+	lookTimeout = 5 * time.Second
+	// maxLooks is how many are taken at one source cluster at once; at all of them together, half of the workers do.
+	maxLooks = 2
+)
+
 // place is an address as one cluster holds it.
 type place struct{ source, addr string }
 
@@ -101,6 +108,42 @@ func (t *term) tooMany(gone []place, have []*discoveryv1.EndpointSlice) bool {
 		}
 	}
 	return many
+}
+
+// secondLook confirms that places are gone. Clusters that do not answer leave workers for other Services: those for which nobody is free to
+// look are tried again after a while.
+func (t *term) secondLook(ctx context.Context, gone []place, confirm func(context.Context, []place) error) error {
+	sources := map[string]int{}
+	for _, p := range gone {
+		sources[p.source] = 1
+	}
+	t.mu.Lock()
+	all, busy := 0, false
+	for source, n := range t.asked {
+		all += n
+		busy = busy || n+sources[source] > maxLooks
+	}
+	if busy = busy || all >= workers/2; !busy {
+		for source := range sources {
+			t.asked[source]++
+		}
+	}
+	t.mu.Unlock()
+	if busy {
+		return errBusy
+	}
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		for source := range sources {
+			if t.asked[source]--; t.asked[source] == 0 {
+				delete(t.asked, source)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return confirm(ctx, gone)
 }
 
 // readService reads a Service from the API server itself; nil if there is none.

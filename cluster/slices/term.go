@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -68,6 +69,7 @@ type term struct {
 	workloads map[string]map[string]*workload               // by namespace
 	followed  map[key]context.CancelFunc                    // Services whose members are followed
 	ledger    map[string]*account                           // by source cluster
+	asked     map[string]int                                // how many Services a source cluster is asked about now
 	reviewed  time.Time                                     // when rights were last asked for again
 }
 
@@ -78,7 +80,7 @@ func newTerm(d *desk, lease, managedBy string, rights func(context.Context) erro
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](minRetry, maxRetry),
 			workqueue.TypedRateLimitingQueueConfig[key]{Name: "endpoints_controller_workqueue"}),
 		known: map[string]map[string]*service{}, written: map[key]map[string]*discoveryv1.EndpointSlice{}, serviceOf: map[key]key{},
-		workloads: map[string]map[string]*workload{}, followed: map[key]context.CancelFunc{}, ledger: map[string]*account{},
+		workloads: map[string]map[string]*workload{}, followed: map[key]context.CancelFunc{}, ledger: map[string]*account{}, asked: map[string]int{},
 	}
 	t.services = records.NewStore(keepService, t.serviceChanged)
 	t.slices = records.NewStore(func(object any) (*discoveryv1.EndpointSlice, bool) {
@@ -317,6 +319,8 @@ func (t *term) next(ctx context.Context, end context.CancelCauseFunc) bool {
 	case err == nil:
 		t.queue.Forget(k)
 	case ctx.Err() != nil:
+	case errors.Is(err, errBusy): // which is not its failure
+		t.queue.AddAfter(k, lookTimeout/2+rand.N(lookTimeout))
 	default:
 		if !errors.Is(err, errBehind) {
 			t.writer.metrics.failures.WithLabelValues(t.cluster).Inc()
@@ -348,6 +352,7 @@ func (t *term) review(ctx context.Context) error {
 var (
 	errBehind      = errors.New("the watch has not told of all our writes yet")
 	errUnconfirmed = errors.New("most of its endpoints would go, and a second look does not confirm it")
+	errBusy        = errors.New("a second look is due, and others are taken")
 )
 
 // reconcile makes the slices of a Service what they should be.
@@ -374,7 +379,7 @@ func (t *term) reconcile(ctx context.Context, k key) error {
 		return nil
 	}
 	if gone := missing(have, wanted); t.tooMany(gone, have) {
-		if err := confirm(ctx, gone); err != nil {
+		if err := t.secondLook(ctx, gone, confirm); err != nil {
 			return err
 		}
 	}

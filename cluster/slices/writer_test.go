@@ -197,3 +197,39 @@ func TestQuotaIsExceeded(t *testing.T) {
 		f.wants("full", "all", 0)
 	})
 }
+
+// A cluster that does not confirm that endpoints are gone keeps no other Service from being written.
+func TestClusterDoesNotConfirm(t *testing.T) {
+	inFleet(t, Options{}, func(f *fleet) {
+		f.link("east")
+		f.store.Listed()
+		const services = 3 * workers
+		name := func(i int) string { return fmt.Sprintf("web-%d", i) }
+		for i := range services {
+			f.holds("east", "ns", name(i), 10)
+			f.union("ns", name(i), name(i)+"@east")
+		}
+		f.pass(10 * time.Second)
+		f.wants("ns", name(0), 10)
+		for i := range services {
+			f.holds("east", "ns", name(i), 0)
+		}
+		synctest.Wait() // we have been told
+		east := f.network.Server("east")
+		east.Cut(apitest.Silence)
+		f.pass(time.Second)
+		f.holds("home", "ns", "web", 3)
+		f.union("ns", "all", "web")
+		f.pass(time.Second)
+		f.wants("ns", "all", 3)
+		f.pass(time.Minute)
+		for i := range services {
+			f.wants("ns", name(i), 10)
+		}
+		east.Cut(apitest.None)
+		f.pass(5 * time.Minute)
+		for i := range services {
+			f.wants("ns", name(i), 0)
+		}
+	})
+}
