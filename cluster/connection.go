@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -236,13 +238,25 @@ func reasonOf(err error) Reason {
 	return Unreachable
 }
 
-// plain drops the request from an error of net/http: the address is known, and a message that stays the same can be compared.
+// plain drops from an error of net/http what is known, as the request, or differs each time, as the port that we called from: a message
+// that stays the same can be compared.
 func plain(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if e.Timeout() {
 			return fmt.Errorf("no answer within %s", probeTimeout)
 		}
-		return e.Err
+		err = e.Err
 	}
-	return err
+	text := err.Error()
+	if e, ok := errors.AsType[*net.DNSError](err); ok { // any of several servers may have been asked
+		why := e.Err[strings.LastIndexByte(e.Err, ':')+1:]
+		text = strings.ReplaceAll(text, e.Error(), "lookup "+e.Name+": "+strings.TrimSpace(why))
+	}
+	if text = passing.ReplaceAllString(text, "$1"); text == err.Error() {
+		return err
+	}
+	return errors.New(text)
 }
+
+// passing is the address of our end of a connection, and the time at which a certificate was not valid.
+var passing = regexp.MustCompile(`\S+->|(current time )\S+ `)
