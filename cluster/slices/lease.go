@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -117,6 +118,7 @@ func (l *Lease) hold(ctx context.Context, listed <-chan struct{}, lead func(term
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	short := 0 // terms in a row
 	for {
 		s, changed := l.seen.Load()
 		timer := time.NewTimer(time.Until(s.expiry().Add(l.courtesy)))
@@ -129,6 +131,10 @@ func (l *Lease) hold(ctx context.Context, listed <-chan struct{}, lead func(term
 				if err := l.serve(ctx, mine, sent, lead); err != nil {
 					return err
 				}
+				if short++; time.Since(sent) > 3*l.timing.Duration {
+					short = 0
+				}
+				l.rest(ctx, short)
 				continue // what has become of the Lease is seen next
 			case apierrors.IsForbidden(err):
 				return err
@@ -154,6 +160,24 @@ func (l *Lease) hold(ctx context.Context, listed <-chan struct{}, lead func(term
 	}
 }
 
+// maxRest bounds how long the Lease is left alone after short terms, in lease durations.
+const maxRest = 10
+
+// rest leaves the Lease alone after short terms: each begins with complete listings, which an API server that is too slow for a Lease can do
+// without. It takes twice as long each time, with jitter.
+func (l *Lease) rest(ctx context.Context, short int) {
+	if short == 0 {
+		return
+	}
+	limit := l.timing.Duration * time.Duration(min(1<<min(short-1, 10), maxRest))
+	timer := time.NewTimer(limit/2 + rand.N(limit/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
 // serve is one term: it renews the Lease while lead runs, and gives it up when lead has returned.
 func (l *Lease) serve(ctx context.Context, mine *coordinationv1.Lease, sent time.Time, lead func(term context.Context) error) error {
 	l.log.Info("This replica writes from now on", "transitions", optional(mine.Spec.LeaseTransitions))
@@ -168,7 +192,7 @@ func (l *Lease) serve(ctx context.Context, mine *coordinationv1.Lease, sent time
 	led := make(chan error, 1)
 	go func() { led <- lead(term) }()
 
-	renewal := time.NewTicker(l.timing.Renew)
+	renewal := time.NewTimer(time.Until(sent.Add(l.timing.Renew))) // from when it was sent, like the fence: the answer may have taken long
 	defer renewal.Stop()
 	var result error
 	for running := true; running; {
@@ -192,6 +216,7 @@ func (l *Lease) serve(ctx context.Context, mine *coordinationv1.Lease, sent time
 		case err != nil && term.Err() == nil:
 			l.log.V(1).Info("The Lease is not renewed", "error", err.Error())
 		}
+		renewal.Reset(time.Until(began.Add(l.timing.Renew)))
 	}
 	why := context.Cause(term)
 	if ctx.Err() != nil {

@@ -42,8 +42,9 @@ type arena struct {
 	lease   *coordinationv1.Lease
 	version int
 	players []*player
-	blank   bool // answers say nothing of what was written
-	writers int  // that write now
+	delay   time.Duration // of each answer
+	blank   bool          // answers say nothing of what was written
+	writers int           // that write now
 	most    int
 	order   []string // who wrote, in turn
 }
@@ -130,14 +131,20 @@ func (p *player) partition(away bool) {
 // reach waits until there is a way, or nobody waits for the answer.
 func (p *player) reach(ctx context.Context) error {
 	p.arena.mu.Lock()
-	cut := p.cut
+	cut, delay := p.cut, p.arena.delay
 	p.arena.mu.Unlock()
 	select {
 	case <-cut:
-		return ctx.Err()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
 }
 
 func (p *player) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
@@ -194,6 +201,12 @@ func (a *arena) holder() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return sighting{lease: a.lease}.holder()
+}
+
+func (a *arena) terms() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.order)
 }
 
 // await waits until somebody holds the Lease, and returns how long that took.
@@ -286,6 +299,37 @@ func TestLeaseIsDeleted(t *testing.T) {
 	})
 }
 
+// One keeps it where each answer takes almost half of the time until the fence.
+func TestLeaseOfSlowServer(t *testing.T) {
+	inArena(t, func(a *arena) {
+		a.delay = testTiming.Fence/2 - 10*time.Millisecond
+		a.player("first")
+		pass(5 * time.Minute)
+		if n := a.terms(); n != 1 {
+			t.Errorf("%d terms", n)
+		}
+	})
+}
+
+// Where it cannot be kept it is tried less and less often.
+func TestLeaseThatCannotBeKept(t *testing.T) {
+	inArena(t, func(a *arena) {
+		a.delay = testTiming.Fence * 2 / 3
+		a.player("first")
+		pass(10 * time.Minute)
+		if n := a.terms(); n < 10 || n > 20 {
+			t.Errorf("%d terms", n)
+		}
+		a.mu.Lock()
+		a.delay = 0
+		a.mu.Unlock()
+		pass(2 * time.Minute)
+		if a.holder() != "first" {
+			t.Error("nobody holds it in the end")
+		}
+	})
+}
+
 // What an API server answers to a write may say nothing at all.
 func TestLeaseIsAnsweredBlank(t *testing.T) {
 	inArena(t, func(a *arena) {
@@ -337,7 +381,7 @@ func TestLeaseUnderFaults(t *testing.T) {
 				for _, p := range players {
 					p.partition(false)
 				}
-				pass(3 * testTiming.Duration)
+				pass((maxRest + 3) * testTiming.Duration)
 				a.mu.Lock()
 				defer a.mu.Unlock()
 				if a.writers != 1 {
