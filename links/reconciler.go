@@ -59,6 +59,7 @@ type Reconciler struct {
 	source  *cluster.Source // of Links
 	metrics metrics
 	changes watch.Value[struct{}] // superseded when a Link has changed
+	known   chan struct{}         // closed when Known is
 
 	ctx   context.Context                              // of Start; set before anything is watched, like queue
 	queue workqueue.TypedRateLimitingInterface[string] // of cluster names
@@ -68,7 +69,8 @@ type Reconciler struct {
 	seen       map[records.Key]*Link // the Links as they were seen last
 	namespaces map[string]*namespace // whose Secrets are watched
 	started    bool                  // Links and labelled Secrets have answered
-	pending    map[string]bool       // names to reconcile before everything is listed; nil before and after
+	pending    map[string]bool       // names that applyAll waits for; nil while it does not
+	applied    chan struct{}         // closed when none is left
 	verdicts   map[string]*said      // by the Link's UID
 	refusals   map[string]string     // of labelled Secrets without a Link, as they were last logged, by cluster name
 }
@@ -114,7 +116,7 @@ func isClosed(c <-chan struct{}) bool {
 // at the start was applied. recorder may be nil.
 func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder, listed func(), options Options) (*Reconciler, error) {
 	r := &Reconciler{
-		log: log, options: options, registry: registry, listed: listed, events: recorder, conn: conn,
+		log: log, options: options, registry: registry, listed: listed, events: recorder, conn: conn, known: make(chan struct{}),
 		seen: map[records.Key]*Link{}, namespaces: map[string]*namespace{}, verdicts: map[string]*said{}, refusals: map[string]string{},
 	}
 	var err error
@@ -179,19 +181,57 @@ func (r *Reconciler) begin() {
 		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them", "namespace", first.name, "reason", refused)
 	}
 	r.mu.Lock()
-	r.started, r.pending = true, map[string]bool{}
+	r.started = true
+	r.mu.Unlock()
+	if !r.applyAll() {
+		return
+	}
+	r.listed()
+	for _, what := range []struct {
+		synced <-chan struct{}
+		source *cluster.Source
+	}{{r.links.Synced(), r.source}, {first.store.Synced(), first.source}} {
+		if isClosed(what.synced) || what.source.Health().Refused == metav1.StatusReasonNotFound {
+			continue // there may not be such a kind
+		}
+		select {
+		case <-what.synced:
+		case <-r.ctx.Done():
+			return
+		}
+	}
+	if r.applyAll() {
+		close(r.known)
+	}
+}
+
+// Known returns a channel that is closed once every cluster that is linked was applied. Unlike what listed is called for, serving, that
+// takes the right to read Links, if there are any, and Secrets in the controller namespace.
+func (r *Reconciler) Known() <-chan struct{} { return r.known }
+
+// applyAll reconciles every name that there is, and reports whether it came to an end.
+func (r *Reconciler) applyAll() bool {
+	applied, pending := make(chan struct{}), map[string]bool{}
+	r.mu.Lock()
 	for _, l := range r.seen {
-		r.pending[l.clusterName] = true
+		pending[l.clusterName] = true
 	}
-	for _, name := range first.labels {
-		r.pending[name] = true
+	for _, name := range r.namespaces[r.options.ControllerNamespace].labels {
+		pending[name] = true
 	}
-	names := slices.Collect(maps.Keys(r.pending))
+	names := slices.Collect(maps.Keys(pending))
+	r.pending, r.applied = pending, applied
 	r.mu.Unlock()
 	for _, name := range names {
 		r.queue.Add(name)
 	}
 	r.finish()
+	select {
+	case <-applied:
+		return true
+	case <-r.ctx.Done():
+		return false
+	}
 }
 
 func answer(ctx context.Context, synced, refused <-chan struct{}) bool {
@@ -213,16 +253,13 @@ func (r *Reconciler) done(name string) {
 	r.finish()
 }
 
-// finish says that everything is listed when no name is left of those that were there at the start.
+// finish ends applyAll when no name is left.
 func (r *Reconciler) finish() {
 	r.mu.Lock()
-	last := r.pending != nil && len(r.pending) == 0
-	if last {
+	defer r.mu.Unlock()
+	if r.pending != nil && len(r.pending) == 0 {
 		r.pending = nil
-	}
-	r.mu.Unlock()
-	if last {
-		r.listed()
+		close(r.applied)
 	}
 }
 

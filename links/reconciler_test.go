@@ -139,3 +139,36 @@ func TestConditionsCannotBeWritten(t *testing.T) {
 		}
 	})
 }
+
+// What may not be read is not known to be nothing: that does not keep anybody from serving, but a cluster may be linked by it.
+func TestKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault, mend func(*fleet)
+		known       bool
+	}{
+		"all can be read": {func(*fleet) {}, func(*fleet) {}, true},
+		"no CRD":          {func(f *fleet) { f.home.Serve("links.multicluster.linkerd.io") }, func(*fleet) {}, true},
+		"Links are forbidden": {
+			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", true) }, func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", false) }, false,
+		},
+		"Secrets are forbidden": {func(f *fleet) { f.home.Forbid("secrets", true) }, func(f *fleet) { f.home.Forbid("secrets", false) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inFleet(t, func(f *fleet) {
+				f.link("east", true)
+				f.link("west", false)
+				c.fault(f)
+			}, func(f *fleet) {
+				if n, known := f.listed.Load(), isClosed(f.reconciler.Known()); n != 1 || known != c.known {
+					t.Errorf("listed was said %d times, and all is known: %t", n, known)
+				}
+				c.mend(f)
+				f.pass(30 * time.Second)
+				statuses, _ := f.registry.Statuses()
+				if n, known := f.listed.Load(), isClosed(f.reconciler.Known()); n != 1 || !known || len(statuses) != 2 {
+					t.Errorf("in the end listed was said %d times, all is known: %t, of %d clusters", n, known, len(statuses))
+				}
+			})
+		})
+	}
+}

@@ -60,6 +60,17 @@ func federatedGroups(s *service, snapshot *federation.Snapshot, installation, co
 	}
 }
 
+// doubted returns the Snapshot for those who cannot read all of what links clusters: one that is not linked may be.
+func doubted(snapshot *federation.Snapshot) *federation.Snapshot {
+	next := *snapshot
+	next.Members = slices.Clone(snapshot.Members)
+	for i := range next.Members {
+		m := &next.Members[i]
+		m.Known = m.Known && m.Linked
+	}
+	return &next
+}
+
 // portsAt returns the Service's ports at a member's slice, under the Service's names: that is how clients find them.
 func portsAt(s *service, member *federation.View, slice *federation.Slice) (ports []discoveryv1.EndpointPort) {
 	for _, p := range s.ports {

@@ -158,6 +158,9 @@ func (t *term) run(ctx context.Context) error {
 		}
 	}
 	t.begin()
+	if t.external == nil {
+		wg.Go(func() { t.awaitLinks(ctx) })
+	}
 	for range workers {
 		wg.Go(func() {
 			for t.next(ctx, cancel) {
@@ -298,6 +301,23 @@ func (t *term) follow(k key, wanted bool) {
 	}
 }
 
+// awaitLinks enqueues what asks for slices once it is known which clusters are linked.
+func (t *term) awaitLinks(ctx context.Context) {
+	if t.writer.linked() {
+		return
+	}
+	select {
+	case <-t.writer.options.Linked:
+	case <-ctx.Done():
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k := range t.followed {
+		t.enqueue(k)
+	}
+}
+
 func (t *term) ref(k key) federation.Ref {
 	return federation.Ref{Cluster: federation.Cluster(t.cluster), Service: federation.Service{Namespace: k.Namespace, Name: k.Name}}
 }
@@ -396,6 +416,9 @@ func (t *term) want(svc *service, workloads []*workload, have *[]*discoveryv1.En
 	w := t.writer.store.Watch(t.ref(svc.key))
 	defer w.Close()
 	snapshot, _ := w.Load()
+	if !t.writer.linked() {
+		snapshot = doubted(snapshot)
+	}
 	groups, untouched := federatedGroups(svc, snapshot, t.writer.options.Installation, t.writer.options.Namespace)
 	*have = slices.DeleteFunc(*have, untouched)
 	return groups, func(ctx context.Context, gone []place) error { return t.confirmMembers(ctx, svc, snapshot, gone) }

@@ -37,6 +37,7 @@ type Options struct {
 	Replica      string // what tells this replica from others
 	Timing       Timing
 	Stop         <-chan struct{} // closed when the process is to end; nil: never
+	Linked       <-chan struct{} // closed when it is known which clusters are linked; nil: the Store knows
 	External     bool            // write the slices of ExternalWorkloads
 	Federated    bool            // write what other clusters hold, where that is asked for
 }
@@ -109,6 +110,16 @@ func (w *Writer) connection(name string) *cluster.Connection {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.conns[name]
+}
+
+// linked reports whether it is known which clusters are linked.
+func (w *Writer) linked() bool {
+	select {
+	case <-w.options.Linked:
+		return true
+	default:
+		return w.options.Linked == nil
+	}
 }
 
 // A desk is where one cluster is written to, over one connection.

@@ -30,13 +30,14 @@ type fleet struct {
 	home     *apitest.Server
 	store    *federation.Store
 	registry *cluster.Registry
-	beside   atomic.Int32 // runs under the Lease, too
+	linked   chan struct{} // closed when it is known who is
+	beside   atomic.Int32  // runs under the Lease, too
 }
 
-func inFleet(t *testing.T, options Options, test func(*fleet)) {
+func inFleet(t *testing.T, test func(*fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{t: t, network: apitest.NewNetwork(), store: federation.NewStore()}
+		f := &fleet{t: t, network: apitest.NewNetwork(), store: federation.NewStore(), linked: make(chan struct{})}
 		defer f.network.Close()
 		f.home = f.network.Server("home")
 		log := logr.Discard()
@@ -46,13 +47,12 @@ func inFleet(t *testing.T, options Options, test func(*fleet)) {
 		f.registry = cluster.NewRegistry(log, f.store, cluster.Options{
 			ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial,
 		})
-		options.Namespace, options.Installation, options.Replica, options.Timing, options.Federated = "linkerd", "home", "replica", testTiming, true
 		w := NewWriter(log, f.store, f.registry, func(term context.Context) error {
 			f.beside.Add(1)
 			<-term.Done()
 			f.beside.Add(-1)
 			return nil
-		}, options)
+		}, Options{Namespace: "linkerd", Installation: "home", Replica: "replica", Timing: testTiming, Federated: true, Linked: f.linked})
 		f.registry.Attend(w.Attend)
 		f.link("home")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -158,8 +158,9 @@ func (f *fleet) wants(namespace, name string, n int) {
 
 // Where a right is taken away the Lease is given up, whatever else runs under it, and when it is back, with new credentials, all is written.
 func TestRightIsTakenAway(t *testing.T) {
-	inFleet(t, Options{}, func(f *fleet) {
+	inFleet(t, func(f *fleet) {
 		f.store.Listed()
+		close(f.linked)
 		if f.writing() != cluster.Holding || f.beside.Load() != 1 {
 			t.Fatalf("%s, and %d beside", f.writing(), f.beside.Load())
 		}
@@ -182,8 +183,9 @@ func TestRightIsTakenAway(t *testing.T) {
 
 // What a quota or a webhook refuses is the affair of one Service.
 func TestQuotaIsExceeded(t *testing.T) {
-	inFleet(t, Options{}, func(f *fleet) {
+	inFleet(t, func(f *fleet) {
 		f.store.Listed()
+		close(f.linked)
 		f.holds("home", "full", "web", 3)
 		f.union("full", "all", "web")
 		f.pass(2 * time.Second)
@@ -200,9 +202,10 @@ func TestQuotaIsExceeded(t *testing.T) {
 
 // A cluster that does not confirm that endpoints are gone keeps no other Service from being written.
 func TestClusterDoesNotConfirm(t *testing.T) {
-	inFleet(t, Options{}, func(f *fleet) {
+	inFleet(t, func(f *fleet) {
 		f.link("east")
 		f.store.Listed()
+		close(f.linked)
 		const services = 3 * workers
 		name := func(i int) string { return fmt.Sprintf("web-%d", i) }
 		for i := range services {
@@ -231,5 +234,24 @@ func TestClusterDoesNotConfirm(t *testing.T) {
 		for i := range services {
 			f.wants("ns", name(i), 0)
 		}
+	})
+}
+
+// A cluster that is not linked as far as we can read may be linked by what we cannot read: its slices stay until that is known.
+func TestLinksCannotBeRead(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east")
+		f.store.Listed()
+		f.holds("home", "ns", "web", 3)
+		f.holds("east", "ns", "web", 2)
+		f.union("ns", "all", "web,web@east")
+		f.pass(5 * time.Second)
+		f.wants("ns", "all", 5)
+		f.registry.Remove("east")
+		f.pass(time.Minute)
+		f.wants("ns", "all", 5)
+		close(f.linked)
+		f.pass(time.Second)
+		f.wants("ns", "all", 3)
 	})
 }

@@ -115,7 +115,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 		mirroring = mirrors.Run
 		registry.Attend(mirrors.Attend)
 	}
-	o.writer.Stop = ctx.Done()
+	o.writer.Stop, o.writer.Linked = ctx.Done(), reconciler.Known()
 	writer := clusterslices.NewWriter(log, store, registry, mirroring, o.writer)
 	registry.Attend(writer.Attend)
 	server := discovery.NewServer(log, store, o.discovery)
