@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,7 +152,9 @@ func (a *asker) endError(end *status.Status) error {
 	case end.Code() != codes.InvalidArgument:
 		text = end.Code().String() + ": " + text
 	}
-	if end.Code() == codes.Unavailable && strings.Contains(text, "server preface") && !a.speaksTLS() {
+	// What a server that speaks TLS does with us depends on who is quicker.
+	hungUp := slices.ContainsFunc([]string{"server preface", "EOF", "broken pipe", "reset by peer"}, func(s string) bool { return strings.Contains(text, s) })
+	if end.Code() == codes.Unavailable && hungUp && !a.speaksTLS() {
 		text += " (if the server speaks TLS, say --tls-ca-file)"
 	}
 	return errors.New(text)
