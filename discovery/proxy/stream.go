@@ -12,7 +12,8 @@ import (
 // A Stream is one lookup of addresses.
 type Stream struct {
 	lookup
-	fold Fold // guarded by mu
+	fold     Fold // guarded by mu, as all below
+	messages int
 }
 
 // Open starts a lookup of addresses, which ends with ctx or Close. observe is called for each Event in turn, from one goroutine; it
@@ -35,6 +36,7 @@ func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, o
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			s.messages++
 			message, violation := s.fold.Apply(update)
 			message.Bytes = proto.Size(update)
 			return received{Event{Message: &message}, message.Kind == Heartbeat, violation}, nil
@@ -56,6 +58,13 @@ func (s *Stream) Has(a netip.AddrPort) bool {
 	defer s.mu.Unlock()
 	_, held := s.fold.addresses[a]
 	return held
+}
+
+// Messages returns how many messages were taken in. The last one may not have been observed yet.
+func (s *Stream) Messages() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.messages
 }
 
 // Len returns how many addresses the proxy holds.

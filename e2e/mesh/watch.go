@@ -19,9 +19,15 @@ import (
 // A Watch is a model proxy that follows one authority and remembers everything that it was told, heartbeats left out.
 type Watch struct {
 	*proxy.Stream
-	conn   *grpc.ClientConn
-	events watch.Value[[]proxy.Event] // never changed, only replaced
-	mu     sync.Mutex                 // serialises what is added
+	conn *grpc.ClientConn
+	seen watch.Value[seen]
+	mu   sync.Mutex // serialises what is added
+}
+
+// seen is what was observed of a stream. It is never changed, only replaced.
+type seen struct {
+	events   []proxy.Event // without heartbeats
+	messages int           // with them
 }
 
 // Watch opens a stream at the server. It does not come back by itself when it ends.
@@ -36,13 +42,16 @@ func (m *Mesh) Watch(ctx context.Context, authority string) (*Watch, error) {
 }
 
 func (w *Watch) remember(e proxy.Event) {
-	if e.Message != nil && e.Message.Kind == proxy.Heartbeat {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	events, _ := w.events.Load()
-	w.events.Store(append(slices.Clip(events), e))
+	next, _ := w.seen.Load()
+	if e.Message != nil {
+		next.messages++
+	}
+	if e.Message == nil || e.Message.Kind != proxy.Heartbeat {
+		next.events = append(slices.Clip(next.events), e)
+	}
+	w.seen.Store(next)
 }
 
 // Close ends the stream.
@@ -52,13 +61,17 @@ func (w *Watch) Close() {
 }
 
 // Events returns what the proxy was told so far, and a channel that closes when it is told more.
-func (w *Watch) Events() ([]proxy.Event, <-chan struct{}) { return w.events.Load() }
+func (w *Watch) Events() ([]proxy.Event, <-chan struct{}) {
+	now, more := w.seen.Load()
+	return now.events, more
+}
 
-// Until waits until the proxy holds what done wants, and returns an error that tells what it holds instead when ctx ends.
+// Until waits until the proxy holds what done wants, and the events tell how it came to it. It returns an error that tells what it holds
+// instead when ctx ends.
 func (w *Watch) Until(ctx context.Context, what string, done func(*Watch) bool) error {
 	for {
-		_, more := w.Events()
-		if done(w) {
+		now, more := w.seen.Load()
+		if done(w) && w.Messages() == now.messages {
 			return nil
 		}
 		select {
