@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ type Connection struct {
 	token  atomic.Pointer[string]
 	dialer *connrotation.Dialer
 	probe  prober
+	silent atomic.Bool           // the last probe failed
 	wakes  watch.Value[struct{}] // superseded when what waits to try again should
 
 	mu    sync.Mutex // guards epoch
@@ -65,7 +67,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	c.Config.UserAgent = cmp.Or(config.UserAgent, "fingerpost")
 	c.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
 	c.Config.Dial = c.dialer.DialContext
-	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bearer{&c.token, next} })
+	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return delayed{&bearer{&c.token, next}} })
 	c.Config.WarningHandler = rest.NoWarnings{}
 
 	var err error
@@ -103,6 +105,27 @@ func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
+// A delay is how long an API server asks us to wait before one request is made again; zero if it does not.
+type delay struct{ asked time.Duration }
+
+type delayKey struct{} // of the *delay in the context of a request
+
+// delayed moves the Retry-After of a response into the delay of its request, if it has one. client-go would wait there itself: ten times,
+// for as long as the server asks, and neither counted nor reported.
+type delayed struct{ next http.RoundTripper }
+
+// RoundTrip sends a request.
+func (d delayed) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := d.next.RoundTrip(r)
+	if to, ok := r.Context().Value(delayKey{}).(*delay); ok && err == nil {
+		if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
+			to.asked = time.Duration(seconds) * time.Second
+		}
+		response.Header.Del("Retry-After")
+	}
+	return response, err
+}
+
 func (c *Connection) setToken(token string) {
 	if token == "" {
 		c.token.Store(nil)
@@ -128,7 +151,11 @@ func (c *Connection) Renewed() <-chan struct{} {
 }
 
 // Probe asks the API server whether it is ready, and takes us. It waits no longer than 3 seconds.
-func (c *Connection) Probe(ctx context.Context) error { return c.ask(ctx, "") }
+func (c *Connection) Probe(ctx context.Context) error {
+	err := c.ask(ctx, "")
+	c.silent.Store(err != nil)
+	return err
+}
 
 // ask probes with the token given, or else with the one in use.
 func (c *Connection) ask(ctx context.Context, token string) error {

@@ -61,8 +61,8 @@ func retryAfter(err error, failures int) time.Duration {
 	switch {
 	case err == nil:
 		return 0
-	case ReasonFor(err) == Unreachable:
-		return urgent // a probe costs little
+	case ReasonFor(err) == Unreachable, ReasonFor(err) == NotReady:
+		return urgent // a probe costs little, and one that has just started is ready soon
 	default:
 		return min(urgent<<min(failures-1, 5), maxRetry)
 	}

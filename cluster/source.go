@@ -21,7 +21,8 @@ import (
 
 const (
 	minBackoff     = 500 * time.Millisecond
-	maxBackoff     = 15 * time.Second
+	readyBackoff   = time.Second      // is the longest while the API server answers probes: it is there, and about to serve
+	maxBackoff     = 15 * time.Second // is the longest while it does not; the probe that succeeds ends the pause
 	refusedBackoff = 10 * time.Second
 	// bookmarkLimit is how long a watch may be silent; API servers send a bookmark about once a minute.
 	bookmarkLimit = 150 * time.Second
@@ -107,7 +108,7 @@ var errNoContext = errors.New("BUG: a Source is used without a context")
 
 // ListWithContext lists, as soon as it can be done.
 func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions) (list runtime.Object, err error) {
-	err = s.insist(ctx, func() error {
+	err = s.insist(ctx, func(ctx context.Context) error {
 		request, cancel := s.conn.untilReset(ctx)
 		defer cancel()
 		s.note(func(h *SourceHealth) { h.Lists++ })
@@ -168,7 +169,7 @@ type opened struct {
 }
 
 func (s *Source) open(ctx context.Context, options metav1.ListOptions) (o opened, err error) {
-	err = s.insist(ctx, func() error {
+	err = s.insist(ctx, func(ctx context.Context) error {
 		s.note(func(h *SourceHealth) { h.Watches++ })
 		o.ctx, o.cancel = s.conn.untilReset(ctx)
 		if o.Interface, err = s.inner.WatchWithContext(o.ctx, options); err != nil {
@@ -184,10 +185,11 @@ func (s *Source) open(ctx context.Context, options metav1.ListOptions) (o opened
 
 // insist repeats a request until it succeeds, ctx ends, or it fails in a way that the caller must know of. It tries again at once
 // when the connection is reset.
-func (s *Source) insist(ctx context.Context, request func() error) error {
+func (s *Source) insist(ctx context.Context, request func(context.Context) error) error {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		_, wake := s.conn.wakes.Load()
-		err := request()
+		var server delay
+		err := request(context.WithValue(ctx, delayKey{}, &server))
 		if err == nil {
 			return nil
 		}
@@ -196,13 +198,13 @@ func (s *Source) insist(ctx context.Context, request func() error) error {
 		}
 		reason := apierrors.ReasonForError(err)
 		s.note(func(h *SourceHealth) { h.Errors[errorReason(reason)]++ })
-		pause := backoff
+		pause := s.pause(backoff, server.asked)
 		switch reason { //nolint:exhaustive // every other reason is worth another try
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
 			s.note(func(h *SourceHealth) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
 				s.once.Do(func() { close(s.refused) })
-				pause = refusedBackoff
+				pause = refusedBackoff/2 + rand.N(refusedBackoff)
 			}
 		case metav1.StatusReasonExpired, metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest,
 			metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable, metav1.StatusReasonUnsupportedMediaType:
@@ -212,8 +214,17 @@ func (s *Source) insist(ctx context.Context, request func() error) error {
 				return err
 			}
 		}
-		wait(ctx, wake, pause/2+rand.N(pause))
+		wait(ctx, wake, pause)
 	}
+}
+
+// pause returns how long to wait before a request that failed is made again: as long as the server asks, within limits, or else for our own
+// backoff, which stays short while the API server is there. One that has just started fails requests until its caches are filled.
+func (s *Source) pause(backoff, asked time.Duration) time.Duration {
+	if !s.conn.silent.Load() {
+		backoff = min(backoff, readyBackoff)
+	}
+	return max(backoff/2+rand.N(backoff/2), min(asked, maxBackoff))
 }
 
 func errorReason(reason metav1.StatusReason) string {

@@ -37,6 +37,7 @@ type Server struct {
 	version   int
 	tokens    map[string]bool
 	forbidden map[string]bool                             // group resources, and verbs with group resources
+	failing   map[string]failure                          // by group resource
 	served    map[string][]string                         // group resource -> versions, newest first; nil: not served
 	pruned    map[string]bool                             // group resources whose status.conditions are dropped on write
 	mutate    map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
@@ -67,7 +68,7 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newLine(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
 		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}), requests: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
@@ -105,6 +106,25 @@ func (s *Server) Deny(verb, resource string, denied bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forbidden[verb+" "+resource] = denied
+}
+
+// failure is an error that the server answers, and after how many seconds it asks the client to come back; 0 for nothing.
+type failure struct{ code, retryAfter int }
+
+func (f failure) answer(w http.ResponseWriter) {
+	if f.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(f.retryAfter))
+	}
+	http.Error(w, "the server is overloaded", f.code)
+}
+
+// Fail answers all requests about a group resource, or about "readyz", with an error code, such as 503, and a Retry-After in seconds unless
+// that is 0. Code 0 ends it. Watches that are open end.
+func (s *Server) Fail(resource string, code, retryAfter int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing[resource] = failure{code, retryAfter}
+	s.wake()
 }
 
 // Serve makes the server know a group resource in these versions, the newest first; with none it does not exist.
@@ -267,12 +287,17 @@ func (r request) kind() string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	known := s.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	readiness := s.failing["readyz"]
 	s.mu.Unlock()
 	if !known {
 		fail(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
 		return
 	}
 	if r.URL.Path == "/readyz" {
+		if readiness.code != 0 {
+			readiness.answer(w)
+			return
+		}
 		fmt.Fprint(w, "ok")
 		return
 	}
@@ -287,9 +312,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	s.requests[req.verb+" "+req.kind()]++
+	failing := s.failing[req.kind()]
 	forbidden, serves := s.forbidden[req.kind()] || s.forbidden[req.verb+" "+req.kind()], slices.Contains(s.served[req.kind()], req.version)
 	s.mu.Unlock()
 	switch {
+	case failing.code != 0:
+		failing.answer(w)
 	case !serves:
 		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	case forbidden:
@@ -601,7 +629,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		pending := s.events[next:]
 		next = len(s.events)
 		changed, version := s.changed, s.version
-		gone := s.forbidden[req.kind()] || !slices.Contains(s.served[req.kind()], req.version)
+		gone := s.failing[req.kind()].code != 0 || s.forbidden[req.kind()] || !slices.Contains(s.served[req.kind()], req.version)
 		s.mu.Unlock()
 		for _, e := range pending {
 			if e.kind == req.kind() && req.matches(e.object) && !send(e.what, req.render(e.object)) {

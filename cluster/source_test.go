@@ -1,0 +1,89 @@
+package cluster_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
+)
+
+var overloaded = []int{http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable}
+
+// An API server that is ready, and fails requests while its caches fill, is in use a second after it serves, however long that took.
+func TestFillingCaches(t *testing.T) {
+	for _, code := range overloaded {
+		for _, retryAfter := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%d, Retry-After %d", code, retryAfter), func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					east := w.network.Server("east")
+					east.Apply(objects(t, service), objects(t, slice))
+					east.Fail("readyz", code, retryAfter)
+					east.Fail("pods", code, retryAfter)
+					east.Fail("endpointslices.discovery.k8s.io", code, retryAfter)
+					w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+					w.wait(40 * time.Second)
+					east.Fail("readyz", 0, 0)
+					w.wait(40 * time.Second)
+					if s := w.status(); s.Synced {
+						t.Fatal("the cluster is in use without its Pods")
+					}
+					east.Fail("pods", 0, 0)
+					east.Fail("endpointslices.discovery.k8s.io", 0, 0)
+					w.wait(1100 * time.Millisecond)
+					if s := w.status(); !s.Synced || s.State != cluster.Live {
+						t.Errorf("a second later the cluster is not in use: %+v", s)
+					}
+					w.wants(1)
+				})
+			})
+		}
+	}
+}
+
+// A kind that is not served for a while comes back a second after it is served again, because the probes succeed all the while.
+func TestWatchComesBack(t *testing.T) {
+	for _, code := range overloaded {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			linked(t, func(w *world, east *apitest.Server, _ string) {
+				east.Fail("endpointslices.discovery.k8s.io", code, 0)
+				w.wait(60 * time.Second)
+				east.Apply(objects(t, moreEndpoints))
+				east.Fail("endpointslices.discovery.k8s.io", 0, 0)
+				w.wait(1100 * time.Millisecond)
+				w.wants(2)
+			})
+		})
+	}
+}
+
+const moreEndpoints = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}},
+  addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}, {addresses: [10.0.0.2]}]}`
+
+// A server that asks for time gets it, up to 15 s: neither is it asked earlier, nor can it make us wait for ever.
+func TestRetryAfter(t *testing.T) {
+	for _, c := range []struct {
+		asks        int           // seconds
+		within      time.Duration // how long it fails
+		most, least int           // requests in that time
+	}{
+		{asks: 5, within: 58 * time.Second, least: 11, most: 12},
+		{asks: 15, within: 58 * time.Second, least: 4, most: 4},
+		{asks: 86400, within: 58 * time.Second, least: 4, most: 4},
+		{asks: 1 << 40, within: 10 * time.Second, least: 10, most: 21}, // no number of seconds
+	} {
+		t.Run(fmt.Sprint(c.asks), func(t *testing.T) {
+			linked(t, func(w *world, east *apitest.Server, _ string) {
+				before := east.Requests("watch", "pods") + east.Requests("list", "pods")
+				east.Fail("pods", http.StatusTooManyRequests, c.asks)
+				w.wait(c.within)
+				n := east.Requests("watch", "pods") + east.Requests("list", "pods") - before
+				if n < c.least || n > c.most {
+					t.Errorf("%d requests in %s, want %d to %d", n, c.within, c.least, c.most)
+				}
+			})
+		})
+	}
+}
