@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
@@ -48,7 +49,7 @@ type Connection struct {
 // prober has a transport of its own, so that it finds out about the network and not about a connection.
 type prober struct {
 	client *http.Client
-	url    string
+	base   *url.URL
 	dialer *connrotation.Dialer
 }
 
@@ -84,7 +85,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
-	c.probe.url = base.JoinPath("readyz").String()
+	c.probe.base = base
 	return c, nil
 }
 
@@ -134,14 +135,10 @@ func (c *Connection) setToken(token string) {
 	}
 }
 
-// UseToken tries a token and uses it from then on if the API server takes it.
-func (c *Connection) UseToken(ctx context.Context, token string) error {
-	if err := c.ask(ctx, token); err != nil {
-		return err
-	}
+// UseToken makes token the one in use, for open watches from their next request on.
+func (c *Connection) UseToken(token string) {
 	c.setToken(token)
 	c.wakes.Store(struct{}{})
-	return nil
 }
 
 // Renewed returns a channel that closes when the credentials were replaced, or contact is back: what was refused may be granted now.
@@ -159,11 +156,51 @@ func (c *Connection) Probe(ctx context.Context) error {
 
 // ask probes with the token given, or else with the one in use.
 func (c *Connection) ask(ctx context.Context, token string) error {
+	code, err := c.get(ctx, token, "readyz", nil)
+	switch {
+	case err != nil:
+		return err
+	case code >= 500 || code == http.StatusTooManyRequests:
+		return &ProbeError{NotReady, fmt.Errorf("the API server is not ready (%d)", code)}
+	default:
+		return nil // also where we may not ask: it is there, and knows us
+	}
+}
+
+// mayRead returns an error if the API server does not let a token list and watch a kind. Being taken is not enough: that needs no right.
+func (c *Connection) mayRead(ctx context.Context, token string, kind schema.GroupVersionResource, selector string) error {
+	path := "api/" + kind.Version + "/" + kind.Resource
+	if kind.Group != "" {
+		path = "apis/" + kind.Group + "/" + kind.Version + "/" + kind.Resource
+	}
+	for verb, query := range map[string]url.Values{
+		"list":  {"limit": {"1"}, "labelSelector": {selector}},
+		"watch": {"watch": {"true"}, "labelSelector": {selector}},
+	} {
+		code, err := c.get(ctx, token, path, query)
+		switch {
+		case err != nil:
+			return err
+		case code == http.StatusForbidden || code == http.StatusNotFound:
+			return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to %s %s with the new token (%d): grant get, list and watch on them",
+				verb, kind.GroupResource(), code)}
+		case code != http.StatusOK:
+			return &ProbeError{NotReady, fmt.Errorf("the API server does not %s %s with the new token (%d)", verb, kind.GroupResource(), code)}
+		}
+	}
+	return nil
+}
+
+// get returns the status of a GET request with the token given, or else with the one in use, over a transport of its own. It waits no
+// longer than 3 seconds. A refused token is an error.
+func (c *Connection) get(ctx context.Context, token, path string, query url.Values) (code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.probe.url, nil)
+	address := c.probe.base.JoinPath(path)
+	address.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
-		return &ProbeError{Unreachable, err}
+		return 0, &ProbeError{Unreachable, err}
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
@@ -171,20 +208,23 @@ func (c *Connection) ask(ctx context.Context, token string) error {
 	response, err := c.probe.client.Do(request)
 	if err != nil {
 		c.probe.dialer.CloseAll() // the next probe dials anew
-		return &ProbeError{reasonOf(err), plain(err)}
+		return 0, &ProbeError{reasonOf(err), plain(err)}
 	}
 	defer response.Body.Close()
+	if query.Has("watch") { // it has no end
+		return response.StatusCode, unauthorized(response)
+	}
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
-		return &ProbeError{Unreachable, plain(err)}
+		return 0, &ProbeError{Unreachable, plain(err)}
 	}
-	switch code := response.StatusCode; {
-	case code == http.StatusUnauthorized:
+	return response.StatusCode, unauthorized(response)
+}
+
+func unauthorized(r *http.Response) error {
+	if r.StatusCode == http.StatusUnauthorized {
 		return &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
-	case code >= 500 || code == http.StatusTooManyRequests:
-		return &ProbeError{NotReady, fmt.Errorf("the API server is not ready (%d)", code)}
-	default:
-		return nil // also where we may not ask: it is there, and knows us
 	}
+	return nil
 }
 
 // Reset closes every connection, ends every request that is under way, open watches included, and wakes what waits to try again.

@@ -30,8 +30,14 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// urgent is how often a cluster is probed, or tried, that is out of contact.
-const urgent = time.Second
+const (
+	// urgent is how often a cluster is probed, or tried, that is out of contact.
+	urgent = time.Second
+	// optionalPatience is how long a cluster waits, once its required kinds were listed, for the optional ones.
+	optionalPatience = 5 * time.Second
+	// syncPatience is how long the listing of a required kind may make no progress.
+	syncPatience = time.Minute
+)
 
 // An engagement is one set of credentials in use with a cluster: its connection, its watches, and the reconciler that speaks.
 type engagement struct {
@@ -90,27 +96,78 @@ func (e *engagement) stop() {
 	e.conn.Close()
 }
 
-// sync starts the watches and returns once every kind has answered: listed, or refused. It returns early if ctx ends, if
-// abandoned is closed, or if the API server refuses what we cannot do without.
-func (e *engagement) sync(ctx context.Context, abandoned <-chan struct{}) error {
+// sync starts the watches and returns once the engagement can replace another: each required kind was listed, and the optional ones were
+// listed, refused, or given some seconds. A kind that comes later is read from then on. It returns early if ctx ends, or if the API
+// server refuses a required kind, or does not get on with listing one.
+func (e *engagement) sync(ctx context.Context) error {
 	e.wg.Go(func() { _ = e.facade.Start(e.ctx) }) // it can only fail by being started twice
 	for _, k := range e.kinds {
 		e.wg.Go(func() { k.source.Fill(logr.NewContext(e.ctx, e.log.V(1)), k.Object, k.Store) })
 	}
 	for _, k := range e.kinds {
+		if k.Required {
+			if err := k.sync(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	patience := time.NewTimer(optionalPatience)
+	defer patience.Stop()
+	for _, k := range e.kinds {
 		select {
 		case <-k.Synced:
+			continue
 		case <-k.source.Refused():
-			if k.Required {
-				return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to list %s (%s): grant get, list and watch on them",
-					k.Resource.GroupResource(), k.source.Health().Refused)}
-			}
-			e.log.Info("The API server refuses a kind: what depends on it is left out until it is served",
-				"kind", k.Resource.GroupResource().String(), "reason", k.source.Health().Refused)
-		case <-abandoned:
-			return context.Canceled
+		case <-patience.C:
+			patience.Reset(0) // for the others, too
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		select {
+		case <-k.Synced:
+		default:
+			e.log.Info("The API server does not serve a kind: what depends on it is left out until it is served",
+				"kind", k.Resource.GroupResource().String(), "reason", k.source.trouble())
+		}
+	}
+	return nil
+}
+
+// sync returns once a required kind was listed. A listing may take long, as long as it gets on.
+func (k kind) sync(ctx context.Context) error {
+	deadline := time.NewTimer(syncPatience)
+	defer deadline.Stop()
+	for {
+		select {
+		case <-k.Synced:
+			return nil
+		case <-k.source.Refused():
+			return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to list %s (%s): grant get, list and watch on them",
+				k.Resource.GroupResource(), k.source.Health().Refused)}
+		case <-deadline.C:
+			left := syncPatience - time.Since(k.source.progressed())
+			if left <= 0 {
+				return &ProbeError{NotReady, fmt.Errorf("the API server answers, but has not listed %s: no progress within %s (%s)",
+					k.Resource.GroupResource(), syncPatience, k.source.trouble())}
+			}
+			deadline.Reset(left)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// tryToken returns an error if the API server does not let a token list and watch each required kind. The token in use stays so.
+func (e *engagement) tryToken(ctx context.Context, token string) error {
+	if err := e.conn.ask(ctx, token); err != nil {
+		return err
+	}
+	for _, k := range e.kinds {
+		if !k.Required {
+			continue
+		}
+		if err := e.conn.mayRead(ctx, token, k.Resource, k.Selector); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -9,11 +9,13 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-const maxRetry = 30 * time.Second
+const (
+	maxRetry       = 30 * time.Second
+	maxRetryBeside = 5 * time.Minute // where another access works
+)
 
 // A member is one cluster in the Registry.
 type member struct {
@@ -45,22 +47,24 @@ func (m *member) run(ctx context.Context) {
 			continue
 		}
 		failures++
-		if err == nil {
+		if m.status.Credentials == nil {
 			failures = 0
 		}
 		if m.current.Load() == nil {
 			m.status.Contact = err
 		}
 		m.registry.publish(m)
-		m.follow(ctx, spec, superseded, retryAfter(err, failures))
+		m.follow(ctx, spec, superseded, retryAfter(m.status.Credentials, failures, err == nil))
 	}
 }
 
-// retryAfter returns how long to wait before what failed is tried again; 0 for not at all.
-func retryAfter(err error, failures int) time.Duration {
+// retryAfter returns how long to wait before accesses that failed are tried again, where another works or none does; 0 for not at all.
+func retryAfter(err error, failures int, another bool) time.Duration {
 	switch {
 	case err == nil:
 		return 0
+	case another:
+		return min(urgent<<min(failures, 10), maxRetryBeside)
 	case ReasonFor(err) == Unreachable, ReasonFor(err) == NotReady:
 		return urgent // a probe costs little, and one that has just started is ready soon
 	default:
@@ -79,9 +83,12 @@ func (m *member) pursue(ctx context.Context, spec Spec, superseded <-chan struct
 			if h, _ := live.health.Load(); h.err == nil {
 				break
 			}
-			continue // another may work; this one is watched over anyway
+			continue // another may work; this one is supervised anyway
 		}
-		err := m.use(ctx, spec, access, superseded)
+		next, err := m.tryBeside(ctx, spec, access, superseded)
+		if err == nil {
+			err = m.use(next, access)
+		}
 		if ctx.Err() != nil || errors.Is(err, context.Canceled) {
 			return context.Canceled
 		}
@@ -106,34 +113,70 @@ func (m *member) pursue(ctx context.Context, spec Spec, superseded <-chan struct
 	return nil
 }
 
-// use makes access the one in use.
-func (m *member) use(ctx context.Context, spec Spec, access Access, superseded <-chan struct{}) error {
-	live := m.current.Load()
-	if live != nil && live.access.transport() == access.transport() { // only the token differs
-		if err := live.conn.UseToken(ctx, access.Config.BearerToken); err != nil {
-			return err
+// tryBeside tries access while the engagement in use goes on and is supervised, however long the other takes: a cluster that goes
+// dark during a rotation is Suspect, and Stale, on time. It returns [context.Canceled] once spec is superseded.
+func (m *member) tryBeside(ctx context.Context, spec Spec, access Access, superseded <-chan struct{}) (*engagement, error) {
+	type result struct {
+		next *engagement
+		err  error
+	}
+	attempt, cancel := context.WithCancel(ctx)
+	defer cancel()
+	live, done := m.current.Load(), make(chan result)
+	go func() {
+		next, err := m.try(attempt, ctx, spec, access, live)
+		done <- result{next, err}
+	}()
+	for {
+		select {
+		case r := <-done:
+			return r.next, r.err
+		case <-m.supervise():
+		case <-superseded:
+			cancel()
+			if r := <-done; r.err == nil && r.next != live {
+				r.next.stop()
+			}
+			return nil, context.Canceled
 		}
+	}
+}
+
+// try returns an engagement that has listed each required kind with access, and publishes nothing yet. If only the token differs it
+// returns live, for which the token was tried. The engagement ends with life.
+func (m *member) try(ctx, life context.Context, spec Spec, access Access, live *engagement) (*engagement, error) {
+	if live != nil && live.access.transport() == access.transport() {
+		return live, live.tryToken(ctx, access.Config.BearerToken)
+	}
+	conn, err := NewConnection(m.meters.counted(access.Config), m.registry.options.Dial)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.Probe(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	next, err := newEngagement(life, m.log, spec, access, conn, m.meters, m.registry.options.Endpoints)
+	if err != nil {
+		return nil, err
+	}
+	if err := next.sync(ctx); err != nil {
+		next.stop()
+		return nil, err
+	}
+	return next, nil
+}
+
+// use replaces the engagement in use by next, which may be the same with a new token. It does not wait for the network.
+func (m *member) use(next *engagement, access Access) error {
+	live := m.current.Load()
+	if next == live {
+		live.conn.UseToken(access.Config.BearerToken)
 		live.access = access
 		m.log.Info("A new token is in use", "source", access.Source)
 		return nil
 	}
-	conn, err := NewConnection(m.meters.counted(access.Config), m.registry.options.Dial)
-	if err != nil {
-		return err
-	}
-	if err := conn.Probe(ctx); err != nil {
-		conn.Close()
-		return err
-	}
-	next, err := newEngagement(ctx, m.log, spec, access, conn, m.meters, m.registry.options.Endpoints)
-	if err != nil {
-		return err
-	}
-	err = next.sync(ctx, superseded)
-	var claims *federation.Claims
-	if err == nil {
-		claims, err = m.registry.claim(m)
-	}
+	claims, err := m.registry.claim(m)
 	if err != nil {
 		next.stop()
 		return err
@@ -151,7 +194,7 @@ func (m *member) use(ctx context.Context, spec Spec, access Access, superseded <
 	return nil
 }
 
-// follow watches over what is live until something has to be done: something else is wanted, or it is time to try again.
+// follow supervises the engagement in use until something has to be done: something else is wanted, or it is time to try again.
 func (m *member) follow(ctx context.Context, spec Spec, superseded <-chan struct{}, retry time.Duration) {
 	var due <-chan time.Time
 	arm := func(d time.Duration) *time.Timer {
@@ -163,14 +206,9 @@ func (m *member) follow(ctx context.Context, spec Spec, superseded <-chan struct
 		defer arm(retry).Stop()
 	}
 	for {
-		var changed <-chan struct{} // nil without an engagement
-		if live := m.current.Load(); live != nil {
-			var h health
-			h, changed = live.health.Load()
-			m.judge(h)
-			if due == nil && m.status.State != Live && len(spec.Access) > 1 {
-				defer arm(maxRetry).Stop() // others may work
-			}
+		changed := m.supervise()
+		if due == nil && m.current.Load() != nil && m.status.State != Live && len(spec.Access) > 1 {
+			defer arm(maxRetry).Stop() // others may work
 		}
 		select {
 		case <-changed:
@@ -182,6 +220,18 @@ func (m *member) follow(ctx context.Context, spec Spec, superseded <-chan struct
 			return
 		}
 	}
+}
+
+// supervise draws the conclusions from the health of the engagement in use, and returns a channel that closes once that has changed;
+// nil without an engagement.
+func (m *member) supervise() <-chan struct{} {
+	live := m.current.Load()
+	if live == nil {
+		return nil
+	}
+	h, changed := live.health.Load()
+	m.judge(h)
+	return changed
 }
 
 // judge draws the conclusions from how the live engagement fares.

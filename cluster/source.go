@@ -42,6 +42,10 @@ type Source struct {
 	health SourceHealth
 	newest time.Time // when the newest change was made that has arrived, as the API server has it
 	once   sync.Once // guards refused
+
+	furthest int       // objects that came with the listing which got furthest, complete or not
+	advanced time.Time // when that last grew
+	failure  error     // of the last request; nil if it succeeded
 }
 
 // SourceHealth is how a Source fares.
@@ -91,6 +95,33 @@ func (s *Source) Fill(ctx context.Context, object runtime.Object, store cache.Re
 	}
 }
 
+// advance notes that a listing has come as far as n objects. Only what is further than all before counts: a server that breaks off at the
+// same place each time makes no progress.
+func (s *Source) advance(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n > s.furthest {
+		s.furthest, s.advanced = n, time.Now()
+	}
+}
+
+// progressed returns when a listing last got further than all before; zero for never.
+func (s *Source) progressed() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.advanced
+}
+
+// trouble returns why the kind was not listed, as far as the API server says it.
+func (s *Source) trouble() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure == nil {
+		return "the request is not answered to its end"
+	}
+	return errorReason(apierrors.ReasonForError(s.failure))
+}
+
 // alive reports whether a watch is open that can be trusted to tell of every change.
 func (s *Source) alive() bool {
 	s.mu.Lock()
@@ -115,6 +146,9 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 		list, err = s.inner.ListWithContext(request, options)
 		return err
 	})
+	if err == nil {
+		s.advance(meta.LenList(list))
+	}
 	if err == nil && s.lag != nil {
 		_ = meta.EachListItem(list, func(o runtime.Object) error { s.arrive(o, false); return nil })
 	}
@@ -190,6 +224,9 @@ func (s *Source) insist(ctx context.Context, request func(context.Context) error
 		_, wake := s.conn.wakes.Load()
 		var server delay
 		err := request(context.WithValue(ctx, delayKey{}, &server))
+		s.mu.Lock()
+		s.failure = err
+		s.mu.Unlock()
 		if err == nil {
 			return nil
 		}
@@ -250,6 +287,7 @@ type follower struct {
 	// Owned by run.
 	options metav1.ListOptions
 	synced  bool // the initial events are through: what follows can be resumed
+	initial int  // events until then
 }
 
 // Stop ends the watch and waits for it.
@@ -305,6 +343,10 @@ func (f *follower) forward(ctx context.Context, w opened) bool {
 				return false
 			}
 			f.source.note(func(h *SourceHealth) { h.LastContact = time.Now() })
+			if !f.synced {
+				f.initial++
+				f.source.advance(f.initial)
+			}
 			if event.Type == watch.Added || event.Type == watch.Modified {
 				f.source.arrive(event.Object, f.synced)
 			}

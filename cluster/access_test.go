@@ -1,0 +1,174 @@
+package cluster_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
+)
+
+// failing answers some requests with a status instead of passing them on.
+type failing struct {
+	next http.RoundTripper
+	code func(*http.Request) int // 0: the request is passed on
+}
+
+func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
+	code := f.code(r)
+	if code == 0 {
+		return f.next.RoundTrip(r)
+	}
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+		Body: http.NoBody, Status: strconv.Itoa(code),
+	}, nil
+}
+
+// fail makes requests with these credentials fail with a code, where it is not 0.
+func fail(a *cluster.Access, code func(*http.Request) int) {
+	a.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return failing{next, code} })
+}
+
+func failPath(part string, code int) func(*http.Request) int {
+	return func(r *http.Request) int {
+		if strings.Contains(r.URL.Path, part) {
+			return code
+		}
+		return 0
+	}
+}
+
+// A kind that is a mere feature and cannot be listed, as with a conversion webhook that is down, delays the cluster by seconds, and is read
+// once it can be.
+func TestOptionalKindFails(t *testing.T) {
+	for _, code := range []int{500, 503, 429} {
+		t.Run(strconv.Itoa(code), func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				east := w.network.Server("east")
+				east.Apply(objects(t, service), objects(t, slice))
+				access, broken := w.access("east", east.Token()), true
+				fail(&access, func(r *http.Request) int {
+					if !broken {
+						return 0
+					}
+					return failPath("/servers", code)(r)
+				})
+				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{access}})
+				w.wait(10 * time.Second)
+				w.wantsState(cluster.Live)
+				w.wants(1)
+				broken = false
+				w.wait(time.Minute)
+				kinds, _ := w.registry.Inspect("east")
+				for _, k := range kinds {
+					if !k.Open {
+						t.Errorf("%s is not watched although it can be listed", k.Kind)
+					}
+				}
+			})
+		})
+	}
+}
+
+// New access whose API server answers probes and never lists Pods does not replace what works, which goes on being supervised.
+func TestNewAccessDoesNotList(t *testing.T) {
+	linked(t, func(w *world, east *apitest.Server, token string) {
+		defer w.neverEmpty()()
+		second := w.network.Server("second")
+		second.Apply(objects(t, service), objects(t, slice))
+		bad := w.access("second", second.Token())
+		fail(&bad, failPath("/pods", 500))
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad, w.access("east", token)}})
+		w.wait(20 * time.Second) // while the new access is tried
+		east.Cut(apitest.Refuse)
+		w.wait(20 * time.Second)
+		w.wantsState(cluster.Suspect)
+		w.wait(3 * time.Minute)
+		w.wantsState(cluster.Stale)
+		east.Cut(apitest.None)
+		w.wait(2 * time.Minute)
+		w.wantsState(cluster.Live)
+		if s := w.status(); s.Source != "Secret of "+token || cluster.ReasonFor(s.Credentials) != cluster.NotReady {
+			t.Errorf("%q is in use, and the new credentials fail with %v", s.Source, s.Credentials)
+		}
+		east.Apply(objects(t, more))
+		w.wait(time.Second)
+		w.wants(2)
+	})
+}
+
+// While new access is tried, the next one applied does not wait for it.
+func TestNewAccessIsSuperseded(t *testing.T) {
+	linked(t, func(w *world, east *apitest.Server, _ string) {
+		defer w.neverEmpty()()
+		bad := w.access("east", east.Token())
+		bad.Config.ServerName = "east.test" // another transport
+		fail(&bad, failPath("/pods", 500))
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad}})
+		w.wait(20 * time.Second)
+		good := w.access("east", east.Token())
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{good}})
+		w.wait(5 * time.Second)
+		if s := w.status(); s.Source != good.Source || s.Credentials != nil {
+			t.Errorf("%q is in use, and the credentials fail with %v", s.Source, s.Credentials)
+		}
+	})
+}
+
+// Access that failed is tried again while another one is in use, and then comes first again.
+func TestFirstAccessComesBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		first, east := w.network.Server("first"), w.network.Server("east")
+		for _, s := range []*apitest.Server{first, east} {
+			s.Apply(objects(t, service), objects(t, slice))
+		}
+		first.Cut(apitest.Refuse)
+		preferred := w.access("first", first.Token())
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{preferred, w.access("east", east.Token())}})
+		w.wait(10 * time.Second)
+		w.wantsState(cluster.Live)
+		first.Cut(apitest.None)
+		w.wait(6 * time.Minute)
+		if s := w.status(); s.Source != preferred.Source || s.Credentials != nil {
+			t.Errorf("%q is in use, and the credentials fail with %v", s.Source, s.Credentials)
+		}
+	})
+}
+
+// A token that the API server takes, and that may read nothing, or only list, never replaces one that may.
+func TestTokenWithoutRights(t *testing.T) {
+	for name, may := range map[string]func(*http.Request) bool{
+		"none":      func(*http.Request) bool { return false },
+		"only list": func(r *http.Request) bool { return r.URL.Query().Get("watch") == "" },
+		"no slices": func(r *http.Request) bool { return !strings.Contains(r.URL.Path, "endpointslices") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				east := w.network.Server("east")
+				east.Apply(objects(t, service), objects(t, slice))
+				good, bad := w.access("east", east.Token()), w.access("east", east.Token())
+				poor := "Bearer " + bad.Config.BearerToken
+				fail(&good, func(r *http.Request) int {
+					if r.Header.Get("Authorization") == poor && r.URL.Path != "/readyz" && !may(r) {
+						return http.StatusForbidden
+					}
+					return 0
+				})
+				bad.Config.WrapTransport = good.Config.WrapTransport
+				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{good}})
+				w.wait(time.Second)
+				defer w.neverEmpty()()
+				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad}})
+				w.wait(20 * time.Minute)
+				w.wantsState(cluster.Live)
+				if s := w.status(); s.Source != good.Source || cluster.ReasonFor(s.Credentials) != cluster.Forbidden {
+					t.Errorf("%q is in use, and the new token fails with %v", s.Source, s.Credentials)
+				}
+			})
+		})
+	}
+}
