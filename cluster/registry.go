@@ -96,7 +96,7 @@ func (r *Registry) Apply(spec Spec) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.store.Expect(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now()})
+	r.store.Expect(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local})
 	m, known := r.members[spec.Name]
 	if !known {
 		m = &member{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, meters: newMeters(spec.Name)}

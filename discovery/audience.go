@@ -14,7 +14,7 @@ import (
 // Get a series goes with its last stream, and none is of something that a client has made up.
 type audiences struct {
 	streams *streams
-	table   *watch.Table[federation.Service, *profile.Profile]
+	table   watch.Reader[federation.Service, *profile.Profile]
 
 	mu sync.Mutex
 	of map[federation.Service]*audience // by the ServiceProfile that a stream follows, whether there is one or not
@@ -43,7 +43,7 @@ var (
 		"Open GetProfile streams that were answered about a Service.", []string{"namespace", "name"}, nil)
 )
 
-func newAudiences(streams *streams, table *watch.Table[federation.Service, *profile.Profile]) *audiences {
+func newAudiences(streams *streams, table watch.Reader[federation.Service, *profile.Profile]) *audiences {
 	return &audiences{streams: streams, table: table, of: map[federation.Service]*audience{}}
 }
 

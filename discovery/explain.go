@@ -74,7 +74,7 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 		x.Streams = append(x.Streams, shown)
 	}
 	slices.SortFunc(x.Streams, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
-	x.Client.Zone, _ = s.store.Nodes.Get(x.Client.Node)
+	x.Client.Zone, _ = s.store.Nodes().Get(x.Client.Node)
 
 	watch := s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
 	defer watch.Close()
@@ -89,7 +89,7 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 	place := federation.Locality{Node: x.Client.Node, Zone: x.Client.Zone}
 	encoder := encoder{config: &s.config, port: asked.port, zone: place.Zone}
 	for _, v := range federation.Explain(snapshot, query, place) {
-		claim := claimOf(v, asked, place)
+		claim := claimOf(v, s.store.Standing(v.Member.Origin.Cluster), asked, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
 			claim.HeldBy = holds[v.Addr]
 		}
@@ -112,11 +112,11 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 }
 
 // claimOf puts a Verdict into words.
-func claimOf(v federation.Verdict, asked authority, client federation.Locality) Claim {
+func claimOf(v federation.Verdict, standing federation.Standing, asked authority, client federation.Locality) Claim {
 	m := v.Member
 	c := Claim{
 		Kept: v.Reason == federation.Kept, Why: v.Reason.String(),
-		Cluster: string(m.Origin.Cluster), Standing: m.Standing.String(), Service: m.Origin.Namespace + "/" + m.Origin.Name,
+		Cluster: string(m.Origin.Cluster), Standing: standing.String(), Service: m.Origin.Namespace + "/" + m.Origin.Name,
 	}
 	if v.Slice != nil {
 		c.Slice = v.Slice.Name
@@ -132,12 +132,12 @@ func claimOf(v federation.Verdict, asked authority, client federation.Locality) 
 		if note := hints(v, client.Zone); note != "" {
 			c.Why += ", " + note
 		}
-		if m.Standing != federation.Live {
-			c.Why += ", its cluster is " + m.Standing.String()
+		if standing != federation.Live {
+			c.Why += ", its cluster is " + standing.String()
 		}
 	case federation.Duplicate:
 		o := v.Winner.Origin()
-		c.Why = fmt.Sprintf("duplicate: %s/%s/%s counts, %s", o.Cluster, o.Namespace, o.Name, preference(o, m.Origin))
+		c.Why = fmt.Sprintf("duplicate: %s/%s/%s counts, %s", o.Cluster, o.Namespace, o.Name, v.For)
 	case federation.Unheard:
 		if !m.Linked {
 			c.Why = "clusters not listed yet"
@@ -174,17 +174,5 @@ func hints(v federation.Verdict, zone string) string {
 		return "hints do not count, the client's zone is not known"
 	default:
 		return "hints do not count, as not all have some or none is for zone " + zone
-	}
-}
-
-// preference returns why the claims of one origin come before those of another.
-func preference(winner, loser *federation.Origin) string {
-	switch {
-	case winner.Stale != loser.Stale:
-		return "its cluster is in contact"
-	case winner.Home != loser.Home:
-		return "it is of this cluster"
-	default:
-		return "it is the first in order"
 	}
 }

@@ -42,7 +42,7 @@ func newGet(s *Server, path string, asked authority, who client, to sink) *get {
 	g.beat = g.state.opened.Add(firstHeartbeat)
 	g.watch = s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
 	if who.Node != "" {
-		g.node = s.store.Nodes.Watch(who.Node)
+		g.node = s.store.Nodes().Watch(who.Node)
 	}
 	return g
 }

@@ -46,7 +46,7 @@ func viewOf(slices ...*federation.Slice) *federation.View {
 func local(views map[federation.Service]*federation.View) (*federation.Store, *federation.Claims) {
 	store := federation.NewStore()
 	store.Listed()
-	store.Expect("local", federation.Expectation{TrustDomain: "cluster.local", Since: time.Now()})
+	store.Expect("local", federation.Expectation{TrustDomain: "cluster.local", Since: time.Now(), Local: true})
 	claims := store.Claim("local")
 	for svc, v := range views {
 		claims.Set(svc, v)

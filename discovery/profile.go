@@ -39,8 +39,8 @@ func newLookup(s *Server, path string, asked target, who client, to sink) *looku
 	l := &lookup{session: newSession(s, path, who, to, nil), asked: asked}
 	l.home = s.store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.service.store, l.service.cluster = s.store, s.config.Cluster
-	l.address.table = &s.store.Addresses
-	l.primary = profileWatch{audiences: s.audiences, tableWatch: tableWatch[federation.Service, *profile.Profile]{table: &s.store.Profiles}}
+	l.address.table = s.store.Addresses()
+	l.primary = profileWatch{audiences: s.audiences, tableWatch: tableWatch[federation.Service, *profile.Profile]{table: s.store.Profiles()}}
 	l.backup = l.primary
 	return l
 }
@@ -298,7 +298,7 @@ func reference(group, kind, namespace, name string, port uint16) *metapb.Metadat
 
 // tableWatch follows one key of a Table, the one that was asked for last.
 type tableWatch[K comparable, V any] struct {
-	table *watch.Table[K, V]
+	table watch.Reader[K, V]
 	key   K
 	watch *watch.Watch[K, V]
 }

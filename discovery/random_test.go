@@ -61,7 +61,7 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	t.Helper()
 	dice := dice{rand.New(source)}
 	store := federation.NewStore()
-	store.Expect(home, federation.Expectation{TrustDomain: trust, Since: time.Now()})
+	store.Expect(home, federation.Expectation{TrustDomain: trust, Since: time.Now(), Local: true})
 	store.Expect("mute", federation.Expectation{TrustDomain: trust, Since: time.Now()}) // was never heard
 	store.Expect("east", federation.Expectation{TrustDomain: trust, Since: time.Now()})
 	east := store.Claim("east")

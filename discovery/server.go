@@ -35,7 +35,7 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 	}
 	s.frames = newFrameCache(config.FrameBytes)
 	s.feeds = newFeeds(&s.config, s.frames)
-	s.audiences = newAudiences(&s.streams, &store.Profiles)
+	s.audiences = newAudiences(&s.streams, store.Profiles())
 	s.metrics = newMetrics(s)
 	return s
 }

@@ -184,7 +184,7 @@ func (s *Server) behind(st *stream) *Lag {
 		return nil
 	}
 	snapshot, selection := st.asks.at(snapshot)
-	zone, _ := s.store.Nodes.Get(st.who.Node)
+	zone, _ := s.store.Nodes().Get(st.who.Node)
 	holds := st.holds.Load()
 	add, remove := federation.Diff(holds, selection.Near(selection.Locality(st.who.Node, zone), holds))
 	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {

@@ -130,7 +130,7 @@ func (c *subscribers) crowds() map[*question]map[string]*crowd {
 		}
 		node := ""
 		if c.server.config.DetailedMetrics {
-			if _, known := c.server.store.Nodes.Get(st.who.Node); known {
+			if _, known := c.server.store.Nodes().Get(st.who.Node); known {
 				node = st.who.Node
 			}
 		}

@@ -49,15 +49,17 @@ type Verdict struct {
 	Addr   netip.AddrPort // of the Endpoint
 	Entry  *Entry         // nil if the Endpoint does not answer the Query, wherever the client is
 	Winner *Entry         // of a Duplicate: the claim that counts
+	For    string         // of a Duplicate: why that one does
 }
 
 // Explain says of everything that the members of s claim what becomes of it for a client that is at l and asks q: an address is in
 // the Set that Select and Near make of it exactly if a Verdict on it is Kept. It costs as much as a Select without an earlier result.
 func Explain(s *Snapshot, q Query, l Locality) []Verdict {
 	t := &trace{snapshot: s, query: q, lost: map[*Entry]Reason{}}
-	left := choose(s, q, nil, t).near(l, t)
+	x := choose(s, q, nil, t)
+	left := x.near(l, t)
 	winners := map[netip.AddrPort]*Entry{}
-	for e := range newSet(left).All() {
+	for e := range x.set(left).All() {
 		winners[e.Addr] = e
 	}
 	in := map[*Entry]bool{}
@@ -80,10 +82,22 @@ func Explain(s *Snapshot, q Query, l Locality) []Verdict {
 		case !in[v.Entry]:
 			v.Reason = NoNode
 		case winner != v.Entry:
-			v.Reason, v.Winner = Duplicate, winner
+			v.Reason, v.Winner, v.For = Duplicate, winner, x.preference(winner, v.Entry)
 		}
 	}
 	return t.verdicts
+}
+
+// preference returns why one claim to an address counts before another.
+func (x *Selection) preference(winner, loser *Entry) string {
+	switch {
+	case x.stale[winner.origin] != x.stale[loser.origin]:
+		return "its cluster is in contact"
+	case winner.origin.Home != loser.origin.Home:
+		return "it is of this cluster"
+	default:
+		return "it is the first in order"
+	}
 }
 
 // A trace is told what choose and near leave out. A nil trace is told nothing, and costs nothing.
@@ -96,13 +110,13 @@ type trace struct {
 
 func (t *trace) member(i int, why Reason) {
 	if t != nil {
-		t.verdicts = append(t.verdicts, Verdict{Reason: why, Member: &t.snapshot.Members[i]})
+		t.verdicts = append(t.verdicts, Verdict{Reason: why, Member: t.snapshot.Members[i]})
 	}
 }
 
 func (t *trace) slice(i int, s *Slice) {
 	if t != nil {
-		t.verdicts = append(t.verdicts, Verdict{Reason: NoTarget, Member: &t.snapshot.Members[i], Slice: s})
+		t.verdicts = append(t.verdicts, Verdict{Reason: NoTarget, Member: t.snapshot.Members[i], Slice: s})
 	}
 }
 
@@ -112,7 +126,7 @@ func (t *trace) block(i int, port uint16, b *block) {
 	}
 	entries := b.entries
 	for _, e := range b.slice.Endpoints {
-		v := Verdict{Reason: t.query.judge(e), Member: &t.snapshot.Members[i], Slice: b.slice, Endpoint: e, Addr: netip.AddrPortFrom(e.Addr, port)}
+		v := Verdict{Reason: t.query.judge(e), Member: t.snapshot.Members[i], Slice: b.slice, Endpoint: e, Addr: netip.AddrPortFrom(e.Addr, port)}
 		if v.Reason == Kept {
 			v.Entry, entries = entries[0], entries[1:]
 		}

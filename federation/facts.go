@@ -27,78 +27,115 @@ func (a *Address) equal(o *Address) bool {
 	})
 }
 
-// facts is what one cluster says about one kind of thing, in the Table that shows it; guarded by Store.mu.
-type facts[K comparable, V any] struct {
+// facts is what the local cluster says besides its Services; guarded by Store.mu.
+type facts struct {
+	nodes     *kind[string, string]
+	addresses *kind[netip.Addr, *Address]
+	profiles  *kind[Service, *profile.Profile]
+}
+
+// newFacts needs s.mu. It returns nil while another cluster is the local one.
+func (s *Store) newFacts() *facts {
+	for _, c := range s.clusters {
+		if c.facts != nil {
+			return nil
+		}
+	}
+	return &facts{
+		newKind(s, &s.nodes, func(a, b string) bool { return a == b }),
+		newKind(s, &s.addresses, (*Address).equal),
+		newKind(s, &s.profiles, func(a, b *profile.Profile) bool { return a == b }),
+	}
+}
+
+// claim, complete and forget are what they are for the cluster.
+func (f *facts) claim()    { f.nodes.now++; f.addresses.now++; f.profiles.now++ }
+func (f *facts) complete() { f.nodes.prune(true); f.addresses.prune(true); f.profiles.prune(true) }
+func (f *facts) forget()   { f.nodes.prune(false); f.addresses.prune(false); f.profiles.prune(false) }
+
+// kind is the facts of one kind, in the Table that shows it.
+type kind[K comparable, V any] struct {
+	store *Store
 	table *watch.Table[K, V]
 	equal func(a, b V) bool
 	said  map[K]int // in which generation it was said last
 	now   int       // the generation of the cluster's voice
 }
 
-func newFacts[K comparable, V any](table *watch.Table[K, V], equal func(a, b V) bool) *facts[K, V] {
-	return &facts[K, V]{table: table, equal: equal, said: map[K]int{}}
+func newKind[K comparable, V any](s *Store, table *watch.Table[K, V], equal func(a, b V) bool) *kind[K, V] {
+	return &kind[K, V]{store: s, table: table, equal: equal, said: map[K]int{}}
 }
 
-func (f *facts[K, V]) set(k K, v V) {
+func (f *kind[K, V]) set(k K, v V) {
 	_, known := f.said[k]
 	f.said[k] = f.now
 	if old, _ := f.table.Get(k); !known || !f.equal(old, v) {
-		f.table.Set(k, v)
+		f.store.superseded = append(f.store.superseded, f.table.Swap(k, v))
 	}
 }
 
 // keep says again whatever was said of k.
-func (f *facts[K, V]) keep(k K) {
+func (f *kind[K, V]) keep(k K) {
 	if _, known := f.said[k]; known {
 		f.said[k] = f.now
 	}
 }
 
-func (f *facts[K, V]) delete(k K) {
+func (f *kind[K, V]) delete(k K) {
 	if _, known := f.said[k]; known {
 		delete(f.said, k)
-		f.table.Delete(k)
+		f.store.superseded = append(f.store.superseded, f.table.Remove(k))
 	}
 }
 
-// claim, complete and forget are what they are for the cluster.
-func (f *facts[K, V]) claim() { f.now++ }
-
-func (f *facts[K, V]) complete() {
+// prune withdraws everything but what this generation has said, or that too.
+func (f *kind[K, V]) prune(but bool) {
 	for k, when := range f.said {
-		if when != f.now {
+		if !but || when != f.now {
 			f.delete(k)
 		}
 	}
 }
 
-func (f *facts[K, V]) forget() {
-	for k := range f.said {
-		f.delete(k)
-	}
+// Nodes returns the zone of each node of the local cluster.
+func (s *Store) Nodes() watch.Reader[string, string] { return &s.nodes }
+
+// Addresses returns who is at an IP of the local cluster.
+func (s *Store) Addresses() watch.Reader[netip.Addr, *Address] { return &s.addresses }
+
+// Profiles returns the ServiceProfiles of the local cluster, by namespace and name.
+func (s *Store) Profiles() watch.Reader[Service, *profile.Profile] { return &s.profiles }
+
+// state runs f on the facts. The handle of any other cluster than the local one states none.
+func (k *Claims) state(f func(*facts)) {
+	k.do(func(c *cluster) {
+		if c.facts != nil {
+			f(c.facts)
+		}
+	})
 }
 
-// SetNode says in which zone a node is. Only the local cluster speaks of nodes, and of all that follows.
-func (k *Claims) SetNode(name, zone string) { k.do(func(c *cluster) { c.nodes.set(name, zone) }) }
+// SetNode says in which zone a node is. Only the local cluster speaks of nodes, and of all that follows; of another it changes nothing.
+func (k *Claims) SetNode(name, zone string) { k.state(func(f *facts) { f.nodes.set(name, zone) }) }
 
 // DeleteNode withdraws a node.
-func (k *Claims) DeleteNode(name string) { k.do(func(c *cluster) { c.nodes.delete(name) }) }
+func (k *Claims) DeleteNode(name string) { k.state(func(f *facts) { f.nodes.delete(name) }) }
 
 // SetAddress says who is at an IP.
 func (k *Claims) SetAddress(ip netip.Addr, a *Address) {
-	k.do(func(c *cluster) { c.addresses.set(ip, a) })
+	k.state(func(f *facts) { f.addresses.set(ip, a) })
 }
 
 // DeleteAddress says that nobody is.
-func (k *Claims) DeleteAddress(ip netip.Addr) { k.do(func(c *cluster) { c.addresses.delete(ip) }) }
+func (k *Claims) DeleteAddress(ip netip.Addr) { k.state(func(f *facts) { f.addresses.delete(ip) }) }
 
 // SetProfile says what a ServiceProfile is. It is told apart from another one by its pointer.
 func (k *Claims) SetProfile(name Service, p *profile.Profile) {
-	k.do(func(c *cluster) { c.profiles.set(name, p) })
+	k.state(func(f *facts) { f.profiles.set(name, p) })
 }
 
 // KeepProfile says that a ServiceProfile is there that cannot be read: what was said of it before, if anything, stays.
-func (k *Claims) KeepProfile(name Service) { k.do(func(c *cluster) { c.profiles.keep(name) }) }
+func (k *Claims) KeepProfile(name Service) { k.state(func(f *facts) { f.profiles.keep(name) }) }
 
 // DeleteProfile withdraws a ServiceProfile.
-func (k *Claims) DeleteProfile(name Service) { k.do(func(c *cluster) { c.profiles.delete(name) }) }
+func (k *Claims) DeleteProfile(name Service) { k.state(func(f *facts) { f.profiles.delete(name) }) }

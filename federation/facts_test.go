@@ -11,7 +11,7 @@ import (
 // voice changes nothing, what is said again wakes nobody, and Forget leaves nothing.
 func TestFacts(t *testing.T) {
 	s := NewStore()
-	s.Expect("local", Expectation{})
+	s.Expect("local", Expectation{Local: true})
 	ip, gone := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	at := func(name string) *Address {
 		return &Address{Services: []Service{plain}, Residents: []Resident{{Workload: &Workload{Name: name}, Running: true}}}
@@ -24,7 +24,7 @@ func TestFacts(t *testing.T) {
 	first.SetProfile(name, p)
 	first.Complete()
 
-	watch := s.Addresses.Watch(ip)
+	watch := s.Addresses().Watch(ip)
 	defer watch.Close()
 	_, _, superseded := watch.Load()
 	second := s.Claim("local")
@@ -36,21 +36,21 @@ func TestFacts(t *testing.T) {
 		t.Error("silence: an equal Address, or a silenced voice, wakes a watcher")
 	default:
 	}
-	if _, known := s.Addresses.Get(gone); !known {
+	if _, known := s.Addresses().Get(gone); !known {
 		t.Error("succession: an Address is withdrawn before the new voice is complete")
 	}
 	second.SetAddress(ip, at("r"))
 	<-superseded
 	second.SetNode("n", "z")
 	second.Complete()
-	_, goneKnown := s.Addresses.Get(gone)
-	_, profileKnown := s.Profiles.Get(name)
-	if zone, _ := s.Nodes.Get("n"); goneKnown || profileKnown || zone != "z" {
+	_, goneKnown := s.Addresses().Get(gone)
+	_, profileKnown := s.Profiles().Get(name)
+	if zone, _ := s.Nodes().Get("n"); goneKnown || profileKnown || zone != "z" {
 		t.Errorf("prune: %v %v %q", goneKnown, profileKnown, zone)
 	}
 	second.DeleteNode("n")
 	s.Forget("local")
-	if _, known, _ := watch.Load(); known || s.Nodes.Len()+s.Profiles.Len() != 0 || s.Addresses.Len() != 1 {
+	if _, known, _ := watch.Load(); known || s.Nodes().Len()+s.Profiles().Len() != 0 || s.Addresses().Len() != 1 {
 		t.Error("absence: something is left")
 	}
 }

@@ -24,6 +24,7 @@ type Selection struct {
 
 	local  bool             // of some members a client sees its own node only
 	hinted map[*Origin]bool // members of which every address has zone hints
+	stale  map[*Origin]bool // members whose clusters are
 	zoned  bool             // an address has a zone
 	dual   bool             // workloads are claimed in both families
 }
@@ -72,11 +73,14 @@ func choose(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 	if prev == nil || prev.query != q {
 		prev = &Selection{}
 	}
-	x := &Selection{query: q, blocks: make(map[blockKey]*block, len(prev.blocks)), hinted: map[*Origin]bool{}}
+	x := &Selection{query: q, blocks: make(map[blockKey]*block, len(prev.blocks)), hinted: map[*Origin]bool{}, stale: map[*Origin]bool{}}
 	changes := changes{}
 	var v4, v6 int
 	for i := range s.Members {
-		m := &s.Members[i]
+		m := s.Members[i]
+		if m.Stale {
+			x.stale[m.Origin] = true
+		}
 		if m.View == nil || m.View.ExternalName {
 			t.member(i, m.silent())
 			continue // it has no addresses, whatever slices name it
@@ -256,7 +260,8 @@ func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
 	return next
 }
 
-// compare is a total order over the entries of a Selection: by address, and where several claim one, the best claim first.
+// compare is a total order over the entries of a Selection: by address, and where several claim one, the best claim first if all
+// clusters are in contact. It depends on nothing that changes from one Selection to the next.
 func (e *Entry) compare(o *Entry) int {
 	if c := e.Addr.Compare(o.Addr); c != 0 || e == o {
 		return c
@@ -274,9 +279,6 @@ func (e *Entry) compare(o *Entry) int {
 
 // rank is lower the better the claims of the origin are.
 func (o *Origin) rank() (rank int) {
-	if o.Stale {
-		rank += 4
-	}
 	if !o.Home {
 		rank += 2
 	}
@@ -340,11 +342,42 @@ func (x *Selection) Locality(node, zone string) Locality {
 // Near returns the addresses for a client at l: locality first, then address family, then one claim for each address. prev may
 // be any earlier Set, or nil; if the result is equal to it, it is prev.
 func (x *Selection) Near(l Locality, prev *Set) *Set {
-	set := newSet(x.near(l, nil))
+	set := x.set(x.near(l, nil))
 	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
 		return prev
 	}
 	return set
+}
+
+// set returns the Set of some claims. It copies them only if it is another claim than the first in order that counts for an address.
+func (x *Selection) set(entries []*Entry) *Set {
+	set := &Set{entries: entries}
+	for i, next := 0, 0; i < len(entries); i = next {
+		best := i
+		for next = i + 1; next < len(entries) && entries[next].Addr == entries[i].Addr; next++ {
+			if x.rank(entries[next]) < x.rank(entries[best]) {
+				best = next
+			}
+		}
+		if best != i {
+			if &set.entries[0] == &entries[0] {
+				set.entries = slices.Clone(entries)
+			}
+			copy(set.entries[i+1:], entries[i:best])
+			set.entries[i] = entries[best]
+		}
+		set.size++
+	}
+	return set
+}
+
+// rank is lower the better a claim is; of equal ones the first in order counts.
+func (x *Selection) rank(e *Entry) int {
+	rank := e.origin.rank()
+	if x.stale[e.origin] {
+		rank += 4
+	}
+	return rank
 }
 
 // near returns every claim that is left for a client at l, and tells t what it leaves out.

@@ -7,16 +7,8 @@ import (
 
 // A Set is what a client should hold: addresses, each with the best claim to it. It is immutable.
 type Set struct {
-	entries []*Entry // sorted by Entry.compare: of several claims to one address the first counts
+	entries []*Entry // sorted by address: of several claims to one the first counts
 	size    int      // how many addresses they are
-}
-
-func newSet(entries []*Entry) *Set {
-	s := &Set{entries: entries}
-	for range s.All() {
-		s.size++
-	}
-	return s
 }
 
 // Empty reports whether there are no addresses.

@@ -1,6 +1,9 @@
 package federation
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Standing says how far to trust what a cluster said last.
 type Standing uint8
@@ -36,26 +39,27 @@ type Snapshot struct {
 	Ref
 	Version uint64
 	View    *View // what the home cluster says about the Service itself; nil: nothing
-	Members []Member
+	Members []*Member
 }
 
-// A Member is one cluster's part in a Snapshot.
+// A Member is one cluster's part in a Snapshot. Equal ones keep their pointer from one Snapshot of a Service to the next.
 type Member struct {
-	Origin   *Origin
-	View     *View    // nil: the cluster says nothing about the Service
-	Linked   bool     // the cluster is expected; false for everyone as long as the clusters were not listed
-	Known    bool     // View is the cluster's word, even if it is nil
-	Standing Standing // of the cluster
+	Origin *Origin
+	View   *View // nil: the cluster says nothing about the Service
+	Linked bool  // the cluster is expected; false for everyone as long as the clusters were not listed
+	Known  bool  // View is the cluster's word, even if it is nil
+	Stale  bool  // the cluster is; others come first where both claim an address
 
 	Since time.Time // when the cluster was first expected; zero if it is not Linked
 }
+
+func (m *Member) sameTerm(o *Member) bool { return m.Origin.Term == o.Origin.Term }
 
 // An Origin is where an address comes from, as the Composition says it. Equal origins keep their pointer from one
 // Snapshot of a Service to the next.
 type Origin struct {
 	Term
 	Home        bool // the cluster is the one whose Service this is
-	Stale       bool // others come first where both claim an address
 	TrustDomain string
 }
 
@@ -66,8 +70,8 @@ func (s *Snapshot) Exists() bool {
 }
 
 // Unknown returns the members whose clusters have not been heard.
-func (s *Snapshot) Unknown() []Member {
-	var unknown []Member
+func (s *Snapshot) Unknown() []*Member {
+	var unknown []*Member
 	for _, m := range s.Members {
 		if !m.Known {
 			unknown = append(unknown, m)
@@ -76,15 +80,23 @@ func (s *Snapshot) Unknown() []Member {
 	return unknown
 }
 
-// equal ignores the version.
+// equal ignores the version. It compares members by their pointers.
 func (s *Snapshot) equal(o *Snapshot) bool {
-	if s.View != o.View || len(s.Members) != len(o.Members) {
-		return false
+	return s.View == o.View && slices.Equal(s.Members, o.Members)
+}
+
+// members returns what finds the member of s that was made of the i-th of the terms: as a rule it is the i-th, too. It
+// finds nil for none; s may be nil.
+func (s *Snapshot) members(terms []Term) func(i int) *Member {
+	switch {
+	case s == nil:
+		return func(int) *Member { return nil }
+	case slices.EqualFunc(s.Members, terms, func(m *Member, t Term) bool { return m.Origin.Term == t }):
+		return func(i int) *Member { return s.Members[i] }
 	}
-	for i := range s.Members {
-		if s.Members[i] != o.Members[i] {
-			return false
-		}
+	by := make(map[Term]*Member, len(s.Members))
+	for _, m := range s.Members {
+		by[m.Origin.Term] = m
 	}
-	return true
+	return func(i int) *Member { return by[terms[i]] }
 }

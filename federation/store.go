@@ -2,6 +2,7 @@ package federation
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,19 +11,23 @@ import (
 )
 
 // A Store holds what every cluster says and republishes the Services that a change concerns. Writers are serialised and do
-// work in proportion to what they change; readers never lock.
+// work in proportion to what they change, times the watched Services that name it; readers never lock.
+//
+// Snapshots are built under the lock: a Service that an operation changes more than once gets one draft, which is published when
+// the operation is done. Those who wait are woken after that, without the lock: it takes as long as there are many of them.
 type Store struct {
-	// What the local cluster says besides its Services: the zone of a node, who is at an IP, and ServiceProfiles by namespace and name.
-	Nodes     watch.Table[string, string]
-	Addresses watch.Table[netip.Addr, *Address]
-	Profiles  watch.Table[Service, *profile.Profile]
+	nodes     watch.Table[string, string]
+	addresses watch.Table[netip.Addr, *Address]
+	profiles  watch.Table[Service, *profile.Profile]
 
 	mu         sync.Mutex // serialises writers; guards all below
 	version    uint64     // of the newest Snapshot
 	listed     bool
 	clusters   map[Cluster]*cluster
-	dependants map[Ref]map[Ref]bool // member -> the composed Services that name it
-	heads      map[Ref]*head        // what is watched
+	heads      map[Ref]*head                 // what is watched
+	uses       map[Cluster]map[Service][]use // what is watched, by the members of its Snapshots
+	drafts     []*head                       // those with a draft
+	superseded []watch.Superseded            // whose waiters are to be woken
 }
 
 // cluster is what is known of an expected cluster; guarded by Store.mu.
@@ -32,82 +37,113 @@ type cluster struct {
 	complete    bool // it has been heard once
 	voice       *Claims
 	views       map[Service]*View
-	nodes       *facts[string, string]
-	addresses   *facts[netip.Addr, *Address]
-	profiles    *facts[Service, *profile.Profile]
+	facts       *facts // nil for all but the local cluster
 }
 
-// head is a watched Service; watchers is guarded by Store.mu.
+// head is a watched Service; all but snapshot is guarded by Store.mu.
 type head struct {
+	ref      Ref
 	watchers int
+	draft    *Snapshot // the next one; nil: nothing has changed
 	snapshot watch.Value[*Snapshot]
+}
+
+// use is a member of what is watched, by its place in the Snapshot.
+type use struct {
+	head *head
+	i    int
 }
 
 // An Expectation is what is known of a cluster before it has said anything.
 type Expectation struct {
 	TrustDomain string    // of the identities of its workloads
 	Since       time.Time // when the cluster was first expected
+	Local       bool      // it is the one that we run in, which alone states facts; it never changes
 }
 
 // NewStore returns an empty Store.
 func NewStore() *Store {
-	return &Store{clusters: map[Cluster]*cluster{}, dependants: map[Ref]map[Ref]bool{}, heads: map[Ref]*head{}}
+	return &Store{clusters: map[Cluster]*cluster{}, heads: map[Ref]*head{}, uses: map[Cluster]map[Service][]use{}}
 }
 
 // Listed declares that all clusters which are linked now have been expected: from here on a cluster that was never
 // expected is known to contribute nothing.
 func (s *Store) Listed() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
+	if s.listed {
+		return
+	}
 	s.listed = true
-	s.republish(func(Ref) bool { return true })
-}
-
-// Expect makes c a linked cluster. Until its first Complete it is unknown. A second Expect replaces the expectation only, and
-// the first one's Since stays.
-func (s *Store) Expect(c Cluster, e Expectation) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k, found := s.clusters[c]; found {
-		e.Since = k.expectation.Since
-		k.expectation = e
-	} else {
-		s.clusters[c] = &cluster{
-			expectation: e, views: map[Service]*View{},
-			nodes:     newFacts(&s.Nodes, func(a, b string) bool { return a == b }),
-			addresses: newFacts(&s.Addresses, (*Address).equal),
-			profiles:  newFacts(&s.Profiles, func(a, b *profile.Profile) bool { return a == b }),
+	for c := range s.uses {
+		if s.clusters[c] == nil {
+			s.refresh(c)
 		}
 	}
-	s.republishCluster(c)
 }
 
-// Stand says how far to trust c from now on.
+// Expect makes c a linked cluster. Until its first Complete it is unknown. A second Expect replaces the trust domain only.
+func (s *Store) Expect(c Cluster, e Expectation) {
+	s.mu.Lock()
+	defer s.unlock()
+	k, found := s.clusters[c]
+	switch {
+	case !found:
+		k = &cluster{expectation: e, views: map[Service]*View{}}
+		if e.Local {
+			k.facts = s.newFacts()
+		}
+		s.clusters[c] = k
+	case k.expectation.TrustDomain == e.TrustDomain:
+		return
+	default:
+		k.expectation.TrustDomain = e.TrustDomain
+	}
+	s.refresh(c)
+}
+
+// Stand says how far to trust c from now on. Only Stale makes a difference for clients.
 func (s *Store) Stand(c Cluster, standing Standing) {
+	s.mu.Lock()
+	defer s.unlock()
+	k, found := s.clusters[c]
+	if !found || k.standing == standing {
+		return
+	}
+	before := k.standing
+	k.standing = standing
+	if before == Stale || standing == Stale {
+		s.refresh(c)
+	}
+}
+
+// Standing returns how far c is trusted now. A cluster that is not expected is Live.
+func (s *Store) Standing(c Cluster) Standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k, found := s.clusters[c]; found {
-		k.standing = standing
-		s.republishCluster(c)
+		return k.standing
 	}
+	return Live
 }
 
 // Forget withdraws everything c ever said, silences it, and expects it no more.
 func (s *Store) Forget(c Cluster) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	k, found := s.clusters[c]
 	if !found {
 		return
 	}
-	for svc := range k.views {
-		s.replace(Ref{c, svc}, k, nil)
-	}
-	k.nodes.forget()
-	k.addresses.forget()
-	k.profiles.forget()
 	delete(s.clusters, c)
-	s.republishCluster(c)
+	k.voice = nil
+	if k.facts != nil {
+		k.facts.forget()
+	}
+	for svc := range k.views {
+		s.recompose(Ref{c, svc})
+	}
+	s.refresh(c)
 }
 
 // Claim opens a handle through which c speaks from now on and silences the handle before it. What that one said stays until
@@ -115,12 +151,12 @@ func (s *Store) Forget(c Cluster) {
 func (s *Store) Claim(c Cluster) *Claims {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := &Claims{store: s, cluster: c, said: map[Service]bool{}}
-	if known, found := s.clusters[c]; found {
-		known.voice = k
-		known.nodes.claim()
-		known.addresses.claim()
-		known.profiles.claim()
+	k := &Claims{store: s, name: c, cluster: s.clusters[c], said: map[Service]bool{}}
+	if k.cluster != nil {
+		k.cluster.voice = k
+		if k.cluster.facts != nil {
+			k.cluster.facts.claim()
+		}
 	}
 	return k
 }
@@ -130,7 +166,8 @@ func (s *Store) Claim(c Cluster) *Claims {
 // A Service is set and deleted by one goroutine at a time.
 type Claims struct {
 	store   *Store
-	cluster Cluster
+	name    Cluster
+	cluster *cluster // nil: it was not expected
 
 	said map[Service]bool // guarded by Store.mu; nil once complete
 }
@@ -149,7 +186,7 @@ func (k *Claims) Set(svc Service, v *View) *View {
 
 // Delete withdraws what the cluster says about svc.
 func (k *Claims) Delete(svc Service) {
-	k.do(func(c *cluster) { k.store.replace(Ref{k.cluster, svc}, c, nil) })
+	k.do(func(c *cluster) { k.replace(svc, nil) })
 }
 
 // Complete declares that everything has been said once since Claim: what was not repeated is withdrawn, and the cluster is
@@ -159,36 +196,39 @@ func (k *Claims) Complete() {
 		if k.said == nil {
 			return
 		}
+		first := !c.complete
+		c.complete = true
 		for svc := range c.views {
 			if !k.said[svc] {
-				k.store.replace(Ref{k.cluster, svc}, c, nil)
+				k.replace(svc, nil)
 			}
 		}
-		c.nodes.complete()
-		c.addresses.complete()
-		c.profiles.complete()
+		if c.facts != nil {
+			c.facts.complete()
+		}
 		k.said = nil
-		c.complete = true
-		k.store.republishCluster(k.cluster)
+		if first {
+			k.store.refresh(k.name)
+		}
 	})
 }
 
 // do runs f under the lock unless the handle is silenced.
 func (k *Claims) do(f func(*cluster)) {
 	k.store.mu.Lock()
-	defer k.store.mu.Unlock()
-	if c, found := k.store.clusters[k.cluster]; found && c.voice == k {
-		f(c)
+	defer k.store.unlock()
+	if k.cluster != nil && k.cluster.voice == k {
+		f(k.cluster)
 	}
 }
 
 func (k *Claims) view(svc Service) *View {
 	k.store.mu.Lock()
 	defer k.store.mu.Unlock()
-	if c, found := k.store.clusters[k.cluster]; found {
-		return c.views[svc]
+	if k.cluster == nil {
+		return nil
 	}
-	return nil
+	return k.cluster.views[svc]
 }
 
 // exchange replaces old by v and fails if something else is claimed by now.
@@ -201,107 +241,172 @@ func (k *Claims) exchange(svc Service, old, v *View) (done bool) {
 		if k.said != nil {
 			k.said[svc] = true
 		}
-		k.store.replace(Ref{k.cluster, svc}, c, v)
+		k.replace(svc, v)
 	})
 	return done
 }
 
-// replace and all below need s.mu. A nil View withdraws the claim.
-func (s *Store) replace(ref Ref, c *cluster, v *View) {
-	old := c.views[ref.Service]
-	if v == old {
+// replace and all below need Store.mu. A nil View withdraws the claim.
+func (k *Claims) replace(svc Service, v *View) {
+	views := k.cluster.views
+	if v == views[svc] {
 		return
 	}
 	if v == nil {
-		delete(c.views, ref.Service)
+		delete(views, svc)
 	} else {
-		c.views[ref.Service] = v
+		views[svc] = v
 	}
-	s.index(ref, old, v)
-	s.publish(ref)
-	for dependant := range s.dependants[ref] {
-		s.publish(dependant)
-	}
-}
-
-// index keeps dependants true when ref's View changes from old to v.
-func (s *Store) index(ref Ref, old, v *View) {
-	if old != nil && old.Composition != nil {
-		for _, m := range old.Composition.Members {
-			delete(s.dependants[m.Ref], ref)
-			if len(s.dependants[m.Ref]) == 0 {
-				delete(s.dependants, m.Ref)
-			}
-		}
-	}
-	if v != nil && v.Composition != nil {
-		for _, m := range v.Composition.Members {
-			if s.dependants[m.Ref] == nil {
-				s.dependants[m.Ref] = map[Ref]bool{}
-			}
-			s.dependants[m.Ref][ref] = true
-		}
+	ref := Ref{k.name, svc}
+	k.store.recompose(ref)
+	for _, u := range k.store.uses[k.name][svc] {
+		k.store.exchange(u)
 	}
 }
 
-// republishCluster publishes every watched Service that names c.
-func (s *Store) republishCluster(c Cluster) {
-	s.republish(func(member Ref) bool { return member.Cluster == c })
+// unlock publishes the drafts, releases the lock, and wakes those who wait on what was before.
+func (s *Store) unlock() {
+	superseded := s.publish()
+	s.mu.Unlock()
+	for _, waiting := range superseded {
+		waiting.Wake()
+	}
 }
 
-func (s *Store) republish(concerns func(member Ref) bool) {
-	for ref, h := range s.heads {
-		snapshot, _ := h.snapshot.Load()
-		for _, m := range snapshot.Members {
-			if concerns(m.Origin.Ref) {
-				s.publish(ref)
-				break
-			}
+// publish publishes the drafts and returns what this operation has superseded.
+func (s *Store) publish() []watch.Superseded {
+	superseded := s.superseded
+	for _, h := range s.drafts {
+		s.version++
+		h.draft.Version = s.version
+		superseded = append(superseded, h.snapshot.Swap(h.draft))
+		h.draft = nil
+	}
+	s.drafts, s.superseded = nil, nil
+	return superseded
+}
+
+// refresh looks again at c's part in all that is watched.
+func (s *Store) refresh(c Cluster) {
+	for _, uses := range s.uses[c] {
+		for _, u := range uses {
+			s.exchange(u)
 		}
 	}
 }
 
-// publish makes the newest Snapshot of ref visible, if it is watched and has changed.
-func (s *Store) publish(ref Ref) {
+// exchange looks again at one member of what is watched.
+func (s *Store) exchange(u use) {
+	newest := u.head.newest()
+	old := newest.Members[u.i]
+	m := s.member(u.head.ref, old.Origin.Term, old)
+	if m == old {
+		return
+	}
+	if u.head.draft == nil {
+		next := *newest
+		next.Members = slices.Clone(next.Members)
+		s.draft(u.head, &next)
+	}
+	u.head.draft.Members[u.i] = m
+}
+
+// recompose looks again at what the home cluster says about ref, if it is watched, and at all its members.
+func (s *Store) recompose(ref Ref) {
 	h, watched := s.heads[ref]
 	if !watched {
 		return
 	}
-	old, _ := h.snapshot.Load()
-	if next := s.resolve(ref, old); !next.equal(old) {
-		s.version++
-		next.Version = s.version
-		h.snapshot.Store(next)
+	old := h.newest()
+	next := s.resolve(ref, old)
+	if next.equal(old) {
+		return
+	}
+	s.index(h, old, next)
+	s.draft(h, next)
+}
+
+// newest returns the Snapshot that is published next, or else the one that is.
+func (h *head) newest() *Snapshot {
+	if h.draft != nil {
+		return h.draft
+	}
+	newest, _ := h.snapshot.Load()
+	return newest
+}
+
+func (s *Store) draft(h *head, next *Snapshot) {
+	if h.draft == nil {
+		s.drafts = append(s.drafts, h)
+	}
+	h.draft = next
+}
+
+// index keeps uses true when a head goes from the members of one Snapshot to those of another; nil for none.
+func (s *Store) index(h *head, old, next *Snapshot) {
+	if old != nil && next != nil && slices.EqualFunc(old.Members, next.Members, (*Member).sameTerm) {
+		return
+	}
+	if old != nil {
+		for i, m := range old.Members {
+			services, svc := s.uses[m.Origin.Cluster], m.Origin.Service
+			at := slices.Index(services[svc], use{h, i})
+			if services[svc] = slices.Delete(services[svc], at, at+1); len(services[svc]) > 0 {
+				continue
+			}
+			if delete(services, svc); len(services) == 0 {
+				delete(s.uses, m.Origin.Cluster)
+			}
+		}
+	}
+	if next != nil {
+		for i, m := range next.Members {
+			services := s.uses[m.Origin.Cluster]
+			if services == nil {
+				services = map[Service][]use{}
+				s.uses[m.Origin.Cluster] = services
+			}
+			services[m.Origin.Service] = append(services[m.Origin.Service], use{h, i})
+		}
 	}
 }
 
-// resolve builds the Snapshot of ref from the claims. It copies pointers, one a member, and keeps equal origins of old.
+// resolve builds the Snapshot of ref from the claims. It copies pointers, one a member, and keeps the equal members of old.
 func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
-	snapshot := &Snapshot{Ref: ref, View: s.claim(ref)}
+	snapshot := &Snapshot{Ref: ref, View: s.view(ref)}
 	terms := []Term{{Ref: ref, Filtered: true}}
 	if snapshot.View != nil && snapshot.View.Composition != nil {
 		terms = snapshot.View.Composition.Members
 	}
-	snapshot.Members = make([]Member, len(terms))
+	before := old.members(terms)
+	snapshot.Members = make([]*Member, len(terms))
 	for i, term := range terms {
-		m := Member{View: s.claim(term.Ref), Known: s.listed}
-		origin := Origin{Term: term, Home: term.Cluster == ref.Cluster}
-		if c, expected := s.clusters[term.Cluster]; expected {
-			m.Linked, m.Since, m.Standing = true, c.expectation.Since, c.standing
-			m.Known = c.complete || m.View != nil
-			origin.Stale, origin.TrustDomain = c.standing == Stale, c.expectation.TrustDomain
-		}
-		if old != nil && i < len(old.Members) && *old.Members[i].Origin == origin {
-			m.Origin = old.Members[i].Origin
-		} else {
-			m.Origin = &origin
-		}
-		snapshot.Members[i] = m
+		snapshot.Members[i] = s.member(ref, term, before(i))
 	}
 	return snapshot
 }
 
-func (s *Store) claim(ref Ref) *View {
+// member returns a member of home, and old if that is equal. An equal Origin of old's is kept in any case.
+func (s *Store) member(home Ref, term Term, old *Member) *Member {
+	m := Member{Known: s.listed}
+	origin := Origin{Term: term, Home: term.Cluster == home.Cluster}
+	if c, expected := s.clusters[term.Cluster]; expected {
+		m.View = c.views[term.Service]
+		m.Linked, m.Known, m.Stale, m.Since = true, c.complete || m.View != nil, c.standing == Stale, c.expectation.Since
+		origin.TrustDomain = c.expectation.TrustDomain
+	}
+	if old != nil && *old.Origin == origin {
+		m.Origin = old.Origin
+	} else {
+		m.Origin = new(origin)
+	}
+	if old != nil && *old == m {
+		return old
+	}
+	return new(m)
+}
+
+func (s *Store) view(ref Ref) *View {
 	if c, found := s.clusters[ref.Cluster]; found {
 		return c.views[ref.Service]
 	}
@@ -311,39 +416,40 @@ func (s *Store) claim(ref Ref) *View {
 // Watch opens a watch on a Service as its home cluster sees it. The Service need not exist. The caller closes the Watch.
 func (s *Store) Watch(ref Ref) *Watch {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	h, found := s.heads[ref]
 	if !found {
-		h = &head{}
-		first := s.resolve(ref, nil)
-		s.version++
-		first.Version = s.version
-		h.snapshot.Store(first)
+		h = &head{ref: ref}
 		s.heads[ref] = h
+		first := s.resolve(ref, nil)
+		s.index(h, nil, first)
+		s.draft(h, first)
 	}
 	h.watchers++
-	return &Watch{store: s, ref: ref, head: h}
+	return &Watch{store: s, head: h}
 }
 
-// A Watch follows one Service. It belongs to one goroutine.
+// A Watch follows one Service. It is closed once, by its owner; any goroutine may load.
 type Watch struct {
-	store *Store
-	ref   Ref
-	head  *head
+	store  *Store
+	head   *head
+	closed bool // guarded by Store.mu
 }
 
-// Load returns the newest Snapshot and a channel that closes once there is a newer one.
+// Load returns the newest Snapshot and a channel that closes once there is a newer one; after Close it returns some earlier one.
 func (w *Watch) Load() (*Snapshot, <-chan struct{}) { return w.head.snapshot.Load() }
 
 // Close ends the watch. A second Close does nothing.
 func (w *Watch) Close() {
-	if w.head == nil {
-		return
-	}
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	if w.head.watchers--; w.head.watchers == 0 {
-		delete(w.store.heads, w.ref)
+	if w.closed {
+		return
 	}
-	w.head = nil
+	w.closed = true
+	if w.head.watchers--; w.head.watchers == 0 {
+		newest, _ := w.head.snapshot.Load()
+		w.store.index(w.head, newest, nil)
+		delete(w.store.heads, w.head.ref)
+	}
 }

@@ -64,9 +64,12 @@ func federatedGroups(s *service, snapshot *federation.Snapshot, installation, co
 func doubted(snapshot *federation.Snapshot) *federation.Snapshot {
 	next := *snapshot
 	next.Members = slices.Clone(snapshot.Members)
-	for i := range next.Members {
-		m := &next.Members[i]
-		m.Known = m.Known && m.Linked
+	for i, m := range next.Members {
+		if m.Known && !m.Linked {
+			doubted := *m
+			doubted.Known = false
+			next.Members[i] = &doubted
+		}
 	}
 	return &next
 }

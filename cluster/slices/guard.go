@@ -206,14 +206,15 @@ func (t *term) confirmMembers(ctx context.Context, svc *service, snapshot *feder
 	if !fresh.View.SameComposition(snapshot.View) {
 		return fmt.Errorf("%w: the Service is made up of others by now", errUnconfirmed)
 	}
-	for i := range fresh.Members {
-		m := &fresh.Members[i]
+	for i, m := range fresh.Members {
 		if !m.Linked || !slices.ContainsFunc(gone, func(p place) bool { return p.source == string(m.Origin.Cluster) }) {
 			continue
 		}
-		if m.View, err = t.claim(ctx, m.Origin.Ref); err != nil {
+		asked := *m
+		if asked.View, err = t.claim(ctx, m.Origin.Ref); err != nil {
 			return fmt.Errorf("%w: cluster %s: %w", errUnconfirmed, m.Origin.Cluster, err)
 		}
+		fresh.Members[i] = &asked
 	}
 	groups, _ := federatedGroups(again, &fresh, t.writer.options.Installation, t.writer.options.Namespace)
 	return stillGone(gone, groups)

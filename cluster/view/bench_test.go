@@ -117,7 +117,7 @@ func someReplicaSet(service int) *metav1.PartialObjectMetadata {
 func heard(tb testing.TB, store *federation.Store, options Options, cluster, n, endpoints int) (*Reconciler, *world) {
 	tb.Helper()
 	name := federation.Cluster(fmt.Sprintf("cluster-%d", cluster))
-	store.Expect(name, federation.Expectation{TrustDomain: "cluster.local"})
+	store.Expect(name, federation.Expectation{TrustDomain: "cluster.local", Local: true})
 	r := NewReconciler(logr.Discard(), name, options)
 	w := newWorld(r)
 	for s := range n {

@@ -132,7 +132,7 @@ func BenchmarkServer(b *testing.B) {
 	for _, selected := range []int{10, pods} {
 		b.Run(fmt.Sprintf("selected=%d", selected), func(b *testing.B) {
 			store := federation.NewStore()
-			store.Expect("cluster", federation.Expectation{})
+			store.Expect("cluster", federation.Expectation{Local: true})
 			r := NewReconciler(logr.Discard(), "cluster", Options{})
 			w := newWorld(r)
 			arrive(b, w.kinds["Service"], someService(0))

@@ -188,7 +188,7 @@ func TestReconcilerFollows(t *testing.T) {
 		seed := rapid.SliceOfN(rapid.Uint32Range(0, 1<<24), 20, 80).Draw(rt, "events")
 		synctest.Test(t, func(t *testing.T) {
 			store := federation.NewStore()
-			store.Expect("c", federation.Expectation{})
+			store.Expect("c", federation.Expectation{Local: true})
 			r := NewReconciler(logr.Discard(), "c", Options{Local: true})
 			w := newWorld(r)
 			r.Begin(store.Claim("c"))
@@ -208,7 +208,7 @@ func TestReconcilerFollows(t *testing.T) {
 			<-done
 
 			fresh := federation.NewStore()
-			fresh.Expect("c", federation.Expectation{})
+			fresh.Expect("c", federation.Expectation{Local: true})
 			r2 := NewReconciler(logr.Discard(), "c", Options{Local: true})
 			w2 := newWorld(r2)
 			for id, o := range w.log {
@@ -317,7 +317,7 @@ func claimed(store *federation.Store, name string) string {
 
 // occupied renders who is said to be at an IP.
 func occupied(store *federation.Store, ip string) string {
-	a, known := store.Addresses.Get(netip.MustParseAddr(ip))
+	a, known := store.Addresses().Get(netip.MustParseAddr(ip))
 	if !known {
 		return "nobody"
 	}

@@ -124,7 +124,7 @@ func debugHandler(store *federation.Store, registry *cluster.Registry, reconcile
 			http.Error(w, fmt.Sprintf("no Service %s/%s in cluster %s", r.PathValue("namespace"), r.PathValue("name"), o.clusterName), http.StatusNotFound)
 			return
 		}
-		writeJSON(w, servicePageOf(snapshot))
+		writeJSON(w, servicePageOf(snapshot, store.Standing))
 	})
 	mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, server.Streams()) })
 	mux.HandleFunc("GET /debug/streams/{id}", func(w http.ResponseWriter, r *http.Request) {

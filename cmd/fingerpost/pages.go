@@ -128,7 +128,7 @@ type endpointPage struct {
 	Mirror   *federation.Mirror `json:"mirror,omitempty"`
 }
 
-func servicePageOf(s *federation.Snapshot) servicePage {
+func servicePageOf(s *federation.Snapshot, standing func(federation.Cluster) federation.Standing) servicePage {
 	page := servicePage{Namespace: s.Namespace, Name: s.Name, Version: s.Version, Exists: s.Exists(), Members: []memberPage{}}
 	if v := s.View; v != nil {
 		page.Malformed, page.Ports = v.Malformed, v.Ports
@@ -137,7 +137,7 @@ func servicePageOf(s *federation.Snapshot) servicePage {
 	for _, m := range s.Members {
 		p := memberPage{
 			Cluster: string(m.Origin.Cluster), Service: m.Origin.Namespace + "/" + m.Origin.Name, Linked: m.Linked, Known: m.Known,
-			Standing: m.Standing.String(), Filtered: m.Origin.Filtered, TrustDomain: m.Origin.TrustDomain, Exists: m.View != nil,
+			Standing: standing(m.Origin.Cluster).String(), Filtered: m.Origin.Filtered, TrustDomain: m.Origin.TrustDomain, Exists: m.View != nil,
 		}
 		if m.View != nil {
 			p.LocalOnly, p.Ports = m.View.LocalOnly, m.View.Ports

@@ -48,7 +48,7 @@ func startGRPCWith(t *testing.T, files tlsFiles, prepare func(*grpc.Server)) (ad
 	t.Helper()
 	store := federation.NewStore()
 	store.Listed()
-	store.Expect("local", federation.Expectation{Since: time.Now()})
+	store.Expect("local", federation.Expectation{Since: time.Now(), Local: true})
 	claims := store.Claim("local")
 	claims.Set(federation.Service{Namespace: "ns", Name: "web"}, &federation.View{})
 	claims.Complete()

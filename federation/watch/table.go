@@ -22,25 +22,39 @@ type entry[V any] struct {
 }
 
 // Set makes v the value of k and wakes its watchers.
-func (t *Table[K, V]) Set(k K, v V) {
+func (t *Table[K, V]) Set(k K, v V) { t.Swap(k, v).Wake() }
+
+// Swap is Set that leaves the waking to the caller, as that of a Value does.
+func (t *Table[K, V]) Swap(k K, v V) Superseded {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.record(k)
 	r.set = true
-	r.level.Store(entry[V]{v, true})
+	return r.level.Swap(entry[V]{v, true})
 }
 
 // Delete leaves k without a value and wakes its watchers, if it had one.
-func (t *Table[K, V]) Delete(k K) {
+func (t *Table[K, V]) Delete(k K) { t.Remove(k).Wake() }
+
+// Remove is Delete that leaves the waking to the caller.
+func (t *Table[K, V]) Remove(k K) Superseded {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, found := t.records[k]
 	if !found || !r.set {
-		return
+		return Superseded{}
 	}
 	r.set = false
-	r.level.Store(entry[V]{})
+	superseded := r.level.Swap(entry[V]{})
 	t.release(k, r)
+	return superseded
+}
+
+// A Reader is a Table for those who do not write it.
+type Reader[K comparable, V any] interface {
+	Get(k K) (V, bool)
+	Watch(k K) *Watch[K, V]
+	Len() int
 }
 
 // Get returns the value of k, if it has one.

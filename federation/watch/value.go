@@ -20,9 +20,25 @@ func (v *Value[T]) Load() (T, <-chan struct{}) {
 }
 
 // Store makes t the newest value, and only then wakes those who wait on the old one: whoever wakes finds t or newer.
-func (v *Value[T]) Store(t T) {
-	if old := v.cell.Swap(&cell[T]{value: t, superseded: make(chan struct{})}); old != nil {
-		close(old.superseded)
+func (v *Value[T]) Store(t T) { v.Swap(t).Wake() }
+
+// Swap is Store for a caller that holds a lock: it leaves the waking, which costs as much as there are waiters, until
+// the lock is released. Wake is called once.
+func (v *Value[T]) Swap(t T) Superseded {
+	old := v.cell.Swap(&cell[T]{value: t, superseded: make(chan struct{})})
+	if old == nil {
+		return Superseded{}
+	}
+	return Superseded{old.superseded}
+}
+
+// Superseded is a value that is the newest no more, with those who wait on it.
+type Superseded struct{ waiting chan struct{} }
+
+// Wake wakes them. The zero Superseded has none.
+func (s Superseded) Wake() {
+	if s.waiting != nil {
+		close(s.waiting)
 	}
 }
 

@@ -37,6 +37,24 @@ func TestValueEndsWithTheLast(t *testing.T) {
 	wg.Wait()
 }
 
+// Who swaps wakes the waiters when it likes: they can load what is newer before.
+func TestSwap(t *testing.T) {
+	var v watch.Value[int]
+	v.Swap(1).Wake() // nobody waits
+	_, superseded := v.Load()
+	old := v.Swap(2)
+	select {
+	case <-superseded:
+		t.Error("Swap wakes")
+	default:
+	}
+	if now, _ := v.Load(); now != 2 {
+		t.Errorf("loaded %d", now)
+	}
+	old.Wake()
+	<-superseded
+}
+
 func TestTable(t *testing.T) {
 	var table watch.Table[string, int]
 	w := table.Watch("a")

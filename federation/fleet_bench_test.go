@@ -1,0 +1,101 @@
+package federation
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// BenchmarkRepeatedState is what a probe of a healthy cluster costs: it finds what is known already.
+func BenchmarkRepeatedState(b *testing.B) {
+	store, names, _, _ := fleet(200, 1_000, 1_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		store.Stand(names[1], Live)
+	}
+}
+
+// BenchmarkStale is a cluster that is Stale and Live again.
+func BenchmarkStale(b *testing.B) {
+	store, names, _, _ := fleet(200, 1_000, 1_000)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		store.Stand(names[1], []Standing{Stale, Live}[i%2])
+	}
+}
+
+// BenchmarkFirstSync is a start: 100 clusters of 500 Services say everything at once, while so many federated Services are watched.
+func BenchmarkFirstSync(b *testing.B) {
+	for _, federated := range []int{0, 100, 500} {
+		b.Run(fmt.Sprintf("federated=%d", federated), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				store, names, voices, _ := fleet(100, 0, 0)
+				for j := range federated {
+					federate(store, voices[0], names[1:], j)
+				}
+				var wg sync.WaitGroup
+				for i, c := range names[1:] {
+					wg.Go(func() {
+						k := store.Claim(c)
+						fill(k, i, 500)
+						k.Complete()
+					})
+				}
+				wg.Wait()
+			}
+		})
+	}
+}
+
+// BenchmarkWake is one change of a Service on which so many streams wait: how long it keeps the writer, and how long others cannot write.
+func BenchmarkWake(b *testing.B) {
+	for _, streams := range []int{0, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
+			store := NewStore()
+			store.Expect("c", Expectation{})
+			k := store.Claim("c")
+			views := []*View{oneEndpoint(1, 1), oneEndpoint(1, 2)}
+			k.Set(plain, views[0])
+			k.Complete()
+			stop := make(chan struct{})
+			var running, waiting sync.WaitGroup
+			waiting.Add(streams)
+			for range streams {
+				running.Go(func() {
+					watch := store.Watch(Ref{"c", plain})
+					defer watch.Close()
+					for {
+						_, superseded := watch.Load()
+						waiting.Done()
+						select {
+						case <-superseded:
+						case <-stop:
+							return
+						}
+					}
+				})
+			}
+			waiting.Wait()
+			var locked time.Duration
+			b.ReportAllocs()
+			for i := 1; b.Loop(); i++ {
+				waiting.Add(streams)
+				store.mu.Lock()
+				start := time.Now()
+				k.replace(plain, views[i%2])
+				superseded := store.publish()
+				locked += time.Since(start)
+				store.mu.Unlock()
+				for _, s := range superseded {
+					s.Wake()
+				}
+				waiting.Wait()
+			}
+			b.ReportMetric(float64(locked.Nanoseconds())/float64(b.N), "ns-locked/op")
+			close(stop)
+			running.Wait()
+		})
+	}
+}

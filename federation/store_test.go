@@ -1,0 +1,250 @@
+package federation
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// fleet returns a Store of a local cluster and so many linked ones, each with so many Services of one endpoint. So many of the
+// Services are federated over all linked clusters, and watched.
+func fleet(clusters, services, federated int) (*Store, []Cluster, []*Claims, []*Watch) {
+	store, names := NewStore(), []Cluster{"local"}
+	for i := range clusters {
+		names = append(names, Cluster(fmt.Sprintf("cluster-%03d", i)))
+	}
+	var voices []*Claims
+	for _, c := range names {
+		store.Expect(c, Expectation{})
+		voices = append(voices, store.Claim(c))
+	}
+	store.Listed()
+	var watches []*Watch
+	for j := range federated {
+		watches = append(watches, federate(store, voices[0], names[1:], j))
+	}
+	for i, k := range voices {
+		fill(k, i, services)
+		k.Complete()
+	}
+	return store, names, voices, watches
+}
+
+// federate watches a Service that consists of the j-th of each cluster.
+func federate(store *Store, local *Claims, clusters []Cluster, j int) *Watch {
+	composition := &Composition{Union: true}
+	for _, c := range clusters {
+		composition.Members = append(composition.Members, Term{Ref: Ref{c, numbered(j)}})
+	}
+	svc := Service{"ns", numbered(j).Name + "-federated"}
+	local.Set(svc, &View{Ports: []ServicePort{{80, "http", 8080}}, Composition: composition})
+	return store.Watch(Ref{"local", svc})
+}
+
+func numbered(j int) Service { return Service{"ns", fmt.Sprintf("svc-%05d", j)} }
+
+func fill(k *Claims, cluster, services int) {
+	for j := range services {
+		k.Set(numbered(j), oneEndpoint(cluster, j))
+	}
+}
+
+func oneEndpoint(cluster, n int) *View {
+	return &View{Ports: []ServicePort{{80, "http", 8080}}, Slices: []*Slice{{Name: "s", Ports: []Port{port(8080, "http")}, Endpoints: []*Endpoint{
+		{Addr: addr(fmt.Sprintf("10.%d.%d.%d", cluster, n>>8&0xff, n&0xff)), Ready: true},
+	}}}}
+}
+
+// What is repeated costs nothing: it allocates nothing, however many Services name the cluster, and publishes nothing.
+func TestRepeatedStateIsFree(t *testing.T) {
+	store, names, voices, watches := fleet(20, 50, 50)
+	store.Stand(names[1], Suspect)
+	version := store.version
+	for what, repeat := range map[string]func(){
+		"Stand":    func() { store.Stand(names[1], Suspect) },
+		"Expect":   func() { store.Expect(names[1], Expectation{}) },
+		"Listed":   store.Listed,
+		"Complete": voices[1].Complete,
+	} {
+		if n := testing.AllocsPerRun(10, repeat); n > 2 {
+			t.Errorf("%s of what is known makes %v allocations", what, n)
+		}
+	}
+	_, superseded := watches[0].Load()
+	store.Stand(names[1], Live)
+	store.Stand(names[1], Suspect)
+	select {
+	case <-superseded:
+		t.Error("a cluster that is Suspect and Live again wakes readers")
+	default:
+	}
+	if store.version != version {
+		t.Errorf("%d Snapshots were published for nothing", store.version-version)
+	}
+	if store.Standing(names[1]) != Suspect || store.Standing("nobody") != Live {
+		t.Error("the standing cannot be read")
+	}
+}
+
+// One operation publishes one Snapshot of a Service, whatever part of it changes.
+func TestOneOperationOneSnapshot(t *testing.T) {
+	store, local := NewStore(), Cluster("local")
+	store.Expect(local, Expectation{})
+	store.Expect("east", Expectation{})
+	k, east := store.Claim(local), store.Claim("east")
+	k.Set(fed, &View{Composition: &Composition{Union: true, Members: []Term{
+		{Ref{local, plain}, true}, {Ref{"east", plain}, false}, {Ref{"east", other}, false}, {Ref{"east", mirror}, false},
+	}}})
+	for _, svc := range []Service{plain, other, mirror} {
+		east.Set(svc, oneEndpoint(1, 1))
+	}
+	watch := store.Watch(Ref{local, fed})
+	for what, operation := range map[string]func(){
+		"Stand":                     func() { store.Stand("east", Stale) },
+		"Expect":                    func() { store.Expect("east", Expectation{TrustDomain: "another"}) },
+		"Forget":                    func() { store.Forget("east") },
+		"Complete that withdraws 3": func() { east = store.Claim("east"); east.Complete() },
+		"Listed":                    store.Listed,
+	} {
+		t.Run(what, func(t *testing.T) {
+			if store.clusters["east"] == nil {
+				store.Expect("east", Expectation{})
+			}
+			store.Stand("east", Live)
+			again := store.Claim("east")
+			for _, svc := range []Service{plain, other, mirror} {
+				again.Set(svc, oneEndpoint(1, 1))
+			}
+			again.Complete()
+			before := store.version
+			_, superseded := watch.Load()
+			operation()
+			published := store.version - before
+			select {
+			case <-superseded:
+				if published != 1 {
+					t.Errorf("%d Snapshots were published", published)
+				}
+			default:
+				if published != 0 || what != "Listed" { // it changes nothing for those that are expected
+					t.Errorf("nobody was woken for %d Snapshots", published)
+				}
+			}
+		})
+	}
+}
+
+// A cluster that joins in front of others leaves them their Members, so that all that was made of them is kept.
+func TestMembersKeepTheirPointers(t *testing.T) {
+	store, names, voices, watches := fleet(3, 1, 1)
+	before, _ := watches[0].Load()
+	store.Expect("a-newcomer", Expectation{})
+	federate(store, voices[0], append([]Cluster{"a-newcomer"}, names[1:]...), 0).Close()
+	after, _ := watches[0].Load()
+	if !slices.Equal(after.Members[1:], before.Members) {
+		t.Error("members that did not change were made anew")
+	}
+}
+
+// Of a cluster that becomes Stale and is Live again no Entry is made anew, and where it claims alone the Set stays the same.
+func TestStaleKeepsEntries(t *testing.T) {
+	store, names, _, watches := fleet(2, 1, 1)
+	query := Query{Port: 80}
+	snapshot, _ := watches[0].Load()
+	x := Select(snapshot, query, nil)
+	set := x.Near(Locality{}, nil)
+	for _, standing := range []Standing{Suspect, Stale, Live} {
+		store.Stand(names[1], standing)
+		snapshot, _ = watches[0].Load()
+		next := Select(snapshot, query, x)
+		if !slices.Equal(next.parts[part{}], x.parts[part{}]) {
+			t.Errorf("%s: entries were made anew", standing)
+		}
+		if near := next.Near(Locality{}, set); near != set {
+			t.Errorf("%s: the Set is another", standing)
+		}
+		x = next
+	}
+}
+
+// Those who wait are woken when the lock is released: there may be very many of them.
+func TestWakeWithoutTheLock(t *testing.T) {
+	store := NewStore()
+	store.Expect("local", Expectation{Local: true})
+	k := store.Claim("local")
+	watch, node := store.Watch(Ref{"local", plain}), store.Nodes().Watch("n")
+	_, service := watch.Load()
+	_, _, zone := node.Load()
+	woken := func() (n int) {
+		for _, c := range []<-chan struct{}{service, zone} {
+			select {
+			case <-c:
+				n++
+			default:
+			}
+		}
+		return n
+	}
+	store.mu.Lock()
+	k.replace(plain, oneEndpoint(1, 1))
+	k.cluster.facts.nodes.set("n", "z")
+	if n := woken(); n != 0 {
+		t.Errorf("%d readers are woken under the lock", n)
+	}
+	store.unlock()
+	if n := woken(); n != 2 {
+		t.Errorf("%d readers are woken, want 2", n)
+	}
+	node.Close()
+	watch.Close()
+}
+
+// Facts are the local cluster's only: what another one says of them changes nothing, and neither does its going.
+func TestFactsAreLocal(t *testing.T) {
+	store := NewStore()
+	store.Expect("local", Expectation{Local: true})
+	store.Expect("east", Expectation{})
+	store.Expect("impostor", Expectation{Local: true})
+	home := store.Claim("local")
+	home.SetNode("n", "z")
+	home.Complete()
+	for _, c := range []Cluster{"east", "impostor"} {
+		k := store.Claim(c)
+		k.SetNode("n", "elsewhere")
+		k.SetAddress(addr("10.0.0.1"), &Address{})
+		k.SetProfile(plain, nil)
+		k.DeleteNode("n")
+		k.Complete()
+		store.Forget(c)
+	}
+	if zone, _ := store.Nodes().Get("n"); zone != "z" || store.Addresses().Len()+store.Profiles().Len() != 0 {
+		t.Errorf("node n is in zone %q, and there are %d addresses", zone, store.Addresses().Len())
+	}
+}
+
+// indexed fails if the index of what is watched is not what a scan of all that is watched finds.
+func indexed(t *rapid.T, s *Store) {
+	n := 0
+	for ref, h := range s.heads {
+		newest, _ := h.snapshot.Load()
+		if h.ref != ref || h.draft != nil || newest.Ref != ref {
+			t.Fatalf("index: the head of %v is that of %v, with %v and the draft %v", ref, h.ref, newest, h.draft)
+		}
+		for i, m := range newest.Members {
+			if !slices.Contains(s.uses[m.Origin.Cluster][m.Origin.Service], use{h, i}) {
+				t.Fatalf("index: member %d of %v, %v, is not in it", i, ref, m.Origin.Term)
+			}
+			n++
+		}
+	}
+	for _, services := range s.uses {
+		for _, uses := range services {
+			n -= len(uses)
+		}
+	}
+	if n != 0 {
+		t.Fatalf("index: %d uses too many", -n)
+	}
+}
