@@ -37,6 +37,11 @@ type Registry struct {
 
 	statuses watch.Value[map[string]Status] // immutable maps; written under mu
 
+	// order is held while the Store learns which clusters there are, and who speaks for them and how well: it comes there in
+	// the order in which members come and go. It is taken before mu, which is never held across the Store's lock, so that
+	// who reads statuses or metrics does not wait for the Store.
+	order sync.Mutex
+
 	mu         sync.Mutex // guards all below
 	ctx        context.Context
 	aware      multicluster.Aware
@@ -94,9 +99,11 @@ func (r *Registry) Apply(spec Spec) error {
 	if err := spec.validate(); err != nil {
 		return err
 	}
+	r.order.Lock()
+	defer r.order.Unlock()
+	r.store.Expect(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.store.Expect(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local})
 	m, known := r.members[spec.Name]
 	if !known {
 		m = &member{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, meters: newMeters(spec.Name)}
@@ -124,22 +131,31 @@ func (r *Registry) start(m *member) {
 
 // Remove forgets a cluster and everything it said. It does not wait for what is running to end.
 func (r *Registry) Remove(name string) {
+	r.order.Lock()
+	defer r.order.Unlock()
+	if r.drop(name) {
+		r.store.Forget(federation.Cluster(name))
+	}
+}
+
+// drop ends a member and reports whether there was one.
+func (r *Registry) drop(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, known := r.members[name]
 	if !known {
-		return
+		return false
 	}
 	delete(r.members, name)
 	delete(r.writing, name)
 	if m.cancel != nil {
 		m.cancel(ErrUnlinked)
 	}
-	r.store.Forget(federation.Cluster(name))
 	statuses, _ := r.statuses.Load()
 	statuses = maps.Clone(statuses)
 	delete(statuses, name)
 	r.statuses.Store(statuses)
+	return true
 }
 
 // Statuses returns the Status of every cluster by name, which must not be written to, and a channel that closes once one has changed.
@@ -156,20 +172,27 @@ func (r *Registry) publish(m *member) {
 }
 
 func (r *Registry) claim(m *member) (*federation.Claims, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.members[m.name] != m {
+	r.order.Lock()
+	defer r.order.Unlock()
+	if !r.has(m) {
 		return nil, context.Canceled
 	}
 	return r.store.Claim(federation.Cluster(m.name)), nil
 }
 
 func (r *Registry) stand(m *member, s federation.Standing) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.members[m.name] == m {
+	r.order.Lock()
+	defer r.order.Unlock()
+	if r.has(m) {
 		r.store.Stand(federation.Cluster(m.name), s)
 	}
+}
+
+// has reports whether m was not removed; while order is held it stays so.
+func (r *Registry) has(m *member) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.members[m.name] == m
 }
 
 // show needs r.mu.
