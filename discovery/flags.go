@@ -48,9 +48,14 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes, "bound on the encoded messages that are kept to be shared by streams, in bytes")
 	fs.Int64Var(&c.IdleBytes, "idle-cache-bytes", c.IdleBytes, "bound on the answers that are kept for a while although no stream asks for them, in bytes")
 	fs.BoolVar(&c.DetailedMetrics, "detailed-metrics", c.DetailedMetrics, "fill in the labels nodename and hostname of the metrics endpoints_*, which costs four series for each Service, port, hostname and node that streams are open for, instead of four for each Service and port")
-	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate, "new streams a second, in the long run; more are told to come back later")
+	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate, "new streams a second, in the long run; more are refused and come back later")
 	fs.IntVar(&c.Admission.Burst, "admission-burst", c.Admission.Burst, "new streams that may come at once")
+	fs.Float64Var(&c.Admission.ConnectionRate, "admission-connection-rate", c.Admission.ConnectionRate, "new streams a second on one connection, in the long run. A proxy beside the server carries the streams of many clients on few connections: raise all bounds of connections there")
+	fs.IntVar(&c.Admission.ConnectionBurst, "admission-connection-burst", c.Admission.ConnectionBurst, "new streams that may come at once on one connection")
 	fs.IntVar(&c.Admission.Answers, "admission-answers", c.Admission.Answers, "first answers that are made at the same time")
+	fs.IntVar(&c.Admission.ConnectionStreams, "max-connection-streams", c.Admission.ConnectionStreams, "streams that may be open on one connection; more are refused")
+	fs.IntVar(&c.Admission.Streams, "max-streams", c.Admission.Streams, "streams that may be open in all; more are refused. By default as many as fit half of GOMEMLIMIT at 16 KiB for each, or 100000 without one")
+	fs.DurationVar(&c.Admission.Request, "request-timeout", c.Admission.Request, "how long the request of a stream may take to arrive before the stream is ended")
 }
 
 // Validate returns what in c makes no sense, by the names of the flags.
@@ -67,7 +72,12 @@ func (c *Config) Validate() error {
 		{c.IdleBytes < 0, "-idle-cache-bytes must not be negative"},
 		{c.Admission.Rate <= 0, "-admission-rate must be greater than 0"},
 		{c.Admission.Burst <= 0, "-admission-burst must be greater than 0"},
+		{c.Admission.ConnectionRate <= 0, "-admission-connection-rate must be greater than 0"},
+		{c.Admission.ConnectionBurst <= 0, "-admission-connection-burst must be greater than 0"},
 		{c.Admission.Answers <= 0, "-admission-answers must be greater than 0"},
+		{c.Admission.ConnectionStreams <= 0 || c.Admission.ConnectionStreams > 1<<30, "-max-connection-streams must be greater than 0, and at most 1073741824"},
+		{c.Admission.Streams <= 0, "-max-streams must be greater than 0"},
+		{c.Admission.Request <= 0, "-request-timeout must be greater than 0"},
 	} {
 		if v.wrong {
 			return fmt.Errorf("%s", v.say)

@@ -140,7 +140,6 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	if g.told == nothing {
 		done, err := g.server.admission.turn(ctx)
 		if err != nil {
-			g.server.metrics.refused.WithLabelValues("turn").Inc()
 			return nil, err
 		}
 		defer done()

@@ -295,46 +295,6 @@ func TestProfilesAreBounded(t *testing.T) {
 	}
 }
 
-// Too many new streams are told to come back; those that were let in are answered.
-func TestAdmission(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, _ := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 3))})
-		config := Defaults()
-		config.Admission = AdmissionConfig{Rate: 10, Burst: 20, Answers: 1, Patience: 2 * time.Second}
-		server := NewServer(logr.Discard(), store, config)
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		var mu sync.Mutex
-		refused := 0
-		var sinks []*sinkStream
-		for range 100 {
-			s := newSink(ctx)
-			close(s.gate)
-			sinks = append(sinks, s)
-			wg.Go(func() {
-				if err := server.Get(&pb.GetDestination{Path: path}, s); status.Code(err) == codes.ResourceExhausted {
-					mu.Lock()
-					refused++
-					mu.Unlock()
-				}
-			})
-		}
-		time.Sleep(3 * time.Second) //nolint:forbidigo // virtual time
-		synctest.Wait()
-		answered := 0
-		for _, s := range sinks {
-			if len(s.holds()) == 3 {
-				answered++
-			}
-		}
-		if answered != 20 || refused != 80 {
-			t.Errorf("%d were answered and %d refused, want 20 and 80", answered, refused)
-		}
-		cancel()
-		wg.Wait()
-	})
-}
-
 func FuzzAuthority(f *testing.F) {
 	for _, s := range []string{
 		path, "", ":", "a.b.svc.cluster.local", "h.a.b.svc.cluster.local:1", "[::1]:80", "10.0.0.1", "a.b.svc.cluster.local:99999", ".b.svc.cluster.local",

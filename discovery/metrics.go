@@ -10,6 +10,9 @@ type metrics struct {
 	addresses   *prometheus.CounterVec
 	bytes       prometheus.Counter
 	refused     *prometheus.CounterVec
+	connections prometheus.GaugeFunc
+	open        prometheus.GaugeFunc
+	halfOpen    prometheus.GaugeFunc
 	firstAnswer prometheus.Histogram
 	streams     prometheus.GaugeFunc
 	frames      prometheus.GaugeFunc
@@ -20,6 +23,8 @@ type metrics struct {
 	// Of the vectors above, looked up once and not for every message.
 	sentOf         map[what]prometheus.Counter
 	added, removed prometheus.Counter
+	refusedOf      map[string]prometheus.Counter
+	halfOpenEnded  prometheus.Counter
 }
 
 func newMetrics(s *Server) *metrics {
@@ -34,8 +39,22 @@ func newMetrics(s *Server) *metrics {
 			Name: "fingerpost_sent_bytes_total", Help: "Bytes of messages sent on streams.",
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_admission_refused_total", Help: "Streams refused with RESOURCE_EXHAUSTED: too many new ones a second (rate), or no turn in time (turn).",
+			Name: "fingerpost_admission_refused_total", Help: "Streams refused with RESOURCE_EXHAUSTED, by reason: too many new ones a second, on one connection (connection-rate) " +
+				"or in all (rate); too many open, on one connection (connection-streams), without a request (half-open), or in all (streams); " +
+				"too many header fields (header); no turn in time (turn).",
 		}, []string{"reason"}),
+		connections: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_connections", Help: "Open HTTP/2 connections to the gRPC server.",
+		}, func() float64 { return float64(s.admission.connections.Load()) }),
+		open: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_streams_open", Help: "Open gRPC streams of all kinds, from their header on: health, reflection, and those without a request included.",
+		}, func() float64 { return float64(s.admission.streams.Load()) }),
+		halfOpen: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_streams_half_open", Help: "Open gRPC streams whose request has not arrived yet.",
+		}, func() float64 { return float64(s.admission.halfOpen.Load()) }),
+		halfOpenEnded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fingerpost_streams_half_open_ended_total", Help: "Streams ended because their request did not arrive in time.",
+		}),
 		firstAnswer: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fingerpost_first_answer_seconds", Help: "Time from the opening of a Get stream to its first answer.",
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
@@ -58,6 +77,10 @@ func newMetrics(s *Server) *metrics {
 	for _, w := range []what{toAdd, toRemove, isEmpty, heartbeat, toProfile} {
 		m.sentOf[w] = m.messages.WithLabelValues(string(w))
 	}
+	m.refusedOf = map[string]prometheus.Counter{}
+	for _, reason := range refusals {
+		m.refusedOf[reason] = m.refused.WithLabelValues(reason)
+	}
 	m.added, m.removed = m.addresses.WithLabelValues(string(toAdd)), m.addresses.WithLabelValues(string(toRemove))
 	return m
 }
@@ -65,7 +88,7 @@ func newMetrics(s *Server) *metrics {
 // Collectors returns the Server's metrics, to be registered.
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
-	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.firstAnswer, m.streams, m.frames, m.questions, m.workloads, m.subscribers, s.audiences}
+	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.connections, m.open, m.halfOpen, m.halfOpenEnded, m.firstAnswer, m.streams, m.frames, m.questions, m.workloads, m.subscribers, s.audiences}
 }
 
 func (m *metrics) sent(f *frame) {

@@ -14,7 +14,13 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-const defaultPort = 80
+const (
+	defaultPort = 80
+
+	maxLabel = 63  // bytes of a label of a DNS name, such as a Service's
+	maxName  = 253 // bytes of a DNS name, such as a Pod's
+	maxPort  = 8   // bytes of a colon, a port, and what else was always taken
+)
 
 // authority is what a client asks for, as the path of the request says it.
 type authority struct {
@@ -39,8 +45,11 @@ type target struct {
 	ip netip.Addr // zero for a name
 }
 
-// parseTarget reads an authority, or ip:port.
+// parseTarget reads an authority, or ip:port. A path that is longer than a name can be is not repeated in the error.
 func parseTarget(path, domain string) (target, error) {
+	if len(path) > maxName+maxPort {
+		return target{}, status.Errorf(codes.InvalidArgument, "Invalid authority: %d bytes are more than a name and a port have", len(path))
+	}
 	invalid := status.Errorf(codes.InvalidArgument, "Invalid authority: %s", path)
 	host, port := path, uint64(defaultPort)
 	if strings.Contains(path, ":") {
@@ -62,28 +71,41 @@ func parseTarget(path, domain string) (target, error) {
 		return t, nil
 	}
 	name, found := strings.CutSuffix(host, ".svc."+domain)
-	if !found {
+	if !found || len(host) > maxName {
 		return target{}, invalid
 	}
 	labels := strings.Split(name, ".")
 	if len(labels) == 3 {
 		t.hostname, labels = labels[0], labels[1:]
-		if t.hostname == "" {
+		if !isLabel(t.hostname) {
 			return target{}, invalid
 		}
 	}
-	if len(labels) != 2 || labels[0] == "" || labels[1] == "" {
+	if len(labels) != 2 || !isLabel(labels[0]) || !isLabel(labels[1]) {
 		return target{}, invalid
 	}
 	t.service = federation.Service{Namespace: labels[1], Name: labels[0]}
 	return t, nil
 }
 
+// isLabel reports whether a label of a DNS name has a length that one can have.
+func isLabel(s string) bool { return s != "" && len(s) <= maxLabel }
+
 // client is what a proxy says about itself in the context token.
 type client struct {
 	Namespace string `json:"ns"`
 	Node      string `json:"nodeName"`
 	Pod       string `json:"pod"`
+}
+
+// validate refuses names that are longer than names can be, without repeating them.
+func (c client) validate() error {
+	for _, field := range []struct{ name, value string }{{"ns", c.Namespace}, {"nodeName", c.Node}, {"pod", c.Pod}} {
+		if len(field.value) > maxName {
+			return status.Errorf(codes.InvalidArgument, "context token: %s has %d bytes, more than a name has (%d)", field.name, len(field.value), maxName)
+		}
+	}
+	return nil
 }
 
 // parseToken reads a context token: JSON, or the old form ns:<namespace>. Anything else says nothing, and is no error.
@@ -98,7 +120,7 @@ func parseToken(token string) (client, error) {
 		return c, nil
 	}
 	if kind, namespace, ok := strings.Cut(token, ":"); ok && kind == "ns" && !strings.Contains(namespace, ":") {
-		return client{Namespace: namespace}, nil
+		return client{Namespace: strings.Clone(namespace)}, nil // and not the whole token with it
 	}
 	return client{}, fmt.Errorf("context token is neither JSON nor ns:<namespace>: %w", err)
 }

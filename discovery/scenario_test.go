@@ -227,7 +227,8 @@ func words(t *testing.T, line string) []string {
 func (s *scenario) start(args []string) (stop func()) {
 	config := discovery.Defaults()
 	config.TrustDomain = trust
-	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 1e3, Patience: 2 * time.Second}
+	config.Admission.ConnectionRate, config.Admission.ConnectionBurst = 1e6, 1e6
+	config.Admission.Rate, config.Admission.Burst, config.Admission.Answers = 1e6, 1e6, 1e3
 	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
 	config.Flags(fs)
 	endpointSlices := fs.Bool("enable-endpoint-slices", true, "as that of serve")
@@ -267,7 +268,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	s.metrics.MustRegister(s.registry)
 
 	listener := bufconn.Listen(1 << 16)
-	grpcServer := grpc.NewServer(discovery.Codec())
+	grpcServer := grpc.NewServer(s.server.Options()...)
 	pb.RegisterDestinationServer(grpcServer, s.server)
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var wg sync.WaitGroup

@@ -30,9 +30,9 @@ type Server struct {
 // NewServer returns a Server of what store holds.
 func NewServer(log logr.Logger, store *federation.Store, config Config) *Server {
 	s := &Server{
-		log: log, config: config, store: store, admission: NewAdmission(config.Admission),
-		started: time.Now(),
+		log: log, config: config, store: store, started: time.Now(),
 	}
+	s.admission = NewAdmission(config.Admission, func(reason string) { s.metrics.refusedOf[reason].Inc() }, func() { s.metrics.halfOpenEnded.Inc() })
 	s.frames = newFrameCache(config.FrameBytes)
 	s.feeds = newFeeds(&s.config, s.frames)
 	s.audiences = newAudiences(&s.streams, store.Profiles())
@@ -48,46 +48,39 @@ func (s *Server) Drain() {
 
 // Get streams the addresses of a Service. See docs/protocol.md for what it sends when.
 func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) error {
-	if err := s.admit(); err != nil {
-		return err
-	}
 	asked, err := parseAuthority(request.GetPath(), s.config.ClusterDomain)
 	if err != nil {
 		return err
 	}
-	g := newGet(s, request.GetPath(), asked, s.whoIs(request), sink)
+	who, err := s.whoIs(request)
+	if err != nil {
+		return err
+	}
+	g := newGet(s, request.GetPath(), asked, who, sink)
 	defer g.close()
 	return g.run(sink.Context())
 }
 
 // GetProfile streams what is known of a Service, or of the workload at an IP. See docs/protocol.md.
 func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetProfileServer) error {
-	if err := s.admit(); err != nil {
-		return err
-	}
 	asked, err := parseTarget(request.GetPath(), s.config.ClusterDomain)
 	if err != nil {
 		return err
 	}
-	l := newLookup(s, request.GetPath(), asked, s.whoIs(request), sink)
+	who, err := s.whoIs(request)
+	if err != nil {
+		return err
+	}
+	l := newLookup(s, request.GetPath(), asked, who, sink)
 	defer l.close()
 	return l.run(sink.Context())
 }
 
-// admit lets a new stream in, or refuses it.
-func (s *Server) admit() error {
-	err := s.admission.Admit()
-	if err != nil {
-		s.metrics.refused.WithLabelValues("rate").Inc()
-	}
-	return err
-}
-
-// whoIs returns what the client says about itself.
-func (s *Server) whoIs(request *pb.GetDestination) client {
+// whoIs returns what the context token of a request names. A token that cannot be read names nothing.
+func (s *Server) whoIs(request *pb.GetDestination) (client, error) {
 	who, err := parseToken(request.GetContextToken())
 	if err != nil {
-		s.log.V(1).Info("A client says nothing about itself that can be read", "path", request.GetPath(), "error", err.Error())
+		s.log.V(1).Info("A context token cannot be read", "path", request.GetPath(), "error", err.Error())
 	}
-	return who
+	return who, who.validate()
 }

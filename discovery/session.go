@@ -36,6 +36,11 @@ func newSession(s *Server, path string, who client, to sink, asks *question) ses
 	n := session{server: s, sink: to, who: who, state: s.streams.open(path, who, peerOf(to.Context()), asks)}
 	if age := s.config.MaxStreamAge; age > 0 {
 		n.end = n.state.opened.Add(jitter(age))
+		if c := connectionOf(to.Context()); c != nil {
+			if last := c.end(age); last.After(n.state.opened) && last.Before(n.end) {
+				n.end = last
+			}
+		}
 	}
 	return n
 }

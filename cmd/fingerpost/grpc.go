@@ -50,15 +50,17 @@ func newGRPC(log logr.Logger, addr string, files tlsFiles, d *discovery.Server, 
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
 	g := &grpcServer{log: log, addr: addr, tls: files, discovery: d, health: health.NewServer(), metrics: metrics}
-	g.server = grpc.NewServer(
-		discovery.Codec(),
+	g.server = grpc.NewServer(append(d.Options(),
 		grpc.WriteBufferSize(64<<10),
 		grpc.WaitForHandlers(true),
+		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: age, Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: age, MaxConnectionAgeGrace: discovery.ConnectionGrace(age), Time: time.Minute, Timeout: 20 * time.Second,
+		}),
 		grpc.ChainUnaryInterceptor(counts.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(recovered)),
 		grpc.ChainStreamInterceptor(counts.StreamServerInterceptor(), recovery.StreamServerInterceptor(recovered)),
-	)
+	)...)
 	pb.RegisterDestinationServer(g.server, d)
 	healthpb.RegisterHealthServer(g.server, g.health)
 	reflection.Register(g.server)

@@ -1,0 +1,530 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// listening is a server behind gRPC, over connections in memory.
+type listening struct {
+	*Server
+	t        *testing.T
+	listener *bufconn.Listener
+}
+
+// listen starts a server of one Service, web, with n addresses. It ends with the test.
+func listen(t *testing.T, n int, configure func(*Config), options ...grpc.ServerOption) *listening {
+	t.Helper()
+	store, _ := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, n))})
+	config := Defaults()
+	if configure != nil {
+		configure(&config)
+	}
+	l := &listening{NewServer(logr.Discard(), store, config), t, bufconn.Listen(1 << 16)}
+	server := grpc.NewServer(append(l.Options(), append(options, grpc.WaitForHandlers(true))...)...)
+	pb.RegisterDestinationServer(server, l.Server)
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = server.Serve(l.listener) })
+	t.Cleanup(func() {
+		server.Stop()
+		wg.Wait()
+	})
+	return l
+}
+
+// client returns a connection of an honest client.
+func (l *listening) client(options ...grpc.DialOption) *grpc.ClientConn {
+	l.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///fingerpost", append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return l.listener.Dial() }))...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// getOnce asks once, and returns how the first answer ended.
+func getOnce(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestination) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := pb.NewDestinationClient(conn).Get(ctx, request)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+// rawClient speaks HTTP/2 frame by frame. It reads everything, and opens no window.
+type rawClient struct {
+	t      *testing.T
+	framer *http2.Framer
+	block  bytes.Buffer
+	fields *hpack.Encoder
+	next   uint32
+
+	mu     sync.Mutex
+	writes sync.Mutex
+	ends   map[uint32]string // of streams: RST_STREAM's code, or the status of the trailers
+	closed error
+}
+
+func (l *listening) raw() *rawClient {
+	l.t.Helper()
+	conn, err := l.listener.Dial()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r := &rawClient{t: l.t, framer: http2.NewFramer(conn, conn), next: 1, ends: map[uint32]string{}}
+	r.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	r.fields = hpack.NewEncoder(&r.block)
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := r.framer.WriteSettings(); err != nil {
+		l.t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(r.read)
+	l.t.Cleanup(func() {
+		conn.Close()
+		wg.Wait()
+	})
+	return r
+}
+
+func (r *rawClient) read() {
+	for {
+		f, err := r.framer.ReadFrame()
+		r.mu.Lock()
+		if err != nil {
+			r.closed = err
+			r.mu.Unlock()
+			return
+		}
+		switch f := f.(type) {
+		case *http2.RSTStreamFrame:
+			if r.ends[f.StreamID] == "" {
+				r.ends[f.StreamID] = f.ErrCode.String()
+			}
+		case *http2.MetaHeadersFrame:
+			for _, field := range f.Fields {
+				if field.Name == "grpc-status" {
+					r.ends[f.StreamID] = field.Value
+				}
+			}
+		}
+		r.mu.Unlock()
+		r.writes.Lock()
+		switch f := f.(type) {
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				_ = r.framer.WriteSettingsAck()
+			}
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				_ = r.framer.WritePing(true, f.Data)
+			}
+		}
+		r.writes.Unlock()
+	}
+}
+
+// open sends the header of a stream, with further fields.
+func (r *rawClient) open(method string, extra ...hpack.HeaderField) (id uint32) {
+	r.t.Helper()
+	r.writes.Lock()
+	defer r.writes.Unlock()
+	id, r.next = r.next, r.next+2
+	r.block.Reset()
+	for _, f := range append([]hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method}, {Name: ":authority", Value: "x"},
+		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+	}, extra...) {
+		_ = r.fields.WriteField(f)
+	}
+	block := r.block.Bytes()
+	part := block[:min(len(block), 16000)]
+	err := r.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: part, EndHeaders: len(part) == len(block)})
+	for block = block[len(part):]; err == nil && len(block) > 0; block = block[len(part):] {
+		part = block[:min(len(block), 16000)]
+		err = r.framer.WriteContinuation(id, len(part) == len(block), part)
+	}
+	if err != nil {
+		r.t.Error(err)
+	}
+	return id
+}
+
+// ask sends a request on an open stream.
+func (r *rawClient) ask(id uint32, request *pb.GetDestination) {
+	r.t.Helper()
+	b, err := proto.Marshal(request)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.writes.Lock()
+	defer r.writes.Unlock()
+	if err := r.framer.WriteData(id, true, append([]byte{0, 0, 0, byte(len(b) >> 8), byte(len(b))}, b...)); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// ended returns how many streams ended how.
+func (r *rawClient) ended() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	how := map[string]int{}
+	for _, end := range r.ends {
+		how[end]++
+	}
+	return how
+}
+
+const getMethod = "/io.linkerd.proxy.destination.Destination/Get"
+
+// A stream without a request ends after a while, of whatever method; it is counted until then, and not after. Others go on.
+func TestHalfOpenStreamsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, nil)
+		r := l.raw()
+		for _, method := range []string{getMethod, "/io.linkerd.proxy.destination.Destination/GetProfile", "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"} {
+			r.open(method)
+		}
+		asks := r.open(getMethod)
+		r.ask(asks, &pb.GetDestination{Path: path})
+		synctest.Wait()
+		if open, half := l.admission.streams.Load(), l.admission.halfOpen.Load(); open != 5 || half != 4 {
+			t.Errorf("%d streams, %d half open; want 5 and 4", open, half)
+		}
+		elapse(29 * time.Second)
+		if how := r.ended(); len(how) > 0 {
+			t.Errorf("streams ended too early: %v", how)
+		}
+		elapse(2 * time.Second)
+		if how := r.ended(); how["4"] != 4 { // DEADLINE_EXCEEDED
+			t.Errorf("streams ended so: %v", how)
+		}
+		if open, half := l.admission.streams.Load(), l.admission.halfOpen.Load(); open != 1 || half != 0 {
+			t.Errorf("%d streams, %d half open; want 1 and 0", open, half)
+		}
+		if n := l.streams.len(); n != 1 {
+			t.Errorf("%d streams that have asked are open", n)
+		}
+	})
+}
+
+// elapse lets time pass until everything that it brings about has happened.
+func elapse(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // in a bubble it takes no time
+	synctest.Wait()
+}
+
+// One connection holds no more streams without a request than it may; other connections do not notice.
+func TestHalfOpenStreamsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, func(c *Config) { c.Admission.ConnectionBurst = 10_000 })
+		r := l.raw()
+		for range 3000 {
+			r.open(getMethod)
+		}
+		synctest.Wait()
+		if half := l.admission.halfOpen.Load(); half != maxHalfOpen {
+			t.Errorf("%d streams without a request, want %d", half, maxHalfOpen)
+		}
+		if how := r.ended(); how["8"] != 3000-maxHalfOpen {
+			t.Errorf("streams ended so: %v, want %d of RESOURCE_EXHAUSTED", how, 3000-maxHalfOpen)
+		}
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); err != nil {
+			t.Errorf("another client: %v", err)
+		}
+	})
+}
+
+// A header of many fields, or of many bytes, reaches no handler.
+func TestHeaderFloods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, nil)
+		tiny := make([]hpack.HeaderField, 1000)
+		for i := range tiny {
+			tiny[i] = hpack.HeaderField{Name: "a", Value: "b"}
+		}
+		for what, c := range map[string]struct {
+			extra []hpack.HeaderField
+			end   string
+		}{
+			"fields": {tiny[:maxHeaderFields], "8"}, // RESOURCE_EXHAUSTED
+			"size":   {tiny, "FRAME_SIZE_ERROR"},    // 1 kB on the wire, 34 kB as HTTP/2 counts it
+			"bytes":  {[]hpack.HeaderField{{Name: "long", Value: strings.Repeat("x", maxHeaderBytes)}}, "FRAME_SIZE_ERROR"},
+		} {
+			r := l.raw()
+			r.open(getMethod, c.extra...)
+			synctest.Wait()
+			if how := r.ended(); how[c.end] != 1 {
+				t.Errorf("%s: streams ended so: %v", what, how)
+			}
+		}
+		if open := l.admission.streams.Load(); open != 0 {
+			t.Errorf("%d streams are open", open)
+		}
+	})
+}
+
+// Nothing of a header is kept with the stream.
+func TestHeadersAreNotKept(t *testing.T) {
+	a := NewAdmission(DefaultAdmission(), func(string) {}, func() {})
+	header := metadata.Pairs("a", "b", ":authority", "x")
+	ctx := metadata.NewIncomingContext(connections{a}.TagConn(t.Context(), nil), header)
+	ctx, err := a.tap(ctx, &tap.Info{Header: header})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, _ := metadata.FromIncomingContext(ctx); len(kept) > 0 {
+		t.Errorf("kept: %v", kept)
+	}
+	ticketOf(ctx).served()
+}
+
+// A stream that is refused leaves no timer behind, whatever deadline its client has chosen.
+func TestRefusedStreamsWithDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, func(c *Config) {
+			c.Admission.ConnectionRate, c.Admission.ConnectionBurst = math.SmallestNonzeroFloat64, 1
+		})
+		conn := l.client()
+		if err := getOnce(t.Context(), conn, &pb.GetDestination{Path: path}); err != nil {
+			t.Fatal(err)
+		}
+		for _, hours := range []time.Duration{0, 1e6} {
+			ctx := t.Context()
+			if hours > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, hours*time.Hour)
+				defer cancel()
+			}
+			if err := getOnce(ctx, conn, &pb.GetDestination{Path: path}); status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("a second stream at once, with %d hours: %v", hours, err)
+			}
+			if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}); status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("a call at once, with %d hours: %v", hours, err)
+			}
+		}
+		synctest.Wait()
+		if open, half := l.admission.streams.Load(), l.admission.halfOpen.Load(); open != 0 || half != 0 {
+			t.Errorf("%d streams, %d half open", open, half)
+		}
+	})
+
+	a := NewAdmission(AdmissionConfig{Request: time.Minute}, func(string) {}, func() {})
+	ctx := connections{a}.TagConn(t.Context(), nil)
+	if _, err := a.tap(ctx, &tap.Info{}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("before there is a goroutine: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Hour)
+	defer cancel()
+	if ctx, err := a.tap(ctx, &tap.Info{}); err != nil || status.Code(ticketOf(ctx).refused) != codes.ResourceExhausted {
+		t.Errorf("with a deadline, which gRPC would not forget: %v", err)
+	} else {
+		ticketOf(ctx).served()
+	}
+}
+
+// One client that asks all the time costs others none of their questions.
+func TestOneClientFloods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, nil)
+		flooding, honest := l.client(), l.client()
+		refused := 0
+		for range 100 {
+			for range 100 {
+				if getOnce(t.Context(), flooding, &pb.GetDestination{Path: "nothing.ns.svc.cluster.local"}) == nil {
+					t.Fatal("there is no such Service")
+				} else if err := getOnce(t.Context(), flooding, &pb.GetDestination{Path: path}); status.Code(err) == codes.ResourceExhausted {
+					refused++
+				}
+			}
+			if err := getOnce(t.Context(), honest, &pb.GetDestination{Path: path}); err != nil {
+				t.Fatalf("another client: %v", err)
+			}
+			elapse(20 * time.Millisecond)
+		}
+		if refused < 5000 {
+			t.Errorf("of 10,000 questions in two seconds, %d were refused", refused)
+		}
+	})
+}
+
+// Too many new streams in all are refused, whatever connections they come on; those that were let in are answered.
+func TestAdmission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, func(c *Config) { c.Admission.Rate, c.Admission.Burst, c.Admission.Answers = 10, 20, 1 })
+		var wg sync.WaitGroup
+		var answered, refused atomic.Int64
+		for range 10 {
+			conn := l.client()
+			for range 10 {
+				wg.Go(func() {
+					switch err := getOnce(t.Context(), conn, &pb.GetDestination{Path: path}); status.Code(err) {
+					case codes.OK:
+						answered.Add(1)
+					case codes.ResourceExhausted:
+						refused.Add(1)
+					default:
+						t.Error(err)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if answered.Load() != 20 || refused.Load() != 80 {
+			t.Errorf("%d were answered and %d refused, want 20 and 80", answered.Load(), refused.Load())
+		}
+	})
+}
+
+// The bounds of streams in all and on one connection.
+func TestStreamsAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		name               string
+		connection, in     int
+		first, then, other int // how many streams get in: two connections
+	}{
+		{"connection", 5, 100, 5, 0, 5},
+		{"all", 100, 8, 8, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := listen(t, 3, func(config *Config) {
+					config.Admission.ConnectionStreams, config.Admission.Streams = c.connection, c.in
+				})
+				open := func(conn *grpc.ClientConn, n int) (in int) {
+					for range n {
+						stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: path})
+						if err == nil {
+							_, err = stream.Recv()
+						}
+						switch status.Code(err) {
+						case codes.OK:
+							in++
+						case codes.ResourceExhausted:
+						default:
+							t.Error(err)
+						}
+					}
+					return in
+				}
+				one, other := l.client(), l.client()
+				if in := open(one, 10); in != c.first {
+					t.Errorf("%d streams got in", in)
+				}
+				if in := open(other, 5); in != c.other {
+					t.Errorf("%d streams of another connection got in", in)
+				}
+				one.Close()
+				synctest.Wait()
+				if in := open(other, 5); in == 0 && c.name == "all" {
+					t.Error("what was closed is still counted")
+				}
+			})
+		})
+	}
+}
+
+// Whatever is longer than it can be is refused, and not repeated.
+func TestNamesAreBounded(t *testing.T) {
+	l := listen(t, 3, nil)
+	conn := l.client()
+	long := func(n int) string { return strings.Repeat("x", n) }
+	for what, request := range map[string]*pb.GetDestination{
+		"a Service":    {Path: long(64) + ".ns.svc.cluster.local"},
+		"a namespace":  {Path: "web." + long(64) + ".svc.cluster.local"},
+		"an instance":  {Path: long(64) + ".web.ns.svc.cluster.local"},
+		"a host":       {Path: long(245) + ".ns.svc.cluster.local:80"},
+		"a path":       {Path: long(10_000) + ".ns.svc.cluster.local:80"},
+		"a domain":     {Path: "web.ns.svc." + long(10_000)},
+		"a node":       {Path: path, ContextToken: `{"nodeName":"` + long(254) + `"}`},
+		"a pod":        {Path: path, ContextToken: `{"pod":"` + long(254) + `"}`},
+		"a client":     {Path: path, ContextToken: `{"ns":"` + long(10_000) + `"}`},
+		"an old token": {Path: path, ContextToken: "ns:" + long(10_000)},
+	} {
+		for name, err := range map[string]error{"Get": getOnce(t.Context(), conn, request), "GetProfile": profileOnce(t.Context(), conn, request)} {
+			if status.Code(err) != codes.InvalidArgument {
+				t.Errorf("%s that is too long: %s: %v", what, name, status.Code(err))
+			}
+			if message := status.Convert(err).Message(); len(message) > 300 {
+				t.Errorf("%s that is too long: %s repeats it: %.300s", what, name, message)
+			}
+		}
+	}
+	for what, request := range map[string]*pb.GetDestination{
+		"names": {Path: long(63) + "." + long(63) + "." + long(63) + ".svc.cluster.local:65535"},
+		"token": {Path: path, ContextToken: fmt.Sprintf(`{"ns":%q,"nodeName":%q,"pod":%q}`, long(63), long(253), long(253))},
+	} {
+		if err := getOnce(t.Context(), conn, request); status.Code(err) == codes.InvalidArgument {
+			t.Errorf("%s that are as long as can be: %v", what, err)
+		}
+	}
+	if err := getOnce(t.Context(), conn, &pb.GetDestination{Path: path, ContextToken: long(maxRequestBytes)}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request that is too large: %v", err)
+	}
+	if n := l.feeds.len(); n > 2 {
+		t.Errorf("%d questions are kept", n)
+	}
+}
+
+func profileOnce(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestination) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := pb.NewDestinationClient(conn).GetProfile(ctx, request)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+// A stream that is opened late on a connection ends before gRPC closes the connection, and not before it has asked the client to leave.
+func TestConnectionsEnd(t *testing.T) {
+	const age = 30 * time.Minute
+	c := &connection{opened: time.Now()}
+	for range 1000 {
+		if at := c.end(age).Sub(c.opened); at < age*11/10 || at >= age*9/10+ConnectionGrace(age)-20*time.Second {
+			t.Fatalf("streams end %s after the connection was opened", at)
+		}
+	}
+}
+
+func TestStreamsFor(t *testing.T) {
+	for limit, want := range map[int64]int{math.MaxInt64: 100_000, 460 << 20: 14720, 1 << 20: 1000} {
+		if n := streamsFor(limit); n != want {
+			t.Errorf("%d bytes: %d streams, want %d", limit, n, want)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package discovery
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+)
+
+// What a client makes us hold is counted here, from the moment at which gRPC knows of it.
+//
+// A connection is found by the context that gRPC derives each of its streams from (stats.Handler). A stream is a ticket: it is made by the
+// tap, in the goroutine that reads the connection, before there is a goroutine for the stream; what is refused there costs a few hundred
+// bytes for as long as it takes to write the refusal. A ticket is counted until the handler of its stream has returned, or, if its
+// request does not arrive in time, until then: one timer ends the stream and takes it off the counts, whether a handler ever began or
+// not. gRPC has no such timer: its handlers wait for the request without end.
+//
+// No lock is held here while calling gRPC.
+
+// connection is one HTTP/2 connection: one client, or a proxy beside us that carries the streams of many.
+type connection struct {
+	opened            time.Time
+	limiter           *rate.Limiter
+	streams, halfOpen atomic.Int64
+}
+
+// connectionKey leads from the context of a stream to its connection.
+type connectionKey struct{}
+
+func connectionOf(ctx context.Context) *connection {
+	c, _ := ctx.Value(connectionKey{}).(*connection)
+	return c
+}
+
+// lastStreams is the time in which a connection's last streams end, once gRPC is sure to have asked its client to open no more.
+const lastStreams = 90 * time.Second
+
+// ConnectionGrace returns how long after it has asked a client to leave a connection of an age gRPC closes it. gRPC varies the age by a
+// tenth.
+func ConnectionGrace(age time.Duration) time.Duration { return age/5 + lastStreams + 30*time.Second }
+
+// end returns when the last streams of the connection end by themselves: some time before gRPC closes it.
+func (c *connection) end(age time.Duration) time.Time {
+	return c.opened.Add(age + age/10 + rand.N(lastStreams))
+}
+
+// Options returns what a grpc.Server of s needs: frames, and bounds on everything that a client can make it hold.
+func (s *Server) Options() []grpc.ServerOption {
+	a := s.admission
+	return []grpc.ServerOption{
+		Codec(),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams + maxHalfOpen)), // what is more than admitted waits at the client
+		grpc.StatsHandler(connections{a}),
+		grpc.InTapHandle(a.tap),
+		grpc.ChainStreamInterceptor(a.serveStream),
+		grpc.ChainUnaryInterceptor(a.serveUnary),
+	}
+}
+
+// connections is the stats.Handler by which gRPC reports connections.
+type connections struct{ admission *Admission }
+
+func (h connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	config := &h.admission.config
+	return context.WithValue(ctx, connectionKey{}, &connection{
+		opened: time.Now(), limiter: rate.NewLimiter(rate.Limit(config.ConnectionRate), config.ConnectionBurst),
+	})
+}
+
+func (h connections) HandleConn(_ context.Context, s stats.ConnStats) {
+	switch s.(type) {
+	case *stats.ConnBegin:
+		h.admission.connections.Add(1)
+	case *stats.ConnEnd:
+		h.admission.connections.Add(-1)
+	}
+}
+
+func (h connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (h connections) HandleRPC(context.Context, stats.RPCStats)                       {}
+
+// tap decides on a new stream. It runs in the goroutine that reads the connection.
+func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	c := connectionOf(ctx)
+	err := a.checkHeader(info.Header)
+	if err == nil {
+		err = a.admit(c)
+	}
+	clear(info.Header) // gRPC would keep it as long as the stream, and nothing here reads it
+	if _, limited := ctx.Deadline(); err != nil && !limited {
+		return nil, err
+	}
+	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has chosen. Such a stream is refused by
+	// its handler.
+	return a.newTicket(ctx, c, err), nil
+}
+
+func (a *Admission) checkHeader(header metadata.MD) error {
+	fields := 0
+	for _, values := range header {
+		fields += len(values)
+	}
+	if fields <= maxHeaderFields {
+		return nil
+	}
+	a.refused(refusedHeader)
+	return status.Errorf(codes.ResourceExhausted, "more than %d header fields", maxHeaderFields)
+}
+
+// A ticket is the context of a stream that was let in, and what is counted of it.
+type ticket struct {
+	context.Context
+	cancel     context.CancelFunc
+	admission  *Admission
+	connection *connection
+	refused    error // by the tap, for the handler to return
+	timer      *time.Timer
+
+	mu                     sync.Mutex // guards all below
+	arrived, expired, left bool
+}
+
+// ticketKey leads from a context to the ticket that it is derived from.
+type ticketKey struct{}
+
+func (a *Admission) newTicket(ctx context.Context, c *connection, refused error) *ticket {
+	t := &ticket{admission: a, connection: c, refused: refused}
+	t.Context, t.cancel = context.WithCancel(ctx)
+	t.count(&c.streams, &a.streams, 1)
+	t.count(&c.halfOpen, &a.halfOpen, 1)
+	t.timer = time.AfterFunc(a.config.Request, t.expire)
+	return t
+}
+
+// ticketOf returns the ticket of a stream; nil if no tap stands before the server.
+func ticketOf(ctx context.Context) *ticket {
+	t, _ := ctx.Value(ticketKey{}).(*ticket)
+	return t
+}
+
+// Value returns the ticket itself for its key.
+func (t *ticket) Value(key any) any {
+	if key == (ticketKey{}) {
+		return t
+	}
+	return t.Context.Value(key)
+}
+
+// Err is that of a deadline if the request did not arrive in time: gRPC ends the stream with it.
+func (t *ticket) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.expired {
+		return context.DeadlineExceeded
+	}
+	return t.Context.Err()
+}
+
+func (t *ticket) count(ofConnection, ofAll *atomic.Int64, n int64) {
+	ofConnection.Add(n)
+	ofAll.Add(n)
+}
+
+// arrive notes that the request is here, or never will be.
+func (t *ticket) arrive() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.arrived {
+		t.arrived = true
+		t.timer.Stop()
+		t.count(&t.connection.halfOpen, &t.admission.halfOpen, -1)
+	}
+}
+
+// expire ends a stream whose request has not arrived in time.
+func (t *ticket) expire() {
+	t.mu.Lock()
+	t.expired = !t.arrived
+	expired := t.expired
+	t.mu.Unlock()
+	if !expired {
+		return
+	}
+	t.served()
+	t.admission.ended()
+	t.cancel() // so that its handler stops waiting
+}
+
+// leave takes the stream off the count of those that are open.
+func (t *ticket) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.left {
+		t.left = true
+		t.count(&t.connection.streams, &t.admission.streams, -1)
+	}
+}
+
+// served takes a stream whose handler is through off all counts.
+func (t *ticket) served() {
+	t.arrive()
+	t.leave()
+}
+
+// serveStream stands before the handler of each stream.
+func (a *Admission) serveStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	t := ticketOf(stream.Context())
+	defer t.served()
+	if t.refused != nil {
+		return t.refused
+	}
+	return handler(srv, &awaited{stream, t})
+}
+
+// awaited is a stream whose request is waited for.
+type awaited struct {
+	grpc.ServerStream
+	ticket *ticket
+}
+
+// RecvMsg receives the request, and whatever follows it.
+func (s *awaited) RecvMsg(message any) error {
+	defer s.ticket.arrive()
+	return s.ServerStream.RecvMsg(message)
+}
+
+// serveUnary stands before the handler of each call that is no stream. Its request is here.
+func (a *Admission) serveUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	t := ticketOf(ctx)
+	defer t.served()
+	if t.refused != nil {
+		return nil, t.refused
+	}
+	return handler(ctx, request)
+}
