@@ -25,7 +25,6 @@ type Config struct {
 	MaxStreamAge   time.Duration // after which a stream ends with OK, more or less by a tenth, so that clients spread anew; 0: never
 	FirstSyncGrace time.Duration // how long a first answer waits for a cluster that was never heard, from when it was linked
 	FrameBytes     int64         // bound on the encoded messages that are kept
-	IdleBytes      int64         // bound on the Sets that are kept although no stream uses them
 	Admission      AdmissionConfig
 
 	DetailedMetrics bool // tell of streams by the node of the client and by the hostname asked for, too
@@ -36,7 +35,7 @@ func Defaults() Config {
 	return Config{
 		Cluster: "local", ClusterDomain: "cluster.local", ControllerNamespace: "linkerd",
 		H2Upgrade: true, IPv6: true,
-		MaxStreamAge: 30 * time.Minute, FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20, IdleBytes: 64 << 20,
+		MaxStreamAge: 30 * time.Minute, FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20,
 		Admission: DefaultAdmission(),
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
@@ -24,43 +23,35 @@ type Question struct {
 	Hostname string // of one instance; empty for all
 }
 
-const (
-	idleFor    = 10 * time.Minute // how long a Question is kept that no stream asks
-	maxIdle    = 1 << 14
-	entryBytes = 96 // what an Entry costs in a Selection and a Set, roughly
-)
-
-// feeds holds the feed of every Target that a stream asks for, and for a while of those that none asks any more: proxies open
-// every stream anew each 5 to 60 minutes.
+// feeds holds the feed of every Target that a stream asks for. Nothing outlives the last stream that asks for it: an answer is made
+// again in about the time that it takes to write it, so keeping it for clients that may come back would cost memory and save little.
+//
+// Locks are taken in this order: feeds.mu, question.mu, feed.mu, frameCache.mu. Work in proportion to a Service is done under
+// question.mu (Select) and feed.mu (Near) only, and frames are encoded under none.
 type feeds struct {
 	config *Config
 	cache  *frameCache
 
-	mu        sync.Mutex
+	mu        sync.Mutex // guards all below, and who is on what: question.streams, question.byPlace, feed.streams
 	questions map[Question]*question
-	idle      *simplelru.LRU[Question, time.Time] // since when
-	idleBytes int64
 }
 
 func newFeeds(config *Config, cache *frameCache) *feeds {
-	f := &feeds{config: config, cache: cache, questions: map[Question]*question{}}
-	f.idle, _ = simplelru.NewLRU(maxIdle, func(q Question, _ time.Time) { f.idled(q) }) // it only fails for a size of 0
-	return f
+	return &feeds{config: config, cache: cache, questions: map[Question]*question{}}
 }
 
 // question holds the newest Selection, shared by the feeds of all localities.
 type question struct {
 	Question
 	feeds   *feeds
-	streams int           // guarded by feeds.mu
-	size    int64         // when it fell idle, likewise
+	streams int
+	byPlace map[federation.Locality]*feed
 	sets    atomic.Uint64 // that its feeds were brought to
 	shown   shown         // guarded by subscribers.mu
 
 	mu        sync.Mutex // guards all below
 	snapshot  *federation.Snapshot
 	selection *federation.Selection
-	byPlace   map[federation.Locality]*feed
 }
 
 // join returns the question for one more stream, which will leave it.
@@ -72,11 +63,6 @@ func (f *feeds) join(q Question) *question {
 		have = &question{Question: q, feeds: f, byPlace: map[federation.Locality]*feed{}}
 		f.questions[q] = have
 	}
-	if have.streams == 0 && f.idle.Contains(q) {
-		have.streams = 1 // so that idled lets it live
-		f.idle.Remove(q)
-		return have
-	}
 	have.streams++
 	return have
 }
@@ -87,49 +73,42 @@ func (f *feeds) len() int {
 	return len(f.questions)
 }
 
-func (q *question) leave() {
-	f := q.feeds
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if q.streams--; q.streams > 0 {
-		return
+// leave takes a stream off the question, and off its feed if it has one.
+func (q *question) leave(from *feed) {
+	q.feeds.mu.Lock()
+	if q.streams--; q.streams == 0 {
+		delete(q.feeds.questions, q.Question)
 	}
-	q.size = q.bytes()
-	f.idleBytes += q.size
-	f.idle.Add(q.Question, time.Now())
-	for {
-		oldest, since, some := f.idle.GetOldest()
-		if !some || f.idleBytes <= f.config.IdleBytes && time.Since(since) < idleFor {
-			return
-		}
-		f.idle.Remove(oldest)
-	}
+	gone := q.unsettle(from)
+	q.feeds.mu.Unlock()
+	gone.drop()
 }
 
-// idled is told of every question that leaves the idle ones; it needs f.mu.
-func (f *feeds) idled(key Question) {
-	q := f.questions[key]
-	f.idleBytes -= q.size
-	if q.streams == 0 {
-		delete(f.questions, key)
-		for _, feed := range q.byPlace {
-			feed.drop()
-		}
+// settle moves a stream from its feed, nil if it has none, to the one for clients at a place.
+func (q *question) settle(place federation.Locality, from *feed) *feed {
+	q.feeds.mu.Lock()
+	to := q.byPlace[place]
+	if to == nil {
+		to = &feed{target: Target{q.Question, place}, encoder: encoder{q.feeds.config, q.Port, place.Zone}, cache: q.feeds.cache, sets: &q.sets}
+		q.byPlace[place] = to
 	}
+	to.streams++
+	gone := q.unsettle(from)
+	q.feeds.mu.Unlock()
+	gone.drop()
+	return to
 }
 
-func (q *question) bytes() int64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	var n int64
-	for _, f := range q.byPlace {
-		f.mu.Lock()
-		if f.head != nil {
-			n += int64(f.head.set.Len()) * entryBytes
-		}
-		f.mu.Unlock()
+// unsettle takes a stream off a feed and returns the feed if that was its last one. It needs feeds.mu.
+func (q *question) unsettle(f *feed) (gone *feed) {
+	if f == nil {
+		return nil
 	}
-	return n
+	if f.streams--; f.streams > 0 {
+		return nil
+	}
+	delete(q.byPlace, f.target.Locality)
+	return f
 }
 
 // at brings the question up to s, unless it is further already, and returns where it is then.
@@ -143,42 +122,17 @@ func (q *question) at(s *federation.Snapshot) (*federation.Snapshot, *federation
 	return q.snapshot, q.selection
 }
 
-// settle returns the feed for clients at a place, for one more stream, which will move from it.
-func (q *question) settle(place federation.Locality) *feed {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	f := q.byPlace[place]
-	if f == nil {
-		f = &feed{target: Target{q.Question, place}, encoder: encoder{q.feeds.config, q.Port, place.Zone}, cache: q.feeds.cache, sets: &q.sets}
-		q.byPlace[place] = f
-	}
-	f.streams++
-	return f
-}
-
-// move takes a stream off a feed. The last one to move drops the feed; if it is the last one to leave the question, the feed idles
-// with it.
-func (q *question) move(f *feed, leaving bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if f.streams--; f.streams == 0 && !leaving {
-		delete(q.byPlace, f.target.Locality)
-		f.drop()
-	}
-}
-
 // A feed holds the newest Set of one Target.
 type feed struct {
 	target  Target
 	encoder encoder
 	cache   *frameCache
 	sets    *atomic.Uint64 // of its question
-	streams int            // guarded by question.mu
+	streams int
 
-	mu        sync.Mutex // guards all below
-	version   uint64
-	selection *federation.Selection
-	head      *head
+	mu       sync.Mutex           // guards all below
+	snapshot *federation.Snapshot // that the head's Set follows from
+	head     *head
 }
 
 // head is the newest Set with the steps that lead to it.
@@ -186,9 +140,7 @@ type head struct {
 	set     *federation.Set
 	encoder encoder
 	cache   *frameCache
-
-	mu    sync.Mutex
-	steps map[*federation.Set]*step // by the Set that a stream was sent last, nil for a first answer; a nil map once dropped
+	steps   map[*federation.Set]*step // by the Set that a stream was sent last, nil for a first answer; guarded by cache.mu
 }
 
 // step is one way to a head's Set.
@@ -199,42 +151,38 @@ type step struct {
 	bytes  int64           // that it holds on to; known with the frames
 }
 
-// leave makes the head forget the step, so that it is encoded again.
-func (s *step) leave() {
-	s.head.mu.Lock()
-	defer s.head.mu.Unlock()
-	if s.head.steps[s.from] == s {
-		delete(s.head.steps, s.from)
-	}
-}
-
-// at brings the feed up to a Selection, unless it is further already.
-func (f *feed) at(version uint64, x *federation.Selection) *head {
+// at brings the feed up to a Snapshot and what was selected from it, unless the feed is further already. It returns the Snapshot that
+// the head follows from: everything else that a stream sends with the head follows from that one, too.
+func (f *feed) at(s *federation.Snapshot, x *federation.Selection) (*head, *federation.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.head != nil && (f.selection == x || version < f.version) {
-		return f.head
+	if f.head != nil && s.Version <= f.snapshot.Version {
+		return f.head, f.snapshot
 	}
 	var old *federation.Set
 	if f.head != nil {
 		old = f.head.set
 	}
-	f.version, f.selection = version, x
+	f.snapshot = s
 	if set := x.Near(f.target.Locality, old); f.head == nil || set != old {
 		if f.head != nil {
-			f.head.drop()
+			f.cache.drop(f.head)
 		}
 		f.sets.Add(1)
 		f.head = &head{set: set, encoder: f.encoder, cache: f.cache, steps: map[*federation.Set]*step{}}
 	}
-	return f.head
+	return f.head, f.snapshot
 }
 
+// drop frees the frames of a feed that no stream is on any more.
 func (f *feed) drop() {
+	if f == nil {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.head != nil {
-		f.head.drop()
+		f.cache.drop(f.head)
 	}
 }
 
@@ -243,28 +191,25 @@ func (h *head) from(from *federation.Set) []*frame {
 	if from == h.set {
 		return nil
 	}
-	h.mu.Lock()
-	s, live := h.steps[from], h.steps != nil
-	if s == nil {
-		s = &step{head: h, from: from}
-		s.frames = sync.OnceValue(func() []*frame {
-			frames := h.encoder.encode(from, h.set)
-			s.bytes = 256 + int64(from.Len())*16 // itself, and the Set that it holds on to
-			for _, f := range frames {
-				s.bytes += int64(f.bytes.Len())
-			}
-			return frames
-		})
-		if live {
-			h.steps[from] = s
-		}
-	}
-	h.mu.Unlock()
+	s, counted := h.cache.step(h, from)
 	frames := s.frames() // outside of the lock
-	if live {
-		h.cache.keep(s, kept{bytes: s.bytes})
+	if !counted {
+		h.cache.count(s)
 	}
 	return frames
+}
+
+func newStep(h *head, from *federation.Set) *step {
+	s := &step{head: h, from: from}
+	s.frames = sync.OnceValue(func() []*frame {
+		frames := h.encoder.encode(from, h.set)
+		s.bytes = 256 + int64(from.Len())*16 // itself, and the Set that it holds on to
+		for _, f := range frames {
+			s.bytes += int64(f.bytes.Len())
+		}
+		return frames
+	})
+	return s
 }
 
 // anew is from for a client that has moved to another zone: what it was told of the addresses that it keeps is no longer so.
@@ -273,19 +218,11 @@ func (h *head) anew(from *federation.Set) []*frame {
 	return append(slices.Clip(h.from(nil)), removes(gone)...)
 }
 
-// drop frees the frames of a head that is none any more. Streams that are about to send some have them.
-func (h *head) drop() {
-	h.mu.Lock()
-	steps := h.steps
-	h.steps = nil
-	h.mu.Unlock()
-	for _, s := range steps {
-		h.cache.forget(s)
-	}
-}
-
 // A frameCache bounds the bytes of all encoded messages that are kept: the steps of feeds, and the profiles of Services. What falls out
 // is encoded again on demand.
+//
+// Its lock guards the steps of every head as well, so that the two agree: a step that is counted is one that its head has, and a head
+// that is dropped has none and gets none. Only while it is encoded for the first time has a head a step that is not counted.
 type frameCache struct {
 	max int64
 
@@ -302,8 +239,16 @@ type kept struct {
 
 func newFrameCache(max int64) *frameCache {
 	c := &frameCache{max: max}
-	c.kept, _ = simplelru.NewLRU(1<<20, func(_ any, k kept) { c.bytes -= k.bytes }) // it only fails for a size of 0
+	c.kept, _ = simplelru.NewLRU(1<<20, c.removed) // it only fails for a size of 0
 	return c
+}
+
+// removed follows whatever leaves the cache. It needs c.mu.
+func (c *frameCache) removed(key any, k kept) {
+	c.bytes -= k.bytes
+	if s, is := key.(*step); is {
+		delete(s.head.steps, s.from)
+	}
 }
 
 // find returns the frame that is kept under a key, if it is.
@@ -314,30 +259,58 @@ func (c *frameCache) find(key any) (*frame, bool) {
 	return k.frame, known
 }
 
-// keep counts what was just used.
+// keep counts a message under its key.
 func (c *frameCache) keep(key any, k kept) {
 	c.mu.Lock()
-	var evicted []any
-	if _, known := c.kept.Get(key); !known {
-		c.bytes += k.bytes
-		c.kept.Add(key, k)
-		for c.bytes > c.max && c.kept.Len() > 1 {
-			oldest, _, _ := c.kept.RemoveOldest()
-			evicted = append(evicted, oldest)
-		}
+	defer c.mu.Unlock()
+	c.add(key, k)
+}
+
+// add needs c.mu.
+func (c *frameCache) add(key any, k kept) {
+	if c.kept.Contains(key) {
+		return
 	}
-	c.mu.Unlock()
-	for _, key := range evicted {
-		if s, is := key.(*step); is {
-			s.leave()
-		}
+	c.bytes += k.bytes
+	c.kept.Add(key, k)
+	for c.bytes > c.max && c.kept.Len() > 1 {
+		c.kept.RemoveOldest()
 	}
 }
 
-func (c *frameCache) forget(key any) {
+// step returns the step from a Set to a head's, and whether it is counted already. A head that was dropped, whose last streams are
+// about to send it, has a step for each of them.
+func (c *frameCache) step(h *head, from *federation.Set) (s *step, counted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept.Remove(key)
+	if s = h.steps[from]; s == nil {
+		if s = newStep(h, from); h.steps != nil {
+			h.steps[from] = s
+		}
+		return s, false
+	}
+	_, counted = c.kept.Get(s)
+	return s, counted
+}
+
+// count counts a step that has been encoded, if its head still has it.
+func (c *frameCache) count(s *step) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.head.steps[s.from] == s {
+		c.add(s, kept{bytes: s.bytes})
+	}
+}
+
+// drop frees the frames of a head that is none any more. Streams that are about to send some have them.
+func (c *frameCache) drop(h *head) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	steps := h.steps
+	h.steps = nil
+	for _, s := range steps {
+		c.kept.Remove(s)
+	}
 }
 
 func (c *frameCache) size() int64 {

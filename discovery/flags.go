@@ -46,7 +46,6 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.MaxStreamAge, "max-connection-age", c.MaxStreamAge, "after which a connection takes no new streams and a stream ends with OK, more or less by a tenth, so that load spreads after a rollout; 0 for never")
 	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace, "how long a first answer waits for a linked cluster that was never heard, from when it was linked")
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes, "bound on the encoded messages that are kept to be shared by streams, in bytes")
-	fs.Int64Var(&c.IdleBytes, "idle-cache-bytes", c.IdleBytes, "bound on the answers that are kept for a while although no stream asks for them, in bytes")
 	fs.BoolVar(&c.DetailedMetrics, "detailed-metrics", c.DetailedMetrics, "fill in the labels nodename and hostname of the metrics endpoints_*, which costs four series for each Service, port, hostname and node that streams are open for, instead of four for each Service and port")
 	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate, "new streams a second, in the long run; more are refused and come back later")
 	fs.IntVar(&c.Admission.Burst, "admission-burst", c.Admission.Burst, "new streams that may come at once")
@@ -69,7 +68,6 @@ func (c *Config) Validate() error {
 		{c.MaxStreamAge < 0, "-max-connection-age must not be negative"},
 		{c.FirstSyncGrace < 0, "-first-sync-grace must not be negative"},
 		{c.FrameBytes <= 0, "-frame-cache-bytes must be greater than 0"},
-		{c.IdleBytes < 0, "-idle-cache-bytes must not be negative"},
 		{c.Admission.Rate <= 0, "-admission-rate must be greater than 0"},
 		{c.Admission.Burst <= 0, "-admission-burst must be greater than 0"},
 		{c.Admission.ConnectionRate <= 0, "-admission-connection-rate must be greater than 0"},

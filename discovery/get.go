@@ -22,9 +22,10 @@ type get struct {
 	question *question
 	feed     *feed // nil until there was something to send
 
-	last *federation.Set // what the client holds
-	zone string          // where the client was when it was sent that
-	told told
+	last    *federation.Set // what the client holds
+	zone    string          // where the client was when it was sent that
+	version uint64          // of the newest Snapshot of which there is nothing to send
+	told    told
 }
 
 // told is what a client was told of the Service's existence.
@@ -48,10 +49,7 @@ func newGet(s *Server, path string, asked authority, who client, to sink) *get {
 }
 
 func (g *get) close() {
-	if g.feed != nil {
-		g.question.move(g.feed, true)
-	}
-	g.question.leave()
+	g.question.leave(g.feed)
 	if g.node != nil {
 		g.node.Close()
 	}
@@ -74,9 +72,7 @@ func (g *get) run(ctx context.Context) error {
 		if g.over(now) {
 			return nil
 		}
-		if wait := g.early(snapshot); wait > 0 {
-			g.state.alarm.by(now, now.Add(wait))
-		} else if err := g.tell(ctx, snapshot, zone, now); err != nil {
+		if err := g.tell(ctx, snapshot, zone, now); err != nil {
 			return err
 		}
 		if !now.Before(g.beat) {
@@ -100,7 +96,7 @@ func (g *get) run(ctx context.Context) error {
 
 // tell sends what the client does not have yet.
 func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone string, now time.Time) error {
-	frames, err := g.answer(ctx, snapshot, zone)
+	frames, err := g.answer(ctx, snapshot, zone, now)
 	if err != nil {
 		return err
 	}
@@ -111,17 +107,28 @@ func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone stri
 		g.beat = now.Add(jitter(idleHeartbeat))
 	}
 	g.state.holds.Store(g.last)
-	g.state.version.Store(snapshot.Version)
+	g.state.version.Store(g.version)
 	return nil
 }
 
-// early returns how long it is too early for a first answer: it would replace everything that the client holds, so it waits for
-// clusters that were never heard, each for as long as the grace after it was linked.
-func (g *get) early(s *federation.Snapshot) time.Duration {
-	if g.told != nothing {
-		return 0
+// admits returns whether there is an answer that follows from a Snapshot, or why there never will be. A first answer would replace
+// everything that the client holds, so it waits for clusters that were never heard, each for as long as the grace after it was linked.
+func (g *get) admits(s *federation.Snapshot, now time.Time) (bool, error) {
+	first := g.told == nothing
+	if first {
+		if wait := g.server.early(s); wait > 0 {
+			g.state.alarm.by(now, now.Add(wait))
+			return false, nil
+		}
 	}
-	return g.server.early(s)
+	if err := refusal(s, first); err != nil {
+		return false, err
+	}
+	if s.View != nil && s.View.Malformed != "" {
+		g.version = s.Version // half-made: what the client holds is better than nothing
+		return false, nil
+	}
+	return true, nil
 }
 
 func (s *Server) early(snapshot *federation.Snapshot) (wait time.Duration) {
@@ -135,33 +142,37 @@ func (s *Server) early(snapshot *federation.Snapshot) (wait time.Duration) {
 	return wait
 }
 
-// answer returns what the client does not have yet, and notes that it has it.
-func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone string) ([]*frame, error) {
-	if g.told == nothing {
+// answer returns what the client does not have yet, and notes that it has it. All of it follows from one Snapshot: the one that was
+// loaded, or a newer one that another stream has brought the feed to.
+func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone string, now time.Time) ([]*frame, error) {
+	if admits, err := g.admits(snapshot, now); !admits {
+		return nil, err
+	}
+	first := g.told == nothing
+	if first {
 		done, err := g.server.admission.turn(ctx)
 		if err != nil {
 			return nil, err
 		}
 		defer done()
 	}
-	snapshot, selection := g.question.at(snapshot)
-	if err := refusal(snapshot, g.told == nothing); err != nil {
-		return nil, err
-	}
-	if snapshot.View != nil && snapshot.View.Malformed != "" {
-		return nil, nil // half-made: what the client holds is better than nothing
-	}
-	place := selection.Locality(g.who.Node, zone)
-	moved := g.feed != nil && g.zone != zone && g.feed.target.Zone != place.Zone
-	if g.feed == nil || g.feed.target.Locality != place {
-		if g.feed != nil {
-			g.question.move(g.feed, false)
+	was := g.feed
+	var head *head
+	for {
+		at, selection := g.question.at(snapshot)
+		if admits, err := g.admits(at, now); !admits {
+			return nil, err
 		}
-		g.feed = g.question.settle(place)
+		place := selection.Locality(g.who.Node, zone)
+		if g.feed == nil || g.feed.target.Locality != place {
+			g.feed = g.question.settle(place, g.feed)
+		}
+		if head, snapshot = g.feed.at(at, selection); snapshot == at {
+			break
+		} // else another stream was faster, and the place may be another one since
 	}
-	head := g.feed.at(snapshot.Version, selection)
 	tell := head.from
-	if moved {
+	if was != nil && g.zone != zone && was.target.Zone != g.feed.target.Zone {
 		tell = head.anew
 	}
 	frames := tell(g.last)
@@ -170,7 +181,7 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	case !head.set.Empty():
 		g.told = exists
 	case len(snapshot.Unknown()) > 0: // unknown is not empty
-		if g.told == nothing {
+		if first {
 			return nil, nil
 		}
 	case snapshot.Exists():
@@ -182,10 +193,10 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 			frames = append(slices.Clip(frames), absentFrame)
 		}
 	}
-	if before == nothing {
+	if first {
 		g.server.metrics.firstAnswer.Observe(time.Since(g.state.opened).Seconds())
 	}
-	g.last, g.zone = head.set, zone
+	g.last, g.zone, g.version = head.set, zone, snapshot.Version
 	return frames, nil
 }
 

@@ -244,7 +244,7 @@ func TestFrameCacheIsBounded(t *testing.T) {
 		}
 		store, _ := local(views)
 		config := Defaults()
-		config.FrameBytes, config.IdleBytes = 20_000, 50_000
+		config.FrameBytes = 20_000
 		server := NewServer(logr.Discard(), store, config)
 		for range 3 {
 			for svc := range views {
@@ -264,11 +264,8 @@ func TestFrameCacheIsBounded(t *testing.T) {
 		if n := server.feeds.cache.size(); n > config.FrameBytes {
 			t.Errorf("%d bytes of frames are kept, the bound is %d", n, config.FrameBytes)
 		}
-		if n := server.feeds.idleBytes; n > config.IdleBytes {
-			t.Errorf("%d bytes of idle Sets are kept, the bound is %d", n, config.IdleBytes)
-		}
-		if n := server.feeds.len(); n > 10 {
-			t.Errorf("%d questions are kept", n)
+		if n := server.feeds.len(); n > 0 {
+			t.Errorf("%d questions are kept that no stream asks", n)
 		}
 	})
 }

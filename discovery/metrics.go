@@ -66,7 +66,7 @@ func newMetrics(s *Server) *metrics {
 			Name: "fingerpost_frame_cache_bytes", Help: "Bytes of encoded messages that are kept to be shared by streams.",
 		}, func() float64 { return float64(s.frames.size()) }),
 		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for, or asked for a short time ago.",
+			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for.",
 		}, func() float64 { return float64(s.feeds.len()) }),
 		workloads: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "workload_updates", Help: "Answers to GetProfile about what is at an IP, the first and each that differs from the one before.",

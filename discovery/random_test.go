@@ -81,7 +81,7 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	config.Cluster, config.ClusterDomain, config.TrustDomain, config.ControllerNamespace = home, domain, trust, ours
 	config.ZoneWeights, config.TransportMode = true, mode
 	config.HTTP2 = &pb.Http2ClientParams{}
-	config.FrameBytes, config.IdleBytes = 1<<16, 1<<16 // so that both are emptied
+	config.FrameBytes = 1 << 16 // so that it overflows
 	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 4, Patience: 2 * time.Second}
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer(discovery.Codec())
