@@ -65,6 +65,7 @@ type kind struct {
 type health struct {
 	lastContact time.Time // when all was last known to be in order
 	err         error     // why it is not; nil if it is
+	restored    time.Time // when the API server was last found to have gone back to an older state
 }
 
 // newEngagement prepares an engagement, which ends with ctx or stop. It does not use the network. The connection is closed with it.
@@ -211,6 +212,7 @@ func (e *engagement) watchOver(interval time.Duration) {
 				answered, silent = time.Now(), false
 				h.err = e.deaf()
 			}
+			h.restored = e.restored()
 			next := min(interval, urgent)
 			switch {
 			case h.err == nil:
@@ -222,6 +224,16 @@ func (e *engagement) watchOver(interval time.Duration) {
 			timer.Reset(next)
 		}
 	})
+}
+
+// restored returns when the API server was last found to have gone back to an older state.
+func (e *engagement) restored() (last time.Time) {
+	for _, k := range e.kinds {
+		if at := k.source.Health().Restored; at.After(last) {
+			last = at
+		}
+	}
+	return last
 }
 
 // deaf returns an error if a kind that is needed would not tell of a change.

@@ -238,6 +238,10 @@ func (m *member) supervise() <-chan struct{} {
 func (m *member) judge(h health) {
 	standing := m.registry.options.Patience.Judge(time.Since(h.lastContact))
 	m.registry.stand(m, standing)
+	if h.restored.After(m.status.Restored) {
+		m.status.Restored = h.restored
+		m.log.Info("The API server has gone back to an older state, as after a restore from a backup: everything was listed anew")
+	}
 	m.status.LastContact, m.status.Contact = h.lastContact, h.err
 	state := stateOf(standing)
 	if m.status.State != state {

@@ -3,9 +3,11 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -15,8 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
 const (
@@ -26,11 +31,21 @@ const (
 	refusedBackoff = 10 * time.Second
 	// bookmarkLimit is how long a watch may be silent; API servers send a bookmark about once a minute.
 	bookmarkLimit = 150 * time.Second
+	// watchAge is after how long the API server is asked to end a watch, or up to twice as long.
+	watchAge = 5 * time.Minute
+
+	pageSize    = 500 // objects in a list
+	maxPageSize = 10_000
+	pageTimeout = syncPatience / 3 // for one page to arrive
 )
 
-// A Source is one kind of object at one API server. It is the ListerWatcher of a Reflector, and outlasts the connection: a watch
-// that breaks goes on from where it stopped, and while nothing can be had a call waits, instead of failing into the Reflector's
-// own backoff, which may sleep for a minute after contact is back. What the API server refuses is noted and tried again.
+// A Source lists and watches one kind of object at one API server, and keeps a store filled with it.
+//
+// It lists by a stream of initial events where the API server can do that, and otherwise by pages; each object is reduced to its record
+// before the next is decoded, or the next page asked for, so that a listing never stands in memory whole. Every listing asks for the newest
+// state. It outlasts the connection: a watch that breaks goes on from where it stopped. It lists anew when what it missed cannot be had any
+// more (410), and when the API server has gone back to an older state: a watch from a version that is not reached yet is accepted and stays
+// silent, without even bookmarks, so silence beyond bookmarkLimit counts as that, and so does a version lower than one before.
 type Source struct {
 	inner cache.ListerWatcherWithContext
 	conn  *Connection
@@ -53,6 +68,7 @@ type SourceHealth struct {
 	Open        bool                // a watch is open
 	LastContact time.Time           // of the last event or bookmark, or of the opening of the watch
 	Refused     metav1.StatusReason // why the API server does not serve it: NotFound, Forbidden or Unauthorized; empty if it does
+	Restored    time.Time           // when the API server was last found to have gone back to an older state; zero for never
 	Lists       int                 // requests so far
 	Watches     int
 	Errors      map[string]int // failed requests by reason
@@ -81,17 +97,18 @@ func (s *Source) Health() SourceHealth {
 // it. It may be served later.
 func (s *Source) Refused() <-chan struct{} { return s.refused }
 
-// Fill keeps store filled with what there is of the kind, until ctx ends. object is an empty one of the type that the store takes.
-// Requests wait here for as long as they must; what comes back from the Reflector is tried again at once.
-func (s *Source) Fill(ctx context.Context, object runtime.Object, store cache.ReflectorStore) {
-	r := cache.NewReflectorWithOptions(s, object, store, cache.ReflectorOptions{Name: "fingerpost"})
+// Fill keeps store filled with what there is of the kind, until ctx ends. object is an empty one of the type that the store takes; what
+// is not of it is left out.
+func (s *Source) Fill(ctx context.Context, object runtime.Object, store records.Target) {
+	i := &informer{Source: s, kind: reflect.TypeOf(object), store: store, limit: pageSize}
+	var p pace
 	for ctx.Err() == nil {
+		_, wake := s.conn.wakes.Load()
 		began := time.Now()
-		if err := r.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+		if err := i.fill(ctx); err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Info("Listing and watching starts over", "error", err.Error())
 		}
-		_, wake := s.conn.wakes.Load()
-		wait(ctx, wake, minBackoff-time.Since(began))
+		p.wait(ctx, wake, began)
 	}
 }
 
@@ -122,6 +139,19 @@ func (s *Source) trouble() string {
 	return errorReason(apierrors.ReasonForError(s.failure))
 }
 
+// pace is the pause after something that should last: it grows while that is short.
+type pace struct{ pause time.Duration }
+
+// wait returns at once if what began then has lasted, and otherwise after a pause, or when it is woken, or when ctx ends.
+func (p *pace) wait(ctx context.Context, wake <-chan struct{}, began time.Time) {
+	lasted := time.Since(began)
+	if lasted > maxBackoff {
+		p.pause = 0
+	}
+	p.pause = min(max(2*p.pause, minBackoff), maxBackoff)
+	wait(ctx, wake, p.pause-lasted)
+}
+
 // alive reports whether a watch is open that can be trusted to tell of every change.
 func (s *Source) alive() bool {
 	s.mu.Lock()
@@ -129,37 +159,10 @@ func (s *Source) alive() bool {
 	return s.health.Open && time.Since(s.health.LastContact) < bookmarkLimit
 }
 
-// List implements [cache.ListerWatcher] for callers without a context, of which there are none.
-func (s *Source) List(metav1.ListOptions) (runtime.Object, error) { return nil, errNoContext }
-
-// Watch likewise.
-func (s *Source) Watch(metav1.ListOptions) (watch.Interface, error) { return nil, errNoContext }
-
-var errNoContext = errors.New("BUG: a Source is used without a context")
-
-// ListWithContext lists, as soon as it can be done.
-func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions) (list runtime.Object, err error) {
-	err = s.insist(ctx, func(ctx context.Context) error {
-		request, cancel := s.conn.untilReset(ctx)
-		defer cancel()
-		s.note(func(h *SourceHealth) { h.Lists++ })
-		list, err = s.inner.ListWithContext(request, options)
-		return err
-	})
-	if err == nil {
-		s.advance(meta.LenList(list))
-	}
-	if err == nil && s.lag != nil {
-		_ = meta.EachListItem(list, func(o runtime.Object) error { s.arrive(o, false); return nil })
-	}
-	return list, err
-}
-
 // arrive notes how late an object is, if it tells of a change that is newer than all before it. What was there before we asked is
 // not late. An object without a newer time, as one that is about to be deleted, says nothing.
-func (s *Source) arrive(object runtime.Object, changed bool) {
-	m, err := meta.Accessor(object)
-	if s.lag == nil || err != nil {
+func (s *Source) arrive(m metav1.Object, changed bool) {
+	if s.lag == nil {
 		return
 	}
 	made := m.GetCreationTimestamp().Time
@@ -179,30 +182,18 @@ func (s *Source) arrive(object runtime.Object, changed bool) {
 	}
 }
 
-// WatchWithContext watches, as soon as it can be done, and until the caller stops it or what it missed cannot be had any more.
-func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	w, err := s.open(ctx, options)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	f := &follower{
-		source: s, cancel: cancel, result: make(chan watch.Event), done: make(chan struct{}),
-		options: options, synced: options.SendInitialEvents == nil,
-	}
-	go f.run(ctx, w)
-	return f, nil
-}
-
 // opened is one watch. Its context ends at the latest with the next Reset of the connection.
 type opened struct {
 	watch.Interface
 	ctx    context.Context
 	cancel context.CancelFunc
+	at     time.Time
 }
 
+// open watches, as soon as it can be done.
 func (s *Source) open(ctx context.Context, options metav1.ListOptions) (o opened, err error) {
+	seconds := int64((watchAge + rand.N(watchAge)).Seconds())
+	options.AllowWatchBookmarks, options.TimeoutSeconds = true, &seconds
 	err = s.insist(ctx, func(ctx context.Context) error {
 		s.note(func(h *SourceHealth) { h.Watches++ })
 		o.ctx, o.cancel = s.conn.untilReset(ctx)
@@ -212,9 +203,17 @@ func (s *Source) open(ctx context.Context, options metav1.ListOptions) (o opened
 		return err
 	})
 	if err == nil {
-		s.note(func(h *SourceHealth) { h.Open, h.LastContact, h.Refused = true, time.Now(), "" })
+		o.at = time.Now()
+		s.note(func(h *SourceHealth) { h.Open, h.LastContact, h.Refused = true, o.at, "" })
 	}
 	return o, err
+}
+
+// close ends a watch.
+func (s *Source) close(o opened) {
+	o.cancel()
+	o.Stop()
+	s.note(func(h *SourceHealth) { h.Open = false })
 }
 
 // insist repeats a request until it succeeds, ctx ends, or it fails in a way that the caller must know of. It tries again at once
@@ -277,122 +276,213 @@ func (s *Source) note(f func(*SourceHealth)) {
 	f(&s.health)
 }
 
-// follower is a watch over all the watches that it takes.
-type follower struct {
-	source *Source
-	cancel context.CancelFunc
-	result chan watch.Event
-	done   chan struct{}
+// informer fills one store from a Source. One goroutine uses it.
+type informer struct {
+	*Source
+	kind  reflect.Type // of the objects that the store takes
+	store records.Target
 
-	// Owned by run.
-	options metav1.ListOptions
-	synced  bool // the initial events are through: what follows can be resumed
-	initial int  // events until then
+	limit   int64  // objects asked for in a page
+	version string // the newest that was seen
 }
 
-// Stop ends the watch and waits for it.
-func (f *follower) Stop() {
-	f.cancel()
-	<-f.done
-}
-
-// ResultChan returns the events.
-func (f *follower) ResultChan() <-chan watch.Event { return f.result }
-
-func (f *follower) run(ctx context.Context, w opened) {
-	defer close(f.done)
-	defer close(f.result)
-	defer f.cancel()
+// fill lists everything and then follows the changes, until what was missed cannot be had any more.
+func (i *informer) fill(ctx context.Context) error {
+	w, version, err := i.list(ctx)
+	if err != nil {
+		return err
+	}
+	if older(version, i.version) {
+		i.note(func(h *SourceHealth) { h.Restored = time.Now() })
+	}
+	i.version = version
+	var p pace
 	for {
-		_, wake := f.source.conn.wakes.Load()
-		began, from := time.Now(), f.options.ResourceVersion
-		goesOn := f.forward(ctx, w)
-		w.cancel()
-		w.Stop()
-		f.source.note(func(h *SourceHealth) { h.Open = false })
-		if !goesOn || !f.synced || ctx.Err() != nil {
-			return // without its initial events a watch starts over, which is the Reflector's part
+		if w.Interface == nil {
+			if w, err = i.open(ctx, metav1.ListOptions{ResourceVersion: i.version}); err != nil {
+				return err
+			}
 		}
-		if f.options.ResourceVersion == from { // a server that hangs up at once must not be asked in a tight loop
-			wait(ctx, wake, minBackoff-time.Since(began))
+		_, wake := i.conn.wakes.Load()
+		err = i.events(w, i.apply)
+		i.close(w)
+		if err != nil || ctx.Err() != nil {
+			return err
 		}
-		var err error
-		if w, err = f.source.open(ctx, f.options); err != nil {
-			f.send(ctx, watch.Event{Type: watch.Error, Object: statusOf(err)})
-			return
+		p.wait(ctx, wake, w.at) // a server that hangs up at once must not be asked in a tight loop
+		w = opened{}
+	}
+}
+
+// errSilent ends a watch on which nothing came for too long.
+var errSilent = fmt.Errorf("no event and no bookmark within %s", bookmarkLimit)
+
+// list replaces what the store holds by all there is, and returns the version of that. If it came as a stream, that goes on as a watch.
+func (i *informer) list(ctx context.Context) (w opened, version string, err error) {
+	w, err = i.open(ctx, metav1.ListOptions{SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	if err == nil {
+		if version, err = i.stream(w); err == nil {
+			return w, version, nil
+		}
+		i.close(w)
+	}
+	if errors.Is(err, errBroken) || ctx.Err() != nil {
+		return opened{}, "", err
+	}
+	version, err = i.pages(ctx) // the API server cannot stream lists
+	return opened{}, version, err
+}
+
+// errBroken is the end of a watch before its initial events were through.
+var errBroken = errors.New("the watch broke off before everything was listed")
+
+// stream stores the initial events of a watch.
+func (i *informer) stream(w opened) (version string, err error) {
+	listing := i.store.Gather()
+	through, n := errors.New("through"), 0
+	err = i.events(w, func(e watch.Event, m metav1.Object) error {
+		switch {
+		case e.Type == watch.Bookmark && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
+			version = m.GetResourceVersion()
+			return through
+		case e.Type == watch.Bookmark:
+			return nil
+		case e.Type == watch.Deleted:
+			return listing.Delete(e.Object)
+		default:
+			n++
+			i.advance(n)
+			i.arrive(m, false)
+			return listing.Update(e.Object)
+		}
+	})
+	switch err {
+	case nil:
+		return "", errBroken
+	case through:
+		return version, i.store.Replace(listing.Objects(), version)
+	default:
+		return "", err
+	}
+}
+
+// pages stores a list that is asked for page by page. A page that is too much for us, or for the way here, is asked for again with fewer
+// objects; where the API server has forgotten the version of the first page before the last was read, everything is, with more.
+func (i *informer) pages(ctx context.Context) (version string, err error) {
+	listing, n := i.store.Gather(), 0
+	for next := ""; ; {
+		list, err := i.page(ctx, next)
+		switch {
+		case next != "" && isExpired(err):
+			i.limit = min(2*i.limit, maxPageSize)
+			return "", err
+		case err != nil:
+			return "", err
+		}
+		m, err := meta.ListAccessor(list)
+		if err != nil {
+			return "", fmt.Errorf("list without metadata: %w", err)
+		}
+		if next == "" {
+			version = m.GetResourceVersion()
+		}
+		n += meta.LenList(list)
+		i.advance(n)
+		err = meta.EachListItem(list, func(object runtime.Object) error {
+			m, err := meta.Accessor(object)
+			if err != nil || reflect.TypeOf(object) != i.kind {
+				return nil //nolint:nilerr // one object that is none costs no other
+			}
+			i.arrive(m, false)
+			return listing.Update(object)
+		})
+		if err != nil {
+			return "", err
+		}
+		last := next
+		if next = m.GetContinue(); next == "" {
+			return version, i.store.Replace(listing.Objects(), version)
+		}
+		if next == last {
+			return "", errors.New("the API server repeats a page of its list")
 		}
 	}
 }
 
-// forward passes events on until the watch breaks, and reports whether it can be resumed.
-func (f *follower) forward(ctx context.Context, w opened) bool {
+func (i *informer) page(ctx context.Context, next string) (list runtime.Object, err error) {
+	err = i.insist(ctx, func(ctx context.Context) error {
+		ctx, cancel := i.conn.untilReset(ctx)
+		defer cancel()
+		ctx, stop := context.WithTimeout(ctx, pageTimeout)
+		defer stop()
+		i.note(func(h *SourceHealth) { h.Lists++ })
+		list, err = i.inner.ListWithContext(ctx, metav1.ListOptions{Limit: i.limit, Continue: next})
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			i.limit = max(1, i.limit/2)
+		}
+		return err
+	})
+	return list, err
+}
+
+func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// apply stores a change.
+func (i *informer) apply(e watch.Event, m metav1.Object) error {
+	version := m.GetResourceVersion()
+	if older(version, i.version) {
+		return fmt.Errorf("version %.20s comes after version %.20s", version, i.version)
+	}
+	if version != "" {
+		i.version = version
+	}
+	switch e.Type {
+	case watch.Bookmark:
+		return nil
+	case watch.Deleted:
+		return i.store.Delete(e.Object)
+	default:
+		i.arrive(m, true)
+		return i.store.Update(e.Object)
+	}
+}
+
+// older reports whether version a is from before version b, as far as that can be known.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
+// events passes events to use until the watch breaks, which can be resumed, or one is an error, or use returns one.
+func (i *informer) events(w opened, use func(watch.Event, metav1.Object) error) error {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()
 	for {
 		select {
 		case event, open := <-w.ResultChan():
-			switch {
-			case !open:
-				return true
-			case event.Type == watch.Error:
+			if !open {
+				return nil
+			}
+			if event.Type == watch.Error {
 				status, ok := event.Object.(*metav1.Status)
 				if !ok || status.Code >= 500 || status.Code == http.StatusTooManyRequests {
-					return true // the connection broke in the middle of an event
+					return nil // the connection broke in the middle of an event
 				}
-				f.send(ctx, event)
-				return false
+				return apierrors.FromObject(status)
 			}
-			f.source.note(func(h *SourceHealth) { h.LastContact = time.Now() })
-			if !f.synced {
-				f.initial++
-				f.source.advance(f.initial)
-			}
-			if event.Type == watch.Added || event.Type == watch.Modified {
-				f.source.arrive(event.Object, f.synced)
-			}
+			i.note(func(h *SourceHealth) { h.LastContact = time.Now() })
 			silence.Reset(bookmarkLimit)
-			f.remember(event)
-			if !f.send(ctx, event) {
-				return false
+			m, err := meta.Accessor(event.Object)
+			if err != nil || reflect.TypeOf(event.Object) != i.kind {
+				continue // one object that is none costs no other
+			}
+			if err := use(event, m); err != nil {
+				return err
 			}
 		case <-silence.C:
-			return true
+			return errSilent
 		case <-w.ctx.Done():
-			return true
+			return nil
 		}
 	}
-}
-
-// remember notes from where the watch can be resumed.
-func (f *follower) remember(event watch.Event) {
-	m, err := meta.Accessor(event.Object)
-	if err != nil || m.GetResourceVersion() == "" {
-		return
-	}
-	if event.Type == watch.Bookmark && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-		f.synced = true
-		f.options.SendInitialEvents, f.options.ResourceVersionMatch = nil, ""
-	}
-	if f.synced {
-		f.options.ResourceVersion = m.GetResourceVersion()
-	}
-}
-
-func (f *follower) send(ctx context.Context, event watch.Event) bool {
-	select {
-	case f.result <- event:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// statusOf returns the error as an object that a watch can carry.
-func statusOf(err error) *metav1.Status {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		s := status.Status()
-		return &s
-	}
-	return &apierrors.NewInternalError(err).ErrStatus
 }

@@ -32,6 +32,7 @@ type Status struct {
 	Expires     time.Time // when they end; zero if they do not, or do not say so
 	Synced      bool      // everything in the cluster has been heard once
 	LastContact time.Time // zero for never
+	Restored    time.Time // when its API server was last found to have gone back to an older state, as after a restore; zero for never
 
 	Writing Writing // how writing into it goes
 
@@ -105,6 +106,6 @@ func (s Status) Same(o Status) bool {
 		return err.Error()
 	}
 	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
-		s.State == o.State && s.Source == o.Source && s.Expires.Equal(o.Expires) && s.Synced == o.Synced && s.Writing == o.Writing &&
+		s.State == o.State && s.Source == o.Source && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) && s.Synced == o.Synced && s.Writing == o.Writing &&
 		text(s.Contact) == text(o.Contact) && text(s.Credentials) == text(o.Credentials)
 }

@@ -32,19 +32,29 @@ type Server struct {
 	authority     []byte
 	line          *line
 
-	mu        sync.Mutex
-	http      *http.Server
-	version   int
-	tokens    map[string]bool
-	forbidden map[string]bool                             // group resources, and verbs with group resources
-	failing   map[string]failure                          // by group resource
-	served    map[string][]string                         // group resource -> versions, newest first; nil: not served
-	pruned    map[string]bool                             // group resources whose status.conditions are dropped on write
-	mutate    map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
-	objects   map[string]map[string]*unstructured.Unstructured
-	events    []event
-	changed   chan struct{} // closed by the next event
-	requests  map[string]int
+	mu         sync.Mutex
+	http       *http.Server
+	version    int
+	tokens     map[string]bool
+	forbidden  map[string]bool                             // group resources, and verbs with group resources
+	failing    map[string]failure                          // by group resource
+	served     map[string][]string                         // group resource -> versions, newest first; nil: not served
+	pruned     map[string]bool                             // group resources whose status.conditions are dropped on write
+	mutate     map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
+	objects    map[string]map[string]*unstructured.Unstructured
+	events     []event
+	restored   int             // how often an older state was restored
+	muted      map[string]bool // group resources whose watches are silent
+	unstreamed bool            // lists are not streamed
+	rest       map[string]rest // what is left of lists that were read by pages, by continue token
+	changed    chan struct{}   // closed by the next event
+	requests   map[string]int
+}
+
+// rest is the part of a list that follows a page.
+type rest struct {
+	version int
+	items   []any
 }
 
 // event is one change of an object, in the order in which they happened.
@@ -68,7 +78,7 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newLine(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, muted: map[string]bool{}, rest: map[string]rest{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
 		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}), requests: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
@@ -133,6 +143,45 @@ func (s *Server) Serve(resource string, versions ...string) {
 	defer s.mu.Unlock()
 	s.served[resource] = versions
 	s.wake()
+}
+
+// Stream makes the server stream lists, as it does from the start, or refuse to, as API servers before 1.32 do.
+func (s *Server) Stream(can bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unstreamed = !can
+}
+
+// Compact makes the server forget old versions: lists that are being read by pages cannot be read on.
+func (s *Server) Compact() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.rest)
+}
+
+// Mute makes watches of a group resource silent, without as much as a bookmark, or ends that. What happens meanwhile is never sent.
+func (s *Server) Mute(resource string, muted bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.muted[resource] = muted
+}
+
+// Backup returns a function that puts the server back into the state in which it is now, as an etcd that is restored from a snapshot.
+// Watches end; one from a version that is not reached yet is accepted and silent.
+func (s *Server) Backup() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	version, events, objects := s.version, len(s.events), map[string]map[string]*unstructured.Unstructured{}
+	for resource, all := range s.objects {
+		objects[resource] = maps.Clone(all)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.version, s.events, s.objects = version, slices.Clone(s.events[:events]), objects
+		s.restored++
+		s.wake()
+	}
 }
 
 // Prune makes the server drop the conditions from every status of a group resource, as a schema without them does.
@@ -313,6 +362,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.requests[req.verb+" "+req.kind()]++
 	failing := s.failing[req.kind()]
+	unstreamed := s.unstreamed && req.options.SendInitialEvents != nil
 	forbidden, serves := s.forbidden[req.kind()] || s.forbidden[req.verb+" "+req.kind()], slices.Contains(s.served[req.kind()], req.version)
 	s.mu.Unlock()
 	switch {
@@ -322,6 +372,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	case forbidden:
 		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.kind()+" is forbidden")
+	case unstreamed:
+		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	case req.verb == "watch":
 		s.watch(w, r, req)
 	case req.resource == "selfsubjectaccessreviews":
@@ -398,6 +450,8 @@ func parse(r *http.Request) (request, error) {
 		return req, err
 	}
 	req.options.ResourceVersion = q.Get("resourceVersion")
+	req.options.Limit, _ = strconv.ParseInt(q.Get("limit"), 10, 64)
+	req.options.Continue = q.Get("continue")
 	if q.Get("sendInitialEvents") == "true" {
 		req.options.SendInitialEvents = new(true)
 	}
@@ -488,28 +542,45 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
 		s.remove(req.kind(), name)
 		reply(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
 	case "list":
-		items := []any{}
-		for _, k := range slices.Sorted(maps.Keys(objects)) {
-			if req.matches(objects[k]) {
-				items = append(items, req.render(objects[k]))
-			}
-		}
-		kind, apiVersion := "List", strings.TrimPrefix(req.group+"/"+req.version, "/")
-		if len(items) > 0 {
-			kind = items[0].(map[string]any)["kind"].(string) + "List"
-		} else if k, known := listKinds[req.resource]; known {
-			kind = k
-		}
-		if req.metadataOnly {
-			kind, apiVersion = "PartialObjectMetadataList", "meta.k8s.io/v1"
-		}
-		reply(w, http.StatusOK, map[string]any{
-			"kind": kind, "apiVersion": apiVersion, "items": items,
-			"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)},
-		})
+		s.list(w, req)
 	default:
 		s.write(w, r, req, objects[name])
 	}
+}
+
+// list answers a list, or the page of it that is asked for; it needs s.mu.
+func (s *Server) list(w http.ResponseWriter, req request) {
+	now := rest{version: s.version, items: []any{}}
+	if req.options.Continue != "" {
+		var known bool
+		if now, known = s.rest[req.options.Continue]; !known {
+			fail(w, http.StatusGone, metav1.StatusReasonExpired, "the provided continue parameter is too old")
+			return
+		}
+	} else {
+		objects := s.objects[req.kind()]
+		for _, k := range slices.Sorted(maps.Keys(objects)) {
+			if req.matches(objects[k]) {
+				now.items = append(now.items, req.render(objects[k]))
+			}
+		}
+	}
+	kind, apiVersion := "List", strings.TrimPrefix(req.group+"/"+req.version, "/")
+	if len(now.items) > 0 {
+		kind = now.items[0].(map[string]any)["kind"].(string) + "List"
+	} else if k, known := listKinds[req.resource]; known {
+		kind = k
+	}
+	if req.metadataOnly {
+		kind, apiVersion = "PartialObjectMetadataList", "meta.k8s.io/v1"
+	}
+	metadata := map[string]any{"resourceVersion": strconv.Itoa(now.version)}
+	if n := int(req.options.Limit); n > 0 && n < len(now.items) {
+		token := fmt.Sprintf("%s-%d-%d", req.kind(), now.version, len(now.items)-n)
+		s.rest[token] = rest{now.version, now.items[n:]}
+		metadata["continue"], now.items = token, now.items[:n]
+	}
+	reply(w, http.StatusOK, map[string]any{"kind": kind, "apiVersion": apiVersion, "items": now.items, "metadata": metadata})
 }
 
 var listKinds = map[string]string{
@@ -605,6 +676,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 
 	from, _ := strconv.Atoi(req.options.ResourceVersion)
 	s.mu.Lock()
+	restored := s.restored
 	if req.options.SendInitialEvents != nil {
 		var initial []map[string]any
 		for _, o := range s.objects[req.kind()] {
@@ -626,13 +698,18 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	}
 	for {
 		// s.mu is held here.
+		if s.restored != restored {
+			s.mu.Unlock()
+			return
+		}
 		pending := s.events[next:]
 		next = len(s.events)
+		muted := s.muted[req.kind()]
 		changed, version := s.changed, s.version
 		gone := s.failing[req.kind()].code != 0 || s.forbidden[req.kind()] || !slices.Contains(s.served[req.kind()], req.version)
 		s.mu.Unlock()
 		for _, e := range pending {
-			if e.kind == req.kind() && req.matches(e.object) && !send(e.what, req.render(e.object)) {
+			if e.kind == req.kind() && e.version > from && !muted && req.matches(e.object) && !send(e.what, req.render(e.object)) {
 				return
 			}
 		}
@@ -642,7 +719,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		select {
 		case <-changed:
 		case <-ticks.C:
-			send("BOOKMARK", bookmark(version, nil))
+			if version >= from && !muted {
+				send("BOOKMARK", bookmark(version, nil))
+			}
 		case <-deadline.C:
 			return
 		case <-r.Context().Done():

@@ -1,5 +1,5 @@
-// Package records keeps what is needed of Kubernetes objects, and not the objects: a client-go Reflector fills a [Store] with small
-// records, each made of an object as it arrives.
+// Package records keeps what is needed of Kubernetes objects, and not the objects: a [Store] holds small records, each made of an object
+// as it arrives.
 package records
 
 import (
@@ -8,8 +8,22 @@ import (
 	"unique"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/client-go/tools/cache"
 )
+
+// A Target is what an informer fills. It is a [Store], or wraps one.
+type Target interface {
+	Gather() Listing
+	Replace(objects []any, version string) error // by all objects of a Listing
+	Update(object any) error                     // one that is new or has changed
+	Delete(object any) error
+}
+
+// A Listing gathers all objects there are, each reduced as it arrives, before they replace what a Target holds.
+type Listing interface {
+	Update(object any) error
+	Delete(object any) error // one that was deleted while the others were listed
+	Objects() []any
+}
 
 // A Key names an object of a known kind.
 type Key struct{ Namespace, Name string }
@@ -21,7 +35,7 @@ func (k Key) String() string {
 	return k.Namespace + "/" + k.Name
 }
 
-// A Store holds the records of one kind of object. A Reflector is its only writer; anybody may read it.
+// A Store holds the records of one kind of object. An informer is its only writer; anybody may read it.
 type Store[R any] struct {
 	keep    func(object any) (R, bool)
 	changed func(Key)
@@ -31,7 +45,7 @@ type Store[R any] struct {
 	byKey map[Key]R
 }
 
-var _ cache.TransformingStore = &Store[int]{}
+var _ Target = &Store[int]{}
 
 // NewStore returns an empty Store. keep reduces an object to its record, or returns false if nothing is to be kept of it. changed is
 // told the keys of what has changed, or may have, after the change can be read, and with no lock held.
@@ -75,34 +89,67 @@ type kept[R any] struct {
 	ok     bool
 }
 
-// Transformer lets the Reflector reduce each object as it is streamed, so that the first listing never stands in memory whole.
-func (s *Store[R]) Transformer() cache.TransformFunc {
-	return func(object any) (any, error) {
-		if k, done := object.(kept[R]); done {
-			return k, nil
-		}
-		m, err := meta.Accessor(object)
-		if err != nil {
-			return nil, fmt.Errorf("object without metadata: %w", err)
-		}
-		k := kept[R]{key: Key{Intern(m.GetNamespace()), m.GetName()}}
-		k.record, k.ok = s.keep(object)
-		return k, nil
+func keyOf(object any) (Key, error) {
+	m, err := meta.Accessor(object)
+	if err != nil {
+		return Key{}, fmt.Errorf("object without metadata: %w", err)
 	}
+	return Key{Intern(m.GetNamespace()), m.GetName()}, nil
 }
 
-// Add stores an object that is new.
-func (s *Store[R]) Add(object any) error { return s.put(object) }
+// reduce returns what is to be kept of an object, which may have been reduced before.
+func (s *Store[R]) reduce(object any) (*kept[R], error) {
+	if k, done := object.(*kept[R]); done {
+		return k, nil
+	}
+	key, err := keyOf(object)
+	if err != nil {
+		return nil, err
+	}
+	k := &kept[R]{key: key}
+	k.record, k.ok = s.keep(object)
+	return k, nil
+}
 
-// Update stores an object that has changed.
-func (s *Store[R]) Update(object any) error { return s.put(object) }
+// listing is a Listing for a Store.
+type listing[R any] struct {
+	store   *Store[R]
+	objects map[Key]*kept[R]
+}
 
-func (s *Store[R]) put(object any) error {
-	t, err := s.Transformer()(object)
+// Gather returns an empty Listing, whose objects Replace takes.
+func (s *Store[R]) Gather() Listing { return &listing[R]{s, map[Key]*kept[R]{}} }
+
+func (l *listing[R]) Update(object any) error {
+	k, err := l.store.reduce(object)
+	if err == nil {
+		l.objects[k.key] = k
+	}
+	return err
+}
+
+func (l *listing[R]) Delete(object any) error {
+	key, err := keyOf(object)
+	if err == nil {
+		delete(l.objects, key)
+	}
+	return err
+}
+
+func (l *listing[R]) Objects() []any {
+	all := make([]any, 0, len(l.objects))
+	for _, k := range l.objects {
+		all = append(all, k)
+	}
+	return all
+}
+
+// Update stores an object that is new or has changed.
+func (s *Store[R]) Update(object any) error {
+	k, err := s.reduce(object)
 	if err != nil {
 		return err
 	}
-	k := t.(kept[R])
 	s.mu.Lock()
 	if k.ok {
 		s.byKey[k.key] = k.record
@@ -116,11 +163,10 @@ func (s *Store[R]) put(object any) error {
 
 // Delete drops an object.
 func (s *Store[R]) Delete(object any) error {
-	m, err := meta.Accessor(object)
+	k, err := keyOf(object)
 	if err != nil {
-		return fmt.Errorf("object without metadata: %w", err)
+		return err
 	}
-	k := Key{m.GetNamespace(), m.GetName()}
 	s.mu.Lock()
 	delete(s.byKey, k)
 	s.mu.Unlock()
@@ -132,11 +178,11 @@ func (s *Store[R]) Delete(object any) error {
 func (s *Store[R]) Replace(objects []any, _ string) error {
 	next := make(map[Key]R, len(objects))
 	for _, o := range objects {
-		t, err := s.Transformer()(o)
+		k, err := s.reduce(o)
 		if err != nil {
 			return err
 		}
-		if k := t.(kept[R]); k.ok {
+		if k.ok {
 			next[k.key] = k.record
 		}
 	}
@@ -159,9 +205,6 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 	}
 	return nil
 }
-
-// Resync has nothing to do: nothing here is lost that a second look would find.
-func (s *Store[R]) Resync() error { return nil }
 
 // Intern returns one copy of equal strings, for those that many objects repeat.
 func Intern(s string) string { return unique.Make(s).Value() }

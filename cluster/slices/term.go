@@ -124,7 +124,7 @@ func (t *term) run(ctx context.Context) error {
 		resource schema.GroupResource
 		lw       cache.ListerWatcher
 		object   runtime.Object
-		store    cache.ReflectorStore
+		store    records.Target
 		synced   <-chan struct{}
 	}
 	all := func(*metav1.ListOptions) {}

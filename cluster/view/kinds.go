@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
@@ -22,7 +21,7 @@ type Kind struct {
 	Selector string         // label selector for the server; empty for all
 	Required bool           // without it nothing can be said; otherwise it is a feature that may be absent
 
-	Store  cache.ReflectorStore
+	Store  records.Target
 	Synced <-chan struct{} // closed once the store holds a complete listing
 	Len    func() int
 }

@@ -27,7 +27,7 @@ const (
 	maxEvents    = 256 // that wait; what comes then is not told
 )
 
-// remote is the Services of one linked cluster, as one connection tells them. It is the store that a Reflector fills.
+// remote is the Services of one linked cluster, as one connection tells them. It is what an informer fills.
 type remote struct {
 	*records.Store[*corev1.Service]
 	term *term

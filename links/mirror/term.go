@@ -184,7 +184,7 @@ func (t *term) start(f func()) bool {
 
 // fill watches the local cluster.
 func (t *term) fill() {
-	bySource := func(lw cache.ListerWatcher, object runtime.Object, store cache.ReflectorStore) *cluster.Source {
+	bySource := func(lw cache.ListerWatcher, object runtime.Object, store records.Target) *cluster.Source {
 		s := cluster.NewSource(lw, t.local)
 		t.start(func() { s.Fill(t.ctx, object, store) })
 		return s
