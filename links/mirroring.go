@@ -213,5 +213,8 @@ func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 	}), changed
 }
 
+// Namespace returns the namespace that Links are read in; empty for all.
+func (r *Reconciler) Namespace() string { return r.options.LinkNamespace }
+
 // Listed returns a channel that is closed once all Links are known; never, where they cannot be read.
 func (r *Reconciler) Listed() <-chan struct{} { return r.links.Synced() }

@@ -34,6 +34,7 @@ type options struct {
 	traceCollector               string
 	tls                          tlsFiles
 	writer                       clusterslices.Options
+	mirrors                      bool
 	mirror                       mirror.Options
 	discovery                    discovery.Config
 	common
@@ -81,10 +82,13 @@ func (o *options) flags(fs *flag.FlagSet) {
 
 	fs.BoolVar(&o.writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
 	fs.BoolVar(&o.writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
-	o.mirror.Mode = mirror.Auto
-	fs.Func("mirror-services", "write the Services that Links ask for into this cluster: on, off, or auto: on, but for Links that Linkerd's service mirror serves (default auto)", func(text string) (err error) {
-		o.mirror.Mode, err = mirror.ParseMode(text)
-		return err
+	o.mirrors = true
+	fs.Func("mirror-services", "write the Services that Links ask for into this cluster: on, or off. A Link whose Lease Linkerd's service mirror holds is left to that (default on)", func(text string) error {
+		if text != "on" && text != "off" {
+			return fmt.Errorf("%q is neither on nor off; on leaves those Links to Linkerd's service mirror whose Leases it holds", text)
+		}
+		o.mirrors = text == "on"
+		return nil
 	})
 	fs.BoolVar(&o.mirror.Headless, "mirror-headless-services", false, "mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
 	fs.BoolVar(&o.mirror.CreateNamespaces, "mirror-create-namespaces", false, "create the namespaces of mirrored Services where they are missing")

@@ -111,7 +111,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 		return err
 	}
 	var mirroring func(context.Context) error
-	if o.mirror.Mode != mirror.Off {
+	if o.mirrors {
 		mirroring = mirrors.Run
 		registry.Attend(mirrors.Attend)
 	}

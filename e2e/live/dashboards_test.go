@@ -49,7 +49,7 @@ spec: {policyName: no-slices, validationActions: [Deny]}
 // Every metric and every label that a dashboard or an alert asks for is one that a running process exports: everything that is counted
 // happens here once.
 func TestDashboards(t *testing.T) {
-	c := newCharted(t, "dashboards", "mirror: {mode: auto, probeGateways: true}", "")
+	c := newCharted(t, "dashboards", `mirror: {mode: "on", probeGateways: true}`, "")
 	certified, err := c.west.Certify(c.west.Identity, time.Hour) // the chart's token does not end
 	c.do(err)
 	c.west.Identity = certified

@@ -37,7 +37,7 @@ type mirroring struct {
 func newMirroring(t *testing.T, namespace string, n int) *mirroring {
 	t.Helper()
 	w := newShops(t, namespace, n)
-	w.do(w.Install(t.Context(), mesh.Linkerd, "mirror: {mode: auto}", ""))
+	w.do(w.Install(t.Context(), mesh.Linkerd, `mirror: {mode: "on"}`, ""))
 	m := &mirroring{world: w}
 	var err error
 	m.core, err = kubernetes.NewForConfig(w.Local.AdminConfig())
@@ -71,7 +71,7 @@ spec:
 	w.do(err)
 	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace})
 	w.do(err)
-	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Mode: mirror.Auto, Namespace: namespace, Headless: true})
+	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Namespace: namespace, Headless: true})
 	w.do(err)
 	registry.Attend(m.mirror.Attend)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -107,7 +107,7 @@ func run(m *testing.M) (code int, err error) {
 func (s *site) install(t *testing.T, links string) *charts.Installation {
 	t.Helper()
 	in, err := charts.Install(t.Context(), s.Cluster, charts.Server, links+"-system", fmt.Sprintf(
-		"{cluster: {name: %s}, links: {namespace: %s}, controllerNamespace: %s, mirror: {mode: auto}}", s.Name(), links, linkerd))
+		"{cluster: {name: %s}, links: {namespace: %s}, controllerNamespace: %s, mirror: {mode: \"on\"}}", s.Name(), links, linkerd))
 	do(t, err)
 	return in
 }

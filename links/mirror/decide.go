@@ -24,8 +24,11 @@ const (
 
 // A world is everything that bears on what is written, at one time.
 type world struct {
-	links    []*link // the oldest first, one a cluster
-	complete bool    // there are no other Links
+	links    []*link         // the oldest first, one a cluster
+	complete bool            // there are no other Links where Links are read
+	scope    string          // the namespace that Links are read in; empty for all
+	seen     map[string]bool // clusters that had a Link of ours to write, at some time in this term
+	foreign  map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	locals   locals
 
 	headless bool // Options.Headless
@@ -120,7 +123,7 @@ func (w *world) decide(k records.Key, existing *corev1.Service) decision {
 	}
 	switch {
 	case existing == nil:
-	case d.service != nil && !isOurs(existing):
+	case d.service != nil && !w.touchable(existing):
 		refuse(d.verdicts, errTaken{k, existing}.Error())
 		return decision{keepService: true, keepEndpoints: true, verdicts: d.verdicts}
 	case !d.claims():
@@ -128,7 +131,7 @@ func (w *world) decide(k records.Key, existing *corev1.Service) decision {
 		d.keepEndpoints = d.keepService
 	case d.service != nil:
 		for key, value := range existing.Annotations { // what people ask of us is written here, as there is nowhere else
-			if _, said := d.service.Annotations[key]; !said && strings.HasPrefix(key, askedPrefix) {
+			if _, said := d.service.Annotations[key]; !said && key != linksKey && strings.HasPrefix(key, askedPrefix) {
 				d.service.Annotations[key] = value
 			}
 		}
@@ -145,26 +148,53 @@ func refuse(verdicts []verdict, message string) {
 	}
 }
 
-// removable reports whether it is known that nobody wants what is there.
-func (w *world) removable(k records.Key, existing *corev1.Service) bool {
-	cluster := existing.Labels[clusterLabel]
-	switch {
-	case !isOurs(existing):
+// touchable reports whether a Service may be changed: somebody made it for a Link that is ours to write, or was. A Link that we never
+// saw is another's, and so is all that was made for it.
+func (w *world) touchable(existing *corev1.Service) bool {
+	if !isOurs(existing) {
 		return false
-	case cluster == "":
-		return strings.HasSuffix(k.Name, federatedSuffix) // and none of its members is left
+	}
+	cluster := existing.Labels[clusterLabel]
+	if cluster == "" {
+		return true // a federated Service: of whom it consists is decided for each member
+	}
+	if l := w.linkOf(cluster); l != nil {
+		return l.left == ""
+	}
+	return w.unlinked(existing, cluster)
+}
+
+// unlinked reports whether the Link for which we wrote something about a cluster is known to be gone. That a cluster has no Link is not
+// enough: it may have one where we do not read.
+func (w *world) unlinked(existing *corev1.Service, cluster string) bool {
+	if !w.complete || w.foreign[cluster] || w.linkOf(cluster) != nil {
+		return false
+	}
+	owner, written := linksOf(existing)[cluster]
+	return w.seen[cluster] || written && (w.scope == "" || w.scope == owner.Namespace)
+}
+
+// removable reports whether it is known that nobody wants what is there, and that it is for us to remove.
+func (w *world) removable(k records.Key, existing *corev1.Service) bool {
+	if !w.touchable(existing) {
+		return false
+	}
+	cluster := existing.Labels[clusterLabel]
+	if cluster == "" { // its members were all for us to remove
+		was := membersOf(existing)
+		return strings.HasSuffix(k.Name, federatedSuffix) && (was.local != "" || len(was.remote) > 0 || existing.Annotations[linksKey] != "")
 	}
 	l := w.linkOf(cluster)
 	if existing.Labels[gatewayLabel] == "true" {
-		return w.complete && (l == nil || l.left == "" && l.Problem == "")
+		return w.complete && (l == nil || l.Problem == "")
 	}
 	name, suffixed := strings.CutSuffix(k.Name, "-"+cluster)
 	switch {
 	case !suffixed:
 		return false
 	case l == nil:
-		return w.complete
-	case l.left != "" || l.Problem != "":
+		return true
+	case l.Problem != "":
 		return false
 	}
 	if parent, found := existing.Labels[headlessLabel]; found {
@@ -345,7 +375,7 @@ func (w *world) federated(k records.Key, existing *corev1.Service) decision {
 	was := membersOf(existing)
 	var d decision
 	var members []member
-	var strangers []string // members of which nothing is known, not even a Link
+	var strangers []string // members whose Links, if there are any, are not ours
 	hands := true          // all members are ours to write
 	if w.locals.left {
 		if was.local != "" {
@@ -392,16 +422,16 @@ func (w *world) federated(k records.Key, existing *corev1.Service) decision {
 		}
 		d.verdicts = append(d.verdicts, v)
 	}
-	if !w.complete {
-		for _, m := range was.remote {
-			if _, cluster, _ := strings.Cut(m, "@"); w.linkOf(cluster) == nil {
-				strangers = append(strangers, m)
-			}
+	for _, m := range was.remote {
+		if _, cluster, _ := strings.Cut(m, "@"); w.linkOf(cluster) == nil && !w.unlinked(existing, cluster) {
+			strangers = append(strangers, m)
+			hands = hands && !w.foreign[cluster]
 		}
 	}
 	if len(members)+len(strangers) == 0 {
 		return d
 	}
+	hands = hands && len(members) > 0
 	if existing != nil && !isOurs(existing) {
 		existing = nil // it is refused below; nothing is taken from it
 	}

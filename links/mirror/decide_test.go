@@ -25,6 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type scene struct {
 	links     []*link
 	partial   bool                         // there may be Links that are not known
+	scope     string                       // the namespace that Links are read in
+	seen      map[string]bool              // clusters that had a Link in this term
+	foreign   map[string]bool              // clusters that Linkerd serves for Links that are not read
 	remote    map[string][]*corev1.Service // by cluster; one that is not here was not heard
 	held      map[string]bool              // clusters of which nothing counts as gone
 	local     []*corev1.Service
@@ -46,7 +49,7 @@ func (s scene) world() *world {
 		return nil
 	}
 	return &world{
-		links: s.links, complete: !s.partial, headless: s.headless, create: s.create,
+		links: s.links, complete: !s.partial, scope: s.scope, seen: s.seen, foreign: s.foreign, headless: s.headless, create: s.create,
 		locals: locals{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localLeft},
 		remote: func(cluster string, k records.Key) (*corev1.Service, knowledge) {
 			all, heard := s.remote[cluster]
@@ -142,6 +145,16 @@ func joined(members, local string) *corev1.Service {
 	})
 }
 
+// written returns a Service as we have written it for Links, each as cluster=namespace/name.
+func written(svc *corev1.Service, links string) *corev1.Service {
+	return with(svc, func(s *corev1.Service) {
+		if s.Annotations == nil {
+			s.Annotations = map[string]string{}
+		}
+		s.Annotations[linksKey] = links
+	})
+}
+
 var (
 	exported = map[string]string{"mirror.linkerd.io/exported": "true"}
 	direct   = map[string]string{"mirror.linkerd.io/exported": "remote-discovery"}
@@ -174,7 +187,7 @@ func TestGatewayMirror(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "web-east",
 				Labels:      map[string]string{mirroredLabel: "true", clusterLabel: "east", "app": "web", "secretly/a": "2"},
-				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", versionAnnotation: "7", "note": "kept", opaqueAnnotation: "90"},
+				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", versionAnnotation: "7", "note": "kept", opaqueAnnotation: "90", linksKey: "east=mc/east"},
 			},
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = &h2c }), tcp("admin", 90)}},
 		},
@@ -383,8 +396,22 @@ func TestDecide(t *testing.T) {
 			scene{links: []*link{problem}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}},
 			"keep; east Mirrored: kept as it is until the cluster is heard",
 		},
-		{"the Link is gone: it goes", "web-east", scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
-		{"the Link is gone, but not all are known: it stays", "web-east", scene{links: []*link{west}, partial: true, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+		{"the Link is gone: it goes", "web-east", scene{links: []*link{west}, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
+		{"the Link is gone, but not all are known: it stays", "web-east", scene{links: []*link{west}, partial: true, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
+		{"the Link was there in this term: it goes", "web-east", scene{links: []*link{west}, seen: map[string]bool{"east": true}, local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		{"the Link is gone from where Links are read: it goes", "web-east", scene{scope: "mc", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
+		{"its Link may be where we do not read: it stays", "web-east", scene{scope: "ours", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
+		{"nobody's Link that we ever saw: it stays", "web-east", scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+		{
+			"Linkerd serves the cluster by now: it stays", "web-east",
+			scene{foreign: map[string]bool{"east": true}, seen: map[string]bool{"east": true}, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}},
+			"keep",
+		},
+		{
+			"the mirror of a cluster that is not ours is not written over", "a-b-c",
+			scene{links: []*link{aLink(t, "c", 1)}, remote: only("c", service("a-b", direct)), local: []*corev1.Service{mirrored("a-b-c", "b-c")}},
+			"keep; c Error: Service shop/a-b-c is the mirror of another cluster, b-c, whose Link is not ours to serve: rename one of the two Services",
+		},
 		{"a mark on a name that no mirror has: it stays", "odd", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("odd", "east")}}, "keep"},
 		{"left to Linkerd: nothing is made", "web-east", scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none"},
 		{"left to Linkerd: nothing is removed", "web-east", scene{links: []*link{&left}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
@@ -414,9 +441,17 @@ func TestDecide(t *testing.T) {
 		{"the last one to leave takes it away", "web-federated", scene{links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("web@east", "")}}, "none"},
 		{
 			"an unlinked cluster leaves", "web-federated",
-			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
+			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{written(joined("web@east,web@west", ""), "east=mc/east,west=mc/west")}},
 			"web-federated web@west; west Mirrored",
 		},
+		{
+			"one whose Link we never saw stays", "web-federated",
+			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
+			"web-federated web@west,web@east; west Mirrored",
+		},
+		{"all of them: nobody touches it", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@north", "")}}, "web-federated web@east,web@north"},
+		{"our last member leaves what is of others", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@west", "")}}, "web-federated web@east"},
+		{"without a member and never written by us: it stays", "web-federated", scene{local: []*corev1.Service{joined("", "")}}, "keep"},
 		{
 			"unless not all Links are known", "web-federated",
 			scene{links: []*link{west}, partial: true, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
@@ -474,7 +509,7 @@ func TestDecide(t *testing.T) {
 		// The gateway's own Service.
 		{"the way to probe a gateway", "probe-east", scene{links: []*link{probed}, gateways: gateways}, "probe-east"},
 		{"the chart's own is left as it is", "probe-east", scene{links: []*link{probed}, gateways: gateways, local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true"})}}, "keep"},
-		{"it goes with the Link", "probe-east", scene{local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: us})}}, "none"},
+		{"it goes with the Link", "probe-east", scene{local: []*corev1.Service{written(service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: us}), "east=mc/east")}}, "none"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			if got := summary(c.decide(c.name)); got != c.want {
@@ -604,7 +639,7 @@ func TestFederatedMarks(t *testing.T) {
 	s.local = []*corev1.Service{with(joined("web@west", ""), func(svc *corev1.Service) {
 		svc.Annotations["federation.fingerpost.io/endpoint-slices"], svc.Annotations["note"] = "enabled", "goes"
 	})}
-	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.decide("web-federated").service.Annotations); diff != "" {
+	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", linksKey: "west=mc/west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.decide("web-federated").service.Annotations); diff != "" {
 		t.Error(diff)
 	}
 	// As long as the oldest was not heard, what it said stays.

@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -27,6 +28,9 @@ func (t *term) followLinks() {
 		_, leases := t.tenures.changed.Load()
 		t.watchLeases(all)
 		next, due := t.assess(all)
+		if before != nil {
+			maps.Copy(next.seen, before.seen)
+		}
 		t.linked.Store(next)
 		t.followGateways(next)
 		t.forget()
@@ -90,13 +94,12 @@ const (
 // notYet is why nothing is written before the Leases are heard.
 const notYet = "whether Linkerd's service mirror runs is not known yet"
 
-// assess says who looks after which Link, and when that may change by itself.
+// assess says who looks after which Link, and when that may change by itself. A Link is left to Linkerd's service mirror as long as that
+// holds its Lease. In the namespace of Linkerd's multicluster extension there may be Links that are not read: what holds a Lease there
+// serves the cluster of the Link's name.
 func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
-	next := &linked{complete: isClosed(t.links.Listed())}
+	next := &linked{complete: isClosed(t.links.Listed()), seen: map[string]bool{}, foreign: map[string]bool{}}
 	left := func(namespace, name string) string {
-		if t.options.Mode != Auto {
-			return ""
-		}
 		lookAt := func(at time.Time) {
 			if due.IsZero() || at.Before(due) {
 				due = at
@@ -108,8 +111,7 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 		switch {
 		case w.source.Health().Refused != "": // also if it was not before
 			lookAt(time.Now().Add(leasesAgain))
-			return "whether Linkerd's service mirror runs cannot be told: grant list and watch on leases.coordination.k8s.io in namespace " +
-				namespace + ", or set -mirror-services=on"
+			return "whether Linkerd's service mirror runs cannot be told: grant list and watch on leases.coordination.k8s.io in namespace " + namespace
 		case !isClosed(w.store.Synced()):
 			return notYet
 		}
@@ -133,7 +135,22 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may mean any cluster
 		}
-		next.links = append(next.links, &link{Mirroring: m, left: left(m.Link.Namespace, linkLease+m.Link.Name)})
+		l := &link{Mirroring: m, left: left(m.Link.Namespace, linkLease+m.Link.Name)}
+		if theirs := (records.Key{Namespace: t.options.Namespace, Name: m.Cluster}); l.left == "" && m.Cluster != "" && theirs != m.Link {
+			l.left = left(theirs.Namespace, linkLease+theirs.Name)
+		}
+		next.links = append(next.links, l)
+		if l.left == "" {
+			next.seen[m.Cluster] = true
+		}
+	}
+	for _, name := range t.tenures.links(t.options.Namespace) {
+		read := slices.ContainsFunc(all, func(m *links.Mirroring) bool {
+			return m.Link == records.Key{Namespace: t.options.Namespace, Name: name}
+		})
+		if !read && left(t.options.Namespace, linkLease+name) != "" {
+			next.foreign[name] = true
+		}
 	}
 	return next, due
 }
@@ -166,16 +183,13 @@ func (t *term) ascertain(namespace string, w *leaseWatch, since time.Time) bool 
 
 // same reports whether the same should be written, whatever the Links' statuses say.
 func (n *linked) same(o *linked) bool {
-	return n.complete == o.complete && n.localLeft == o.localLeft && slices.EqualFunc(n.links, o.links, func(a, b *link) bool {
+	return n.complete == o.complete && n.localLeft == o.localLeft && maps.Equal(n.foreign, o.foreign) && slices.EqualFunc(n.links, o.links, func(a, b *link) bool {
 		return a.UID == b.UID && a.Spec == b.Spec && a.left == b.left
 	})
 }
 
 // watchLeases watches the Leases of namespaces that have Links, for as long as the term lasts.
 func (t *term) watchLeases(all []*links.Mirroring) {
-	if t.options.Mode != Auto {
-		return
-	}
 	needed := map[string]bool{t.options.Namespace: true}
 	for _, m := range all {
 		needed[m.Link.Namespace] = true

@@ -105,6 +105,18 @@ func (t *tenures) note(k records.Key, now *lease) {
 	}
 }
 
+// links returns the names of Links that a namespace has, or has had, Leases for.
+func (t *tenures) links(namespace string) (names []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k := range t.seen {
+		if name, is := strings.CutPrefix(k.Name, linkLease); is && k.Namespace == namespace {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func (t *tenures) get(k records.Key) tenure {
 	t.mu.Lock()
 	defer t.mu.Unlock()

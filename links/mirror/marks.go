@@ -1,10 +1,13 @@
 package mirror
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
 // Marks on what is written, and on what asks for it. They are Linkerd's.
@@ -30,6 +33,7 @@ const (
 	mirrorLabelPrefix   = "mirror.linkerd.io"
 	discoveryKeysPrefix = "multicluster.linkerd.io/"
 	askedPrefix         = "federation.fingerpost.io/" // annotations by which a Service asks something of us
+	linksKey            = askedPrefix + "links"       // annotation on what we write: the Links that it was written for
 )
 
 // neverCopied are annotations that say something about an object and not about the Service behind it.
@@ -50,6 +54,34 @@ func isMirror(o metav1.Object) bool { return o.GetLabels()[mirroredLabel] == "tr
 
 // isOurs reports whether an object may be changed: it is a mirror, or we made it for another reason.
 func isOurs(o metav1.Object) bool { return isMirror(o) || o.GetLabels()[managedByLabel] == us }
+
+// linksOf returns the Links that a Service was written for, by the names of their clusters; none if we did not write it.
+func linksOf(svc *corev1.Service) map[string]records.Key {
+	owners := map[string]records.Key{}
+	if svc == nil {
+		return owners
+	}
+	for item := range strings.SplitSeq(svc.Annotations[linksKey], ",") {
+		cluster, link, is := strings.Cut(item, "=")
+		namespace, name, named := strings.Cut(link, "/")
+		if is && named {
+			owners[cluster] = records.Key{Namespace: namespace, Name: name}
+		}
+	}
+	return owners
+}
+
+// mark notes on a Service for which Links it is written: whoever comes when one of them is gone knows that we wrote it.
+func mark(svc *corev1.Service, owners map[string]records.Key) {
+	var items []string
+	for cluster, link := range owners {
+		items = append(items, cluster+"="+link.String())
+	}
+	slices.Sort(items)
+	if len(items) > 0 {
+		svc.Annotations[linksKey] = strings.Join(items, ",")
+	}
+}
 
 // excluded reports whether a list of keys names a key. "foo/*" names all that begin with "foo/".
 func excluded(list []string, key string) bool {

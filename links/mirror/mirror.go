@@ -18,29 +18,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// Mode says whether Services are mirrored here, or by Linkerd's service mirror.
-type Mode string
-
-// The modes.
-const (
-	Auto Mode = "auto" // here, but for Links whose Lease Linkerd's service mirror holds
-	On   Mode = "on"   // here
-	Off  Mode = "off"  // not here: Attend and Run are not to be called
-)
-
-// ParseMode reads a Mode.
-func ParseMode(text string) (Mode, error) {
-	switch m := Mode(text); m {
-	case Auto, On, Off:
-		return m, nil
-	default:
-		return "", fmt.Errorf("%q is none of auto, on and off", text)
-	}
-}
-
-// Options are what the operator decides about mirrors. The zero Options mirror nothing: they have no Mode.
+// Options are what the operator decides about mirrors.
 type Options struct {
-	Mode             Mode
 	Namespace        string          // of Linkerd's multicluster extension, where its local service mirror has its Lease; empty: linkerd-multicluster
 	Headless         bool            // mirror headless Services as such
 	CreateNamespaces bool            // create the namespaces that mirrored Services are in, where they are missing
@@ -70,9 +49,6 @@ type Mirror struct {
 // New returns a Mirror that writes over local, which it does not close. store says who answers for remote Services.
 func New(log logr.Logger, store *federation.Store, reconciler *links.Reconciler, local *cluster.Connection, options Options) (*Mirror, error) {
 	m := &Mirror{log: log, store: store, links: reconciler, local: local, options: options, metrics: newMetrics()}
-	if _, err := ParseMode(string(options.Mode)); err != nil {
-		return nil, fmt.Errorf("mode of mirroring: %w", err)
-	}
 	if m.options.Namespace == "" {
 		m.options.Namespace = "linkerd-multicluster"
 	}

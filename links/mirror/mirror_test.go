@@ -58,9 +58,6 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		defer conn.Close()
 		reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{ClusterName: "home", ControllerNamespace: "linkerd"})
 		f.must(err)
-		if options.Mode == "" {
-			options.Mode = mirror.On
-		}
 		f.mirror, err = mirror.New(log, store, reconciler, conn, options)
 		f.must(err)
 		registry.Attend(f.mirror.Attend)
@@ -469,7 +466,7 @@ func TestForbidden(t *testing.T) {
 
 // A Link whose Lease a service mirror of Linkerd's holds is left to it, and taken over when the Lease has been free for a while.
 func TestLeftToLinkerd(t *testing.T) {
-	inFleet(t, mirror.Options{Mode: mirror.Auto, Namespace: "mc"}, func(f *fleet) {
+	inFleet(t, mirror.Options{Namespace: "mc"}, func(f *fleet) {
 		renew := func(name, holder string, i int) {
 			f.home.Apply(f.object(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: %s, namespace: mc},
   spec: {holderIdentity: %q, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:00:%02d.000000Z"}}`, name, holder, i)))
@@ -509,7 +506,7 @@ func TestLeftToLinkerd(t *testing.T) {
 		f.pass(10 * time.Second)
 		f.wants("web-east:80 web-federated:80=web@east,web@west web-west:80")
 	})
-	inFleet(t, mirror.Options{Mode: mirror.Auto, Namespace: "mc"}, func(f *fleet) {
+	inFleet(t, mirror.Options{Namespace: "mc"}, func(f *fleet) {
 		f.home.Forbid("leases.coordination.k8s.io", true)
 		f.apply("east", "web", exported, 80)
 		f.run()
@@ -522,6 +519,59 @@ func TestLeftToLinkerd(t *testing.T) {
 	})
 }
 
+// What Linkerd's service mirror has made for Links that are not read here is left as it is, byte for byte, whether its Leases are live
+// or not; and a Link of ours to a cluster that it serves for a Link of its own is left to it.
+func TestMirrorsOfLinksThatAreNotRead(t *testing.T) {
+	for name, live := range map[string]bool{"at work": true, "gone": false} {
+		t.Run(name, func(t *testing.T) {
+			inFleet(t, mirror.Options{}, func(f *fleet) {
+				second := 0
+				renew := func() {
+					for _, cluster := range []string{"north", "east"} {
+						if second++; live || cluster == "east" {
+							f.home.Apply(f.object(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: service-mirror-write-%s, namespace: linkerd-multicluster},
+  spec: {holderIdentity: linkerd-abc, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:%02d:%02d.000000Z"}}`, cluster, second/60, second%60)))
+						}
+					}
+				}
+				renew()
+				for i := range 20 {
+					f.home.Apply(
+						f.object(fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}},
+  spec: {clusterIP: 10.96.0.%[1]d, ports: [{name: https, port: 443, protocol: TCP}, {name: http, port: 80, protocol: TCP}]}}`, i+1)),
+						f.object(fmt.Sprintf(`{apiVersion: v1, kind: Endpoints, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}}}`, i+1)))
+				}
+				f.home.Apply(
+					f.object(`{apiVersion: v1, kind: Service, metadata: {name: api-federated, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true"}, annotations: {multicluster.linkerd.io/remote-discovery: "api@north,api@south"}},
+  spec: {clusterIP: 10.96.1.1, ports: [{name: https, port: 443, protocol: TCP}, {name: http, port: 80, protocol: TCP}]}}`),
+					f.object(`{apiVersion: v1, kind: Service, metadata: {name: old-east, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: east}},
+  spec: {clusterIP: 10.96.1.2, ports: [{name: http, port: 80, protocol: TCP}]}}`))
+				f.apply("east", "web", exported, 80)
+				before := f.mirrors()
+				f.run()
+				for range 10 {
+					renew()
+					f.pass(10 * time.Second)
+				}
+				f.wants(before)
+				f.stop()
+				f.run()
+				f.wants(before)
+				n := 0
+				for _, resource := range []string{"services", "endpoints"} {
+					for _, verb := range []string{"create", "update", "patch", "delete"} {
+						n += f.home.Requests(verb, resource)
+					}
+				}
+				if n != 0 {
+					t.Errorf("%d writes", n)
+				}
+				f.mirroring("east", "False LeftToLinkerd: Lease linkerd-multicluster/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc")
+			})
+		})
+	}
+}
+
 // A Lease is not taken for expired because nothing is heard of it, whether that is refused or the API server is silent.
 func TestLeaseThatIsNotHeard(t *testing.T) {
 	for name, deafen := range map[string]func(*fleet, bool){
@@ -531,7 +581,7 @@ func TestLeaseThatIsNotHeard(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inFleet(t, mirror.Options{Mode: mirror.Auto, Namespace: "mc"}, func(f *fleet) {
+			inFleet(t, mirror.Options{Namespace: "mc"}, func(f *fleet) {
 				var second int
 				renew := func() {
 					second++

@@ -55,13 +55,14 @@ func mirrorService(l *link, k records.Key, svc *corev1.Service) *corev1.Service 
 		Spec:       corev1.ServiceSpec{Ports: copyPorts(svc)},
 	}
 	m.Labels[clusterLabel] = l.Cluster
+	mark(m, map[string]records.Key{l.Cluster: l.Link})
 	m.Annotations[nameAnnotation] = fmt.Sprintf("%s.%s.svc.%s", svc.Name, svc.Namespace, l.ClusterDomain)
 	m.Annotations[versionAnnotation] = svc.ResourceVersion
 	return m
 }
 
 func endpointMirrorService(l *link, k records.Key, hostname string, svc *corev1.Service) *corev1.Service {
-	return &corev1.Service{
+	m := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: k.Namespace, Name: k.Name,
 			Labels: map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster, headlessLabel: svc.Name + "-" + l.Cluster},
@@ -72,6 +73,8 @@ func endpointMirrorService(l *link, k records.Key, hostname string, svc *corev1.
 		},
 		Spec: corev1.ServiceSpec{Ports: copyPorts(svc)},
 	}
+	mark(m, map[string]records.Key{l.Cluster: l.Link})
+	return m
 }
 
 // endpointsOf returns Endpoints of a mirror without addresses.
@@ -159,6 +162,7 @@ func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, 
 			{Name: probePort, Protocol: corev1.ProtocolTCP, Port: l.Probe.Port, TargetPort: intstr.FromInt32(l.Probe.Port)},
 		}},
 	}
+	mark(service, map[string]records.Key{l.Cluster: l.Link})
 	if len(addresses) == 0 {
 		return service, nil
 	}
@@ -197,6 +201,8 @@ func federatedService(k records.Key, base string, members []member, strangers []
 	var remote []string
 	delete(f.Annotations, localDiscoveryKey)
 	delete(f.Annotations, discoveryKey)
+	delete(f.Annotations, linksKey)
+	written, owners := linksOf(existing), map[string]records.Key{}
 	conflicts = map[*link]string{}
 	whole := len(strangers) == 0
 	if existing != nil && first.svc == nil {
@@ -207,6 +213,11 @@ func federatedService(k records.Key, base string, members []member, strangers []
 			f.Annotations[localDiscoveryKey] = base
 		} else {
 			remote = append(remote, base+"@"+m.link.Cluster)
+			if owner, found := written[m.link.Cluster]; found && m.link.left != "" {
+				owners[m.link.Cluster] = owner
+			} else if m.link.left == "" {
+				owners[m.link.Cluster] = m.link.Link
+			}
 		}
 		if m.svc == nil {
 			whole = false
@@ -216,6 +227,13 @@ func federatedService(k records.Key, base string, members []member, strangers []
 			conflicts[m.link] = clash
 		}
 	}
+	for _, stranger := range strangers {
+		_, cluster, _ := strings.Cut(stranger, "@")
+		if owner, found := written[cluster]; found {
+			owners[cluster] = owner
+		}
+	}
+	mark(f, owners)
 	if remote = append(remote, strangers...); len(remote) > 0 {
 		f.Annotations[discoveryKey] = strings.Join(remote, ",")
 	}

@@ -71,7 +71,9 @@ type term struct {
 type linked struct {
 	links     []*link
 	complete  bool
-	localLeft string // why Services of the local cluster are not looked after here; empty if they are
+	seen      map[string]bool // clusters that had a Link that was ours to write, now or earlier in the term
+	foreign   map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
+	localLeft string          // why Services of the local cluster are not looked after here; empty if they are
 }
 
 // attendees is who answers for one remote Service.
@@ -399,7 +401,7 @@ func (t *term) world() *world {
 	remotes, gateways := maps.Clone(t.remotes), maps.Clone(t.gateways)
 	t.mu.Unlock()
 	return &world{
-		links: now.links, complete: now.complete, locals: locals{t.options.Local, now.localLeft != ""},
+		links: now.links, complete: now.complete, scope: t.links.Namespace(), seen: now.seen, foreign: now.foreign, locals: locals{t.options.Local, now.localLeft != ""},
 		headless: t.options.Headless, create: t.options.CreateNamespaces,
 		remote: func(home string, k records.Key) (*corev1.Service, knowledge) {
 			r := remotes[home]

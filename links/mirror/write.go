@@ -196,6 +196,9 @@ func (e errTaken) Error() string {
 	if e.by.DeletionTimestamp != nil {
 		return fmt.Sprintf("there is a Service %s that is being deleted, and kept by its finalizers %q", e.Key, e.by.Finalizers)
 	}
+	if cluster := e.by.Labels[clusterLabel]; isMirror(e.by) && cluster != "" {
+		return fmt.Sprintf("Service %s is the mirror of another cluster, %s, whose Link is not ours to serve: rename one of the two Services", e.Key, cluster)
+	}
 	return fmt.Sprintf("there is a Service %s already that is no mirror: rename one of the two, or delete the local one", e.Key)
 }
 

@@ -38,7 +38,7 @@ image: {digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef01234567
 imagePullSecrets: [{name: registry}]
 links: {namespace: links, allowHosts: [127.0.0.1, "fd00::/8"]}
 mesh: {ipv6: true, http2ClientParams: null}
-mirror: {mode: auto, createNamespaces: true}
+mirror: {mode: "on", createNamespaces: true}
 autoscaling: {enabled: true}
 tolerations: [{operator: Exists}]
 nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: Exists}]}]}}
@@ -230,7 +230,7 @@ func TestRefusals(t *testing.T) {
 		"a duration without":     {server, "{links: {staleAfter: 150}}", "at '/links/staleAfter': got number, want string"},
 		"two client authorities": {server, "{tls: {clientCA: {secretName: a, configMapName: b}}}", "at '/tls/clientCA'"},
 		"clients, in clear":      {server, "{tls: {clientCA: {configMapName: linkerd-identity-trust-roots}}}", "at '/tls/secretName': minLength: got 0, want 1"},
-		"mirrors of Endpoints":   {server, "{mirror: {mode: auto}, mesh: {endpointSlices: false}}", "at '/mirror/mode': value must be 'off'"},
+		"mirrors of Endpoints":   {server, `{mirror: {mode: "on"}, mesh: {endpointSlices: false}}`, "at '/mirror/mode': value must be 'off'"},
 		"IPv6 in Endpoints":      {server, "{mesh: {ipv6: true, endpointSlices: false}}", "at '/mesh/ipv6': value must be false"},
 		"no issuer":              {server, "{tls: {certManager: {enabled: true}}}", "at '/tls/certManager/issuerRef': missing property 'name'"},
 		"whose account":          {server, "{serviceAccount: {create: false}}", "at '/serviceAccount/name'"},
