@@ -4,19 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"maps"
 )
-
-// Views returns what every expected cluster says of its Services now, for people: it copies pointers while writers wait.
-func (s *Store) Views() map[Cluster]map[Service]*View {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make(map[Cluster]map[Service]*View, len(s.clusters))
-	for name, c := range s.clusters {
-		all[name] = maps.Clone(c.views)
-	}
-	return all
-}
 
 // Digest returns a number that is the same for equal Views, in every process of one version, and hardly ever for others.
 func (v *View) Digest() uint64 {

@@ -36,7 +36,7 @@ type facts struct {
 
 // newFacts needs s.mu. It returns nil while another cluster is the local one.
 func (s *Store) newFacts() *facts {
-	for _, c := range s.clusters {
+	for _, c := range *s.clusters.Load() {
 		if c.facts != nil {
 			return nil
 		}

@@ -99,3 +99,44 @@ func BenchmarkWake(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSet is one change of one Service, of a cluster with so many, while so many readers walk through all Views all the time.
+func BenchmarkSet(b *testing.B) {
+	for _, services := range []int{2_000, 100_000} {
+		for _, readers := range []int{0, 4} {
+			b.Run(fmt.Sprintf("services=%d/readers=%d", services, readers), func(b *testing.B) {
+				store := NewStore()
+				store.Expect("c", Expectation{})
+				k := store.Claim("c")
+				fill(k, 1, services)
+				k.Complete()
+				views := []*View{oneEndpoint(1, 1), oneEndpoint(1, 2)}
+				done := make(chan struct{})
+				var reading sync.WaitGroup
+				for range readers {
+					reading.Go(func() {
+						for {
+							for range store.Views("c").All() {
+							}
+							select {
+							case <-done:
+								return
+							default:
+							}
+						}
+					})
+				}
+				var worst time.Duration
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					start := time.Now()
+					k.Set(numbered(7), views[i%2])
+					worst = max(worst, time.Since(start))
+				}
+				b.ReportMetric(float64(worst.Microseconds()), "us-worst")
+				close(done)
+				reading.Wait()
+			})
+		}
+	}
+}

@@ -476,8 +476,8 @@ func TestLaws(t *testing.T) {
 		for _, c := range clusters {
 			s.Forget(c)
 		}
-		if n := len(s.clusters) + len(s.uses) + len(s.heads) + s.Nodes().Len() + s.Addresses().Len() + s.Profiles().Len(); n != 0 {
-			t.Fatalf("empty: %d records are left: %v %v %v", n, s.clusters, s.uses, s.heads)
+		if n := len(*s.clusters.Load()) + len(s.uses) + len(s.heads) + s.Nodes().Len() + s.Addresses().Len() + s.Profiles().Len(); n != 0 {
+			t.Fatalf("empty: %d records are left: %v %v %v", n, *s.clusters.Load(), s.uses, s.heads)
 		}
 	})
 }

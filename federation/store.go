@@ -1,9 +1,12 @@
 package federation
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation/profile"
@@ -20,23 +23,25 @@ type Store struct {
 	addresses watch.Table[netip.Addr, *Address]
 	profiles  watch.Table[Service, *profile.Profile]
 
+	clusters atomic.Pointer[map[Cluster]*cluster] // replaced, never written to, under mu
+
 	mu         sync.Mutex // serialises writers; guards all below
 	version    uint64     // of the newest Snapshot
 	listed     bool
-	clusters   map[Cluster]*cluster
 	heads      map[Ref]*head                 // what is watched
 	uses       map[Cluster]map[Service][]use // what is watched, by the members of its Snapshots
 	drafts     []*head                       // those with a draft
 	superseded []watch.Superseded            // whose waiters are to be woken
 }
 
-// cluster is what is known of an expected cluster; guarded by Store.mu.
+// cluster is what is known of an expected cluster. Its pointers are written under Store.mu, and read by all; the rest is guarded by it.
 type cluster struct {
+	views    atomic.Pointer[Views]
+	standing atomic.Uint32
+
 	expectation Expectation
-	standing    Standing
 	complete    bool // it has been heard once
 	voice       *Claims
-	views       map[Service]*View
 	facts       *facts // nil for all but the local cluster
 }
 
@@ -63,7 +68,9 @@ type Expectation struct {
 
 // NewStore returns an empty Store.
 func NewStore() *Store {
-	return &Store{clusters: map[Cluster]*cluster{}, heads: map[Ref]*head{}, uses: map[Cluster]map[Service][]use{}}
+	s := &Store{heads: map[Ref]*head{}, uses: map[Cluster]map[Service][]use{}}
+	s.clusters.Store(&map[Cluster]*cluster{})
+	return s
 }
 
 // Listed declares that all clusters which are linked now have been expected: from here on a cluster that was never
@@ -76,7 +83,7 @@ func (s *Store) Listed() {
 	}
 	s.listed = true
 	for c := range s.uses {
-		if s.clusters[c] == nil {
+		if s.cluster(c) == nil {
 			s.refresh(c)
 		}
 	}
@@ -86,14 +93,14 @@ func (s *Store) Listed() {
 func (s *Store) Expect(c Cluster, e Expectation) {
 	s.mu.Lock()
 	defer s.unlock()
-	k, found := s.clusters[c]
+	k := s.cluster(c)
 	switch {
-	case !found:
-		k = &cluster{expectation: e, views: map[Service]*View{}}
+	case k == nil:
+		k = &cluster{expectation: e}
 		if e.Local {
 			k.facts = s.newFacts()
 		}
-		s.clusters[c] = k
+		s.link(c, k)
 	case k.expectation.TrustDomain == e.TrustDomain:
 		return
 	default:
@@ -106,23 +113,18 @@ func (s *Store) Expect(c Cluster, e Expectation) {
 func (s *Store) Stand(c Cluster, standing Standing) {
 	s.mu.Lock()
 	defer s.unlock()
-	k, found := s.clusters[c]
-	if !found || k.standing == standing {
-		return
-	}
-	before := k.standing
-	k.standing = standing
-	if before == Stale || standing == Stale {
-		s.refresh(c)
+	if k := s.cluster(c); k != nil {
+		before := Standing(k.standing.Swap(uint32(standing)))
+		if before != standing && (before == Stale || standing == Stale) {
+			s.refresh(c)
+		}
 	}
 }
 
 // Standing returns how far c is trusted now. A cluster that is not expected is Live.
 func (s *Store) Standing(c Cluster) Standing {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k, found := s.clusters[c]; found {
-		return k.standing
+	if k := s.cluster(c); k != nil {
+		return Standing(k.standing.Load())
 	}
 	return Live
 }
@@ -131,19 +133,53 @@ func (s *Store) Standing(c Cluster) Standing {
 func (s *Store) Forget(c Cluster) {
 	s.mu.Lock()
 	defer s.unlock()
-	k, found := s.clusters[c]
-	if !found {
+	k := s.cluster(c)
+	if k == nil {
 		return
 	}
-	delete(s.clusters, c)
+	s.link(c, nil)
 	k.voice = nil
 	if k.facts != nil {
 		k.facts.forget()
 	}
-	for svc := range k.views {
+	for svc := range k.views.Load().All() {
 		s.recompose(Ref{c, svc})
 	}
 	s.refresh(c)
+}
+
+// cluster returns what is known of c; nil if it is not expected.
+func (s *Store) cluster(c Cluster) *cluster { return (*s.clusters.Load())[c] }
+
+// link makes k what is known of c; nil for nothing. It needs s.mu.
+func (s *Store) link(c Cluster, k *cluster) {
+	next := maps.Clone(*s.clusters.Load())
+	if next[c] = k; k == nil {
+		delete(next, c)
+	}
+	s.clusters.Store(&next)
+}
+
+// Views returns what c says now; nil, which is empty, if c is not expected or has said nothing. Like all that follows it takes no lock.
+func (s *Store) Views(c Cluster) *Views {
+	if k := s.cluster(c); k != nil {
+		return k.views.Load()
+	}
+	return nil
+}
+
+// View returns what a cluster says about a Service now; nil for nothing.
+func (s *Store) View(ref Ref) *View { return s.Views(ref.Cluster).Get(ref.Service) }
+
+// All yields what every expected cluster says now, in no order.
+func (s *Store) All() iter.Seq2[Cluster, *Views] {
+	return func(yield func(Cluster, *Views) bool) {
+		for c, k := range *s.clusters.Load() {
+			if !yield(c, k.views.Load()) {
+				return
+			}
+		}
+	}
 }
 
 // Claim opens a handle through which c speaks from now on and silences the handle before it. What that one said stays until
@@ -151,7 +187,7 @@ func (s *Store) Forget(c Cluster) {
 func (s *Store) Claim(c Cluster) *Claims {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := &Claims{store: s, name: c, cluster: s.clusters[c], said: map[Service]bool{}}
+	k := &Claims{store: s, name: c, cluster: s.cluster(c), said: map[Service]bool{}}
 	if k.cluster != nil {
 		k.cluster.voice = k
 		if k.cluster.facts != nil {
@@ -198,7 +234,7 @@ func (k *Claims) Complete() {
 		}
 		first := !c.complete
 		c.complete = true
-		for svc := range c.views {
+		for svc := range c.views.Load().All() {
 			if !k.said[svc] {
 				k.replace(svc, nil)
 			}
@@ -223,19 +259,17 @@ func (k *Claims) do(f func(*cluster)) {
 }
 
 func (k *Claims) view(svc Service) *View {
-	k.store.mu.Lock()
-	defer k.store.mu.Unlock()
 	if k.cluster == nil {
 		return nil
 	}
-	return k.cluster.views[svc]
+	return k.cluster.views.Load().Get(svc)
 }
 
 // exchange replaces old by v and fails if something else is claimed by now.
 func (k *Claims) exchange(svc Service, old, v *View) (done bool) {
 	done = true // a silenced handle has nothing to do
 	k.do(func(c *cluster) {
-		if done = c.views[svc] == old; !done {
+		if done = c.views.Load().Get(svc) == old; !done {
 			return
 		}
 		if k.said != nil {
@@ -248,15 +282,11 @@ func (k *Claims) exchange(svc Service, old, v *View) (done bool) {
 
 // replace and all below need Store.mu. A nil View withdraws the claim.
 func (k *Claims) replace(svc Service, v *View) {
-	views := k.cluster.views
-	if v == views[svc] {
+	views := k.cluster.views.Load()
+	if v == views.Get(svc) {
 		return
 	}
-	if v == nil {
-		delete(views, svc)
-	} else {
-		views[svc] = v
-	}
+	k.cluster.views.Store(views.with(svc, v))
 	ref := Ref{k.name, svc}
 	k.store.recompose(ref)
 	for _, u := range k.store.uses[k.name][svc] {
@@ -373,7 +403,7 @@ func (s *Store) index(h *head, old, next *Snapshot) {
 
 // resolve builds the Snapshot of ref from the claims. It copies pointers, one a member, and keeps the equal members of old.
 func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
-	snapshot := &Snapshot{Ref: ref, View: s.view(ref)}
+	snapshot := &Snapshot{Ref: ref, View: s.View(ref)}
 	terms := []Term{{Ref: ref, Filtered: true}}
 	if snapshot.View != nil && snapshot.View.Composition != nil {
 		terms = snapshot.View.Composition.Members
@@ -390,9 +420,10 @@ func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
 func (s *Store) member(home Ref, term Term, old *Member) *Member {
 	m := Member{Known: s.listed}
 	origin := Origin{Term: term, Home: term.Cluster == home.Cluster}
-	if c, expected := s.clusters[term.Cluster]; expected {
-		m.View = c.views[term.Service]
-		m.Linked, m.Known, m.Stale, m.Since = true, c.complete || m.View != nil, c.standing == Stale, c.expectation.Since
+	if c := s.cluster(term.Cluster); c != nil {
+		m.View = c.views.Load().Get(term.Service)
+		m.Linked, m.Known, m.Since = true, c.complete || m.View != nil, c.expectation.Since
+		m.Stale = Standing(c.standing.Load()) == Stale
 		origin.TrustDomain = c.expectation.TrustDomain
 	}
 	if old != nil && *old.Origin == origin {
@@ -404,13 +435,6 @@ func (s *Store) member(home Ref, term Term, old *Member) *Member {
 		return old
 	}
 	return new(m)
-}
-
-func (s *Store) view(ref Ref) *View {
-	if c, found := s.clusters[ref.Cluster]; found {
-		return c.views[ref.Service]
-	}
-	return nil
 }
 
 // Watch opens a watch on a Service as its home cluster sees it. The Service need not exist. The caller closes the Watch.

@@ -109,7 +109,7 @@ func TestOneOperationOneSnapshot(t *testing.T) {
 		"Listed":                    store.Listed,
 	} {
 		t.Run(what, func(t *testing.T) {
-			if store.clusters["east"] == nil {
+			if store.cluster("east") == nil {
 				store.Expect("east", Expectation{})
 			}
 			store.Stand("east", Live)

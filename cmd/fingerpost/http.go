@@ -143,8 +143,9 @@ func debugHandler(store *federation.Store, registry *cluster.Registry, reconcile
 	mux.HandleFunc("GET /debug/malformed", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, malformedPageOf(store, o.clusterName)) })
 	mux.HandleFunc("GET /debug/digests", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, digestsPageOf(store)) })
 	mux.HandleFunc("GET /debug/claims/{cluster}/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
-		views := store.Views()[federation.Cluster(r.PathValue("cluster"))]
-		v := views[federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}]
+		v := store.View(federation.Ref{
+			Cluster: federation.Cluster(r.PathValue("cluster")), Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+		})
 		if v == nil {
 			http.Error(w, fmt.Sprintf("cluster %s says nothing about a Service %s/%s", r.PathValue("cluster"), r.PathValue("namespace"), r.PathValue("name")), http.StatusNotFound)
 			return

@@ -155,9 +155,9 @@ type digestsPage map[string]map[string]string
 
 func digestsPageOf(store *federation.Store) digestsPage {
 	page := digestsPage{}
-	for name, views := range store.Views() {
-		of := make(map[string]string, len(views))
-		for svc, v := range views {
+	for name, views := range store.All() {
+		of := make(map[string]string, views.Len())
+		for svc, v := range views.All() {
 			of[svc.Namespace+"/"+svc.Name] = fmt.Sprintf("%016x", v.Digest())
 		}
 		page[string(name)] = of
@@ -170,7 +170,7 @@ type malformedPage map[string]string
 
 func malformedPageOf(store *federation.Store, local string) malformedPage {
 	page := malformedPage{}
-	for svc, v := range store.Views()[federation.Cluster(local)] {
+	for svc, v := range store.Views(federation.Cluster(local)).All() {
 		if v.Malformed != "" {
 			page[svc.Namespace+"/"+svc.Name] = v.Malformed
 		}

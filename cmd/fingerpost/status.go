@@ -124,7 +124,6 @@ func (h *statusHandler) page(filter string) statusPage {
 	page := statusPage{
 		Now: time.Now(), Replica: h.replica, Version: versionText(), Cluster: h.cluster, Filter: filter,
 	}
-	views := h.store.Views()
 	problems := map[string][]note{}
 	for _, l := range h.reconciler.Links() {
 		for _, c := range l.Conditions {
@@ -167,10 +166,10 @@ func (h *statusHandler) page(filter string) statusPage {
 	slices.SortStableFunc(page.Streams, slower)
 	page.Streams = page.Streams[:min(len(page.Streams), shownStreams)]
 
-	local := views[federation.Cluster(h.cluster)]
-	page.Known = len(local)
+	local := h.store.Views(federation.Cluster(h.cluster))
+	page.Known = local.Len()
 	var found []federation.Service
-	for svc := range local {
+	for svc := range local.All() {
 		if matches(svc.Namespace + "/" + svc.Name) {
 			found = append(found, svc)
 		}
@@ -179,8 +178,9 @@ func (h *statusHandler) page(filter string) statusPage {
 	slices.SortFunc(found, func(a, b federation.Service) int {
 		return cmp.Or(asked[b]-asked[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
+	views := maps.Collect(h.store.All())
 	for _, svc := range found[:min(len(found), shownServices)] {
-		row := rowOf(svc, local[svc], views, federation.Cluster(h.cluster))
+		row := rowOf(svc, local.Get(svc), views, federation.Cluster(h.cluster))
 		row.Streams = asked[svc]
 		page.Services = append(page.Services, row)
 	}
@@ -188,7 +188,7 @@ func (h *statusHandler) page(filter string) statusPage {
 }
 
 // rowOf counts what a Service consists of.
-func rowOf(svc federation.Service, v *federation.View, views map[federation.Cluster]map[federation.Service]*federation.View, home federation.Cluster) serviceRow {
+func rowOf(svc federation.Service, v *federation.View, views map[federation.Cluster]*federation.Views, home federation.Cluster) serviceRow {
 	row := serviceRow{Service: svc.Namespace + "/" + svc.Name, Kind: "plain"}
 	if v.Malformed != "" {
 		row.Notes = append(row.Notes, note{"bad", v.Malformed})
@@ -216,7 +216,7 @@ func rowOf(svc federation.Service, v *federation.View, views map[federation.Clus
 			row.Notes = append(row.Notes, note{"bad", fmt.Sprintf("cluster %s is not linked", m.Cluster)})
 		}
 		seen[string(m.Cluster)] = true
-		view := said[m.Service]
+		view := said.Get(m.Service)
 		if view == nil {
 			continue
 		}
