@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
@@ -30,13 +31,14 @@ const (
 )
 
 // A Connection is one API server, reached with one set of credentials. Its token can be swapped while it is in use, and all that
-// hangs on it can be cut loose at once.
+// hangs on it can be cut loose at once. What changes something has a TCP connection of its own, which can be cut without the watches.
 type Connection struct {
 	Config     *rest.Config // without the token, which is added to each request
 	HTTPClient *http.Client
 
 	token  atomic.Pointer[string]
-	dialer *connrotation.Dialer
+	dialer *connrotation.Dialer // of what reads
+	writes *connrotation.Dialer // of what changes something
 	probe  prober
 	silent atomic.Bool           // the last probe failed
 	wakes  watch.Value[struct{}] // superseded when what waits to try again should
@@ -71,10 +73,18 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return delayed{&bearer{&c.token, next}} })
 	c.Config.WarningHandler = rest.NoWarnings{}
 
-	var err error
-	if c.HTTPClient, err = rest.HTTPClientFor(c.Config); err != nil {
+	reads, err := rest.HTTPClientFor(c.Config)
+	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
 	}
+	c.writes = connrotation.NewDialer(abortive(dial))
+	writeConfig := rest.CopyConfig(c.Config)
+	writeConfig.Dial = c.writes.DialContext
+	writes, err := rest.HTTPClientFor(writeConfig)
+	if err != nil {
+		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
+	}
+	c.HTTPClient = &http.Client{Transport: lanes{reads.Transport, writes.Transport}, Timeout: reads.Timeout}
 	c.probe.dialer = connrotation.NewDialer(connrotation.DialFunc(dial))
 	probeConfig := rest.CopyConfig(c.Config)
 	probeConfig.Dial = c.probe.dialer.DialContext
@@ -87,6 +97,48 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	}
 	c.probe.base = base
 	return c, nil
+}
+
+// abortive makes closing a connection discard what was not sent yet. Otherwise the kernel goes on trying to deliver it.
+func abortive(dial DialFunc) connrotation.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // the connection works without it
+		}
+		return conn, err
+	}
+}
+
+type fenceKey struct{} // of a func() error in the context of a request
+
+// WithFence returns a context for requests. One that changes something is sent only if fence returns nil just before.
+func WithFence(ctx context.Context, fence func() error) context.Context {
+	return context.WithValue(ctx, fenceKey{}, fence)
+}
+
+// lanes sends what changes something over connections of its own. Its Audit-ID, which the API server's audit log repeats, has the time at
+// which it was sent: a UUID of version 7.
+type lanes struct{ reads, writes http.RoundTripper }
+
+// RoundTrip sends a request.
+func (l lanes) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return l.reads.RoundTrip(r)
+	}
+	if fence, ok := r.Context().Value(fenceKey{}).(func() error); ok {
+		if err := fence(); err != nil {
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
+			return nil, err
+		}
+	}
+	if id, err := uuid.NewV7(); err == nil {
+		r = r.Clone(r.Context())
+		r.Header.Set("Audit-ID", id.String())
+	}
+	return l.writes.RoundTrip(r)
 }
 
 // bearer adds the newest token to a request.
@@ -234,8 +286,12 @@ func (c *Connection) Reset() {
 	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	c.mu.Unlock()
 	c.dialer.CloseAll()
+	c.writes.CloseAll()
 	c.wakes.Store(struct{}{})
 }
+
+// CutWrites closes the connections of what changes something, and discards what was not sent yet. What was sent may still arrive.
+func (c *Connection) CutWrites() { c.writes.CloseAll() }
 
 // untilReset returns a context that ends with ctx, with the next Reset, or with cancel.
 func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
@@ -267,6 +323,7 @@ func (c *Connection) Close() {
 	c.end()
 	c.mu.Unlock()
 	c.dialer.CloseAll()
+	c.writes.CloseAll()
 	c.probe.dialer.CloseAll()
 	c.HTTPClient.CloseIdleConnections()
 	c.probe.client.CloseIdleConnections()

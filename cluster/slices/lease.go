@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -37,11 +39,18 @@ func (t Timing) Validate() error {
 	return nil
 }
 
+// errFenced is why a request is not sent any more.
+var errFenced = errors.New("the Lease was not renewed in time")
+
 // errLost is why a term ends that others have taken over.
 var errLost = errors.New("the Lease was taken over")
 
 // A Lease is the right to write, of which one replica of all has it. It differs from client-go's leader election in that a term ends
 // before anybody else's can begin, even if the API server is out of reach, and in that who waits for it is told and does not ask.
+//
+// A term ends on our side only: nothing is sent after its fence. What was sent before may wait in the network, and arrive when another has
+// the Lease. No clock of ours can take it back, and the API server knows nothing of fences. So the next holder repairs what it does: it watches
+// all that it is to write, and whatever anybody else changes there is reconciled.
 type Lease struct {
 	log      logr.Logger
 	client   coordinationclient.LeaseInterface
@@ -49,6 +58,7 @@ type Lease struct {
 	identity string // of this holder; no other has it
 	timing   Timing
 	courtesy time.Duration         // for how long a Lease that is free is left to others
+	cut      func()                // closes the connections over which this holder writes
 	seen     watch.Value[sighting] // the Lease as the API server told it
 	holds    watch.Value[bool]
 }
@@ -62,7 +72,7 @@ type sighting struct {
 
 // newLease returns the Lease called name. It is campaigned for by hold, while a watch fills the store that is returned.
 func newLease(log logr.Logger, client coordinationclient.LeaseInterface, name, identity string, timing Timing) (*Lease, *records.Store[*coordinationv1.Lease]) {
-	l := &Lease{log: log.WithValues("lease", name), client: client, name: name, identity: identity, timing: timing}
+	l := &Lease{log: log.WithValues("lease", name), client: client, name: name, identity: identity, timing: timing, cut: func() {}}
 	var store *records.Store[*coordinationv1.Lease]
 	store = records.NewStore(func(object any) (*coordinationv1.Lease, bool) {
 		lease, ok := object.(*coordinationv1.Lease)
@@ -185,8 +195,22 @@ func (l *Lease) serve(ctx context.Context, mine *coordinationv1.Lease, sent time
 	defer l.holds.Store(false)
 	term, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	fence := time.AfterFunc(time.Until(sent.Add(l.timing.Fence)), func() {
+	// At the fence all requests end, and so do their connections, or what waits there would be sent once the network is healed. Until the timer
+	// fires, as in a process that was stopped, each request that changes something looks at the clock itself.
+	var until atomic.Pointer[time.Time]
+	extend := func(sent time.Time) time.Duration {
+		until.Store(new(sent.Add(l.timing.Fence)))
+		return time.Until(*until.Load())
+	}
+	term = cluster.WithFence(term, func() error {
+		if time.Now().After(*until.Load()) {
+			return errFenced
+		}
+		return nil
+	})
+	fence := time.AfterFunc(extend(sent), func() {
 		end(fmt.Errorf("the Lease could not be renewed for %s", l.timing.Fence))
+		l.cut()
 	})
 	defer fence.Stop()
 	led := make(chan error, 1)
@@ -209,7 +233,7 @@ func (l *Lease) serve(ctx context.Context, mine *coordinationv1.Lease, sent time
 		next, err := l.renew(term, mine)
 		switch {
 		case err == nil && fence.Stop(): // else the term is over, and a late answer does not bring it back
-			fence.Reset(time.Until(began.Add(l.timing.Fence)))
+			fence.Reset(extend(began))
 			mine = next
 		case errors.Is(err, errLost), apierrors.IsForbidden(err):
 			end(err)

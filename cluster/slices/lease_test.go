@@ -268,10 +268,16 @@ func TestLeaseOfOneThatIsCutOff(t *testing.T) {
 	inArena(t, func(a *arena) {
 		first := a.player("first")
 		a.await("first")
+		cut := make(chan time.Time, 1)
+		first.lease.cut = func() { cut <- time.Now() }
 		a.player("second")
 		pass(5 * time.Second)
 		first.partition(true)
-		if d := a.await("second"); d > testTiming.Duration+100*time.Millisecond {
+		at := time.Now()
+		if d := (<-cut).Sub(at); d > testTiming.Fence {
+			t.Errorf("its connections are cut after %s", d)
+		}
+		if d := time.Since(at) + a.await("second"); d > testTiming.Duration+100*time.Millisecond {
 			t.Errorf("the second holds it after %s", d)
 		}
 		first.partition(false) // and it does not fight for it

@@ -320,7 +320,7 @@ func (d *desk) campaign(ctx context.Context, name string, courtesy time.Duration
 	defer cancel()
 	leases := d.client.CoordinationV1().Leases(d.writer.options.Namespace)
 	lease, store := newLease(d.log, leases, name, d.identity, d.writer.options.Timing)
-	lease.courtesy = courtesy
+	lease.courtesy, lease.cut = courtesy, d.conn.CutWrites
 	source := cluster.NewSource(cache.NewListWatchFromClient(d.client.CoordinationV1().RESTClient(), leaseResource.Resource, d.writer.options.Namespace,
 		fields.OneTermEqualSelector(metav1.ObjectNameField, name)), d.conn)
 	wg.Go(func() { source.Fill(logr.NewContext(ctx, d.log.V(1)), &coordinationv1.Lease{}, store) })

@@ -1,6 +1,7 @@
 package slices
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -30,51 +32,71 @@ type fleet struct {
 	home     *apitest.Server
 	store    *federation.Store
 	registry *cluster.Registry
+	way      way           // of the replica to home
 	linked   chan struct{} // closed when it is known who is
 	beside   atomic.Int32  // runs under the Lease, too
+	ctx      context.Context
+	wg       sync.WaitGroup
 }
 
 func inFleet(t *testing.T, test func(*fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fleet{t: t, network: apitest.NewNetwork(), store: federation.NewStore(), linked: make(chan struct{})}
+		f := &fleet{t: t, network: apitest.NewNetwork(), linked: make(chan struct{})}
 		defer f.network.Close()
 		f.home = f.network.Server("home")
-		log := logr.Discard()
-		if testing.Verbose() {
-			log = testr.New(t)
-		}
-		f.registry = cluster.NewRegistry(log, f.store, cluster.Options{
-			ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial,
-		})
-		w := NewWriter(log, f.store, f.registry, func(term context.Context) error {
-			f.beside.Add(1)
-			<-term.Done()
-			f.beside.Add(-1)
-			return nil
-		}, Options{Namespace: "linkerd", Installation: "home", Replica: "replica", Timing: testTiming, Federated: true, Linked: f.linked})
-		f.registry.Attend(w.Attend)
+		var cancel context.CancelFunc
+		f.ctx, cancel = context.WithCancel(t.Context())
+		f.store, f.registry = f.replica("replica")
 		f.link("home")
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := f.registry.Start(ctx, nil); err != nil {
-				t.Error(err)
-			}
-		})
 		f.pass(3 * time.Second)
 		test(f)
 		cancel()
-		wg.Wait()
+		f.wg.Wait()
 	})
 }
 
-func (f *fleet) link(name string) {
+// replica runs a Writer until the test ends.
+func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
+	log := logr.Discard()
+	if testing.Verbose() {
+		log = testr.New(f.t).WithName(name)
+	}
+	store := federation.NewStore()
+	registry := cluster.NewRegistry(log, store, cluster.Options{
+		ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial,
+	})
+	w := NewWriter(log, store, registry, func(term context.Context) error {
+		f.beside.Add(1)
+		<-term.Done()
+		f.beside.Add(-1)
+		return nil
+	}, Options{Namespace: "linkerd", Installation: "home", Replica: name, Timing: testTiming, Federated: true, Linked: f.linked})
+	registry.Attend(w.Attend)
+	f.wg.Go(func() {
+		if err := registry.Start(f.ctx, nil); err != nil {
+			f.t.Error(err)
+		}
+	})
+	return store, registry
+}
+
+// access returns credentials for a cluster, with a token of their own.
+func (f *fleet) access(name string) *rest.Config {
 	f.t.Helper()
 	s := f.network.Server(name)
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(s.Kubeconfig(s.Token())))
 	f.must(err)
+	return config
+}
+
+func (f *fleet) link(name string) {
+	f.t.Helper()
+	config := f.access(name)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return quota{next} })
+	if name == "home" {
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &traveller{&f.way, next} })
+	}
 	f.must(f.registry.Apply(cluster.Spec{Name: name, Local: name == "home", Access: []cluster.Access{{Source: "test", Config: config}}}))
 }
 
@@ -147,6 +169,12 @@ func (f *fleet) written(namespace, name string) (n int) {
 func (f *fleet) writing() cluster.WritingState {
 	statuses, _ := f.registry.Statuses()
 	return statuses["home"].Writing.State
+}
+
+// holder returns who holds the Lease in home.
+func (f *fleet) holder() string {
+	holder, _, _ := unstructured.NestedString(f.home.Get(leaseResource.String(), "linkerd", FederatedLease).Object, "spec", "holderIdentity")
+	return holder
 }
 
 func (f *fleet) wants(namespace, name string, n int) {
@@ -253,5 +281,138 @@ func TestLinksCannotBeRead(t *testing.T) {
 		close(f.linked)
 		f.pass(time.Second)
 		f.wants("ns", "all", 3)
+	})
+}
+
+// A way to an API server can be cut for what is to change something: that is sent when the way is healed, whatever has become of who sent it.
+type way struct {
+	mu   sync.Mutex
+	cut  bool
+	late []func() (*http.Response, error)
+}
+
+type traveller struct {
+	way  *way
+	next http.RoundTripper
+}
+
+func (h *traveller) RoundTrip(r *http.Request) (*http.Response, error) {
+	late, err := h.way.keep(r, h.next)
+	if err != nil {
+		return nil, err
+	}
+	if !late {
+		return h.next.RoundTrip(r)
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// keep reports whether a request does not pass, and keeps what is to change slices until the way is healed.
+func (w *way) keep(r *http.Request, next http.RoundTripper) (cut bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.cut || r.Method == http.MethodGet {
+		return false, nil
+	}
+	if !strings.Contains(r.URL.Path, "/endpointslices") {
+		return true, nil
+	}
+	late := r.Clone(context.WithoutCancel(r.Context()))
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return true, err
+		}
+		late.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	w.late = append(w.late, func() (*http.Response, error) { return next.RoundTrip(late) })
+	return true, nil
+}
+
+func (w *way) shut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = true
+}
+
+// waiting returns how many requests wait.
+func (w *way) waiting() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.late)
+}
+
+// heal delivers what waited, and returns how many requests succeeded.
+func (w *way) heal(t *testing.T) (succeeded int) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = false
+	for _, send := range w.late {
+		response, err := send()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode < 300 {
+			succeeded++
+		}
+		if err := response.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return succeeded
+}
+
+// A request that was sent before the fence and waited in the network is done when another holds the Lease, which repairs it within a second. After
+// the fence nothing is sent.
+func TestLateRequest(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		close(f.linked)
+		f.holds("home", "ns", "web", 3)
+		f.union("ns", "all", "web")
+		f.pass(2 * time.Second)
+		f.wants("ns", "all", 3)
+		before := f.holder()
+
+		// Changes while nothing of the holder's passes: to an object that is there, and new ones.
+		f.way.shut()
+		f.holds("home", "ns", "web", 1)
+		f.union("ns", "more", "web")
+		f.holds("home", "ns", "other", 2)
+		f.union("ns", "others", "other")
+		f.pass(time.Second)
+		if f.way.waiting() < 3 {
+			t.Fatalf("%d requests wait in the network", f.way.waiting())
+		}
+		_, second := f.replica("other")
+		f.must(second.Apply(cluster.Spec{Name: "home", Local: true, Access: []cluster.Access{{Source: "test", Config: f.access("home")}}}))
+		f.pass(4 * time.Second) // past the fence
+		waiting := f.way.waiting()
+		f.holds("home", "ns", "other", 4)
+		f.pass(6 * time.Second)
+		if n := f.way.waiting(); n != waiting {
+			t.Errorf("%d requests were sent after the fence", n-waiting)
+		}
+		if now := f.holder(); now == before {
+			t.Fatal("nobody else has taken the Lease")
+		}
+		want := func(when string) {
+			t.Helper()
+			for name, n := range map[string]int{"all": 1, "more": 1, "others": 4} {
+				if got := f.written("ns", name); got != n {
+					t.Errorf("%s: ns/%s has %d endpoints, want %d", when, name, got, n)
+				}
+			}
+		}
+		want("before they arrive")
+		if f.way.heal(t) == 0 {
+			t.Fatal("none of the late requests has done anything")
+		}
+		if f.written("ns", "others") == 4 {
+			t.Error("the late requests have changed nothing")
+		}
+		f.pass(time.Second)
+		want("a second after they arrived")
 	})
 }
