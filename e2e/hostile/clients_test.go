@@ -1,0 +1,161 @@
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/e2e/hostile/attack"
+)
+
+// dial connects to the server by a library.
+func (w *world) dial() *grpc.ClientConn {
+	w.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+w.server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// raw connects to the server by frames.
+func (w *world) raw() *attack.Client {
+	w.t.Helper()
+	c, err := attack.Dial(w.t.Context(), w.server.Addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(c.Close)
+	return c
+}
+
+// ask asks for a Service and returns by what code the question ends; OK once there is an answer.
+func ask(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestination) codes.Code {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	stream, err := pb.NewDestinationClient(conn).Get(ctx, request)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return status.Code(err)
+}
+
+// Names and tokens of megabytes are refused, and nothing of them stays.
+func TestGiantNames(t *testing.T) {
+	const lookups, size, parallel = 150, 4_000_000, 4
+	w := newBusy(t)
+	w.serve()
+	giant := strings.Repeat("x", size)
+	w.bounded(5<<20, func() {
+		conn := w.dial()
+		var wg sync.WaitGroup
+		for worker := range parallel {
+			wg.Go(func() {
+				for i := worker; i < lookups; i += parallel {
+					request := &pb.GetDestination{Scheme: "k8s", Path: fmt.Sprintf("%d%s.shop.svc.cluster.local:80", i, giant)}
+					if i%3 == 2 {
+						request = &pb.GetDestination{Scheme: "k8s", Path: web.Authority(), ContextToken: fmt.Sprintf(`{"ns":"shop","nodeName":"%d%s"}`, i, giant)}
+					}
+					if code := ask(t.Context(), conn, request); code != codes.InvalidArgument && code != codes.ResourceExhausted {
+						t.Errorf("lookup %d of %d bytes: %s", i, size, code)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// Streams without a request, and requests whose headers are short on the wire and long in memory, are refused or end, whether the client
+// leaves or stays.
+func TestHalfOpenStreams(t *testing.T) {
+	for _, c := range []struct {
+		name                         string
+		connections, streams, fields int
+	}{
+		{"on one connection", 1, 20_000, 0},
+		{"with floods of header fields on one connection", 1, 2_000, 100_000},
+		{"with floods of header fields on many connections", 20, 100, 100_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newIdle(t)
+			w.serve()
+			w.bounded(20<<20, func() {
+				var all []*attack.Client
+				var wg sync.WaitGroup
+				for range c.connections {
+					client := w.raw()
+					all = append(all, client)
+					wg.Go(func() { client.HalfOpen(c.streams, c.fields) })
+				}
+				wg.Wait()
+				w.eventually("all streams are refused or ended", func(ctx context.Context) error {
+					for _, client := range all {
+						if err := client.Ended(ctx); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+// A client that asks as fast as it can is refused; no other is.
+func TestLookupFlood(t *testing.T) {
+	const workers = 32
+	w := newBusy(t)
+	w.serve()
+	w.bounded(50<<20, func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		conn := w.dial()
+		var asked, refused atomic.Int64
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					asked.Add(1)
+					if ask(ctx, conn, &pb.GetDestination{Scheme: "k8s", Path: "nothing.shop.svc.cluster.local:80"}) == codes.ResourceExhausted {
+						refused.Add(1)
+					}
+				}
+			})
+		}
+		w.answered(250)
+		cancel()
+		wg.Wait()
+		t.Logf("%d lookups of the flood, %d of them refused", asked.Load(), refused.Load())
+		if refused.Load() == 0 {
+			t.Error("the flood was not refused: there was none, or nothing bounds it")
+		}
+	})
+}
+
+// Connections over which nothing comes are cheap.
+func TestSilentConnections(t *testing.T) {
+	const connections = 3_000
+	w := newBusy(t)
+	w.serve()
+	w.bounded(connections*16<<10, func() {
+		for range connections {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.server.Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+		w.answered(50)
+	})
+}
