@@ -42,12 +42,13 @@ func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // options say what the streams of a crowd ask for, and what becomes of their messages.
 type options struct {
-	streams  int
-	path     string
-	node     func(stream int) string                 // that a stream says it runs on; nil for none
-	slow     func(stream int) time.Duration          // how long a stream takes for a message; nil for no time
-	window   int32                                   // of each stream, in bytes, for good; 0: as large as grpc-go finds useful
-	received func(stream, message int, bytes []byte) // every message that is no heartbeat; nil for nothing
+	streams   int
+	path      string
+	authority func(stream int) string                 // that a stream asks for; nil: path
+	node      func(stream int) string                 // that a stream says it runs on; nil for none
+	slow      func(stream int) time.Duration          // how long a stream takes for a message; nil for no time
+	window    int32                                   // of each stream, in bytes, for good; 0: as large as grpc-go finds useful
+	received  func(stream, message int, bytes []byte) // every message that is no heartbeat; nil for nothing
 }
 
 // A crowd is many streams that stay open.
@@ -80,6 +81,9 @@ func open(ctx context.Context, addr string, o options) (*crowd, error) {
 	}
 	for i := range o.streams {
 		request := &pb.GetDestination{Scheme: "k8s", Path: o.path}
+		if o.authority != nil {
+			request.Path = o.authority(i)
+		}
 		if o.node != nil {
 			token, err := json.Marshal(map[string]string{"ns": namespace, "nodeName": o.node(i)})
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+	"github.com/fingerpost/fingerpost/e2e/internal/proc"
 )
 
 // start measures a server that starts beside 20,000 Pods.
@@ -22,11 +23,11 @@ func start(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
 	took := time.Since(began)
-	used, err := cpu(s.PID())
+	used, err := proc.CPU(s.PID())
 	if err != nil {
 		return err
 	}
-	most, err := peak(s.PID())
+	most, err := proc.Peak(s.PID())
 	if err != nil {
 		return err
 	}
@@ -161,7 +162,7 @@ func rounded(ctx context.Context, c *crowd, pid, streams, rounds int, change fun
 	if err := c.wait(ctx, "first answers", func() bool { return c.messages.Load() >= int64(streams) }); err != nil {
 		return 0, err
 	}
-	before, err := cpu(pid)
+	before, err := proc.CPU(pid)
 	if err != nil {
 		return 0, err
 	}
@@ -175,7 +176,7 @@ func rounded(ctx context.Context, c *crowd, pid, streams, rounds int, change fun
 			return 0, err
 		}
 	}
-	after, err := cpu(pid)
+	after, err := proc.CPU(pid)
 	return (after - before) / time.Duration(rounds*streams), err
 }
 
@@ -220,7 +221,7 @@ type cost struct {
 }
 
 func crowdOf(ctx context.Context, addr string, pid int, o options) (cost, error) {
-	before, err := cpu(pid)
+	before, err := proc.CPU(pid)
 	if err != nil {
 		return cost{}, err
 	}
@@ -234,7 +235,7 @@ func crowdOf(ctx context.Context, addr string, pid int, o options) (cost, error)
 		return cost{}, err
 	}
 	took := time.Since(began)
-	after, err := cpu(pid)
+	after, err := proc.CPU(pid)
 	if silent := c.silent.Load(); err == nil && silent > 0 {
 		err = fmt.Errorf("%d streams heard nothing for 3 s", silent)
 	}
@@ -302,7 +303,7 @@ func churn(ctx context.Context, b *bench) (err error) {
 	if err := c.wait(ctx, "first answers", func() bool { return c.answered.Load() == streams }); err != nil {
 		return err
 	}
-	before, err := cpu(s.PID())
+	before, err := proc.CPU(s.PID())
 	if err != nil {
 		return err
 	}
@@ -326,7 +327,7 @@ func churn(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	after, err := cpu(s.PID())
+	after, err := proc.CPU(s.PID())
 	if err != nil {
 		return err
 	}
@@ -395,7 +396,7 @@ func (b *bench) perChange(ctx context.Context, s *fingerpost.Server, svc service
 	var before time.Duration
 	for round := range rounds + 1 {
 		if round == 1 { // the first one settles what setPolicy has changed
-			if before, err = cpu(s.PID()); err != nil {
+			if before, err = proc.CPU(s.PID()); err != nil {
 				return 0, err
 			}
 		}
@@ -412,7 +413,7 @@ func (b *bench) perChange(ctx context.Context, s *fingerpost.Server, svc service
 			return 0, err
 		}
 	}
-	after, err := cpu(s.PID())
+	after, err := proc.CPU(s.PID())
 	return (after - before) / time.Duration(rounds), err
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+	"github.com/fingerpost/fingerpost/e2e/internal/proc"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
@@ -58,7 +59,7 @@ func workloads(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	took := time.Since(began)
-	used, err := cpu(s.PID())
+	used, err := proc.CPU(s.PID())
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func workloads(ctx context.Context, b *bench) (err error) {
 		slowest, sum = max(slowest, d), sum+d
 	}
 	now := writes(ctx, s)
-	after, err := cpu(s.PID())
+	after, err := proc.CPU(s.PID())
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
+	"github.com/fingerpost/fingerpost/e2e/hostile/attack"
+	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
+	"github.com/fingerpost/fingerpost/e2e/hostile/honest"
+	"github.com/fingerpost/fingerpost/e2e/internal/proc"
+)
+
+// light serves from API servers that this program plays, of which it makes the local one.
+func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.Cluster), args ...string) (_ *fingerpost.Server, stop func() error, _ error) {
+	api, err := fakeapi.Start()
+	if err != nil {
+		return nil, nil, err
+	}
+	local := api.Cluster("local")
+	fill(api, local)
+	s, err := b.serveFrom(ctx, local.Kubeconfig(fakeapi.Token), nil, append([]string{
+		"-link-namespace=" + fakeapi.LinkNamespace, "-mirror-services=off", "-federated-slices=false", "-external-workload-slices=false",
+	}, args...)...)
+	if err != nil {
+		return nil, nil, errors.Join(err, api.Close())
+	}
+	return s, func() error { return errors.Join(s.Stop(), api.Close()) }, nil
+}
+
+// clusters measures a server beside 200 light clusters to which nothing happens, with a stream for each of 1,000 federated Services.
+func clusters(ctx context.Context, b *bench) (err error) {
+	const clusters, services, seconds = 200, 1_000, 20
+	app := func(cluster, i int) fakeapi.App {
+		first := netip.AddrFrom4([4]byte{10, byte(cluster), byte(i >> 8), byte(i)})
+		return fakeapi.App{Namespace: namespace, Name: fmt.Sprintf("app-%d", i), Pods: 1, First: first}
+	}
+	began := time.Now()
+	var names []string
+	s, stop, err := b.light(ctx, func(api *fakeapi.Server, local *fakeapi.Cluster) {
+		for n := range clusters {
+			c := api.Cluster(fmt.Sprintf("c%d", n))
+			c.Run(services, func(i int) fakeapi.App { return app(n, i) })
+			local.Apply(fakeapi.Link(c.Name, c.Kubeconfig(fakeapi.Token))...)
+			names = append(names, c.Name)
+		}
+		local.Serve("services", fakeapi.Series{N: services, At: func(i int) fakeapi.Object {
+			return fakeapi.Federated(namespace, fmt.Sprintf("app-%d", i), names...)
+		}})
+	}, unbounded...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if err := live(ctx, s, clusters); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	used, err := proc.CPU(s.PID())
+	if err != nil {
+		return err
+	}
+	resident, err := proc.Resident(s.PID())
+	if err != nil {
+		return err
+	}
+	of := fmt.Sprintf("%d clusters x %d Services", clusters, services)
+	b.table.add(of+": start until all are Live", "", "%.0f s, %.0f CPU s, %d MiB resident", took.Seconds(), used.Seconds(), resident>>20)
+
+	c, err := open(ctx, s.Addr, options{streams: services, authority: func(i int) string {
+		return fakeapi.Authority(namespace, fmt.Sprintf("app-%d-federated", i))
+	}})
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.wait(ctx, "first answers", func() bool { return c.answered.Load() == services }); err != nil {
+		return err
+	}
+	if err := pause(ctx, 5*time.Second); err != nil { // what follows from the start
+		return err
+	}
+	before, err := proc.CPU(s.PID())
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, seconds*time.Second); err != nil {
+		return err
+	}
+	after, err := proc.CPU(s.PID())
+	if err != nil {
+		return err
+	}
+	b.table.add(fmt.Sprintf("  idle, with a stream for each of %d federated Services", services), "0.1 of a core", "%.3f of a core", (after-before).Seconds()/seconds)
+	began = time.Now()
+	size, err := scrape(ctx, s)
+	if err != nil {
+		return err
+	}
+	b.table.add("  a scrape", "1 s", "%.2f s, %d KiB", time.Since(began).Seconds(), size>>10)
+	return nil
+}
+
+// live waits until so many clusters are Live.
+func live(ctx context.Context, s *fingerpost.Server, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	for {
+		all, err := s.Clusters(ctx)
+		count := 0
+		for _, c := range all {
+			if !c.Local && c.State == "Live" {
+				count++
+			}
+		}
+		if err == nil && count == n {
+			return nil
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return fmt.Errorf("%d clusters of %d are Live: %w", count, n, err)
+		}
+	}
+}
+
+// pause lets time go by.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// scrape reads the metrics, however long that takes, and returns how many bytes they are.
+func scrape(ctx context.Context, s *fingerpost.Server) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Admin+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("a scrape: %s", response.Status)
+	}
+	return len(page), err
+}
+
+// ports measures how long an honest client waits for its first answer, alone and beside one that asks for one port of a large Service
+// after the other.
+func ports(ctx context.Context, b *bench) (err error) {
+	const rate, seconds = 80, 10
+	web := fakeapi.App{Namespace: namespace, Name: "web", Pods: 100, First: netip.MustParseAddr("10.0.0.1")}
+	large := fakeapi.App{Namespace: namespace, Name: "large", Pods: 10_000, First: netip.MustParseAddr("10.1.0.0")}
+	s, stop, err := b.light(ctx, func(_ *fakeapi.Server, local *fakeapi.Cluster) {
+		for _, app := range []fakeapi.App{web, large} {
+			local.Run(1, func(int) fakeapi.App { return app })
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	c, err := honest.Start(ctx, s.Addr, web.Authority(), web.Addrs())
+	if err != nil {
+		return err
+	}
+	defer c.Stop()
+	if err := pause(ctx, seconds*time.Second); err != nil {
+		return err
+	}
+	quiet := c.Report()
+	sweep, cancel := context.WithTimeout(ctx, seconds*time.Second)
+	defer cancel()
+	asked, err := attack.Sweep(sweep, s.Addr, fmt.Sprintf("large.%s.svc.cluster.local", namespace), rate)
+	if err != nil {
+		return err
+	}
+	beside := c.Report()
+	b.table.add(fmt.Sprintf("first answer beside a client that asks for %d new ports of a 10,000-endpoint Service a second", rate), "3x its quiet value",
+		"p50 %.1f ms, at most %.0f ms, %d of %d refused; alone p50 %.1f ms, at most %.0f ms (%d ports answered in %d s)", millis(beside.P50),
+		millis(beside.Max), beside.Failed, beside.Failed+beside.Lookups, millis(quiet.P50), millis(quiet.Max), asked, seconds)
+	return nil
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
