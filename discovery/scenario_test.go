@@ -329,7 +329,10 @@ func (s *scenario) do(verb string, args []string) {
 		s.show = args
 	case "apply":
 		for _, name := range args[1:] {
-			s.network.Server(at(0)).Apply(s.objects(name)...)
+			for _, o := range s.objects(name) {
+				s.network.Server(at(0)).Apply(o)
+				synctest.Wait() // so that the first one is published before the second is written, whoever is faster
+			}
 		}
 	case "delete":
 		namespace, name, namespaced := strings.Cut(at(2), "/")

@@ -194,7 +194,7 @@ func BenchmarkChange(b *testing.B) {
 					b.Fatal(err)
 				}
 				r.reconcileSlice(k)
-				r.reconcileService(key{Namespace: k.Namespace, Name: "service-0"})
+				r.publish(key{Namespace: k.Namespace, Name: "service-0"})
 			}
 		})
 	}

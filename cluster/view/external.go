@@ -3,6 +3,7 @@ package view
 import (
 	"unique"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,6 +33,12 @@ func translateExternal(u *unstructured.Unstructured) (pod, error) {
 				IP string `json:"ip"`
 			} `json:"workloadIPs"`
 		} `json:"spec"`
+		Status struct {
+			Conditions []struct {
+				Type   string                 `json:"type"`
+				Status corev1.ConditionStatus `json:"status"`
+			} `json:"conditions"`
+		} `json:"status"`
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &parsed); err != nil {
 		return pod{}, err
@@ -58,6 +65,11 @@ func translateExternal(u *unstructured.Unstructured) (pod, error) {
 		t.Opaque = ParsePorts(list, named.first)
 	}
 	o := origin{owner: ownerOf(parsed.OwnerReferences), template: unique.Make(t), labels: labelsOf(parsed.Name, parsed.Labels), ports: named}
+	for _, c := range parsed.Status.Conditions {
+		if c.Type == string(corev1.PodReady) && c.Status == corev1.ConditionTrue {
+			o.settled = parsed.DeletionTimestamp == nil
+		}
+	}
 	return pod{origin: unique.Make(o), residence: home}, nil
 }
 

@@ -52,6 +52,7 @@ type origin struct {
 	template unique.Handle[federation.Template] // without what Servers say
 	labels   labelSet
 	ports    namedPorts
+	settled  bool // it is ready, and not terminating
 }
 
 func podOf(p *corev1.Pod) pod {
@@ -77,6 +78,9 @@ func podOf(p *corev1.Pod) pod {
 		t.ControlPort = listenPort(containers, controlListenEnv)
 	}
 	o := origin{owner: ownerOf(p.OwnerReferences), template: unique.Make(t), labels: labelsOf(p.Name, p.Labels), ports: ports}
+	o.settled = p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 	return pod{node: intern(p.Spec.NodeName), origin: unique.Make(o)}
 }
 

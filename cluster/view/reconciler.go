@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -20,9 +19,6 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
-
-// coalesce is how long the changes of one Service are gathered before it is said anew.
-const coalesce = 50 * time.Millisecond
 
 // key names an object; the kind is known from where it stands.
 type key = records.Key
@@ -47,6 +43,7 @@ const (
 	anExternal
 	aSlice
 	aService
+	aView // of a Service: what is published about it
 )
 
 // A Reconciler says what one cluster claims, and goes on saying it as its objects change. It reads the stores of its [Kind]s,
@@ -73,10 +70,12 @@ type Reconciler struct {
 	applied   byNamespace[*server]                 // with which Pods were looked up
 	workloads map[what]byNamespace[*workloadState] // Pods and ExternalWorkloads
 	built     map[key]*sliceState
-	members   map[key][]key         // Service -> its slices, sorted
-	missed    map[item]map[key]bool // owner that was looked up in vain -> the Pods that it owns
-	places    map[item][]netip.Addr // Service or Pod -> where it can be asked for by IP
-	occupants map[netip.Addr][]item // the reverse, sorted
+	members   map[key][]key            // Service -> its slices, sorted
+	views     map[key]*federation.View // what is published
+	paces     map[key]*pace            // of Services that are not quiet; nil until Begin has published everything
+	missed    map[item]map[key]bool    // owner that was looked up in vain -> the Pods that it owns
+	places    map[item][]netip.Addr    // Service or Pod -> where it can be asked for by IP
+	occupants map[netip.Addr][]item    // the reverse, sorted
 }
 
 // workloadState is a workload that is known, or named by a slice, or both.
@@ -116,16 +115,13 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		workloads: map[what]byNamespace[*workloadState]{aPod: {}, anExternal: {}},
 		built:     map[key]*sliceState{},
 		members:   map[key][]key{},
+		views:     map[key]*federation.View{},
 		missed:    map[item]map[key]bool{},
 	}
 	enqueue := func(w what) func(key) {
-		var delay time.Duration
-		if w == aService {
-			delay = coalesce
-		}
 		return func(k key) {
 			if r.running.Load() {
-				r.queue.AddAfter(item{w, k}, delay)
+				r.queue.Add(item{w, k})
 			}
 		}
 	}
@@ -263,8 +259,9 @@ func (r *Reconciler) Begin(claims *federation.Claims) {
 		r.reconcileSlice(k)
 	}
 	for _, k := range r.services.Keys() {
-		r.reconcileService(k)
+		r.publish(k)
 	}
+	r.paces = map[key]*pace{}
 	claims.Complete()
 }
 
@@ -292,7 +289,9 @@ func (r *Reconciler) Run(ctx context.Context) {
 		case aSlice:
 			r.reconcileSlice(it.key)
 		case aService:
-			r.reconcileService(it.key)
+			r.change(it.key, false)
+		case aView:
+			r.reconcileView(it.key)
 		}
 		r.queue.Done(it)
 	}
@@ -466,9 +465,10 @@ func (r *Reconciler) reconcileSlice(k key) {
 	old := r.built[k]
 	if !found {
 		if old != nil {
+			moving := r.moving(old, nil)
 			delete(r.built, k)
 			r.unname(k, old.who)
-			r.leave(k, old.service)
+			r.leave(k, old.service, moving)
 		}
 		return
 	}
@@ -488,16 +488,67 @@ func (r *Reconciler) reconcileSlice(k key) {
 		}))
 	}
 	r.built[k] = next
+	var moving bool
 	if old != nil {
 		r.unname(k, without(old.who, next.who))
 		if old.service != next.service {
-			r.leave(k, old.service)
+			r.leave(k, old.service, r.moving(old, nil))
+		} else {
+			moving = r.moving(old, next)
 		}
 	}
 	if i, member := slices.BinarySearchFunc(r.members[next.service], k, compareKeys); !member {
 		r.members[next.service] = slices.Insert(r.members[next.service], i, k)
 	}
-	r.queue.AddAfter(item{aService, next.service}, coalesce)
+	r.change(next.service, moving)
+}
+
+// moving reports whether an address that old serves is not in next, which may be nil, although its workload is ready and not terminating.
+func (r *Reconciler) moving(old, next *sliceState) bool {
+	if next == nil {
+		next = &sliceState{}
+	}
+	at := func(slice, i int) (addr netip.Addr) {
+		if slice < len(next.slices) && i < len(next.slices[slice].Endpoints) {
+			addr = next.slices[slice].Endpoints[i].Addr
+		}
+		return addr
+	}
+	var stays map[netip.Addr]bool // made for those that are not where they were
+	for i, s := range old.slices {
+		for j, e := range s.Endpoints {
+			if !e.Ready || e.Workload == nil || at(i, j) == e.Addr || !r.settled(e.Workload) {
+				continue
+			}
+			if stays == nil {
+				stays = next.addresses()
+			}
+			if !stays[e.Addr] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *sliceState) addresses() map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	for _, part := range s.slices {
+		for _, e := range part.Endpoints {
+			all[e.Addr] = true
+		}
+	}
+	return all
+}
+
+// settled reports whether a workload is known to be ready and not terminating.
+func (r *Reconciler) settled(w *federation.Workload) bool {
+	from := r.pods
+	if w.Kind == federation.ExternalWorkload {
+		from = r.externals
+	}
+	p, found := from.Get(key{Namespace: w.Namespace, Name: w.Name})
+	return found && p.origin.Value().settled
 }
 
 // unname drops slice k from the workloads that it no longer names.
@@ -510,33 +561,41 @@ func (r *Reconciler) unname(k key, who []item) {
 	}
 }
 
-// leave drops slice k from a Service.
-func (r *Reconciler) leave(k, service key) {
+// leave drops slice k from a Service. moving is set if an address may be on its way to another one.
+func (r *Reconciler) leave(k, service key, moving bool) {
 	r.members[service] = slices.DeleteFunc(r.members[service], func(s key) bool { return s == k })
 	if len(r.members[service]) == 0 {
 		delete(r.members, service)
 	}
-	r.queue.AddAfter(item{aService, service}, coalesce)
+	r.change(service, moving)
 }
 
-func (r *Reconciler) reconcileService(k key) {
+// publish publishes what is known of a Service, and reports whether it differs from what was published before. A Service that does not
+// exist is withdrawn, which begins no window: it may come back as a new one.
+func (r *Reconciler) publish(k key) (differs bool) {
 	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
 	svc, found := r.services.Get(k)
-	r.place(item{aService, k}, svc.ips)
 	if !found {
+		r.place(item{aService, k}, nil)
 		r.claims.Delete(name)
-		return
+		delete(r.views, k)
+		return false
 	}
 	v := svc.View
 	for _, s := range r.members[k] {
 		v.Slices = append(v.Slices, r.built[s].slices...)
 	}
 	// What is stored shares its slices with the claim before it, where they are equal: so do we.
-	stored := r.claims.Set(name, &v).Slices
+	stored := r.claims.Set(name, &v)
+	r.place(item{aService, k}, svc.ips) // not before the View: who finds the Service by its IP must find what is published about it
+	shared := stored.Slices
 	for _, s := range r.members[k] {
-		n := copy(r.built[s].slices, stored)
-		stored = stored[n:]
+		n := copy(r.built[s].slices, shared)
+		shared = shared[n:]
 	}
+	differs = stored != r.views[k]
+	r.views[k] = stored
+	return differs
 }
 
 // byNamespace holds values by key, those of one namespace together.

@@ -227,7 +227,7 @@ func TestReconcilerFollows(t *testing.T) {
 					rt.Errorf("%s (-at once +in steps):\n%s", ip, diff)
 				}
 			}
-			if len(r.places) != len(r2.places) || len(r.occupants) != len(r2.occupants) || len(r.workloads[aPod]["ns"]) != len(r2.workloads[aPod]["ns"]) || len(r.workloads[anExternal]["ns"]) != len(r2.workloads[anExternal]["ns"]) || len(r.applied["ns"]) != len(r2.applied["ns"]) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.missed) != len(r2.missed) {
+			if len(r.places) != len(r2.places) || len(r.occupants) != len(r2.occupants) || len(r.workloads[aPod]["ns"]) != len(r2.workloads[aPod]["ns"]) || len(r.workloads[anExternal]["ns"]) != len(r2.workloads[anExternal]["ns"]) || len(r.applied["ns"]) != len(r2.applied["ns"]) || len(r.built) != len(r2.built) || len(r.members) != len(r2.members) || len(r.views) != len(r2.views) || len(r.paces) != 0 || len(r.missed) != len(r2.missed) {
 				rt.Errorf("state is left behind: %v %v", slices.Collect(maps.Keys(r.workloads[aPod]["ns"])), slices.Collect(maps.Keys(r2.workloads[aPod]["ns"])))
 			}
 		})
