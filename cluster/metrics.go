@@ -22,6 +22,8 @@ var (
 		"1 if a watch of the resource is open.", []string{"cluster", "resource"}, nil)
 	descObjects = prometheus.NewDesc("fingerpost_objects",
 		"Objects that are known of a resource.", []string{"cluster", "resource"}, nil)
+	descMalformed = prometheus.NewDesc("fingerpost_malformed_objects_total",
+		"Objects of a resource of which something cannot be used and is left out; each is counted once until it is in order again.", []string{"cluster", "resource"}, nil)
 	descLists = prometheus.NewDesc("fingerpost_lists_total",
 		"Requests to list a resource.", []string{"cluster", "resource"}, nil)
 	descWatches = prometheus.NewDesc("fingerpost_watches_total",
@@ -55,7 +57,7 @@ func descCache(name string) *prometheus.Desc {
 
 // Describe makes the Registry a [prometheus.Collector].
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descExpiry, descOpen, descObjects, descLists, descWatches, descErrors, descWriter, descLease, descSize} {
+	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descExpiry, descOpen, descObjects, descMalformed, descLists, descWatches, descErrors, descWriter, descLease, descSize} {
 		to <- d
 	}
 	for _, d := range descCaches {
@@ -110,6 +112,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			if d, known := descCaches[k.Kind]; known {
 				gauge(d, float64(k.Objects), name)
 			}
+			counter(descMalformed, k.Malformed, name, k.Kind)
 			counter(descLists, k.Lists, name, k.Kind)
 			counter(descWatches, k.Watches, name, k.Kind)
 			for reason, n := range k.Errors {

@@ -235,7 +235,7 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 		return nil, time.Time{}
 	}
 	for _, k := range live.kinds {
-		kinds = append(kinds, KindStatus{Kind: k.Resource.GroupResource().String(), Objects: k.Len(), SourceHealth: k.source.Health()})
+		kinds = append(kinds, KindStatus{Kind: k.Resource.GroupResource().String(), Objects: k.Len(), Malformed: k.Malformed(), SourceHealth: k.source.Health()})
 	}
 	slices.SortFunc(kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })
 	h, _ := live.health.Load()

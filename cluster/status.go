@@ -83,6 +83,8 @@ func (s *Status) credentials() (valid, known bool) {
 type KindStatus struct {
 	Kind    string
 	Objects int
+	// Malformed is how many objects so far had something that cannot be used, and is left out.
+	Malformed int
 	SourceHealth
 }
 

@@ -31,7 +31,7 @@ func residenceOf(p *corev1.Pod) *residence {
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		for _, port := range c.Ports {
-			if port.Protocol == corev1.ProtocolTCP || port.Protocol == "" { // no proxy asks for another
+			if (port.Protocol == corev1.ProtocolTCP || port.Protocol == "") && len(r.ports) < maxPorts { // no proxy asks for another
 				r.ports = appendPort(r.ports, port.HostPort)
 			}
 		}

@@ -1,35 +1,30 @@
 package view
 
 import (
-	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-
-	"github.com/fingerpost/fingerpost/federation"
 )
 
 // keepEndpoints keeps of Endpoints what would be kept of EndpointSlices that say the same: one for each subset. They say no zones.
-func keepEndpoints(object any) ([]*slice, bool) {
+func keepEndpoints(object any, r *remarks) ([]*slice, bool) {
 	e, ok := object.(*corev1.Endpoints) //nolint:staticcheck // who reads Endpoints was asked to
 	if !ok || len(e.Subsets) == 0 {
 		return nil, false
 	}
-	mirror := mirrorOf(e)
+	mirror := mirrorOf(e, r)
 	var all []*slice
-	for i, subset := range e.Subsets {
+	for i, subset := range first(r, "subsets", e.Subsets, maxSubsets) {
 		s := &slice{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}
-		for _, p := range subset.Ports {
-			if n, is := portNumber(p.Port); is {
-				s.ports = append(s.ports, federation.Port{Number: n, Name: intern(p.Name), Protocol: intern(cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)))})
-			}
+		for _, p := range first(r, "ports", subset.Ports, maxSlicePorts) {
+			s.ports = appendSlicePort(s.ports, p.Port, p.Name, p.Protocol, "", r)
 		}
 		keep := func(addresses []corev1.EndpointAddress, ready bool) {
-			for _, a := range addresses {
+			for _, a := range first(r, "addresses", addresses, maxSubset) {
 				s.endpoints = appendEndpoints(s.endpoints, e.Namespace, &discoveryv1.Endpoint{
 					Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, Hostname: &a.Hostname, TargetRef: a.TargetRef,
-				}, mirror)
+				}, mirror, r)
 			}
 		}
 		keep(subset.Addresses, true)

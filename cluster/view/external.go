@@ -17,7 +17,7 @@ const (
 )
 
 // translateExternal returns what is kept of an ExternalWorkload: the same as of a Pod.
-func translateExternal(u *unstructured.Unstructured) (pod, error) {
+func translateExternal(u *unstructured.Unstructured, r *remarks) (pod, error) {
 	var parsed struct {
 		metav1.ObjectMeta `json:"metadata"`
 		Spec              struct {
@@ -44,12 +44,14 @@ func translateExternal(u *unstructured.Unstructured) (pod, error) {
 		return pod{}, err
 	}
 	spec := parsed.Spec
-	t := federation.Template{Identity: intern(spec.MeshTLS.Identity), ServerName: intern(spec.MeshTLS.ServerName), InboundPort: defaultProxyPort}
+	t := federation.Template{InboundPort: defaultProxyPort}
+	t.Identity = r.text("identity", spec.MeshTLS.Identity, maxIdentity)
+	t.ServerName = r.text("name of the server", spec.MeshTLS.ServerName, maxName)
 	home := &residence{running: true} // readiness has no say: it may be asked for to become ready
 	var named namedPorts
-	for _, p := range spec.Ports {
+	for _, p := range first(r, "ports", spec.Ports, maxPorts) {
 		n, is := portNumber(p.Port)
-		if !is {
+		if !is || !r.valid("a port: its name", p.Name, maxLabel) {
 			continue
 		}
 		home.ports = appendPort(home.ports, p.Port)
@@ -58,13 +60,13 @@ func translateExternal(u *unstructured.Unstructured) (pod, error) {
 			t.InboundPort = n
 		}
 	}
-	for _, ip := range spec.WorkloadIPs {
+	for _, ip := range first(r, "workload IPs", spec.WorkloadIPs, maxAddresses) {
 		home.shared = appendIP(home.shared, ip.IP)
 	}
 	if list, found := parsed.Annotations[opaqueAnnotation]; found {
-		t.Opaque = ParsePorts(list, named.first)
+		t.Opaque = parsePorts(list, named.first, r)
 	}
-	o := origin{owner: ownerOf(parsed.OwnerReferences), template: unique.Make(t), labels: labelsOf(parsed.Name, parsed.Labels), ports: named}
+	o := origin{owner: ownerOf(parsed.OwnerReferences, r), template: unique.Make(t), labels: labelsOf(parsed.Name, parsed.Labels, r), ports: named}
 	for _, c := range parsed.Status.Conditions {
 		if c.Type == string(corev1.PodReady) && c.Status == corev1.ConditionTrue {
 			o.settled = parsed.DeletionTimestamp == nil

@@ -21,9 +21,10 @@ type Kind struct {
 	Selector string         // label selector for the server; empty for all
 	Required bool           // without it nothing can be said; otherwise it is a feature that may be absent
 
-	Store  records.Target
-	Synced <-chan struct{} // closed once the store holds a complete listing
-	Len    func() int
+	Store     records.Target
+	Synced    <-chan struct{} // closed once the store holds a complete listing
+	Len       func() int
+	Malformed func() int // objects so far of which something was left out, because it cannot be used
 }
 
 // Kinds returns what the Reconciler reads.
@@ -49,6 +50,9 @@ func (r *Reconciler) Kinds() []Kind {
 			Resource: schema.GroupVersionResource{Group: "linkerd.io", Version: "v1alpha2", Resource: "serviceprofiles"}, Name: "ServiceProfile",
 			Versions: []string{"v1alpha2"}, Object: &unstructured.Unstructured{},
 		}))
+	}
+	for i := range kinds {
+		kinds[i].Malformed = func() int { return r.border.count(kinds[i].Name) }
 	}
 	return kinds
 }

@@ -32,8 +32,8 @@ const (
 // owner is the one controller that an object has, kind in lower case; zero if it has none, or several.
 type owner struct{ kind, name string }
 
-func ownerOf(refs []metav1.OwnerReference) owner {
-	if len(refs) != 1 {
+func ownerOf(refs []metav1.OwnerReference, r *remarks) owner {
+	if len(refs) != 1 || !r.valid("the owner: its kind", refs[0].Kind, maxLabel) || !r.valid("the owner: its name", refs[0].Name, maxName) {
 		return owner{}
 	}
 	return owner{intern(strings.ToLower(refs[0].Kind)), intern(refs[0].Name)}
@@ -55,39 +55,52 @@ type origin struct {
 	settled  bool // it is ready, and not terminating
 }
 
-func podOf(p *corev1.Pod) pod {
+// podOf returns what is kept of a Pod. One whose identity cannot be kept is left out, since it would be another's without it.
+func podOf(p *corev1.Pod, r *remarks) (kept pod, ok bool) {
+	if !r.valid("all of it: its service account", p.Spec.ServiceAccountName, maxName) ||
+		!r.valid("all of it: label "+controlPlaneLabel, p.Labels[controlPlaneLabel], maxLabel) {
+		return pod{}, false
+	}
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
-	ports := portsOf(containers)
+	ports := portsOf(containers, r)
 	t := federation.Template{
 		ServiceAccount: intern(p.Spec.ServiceAccountName),
 		ControlPlane:   intern(p.Labels[controlPlaneLabel]),
-		Hash:           intern(p.Labels[templateHashLabel]),
+		Hash:           r.label("label "+templateHashLabel, p.Labels[templateHashLabel]),
 	}
 	if t.ServiceAccount == "" {
 		t.ServiceAccount = defaultAccount
 	}
 	if list, found := p.Annotations[opaqueAnnotation]; found {
-		t.Opaque = ParsePorts(list, ports.first)
+		t.Opaque = parsePorts(list, ports.first, r)
 	}
 	if list, found := p.Annotations[skipAnnotation]; found {
-		t.Skip = ParsePorts(list, nil)
+		t.Skip = parsePorts(list, nil, r)
 	}
 	if t.ControlPlane != "" {
 		t.InboundPort = listenPort(containers, inboundListenEnv)
 		t.AdminPort = listenPort(containers, adminListenEnv)
 		t.ControlPort = listenPort(containers, controlListenEnv)
 	}
-	o := origin{owner: ownerOf(p.OwnerReferences), template: unique.Make(t), labels: labelsOf(p.Name, p.Labels), ports: ports}
+	o := origin{owner: ownerOf(p.OwnerReferences, r), template: unique.Make(t), labels: labelsOf(p.Name, p.Labels, r), ports: ports}
 	o.settled = p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
-	return pod{node: intern(p.Spec.NodeName), origin: unique.Make(o)}
+	return pod{node: r.text("node", p.Spec.NodeName, maxName), origin: unique.Make(o)}, true
 }
 
 // portsOf returns the ports that have names, by which they are known in the Pod and, if there, at the host.
-func portsOf(containers []corev1.Container) (ports namedPorts) {
+func portsOf(containers []corev1.Container, r *remarks) (ports namedPorts) {
+	var n int
 	for _, c := range containers {
 		for _, p := range c.Ports {
+			if p.Name == "" || !r.valid("a port: its name", p.Name, maxLabel) {
+				continue
+			}
+			if n++; n > maxPorts {
+				r.add("ports with names: those after the first %d", maxPorts)
+				return ports
+			}
 			ports = ports.with(p.Name, p.ContainerPort)
 			if p.HostPort != p.ContainerPort {
 				ports = ports.with(p.Name, p.HostPort)

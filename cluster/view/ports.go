@@ -13,8 +13,16 @@ func portNumber(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 
 // ParsePorts reads a list of ports as Linkerd's annotations hold it: numbers, ranges such as 8000-8002, and names, separated by
 // commas. Spaces and items that say nothing are skipped. named looks up a name and may be nil.
 func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports {
+	return parsePorts(list, named, &remarks{})
+}
+
+func parsePorts(list string, named func(string) (uint16, bool), r *remarks) federation.Ports {
 	var ranges []federation.PortRange
 	for item := range strings.SplitSeq(list, ",") {
+		if len(ranges) == maxRanges {
+			r.add("a list of ports: what follows the first %d", maxRanges)
+			break
+		}
 		item = strings.TrimSpace(item)
 		first, last, isRange := strings.Cut(item, "-")
 		from, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)

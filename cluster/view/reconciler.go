@@ -49,8 +49,8 @@ const (
 // A Reconciler says what one cluster claims, and goes on saying it as its objects change. It reads the stores of its [Kind]s,
 // which are filled by others.
 type Reconciler struct {
-	log     logr.Logger
 	cluster federation.Cluster
+	border  *border
 	options Options
 	queue   workqueue.TypedDelayingInterface[item] // set by Begin, before it sets running
 	running atomic.Bool                            // changes are enqueued; before, Begin finds them all
@@ -106,7 +106,7 @@ func QueueName(cluster string) string { return "cluster/" + cluster }
 // are complete.
 func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options) *Reconciler {
 	r := &Reconciler{
-		log:       log,
+		border:    newBorder(log),
 		cluster:   cluster,
 		options:   options,
 		places:    map[item][]netip.Addr{},
@@ -125,19 +125,19 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 			}
 		}
 	}
-	r.services = records.NewStore(r.keepService, enqueue(aService))
-	keep := keepSlice
+	r.services = records.NewStore(checked(r.border, "Service", r.keepService), enqueue(aService))
 	if options.Endpoints {
-		keep = keepEndpoints
+		r.slices = records.NewStore(checked(r.border, "Endpoints", r.keepEndpoints), enqueue(aSlice))
+	} else {
+		r.slices = records.NewStore(checked(r.border, "EndpointSlice", r.keepSlice), enqueue(aSlice))
 	}
-	r.slices = records.NewStore(keep, enqueue(aSlice))
-	r.pods = records.NewStore(r.keepPod, enqueue(aPod))
-	r.externals = records.NewStore(r.keepExternal, enqueue(anExternal))
-	r.replicaSets = records.NewStore(keepOwner, enqueue(aReplicaSet))
-	r.jobs = records.NewStore(keepOwner, enqueue(aJob))
-	r.servers = records.NewStore(r.keepServer, enqueue(aServer))
-	r.nodes = records.NewStore(keepNode, enqueue(aNode))
-	r.profiles = records.NewStore(r.keepProfile, enqueue(aProfile))
+	r.pods = records.NewStore(checked(r.border, "Pod", r.keepPod), enqueue(aPod))
+	r.externals = records.NewStore(checked(r.border, "ExternalWorkload", r.keepExternal), enqueue(anExternal))
+	r.replicaSets = records.NewStore(checked(r.border, "ReplicaSet", keepOwner), enqueue(aReplicaSet))
+	r.jobs = records.NewStore(checked(r.border, "Job", keepOwner), enqueue(aJob))
+	r.servers = records.NewStore(checked(r.border, "Server", keepServer), enqueue(aServer))
+	r.nodes = records.NewStore(checked(r.border, "Node", keepNode), enqueue(aNode))
+	r.profiles = records.NewStore(checked(r.border, "ServiceProfile", keepProfile), enqueue(aProfile))
 	return r
 }
 
@@ -147,43 +147,61 @@ type service struct {
 	ips []netip.Addr // at which it can be asked for; of the local cluster only
 }
 
-func (r *Reconciler) keepService(object any) (service, bool) {
+func (r *Reconciler) keepService(object any, left *remarks) (service, bool) {
 	svc, ok := object.(*corev1.Service)
 	if !ok {
 		return service{}, false
 	}
-	v, junk := translateService(r.cluster, svc)
-	if len(junk) > 0 {
-		r.log.Info("Members of a federated Service are left out: each must be written service@cluster",
-			"service", svc.Namespace+"/"+svc.Name, "annotation", remoteDiscoveryKey, "members", junk)
-	}
-	kept := service{View: v}
+	kept := service{View: translateService(r.cluster, svc, left)}
 	if r.options.Local {
 		kept.ips = clusterIPs(svc)
 	}
 	return kept, true
 }
 
-func (r *Reconciler) keepPod(object any) (pod, bool) {
+func (r *Reconciler) keepSlice(object any, left *remarks) ([]*slice, bool) {
+	kept, ok := keepSlice(object, left)
+	return r.trusted(kept), ok
+}
+
+func (r *Reconciler) keepEndpoints(object any, left *remarks) ([]*slice, bool) {
+	kept, ok := keepEndpoints(object, left)
+	return r.trusted(kept), ok
+}
+
+// trusted drops the marks of gateways from the slices of a linked cluster. They count for the cluster's own clients: others would be sent,
+// under whatever authority the cluster likes, to any gateway that it names, and trust it.
+func (r *Reconciler) trusted(kept []*slice) []*slice {
+	for _, s := range kept {
+		for i := range s.endpoints {
+			if !r.options.Local {
+				s.endpoints[i].Mirror = nil
+			}
+		}
+	}
+	return kept
+}
+
+func (r *Reconciler) keepPod(object any, left *remarks) (pod, bool) {
 	p, ok := object.(*corev1.Pod)
 	if !ok {
 		return pod{}, false
 	}
-	kept := podOf(p)
+	kept, ok := podOf(p, left)
 	if r.options.Local {
 		kept.residence = residenceOf(p)
 	}
-	return kept, true
+	return kept, ok
 }
 
-func (r *Reconciler) keepExternal(object any) (pod, bool) {
+func (r *Reconciler) keepExternal(object any, left *remarks) (pod, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return pod{}, false
 	}
-	kept, err := translateExternal(u)
+	kept, err := translateExternal(u, left)
 	if err != nil {
-		r.log.Info("An ExternalWorkload is passed over: it cannot be read", "externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+		left.cut("all of it: " + err.Error())
 		return pod{}, false
 	}
 	if !r.options.Local {
@@ -192,48 +210,47 @@ func (r *Reconciler) keepExternal(object any) (pod, bool) {
 	return kept, true
 }
 
-func (r *Reconciler) keepServer(object any) (*server, bool) {
+func keepServer(object any, left *remarks) (*server, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, false
 	}
-	s, err := translateServer(u)
+	s, err := translateServer(u, left)
 	if err != nil {
-		r.log.Info("A Server is passed over: it cannot be read", "server", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+		left.cut("all of it: " + err.Error())
 	}
 	return s, s != nil
 }
 
-func (r *Reconciler) keepProfile(object any) (*profile.Profile, bool) {
+func keepProfile(object any, left *remarks) (*profile.Profile, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, false
 	}
-	log := r.log.WithValues("serviceProfile", u.GetNamespace()+"/"+u.GetName())
-	p, remarks, err := profiles.Parse(u)
+	p, parts, err := profiles.Parse(u)
 	if err != nil {
-		log.Info("A ServiceProfile cannot be used: what it said before goes on, or the default", "error", err.Error())
+		left.cut("all of it, so that what it said before goes on, or the default: " + err.Error())
 	}
-	if len(remarks) > 0 {
-		log.Info("Parts of a ServiceProfile are left out", "parts", remarks)
+	for _, part := range parts {
+		left.cut(part)
 	}
 	return p, true
 }
 
-func keepOwner(object any) (owner, bool) {
+func keepOwner(object any, left *remarks) (owner, bool) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return owner{}, false
 	}
-	return ownerOf(m.OwnerReferences), true
+	return ownerOf(m.OwnerReferences, left), true
 }
 
-func keepNode(object any) (string, bool) {
+func keepNode(object any, left *remarks) (string, bool) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return "", false
 	}
-	return intern(m.Labels[corev1.LabelTopologyZone]), true
+	return left.label("label "+corev1.LabelTopologyZone, m.Labels[corev1.LabelTopologyZone]), true
 }
 
 // Begin says everything that the stores hold and completes the claims. It is called once; Run must follow.

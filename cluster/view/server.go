@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +23,7 @@ type server struct {
 }
 
 // translateServer returns nil for a Server that makes nothing opaque.
-func translateServer(u *unstructured.Unstructured) (*server, error) {
+func translateServer(u *unstructured.Unstructured, r *remarks) (*server, error) {
 	var parsed struct {
 		Spec struct {
 			PodSelector              *metav1.LabelSelector `json:"podSelector"`
@@ -38,6 +39,14 @@ func translateServer(u *unstructured.Unstructured) (*server, error) {
 	if spec.ProxyProtocol != opaqueProtocol || spec.PodSelector == nil && spec.ExternalWorkloadSelector == nil {
 		return nil, nil
 	}
+	for _, selector := range []*metav1.LabelSelector{spec.PodSelector, spec.ExternalWorkloadSelector} {
+		if err := bounded(selector); err != nil {
+			return nil, err
+		}
+	}
+	if !r.valid("all of it: the name of its port", spec.Port.StrVal, maxLabel) {
+		return nil, nil
+	}
 	pods, err := metav1.LabelSelectorAsSelector(spec.PodSelector) // nil selects nothing
 	if err != nil {
 		return nil, err
@@ -47,6 +56,21 @@ func translateServer(u *unstructured.Unstructured) (*server, error) {
 		return nil, err
 	}
 	return &server{pods, externals, spec.Port}, nil
+}
+
+// bounded returns an error for a selector that would take too long, as it is applied to each workload of a namespace.
+func bounded(s *metav1.LabelSelector) error {
+	if s == nil {
+		return nil
+	}
+	requirements, values := len(s.MatchLabels)+len(s.MatchExpressions), 0
+	for _, e := range s.MatchExpressions {
+		values += len(e.Values)
+	}
+	if requirements > maxRequirements || values > maxValues {
+		return fmt.Errorf("a selector has %d requirements with %d values: there may be %d with %d", requirements, values, maxRequirements, maxValues)
+	}
+	return nil
 }
 
 // selects reports whether a Server is about a workload of an origin. A nil one is about none.
@@ -81,9 +105,16 @@ const (
 	ordinalMark = "$ordinal"
 )
 
-func labelsOf(pod string, m map[string]string) labelSet {
+func labelsOf(pod string, m map[string]string, r *remarks) labelSet {
+	if len(m) > maxLabels {
+		r.add("labels: there are %d, more than %d", len(m), maxLabels)
+		return ""
+	}
 	marked := make(labels.Set, len(m))
 	for k, v := range m {
+		if !r.valid("a label: its key", k, maxName+1+maxLabel) || !r.valid("a label: its value", v, maxLabel) {
+			continue
+		}
 		switch v {
 		case pod:
 			v = nameMark

@@ -39,7 +39,7 @@ func TestServer(t *testing.T) {
 		{Ports: []corev1.ContainerPort{port("http", 80, 0), port("", 81, 0)}},
 		{Ports: []corev1.ContainerPort{port("http", 8080, 8080), port("mapped", 82, 7777), port("junk", 70000, 0)}},
 	}
-	kept := podOf(p)
+	kept, _ := podOf(p, &remarks{})
 	from := kept.origin.Value()
 
 	expressions := func(key, operator string, values ...any) map[string]any {
@@ -75,7 +75,7 @@ func TestServer(t *testing.T) {
 		"unread if unused":  {expressions("app", "Like", "w"), int64(80), "unknown", "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := translateServer(someServer("ns", "s", tc.selector, tc.port, tc.protocol))
+			s, err := translateServer(someServer("ns", "s", tc.selector, tc.port, tc.protocol), &remarks{})
 			var ports []federation.PortRange
 			if s.selects(aPod, p.Name, &from) {
 				ports = s.opens(nil, &from)
@@ -94,7 +94,7 @@ func TestServer(t *testing.T) {
 // What is kept of labels tells what the labels do.
 func TestLabelSet(t *testing.T) {
 	for _, m := range []labels.Set{nil, {"a": "1"}, {"a": "", "ab": "2", "b/a": "a", "c": "x.y_z-1"}, {"pod": "web-3", "index": "3", "n": "web"}} {
-		kept := podLabels{"web-3", labelsOf("web-3", m)}
+		kept := podLabels{"web-3", labelsOf("web-3", m, &remarks{})}
 		for _, name := range append(slices.Collect(maps.Keys(m)), "x", "1", "2", "/a") {
 			want, found := m.Lookup(name)
 			if got, has := kept.Lookup(name); got != want || has != found || kept.Has(name) != found || kept.Get(name) != want {
@@ -109,7 +109,7 @@ func TestStatefulSet(t *testing.T) {
 	replica := func(name, index string) (pod, origin) {
 		p := &corev1.Pod{ObjectMeta: named(name)}
 		p.Labels = map[string]string{"app": "db", "statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": index}
-		kept := podOf(p)
+		kept, _ := podOf(p, &remarks{})
 		return kept, kept.origin.Value()
 	}
 	one, from := replica("db-1", "1")
@@ -118,7 +118,7 @@ func TestStatefulSet(t *testing.T) {
 		t.Errorf("%v and %v are kept apart", one.origin.Value(), two.origin.Value())
 	}
 	for label, value := range map[string]string{"statefulset.kubernetes.io/pod-name": "db-2", "apps.kubernetes.io/pod-index": "2"} {
-		s, err := translateServer(someServer("ns", "s", map[string]any{"matchLabels": map[string]any{label: value}}, int64(80), opaqueProtocol))
+		s, err := translateServer(someServer("ns", "s", map[string]any{"matchLabels": map[string]any{label: value}}, int64(80), opaqueProtocol), &remarks{})
 		if err != nil || s.selects(aPod, "db-1", &from) || !s.selects(aPod, "db-2", &from) {
 			t.Errorf("%s=%s does not select db-2 alone (%v)", label, value, err)
 		}

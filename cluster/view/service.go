@@ -24,36 +24,35 @@ const (
 	MembersKey = "federation.fingerpost.io/members"
 )
 
-// translateService returns what cluster home says about a Service, without its slices: what is kept of the Service. It also
-// returns the members of a federated Service that cannot be read, and are left out.
-func translateService(home federation.Cluster, svc *corev1.Service) (v federation.View, junk []string) {
-	v = federation.View{
+// translateService returns what cluster home says about a Service, without its slices: what is kept of the Service.
+func translateService(home federation.Cluster, svc *corev1.Service, r *remarks) federation.View {
+	v := federation.View{
 		ExternalName: svc.Spec.Type == corev1.ServiceTypeExternalName,
 		LocalOnly:    svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 	}
 	// Where a number serves TCP and UDP it is the TCP port that a proxy means.
-	ports := slices.Clone(svc.Spec.Ports)
+	ports := slices.Clone(first(r, "ports", svc.Spec.Ports, maxPorts))
 	slices.SortStableFunc(ports, func(a, b corev1.ServicePort) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
 	})
 	for _, p := range ports {
 		n, is := portNumber(p.Port)
-		if !is || len(v.Ports) > 0 && v.Ports[len(v.Ports)-1].Number == n {
+		if !is || len(v.Ports) > 0 && v.Ports[len(v.Ports)-1].Number == n || !r.valid("a port: its name", p.Name, maxLabel) {
 			continue
 		}
 		v.Ports = append(v.Ports, federation.ServicePort{Number: n, Name: intern(p.Name), Target: target(p)})
 	}
 	if list, found := svc.Annotations[opaqueAnnotation]; found {
-		v.Opaque = ParsePorts(list, func(name string) (uint16, bool) {
+		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {
 			i := slices.IndexFunc(v.Ports, func(p federation.ServicePort) bool { return p.Name == name })
 			if i < 0 {
 				return 0, false
 			}
 			return v.Ports[i].Number, true
-		})
+		}, r)
 	}
-	v.Composition, v.Malformed, junk = composition(home, svc)
-	return v, junk
+	v.Composition, v.Malformed = composition(home, svc, r)
+	return v
 }
 
 // target returns the number of a Service's port at its endpoints, or 0 if it is for each of them to say.
@@ -80,7 +79,7 @@ func protocolRank(p corev1.Protocol) int {
 
 // composition reads which claims make up a Service, and why that cannot be said if it cannot. A federated Service may also bear
 // the mirror's label: it is federated.
-func composition(home federation.Cluster, svc *corev1.Service) (c *federation.Composition, malformed string, junk []string) {
+func composition(home federation.Cluster, svc *corev1.Service, r *remarks) (c *federation.Composition, malformed string) {
 	name := func(service string) federation.Service {
 		return federation.Service{Namespace: svc.Namespace, Name: service}
 	}
@@ -89,9 +88,17 @@ func composition(home federation.Cluster, svc *corev1.Service) (c *federation.Co
 	members, isUnion := svc.Annotations[MembersKey]
 	if isRemote || isLocal || isUnion {
 		c = &federation.Composition{Union: true}
+		known, more := map[federation.Term]bool{}, 0
 		add := func(service string, cluster federation.Cluster, here bool) {
-			term := federation.Term{Ref: federation.Ref{Cluster: cluster, Service: name(service)}, Filtered: here}
-			if !slices.Contains(c.Members, term) {
+			if !r.valid("a member: its Service", service, maxLabel) || !r.valid("a member: its cluster", string(cluster), maxName) {
+				return
+			}
+			switch term := (federation.Term{Ref: federation.Ref{Cluster: cluster, Service: name(service)}, Filtered: here}); {
+			case known[term]:
+			case len(known) == maxMembers:
+				more++
+			default:
+				known[term] = true
 				c.Members = append(c.Members, term)
 			}
 		}
@@ -101,7 +108,7 @@ func composition(home federation.Cluster, svc *corev1.Service) (c *federation.Co
 				switch {
 				case list == "":
 				case service == "" || remote != (cluster != "") || strings.Contains(cluster, "@") || !remote && !mayBeHere:
-					junk = append(junk, item)
+					r.add("member %s is not written service@cluster", item)
 				case remote:
 					add(service, federation.Cluster(cluster), false)
 				default:
@@ -114,18 +121,24 @@ func composition(home federation.Cluster, svc *corev1.Service) (c *federation.Co
 		}
 		read(remotes, false)
 		read(members, true)
-		return c, "", junk
+		if more > 0 {
+			r.add("%d members after the first %d", more, maxMembers)
+		}
+		return c, ""
 	}
 	cluster, isMirror := svc.Labels[remoteDiscoveryKey]
 	if !isMirror {
-		return nil, "", nil
+		return nil, ""
+	}
+	if !r.valid("label "+remoteDiscoveryKey, cluster, maxLabel) || !r.valid("label "+remoteServiceLabel, svc.Labels[remoteServiceLabel], maxLabel) {
+		return nil, fmt.Sprintf("Service %s/%s has labels %s and %s that are no names", svc.Namespace, svc.Name, remoteDiscoveryKey, remoteServiceLabel)
 	}
 	service := svc.Labels[remoteServiceLabel]
 	if service == "" {
 		return nil, fmt.Sprintf("Service %s/%s has the label %s=%s but no label %s: it cannot be told which Service of that cluster it stands for",
-			svc.Namespace, svc.Name, remoteDiscoveryKey, cluster, remoteServiceLabel), nil
+			svc.Namespace, svc.Name, remoteDiscoveryKey, cluster, remoteServiceLabel)
 	}
 	return &federation.Composition{Members: []federation.Term{
 		{Ref: federation.Ref{Cluster: federation.Cluster(cluster), Service: name(service)}},
-	}}, "", nil
+	}}, ""
 }

@@ -2,7 +2,6 @@ package view
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,41 +35,47 @@ type endpoint struct {
 	who item // who answers there; zero for a bare address
 }
 
-func keepSlice(object any) ([]*slice, bool) {
+func keepSlice(object any, r *remarks) ([]*slice, bool) {
 	es, ok := object.(*discoveryv1.EndpointSlice)
 	if !ok || es.Labels[discoveryv1.LabelManagedBy] == ManagedBy {
 		return nil, false
 	}
-	s := &slice{name: es.Name, service: intern(serviceOf(es))}
+	s := &slice{name: es.Name, service: r.label("all of it: the Service", serviceOf(es))}
 	if s.service == "" {
 		return nil, false
 	}
-	for _, p := range es.Ports {
-		if p.Port == nil {
-			continue // every port: no client can be told which
+	for _, p := range first(r, "ports", es.Ports, maxSlicePorts) {
+		if p.Port != nil { // nil is every port: no client can be told which
+			s.ports = appendSlicePort(s.ports, *p.Port, deref(p.Name), deref(p.Protocol), deref(p.AppProtocol), r)
 		}
-		number, is := portNumber(*p.Port)
-		if !is {
-			continue
-		}
-		port := federation.Port{Number: number, Protocol: string(corev1.ProtocolTCP)}
-		if p.Name != nil {
-			port.Name = intern(*p.Name)
-		}
-		if p.Protocol != nil {
-			port.Protocol = intern(string(*p.Protocol))
-		}
-		if p.AppProtocol != nil {
-			port.App = intern(*p.AppProtocol)
-		}
-		s.ports = append(s.ports, port)
 	}
-	mirror := mirrorOf(es)
-	s.endpoints = make([]endpoint, 0, len(es.Endpoints)) // as a rule they have one address each
-	for i := range es.Endpoints {
-		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &es.Endpoints[i], mirror)
+	mirror := mirrorOf(es, r)
+	endpoints := first(r, "endpoints", es.Endpoints, maxEndpoints)
+	s.endpoints = make([]endpoint, 0, len(endpoints)) // as a rule they have one address each
+	for i := range endpoints {
+		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &endpoints[i], mirror, r)
 	}
 	return []*slice{s}, true
+}
+
+// appendSlicePort appends a port of endpoints, unless it cannot be used.
+func appendSlicePort(to []federation.Port, number int32, name string, protocol corev1.Protocol, app string, r *remarks) []federation.Port {
+	n, is := portNumber(number)
+	if !is || !r.valid("a port: its name", name, maxLabel) {
+		return to
+	}
+	port := federation.Port{Number: n, Name: intern(name), Protocol: r.protocol(protocol), App: r.app(app)}
+	if port.Protocol == "" {
+		return to
+	}
+	return append(to, port)
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 // serviceOf returns the name of the Service that a slice belongs to: the label's, else an owner's; empty for none.
@@ -87,11 +92,11 @@ func serviceOf(es *discoveryv1.EndpointSlice) string {
 }
 
 // mirrorOf reads the marks of an EndpointSlice, or of Endpoints.
-func mirrorOf(o metav1.Object) *federation.Mirror {
+func mirrorOf(o metav1.Object, r *remarks) *federation.Mirror {
 	m := federation.Mirror{
-		Cluster:  o.GetLabels()[mirrorClusterLabel],
-		Identity: o.GetAnnotations()[mirrorIdentityKey],
-		Name:     o.GetAnnotations()[mirrorNameKey],
+		Cluster:  r.label("label "+mirrorClusterLabel, o.GetLabels()[mirrorClusterLabel]),
+		Identity: r.text("annotation "+mirrorIdentityKey, o.GetAnnotations()[mirrorIdentityKey], maxName),
+		Name:     r.text("annotation "+mirrorNameKey, o.GetAnnotations()[mirrorNameKey], maxName),
 	}
 	if m == (federation.Mirror{}) {
 		return nil
@@ -100,18 +105,18 @@ func mirrorOf(o metav1.Object) *federation.Mirror {
 }
 
 // appendEndpoints appends one endpoint for each address; none if e names a workload of a kind that is not served.
-func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror) []endpoint {
+func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror, r *remarks) []endpoint {
 	kept := endpoint{Endpoint: federation.Endpoint{
 		Ready:    e.Conditions.Ready == nil || *e.Conditions.Ready,
 		Draining: isTrue(e.Conditions.Terminating) && (e.Conditions.Serving == nil || *e.Conditions.Serving),
 		Mirror:   mirror,
 	}}
-	if e.Hostname != nil {
-		kept.Hostname = *e.Hostname
-	}
+	kept.Hostname = r.hostname(deref(e.Hostname))
 	if e.Hints != nil && len(e.Hints.ForZones) > 0 {
-		for _, z := range e.Hints.ForZones {
-			kept.Hints = append(kept.Hints, intern(z.Name))
+		for _, z := range first(r, "hints", e.Hints.ForZones, maxHints) {
+			if r.valid("a hint for zone", z.Name, maxLabel) {
+				kept.Hints = append(kept.Hints, intern(z.Name))
+			}
 		}
 		slices.Sort(kept.Hints)
 	}
@@ -121,18 +126,17 @@ func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, m
 		if !served {
 			return to
 		}
+		if !r.valid("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) || !r.valid("an endpoint: its workload", ref.Name, maxName) {
+			return to
+		}
 		kept.who = item{kind, key{Namespace: intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
-		if e.Zone != nil { // of a bare address nothing is known but the address
-			kept.Zone = intern(*e.Zone)
-		}
+		kept.Zone = r.label("zone", deref(e.Zone)) // of a bare address nothing is known but the address
 	}
-	for _, a := range e.Addresses {
-		addr, err := netip.ParseAddr(a)
-		if err != nil || addr.Zone() != "" {
-			continue // a DNS name, or junk
+	for _, a := range first(r, "addresses of an endpoint", e.Addresses, maxAddresses) {
+		if addr, usable := r.address(a); usable {
+			kept.Addr = addr
+			to = append(to, kept)
 		}
-		kept.Addr = addr.Unmap()
-		to = append(to, kept)
 	}
 	return to
 }
@@ -161,9 +165,10 @@ func translateSlice(s *slice, lookup func(item) (*federation.Workload, string)) 
 
 // Claim returns what cluster home says about a Service that has these slices, with nobody looked up who answers at the addresses.
 func Claim(home federation.Cluster, svc *corev1.Service, all []discoveryv1.EndpointSlice) *federation.View {
-	v, _ := translateService(home, svc)
+	var r remarks // they are for whoever reads the cluster to report
+	v := translateService(home, svc, &r)
 	for i := range all {
-		kept, _ := keepSlice(&all[i])
+		kept, _ := keepSlice(&all[i], &r)
 		for _, s := range kept {
 			out := &federation.Slice{Name: s.name, Ports: s.ports}
 			for j := range s.endpoints {

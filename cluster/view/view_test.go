@@ -86,7 +86,8 @@ func TestComposition(t *testing.T) {
 		"ourselves by name": {nil, map[string]string{remote: "bb@home", local: "bb"}, "union: home/bb* home/bb"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, junk := translateService("home", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", Labels: tc.labels, Annotations: tc.annotations}})
+			var left remarks
+			v := translateService("home", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", Labels: tc.labels, Annotations: tc.annotations}}, &left)
 			got := "itself"
 			if c := v.Composition; c != nil {
 				got = "one:"
@@ -103,8 +104,8 @@ func TestComposition(t *testing.T) {
 			if v.Malformed != "" {
 				got = "malformed"
 			}
-			if len(junk) > 0 {
-				got += fmt.Sprintf(" junk %d", len(junk))
+			if len(left.all) > 0 {
+				got += fmt.Sprintf(" junk %d", len(left.all))
 			}
 			want := tc.want
 			if name == "junk" { // the blank is part of the name: items are not trimmed
@@ -118,12 +119,12 @@ func TestComposition(t *testing.T) {
 }
 
 func TestServicePorts(t *testing.T) {
-	v, _ := translateService("home", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+	v := translateService("home", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 		{Port: 443, Name: "https", TargetPort: intstr.FromInt32(8443)},
 		{Port: 53, Name: "dns-udp", Protocol: corev1.ProtocolUDP},
 		{Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
 		{Port: 80, TargetPort: intstr.FromString("http")},
-	}}})
+	}}}, &remarks{})
 	want := []federation.ServicePort{{Number: 53, Name: "dns-tcp", Target: 53}, {Number: 80}, {Number: 443, Name: "https", Target: 8443}}
 	if diff := cmp.Diff(want, v.Ports); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -342,7 +343,7 @@ func FuzzSlice(f *testing.F) {
 		if kind != "" {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
-		s, _ := keepSlice(es)
+		s, _ := keepSlice(es, &remarks{})
 		out := translateSlice(s[0], func(item) (*federation.Workload, string) { return &federation.Workload{}, "n" })
 		for _, p := range out.Ports {
 			if p.Number == 0 {
