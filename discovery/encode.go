@@ -159,6 +159,9 @@ func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
 	}
 	if w := entry.Endpoint.Workload; w != nil {
 		e.workload(a, entry.Addr, entry.Origin().TrustDomain, w)
+		if !entry.Origin().Trusts(w) {
+			a.TlsIdentity = nil
+		}
 		a.MetricLabels["zone"] = entry.Endpoint.Zone
 		a.MetricLabels["zone_locality"] = locality
 		return a

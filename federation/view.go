@@ -127,6 +127,19 @@ func (w *Workload) Identity(controlPlane, trustDomain string) string {
 	return t.ServiceAccount + "." + cmp.Or(w.Namespace, "default") + ".serviceaccount.identity." + controlPlane + "." + trustDomain
 }
 
+// Trusts reports whether clients of the Service may take the identity that a workload gives itself. One in the Service's own cluster may have
+// any. One in another cluster must be of that cluster's trust domain, or of one below it: else the cluster could send clients to whatever it
+// likes and have them accept an identity that is another's.
+func (o *Origin) Trusts(w *Workload) bool {
+	identity := w.Template.Value().Identity
+	if o.Home || identity == "" {
+		return true
+	}
+	rest, spiffe := strings.CutPrefix(identity, "spiffe://")
+	domain, _, _ := strings.Cut(rest, "/")
+	return spiffe && o.TrustDomain != "" && (domain == o.TrustDomain || strings.HasSuffix(domain, "."+o.TrustDomain))
+}
+
 // equalAt reports whether w and o, which may be nil, are the same to clients of a port.
 func (w *Workload) equalAt(port uint16, o *Workload) bool {
 	if equal := equalValues(w, o); equal || w == nil || o == nil {

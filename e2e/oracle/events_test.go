@@ -555,7 +555,7 @@ func (w *writer) external(ctx context.Context) (string, error) {
 		"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
 		"metadata": map[string]any{"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
 		"spec": map[string]any{
-			"meshTLS":     map[string]any{"identity": "spiffe://test/" + pick(w.Rand, apps), "serverName": pick(w.Rand, apps) + ".test"},
+			"meshTLS":     map[string]any{"identity": "spiffe://" + pick(w.Rand, append([]string{"test"}, trustDomains...)) + "/" + pick(w.Rand, apps), "serverName": pick(w.Rand, apps) + ".test"},
 			"ports":       ports,
 			"workloadIPs": []any{map[string]any{"ip": pick(w.Rand, addresses4)}},
 		},

@@ -443,14 +443,18 @@ func compareClaims(local *Cluster, a, b candidate) int {
 // describe says everything about one address.
 func (w *World) describe(c candidate, q Question) Address {
 	a := Address{Weight: 10_000, Labels: map[string]string{"service": c.service.Name, "namespace": c.service.Namespace, "zone_locality": "unknown"}}
-	if cluster := c.slice.Labels["mirror.linkerd.io/cluster-name"]; cluster != "" {
+	// Marks of gateways, and identities of any trust domain, count in the local cluster only.
+	here := c.cluster == w.Local
+	if cluster := c.slice.Labels["mirror.linkerd.io/cluster-name"]; cluster != "" && here {
 		a.Labels["target_cluster"] = cluster
 		if parts := strings.Split(c.slice.Annotations["mirror.linkerd.io/remote-svc-fq-name"], "."); len(parts) >= 2 {
 			a.Labels["target_service"], a.Labels["target_service_namespace"] = parts[0], parts[1]
 		}
 	}
 	if c.pod == nil && c.external == nil {
-		w.gateway(&a, c, q)
+		if here {
+			w.gateway(&a, c, q)
+		}
 		return a
 	}
 	// Where it is: of a bare address that is not known.
@@ -473,9 +477,14 @@ func (w *World) describe(c candidate, q Question) Address {
 		w.pod(&a, c)
 	} else {
 		w.external(&a, c)
+		if domain, _, _ := strings.Cut(strings.TrimPrefix(a.Identity, "uri spiffe://"), "/"); !here && !within(domain, c.cluster.TrustDomain) {
+			a.Identity, a.ServerName = "", ""
+		}
 	}
 	return a
 }
+
+func within(domain, of string) bool { return strings.HasSuffix("."+domain, "."+of) }
 
 // gateway adds what the slice of a mirrored Service says.
 func (w *World) gateway(a *Address, c candidate, q Question) {
