@@ -143,6 +143,7 @@ func BenchmarkEncode(b *testing.B) {
 			for b.Loop() {
 				e.encode(nil, set)
 			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*endpoints), "ns/endpoint")
 		})
 	}
 }

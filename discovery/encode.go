@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
@@ -20,115 +21,278 @@ const (
 	weightNear = 10 * weight // in the client's zone, if zones weigh
 )
 
-// Field numbers of the messages that are put together from encoded parts.
+// Field numbers of the messages that are put together by hand.
 const (
 	updateAdd      = 1 // Update.add
 	updateRemove   = 2 // Update.remove
 	setAddrs       = 1 // WeightedAddrSet.addrs and AddrSet.addrs
 	setLabels      = 2 // WeightedAddrSet.metric_labels
+	addrAddr       = 1 // WeightedAddr.addr
+	addrWeight     = 3 // WeightedAddr.weight
 	addrLabels     = 4 // WeightedAddr.metric_labels
 	mapKey, mapVal = 1, 2
+	tcpIP, tcpPort = 1, 2 // TcpAddress
+	ip4, ip6       = 1, 2 // IPAddress
+	first6, last6  = 1, 2 // IPv6
 )
 
 // encoder turns entries into frames for one port, and clients in one zone.
+//
+// Addresses of one kind, such as the Pods of a ReplicaSet, differ in the address, the weight and up to three labels. So weightedAddr is
+// asked once a kind, what it returns is encoded once, and for each address the rest is appended by hand: twenty times as fast as a
+// message for each address, and without garbage. A property test compares what decoders see with weightedAddr of each address.
 type encoder struct {
 	config *Config
 	port   uint16 // of the Service
 	zone   string // the clients'; empty if it is not known, or makes no difference
 }
 
-// encode returns the frames that turn old into new: Adds, then Removes, each within the limit of a message.
-func (e encoder) encode(old, new *federation.Set) []*frame {
+// encode returns the frames that turn old into new: Adds, then Removes, each within the limit of a message. Addresses that cannot be
+// encoded are left out, and counted.
+func (e encoder) encode(old, new *federation.Set) (frames []*frame, leftOut int) {
 	add, remove := federation.Diff(old, new)
-	frames := e.adds(add)
-	return append(frames, removes(remove)...)
+	frames, leftOut = e.adds(add)
+	return append(frames, removes(remove)...), leftOut
 }
 
 // A label is a metric label. Those that all addresses of a step have in common stand once, on the message.
 type label struct{ name, value string }
 
-func (e encoder) adds(entries []*federation.Entry) []*frame {
-	if len(entries) == 0 {
-		return nil
+func (l label) valid() bool { return utf8.ValidString(l.name) && utf8.ValidString(l.value) }
+
+// kind is everything that a message says of an address depends on, but for the address itself and what each address has for itself.
+type kind struct {
+	origin   *federation.Origin
+	port     uint16
+	workload federation.Workload // without its name; zero for none
+	mirror   federation.Mirror   // zero for none
+}
+
+func kindOf(entry *federation.Entry) kind {
+	k := kind{origin: entry.Origin(), port: entry.Addr.Port()}
+	if w := entry.Endpoint.Workload; w != nil {
+		k.workload = *w
+		k.workload.Name = ""
+		if w.OwnerKind == nameOf(w).name { // the label is the address's own
+			k.workload.OwnerName = ""
+		}
 	}
-	shared := setLabelsOf(entries[0])
-	for _, entry := range entries[1:] {
-		own := setLabelsOf(entry)
-		shared = slices.DeleteFunc(shared, func(l label) bool { return !slices.Contains(own, l) })
+	if m := entry.Endpoint.Mirror; m != nil {
+		k.mirror = *m
+	}
+	return k
+}
+
+// nameOf returns the label that names a workload. A workload without an owner owns itself.
+func nameOf(w *federation.Workload) label {
+	l := label{"pod", w.Name}
+	if w.Kind == federation.ExternalWorkload {
+		l.name = "external_workload"
+	}
+	if w.OwnerKind == l.name {
+		l.value = w.OwnerName
+	}
+	return l
+}
+
+// part is what addresses of one kind have in common.
+type part struct {
+	valid  bool
+	bytes  []byte  // of a WeightedAddr
+	labels []label // of the message, if all its addresses have them
+	own    []byte  // those of them that not all have, on the address
+}
+
+func (e encoder) part(entry *federation.Entry) *part {
+	a := e.weightedAddr(entry)
+	a.Addr, a.Weight = nil, 0
+	if w := entry.Endpoint.Workload; w != nil {
+		for _, own := range []string{nameOf(w).name, "zone", "zone_locality"} {
+			delete(a.MetricLabels, own)
+		}
+	}
+	p := &part{labels: setLabelsOf(entry)}
+	var err error
+	p.bytes, err = marshal(a)
+	p.valid = err == nil && !slices.ContainsFunc(p.labels, func(l label) bool { return !l.valid() })
+	return p
+}
+
+// member is an address on its way into a message.
+type member struct {
+	addr     netip.AddrPort
+	weight   uint32
+	part     *part
+	workload bool
+	own      [3]label // of a workload
+}
+
+func (e encoder) member(entry *federation.Entry, p *part) member {
+	m := member{addr: entry.Addr, part: p}
+	var locality string
+	m.weight, locality = e.weigh(entry.Endpoint)
+	if w := entry.Endpoint.Workload; w != nil {
+		m.workload, m.own = true, [...]label{nameOf(w), {"zone", entry.Endpoint.Zone}, {"zone_locality", locality}}
+	}
+	return m
+}
+
+func (m *member) valid() bool { return m.part.valid && m.own[0].valid() && m.own[1].valid() }
+
+func (m *member) size() int {
+	n := 1 + protowire.SizeBytes(sizeTCP(m.addr)) + 1 + protowire.SizeVarint(uint64(m.weight)) + len(m.part.bytes) + len(m.part.own)
+	if m.workload {
+		for _, l := range m.own {
+			n += 1 + protowire.SizeBytes(l.size())
+		}
+	}
+	return n
+}
+
+func (m *member) append(b []byte) []byte {
+	b = protowire.AppendTag(b, addrAddr, protowire.BytesType)
+	b = appendTCP(protowire.AppendVarint(b, uint64(sizeTCP(m.addr))), m.addr)
+	b = protowire.AppendTag(b, addrWeight, protowire.VarintType)
+	b = protowire.AppendVarint(b, uint64(m.weight))
+	b = append(b, m.part.bytes...)
+	if m.workload {
+		for _, l := range m.own {
+			b = l.append(b, addrLabels)
+		}
+	}
+	return append(b, m.part.own...)
+}
+
+func (e encoder) adds(entries []*federation.Entry) (frames []*frame, leftOut int) {
+	parts := map[kind]*part{}
+	all := make([]member, 0, len(entries))
+	var last kind
+	var its *part
+	for _, entry := range entries {
+		if k := kindOf(entry); its == nil || k != last {
+			last, its = k, parts[k]
+			if its == nil {
+				its = e.part(entry)
+				parts[k] = its
+			}
+		}
+		if m := e.member(entry, its); m.valid() {
+			all = append(all, m)
+		} else {
+			leftOut++
+		}
+	}
+	if len(all) == 0 {
+		return nil, leftOut
+	}
+	shared := slices.Clone(all[0].part.labels)
+	for _, p := range parts {
+		shared = slices.DeleteFunc(shared, func(l label) bool { return p.valid && !slices.Contains(p.labels, l) })
+	}
+	for _, p := range parts {
+		for _, l := range p.labels {
+			if !slices.Contains(shared, l) {
+				p.own = l.append(p.own, addrLabels)
+			}
+		}
 	}
 	var tail []byte // of each message
 	for _, l := range shared {
-		tail = appendLabel(tail, setLabels, l)
+		tail = l.append(tail, setLabels)
 	}
-	p := packer{what: toAdd, field: updateAdd, tail: tail}
-	for _, entry := range entries {
-		b := marshal(e.weightedAddr(entry))
-		for _, l := range setLabelsOf(entry) {
-			if !slices.Contains(shared, l) {
-				b = appendLabel(b, addrLabels, l)
-			}
-		}
-		p.put(b)
-	}
-	return p.done()
+	frames, large := pack(toAdd, all, tail, (*member).size, (*member).append)
+	return frames, leftOut + large
 }
 
 func removes(addrs []netip.AddrPort) []*frame {
-	p := packer{what: toRemove, field: updateRemove}
-	for _, a := range addrs {
-		p.put(marshal(tcpAddress(a)))
+	size := func(a *netip.AddrPort) int { return sizeTCP(*a) }
+	frames, _ := pack(toRemove, addrs, nil, size, func(a *netip.AddrPort, b []byte) []byte { return appendTCP(b, *a) })
+	return frames
+}
+
+// pack fills messages with addresses and a tail each, and leaves out what is larger than a message may be.
+func pack[A any](w what, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte) (frames []*frame, leftOut int) {
+	field := protowire.Number(updateAdd)
+	if w == toRemove {
+		field = updateRemove
 	}
-	return p.done()
-}
-
-// packer fills frames with encoded addresses.
-type packer struct {
-	what   what
-	field  protowire.Number // of Update
-	tail   []byte           // repeated in each frame
-	set    []byte
-	n      int
-	frames []*frame
-}
-
-func (p *packer) put(addr []byte) {
-	if p.n > 0 && len(p.set)+len(addr)+len(p.tail) > maxFrame {
-		p.flush()
+	for len(addrs) > 0 {
+		n, total := 0, len(tail)
+		for n < len(addrs) {
+			more := 1 + protowire.SizeBytes(size(&addrs[n]))
+			if total+more > maxFrame {
+				break
+			}
+			n, total = n+1, total+more
+		}
+		if n == 0 {
+			addrs, leftOut = addrs[1:], leftOut+1
+			continue
+		}
+		b := make([]byte, 0, 1+protowire.SizeBytes(total))
+		b = protowire.AppendTag(b, field, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(total))
+		for i := range addrs[:n] {
+			b = protowire.AppendTag(b, setAddrs, protowire.BytesType)
+			b = protowire.AppendVarint(b, uint64(size(&addrs[i])))
+			b = put(&addrs[i], b)
+		}
+		f := &frame{what: w, bytes: append(b, tail...)}
+		if w == toAdd {
+			f.adds = n
+		} else {
+			f.removes = n
+		}
+		frames = append(frames, f)
+		addrs = addrs[n:]
 	}
-	p.set = protowire.AppendTag(p.set, setAddrs, protowire.BytesType)
-	p.set = protowire.AppendBytes(p.set, addr)
-	p.n++
+	return frames, leftOut
 }
 
-func (p *packer) flush() {
-	p.set = append(p.set, p.tail...)
-	b := make([]byte, 0, len(p.set)+protowire.SizeTag(p.field)+protowire.SizeVarint(uint64(len(p.set))))
-	b = protowire.AppendTag(b, p.field, protowire.BytesType)
-	f := &frame{bytes: protowire.AppendBytes(b, p.set), what: p.what}
-	if p.what == toAdd {
-		f.adds = p.n
-	} else {
-		f.removes = p.n
-	}
-	p.frames = append(p.frames, f)
-	p.set, p.n = p.set[:0], 0
+func (l label) size() int {
+	return 1 + protowire.SizeBytes(len(l.name)) + 1 + protowire.SizeBytes(len(l.value))
 }
 
-func (p *packer) done() []*frame {
-	if p.n > 0 {
-		p.flush()
-	}
-	return p.frames
-}
-
-func appendLabel(b []byte, field protowire.Number, l label) []byte {
-	size := protowire.SizeTag(mapKey) + protowire.SizeBytes(len(l.name)) + protowire.SizeTag(mapVal) + protowire.SizeBytes(len(l.value))
+// append appends the label as an entry of a map.
+func (l label) append(b []byte, field protowire.Number) []byte {
 	b = protowire.AppendTag(b, field, protowire.BytesType)
-	b = protowire.AppendVarint(b, uint64(size))
+	b = protowire.AppendVarint(b, uint64(l.size()))
 	b = protowire.AppendTag(b, mapKey, protowire.BytesType)
 	b = protowire.AppendString(b, l.name)
 	b = protowire.AppendTag(b, mapVal, protowire.BytesType)
 	return protowire.AppendString(b, l.value)
+}
+
+const size4, size6 = 1 + 4, 1 + 1 + 2*(1+8) // of an IPAddress
+
+func sizeTCP(a netip.AddrPort) int {
+	ip := size6
+	if a.Addr().Is4() {
+		ip = size4
+	}
+	return 1 + 1 + ip + 1 + protowire.SizeVarint(uint64(a.Port()))
+}
+
+// appendTCP appends a TcpAddress.
+func appendTCP(b []byte, a netip.AddrPort) []byte {
+	b = protowire.AppendTag(b, tcpIP, protowire.BytesType)
+	if a.Addr().Is4() {
+		ip := a.Addr().As4()
+		b = append(b, size4)
+		b = protowire.AppendTag(b, ip4, protowire.Fixed32Type)
+		b = protowire.AppendFixed32(b, binary.BigEndian.Uint32(ip[:]))
+	} else {
+		ip := a.Addr().As16()
+		b = append(b, size6)
+		b = protowire.AppendTag(b, ip6, protowire.BytesType)
+		b = append(b, size6-2)
+		b = protowire.AppendTag(b, first6, protowire.Fixed64Type)
+		b = protowire.AppendFixed64(b, binary.BigEndian.Uint64(ip[:8]))
+		b = protowire.AppendTag(b, last6, protowire.Fixed64Type)
+		b = protowire.AppendFixed64(b, binary.BigEndian.Uint64(ip[8:]))
+	}
+	b = protowire.AppendTag(b, tcpPort, protowire.VarintType)
+	return protowire.AppendVarint(b, uint64(a.Port()))
 }
 
 // setLabelsOf returns the labels of a whole message: which Service an address belongs to, and for a mirrored one which Service it
@@ -144,19 +308,25 @@ func setLabelsOf(entry *federation.Entry) []label {
 	return labels
 }
 
+// weigh returns the weight of an endpoint, and how far from the client it is.
+func (e encoder) weigh(to *federation.Endpoint) (w uint32, locality string) {
+	switch {
+	case to.Zone == "" || e.zone == "":
+		return weight, "unknown"
+	case to.Zone != e.zone:
+		return weight, "remote"
+	case e.config.ZoneWeights:
+		return weightNear, "local"
+	default:
+		return weight, "local"
+	}
+}
+
 // weightedAddr says everything about one address, except the labels of its message.
 func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
-	a := &pb.WeightedAddr{Addr: tcpAddress(entry.Addr), Weight: weight}
-	locality := "unknown"
-	if zone := entry.Endpoint.Zone; zone != "" && e.zone != "" {
-		locality = "remote"
-		if zone == e.zone {
-			locality = "local"
-			if e.config.ZoneWeights {
-				a.Weight = weightNear
-			}
-		}
-	}
+	a := &pb.WeightedAddr{Addr: tcpAddress(entry.Addr)}
+	var locality string
+	a.Weight, locality = e.weigh(entry.Endpoint)
 	if w := entry.Endpoint.Workload; w != nil {
 		e.workload(a, entry.Addr, entry.Origin().TrustDomain, w)
 		if !entry.Origin().Trusts(w) {

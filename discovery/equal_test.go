@@ -52,7 +52,8 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 			defer watch.Close()
 			snapshot, _ := watch.Load()
 			set := federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil)
-			return set, encoder{config: &config, port: 80}.encode(nil, set)[0].bytes
+			frames, _ := encoder{config: &config, port: 80}.encode(nil, set)
+			return set, frames[0].bytes
 		}
 		a, as := draw()
 		b, bs := draw()
@@ -60,7 +61,7 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 		if len(gone) > 0 || len(again) == 0 && !bytes.Equal(as, bs) {
 			t.Fatalf("the messages differ, and nothing would be said: %q %q", as, bs)
 		}
-		said := encoder{config: &config, port: 80}.encode(a, b)
+		said, _ := encoder{config: &config, port: 80}.encode(a, b)
 		if len(said) > 0 && bytes.Equal(as, bs) && sameSets(a, b, port) {
 			t.Fatalf("nothing is new, and it would be said again: %q", as)
 		}

@@ -94,7 +94,7 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 			claim.HeldBy = holds[v.Addr]
 		}
 		if claim.Kept {
-			claim.Weight = encoder.weightedAddr(v.Entry).GetWeight()
+			claim.Weight, _ = encoder.weigh(v.Endpoint)
 			if claim.Weight != weight {
 				claim.Why += ", in the client's zone"
 			}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -202,7 +203,8 @@ func (h *head) from(from *federation.Set) []*frame {
 func newStep(h *head, from *federation.Set) *step {
 	s := &step{head: h, from: from}
 	s.frames = sync.OnceValue(func() []*frame {
-		frames := h.encoder.encode(from, h.set)
+		frames, leftOut := h.encoder.encode(from, h.set)
+		h.cache.leftOut.Add(uint64(leftOut))
 		s.bytes = 256 + int64(from.Len())*16 // itself, and the Set that it holds on to
 		for _, f := range frames {
 			s.bytes += int64(f.bytes.Len())
@@ -224,7 +226,8 @@ func (h *head) anew(from *federation.Set) []*frame {
 // Its lock guards the steps of every head as well, so that the two agree: a step that is counted is one that its head has, and a head
 // that is dropped has none and gets none. Only while it is encoded for the first time has a head a step that is not counted.
 type frameCache struct {
-	max int64
+	max     int64
+	leftOut atomic.Uint64 // addresses and profiles that could not be encoded
 
 	mu    sync.Mutex
 	bytes int64
@@ -249,6 +252,16 @@ func (c *frameCache) removed(key any, k kept) {
 	if s, is := key.(*step); is {
 		delete(s.head.steps, s.from)
 	}
+}
+
+// profile encodes a profile, which stays empty if it is not valid: if a text in it is no UTF-8, or it is larger than a message may be.
+func (c *frameCache) profile(m *pb.DestinationProfile) (f *frame, valid bool) {
+	b, err := marshal(m)
+	if err != nil || len(b) > maxFrame {
+		c.leftOut.Add(1)
+		return undeclaredFrame, false
+	}
+	return &frame{bytes: b, what: toProfile}, true
 }
 
 // find returns the frame that is kept under a key, if it is.

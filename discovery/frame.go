@@ -53,13 +53,15 @@ var (
 	absentFrame    = constant(isEmpty, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: false}}})
 )
 
-func constant(w what, m protobuf.Message) *frame { return &frame{bytes: marshal(m), what: w} }
-
-// marshal encodes a message of our own making, which cannot fail.
-func marshal(m protobuf.Message) []byte {
-	b, err := protobuf.MarshalOptions{Deterministic: true}.Marshal(m)
+func constant(w what, m protobuf.Message) *frame {
+	b, err := marshal(m)
 	if err != nil {
-		panic("BUG: a message that cannot be encoded: " + err.Error())
+		panic("BUG: a constant that cannot be encoded: " + err.Error())
 	}
-	return b
+	return &frame{bytes: b, what: w}
+}
+
+// marshal encodes a message, and fails if a text in it is no UTF-8.
+func marshal(m protobuf.Message) ([]byte, error) {
+	return protobuf.MarshalOptions{Deterministic: true}.Marshal(m)
 }

@@ -193,6 +193,9 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 			frames = append(slices.Clip(frames), absentFrame)
 		}
 	}
+	if first && len(frames) == 0 { // no address could be encoded
+		frames = []*frame{emptyFrame}
+	}
 	if first {
 		g.server.metrics.firstAnswer.Observe(time.Since(g.state.opened).Seconds())
 	}

@@ -189,7 +189,7 @@ func TestEncodingIsProtobuf(t *testing.T) {
 	snapshot, _ := watch.Load()
 	set := federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil)
 	e := encoder{config: &config, port: 80}
-	frames := e.encode(nil, set)
+	frames, _ := e.encode(nil, set)
 	if len(frames) != 1 {
 		t.Fatalf("%d frames", len(frames))
 	}
@@ -222,7 +222,8 @@ func TestSetLabels(t *testing.T) {
 	config := Defaults()
 	set := federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil)
 	var u pb.Update
-	if err := proto.Unmarshal(encoder{config: &config, port: 80}.encode(nil, set)[0].bytes, &u); err != nil {
+	frames, _ := encoder{config: &config, port: 80}.encode(nil, set)
+	if err := proto.Unmarshal(frames[0].bytes, &u); err != nil {
 		t.Fatal(err)
 	}
 	if want := map[string]string{"namespace": "ns"}; !maps.Equal(u.GetAdd().GetMetricLabels(), want) {

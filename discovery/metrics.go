@@ -17,6 +17,7 @@ type metrics struct {
 	streams     prometheus.GaugeFunc
 	frames      prometheus.GaugeFunc
 	questions   prometheus.GaugeFunc
+	leftOut     prometheus.CounterFunc
 	workloads   prometheus.Counter
 	subscribers *subscribers
 
@@ -65,6 +66,9 @@ func newMetrics(s *Server) *metrics {
 		frames: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_frame_cache_bytes", Help: "Bytes of encoded messages that are kept to be shared by streams.",
 		}, func() float64 { return float64(s.frames.size()) }),
+		leftOut: prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "fingerpost_left_out_total", Help: "Addresses and profiles left out of messages: a text in them is no UTF-8, or they are larger than a message may be.",
+		}, func() float64 { return float64(s.frames.leftOut.Load()) }),
 		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for.",
 		}, func() float64 { return float64(s.feeds.len()) }),
@@ -88,7 +92,7 @@ func newMetrics(s *Server) *metrics {
 // Collectors returns the Server's metrics, to be registered.
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
-	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.connections, m.open, m.halfOpen, m.halfOpenEnded, m.firstAnswer, m.streams, m.frames, m.questions, m.workloads, m.subscribers, s.audiences}
+	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.connections, m.open, m.halfOpen, m.halfOpenEnded, m.firstAnswer, m.streams, m.frames, m.questions, m.leftOut, m.workloads, m.subscribers, s.audiences}
 }
 
 func (m *metrics) sent(f *frame) {

@@ -235,7 +235,11 @@ func (l *lookup) workload(ip netip.Addr, w federation.Resident) *frame {
 		out.Endpoint.MetricLabels["zone"] = ""
 		out.OpaqueProtocol = config.opaque(w.Template.Value(), addr.Port())
 	}
-	return &frame{bytes: marshal(out), what: toProfile}
+	f, valid := l.server.frames.profile(out)
+	if !valid && w.Workload != nil {
+		return l.workload(ip, federation.Resident{})
+	}
+	return f
 }
 
 // instance returns the first endpoint with a hostname, ready or not: over IPv4 if it can be, whatever the slices are called.
@@ -285,7 +289,11 @@ func (s *Server) profileFrame(key profileKey) *frame {
 		out.ProfileRef = reference("linkerd.io", "ServiceProfile", key.namespace, name, 0)
 	}
 	appendProfile(out, key.profile, key.port)
-	f := &frame{bytes: marshal(out), what: toProfile}
+	f, valid := s.frames.profile(out)
+	if !valid && key.profile != nil {
+		key.profile, key.namespace = nil, ""
+		return s.profileFrame(key)
+	}
 	s.frames.keep(key, kept{256 + 2*int64(f.bytes.Len()), f}) // the key holds on to what was parsed, about as much again
 	return f
 }
