@@ -42,6 +42,7 @@ func newGet(s *Server, path string, asked authority, who client, to sink) *get {
 	g.session = newSession(s, path, who, to, g.question)
 	g.beat = g.state.opened.Add(firstHeartbeat)
 	g.watch = s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
+	g.state.watch.Store(g.watch)
 	if who.Node != "" {
 		g.node = s.store.Nodes().Watch(who.Node)
 	}

@@ -29,9 +29,10 @@ type stream struct {
 	asks   *question // nil for a stream of GetProfile
 	alarm  alarm
 
-	holds   atomic.Pointer[federation.Set] // what was sent, all of it
-	version atomic.Uint64                  // of the Snapshot that it follows from
-	sending atomic.Int64                   // since when a message is under way, in ns since 1970; 0 for none
+	holds   atomic.Pointer[federation.Set]   // what was sent, all of it
+	version atomic.Uint64                    // of the Snapshot that it follows from
+	watch   atomic.Pointer[federation.Watch] // of what it asks for; nil until it is open, and for a stream of GetProfile
+	sending atomic.Int64                     // since when a message is under way, in ns since 1970; 0 for none
 
 	mu       sync.Mutex // guards all below
 	messages uint64
@@ -177,9 +178,11 @@ func (s *Server) status(st *stream) StreamStatus {
 
 // behind returns what a stream of Get was not sent yet.
 func (s *Server) behind(st *stream) *Lag {
-	w := s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: st.asks.Service})
-	defer w.Close()
-	snapshot, _ := w.Load()
+	watch := st.watch.Load()
+	if watch == nil {
+		return nil
+	}
+	snapshot, _ := watch.Load()
 	if snapshot.Version <= st.version.Load() {
 		return nil
 	}

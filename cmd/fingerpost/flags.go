@@ -60,8 +60,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	o.patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
 
 	fs.StringVar(&o.addr, "addr", ":8086", "address of the gRPC server")
-	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready, and at / a page about clusters, Services and streams")
-	fs.StringVar(&o.debugAddr, "debug-addr", "127.0.0.1:9998", "address of the debug server, which shows the whole topology; empty for none")
+	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
+	fs.StringVar(&o.debugAddr, "debug-addr", "127.0.0.1:9998", "address of the debug server, which shows the whole topology, at / as a page for people; empty for none")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of this cluster; empty to use the service account of the Pod")
 	fs.StringVar(&o.clusterName, "cluster-name", "local", "name of this cluster, by which others know it")
 	fs.StringVar(&o.discovery.TrustDomain, "identity-trust-domain", "", "trust domain of identities in this cluster (cluster.local if empty)")

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -108,12 +109,14 @@ func adminHandler(metrics *prometheus.Registry, ready func() bool, withPprof boo
 	return mux
 }
 
-// debugHandler shows people what the process knows, as JSON.
+// debugHandler shows people what the process knows: at / a page, and all else as JSON. What is about everything is computed at most
+// once a second.
 func debugHandler(store *federation.Store, registry *cluster.Registry, reconciler *links.Reconciler, server *discovery.Server, o options) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, clustersPage{Clusters: clusterPages(registry), Links: reconciler.Links()})
-	})
+	mux.Handle("GET /{$}", &statusHandler{store: store, registry: registry, reconciler: reconciler, server: server, cluster: o.clusterName, replica: os.Getenv("HOSTNAME")})
+	mux.HandleFunc("GET /debug/clusters", shared(func() clustersPage {
+		return clustersPage{Clusters: clusterPages(registry), Links: reconciler.Links()}
+	}))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
 		watch := store.Watch(federation.Ref{
 			Cluster: federation.Cluster(o.clusterName), Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
@@ -126,7 +129,7 @@ func debugHandler(store *federation.Store, registry *cluster.Registry, reconcile
 		}
 		writeJSON(w, servicePageOf(snapshot, store.Standing))
 	})
-	mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, server.Streams()) })
+	mux.HandleFunc("GET /debug/streams", shared(server.Streams))
 	mux.HandleFunc("GET /debug/streams/{id}", func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
 		if err != nil {
@@ -140,8 +143,8 @@ func debugHandler(store *federation.Store, registry *cluster.Registry, reconcile
 		}
 		writeJSON(w, stream)
 	})
-	mux.HandleFunc("GET /debug/malformed", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, malformedPageOf(store, o.clusterName)) })
-	mux.HandleFunc("GET /debug/digests", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, digestsPageOf(store)) })
+	mux.HandleFunc("GET /debug/malformed", shared(func() malformedPage { return malformedPageOf(store, o.clusterName) }))
+	mux.HandleFunc("GET /debug/digests", shared(func() digestsPage { return digestsPageOf(store) }))
 	mux.HandleFunc("GET /debug/claims/{cluster}/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
 		v := store.View(federation.Ref{
 			Cluster: federation.Cluster(r.PathValue("cluster")), Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},

@@ -141,12 +141,10 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 		}
 		return 0
 	}))
-	admin := adminHandler(metrics, ready, o.pprof, queues...)
-	admin.Handle("GET /{$}", &statusHandler{store, registry, reconciler, server, o.clusterName, os.Getenv("HOSTNAME")})
 	for _, r := range []manager.Runnable{
 		reconciler,
 		grpcServer,
-		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: admin},
+		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, ready, o.pprof, queues...)},
 		&httpServer{log: log, name: "debug", addr: o.debugAddr, handler: debugHandler(store, registry, reconciler, server, o)},
 	} {
 		if err := mgr.GetLocalManager().Add(r); err != nil {

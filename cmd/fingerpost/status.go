@@ -57,7 +57,7 @@ var statusPolicy = sync.OnceValue(func() string {
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'", hash("style"), hash("script"))
 })
 
-// statusPage is the page at / of the admin server: what this replica knows, for people. It changes nothing.
+// statusPage is the page at / of the debug server: what this replica knows, for people. It changes nothing.
 type statusPage struct {
 	Now     time.Time
 	Replica string
@@ -93,8 +93,11 @@ type serviceRow struct {
 	Notes   []note
 }
 
-// statusHandler serves the statusPage.
+// statusHandler serves the statusPage. What it shows is gathered, and shown without a filter, at most once a second.
 type statusHandler struct {
+	all   memo[overview]
+	plain memo[rendered]
+
 	store      *federation.Store
 	registry   *cluster.Registry
 	reconciler *links.Reconciler
@@ -103,12 +106,31 @@ type statusHandler struct {
 	replica    string
 }
 
-// ServeHTTP answers with the page as of now.
+// rendered is a page, or why there is none.
+type rendered struct {
+	body []byte
+	err  error
+}
+
+// overview is all that a page can show.
+type overview struct {
+	page     statusPage // but for what a filter finds
+	streams  []discovery.StreamStatus
+	asked    map[federation.Service]int // streams of each
+	services []federation.Service       // most streams first
+	views    map[federation.Cluster]*federation.Views
+}
+
+// ServeHTTP answers with the page as of the last second.
 func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	page := h.page(strings.TrimSpace(r.URL.Query().Get("q")))
-	var b bytes.Buffer
-	if err := statusTemplate.Execute(&b, page); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+	var page rendered
+	if filter := strings.TrimSpace(r.URL.Query().Get("q")); filter != "" {
+		page = h.render(filter)
+	} else {
+		page = h.plain.get(func() rendered { return h.render("") })
+	}
+	if page.err != nil {
+		http.Error(w, page.err.Error(), http.StatusInternalServerError)
 		return
 	}
 	header := w.Header()
@@ -117,13 +139,18 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Content-Security-Policy", statusPolicy())
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
-	_, _ = w.Write(b.Bytes()) // it fails where nobody reads any more
+	_, _ = w.Write(page.body) // it fails where nobody reads any more
 }
 
-func (h *statusHandler) page(filter string) statusPage {
-	page := statusPage{
-		Now: time.Now(), Replica: h.replica, Version: versionText(), Cluster: h.cluster, Filter: filter,
-	}
+func (h *statusHandler) render(filter string) rendered {
+	var b bytes.Buffer
+	err := statusTemplate.Execute(&b, h.page(filter))
+	return rendered{b.Bytes(), err}
+}
+
+// overview gathers what is known now.
+func (h *statusHandler) overview() overview {
+	page := statusPage{Now: time.Now(), Replica: h.replica, Version: versionText(), Cluster: h.cluster}
 	problems := map[string][]note{}
 	for _, l := range h.reconciler.Links() {
 		for _, c := range l.Conditions {
@@ -151,38 +178,49 @@ func (h *statusHandler) page(filter string) statusPage {
 		page.Clusters = append(page.Clusters, row)
 	}
 
-	matches := func(name string) bool { return strings.Contains(strings.ToLower(name), strings.ToLower(filter)) }
-	asked := map[federation.Service]int{}
-	for _, s := range h.server.Streams() {
+	o := overview{streams: h.server.Streams(), asked: map[federation.Service]int{}, views: maps.Collect(h.store.All())}
+	for _, s := range o.streams {
 		if s.Behind != nil || s.Sending != nil {
 			page.Behind++
 		}
-		asked[s.Service()]++
-		if matches(s.Authority) || matches(s.Namespace+"/"+s.Pod) {
+		o.asked[s.Service()]++
+	}
+	slices.SortStableFunc(o.streams, slower)
+	local := o.views[federation.Cluster(h.cluster)]
+	page.Known = local.Len()
+	for svc := range local.All() {
+		o.services = append(o.services, svc)
+	}
+	slices.SortFunc(o.services, func(a, b federation.Service) int {
+		return cmp.Or(o.asked[b]-o.asked[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	o.page = page
+	return o
+}
+
+// page returns what a filter finds.
+func (h *statusHandler) page(filter string) statusPage {
+	all := h.all.get(h.overview)
+	page, text := all.page, strings.ToLower(filter)
+	page.Filter = filter
+	matches := func(name string) bool { return strings.Contains(strings.ToLower(name), text) }
+	for _, s := range all.streams {
+		if !matches(s.Authority) && !matches(s.Namespace+"/"+s.Pod) {
+			continue
+		}
+		if page.Open++; page.Open <= shownStreams {
 			page.Streams = append(page.Streams, s)
 		}
 	}
-	page.Open = len(page.Streams)
-	slices.SortStableFunc(page.Streams, slower)
-	page.Streams = page.Streams[:min(len(page.Streams), shownStreams)]
-
-	local := h.store.Views(federation.Cluster(h.cluster))
-	page.Known = local.Len()
-	var found []federation.Service
-	for svc := range local.All() {
-		if matches(svc.Namespace + "/" + svc.Name) {
-			found = append(found, svc)
+	for _, svc := range all.services {
+		if !matches(svc.Namespace + "/" + svc.Name) {
+			continue
 		}
-	}
-	page.Found = len(found)
-	slices.SortFunc(found, func(a, b federation.Service) int {
-		return cmp.Or(asked[b]-asked[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	views := maps.Collect(h.store.All())
-	for _, svc := range found[:min(len(found), shownServices)] {
-		row := rowOf(svc, local.Get(svc), views, federation.Cluster(h.cluster))
-		row.Streams = asked[svc]
-		page.Services = append(page.Services, row)
+		if page.Found++; page.Found <= shownServices {
+			row := rowOf(svc, all.views[federation.Cluster(h.cluster)].Get(svc), all.views, federation.Cluster(h.cluster))
+			row.Streams = all.asked[svc]
+			page.Services = append(page.Services, row)
+		}
 	}
 	return page
 }

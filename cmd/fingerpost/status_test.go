@@ -60,7 +60,10 @@ func TestStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := &statusHandler{store, registry, reconciler, discovery.NewServer(logr.Discard(), store, discovery.Defaults()), "east", "replica-0"}
+	handler := &statusHandler{
+		store: store, registry: registry, reconciler: reconciler, server: discovery.NewServer(logr.Discard(), store, discovery.Defaults()),
+		cluster: "east", replica: "replica-0",
+	}
 	ask := func(path string) (*http.Response, string) {
 		t.Helper()
 		w := httptest.NewRecorder()

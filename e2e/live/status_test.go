@@ -135,7 +135,7 @@ func TestStatusPage(t *testing.T) {
 		})
 	})
 
-	url := "http://" + w.Server.Admin + "/?q=status"
+	url := "http://" + w.Server.Debug + "/?q=status"
 	b.do("the page", chromedp.EmulateViewport(1200, 760), chromedp.Navigate(url), chromedp.WaitVisible("#cluster-west .Live"), chromedp.WaitVisible("#cluster-north .Live"))
 	text := get(b, "its text", chromedp.Text("main"))
 	flat := strings.Join(strings.Fields(text), " ")
