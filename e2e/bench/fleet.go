@@ -44,8 +44,8 @@ type fleet struct {
 	version int                                   // of the newest change, the number in its zone
 }
 
-// newFleet writes all Services, 20,000 Pods in all.
-func newFleet(ctx context.Context, c *controlplane.Cluster) (*fleet, error) {
+// emptyFleet prepares a cluster for Services.
+func emptyFleet(ctx context.Context, c *controlplane.Cluster) (*fleet, error) {
 	config := c.AdminConfig()
 	config.QPS, config.Burst = -1, 0
 	config.ContentType = "application/vnd.kubernetes.protobuf"
@@ -59,6 +59,15 @@ func newFleet(ctx context.Context, c *controlplane.Cluster) (*fleet, error) {
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: namespace}}
 	if _, err := client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return nil, err
+	}
+	return f, nil
+}
+
+// newFleet writes all Services, 20,000 Pods in all.
+func newFleet(ctx context.Context, c *controlplane.Cluster) (*fleet, error) {
+	f, err := emptyFleet(ctx, c)
+	if err != nil {
 		return nil, err
 	}
 	var total int

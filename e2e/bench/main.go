@@ -58,7 +58,7 @@ type bench struct {
 type measurement struct {
 	name string
 	run  func(context.Context, *bench) error
-	fake bool // this program plays the API servers
+	own  bool // it starts API servers of its own, or this program plays them
 }
 
 var measurements = []measurement{
@@ -69,10 +69,11 @@ var measurements = []measurement{
 	{name: "reconnect", run: reconnect},
 	{name: "churn", run: churn},
 	{name: "change", run: changes},
+	{name: "isolated", run: isolated, own: true},
 	{name: "admission", run: admission},
 	{name: "external-workloads", run: workloads},
-	{name: "clusters", run: clusters, fake: true},
-	{name: "ports", run: ports, fake: true},
+	{name: "clusters", run: clusters, own: true},
+	{name: "ports", run: ports, own: true},
 }
 
 func run(ctx context.Context, only, out string) (err error) {
@@ -96,7 +97,7 @@ func run(ctx context.Context, only, out string) (err error) {
 	if b.binary, err = fingerpost.Build(ctx, b.dir, false); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(measurements, func(m measurement) bool { return !m.fake && wanted.MatchString(m.name) }) {
+	if slices.ContainsFunc(measurements, func(m measurement) bool { return !m.own && wanted.MatchString(m.name) }) {
 		if _, err := controlplane.Binaries(ctx, os.Stderr); err != nil {
 			return err
 		}

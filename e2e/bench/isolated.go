@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/e2e/controlplane"
+)
+
+// isolated measures how long a change takes from the API server's answer to its writer until a client has it, where nothing else happens:
+// one endpoint of a linked cluster, and a new Service of the local one.
+func isolated(ctx context.Context, b *bench) (err error) {
+	const rounds, services, remote = 200, 50, "east"
+	if _, err := controlplane.Binaries(ctx, os.Stderr); err != nil {
+		return err
+	}
+	fleets := map[string]*fleet{}
+	clusters := map[string]*controlplane.Cluster{}
+	for _, name := range []string{"local", remote} {
+		c, err := controlplane.Start(ctx, controlplane.Options{Name: "bench-" + name, Light: true})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.Stop()) }()
+		if fleets[name], err = emptyFleet(ctx, c); err != nil {
+			return err
+		}
+		clusters[name] = c
+	}
+	if err := fleets[remote].write(ctx, small, 0); err != nil {
+		return err
+	}
+	local := fleets["local"].client.CoreV1()
+	union := service{name: "union"}
+	if _, err := local.Services(namespace).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: union.name, Annotations: map[string]string{"multicluster.linkerd.io/remote-discovery": small.name + "@" + remote}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if _, err := local.Secrets(namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "cluster-credentials-" + remote, Labels: map[string]string{"multicluster.linkerd.io/cluster-name": remote},
+			Annotations: map[string]string{"multicluster.linkerd.io/trust-domain": "cluster.local", "multicluster.linkerd.io/cluster-domain": "cluster.local"},
+		},
+		Type: "mirror.linkerd.io/remote-kubeconfig", Data: map[string][]byte{"kubeconfig": clusters[remote].AdminKubeconfig()},
+	}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	s, err := b.serveFrom(ctx, clusters["local"].AdminKubeconfig(), nil, append([]string{
+		"-link-namespace=" + namespace, "-controller-namespace=" + namespace, "-allow-kubeconfig-hosts=127.0.0.0/8",
+	}, unbounded...)...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Stop()) }()
+
+	type arrival struct {
+		version int
+		at      time.Time
+	}
+	arrivals := make(chan arrival, 100)
+	c, err := open(ctx, s.Addr, options{streams: 1, path: pathOf(union), received: func(_, _ int, bytes []byte) {
+		arrivals <- arrival{newest(bytes), time.Now()}
+	}})
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.wait(ctx, "the first answer", func() bool { return c.answered.Load() == 1 }); err != nil {
+		return err
+	}
+	quiet := time.NewTicker(150 * time.Millisecond) // far longer than the window in which changes wait for others
+	defer quiet.Stop()
+	if err := live(ctx, s, 1); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var took []time.Duration
+	for round := range rounds + 1 {
+		<-quiet.C
+		version, err := fleets[remote].change(ctx, small, 0, 1)
+		if err != nil {
+			return err
+		}
+		written := time.Now()
+		for seen := 0; seen < version; {
+			select {
+			case a := <-arrivals:
+				if seen = a.version; seen == version && round > 0 { // the first one may meet what starts
+					took = append(took, max(0, a.at.Sub(written)))
+				}
+			case <-limited.Done():
+				return fmt.Errorf("change %d of %d: %w", round, rounds, limited.Err())
+			case <-quiet.C: // for as long as there is no answer
+				if err := c.failed.Load(); err != nil {
+					return *err
+				}
+			}
+		}
+	}
+	b.table.add("an isolated change of one endpoint of a linked cluster, API server to client", "p50 2 ms, p99 10 ms", "%s", spread(took))
+	return b.newServices(ctx, fleets["local"], s.Addr, services, quiet)
+}
+
+// newServices creates Services and asks for the profile of each as soon as the API server has answered.
+func (b *bench) newServices(ctx context.Context, f *fleet, addr string, services int, quiet *time.Ticker) error {
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	client := pb.NewDestinationClient(conn)
+	ask := func(path string) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		stream, err := client.GetProfile(ctx, &pb.GetDestination{Scheme: "k8s", Path: path})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	if err := ask(pathOf(service{name: "union"})); err != nil { // so that the connection is there
+		return err
+	}
+	var took []time.Duration
+	absent := 0
+	for i := range services {
+		<-quiet.C
+		svc := service{name: fmt.Sprintf("new-%d", i)}
+		if _, err := f.client.CoreV1().Services(namespace).Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: svc.name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		}, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		written := time.Now()
+		err := ask(pathOf(svc))
+		if status.Code(err) == codes.NotFound {
+			absent++
+		}
+		for status.Code(err) == codes.NotFound {
+			err = ask(pathOf(svc))
+		}
+		if err != nil {
+			return err
+		}
+		took = append(took, time.Since(written))
+	}
+	b.table.add("a new Service, asked for at once: until it is found", "at once", "%s; %d of %d first questions were too early", spread(took), absent, services)
+	return nil
+}
+
+// spread renders the middle and the end of some durations.
+func spread(all []time.Duration) string {
+	slices.Sort(all)
+	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
+	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, at most %.1f ms", ms(all[len(all)/2]), ms(all[len(all)*99/100]), ms(all[len(all)-1]))
+}
