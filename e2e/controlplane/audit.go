@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -12,7 +14,8 @@ import (
 // was answered; for a watch that is its beginning, and again its end.
 type Request struct {
 	Time      time.Time
-	User      string // such as admin or system:serviceaccount:NAMESPACE:NAME
+	Sent      time.Time // by the client, to the millisecond; zero unless its Audit-ID is a UUID of version 7
+	User      string    // such as admin or system:serviceaccount:NAMESPACE:NAME
 	UserAgent string
 	Verb      string // such as get, list, watch, create, update, patch, delete
 	URI       string
@@ -37,6 +40,7 @@ func (c *Cluster) Requests() ([]Request, error) {
 			break // being written
 		}
 		var event struct {
+			AuditID        string
 			StageTimestamp time.Time
 			User           struct{ Username string }
 			UserAgent      string
@@ -50,6 +54,7 @@ func (c *Cluster) Requests() ([]Request, error) {
 		}
 		request := Request{
 			Time:      event.StageTimestamp,
+			Sent:      timeOf(event.AuditID),
 			User:      event.User.Username,
 			UserAgent: event.UserAgent,
 			Verb:      event.Verb,
@@ -66,4 +71,17 @@ func (c *Cluster) Requests() ([]Request, error) {
 		requests = append(requests, request)
 	}
 	return requests, nil
+}
+
+// timeOf returns when a UUID of version 7 was made; the zero time for any other text.
+func timeOf(id string) time.Time {
+	digits := strings.ReplaceAll(id, "-", "")
+	if len(digits) != 32 || digits[12] != '7' {
+		return time.Time{}
+	}
+	milliseconds, err := strconv.ParseInt(digits[:12], 16, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(milliseconds)
 }
