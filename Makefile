@@ -53,17 +53,21 @@ test-charts: ## Lint and render the charts, and run the unit tests of their aler
 test-k3d: ## Ask k3d what it would make of the files of the k3d kit, without Docker
 	go test -C e2e/k3d -count 1 ./...
 
-.PHONY: test-e2e
-test-e2e: ## Run the tests on real control planes
-	@$(MAKE) --no-print-directory -j 2 test-e2e-live test-e2e-others
+# The packages run one after the other, because each starts control planes of its own, and two cores are not enough for more. Before the first one
+# everything is compiled: API servers beside compilers answer after seconds.
+.PHONY: test-e2e test-e2e-race e2e-tools
+test-e2e: build e2e-tools ## Run the tests on real control planes, with the binary that users get
+	@go list -C e2e -export -test -deps ./... >/dev/null
+	FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -p 1 -count 1 -timeout 30m ./...
 
-# They wait for most of their time, so two halves at once take little longer than one.
-LIVE_TESTS := ^Test(Chart|TakeOver|Dashboards|Outages|Check)
-.PHONY: test-e2e-live test-e2e-others
-test-e2e-live:
-	go test -C e2e -race -count 1 -timeout 30m -run '$(LIVE_TESTS)' ./live
-test-e2e-others:
-	go test -C e2e -race -count 1 -timeout 30m -skip '$(LIVE_TESTS)' ./...
+test-e2e-race: e2e-tools ## The same with the race detector, in the tests and in the server
+	@go list -C e2e -race -export -test -deps ./... >/dev/null
+	@go list -race -export -deps ./cmd/fingerpost >/dev/null
+	go test -C e2e -race -p 1 -count 1 -timeout 60m ./...
+
+e2e-tools: control-planes
+	@go tool -C tools/chart -n helm >/dev/null
+	@go run -C tools/chart . -questions $(CURDIR)/charts/fingerpost >/dev/null
 
 .PHONY: k3d
 k3d: ## Play the scenarios of e2e/k3d on three clusters in Docker; CI does not

@@ -14,7 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// What all tests share: the server's binary, with the race detector, and the clusters, of which each test uses a namespace.
+// What all tests share: the server's binary, and the clusters, of which each test uses a namespace.
 var (
 	binary   string
 	clusters []*controlplane.Cluster
@@ -39,7 +39,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if binary, err = fingerpost.Build(ctx, dir, true); err != nil {
+	if binary, err = fingerpost.Build(ctx, dir, fingerpost.Race); err != nil {
 		return 1, err
 	}
 	var options []controlplane.Options

@@ -136,7 +136,7 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 	x.way, err = remote.NewProxy()
 	x.do(err)
 
-	binary, err := fingerpost.Build(t.Context(), t.TempDir(), true)
+	binary, err := fingerpost.Build(t.Context(), t.TempDir(), fingerpost.Race)
 	x.do(err)
 	mode := "transparent"
 	if x.config.TransportHeader {

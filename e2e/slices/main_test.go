@@ -26,7 +26,7 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// What all tests share: the server's binary, with the race detector, and three clusters with all of Kubernetes' own controllers, which
+// What all tests share: the server's binary, and three clusters with all of Kubernetes' own controllers, which
 // write slices of their own beside ours. Each test uses namespaces of its own.
 var (
 	binary   string
@@ -70,7 +70,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if binary, err = fingerpost.Build(ctx, dir, true); err != nil {
+	if binary, err = fingerpost.Build(ctx, dir, fingerpost.Race); err != nil {
 		return 1, err
 	}
 	started, err := controlplane.StartAll(ctx, controlplane.Options{Name: "east", Audit: true, IPv6: true}, controlplane.Options{Name: "west", Audit: true},
