@@ -49,6 +49,7 @@ type Registry struct {
 	indexes    []clusters.Index
 	attendants []Attendant
 	writing    map[string]Writing // by cluster name, as reported last
+	leftOut    map[string]LeftOut // the same
 	wg         sync.WaitGroup     // every member's run
 }
 
@@ -66,7 +67,7 @@ var (
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
-	return &Registry{log: log, store: store, options: options, members: map[string]*member{}, writing: map[string]Writing{}}
+	return &Registry{log: log, store: store, options: options, members: map[string]*member{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{}}
 }
 
 // Attend has a run beside every engagement. It is called before Start.
@@ -148,6 +149,7 @@ func (r *Registry) drop(name string) bool {
 	}
 	delete(r.members, name)
 	delete(r.writing, name)
+	delete(r.leftOut, name)
 	if m.cancel != nil {
 		m.cancel(ErrUnlinked)
 	}
@@ -198,7 +200,7 @@ func (r *Registry) has(m *member) bool {
 // show needs r.mu.
 func (r *Registry) show(s Status) {
 	statuses, _ := r.statuses.Load()
-	s.Writing = r.writing[s.Name]
+	s.Writing, s.LeftOut = r.writing[s.Name], r.leftOut[s.Name]
 	if old, found := statuses[s.Name]; found && old.Same(s) {
 		return
 	}
@@ -216,6 +218,17 @@ func (r *Registry) Report(name string, w Writing) {
 	defer r.mu.Unlock()
 	if m := r.members[name]; m != nil {
 		r.writing[name] = w
+		statuses, _ := r.statuses.Load()
+		r.show(statuses[name])
+	}
+}
+
+// ReportLeftOut says what of a cluster is in no slice of the local one, for its Status.
+func (r *Registry) ReportLeftOut(name string, n LeftOut) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[name]; m != nil {
+		r.leftOut[name] = n
 		statuses, _ := r.statuses.Load()
 		r.show(statuses[name])
 	}

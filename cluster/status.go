@@ -35,6 +35,7 @@ type Status struct {
 	Restored    time.Time // when its API server was last found to have gone back to an older state, as after a restore; zero for never
 
 	Writing Writing // how writing into it goes
+	LeftOut LeftOut // what it holds and is in no slice of the local cluster
 
 	Contact     error // why it is out of contact; nil if it is not
 	Credentials error // why the credentials wanted first are not in use; nil if they are, or were not tried yet
@@ -57,6 +58,12 @@ type Writing struct {
 	Leases  string // that this replica holds, separated by commas
 	Wanted  string // Leases that it holds or waits for: others may rightly be nobody's
 	Problem string // what keeps us from writing, or from writing everything; empty if nothing does
+}
+
+// LeftOut is how many endpoints of a cluster are in no slice of the local cluster although they should be.
+type LeftOut struct {
+	Known  bool // this replica writes them
+	Excess int  // they would take more slices than a cluster may have in a Service
 }
 
 // ReasonFor returns why err keeps a cluster out of reach.
@@ -108,6 +115,6 @@ func (s Status) Same(o Status) bool {
 		return err.Error()
 	}
 	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
-		s.State == o.State && s.Source == o.Source && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) && s.Synced == o.Synced && s.Writing == o.Writing &&
+		s.State == o.State && s.Source == o.Source && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) && s.Synced == o.Synced && s.Writing == o.Writing && s.LeftOut == o.LeftOut &&
 		text(s.Contact) == text(o.Contact) && text(s.Credentials) == text(o.Credentials)
 }

@@ -121,6 +121,7 @@ const (
 	Connected        = "Connected"        // the cluster is in contact
 	Synced           = "Synced"           // everything in it has been heard once
 	Writable         = "Writable"         // we may write into it; only where something is to be written
+	SlicesComplete   = "SlicesComplete"   // what it holds is in slices of the local cluster, where that is asked for; only once it was not
 )
 
 // reasonWaiting is why a cluster that was never heard is not Synced.
@@ -194,6 +195,13 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 		say(Writable, metav1.ConditionTrue, "Writable", "one replica of all writes into the cluster")
 	case meta.FindStatusCondition(l.conditions, Writable) != nil:
 		say(Writable, metav1.ConditionUnknown, "NotWanted", "nothing is to be written into the cluster")
+	}
+	switch out := status.LeftOut; {
+	case out.Excess > 0:
+		say(SlicesComplete, metav1.ConditionFalse, "TooManySlices", fmt.Sprintf("%d endpoints are in no EndpointSlice here, because a cluster may have only so many in one Service: "+
+			"those that are there are kept up to date; raise -max-slices-per-source, or let fewer ports and service accounts share a Service", out.Excess))
+	case out.Known && meta.FindStatusCondition(l.conditions, SlicesComplete) != nil:
+		say(SlicesComplete, metav1.ConditionTrue, "Complete", "what the cluster holds is in EndpointSlices here, where that is asked for")
 	}
 	return all
 }

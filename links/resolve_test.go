@@ -2,6 +2,7 @@ package links
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,6 +140,28 @@ func TestVerdict(t *testing.T) {
 	}
 	if got := short(verdict(link("b", 0, nil), outcome{refusal: fmt.Errorf("ours")}, live, true)); got != "Accepted=False/LocalName"+none {
 		t.Errorf("one of our own name: %s", got)
+	}
+}
+
+// What is in no slice is a condition once there is something, until there is nothing any more; who does not write it says nothing of it.
+func TestSlicesComplete(t *testing.T) {
+	l := link("b", 0, nil)
+	before := &Link{key: l.key, clusterName: "b", conditions: []metav1.Condition{{Type: SlicesComplete, Status: metav1.ConditionFalse}}}
+	for _, c := range []struct {
+		link *Link
+		out  cluster.LeftOut
+		want string
+	}{
+		{l, cluster.LeftOut{}, ""},
+		{l, cluster.LeftOut{Known: true}, ""},
+		{l, cluster.LeftOut{Known: true, Excess: 2}, "SlicesComplete=False/TooManySlices"},
+		{before, cluster.LeftOut{}, ""},
+		{before, cluster.LeftOut{Known: true}, "SlicesComplete=True/Complete"},
+	} {
+		all := verdict(c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true)
+		if got := short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.out, got, c.want)
+		}
 	}
 }
 

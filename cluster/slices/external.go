@@ -41,7 +41,7 @@ type workloadPort struct {
 	protocol corev1.Protocol
 }
 
-// parseWorkload returns what is kept of an ExternalWorkload. Addresses that are none are left out.
+// parseWorkload returns what is kept of an ExternalWorkload. Addresses and ports that no slice may hold are left out.
 func parseWorkload(u *unstructured.Unstructured) (*workload, error) {
 	var parsed struct {
 		metav1.ObjectMeta `json:"metadata"`
@@ -69,12 +69,14 @@ func parseWorkload(u *unstructured.Unstructured) (*workload, error) {
 		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name}, uid: parsed.UID, labels: parsed.Labels,
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs {
-		if addr, err := netip.ParseAddr(ip.IP); err == nil && addr.Zone() == "" {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil && reachable(addr.Unmap()) {
 			w.addrs = append(w.addrs, addr.Unmap())
 		}
 	}
 	for _, p := range parsed.Spec.Ports {
-		w.ports = append(w.ports, workloadPort{records.Intern(p.Name), p.Port, protocolOf(p.Protocol)})
+		if isPort(p.Port) {
+			w.ports = append(w.ports, workloadPort{records.Intern(p.Name), p.Port, protocolOf(p.Protocol)})
+		}
 	}
 	for _, c := range parsed.Status.Conditions {
 		w.ready = w.ready || c.Type == "Ready" && c.Status == "True"
@@ -133,7 +135,7 @@ func externalGroups(s *service, workloads []*workload) []*group {
 			if zone := w.zone(); zone != "" {
 				e.Zone = &zone
 			}
-			if s.headless {
+			if s.headless && isLabel(w.Name) {
 				e.Hostname = &w.Name
 			}
 			g := groups.of(traits{family: family}, ports)

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -129,6 +130,35 @@ func TestConcerned(t *testing.T) {
 		}
 		if slices.Sort(got); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// What no slice may hold is left out of an ExternalWorkload: it would keep all others of its slice from being written.
+func TestInvalidWorkload(t *testing.T) {
+	u := someWorkload()
+	u.SetName("not.a.label")
+	spec := u.Object["spec"].(map[string]any)
+	var ips []any
+	for _, ip := range []string{"10.0.0.1", "127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::1", "fe80::1", "ff02::1", "::", "junk"} {
+		ips = append(ips, map[string]any{"ip": ip})
+	}
+	spec["workloadIPs"] = ips
+	spec["ports"] = []any{map[string]any{"name": "http", "port": int64(80)}, map[string]any{"name": "none", "port": int64(99999)}}
+	w, err := parseWorkload(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(w.addrs) != 1 || len(w.ports) != 1 {
+		t.Errorf("addresses %v, ports %v", w.addrs, w.ports)
+	}
+	s, _ := keepService(someClientService())
+	s.headless, s.selector = true, labels.Everything()
+	for _, g := range externalGroups(s, []*workload{w}) {
+		for _, e := range g.endpoints {
+			if e.Hostname != nil {
+				t.Errorf("%v is named %q", e.Addresses, *e.Hostname)
+			}
 		}
 	}
 }

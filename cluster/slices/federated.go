@@ -1,10 +1,14 @@
 package slices
 
 import (
+	"cmp"
+	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	endpointsliceutil "k8s.io/endpointslice/util"
 
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
@@ -19,12 +23,17 @@ const (
 	// writerLabel tells on a slice the cluster of the installation that wrote it first.
 	writerLabel = "federation.fingerpost.io/written-from"
 
+	// maxIdentities is how many identities of one source cluster have slices of their own in a Service: how many objects there are is not for
+	// that cluster to say. Those of most endpoints do; the rest share slices that bear none.
+	maxIdentities = 16
+
 	// gatewayIdentity is an annotation from which Linkerd's own destination controller takes the TLS identity of a slice's addresses.
 	gatewayIdentity = "mirror.linkerd.io/remote-gateway-identity"
 )
 
 // federatedGroups returns the endpoints that the members of a Service hold, and the clusters whose slices are to be left as they are,
-// because they have not been heard, or are not known here but to whoever wrote the slices.
+// because they have not been heard, or are not known here but to whoever wrote the slices. What no slice may hold has not passed the border
+// of package view.
 func federatedGroups(s *service, snapshot *federation.Snapshot, installation, controlPlane string) (groups []*group, untouched func(*discoveryv1.EndpointSlice) bool) {
 	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
 		return nil, func(*discoveryv1.EndpointSlice) bool { return false }
@@ -44,6 +53,7 @@ func federatedGroups(s *service, snapshot *federation.Snapshot, installation, co
 			}
 		}
 	}
+	all.fold()
 	for _, g := range all {
 		g.meta = s.meta(view.ManagedBy, false)
 		g.meta.GenerateName = "fingerpost-" + s.Name + "-"
@@ -57,6 +67,37 @@ func federatedGroups(s *service, snapshot *federation.Snapshot, installation, co
 	return groups, func(es *discoveryv1.EndpointSlice) bool {
 		source := es.Labels[SourceLabel]
 		return unknown[source] || foreign[source] && es.Labels[writerLabel] != installation
+	}
+}
+
+// fold puts the endpoints of a source cluster's identities beyond maxIdentities into groups without identity.
+func (g grouping) fold() {
+	endpoints := map[string]map[string]int{} // by source and identity
+	for k, one := range g {
+		if k.identity != "" {
+			if endpoints[k.source] == nil {
+				endpoints[k.source] = map[string]int{}
+			}
+			endpoints[k.source][k.identity] += len(one.endpoints)
+		}
+	}
+	for source, of := range endpoints {
+		if len(of) <= maxIdentities {
+			continue
+		}
+		identities := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), strings.Compare(a, b)) })
+		beyond := map[string]bool{}
+		for _, identity := range identities[maxIdentities:] {
+			beyond[identity] = true
+		}
+		for _, one := range g.sorted() {
+			if one.source != source || !beyond[one.identity] {
+				continue
+			}
+			delete(g, groupKey{one.traits, endpointsliceutil.NewPortMapKey(one.ports)})
+			into := g.of(traits{family: one.family, source: source}, one.ports)
+			into.endpoints = append(into.endpoints, one.endpoints...)
+		}
 	}
 }
 

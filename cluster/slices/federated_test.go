@@ -164,6 +164,40 @@ func TestInstallationsAgree(t *testing.T) {
 	}
 }
 
+// holding returns a View of n meshed Pods, each with the account of its number.
+func holding(account func(int) string, n int) *federation.View {
+	slice := &federation.Slice{Name: "bb-1", Ports: []federation.Port{{Number: 8080, Name: "web", Protocol: "TCP"}}}
+	for i := range n {
+		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i%250 + 1)}), Ready: true,
+			Workload: &federation.Workload{Namespace: "ns", Name: fmt.Sprint(i), Template: unique.Make(federation.Template{ServiceAccount: account(i), ControlPlane: "linkerd"})},
+		})
+	}
+	return &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}}, Slices: []*federation.Slice{slice}}
+}
+
+// However many identities a cluster has, few of them have slices of their own, those of most endpoints; no endpoint is lost.
+func TestIdentitiesAreBounded(t *testing.T) {
+	s := newScene("home", "east", "west")
+	const n = 500
+	s.claims["east"].Set(bb, holding(func(i int) string { return fmt.Sprintf("sa%03d", max(0, 490-i)) }, n)) // ten endpoints share the last
+	s.complete("home", "east", "west")
+	svc, snapshot := s.union(everybody)
+	groups, _ := federatedGroups(svc, snapshot, "home", "linkerd")
+	endpoints, own := 0, map[string]int{}
+	for _, g := range groups {
+		endpoints += len(g.endpoints)
+		own[g.identity] = len(g.endpoints)
+	}
+	if endpoints != n || len(own) != maxIdentities+1 || own["sa000.ns.serviceaccount.identity.linkerd.east.example"] != 10 {
+		t.Errorf("%d endpoints under %d identities: %v", endpoints, len(own), own)
+	}
+	p := planFor(svc, groups, nil)
+	if most := maxIdentities + n/maxEndpoints + 1; len(p.create) > most {
+		t.Errorf("%d slices, want at most %d", len(p.create), most)
+	}
+}
+
 // Slices are written for Services that ask for them and are made up of others.
 func TestOptIn(t *testing.T) {
 	s := newScene("home", "east", "west")

@@ -74,8 +74,8 @@ type account struct {
 	gone  int
 }
 
-// tooMany reports whether so many endpoints would go that a second look is due: more than half of the Service's, or, within a minute,
-// of all that a source cluster holds here.
+// tooMany reports whether so many endpoints would go that a second look is due: more than half of those that one source cluster has in the
+// Service, or, within a minute, of all that it holds here.
 func (t *term) tooMany(gone []place, have []*discoveryv1.EndpointSlice) bool {
 	if len(gone) == 0 {
 		return false

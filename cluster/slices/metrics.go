@@ -2,9 +2,10 @@ package slices
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics counts what is written. Who writes is told by the Registry.
+// metrics counts what is written, and what is not. Who writes is told by the Registry.
 type metrics struct {
 	writes, failures *prometheus.CounterVec
+	leftOut          *prometheus.GaugeVec
 }
 
 func newMetrics() *metrics {
@@ -17,6 +18,10 @@ func newMetrics() *metrics {
 			Name: "fingerpost_slice_write_failures_total",
 			Help: "Services whose slices could not be written, and are tried again.",
 		}, []string{"cluster"}),
+		leftOut: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "fingerpost_slice_endpoints_left_out",
+			Help: "Endpoints of a source cluster that are in no slice because they would take more slices than -max-slices-per-source allows.",
+		}, []string{"cluster", "source"}),
 	}
 }
 
@@ -24,9 +29,10 @@ func newMetrics() *metrics {
 func (m *metrics) forget(cluster string) {
 	m.writes.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 	m.failures.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
+	m.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 }
 
 // Collectors returns the Writer's metrics, to be registered.
 func (w *Writer) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{w.metrics.writes, w.metrics.failures}
+	return []prometheus.Collector{w.metrics.writes, w.metrics.failures, w.metrics.leftOut}
 }

@@ -56,6 +56,21 @@ func (g grouping) sorted() []*group {
 // A plan is what has to be done to the slices of a Service. No slice that was given to make it is changed.
 type plan struct {
 	create, update, remove []*discoveryv1.EndpointSlice
+	excess                 int // endpoints that would take more slices than there may be
+}
+
+// limit takes from a plan what would make more slices than there may be; what there is stays, and is kept up to date. have is how many slices
+// there are.
+func (p *plan) limit(have, most int) {
+	room := max(0, most-(have-len(p.remove)))
+	if len(p.create) <= room {
+		return
+	}
+	slices.SortStableFunc(p.create, fullestFirst)
+	for _, es := range p.create[room:] {
+		p.excess += len(es.Endpoints)
+	}
+	p.create = p.create[:room]
 }
 
 // traitsOf reads a slice back.

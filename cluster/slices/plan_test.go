@@ -125,6 +125,38 @@ func TestPlan(t *testing.T) {
 	})
 }
 
+// A plan that is limited never makes more slices than there may be, or are; nothing that is there goes for it, and what is there is as if there
+// were no limit.
+func TestPlanIsLimited(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		have, next, most := map[string]*discoveryv1.EndpointSlice{}, 0, rapid.IntRange(1, 8).Draw(t, "most")
+		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
+			wanted := drawGroups(t)
+			given := slices.SortedFunc(maps.Values(have), func(a, b *discoveryv1.EndpointSlice) int { return cmpKeys(key{Name: a.Name}, key{Name: b.Name}) })
+			before, total := len(given), 0
+			for _, g := range wanted {
+				total += len(g.endpoints)
+			}
+			free, p := planFor(someService, wanted, given), planFor(someService, wanted, given)
+			p.limit(len(given), most)
+			if d := cmp.Diff(free.update, p.update) + cmp.Diff(free.remove, p.remove); d != "" {
+				t.Fatalf("what is there fares otherwise under a limit:\n%s", d)
+			}
+			p.apply(have, &next)
+			if len(have) > max(most, before) {
+				t.Fatalf("%d slices; there were %d, and may be %d", len(have), before, most)
+			}
+			held := 0
+			for _, es := range have {
+				held += len(es.Endpoints)
+			}
+			if held+p.excess != total {
+				t.Fatalf("%d of %d endpoints are held, and %d are counted as left out", held, total, p.excess)
+			}
+		}
+	})
+}
+
 // One endpoint that changes is one slice that is written.
 func TestPlanOfOneChange(t *testing.T) {
 	g := &group{traits: traits{family: discoveryv1.AddressTypeIPv4}, ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP)}}, meta: someService.meta("test", true)}

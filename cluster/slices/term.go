@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,6 +72,7 @@ type term struct {
 	ledger    map[string]*account                           // by source cluster
 	asked     map[string]int                                // how many Services a source cluster is asked about now
 	reviewed  time.Time                                     // when rights were last asked for again
+	leftOut   map[string]map[key]int                        // by source cluster and Service; a cluster is in it once something of it was written
 }
 
 func newTerm(d *desk, lease, managedBy string, rights func(context.Context) error) *term {
@@ -81,6 +83,7 @@ func newTerm(d *desk, lease, managedBy string, rights func(context.Context) erro
 			workqueue.TypedRateLimitingQueueConfig[key]{Name: "endpoints_controller_workqueue"}),
 		known: map[string]map[string]*service{}, written: map[key]map[string]*discoveryv1.EndpointSlice{}, serviceOf: map[key]key{},
 		workloads: map[string]map[string]*workload{}, followed: map[key]context.CancelFunc{}, ledger: map[string]*account{}, asked: map[string]int{},
+		leftOut: map[string]map[key]int{},
 	}
 	t.services = records.NewStore(keepService, t.serviceChanged)
 	t.slices = records.NewStore(func(object any) (*discoveryv1.EndpointSlice, bool) {
@@ -119,6 +122,7 @@ func (t *term) run(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel(nil)
 	defer t.queue.ShutDown()
+	defer t.forgetLeftOut()
 	t.ctx = ctx
 	type kind struct {
 		resource schema.GroupResource
@@ -384,6 +388,7 @@ func (t *term) reconcile(ctx context.Context, k key) error {
 	t.mu.Unlock()
 	if svc == nil {
 		t.tracker.DeleteService(k.Namespace, k.Name)
+		t.noteLeftOut(k, nil, nil)
 		return nil // its slices go with it
 	}
 	if t.tracker.StaleSlices(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}, have) {
@@ -394,16 +399,103 @@ func (t *term) reconcile(ctx context.Context, k key) error {
 	if wanted == nil && t.external != nil && (svc.external || svc.selector == nil) {
 		return nil // it is somebody else's business what it has
 	}
-	p := planFor(svc, wanted, have)
-	if p.empty() {
-		return nil
+	// What one source cluster holds is written whatever becomes of another's.
+	groups, present := map[string][]*group{}, map[string][]*discoveryv1.EndpointSlice{}
+	sources, out := map[string]bool{}, map[string]int{}
+	for _, g := range wanted {
+		groups[g.source] = append(groups[g.source], g)
+		sources[g.source] = true
 	}
-	if gone := missing(have, wanted); t.tooMany(gone, have) {
-		if err := t.secondLook(ctx, gone, confirm); err != nil {
-			return err
+	for _, es := range have {
+		source := es.Labels[SourceLabel]
+		present[source] = append(present[source], es)
+		sources[source] = true
+	}
+	var failed []error
+	busy := false
+	for _, source := range slices.Sorted(maps.Keys(sources)) {
+		p := planFor(svc, groups[source], present[source])
+		if most := t.writer.options.MaxSlices; most > 0 && t.external == nil {
+			p.limit(len(present[source]), most)
+		}
+		if p.excess > 0 {
+			out[source] = p.excess
+		}
+		if p.empty() {
+			continue
+		}
+		if gone := missing(present[source], groups[source]); t.tooMany(gone, present[source]) {
+			if err := t.secondLook(ctx, gone, confirm); errors.Is(err, errBusy) {
+				busy = true
+				continue
+			} else if err != nil {
+				failed = append(failed, err)
+				continue
+			}
+		}
+		if err := t.write(ctx, svc, p); err != nil {
+			if failed = append(failed, err); !isAnswer(err) {
+				break
+			}
 		}
 	}
-	return t.write(ctx, svc, p)
+	t.noteLeftOut(k, sources, out)
+	if err := errors.Join(failed...); err != nil || !busy {
+		return err
+	}
+	return errBusy
+}
+
+// noteLeftOut notes what is left out of a Service's slices, of which some hold what a source cluster has, and reports what has changed.
+func (t *term) noteLeftOut(k key, sources map[string]bool, now map[string]int) {
+	if t.external != nil {
+		return
+	}
+	t.mu.Lock()
+	sums, changed := map[string]cluster.LeftOut{}, map[string]bool{}
+	for source := range sources {
+		if t.leftOut[source] == nil {
+			t.leftOut[source], changed[source] = map[key]int{}, true
+		}
+	}
+	for source, of := range t.leftOut {
+		if of[k] != now[source] {
+			changed[source] = true
+			if delete(of, k); now[source] != 0 {
+				of[k] = now[source]
+			}
+		}
+		if changed[source] {
+			sum := cluster.LeftOut{Known: true}
+			for _, n := range of {
+				sum.Excess += n
+			}
+			sums[source] = sum
+		}
+	}
+	t.mu.Unlock()
+	for source, sum := range sums {
+		t.writer.metrics.leftOut.WithLabelValues(t.cluster, source).Set(float64(sum.Excess))
+		if t.local {
+			t.writer.registry.ReportLeftOut(source, sum)
+		}
+		if n := now[source]; n != 0 {
+			t.log.Info("Endpoints are in no slice: they would take more slices than -max-slices-per-source allows", "service", k.String(), "source", source, "endpoints", n)
+		}
+	}
+}
+
+// forgetLeftOut takes back what was reported in this term.
+func (t *term) forgetLeftOut() {
+	t.mu.Lock()
+	sources := slices.Collect(maps.Keys(t.leftOut))
+	t.mu.Unlock()
+	for _, source := range sources {
+		t.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": t.cluster, "source": source})
+		if t.local {
+			t.writer.registry.ReportLeftOut(source, cluster.LeftOut{})
+		}
+	}
 }
 
 // want returns the endpoints that a Service should have, and who takes a second look if most of its endpoints would go. It takes
@@ -433,42 +525,63 @@ func (t *term) isThere(ctx context.Context, svc *service) (bool, error) {
 	return now != nil && now.UID == svc.uid && now.DeletionTimestamp == nil, nil
 }
 
-// write does what is planned. It stops at the first failure, from where the next reconciliation goes on.
+// write does what is planned, and reports all that failed: what is refused for one slice, as by a quota or a webhook, keeps no other from being
+// written. Dead endpoints go first. It stops where the API server does not answer, or the term is over.
 func (t *term) write(ctx context.Context, svc *service, p plan) error {
 	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
-	wrote := func(verb string) { t.writer.metrics.writes.WithLabelValues(t.cluster, t.managedBy, verb).Inc() }
-	if len(p.create) > 0 {
-		there, err := t.isThere(ctx, svc)
-		if err != nil || !there {
-			return err
+	var failed []error
+	wrote := func(verb, what string, err error) (goOn bool) {
+		if err == nil {
+			t.writer.metrics.writes.WithLabelValues(t.cluster, t.managedBy, verb).Inc()
+			return true
 		}
-		for _, es := range p.create {
-			created, err := api.Create(ctx, es, metav1.CreateOptions{})
-			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("create a slice: %w", err)
-			}
-			t.tracker.Update(created)
-			wrote("create")
+		failed = append(failed, fmt.Errorf("%s %s: %w", verb, what, err))
+		return ctx.Err() == nil && isAnswer(err)
+	}
+	for _, es := range p.remove {
+		err := api.Delete(ctx, es.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}})
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		if err == nil {
+			t.tracker.ExpectDeletion(es)
+		}
+		if !wrote("delete", "slice "+es.Name, err) {
+			return errors.Join(failed...)
 		}
 	}
 	for _, es := range p.update {
 		updated, err := api.Update(ctx, es, metav1.UpdateOptions{})
-		if err != nil {
-			return fmt.Errorf("update slice %s: %w", es.Name, err)
+		if err == nil {
+			t.tracker.Update(updated)
 		}
-		t.tracker.Update(updated)
-		wrote("update")
-	}
-	for _, es := range p.remove {
-		err := api.Delete(ctx, es.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete slice %s: %w", es.Name, err)
+		if !wrote("update", "slice "+es.Name, err) {
+			return errors.Join(failed...)
 		}
-		t.tracker.ExpectDeletion(es)
-		wrote("delete")
 	}
-	return nil
+	if len(p.create) == 0 {
+		return errors.Join(failed...)
+	}
+	if there, err := t.isThere(ctx, svc); err != nil || !there {
+		return errors.Join(append(failed, err)...)
+	}
+	for _, es := range p.create {
+		created, err := api.Create(ctx, es, metav1.CreateOptions{})
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			break
+		}
+		if err == nil {
+			t.tracker.Update(created)
+		}
+		if !wrote("create", "a slice", err) || apierrors.IsForbidden(err) { // a quota refuses the next one, too
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// isAnswer reports whether an API server has answered: the next request may fare better.
+func isAnswer(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status)
 }

@@ -40,6 +40,7 @@ type Options struct {
 	Linked       <-chan struct{} // closed when it is known which clusters are linked; nil: the Store knows
 	External     bool            // write the slices of ExternalWorkloads
 	Federated    bool            // write what other clusters hold, where that is asked for
+	MaxSlices    int             // that one source cluster has in one Service; 0: any number
 }
 
 const (
@@ -243,13 +244,21 @@ func (d *desk) leave(ctx context.Context) {
 		if err != nil {
 			return err
 		}
+		var failed []error
 		for i := range list.Items {
+			if term.Err() != nil {
+				return term.Err()
+			}
 			es := &list.Items[i]
 			err := d.client.DiscoveryV1().EndpointSlices(es.Namespace).Delete(term, es.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}})
 			if err != nil && !apierrors.IsNotFound(err) {
-				return err
+				failed = append(failed, err)
+				continue
 			}
 			d.writer.metrics.writes.WithLabelValues(d.cluster, view.ManagedBy, "delete").Inc()
+		}
+		if len(failed) > 0 {
+			return errors.Join(failed...)
 		}
 		d.log.Info("What was written into the cluster is deleted: it is not to be written any more", "slices", len(list.Items))
 		return errLeft

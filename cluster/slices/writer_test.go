@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -37,6 +38,8 @@ type fleet struct {
 	beside   atomic.Int32  // runs under the Lease, too
 	ctx      context.Context
 	wg       sync.WaitGroup
+	metrics  *metrics
+	tight    atomic.Bool // the namespace tight is full
 }
 
 func inFleet(t *testing.T, test func(*fleet)) {
@@ -71,7 +74,10 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 		<-term.Done()
 		f.beside.Add(-1)
 		return nil
-	}, Options{Namespace: "linkerd", Installation: "home", Replica: name, Timing: testTiming, Federated: true, Linked: f.linked})
+	}, Options{Namespace: "linkerd", Installation: "home", Replica: name, Timing: testTiming, Federated: true, Linked: f.linked, MaxSlices: 3})
+	if f.metrics == nil {
+		f.metrics = w.metrics // of the first
+	}
 	registry.Attend(w.Attend)
 	f.wg.Go(func() {
 		if err := registry.Start(f.ctx, nil); err != nil {
@@ -93,18 +99,21 @@ func (f *fleet) access(name string) *rest.Config {
 func (f *fleet) link(name string) {
 	f.t.Helper()
 	config := f.access(name)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return quota{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return quota{next, &f.tight} })
 	if name == "home" {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &traveller{&f.way, next} })
 	}
 	f.must(f.registry.Apply(cluster.Spec{Name: name, Local: name == "home", Access: []cluster.Access{{Source: "test", Config: config}}}))
 }
 
-// quota lets nothing be created in the namespace full.
-type quota struct{ next http.RoundTripper }
+// quota lets nothing be created in the namespace full, nor in the namespace tight once that is.
+type quota struct {
+	next  http.RoundTripper
+	tight *atomic.Bool
+}
 
 func (q quota) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPost && strings.Contains(r.URL.Path, "/namespaces/full/") {
+	if r.Method == http.MethodPost && (strings.Contains(r.URL.Path, "/namespaces/full/") || q.tight.Load() && strings.Contains(r.URL.Path, "/namespaces/tight/")) {
 		return &http.Response{
 			StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
 			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"exceeded quota"}`)),
@@ -225,6 +234,102 @@ func TestQuotaIsExceeded(t *testing.T) {
 		}
 		f.wants("ns", "all", 3)
 		f.wants("full", "all", 0)
+	})
+}
+
+// What is refused for one slice, as a new one by a quota, keeps nothing else of the Service from being written: neither what another cluster
+// holds, nor what the same one has lost.
+func TestOneRefusalStopsNoOther(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east")
+		f.link("west")
+		f.store.Listed()
+		close(f.linked)
+		f.holds("east", "tight", "web", 4)
+		f.holds("west", "tight", "web", 3)
+		f.union("tight", "all", "web@east,web@west")
+		f.pass(2 * time.Second)
+		f.wants("tight", "all", 7)
+		f.tight.Store(true)
+		f.apply("east", `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-2, namespace: tight, labels: {kubernetes.io/service-name: web}},
+  addressType: IPv4, ports: [{name: http, port: 9090, protocol: TCP}], endpoints: [{addresses: [10.1.1.1]}]}`) // takes a slice of its own
+		f.holds("east", "tight", "web", 3)
+		f.holds("west", "tight", "web", 2)
+		f.pass(2 * time.Second)
+		f.wants("tight", "all", 5)
+		f.tight.Store(false)
+		f.pass(time.Minute)
+		f.wants("tight", "all", 6)
+	})
+}
+
+// A cluster that does not confirm that its endpoints are gone keeps those of no other cluster from being written, in the same Service.
+func TestOneClusterDoesNotConfirm(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east")
+		f.link("west")
+		f.store.Listed()
+		close(f.linked)
+		f.holds("east", "ns", "web", 10)
+		f.holds("west", "ns", "web", 3)
+		f.union("ns", "all", "web@east,web@west")
+		f.pass(2 * time.Second)
+		f.wants("ns", "all", 13)
+		f.holds("east", "ns", "web", 0)
+		synctest.Wait() // we have been told
+		f.network.Server("east").Cut(apitest.Silence)
+		f.holds("west", "ns", "web", 2)
+		f.pass(time.Minute)
+		f.wants("ns", "all", 12)
+		f.network.Server("east").Cut(apitest.None)
+		f.pass(5 * time.Minute)
+		f.wants("ns", "all", 2)
+	})
+}
+
+// A cluster does not decide how many objects there are here. What is left out is counted.
+func TestSlicesOfASourceAreLimited(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east")
+		f.link("west")
+		f.store.Listed()
+		close(f.linked)
+		f.holds("west", "ns", "web", 3)
+		f.holds("east", "ns", "web", 2)
+		for i := 2; i <= 10; i++ { // a slice for each port
+			f.apply("east", fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-%[1]d, namespace: ns, labels: {kubernetes.io/service-name: web}},
+  addressType: IPv4, ports: [{name: http, port: 90%02[1]d, protocol: TCP}], endpoints: [{addresses: [10.1.1.%[1]d]}, {addresses: [127.0.0.1]}]}`, i))
+		}
+		f.union("ns", "all", "web@east,web@west")
+		f.pass(2 * time.Second)
+		f.wants("ns", "all", 3+4) // the one of two, and two of one
+		leftOut := func(source string, want float64) {
+			t.Helper()
+			if got := testutil.ToFloat64(f.metrics.leftOut.WithLabelValues("home", source)); got != want {
+				t.Errorf("%v endpoints of %s are left out, want %v", got, source, want)
+			}
+		}
+		leftOut("east", 7)
+		leftOut("west", 0)
+		reported := func(source string, want cluster.LeftOut) {
+			t.Helper()
+			statuses, _ := f.registry.Statuses()
+			if got := statuses[source].LeftOut; got != want {
+				t.Errorf("of %s is reported %+v, want %+v", source, got, want)
+			}
+		}
+		reported("east", cluster.LeftOut{Known: true, Excess: 7})
+		reported("west", cluster.LeftOut{Known: true})
+		f.holds("east", "ns", "web", 3) // what is there is kept up to date
+		f.pass(2 * time.Second)
+		f.wants("ns", "all", 3+5)
+		for i := 2; i <= 10; i++ {
+			f.network.Server("east").Delete("EndpointSlice", "ns", fmt.Sprintf("web-%d", i))
+		}
+		f.pass(time.Minute)
+		f.wants("ns", "all", 3+3)
+		leftOut("east", 0)
+		reported("east", cluster.LeftOut{Known: true})
 	})
 }
 

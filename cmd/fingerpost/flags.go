@@ -82,6 +82,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 
 	fs.BoolVar(&o.writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
 	fs.BoolVar(&o.writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
+	fs.IntVar(&o.writer.MaxSlices, "max-slices-per-source", 100, "EndpointSlices with what other clusters hold that one of them may have in one Service; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
 	o.mirrors = true
 	fs.Func("mirror-services", "write the Services that Links ask for into this cluster: on, or off. A Link whose Lease Linkerd's service mirror holds is left to that (default on)", func(text string) error {
 		if text != "on" && text != "off" {
@@ -118,6 +119,8 @@ func (o *options) validate() error {
 		return errors.New("-cluster-name must not be empty")
 	case o.probeInterval <= 0:
 		return errors.New("-probe-interval must be greater than 0")
+	case o.writer.MaxSlices < 0:
+		return errors.New("-max-slices-per-source must not be negative")
 	case o.patience.Suspect <= o.probeInterval:
 		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)", o.patience.Suspect, o.probeInterval)
 	case o.patience.Stale <= o.patience.Suspect:
