@@ -91,6 +91,20 @@ func (o *options) flags(fs *flag.FlagSet) {
 		o.mirrors = text == "on"
 		return nil
 	})
+	fs.IntVar(&o.mirror.MaxServices, "max-mirrors-per-link", 1000, "Services that stand here for one linked cluster; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
+	fs.Func("mirror-exclude-keys", "keys of labels and annotations that are not copied onto mirrors and federated Services, besides those of known controllers (docs/mirror.md), separated by commas; foo/* for all that begin with foo/", func(list string) error {
+		o.mirror.Exclude = nil
+		for key := range strings.SplitSeq(list, ",") {
+			if key = strings.TrimSpace(key); key == "" {
+				continue
+			}
+			if i := strings.IndexByte(key, '*'); i >= 0 && (i < len(key)-1 || !strings.HasSuffix(key, "/*")) {
+				return fmt.Errorf("%q is no key: a star stands at the end, after a slash", key)
+			}
+			o.mirror.Exclude = append(o.mirror.Exclude, key)
+		}
+		return nil
+	})
 	fs.BoolVar(&o.mirror.Headless, "mirror-headless-services", false, "mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
 	fs.BoolVar(&o.mirror.CreateNamespaces, "mirror-create-namespaces", false, "create the namespaces of mirrored Services where they are missing")
 	fs.BoolVar(&o.mirror.Probe, "mirror-probe-gateways", false, "ask gateways whether they are alive, where Links say how; needs a sidecar, for gateways speak mTLS")
@@ -119,6 +133,8 @@ func (o *options) validate() error {
 		return errors.New("-cluster-name must not be empty")
 	case o.probeInterval <= 0:
 		return errors.New("-probe-interval must be greater than 0")
+	case o.mirror.MaxServices < 0:
+		return errors.New("-max-mirrors-per-link must not be negative")
 	case o.writer.MaxSlices < 0:
 		return errors.New("-max-slices-per-source must not be negative")
 	case o.patience.Suspect <= o.probeInterval:

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
@@ -146,7 +147,7 @@ func answersOf(s *federation.Snapshot) answers {
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
 				a.ready = a.ready || e.Ready
-				if e.Hostname != "" {
+				if len(validation.IsDNS1123Label(e.Hostname)) == 0 {
 					a.hosts[e.Hostname] = a.hosts[e.Hostname] || e.Ready
 				}
 			}

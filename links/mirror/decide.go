@@ -31,10 +31,12 @@ type world struct {
 	foreign  map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	locals   locals
 
-	headless bool // Options.Headless
-	create   bool // Options.CreateNamespaces
+	headless bool     // Options.Headless
+	create   bool     // Options.CreateNamespaces
+	exclude  []string // Options.Exclude
 
-	remote    func(cluster string, k records.Key) (*corev1.Service, knowledge)
+	room      func(k records.Key, clusters []string) bool // a Service may be made that one of the clusters has to have room for
+	remote    func(cluster string, k records.Key) (*offer, knowledge)
 	local     func(records.Key) *corev1.Service // nil: there is none
 	namespace func(name string) bool            // false: it is known that there is none
 	answers   func(cluster string, k records.Key) answers
@@ -73,6 +75,7 @@ type verdict struct {
 	federated bool
 	remote    records.Key
 	mirrored  bool
+	refused   bool // there is no room for what would stand for it
 	reason    string
 	message   string
 }
@@ -91,6 +94,7 @@ type decision struct {
 	endpoints     *endpoints      // nil: none
 	keepService   bool            // what is there stays as it is
 	keepEndpoints bool
+	refused       bool              // there is no room for it
 	namespace     map[string]string // labels of the namespace, which is missing; nil if it is not
 	verdicts      []verdict
 }
@@ -122,6 +126,12 @@ func (w *world) decide(k records.Key, existing *corev1.Service) decision {
 		d.verdicts = verdicts
 	}
 	switch {
+	case existing == nil && d.service != nil && !w.room(k, payers(d.service)):
+		for i := range d.verdicts {
+			d.verdicts[i].refused = d.verdicts[i].mirrored
+		}
+		refuse(d.verdicts, "the Link has as many Services here as it may: raise -max-mirrors-per-link, or export fewer")
+		return decision{refused: true, verdicts: d.verdicts}
 	case existing == nil:
 	case d.service != nil && !w.touchable(existing):
 		refuse(d.verdicts, errTaken{k, existing}.Error())
@@ -259,7 +269,7 @@ func (w *world) mirror(l *link, k records.Key, existing *corev1.Service) decisio
 		return decision{}
 	}
 	v := verdict{link: l.Link, remote: remote, reason: reasonInvalid}
-	if v.message = unfit(svc, k.Name); v.message != "" {
+	if v.message = unfit(svc.Service, k.Name); v.message != "" {
 		return decision{verdicts: []verdict{v}}
 	}
 	if !direct && len(l.Gateway.Addresses) == 0 {
@@ -272,15 +282,15 @@ func (w *world) mirror(l *link, k records.Key, existing *corev1.Service) decisio
 		v.reason, v.message = reasonNamespace, "there is no namespace "+k.Namespace+" in the local cluster"
 		return decision{verdicts: []verdict{v}}
 	}
-	v.mirrored, v.reason = true, reasonMirrored
+	v.mirrored, v.reason, v.message = true, reasonMirrored, svc.dropped
 	d.verdicts = []verdict{v}
-	d.service = mirrorService(l, k, svc)
+	d.service = w.mirrorService(l, k, svc.Service)
 	if direct {
 		d.service.Labels[discoveryKey], d.service.Labels[remoteServiceLabel] = l.Cluster, base
 		return d
 	}
 	who := w.answers(l.Cluster, remote)
-	if w.headless && isHeadless(svc) {
+	if w.headless && isHeadless(svc.Service) {
 		switch {
 		case existing != nil && isOurs(existing): // a mirror keeps its kind
 			if isHeadless(existing) {
@@ -312,15 +322,15 @@ func (w *world) endpointMirror(l *link, k records.Key) decision {
 		return decision{}
 	}
 	svc, is := w.remote(l.Cluster, records.Key{Namespace: k.Namespace, Name: name})
-	if is != present || !isHeadless(svc) || !l.ByGateway.Matches(labels.Set(svc.Labels)) || l.Directly.Matches(labels.Set(svc.Labels)) {
+	if is != present || !isHeadless(svc.Service) || !l.ByGateway.Matches(labels.Set(svc.Labels)) || l.Directly.Matches(labels.Set(svc.Labels)) {
 		return decision{}
 	}
 	parent := w.local(records.Key{Namespace: k.Namespace, Name: name + "-" + l.Cluster})
-	if unfit(svc, k.Name) != "" || parent == nil || !isOurs(parent) || !isHeadless(parent) {
+	if unfit(svc.Service, k.Name) != "" || parent == nil || !isOurs(parent) || !isHeadless(parent) {
 		return decision{}
 	}
 	var d decision
-	d.service = endpointMirrorService(l, k, hostname, svc)
+	d.service = endpointMirrorService(l, k, hostname, svc.Service)
 	who := w.answers(l.Cluster, records.Key{Namespace: k.Namespace, Name: name})
 	d.endpoints, d.keepEndpoints = w.gatewayEndpoints(l, d.service, !who.known || who.hosts[hostname])
 	return d
@@ -406,16 +416,16 @@ func (w *world) federated(k records.Key, existing *corev1.Service) decision {
 		case known == absent || !l.Federated.Matches(labels.Set(svc.Labels)):
 			continue
 		}
-		switch there, problem := w.namespace(k.Namespace) || w.create, unfit(svc, k.Name); {
+		switch there, problem := w.namespace(k.Namespace) || w.create, unfit(svc.Service, k.Name); {
 		case problem != "":
 			v.message = problem
-		case isHeadless(svc):
+		case isHeadless(svc.Service):
 			v.message = "it is headless: such a Service cannot join a federated one"
 		case !there:
 			v.reason, v.message = reasonNamespace, "there is no namespace "+k.Namespace+" in the local cluster"
 		default:
-			v.mirrored, v.reason = true, reasonMirrored
-			members = append(members, member{link: l, svc: svc})
+			v.mirrored, v.reason, v.message = true, reasonMirrored, svc.dropped
+			members = append(members, member{link: l, svc: svc.Service})
 			if !w.namespace(k.Namespace) {
 				d.namespace = map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}
 			}
@@ -435,7 +445,7 @@ func (w *world) federated(k records.Key, existing *corev1.Service) decision {
 	if existing != nil && !isOurs(existing) {
 		existing = nil // it is refused below; nothing is taken from it
 	}
-	service, conflicts := federatedService(k, base, members, strangers, existing, hands)
+	service, conflicts := w.federatedService(k, base, members, strangers, existing, hands)
 	if service == nil { // everything about it is kept
 		d.keepService = true
 		return d
@@ -443,7 +453,7 @@ func (w *world) federated(k records.Key, existing *corev1.Service) decision {
 	d.service = service
 	for i, v := range d.verdicts {
 		if l := w.linkByKey(v.link); v.mirrored && conflicts[l] != "" {
-			d.verdicts[i].message = conflicts[l]
+			d.verdicts[i].message = strings.TrimPrefix(v.message+"; "+conflicts[l], "; ")
 		}
 	}
 	return d

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,12 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // scene is a world made of maps.
 type scene struct {
@@ -34,6 +40,8 @@ type scene struct {
 	localLeft bool
 	headless  bool
 	create    bool
+	exclude   []string
+	full      bool     // no Service may be made
 	missing   []string // namespaces that are not there
 	answers   map[string]answers
 	gateways  map[string]gatewayState
@@ -50,12 +58,13 @@ func (s scene) world() *world {
 	}
 	return &world{
 		links: s.links, complete: !s.partial, scope: s.scope, seen: s.seen, foreign: s.foreign, headless: s.headless, create: s.create,
-		locals: locals{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localLeft},
-		remote: func(cluster string, k records.Key) (*corev1.Service, knowledge) {
+		locals:  locals{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localLeft},
+		exclude: s.exclude, room: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
+		remote: func(cluster string, k records.Key) (*offer, knowledge) {
 			all, heard := s.remote[cluster]
 			switch svc := find(all, k); {
 			case svc != nil:
-				return svc, present
+				return offerOf(svc.DeepCopy()), present
 			case heard && !s.held[cluster]:
 				return nil, absent
 			default:
@@ -86,26 +95,25 @@ func (s scene) decide(name string) decision {
 	return w.decide(k, w.local(k))
 }
 
-func selects(t *testing.T, text string) labels.Selector {
-	t.Helper()
-	if text == "" {
-		return labels.Nothing()
-	}
-	selector, err := labels.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return selector
-}
-
 // aLink returns a Link with Linkerd's usual selectors and a gateway. Later ones are younger.
 func aLink(t *testing.T, cluster string, age int) *link {
 	t.Helper()
+	return linkFor(cluster, age)
+}
+
+func linkFor(cluster string, age int) *link {
+	selects := func(text string) labels.Selector {
+		selector, err := labels.Parse(text)
+		if err != nil {
+			panic(err)
+		}
+		return selector
+	}
 	return &link{Mirroring: &links.Mirroring{
 		Link: records.Key{Namespace: "mc", Name: cluster}, UID: cluster, Cluster: cluster, ClusterDomain: cluster + ".local",
 		Created:   time.Date(2026, 1, age, 0, 0, 0, 0, time.UTC),
-		ByGateway: selects(t, "mirror.linkerd.io/exported=true"), Directly: selects(t, "mirror.linkerd.io/exported=remote-discovery"),
-		Federated: selects(t, "mirror.linkerd.io/federated=member"),
+		ByGateway: selects("mirror.linkerd.io/exported=true"), Directly: selects("mirror.linkerd.io/exported=remote-discovery"),
+		Federated: selects("mirror.linkerd.io/federated=member"),
 		Gateway:   links.Gateway{Addresses: []string{"192.0.2.1"}, Port: 4143, Identity: "gateway.id"},
 	}}
 }
@@ -415,6 +423,28 @@ func TestDecide(t *testing.T) {
 		{"a mark on a name that no mirror has: it stays", "odd", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("odd", "east")}}, "keep"},
 		{"left to Linkerd: nothing is made", "web-east", scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none"},
 		{"left to Linkerd: nothing is removed", "web-east", scene{links: []*link{&left}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+
+		// How many there may be.
+		{
+			"no room: nothing is made", "web-east",
+			scene{links: both, full: true, remote: only("east", service("web", direct))},
+			"none; east Error: the Link has as many Services here as it may: raise -max-mirrors-per-link, or export fewer",
+		},
+		{
+			"what is there is kept up to date", "web-east",
+			scene{links: both, full: true, remote: only("east", service("web", direct)), local: []*corev1.Service{mirrored("web-east", "east")}},
+			"web-east label east web; east Mirrored",
+		},
+		{
+			"a federated Service takes room, too", "web-federated",
+			scene{links: both, full: true, remote: only("east", service("web", joins))},
+			"none; east Error: the Link has as many Services here as it may: raise -max-mirrors-per-link, or export fewer",
+		},
+		{
+			"but not of the Links where the local cluster asks for it", "web-federated",
+			scene{links: both, full: true, remote: only("east", service("web", joins)), local: []*corev1.Service{service("web", joins)}},
+			"web-federated web@east web; east Mirrored",
+		},
 
 		// Federated Services.
 		{"members in the order of age, the local one apart", "web-federated", scene{

@@ -36,13 +36,6 @@ const (
 	linksKey            = askedPrefix + "links"       // annotation on what we write: the Links that it was written for
 )
 
-// neverCopied are annotations that say something about an object and not about the Service behind it.
-var neverCopied = map[string]bool{
-	corev1.DeprecatedAnnotationTopologyAwareHints: true,
-	corev1.AnnotationTopologyMode:                 true,
-	corev1.LastAppliedConfigAnnotation:            true,
-}
-
 // isControl reports whether a key says of what a Service consists, or asks something of us. That is for those to say who may change the
 // object that bears it, and is never copied: else whoever may label a Service in a linked cluster would say it here.
 func isControl(key string) bool {

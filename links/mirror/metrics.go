@@ -90,6 +90,10 @@ func (m *metrics) forget(cluster string) {
 func (m *metrics) count(cluster string, verdicts []verdict) {
 	m.services.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 	for _, v := range verdicts {
-		m.services.WithLabelValues(cluster, strconv.FormatBool(v.federated), v.reason).Inc()
+		reason := v.reason
+		if v.refused {
+			reason = reasonTooMany
+		}
+		m.services.WithLabelValues(cluster, strconv.FormatBool(v.federated), reason).Inc()
 	}
 }

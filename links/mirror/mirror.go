@@ -24,6 +24,8 @@ type Options struct {
 	Headless         bool            // mirror headless Services as such
 	CreateNamespaces bool            // create the namespaces that mirrored Services are in, where they are missing
 	Probe            bool            // ask gateways whether they are alive, where Links say how; otherwise they count as alive
+	Exclude          []string        // keys of labels and annotations that are not copied besides those of known controllers; foo/* for all that begin with foo/
+	MaxServices      int             // that stand here for one linked cluster; 0: any number
 	Local            labels.Selector // Services of the local cluster that join federated ones; nil: mirror.linkerd.io/federated=member
 
 	Resolve  func(ctx context.Context, host string) ([]netip.Addr, error)         // of a gateway; nil: the system's

@@ -749,6 +749,53 @@ func TestNoContest(t *testing.T) {
 	})
 }
 
+// A linked cluster does not decide how many Services there are here: those that are there are kept up to date, and as they go, others come.
+func TestServicesOfALinkAreLimited(t *testing.T) {
+	inFleet(t, mirror.Options{MaxServices: 3}, func(f *fleet) {
+		for i := range 10 {
+			f.apply("east", fmt.Sprintf("s%d", i), direct, 80)
+		}
+		f.apply("east", "web", joins, 80)
+		f.apply("west", "web", exported, 80)
+		f.run()
+		east := func() (n int) {
+			for m := range strings.FieldsSeq(f.mirrors()) {
+				if strings.Contains(m, "east") {
+					n++
+				}
+			}
+			return n
+		}
+		if n := east(); n != 3 {
+			t.Errorf("%d Services for east: %s", n, f.mirrors())
+		}
+		if !strings.Contains(f.mirrors(), "web-west:80") {
+			t.Errorf("west is not mirrored: %s", f.mirrors())
+		}
+		f.mirroring("east", "False TooManyServices: 3 Services stand here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to date, and 8 more")
+		f.mirroring("west", "True Mirroring")
+		for i := range 10 { // what is there is kept up to date
+			f.apply("east", fmt.Sprintf("s%d", i), direct, 81)
+		}
+		f.pass(3 * time.Second)
+		if got := f.mirrors(); east() != 3 || strings.Contains(strings.ReplaceAll(got, "web-west:80", ""), "-east:80") {
+			t.Errorf("mirrors %s", got)
+		}
+		f.stop()
+		f.run() // whoever takes over counts what there is
+		if n := east(); n != 3 {
+			t.Errorf("%d Services for east: %s", n, f.mirrors())
+		}
+		for i := range 8 {
+			f.network.Server("east").Delete("Service", "shop", fmt.Sprintf("s%d", i))
+			f.pass(time.Second)
+		}
+		f.pass(3 * time.Second)
+		f.wants("s8-east:81 s9-east:81 web-federated:80=web@east web-west:80")
+		f.mirroring("east", "True Mirroring")
+	})
+}
+
 // A gateway that does not answer makes its mirrors not ready, and those of no other. The Service over which it is asked comes and goes
 // with the Link.
 func TestGatewayThatFails(t *testing.T) {

@@ -18,23 +18,28 @@ import (
 
 type endpoints = corev1.Endpoints //nolint:staticcheck // Linkerd's tools read Endpoints, and Kubernetes makes slices of them
 
-// copyLabels returns what a mirror takes over of a Service's labels.
-func copyLabels(l *link, svc *corev1.Service) map[string]string {
+// copies reports whether what is made of a Service takes over a label or annotation of it.
+func (w *world) copies(key string) bool {
+	return !isControl(key) && !excluded(controllerKeys, key) && !excluded(w.exclude, key)
+}
+
+// copyLabels returns what is taken over of a Service's labels.
+func (w *world) copyLabels(l *link, svc *corev1.Service) map[string]string {
 	copied := map[string]string{mirroredLabel: "true"}
 	for k, v := range svc.Labels {
-		if !strings.HasPrefix(k, mirrorLabelPrefix) && !isControl(k) && k != managedByLabel && (l == nil || !excluded(l.ExcludedLabels, k)) {
+		if !strings.HasPrefix(k, mirrorLabelPrefix) && w.copies(k) && (l == nil || !excluded(l.ExcludedLabels, k)) {
 			copied[k] = v
 		}
 	}
 	return copied
 }
 
-// copyAnnotations returns what a mirror takes over of a Service's annotations. Opaque ports cannot be excluded: without them proxies
-// would wait for a protocol that never shows.
-func copyAnnotations(l *link, svc *corev1.Service) map[string]string {
+// copyAnnotations returns what is taken over of a Service's annotations. Opaque ports cannot be excluded: without them proxies would wait
+// for a protocol that never shows.
+func (w *world) copyAnnotations(l *link, svc *corev1.Service) map[string]string {
 	copied := map[string]string{}
 	for k, v := range svc.Annotations {
-		if k == opaqueAnnotation || !neverCopied[k] && !isControl(k) && (l == nil || !excluded(l.ExcludedAnnotations, k)) {
+		if k == opaqueAnnotation || w.copies(k) && (l == nil || !excluded(l.ExcludedAnnotations, k)) {
 			copied[k] = v
 		}
 	}
@@ -49,9 +54,9 @@ func copyPorts(svc *corev1.Service) []corev1.ServicePort {
 	return ports
 }
 
-func mirrorService(l *link, k records.Key, svc *corev1.Service) *corev1.Service {
+func (w *world) mirrorService(l *link, k records.Key, svc *corev1.Service) *corev1.Service {
 	m := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: copyLabels(l, svc), Annotations: copyAnnotations(l, svc)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: w.copyLabels(l, svc), Annotations: w.copyAnnotations(l, svc)},
 		Spec:       corev1.ServiceSpec{Ports: copyPorts(svc)},
 	}
 	m.Labels[clusterLabel] = l.Cluster
@@ -182,7 +187,7 @@ func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, 
 // Links. Its marks are those of the first, its ports those of all. Where not all members are ours to write, others look after the rest
 // of it, and only who is a member is changed. conflicts tells the Links whose ports do not fit. It returns nil if there is nothing to
 // write it from.
-func federatedService(k records.Key, base string, members []member, strangers []string, existing *corev1.Service, ours bool) (_ *corev1.Service, conflicts map[*link]string) {
+func (w *world) federatedService(k records.Key, base string, members []member, strangers []string, existing *corev1.Service, ours bool) (_ *corev1.Service, conflicts map[*link]string) {
 	f := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 	var first member
 	switch {
@@ -190,7 +195,10 @@ func federatedService(k records.Key, base string, members []member, strangers []
 		f.Labels, f.Annotations = maps.Clone(existing.Labels), maps.Clone(existing.Annotations)
 	case len(members) > 0 && members[0].svc != nil:
 		first = members[0]
-		f.Labels, f.Annotations = copyLabels(first.link, first.svc), copyAnnotations(first.link, first.svc)
+		f.Labels, f.Annotations = w.copyLabels(first.link, first.svc), w.copyAnnotations(first.link, first.svc)
+		if first.link != nil {
+			maps.DeleteFunc(f.Annotations, func(key, _ string) bool { return excluded(policyKeys, key) })
+		}
 	default:
 		return nil, nil
 	}
@@ -252,33 +260,44 @@ func federatedService(k records.Key, base string, members []member, strangers []
 // A union is the ports of several Services. What was there first counts.
 type union struct{ ports []corev1.ServicePort }
 
-// join adds ports, and returns how they conflict with those before them; empty if they do not.
+// join adds ports, as many as a Service may have, and returns how they conflict with those before them; empty if they do not.
 func (u *union) join(ports []corev1.ServicePort) string {
 	var clashes []string
 	before := slices.Clone(u.ports)
 	for _, p := range ports {
 		others := slices.DeleteFunc(slices.Clone(before), func(o corev1.ServicePort) bool { return o.Port != p.Port })
 		switch {
+		case len(others) == 0 && len(u.ports) >= maxPorts:
+			clashes = append(clashes, fmt.Sprintf("port %d is one too many: older members have %d", p.Port, maxPorts))
 		case len(others) == 0:
 			u.ports = append(u.ports, p)
 		case !slices.ContainsFunc(others, func(o corev1.ServicePort) bool { return samePort(o, p) }):
 			clashes = append(clashes, fmt.Sprintf("port %d is %s here and %s in an older member, which counts", p.Port, describe(p), describe(others[0])))
 		}
 	}
+	if n := len(clashes); n > maxDropped {
+		clashes = append(clashes[:maxDropped], fmt.Sprintf("and %d more", n-maxDropped))
+	}
 	return strings.Join(clashes, "; ")
 }
 
-// named returns the ports by number, each with a valid name of its own: a Service must not name two alike. Names say nothing about where
-// members listen, because clients ask for numbers.
-func (u *union) named() []corev1.ServicePort {
+// nameAll returns ports, each with a valid name of its own: a Service must not name two alike. Names say nothing about where members listen,
+// because clients ask for numbers.
+func nameAll(ports []corev1.ServicePort) []corev1.ServicePort {
 	taken := map[string]bool{}
-	ports := slices.Clone(u.ports)
+	ports = slices.Clone(ports)
 	for i, p := range ports {
 		if p.Name != "" || len(ports) > 1 {
 			ports[i].Name = freeName(p, taken)
 		}
 		taken[ports[i].Name] = true
 	}
+	return ports
+}
+
+// named returns the ports by number, each with a valid name of its own.
+func (u *union) named() []corev1.ServicePort {
+	ports := nameAll(u.ports)
 	slices.SortStableFunc(ports, func(a, b corev1.ServicePort) int { return cmp.Compare(a.Port, b.Port) })
 	return ports
 }

@@ -29,7 +29,7 @@ const (
 
 // remote is the Services of one linked cluster, as one connection tells them. It is what an informer fills.
 type remote struct {
-	*records.Store[*corev1.Service]
+	*records.Store[*offer]
 	term *term
 	name string
 	core kubernetes.Interface
@@ -102,7 +102,7 @@ func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection
 		return
 	}
 	r := &remote{term: t, name: name, core: core, relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents)}
-	r.Store = records.NewStore(keepService, func(k records.Key) {
+	r.Store = records.NewStore(keepOffer, func(k records.Key) {
 		if t.current(r) {
 			t.enqueueRemote(name, k)
 		}

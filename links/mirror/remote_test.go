@@ -38,7 +38,7 @@ func TestConfirmation(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := &remote{term: term, name: "east", relist: make(chan struct{}, 1)}
-				r.Store = records.NewStore(keepService, func(records.Key) {})
+				r.Store = records.NewStore(keepOffer, func(records.Key) {})
 				began := time.Now()
 				for _, l := range listings {
 					settle(time.Until(began.Add(l.at)))

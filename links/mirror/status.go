@@ -25,14 +25,15 @@ const Mirroring = "Mirroring"
 
 // The reasons of the condition Mirroring.
 const (
-	reasonMirroring = "Mirroring"     // True: as the Link asks
-	reasonLeft      = "LeftToLinkerd" // False: Linkerd's service mirror does it, or may
-	reasonLink      = "InvalidLink"   // False: the Link cannot be read; what is there is kept
-	reasonForbidden = "Forbidden"     // False: we lack a right
-	reasonWaiting   = "Waiting"       // Unknown: the cluster was not heard; what is there is kept
-	reasonHeld      = "RemovalHeld"   // Unknown: most Services have vanished at once; the next listing decides
-	mirroredType    = "Mirrored"      // the condition of one Service
-	localService    = "Service"       // kind of what stands for it
+	reasonMirroring = "Mirroring"       // True: as the Link asks
+	reasonLeft      = "LeftToLinkerd"   // False: Linkerd's service mirror does it, or may
+	reasonLink      = "InvalidLink"     // False: the Link cannot be read; what is there is kept
+	reasonForbidden = "Forbidden"       // False: we lack a right
+	reasonWaiting   = "Waiting"         // Unknown: the cluster was not heard; what is there is kept
+	reasonTooMany   = "TooManyServices" // False: there are as many Services for the cluster as there may be; no more are made
+	reasonHeld      = "RemovalHeld"     // Unknown: most Services have vanished at once; the next listing decides
+	mirroredType    = "Mirrored"        // the condition of one Service
+	localService    = "Service"         // kind of what stands for it
 )
 
 // tell writes into a Link what became of its Services, as far as that has changed.
@@ -155,6 +156,15 @@ func (t *term) condition(l *link, verdicts []verdict) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonHeld, "most of the Services that are mirrored have vanished at once: they are removed if the next listing lacks them too"
 	case forbidden >= 0:
 		c.Reason, c.Message = reasonForbidden, verdicts[forbidden].message
+	case t.budget.full(l.Cluster):
+		refused := 0
+		for _, v := range verdicts {
+			if v.refused {
+				refused++
+			}
+		}
+		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("%d Services stand here for the cluster, as many as -max-mirrors-per-link allows: "+
+			"they are kept up to date, and %d more that the Link selects are not made", t.options.MaxServices, refused)
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonMirroring, "Services are mirrored as the Link asks"
 	}

@@ -49,6 +49,7 @@ type term struct {
 	endpoints  *records.Store[*endpoints]
 	namespaces *records.Store[struct{}]
 	rights     *rights
+	budget     *budget
 	tenures    tenures
 	linked     watch.Value[*linked]
 	ready      chan struct{} // closed once Links and all of the local cluster are known
@@ -104,7 +105,7 @@ type made struct{ want, is *corev1.Service }
 
 func newTerm(m *Mirror) *term {
 	t := &term{
-		Mirror: m, rights: &rights{log: m.log, client: m.core}, ready: make(chan struct{}),
+		Mirror: m, rights: &rights{log: m.log, client: m.core}, budget: newBudget(m.options.MaxServices), ready: make(chan struct{}),
 		remotes: map[string]*remote{}, who: map[federation.Ref]*attendees{}, hosts: map[federation.Ref]map[string]bool{}, gateways: map[string]*gatewayRun{}, leases: map[string]*leaseWatch{},
 		told: map[records.Key][]verdict{}, made: map[records.Key]made{}, mute: map[string]bool{},
 	}
@@ -325,6 +326,8 @@ func (t *term) enqueue(keys ...records.Key) {
 func (t *term) tellSoon(link records.Key) { t.queue.AddAfter(item{true, link}, tellAfter) }
 
 func (t *term) localChanged(k records.Key) {
+	now, _ := t.services.Get(k)
+	t.enqueue(t.budget.note(k, payer(now))...)
 	t.enqueue(k, records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix})
 	if svc, found := t.services.Get(k); found && svc.Labels[headlessLabel] != "" {
 		t.enqueue(records.Key{Namespace: k.Namespace, Name: svc.Labels[headlessLabel]})
@@ -394,6 +397,22 @@ func (t *term) enqueueAll(concerned func(records.Key) bool) {
 	}
 }
 
+// room reports whether a Service may be made that one of several clusters has to have room for.
+func (t *term) room(k records.Key, clusters []string) bool {
+	were := map[string]bool{}
+	for _, cluster := range clusters {
+		were[cluster] = t.budget.full(cluster)
+	}
+	free := t.budget.take(k, clusters)
+	for _, cluster := range clusters {
+		if !free && !were[cluster] {
+			t.log.Info("A linked cluster has as many Services here as it may: no more are made for it, and those that are there are kept up to date",
+				"cluster", cluster, "most", t.options.MaxServices, "first", k.String())
+		}
+	}
+	return free
+}
+
 // world returns what is known now.
 func (t *term) world() *world {
 	now, _ := t.linked.Load()
@@ -401,9 +420,10 @@ func (t *term) world() *world {
 	remotes, gateways := maps.Clone(t.remotes), maps.Clone(t.gateways)
 	t.mu.Unlock()
 	return &world{
-		links: now.links, complete: now.complete, scope: t.links.Namespace(), seen: now.seen, foreign: now.foreign, locals: locals{t.options.Local, now.localLeft != ""},
+		links: now.links, complete: now.complete, scope: t.links.Namespace(), seen: now.seen, foreign: now.foreign, exclude: t.options.Exclude, locals: locals{t.options.Local, now.localLeft != ""},
 		headless: t.options.Headless, create: t.options.CreateNamespaces,
-		remote: func(home string, k records.Key) (*corev1.Service, knowledge) {
+		room: t.room,
+		remote: func(home string, k records.Key) (*offer, knowledge) {
 			r := remotes[home]
 			if r == nil {
 				return nil, unknown

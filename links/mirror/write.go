@@ -30,7 +30,11 @@ func (t *term) reconcile(ctx context.Context, it item) (reconcile.Result, error)
 	w := t.world()
 	t.attendTo(w, it.Key)
 	existing := w.local(it.Key) // read once: what was not decided about is not written over
+	t.enqueue(t.budget.note(it.Key, payer(existing))...)
 	d := w.decide(it.Key, existing)
+	if !d.refused {
+		t.enqueue(t.budget.settle(it.Key)...)
+	}
 	err := t.write(ctx, it.Key, d, existing)
 	if isHeadlessMirror(existing) || isHeadlessMirror(d.service) {
 		t.enqueue(t.children(it.Key)...)
@@ -290,7 +294,7 @@ func (t *term) record(w *world, k records.Key, verdicts []verdict) {
 				continue // it is unlinked by now
 			}
 			if svc, found := r.Get(v.remote); found {
-				r.event(svc, "Skipped mirroring service: "+v.message)
+				r.event(svc.Service, "Skipped mirroring service: "+v.message)
 			}
 		}
 	}
