@@ -290,8 +290,8 @@ func walk(v reflect.Value, see func(string)) {
 		}
 	case reflect.Struct:
 		if strings.HasSuffix(v.Type().PkgPath(), "/federation") && v.Type() != reflect.TypeFor[federation.Ports]() {
-			for i := range v.NumField() {
-				walk(v.Field(i), see)
+			for _, field := range v.Fields() {
+				walk(field, see)
 			}
 		}
 	case reflect.Slice:

@@ -151,59 +151,73 @@ func TestPace(t *testing.T) {
 		want       []publication
 	}{
 		"an isolated change waits for nothing": {
-			one, []happening{{1000 * ms, makeSlice("a", 1, 2)}, {1100 * ms, makeSlice("a", 1, 2, -3)}},
+			one,
+			[]happening{{1000 * ms, makeSlice("a", 1, 2)}, {1100 * ms, makeSlice("a", 1, 2, -3)}},
 			[]publication{{0, "10.0.0.1"}, {1000 * ms, "10.0.0.1 10.0.0.2"}, {1100 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}},
 		},
 		"what follows it waits for the end of its window": {
-			one, []happening{{1000 * ms, makeSlice("b", -3)}, {1001 * ms, makeSlice("b", -4)}, {1049 * ms, makeSlice("b", -5)}},
+			one,
+			[]happening{{1000 * ms, makeSlice("b", -3)}, {1001 * ms, makeSlice("b", -4)}, {1049 * ms, makeSlice("b", -5)}},
 			[]publication{{0, "10.0.0.1"}, {1000 * ms, "10.0.0.1 10.0.0.3"}, {1050 * ms, "10.0.0.1 10.0.0.5"}},
 		},
 		"a new Service is there at once": {
-			nil, []happening{{1000 * ms, makeService}},
+			nil,
+			[]happening{{1000 * ms, makeService}},
 			[]publication{{0, gone}, {1000 * ms, ""}},
 		},
 		"a new Service is there at once, whatever came before it": {
-			[]func(*world){makePod(1)}, []happening{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("b", -3)}, {1002 * ms, makeService}},
+			[]func(*world){makePod(1)},
+			[]happening{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("b", -3)}, {1002 * ms, makeService}},
 			[]publication{{0, gone}, {1002 * ms, "10.0.0.1 10.0.0.3"}},
 		},
 		"a Service that comes back is a new one": {
-			one, []happening{{1000 * ms, dropService}, {1001 * ms, makeService}},
+			one,
+			[]happening{{1000 * ms, dropService}, {1001 * ms, makeService}},
 			[]publication{{0, "10.0.0.1"}, {1000 * ms, gone}, {1001 * ms, "10.0.0.1"}},
 		},
 		"a change that changes nothing begins no window": {
-			one, []happening{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("a", 1, 2)}},
+			one,
+			[]happening{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("a", 1, 2)}},
 			[]publication{{0, "10.0.0.1"}, {1001 * ms, "10.0.0.1 10.0.0.2"}},
 		},
 		"an address that moves to another slice is never withdrawn": {
-			both, []happening{{1000 * ms, makeSlice("a", 1)}, {1020 * ms, makeSlice("b", 2)}},
+			both,
+			[]happening{{1000 * ms, makeSlice("a", 1)}, {1020 * ms, makeSlice("b", 2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1050 * ms, "10.0.0.1 10.0.0.2"}},
 		},
 		"nor if its slice is deleted": {
-			both, []happening{{1000 * ms, dropSlice("a")}, {1049 * ms, makeSlice("b", 1, 2)}},
+			both,
+			[]happening{{1000 * ms, dropSlice("a")}, {1049 * ms, makeSlice("b", 1, 2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1050 * ms, "10.0.0.1 10.0.0.2"}},
 		},
 		"nor if a window ends in between": {
-			both, []happening{{1000 * ms, makeSlice("c", -3)}, {1049 * ms, makeSlice("a", 1)}, {1051 * ms, makeSlice("b", 2)}},
+			both,
+			[]happening{{1000 * ms, makeSlice("c", -3)}, {1049 * ms, makeSlice("a", 1)}, {1051 * ms, makeSlice("b", 2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1000 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}, {1099 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}},
 		},
 		"an address that leaves for good goes when the window ends": {
-			both, []happening{{1000 * ms, makeSlice("a", 1)}},
+			both,
+			[]happening{{1000 * ms, makeSlice("a", 1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1050 * ms, "10.0.0.1"}},
 		},
 		"an address whose Pod is gone goes at once": {
-			both, []happening{{1000 * ms, dropPod(2)}},
+			both,
+			[]happening{{1000 * ms, dropPod(2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1000 * ms, "10.0.0.1"}},
 		},
 		"an address whose Pod terminates goes at once": {
-			both, []happening{{1000 * ms, makePod(2, terminating)}, {1001 * ms, makeSlice("a", 1)}},
+			both,
+			[]happening{{1000 * ms, makePod(2, terminating)}, {1001 * ms, makeSlice("a", 1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1001 * ms, "10.0.0.1"}},
 		},
 		"an address whose Pod is not ready goes at once": {
-			both, []happening{{1000 * ms, makePod(2, unready)}, {1001 * ms, makeSlice("a", 1)}},
+			both,
+			[]happening{{1000 * ms, makePod(2, unready)}, {1001 * ms, makeSlice("a", 1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1001 * ms, "10.0.0.1"}},
 		},
 		"an address that has no Pod goes at once": {
-			[]func(*world){makeService, makeSlice("a", -1, -2)}, []happening{{1000 * ms, makeSlice("a", -1)}},
+			[]func(*world){makeService, makeSlice("a", -1, -2)},
+			[]happening{{1000 * ms, makeSlice("a", -1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1000 * ms, "10.0.0.1"}},
 		},
 	} {

@@ -181,10 +181,10 @@ func sliceOf(s service, i, first int) *discoveryv1.EndpointSlice {
 	return es
 }
 
-// change makes the first n endpoints of one of a Service's slices other than they were, so that clients are told of each again, and
+// change makes the first n endpoints of a Service's first slice other than they were, so that clients are told of each again, and
 // returns the number of the change, which stands in the messages about it: the zone's name is "zone-" and that number.
-func (f *fleet) change(ctx context.Context, s service, slice, n int) (int, error) {
-	name := fmt.Sprintf("%s-%05d", s.name, slice)
+func (f *fleet) change(ctx context.Context, s service, n int) (int, error) {
+	name := s.name + "-00000"
 	f.mu.Lock()
 	f.version++
 	version, es := f.version, f.slices[name].DeepCopy()

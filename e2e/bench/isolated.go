@@ -92,7 +92,7 @@ func isolated(ctx context.Context, b *bench) (err error) {
 	var took []time.Duration
 	for round := range rounds + 1 {
 		<-quiet.C
-		version, err := fleets[remote].change(ctx, small, 0, 1)
+		version, err := fleets[remote].change(ctx, small, 1)
 		if err != nil {
 			return err
 		}

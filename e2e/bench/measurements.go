@@ -130,7 +130,7 @@ func (b *bench) perMessage(ctx context.Context, streams, rounds, endpoints int) 
 	}
 	defer c.close()
 	each, err = rounded(ctx, c, s.PID(), streams, rounds, func() error {
-		_, err := b.fleet.change(ctx, small, 0, endpoints)
+		_, err := b.fleet.change(ctx, small, endpoints)
 		return err
 	})
 	mu.Lock()
@@ -312,7 +312,7 @@ func churn(ctx context.Context, b *bench) (err error) {
 	newestVersion := 0
 	for range rate * seconds {
 		<-ticks.C
-		if newestVersion, err = b.fleet.change(ctx, small, 0, 10); err != nil {
+		if newestVersion, err = b.fleet.change(ctx, small, 10); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -400,7 +400,7 @@ func (b *bench) perChange(ctx context.Context, s *fingerpost.Server, svc service
 				return 0, err
 			}
 		}
-		version, err := b.fleet.change(ctx, svc, 0, 1)
+		version, err := b.fleet.change(ctx, svc, 1)
 		if err != nil {
 			return 0, err
 		}
