@@ -43,14 +43,14 @@ const (
 // message for each address, and without garbage. A property test compares what decoders see with weightedAddr of each address.
 type encoder struct {
 	config *Config
-	port   uint16 // of the Service
+	port   uint16 // that clients asked for
 	zone   string // the clients'; empty if it is not known, or makes no difference
 }
 
 // encode returns the frames that turn old into new: Adds, then Removes, each within the limit of a message. Addresses that cannot be
 // encoded are left out, and counted.
 func (e encoder) encode(old, new *federation.Set) (frames []*frame, leftOut int) {
-	add, remove := federation.Diff(old, new)
+	add, remove := federation.DiffAt(old, new, e.port)
 	frames, leftOut = e.adds(add)
 	return append(frames, removes(remove)...), leftOut
 }
@@ -68,8 +68,8 @@ type kind struct {
 	mirror   federation.Mirror   // zero for none
 }
 
-func kindOf(entry *federation.Entry) kind {
-	k := kind{origin: entry.Origin(), port: entry.Addr.Port()}
+func (e encoder) kindOf(entry *federation.Entry) kind {
+	k := kind{origin: entry.Origin(), port: entry.At(e.port).Port()}
 	if w := entry.Endpoint.Workload; w != nil {
 		k.workload = *w
 		k.workload.Name = ""
@@ -128,7 +128,7 @@ type member struct {
 }
 
 func (e encoder) member(entry *federation.Entry, p *part) member {
-	m := member{addr: entry.Addr, part: p}
+	m := member{addr: entry.At(e.port), part: p}
 	var locality string
 	m.weight, locality = e.weigh(entry.Endpoint)
 	if w := entry.Endpoint.Workload; w != nil {
@@ -169,7 +169,7 @@ func (e encoder) adds(entries []*federation.Entry) (frames []*frame, leftOut int
 	var last kind
 	var its *part
 	for _, entry := range entries {
-		if k := kindOf(entry); its == nil || k != last {
+		if k := e.kindOf(entry); its == nil || k != last {
 			last, its = k, parts[k]
 			if its == nil {
 				its = e.part(entry)
@@ -324,11 +324,12 @@ func (e encoder) weigh(to *federation.Endpoint) (w uint32, locality string) {
 
 // weightedAddr says everything about one address, except the labels of its message.
 func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
-	a := &pb.WeightedAddr{Addr: tcpAddress(entry.Addr)}
+	addr := entry.At(e.port)
+	a := &pb.WeightedAddr{Addr: tcpAddress(addr)}
 	var locality string
 	a.Weight, locality = e.weigh(entry.Endpoint)
 	if w := entry.Endpoint.Workload; w != nil {
-		e.workload(a, entry.Addr, entry.Origin().TrustDomain, w)
+		e.workload(a, addr, entry.Origin().TrustDomain, w)
 		if !entry.Origin().Trusts(w) {
 			a.TlsIdentity = nil
 		}

@@ -56,20 +56,19 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 		return nil, err
 	}
 	x := &Explanation{Authority: authority, Client: client, Claims: []Claim{}, Streams: []StreamStatus{}}
-	question := Question{asked.service, asked.port, asked.hostname}
 	holds := map[netip.AddrPort][]uint64{}
 	for _, st := range s.streams.all() {
 		if client.Pod == "" || st.who.Pod != client.Pod || st.who.Namespace != client.Namespace {
 			continue
 		}
 		x.Client.Node = cmp.Or(x.Client.Node, st.who.Node)
-		if st.asks == nil || st.asks.Question != question {
+		if st.asked == nil || *st.asked != asked {
 			continue
 		}
 		shown := s.status(st)
 		for e := range st.holds.Load().All() {
-			shown.Holds = append(shown.Holds, e.Addr)
-			holds[e.Addr] = append(holds[e.Addr], st.id)
+			shown.Holds = append(shown.Holds, e.At(asked.port))
+			holds[e.At(asked.port)] = append(holds[e.At(asked.port)], st.id)
 		}
 		x.Streams = append(x.Streams, shown)
 	}

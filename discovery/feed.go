@@ -17,10 +17,11 @@ type Target struct {
 	federation.Locality
 }
 
-// A Question is a Target before the client's place is known to matter.
+// A Question is a Target before the client's place is known to matter. Streams for ports that the Service does not declare, of which
+// clients may make up any number, ask the same one: its Sets are for any port, and only frames are for one.
 type Question struct {
 	federation.Service
-	Port     uint16
+	Port     uint16 // 0: any that the Service does not declare
 	Hostname string // of one instance; empty for all
 }
 
@@ -90,7 +91,7 @@ func (q *question) settle(place federation.Locality, from *feed) *feed {
 	q.feeds.mu.Lock()
 	to := q.byPlace[place]
 	if to == nil {
-		to = &feed{target: Target{q.Question, place}, encoder: encoder{q.feeds.config, q.Port, place.Zone}, cache: q.feeds.cache, sets: &q.sets}
+		to = &feed{target: Target{q.Question, place}, encoder: encoder{config: q.feeds.config, zone: place.Zone}, cache: q.feeds.cache, sets: &q.sets}
 		q.byPlace[place] = to
 	}
 	to.streams++
@@ -126,7 +127,7 @@ func (q *question) at(s *federation.Snapshot) (*federation.Snapshot, *federation
 // A feed holds the newest Set of one Target.
 type feed struct {
 	target  Target
-	encoder encoder
+	encoder encoder // but for the port
 	cache   *frameCache
 	sets    *atomic.Uint64 // of its question
 	streams int
@@ -139,15 +140,21 @@ type feed struct {
 // head is the newest Set with the steps that lead to it.
 type head struct {
 	set     *federation.Set
-	encoder encoder
+	encoder encoder // but for the port
 	cache   *frameCache
-	steps   map[*federation.Set]*step // by the Set that a stream was sent last, nil for a first answer; guarded by cache.mu
+	steps   map[way]*step // guarded by cache.mu
+}
+
+// way is how a stream comes to a head.
+type way struct {
+	from *federation.Set // that it was sent last; nil for a first answer
+	port uint16          // that it asked for
 }
 
 // step is one way to a head's Set.
 type step struct {
-	head   *head
-	from   *federation.Set
+	head *head
+	way
 	frames func() []*frame // encodes once
 	bytes  int64           // that it holds on to; known with the frames
 }
@@ -170,7 +177,7 @@ func (f *feed) at(s *federation.Snapshot, x *federation.Selection) (*head, *fede
 			f.cache.drop(f.head)
 		}
 		f.sets.Add(1)
-		f.head = &head{set: set, encoder: f.encoder, cache: f.cache, steps: map[*federation.Set]*step{}}
+		f.head = &head{set: set, encoder: f.encoder, cache: f.cache, steps: map[way]*step{}}
 	}
 	return f.head, f.snapshot
 }
@@ -187,12 +194,12 @@ func (f *feed) drop() {
 	}
 }
 
-// from returns the frames that turn from into the head's Set; none if they are the same.
-func (h *head) from(from *federation.Set) []*frame {
-	if from == h.set {
+// by returns the frames that bring a stream to the head's Set; none if it is there.
+func (h *head) by(w way) []*frame {
+	if w.from == h.set {
 		return nil
 	}
-	s, counted := h.cache.step(h, from)
+	s, counted := h.cache.step(h, w)
 	frames := s.frames() // outside of the lock
 	if !counted {
 		h.cache.count(s)
@@ -200,12 +207,14 @@ func (h *head) from(from *federation.Set) []*frame {
 	return frames
 }
 
-func newStep(h *head, from *federation.Set) *step {
-	s := &step{head: h, from: from}
+func newStep(h *head, w way) *step {
+	s := &step{head: h, way: w}
 	s.frames = sync.OnceValue(func() []*frame {
-		frames, leftOut := h.encoder.encode(from, h.set)
+		e := h.encoder
+		e.port = w.port
+		frames, leftOut := e.encode(w.from, h.set)
 		h.cache.leftOut.Add(uint64(leftOut))
-		s.bytes = 256 + int64(from.Len())*16 // itself, and the Set that it holds on to
+		s.bytes = 256 + int64(w.from.Len())*16 // itself, and the Set that it holds on to
 		for _, f := range frames {
 			s.bytes += int64(f.bytes.Len())
 		}
@@ -214,10 +223,10 @@ func newStep(h *head, from *federation.Set) *step {
 	return s
 }
 
-// anew is from for a client that has moved to another zone: what it was told of the addresses that it keeps is no longer so.
-func (h *head) anew(from *federation.Set) []*frame {
-	_, gone := federation.Diff(from, h.set)
-	return append(slices.Clip(h.from(nil)), removes(gone)...)
+// anew is by for a client that has moved to another zone: what it was told of the addresses that it keeps is no longer so.
+func (h *head) anew(w way) []*frame {
+	_, gone := federation.DiffAt(w.from, h.set, w.port)
+	return append(slices.Clip(h.by(way{port: w.port})), removes(gone)...)
 }
 
 // A frameCache bounds the bytes of all encoded messages that are kept: the steps of feeds, and the profiles of Services. What falls out
@@ -250,7 +259,7 @@ func newFrameCache(max int64) *frameCache {
 func (c *frameCache) removed(key any, k kept) {
 	c.bytes -= k.bytes
 	if s, is := key.(*step); is {
-		delete(s.head.steps, s.from)
+		delete(s.head.steps, s.way)
 	}
 }
 
@@ -293,12 +302,12 @@ func (c *frameCache) add(key any, k kept) {
 
 // step returns the step from a Set to a head's, and whether it is counted already. A head that was dropped, whose last streams are
 // about to send it, has a step for each of them.
-func (c *frameCache) step(h *head, from *federation.Set) (s *step, counted bool) {
+func (c *frameCache) step(h *head, w way) (s *step, counted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s = h.steps[from]; s == nil {
-		if s = newStep(h, from); h.steps != nil {
-			h.steps[from] = s
+	if s = h.steps[w]; s == nil {
+		if s = newStep(h, w); h.steps != nil {
+			h.steps[w] = s
 		}
 		return s, false
 	}
@@ -310,7 +319,7 @@ func (c *frameCache) step(h *head, from *federation.Set) (s *step, counted bool)
 func (c *frameCache) count(s *step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.head.steps[s.from] == s {
+	if s.head.steps[s.way] == s {
 		c.add(s, kept{bytes: s.bytes})
 	}
 }

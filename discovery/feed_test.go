@@ -226,7 +226,7 @@ func checkFrames(t *testing.T, c *frameCache) {
 	for _, key := range c.kept.Keys() {
 		k, _ := c.kept.Peek(key)
 		bytes += k.bytes
-		if s, is := key.(*step); is && s.head.steps[s.from] != s {
+		if s, is := key.(*step); is && s.head.steps[s.way] != s {
 			t.Errorf("%d bytes are kept of a step that its head does not have", k.bytes)
 		}
 	}
@@ -240,10 +240,10 @@ func TestDroppedHeadsKeepNoFrames(t *testing.T) {
 	c := newFrameCache(1 << 20)
 	config := Defaults()
 	newHead := func() *head {
-		return &head{set: &federation.Set{}, encoder: encoder{&config, 80, ""}, cache: c, steps: map[*federation.Set]*step{}}
+		return &head{set: &federation.Set{}, encoder: encoder{config: &config}, cache: c, steps: map[way]*step{}}
 	}
 	h := newHead()
-	s, _ := c.step(h, nil)
+	s, _ := c.step(h, way{port: 80})
 	s.frames()
 	c.drop(h)
 	c.count(s)
@@ -251,13 +251,13 @@ func TestDroppedHeadsKeepNoFrames(t *testing.T) {
 		t.Errorf("%d bytes are kept of a head that was dropped meanwhile", c.size())
 	}
 	h = newHead()
-	h.from(nil)
-	s = h.steps[nil]
+	h.by(way{port: 80})
+	s = h.steps[way{port: 80}]
 	c.keep("large", kept{bytes: c.max}) // s falls out
 	c.count(s)                          // as a stream does that had it before
 	c.keep("larger", kept{bytes: c.max})
 	checkFrames(t, c)
-	h.from(nil)
+	h.by(way{port: 80})
 	c.drop(h)
 	checkFrames(t, c)
 }
@@ -290,5 +290,36 @@ func TestFramesUnderChurn(t *testing.T) {
 		if n := s.frames.size(); n != 0 {
 			t.Errorf("%d bytes of frames stay without a stream", n)
 		}
+	}
+}
+
+// TestPortBudget: streams for ports that a Service does not declare, of which a client may open any number, share what is known of its
+// endpoints.
+func TestPortBudget(t *testing.T) {
+	const endpoints, ports, budget = 10_000, 50, 64 << 10
+	large := podsOf(endpoints, "a")
+	store, _ := local(map[federation.Service]*federation.View{web: viewOf(large)})
+	s := unhurried(store)
+	s.frames.max = 1 // what is sent is bounded elsewhere
+	heap := func() int {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	var stops []func()
+	stops = append(stops, open(t, s, "web.ns.svc.cluster.local:1000", ""), open(t, s, "web.ns.svc.cluster.local:1001", ""))
+	before := heap()
+	for i := range ports {
+		stops = append(stops, open(t, s, fmt.Sprintf("web.ns.svc.cluster.local:%d", 2000+i), ""))
+	}
+	cost := (heap() - before) / ports
+	t.Logf("%d bytes a port of a Service of %d endpoints", cost, endpoints)
+	if cost > budget {
+		t.Errorf("a port takes %d bytes of a Service of %d endpoints; the budget is %d", cost, endpoints, budget)
+	}
+	for _, stop := range stops {
+		stop()
 	}
 }

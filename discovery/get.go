@@ -19,8 +19,8 @@ type get struct {
 
 	watch    *federation.Watch
 	node     *watch.Watch[string, string] // nil if the client did not say where it runs
-	question *question
-	feed     *feed // nil until there was something to send
+	question *question                    // nil until the Service is known
+	feed     *feed                        // nil until there was something to send
 
 	last    *federation.Set // what the client holds
 	zone    string          // where the client was when it was sent that
@@ -38,8 +38,8 @@ const (
 )
 
 func newGet(s *Server, path string, asked authority, who client, to sink) *get {
-	g := &get{asked: asked, question: s.feeds.join(Question{asked.service, asked.port, asked.hostname})}
-	g.session = newSession(s, path, who, to, g.question)
+	g := &get{asked: asked}
+	g.session = newSession(s, path, who, to, &g.asked)
 	g.beat = g.state.opened.Add(firstHeartbeat)
 	g.watch = s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
 	g.state.watch.Store(g.watch)
@@ -50,7 +50,9 @@ func newGet(s *Server, path string, asked authority, who client, to sink) *get {
 }
 
 func (g *get) close() {
-	g.question.leave(g.feed)
+	if g.question != nil {
+		g.question.leave(g.feed)
+	}
 	if g.node != nil {
 		g.node.Close()
 	}
@@ -160,6 +162,7 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	was := g.feed
 	var head *head
 	for {
+		g.ask(snapshot)
 		at, selection := g.question.at(snapshot)
 		if admits, err := g.admits(at, now); !admits {
 			return nil, err
@@ -168,15 +171,15 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 		if g.feed == nil || g.feed.target.Locality != place {
 			g.feed = g.question.settle(place, g.feed)
 		}
-		if head, snapshot = g.feed.at(at, selection); snapshot == at {
+		if head, snapshot = g.feed.at(at, selection); snapshot == at && g.asks(at) {
 			break
 		} // else another stream was faster, and the place may be another one since
 	}
-	tell := head.from
+	tell := head.by
 	if was != nil && g.zone != zone && was.target.Zone != g.feed.target.Zone {
 		tell = head.anew
 	}
-	frames := tell(g.last)
+	frames := tell(way{g.last, g.asked.port})
 	before := g.told
 	switch {
 	case !head.set.Empty():
@@ -202,6 +205,23 @@ func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone st
 	}
 	g.last, g.zone, g.version = head.set, zone, snapshot.Version
 	return frames, nil
+}
+
+// ask joins the question that the stream asks of a Snapshot: which one it is depends on the ports that the Service declares.
+func (g *get) ask(s *federation.Snapshot) {
+	if g.question != nil {
+		if g.asks(s) {
+			return
+		}
+		g.question.leave(g.feed)
+	}
+	g.question, g.feed = g.server.feeds.join(Question{g.asked.service, s.Declared(g.asked.port), g.asked.hostname}), nil
+	g.state.asks.Store(g.question)
+}
+
+// asks reports whether the stream's question is the one to ask of a Snapshot. While there is no Service, it stays as it is.
+func (g *get) asks(s *federation.Snapshot) bool {
+	return s.View == nil || g.question.Port == s.Declared(g.asked.port)
 }
 
 // refusal returns why a Service cannot be served. What was served once goes on, whatever becomes of it, except as an ExternalName.

@@ -31,9 +31,9 @@ type session struct {
 	end  time.Time // when the stream ends by itself; zero for never
 }
 
-// newSession opens a session. asks is nil for a stream of GetProfile.
-func newSession(s *Server, path string, who client, to sink, asks *question) session {
-	n := session{server: s, sink: to, who: who, state: s.streams.open(path, who, peerOf(to.Context()), asks)}
+// newSession opens a session. asked is nil for a stream of GetProfile.
+func newSession(s *Server, path string, who client, to sink, asked *authority) session {
+	n := session{server: s, sink: to, who: who, state: s.streams.open(path, who, peerOf(to.Context()), asked)}
 	if age := s.config.MaxStreamAge; age > 0 {
 		n.end = n.state.opened.Add(jitter(age))
 		if c := connectionOf(to.Context()); c != nil {

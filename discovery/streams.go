@@ -26,9 +26,10 @@ type stream struct {
 	who    client
 	peer   string
 	opened time.Time
-	asks   *question // nil for a stream of GetProfile
+	asked  *authority // nil for a stream of GetProfile
 	alarm  alarm
 
+	asks    atomic.Pointer[question]         // nil until the Service is known, too
 	holds   atomic.Pointer[federation.Set]   // what was sent, all of it
 	version atomic.Uint64                    // of the Snapshot that it follows from
 	watch   atomic.Pointer[federation.Watch] // of what it asks for; nil until it is open, and for a stream of GetProfile
@@ -43,11 +44,11 @@ type stream struct {
 	about    subject // of a stream of GetProfile
 }
 
-func (s *streams) open(path string, who client, peer string, asks *question) *stream {
+func (s *streams) open(path string, who client, peer string, asked *authority) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last++
-	st := &stream{id: s.last, path: path, who: who, peer: peer, opened: time.Now(), asks: asks}
+	st := &stream{id: s.last, path: path, who: who, peer: peer, opened: time.Now(), asked: asked}
 	if s.byID == nil {
 		s.byID = map[uint64]*stream{}
 	}
@@ -163,33 +164,33 @@ func (s *Server) Stream(id uint64) (StreamStatus, bool) {
 	}
 	status := s.status(st)
 	for e := range st.holds.Load().All() {
-		status.Holds = append(status.Holds, e.Addr)
+		status.Holds = append(status.Holds, e.At(st.asked.port))
 	}
 	return status, true
 }
 
 func (s *Server) status(st *stream) StreamStatus {
 	status := st.status()
-	if st.asks != nil {
-		status.service, status.Behind = st.asks.Service, s.behind(st)
+	if st.asked != nil {
+		status.service, status.Behind = st.asked.service, s.behind(st)
 	}
 	return status
 }
 
 // behind returns what a stream of Get was not sent yet.
 func (s *Server) behind(st *stream) *Lag {
-	watch := st.watch.Load()
-	if watch == nil {
+	watch, asks := st.watch.Load(), st.asks.Load()
+	if watch == nil || asks == nil {
 		return nil
 	}
 	snapshot, _ := watch.Load()
 	if snapshot.Version <= st.version.Load() {
 		return nil
 	}
-	snapshot, selection := st.asks.at(snapshot)
+	snapshot, selection := asks.at(snapshot)
 	zone, _ := s.store.Nodes().Get(st.who.Node)
 	holds := st.holds.Load()
-	add, remove := federation.Diff(holds, selection.Near(selection.Locality(st.who.Node, zone), holds))
+	add, remove := federation.DiffAt(holds, selection.Near(selection.Locality(st.who.Node, zone), holds), st.asked.port)
 	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {
 		return nil
 	}
@@ -203,7 +204,7 @@ func (st *stream) status() StreamStatus {
 		ID: st.id, Method: "Get", Authority: st.path, Namespace: st.who.Namespace, Node: st.who.Node, Pod: st.who.Pod, Peer: st.peer, Opened: st.opened,
 		Messages: st.messages, Addresses: st.holds.Load().Len(),
 	}
-	if st.asks == nil {
+	if st.asked == nil {
 		status.Method = "GetProfile"
 	}
 	if since := st.sending.Load(); since != 0 {

@@ -125,7 +125,8 @@ func (c *subscribers) samples() map[series]*sample {
 func (c *subscribers) crowds() map[*question]map[string]*crowd {
 	all := map[*question]map[string]*crowd{}
 	for _, st := range c.server.streams.all() {
-		if st.asks == nil {
+		asks := st.asks.Load()
+		if asks == nil {
 			continue
 		}
 		node := ""
@@ -134,10 +135,10 @@ func (c *subscribers) crowds() map[*question]map[string]*crowd {
 				node = st.who.Node
 			}
 		}
-		crowds := all[st.asks]
+		crowds := all[asks]
 		if crowds == nil {
 			crowds = map[string]*crowd{}
-			all[st.asks] = crowds
+			all[asks] = crowds
 		}
 		in := crowds[node]
 		if in == nil {

@@ -153,6 +153,22 @@ func (r *reader) read(t *rapid.T, m *model) {
 		t.Fatal("an equal Set lost its pointer")
 	}
 
+	if snapshot.Declared(r.query.Port) == 0 {
+		query, served := r.query, map[netip.AddrPort]*Endpoint{}
+		query.Port = 0
+		for e := range Select(snapshot, query, nil).Near(Locality{r.node, r.zone}, nil).All() {
+			served[e.At(r.query.Port)] = e.Endpoint
+		}
+		for e := range set.All() {
+			if served[e.Addr] != e.Endpoint {
+				t.Fatalf("%s is not served at a port that is not declared", e.Addr)
+			}
+		}
+		if len(served) != set.Len() {
+			t.Fatalf("%d addresses at a port that is not declared, and %d at any", set.Len(), len(served))
+		}
+	}
+
 	explains(t, snapshot, r.query, Locality{r.node, r.zone}, set)
 
 	add, remove := Diff(r.last, set)

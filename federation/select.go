@@ -10,7 +10,7 @@ import (
 
 // A Query is what a client asks of a Service.
 type Query struct {
-	Port     uint16
+	Port     uint16 // 0: any that the Service does not declare; see [Snapshot.Declared]
 	Hostname string // of one instance; empty for all
 	IPv6     bool   // whether workloads are reached over IPv6, which is then preferred
 }
@@ -37,12 +37,21 @@ type part struct {
 
 // An Entry is one claim to an address.
 type Entry struct {
-	Addr     netip.AddrPort
+	Addr     netip.AddrPort // without a port where it is the one that is asked for
 	Endpoint *Endpoint
 
 	origin *Origin
 	slice  string
 	index  int // in the slice
+}
+
+// At returns the address for a client of a port. An entry that is for any port has none of its own, so that all clients of a Service
+// that ask for ports which it does not declare, of which there are many, share its entries.
+func (e *Entry) At(port uint16) netip.AddrPort {
+	if e.Addr.Port() != 0 {
+		return e.Addr
+	}
+	return netip.AddrPortFrom(e.Addr.Addr(), port)
 }
 
 // Origin returns what the Composition says about the address.
@@ -94,13 +103,12 @@ func choose(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 		x.local = x.local || local
 		var hinted, total int
 		for _, slice := range m.View.Slices {
-			port := q.Port
+			port, leads := q.Port, len(slice.Ports) > 0
 			if declared {
 				port = slice.target(declares)
-			} else if len(slice.Ports) == 0 {
-				port = 0
+				leads = port != 0
 			}
-			if port == 0 {
+			if !leads {
 				t.slice(i, slice)
 				continue // it leads nowhere
 			}
@@ -154,7 +162,10 @@ func (s *Slice) Target(p ServicePort) int {
 
 // newBlock takes over from old, which may be nil, what is the same at the same place.
 func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) *block {
-	b := &block{slice: slice, entries: make([]*Entry, 0, len(slice.Endpoints))}
+	b := &block{slice: slice}
+	if q.Hostname == "" { // else few
+		b.entries = make([]*Entry, 0, len(slice.Endpoints))
+	}
 	var before []*Entry
 	if old != nil {
 		before = old.entries

@@ -38,7 +38,10 @@ func (s *Set) All() iter.Seq[*Entry] {
 
 // Diff returns what turns old into new, sorted by address: the entries to add or to replace, and the addresses to remove.
 // A nil Set is an empty one.
-func Diff(old, new *Set) (add []*Entry, remove []netip.AddrPort) {
+func Diff(old, new *Set) (add []*Entry, remove []netip.AddrPort) { return DiffAt(old, new, 0) }
+
+// DiffAt is Diff for a client of a port, which is the port of every entry that is for any: see [Entry.At].
+func DiffAt(old, new *Set, port uint16) (add []*Entry, remove []netip.AddrPort) {
 	var o, n []*Entry
 	if old != nil {
 		o = old.entries
@@ -53,11 +56,11 @@ func Diff(old, new *Set) (add []*Entry, remove []netip.AddrPort) {
 			continue
 		}
 		was, is := o[0], n[0]
-		c := was.Addr.Compare(is.Addr)
+		c := was.At(port).Compare(is.At(port))
 		switch {
 		case c < 0:
-			remove = append(remove, was.Addr)
-		case c > 0 || !was.equal(is):
+			remove = append(remove, was.At(port))
+		case c > 0 || !was.equalAt(port, is):
 			add = append(add, is)
 		}
 		if c <= 0 {
@@ -68,7 +71,7 @@ func Diff(old, new *Set) (add []*Entry, remove []netip.AddrPort) {
 		}
 	}
 	for ; len(o) > 0; o = after(o, o[0].Addr) {
-		remove = append(remove, o[0].Addr)
+		remove = append(remove, o[0].At(port))
 	}
 	for ; len(n) > 0; n = after(n, n[0].Addr) {
 		add = append(add, n[0])
@@ -92,9 +95,10 @@ func after(entries []*Entry, addr netip.AddrPort) []*Entry {
 	return entries
 }
 
-// equal reports whether a client cannot tell e from o: of a workload's sets of ports it is told what they say of the address's own.
-func (e *Entry) equal(o *Entry) bool {
-	return e == o || e.Addr == o.Addr && e.Endpoint.equalAt(e.Addr.Port(), o.Endpoint) && e.origin.equal(o.origin)
+// equalAt reports whether a client of a port cannot tell e from o: of a workload's sets of ports it is told what they say of the
+// address's own. For no port it reports whether no client of any can.
+func (e *Entry) equalAt(port uint16, o *Entry) bool {
+	return e == o || e.At(port) == o.At(port) && e.Endpoint.equalAt(e.At(port).Port(), o.Endpoint) && e.origin.equal(o.origin)
 }
 
 // equal leaves out what decides between claims only.

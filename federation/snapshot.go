@@ -69,6 +69,18 @@ func (s *Snapshot) Exists() bool {
 	return s.View != nil && (s.View.Composition == nil || s.View.Composition.Union || s.Members[0].View != nil)
 }
 
+// Declared returns port if a member declares it, and else 0: of ports that none declares, all are answered by the same entries.
+func (s *Snapshot) Declared(port uint16) uint16 {
+	for _, m := range s.Members {
+		if m.View != nil {
+			if _, declared := m.View.Port(port); declared {
+				return port
+			}
+		}
+	}
+	return 0
+}
+
 // Unknown returns the members whose clusters have not been heard.
 func (s *Snapshot) Unknown() []*Member {
 	var unknown []*Member

@@ -140,9 +140,9 @@ func (o *Origin) Trusts(w *Workload) bool {
 	return spiffe && o.TrustDomain != "" && (domain == o.TrustDomain || strings.HasSuffix(domain, "."+o.TrustDomain))
 }
 
-// equalAt reports whether w and o, which may be nil, are the same to clients of a port.
+// equalAt reports whether w and o, which may be nil, are the same to clients of a port; of every port if it is 0.
 func (w *Workload) equalAt(port uint16, o *Workload) bool {
-	if equal := equalValues(w, o); equal || w == nil || o == nil {
+	if equal := equalValues(w, o); equal || w == nil || o == nil || port == 0 {
 		return equal
 	}
 	a, b := *w, *o
