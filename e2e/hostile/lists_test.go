@@ -1,0 +1,30 @@
+package hostile
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
+)
+
+// A large cluster of an old version, which cannot list by events, is read in pages.
+func TestOldLargeCluster(t *testing.T) {
+	const services, pods = 1_000, 100
+	app := func(i int) fakeapi.App {
+		first := netip.AddrFrom4([4]byte{11, byte(i * pods >> 16), byte(i * pods >> 8), byte(i * pods)})
+		return fakeapi.App{Namespace: "shop", Name: fmt.Sprintf("app-%d", i), Pods: pods, First: first}
+	}
+	w := newBusy(t)
+	w.local.Apply(fakeapi.Federated("shop", "app-7", "old"))
+	w.serve()
+	w.bounded(250<<20, func() {
+		old := w.api.Cluster("old")
+		old.Run(services, app)
+		old.Misbehave(fakeapi.NoStreaming)
+		w.link("old")
+		w.live("old")
+		w.client(fakeapi.Authority("shop", "app-7-federated"), app(7).Addrs()...)
+		w.answered(50)
+	})
+}
