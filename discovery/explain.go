@@ -84,9 +84,10 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 	} else if wait := s.early(snapshot); wait > 0 {
 		x.Waits = fmt.Sprintf("a first answer waits %s more for %s, which was not heard yet", wait.Round(1e8), snapshot.Unknown()[0].Origin.Cluster)
 	}
-	query := federation.Query{Port: asked.port, Hostname: asked.hostname, IPv6: s.config.IPv6}
+	query := federation.Query{Port: asked.port, Hostname: asked.hostname, IPv6: s.config.IPv6, ControlPlane: s.config.ControllerNamespace}
 	place := federation.Locality{Node: x.Client.Node, Zone: x.Client.Zone}
 	encoder := encoder{config: &s.config, port: asked.port, zone: place.Zone}
+	claimed := map[string]bool{}
 	for _, v := range federation.Explain(snapshot, query, place) {
 		claim := claimOf(v, s.store.Standing(v.Member.Origin.Cluster), asked, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
@@ -99,11 +100,13 @@ func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
 			}
 		}
 		x.Claims = append(x.Claims, claim)
+		claimed[claim.Addr] = true
 	}
 	for _, st := range x.Streams { // what is on its way out, or is kept because the Service is half-made
 		for _, addr := range st.Holds {
-			if !slices.ContainsFunc(x.Claims, func(c Claim) bool { return c.Addr == addr.String() }) {
+			if !claimed[addr.String()] {
 				x.Claims = append(x.Claims, Claim{Addr: addr.String(), Why: "nobody claims it at this port any more", HeldBy: holds[addr]})
+				claimed[addr.String()] = true
 			}
 		}
 	}

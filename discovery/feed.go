@@ -118,7 +118,7 @@ func (q *question) at(s *federation.Snapshot) (*federation.Snapshot, *federation
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.snapshot == nil || s.Version > q.snapshot.Version {
-		query := federation.Query{Port: q.Port, Hostname: q.Hostname, IPv6: q.feeds.config.IPv6}
+		query := federation.Query{Port: q.Port, Hostname: q.Hostname, IPv6: q.feeds.config.IPv6, ControlPlane: q.feeds.config.ControllerNamespace}
 		q.snapshot, q.selection = s, federation.Select(s, query, q.selection)
 	}
 	return q.snapshot, q.selection

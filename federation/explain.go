@@ -91,10 +91,12 @@ func Explain(s *Snapshot, q Query, l Locality) []Verdict {
 // preference returns why one claim to an address counts before another.
 func (x *Selection) preference(winner, loser *Entry) string {
 	switch {
-	case x.stale[winner.origin] != x.stale[loser.origin]:
-		return "its cluster is in contact"
 	case winner.origin.Home != loser.origin.Home:
 		return "it is of this cluster"
+	case x.query.proven(winner) != x.query.proven(loser):
+		return "it has an identity"
+	case x.stale[winner.origin] != x.stale[loser.origin]:
+		return "its cluster is in contact"
 	default:
 		return "it is the first in order"
 	}

@@ -2,6 +2,7 @@ package federation
 
 import (
 	"testing"
+	"unique"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -12,7 +13,9 @@ func TestExplain(t *testing.T) {
 	for _, c := range []Cluster{"local", "east", "west", "south"} {
 		store.Expect(c, Expectation{})
 	}
-	pod := func(name string) *Workload { return &Workload{Namespace: "ns", Name: name} }
+	pod := func(name string) *Workload {
+		return &Workload{Namespace: "ns", Name: name, Template: unique.Make(Template{})}
+	}
 	ready := func(ip, name string) *Endpoint { return &Endpoint{Addr: addr(ip), Ready: true, Workload: pod(name)} }
 	on := func(node string, e *Endpoint) *Endpoint { e.Node = node; return e }
 	hinted := func(zone string, e *Endpoint) *Endpoint { e.Zone, e.Hints = zone, []string{zone}; return e }

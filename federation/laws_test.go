@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unique"
 
 	"pgregory.net/rapid"
 )
@@ -19,7 +20,7 @@ var (
 	fed      = Service{"ns", "a-federated"}
 	mirror   = Service{"ns", "a-east"}
 	services = []Service{plain, other, fed, mirror}
-	queries  = []Query{{Port: 80, IPv6: true}, {Port: 80, IPv6: true}, {Port: 81, IPv6: true}, {Port: 80}, {Port: 80, Hostname: "h", IPv6: true}, {Port: 99, IPv6: true}}
+	queries  = []Query{{Port: 80, IPv6: true}, {Port: 80, IPv6: true}, {Port: 81, IPv6: true}, {Port: 80}, {Port: 80, Hostname: "h", IPv6: true}, {Port: 99, IPv6: true}, {Port: 80, IPv6: true, ControlPlane: "linkerd"}}
 	zones    = []string{"", "z1", "z2"}
 	nodes    = []string{"", "n1", "n2"}
 )
@@ -64,6 +65,7 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 		}
 		if rapid.Bool().Draw(t, "pod") {
 			e.Workload = &Workload{Kind: rapid.SampledFrom([]WorkloadKind{Pod, Pod, ExternalWorkload}).Draw(t, "kind"), Namespace: "ns", Name: rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod")}
+			e.Workload.Template = unique.Make(Template{ControlPlane: rapid.SampledFrom([]string{"", "linkerd", "another"}).Draw(t, "mesh")})
 			e.Node = rapid.SampledFrom(nodes).Draw(t, "node")
 		}
 		s.Endpoints = append(s.Endpoints, e)
@@ -86,7 +88,7 @@ func touch(t *rapid.T, v *View) {
 	case 3:
 		e.Mirror = &Mirror{Identity: "gateway"}
 	case 4:
-		e.Workload = &Workload{Namespace: "ns", Name: "p9"}
+		e.Workload = &Workload{Namespace: "ns", Name: "p9", Template: unique.Make(Template{})}
 	case 5:
 		v.Slices[0].Ports = []Port{{Number: 9090, Name: "http"}}
 	}

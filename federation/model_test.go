@@ -28,6 +28,7 @@ type claim struct {
 	term     Term
 	home     bool
 	stale    bool
+	proven   bool // clients learn of an identity
 	domain   string
 	local    bool // the member's Service has internalTrafficPolicy: Local
 	slice    string
@@ -38,7 +39,7 @@ type claim struct {
 func (c claim) String() string {
 	who, mirror := "nobody", Mirror{}
 	if w := c.endpoint.Workload; w != nil {
-		who = fmt.Sprint(w.Kind, w.Name)
+		who = fmt.Sprint(w.Kind, w.Name, w.Template.Value().ControlPlane)
 	}
 	if c.endpoint.Mirror != nil {
 		mirror = *c.endpoint.Mirror
@@ -101,7 +102,7 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 				}
 				c := m.clusters[t.Cluster]
 				mine = append(mine, claim{
-					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.standing == Stale, c.domain, v.LocalOnly, s.Name, i,
+					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.standing == Stale, proves(*e, q, c.domain), c.domain, v.LocalOnly, s.Name, i,
 				})
 			}
 		}
@@ -131,7 +132,7 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 func locally(claims []claim, local bool, node, zone string) []claim {
 	if local {
 		return slices.DeleteFunc(claims, func(c claim) bool {
-			return c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod || c.endpoint.Node != node
+			return c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod || c.endpoint.Node == "" || c.endpoint.Node != node
 		})
 	}
 	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints) == 0 }) {
@@ -145,13 +146,20 @@ func locally(claims []claim, local bool, node, zone string) []claim {
 	return here
 }
 
+func proves(e Endpoint, q Query, domain string) bool {
+	if e.Workload == nil {
+		return e.Mirror != nil && e.Mirror.Identity != ""
+	}
+	return e.Workload.Kind == Pod && q.ControlPlane != "" && e.Workload.Template.Value().ControlPlane == q.ControlPlane && domain != ""
+}
+
 func better(a, b claim) bool {
 	rank := func(c claim) string {
 		workload := "1"
 		if w := c.endpoint.Workload; w != nil {
 			workload = fmt.Sprint("0", w.Kind, w.Name)
 		}
-		return fmt.Sprintf("%v %v %v %s|%s|%s|%s|%s|%03d", c.stale, !c.home, !c.term.Filtered, c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
+		return fmt.Sprintf("%v %v %v %v %s|%s|%s|%s|%s|%03d", !c.home, !c.proven, c.stale, !c.term.Filtered, c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
 	}
 	return cmp.Compare(rank(a), rank(b)) < 0
 }
@@ -167,5 +175,5 @@ func text(s *Set) map[netip.AddrPort]string {
 
 func describe(e *Entry) string {
 	o := e.Origin()
-	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, false, o.TrustDomain, false, e.slice, e.index}.String()
+	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, false, false, o.TrustDomain, false, e.slice, e.index}.String()
 }

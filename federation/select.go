@@ -13,6 +13,8 @@ type Query struct {
 	Port     uint16 // 0: any that the Service does not declare; see [Snapshot.Declared]
 	Hostname string // of one instance; empty for all
 	IPv6     bool   // whether workloads are reached over IPv6, which is then preferred
+
+	ControlPlane string // namespace of the mesh's control plane: a Pod of another one has no identity
 }
 
 // A Selection is a Snapshot reduced to the addresses that answer a Query, before anything is known of the client's place.
@@ -249,7 +251,7 @@ func (e *Entry) part(local bool) (p part, some bool) {
 	if !local {
 		return part{}, true
 	}
-	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod {
+	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod || e.Endpoint.Node == "" {
 		return part{}, false
 	}
 	return part{true, e.Endpoint.Node}, true
@@ -382,13 +384,36 @@ func (x *Selection) set(entries []*Entry) *Set {
 	return set
 }
 
-// rank is lower the better a claim is; of equal ones the first in order counts.
-func (x *Selection) rank(e *Entry) int {
-	rank := e.origin.rank()
-	if x.stale[e.origin] {
+// rank is lower the better a claim is; of equal ones the first in order counts. The Service's own cluster knows best who is at an
+// address of its network. Of others one that names an identity comes first, whatever the state of its cluster: else any
+// cluster could take the encryption off other clusters' Pods by claiming their addresses.
+func (x *Selection) rank(e *Entry) (rank int) {
+	if !e.origin.Home {
+		rank += 8
+	}
+	if !x.query.proven(e) {
 		rank += 4
 	}
+	if x.stale[e.origin] {
+		rank += 2
+	}
+	if !e.origin.Filtered {
+		rank++
+	}
 	return rank
+}
+
+// proven reports whether a client learns of an identity that whoever answers must have.
+func (q *Query) proven(e *Entry) bool {
+	switch w := e.Endpoint.Workload; {
+	case w == nil:
+		return e.Endpoint.Mirror != nil && e.Endpoint.Mirror.Identity != ""
+	case w.Kind == ExternalWorkload:
+		t := w.Template.Value()
+		return t.Identity != "" && t.ServerName != "" && e.origin.Trusts(w)
+	default:
+		return w.Identity(q.ControlPlane, e.origin.TrustDomain) != "" && !w.Template.Value().Skip.Contains(e.Addr.Port())
+	}
 }
 
 // near returns every claim that is left for a client at l, and tells t what it leaves out.

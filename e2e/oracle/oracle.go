@@ -178,7 +178,7 @@ func (w *World) Answer(q Question) Answer {
 	}
 	all = oneFamily(all)
 	// One claim for each address: the best one.
-	slices.SortFunc(all, func(a, b candidate) int { return compareClaims(w.Local, a, b) })
+	slices.SortFunc(all, func(a, b candidate) int { return w.compareClaims(q, a, b) })
 	answer := Answer{Addresses: map[netip.AddrPort]Address{}}
 	for _, c := range all {
 		if _, claimed := answer.Addresses[c.addr]; !claimed {
@@ -413,11 +413,20 @@ func (c candidate) workload() string {
 	return ""
 }
 
-// compareClaims orders several claims to one address, the one that counts first: the local cluster's, then by name of cluster, Service,
-// workload (Pods, ExternalWorkloads, bare addresses) and slice.
-func compareClaims(local *Cluster, a, b candidate) int {
+// compareClaims orders several claims to one address, the one that counts first: the local cluster's, then one with an identity, then by
+// name of cluster, Service, workload (Pods, ExternalWorkloads, bare addresses) and slice.
+func (w *World) compareClaims(q Question, a, b candidate) int {
+	if c := a.addr.Compare(b.addr); c != 0 {
+		return c
+	}
+	unproven := func(c candidate) int {
+		if w.describe(c, q).Identity == "" {
+			return 1
+		}
+		return 0
+	}
 	rank := func(c candidate) (remote, unfiltered, kind int, name string) {
-		if c.cluster != local {
+		if c.cluster != w.Local {
 			remote = 1
 		}
 		if !c.filtered {
@@ -434,8 +443,7 @@ func compareClaims(local *Cluster, a, b candidate) int {
 	ar, au, ak, an := rank(a)
 	br, bu, bk, bn := rank(b)
 	return cmp.Or(
-		a.addr.Compare(b.addr),
-		cmp.Compare(ar, br), cmp.Compare(au, bu), cmp.Compare(a.cluster.Name, b.cluster.Name), cmp.Compare(a.service.Name, b.service.Name),
+		cmp.Compare(ar, br), cmp.Compare(unproven(a), unproven(b)), cmp.Compare(au, bu), cmp.Compare(a.cluster.Name, b.cluster.Name), cmp.Compare(a.service.Name, b.service.Name),
 		cmp.Compare(ak, bk), cmp.Compare(an, bn), cmp.Compare(a.slice.Name, b.slice.Name), cmp.Compare(a.index, b.index),
 	)
 }
