@@ -22,8 +22,9 @@ import (
 )
 
 // startTimeout bounds a start or a change; on an idle machine either takes
-// seconds. The build of the programs is not part of it.
-const startTimeout = 2 * time.Minute
+// seconds, and on two cores with a load average of 45 more than two minutes.
+// The build of the programs is not part of it.
+const startTimeout = 5 * time.Minute
 
 // Start starts a cluster and returns when it is ready. ctx bounds the start
 // only: the cluster runs until Stop. If it does not become ready nothing is

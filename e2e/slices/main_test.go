@@ -147,6 +147,11 @@ func stopAfter(t *testing.T, replica string, server *fingerpost.Server) {
 func (s *site) namespace(t *testing.T, name string) {
 	t.Helper()
 	do(t, s.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", name)))
+	t.Cleanup(func() { // every replica that starts later would list what is in it
+		if err := s.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // slicesOf returns the slices of a Service that one manages, by name; for an empty manager those of all.
