@@ -132,7 +132,7 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 func locally(claims []claim, local bool, node, zone string) []claim {
 	if local {
 		return slices.DeleteFunc(claims, func(c claim) bool {
-			return c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod || c.endpoint.Node == "" || c.endpoint.Node != node
+			return c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod || c.endpoint.Node != node
 		})
 	}
 	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints) == 0 }) {

@@ -251,7 +251,7 @@ func (e *Entry) part(local bool) (p part, some bool) {
 	if !local {
 		return part{}, true
 	}
-	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod || e.Endpoint.Node == "" {
+	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod {
 		return part{}, false
 	}
 	return part{true, e.Endpoint.Node}, true
