@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
@@ -40,6 +41,7 @@ type Connection struct {
 	dialer *connrotation.Dialer // of what reads
 	writes *connrotation.Dialer // of what changes something
 	probe  prober
+	held   atomic.Int64          // bytes of responses that are being read
 	silent atomic.Bool           // the last probe failed
 	wakes  watch.Value[struct{}] // superseded when what waits to try again should
 
@@ -70,8 +72,16 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	c.Config.UserAgent = cmp.Or(config.UserAgent, "fingerpost")
 	c.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
 	c.Config.Dial = c.dialer.DialContext
-	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return delayed{&bearer{&c.token, next}} })
 	c.Config.WarningHandler = rest.NoWarnings{}
+	c.Config.DisableCompression = true // of responses; see border
+	c.Config.ContentType, c.Config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	base, _, err := rest.DefaultServerUrlFor(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("address of the API server: %w", err)
+	}
+	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return delayed{&border{base.Host, &c.held, &bearer{&c.token, next}}}
+	})
 
 	reads, err := rest.HTTPClientFor(c.Config)
 	if err != nil {
@@ -90,10 +100,6 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	probeConfig.Dial = c.probe.dialer.DialContext
 	if c.probe.client, err = rest.HTTPClientFor(probeConfig); err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
-	}
-	base, _, err := rest.DefaultServerUrlFor(c.Config)
-	if err != nil {
-		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
 	c.probe.base = base
 	return c, nil
@@ -303,6 +309,16 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 	return ctx, func() { stop(); end() }
 }
 
+// proxied returns the config with the proxy that requests to a cluster take: for linked ones, none. That of the environment is for this process's own network: it would get to see where linked clusters are, and
+// the addresses that may not be dialed would be checked for the proxy only. A kubeconfig with a proxy-url is refused.
+func proxied(config *rest.Config, spec Spec) *rest.Config {
+	if !spec.Local {
+		config = rest.CopyConfig(config)
+		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // that means none
+	}
+	return config
+}
+
 // wait returns after d, or when it is woken, or when ctx ends.
 func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
 	if d <= 0 {
@@ -339,6 +355,7 @@ const (
 	Unauthorized Reason = "Unauthorized" // it does not take the credentials
 	NotReady     Reason = "NotReady"     // it says so itself
 	Forbidden    Reason = "Forbidden"    // it does not let us read what we cannot do without
+	Malformed    Reason = "Malformed"    // it answers as no API server should: with a redirect, compressed, or with too much at once
 )
 
 // A ProbeError is why a cluster is out of reach.
@@ -358,6 +375,9 @@ func reasonOf(err error) Reason {
 	var host x509.HostnameError
 	if errors.As(err, &authority) || errors.As(err, &invalid) || errors.As(err, &host) {
 		return Untrusted
+	}
+	if isRefused(err) {
+		return Malformed
 	}
 	return Unreachable
 }

@@ -148,7 +148,7 @@ func (m *member) try(ctx, life context.Context, spec Spec, access Access, live *
 	if live != nil && live.access.transport() == access.transport() {
 		return live, live.tryToken(ctx, access.Config.BearerToken)
 	}
-	conn, err := NewConnection(m.meters.counted(access.Config), m.registry.options.Dial)
+	conn, err := NewConnection(proxied(m.meters.counted(access.Config), spec), m.registry.options.Dial)
 	if err != nil {
 		return nil, err
 	}

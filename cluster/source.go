@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -136,7 +137,10 @@ func (s *Source) trouble() string {
 	if s.failure == nil {
 		return "the request is not answered to its end"
 	}
-	return errorReason(apierrors.ReasonForError(s.failure))
+	if isRefused(s.failure) {
+		return plain(s.failure).Error()
+	}
+	return errorReason(s.failure)
 }
 
 // pace is the pause after something that should last: it grows while that is short.
@@ -223,17 +227,15 @@ func (s *Source) insist(ctx context.Context, request func(context.Context) error
 		_, wake := s.conn.wakes.Load()
 		var server delay
 		err := request(context.WithValue(ctx, delayKey{}, &server))
-		s.mu.Lock()
-		s.failure = err
-		s.mu.Unlock()
+		s.fail(err)
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		reason := apierrors.ReasonForError(err)
-		s.note(func(h *SourceHealth) { h.Errors[errorReason(reason)]++ })
+		reason := ReasonOf(err)
+		s.note(func(h *SourceHealth) { h.Errors[errorReason(err)]++ })
 		pause := s.pause(backoff, server.asked)
 		switch reason { //nolint:exhaustive // every other reason is worth another try
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
@@ -263,11 +265,49 @@ func (s *Source) pause(backoff, asked time.Duration) time.Duration {
 	return max(backoff/2+rand.N(backoff/2), min(asked, maxBackoff))
 }
 
-func errorReason(reason metav1.StatusReason) string {
-	if reason == metav1.StatusReasonUnknown {
-		return string(Unreachable)
+// reasons are those that API servers give.
+var reasons = []metav1.StatusReason{
+	metav1.StatusReasonUnauthorized, metav1.StatusReasonForbidden, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists,
+	metav1.StatusReasonConflict, metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonServerTimeout,
+	metav1.StatusReasonStoreReadError, metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests, metav1.StatusReasonBadRequest,
+	metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable, metav1.StatusReasonRequestEntityTooLarge,
+	metav1.StatusReasonUnsupportedMediaType, metav1.StatusReasonInternalError, metav1.StatusReasonExpired, metav1.StatusReasonServiceUnavailable,
+}
+
+// ReasonOf returns the reason that an API server gave for an error, if it is one that API servers give, and otherwise none: it becomes
+// part of labels, conditions and keys of maps.
+func ReasonOf(err error) metav1.StatusReason {
+	if reason := apierrors.ReasonForError(err); slices.Contains(reasons, reason) {
+		return reason
 	}
-	return string(reason)
+	return metav1.StatusReasonUnknown
+}
+
+// errorReason returns how an error is counted.
+func errorReason(err error) string {
+	reason, answered := ReasonOf(err), errors.As(err, new(apierrors.APIStatus))
+	switch {
+	case reason != metav1.StatusReasonUnknown:
+		return string(reason)
+	case answered:
+		return "Unknown"
+	default:
+		return string(reasonOf(err))
+	}
+}
+
+// short returns what a Status says, in a line.
+func short(s *metav1.Status) string {
+	if s == nil {
+		return "no Status"
+	}
+	return fmt.Sprintf("%.200q", s.Message)
+}
+
+func (s *Source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
 }
 
 func (s *Source) note(f func(*SourceHealth)) {
@@ -417,7 +457,7 @@ func (i *informer) page(ctx context.Context, next string) (list runtime.Object, 
 		defer stop()
 		i.note(func(h *SourceHealth) { h.Lists++ })
 		list, err = i.inner.ListWithContext(ctx, metav1.ListOptions{Limit: i.limit, Continue: next})
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) || isRefused(err) {
 			i.limit = max(1, i.limit/2)
 		}
 		return err
@@ -466,7 +506,8 @@ func (i *informer) events(w opened, use func(watch.Event, metav1.Object) error) 
 			if event.Type == watch.Error {
 				status, ok := event.Object.(*metav1.Status)
 				if !ok || status.Code >= 500 || status.Code == http.StatusTooManyRequests {
-					return nil // the connection broke in the middle of an event
+					i.fail(refused("a watch ends with an error: %s", short(status)))
+					return nil // the connection broke in the middle of an event, or it cannot be decoded
 				}
 				return apierrors.FromObject(status)
 			}

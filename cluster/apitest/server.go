@@ -43,11 +43,12 @@ type Server struct {
 	mutate     map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
 	objects    map[string]map[string]*unstructured.Unstructured
 	events     []event
-	restored   int             // how often an older state was restored
-	muted      map[string]bool // group resources whose watches are silent
-	unstreamed bool            // lists are not streamed
-	rest       map[string]rest // what is left of lists that were read by pages, by continue token
-	changed    chan struct{}   // closed by the next event
+	restored   int                         // how often an older state was restored
+	muted      map[string]bool             // group resources whose watches are silent
+	answers    map[string]http.HandlerFunc // what answers instead, by group resource
+	unstreamed bool                        // lists are not streamed
+	rest       map[string]rest             // what is left of lists that were read by pages, by continue token
+	changed    chan struct{}               // closed by the next event
 	requests   map[string]int
 }
 
@@ -78,7 +79,7 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newLine(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, muted: map[string]bool{}, rest: map[string]rest{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, muted: map[string]bool{}, answers: map[string]http.HandlerFunc{}, rest: map[string]rest{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
 		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}), requests: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
@@ -150,6 +151,13 @@ func (s *Server) Stream(can bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unstreamed = !can
+}
+
+// Answer has a handler answer all requests about a group resource, or the server again if it is nil.
+func (s *Server) Answer(resource string, handler http.HandlerFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[resource] = handler
 }
 
 // Compact makes the server forget old versions: lists that are being read by pages cannot be read on.
@@ -362,10 +370,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.requests[req.verb+" "+req.kind()]++
 	failing := s.failing[req.kind()]
+	instead := s.answers[req.kind()]
 	unstreamed := s.unstreamed && req.options.SendInitialEvents != nil
 	forbidden, serves := s.forbidden[req.kind()] || s.forbidden[req.verb+" "+req.kind()], slices.Contains(s.served[req.kind()], req.version)
 	s.mu.Unlock()
 	switch {
+	case instead != nil:
+		instead(w, r)
 	case failing.code != 0:
 		failing.answer(w)
 	case !serves:

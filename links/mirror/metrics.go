@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster"
 )
 
 // metrics are those of Linkerd's service mirror, and what is written.
@@ -68,7 +69,7 @@ func (m *metrics) probed(cluster string, success bool, took time.Duration) {
 func (m *metrics) written(resource, verb string, err error) {
 	reason := ""
 	if err != nil {
-		reason = cmp.Or(string(apierrors.ReasonForError(err)), "Unknown")
+		reason = cmp.Or(string(cluster.ReasonOf(err)), "Unknown")
 		if errors.As(err, new(errForbidden)) {
 			reason = string(metav1.StatusReasonForbidden)
 		}

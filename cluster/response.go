@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// What an API server may make us hold before it is decoded. An object has 1.5 MiB in etcd, as it comes, and a request 3 MiB.
+const (
+	maxResponses = 16 << 20 // bytes of all responses to a Connection, but watches, that are being read
+	maxEvent     = 4 << 20  // bytes of one event of a watch
+	maxError     = 64 << 10 // bytes of a response that is an error
+)
+
+// A ResponseError is a response that we do not take: it leads elsewhere, or is more than an API server sends.
+type ResponseError struct{ message string }
+
+func (e *ResponseError) Error() string { return e.message }
+
+func refused(format string, args ...any) error { return &ResponseError{fmt.Sprintf(format, args...)} }
+
+// isRefused reports whether err comes from a response that we did not take.
+func isRefused(err error) bool {
+	_, refused := errors.AsType[*ResponseError](err)
+	return refused
+}
+
+// border is what all requests to one API server go through, and all its responses. Requests go to its host only, for they carry our
+// credentials: a redirect is an error. Responses are not compressed, because a small one could become a large one here; what is read of
+// them and not decoded yet is bounded.
+type border struct {
+	host string
+	held *atomic.Int64 // bytes of responses that are being read
+	next http.RoundTripper
+}
+
+// RoundTrip sends a request.
+func (b *border) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != b.host {
+		return nil, refused("a request for %s does not go to the API server %s", r.URL.Host, b.host)
+	}
+	response, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	switch code, encoding := response.StatusCode, response.Header.Get("Content-Encoding"); {
+	case code >= 300 && code < 400:
+		err = refused("the API server redirects to %s (%d): redirects are not followed; let the kubeconfig name the server that answers itself",
+			elsewhere(response), code)
+	case encoding != "" && encoding != "identity":
+		err = refused("the API server compresses a response (%.20q), which was not asked for", encoding)
+	}
+	if err != nil {
+		response.Body.Close()
+		return nil, err
+	}
+	body := &body{ReadCloser: response.Body, held: b.held, most: maxResponses}
+	switch watch := r.URL.Query().Get("watch"); {
+	case response.StatusCode >= 400:
+		body.most = maxError
+	case watch == "true" || watch == "1":
+		body.events = &events{protobuf: strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf)}
+	}
+	response.Body = body
+	return response, nil
+}
+
+// elsewhere returns the host that a response redirects to.
+func elsewhere(r *http.Response) string {
+	if to, err := url.Parse(r.Header.Get("Location")); err == nil && to.Host != "" && len(to.Host) < 256 {
+		return to.Host
+	}
+	return "another path"
+}
+
+// body is the body of a response. It is an error where it is too large.
+type body struct {
+	io.ReadCloser
+	held *atomic.Int64 // by all bodies
+	mine int64         // of it
+	most int64         // that mine may be
+	// events is nil for anything but a watch.
+	events *events
+}
+
+// Read reads.
+func (b *body) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	if b.events != nil {
+		if !b.events.pass(into[:n]) {
+			return 0, refused("an event is larger than %d MiB", maxEvent>>20)
+		}
+		return n, err
+	}
+	b.mine += int64(n)
+	if all := b.held.Add(int64(n)); all > maxResponses || b.mine > b.most {
+		return 0, refused("what the API server answers at once is larger than %d KiB", min(b.most, maxResponses)>>10)
+	}
+	return n, err
+}
+
+// Close ends the reading, after what was read has been decoded.
+func (b *body) Close() error {
+	b.held.Add(-b.mine)
+	b.mine = 0
+	return b.ReadCloser.Close()
+}
+
+// events follows where the events of a watch begin: decoders read one as a whole, however large it is.
+type events struct {
+	protobuf bool
+	left     int // bytes of this event that are still to come
+
+	header []byte // of the next event; as long as it is not complete
+
+	size, depth     int // of a JSON value
+	quoted, escaped bool
+}
+
+// pass reports whether no event is too large, as far as what was read so far and b show it.
+func (e *events) pass(b []byte) bool {
+	if !e.protobuf {
+		return e.passJSON(b)
+	}
+	for len(b) > 0 {
+		if e.left > 0 {
+			n := min(e.left, len(b))
+			e.left -= n
+			b = b[n:]
+			continue
+		}
+		n := min(4-len(e.header), len(b))
+		e.header = append(e.header, b[:n]...)
+		b = b[n:]
+		if len(e.header) == 4 {
+			length := binary.BigEndian.Uint32(e.header)
+			if length > maxEvent {
+				return false
+			}
+			e.left, e.header = int(length), e.header[:0]
+		}
+	}
+	return true
+}
+
+func (e *events) passJSON(b []byte) bool {
+	for _, c := range b {
+		if e.size++; e.size > maxEvent {
+			return false
+		}
+		switch {
+		case e.escaped:
+			e.escaped = false
+		case e.quoted:
+			e.escaped, e.quoted = c == '\\', c != '"'
+		case c == '"':
+			e.quoted = true
+		case c == '{' || c == '[':
+			e.depth++
+		case c == '}' || c == ']':
+			if e.depth--; e.depth <= 0 {
+				e.size, e.depth = 0, 0
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,238 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"pgregory.net/rapid"
+)
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+
+// serverOf returns a connection to an API server that gives one response to every request, and what was sent to it.
+func serverOf(t *testing.T, header http.Header, code int, body func() io.Reader) (*Connection, *[]*http.Request) {
+	t.Helper()
+	var seen []*http.Request
+	config := &rest.Config{Host: "https://east.test", BearerToken: "secret"}
+	config.Wrap(func(http.RoundTripper) http.RoundTripper {
+		return transport(func(r *http.Request) (*http.Response, error) {
+			seen = append(seen, r)
+			return &http.Response{StatusCode: code, Header: header.Clone(), Body: io.NopCloser(body()), Request: r}, nil
+		})
+	})
+	c, err := NewConnection(config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, &seen
+}
+
+func get(t *testing.T, c *Connection, address string) (*http.Response, error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.HTTPClient.Do(request) //nolint:bodyclose // callers do, where there is one
+}
+
+func nothing() io.Reader { return strings.NewReader("") }
+
+// A redirect is an error, whatever host it names, and our token does not go there.
+func TestRedirect(t *testing.T) {
+	for _, code := range []int{301, 302, 303, 307, 308} {
+		for _, to := range []string{"http://victim.test/admin", "https://east.test/elsewhere", "/elsewhere", ":"} {
+			c, seen := serverOf(t, http.Header{"Location": {to}}, code, nothing)
+			if _, err := get(t, c, "https://east.test/api/v1/pods"); !isRefused(err) {
+				t.Errorf("%d to %s: error %v", code, to, err)
+			}
+			if err := c.Probe(t.Context()); ReasonFor(err) != Malformed || !strings.Contains(err.Error(), "redirects") {
+				t.Errorf("%d to %s: probe: %v", code, to, err)
+			}
+			if len(*seen) != 2 {
+				t.Errorf("%d to %s: %d requests, want one each", code, to, len(*seen))
+			}
+		}
+	}
+}
+
+// No request for another host is sent, and so no token.
+func TestTokenStaysAtItsHost(t *testing.T) {
+	c, seen := serverOf(t, nil, http.StatusOK, nothing)
+	for _, address := range []string{"https://victim.test/", "https://east.test:8443/", "http://east.test.victim.test/"} {
+		if _, err := get(t, c, address); !isRefused(err) {
+			t.Errorf("%s: error %v", address, err)
+		}
+	}
+	if len(*seen) != 0 {
+		t.Errorf("%d requests were sent", len(*seen))
+	}
+	if _, err := get(t, c, "https://east.test/api"); err != nil || (*seen)[0].Header.Get("Authorization") != "Bearer secret" {
+		t.Errorf("a request to the API server: %v", err)
+	}
+}
+
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("it was read")
+	return 0, io.EOF
+}
+
+// A response that is compressed, which nobody asks for, is not read.
+func TestCompressedResponse(t *testing.T) {
+	c, _ := serverOf(t, http.Header{"Content-Encoding": {"gzip"}}, http.StatusOK, func() io.Reader { return unread{t} })
+	if _, err := get(t, c, "https://east.test/api/v1/pods"); !isRefused(err) || !strings.Contains(err.Error(), "compresses") {
+		t.Errorf("error %v", err)
+	}
+	if !c.Config.DisableCompression {
+		t.Error("compressed responses are asked for")
+	}
+}
+
+type blanks struct{ read int }
+
+func (b *blanks) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	b.read += len(p)
+	return len(p), nil
+}
+
+// No response is read beyond a bound, of its own and of all that are being read together.
+func TestEndlessResponses(t *testing.T) {
+	for name, x := range map[string]struct {
+		code  int
+		query string
+		most  int
+	}{
+		"list":  {200, "", maxResponses},
+		"error": {500, "", maxError},
+		"watch": {200, "?watch=true", maxEvent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var source blanks
+			c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, x.code, func() io.Reader { return &source })
+			response, err := get(t, c, "https://east.test/api/v1/pods"+x.query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if _, err := io.Copy(io.Discard, response.Body); !isRefused(err) {
+				t.Errorf("error %v", err)
+			}
+			if source.read > x.most+64<<10 {
+				t.Errorf("%d bytes were read, want %d", source.read, x.most)
+			}
+		})
+	}
+	t.Run("together", func(t *testing.T) {
+		c, _ := serverOf(t, nil, http.StatusOK, func() io.Reader { return &blanks{} })
+		var open []io.Closer
+		read := func(n int64) error {
+			response, err := get(t, c, "https://east.test/api/v1/pods")
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, response.Body)
+			_, err = io.CopyN(io.Discard, response.Body, n)
+			return err
+		}
+		if err := read(maxResponses * 3 / 4); err != nil {
+			t.Error(err)
+		}
+		if err := read(maxResponses / 2); !isRefused(err) {
+			t.Errorf("both are more than is allowed: %v", err)
+		}
+		for _, o := range open {
+			o.Close()
+		}
+		if err := read(maxResponses * 3 / 4); err != nil {
+			t.Errorf("the others were closed: %v", err)
+		}
+	})
+}
+
+// However it is cut into reads, a stream of events passes exactly if each is small enough.
+func TestEventSizes(t *testing.T) {
+	sizes := []int{0, 1, 100, maxEvent/2 - 100, maxEvent - 100, maxEvent, maxEvent + 1}
+	rapid.Check(t, func(t *rapid.T) {
+		protobuf := rapid.Bool().Draw(t, "protobuf")
+		var stream bytes.Buffer
+		fits := true
+		for range rapid.IntRange(1, 3).Draw(t, "events") {
+			n := rapid.SampledFrom(sizes).Draw(t, "size")
+			if protobuf {
+				stream.Write(binary.BigEndian.AppendUint32(nil, uint32(n)))
+				stream.Write(make([]byte, n))
+				fits = fits && n <= maxEvent
+				continue
+			}
+			c := rapid.SampledFrom([]string{"x", `"`, `\`, "{", "]"}).Draw(t, "c")
+			text, err := json.Marshal(map[string]any{"a": []any{strings.Repeat(c, n), map[string]any{}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream.Write(append(text, '\n'))
+			fits = fits && len(text) < maxEvent
+		}
+		e := &events{protobuf: protobuf}
+		passed := true
+		for stream.Len() > 0 && passed {
+			passed = e.pass(stream.Next(rapid.SampledFrom([]int{1 << 20, 4096, 77777, 1<<20 - 1}).Draw(t, "read")))
+		}
+		if passed != fits {
+			t.Fatalf("passed %t, fits %t", passed, fits)
+		}
+	})
+}
+
+// Only reasons that API servers give are passed on, for they end in labels.
+func TestReasons(t *testing.T) {
+	status := func(reason string, code int32) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReason(reason), Code: code}}
+	}
+	for _, x := range []struct {
+		err  error
+		want string
+	}{
+		{status("Forbidden", 403), "Forbidden"},
+		{status("\xff", 500), "Unknown"},
+		{status(strings.Repeat("x", 1<<20), 403), "Unknown"},
+		{status("", 500), "Unknown"},
+		{errors.New("no route to host"), "Unreachable"},
+		{refused("x"), "Malformed"},
+	} {
+		if got := errorReason(x.err); got != x.want {
+			t.Errorf("%.40v: %s, want %s", x.err, got, x.want)
+		}
+	}
+}
+
+// A proxy from the environment is not used for linked clusters.
+func TestNoProxy(t *testing.T) {
+	config := &rest.Config{Host: "https://east.test"}
+	if proxied(config, Spec{Local: true}).Proxy != nil {
+		t.Error("the local cluster is reached without the proxy of the environment")
+	}
+	linked := proxied(config, Spec{})
+	if linked.Proxy == nil {
+		t.Fatal("a proxy from the environment is used")
+	}
+	if proxy, err := linked.Proxy(nil); proxy != nil || err != nil {
+		t.Errorf("proxy %v, %v", proxy, err)
+	}
+}
