@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
+	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -41,6 +42,7 @@ type Connection struct {
 	dialer *connrotation.Dialer // of what reads
 	writes *connrotation.Dialer // of what changes something
 	probe  prober
+	budget *records.Budget       // of what is read; nil for no limits
 	held   atomic.Int64          // bytes of responses that are being read
 	silent atomic.Bool           // the last probe failed
 	wakes  watch.Value[struct{}] // superseded when what waits to try again should

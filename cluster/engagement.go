@@ -65,6 +65,7 @@ type kind struct {
 type health struct {
 	lastContact time.Time // when all was last known to be in order
 	err         error     // why it is not; nil if it is
+	overBudget  string    // what of the cluster is refused, and why
 	restored    time.Time // when the API server was last found to have gone back to an older state
 }
 
@@ -213,6 +214,9 @@ func (e *engagement) watchOver(interval time.Duration) {
 				h.err = e.deaf()
 			}
 			h.restored = e.restored()
+			if e.conn.budget != nil {
+				h.overBudget = e.conn.budget.Problem()
+			}
 			next := min(interval, urgent)
 			switch {
 			case h.err == nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -314,5 +315,41 @@ func TestRestoredFromBackup(t *testing.T) {
 		east.Apply(objects(t, moreEndpoints))
 		w.wait(time.Second)
 		w.wants(2)
+	})
+}
+
+// Past its budget a cluster keeps what was accepted, updated; what is new is refused, reported, and accepted once there is room.
+func TestOverBudget(t *testing.T) {
+	inWorldOf(t, records.Limits{Endpoints: 10}, func(w *world) {
+		east := w.network.Server("east")
+		east.Apply(objects(t, service), objects(t, slice))
+		for i := range 10 {
+			east.Apply(objects(t, podText(i)))
+		}
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+		w.wait(10 * time.Second)
+		w.wantsObjects("pods", 10)
+		if s := w.status(); s.OverBudget != "" {
+			t.Errorf("ten Pods are over the budget: %s", s.OverBudget)
+		}
+		for i := 10; i < 30; i++ {
+			east.Apply(objects(t, podText(i)))
+		}
+		east.Apply(objects(t, moreEndpoints))
+		w.wait(10 * time.Second)
+		w.wantsObjects("pods", 10)
+		w.wantsState(cluster.Live)
+		w.wants(2) // other kinds, and what was accepted, go on
+		if s := w.status(); !strings.Contains(s.OverBudget, "Pod") {
+			t.Errorf("status %q", s.OverBudget)
+		}
+		for i := range 25 {
+			east.Delete("Pod", "ns", fmt.Sprintf("web-%04d", i))
+		}
+		w.wait(3 * time.Minute)
+		w.wantsObjects("pods", 5)
+		if s := w.status(); s.OverBudget != "" {
+			t.Errorf("five Pods are over the budget: %s", s.OverBudget)
+		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -152,6 +153,9 @@ func (m *member) try(ctx, life context.Context, spec Spec, access Access, live *
 	if err != nil {
 		return nil, err
 	}
+	if !spec.Local {
+		conn.budget = records.NewBudget(m.registry.options.Budget)
+	}
 	if err := conn.Probe(ctx); err != nil {
 		conn.Close()
 		return nil, err
@@ -241,6 +245,10 @@ func (m *member) judge(h health) {
 	if h.restored.After(m.status.Restored) {
 		m.status.Restored = h.restored
 		m.log.Info("The API server has gone back to an older state, as after a restore from a backup: everything was listed anew")
+	}
+	if m.status.OverBudget != h.overBudget {
+		m.status.OverBudget = h.overBudget
+		m.log.Info("What the cluster publishes is more than its budget, or is not any more", "problem", h.overBudget)
 	}
 	m.status.LastContact, m.status.Contact = h.lastContact, h.err
 	state := stateOf(standing)

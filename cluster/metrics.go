@@ -34,6 +34,8 @@ var (
 		"1 for how it goes with writing into a cluster: Holding (this replica writes), Standby (another does) or ReadOnly (we may not).", []string{"cluster", "state"}, nil)
 	descLease = prometheus.NewDesc("fingerpost_lease_holder",
 		"1 for each Lease that this replica holds in a cluster, and so writes what goes with it.", []string{"cluster", "lease"}, nil)
+	descOver = prometheus.NewDesc("fingerpost_cluster_over_budget",
+		"1 if the cluster publishes more than is held of one cluster: what is new is refused.", []string{"cluster"}, nil)
 	descSize = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
 
@@ -57,7 +59,10 @@ func descCache(name string) *prometheus.Desc {
 
 // Describe makes the Registry a [prometheus.Collector].
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descState, descContact, descSynced, descCredentials, descExpiry, descOpen, descObjects, descMalformed, descLists, descWatches, descErrors, descWriter, descLease, descSize} {
+	for _, d := range []*prometheus.Desc{
+		descState, descContact, descSynced, descCredentials, descExpiry, descOpen, descObjects, descMalformed, descLists, descWatches, descErrors,
+		descWriter, descLease, descOver, descSize,
+	} {
 		to <- d
 	}
 	for _, d := range descCaches {
@@ -98,6 +103,9 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			if lease != "" {
 				gauge(descLease, 1, name, lease)
 			}
+		}
+		if !s.Local {
+			gauge(descOver, truth(s.OverBudget != ""), name)
 		}
 		if !s.Expires.IsZero() {
 			gauge(descExpiry, float64(s.Expires.Unix()), name)

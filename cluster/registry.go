@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/multicluster-runtime/pkg/clusters"
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 
+	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -26,6 +27,7 @@ type Options struct {
 	Patience      federation.Patience // before a cluster is Suspect, and Stale
 	Endpoints     bool                // read Endpoints instead of EndpointSlices
 	Dial          DialFunc            // nil: the network's
+	Budget        records.Limits      // of each linked cluster
 }
 
 // A Registry keeps the Store informed of every cluster that was applied. It is a multicluster-runtime Provider: others may run slow

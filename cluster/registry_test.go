@@ -16,6 +16,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -31,6 +32,11 @@ type world struct {
 
 func inWorld(t *testing.T, test func(*world)) {
 	t.Helper()
+	inWorldOf(t, records.Limits{}, test)
+}
+
+func inWorldOf(t *testing.T, budget records.Limits, test func(*world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, network: apitest.NewNetwork(), store: federation.NewStore()}
 		w.store.Listed()
@@ -42,6 +48,7 @@ func inWorld(t *testing.T, test func(*world)) {
 			ProbeInterval: 5 * time.Second,
 			Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 			Dial:          w.network.Dial,
+			Budget:        budget,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error)

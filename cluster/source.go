@@ -14,9 +14,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
@@ -101,6 +103,14 @@ func (s *Source) Refused() <-chan struct{} { return s.refused }
 // Fill keeps store filled with what there is of the kind, until ctx ends. object is an empty one of the type that the store takes; what
 // is not of it is left out.
 func (s *Source) Fill(ctx context.Context, object runtime.Object, store records.Target) {
+	if b := s.conn.budget; b != nil {
+		most := b.Limits().Endpoints
+		if _, ok := object.(*corev1.Service); ok {
+			most = b.Limits().Services
+		}
+		store.Limit(b, kindOf(object), most)
+		defer store.Limit(nil, "", 0)
+	}
 	i := &informer{Source: s, kind: reflect.TypeOf(object), store: store, limit: pageSize}
 	var p pace
 	for ctx.Err() == nil {
@@ -141,6 +151,18 @@ func (s *Source) trouble() string {
 		return plain(s.failure).Error()
 	}
 	return errorReason(s.failure)
+}
+
+// kindOf returns how messages name what a store takes.
+func kindOf(object runtime.Object) string {
+	switch object.(type) {
+	case *unstructured.Unstructured:
+		return "custom resource"
+	case *metav1.PartialObjectMetadata:
+		return "owner of Pods"
+	default:
+		return reflect.TypeOf(object).Elem().Name()
+	}
 }
 
 // pace is the pause after something that should last: it grows while that is short.
@@ -478,6 +500,9 @@ func (i *informer) apply(e watch.Event, m metav1.Object) error {
 	}
 	switch e.Type {
 	case watch.Bookmark:
+		if i.store.Room() {
+			return errors.New("there is room for what was refused")
+		}
 		return nil
 	case watch.Deleted:
 		return i.store.Delete(e.Object)

@@ -34,6 +34,8 @@ type Status struct {
 	LastContact time.Time // zero for never
 	Restored    time.Time // when its API server was last found to have gone back to an older state, as after a restore; zero for never
 
+	OverBudget string // what of it is refused, because it publishes more than we hold of one cluster; empty for nothing
+
 	Writing Writing // how writing into it goes
 	LeftOut LeftOut // what it holds and is in no slice of the local cluster
 
@@ -116,5 +118,6 @@ func (s Status) Same(o Status) bool {
 	}
 	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
 		s.State == o.State && s.Source == o.Source && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) && s.Synced == o.Synced && s.Writing == o.Writing && s.LeftOut == o.LeftOut &&
+		s.OverBudget == o.OverBudget &&
 		text(s.Contact) == text(o.Contact) && text(s.Credentials) == text(o.Credentials)
 }

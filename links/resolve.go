@@ -120,6 +120,7 @@ const (
 	CredentialsValid = "CredentialsValid" // the newest credentials are in use
 	Connected        = "Connected"        // the cluster is in contact
 	Synced           = "Synced"           // everything in it has been heard once
+	WithinBudget     = "WithinBudget"     // all that the cluster publishes is accepted; only where it was not
 	Writable         = "Writable"         // we may write into it; only where something is to be written
 	SlicesComplete   = "SlicesComplete"   // what it holds is in slices of the local cluster, where that is asked for; only once it was not
 )
@@ -187,6 +188,12 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 		say(Synced, metav1.ConditionTrue, "Synced", "everything in the cluster has been heard")
 	} else {
 		say(Synced, metav1.ConditionFalse, reasonWaiting, "nothing is said on behalf of the cluster until it has been heard completely")
+	}
+	switch {
+	case status.OverBudget != "":
+		say(WithinBudget, metav1.ConditionFalse, "OverBudget", status.OverBudget)
+	case meta.FindStatusCondition(l.conditions, WithinBudget) != nil:
+		say(WithinBudget, metav1.ConditionTrue, "WithinBudget", "all that the cluster publishes is accepted")
 	}
 	switch w := status.Writing; {
 	case w.State == cluster.ReadOnly:

@@ -12,6 +12,8 @@ import (
 
 // A Target is what an informer fills. It is a [Store], or wraps one.
 type Target interface {
+	Limit(b *Budget, kind string, most int) // nil: no limits
+	Room() bool                             // something was refused that may fit now
 	Gather() Listing
 	Replace(objects []any, version string) error // by all objects of a Listing
 	Update(object any) error                     // one that is new or has changed
@@ -41,8 +43,12 @@ type Store[R any] struct {
 	changed func(Key)
 	synced  chan struct{} // closed by the first Replace
 
+	gathering *listing[R] // the last that was not stored; of the informer, like share
+	share     *share      // nil: there are no limits
+
 	mu    sync.RWMutex
 	byKey map[Key]R
+	sizes map[Key]size // where there are limits
 }
 
 var _ Target = &Store[int]{}
@@ -87,6 +93,7 @@ type kept[R any] struct {
 	key    Key
 	record R
 	ok     bool
+	size   size
 }
 
 func keyOf(object any) (Key, error) {
@@ -108,24 +115,84 @@ func (s *Store[R]) reduce(object any) (*kept[R], error) {
 	}
 	k := &kept[R]{key: key}
 	k.record, k.ok = s.keep(object)
+	if k.ok && s.share != nil {
+		k.size = sizeOf(object, k.record)
+	}
 	return k, nil
 }
+
+// Limit has what is stored from now on count in a Budget: at most so many units of a kind. Without one, nothing does any more.
+func (s *Store[R]) Limit(b *Budget, kind string, most int) {
+	if s.share != nil {
+		s.share.take(-s.share.bytes, true)
+		s.share.refuse(s.share, false)
+	}
+	s.share, s.gathering, s.sizes = nil, nil, nil
+	if b == nil {
+		return
+	}
+	s.share, s.sizes = &share{Budget: b, kind: kind, most: int64(most)}, map[Key]size{}
+	for k, r := range s.byKey { // from an informer before
+		now := sizeOf(nil, r)
+		s.sizes[k] = now
+		s.share.charge(size{}, now, true)
+	}
+}
+
+// Room reports whether something was refused that may fit now.
+func (s *Store[R]) Room() bool { return s.share != nil && s.share.room() }
 
 // listing is a Listing for a Store.
 type listing[R any] struct {
 	store   *Store[R]
 	objects map[Key]*kept[R]
+	before  share // what was used when it began
 }
 
-// Gather returns an empty Listing, whose objects Replace takes.
-func (s *Store[R]) Gather() Listing { return &listing[R]{s, map[Key]*kept[R]{}} }
+// Gather returns an empty Listing, whose objects Replace takes. What is in the store already goes before what is new.
+func (s *Store[R]) Gather() Listing {
+	s.abandon()
+	l := &listing[R]{store: s, objects: map[Key]*kept[R]{}}
+	if s.share != nil {
+		l.before = *s.share
+		s.share.none = 0
+		s.gathering = l
+	}
+	return l
+}
+
+// abandon gives back what a listing used that was not stored.
+func (s *Store[R]) abandon() {
+	if s.gathering != nil {
+		s.share.take(s.gathering.before.bytes-s.share.bytes, true)
+		s.share.units, s.share.bytes = s.gathering.before.units, s.gathering.before.bytes
+		s.gathering = nil
+	}
+}
 
 func (l *listing[R]) Update(object any) error {
 	k, err := l.store.reduce(object)
-	if err == nil {
-		l.objects[k.key] = k
+	if err != nil {
+		return err
 	}
-	return err
+	if !k.ok {
+		return l.Delete(object)
+	}
+	s := l.store
+	if s.share != nil {
+		before, known := s.sizes[k.key]
+		if twice, found := l.objects[k.key]; found {
+			before, known = twice.size, true
+		}
+		if !s.share.charge(before, k.size, known) {
+			if old, found := s.Get(k.key); found && l.objects[k.key] == nil {
+				l.objects[k.key] = &kept[R]{k.key, old, true, before}
+			}
+			return nil
+		}
+	}
+	l.objects[k.key] = k
+	return nil
 }
 
 func (l *listing[R]) Delete(object any) error {
@@ -150,6 +217,16 @@ func (s *Store[R]) Update(object any) error {
 	if err != nil {
 		return err
 	}
+	if s.share != nil {
+		before, known := s.sizes[k.key]
+		if !s.share.charge(before, k.size, known) {
+			return nil
+		}
+		s.sizes[k.key] = k.size
+		if !k.ok {
+			delete(s.sizes, k.key)
+		}
+	}
 	s.mu.Lock()
 	if k.ok {
 		s.byKey[k.key] = k.record
@@ -167,6 +244,10 @@ func (s *Store[R]) Delete(object any) error {
 	if err != nil {
 		return err
 	}
+	if s.share != nil {
+		s.share.charge(s.sizes[k], size{}, true)
+		delete(s.sizes, k)
+	}
 	s.mu.Lock()
 	delete(s.byKey, k)
 	s.mu.Unlock()
@@ -177,6 +258,8 @@ func (s *Store[R]) Delete(object any) error {
 // Replace stores a complete listing.
 func (s *Store[R]) Replace(objects []any, _ string) error {
 	next := make(map[Key]R, len(objects))
+	var all size
+	sizes := map[Key]size{}
 	for _, o := range objects {
 		k, err := s.reduce(o)
 		if err != nil {
@@ -184,7 +267,16 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 		}
 		if k.ok {
 			next[k.key] = k.record
+			if s.share != nil {
+				sizes[k.key] = k.size
+				all.units, all.bytes = all.units+k.size.units, all.bytes+k.size.bytes
+			}
 		}
+	}
+	if s.share != nil { // each was charged as it was gathered, and what is gone not given back yet
+		s.share.take(all.bytes-s.share.bytes, true)
+		s.share.units, s.share.bytes, s.sizes, s.gathering = all.units, all.bytes, sizes, nil
+		s.share.refuse(s.share, s.share.none > 0)
 	}
 	s.mu.Lock()
 	old := s.byKey

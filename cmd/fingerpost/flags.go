@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/fingerpost/fingerpost/cluster/records"
 	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
@@ -28,6 +29,8 @@ type options struct {
 	allowedHosts                 []string
 	probeInterval                time.Duration
 	patience                     federation.Patience
+	budget                       records.Limits // of each linked cluster
+	budgetMiB                    int
 	readSlices                   bool
 	queueCapacity                int
 	queueMetrics                 bool
@@ -73,6 +76,9 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.probeInterval, "probe-interval", 5*time.Second, "how often a cluster in contact is probed; others are probed each second")
 	fs.DurationVar(&o.patience.Suspect, "suspect-after", o.patience.Suspect, "how long a cluster may be out of contact before it is Suspect")
 	fs.DurationVar(&o.patience.Stale, "stale-after", o.patience.Stale, "how long a cluster may be out of contact before it is Stale; what it said last is kept")
+	fs.IntVar(&o.budget.Services, "cluster-max-services", 20_000, "Services that are held of a linked cluster; what is new beyond it is refused, and what was accepted stays; 0 for no limit")
+	fs.IntVar(&o.budget.Endpoints, "cluster-max-endpoints", 200_000, "endpoints that are held of a linked cluster, and objects of each other kind; 0 for no limit")
+	fs.IntVar(&o.budgetMiB, "cluster-max-mib", 128, "MiB that the records of a linked cluster may take, of which what is served from them takes about as much again; 0 for no limit")
 	o.discovery.Flags(fs)
 	o.tls.flags(fs)
 
@@ -137,11 +143,14 @@ func (o *options) validate() error {
 		return errors.New("-max-mirrors-per-link must not be negative")
 	case o.writer.MaxSlices < 0:
 		return errors.New("-max-slices-per-source must not be negative")
+	case o.budget.Services < 0 || o.budget.Endpoints < 0 || o.budgetMiB < 0:
+		return errors.New("-cluster-max-services, -cluster-max-endpoints and -cluster-max-mib must not be negative")
 	case o.patience.Suspect <= o.probeInterval:
 		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)", o.patience.Suspect, o.probeInterval)
 	case o.patience.Stale <= o.patience.Suspect:
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.patience.Stale, o.patience.Suspect)
 	}
+	o.budget.Bytes = int64(o.budgetMiB) << 20
 	if err := errors.Join(o.tls.validate(), o.discovery.Validate(), o.writer.Timing.Validate()); err != nil {
 		return err
 	}

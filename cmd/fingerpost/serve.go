@@ -79,7 +79,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	setPings()
 
 	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience, Endpoints: !o.readSlices})
+	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience, Budget: o.budget, Endpoints: !o.readSlices})
 	err = registry.Apply(cluster.Spec{
 		Name: o.clusterName, Local: true, TrustDomain: o.discovery.TrustDomain, ClusterDomain: o.discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: config}},

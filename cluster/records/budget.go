@@ -1,0 +1,181 @@
+package records
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// Limits are what may be held of one cluster; 0 is no limit.
+type Limits struct {
+	Services  int   // in each store of them
+	Endpoints int   // in each store of EndpointSlices, and objects in each other store
+	Bytes     int64 // of records, in all stores
+}
+
+// A Budget bounds what all stores hold that read one cluster. Past it what was accepted stays and is updated, and what is new is refused.
+// An update may grow the whole by a quarter more; what is refused then leaves the object as it was. What was refused is asked for again
+// once there is room.
+type Budget struct {
+	limits Limits
+
+	mu      sync.Mutex
+	bytes   int64
+	refused map[*share]bool // those from which something is left out
+}
+
+// NewBudget returns a Budget of which nothing is used.
+func NewBudget(limits Limits) *Budget { return &Budget{limits: limits, refused: map[*share]bool{}} }
+
+// Limits returns its limits.
+func (b *Budget) Limits() Limits { return b.limits }
+
+// Bytes returns how much is used.
+func (b *Budget) Bytes() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes
+}
+
+// Problem returns what is refused and why; empty if nothing is.
+func (b *Budget) Problem() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.refused) == 0 {
+		return ""
+	}
+	kinds := map[string]bool{}
+	for s := range b.refused {
+		kinds[s.kind] = true
+	}
+	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: what was accepted is kept and updated, new objects of kind %s "+
+		"are refused; raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib, and the memory limit with them",
+		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+}
+
+// take charges n bytes, of which old ones may be a quarter more than the limit.
+func (b *Budget) take(n int64, old bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n > 0 && over(b.bytes+n, b.limits.Bytes, old) {
+		return false
+	}
+	b.bytes += n
+	return true
+}
+
+// refuse notes whether something is left out of a share.
+func (b *Budget) refuse(s *share, something bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if something {
+		b.refused[s] = true
+	} else {
+		delete(b.refused, s)
+	}
+}
+
+func over(n, limit int64, old bool) bool {
+	if old {
+		limit += limit / 4
+	}
+	return limit > 0 && n > limit
+}
+
+// share is what one store uses of a Budget.
+type share struct {
+	*Budget
+	kind  string
+	most  int64 // units
+	units int64
+	bytes int64
+	none  int // objects that were refused since everything was listed
+}
+
+// size is what one object uses.
+type size struct{ units, bytes int64 }
+
+// charge has a share hold an object of size now that was of size before, if there is room.
+func (s *share) charge(before, now size, known bool) bool {
+	units := now.units - before.units
+	if units > 0 && over(s.units+units, s.most, known) || !s.take(now.bytes-before.bytes, known) {
+		s.none++
+		s.refuse(s, true)
+		return false
+	}
+	s.units += units
+	s.bytes += now.bytes - before.bytes
+	return true
+}
+
+// room reports whether something was refused that may fit now.
+func (s *share) room() bool {
+	return s.none > 0 && !over(s.units+s.units/10, s.most, false) && !over(s.Bytes()+s.Bytes()/10, s.limits.Bytes, false)
+}
+
+// sizeOf returns what an object uses whose record is this.
+func sizeOf(object, record any) size {
+	s := size{units: 1, bytes: int64(deep(reflect.ValueOf(record), 0)) + 64} // and its key
+	switch o := object.(type) {
+	case *discoveryv1.EndpointSlice:
+		s.units = int64(len(o.Endpoints))
+	case *corev1.Endpoints: //nolint:staticcheck // who reads Endpoints was asked to
+		s.units = 0
+		for _, subset := range o.Subsets {
+			s.units += int64(len(subset.Addresses) + len(subset.NotReadyAddresses))
+		}
+	}
+	return s
+}
+
+// deep returns the bytes that a value takes, with what it points to, as if nothing was shared.
+func deep(v reflect.Value, depth int) uintptr {
+	if !v.IsValid() {
+		return 0
+	}
+	return v.Type().Size() + below(v, depth)
+}
+
+func below(v reflect.Value, depth int) (n uintptr) {
+	if depth > 16 {
+		return 0
+	}
+	switch v.Kind() { //nolint:exhaustive // the others point to nothing
+	case reflect.String:
+		return uintptr(v.Len())
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			return deep(v.Elem(), depth+1)
+		}
+	case reflect.Slice, reflect.Array:
+		if v.Kind() == reflect.Slice {
+			n = uintptr(v.Cap()) * v.Type().Elem().Size()
+		}
+		if k := v.Type().Elem().Kind(); k >= reflect.Bool && k <= reflect.Complex128 {
+			return n
+		}
+		for i := range v.Len() {
+			n += below(v.Index(i), depth+1)
+		}
+	case reflect.Map:
+		for i := v.MapRange(); i.Next(); {
+			n += deep(i.Key(), depth+1) + deep(i.Value(), depth+1)
+		}
+	case reflect.Struct:
+		if t := v.Type(); t == reflect.TypeFor[netip.Addr]() || t == reflect.TypeFor[time.Time]() {
+			return 0 // what they point to is common
+		}
+		for i := range v.NumField() {
+			n += below(v.Field(i), depth+1)
+		}
+	}
+	return n
+}

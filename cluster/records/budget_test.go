@@ -1,0 +1,126 @@
+package records
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+)
+
+func object(name, text int) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: strconv.Itoa(name)}, Spec: corev1.PodSpec{NodeName: strings.Repeat("x", text)}}
+}
+
+// Whatever comes in whatever order: no more is held than the limits and a quarter; an object that was accepted stays until it is deleted;
+// what is charged is what is held; and an unlimited store would hold the same, if nothing is refused.
+func TestBudget(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const most, bytes = 8, 4000
+		b := NewBudget(Limits{Endpoints: most, Bytes: bytes})
+		keep := func(o any) (string, bool) { return o.(*corev1.Pod).Spec.NodeName, true }
+		stores, whole := make([]*Store[string], 2), make([]map[Key]bool, 2)
+		for i := range stores {
+			stores[i], whole[i] = NewStore(keep, func(Key) {}), map[Key]bool{}
+			stores[i].Limit(b, "Pod", most)
+		}
+		text := rapid.SampledFrom([]int{0, 10, 300, 2000})
+		t.Repeat(map[string]func(*rapid.T){
+			"update": func(t *rapid.T) {
+				i, o := rapid.IntRange(0, 1).Draw(t, "store"), object(rapid.IntRange(0, 20).Draw(t, "name"), text.Draw(t, "text"))
+				k, _ := keyOf(o)
+				whole[i][k] = true
+				_, had := stores[i].Get(k)
+				if err := stores[i].Update(o); err != nil {
+					t.Fatal(err)
+				}
+				if _, has := stores[i].Get(k); had && !has {
+					t.Fatal("an object that was accepted is gone")
+				}
+			},
+			"delete": func(t *rapid.T) {
+				i, o := rapid.IntRange(0, 1).Draw(t, "store"), object(rapid.IntRange(0, 20).Draw(t, "name"), 0)
+				k, _ := keyOf(o)
+				delete(whole[i], k)
+				if err := stores[i].Delete(o); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"list": func(t *rapid.T) {
+				i := rapid.IntRange(0, 1).Draw(t, "store")
+				l, listed := stores[i].Gather(), map[Key]bool{}
+				before := stores[i].Keys()
+				for range rapid.IntRange(0, 15).Draw(t, "objects") {
+					o := object(rapid.IntRange(0, 20).Draw(t, "name"), text.Draw(t, "text"))
+					k, _ := keyOf(o)
+					listed[k] = true
+					if err := l.Update(o); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if rapid.Bool().Draw(t, "breaks off") {
+					return
+				}
+				if err := stores[i].Replace(l.Objects(), "1"); err != nil {
+					t.Fatal(err)
+				}
+				whole[i] = listed
+				for _, k := range before {
+					if _, has := stores[i].Get(k); listed[k] && !has {
+						t.Fatal("an object that was accepted is gone")
+					}
+				}
+			},
+			"": func(t *rapid.T) {
+				var all int64
+				for i, s := range stores {
+					if s.Len() > most {
+						t.Fatalf("%d objects", s.Len())
+					}
+					for _, k := range s.Keys() {
+						if !whole[i][k] {
+							t.Fatal("an object that was deleted is held")
+						}
+					}
+					s.abandon()
+					for _, x := range s.sizes {
+						all += x.bytes
+					}
+					if len(s.sizes) != s.Len() || s.share.units != int64(s.Len()) {
+						t.Fatalf("%d sizes and %d units for %d objects", len(s.sizes), s.share.units, s.Len())
+					}
+				}
+				if all != b.Bytes() || all > bytes*5/4 {
+					t.Fatalf("%d bytes are held and %d charged", all, b.Bytes())
+				}
+				if missing := len(whole[0])+len(whole[1]) > stores[0].Len()+stores[1].Len(); missing && b.Problem() == "" {
+					t.Fatal("what is refused is not reported")
+				}
+			},
+		})
+		for _, s := range stores {
+			s.Limit(nil, "", 0)
+		}
+		if b.Bytes() != 0 || b.Problem() != "" {
+			t.Fatalf("%d bytes are charged by nobody: %s", b.Bytes(), b.Problem())
+		}
+	})
+}
+
+// The size of a record counts what it points to.
+func TestSize(t *testing.T) {
+	type record struct {
+		name string
+		list []string
+		next *record
+		m    map[string]string
+	}
+	long := strings.Repeat("x", 1000)
+	for _, r := range []any{long, record{name: long}, record{list: []string{long}}, record{next: &record{name: long}}, record{m: map[string]string{"a": long}}, &record{m: map[string]string{long: ""}}} {
+		if n := sizeOf(nil, r).bytes; n < 1000 || n > 1400 {
+			t.Errorf("%T: %d bytes", r, n)
+		}
+	}
+}
