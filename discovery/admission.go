@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,11 @@ type AdmissionConfig struct {
 	ConnectionStreams int // open streams of one connection
 	Streams           int // of all
 
+	ConnectionBytes int64 // of messages that gRPC has not written yet, on one connection
+	Bytes           int64 // of all, where what streams share counts once
+
 	Request time.Duration // how long the request of a stream may take to arrive
+	Stall   time.Duration // how long a connection may make no progress while something waits on it
 
 	Answers  int           // first answers that are made at the same time
 	Patience time.Duration // how long a new stream waits for its turn to be answered
@@ -33,11 +38,13 @@ type AdmissionConfig struct {
 // too late. Ten connections that do their worst leave the rest of the rate to others.
 func DefaultAdmission() AdmissionConfig {
 	cpus := runtime.GOMAXPROCS(0)
+	limit := debug.SetMemoryLimit(-1)
 	return AdmissionConfig{
 		ConnectionRate: 100 * float64(cpus), ConnectionBurst: 1000,
 		Rate: 1000 * float64(cpus), Burst: 4000,
-		ConnectionStreams: 4000, Streams: streamsFor(debug.SetMemoryLimit(-1)),
-		Request: 30 * time.Second,
+		ConnectionStreams: 4000, Streams: streamsFor(limit),
+		ConnectionBytes: 16 << 20, Bytes: bytesFor(limit),
+		Request: 30 * time.Second, Stall: 5 * time.Minute,
 		Answers: 4 * cpus, Patience: 2 * time.Second,
 	}
 }
@@ -48,6 +55,14 @@ func streamsFor(limit int64) int {
 		return 100_000 // there is none
 	}
 	return int(max(1000, limit/2/(16<<10)))
+}
+
+// bytesFor returns how many bytes may be in flight: an eighth of a limit of memory.
+func bytesFor(limit int64) int64 {
+	if limit == math.MaxInt64 {
+		return 128 << 20 // there is none
+	}
+	return max(16<<20, limit/8)
 }
 
 const (
@@ -77,21 +92,38 @@ var refusals = []string{
 
 // Admission stands before all work for a new stream, and before its goroutine. What is too much is refused, so that the rest is answered
 // in time: a client that is refused comes back later, one that is left waiting gives up and comes back at once.
+//
+// A first answer that nobody has yet costs as much as it is large: thousands of times what one costs that is there already. So those of large
+// Services have turns of their own, one at a time for each connection and half of the CPUs for all, and each is paid for by its size from
+// the connection's rate.
 type Admission struct {
 	config  AdmissionConfig
 	limiter *rate.Limiter
 	turns   chan struct{}
-	refused func(reason string) // counts
-	ended   func()              // counts a stream whose request did not arrive
+	large   chan struct{} // turns of large answers
+	count   counts
 
-	connections, streams, halfOpen atomic.Int64
+	streams, halfOpen atomic.Int64
+	bytes             atomic.Int64 // in flight
+
+	mu      sync.Mutex // guards all below
+	open    map[*connection]struct{}
+	waiting map[*alarm]struct{} // for room
+	hurried time.Time           // when stalled connections were looked for last
 }
 
-// NewAdmission returns an Admission with nothing admitted. The functions count.
-func NewAdmission(c AdmissionConfig, refused func(reason string), ended func()) *Admission {
+// counts are called for what an Admission does.
+type counts struct {
+	refused                func(reason string)
+	halfOpenEnded, stalled func()
+}
+
+// NewAdmission returns an Admission with nothing admitted.
+func NewAdmission(c AdmissionConfig, count counts) *Admission {
 	return &Admission{
-		config: c, limiter: rate.NewLimiter(rate.Limit(c.Rate), c.Burst), turns: make(chan struct{}, c.Answers),
-		refused: refused, ended: ended,
+		config: c, limiter: rate.NewLimiter(rate.Limit(c.Rate), c.Burst), count: count,
+		turns: make(chan struct{}, c.Answers), large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		open: map[*connection]struct{}{},
 	}
 }
 
@@ -113,27 +145,61 @@ func (a *Admission) admit(c *connection) error {
 	default:
 		return nil
 	}
-	a.refused(reason)
+	a.count.refused(reason)
 	return err
 }
 
-// turn waits for the stream's turn to be answered first, and returns how to end it.
-func (a *Admission) turn(ctx context.Context) (done func(), err error) {
-	done = func() { <-a.turns }
-	select {
-	case a.turns <- struct{}{}:
-		return done, nil
-	default:
+// turn waits for the turn of a stream of c to be answered first, by an answer that is large or not, and returns how to end it.
+func (a *Admission) turn(ctx context.Context, c *connection, large bool) (done func(), err error) {
+	turns := []chan struct{}{a.turns}
+	if large {
+		turns[0] = a.large
+		if c != nil {
+			turns = []chan struct{}{c.large, a.large}
+		}
 	}
-	timer := time.NewTimer(a.config.Patience)
-	defer timer.Stop()
-	select {
-	case a.turns <- struct{}{}:
-		return done, nil
-	case <-timer.C:
-		a.refused(refusedTurn)
-		return nil, status.Errorf(codes.ResourceExhausted, "no turn within %s: try again later", a.config.Patience)
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+	taken := 0
+	done = func() {
+		for _, t := range turns[:taken] {
+			<-t
+		}
+	}
+	var late <-chan time.Time
+	for _, t := range turns {
+		select {
+		case t <- struct{}{}:
+			taken++
+			continue
+		default:
+		}
+		if late == nil {
+			timer := time.NewTimer(a.config.Patience)
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case t <- struct{}{}:
+			taken++
+		case <-late:
+			done()
+			a.count.refused(refusedTurn)
+			return nil, status.Errorf(codes.ResourceExhausted, "no turn within %s: try again later", a.config.Patience)
+		case <-ctx.Done():
+			done()
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return done, nil
+}
+
+const (
+	largeAnswer   = 500 // addresses
+	addressesPaid = 200 // for which an answer costs as much as one more stream
+)
+
+// pay charges the connection for an answer with n addresses that is made for it: it opens as many streams less for a while.
+func (c *connection) pay(n int) {
+	if c != nil {
+		c.limiter.ReserveN(time.Now(), min(n/addressesPaid, c.limiter.Burst()))
 	}
 }

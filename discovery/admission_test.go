@@ -37,6 +37,19 @@ type listening struct {
 	*Server
 	t        *testing.T
 	listener *bufconn.Listener
+	store    *federation.Store
+	server   *grpc.Server
+}
+
+// closeAll ends every connection.
+func (l *listening) closeAll() { l.server.Stop() }
+
+// held returns the Set that is the answer to a first question.
+func (l *listening) held() *federation.Set {
+	w := l.store.Watch(federation.Ref{Cluster: l.config.Cluster, Service: web})
+	defer w.Close()
+	snapshot, _ := w.Load()
+	return federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).Near(federation.Locality{}, nil)
 }
 
 // listen starts a server of one Service, web, with n addresses. It ends with the test.
@@ -47,8 +60,9 @@ func listen(t *testing.T, n int, configure func(*Config), options ...grpc.Server
 	if configure != nil {
 		configure(&config)
 	}
-	l := &listening{NewServer(logr.Discard(), store, config), t, bufconn.Listen(1 << 16)}
+	l := &listening{Server: NewServer(logr.Discard(), store, config), t: t, listener: bufconn.Listen(1 << 16), store: store}
 	server := grpc.NewServer(append(l.Options(), append(options, grpc.WaitForHandlers(true))...)...)
+	l.server = server
 	pb.RegisterDestinationServer(server, l.Server)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	var wg sync.WaitGroup
@@ -86,6 +100,7 @@ func getOnce(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestinat
 // rawClient speaks HTTP/2 frame by frame. It reads everything, and opens no window.
 type rawClient struct {
 	t      *testing.T
+	conn   net.Conn
 	framer *http2.Framer
 	block  bytes.Buffer
 	fields *hpack.Encoder
@@ -103,7 +118,7 @@ func (l *listening) raw() *rawClient {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	r := &rawClient{t: l.t, framer: http2.NewFramer(conn, conn), next: 1, ends: map[uint32]string{}}
+	r := &rawClient{t: l.t, conn: conn, framer: http2.NewFramer(conn, conn), next: 1, ends: map[uint32]string{}}
 	r.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	r.fields = hpack.NewEncoder(&r.block)
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
@@ -197,6 +212,24 @@ func (r *rawClient) ask(id uint32, request *pb.GetDestination) {
 		r.t.Error(err)
 	}
 }
+
+// read64K opens the windows for so much more.
+func (r *rawClient) read64K(id uint32) {
+	r.writes.Lock()
+	defer r.writes.Unlock()
+	for _, id := range []uint32{0, id} {
+		_ = r.framer.WriteWindowUpdate(id, 1<<16)
+	}
+}
+
+// gone reports whether the server has closed the connection.
+func (r *rawClient) gone() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed != nil
+}
+
+func (r *rawClient) close() { r.conn.Close() }
 
 // ended returns how many streams ended how.
 func (r *rawClient) ended() map[string]int {
@@ -300,7 +333,7 @@ func TestHeaderFloods(t *testing.T) {
 
 // Nothing of a header is kept with the stream.
 func TestHeadersAreNotKept(t *testing.T) {
-	a := NewAdmission(DefaultAdmission(), func(string) {}, func() {})
+	a := NewAdmission(DefaultAdmission(), counts{refused: func(string) {}})
 	header := metadata.Pairs("a", "b", ":authority", "x")
 	ctx := metadata.NewIncomingContext(connections{a}.TagConn(t.Context(), nil), header)
 	ctx, err := a.tap(ctx, &tap.Info{Header: header})
@@ -343,7 +376,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 		}
 	})
 
-	a := NewAdmission(AdmissionConfig{Request: time.Minute}, func(string) {}, func() {})
+	a := NewAdmission(AdmissionConfig{Request: time.Minute}, counts{refused: func(string) {}})
 	ctx := connections{a}.TagConn(t.Context(), nil)
 	if _, err := a.tap(ctx, &tap.Info{}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("before there is a goroutine: %v", err)
@@ -515,7 +548,7 @@ func TestConnectionsEnd(t *testing.T) {
 	const age = 30 * time.Minute
 	c := &connection{opened: time.Now()}
 	for range 1000 {
-		if at := c.end(age).Sub(c.opened); at < age*11/10 || at >= age*9/10+ConnectionGrace(age)-20*time.Second {
+		if at := c.lastEnd(age).Sub(c.opened); at < age*11/10 || at >= age*9/10+ConnectionGrace(age)-20*time.Second {
 			t.Fatalf("streams end %s after the connection was opened", at)
 		}
 	}

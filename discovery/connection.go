@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +29,23 @@ import (
 
 // connection is one HTTP/2 connection: one client, or a proxy beside us that carries the streams of many.
 type connection struct {
+	admission         *Admission
+	conn              net.Conn // nil if it is not known
 	opened            time.Time
 	limiter           *rate.Limiter
 	streams, halfOpen atomic.Int64
+	large             chan struct{} // the turn of a large answer
+
+	sends    atomic.Int64 // under way
+	progress atomic.Int64 // when gRPC took or freed something last, in ns since 1970
+	watched  atomic.Bool  // stall is set
+
+	mu      sync.Mutex // guards all below
+	closed  bool
+	bytes   int64 // in flight
+	flights map[*flight]struct{}
+	waiting map[*alarm]struct{} // for room
+	stall   *time.Timer         // nil until the first send
 }
 
 // connectionKey leads from the context of a stream to its connection.
@@ -48,8 +63,8 @@ const lastStreams = 90 * time.Second
 // tenth.
 func ConnectionGrace(age time.Duration) time.Duration { return age/5 + lastStreams + 30*time.Second }
 
-// end returns when the last streams of the connection end by themselves: some time before gRPC closes it.
-func (c *connection) end(age time.Duration) time.Time {
+// lastEnd returns when the last streams of the connection end by themselves: some time before gRPC closes it.
+func (c *connection) lastEnd(age time.Duration) time.Time {
 	return c.opened.Add(age + age/10 + rand.N(lastStreams))
 }
 
@@ -59,8 +74,11 @@ func (s *Server) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		Codec(),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.StaticStreamWindowSize(4 * maxRequestBytes), // or gRPC lets windows grow to 16 MiB
+		grpc.StaticConnWindowSize(4 * maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams + maxHalfOpen)), // what is more than admitted waits at the client
+		grpc.Creds(keeper{}),
 		grpc.StatsHandler(connections{a}),
 		grpc.InTapHandle(a.tap),
 		grpc.ChainStreamInterceptor(a.serveStream),
@@ -74,16 +92,23 @@ type connections struct{ admission *Admission }
 func (h connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
 	config := &h.admission.config
 	return context.WithValue(ctx, connectionKey{}, &connection{
-		opened: time.Now(), limiter: rate.NewLimiter(rate.Limit(config.ConnectionRate), config.ConnectionBurst),
+		admission: h.admission, conn: connOf(ctx), opened: time.Now(),
+		limiter: rate.NewLimiter(rate.Limit(config.ConnectionRate), config.ConnectionBurst), large: make(chan struct{}, 1),
 	})
 }
 
-func (h connections) HandleConn(_ context.Context, s stats.ConnStats) {
+func (h connections) HandleConn(ctx context.Context, s stats.ConnStats) {
+	a, c := h.admission, connectionOf(ctx)
 	switch s.(type) {
 	case *stats.ConnBegin:
-		h.admission.connections.Add(1)
+		a.mu.Lock()
+		a.open[c] = struct{}{}
+		a.mu.Unlock()
 	case *stats.ConnEnd:
-		h.admission.connections.Add(-1)
+		a.mu.Lock()
+		delete(a.open, c)
+		a.mu.Unlock()
+		c.end()
 	}
 }
 
@@ -114,7 +139,7 @@ func (a *Admission) checkHeader(header metadata.MD) error {
 	if fields <= maxHeaderFields {
 		return nil
 	}
-	a.refused(refusedHeader)
+	a.count.refused(refusedHeader)
 	return status.Errorf(codes.ResourceExhausted, "more than %d header fields", maxHeaderFields)
 }
 
@@ -193,7 +218,7 @@ func (t *ticket) expire() {
 		return
 	}
 	t.served()
-	t.admission.ended()
+	t.admission.count.halfOpenEnded()
 	t.cancel() // so that its handler stops waiting
 }
 

@@ -54,6 +54,9 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.IntVar(&c.Admission.Answers, "admission-answers", c.Admission.Answers, "first answers that are made at the same time")
 	fs.IntVar(&c.Admission.ConnectionStreams, "max-connection-streams", c.Admission.ConnectionStreams, "streams that may be open on one connection; more are refused")
 	fs.IntVar(&c.Admission.Streams, "max-streams", c.Admission.Streams, "streams that may be open in all; more are refused. By default as many as fit half of GOMEMLIMIT at 16 KiB for each, or 100000 without one")
+	fs.Int64Var(&c.Admission.ConnectionBytes, "max-connection-bytes", c.Admission.ConnectionBytes, "bytes of messages that wait to be written on one connection; beyond it first answers wait, and heartbeats are sent")
+	fs.Int64Var(&c.Admission.Bytes, "max-bytes", c.Admission.Bytes, "bytes of messages that wait to be written in all, where what streams share counts once. By default an eighth of GOMEMLIMIT, or 134217728 without one")
+	fs.DurationVar(&c.Admission.Stall, "stall-timeout", c.Admission.Stall, "how long a connection on which messages wait may make no progress at all before it is closed; 10s where others wait for room in -max-bytes")
 	fs.DurationVar(&c.Admission.Request, "request-timeout", c.Admission.Request, "how long the request of a stream may take to arrive before the stream is ended")
 }
 
@@ -75,6 +78,9 @@ func (c *Config) Validate() error {
 		{c.Admission.Answers <= 0, "-admission-answers must be greater than 0"},
 		{c.Admission.ConnectionStreams <= 0 || c.Admission.ConnectionStreams > 1<<30, "-max-connection-streams must be greater than 0, and at most 1073741824"},
 		{c.Admission.Streams <= 0, "-max-streams must be greater than 0"},
+		{c.Admission.ConnectionBytes <= 0, "-max-connection-bytes must be greater than 0"},
+		{c.Admission.Bytes <= 0, "-max-bytes must be greater than 0"},
+		{c.Admission.Stall <= 0, "-stall-timeout must be greater than 0"},
 		{c.Admission.Request <= 0, "-request-timeout must be greater than 0"},
 	} {
 		if v.wrong {

@@ -1,6 +1,8 @@
 package discovery
 
 import (
+	"sync/atomic"
+
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
@@ -17,6 +19,8 @@ type frame struct {
 	bytes         mem.SliceBuffer
 	what          what
 	adds, removes int // addresses in it
+
+	flights atomic.Int64 // that gRPC has it in
 }
 
 // what a frame tells.
@@ -35,8 +39,11 @@ type codec struct{ encoding.CodecV2 }
 
 // Marshal encodes a message, unless it is a frame.
 func (c codec) Marshal(message any) (mem.BufferSlice, error) {
-	if f, ok := message.(*frame); ok {
-		return mem.BufferSlice{f.bytes}, nil
+	switch m := message.(type) {
+	case *frame:
+		return mem.BufferSlice{m.bytes}, nil
+	case *flight:
+		return m.buffers(), nil
 	}
 	return c.CodecV2.Marshal(message)
 }

@@ -99,12 +99,29 @@ func (g *get) run(ctx context.Context) error {
 
 // tell sends what the client does not have yet.
 func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone string, now time.Time) error {
-	frames, err := g.answer(ctx, snapshot, zone, now)
+	over := func() {}
+	if g.told == nothing {
+		if admits, err := g.admits(snapshot, now); !admits || !g.room(now) {
+			return err
+		}
+		size, err := g.size(snapshot), error(nil)
+		if over, err = g.server.admission.turn(ctx, g.connection, size >= largeAnswer); err != nil {
+			return err
+		}
+		if !g.room(now) { // any more
+			over()
+			return nil
+		}
+		g.connection.pay(size)
+	}
+	frames, err := g.answer(snapshot, zone, now)
+	messages := g.launch(frames)
+	over() // and the next one finds in flight what this one sends
 	if err != nil {
 		return err
 	}
-	for _, f := range frames {
-		if err := g.send(f); err != nil {
+	if len(frames) > 0 {
+		if err := g.deliver(frames, messages); err != nil {
 			return err
 		}
 		g.beat = now.Add(jitter(idleHeartbeat))
@@ -112,6 +129,21 @@ func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone stri
 	g.state.holds.Store(g.last)
 	g.state.version.Store(g.version)
 	return nil
+}
+
+// size returns how many addresses a first answer has at most, if nobody has it yet.
+func (g *get) size(snapshot *federation.Snapshot) (n int) {
+	if g.ask(snapshot); g.question.newest() != nil {
+		return 0
+	}
+	for _, m := range snapshot.Members {
+		if m.View != nil {
+			for _, s := range m.View.Slices {
+				n += len(s.Endpoints)
+			}
+		}
+	}
+	return n
 }
 
 // admits returns whether there is an answer that follows from a Snapshot, or why there never will be. A first answer would replace
@@ -147,18 +179,8 @@ func (s *Server) early(snapshot *federation.Snapshot) (wait time.Duration) {
 
 // answer returns what the client does not have yet, and notes that it has it. All of it follows from one Snapshot: the one that was
 // loaded, or a newer one that another stream has brought the feed to.
-func (g *get) answer(ctx context.Context, snapshot *federation.Snapshot, zone string, now time.Time) ([]*frame, error) {
-	if admits, err := g.admits(snapshot, now); !admits {
-		return nil, err
-	}
+func (g *get) answer(snapshot *federation.Snapshot, zone string, now time.Time) ([]*frame, error) {
 	first := g.told == nothing
-	if first {
-		done, err := g.server.admission.turn(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer done()
-	}
 	was := g.feed
 	var head *head
 	for {

@@ -26,6 +26,8 @@ type metrics struct {
 	added, removed prometheus.Counter
 	refusedOf      map[string]prometheus.Counter
 	halfOpenEnded  prometheus.Counter
+	stalled        prometheus.Counter
+	inFlight       prometheus.GaugeFunc
 }
 
 func newMetrics(s *Server) *metrics {
@@ -46,7 +48,7 @@ func newMetrics(s *Server) *metrics {
 		}, []string{"reason"}),
 		connections: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_connections", Help: "Open HTTP/2 connections to the gRPC server.",
-		}, func() float64 { return float64(s.admission.connections.Load()) }),
+		}, func() float64 { return float64(s.admission.connections()) }),
 		open: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_streams_open", Help: "Open gRPC streams of all kinds, from their header on: health, reflection, and those without a request included.",
 		}, func() float64 { return float64(s.admission.streams.Load()) }),
@@ -56,6 +58,12 @@ func newMetrics(s *Server) *metrics {
 		halfOpenEnded: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fingerpost_streams_half_open_ended_total", Help: "Streams ended because their request did not arrive in time.",
 		}),
+		stalled: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fingerpost_connections_stalled_total", Help: "Connections closed because they made no progress at all while messages waited on them.",
+		}),
+		inFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_in_flight_bytes", Help: "Bytes of messages on their way to clients that have not taken them yet. What streams share counts once.",
+		}, func() float64 { return float64(s.admission.bytes.Load()) }),
 		firstAnswer: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fingerpost_first_answer_seconds", Help: "Time from the opening of a Get stream to its first answer.",
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
@@ -92,7 +100,10 @@ func newMetrics(s *Server) *metrics {
 // Collectors returns the Server's metrics, to be registered.
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
-	return []prometheus.Collector{m.messages, m.addresses, m.bytes, m.refused, m.connections, m.open, m.halfOpen, m.halfOpenEnded, m.firstAnswer, m.streams, m.frames, m.questions, m.leftOut, m.workloads, m.subscribers, s.audiences}
+	return []prometheus.Collector{
+		m.messages, m.addresses, m.bytes, m.refused, m.connections, m.open, m.halfOpen, m.halfOpenEnded, m.stalled, m.inFlight, m.firstAnswer,
+		m.streams, m.frames, m.questions, m.leftOut, m.workloads, m.subscribers, s.audiences,
+	}
 }
 
 func (m *metrics) sent(f *frame) {

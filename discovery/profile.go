@@ -61,9 +61,13 @@ func (l *lookup) run(ctx context.Context) error {
 		if l.over(now) {
 			return nil
 		}
-		f, on, err := l.answer()
-		if err != nil {
-			return err
+		var f *frame
+		var on waits
+		if l.last != nil || l.room(now) {
+			var err error
+			if f, on, err = l.answer(); err != nil {
+				return err
+			}
 		}
 		if on.primary == nil {
 			l.primary.close()

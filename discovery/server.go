@@ -32,7 +32,11 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 	s := &Server{
 		log: log, config: config, store: store, started: time.Now(),
 	}
-	s.admission = NewAdmission(config.Admission, func(reason string) { s.metrics.refusedOf[reason].Inc() }, func() { s.metrics.halfOpenEnded.Inc() })
+	s.admission = NewAdmission(config.Admission, counts{
+		refused:       func(reason string) { s.metrics.refusedOf[reason].Inc() },
+		halfOpenEnded: func() { s.metrics.halfOpenEnded.Inc() },
+		stalled:       func() { s.metrics.stalled.Inc() },
+	})
 	s.frames = newFrameCache(config.FrameBytes)
 	s.feeds = newFeeds(&s.config, s.frames)
 	s.audiences = newAudiences(&s.streams, store.Profiles())

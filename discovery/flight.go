@@ -1,0 +1,321 @@
+package discovery
+
+import (
+	"context"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
+)
+
+// Bytes in flight are those of messages that were handed to gRPC and that it has not written yet, because the client has not opened its
+// windows. gRPC keeps a message as buffers and frees each as soon as its last byte is written, or its stream is reset: so a large message
+// is handed over as buffers of 64 KiB, and each counts until then. What a connection still holds when it is closed is freed with it.
+//
+// A connection is charged for each of its streams; in all, a frame counts once, however many streams send it, because they share its
+// bytes. A first answer waits, before it is made, until there is room on its connection and in all; its stream sends heartbeats
+// meanwhile. Changes never wait: a stream that has not sent the message before has none under way. So the bounds are passed by no more
+// than the first answers that are made at the same time.
+//
+// Not counted are messages under 1 KiB, of which gRPC takes no more than 64 KiB for a stream.
+//
+// A connection that holds bytes, or on which a send waits, and that makes no progress at all on any stream for -stall-timeout is closed:
+// ending a stream would not free what gRPC has of it. Where others wait for room in all, ten seconds are enough. A client that reads, however
+// slowly, makes progress.
+//
+// No lock is held while another is taken, or while calling gRPC.
+
+const (
+	countedFrame  = 1 << 10 // gRPC does not report that it frees smaller ones
+	flightBuffer  = 64 << 10
+	pressureStall = 10 * time.Second
+)
+
+// flight is a frame under way to one client.
+type flight struct {
+	connection *connection
+	frame      *frame
+	left       int // bytes; guarded by connection.mu
+}
+
+// launch counts frames that are about to be sent on the connection, and returns what to send.
+func (c *connection) launch(frames []*frame) []any {
+	messages := make([]any, len(frames))
+	var charged int64
+	c.mu.Lock()
+	for i, f := range frames {
+		messages[i] = f
+		if len(f.bytes) < countedFrame || c.closed {
+			continue
+		}
+		fl := &flight{c, f, len(f.bytes)}
+		messages[i] = fl
+		if c.flights == nil {
+			c.flights = map[*flight]struct{}{}
+		}
+		c.flights[fl] = struct{}{}
+		c.bytes += int64(fl.left)
+		if f.flights.Add(1) == 1 {
+			charged += int64(fl.left)
+		}
+	}
+	c.mu.Unlock()
+	c.admission.bytes.Add(charged)
+	return messages
+}
+
+// buffers returns the frame in parts, each of which gRPC frees when it is written.
+func (f *flight) buffers() mem.BufferSlice {
+	n := max(1, len(f.frame.bytes)/flightBuffer)
+	parts, all := make([][]byte, n), make(mem.BufferSlice, n)
+	for i := range n {
+		end := (i + 1) * flightBuffer
+		if i == n-1 {
+			end = len(f.frame.bytes) // no part is too small to be counted
+		}
+		parts[i] = f.frame.bytes[i*flightBuffer : end : end]
+		all[i] = mem.NewBuffer(&parts[i], f)
+	}
+	return all
+}
+
+// Get is not called: a flight is a mem.BufferPool for the sake of Put.
+func (f *flight) Get(int) *[]byte { panic("BUG: a flight lends no buffers") }
+
+// Put is called when gRPC has freed a part.
+func (f *flight) Put(part *[]byte) { f.connection.landed(f, len(*part)) }
+
+// landed takes n bytes of a flight off the counts.
+func (c *connection) landed(f *flight, n int) {
+	c.mu.Lock()
+	if _, counted := c.flights[f]; !counted {
+		c.mu.Unlock()
+		return
+	}
+	c.progress.Store(time.Now().UnixNano())
+	c.bytes -= int64(n)
+	freed := 0
+	if f.left -= n; f.left == 0 {
+		delete(c.flights, f)
+		if f.frame.flights.Add(-1) == 0 {
+			freed = len(f.frame.bytes)
+		}
+	}
+	var wake map[*alarm]struct{}
+	if c.bytes < c.admission.config.ConnectionBytes {
+		wake, c.waiting = c.waiting, nil
+	}
+	c.mu.Unlock()
+	ringAll(wake)
+	c.admission.freed(freed)
+}
+
+// abandon takes what was launched and not handed to gRPC off the counts.
+func (c *connection) abandon(messages []any) {
+	for _, m := range messages {
+		if f, is := m.(*flight); is {
+			c.landed(f, f.left)
+		}
+	}
+}
+
+func ringAll(alarms map[*alarm]struct{}) {
+	for a := range alarms {
+		a.ring()
+	}
+}
+
+func (a *Admission) freed(n int) {
+	if n == 0 || a.bytes.Add(-int64(n)) >= a.config.Bytes {
+		return
+	}
+	a.mu.Lock()
+	wake := a.waiting
+	a.waiting = nil
+	a.mu.Unlock()
+	ringAll(wake)
+}
+
+// room reports whether a first answer may be made now. If not, the bell rings when it should be asked again.
+func (c *connection) room(bell *alarm) bool {
+	c.mu.Lock()
+	if c.bytes >= c.admission.config.ConnectionBytes {
+		add(&c.waiting, bell)
+		c.mu.Unlock()
+		return false
+	}
+	c.mu.Unlock()
+	return c.admission.room(bell)
+}
+
+func (a *Admission) room(bell *alarm) bool {
+	a.mu.Lock()
+	if a.bytes.Load() < a.config.Bytes {
+		a.mu.Unlock()
+		return true
+	}
+	add(&a.waiting, bell)
+	now := time.Now()
+	hurry := now.Sub(a.hurried) > pressureStall/10
+	if hurry {
+		a.hurried = now
+	}
+	a.mu.Unlock()
+	if hurry {
+		a.hurry()
+	}
+	return false
+}
+
+func add(to *map[*alarm]struct{}, bell *alarm) {
+	if *to == nil {
+		*to = map[*alarm]struct{}{}
+	}
+	(*to)[bell] = struct{}{}
+}
+
+// forget lets a bell ring no more.
+func (c *connection) forget(bell *alarm) {
+	c.mu.Lock()
+	delete(c.waiting, bell)
+	c.mu.Unlock()
+	c.admission.mu.Lock()
+	delete(c.admission.waiting, bell)
+	c.admission.mu.Unlock()
+}
+
+// sending notes that a send has begun; sent that it is through.
+func (c *connection) sending(now time.Time) {
+	c.sends.Add(1)
+	if c.watched.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.watched.Swap(true) {
+		return
+	}
+	c.progress.Store(now.UnixNano())
+	if patience := c.patience(); c.stall == nil {
+		c.stall = time.AfterFunc(patience, c.stalled)
+	} else {
+		c.stall.Reset(patience)
+	}
+}
+
+func (c *connection) sent(begun time.Time) {
+	if now := time.Now(); now.Sub(begun) > time.Second { // it has waited for the client
+		c.progress.Store(now.UnixNano())
+	}
+	c.sends.Add(-1)
+}
+
+// patience returns how long the connection may make no progress.
+func (c *connection) patience() time.Duration {
+	if a := c.admission; a.bytes.Load() >= a.config.Bytes {
+		return min(pressureStall, a.config.Stall)
+	}
+	return c.admission.config.Stall
+}
+
+// left returns how long the connection may still make no progress.
+func (c *connection) left() time.Duration {
+	return max(0, time.Until(time.Unix(0, c.progress.Load()).Add(c.patience())))
+}
+
+// stalled closes the connection if it has made no progress for as long as it may, and else looks again when it should.
+func (c *connection) stalled() {
+	c.mu.Lock()
+	c.watched.Store(false) // whoever sends from now on sees to the timer, or is seen here
+	if c.closed || c.sends.Load() == 0 && len(c.flights) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	if left := c.left(); left > 0 {
+		c.watched.Store(true)
+		c.stall.Reset(left)
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	c.admission.count.stalled()
+	if c.conn != nil {
+		_ = c.conn.Close() // gRPC notices, and ends all its streams
+	}
+}
+
+// hurry lets every connection on which something waits be looked at: others wait for room in all.
+func (a *Admission) hurry() {
+	a.mu.Lock()
+	all := slices.Collect(maps.Keys(a.open))
+	a.mu.Unlock()
+	for _, c := range all {
+		c.mu.Lock()
+		if c.watched.Load() {
+			c.stall.Reset(c.left())
+		}
+		c.mu.Unlock()
+	}
+}
+
+// end takes whatever the connection holds off the counts: it is closed.
+func (c *connection) end() {
+	c.mu.Lock()
+	c.closed = true
+	flights := c.flights
+	c.flights, c.bytes = nil, 0
+	if c.stall != nil {
+		c.stall.Stop()
+	}
+	c.mu.Unlock()
+	freed := 0
+	for f := range flights {
+		if f.frame.flights.Add(-1) == 0 {
+			freed += len(f.frame.bytes)
+		}
+	}
+	c.admission.freed(freed)
+}
+
+func (a *Admission) connections() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.open)
+}
+
+// held are the transport credentials of a server whose listener does what there is to do: by them a connection knows the net.Conn that
+// it is on.
+type held struct{ net.Conn }
+
+// AuthType is what gRPC calls it.
+func (held) AuthType() string { return "none" }
+
+type keeper struct{}
+
+func (keeper) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, held{conn}, nil
+}
+
+func (keeper) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, held{conn}, nil
+}
+
+func (keeper) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "none"}
+}
+func (k keeper) Clone() credentials.TransportCredentials { return k }
+func (keeper) OverrideServerName(string) error           { return nil }
+
+// connOf returns the net.Conn of a connection, nil if it is not known.
+func connOf(ctx context.Context) net.Conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		if h, is := p.AuthInfo.(held); is {
+			return h.Conn
+		}
+	}
+	return nil
+}

@@ -1,0 +1,311 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+)
+
+// stalledPorts opens n streams, each for another port of web, on one connection that never opens a window.
+func (l *listening) stalledPorts(n int) *rawClient {
+	r := l.raw()
+	for i := range n {
+		r.ask(r.open(getMethod), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
+	}
+	return r
+}
+
+func (l *listening) inFlight() int64 { return l.admission.bytes.Load() }
+
+// Many streams on a connection that does not read hold no more than its share: the others wait, on heartbeats, and nothing is made for
+// them. Another client is served.
+func TestBytesInFlightOfAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound, turns = 2 << 20, 2
+		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = bound, turns })
+		r := l.stalledPorts(30)
+		synctest.Wait()
+		answer := l.answerBytes()
+		if held := l.inFlight(); held < bound || held > bound+turns*answer {
+			t.Errorf("%d bytes are in flight; the bound is %d, and an answer has %d", held, bound, answer)
+		}
+		made := 0
+		for _, s := range l.Streams() {
+			if s.Last != nil || s.Sending != nil {
+				made++
+			}
+		}
+		if most := int(bound/answer) + 1 + turns; made > most {
+			t.Errorf("%d answers were made, want no more than %d", made, most)
+		}
+		elapse(3 * time.Second)
+		for _, s := range l.Streams() {
+			if s.Last == nil && s.Sending == nil {
+				t.Errorf("%s has waited for 3 s and was sent nothing", s.Authority)
+			}
+		}
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); err != nil {
+			t.Errorf("another client: %v", err)
+		}
+		r.close()
+		synctest.Wait()
+		if held := l.inFlight(); held != 0 {
+			t.Errorf("%d bytes are in flight when the connection is gone", held)
+		}
+	})
+}
+
+// answerBytes returns the size of a first answer.
+func (l *listening) answerBytes() (n int64) {
+	for _, f := range (encoder{config: &l.config, port: 80}).encode(nil, l.held()) {
+		n += int64(len(f.bytes))
+	}
+	return n
+}
+
+// A stream that waited is answered as soon as its client reads.
+func TestWaitingForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes = 1 })
+		conn := l.client(grpc.WithInitialWindowSize(1 << 16))
+		var streams []pb.Destination_GetClient
+		for i := range 4 {
+			stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams = append(streams, stream)
+		}
+		elapse(10 * time.Second)
+		waiting := 0
+		for _, s := range l.Streams() {
+			if s.Addresses == 0 {
+				waiting++
+			}
+		}
+		if waiting < 3 {
+			t.Errorf("%d streams wait for room", waiting)
+		}
+		var wg sync.WaitGroup
+		for i, stream := range streams {
+			wg.Go(func() {
+				for {
+					u, err := stream.Recv()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if n := len(u.GetAdd().GetAddrs()); n > 0 {
+						if n != 10_000 {
+							t.Errorf("stream %d got %d addresses at first", i, n)
+						}
+						return
+					}
+				}
+			})
+		}
+		begun := time.Now()
+		wg.Wait()
+		if waited := time.Since(begun); waited > 0 {
+			t.Errorf("answers waited for %s although the client reads", waited)
+		}
+		synctest.Wait()
+		if held := l.inFlight(); held != 0 {
+			t.Errorf("%d bytes are in flight when all was read", held)
+		}
+	})
+}
+
+// What streams share counts once in all, and once on each connection.
+func TestSharedBytesCountOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 10_000, nil)
+		for range 5 {
+			r := l.raw()
+			r.ask(r.open(getMethod), &pb.GetDestination{Path: path})
+		}
+		synctest.Wait()
+		if held, answer := l.inFlight(), l.answerBytes(); held != answer {
+			t.Errorf("%d bytes are in flight, want %d", held, answer)
+		}
+	})
+}
+
+// A connection on which nothing moves is closed after a while; one whose client reads, however slowly, is not.
+func TestStalledConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 10_000, func(c *Config) { c.MaxStreamAge = 0 })
+		stalls := l.raw()
+		stalls.ask(stalls.open(getMethod), &pb.GetDestination{Path: path})
+		synctest.Wait()
+		slow := l.raw()
+		id := slow.open(getMethod)
+		slow.ask(id, &pb.GetDestination{Path: path})
+		elapse(4*time.Minute + 50*time.Second)
+		if stalls.gone() || slow.gone() {
+			t.Error("closed too early")
+		}
+		slow.read64K(id)
+		elapse(20 * time.Second)
+		if !stalls.gone() {
+			t.Error("a connection on which nothing has moved for more than 5 minutes is open")
+		}
+		for range 3 {
+			slow.read64K(id)
+			elapse(4*time.Minute + 50*time.Second)
+			if slow.gone() {
+				t.Fatal("a connection whose client reads 64 KiB in 5 minutes was closed")
+			}
+		}
+		elapse(time.Minute)
+		if !slow.gone() {
+			t.Error("a client that reads no more keeps its connection")
+		}
+		if held, n := l.inFlight(), l.streams.len(); held != 0 || n != 0 {
+			t.Errorf("%d bytes are in flight, %d streams open", held, n)
+		}
+	})
+}
+
+// A connection whose client has taken everything stays, however long nothing is sent.
+func TestIdleConnectionsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 10_000, func(c *Config) { c.MaxStreamAge = 0 })
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := stream.Recv(); err != nil {
+					return
+				}
+			}
+		})
+		elapse(time.Hour)
+		if n := l.streams.len(); n != 1 {
+			t.Error("an idle stream was ended")
+		}
+		cancel()
+		l.closeAll()
+		wg.Wait()
+	})
+}
+
+// Where the room of all is taken by clients that do not read, they are closed after seconds and not minutes: others wait.
+func TestStalledConnectionsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 10_000, func(c *Config) { c.Admission.Bytes = 3 << 20 })
+		var hostile []*rawClient
+		for i := range 10 {
+			r := l.raw()
+			r.ask(r.open(getMethod), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
+			hostile = append(hostile, r)
+		}
+		elapse(time.Second)
+		begun := time.Now()
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		for n := 0; err == nil && n == 0; {
+			var u *pb.Update
+			if u, err = stream.Recv(); err == nil {
+				n = len(u.GetAdd().GetAddrs())
+			}
+		}
+		if err != nil || time.Since(begun) > 3*pressureStall {
+			t.Errorf("an honest client was answered after %s: %v", time.Since(begun), err)
+		}
+		closed := 0
+		for _, r := range hostile {
+			if r.gone() {
+				closed++
+			}
+		}
+		if closed == 0 {
+			t.Error("no connection was closed")
+		}
+	})
+}
+
+// New questions are paid for by their size: one client that asks for port after port cannot go on for long, and others are served.
+func TestNewQuestionsCostMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 10_000, nil)
+		shares, asks := l.client(), l.client()
+		stays, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		if err == nil {
+			_, err = stays.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		admitted := func(conn *grpc.ClientConn, path func(i int) string) (n int) {
+			for i := range 50 {
+				if getOnce(t.Context(), conn, &pb.GetDestination{Path: path(i)}) == nil {
+					n++
+				}
+			}
+			return n
+		}
+		if n := admitted(shares, func(int) string { return path }); n != 50 {
+			t.Errorf("%d of 50 lookups of the same Service were admitted", n)
+		}
+		n := admitted(asks, func(i int) string { return fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i) })
+		if burst := DefaultAdmission().ConnectionBurst; n > burst/50+5 {
+			t.Errorf("%d new questions for 10,000 addresses were admitted at once; the burst is %d", n, burst)
+		}
+		if n := admitted(shares, func(int) string { return path }); n != 50 {
+			t.Errorf("%d of 50 lookups of another client were admitted meanwhile", n)
+		}
+	})
+}
+
+// A turn for a large answer is taken on the connection first.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := DefaultAdmission()
+		config.Answers = 1
+		refused := map[string]int{}
+		a := NewAdmission(config, counts{refused: func(reason string) { refused[reason]++ }})
+		one, other := &connection{large: make(chan struct{}, 1)}, &connection{large: make(chan struct{}, 1)}
+		turn := func(c *connection, large bool) (func(), error) { return a.turn(t.Context(), c, large) }
+		first, err := turn(one, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := turn(one, true); err == nil || refused[refusedTurn] != 1 {
+			t.Errorf("a connection has two turns at once: %v", refused)
+		}
+		if done, err := turn(one, false); err != nil {
+			t.Errorf("a small answer waits for large ones: %v", err)
+		} else {
+			done()
+		}
+		first()
+		done, err := turn(other, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done()
+		if len(one.large)+len(other.large)+len(a.large)+len(a.turns) != 0 {
+			t.Error("a turn is not given back")
+		}
+	})
+}
+
+// A connection knows what it is on.
+func TestKeeper(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	if conn, info, err := (keeper{}).ServerHandshake(server); err != nil || conn != server || info.(held).Conn != server {
+		t.Errorf("%v %v %v", conn, info, err)
+	}
+}
