@@ -40,7 +40,7 @@ func DefaultAdmission() AdmissionConfig {
 	cpus := runtime.GOMAXPROCS(0)
 	limit := debug.SetMemoryLimit(-1)
 	return AdmissionConfig{
-		ConnectionRate: 100 * float64(cpus), ConnectionBurst: 1000,
+		ConnectionRate: 100 * float64(cpus), ConnectionBurst: 2000,
 		Rate: 1000 * float64(cpus), Burst: 4000,
 		ConnectionStreams: 4000, Streams: streamsFor(limit),
 		ConnectionBytes: 16 << 20, Bytes: bytesFor(limit),

@@ -561,3 +561,69 @@ func TestStreamsFor(t *testing.T) {
 		}
 	}
 }
+
+// When the server drains, streams end at random points of the window, those that are opened meanwhile too, and none after it.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, window = 1000, 500 * time.Millisecond
+		store, _ := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 3))})
+		server := NewServer(logr.Discard(), store, Defaults())
+		var wg sync.WaitGroup
+		open := func() {
+			s := newSink(t.Context())
+			close(s.gate)
+			wg.Go(func() {
+				if err := server.Get(&pb.GetDestination{Path: path}, s); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for range n {
+			open()
+		}
+		synctest.Wait()
+		drained := server.Drain(window)
+		for part := range 5 {
+			elapse(window / 5)
+			if left, want := server.streams.len(), n-(part+1)*n/5; left < want-n/10 || left > want+n/10 {
+				t.Errorf("%d streams are left after %d of 5 parts of the window, want about %d", left, part+1, want)
+			}
+			open()
+		}
+		elapse(window)
+		select {
+		case <-drained:
+		default:
+			t.Error("the end of the drain is not reported")
+		}
+		if left := server.streams.len(); left != 0 {
+			t.Errorf("%d streams are left", left)
+		}
+		wg.Wait()
+		begun := time.Now()
+		open()
+		wg.Wait()
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("a stream that is opened after the drain ends after %s", took)
+		}
+	})
+}
+
+// Few streams do not keep a replica for its whole window.
+func TestDrainOfFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, nil)
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		<-l.Drain(time.Hour)
+		if took := time.Since(begun); took > time.Millisecond {
+			t.Errorf("a stream was drained in %s", took)
+		}
+	})
+}

@@ -23,6 +23,7 @@ type Config struct {
 	HTTP2         *pb.Http2ClientParams // for connections to meshed workloads; nil for none
 
 	MaxStreamAge   time.Duration // after which a stream ends with OK, more or less by a tenth, so that clients spread anew; 0: never
+	DrainWindow    time.Duration // in which streams end when the process is told to stop
 	FirstSyncGrace time.Duration // how long a first answer waits for a cluster that was never heard, from when it was linked
 	FrameBytes     int64         // bound on the encoded messages that are kept
 	Admission      AdmissionConfig
@@ -35,7 +36,7 @@ func Defaults() Config {
 	return Config{
 		Cluster: "local", ClusterDomain: "cluster.local", ControllerNamespace: "linkerd",
 		H2Upgrade: true, IPv6: true,
-		MaxStreamAge: 30 * time.Minute, FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20,
+		MaxStreamAge: 30 * time.Minute, DrainWindow: 5 * time.Second, FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20,
 		Admission: DefaultAdmission(),
 	}
 }

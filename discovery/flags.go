@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -44,6 +45,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 		return nil
 	})
 	fs.DurationVar(&c.MaxStreamAge, "max-connection-age", c.MaxStreamAge, "after which a connection takes no new streams and a stream ends with OK, more or less by a tenth, so that load spreads after a rollout; 0 for never")
+	fs.DurationVar(&c.DrainWindow, "drain-window", c.DrainWindow, "in which streams end, each at a random point, when the process is told to stop; the process ends within a second more. It takes a millisecond for each stream, and no more than this")
 	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace, "how long a first answer waits for a linked cluster that was never heard, from when it was linked")
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes, "bound on the encoded messages that are kept to be shared by streams, in bytes")
 	fs.BoolVar(&c.DetailedMetrics, "detailed-metrics", c.DetailedMetrics, "fill in the labels nodename and hostname of the metrics endpoints_*, which costs four series for each Service, port, hostname and node that streams are open for, instead of four for each Service and port")
@@ -66,9 +68,10 @@ func (c *Config) Validate() error {
 		wrong bool
 		say   string
 	}{
-		{c.ClusterDomain == "", "-cluster-domain must not be empty"},
+		{!isDomain(c.ClusterDomain), "-cluster-domain must be a DNS domain, such as cluster.local, without a dot before or after it"},
 		{c.ControllerNamespace == "", "-controller-namespace must not be empty"},
 		{c.MaxStreamAge < 0, "-max-connection-age must not be negative"},
+		{c.DrainWindow < 0, "-drain-window must not be negative"},
 		{c.FirstSyncGrace < 0, "-first-sync-grace must not be negative"},
 		{c.FrameBytes <= 0, "-frame-cache-bytes must be greater than 0"},
 		{c.Admission.Rate <= 0, "-admission-rate must be greater than 0"},
@@ -89,6 +92,13 @@ func (c *Config) Validate() error {
 	}
 	return nil
 }
+
+// isDomain reports whether a name can be a DNS domain of Kubernetes: labels of small letters, digits and dashes.
+func isDomain(name string) bool {
+	return len(name) <= maxName-2*(maxLabel+1) && domainPattern.MatchString(name)
+}
+
+var domainPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
 
 // parsePorts reads a list of ports and ranges of ports. Unlike an annotation's, a flag's junk is an error.
 func parsePorts(list string) (federation.Ports, error) {

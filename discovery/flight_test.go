@@ -64,7 +64,8 @@ func TestBytesInFlightOfAConnection(t *testing.T) {
 
 // answerBytes returns the size of a first answer.
 func (l *listening) answerBytes() (n int64) {
-	for _, f := range (encoder{config: &l.config, port: 80}).encode(nil, l.held()) {
+	frames, _ := encoder{config: &l.config, port: 80}.encode(nil, l.held())
+	for _, f := range frames {
 		n += int64(len(f.bytes))
 	}
 	return n

@@ -404,7 +404,7 @@ func (s *scenario) do(verb string, args []string) {
 	case "advance":
 		s.advance(at(0))
 	case "drain":
-		s.server.Drain()
+		s.server.Drain(0)
 	case "clusters":
 		statuses, _ := s.registry.Statuses()
 		for _, name := range sortedKeys(statuses) {

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +25,7 @@ type Server struct {
 	audiences *audiences
 	metrics   *metrics
 	started   time.Time
-	draining  atomic.Bool
+	draining  atomic.Pointer[drain]
 }
 
 // NewServer returns a Server of what store holds.
@@ -44,10 +45,20 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 	return s
 }
 
-// Drain ends every stream, those to come included, with OK: their clients go elsewhere.
-func (s *Server) Drain() {
-	s.draining.Store(true)
-	s.streams.wake()
+// drain is how streams end when the server is about to stop: at random points of a spread, so that their clients do not all come to
+// the other replicas at once.
+type drain struct {
+	from   time.Time
+	spread time.Duration
+}
+
+func (d *drain) end() time.Time { return d.from.Add(rand.N(d.spread + 1)) }
+
+// Drain ends every stream, those to come included, with OK: their clients go elsewhere. It takes a millisecond for each stream that is
+// open, and no more than within. The channel that it returns is closed when there is none any more.
+func (s *Server) Drain(within time.Duration) (drained <-chan struct{}) {
+	s.draining.Store(&drain{from: time.Now(), spread: min(within, time.Duration(s.streams.len())*time.Millisecond)})
+	return s.streams.end()
 }
 
 // Get streams the addresses of a Service. See docs/protocol.md for what it sends when.

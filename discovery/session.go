@@ -30,6 +30,8 @@ type session struct {
 
 	beat time.Time // when a heartbeat is due; zero for never
 	end  time.Time // when the stream ends by itself; zero for never
+
+	drains bool // end is within the server's drain
 }
 
 // newSession opens a session. asked is nil for a stream of GetProfile.
@@ -55,7 +57,13 @@ func peerOf(ctx context.Context) string {
 
 // over reports whether the client should go elsewhere, and else lets the stream look again when it should.
 func (s *session) over(now time.Time) bool {
-	if s.server.draining.Load() || !s.end.IsZero() && !now.Before(s.end) {
+	if d := s.server.draining.Load(); d != nil && !s.drains {
+		s.drains = true
+		if end := d.end(); s.end.IsZero() || end.Before(s.end) {
+			s.end = end
+		}
+	}
+	if !s.end.IsZero() && !now.Before(s.end) {
 		return true
 	}
 	s.state.alarm.by(now, s.end)

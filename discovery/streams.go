@@ -17,6 +17,7 @@ type streams struct {
 	mu   sync.Mutex
 	last uint64
 	byID map[uint64]*stream
+	none chan struct{} // closed when the last stream is; nil until all are to end
 }
 
 // stream is what can be told of an open stream. It is written by the stream's goroutine.
@@ -60,14 +61,27 @@ func (s *streams) close(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, st.id)
+	s.ended()
 }
 
-// wake makes every stream look again at everything.
-func (s *streams) wake() {
+// end makes every stream look again at everything, and returns a channel that is closed when none is open any more.
+func (s *streams) end() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	none := make(chan struct{})
+	s.none = none
 	for _, st := range s.byID {
 		st.alarm.ring()
+	}
+	s.ended()
+	return none
+}
+
+// ended needs s.mu.
+func (s *streams) ended() {
+	if s.none != nil && len(s.byID) == 0 {
+		close(s.none)
+		s.none = nil
 	}
 }
 

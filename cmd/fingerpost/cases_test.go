@@ -64,13 +64,12 @@ func testAlive(t *testing.T) {
 
 // T02: it is ready once it has heard them.
 func testReady(t *testing.T) {
-	synced := false
-	ready := once(func() bool { return synced })
-	if code, body := ask(ready, false, "/ready"); code != 500 || body != "not ready\n" {
+	ready := newReadiness("local", nil)
+	if code, body := ask(ready.now, false, "/ready"); code != 500 || body != "not ready\n" {
 		t.Errorf("before the sync: %d %q", code, body)
 	}
-	synced = true
-	if code, body := ask(ready, false, "/ready"); code != 200 || body != "ok\n" {
+	ready.set(true)
+	if code, body := ask(ready.now, false, "/ready"); code != 200 || body != "ok\n" {
 		t.Errorf("after the sync: %d %q", code, body)
 	}
 }

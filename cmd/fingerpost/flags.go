@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
 	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
@@ -135,8 +136,10 @@ func (o *options) validate() error {
 		return errors.New("-enable-ipv6 needs -enable-endpoint-slices")
 	case o.queueCapacity <= 0:
 		return errors.New("-stream-queue-capacity must be greater than 0")
-	case o.clusterName == "":
-		return errors.New("-cluster-name must not be empty")
+	case len(validation.IsDNS1123Label(o.clusterName)) > 0:
+		return fmt.Errorf("-cluster-name must be a DNS label, small letters, digits and dashes, and not %q", o.clusterName)
+	case o.addr == "":
+		return errors.New("-addr must not be empty: it is where clients reach the gRPC server, such as :8086")
 	case o.probeInterval <= 0:
 		return errors.New("-probe-interval must be greater than 0")
 	case o.mirror.MaxServices < 0:

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net"
 	"runtime/debug"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -25,8 +24,8 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 )
 
-// drainTimeout is how long streams may take to end when the process is told to stop.
-const drainTimeout = 10 * time.Second
+// lastWords is how long clients are given to take the ends of their streams.
+const lastWords = 500 * time.Millisecond
 
 // grpcServer is the gRPC server as a part of the process.
 type grpcServer struct {
@@ -35,21 +34,22 @@ type grpcServer struct {
 	tls       tlsFiles
 	server    *grpc.Server
 	discovery *discovery.Server
-	health    *health.Server
+	ready     *readiness
+	window    time.Duration // in which streams end
 	metrics   prometheus.Registerer
-	serving   atomic.Bool
 }
 
-func newGRPC(log logr.Logger, addr string, files tlsFiles, d *discovery.Server, age time.Duration, metrics *prometheus.Registry) *grpcServer {
+func newGRPC(log logr.Logger, addr string, files tlsFiles, d *discovery.Server, ready *readiness, config discovery.Config, metrics *prometheus.Registry) *grpcServer {
 	counts := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})))
 	panics := prometheus.NewCounter(prometheus.CounterOpts{Name: "fingerpost_panics_total", Help: "Panics that ended a stream. Each is a bug: the log has the stack."})
-	metrics.MustRegister(counts, panics)
+	metrics.MustRegister(withoutMessages{counts}, panics)
 	recovered := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error {
 		panics.Inc()
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", string(debug.Stack()))
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
-	g := &grpcServer{log: log, addr: addr, tls: files, discovery: d, health: health.NewServer(), metrics: metrics}
+	g := &grpcServer{log: log, addr: addr, tls: files, discovery: d, ready: ready, window: config.DrainWindow, metrics: metrics}
+	age := config.MaxStreamAge
 	g.server = grpc.NewServer(append(d.Options(),
 		grpc.WriteBufferSize(64<<10),
 		grpc.WaitForHandlers(true),
@@ -59,10 +59,10 @@ func newGRPC(log logr.Logger, addr string, files tlsFiles, d *discovery.Server, 
 			MaxConnectionAge: age, MaxConnectionAgeGrace: discovery.ConnectionGrace(age), Time: time.Minute, Timeout: 20 * time.Second,
 		}),
 		grpc.ChainUnaryInterceptor(counts.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(recovered)),
-		grpc.ChainStreamInterceptor(counts.StreamServerInterceptor(), recovery.StreamServerInterceptor(recovered)),
+		grpc.ChainStreamInterceptor(countStreams(counts), recovery.StreamServerInterceptor(recovered)),
 	)...)
 	pb.RegisterDestinationServer(g.server, d)
-	healthpb.RegisterHealthServer(g.server, g.health)
+	healthpb.RegisterHealthServer(g.server, g.ready.health)
 	reflection.Register(g.server)
 	counts.InitializeMetrics(g.server)
 	return g
@@ -82,7 +82,7 @@ func (g *grpcServer) Start(ctx context.Context) error {
 		return err
 	}
 	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.cert != "")
-	g.serving.Store(true)
+	g.ready.serving.Store(true)
 	stopped := make(chan error, 1)
 	go func() { stopped <- g.server.Serve(listener) }()
 	select {
@@ -90,10 +90,44 @@ func (g *grpcServer) Start(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	g.health.Shutdown()
-	g.discovery.Drain()
-	timer := time.AfterFunc(drainTimeout, g.server.Stop)
+	g.ready.set(false)
+	var ended sync.WaitGroup
+	ended.Go(g.server.GracefulStop) // asks clients to leave, and ends when they have
+	defer ended.Wait()
+	timer := time.NewTimer(g.window)
 	defer timer.Stop()
-	g.server.GracefulStop()
+	select {
+	case <-g.discovery.Drain(g.window * 9 / 10):
+	case <-timer.C:
+	}
+	// What is not ours to end, such as a health check that watches, and what its client does not take, is not waited for.
+	stop := time.AfterFunc(lastWords, g.server.Stop)
+	defer stop.Stop()
 	return <-stopped
+}
+
+// countStreams counts streams that begin and end, and leaves their messages alone: fingerpost_messages_total counts those, for a hundredth
+// of what a look-up of labels for each costs.
+func countStreams(counts *grpcprom.ServerMetrics) grpc.StreamServerInterceptor {
+	count := counts.StreamServerInterceptor()
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		return count(srv, stream, info, func(srv any, _ grpc.ServerStream) error { return handler(srv, stream) })
+	}
+}
+
+// withoutMessages leaves out the metrics of messages, which would be of calls that are no streams only.
+type withoutMessages struct{ prometheus.Collector }
+
+// Collect leaves them out by what they are described as.
+func (c withoutMessages) Collect(to chan<- prometheus.Metric) {
+	all := make(chan prometheus.Metric)
+	go func() {
+		c.Collector.Collect(all)
+		close(all)
+	}()
+	for m := range all {
+		if !strings.Contains(m.Desc().String(), `"grpc_server_msg_`) {
+			to <- m
+		}
+	}
 }

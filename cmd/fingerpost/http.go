@@ -12,6 +12,7 @@ import (
 	"net/http/pprof"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +51,7 @@ func (s *httpServer) Start(ctx context.Context) error {
 	}
 	s.log.Info("HTTP server listens", "server", s.name, "addr", listener.Addr().String())
 	server := &http.Server{
-		Handler: s.handler, TLSConfig: s.tls, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.readTimeout,
+		Handler: inTime(s.handler), MaxHeaderBytes: 64 << 10, TLSConfig: s.tls, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.readTimeout,
 		IdleTimeout: 2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
 		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(s.log.WithValues("server", s.name)), slog.LevelInfo),
 	}
@@ -79,6 +80,21 @@ func (s *httpServer) Start(ctx context.Context) error {
 	return nil
 }
 
+// answerTimeout is how long an answer may take to be made and to be taken.
+const answerTimeout = 30 * time.Second
+
+// inTime cuts off whoever does not take an answer. A profile takes as long as it is asked to.
+func inTime(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var end time.Time
+		if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
+			end = time.Now().Add(answerTimeout)
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(end) // net/http's own can
+		handler.ServeHTTP(w, r)
+	})
+}
+
 // newMetrics returns a registry with what every process tells of itself.
 func newMetrics() *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
@@ -90,7 +106,7 @@ func newMetrics() *prometheus.Registry {
 func adminHandler(metrics *prometheus.Registry, ready func() bool, withPprof bool, others ...prometheus.Gatherer) *http.ServeMux {
 	mux := http.NewServeMux()
 	all := append(prometheus.Gatherers{metrics}, others...)
-	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: 3})))
 	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() {

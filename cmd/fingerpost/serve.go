@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -87,7 +86,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(config, registry, log)
+	mgr, err := newManager(config, registry, o.discovery.DrainWindow, log)
 	if err != nil {
 		return err
 	}
@@ -95,9 +94,9 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	var listed atomic.Bool
+	ready := newReadiness(o.clusterName, registry.Statuses)
 	reconciler, err := links.NewReconciler(log, hostConn, registry, mgr.GetLocalManager().GetEventRecorder("fingerpost"), func() {
-		listed.Store(true)
+		ready.listed.Store(true)
 		store.Listed()
 	}, links.Options{
 		ClusterName: o.clusterName, TrustDomain: o.discovery.TrustDomain, ControllerNamespace: o.discovery.ControllerNamespace,
@@ -125,26 +124,23 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	metrics.MustRegister(reconciler.Collectors()...)
 	metrics.MustRegister(writer.Collectors()...)
 	metrics.MustRegister(mirrors.Collectors()...)
-	grpcServer := newGRPC(log, o.addr, o.tls, server, o.discovery.MaxStreamAge, metrics)
+	grpcServer := newGRPC(log, o.addr, o.tls, server, ready, o.discovery, metrics)
 
 	var queues prometheus.Gatherers
 	if o.queueMetrics {
 		queues = prometheus.Gatherers{registry.Queues()}
 	}
-	ready := once(func() bool {
-		statuses, _ := registry.Statuses()
-		return listed.Load() && statuses[o.clusterName].Synced && grpcServer.serving.Load()
-	})
 	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fingerpost_ready", Help: "1 once this replica is ready to serve, as /ready says."}, func() float64 {
-		if ready() {
+		if ready.now() {
 			return 1
 		}
 		return 0
 	}))
 	for _, r := range []manager.Runnable{
 		reconciler,
+		ready,
 		grpcServer,
-		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, ready, o.pprof, queues...)},
+		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, ready.now, o.pprof, queues...)},
 		&httpServer{log: log, name: "debug", addr: o.debugAddr, handler: debugHandler(store, registry, reconciler, server, o)},
 	} {
 		if err := mgr.GetLocalManager().Add(r); err != nil {
@@ -154,21 +150,10 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	return mgr.Start(ctx)
 }
 
-// once returns a check that stays true.
-func once(check func() bool) func() bool {
-	var was atomic.Bool
-	return func() bool {
-		if !was.Load() && check() {
-			was.Store(true)
-		}
-		return was.Load()
-	}
-}
-
 // newManager returns the manager that runs the process: every part of it starts and stops with it. It elects nobody, serves nothing
 // and knows no kinds: those are the parts' own business.
-func newManager(config *rest.Config, registry *cluster.Registry, log logr.Logger) (mcmanager.Manager, error) {
-	patience := 15 * time.Second
+func newManager(config *rest.Config, registry *cluster.Registry, drain time.Duration, log logr.Logger) (mcmanager.Manager, error) {
+	patience := drain + 10*time.Second
 	return mcmanager.New(config, registry, ctrl.Options{
 		Scheme:                  scheme.Scheme,
 		Logger:                  log,

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,8 +24,10 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
+	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // startGRPC starts the gRPC server on a free port and returns a connection to it, its metrics, and how to stop it.
@@ -46,6 +49,13 @@ func dial(t *testing.T, addr string, options ...grpc.DialOption) *grpc.ClientCon
 
 func startGRPCWith(t *testing.T, files tlsFiles, prepare func(*grpc.Server)) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
+	ready := newReadiness("local", nil)
+	ready.set(true)
+	return startGRPCReady(t, files, ready, prepare)
+}
+
+func startGRPCReady(t *testing.T, files tlsFiles, ready *readiness, prepare func(*grpc.Server)) (addr string, metrics *prometheus.Registry, stop func() error) {
+	t.Helper()
 	store := federation.NewStore()
 	store.Listed()
 	store.Expect("local", federation.Expectation{Since: time.Now(), Local: true})
@@ -59,7 +69,7 @@ func startGRPCWith(t *testing.T, files tlsFiles, prepare func(*grpc.Server)) (ad
 	}
 	addr = listener.Addr().String()
 	listener.Close()
-	g := newGRPC(logr.Discard(), addr, files, discovery.NewServer(logr.Discard(), store, discovery.Defaults()), time.Hour, metrics)
+	g := newGRPC(logr.Discard(), addr, files, discovery.NewServer(logr.Discard(), store, discovery.Defaults()), ready, discovery.Defaults(), metrics)
 	if prepare != nil {
 		prepare(g.server)
 	}
@@ -109,6 +119,128 @@ func TestGRPCServer(t *testing.T) {
 	}
 	if _, err := get.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("a stream ended with %v when the server stopped, want OK", err)
+	}
+}
+
+// What does not end by itself keeps no replica: a health check that watches, a stream without a request, a reflection stream.
+func TestStopWaitsForNobody(t *testing.T) {
+	conn, _, stop := startGRPC(t, nil)
+	watched, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watched.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/io.linkerd.proxy.destination.Destination/Get"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	get, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.ns.svc.cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	if m, err := watched.Recv(); err != nil || m.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("the health check that watches gets %v %v", m, err)
+	}
+	if _, err := get.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("a stream ended with %v", err)
+	}
+	select {
+	case err := <-stopped:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute): //nolint:forbidigo // a test that fails
+		t.Error("the server does not stop")
+	}
+}
+
+// gRPC health reports what /ready reports, of the server and of its service, and follows it.
+func TestHealthIsReadiness(t *testing.T) {
+	statuses := fedwatch.Value[map[string]cluster.Status]{}
+	ready := newReadiness("local", statuses.Load)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := ready.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	addr, _, stop := startGRPCReady(t, tlsFiles{}, ready, nil)
+	conn := dial(t, addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	var watches []healthpb.Health_WatchClient
+	for _, service := range []string{"", "io.linkerd.proxy.destination.Destination"} {
+		w, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watches = append(watches, w)
+	}
+	expect := func(want healthpb.HealthCheckResponse_ServingStatus, code int) {
+		t.Helper()
+		for _, w := range watches {
+			if m, err := w.Recv(); err != nil || m.GetStatus() != want {
+				t.Errorf("health is %v %v, want %v", m, err, want)
+			}
+		}
+		if have, _ := ask(ready.now, false, "/ready"); have != code {
+			t.Errorf("/ready is %d, want %d", have, code)
+		}
+	}
+	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500)
+	ready.listed.Store(true)
+	statuses.Store(map[string]cluster.Status{"local": {Synced: true}})
+	expect(healthpb.HealthCheckResponse_SERVING, 200)
+	statuses.Store(nil)
+	if !ready.now() {
+		t.Error("a replica that was ready is no longer")
+	}
+	cancel()
+	wg.Wait()
+	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Streams are counted as they begin and end, and messages of streams by no interceptor.
+func TestStreamsAreCounted(t *testing.T) {
+	conn, metrics, stop := startGRPC(t, nil)
+	get, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.ns.svc.cluster.local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := 0.
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "grpc_server_msg_") {
+			t.Errorf("%s is there", f.GetName())
+		}
+		if f.GetName() == "grpc_server_started_total" {
+			for _, m := range f.GetMetric() {
+				started += m.GetCounter().GetValue()
+			}
+		}
+	}
+	if started != 1 {
+		t.Errorf("%v streams were started", started)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -168,18 +300,13 @@ func TestMetricsOfOthers(t *testing.T) {
 	}
 }
 
-// There is nothing else on the admin server, and once ready it stays so.
+// There is nothing else on the admin server.
 func TestAdmin(t *testing.T) {
-	synced := true
-	ready := once(func() bool { return synced })
+	ready := func() bool { return true }
 	for path, want := range map[string]int{"/": 404, "/live": 404, "/shutdown": 404, "/ready": 200} {
 		if code, body := ask(ready, true, path); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
-	}
-	synced = false
-	if code, _ := ask(ready, false, "/ready"); code != 200 {
-		t.Error("/ready flips back")
 	}
 }
 

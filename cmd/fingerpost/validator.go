@@ -89,7 +89,7 @@ func validateProfiles(ctx context.Context, o validatorOptions) error {
 		log: log, name: "webhook", addr: o.addr, handler: hook,
 		tls:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
 		readTimeout: 10 * time.Second,
-		drain:       drainTimeout,
+		drain:       10 * time.Second,
 	}
 	return runAll(
 		ctx,
