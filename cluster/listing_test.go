@@ -42,23 +42,23 @@ func TestPages(t *testing.T) {
 		w.wait(time.Second)
 		w.wantsState(cluster.Live)
 		w.wants(1)
-		w.wantsObjects("pods", 1234)
+		w.wantsPods(1234)
 		if n := east.Requests("list", "pods"); n != 3 {
 			t.Errorf("%d requests for 1,234 Pods, want 3 pages", n)
 		}
 		east.Apply(objects(t, moreEndpoints), objects(t, podText(1234)))
 		w.wait(time.Second)
 		w.wants(2)
-		w.wantsObjects("pods", 1235)
+		w.wantsPods(1235)
 	})
 }
 
-func (w *world) wantsObjects(kind string, n int) {
+func (w *world) wantsPods(n int) {
 	w.t.Helper()
 	kinds, _ := w.registry.Inspect("east")
 	for _, k := range kinds {
-		if k.Kind == kind && k.Objects != n {
-			w.t.Errorf("%d %s, want %d", k.Objects, kind, n)
+		if k.Kind == "pods" && k.Objects != n {
+			w.t.Errorf("%d Pods, want %d", k.Objects, n)
 		}
 	}
 }
@@ -328,7 +328,7 @@ func TestOverBudget(t *testing.T) {
 		}
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 		w.wait(10 * time.Second)
-		w.wantsObjects("pods", 10)
+		w.wantsPods(10)
 		if s := w.status(); s.OverBudget != "" {
 			t.Errorf("ten Pods are over the budget: %s", s.OverBudget)
 		}
@@ -337,7 +337,7 @@ func TestOverBudget(t *testing.T) {
 		}
 		east.Apply(objects(t, moreEndpoints))
 		w.wait(10 * time.Second)
-		w.wantsObjects("pods", 10)
+		w.wantsPods(10)
 		w.wantsState(cluster.Live)
 		w.wants(2) // other kinds, and what was accepted, go on
 		if s := w.status(); !strings.Contains(s.OverBudget, "Pod") {
@@ -347,7 +347,7 @@ func TestOverBudget(t *testing.T) {
 			east.Delete("Pod", "ns", fmt.Sprintf("web-%04d", i))
 		}
 		w.wait(3 * time.Minute)
-		w.wantsObjects("pods", 5)
+		w.wantsPods(5)
 		if s := w.status(); s.OverBudget != "" {
 			t.Errorf("five Pods are over the budget: %s", s.OverBudget)
 		}

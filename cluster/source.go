@@ -418,10 +418,10 @@ func (i *informer) stream(w opened) (version string, err error) {
 			return listing.Update(e.Object)
 		}
 	})
-	switch err {
-	case nil:
+	switch {
+	case err == nil:
 		return "", errBroken
-	case through:
+	case errors.Is(err, through):
 		return version, i.store.Replace(listing.Objects(), version)
 	default:
 		return "", err

@@ -108,7 +108,7 @@ func (e encoder) part(entry *federation.Entry) *part {
 	a.Addr, a.Weight = nil, 0
 	if w := entry.Endpoint.Workload; w != nil {
 		for _, own := range []string{nameOf(w).name, "zone", "zone_locality"} {
-			delete(a.MetricLabels, own)
+			delete(a.GetMetricLabels(), own)
 		}
 	}
 	p := &part{labels: setLabelsOf(entry)}

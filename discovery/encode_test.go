@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -64,9 +65,7 @@ func decoded(t interface{ Fatalf(string, ...any) }, frames []*frame) map[string]
 			t.Fatalf("a frame of %d bytes of %d has %d addresses, and counts %d", len(f.bytes), cap(f.bytes), len(u.GetAdd().GetAddrs()), f.adds)
 		}
 		for _, a := range u.GetAdd().GetAddrs() {
-			for name, value := range u.GetAdd().GetMetricLabels() {
-				a.MetricLabels[name] = value
-			}
+			maps.Copy(a.GetMetricLabels(), u.GetAdd().GetMetricLabels())
 			ip, _ := netip.AddrFromSlice(binary.BigEndian.AppendUint32(nil, a.GetAddr().GetIp().GetIpv4()))
 			if v6 := a.GetAddr().GetIp().GetIpv6(); v6 != nil {
 				ip, _ = netip.AddrFromSlice(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, v6.GetFirst()), v6.GetLast()))

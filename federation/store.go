@@ -222,7 +222,7 @@ func (k *Claims) Set(svc Service, v *View) *View {
 
 // Delete withdraws what the cluster says about svc.
 func (k *Claims) Delete(svc Service) {
-	k.do(func(c *cluster) { k.replace(svc, nil) })
+	k.do(func(*cluster) { k.replace(svc, nil) })
 }
 
 // Complete declares that everything has been said once since Claim: what was not repeated is withdrawn, and the cluster is

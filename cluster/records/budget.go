@@ -173,8 +173,8 @@ func below(v reflect.Value, depth int) (n uintptr) {
 		if t := v.Type(); t == reflect.TypeFor[netip.Addr]() || t == reflect.TypeFor[time.Time]() {
 			return 0 // what they point to is common
 		}
-		for i := range v.NumField() {
-			n += below(v.Field(i), depth+1)
+		for _, field := range v.Fields() {
+			n += below(field, depth+1)
 		}
 	}
 	return n

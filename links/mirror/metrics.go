@@ -22,18 +22,18 @@ type metrics struct {
 }
 
 func newMetrics() *metrics {
-	cluster := []string{"target_cluster_name"}
+	target := []string{"target_cluster_name"}
 	return &metrics{
-		enabled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gateway_enabled", Help: "1 if the gateway of a linked cluster is probed."}, cluster),
+		enabled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gateway_enabled", Help: "1 if the gateway of a linked cluster is probed."}, target),
 		alive: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "gateway_alive", Help: "1 if the gateway of a linked cluster answers probes, 0 if it has failed as often as its Link allows.",
-		}, cluster),
-		latency: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gateway_latency", Help: "How long the last probe of a gateway that succeeded took, in ms."}, cluster),
+		}, target),
+		latency: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gateway_latency", Help: "How long the last probe of a gateway that succeeded took, in ms."}, target),
 		latencies: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "gateway_probe_latency_ms", Help: "How long probes of a gateway that succeeded took, in ms.",
 			Buckets: []float64{1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100, 200, 300, 400, 500, 1000, 2000, 3000, 4000, 5000, 10000, 20000, 30000, 40000, 50000},
-		}, cluster),
-		probes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gateway_probes", Help: "Probes of a gateway."}, append(cluster, "probe_successful")),
+		}, target),
+		probes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gateway_probes", Help: "Probes of a gateway."}, append(target, "probe_successful")),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_mirror_writes_total", Help: "Requests to write for Links into the local cluster: resource, verb, and the reason if one failed, or was not made because we may not.",
 		}, []string{"resource", "verb", "reason"}),
@@ -47,21 +47,21 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.enabled, m.alive, m.latency, m.latencies, m.probes, m.writes, m.services}
 }
 
-func (m *metrics) gateway(cluster string, alive bool) {
-	m.enabled.WithLabelValues(cluster).Set(1)
+func (m *metrics) gateway(name string, alive bool) {
+	m.enabled.WithLabelValues(name).Set(1)
 	value := 0.0
 	if alive {
 		value = 1
 	}
-	m.alive.WithLabelValues(cluster).Set(value)
+	m.alive.WithLabelValues(name).Set(value)
 }
 
-func (m *metrics) probed(cluster string, success bool, took time.Duration) {
-	m.probes.WithLabelValues(cluster, strconv.FormatBool(success)).Inc()
+func (m *metrics) probed(name string, success bool, took time.Duration) {
+	m.probes.WithLabelValues(name, strconv.FormatBool(success)).Inc()
 	if success {
 		ms := float64(took.Milliseconds())
-		m.latency.WithLabelValues(cluster).Set(ms)
-		m.latencies.WithLabelValues(cluster).Observe(ms)
+		m.latency.WithLabelValues(name).Set(ms)
+		m.latencies.WithLabelValues(name).Observe(ms)
 	}
 }
 
@@ -78,8 +78,8 @@ func (m *metrics) written(resource, verb string, err error) {
 }
 
 // forget drops the series of a gateway that is not probed any more.
-func (m *metrics) forget(cluster string) {
-	labels := prometheus.Labels{"target_cluster_name": cluster}
+func (m *metrics) forget(name string) {
+	labels := prometheus.Labels{"target_cluster_name": name}
 	m.enabled.DeletePartialMatch(labels)
 	m.alive.DeletePartialMatch(labels)
 	m.latency.DeletePartialMatch(labels)
@@ -88,13 +88,13 @@ func (m *metrics) forget(cluster string) {
 }
 
 // count tells how many Services of a cluster became what.
-func (m *metrics) count(cluster string, verdicts []verdict) {
-	m.services.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
+func (m *metrics) count(name string, verdicts []verdict) {
+	m.services.DeletePartialMatch(prometheus.Labels{"cluster": name})
 	for _, v := range verdicts {
 		reason := v.reason
 		if v.refused {
 			reason = reasonTooMany
 		}
-		m.services.WithLabelValues(cluster, strconv.FormatBool(v.federated), reason).Inc()
+		m.services.WithLabelValues(name, strconv.FormatBool(v.federated), reason).Inc()
 	}
 }

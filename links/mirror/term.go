@@ -400,14 +400,14 @@ func (t *term) enqueueAll(concerned func(records.Key) bool) {
 // room reports whether a Service may be made that one of several clusters has to have room for.
 func (t *term) room(k records.Key, clusters []string) bool {
 	were := map[string]bool{}
-	for _, cluster := range clusters {
-		were[cluster] = t.budget.full(cluster)
+	for _, name := range clusters {
+		were[name] = t.budget.full(name)
 	}
 	free := t.budget.take(k, clusters)
-	for _, cluster := range clusters {
-		if !free && !were[cluster] {
+	for _, name := range clusters {
+		if !free && !were[name] {
 			t.log.Info("A linked cluster has as many Services here as it may: no more are made for it, and those that are there are kept up to date",
-				"cluster", cluster, "most", t.options.MaxServices, "first", k.String())
+				"cluster", name, "most", t.options.MaxServices, "first", k.String())
 		}
 	}
 	return free

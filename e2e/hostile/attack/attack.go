@@ -161,8 +161,12 @@ func (c *Client) begin(fields int) (uint32, error) {
 	defer c.mu.Unlock()
 	c.block.Reset()
 	for _, f := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", pb.Destination_Get_FullMethodName}, {":authority", "x"},
-		{"content-type", "application/grpc"}, {"te", "trailers"},
+		{":method", "POST"},
+		{":scheme", "http"},
+		{":path", pb.Destination_Get_FullMethodName},
+		{":authority", "x"},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
 	} {
 		_ = c.encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // into memory
 	}
