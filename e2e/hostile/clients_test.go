@@ -4,18 +4,22 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/e2e/hostile/attack"
+	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
 )
 
 // dial connects to the server by a library.
@@ -113,6 +117,41 @@ func TestHalfOpenStreams(t *testing.T) {
 	}
 }
 
+// A client that asks for each port of a large Service and reads nothing costs no more than a few copies of the answer.
+func TestStalledReaders(t *testing.T) {
+	for _, c := range []struct {
+		name               string
+		connections, ports int
+	}{
+		{"on one connection", 1, 300},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			large := fakeapi.App{Namespace: "shop", Name: "large", Pods: 10_000, First: netip.MustParseAddr("10.1.0.0")}
+			w := newBusy(t)
+			w.local.Run(1, func(int) fakeapi.App { return large })
+			w.serve()
+			w.bounded(150<<20, func() {
+				ticks := time.NewTicker(60 * time.Millisecond)
+				defer ticks.Stop()
+				var all []*attack.Client
+				for range c.connections {
+					all = append(all, w.raw())
+				}
+				for port := range c.ports {
+					for i, client := range all {
+						// A client that is refused, or cut off, is none the worse.
+						_ = client.Get(fmt.Sprintf("large.shop.svc.cluster.local:%d", 1000+i*c.ports+port))
+						<-ticks.C
+					}
+				}
+				large := w.client(large.Authority(), large.Addrs()...)
+				defer large.Stop()
+				w.answers(large, 3)
+			})
+		})
+	}
+}
+
 // A client that asks as fast as it can is refused; no other is.
 func TestLookupFlood(t *testing.T) {
 	const workers = 32
@@ -158,4 +197,37 @@ func TestSilentConnections(t *testing.T) {
 		}
 		w.answered(50)
 	})
+}
+
+// A server that is told to stop does so, whatever clients keep open.
+func TestStopBesideOpenStreams(t *testing.T) {
+	const window = 500 * time.Millisecond
+	w := newBusy(t)
+	w.serve("-drain-window=" + window.String())
+	conn := w.dial()
+	health, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err == nil {
+		_, err = health.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.raw().HalfOpen(10, 0)
+	stalled := w.raw()
+	for port := range 10 {
+		if err := stalled.Get(fmt.Sprintf("web.shop.svc.cluster.local:%d", 1000+port)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.honest.Stop()
+	began := time.Now()
+	if err := w.server.Terminate(); err != nil {
+		t.Fatal(err)
+	}
+	<-w.server.Exited()
+	took := time.Since(began)
+	t.Logf("ended after %s", took.Round(time.Millisecond))
+	if took > 5*(window+time.Second) {
+		t.Errorf("the server has ended after %s, with %s for streams to end", took, window)
+	}
 }

@@ -3,8 +3,13 @@ package hostile
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,6 +75,82 @@ func TestKindsFail(t *testing.T) {
 	w.answered(50)
 }
 
+// What an API server says of an error is its own: it ends no page of metrics, and makes no series.
+func TestOddStatuses(t *testing.T) {
+	const said = "Unheard"
+	w := newBusy(t)
+	odd := w.link("odd")
+	odd.Run(1, func(int) fakeapi.App { return member(0) })
+	w.serve()
+	w.live("odd")
+	var mu sync.Mutex
+	n := 0
+	answer := func(rw http.ResponseWriter, r *fakeapi.Request) bool {
+		mu.Lock()
+		n++
+		i := n
+		mu.Unlock()
+		reasons := []string{"\xff", fmt.Sprint(said, i), strings.Repeat(said, 1<<16), said + "\n# HELP", said + `"} 1`}
+		s := metav1.Status{
+			Reason: metav1.StatusReason(reasons[i%len(reasons)]), Message: strings.Repeat("\xfe\x1b[2J", 1000), Code: int32(i),
+			Details: &metav1.StatusDetails{RetryAfterSeconds: 1 << 30, Name: "\xff", Kind: "\xff"},
+		}
+		return fakeapi.Answer([]int{500, 409, 418, 200, 599}[i/2%5], s)(rw, r)
+	}
+	odd.Misbehave(fakeapi.First(fakeapi.On("jobs", answer), fakeapi.On("replicasets", answer), fakeapi.On("pods", answer), fakeapi.On("servers", answer)))
+	w.eventually("many odd answers were given", func(context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if n < 40 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	page, err := w.server.Metrics(t.Context())
+	if err != nil {
+		t.Fatalf("a scrape: %v", err)
+	}
+	for line := range strings.Lines(page) {
+		if strings.Contains(line, said) {
+			t.Errorf("a series with what a cluster said: %.200s", line)
+		}
+	}
+	odd.Misbehave(nil)
+	w.live("odd")
+}
+
+// No redirect is followed: a token goes to its own API server only, and a linked cluster has no requests sent into our network.
+func TestRedirects(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	victim := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, fmt.Sprintf("%s %s, token %q, %d bytes", r.Method, r.URL, r.Header.Get("Authorization"), len(body)))
+	}))
+	t.Cleanup(victim.Close)
+	w := newBusy(t)
+	away := fakeapi.Redirect(victim.URL + "/internal")
+	everything := func(rw http.ResponseWriter, r *fakeapi.Request) bool { return away(rw, r) }
+	reviews := fakeapi.On("selfsubjectaccessreviews", away, "create")
+	names := []string{"all", "pods", "jobs"}
+	for i, fault := range []fakeapi.Fault{everything, fakeapi.On("pods", away), fakeapi.First(fakeapi.On("jobs", away), reviews)} {
+		c := w.link(names[i])
+		c.Run(1, func(int) fakeapi.App { return member(i) })
+		c.Misbehave(fault)
+	}
+	w.serve()
+	w.live("jobs")
+	w.reported("all")
+	w.reported("pods")
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) > 0 {
+		t.Errorf("%d requests were sent elsewhere, the first: %s", len(seen), seen[0])
+	}
+}
+
 // A token that may read nothing is refused, and the one before stays in use, also after every connection is gone.
 func TestTokenWithoutRights(t *testing.T) {
 	const poor = "may-read-nothing"
@@ -100,4 +181,35 @@ func TestTokenWithoutRights(t *testing.T) {
 		}
 		return w.state(ctx, "east", "Live")
 	})
+}
+
+// An API server whose etcd was restored from a backup takes watches from versions that have not come again, and is silent. What it holds
+// now is read within minutes.
+func TestRestoredCluster(t *testing.T) {
+	w := newIdle(t)
+	east := w.link("east")
+	before, after := member(0), member(1)
+	before.Pods, after.Pods = 1, 1
+	apply := func(a fakeapi.App) { east.Apply(a.Service(), a.Pod(0), a.Slice(0)) }
+	apply(before)
+	w.local.Apply(fakeapi.Federated("shop", "app", "east"))
+	w.serve()
+	backup := east.Snapshot()
+	apply(after)
+	federated := w.client(fakeapi.Authority("shop", "app-federated"))
+	held := func(want fakeapi.App) func(context.Context) error {
+		return func(context.Context) error {
+			if now := federated.Holds(); !slices.Equal(now, want.Addrs()) {
+				return fmt.Errorf("the client holds %s, not %s", now, want.Addrs())
+			}
+			return nil
+		}
+	}
+	w.eventually("what is there is served", held(after))
+	east.Restore(backup)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*within)
+	defer cancel()
+	if err := poll(ctx, held(before)); err != nil {
+		t.Errorf("after the restore: %v", err)
+	}
 }

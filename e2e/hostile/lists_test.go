@@ -8,6 +8,30 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
 )
 
+// A linked cluster that lists more than there can be costs others nothing, and is reported.
+func TestGiantLists(t *testing.T) {
+	const size = 2 << 30
+	for _, c := range []struct {
+		name  string
+		fault fakeapi.Fault
+	}{
+		{"compressed", fakeapi.Compressed(size)},
+		{"blank", fakeapi.Blank(size)},
+		{"all in one page", fakeapi.EndlessList(size)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newIdle(t)
+			w.serve()
+			w.bounded(100<<20, func() {
+				w.api.Cluster("giant").Misbehave(fakeapi.On("pods", fakeapi.First(fakeapi.NoStreaming, c.fault)))
+				w.link("giant")
+				w.reported("giant")
+				w.answered(250)
+			})
+		})
+	}
+}
+
 // A large cluster of an old version, which cannot list by events, is read in pages.
 func TestOldLargeCluster(t *testing.T) {
 	const services, pods = 1_000, 100

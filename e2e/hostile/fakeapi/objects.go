@@ -63,13 +63,13 @@ func (a App) meta(name string) metav1.ObjectMeta {
 		Labels: map[string]string{"app": a.Name},
 		ManagedFields: []metav1.ManagedFieldsEntry{{
 			Manager: "kube-controller-manager", Operation: "Update", APIVersion: "v1", Time: &at, FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: managedFields},
+			FieldsV1: metav1.NewFieldsV1(managedFields),
 		}},
 	}
 }
 
 // managedFields are about as long as those of a Pod.
-var managedFields = []byte(`{"f:metadata":{"f:labels":{` + strings.Repeat(`"f:some.example.com/label":{},`, 40) + `"f:app":{}}}}`)
+var managedFields = `{"f:metadata":{"f:labels":{` + strings.Repeat(`"f:some.example.com/label":{},`, 40) + `"f:app":{}}}}`
 
 // Service returns the Service.
 func (a App) Service() *corev1.Service {
