@@ -84,6 +84,7 @@ func TestGiantNames(t *testing.T) {
 // Streams without a request, and requests whose headers are short on the wire and long in memory, are refused or end, whether the client
 // leaves or stays.
 func TestHalfOpenStreams(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name                         string
 		connections, streams, fields int
@@ -119,6 +120,7 @@ func TestHalfOpenStreams(t *testing.T) {
 
 // A client that asks for each port of a large Service and reads nothing costs no more than a few copies of the answer.
 func TestStalledReaders(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name               string
 		connections, ports int

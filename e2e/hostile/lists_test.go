@@ -10,6 +10,7 @@ import (
 
 // A linked cluster that lists more than there can be costs others nothing, and is reported.
 func TestGiantLists(t *testing.T) {
+	t.Parallel()
 	const size = 2 << 30
 	for _, c := range []struct {
 		name  string
