@@ -28,7 +28,7 @@ type Cut int
 const (
 	None    Cut = iota // everything passes
 	Refuse             // connections are refused, and those that were open are reset
-	Silence            // connections stay open, or are accepted, and not a byte passes until the cut ends
+	Silence            // connections stay open, or are accepted; what is written waits, and not a byte passes until the cut ends
 )
 
 // A Network connects clients with the API servers of clusters.
@@ -189,41 +189,72 @@ func (b *buffered) Close() error {
 	return b.SetReadDeadline(time.Unix(1, 0))
 }
 
-// conn is the client's end of a connection.
+// conn is the client's end of a connection. A write never waits, as it does not where a kernel buffers it: the transport of net/http
+// closes connections, which writes, with a lock held that stops virtual time for those who wait for it.
 type conn struct {
 	net.Conn
 	line *line
 	done chan struct{}
 	once sync.Once
+
+	mu      sync.Mutex
+	pending [][]byte // written while the line was silent
 }
 
-func (c *conn) pass() error {
+// opened returns a channel that is closed while the line is open.
+func (c *conn) opened() <-chan struct{} {
 	c.line.mu.Lock()
-	opened := c.line.opened
-	c.line.mu.Unlock()
-	select {
-	case <-opened:
-		return nil
-	case <-c.done:
-		return net.ErrClosed
-	}
+	defer c.line.mu.Unlock()
+	return c.line.opened
 }
 
 // Read hands out what has arrived once the line is open.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if cut := c.pass(); cut != nil {
-		return 0, cut
+	select {
+	case <-c.opened():
+		return n, err
+	case <-c.done:
+		return 0, net.ErrClosed
 	}
-	return n, err
 }
 
-// Write sends once the line is open.
+// Write sends, or has the bytes wait for the line to open. What still waits when the connection is closed is lost.
 func (c *conn) Write(b []byte) (int, error) {
-	if err := c.pass(); err != nil {
-		return 0, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	opened := c.opened()
+	select {
+	case <-c.done:
+		return 0, net.ErrClosed
+	case <-opened:
+		if len(c.pending) == 0 {
+			return c.Conn.Write(b)
+		}
+	default:
 	}
-	return c.Conn.Write(b)
+	c.pending = append(c.pending, bytes.Clone(b))
+	if len(c.pending) == 1 {
+		go c.flush(opened)
+	}
+	return len(b), nil
+}
+
+// flush sends what waits, in order, once the line is open.
+func (c *conn) flush(opened <-chan struct{}) {
+	select {
+	case <-opened:
+	case <-c.done:
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range c.pending {
+		if _, err := c.Conn.Write(b); err != nil {
+			break // the connection is closed, which its reader notices
+		}
+	}
+	c.pending = nil
 }
 
 // Close closes both ends.
