@@ -53,7 +53,7 @@ func (l *listening) held() *federation.Set {
 }
 
 // listen starts a server of one Service, web, with n addresses. It ends with the test.
-func listen(t *testing.T, n int, configure func(*Config), options ...grpc.ServerOption) *listening {
+func listen(t *testing.T, n int, configure func(*Config)) *listening {
 	t.Helper()
 	store, _ := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, n))})
 	config := Defaults()
@@ -61,7 +61,7 @@ func listen(t *testing.T, n int, configure func(*Config), options ...grpc.Server
 		configure(&config)
 	}
 	l := &listening{Server: NewServer(logr.Discard(), store, config), t: t, listener: bufconn.Listen(1 << 16), store: store}
-	server := grpc.NewServer(append(l.Options(), append(options, grpc.WaitForHandlers(true))...)...)
+	server := grpc.NewServer(append(l.Options(), grpc.WaitForHandlers(true))...)
 	l.server = server
 	pb.RegisterDestinationServer(server, l.Server)
 	healthpb.RegisterHealthServer(server, health.NewServer())
