@@ -63,7 +63,7 @@ func TestKindsFail(t *testing.T) {
 		w.reported(name)
 	}
 	federated := w.client(fakeapi.Authority("shop", "app-federated"), addrs...)
-	w.answered(50)
+	w.answered(20)
 	if report := federated.Report(); report.Err != nil {
 		t.Errorf("with %d clusters of %d: %v", len(used), len(all), report.Err)
 	}
@@ -72,7 +72,7 @@ func TestKindsFail(t *testing.T) {
 	}
 	w.live(all...)
 	w.client(fakeapi.Authority("shop", "app-federated"), whole...)
-	w.answered(50)
+	w.answered(20)
 }
 
 // What an API server says of an error is its own: it ends no page of metrics, and makes no series.

@@ -38,7 +38,7 @@ func TestFleet(t *testing.T) {
 			c.Stop()
 		}
 	}
-	w.answered(50)
+	w.answered(20)
 	w.eventually("a scrape", func(ctx context.Context) error {
 		_, err := w.server.Metrics(ctx)
 		return err

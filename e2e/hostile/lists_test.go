@@ -27,7 +27,7 @@ func TestGiantLists(t *testing.T) {
 				w.api.Cluster("giant").Misbehave(fakeapi.On("pods", fakeapi.First(fakeapi.NoStreaming, c.fault)))
 				w.link("giant")
 				w.reported("giant")
-				w.answered(250)
+				w.answered(50)
 			})
 		})
 	}
@@ -50,6 +50,6 @@ func TestOldLargeCluster(t *testing.T) {
 		w.link("old")
 		w.live("old")
 		w.client(fakeapi.Authority("shop", "app-7-federated"), app(7).Addrs()...)
-		w.answered(50)
+		w.answered(20)
 	})
 }

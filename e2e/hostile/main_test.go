@@ -144,7 +144,7 @@ func (w *world) serve(args ...string) {
 		return nil
 	})
 	w.honest = w.client(web.Authority(), web.Addrs()...)
-	w.answered(50)
+	w.answered(20)
 	quiet := w.honest.Report()
 	w.t.Logf("quiet: %s", quiet)
 	if quiet.Err != nil {
@@ -292,5 +292,5 @@ func (w *world) bounded(may int, hostile func()) {
 		}
 	}()
 	hostile()
-	w.answered(25) // the server is there, and others are served
+	w.answered(10) // the server is there, and others are served
 }

@@ -79,7 +79,7 @@ func TestStrangeStrings(t *testing.T) {
 	w.serve()
 	w.live(names...)
 	federated := w.client(fakeapi.Authority("shop", "app-federated"), want...)
-	w.answered(50)
+	w.answered(20)
 	held := map[netip.AddrPort]bool{}
 	for _, a := range federated.Holds() {
 		held[a] = true

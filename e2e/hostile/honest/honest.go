@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	pace     = 20 * time.Millisecond
+	pace     = 100 * time.Millisecond
 	patience = 5 * proxy.InitialTimeout // five times that of a proxy: a deadline, not a measurement
 )
 
