@@ -119,38 +119,31 @@ func (l *lookup) answer() (*frame, waits, error) {
 		}
 		asked.service = a.Services[0]
 	}
-	var snapshot *federation.Snapshot
-	snapshot, on.service = l.service.at(asked.service)
-	name, view := asked.service, snapshot.View
+	name, service := asked.service, l.service.at(asked.service)
+	if asked.hostname != "" {
+		return l.instance(service, on)
+	}
+	var declared *federation.Declaration
+	declared, on.service = service.Declaration()
 	switch {
-	case view == nil && l.last == nil:
-		return l.refuse(on, codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
-	case asked.hostname != "":
-		e := instance(view, asked.hostname)
-		if e == nil {
-			return l.refuse(on, codes.NotFound, "Service %s/%s has no endpoint with the hostname %s", name.Namespace, name.Name, asked.hostname)
-		}
-		if a, on.address = l.address.at(e.Addr); pending(a, e.Workload) {
-			return l.workload(e.Addr, federation.Resident{}), on, nil
-		}
-		return l.workload(e.Addr, federation.Resident{Workload: e.Workload}), on, nil
-	case view == nil:
+	case declared == nil && l.last == nil:
+		return l.notFound(on, name)
+	case declared == nil:
 		l.about = subject{}
-		view = &federation.View{Ports: []federation.ServicePort{{Number: asked.port}}} // it was there: the default is what remains
+		declared = &federation.Declaration{Ports: []federation.ServicePort{{Number: asked.port}}} // it was there: the default is what remains
 		if len(l.last.bytes) == 0 {
 			return nil, on, nil
 		}
-	}
-	if snapshot.View != nil {
+	default:
 		l.about = subject{service: name}
 	}
-	if _, declared := view.Port(asked.port); !declared {
+	if !declared.Declares(asked.port) {
 		return undeclaredFrame, on, nil
 	}
-	if view.ExternalName {
+	if declared.ExternalName {
 		return nil, on, status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no profile", name.Namespace, name.Name)
 	}
-	key := profileKey{service: name, port: asked.port, opaque: l.server.config.opaqueIn(view.Opaque, asked.port)}
+	key := profileKey{service: name, port: asked.port, opaque: l.server.config.opaqueIn(declared.Opaque, asked.port)}
 	object := federation.Service{Namespace: name.Namespace, Name: l.server.fullName(name)}
 	if key.profile, on.backup = l.backup.at(object); key.profile != nil {
 		key.namespace = object.Namespace
@@ -171,6 +164,29 @@ func (l *lookup) refuse(on waits, code codes.Code, format string, args ...any) (
 		return nil, on, nil
 	}
 	return nil, on, status.Errorf(code, format, args...)
+}
+
+func (l *lookup) notFound(on waits, name federation.Service) (*frame, waits, error) {
+	return l.refuse(on, codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
+}
+
+// instance answers for the endpoint of a Service that has the hostname which is asked for.
+func (l *lookup) instance(service *federation.Watch, on waits) (*frame, waits, error) {
+	var snapshot *federation.Snapshot
+	snapshot, on.service = service.Load()
+	if snapshot.View == nil {
+		return l.notFound(on, snapshot.Service)
+	}
+	e := instance(snapshot.View, l.asked.hostname)
+	if e == nil {
+		return l.refuse(on, codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
+			snapshot.Namespace, snapshot.Name, l.asked.hostname)
+	}
+	var a *federation.Address
+	if a, on.address = l.address.at(e.Addr); pending(a, e.Workload) {
+		return l.workload(e.Addr, federation.Resident{}), on, nil
+	}
+	return l.workload(e.Addr, federation.Resident{Workload: e.Workload}), on, nil
 }
 
 // resident answers for an IP that is no Service's.
@@ -248,9 +264,6 @@ func (l *lookup) workload(ip netip.Addr, w federation.Resident) *frame {
 
 // instance returns the first endpoint with a hostname, ready or not: over IPv4 if it can be, whatever the slices are called.
 func instance(v *federation.View, hostname string) (found *federation.Endpoint) {
-	if v == nil {
-		return nil
-	}
 	for _, s := range v.Slices {
 		for _, e := range s.Endpoints {
 			if e.Hostname == hostname && (found == nil || e.Addr.Is4() && found.Addr.Is6()) {
@@ -367,12 +380,12 @@ type serviceWatch struct {
 	watch   *federation.Watch
 }
 
-func (w *serviceWatch) at(name federation.Service) (*federation.Snapshot, <-chan struct{}) {
+func (w *serviceWatch) at(name federation.Service) *federation.Watch {
 	if w.watch == nil || w.name != name {
 		w.close()
 		w.name, w.watch = name, w.store.Watch(federation.Ref{Cluster: w.cluster, Service: name})
 	}
-	return w.watch.Load()
+	return w.watch
 }
 
 func (w *serviceWatch) close() {

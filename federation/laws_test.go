@@ -29,6 +29,7 @@ func drawView(t *rapid.T, svc Service) *View {
 	v := &View{
 		LocalOnly:    rapid.Float64().Draw(t, "local") < .2,
 		ExternalName: rapid.Float64().Draw(t, "external") < .05,
+		Opaque:       rapid.SampledFrom([]Ports{{}, {}, PortsOf(), PortsOf(PortRange{80, 80})}).Draw(t, "opaque"),
 		Ports: rapid.SampledFrom([][]ServicePort{
 			{{80, "http", 0}}, {{80, "http", 8080}}, {{80, "http", 8080}, {81, "alt", 8081}}, {{80, "", 0}}, {{80, "web", 8080}}, {{80, "alt", 8080}}, nil,
 		}).Draw(t, "ports"),
@@ -129,6 +130,9 @@ type reader struct {
 	last       *Set
 	holds      map[netip.AddrPort]string
 
+	declaration *Declaration // what it has loaded, by value, and the channel that it waits on
+	declared    <-chan struct{}
+
 	versions uint64
 	frozen   *Set // a copy of last, by value
 }
@@ -190,6 +194,33 @@ func (r *reader) read(t *rapid.T, m *model) {
 	r.frozen = deepCopy(set)
 	if want := m.answer(r.ref, r.query, r.node, r.zone); !maps.Equal(r.holds, want) {
 		t.Fatalf("replay: the reader of %v %v at %q %q\nholds %v\nwant  %v", r.ref, r.query, r.node, r.zone, r.holds, want)
+	}
+}
+
+// follow loads the Declaration, as one who waits for nothing else does.
+func (r *reader) follow(t *rapid.T, m *model) {
+	var woken bool
+	select {
+	case <-r.declared:
+		woken = true
+	default:
+	}
+	first, before := r.declared == nil, r.declaration
+	var d *Declaration
+	if d, r.declared = r.watch.Declaration(); d != nil {
+		r.declaration = &Declaration{d.ExternalName, slices.Clone(d.Ports), d.Opaque}
+	} else {
+		r.declaration = nil
+	}
+	if same := reflect.DeepEqual(before, r.declaration); !first && woken == same {
+		t.Fatalf("declaration: a reader of %v is woken: %v; from %v to %v", r.ref, woken, before, r.declaration)
+	}
+	var want *Declaration
+	if v := m.view(r.ref); v != nil {
+		want = &Declaration{v.ExternalName, slices.Clone(v.Ports), v.Opaque}
+	}
+	if !reflect.DeepEqual(r.declaration, want) {
+		t.Fatalf("declaration: %v is %v, want %v", r.ref, r.declaration, want)
 	}
 }
 
@@ -266,7 +297,7 @@ func explains(t *rapid.T, s *Snapshot, q Query, l Locality, set *Set) {
 	}
 }
 
-// TestLaws runs a Store beside the model: replay, explain, purity, succession, reference count, silence, immutability, ignorance, index,
+// TestLaws runs a Store beside the model: replay, explain, purity, succession, reference count, silence, immutability, ignorance, index, declaration,
 // and at the end absence and empty.
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -439,6 +470,7 @@ func TestLaws(t *testing.T) {
 			"": func(t *rapid.T) {
 				indexed(t, s)
 				for _, r := range readers {
+					r.follow(t, m)
 					snapshot, _ := r.watch.Load()
 					var unknown []Cluster
 					for _, u := range snapshot.Unknown() {

@@ -45,12 +45,13 @@ type cluster struct {
 	facts       *facts // nil for all but the local cluster
 }
 
-// head is a watched Service; all but snapshot is guarded by Store.mu.
+// head is a watched Service; all but the Values is guarded by Store.mu.
 type head struct {
-	ref      Ref
-	watchers int
-	draft    *Snapshot // the next one; nil: nothing has changed
-	snapshot watch.Value[*Snapshot]
+	ref         Ref
+	watchers    int
+	draft       *Snapshot // the next one; nil: nothing has changed
+	snapshot    watch.Value[*Snapshot]
+	declaration watch.Value[*Declaration] // of the same View as the Snapshot's
 }
 
 // use is a member of what is watched, by its place in the Snapshot.
@@ -310,6 +311,10 @@ func (s *Store) publish() []watch.Superseded {
 		s.version++
 		h.draft.Version = s.version
 		superseded = append(superseded, h.snapshot.Swap(h.draft))
+		before, _ := h.declaration.Load()
+		if next := h.draft.View.declaration(before); next != before {
+			superseded = append(superseded, h.declaration.Swap(next))
+		}
 		h.draft = nil
 	}
 	s.drafts, s.superseded = nil, nil
@@ -462,6 +467,10 @@ type Watch struct {
 
 // Load returns the newest Snapshot and a channel that closes once there is a newer one; after Close it returns some earlier one.
 func (w *Watch) Load() (*Snapshot, <-chan struct{}) { return w.head.snapshot.Load() }
+
+// Declaration is Load for those who need no more than the Declaration, nil for a Service that does not exist: they are not
+// woken when only endpoints change, which is what changes nearly always.
+func (w *Watch) Declaration() (*Declaration, <-chan struct{}) { return w.head.declaration.Load() }
 
 // Close ends the watch. A second Close does nothing.
 func (w *Watch) Close() {

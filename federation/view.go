@@ -31,6 +31,14 @@ type View struct {
 	Slices       []*Slice      // sorted by Name
 }
 
+// A Declaration is what a View publishes about the Service itself, without its members and endpoints. It is immutable, and an equal one
+// keeps its pointer from one View to the next.
+type Declaration struct {
+	ExternalName bool
+	Ports        []ServicePort
+	Opaque       Ports
+}
+
 // A ServicePort is a port that a Service declares. Its name may be empty.
 type ServicePort struct {
 	Number uint16
@@ -205,6 +213,22 @@ func (v *View) Port(n uint16) (ServicePort, bool) {
 		return ServicePort{}, false
 	}
 	return v.Ports[i], true
+}
+
+// Declares reports whether the Service declares port n.
+func (d *Declaration) Declares(n uint16) bool {
+	return slices.ContainsFunc(d.Ports, func(p ServicePort) bool { return p.Number == n })
+}
+
+// declaration returns the Declaration of v, nil of nil, and old if that is equal.
+func (v *View) declaration(old *Declaration) *Declaration {
+	switch {
+	case v == nil:
+		return nil
+	case old != nil && v.ExternalName == old.ExternalName && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports):
+		return old
+	}
+	return &Declaration{v.ExternalName, v.Ports, v.Opaque}
 }
 
 // sharing returns old if it equals v, and otherwise a View that says what v says and shares every equal part with old.
