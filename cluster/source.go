@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/features"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
@@ -380,7 +381,12 @@ func (i *informer) fill(ctx context.Context) error {
 var errSilent = fmt.Errorf("no event and no bookmark within %s", bookmarkLimit)
 
 // list replaces what the store holds by all there is, and returns the version of that. If it came as a stream, that goes on as a watch.
+// Streams can be switched off as in all clients of client-go, by KUBE_FEATURE_WatchListClient=false in the environment.
 func (i *informer) list(ctx context.Context) (w opened, version string, err error) {
+	if !features.FeatureGates().Enabled(features.WatchListClient) {
+		version, err = i.pages(ctx)
+		return opened{}, version, err
+	}
 	w, err = i.open(ctx, metav1.ListOptions{SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	if err == nil {
 		if version, err = i.stream(w); err == nil {

@@ -186,10 +186,10 @@ func (c *charted) entry(service, says string) error {
 
 // missesReading waits for what an operator sees where the right to read something for mirrors is missing.
 func (c *charted) missesReading(r *right, log *logged) error {
-	switch {
-	case r.resource == "namespaces":
+	switch r.resource {
+	case "namespaces":
 		return c.logs(log, "Namespaces cannot be listed")
-	case r.resource == "endpoints":
+	case "endpoints":
 		return errors.Join(c.says("Mirroring", "False Forbidden: the API server refuses to list endpoints"), c.logs(log, "Nothing can be mirrored", "endpoints"))
 	default:
 		return errors.Join(c.says("Mirroring", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told"),
