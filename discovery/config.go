@@ -28,7 +28,7 @@ type Config struct {
 	FrameBytes     int64         // bound on the encoded messages that are kept
 	Admission      AdmissionConfig
 
-	DetailedMetrics bool // tell of streams by the node of the client and by the hostname asked for, too
+	DetailedMetrics bool // count streams by the member of the Service, the node of the client and the hostname asked for, too
 }
 
 // Defaults returns a Config with the defaults of everything that has one.

@@ -14,6 +14,9 @@ import (
 //
 // What a client asks for becomes a label only where a cluster knows it too: a Service that exists, a port that it declares, a
 // hostname with an address, a node. Of anything else there is no end.
+//
+// A Service has one series of each metric for a port, however many clusters it consists of, and counting it takes the same time.
+// With Config.DetailedMetrics it has one for each member, hostname and node.
 type subscribers struct {
 	server *Server
 
@@ -45,7 +48,7 @@ type crowd struct {
 
 var (
 	seriesLabels    = []string{"cluster", "namespace", "service", "port", "hostname", "nodename"}
-	subscribersDesc = prometheus.NewDesc("endpoints_subscribers", "Open Get streams for a Service, told of each Service that it consists of.", seriesLabels, nil)
+	subscribersDesc = prometheus.NewDesc("endpoints_subscribers", "Open Get streams for a Service, or with -detailed-metrics for each member of it.", seriesLabels, nil)
 	podsDesc        = prometheus.NewDesc("endpoints_pods", "Addresses of the Service that a client of these streams holds, at most.", seriesLabels, nil)
 	existsDesc      = prometheus.NewDesc("endpoints_exists", "Whether the Service exists: 1 or 0.", seriesLabels, nil)
 	updatesDesc     = prometheus.NewDesc("endpoints_updates", "Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
@@ -94,26 +97,32 @@ func (c *subscribers) samples() map[series]*sample {
 		}
 		sets := q.sets.Load()
 		for node, crowd := range crowds {
-			addresses := map[federation.Ref]int{}
-			for e := range crowd.holds.All() {
-				addresses[e.Origin().Ref]++
-			}
-			for _, m := range snapshot.Members {
-				of := m.Origin.Ref
+			count := func(of federation.Ref, known, exists bool, addresses int) {
 				s.cluster, s.namespace, s.service, s.node = string(of.Cluster), of.Namespace, of.Name, node
 				x := samples[s]
 				if x == nil {
 					before, told := c.updates[s]
-					if m.View == nil && !told {
-						continue // who names a Service may have made it up
+					if !known && !told {
+						return // who names a Service may have made it up
 					}
 					x = &sample{updates: before}
 					samples[s] = x
 				}
 				x.streams += crowd.streams
-				x.addresses = max(x.addresses, addresses[of])
-				x.exists = x.exists || m.View != nil
+				x.addresses = max(x.addresses, addresses)
+				x.exists = x.exists || exists
 				x.updates += sets - q.shown.sets
+			}
+			if !c.server.config.DetailedMetrics {
+				count(snapshot.Ref, snapshot.View != nil, snapshot.Exists(), crowd.holds.Len())
+				continue
+			}
+			addresses := map[federation.Ref]int{}
+			for e := range crowd.holds.All() {
+				addresses[e.Origin().Ref]++
+			}
+			for _, m := range snapshot.Members {
+				count(m.Origin.Ref, m.View != nil, m.View != nil, addresses[m.Origin.Ref])
 			}
 		}
 		q.shown.sets = sets

@@ -1,0 +1,107 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// federated returns a server with a stream for each of some federated Services, which have an endpoint in each of some clusters.
+func federated(tb testing.TB, clusters, services int) *Server {
+	tb.Helper()
+	name := func(service int) federation.Service {
+		return federation.Service{Namespace: "ns", Name: fmt.Sprintf("web-%d", service)}
+	}
+	cluster := func(i int) federation.Cluster { return federation.Cluster(fmt.Sprintf("c%d", i)) }
+	views := map[federation.Service]*federation.View{}
+	for i := range services {
+		union := &federation.Composition{Union: true}
+		for j := range clusters {
+			union.Members = append(union.Members, federation.Term{Ref: federation.Ref{Cluster: cluster(j), Service: name(i)}})
+		}
+		views[federation.Service{Namespace: "ns", Name: name(i).Name + "-federated"}] = &federation.View{
+			Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: union,
+		}
+	}
+	store, _ := local(views)
+	for j := range clusters {
+		store.Expect(cluster(j), federation.Expectation{TrustDomain: "cluster.local", Since: time.Now()})
+		claims := store.Claim(cluster(j))
+		for i := range services {
+			slice := sliceOf("pods", 0, 1)
+			slice.Endpoints[0].Addr = netip.AddrFrom4([4]byte{10, byte(j), byte(i >> 8), byte(i)})
+			claims.Set(name(i), viewOf(slice))
+		}
+		claims.Complete()
+	}
+	config := Defaults()
+	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: services, Patience: 1e9}
+	server := NewServer(logr.Discard(), store, config)
+	ctx, cancel := context.WithCancel(tb.Context())
+	sink := newCounter(ctx)
+	var wg sync.WaitGroup
+	for i := range services {
+		wg.Go(func() {
+			_ = server.Get(&pb.GetDestination{Path: name(i).Name + "-federated.ns.svc.cluster.local:80"}, sink)
+		})
+	}
+	tb.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	sink.wait(services)
+	return server
+}
+
+// TestSeries: how many clusters a federated Service consists of decides neither how many series it has nor what it costs to count it,
+// unless that is asked for.
+func TestSeries(t *testing.T) {
+	const clusters, services = 50, 20
+	few, many := federated(t, 1, services), federated(t, clusters, services)
+	for _, s := range []*Server{few, many} {
+		if n := testutil.CollectAndCount(s.metrics.subscribers); n != 4*services {
+			t.Fatalf("%d series by default for %d Services; they have 4 each", n, services)
+		}
+	}
+	collect := func(s *Server) float64 {
+		all := make(chan prometheus.Metric, 4*services)
+		return testing.AllocsPerRun(10, func() {
+			s.metrics.subscribers.Collect(all)
+			for len(all) > 0 {
+				<-all
+			}
+		})
+	}
+	if a, b := collect(few), collect(many); b > a*1.1 {
+		t.Errorf("a scrape allocates %.0f objects for Services of %d clusters, and %.0f for Services of one", b, clusters, a)
+	}
+	many.config.DetailedMetrics = true
+	if n := testutil.CollectAndCount(many.metrics.subscribers); n != 4*services*clusters {
+		t.Errorf("%d series on request for %d Services of %d clusters; they have 4 for each member", n, services, clusters)
+	}
+}
+
+// BenchmarkScrapeFederated is what it takes to count federated Services of 200 clusters.
+func BenchmarkScrapeFederated(b *testing.B) {
+	const clusters, services = 200, 100
+	for _, detailed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("detailed=%t", detailed), func(b *testing.B) {
+			server := federated(b, clusters, services)
+			server.config.DetailedMetrics = detailed
+			b.ReportAllocs()
+			for b.Loop() {
+				b.ReportMetric(float64(testutil.CollectAndCount(server.metrics.subscribers)), "series")
+			}
+		})
+	}
+}
