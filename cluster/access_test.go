@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,9 +51,11 @@ func TestOptionalKindFails(t *testing.T) {
 			inWorld(t, func(w *world) {
 				east := w.network.Server("east")
 				east.Apply(objects(t, service), objects(t, slice))
-				access, broken := w.access("east", east.Token()), true
+				access := w.access("east", east.Token())
+				var broken atomic.Bool
+				broken.Store(true)
 				fail(&access, func(r *http.Request) int {
-					if !broken {
+					if !broken.Load() {
 						return 0
 					}
 					return failPath("/servers", code)(r)
@@ -61,7 +64,7 @@ func TestOptionalKindFails(t *testing.T) {
 				w.wait(10 * time.Second)
 				w.wantsState(cluster.Live)
 				w.wants(1)
-				broken = false
+				broken.Store(false)
 				w.wait(time.Minute)
 				kinds, _ := w.registry.Inspect("east")
 				for _, k := range kinds {

@@ -216,6 +216,7 @@ func TestEndlessPages(t *testing.T) {
 	}
 	f.filled(t, func(store *records.Store[string], _ *cluster.Source) {
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
+		synctest.Wait()
 		if store.Len() != 0 || requests > 100 {
 			t.Errorf("%d objects after %d requests", store.Len(), requests)
 		}
@@ -237,6 +238,7 @@ func TestHangingUp(t *testing.T) {
 	}
 	f.filled(t, func(store *records.Store[string], _ *cluster.Source) {
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
+		synctest.Wait()
 		wantsSynced(t, store, 3)
 		if requests < 40 || requests > 50 {
 			t.Errorf("%d requests in 10 minutes, want one in 15 s", requests)
