@@ -29,7 +29,7 @@ func (b *bench) serveFrom(ctx context.Context, kubeconfig []byte, env []string, 
 	}
 	ready := time.NewTicker(5 * time.Millisecond)
 	defer ready.Stop()
-	timeout, cancel := context.WithTimeout(ctx, time.Minute)
+	timeout, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	for !s.Ready(ctx) {
 		select {
