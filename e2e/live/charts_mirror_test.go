@@ -105,8 +105,11 @@ func (c *charted) mirrorLife() []step {
 	both := func(want string) func() error {
 		return func() error { return errors.Join(port("service", want)(), port("endpoints", want)()) }
 	}
+	first := func() error { // with endpoints, so that its Endpoints are created whole and not patched
+		return errors.Join(c.export(c.Namespace, "api", "app: api", 80), c.answered("api"), api(byGateway, 80)())
+	}
 	return []step{
-		{"mirrored through the gateway", api(byGateway, 80), both("p80"), []string{"create services", "create endpoints"}},
+		{"mirrored through the gateway", first, both("p80"), []string{"create services", "create endpoints"}},
 		{"another port", api(byGateway, 81), both("p81"), []string{"patch services", "patch endpoints"}},
 		{"mirrored directly", api(directly, 81), port("endpoints", ""), []string{"delete endpoints"}},
 		{"not mirrored", api("app: api", 81), port("service", ""), []string{"delete services"}},
@@ -133,6 +136,17 @@ kind: Service
 metadata: {name: %[2]s, namespace: %[1]s, labels: {%[3]s}}
 spec: {selector: {app: web}, ports: [{name: p%[4]d, port: %[4]d}]}
 `, namespace, name, label, port))
+}
+
+// answered waits until a Service of west has ready endpoints.
+func (c *charted) answered(name string) error {
+	return c.eventually("ready endpoints of "+name+" in west", func(ctx context.Context) error {
+		ready, err := c.west.Kubectl(ctx, "-n", c.Namespace, "get", "endpointslices", "-l", "kubernetes.io/service-name="+name, "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
+		if err == nil && !strings.Contains(ready, "true") {
+			err = fmt.Errorf("they are ready: %q", ready)
+		}
+		return err
+	})
 }
 
 // selects lets the Link of west ask for mirrors.
