@@ -69,7 +69,7 @@ func TestExplain(t *testing.T) {
 	w.claim(w.Local, shared)
 	w.says(3*time.Second, []string{"- 192.0.2.78:8080 west", "duplicate: east/explain/web", "it is of this cluster", "5 addresses"}, explain...)
 	w.do(west.Proxy.Silence())
-	w.says(15*time.Second, []string{"kept, its cluster is Stale", "its cluster is in contact"}, explain...)
+	w.says(15*time.Second, []string{"kept, its cluster is Stale", "it is of this cluster"}, explain...)
 	w.says(time.Second, []string{"west Stale"}, "clusters", "west", "--debug-addr", w.Server.Debug)
 	w.do(west.Proxy.Pass())
 	w.state(west, "Live", 5*time.Second)
