@@ -311,8 +311,9 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 	return ctx, func() { stop(); end() }
 }
 
-// proxied returns the config with the proxy that requests to a cluster take: for linked ones, none. That of the environment is for this process's own network: it would get to see where linked clusters are, and
-// the addresses that may not be dialed would be checked for the proxy only. A kubeconfig with a proxy-url is refused.
+// proxied returns the config with the proxy that requests to a cluster take: for linked ones, none. That of the environment is for this
+// process's own network: it would see where linked clusters are, and the addresses that may not be dialed would be checked for the
+// proxy only. A kubeconfig with a proxy-url is refused.
 func proxied(config *rest.Config, spec Spec) *rest.Config {
 	if !spec.Local {
 		config = rest.CopyConfig(config)

@@ -214,23 +214,22 @@ func (r *Registry) show(s Status) {
 	r.statuses.Store(statuses)
 }
 
-// Report says how writing into a cluster goes, for its Status.
+// Report puts how writing into a cluster goes into its Status.
 func (r *Registry) Report(name string, w Writing) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.members[name]; m != nil {
-		r.writing[name] = w
-		statuses, _ := r.statuses.Load()
-		r.show(statuses[name])
-	}
+	r.report(name, func() { r.writing[name] = w })
 }
 
-// ReportLeftOut says what of a cluster is in no slice of the local one, for its Status.
+// ReportLeftOut puts what of a cluster is in no slice of the local one into its Status.
 func (r *Registry) ReportLeftOut(name string, n LeftOut) {
+	r.report(name, func() { r.leftOut[name] = n })
+}
+
+// report shows the Status of a cluster after set, with mu held, unless the cluster was removed.
+func (r *Registry) report(name string, set func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.members[name]; m != nil {
-		r.leftOut[name] = n
+	if r.members[name] != nil {
+		set()
 		statuses, _ := r.statuses.Load()
 		r.show(statuses[name])
 	}
