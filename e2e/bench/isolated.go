@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
@@ -67,10 +70,6 @@ func isolated(ctx context.Context, b *bench) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
 
-	type arrival struct {
-		version int
-		at      time.Time
-	}
 	arrivals := make(chan arrival, 100)
 	c, err := open(ctx, s.Addr, options{streams: 1, path: pathOf(union), received: func(_, _ int, bytes []byte) {
 		arrivals <- arrival{newest(bytes), time.Now()}
@@ -89,7 +88,11 @@ func isolated(ctx context.Context, b *bench) (err error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	var took []time.Duration
+	plain, err := fleets[remote].watch(limited)
+	if err != nil {
+		return err
+	}
+	var took, alone []time.Duration
 	for round := range rounds + 1 {
 		<-quiet.C
 		version, err := fleets[remote].change(ctx, small, 1)
@@ -97,12 +100,18 @@ func isolated(ctx context.Context, b *bench) (err error) {
 			return err
 		}
 		written := time.Now()
-		for seen := 0; seen < version; {
+		note := func(of *[]time.Duration, a arrival) bool {
+			if a.version == version && round > 0 { // the first one may meet what starts
+				*of = append(*of, max(0, a.at.Sub(written)))
+			}
+			return a.version >= version
+		}
+		for seen, watched := false, false; !seen || !watched; {
 			select {
 			case a := <-arrivals:
-				if seen = a.version; seen == version && round > 0 { // the first one may meet what starts
-					took = append(took, max(0, a.at.Sub(written)))
-				}
+				seen = note(&took, a)
+			case a := <-plain:
+				watched = note(&alone, a)
 			case <-limited.Done():
 				return fmt.Errorf("change %d of %d: %w", round, rounds, limited.Err())
 			case <-quiet.C: // for as long as there is no answer
@@ -113,7 +122,43 @@ func isolated(ctx context.Context, b *bench) (err error) {
 		}
 	}
 	b.table.add("an isolated change of one endpoint of a linked cluster, API server to client", "p50 2 ms, p99 10 ms", "%s", spread(took))
+	b.table.add("  the same change on a watch without a server between", "", "%s", spread(alone))
 	return b.newServices(ctx, fleets["local"], s.Addr, services, quiet)
+}
+
+// arrival is when a version of an object has come.
+type arrival struct {
+	version int
+	at      time.Time
+}
+
+// watch watches the fleet's EndpointSlices as any client does, until ctx ends.
+func (f *fleet) watch(ctx context.Context) (<-chan arrival, error) {
+	w, err := f.client.DiscoveryV1().EndpointSlices(namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	arrivals := make(chan arrival, 100)
+	go func() {
+		defer w.Stop()
+		for e := range w.ResultChan() {
+			at := time.Now()
+			es, ok := e.Object.(*discoveryv1.EndpointSlice)
+			if !ok || len(es.Endpoints) == 0 || es.Endpoints[0].Zone == nil {
+				continue
+			}
+			version, err := strconv.Atoi(strings.TrimPrefix(*es.Endpoints[0].Zone, zonePrefix))
+			if err != nil {
+				continue
+			}
+			select {
+			case arrivals <- arrival{version, at}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return arrivals, nil
 }
 
 // newServices creates Services and asks for the profile of each as soon as the API server has answered.
