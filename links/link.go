@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/records"
-	"github.com/fingerpost/fingerpost/cluster/slices"
 )
 
 // What `linkerd multicluster link-gen` writes.
@@ -70,7 +70,7 @@ func keepLink(object any) (*Link, bool) {
 	}
 	l := &Link{
 		key: records.Key{Namespace: u.GetNamespace(), Name: u.GetName()}, uid: string(u.GetUID()),
-		slices: u.GetAnnotations()[slices.OptIn] == slices.Enabled, version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
+		slices: u.GetAnnotations()[endpointslice.OptIn] == endpointslice.Enabled, version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
 	}
 	var parsed struct {
 		Spec struct {

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -36,7 +36,7 @@ const (
 )
 
 // leases are held by whoever writes in a cluster.
-var leases = []string{clusterslices.ExternalLease, clusterslices.FederatedLease}
+var leases = []string{endpointslice.ExternalLease, endpointslice.FederatedLease}
 
 // A right is what Fingerpost needs in a cluster.
 type right struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/records"
-	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -37,7 +37,7 @@ type options struct {
 	queueMetrics                 bool
 	traceCollector               string
 	tls                          tlsFiles
-	writer                       clusterslices.Options
+	writer                       endpointslice.Options
 	mirrors                      bool
 	mirror                       mirror.Options
 	discovery                    discovery.Config

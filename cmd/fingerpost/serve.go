@@ -22,7 +22,7 @@ import (
 	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -115,7 +115,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 		registry.Attend(mirrors.Attend)
 	}
 	o.writer.Stop, o.writer.Linked = ctx.Done(), reconciler.Known()
-	writer := clusterslices.NewWriter(log, store, registry, mirroring, o.writer)
+	writer := endpointslice.NewWriter(log, store, registry, mirroring, o.writer)
 	registry.Attend(writer.Attend)
 	server := discovery.NewServer(log, store, o.discovery)
 	metrics := newMetrics()

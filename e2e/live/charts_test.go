@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
-	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
@@ -356,7 +356,7 @@ func (c *charted) run(check func(log *logged) error, env ...string) error {
 	if err := c.Link(c.t.Context(), c.west); err != nil {
 		return err
 	}
-	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "annotate", "link/west", clusterslices.OptIn+"="+clusterslices.Enabled); err != nil {
+	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "annotate", "link/west", endpointslice.OptIn+"="+endpointslice.Enabled); err != nil {
 		return err
 	}
 	log := &logged{}

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
@@ -76,7 +76,7 @@ func TestDashboards(t *testing.T) {
 		}
 		return nil
 	}))
-	_, err = c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite", "service/"+mesh.Federated, clusterslices.OptIn+"="+clusterslices.Enabled)
+	_, err = c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite", "service/"+mesh.Federated, endpointslice.OptIn+"="+endpointslice.Enabled)
 	c.do(err)
 
 	var have map[string]map[string]bool

@@ -15,7 +15,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	clusterslices "github.com/fingerpost/fingerpost/cluster/slices"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
@@ -27,7 +27,7 @@ const (
 	Service   = "web"
 	Federated = Service + "-federated"
 	Port      = 8080
-	optIn     = clusterslices.OptIn + ": " + clusterslices.Enabled
+	optIn     = endpointslice.OptIn + ": " + endpointslice.Enabled
 )
 
 // Linkerd is the namespace of the mesh's control plane, as the Pods of the shop name it.

@@ -1,4 +1,4 @@
-package slices
+package endpointslice
 
 import "github.com/prometheus/client_golang/prometheus"
 
