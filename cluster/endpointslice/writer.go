@@ -12,12 +12,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -25,6 +23,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -35,7 +34,7 @@ type Options struct {
 	Namespace    string // of the control plane, in every cluster: there are the Leases
 	Installation string // name of the cluster that we run in
 	Replica      string // what tells this replica from others
-	Timing       Timing
+	Timing       lease.Timing
 	Stop         <-chan struct{} // closed when the process is to end; nil: never
 	Linked       <-chan struct{} // closed when it is known which clusters are linked; nil: the Store knows
 	External     bool            // write the slices of ExternalWorkloads
@@ -273,21 +272,21 @@ func (d *desk) leave(ctx context.Context) {
 }
 
 // pursue campaigns for a Lease whenever the rights are there, and lets lead run in each term.
-func (d *desk) pursue(ctx context.Context, lease string, lead, rights func(context.Context) error) {
+func (d *desk) pursue(ctx context.Context, name string, lead, rights func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := rights(ctx)
 		if err == nil {
-			err = d.campaign(ctx, lease, d.courtesy(), lead)
+			err = d.campaign(ctx, name, d.courtesy(), lead)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errNoWorkloads):
-			d.report(lease, cluster.NotWriting, nil)
+			d.report(name, cluster.NotWriting, nil)
 		case isRefusal(err), apierrors.IsForbidden(err):
-			d.report(lease, cluster.ReadOnly, err)
+			d.report(name, cluster.ReadOnly, err)
 		default:
-			d.report(lease, cluster.Standby, err)
+			d.report(name, cluster.Standby, err)
 		}
 		d.pause(ctx, err)
 	}
@@ -320,43 +319,38 @@ func (d *desk) pause(ctx context.Context, err error) {
 	}
 }
 
-// campaign watches a Lease, takes it when it is free, and lets lead run in each term. It returns an error that keeps us from doing so.
+// campaign lets lead run in each term of a Lease, until ctx ends. It returns an error that keeps us from doing so.
 // A Lease that is free is left to others for the time of courtesy.
 func (d *desk) campaign(ctx context.Context, name string, courtesy time.Duration, lead func(term context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	leases := d.client.CoordinationV1().Leases(d.writer.options.Namespace)
-	lease, store := newLease(d.log, leases, name, d.identity, d.writer.options.Timing)
-	lease.courtesy, lease.cut = courtesy, d.conn.CutWrites
-	source := cluster.NewSource(cache.NewListWatchFromClient(d.client.CoordinationV1().RESTClient(), leaseResource.Resource, d.writer.options.Namespace,
-		fields.OneTermEqualSelector(metav1.ObjectNameField, name)), d.conn)
-	wg.Go(func() { source.Fill(logr.NewContext(ctx, d.log.V(1)), &coordinationv1.Lease{}, store) })
-	wg.Go(func() { d.tell(ctx, lease) })
-	held := make(chan error, 1)
-	wg.Go(func() { held <- lease.hold(ctx, store.Synced(), lead) })
-	select {
-	case err := <-held:
-		return err
-	case <-source.Refused():
-		return &Refusal{[]right{{leaseResource, d.writer.options.Namespace, []string{"list", "watch"}}}}
+	namespace := d.writer.options.Namespace
+	elector := lease.NewElector(d.log, d.client, d.conn, lease.Config{
+		Namespace: namespace, Name: name, Identity: d.identity, Timing: d.writer.options.Timing, AcquireDelay: courtesy,
+	})
+	wg.Go(func() { d.tell(ctx, name, elector) })
+	err := elector.Run(ctx, lead)
+	if errors.Is(err, lease.ErrUnreadable) {
+		return &Refusal{[]right{{leaseResource, namespace, []string{"list", "watch"}}}}
 	}
+	return err
 }
 
 // tell reports who has a Lease.
-func (d *desk) tell(ctx context.Context, l *Lease) {
+func (d *desk) tell(ctx context.Context, name string, elector *lease.Elector) {
 	for {
-		holds, changed := l.holds.Load()
-		_, seen := l.seen.Load()
-		if holds {
-			d.report(l.name, cluster.Holding, nil)
+		held, changed := elector.Held()
+		observed := elector.Observed()
+		if held {
+			d.report(name, cluster.Holding, nil)
 		} else {
-			d.report(l.name, cluster.Standby, nil)
+			d.report(name, cluster.Standby, nil)
 		}
 		select {
 		case <-changed:
-		case <-seen:
+		case <-observed: // while credentials are replaced the predecessor reports, too
 		case <-ctx.Done():
 			return
 		}
@@ -364,27 +358,27 @@ func (d *desk) tell(ctx context.Context, l *Lease) {
 }
 
 // report makes the cluster's Status tell how it goes with all of its Leases.
-func (d *desk) report(lease string, state cluster.WritingState, problem error) {
+func (d *desk) report(name string, state cluster.WritingState, problem error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	before := d.states[lease]
-	d.states[lease] = leaseState{state, errorText(problem)}
-	if state == cluster.ReadOnly && before != d.states[lease] {
-		d.log.Info("This cluster is read-only for us: discovery goes on, and nothing is written", "lease", lease, "reason", errorText(problem))
+	before := d.states[name]
+	d.states[name] = leaseState{state, errorText(problem)}
+	if state == cluster.ReadOnly && before != d.states[name] {
+		d.log.Info("This cluster is read-only for us: discovery goes on, and nothing is written", "lease", name, "reason", errorText(problem))
 	}
 	var w cluster.Writing
 	var held, wanted, problems []string
-	for _, name := range slices.Sorted(maps.Keys(d.states)) {
-		s := d.states[name]
+	for _, other := range slices.Sorted(maps.Keys(d.states)) {
+		s := d.states[other]
 		switch {
 		case s.state == cluster.Holding:
-			held = append(held, name)
+			held = append(held, other)
 			w.State = cluster.Holding
 		case w.State != cluster.Holding && s.state != cluster.NotWriting && w.State != cluster.Standby:
 			w.State = s.state
 		}
 		if s.state == cluster.Holding || s.state == cluster.Standby {
-			wanted = append(wanted, name)
+			wanted = append(wanted, other)
 		}
 		if s.problem != "" && !slices.Contains(problems, s.problem) {
 			problems = append(problems, s.problem)
@@ -416,3 +410,10 @@ func (d *desk) federated(ctx context.Context) error {
 
 // external runs in each term in which this replica holds the ExternalLease.
 func (d *desk) external(ctx context.Context) error { return newExternalTerm(d).run(ctx) }
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -1,0 +1,407 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// Timing is how long a Lease lasts, see the package.
+type Timing struct {
+	Duration time.Duration // after it observed the last renewal another replica may take the Lease; whole seconds
+	Renew    time.Duration // how often the holder renews
+	Fence    time.Duration // after it sent the last renewal that succeeded the holder stops writing
+}
+
+// Validate rejects durations with which two replicas could write at once, or a single lost request would end a term.
+func (t Timing) Validate() error {
+	switch {
+	case t.Duration < time.Second || t.Duration%time.Second != 0:
+		return fmt.Errorf("-lease-duration (%s) must be whole seconds, and at least one", t.Duration)
+	case t.Fence >= t.Duration:
+		return fmt.Errorf("-lease-fence (%s) must be less than -lease-duration (%s), or two replicas could write at once",
+			t.Fence, t.Duration)
+	case t.Renew <= 0 || t.Renew >= t.Fence:
+		return fmt.Errorf("-lease-renew-interval (%s) must be less than -lease-fence (%s), or every renewal would come too late",
+			t.Renew, t.Fence)
+	}
+	return nil
+}
+
+// ErrUnreadable is returned by [Elector.Run] if the API server does not let us list and watch the Lease.
+var ErrUnreadable = errors.New("the Lease cannot be listed and watched")
+
+var (
+	// errFenced is why a request is not sent.
+	errFenced = errors.New("the Lease was not renewed in time")
+	// errLost is why a term ends that another holder has ended.
+	errLost = errors.New("another holder took the Lease, or it was deleted")
+)
+
+// Config names a Lease and its candidate.
+type Config struct {
+	Namespace, Name string
+	Identity        string // of the candidate; unique among all candidates
+	Timing          Timing
+	AcquireDelay    time.Duration // how long a free Lease is left to other candidates
+}
+
+// An Elector campaigns for one Lease in one cluster, see the package.
+//
+// The informer writes observed, and Run does once, when there is no Lease; Run alone writes held. There is no lock.
+type Elector struct {
+	config    Config
+	log       logr.Logger
+	client    coordinationclient.LeaseInterface
+	lister    cache.ListerWatcher
+	conn      *cluster.Connection
+	cutWrites func() // closes the connections over which this candidate writes
+
+	observed watch.Value[observation]
+	held     watch.Value[bool]
+}
+
+// observation is a state of the Lease, and when this process observed it.
+type observation struct {
+	lease     *coordinationv1.Lease // nil if there is none
+	at        time.Time             // zero if nothing was observed yet
+	heldUntil time.Time             // of a deleted Lease: until then its holder may write without having noticed
+}
+
+// NewElector returns an Elector for a Lease in the cluster of conn. client must send its requests over conn.
+func NewElector(log logr.Logger, client kubernetes.Interface, conn *cluster.Connection, config Config) *Elector {
+	coordination := client.CoordinationV1()
+	e := newElector(log, coordination.Leases(config.Namespace), config)
+	one := fields.OneTermEqualSelector(metav1.ObjectNameField, config.Name)
+	e.lister = cache.NewListWatchFromClient(coordination.RESTClient(), "leases", config.Namespace, one)
+	e.conn, e.cutWrites = conn, conn.CutWrites
+	return e
+}
+
+func newElector(log logr.Logger, client coordinationclient.LeaseInterface, config Config) *Elector {
+	return &Elector{config: config, log: log.WithValues("lease", config.Name), client: client, cutWrites: func() {}}
+}
+
+// Held returns whether the Lease is held here, and a channel that closes when that changes.
+func (e *Elector) Held() (held bool, changed <-chan struct{}) { return e.held.Load() }
+
+// Observed returns a channel that closes when the Lease is next observed in another state, as after a renewal.
+func (e *Elector) Observed() <-chan struct{} {
+	_, changed := e.observed.Load()
+	return changed
+}
+
+// Run campaigns for the Lease until ctx ends and calls lead in each term. A term's context ends with the right to write; lead must return
+// soon after that. If lead returns an error before, Run releases the Lease and returns that error. Run also returns an error if the API
+// server does not let us read ([ErrUnreadable]) or write (Forbidden) the Lease.
+func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var store *records.Store[*coordinationv1.Lease]
+	store = records.NewStore(func(object any) (*coordinationv1.Lease, bool) {
+		lease, ok := object.(*coordinationv1.Lease)
+		return lease, ok && lease.Name == e.config.Name
+	}, func(k records.Key) {
+		lease, _ := store.Get(k)
+		e.observe(lease)
+	})
+	informer := cluster.NewSource(e.lister, e.conn)
+	wg.Go(func() { informer.Fill(logr.NewContext(ctx, e.log.V(1)), &coordinationv1.Lease{}, store) })
+	campaigned := make(chan error, 1)
+	wg.Go(func() { campaigned <- e.campaign(ctx, store.Synced(), lead) })
+	select {
+	case err := <-campaigned:
+		return err
+	case <-informer.Refused():
+		return ErrUnreadable
+	}
+}
+
+// observe records a state of the Lease; nil if there is none. The same state again, as after a watch was opened anew, is no renewal: the
+// holder may be gone.
+func (e *Elector) observe(lease *coordinationv1.Lease) {
+	last, _ := e.observed.Load()
+	if !last.at.IsZero() && sameState(lease, last.lease) {
+		return
+	}
+	next := observation{lease: lease, at: time.Now()}
+	if lease == nil {
+		next.heldUntil = last.expiry()
+	}
+	e.observed.Store(next)
+}
+
+func sameState(a, b *coordinationv1.Lease) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.ResourceVersion == b.ResourceVersion
+}
+
+// expiry returns when a Lease that was observed in this state can be taken.
+func (o observation) expiry() time.Time {
+	if o.lease == nil {
+		return o.heldUntil
+	}
+	if holderOf(o.lease) == "" || o.lease.Spec.LeaseDurationSeconds == nil {
+		return o.at
+	}
+	return o.at.Add(time.Duration(*o.lease.Spec.LeaseDurationSeconds) * time.Second)
+}
+
+// holderOf returns the identity of the holder of a Lease, or of the last one; empty if it is released.
+func holderOf(lease *coordinationv1.Lease) string {
+	if lease == nil || lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// campaign takes the Lease whenever it is free, and serves the term. listed closes once the Lease was listed.
+func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead func(term context.Context) error) error {
+	select {
+	case <-listed:
+		if o, _ := e.observed.Load(); o.at.IsZero() {
+			e.observe(nil)
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	short := 0 // terms in a row that ended early
+	for {
+		o, changed := e.observed.Load()
+		timer := time.NewTimer(time.Until(o.expiry().Add(e.config.AcquireDelay)))
+		select {
+		case <-timer.C:
+			sent := time.Now()
+			ours, err := e.write(ctx, o.lease, e.config.Identity)
+			switch {
+			case err == nil:
+				if err := e.serve(ctx, ours, sent, lead); err != nil {
+					return err
+				}
+				if short++; time.Since(sent) > 3*e.config.Timing.Duration {
+					short = 0
+				}
+				e.pause(ctx, short)
+				continue // with the state in which the term left the Lease
+			case apierrors.IsForbidden(err):
+				return err
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err):
+				e.log.V(1).Info("Taking the Lease failed", "error", err.Error())
+			}
+			// Another candidate was faster, which the watch will show, or the request failed.
+			timer.Reset(e.config.Timing.Renew)
+			select {
+			case <-timer.C:
+			case <-changed:
+			case <-ctx.Done():
+			}
+		case <-changed:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// maxPause bounds how long the Lease is left alone after short terms, in lease durations.
+const maxPause = 10
+
+// pause leaves the Lease alone after short terms: each begins with complete listings, which an API server that is too slow for a Lease can
+// do without. It takes twice as long each time, with jitter.
+func (e *Elector) pause(ctx context.Context, short int) {
+	if short == 0 {
+		return
+	}
+	limit := e.config.Timing.Duration * time.Duration(min(1<<min(short-1, 10), maxPause))
+	timer := time.NewTimer(limit/2 + rand.N(limit/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// A fence is the moment after which a term sends nothing that changes something. The loop of serve moves it; each request reads it.
+type fence struct {
+	allowed time.Duration // after a renewal was sent
+	at      atomic.Pointer[time.Time]
+}
+
+// extend moves the fence after a renewal that was sent at a time, and returns how far away it is.
+func (f *fence) extend(sent time.Time) time.Duration {
+	at := sent.Add(f.allowed)
+	f.at.Store(&at)
+	return time.Until(at)
+}
+
+// check is called just before a request is sent.
+func (f *fence) check() error {
+	if time.Now().After(*f.at.Load()) {
+		return errFenced
+	}
+	return nil
+}
+
+// serve is one term: it renews the Lease while lead runs, and releases it when lead has returned. sent is when the request was sent that
+// took the Lease.
+func (e *Elector) serve(ctx context.Context, ours *coordinationv1.Lease, sent time.Time, lead func(term context.Context) error) error {
+	var transitions int32
+	if n := ours.Spec.LeaseTransitions; n != nil {
+		transitions = *n
+	}
+	e.log.Info("Acquired the Lease: this replica writes", "transitions", transitions)
+	e.held.Store(true)
+	defer e.held.Store(false)
+	term, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	f := &fence{allowed: e.config.Timing.Fence}
+	timer := time.AfterFunc(f.extend(sent), func() {
+		end(fmt.Errorf("the Lease could not be renewed for %s", e.config.Timing.Fence))
+		e.cutWrites()
+	})
+	defer timer.Stop()
+	term = cluster.WithFence(term, f.check)
+	led := make(chan error, 1)
+	go func() { led <- lead(term) }()
+
+	// Renewals count from when the one before was sent, like the fence: the answer may have taken long.
+	renewal := time.NewTimer(time.Until(sent.Add(e.config.Timing.Renew)))
+	defer renewal.Stop()
+	var result error
+	for running := true; running; {
+		select {
+		case result = <-led:
+			running = false
+			continue
+		case <-term.Done():
+			result, running = <-led, false
+			continue
+		case <-renewal.C:
+		}
+		began := time.Now()
+		next, err := e.renew(term, ours)
+		switch {
+		case err == nil && timer.Stop(): // else the term is over, and a late answer does not bring it back
+			timer.Reset(f.extend(began))
+			ours = next
+		case errors.Is(err, errLost), apierrors.IsForbidden(err):
+			end(err)
+		case err != nil && term.Err() == nil:
+			e.log.V(1).Info("Renewing the Lease failed", "error", err.Error())
+		}
+		renewal.Reset(time.Until(began.Add(e.config.Timing.Renew)))
+	}
+	reason := context.Cause(term)
+	switch {
+	case ctx.Err() != nil:
+		reason = errors.New("the process stops, or the cluster's credentials are replaced")
+	case reason == nil && result != nil:
+		reason = result
+	case reason == nil:
+		reason = errors.New("there is nothing more to write")
+	}
+	e.log.Info("The term ended: this replica no longer writes", "reason", reason.Error())
+	if !errors.Is(reason, errLost) {
+		e.release(ctx, ours)
+	}
+	if term.Err() != nil {
+		return nil // the term ended first: an error of lead follows from that
+	}
+	return result
+}
+
+// renew renews the Lease. Another client may have written it without taking it, which does not end the term.
+func (e *Elector) renew(ctx context.Context, ours *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	next, err := e.write(ctx, ours, e.config.Identity)
+	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return next, err
+	}
+	now, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, errLost // deleting a Lease asks for a new election
+	case err != nil:
+		return nil, err
+	case holderOf(now) != e.config.Identity:
+		return nil, errLost
+	}
+	return e.write(ctx, now, e.config.Identity)
+}
+
+// release gives the Lease up, so that another candidate can take it at once. It is tried once, for at most a second; if it fails, the Lease
+// expires.
+func (e *Elector) release(ctx context.Context, ours *coordinationv1.Lease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if _, err := e.write(ctx, ours, ""); err != nil {
+		e.log.V(1).Info("Releasing the Lease failed: it expires", "error", err.Error())
+	}
+}
+
+// write writes the successor of old, which is nil if there is no Lease. An empty holder releases it.
+func (e *Elector) write(ctx context.Context, old *coordinationv1.Lease, holder string) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.config.Timing.Fence)
+	defer cancel()
+	now := metav1.NewMicroTime(time.Now())
+	next := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: e.config.Name}}
+	if old != nil {
+		next = old.DeepCopy()
+	}
+	if old == nil || holderOf(old) != holder {
+		next.Spec.AcquireTime = &now
+		next.Spec.LeaseTransitions = new(transitionsAfter(old, holder))
+	}
+	next.Spec.HolderIdentity, next.Spec.RenewTime, next.Spec.LeaseDurationSeconds = &holder, &now, e.durationSeconds(holder)
+	if old == nil {
+		return e.client.Create(ctx, next, metav1.CreateOptions{})
+	}
+	return e.client.Update(ctx, next, metav1.UpdateOptions{})
+}
+
+// transitionsAfter counts changes of the holder; a release is none.
+func transitionsAfter(old *coordinationv1.Lease, holder string) int32 {
+	if old == nil {
+		return 0
+	}
+	var n int32
+	if old.Spec.LeaseTransitions != nil {
+		n = *old.Spec.LeaseTransitions
+	}
+	if holder != "" {
+		n++
+	}
+	return n
+}
+
+// durationSeconds returns for how long the Lease binds others. A released one gets a second, as client-go writes it.
+func (e *Elector) durationSeconds(holder string) *int32 {
+	if holder == "" {
+		return new(int32(1))
+	}
+	return new(int32(e.config.Timing.Duration / time.Second))
+}
