@@ -13,18 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
 // What `linkerd multicluster link-gen` writes.
 const (
-	clusterNameLabel        = "multicluster.linkerd.io/cluster-name"
-	trustDomainAnnotation   = "multicluster.linkerd.io/trust-domain"
-	clusterDomainAnnotation = "multicluster.linkerd.io/cluster-domain"
+	clusterNameLabel        = linkerd.ClusterNameLabel
+	trustDomainAnnotation   = linkerd.TrustDomainAnnotation
+	clusterDomainAnnotation = linkerd.ClusterDomainAnnotation
 	kubeconfigKey           = "kubeconfig"
 
 	// SecretType is the type of Secrets that hold the kubeconfig of a linked cluster.
-	SecretType corev1.SecretType = "mirror.linkerd.io/remote-kubeconfig"
+	SecretType corev1.SecretType = linkerd.RemoteKubeconfigType
 )
 
 // The same for those who write Secrets and Links, or look at them.
@@ -36,12 +37,12 @@ const (
 )
 
 // Group is the API group of Links, and versions how it is served, the newest first.
-const Group = "multicluster.linkerd.io"
+const Group = linkerd.MulticlusterGroup
 
-var versions = []string{"v1alpha3", "v1alpha2", "v1alpha1"}
+var versions = linkerd.LinkVersions
 
 func linkResource(version string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: Group, Version: version, Resource: "links"}
+	return linkerd.Links.WithVersion(version)
 }
 
 // A Link is what is kept of a Link object: as much as says which cluster it links, and how.

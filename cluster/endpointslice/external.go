@@ -6,13 +6,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
@@ -21,7 +20,6 @@ const (
 	ExternalLease = "linkerd-destination-endpoint-write"
 
 	externalManagedBy = "linkerd-external-workloads-controller"
-	externalKind      = "ExternalWorkload"
 )
 
 // workload is what is kept of an ExternalWorkload.
@@ -43,30 +41,12 @@ type workloadPort struct {
 
 // parseWorkload returns what is kept of an ExternalWorkload. Addresses and ports that no slice may hold are left out.
 func parseWorkload(u *unstructured.Unstructured) (*workload, error) {
-	var parsed struct {
-		metav1.ObjectMeta `json:"metadata"`
-		Spec              struct {
-			Ports []struct {
-				Name     string          `json:"name"`
-				Port     int32           `json:"port"`
-				Protocol corev1.Protocol `json:"protocol"`
-			} `json:"ports"`
-			WorkloadIPs []struct {
-				IP string `json:"ip"`
-			} `json:"workloadIPs"`
-		} `json:"spec"`
-		Status struct {
-			Conditions []struct {
-				Type   string `json:"type"`
-				Status string `json:"status"`
-			} `json:"conditions"`
-		} `json:"status"`
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &parsed); err != nil {
+	parsed, err := linkerd.ParseExternalWorkload(u)
+	if err != nil {
 		return nil, err
 	}
 	w := &workload{
-		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name}, uid: parsed.UID, labels: parsed.Labels,
+		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name}, uid: parsed.UID, labels: parsed.Labels, ready: parsed.Ready(),
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs {
 		if addr, err := netip.ParseAddr(ip.IP); err == nil && reachable(addr.Unmap()) {
@@ -77,9 +57,6 @@ func parseWorkload(u *unstructured.Unstructured) (*workload, error) {
 		if isPort(p.Port) {
 			w.ports = append(w.ports, workloadPort{records.Intern(p.Name), p.Port, protocolOf(p.Protocol)})
 		}
-	}
-	for _, c := range parsed.Status.Conditions {
-		w.ready = w.ready || c.Type == "Ready" && c.Status == "True"
 	}
 	return w, nil
 }
@@ -122,7 +99,7 @@ func externalGroups(s *service, workloads []*workload) []*group {
 		for _, family := range s.families {
 			e := discoveryv1.Endpoint{
 				Conditions: discoveryv1.EndpointConditions{Ready: &w.ready, Serving: &w.ready, Terminating: new(false)},
-				TargetRef:  &corev1.ObjectReference{Kind: externalKind, Namespace: w.Namespace, Name: w.Name, UID: w.uid},
+				TargetRef:  &corev1.ObjectReference{Kind: linkerd.ExternalWorkloadKind, Namespace: w.Namespace, Name: w.Name, UID: w.uid},
 			}
 			for _, addr := range w.addrs {
 				if familyOf(addr) == family {

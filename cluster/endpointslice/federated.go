@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	endpointsliceutil "k8s.io/endpointslice/util"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -26,9 +27,6 @@ const (
 	// maxIdentities is how many identities of one source cluster have slices of their own in a Service: how many objects there are is not for
 	// that cluster to say. Those of most endpoints do; the rest share slices that bear none.
 	maxIdentities = 16
-
-	// gatewayIdentity is an annotation from which Linkerd's own destination controller takes the TLS identity of a slice's addresses.
-	gatewayIdentity = "mirror.linkerd.io/remote-gateway-identity"
 )
 
 // federatedGroups returns the endpoints that the members of a Service hold, and the clusters whose slices are to be left as they are,
@@ -60,7 +58,7 @@ func federatedGroups(s *service, snapshot *federation.Snapshot, installation, co
 		g.meta.Labels[SourceLabel] = g.source
 		g.meta.Labels[writerLabel] = installation
 		if g.identity != "" {
-			g.meta.Annotations = map[string]string{gatewayIdentity: g.identity}
+			g.meta.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: g.identity}
 		}
 	}
 	groups = slices.DeleteFunc(all.sorted(), func(g *group) bool { return unknown[g.source] })
@@ -161,7 +159,7 @@ func addEndpoints(to grouping, s *service, origin *federation.Origin, slice *fed
 		if w := from.Workload; w != nil && origin.Home {
 			e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: w.Namespace, Name: w.Name}
 			if w.Kind == federation.ExternalWorkload {
-				e.TargetRef.Kind = externalKind
+				e.TargetRef.Kind = linkerd.ExternalWorkloadKind
 			}
 			if from.Node != "" {
 				e.NodeName = new(from.Node)

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -105,7 +106,7 @@ home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
 	if got := text(groups); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if g := groups[0]; g.meta.Annotations[gatewayIdentity] != g.identity || g.meta.Labels[SourceLabel] != "east" || g.meta.Labels[discoveryv1.LabelManagedBy] != view.ManagedBy ||
+	if g := groups[0]; g.meta.Annotations[linkerd.RemoteGatewayIdentityAnnotation] != g.identity || g.meta.Labels[SourceLabel] != "east" || g.meta.Labels[discoveryv1.LabelManagedBy] != view.ManagedBy ||
 		g.meta.Labels[discoveryv1.LabelServiceName] != "bb-federated" || len(groups[1].meta.Annotations) > 0 {
 		t.Errorf("metadata %+v and %+v", g.meta, groups[1].meta)
 	}

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
 // Most endpoints of a Service go only if the API server says so itself, and not because the watch has lost its way.
@@ -28,7 +30,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	client := fake.NewClientset(someClientService())
 	x := newTestTerm(t, client)
 	x.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{workloadResource.WithVersion("v1beta1"): "ExternalWorkloadList"}, listed...)
+		map[schema.GroupVersionResource]string{linkerd.ExternalWorkloads.WithVersion("v1beta1"): "ExternalWorkloadList"}, listed...)
 	x.load(t, all...)
 	k := key{Namespace: "ns", Name: "web"}
 	ctx := t.Context()
@@ -62,7 +64,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	}
 	for _, o := range listed[3:] { // now they are
 		u := o.(*unstructured.Unstructured)
-		if err := x.dynamic.Resource(workloadResource.WithVersion("v1beta1")).Namespace("ns").Delete(ctx, u.GetName(), metav1.DeleteOptions{}); err != nil {
+		if err := x.dynamic.Resource(linkerd.ExternalWorkloads.WithVersion("v1beta1")).Namespace("ns").Delete(ctx, u.GetName(), metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

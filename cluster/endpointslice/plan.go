@@ -9,6 +9,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	endpointsliceutil "k8s.io/endpointslice/util"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
 // maxEndpoints is how many endpoints a slice has at most, as those of Kubernetes' own controller.
@@ -75,7 +77,7 @@ func (p *plan) limit(have, most int) {
 
 // traitsOf reads a slice back.
 func traitsOf(es *discoveryv1.EndpointSlice) traits {
-	return traits{es.AddressType, es.Labels[SourceLabel], es.Annotations[gatewayIdentity]}
+	return traits{es.AddressType, es.Labels[SourceLabel], es.Annotations[linkerd.RemoteGatewayIdentityAnnotation]}
 }
 
 // planFor returns how to get from the slices that there are to those that hold the groups. Endpoints that are still wanted stay where they are,

@@ -40,10 +40,9 @@ func (e *Refusal) Error() string {
 }
 
 var (
-	leaseResource    = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
-	sliceResource    = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
-	serviceResource  = schema.GroupResource{Resource: "services"}
-	workloadResource = schema.GroupResource{Group: "workload.linkerd.io", Resource: "externalworkloads"}
+	leaseResource   = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+	sliceResource   = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	serviceResource = schema.GroupResource{Resource: "services"}
 )
 
 // writerRights is what every writer of slices needs in a cluster whose Leases are in namespace.

@@ -24,6 +24,7 @@ import (
 	endpointsliceutil "k8s.io/endpointslice/util"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
@@ -144,7 +145,7 @@ func (t *term) run(ctx context.Context) error {
 		},
 	}
 	if t.external != nil {
-		kinds = append(kinds, kind{workloadResource, workloads(t.dynamic, metav1.NamespaceAll), &unstructured.Unstructured{}, t.external, t.external.Synced()})
+		kinds = append(kinds, kind{linkerd.ExternalWorkloads, workloads(t.dynamic, metav1.NamespaceAll), &unstructured.Unstructured{}, t.external, t.external.Synced()})
 	}
 	refused := make([]<-chan struct{}, len(kinds))
 	for i, k := range kinds {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -162,7 +163,7 @@ func (w *Writer) newDesk(name string, conn *cluster.Connection) (*desk, error) {
 
 // externalRights asks for everything that the slices of ExternalWorkloads need. Where there are none of these the Lease is left to others.
 func (d *desk) externalRights(ctx context.Context) error {
-	rights := append(writerRights(d.writer.options.Namespace), right{workloadResource, "", []string{"list", "watch"}})
+	rights := append(writerRights(d.writer.options.Namespace), right{linkerd.ExternalWorkloads, "", []string{"list", "watch"}})
 	if err := ask(ctx, d.client, rights); err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ func (d *desk) federatedRights(ctx context.Context) error {
 
 // workloads lists and watches ExternalWorkloads at the newest version that is served.
 func workloads(client dynamic.Interface, namespace string) cache.ListerWatcher {
-	return cluster.NewestLister(client, workloadResource, []string{"v1beta1", "v1alpha1"}, namespace)
+	return cluster.NewestLister(client, linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, namespace)
 }
 
 // listWorkloads lists ExternalWorkloads once.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -53,10 +54,10 @@ func somePod(cluster, service, i int) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: fmt.Sprintf("team-%d", service%10), Name: name, UID: types.UID(fmt.Sprintf("%d-%s", cluster, name)),
 			Labels: map[string]string{
-				"app": fmt.Sprintf("service-%d", service), "pod-template-hash": "5d8f7c9b4", controlPlaneLabel: "linkerd",
+				"app": fmt.Sprintf("service-%d", service), "pod-template-hash": "5d8f7c9b4", linkerd.ControlPlaneLabel: "linkerd",
 				"linkerd.io/proxy-deployment": fmt.Sprintf("service-%d", service), "linkerd.io/workload-ns": fmt.Sprintf("team-%d", service%10),
 			},
-			Annotations:     map[string]string{"linkerd.io/created-by": "linkerd/proxy-injector", opaqueAnnotation: "25,587,3306"},
+			Annotations:     map[string]string{"linkerd.io/created-by": "linkerd/proxy-injector", linkerd.OpaquePortsAnnotation: "25,587,3306"},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("service-%d-5d8f7c9b4", service)}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addressOf(cluster, service, i)},

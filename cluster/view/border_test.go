@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -47,7 +48,7 @@ func viewed(tb testing.TB, options Options, objects ...metav1.Object) (v *federa
 
 func goodPod() *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: named("web-1")}
-	p.Labels = map[string]string{controlPlaneLabel: "linkerd", templateHashLabel: "abc"}
+	p.Labels = map[string]string{linkerd.ControlPlaneLabel: "linkerd", templateHashLabel: "abc"}
 	p.OwnerReferences = []metav1.OwnerReference{{Kind: "StatefulSet", Name: "web"}}
 	p.Spec.ServiceAccountName, p.Spec.NodeName = "web", "node-1"
 	p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}}
@@ -139,7 +140,7 @@ func TestBorderCounts(t *testing.T) {
 	for i := range 50_000 {
 		members = append(members, fmt.Sprintf("web@c%d", i))
 	}
-	svc.Annotations = map[string]string{remoteDiscoveryKey: strings.Join(members, ",")}
+	svc.Annotations = map[string]string{linkerd.RemoteDiscoveryKey: strings.Join(members, ",")}
 	for i := range 2 * maxPorts {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1000 + i)})
 		es.Ports = append(es.Ports, discoveryv1.EndpointPort{Port: new(int32(1000 + i))})
@@ -176,7 +177,7 @@ func TestServerBorder(t *testing.T) {
 // TestGatewayMarks: marks of gateways count in the cluster in which they are, and in no other.
 func TestGatewayMarks(t *testing.T) {
 	es := goodSlice()
-	es.Annotations = map[string]string{mirrorIdentityKey: "gateway.test", mirrorNameKey: "web.ns.svc.cluster.local"}
+	es.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: "gateway.test", linkerd.RemoteNameAnnotation: "web.ns.svc.cluster.local"}
 	for _, local := range []bool{true, false} {
 		v, _ := viewed(t, Options{Local: local}, goodService(), es)
 		if m := v.Slices[0].Endpoints[0].Mirror; (m != nil) != local {
@@ -230,19 +231,19 @@ func FuzzBorder(f *testing.F) {
 		}
 		svc := goodService()
 		svc.Name, svc.Namespace = odd("other"), odd("ns")
-		svc.Labels = map[string]string{remoteDiscoveryKey: odd("east"), remoteServiceLabel: odd("web")}
+		svc.Labels = map[string]string{linkerd.RemoteDiscoveryKey: odd("east"), linkerd.RemoteServiceLabel: odd("web")}
 		svc.Spec.Ports[0].Name, svc.Spec.Ports[0].Port = odd("http"), port
 		odder := goodService()
-		odder.Annotations = map[string]string{remoteDiscoveryKey: strings.Repeat(odd("a@b")+",", int(n%3000)), localDiscoveryKey: odd("web"), opaqueAnnotation: odd("25")}
+		odder.Annotations = map[string]string{linkerd.RemoteDiscoveryKey: strings.Repeat(odd("a@b")+",", int(n%3000)), linkerd.LocalDiscoveryAnnotation: odd("web"), linkerd.OpaquePortsAnnotation: odd("25")}
 		pod := goodPod()
-		pod.Labels[controlPlaneLabel], pod.Labels[templateHashLabel], pod.Labels[odd("k")] = odd("linkerd"), odd("x"), odd("v")
+		pod.Labels[linkerd.ControlPlaneLabel], pod.Labels[templateHashLabel], pod.Labels[odd("k")] = odd("linkerd"), odd("x"), odd("v")
 		pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = odd("StatefulSet"), odd("web")
 		pod.Spec.ServiceAccountName, pod.Spec.NodeName = odd("web"), odd("node")
 		pod.Spec.Containers[0].Ports[0].Name = odd("http")
-		pod.Annotations = map[string]string{opaqueAnnotation: odd("http"), skipAnnotation: odd("25")}
+		pod.Annotations = map[string]string{linkerd.OpaquePortsAnnotation: odd("http"), linkerd.SkipInboundPortsAnnotation: odd("25")}
 		es := goodSlice()
-		es.Labels[mirrorClusterLabel] = odd("east")
-		es.Annotations = map[string]string{mirrorIdentityKey: odd("gateway"), mirrorNameKey: odd("a.b")}
+		es.Labels[linkerd.MirrorClusterNameLabel] = odd("east")
+		es.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: odd("gateway"), linkerd.RemoteNameAnnotation: odd("a.b")}
 		es.Ports[0].Name, es.Ports[0].AppProtocol, es.Ports[0].Port = new(odd("http")), new(odd("http")), &port
 		es.Endpoints[0].Hostname, es.Endpoints[0].Zone, es.Endpoints[0].Hints.ForZones[0].Name = new(odd("web-1")), new(odd("z")), odd("z")
 		es.Endpoints[1].Addresses = []string{addr, odd("10.0.0.2")}

@@ -3,11 +3,9 @@ package view
 import (
 	"unique"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -18,29 +16,8 @@ const (
 
 // translateExternal returns what is kept of an ExternalWorkload: the same as of a Pod.
 func translateExternal(u *unstructured.Unstructured, r *remarks) (pod, error) {
-	var parsed struct {
-		metav1.ObjectMeta `json:"metadata"`
-		Spec              struct {
-			MeshTLS struct {
-				Identity   string `json:"identity"`
-				ServerName string `json:"serverName"`
-			} `json:"meshTLS"`
-			Ports []struct {
-				Name string `json:"name"`
-				Port int32  `json:"port"`
-			} `json:"ports"`
-			WorkloadIPs []struct {
-				IP string `json:"ip"`
-			} `json:"workloadIPs"`
-		} `json:"spec"`
-		Status struct {
-			Conditions []struct {
-				Type   string                 `json:"type"`
-				Status corev1.ConditionStatus `json:"status"`
-			} `json:"conditions"`
-		} `json:"status"`
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &parsed); err != nil {
+	parsed, err := linkerd.ParseExternalWorkload(u)
+	if err != nil {
 		return pod{}, err
 	}
 	spec := parsed.Spec
@@ -63,15 +40,11 @@ func translateExternal(u *unstructured.Unstructured, r *remarks) (pod, error) {
 	for _, ip := range first(r, "workload IPs", spec.WorkloadIPs, maxAddresses) {
 		home.shared = appendIP(home.shared, ip.IP)
 	}
-	if list, found := parsed.Annotations[opaqueAnnotation]; found {
+	if list, found := parsed.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		t.Opaque = parsePorts(list, named.first, r)
 	}
 	o := origin{owner: ownerOf(parsed.OwnerReferences, r), template: unique.Make(t), labels: labelsOf(parsed.Name, parsed.Labels, r), ports: named}
-	for _, c := range parsed.Status.Conditions {
-		if c.Type == string(corev1.PodReady) && c.Status == corev1.ConditionTrue {
-			o.settled = parsed.DeletionTimestamp == nil
-		}
-	}
+	o.settled = parsed.Ready() && parsed.DeletionTimestamp == nil
 	return pod{origin: unique.Make(o), residence: home}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
@@ -36,20 +37,13 @@ func (r *Reconciler) Kinds() []Kind {
 		kindOf(r.pods, Kind{Resource: corev1.SchemeGroupVersion.WithResource("pods"), Name: "Pod", Object: &corev1.Pod{}, Required: true}),
 		kindOf(r.replicaSets, metadata("apps", "replicasets", "ReplicaSet")),
 		kindOf(r.jobs, metadata("batch", "jobs", "Job")),
-		kindOf(r.externals, Kind{
-			Resource: schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}, Name: "ExternalWorkload",
-			Versions: []string{"v1beta1", "v1alpha1"}, Object: &unstructured.Unstructured{},
-		}),
-		kindOf(r.servers, Kind{
-			Resource: schema.GroupVersionResource{Group: "policy.linkerd.io", Version: "v1beta3", Resource: "servers"}, Name: "Server",
-			Versions: []string{"v1beta3", "v1beta2", "v1beta1"}, Object: &unstructured.Unstructured{},
-		}),
+		kindOf(r.externals, custom(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)),
+		kindOf(r.servers, custom(linkerd.Servers, linkerd.ServerVersions, "Server")),
 	}
 	if r.options.Local {
-		kinds = append(kinds, kindOf(r.nodes, metadata("", "nodes", "Node")), kindOf(r.profiles, Kind{
-			Resource: schema.GroupVersionResource{Group: "linkerd.io", Version: "v1alpha2", Resource: "serviceprofiles"}, Name: "ServiceProfile",
-			Versions: []string{"v1alpha2"}, Object: &unstructured.Unstructured{},
-		}))
+		kinds = append(kinds,
+			kindOf(r.nodes, metadata("", "nodes", "Node")),
+			kindOf(r.profiles, custom(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile")))
 	}
 	for i := range kinds {
 		kinds[i].Malformed = func() int { return r.border.count(kinds[i].Name) }
@@ -76,6 +70,11 @@ func metadata(group, resource, kind string) Kind {
 		Resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, Name: kind,
 		Metadata: true, Object: &metav1.PartialObjectMetadata{},
 	}
+}
+
+// custom returns a kind of Linkerd's, of which the newest version that is served is read.
+func custom(resource schema.GroupResource, versions []string, kind string) Kind {
+	return Kind{Resource: resource.WithVersion(versions[0]), Name: kind, Versions: versions, Object: &unstructured.Unstructured{}}
 }
 
 func kindOf[R any](s *records.Store[R], k Kind) Kind {

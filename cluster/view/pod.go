@@ -9,15 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Labels, annotations and the environment by which Linkerd marks a workload.
+// What is read of Pods besides the names of package linkerd.
 const (
-	controlPlaneLabel   = "linkerd.io/control-plane-ns"
 	templateHashLabel   = "pod-template-hash"
-	opaqueAnnotation    = "config.linkerd.io/opaque-ports"
-	skipAnnotation      = "config.linkerd.io/skip-inbound-ports"
 	proxyContainer      = "linkerd-proxy"
 	inboundListenEnv    = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR"
 	adminListenEnv      = "LINKERD2_PROXY_ADMIN_LISTEN_ADDR"
@@ -58,23 +56,23 @@ type origin struct {
 // podOf returns what is kept of a Pod. One whose identity cannot be kept is left out, since it would be another's without it.
 func podOf(p *corev1.Pod, r *remarks) (kept pod, ok bool) {
 	if !r.valid("all of it: its service account", p.Spec.ServiceAccountName, maxName) ||
-		!r.valid("all of it: label "+controlPlaneLabel, p.Labels[controlPlaneLabel], maxLabel) {
+		!r.valid("all of it: label "+linkerd.ControlPlaneLabel, p.Labels[linkerd.ControlPlaneLabel], maxLabel) {
 		return pod{}, false
 	}
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
 	ports := portsOf(containers, r)
 	t := federation.Template{
 		ServiceAccount: intern(p.Spec.ServiceAccountName),
-		ControlPlane:   intern(p.Labels[controlPlaneLabel]),
+		ControlPlane:   intern(p.Labels[linkerd.ControlPlaneLabel]),
 		Hash:           r.label("label "+templateHashLabel, p.Labels[templateHashLabel]),
 	}
 	if t.ServiceAccount == "" {
 		t.ServiceAccount = defaultAccount
 	}
-	if list, found := p.Annotations[opaqueAnnotation]; found {
+	if list, found := p.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		t.Opaque = parsePorts(list, ports.first, r)
 	}
-	if list, found := p.Annotations[skipAnnotation]; found {
+	if list, found := p.Annotations[linkerd.SkipInboundPortsAnnotation]; found {
 		t.Skip = parsePorts(list, nil, r)
 	}
 	if t.ControlPlane != "" {

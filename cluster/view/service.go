@@ -9,20 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Marks on Services that stand for others. The first key is a label on the mirror of one Service, and an annotation on a
-// federated one.
-const (
-	remoteDiscoveryKey = "multicluster.linkerd.io/remote-discovery"
-	remoteServiceLabel = "multicluster.linkerd.io/remote-service"
-	localDiscoveryKey  = "multicluster.linkerd.io/local-discovery"
-
-	// MembersKey is an annotation that says of whom a Service is the union, service@cluster or service for one of its own cluster,
-	// separated by commas. Linkerd does not know it, and so serves the slices of the Service.
-	MembersKey = "federation.fingerpost.io/members"
-)
+// MembersKey is an annotation that says of whom a Service is the union, service@cluster or service for one of its own cluster,
+// separated by commas. Linkerd does not know it, and so serves the slices of the Service.
+const MembersKey = "federation.fingerpost.io/members"
 
 // translateService returns what cluster home says about a Service, without its slices: what is kept of the Service.
 func translateService(home federation.Cluster, svc *corev1.Service, r *remarks) federation.View {
@@ -42,7 +35,7 @@ func translateService(home federation.Cluster, svc *corev1.Service, r *remarks) 
 		}
 		v.Ports = append(v.Ports, federation.ServicePort{Number: n, Name: intern(p.Name), Target: target(p)})
 	}
-	if list, found := svc.Annotations[opaqueAnnotation]; found {
+	if list, found := svc.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {
 			i := slices.IndexFunc(v.Ports, func(p federation.ServicePort) bool { return p.Name == name })
 			if i < 0 {
@@ -83,8 +76,8 @@ func composition(home federation.Cluster, svc *corev1.Service, r *remarks) (c *f
 	name := func(service string) federation.Service {
 		return federation.Service{Namespace: svc.Namespace, Name: service}
 	}
-	remotes, isRemote := svc.Annotations[remoteDiscoveryKey]
-	local, isLocal := svc.Annotations[localDiscoveryKey]
+	remotes, isRemote := svc.Annotations[linkerd.RemoteDiscoveryKey]
+	local, isLocal := svc.Annotations[linkerd.LocalDiscoveryAnnotation]
 	members, isUnion := svc.Annotations[MembersKey]
 	if isRemote || isLocal || isUnion {
 		c = &federation.Composition{Union: true}
@@ -126,17 +119,17 @@ func composition(home federation.Cluster, svc *corev1.Service, r *remarks) (c *f
 		}
 		return c, ""
 	}
-	cluster, isMirror := svc.Labels[remoteDiscoveryKey]
+	cluster, isMirror := svc.Labels[linkerd.RemoteDiscoveryKey]
 	if !isMirror {
 		return nil, ""
 	}
-	if !r.valid("label "+remoteDiscoveryKey, cluster, maxLabel) || !r.valid("label "+remoteServiceLabel, svc.Labels[remoteServiceLabel], maxLabel) {
-		return nil, fmt.Sprintf("Service %s/%s has labels %s and %s that are no names", svc.Namespace, svc.Name, remoteDiscoveryKey, remoteServiceLabel)
+	if !r.valid("label "+linkerd.RemoteDiscoveryKey, cluster, maxLabel) || !r.valid("label "+linkerd.RemoteServiceLabel, svc.Labels[linkerd.RemoteServiceLabel], maxLabel) {
+		return nil, fmt.Sprintf("Service %s/%s has labels %s and %s that are no names", svc.Namespace, svc.Name, linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel)
 	}
-	service := svc.Labels[remoteServiceLabel]
+	service := svc.Labels[linkerd.RemoteServiceLabel]
 	if service == "" {
 		return nil, fmt.Sprintf("Service %s/%s has the label %s=%s but no label %s: it cannot be told which Service of that cluster it stands for",
-			svc.Namespace, svc.Name, remoteDiscoveryKey, cluster, remoteServiceLabel)
+			svc.Namespace, svc.Name, linkerd.RemoteDiscoveryKey, cluster, linkerd.RemoteServiceLabel)
 	}
 	return &federation.Composition{Members: []federation.Term{
 		{Ref: federation.Ref{Cluster: federation.Cluster(cluster), Service: name(service)}},

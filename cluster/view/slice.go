@@ -8,18 +8,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Marks on the slices of mirrored Services, and on those that we write.
-const (
-	mirrorClusterLabel = "mirror.linkerd.io/cluster-name"
-	mirrorNameKey      = "mirror.linkerd.io/remote-svc-fq-name"
-	mirrorIdentityKey  = "mirror.linkerd.io/remote-gateway-identity"
-
-	// ManagedBy is the managed-by label of the slices that hold what other clusters claim. No installation reads them back.
-	ManagedBy = "federation.fingerpost.io"
-)
+// ManagedBy is the managed-by label of the slices that hold what other clusters claim. No installation reads them back.
+const ManagedBy = "federation.fingerpost.io"
 
 // slice is what is kept of an EndpointSlice, or of one subset of Endpoints.
 type slice struct {
@@ -94,9 +88,9 @@ func serviceOf(es *discoveryv1.EndpointSlice) string {
 // mirrorOf reads the marks of an EndpointSlice, or of Endpoints.
 func mirrorOf(o metav1.Object, r *remarks) *federation.Mirror {
 	m := federation.Mirror{
-		Cluster:  r.label("label "+mirrorClusterLabel, o.GetLabels()[mirrorClusterLabel]),
-		Identity: r.text("annotation "+mirrorIdentityKey, o.GetAnnotations()[mirrorIdentityKey], maxName),
-		Name:     r.text("annotation "+mirrorNameKey, o.GetAnnotations()[mirrorNameKey], maxName),
+		Cluster:  r.label("label "+linkerd.MirrorClusterNameLabel, o.GetLabels()[linkerd.MirrorClusterNameLabel]),
+		Identity: r.text("annotation "+linkerd.RemoteGatewayIdentityAnnotation, o.GetAnnotations()[linkerd.RemoteGatewayIdentityAnnotation], maxName),
+		Name:     r.text("annotation "+linkerd.RemoteNameAnnotation, o.GetAnnotations()[linkerd.RemoteNameAnnotation], maxName),
 	}
 	if m == (federation.Mirror{}) {
 		return nil
@@ -121,7 +115,7 @@ func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, m
 		slices.Sort(kept.Hints)
 	}
 	if ref := e.TargetRef; ref != nil {
-		kinds := map[string]what{"Pod": aPod, "ExternalWorkload": anExternal}
+		kinds := map[string]what{"Pod": aPod, linkerd.ExternalWorkloadKind: anExternal}
 		kind, served := kinds[ref.Kind]
 		if !served {
 			return to

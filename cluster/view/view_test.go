@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -69,7 +70,7 @@ func holds(ports federation.Ports) (all []uint16) {
 }
 
 func TestComposition(t *testing.T) {
-	const remote, service, local = remoteDiscoveryKey, remoteServiceLabel, localDiscoveryKey
+	const remote, service, local = linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel, linkerd.LocalDiscoveryAnnotation
 	for name, tc := range map[string]struct {
 		labels, annotations map[string]string
 		want                string
@@ -242,7 +243,7 @@ func (w *world) event(at int, n uint32) {
 	switch kind {
 	case 0:
 		p := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("p%d", i))}
-		p.Labels = map[string]string{controlPlaneLabel: []string{"", "linkerd"}[pick(2)], "app": []string{"a", "b"}[pick(2)]}
+		p.Labels = map[string]string{linkerd.ControlPlaneLabel: []string{"", "linkerd"}[pick(2)], "app": []string{"a", "b"}[pick(2)]}
 		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: int32(80 + pick(2))}}}}
 		p.Spec.NodeName = fmt.Sprintf("n%d", pick(2))
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("rs%d", pick(2))}}

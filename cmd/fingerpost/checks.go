@@ -26,6 +26,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -54,8 +55,8 @@ var readRights = []right{
 	{"discovery.k8s.io", "endpointslices", true},
 	{"apps", "replicasets", false},
 	{"batch", "jobs", false},
-	{"policy.linkerd.io", "servers", false},
-	{"workload.linkerd.io", "externalworkloads", false},
+	{linkerd.Servers.Group, linkerd.Servers.Resource, false},
+	{linkerd.ExternalWorkloads.Group, linkerd.ExternalWorkloads.Resource, false},
 }
 
 // installRights are to create what the chart makes, always or where its values say so.

@@ -22,6 +22,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -271,8 +272,8 @@ func (o *linkOptions) link(ctx context.Context, client kubernetes.Interface, nam
 	labelled := func(key, value string) object { return object{"matchLabels": object{key: value}} }
 	spec := object{
 		"targetClusterName": name, "targetClusterDomain": o.clusterDomain, "targetClusterLinkerdNamespace": o.controllerNamespace,
-		"remoteDiscoverySelector":  labelled("mirror.linkerd.io/exported", "remote-discovery"),
-		"federatedServiceSelector": labelled("mirror.linkerd.io/federated", "member"),
+		"remoteDiscoverySelector":  labelled(linkerd.ExportedLabel, "remote-discovery"),
+		"federatedServiceSelector": labelled(linkerd.FederatedLabel, "member"),
 	}
 	if o.mirrorSecret {
 		spec["clusterCredentialsSecret"] = "cluster-credentials-" + name
@@ -287,12 +288,12 @@ func (o *linkOptions) link(ctx context.Context, client kubernetes.Interface, nam
 			if err := o.addGateway(spec, gateway); err != nil {
 				return nil, fmt.Errorf("gateway %s/%s (--gateway=false for none): %w", gateway.Namespace, gateway.Name, err)
 			}
-			spec["selector"] = labelled("mirror.linkerd.io/exported", "true")
+			spec["selector"] = labelled(linkerd.ExportedLabel, "true")
 		}
 	}
 	return object{
 		"apiVersion": links.Group + "/" + newestLink, "kind": "Link",
-		"metadata": object{"name": name, "namespace": o.linkNamespace, "annotations": object{"linkerd.io/created-by": "fingerpost/cli " + versionText()}},
+		"metadata": object{"name": name, "namespace": o.linkNamespace, "annotations": object{linkerd.CreatedByAnnotation: "fingerpost/cli " + versionText()}},
 		"spec":     spec,
 	}, nil
 }
@@ -309,9 +310,9 @@ func (o *linkOptions) addGateway(spec object, gateway *corev1.Service) error {
 			return errors.New("it has no address of a load balancer: say --gateway-addresses")
 		}
 	}
-	identity := gateway.Annotations["mirror.linkerd.io/gateway-identity"]
+	identity := gateway.Annotations[linkerd.GatewayIdentityAnnotation]
 	if identity == "" {
-		return errors.New("it has no annotation mirror.linkerd.io/gateway-identity")
+		return errors.New("it has no annotation " + linkerd.GatewayIdentityAnnotation)
 	}
 	ports := map[string]corev1.ServicePort{}
 	for _, p := range gateway.Spec.Ports {
@@ -332,7 +333,7 @@ func (o *linkOptions) addGateway(spec object, gateway *corev1.Service) error {
 		return err
 	}
 	spec["gatewayAddress"], spec["gatewayPort"], spec["gatewayIdentity"] = addresses, port, identity
-	path := gateway.Annotations["mirror.linkerd.io/probe-path"]
+	path := gateway.Annotations[linkerd.ProbePathAnnotation]
 	if path == "" {
 		return nil
 	}
@@ -340,7 +341,7 @@ func (o *linkOptions) addGateway(spec object, gateway *corev1.Service) error {
 	if err != nil {
 		return err
 	}
-	period := cmp.Or(gateway.Annotations["mirror.linkerd.io/probe-period"], "3")
+	period := cmp.Or(gateway.Annotations[linkerd.ProbePeriodAnnotation], "3")
 	if _, err := strconv.Atoi(period); err == nil {
 		period += "s"
 	}

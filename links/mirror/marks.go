@@ -7,31 +7,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
 // Marks on what is written, and on what asks for it. They are Linkerd's.
 const (
-	mirroredLabel       = "mirror.linkerd.io/mirrored-service" // on all Services and Endpoints that stand for others
-	clusterLabel        = "mirror.linkerd.io/cluster-name"     // not on federated Services
-	headlessLabel       = "mirror.linkerd.io/headless-mirror-svc-name"
-	gatewayLabel        = "mirror.linkerd.io/mirrored-gateway" // on the Service over which a gateway is probed
-	federatedLabel      = "mirror.linkerd.io/federated"        // =member, on Services that join
-	discoveryKey        = "multicluster.linkerd.io/remote-discovery"
-	remoteServiceLabel  = "multicluster.linkerd.io/remote-service"
-	localDiscoveryKey   = "multicluster.linkerd.io/local-discovery"
-	nameAnnotation      = "mirror.linkerd.io/remote-svc-fq-name"
-	versionAnnotation   = "mirror.linkerd.io/remote-resource-version"
-	identityAnnotation  = "mirror.linkerd.io/remote-gateway-identity"
-	opaqueAnnotation    = "config.linkerd.io/opaque-ports"
-	controllerName      = "linkerd.io/service-mirror"
+	mirroredLabel       = linkerd.MirroredServiceLabel   // on all Services and Endpoints that stand for others
+	clusterLabel        = linkerd.MirrorClusterNameLabel // not on federated Services
+	headlessLabel       = linkerd.HeadlessMirrorLabel
+	gatewayLabel        = linkerd.MirroredGatewayLabel // on the Service over which a gateway is probed
+	federatedLabel      = linkerd.FederatedLabel       // =member, on Services that join
+	discoveryKey        = linkerd.RemoteDiscoveryKey
+	remoteServiceLabel  = linkerd.RemoteServiceLabel
+	localDiscoveryKey   = linkerd.LocalDiscoveryAnnotation
+	nameAnnotation      = linkerd.RemoteNameAnnotation
+	versionAnnotation   = linkerd.RemoteVersionAnnotation
+	identityAnnotation  = linkerd.RemoteGatewayIdentityAnnotation
+	opaqueAnnotation    = linkerd.OpaquePortsAnnotation
+	controllerName      = linkerd.ServiceMirrorController
 	managedByLabel      = "app.kubernetes.io/managed-by"
 	us                  = "fingerpost"
 	federatedSuffix     = "-federated"
 	probePrefix         = "probe-"
 	probePort           = "mc-probe"
-	mirrorLabelPrefix   = "mirror.linkerd.io"
-	discoveryKeysPrefix = "multicluster.linkerd.io/"
+	mirrorLabelPrefix   = linkerd.MirrorPrefix
+	discoveryKeysPrefix = linkerd.MulticlusterPrefix
 	askedPrefix         = "federation.fingerpost.io/" // annotations by which a Service asks something of us
 	linksKey            = askedPrefix + "links"       // annotation on what we write: the Links that it was written for
 )

@@ -1,0 +1,54 @@
+package linkerd
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// An ExternalWorkload is a workload outside of the cluster, with the fields that are read here.
+type ExternalWorkload struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		MeshTLS struct {
+			Identity   string `json:"identity"`
+			ServerName string `json:"serverName"`
+		} `json:"meshTLS"`
+		Ports []struct {
+			Name     string          `json:"name"`
+			Port     int32           `json:"port"`
+			Protocol corev1.Protocol `json:"protocol"`
+		} `json:"ports"`
+		WorkloadIPs []struct {
+			IP string `json:"ip"`
+		} `json:"workloadIPs"`
+	} `json:"spec"`
+
+	Status struct {
+		Conditions []struct {
+			Type   string                 `json:"type"`
+			Status corev1.ConditionStatus `json:"status"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+// ParseExternalWorkload reads an ExternalWorkload of any version. Nothing of it is validated but the types of its fields.
+func ParseExternalWorkload(u *unstructured.Unstructured) (*ExternalWorkload, error) {
+	var w ExternalWorkload
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &w); err != nil {
+		return nil, err
+	}
+	return &w, nil
+}
+
+// Ready reports whether the condition Ready is True.
+func (w *ExternalWorkload) Ready() bool {
+	for _, c := range w.Status.Conditions {
+		if c.Type == string(corev1.PodReady) && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,86 @@
+// Package linkerd holds the names by which Linkerd marks objects, each once, and the parser of ExternalWorkloads. It imports no package of
+// this module.
+//
+// Where a key stands on Services, Pods or slices, its constant is called Label or Annotation for where; Key, if it is both.
+package linkerd
+
+import "k8s.io/apimachinery/pkg/runtime/schema"
+
+// API groups.
+const (
+	Group             = "linkerd.io"
+	PolicyGroup       = "policy.linkerd.io"
+	WorkloadGroup     = "workload.linkerd.io"
+	MulticlusterGroup = "multicluster.linkerd.io"
+)
+
+// Custom resources.
+var (
+	ServiceProfiles   = schema.GroupResource{Group: Group, Resource: "serviceprofiles"}
+	Servers           = schema.GroupResource{Group: PolicyGroup, Resource: "servers"}
+	ExternalWorkloads = schema.GroupResource{Group: WorkloadGroup, Resource: "externalworkloads"}
+	Links             = schema.GroupResource{Group: MulticlusterGroup, Resource: "links"}
+)
+
+// Versions that can be read, the newest first.
+var (
+	ServiceProfileVersions   = []string{"v1alpha2"}
+	ServerVersions           = []string{"v1beta3", "v1beta2", "v1beta1"}
+	ExternalWorkloadVersions = []string{"v1beta1", "v1alpha1"}
+	LinkVersions             = []string{"v1alpha3", "v1alpha2", "v1alpha1"}
+)
+
+// ExternalWorkloadKind is the kind that targetRef in an EndpointSlice names.
+const ExternalWorkloadKind = "ExternalWorkload"
+
+// On Pods, ExternalWorkloads and Services.
+const (
+	ControlPlaneLabel          = "linkerd.io/control-plane-ns" // namespace of the control plane of a Pod's proxy
+	OpaquePortsAnnotation      = "config.linkerd.io/opaque-ports"
+	SkipInboundPortsAnnotation = "config.linkerd.io/skip-inbound-ports"
+)
+
+// On Services that stand for Services of other clusters.
+const (
+	// RemoteDiscoveryKey is a label on a mirror in a flat network: the cluster of the one Service that it stands for. It is an annotation on a
+	// federated Service: its remote members, service@cluster, separated by commas.
+	RemoteDiscoveryKey       = "multicluster.linkerd.io/remote-discovery"
+	RemoteServiceLabel       = "multicluster.linkerd.io/remote-service"  // with the label RemoteDiscoveryKey: name of that Service
+	LocalDiscoveryAnnotation = "multicluster.linkerd.io/local-discovery" // on a federated Service: its local member
+	MulticlusterPrefix       = "multicluster.linkerd.io/"
+)
+
+// On mirrors, their Endpoints and their slices.
+const (
+	MirrorPrefix            = "mirror.linkerd.io"
+	MirroredServiceLabel    = "mirror.linkerd.io/mirrored-service" // =true, on all Services and Endpoints that stand for others
+	MirroredGatewayLabel    = "mirror.linkerd.io/mirrored-gateway" // on the Service over which a gateway is probed
+	MirrorClusterNameLabel  = "mirror.linkerd.io/cluster-name"     // not on federated Services
+	HeadlessMirrorLabel     = "mirror.linkerd.io/headless-mirror-svc-name"
+	RemoteNameAnnotation    = "mirror.linkerd.io/remote-svc-fq-name" // DNS name of the mirrored Service in its cluster
+	RemoteVersionAnnotation = "mirror.linkerd.io/remote-resource-version"
+
+	// RemoteGatewayIdentityAnnotation names the TLS identity that Linkerd's destination controller gives all addresses of a slice.
+	RemoteGatewayIdentityAnnotation = "mirror.linkerd.io/remote-gateway-identity"
+)
+
+// On Services that are to be mirrored, and on gateways.
+const (
+	ExportedLabel             = "mirror.linkerd.io/exported"  // =true over a gateway, =remote-discovery in a flat network
+	FederatedLabel            = "mirror.linkerd.io/federated" // =member
+	GatewayIdentityAnnotation = "mirror.linkerd.io/gateway-identity"
+	ProbePathAnnotation       = "mirror.linkerd.io/probe-path"
+	ProbePeriodAnnotation     = "mirror.linkerd.io/probe-period" // seconds, or a duration
+)
+
+// On Secrets with the credentials of a linked cluster, and on Links.
+const (
+	RemoteKubeconfigType    = "mirror.linkerd.io/remote-kubeconfig"    // type of the Secrets
+	ClusterNameLabel        = "multicluster.linkerd.io/cluster-name"   // which cluster the Secret leads to
+	TrustDomainAnnotation   = "multicluster.linkerd.io/trust-domain"   // of the cluster's identities
+	ClusterDomainAnnotation = "multicluster.linkerd.io/cluster-domain" // of the cluster's DNS names
+	CreatedByAnnotation     = "linkerd.io/created-by"
+)
+
+// ServiceMirrorController is the controllerName of Linkerd's service mirror in the status of Links.
+const ServiceMirrorController = "linkerd.io/service-mirror"
