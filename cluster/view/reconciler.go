@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/fingerpost/fingerpost/cluster/profiles"
+	"github.com/fingerpost/fingerpost/cluster/linkerd/serviceprofile"
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
@@ -227,7 +227,7 @@ func keepProfile(object any, left *remarks) (*profile.Profile, bool) {
 	if !ok {
 		return nil, false
 	}
-	p, parts, err := profiles.Parse(u)
+	p, parts, err := serviceprofile.Parse(u)
 	if err != nil {
 		left.cut("all of it, so that what it said before goes on, or the default: " + err.Error())
 	}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/fingerpost/fingerpost/cluster/profiles"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
 )
 
 // validatorOptions is everything that can be said to sp-validator.
@@ -81,7 +81,7 @@ func validateProfiles(ctx context.Context, o validatorOptions) error {
 	certificate.RegisterCallback(func(c tls.Certificate) {
 		log.Info("Certificate is in use", "directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", c.Leaf.SerialNumber.String(), "notAfter", c.Leaf.NotAfter)
 	})
-	hook := profiles.NewWebhook(log)
+	hook := webhook.New(log)
 	metrics := newMetrics()
 	metrics.MustRegister(hook.Collectors()...)
 	metrics.MustRegister(certificateEnd("fingerpost_webhook_certificate_not_after_seconds", "When the certificate of the webhook ends, in seconds since 1970.", certificate))

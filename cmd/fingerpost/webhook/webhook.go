@@ -1,8 +1,10 @@
-package profiles
+// Package webhook serves the admission webhook for ServiceProfiles.
+package webhook
 
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -10,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd/serviceprofile"
 )
 
 const (
@@ -26,8 +30,8 @@ type Webhook struct {
 	verdicts *prometheus.CounterVec
 }
 
-// NewWebhook returns a Webhook.
-func NewWebhook(log logr.Logger) *Webhook {
+// New returns a Webhook.
+func New(log logr.Logger) *Webhook {
 	w := &Webhook{log: log, slots: make(chan struct{}, maxReviews), verdicts: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fingerpost_profile_reviews_total",
 		Help: "Reviews of ServiceProfiles by verdict: allowed, denied, or unreadable if the request was none.",
@@ -69,7 +73,7 @@ func (w *Webhook) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 func read(body []byte) (*admissionv1.AdmissionReview, error) {
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(body, &review); err != nil {
-		return nil, brief(err)
+		return nil, fmt.Errorf("this is no AdmissionReview: %.1000s", err.Error())
 	}
 	if review.Request == nil || review.Request.UID == "" {
 		return nil, errors.New("this is no request of an AdmissionReview: it has no UID")
@@ -79,7 +83,7 @@ func read(body []byte) (*admissionv1.AdmissionReview, error) {
 
 func (w *Webhook) judge(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	log := w.log.WithValues("namespace", r.Namespace, "name", r.Name, "operation", r.Operation, "user", r.UserInfo.Username, "uid", r.UID)
-	if err := Validate(r.Object.Raw); err != nil {
+	if err := serviceprofile.Validate(r.Object.Raw); err != nil {
 		w.verdicts.WithLabelValues("denied").Inc()
 		log.Info("A ServiceProfile is denied: whoever applied it was told why", "reason", err.Error())
 		return &admissionv1.AdmissionResponse{UID: r.UID, Result: &metav1.Status{

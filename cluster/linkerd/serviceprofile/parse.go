@@ -1,4 +1,4 @@
-package profiles
+package serviceprofile
 
 import (
 	"encoding/json"

@@ -1,0 +1,160 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	admissionv1 "k8s.io/api/admission/v1"
+	"sigs.k8s.io/yaml"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// written returns a ServiceProfile as JSON: its name, and its spec in YAML.
+func written(tb testing.TB, name, spec string) []byte {
+	tb.Helper()
+	b, err := yaml.YAMLToJSON([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: " + name + "}\nspec: " + spec))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// post sends a body to a Webhook.
+func post(hook http.Handler, body []byte) *httptest.ResponseRecorder {
+	to := httptest.NewRecorder()
+	hook.ServeHTTP(to, httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body)))
+	return to
+}
+
+func review(uid string, object []byte) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":%q,"operation":"CREATE","object":%s}}`, uid, object)
+}
+
+// TestCases are the contract cases of section S: what the webhook answers.
+func TestCases(t *testing.T) {
+	const plain = "{routes: [{name: a, condition: {pathRegex: /a}}]}"
+	route := func(rest string) string { return "{routes: [{name: a, condition: {pathRegex: /a}, " + rest + "}]}" }
+	status := func(r string) string { return route("responseClasses: [{condition: {status: " + r + "}}]") }
+	type object struct{ name, spec, denied string }
+	for _, c := range []struct {
+		id      string
+		objects []object
+	}{
+		{"S01", []object{
+			{"web.shop.svc.cluster.local", plain, ""},
+			{"web.shop.svc.cluster.local", `
+  routes:
+  - name: read or list
+    condition:
+      any:
+      - all: [{method: GET}, {not: {pathRegex: '/private/.*'}}]
+      - {method: HEAD, pathRegex: /items}
+    isRetryable: true
+    timeout: 300ms
+    responseClasses:
+    - isFailure: true
+      condition: {any: [{status: {min: 500, max: 599}}, {status: {min: 429, max: 429}}]}
+    - condition: {all: [{status: {min: 400}}, {not: {status: {max: 404}}}]}
+  retryBudget: {retryRatio: 0.3, minRetriesPerSecond: 20, ttl: 15s}
+  dstOverrides: [{authority: a.shop.svc.cluster.local, weight: 900m}, {authority: 'b.shop.svc.cluster.local:81', weight: 1}]
+`, ""},
+			{"web.shop.svc.cluster.local", route("timeout: 1ns"), ""},
+		}},
+		{"S02", []object{{"'^.^'", plain, "RFC 1123"}}},
+		{"S04", []object{
+			{"web", "{routes: [{name: a}]}", "spec.routes[0].condition is missing"},
+			{"web", "{routes: [{name: a, condition: null}]}", "spec.routes[0].condition is missing"},
+		}},
+		{"S05", []object{{"web", "{routes: [{condition: {method: GET}}]}", "needs a name"}}},
+		{"S06", []object{{"web", "{routes: [{name: a, condition: {method: ''}}]}", "spec.routes[0].condition needs one of"}}},
+		{"S07", []object{{"web", route("responseClasses: [{condition: null}]"), "spec.routes[0].responseClasses[0].condition is missing"}}},
+		{"S09", []object{
+			{"web", status("{max: 600}"), "status.max: 600"},
+			{"web", status("{min: 1}"), "status.min: 1"},
+			{
+				"web", route("responseClasses: [{condition: {any: [{status: {min: 200}}, {not: {status: {min: 300, max: 299}}}]}}]"),
+				"condition.any[1].not.status: max 299 is below min 300",
+			},
+		}},
+		{"S10", []object{{"web", status("{min: false}"), "cannot unmarshal bool"}}},
+		{"S11", []object{
+			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5}}", "spec.retryBudget.ttl is missing"},
+			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: foo}}", `spec.retryBudget.ttl: "foo" is no duration`},
+			{"web", "{routes: [], retryBudget: {retryRatio: -0.2, minRetriesPerSecond: 5, ttl: 10s}}", "spec.retryBudget.retryRatio: -0.2 is negative"},
+			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: -5, ttl: 10s}}", "minRetriesPerSecond"},
+		}},
+		{"S12", []object{
+			{"web", "{routes: [null]}", "spec.routes[0] is null"},
+			{"web", route("responseClasses: [null]"), "spec.routes[0].responseClasses[0] is null"},
+		}},
+		{"S14", []object{{"web", route("timeout: one-second"), `spec.routes[0].timeout: "one-second" is no duration`}}},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			for i, o := range c.objects {
+				to := post(New(logr.Discard()), review("u1", written(t, o.name, o.spec)))
+				var answer admissionv1.AdmissionReview
+				if err := json.Unmarshal(to.Body.Bytes(), &answer); err != nil || to.Code != http.StatusOK {
+					t.Fatalf("object %d: %d %s: %v", i, to.Code, to.Body, err)
+				}
+				r := answer.Response
+				if answer.Kind != "AdmissionReview" || answer.APIVersion != "admission.k8s.io/v1" || r == nil || r.UID != "u1" {
+					t.Fatalf("object %d: no API server reads %s", i, to.Body)
+				}
+				if r.Allowed != (o.denied == "") {
+					t.Errorf("object %d: allowed=%t: %v", i, r.Allowed, r.Result)
+				}
+				if !r.Allowed && (r.Result.Code != http.StatusBadRequest || !strings.Contains(r.Result.Message, o.denied)) {
+					t.Errorf("object %d: denied with %d %q, want 400 and %q", i, r.Result.Code, r.Result.Message, o.denied)
+				}
+			}
+		})
+	}
+
+	largest := append(review("u1", written(t, "web", plain)), bytes.Repeat([]byte(" "), maxBody)...)
+	for _, c := range []struct {
+		id     string
+		bodies [][]byte
+		code   int
+	}{
+		{"S15", [][]byte{nil}, http.StatusOK},
+		{"S16", [][]byte{review("", written(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"), []byte("{}{}")}, http.StatusBadRequest},
+		{"S17", [][]byte{largest, largest[:maxBody+1]}, http.StatusInternalServerError},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			for i, body := range c.bodies {
+				to := post(New(logr.Discard()), body)
+				if to.Code != c.code || (to.Body.Len() == 0) != (c.code == http.StatusOK) {
+					t.Errorf("body %d: %d %s", i, to.Code, to.Body)
+				}
+			}
+		})
+	}
+	if to := post(New(logr.Discard()), largest[:maxBody]); to.Code != http.StatusOK {
+		t.Errorf("a body of 10 MiB: %d %s", to.Code, to.Body)
+	}
+}
+
+func TestWebhookCounts(t *testing.T) {
+	hook := New(logr.Discard())
+	for _, body := range [][]byte{review("1", written(t, "web", "{}")), review("2", written(t, "web", "{routes: [null]}")), review("3", []byte("null")), []byte("?"), nil} {
+		post(hook, body)
+	}
+	if err := testutil.CollectAndCompare(hook.Collectors()[0], strings.NewReader(`
+# HELP fingerpost_profile_reviews_total Reviews of ServiceProfiles by verdict: allowed, denied, or unreadable if the request was none.
+# TYPE fingerpost_profile_reviews_total counter
+fingerpost_profile_reviews_total{verdict="allowed"} 1
+fingerpost_profile_reviews_total{verdict="denied"} 2
+fingerpost_profile_reviews_total{verdict="unreadable"} 1
+`)); err != nil {
+		t.Error(err)
+	}
+}
