@@ -105,7 +105,7 @@ control-planes: ## Build the binary of the real control planes and print where i
 
 .PHONY: generate
 generate: ## Write what is generated: docs/flags.md, docs/dependencies.txt, renders of the charts and their tables of values
-	go test ./cmd/fingerpost -run TestGenerated -update
+	go test ./internal/repo -run TestGenerated -update
 	go test -C tools/chart . -update
 
 .PHONY: format
@@ -125,7 +125,7 @@ tidy:
 	@for m in $(MODULES) tools/lint; do (cd $$m && go mod tidy -diff); done
 
 generated:
-	go test ./cmd/fingerpost -run TestGenerated
+	go test ./internal/repo -run TestGenerated
 
 shell:
 	@command -v shellcheck >/dev/null || { echo 'make check: shellcheck is not installed; on Debian: apt-get install shellcheck' >&2; exit 1; }

@@ -12,95 +12,80 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
-	"github.com/fingerpost/fingerpost/links/mirror"
 )
 
 // options is everything that can be said to serve. Names, defaults and meanings are those of Linkerd's destination where it has
 // them.
 type options struct {
-	addr, metricsAddr, debugAddr string
-	kubeconfig                   string
-	clusterName                  string
-	linkNamespace                string
-	allowedHosts                 []string
-	probeInterval                time.Duration
-	patience                     federation.Patience
-	budget                       records.Limits // of each linked cluster
-	budgetMiB                    int
-	readSlices                   bool
-	queueCapacity                int
-	queueMetrics                 bool
-	traceCollector               string
-	tls                          tlsFiles
-	writer                       endpointslice.Options
-	mirrors                      bool
-	mirror                       mirror.Options
-	discovery                    discovery.Config
+	app.Options
+	kubeconfig     string
+	budgetMiB      int
+	queueCapacity  int
+	traceCollector string
 	common
 }
 
 // common is what can be said to every server of this binary, as to every component of Linkerd.
 type common struct {
-	pprof               bool
+	enablePprof         bool
 	logLevel, logFormat string
-	version             bool
+	printVersion        bool
 }
 
 func (o *common) flags(fs *flag.FlagSet) {
-	fs.BoolVar(&o.pprof, "enable-pprof", false, "serve /debug/pprof on the admin server")
+	fs.BoolVar(&o.enablePprof, "enable-pprof", false, "serve /debug/pprof on the admin server")
 	fs.StringVar(&o.logLevel, "log-level", "info", "error, warn, info, debug or trace")
 	fs.StringVar(&o.logFormat, "log-format", "plain", "plain or json")
-	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+	fs.BoolVar(&o.printVersion, "version", false, "print the version and exit")
 }
 
 func (o *options) flags(fs *flag.FlagSet) {
-	o.discovery = discovery.Defaults()
-	o.discovery.ClusterDomain = ""
-	o.patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
+	o.Discovery = discovery.Defaults()
+	o.Discovery.ClusterDomain = ""
+	o.Patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
 
-	fs.StringVar(&o.addr, "addr", ":8086", "address of the gRPC server")
-	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
-	fs.StringVar(&o.debugAddr, "debug-addr", "127.0.0.1:9998", "address of the debug server, which shows the whole topology, at / as a page for people; empty for none")
+	fs.StringVar(&o.Addr, "addr", ":8086", "address of the gRPC server")
+	fs.StringVar(&o.AdminAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
+	fs.StringVar(&o.DebugAddr, "debug-addr", "127.0.0.1:9998", "address of the debug server, which shows the whole topology, at / as a page for people; empty for none")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of this cluster; empty to use the service account of the Pod")
-	fs.StringVar(&o.clusterName, "cluster-name", "local", "name of this cluster, by which others know it")
-	fs.StringVar(&o.discovery.TrustDomain, "identity-trust-domain", "", "trust domain of identities in this cluster (cluster.local if empty)")
-	fs.StringVar(&o.linkNamespace, "link-namespace", "", "namespace of Links; empty for all")
+	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster, by which others know it")
+	fs.StringVar(&o.Discovery.TrustDomain, "identity-trust-domain", "", "trust domain of identities in this cluster (cluster.local if empty)")
+	fs.StringVar(&o.LinkNamespace, "link-namespace", "", "namespace of Links; empty for all")
 	fs.Func("allow-kubeconfig-hosts", "names, addresses and CIDRs of API servers that are allowed although they are loopback or link-local, separated by commas", func(list string) (err error) {
-		o.allowedHosts, err = links.ParseHosts(list)
+		o.AllowedHosts, err = links.ParseHosts(list)
 		return err
 	})
-	fs.DurationVar(&o.probeInterval, "probe-interval", 5*time.Second, "how often a cluster in contact is probed; others are probed each second")
-	fs.DurationVar(&o.patience.Suspect, "suspect-after", o.patience.Suspect, "how long a cluster may be out of contact before it is Suspect")
-	fs.DurationVar(&o.patience.Stale, "stale-after", o.patience.Stale, "how long a cluster may be out of contact before it is Stale; what it said last is kept")
-	fs.IntVar(&o.budget.Services, "cluster-max-services", 20_000, "Services that are held of a linked cluster; what is new beyond it is refused, and what was accepted stays; 0 for no limit")
-	fs.IntVar(&o.budget.Endpoints, "cluster-max-endpoints", 200_000, "endpoints that are held of a linked cluster, and objects of each other kind; 0 for no limit")
+	fs.DurationVar(&o.ProbeInterval, "probe-interval", 5*time.Second, "how often a cluster in contact is probed; others are probed each second")
+	fs.DurationVar(&o.Patience.Suspect, "suspect-after", o.Patience.Suspect, "how long a cluster may be out of contact before it is Suspect")
+	fs.DurationVar(&o.Patience.Stale, "stale-after", o.Patience.Stale, "how long a cluster may be out of contact before it is Stale; what it said last is kept")
+	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000, "Services that are held of a linked cluster; what is new beyond it is refused, and what was accepted stays; 0 for no limit")
+	fs.IntVar(&o.Budget.Endpoints, "cluster-max-endpoints", 200_000, "endpoints that are held of a linked cluster, and objects of each other kind; 0 for no limit")
 	fs.IntVar(&o.budgetMiB, "cluster-max-mib", 128, "MiB that the records of a linked cluster may take, of which what is served from them takes about as much again; 0 for no limit")
-	o.discovery.Flags(fs)
-	o.tls.flags(fs)
+	o.Discovery.Flags(fs)
+	o.tlsFlags(fs)
 
-	fs.BoolVar(&o.readSlices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
+	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
-	fs.BoolVar(&o.queueMetrics, "export-queue-metrics", true, "export metrics of work queues, workqueue_*")
+	fs.BoolVar(&o.QueueMetrics, "export-queue-metrics", true, "export metrics of work queues, workqueue_*")
 
-	fs.BoolVar(&o.writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
-	fs.BoolVar(&o.writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
-	fs.IntVar(&o.writer.MaxSlices, "max-slices-per-source", 100, "EndpointSlices with what other clusters hold that one of them may have in one Service; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
-	o.mirrors = true
+	fs.BoolVar(&o.Writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
+	fs.BoolVar(&o.Writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
+	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100, "EndpointSlices with what other clusters hold that one of them may have in one Service; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
+	o.Mirrors = true
 	fs.Func("mirror-services", "write the Services that Links ask for into this cluster: on, or off. A Link whose Lease Linkerd's service mirror holds is left to that (default on)", func(text string) error {
 		if text != "on" && text != "off" {
 			return fmt.Errorf("%q is neither on nor off; on leaves those Links to Linkerd's service mirror whose Leases it holds", text)
 		}
-		o.mirrors = text == "on"
+		o.Mirrors = text == "on"
 		return nil
 	})
-	fs.IntVar(&o.mirror.MaxServices, "max-mirrors-per-link", 1000, "Services that stand here for one linked cluster; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
+	fs.IntVar(&o.Mirror.MaxServices, "max-mirrors-per-link", 1000, "Services that stand here for one linked cluster; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
 	fs.Func("mirror-exclude-keys", "keys of labels and annotations that are not copied onto mirrors and federated Services, besides those of known controllers (docs/mirror.md), separated by commas; foo/* for all that begin with foo/", func(list string) error {
-		o.mirror.Exclude = nil
+		o.Mirror.Exclude = nil
 		for key := range strings.SplitSeq(list, ",") {
 			if key = strings.TrimSpace(key); key == "" {
 				continue
@@ -108,60 +93,63 @@ func (o *options) flags(fs *flag.FlagSet) {
 			if i := strings.IndexByte(key, '*'); i >= 0 && (i < len(key)-1 || !strings.HasSuffix(key, "/*")) {
 				return fmt.Errorf("%q is no key: a star stands at the end, after a slash", key)
 			}
-			o.mirror.Exclude = append(o.mirror.Exclude, key)
+			o.Mirror.Exclude = append(o.Mirror.Exclude, key)
 		}
 		return nil
 	})
-	fs.BoolVar(&o.mirror.Headless, "mirror-headless-services", false, "mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
-	fs.BoolVar(&o.mirror.CreateNamespaces, "mirror-create-namespaces", false, "create the namespaces of mirrored Services where they are missing")
-	fs.BoolVar(&o.mirror.Probe, "mirror-probe-gateways", false, "ask gateways whether they are alive, where Links say how; needs a sidecar, for gateways speak mTLS")
-	fs.DurationVar(&o.writer.Timing.Duration, "lease-duration", 6*time.Second, "how long after its last renewal a Lease is free for others")
-	fs.DurationVar(&o.writer.Timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
-	fs.DurationVar(&o.writer.Timing.Fence, "lease-fence", 4500*time.Millisecond, "how long after its last renewal that succeeded the holder stops writing")
+	fs.BoolVar(&o.Mirror.Headless, "mirror-headless-services", false, "mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
+	fs.BoolVar(&o.Mirror.CreateNamespaces, "mirror-create-namespaces", false, "create the namespaces of mirrored Services where they are missing")
+	fs.BoolVar(&o.Mirror.Probe, "mirror-probe-gateways", false, "ask gateways whether they are alive, where Links say how; needs a sidecar, for gateways speak mTLS")
+	fs.DurationVar(&o.Writer.Timing.Duration, "lease-duration", 6*time.Second, "how long after its last renewal a Lease is free for others")
+	fs.DurationVar(&o.Writer.Timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
+	fs.DurationVar(&o.Writer.Timing.Fence, "lease-fence", 4500*time.Millisecond, "how long after its last renewal that succeeded the holder stops writing")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
 	o.common.flags(fs)
 }
 
+func (o *options) tlsFlags(fs *flag.FlagSet) {
+	f := &o.TLS
+	fs.StringVar(&f.Certificate, "tls-cert-file", "", "certificate chain (PEM) of the gRPC server; empty to serve in clear, as behind a proxy")
+	fs.StringVar(&f.Key, "tls-key-file", "", "private key (PEM) of -tls-cert-file")
+	fs.StringVar(&f.ClientCA, "tls-client-ca-file", "", "authorities (PEM) that sign the certificates of clients, which must have one; empty to ask for none")
+}
+
 // validate fills in what follows from something else and refuses what cannot be served.
 func (o *options) validate() error {
-	if o.discovery.ClusterDomain == "" {
-		o.discovery.ClusterDomain = "cluster.local"
+	if o.Discovery.ClusterDomain == "" {
+		o.Discovery.ClusterDomain = "cluster.local"
 	}
-	if o.discovery.TrustDomain == "" {
-		o.discovery.TrustDomain = "cluster.local"
+	if o.Discovery.TrustDomain == "" {
+		o.Discovery.TrustDomain = "cluster.local"
 	}
-	o.discovery.Cluster = federation.Cluster(o.clusterName)
 	switch {
-	case !o.readSlices && o.discovery.IPv6:
+	case !o.ReadSlices && o.Discovery.IPv6:
 		return errors.New("-enable-ipv6 needs -enable-endpoint-slices")
 	case o.queueCapacity <= 0:
 		return errors.New("-stream-queue-capacity must be greater than 0")
-	case len(validation.IsDNS1123Label(o.clusterName)) > 0:
-		return fmt.Errorf("-cluster-name must be a DNS label, small letters, digits and dashes, and not %q", o.clusterName)
-	case o.addr == "":
+	case len(validation.IsDNS1123Label(o.ClusterName)) > 0:
+		return fmt.Errorf("-cluster-name must be a DNS label, small letters, digits and dashes, and not %q", o.ClusterName)
+	case o.Addr == "":
 		return errors.New("-addr must not be empty: it is where clients reach the gRPC server, such as :8086")
-	case o.probeInterval <= 0:
+	case o.ProbeInterval <= 0:
 		return errors.New("-probe-interval must be greater than 0")
-	case o.mirror.MaxServices < 0:
+	case o.Mirror.MaxServices < 0:
 		return errors.New("-max-mirrors-per-link must not be negative")
-	case o.writer.MaxSlices < 0:
+	case o.Writer.MaxSlices < 0:
 		return errors.New("-max-slices-per-source must not be negative")
-	case o.budget.Services < 0 || o.budget.Endpoints < 0 || o.budgetMiB < 0:
+	case o.Budget.Services < 0 || o.Budget.Endpoints < 0 || o.budgetMiB < 0:
 		return errors.New("-cluster-max-services, -cluster-max-endpoints and -cluster-max-mib must not be negative")
-	case o.patience.Suspect <= o.probeInterval:
-		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)", o.patience.Suspect, o.probeInterval)
-	case o.patience.Stale <= o.patience.Suspect:
-		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.patience.Stale, o.patience.Suspect)
+	case o.Patience.Suspect <= o.ProbeInterval:
+		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)", o.Patience.Suspect, o.ProbeInterval)
+	case o.Patience.Stale <= o.Patience.Suspect:
+		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.Patience.Stale, o.Patience.Suspect)
 	}
-	o.budget.Bytes = int64(o.budgetMiB) << 20
-	if err := errors.Join(o.tls.validate(), o.discovery.Validate(), o.writer.Timing.Validate()); err != nil {
+	o.Budget.Bytes = int64(o.budgetMiB) << 20
+	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Writer.Timing.Validate()); err != nil {
 		return err
 	}
-	o.writer.Namespace, o.writer.Installation, o.writer.Replica = o.discovery.ControllerNamespace, o.clusterName, os.Getenv("HOSTNAME")
-	if !o.readSlices {
-		o.writer.External, o.writer.Federated = false, false
-	}
-	if o.readSlices && os.Getenv("HOSTNAME") == "" {
+	o.Pprof, o.Replica = o.enablePprof, os.Getenv("HOSTNAME")
+	if o.ReadSlices && o.Replica == "" {
 		return errors.New("HOSTNAME is not set, the name by which replicas tell each other apart: in a Pod it is, " +
 			"elsewhere say HOSTNAME=$(hostname) fingerpost serve")
 	}
@@ -171,10 +159,10 @@ func (o *options) validate() error {
 // warn tells what is accepted and may not be what was meant.
 func (o *options) warn(log logr.Logger, given map[string]bool) {
 	if !given["cluster-domain"] {
-		log.Info("-cluster-domain is not set", "using", o.discovery.ClusterDomain)
+		log.Info("-cluster-domain is not set", "using", o.Discovery.ClusterDomain)
 	}
 	if !given["identity-trust-domain"] {
-		log.Info("-identity-trust-domain is not set", "using", o.discovery.TrustDomain)
+		log.Info("-identity-trust-domain is not set", "using", o.Discovery.TrustDomain)
 	}
 	if given["stream-queue-capacity"] {
 		log.Info("-stream-queue-capacity has no effect: streams have no queues, a slow client gets the newest state when it reads again")

@@ -10,6 +10,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/check"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
 
 func main() {
@@ -17,8 +20,8 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends what does not end by itself
 	if err := command(os.Args[1:]).ExecuteContext(ctx); err != nil {
-		if !errors.Is(err, errChecks) { // they speak for themselves
-			fmt.Fprintln(os.Stderr, "fingerpost:", printableLines(err.Error()))
+		if !errors.Is(err, check.ErrFailed) { // they speak for themselves
+			fmt.Fprintln(os.Stderr, "fingerpost:", cli.PrintableLines(err.Error()))
 		}
 		os.Exit(1)
 	}
@@ -32,11 +35,8 @@ func command(args []string) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(
-		serveCommand(), validatorCommand(),
-		checkCommand(), clustersCommand(), diffCommand(), endpointsCommand(), explainCommand(), linkCommand(), metricsCommand(), profileCommand(), streamsCommand(),
-		versionCommand(),
-	)
+	root.AddCommand(serveCommand(), validatorCommand(), versionCommand(), check.Command(versionText()))
+	root.AddCommand(cli.Commands(versionText())...)
 	root.SetArgs(doubleDashes(args))
 	return root
 }

@@ -4,29 +4,15 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
-	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
 
-	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
-	"github.com/fingerpost/fingerpost/discovery"
-	"github.com/fingerpost/fingerpost/federation"
-	"github.com/fingerpost/fingerpost/links"
-	"github.com/fingerpost/fingerpost/links/mirror"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 )
 
 func serveCommand() *cobra.Command {
@@ -47,7 +33,7 @@ HOSTNAME must be set, unless EndpointSlices are off: it is the name by which rep
 apart. In a Pod it is; elsewhere say HOSTNAME=$(hostname) fingerpost serve.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.version {
+			if o.printVersion {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
 				return err
 			}
@@ -65,103 +51,22 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	log, err := newLogger(o.logLevel, o.logFormat)
+	log, err := server.NewLogger(o.logLevel, o.logFormat)
 	if err != nil {
 		return err
 	}
-	log.Info("Fingerpost starts", "version", versionText(), "cluster", o.clusterName)
+	log.Info("Fingerpost starts", "version", versionText(), "cluster", o.ClusterName)
 	o.warn(log, given)
-	config, inCluster, err := hostConfig(o.kubeconfig)
-	if err != nil {
+	if o.Config, o.InCluster, err = hostConfig(o.kubeconfig); err != nil {
 		return err
 	}
 	setPings()
-
-	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: o.probeInterval, Patience: o.patience, Budget: o.budget, Endpoints: !o.readSlices})
-	err = registry.Apply(cluster.Spec{
-		Name: o.clusterName, Local: true, TrustDomain: o.discovery.TrustDomain, ClusterDomain: o.discovery.ClusterDomain,
-		Access: []cluster.Access{{Source: "this process's own", Config: config}},
-	})
+	o.Version = versionText()
+	a, err := app.New(ctx, log, o.Options)
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(config, registry, o.discovery.DrainWindow, log)
-	if err != nil {
-		return err
-	}
-	hostConn, err := cluster.NewConnection(registry.Counted(o.clusterName, config), nil)
-	if err != nil {
-		return err
-	}
-	ready := newReadiness(o.clusterName, registry.Statuses)
-	reconciler, err := links.NewReconciler(log, hostConn, registry, mgr.GetLocalManager().GetEventRecorder("fingerpost"), func() {
-		ready.listed.Store(true)
-		store.Listed()
-	}, links.Options{
-		ClusterName: o.clusterName, TrustDomain: o.discovery.TrustDomain, ControllerNamespace: o.discovery.ControllerNamespace,
-		LinkNamespace: o.linkNamespace, Hosts: links.Hosts{InCluster: inCluster, Allowed: o.allowedHosts},
-	})
-	if err != nil {
-		return err
-	}
-	mirrors, err := mirror.New(log, store, reconciler, hostConn, o.mirror)
-	if err != nil {
-		return err
-	}
-	var mirroring func(context.Context) error
-	if o.mirrors {
-		mirroring = mirrors.Run
-		registry.Attend(mirrors.Attend)
-	}
-	o.writer.Stop, o.writer.Linked = ctx.Done(), reconciler.Known()
-	writer := endpointslice.NewWriter(log, store, registry, mirroring, o.writer)
-	registry.Attend(writer.Attend)
-	server := discovery.NewServer(log, store, o.discovery)
-	metrics := newMetrics()
-	metrics.MustRegister(registry)
-	metrics.MustRegister(server.Collectors()...)
-	metrics.MustRegister(reconciler.Collectors()...)
-	metrics.MustRegister(writer.Collectors()...)
-	metrics.MustRegister(mirrors.Collectors()...)
-	grpcServer := newGRPC(log, o.addr, o.tls, server, ready, o.discovery, metrics)
-
-	var queues prometheus.Gatherers
-	if o.queueMetrics {
-		queues = prometheus.Gatherers{registry.Queues()}
-	}
-	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fingerpost_ready", Help: "1 once this replica is ready to serve, as /ready says."}, func() float64 {
-		if ready.now() {
-			return 1
-		}
-		return 0
-	}))
-	for _, r := range []manager.Runnable{
-		reconciler,
-		ready,
-		grpcServer,
-		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, ready.now, o.pprof, queues...)},
-		&httpServer{log: log, name: "debug", addr: o.debugAddr, handler: debugHandler(store, registry, reconciler, server, o)},
-	} {
-		if err := mgr.GetLocalManager().Add(r); err != nil {
-			return err
-		}
-	}
-	return mgr.Start(ctx)
-}
-
-// newManager returns the manager that runs the process: every part of it starts and stops with it. It elects nobody, serves nothing
-// and knows no kinds: those are the parts' own business.
-func newManager(config *rest.Config, registry *cluster.Registry, drain time.Duration, log logr.Logger) (mcmanager.Manager, error) {
-	patience := drain + 10*time.Second
-	return mcmanager.New(config, registry, ctrl.Options{
-		Scheme:                  scheme.Scheme,
-		Logger:                  log,
-		Metrics:                 metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress:  "0",
-		GracefulShutdownTimeout: &patience,
-		MapperProvider:          func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return meta.NewDefaultRESTMapper(nil), nil },
-	})
+	return a.Run(ctx)
 }
 
 // hostConfig returns how to reach the cluster that we run in, and whether we run in a Pod of it. It sets no limit on the rate of

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
 )
 
@@ -53,7 +54,7 @@ It needs no cluster to be tried:
   jq '{request: {uid: "1", object: .}}' profile.json | curl -k --data-binary @- https://127.0.0.1:8443/`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.version {
+			if o.printVersion {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
 				return err
 			}
@@ -69,7 +70,7 @@ func validateProfiles(ctx context.Context, o validatorOptions) error {
 	if o.addr == "" {
 		return errors.New("-addr must not be empty")
 	}
-	log, err := newLogger(o.logLevel, o.logFormat)
+	log, err := server.NewLogger(o.logLevel, o.logFormat)
 	if err != nil {
 		return err
 	}
@@ -82,19 +83,19 @@ func validateProfiles(ctx context.Context, o validatorOptions) error {
 		log.Info("Certificate is in use", "directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", c.Leaf.SerialNumber.String(), "notAfter", c.Leaf.NotAfter)
 	})
 	hook := webhook.New(log)
-	metrics := newMetrics()
+	metrics := server.NewMetrics()
 	metrics.MustRegister(hook.Collectors()...)
-	metrics.MustRegister(certificateEnd("fingerpost_webhook_certificate_not_after_seconds", "When the certificate of the webhook ends, in seconds since 1970.", certificate))
-	server := &httpServer{
-		log: log, name: "webhook", addr: o.addr, handler: hook,
-		tls:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
-		readTimeout: 10 * time.Second,
-		drain:       10 * time.Second,
+	metrics.MustRegister(server.CertificateExpiry("fingerpost_webhook_certificate_not_after_seconds", "When the certificate of the webhook ends, in seconds since 1970.", certificate))
+	hookServer := &server.HTTP{
+		Log: log, Name: "webhook", Addr: o.addr, Handler: hook,
+		TLS:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
+		ReadTimeout: 10 * time.Second,
+		Drain:       10 * time.Second,
 	}
 	return runAll(
 		ctx,
-		server,
-		&httpServer{log: log, name: "admin", addr: o.metricsAddr, handler: adminHandler(metrics, server.serving.Load, o.pprof)},
+		hookServer,
+		&server.HTTP{Log: log, Name: "admin", Addr: o.metricsAddr, Handler: server.AdminHandler(metrics, hookServer.Listening, o.enablePprof)},
 		manager.RunnableFunc(func(ctx context.Context) error {
 			if err := certificate.Start(ctx); ctx.Err() == nil {
 				return fmt.Errorf("-tls-dir: %w", err)

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"io"
 	"math/big"
 	"net/http"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 )
 
 // process is this binary, run as a process of its own. Its log lines are read one by one.
@@ -81,7 +82,7 @@ func (p *process) ends() (string, error) {
 // writeCertificate writes a new certificate for 127.0.0.1 into a directory, as a kubelet does: all files change at once.
 func writeCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
 	t.Helper()
-	certificate, key := identity(t, "linkerd-sp-validator.linkerd.svc", serial)
+	certificate, key := cmdtest.Certificate(t, "linkerd-sp-validator.linkerd.svc", serial)
 	mount(t, dir, certificate, key)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(certificate)
@@ -120,28 +121,6 @@ func mount(t *testing.T, dir string, certificate, key []byte) {
 	}
 }
 
-// request asks a server for its answer over a connection of its own.
-func request(t *testing.T, url, body string, config *tls.Config) (int, string, error) {
-	t.Helper()
-	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
-	defer transport.CloseIdleConnections()
-	method := http.MethodGet
-	if body != "" {
-		method = http.MethodPost
-	}
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := (&http.Client{Transport: transport}).Do(r)
-	if err != nil {
-		return 0, "", err
-	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	return answer.StatusCode, string(b), err
-}
-
 const (
 	validProfile   = `{"metadata":{"name":"web.shop.svc.cluster.local"},"spec":{"routes":[{"name":"a","condition":{"method":"GET"}}]}}`
 	invalidProfile = `{"metadata":{"name":"web.shop.svc.cluster.local"},"spec":{"routes":[{"name":"a","condition":{}}]}}`
@@ -164,11 +143,11 @@ func TestValidator(t *testing.T) {
 	hook, admin := "https://"+addrs["webhook"]+"/", "http://"+addrs["admin"]
 	trust := &tls.Config{RootCAs: pool, ServerName: "linkerd-sp-validator.linkerd.svc"}
 
-	code, body, err := request(t, hook, review(validProfile), trust)
+	code, body, err := cmdtest.Request(t, hook, review(validProfile), trust)
 	if want := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"u1","allowed":true}}` + "\n"; err != nil || code != http.StatusOK || body != want {
 		t.Errorf("a valid profile: %d %s %v", code, body, err)
 	}
-	code, body, err = request(t, hook, review(invalidProfile), trust)
+	code, body, err = cmdtest.Request(t, hook, review(invalidProfile), trust)
 	if err != nil || code != http.StatusOK || !strings.Contains(body, `"allowed":false`) || !strings.Contains(body, "spec.routes[0].condition needs") {
 		t.Errorf("an invalid profile: %d %s %v", code, body, err)
 	}
@@ -178,18 +157,18 @@ func TestValidator(t *testing.T) {
 	}
 	old := trust.Clone()
 	old.MaxVersion = tls.VersionTLS12
-	if _, _, err := request(t, hook, review(validProfile), old); err == nil || !strings.Contains(err.Error(), "protocol version") {
+	if _, _, err := cmdtest.Request(t, hook, review(validProfile), old); err == nil || !strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
 	for path, want := range map[string]string{"/ready": "ok\n", "/ping": "pong\n"} {
-		if code, body, err := request(t, admin+path, "", nil); err != nil || code != http.StatusOK || body != want {
+		if code, body, err := cmdtest.Request(t, admin+path, "", nil); err != nil || code != http.StatusOK || body != want {
 			t.Errorf("%s: %d %q %v", path, code, body, err)
 		}
 	}
-	if code, _, err := request(t, admin+"/debug/pprof/", "", nil); err != nil || code != http.StatusNotFound {
+	if code, _, err := cmdtest.Request(t, admin+"/debug/pprof/", "", nil); err != nil || code != http.StatusNotFound {
 		t.Errorf("/debug/pprof/: %d %v", code, err)
 	}
-	_, body, err = request(t, admin+"/metrics", "", nil)
+	_, body, err = cmdtest.Request(t, admin+"/metrics", "", nil)
 	for _, want := range []string{
 		`fingerpost_profile_reviews_total{verdict="allowed"} 1`, `fingerpost_profile_reviews_total{verdict="denied"} 1`,
 		"fingerpost_webhook_certificate_not_after_seconds 4e+09", "go_goroutines ", "process_cpu_seconds_total ",
@@ -214,7 +193,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	p.logged("Certificate is in use", "serial", "1")
 	hook := "https://" + p.logged("HTTP server listens", "server", "webhook")["addr"].(string) + "/"
 	served := func(pool *x509.CertPool) error {
-		code, _, err := request(t, hook, review(validProfile), &tls.Config{RootCAs: pool, ServerName: "linkerd-sp-validator.linkerd.svc"})
+		code, _, err := cmdtest.Request(t, hook, review(validProfile), &tls.Config{RootCAs: pool, ServerName: "linkerd-sp-validator.linkerd.svc"})
 		if err == nil && code != http.StatusOK {
 			t.Errorf("answered with %d", code)
 		}

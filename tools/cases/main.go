@@ -120,7 +120,7 @@ var modules = []struct {
 	dir      string
 	packages []string
 }{
-	{".", []string{"./cluster/endpointslice", "./cmd/fingerpost", "./cmd/fingerpost/webhook", "./discovery"}},
+	{".", []string{"./cluster/endpointslice", "./cmd/fingerpost/...", "./discovery"}},
 	{"e2e", []string{"./slices"}}, // on a real control plane
 }
 

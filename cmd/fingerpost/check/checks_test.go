@@ -1,0 +1,257 @@
+package check
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// clusterAPI is as much of an API server as is checked: objects by path, and what is not allowed or out of order.
+type clusterAPI struct {
+	objects map[string]any
+	codes   map[string]int  // of the answers to paths
+	denied  map[string]bool // rights, as "create deployments"
+}
+
+func (a *clusterAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	status := func(code int, reason metav1.StatusReason) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Message: string(reason), Code: int32(code)})
+	}
+	if code := a.codes[r.URL.Path]; code != 0 {
+		status(code, map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusInternalServerError: metav1.StatusReasonInternalError}[code])
+		return
+	}
+	switch object, found := a.objects[r.URL.Path]; {
+	case found:
+		encode(w, object)
+	case r.URL.Path == "/version":
+	case r.URL.Path == "/api":
+		encode(w, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+	case r.URL.Path == "/apis":
+		version := metav1.GroupVersionForDiscovery{GroupVersion: links.Group + "/" + cli.LinkVersion, Version: cli.LinkVersion}
+		encode(w, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{{
+			Name: links.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
+		}}})
+	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
+		body, _ := io.ReadAll(r.Body)
+		asked, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		what := asked.(*authorizationv1.SelfSubjectAccessReview).Spec.ResourceAttributes
+		encode(w, authorizationv1.SelfSubjectAccessReview{
+			TypeMeta: metav1.TypeMeta{Kind: "SelfSubjectAccessReview", APIVersion: "authorization.k8s.io/v1"},
+			Status:   authorizationv1.SubjectAccessReviewStatus{Allowed: !a.denied[what.Verb+" "+what.Resource]},
+		})
+	default:
+		status(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+}
+
+func encode(w http.ResponseWriter, object any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(object)
+}
+
+const linksPath = "/apis/" + links.Group + "/" + cli.LinkVersion + "/links"
+
+// addLink adds a Link, and the Secret that it names.
+func (a *clusterAPI) addLink(namespace, name, target string, kubeconfig []byte) {
+	list, _ := a.objects[linksPath].(map[string]any)
+	if list == nil {
+		list = map[string]any{"apiVersion": links.Group + "/" + cli.LinkVersion, "kind": "LinkList", "items": []any{}}
+	}
+	list["items"] = append(list["items"].([]any), map[string]any{
+		"apiVersion": links.Group + "/" + cli.LinkVersion, "kind": "Link", "metadata": map[string]any{"namespace": namespace, "name": name},
+		"spec": map[string]any{"targetClusterName": target, "clusterCredentialsSecret": "cluster-credentials-" + name},
+	})
+	a.objects[linksPath] = list
+	a.addSecret(namespace, "cluster-credentials-"+name, kubeconfig)
+}
+
+func (a *clusterAPI) addSecret(namespace, name string, kubeconfig []byte) {
+	a.objects["/api/v1/namespaces/"+namespace+"/secrets/"+name] = corev1.Secret{
+		TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Data: map[string][]byte{links.KubeconfigKey: kubeconfig},
+	}
+}
+
+// A checkWorld is a cluster and two linked ones, west and north, that are the same API server, and what replicas say of them.
+type checkWorld struct {
+	api       *clusterAPI
+	pages     []debug.ClustersPage
+	malformed debug.MalformedPage
+	elsewhere []byte // a kubeconfig with an address that is refused unless it is allowed
+	args      []string
+}
+
+// lines returns "result category/description: error" of what a check says that is not right.
+func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
+	t.Helper()
+	var addrs []string
+	for _, page := range w.pages {
+		addrs = append(addrs, cmdtest.DebugServer(t, map[string]any{"/debug/clusters": page, "/debug/malformed": w.malformed, "/debug/digests": debug.DigestsPage{}}))
+	}
+	args := []string{"check", "--kubeconfig", kubeconfig, "--wait", "0s", "-o", "json"}
+	if len(addrs) > 0 {
+		args = append(args, "--debug-addr", strings.Join(addrs, ","))
+	}
+	out, _ := fingerpostCheck(t, append(args, w.args...)...)
+	for _, category := range cmdtest.DecodeJSON[checkReport](t, out).Categories {
+		for _, c := range category.Checks {
+			if c.Result == resultSuccess {
+				continue
+			}
+			line := fmt.Sprintf("%s %s/%s: %s", c.Result, strings.TrimPrefix(category.Name, "fingerpost-"), c.Description, c.Error)
+			for i, addr := range addrs {
+				line = strings.ReplaceAll(line, addr, fmt.Sprintf("replica %d", i))
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// What is not right is told of what it is about, of whatever replica, and of nothing else.
+func TestChecks(t *testing.T) {
+	west := func(p *debug.ClustersPage) *debug.Cluster { return &p.Clusters[1] }
+	for name, c := range map[string]struct {
+		change func(w *checkWorld)
+		want   []string // prefixes of lines
+	}{
+		"all is right": {func(*checkWorld) {}, nil},
+		"a Lease that is wanted is not there": {func(w *checkWorld) {
+			w.pages[0].Clusters[0].Writing, w.pages[0].Clusters[0].Wanted = "Standby", leases[1]
+			west(&w.pages[1]).Writing, west(&w.pages[1]).Wanted = "Holding", leases[1]
+		}, []string{
+			"warning leases/somebody holds the Lease fingerpost-write in this cluster: there is no such Lease",
+			"warning link-west/somebody holds the Lease fingerpost-write in west: there is no such Lease",
+		}},
+		"a Link that is not read": {func(w *checkWorld) {
+			w.api.addLink("elsewhere", "south", "south", []byte("nonsense"))
+		}, []string{
+			"warning link-south/Fingerpost reads Link elsewhere/south: Link elsewhere/south is not read",
+			"error link-south/Fingerpost knows south: no replica has this cluster",
+		}},
+		"a second Link that is not read": {func(w *checkWorld) {
+			w.api.addLink("elsewhere", "west", "west", []byte("nonsense"))
+		}, []string{"warning link-west/Fingerpost reads Link elsewhere/west: Link elsewhere/west is not read"}},
+		"a second Link that is": {func(w *checkWorld) {
+			w.api.addLink("elsewhere", "west", "west", w.elsewhere)
+			for i := range w.pages {
+				w.pages[i].Links = append(w.pages[i].Links, links.LinkStatus{Namespace: "elsewhere", Name: "west"})
+			}
+			delete(w.api.objects, "/api/v1/namespaces/elsewhere/secrets/cluster-credentials-west")
+		}, []string{
+			"error link-west/one Link says how to reach west: the Links mesh/west, elsewhere/west all name it",
+			"error link-west/its credentials can be used: there is no Secret elsewhere/cluster-credentials-west",
+		}},
+		"a cluster that no replica has": {func(w *checkWorld) {
+			for i := range w.pages {
+				w.pages[i].Clusters = w.pages[i].Clusters[:2]
+			}
+		}, []string{"error link-north/Fingerpost knows north: no replica has this cluster"}},
+		"Stale in the second replica": {func(w *checkWorld) {
+			west(&w.pages[0]).State, west(&w.pages[1]).State, west(&w.pages[1]).Contact = "Suspect", "Stale", "timeout"
+		}, []string{
+			"warning replicas/replica 1 says the same as replica 0: they differ in 1 places", // and is no error, though it takes longer than --timeout
+			"error clusters/west is in contact: it is Stale in replica 1, last contact never: timeout",
+		}},
+		"of the second replica's own": {func(w *checkWorld) {
+			west(&w.pages[1]).Credentials = "refused"
+			west(&w.pages[1]).Kinds = []debug.Kind{{Resource: "pods", Refused: "Forbidden"}}
+			w.pages[1].Links[0].Conditions = []metav1.Condition{{Type: links.Accepted, Status: metav1.ConditionFalse, Reason: "No", Message: "no"}}
+		}, []string{
+			"error clusters/the newest credentials of west are in use: refused; in use in replica 1: none",
+			"error clusters/everything in west may be read: grant get, list and watch on pods (Forbidden)",
+			"error clusters/Link mesh/west is accepted: No: no",
+		}},
+		"one replica is not named": {func(w *checkWorld) {
+			w.pages = w.pages[:1]
+			west(&w.pages[0]).State = "Stale"
+		}, []string{"error clusters/west is in contact: it is Stale, last contact"}},
+		"half-made": {func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} }, []string{"error services/no mirrored or federated Service is half-made: shop/web: no port"}},
+		"a Secret that may not be read": {func(w *checkWorld) {
+			w.api.codes["/api/v1/namespaces/mesh/secrets/cluster-credentials-west"] = http.StatusForbidden
+		}, []string{"warning link-west/its credentials can be used: Secret mesh/cluster-credentials-west, which a Link names, cannot be read with your rights"}},
+		"Secrets may not be listed": {func(w *checkWorld) {
+			w.api.codes["/api/v1/namespaces/linkerd/secrets"] = http.StatusForbidden
+		}, []string{
+			"warning links/Links and their Secrets can be read: ",
+			"warning link-north/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
+			"warning link-west/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
+		}},
+		"Links may not be listed": {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusForbidden }, []string{"warning links/Links and their Secrets can be read: "}},
+		"Links cannot be listed":  {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusInternalServerError }, []string{"error links/Links and their Secrets can be read: "}},
+		"a right is missing":      {func(w *checkWorld) { w.api.denied["watch jobs"] = true }, []string{"warning link-north/its credentials have the rights to read: they may not watch jobs.batch", "warning link-west/its cred"}},
+		"rights cannot be asked": {func(w *checkWorld) {
+			w.api.codes["/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = http.StatusInternalServerError
+		}, []string{"error link-north/its credentials have the rights to read: whether they may list services: ", "error link-west/its cred"}},
+		"an address that may be allowed": {func(w *checkWorld) {
+			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
+		}, []string{
+			"warning link-north/its credentials can be used: Secret mesh/cluster-credentials-north: Fingerpost is in contact, so that",
+			"warning link-north/its API server takes them: it cannot be asked from here",
+		}},
+		"an address that is refused": {func(w *checkWorld) {
+			w.pages = nil
+			w.args = []string{"--debug-addr", "127.0.0.1:1"}
+			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
+			w.api.codes["/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"+leases[0]] = http.StatusForbidden
+		}, []string{
+			"error replicas/127.0.0.1:1 answers: no answer",
+			"warning leases/somebody holds the Lease linkerd-destination-endpoint-write in this cluster: it may not be read",
+			"warning leases/somebody holds the Lease fingerpost-write in this cluster: there is no such",
+			"error link-north/its credentials can be used: Secret mesh/cluster-credentials-north: ",
+			"warning link-west/somebody holds the Lease linkerd-destination-endpoint-write", "warning link-west/somebody holds the Lease fingerpost-write",
+		}},
+		"an installation": {func(w *checkWorld) {
+			w.args = []string{"--pre"}
+			w.api.denied["create customresourcedefinitions"], w.api.denied["create roles"] = true, true
+		}, []string{
+			"error install/you may create roles.rbac.authorization.k8s.io: create roles.rbac.authorization.k8s.io is not allowed",
+			"warning install/you may create customresourcedefinitions.apiextensions.k8s.io: create cust",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := &clusterAPI{objects: map[string]any{}, codes: map[string]int{}, denied: map[string]bool{}}
+			api.objects["/api/v1/namespaces/linkerd/secrets"] = corev1.SecretList{TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"}}
+			server, local := httptest.NewTLSServer(api), httptest.NewServer(api)
+			defer server.Close()
+			defer local.Close()
+			config := func(url string) []byte { return cmdtest.Kubeconfig(t, server, url) }
+			w := &checkWorld{api: api, elsewhere: config("https://0.0.0.0:1"), args: []string{"--timeout", "1s"}}
+			for range 2 {
+				w.pages = append(w.pages, debug.ClustersPage{
+					Clusters: []debug.Cluster{{Name: "east", Local: true, State: "Live"}, {Name: "west", State: "Live"}, {Name: "north", State: "Live"}},
+					Links:    []links.LinkStatus{{Namespace: "mesh", Name: "west"}, {Namespace: "mesh", Name: "north"}},
+				})
+			}
+			api.addLink("mesh", "west", "west", config(server.URL))
+			api.addLink("mesh", "north", "north", config(server.URL))
+			c.change(w)
+			got := w.lines(t, cmdtest.WriteKubeconfig(t, local.URL))
+			if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+		})
+	}
+}

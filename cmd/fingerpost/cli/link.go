@@ -1,0 +1,373 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+const (
+	minToken    = 10 * time.Minute // API servers make no token for less
+	LinkVersion = "v1alpha3"
+)
+
+// anyHost allows every address of an API server: whether it is allowed is for the server to say.
+var AnyHost = links.Hosts{Allowed: []string{"0.0.0.0/0", "::/0"}}
+
+func linkCommand(version string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "link",
+		Short: "Print what links a cluster, or new credentials for it",
+		Long: `Print what links a cluster, or new credentials for it. It is run with the kubeconfig or context of the cluster that
+is to be linked, and what it prints is applied to the cluster that links it. Nothing is applied by itself; the
+only thing that is made is a token.`,
+	}
+	cmd.AddCommand(linkGenCommand(version), linkRotateCommand(version))
+	return cmd
+}
+
+func linkGenCommand(version string) *cobra.Command {
+	o := linkOptions{kubeFlags: newKubeFlags(version)}
+	cmd := &cobra.Command{
+		Use:   "gen NAME",
+		Short: "Print the Secret and the Link that link a cluster",
+		Long: `Print the Secret and the Link that link a cluster under a name, the same all over the fleet.
+
+The Secret, in the namespace of the mesh's control plane, bears the label by which it is found, and holds a token of
+a ServiceAccount of the cluster. Whoever can read it can read that cluster's Services, EndpointSlices and Pods.`,
+		Example: "  fingerpost link gen west --context west | kubectl --context east apply -f -\n" +
+			"  fingerpost link gen west --context west --api-server-address https://west.example:6443 | kubectl --context east apply -f -",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"} {
+				o.gatewayAsked = o.gatewayAsked || cmd.Flags().Changed(name)
+			}
+			return o.print(cmd, args[0], true)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	o.flags(cmd)
+	fs := cmd.Flags()
+	fs.StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
+	fs.BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret in the Link's namespace as well, as Linkerd's service mirror needs it")
+	fs.BoolVar(&o.gateway, "gateway", true, "say where the cluster's gateway is, if there is one")
+	fs.StringVar(&o.gatewayName, "gateway-name", "linkerd-gateway", "Service of the gateway")
+	fs.StringVar(&o.gatewayNamespace, "gateway-namespace", "linkerd-multicluster", "namespace of the gateway")
+	fs.StringVar(&o.gatewayAddresses, "gateway-addresses", "", "addresses of the gateway, separated by commas, instead of those of its Service")
+	return cmd
+}
+
+func linkRotateCommand(version string) *cobra.Command {
+	o := linkOptions{kubeFlags: newKubeFlags(version)}
+	cmd := &cobra.Command{
+		Use:   "rotate NAME",
+		Short: "Print the Secret of a cluster that is linked, with a new token",
+		Long: `Print the Secret of a cluster that is linked, with a new token. Fingerpost tries the token when it is applied, and uses
+the old one until it works: clients see nothing of it. Say the same flags as to 'fingerpost link gen'.`,
+		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.print(cmd, args[0], false) },
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	o.flags(cmd)
+	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link, with --service-mirror")
+	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret in the Link's namespace as well")
+	return cmd
+}
+
+// linkOptions say how a cluster is linked.
+type linkOptions struct {
+	kubeFlags
+	output                                          string
+	controllerNamespace, linkNamespace              string
+	account, accountNamespace                       string
+	tokenSecret                                     string
+	duration                                        time.Duration
+	server                                          string
+	trustDomain, clusterDomain                      string
+	mirrorSecret                                    bool
+	gateway, gatewayAsked                           bool
+	gatewayName, gatewayNamespace, gatewayAddresses string
+}
+
+func (o *linkOptions) flags(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	o.kubeFlags.AddFlags(fs)
+	fs.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")
+	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd", "namespace of the mesh's control plane, here and there")
+	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default", "ServiceAccount whose token it is")
+	fs.StringVar(&o.accountNamespace, "service-account-namespace", "linkerd-multicluster", "namespace of the ServiceAccount")
+	fs.DurationVar(&o.duration, "token-duration", 30*24*time.Hour, "how long the token is valid, at least 10m; the API server may grant less")
+	fs.StringVar(&o.tokenSecret, "token-secret", "", "Secret with a token of the ServiceAccount that does not expire, in its namespace, instead of a new token")
+	fs.StringVar(&o.server, "api-server-address", "", "URL of the API server, if Fingerpost reaches it at another than you")
+	fs.StringVar(&o.trustDomain, "trust-domain", "", "trust domain of the cluster's identities, instead of what its mesh was installed with")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "domain of the cluster's DNS names, instead of what its mesh was installed with")
+}
+
+// object is a manifest: what is written, and no more.
+type object = map[string]any
+
+// print prints the manifests.
+func (o *linkOptions) print(cmd *cobra.Command, name string, withLink bool) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+	defer cancel()
+	switch problems := validation.IsDNS1123Subdomain(name); {
+	case o.output != "yaml" && o.output != "json":
+		return fmt.Errorf("-o %s is neither yaml nor json", o.output)
+	case len(problems) > 0 || len(validation.IsValidLabelValue(name)) > 0:
+		return fmt.Errorf("%q is no name for a cluster: it is that of a Link and the value of a label, up to 63 small letters, digits and dashes", name)
+	case o.duration < minToken:
+		return fmt.Errorf("--token-duration %s is less than %s, for which API servers make no token", o.duration, minToken)
+	}
+	config, err := o.RESTConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	if err := o.domains(ctx, client); err != nil {
+		return err
+	}
+	token, expires, err := o.token(ctx, client)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := o.kubeconfig(name, config, token)
+	if err != nil {
+		return err
+	}
+	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil { // a server outside of a Pod may take it
+		fmt.Fprintf(cmd.ErrOrStderr(), "In a Pod this is refused: %s. Say --api-server-address.\n", Printable(err.Error()))
+	}
+	manifests := []object{o.secret(name, o.controllerNamespace, kubeconfig, true)}
+	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace { // or it is the same
+		manifests = append(manifests, o.secret(name, o.linkNamespace, kubeconfig, false))
+	}
+	if withLink {
+		link, err := o.link(ctx, client, name)
+		if err != nil {
+			return err
+		}
+		manifests = append(manifests, link)
+	}
+	if !expires.IsZero() {
+		fmt.Fprintf(cmd.ErrOrStderr(), "The token is valid until %s: 'fingerpost link rotate %s' prints a new one.\n", expires.UTC().Format(time.RFC3339), name)
+	}
+	return o.write(cmd.OutOrStdout(), manifests)
+}
+
+func (o *linkOptions) write(to io.Writer, manifests []object) error {
+	for i, m := range manifests {
+		if o.output == "json" {
+			if err := PrintJSON(to, m); err != nil {
+				return err
+			}
+			continue
+		}
+		if i > 0 {
+			fmt.Fprintln(to, "---")
+		}
+		b, err := yaml.Marshal(m)
+		if err != nil {
+			return err
+		}
+		if _, err := to.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// domains fills in what was not given.
+func (o *linkOptions) domains(ctx context.Context, client kubernetes.Interface) error {
+	if o.trustDomain != "" && o.clusterDomain != "" {
+		return nil
+	}
+	trust, dns, err := MeshDomains(ctx, client, o.controllerNamespace)
+	if err != nil {
+		return fmt.Errorf("what the mesh was installed with cannot be read, so say --trust-domain and --cluster-domain: %w", err)
+	}
+	o.trustDomain, o.clusterDomain = cmp.Or(o.trustDomain, trust), cmp.Or(o.clusterDomain, dns)
+	return nil
+}
+
+// token returns a token of the ServiceAccount, and when it expires; zero for never.
+func (o *linkOptions) token(ctx context.Context, client kubernetes.Interface) (string, time.Time, error) {
+	account := o.accountNamespace + "/" + o.account
+	if o.tokenSecret != "" {
+		secret, err := client.CoreV1().Secrets(o.accountNamespace).Get(ctx, o.tokenSecret, metav1.GetOptions{})
+		if err != nil {
+			return "", time.Time{}, fmt.Errorf("--token-secret: %w", err)
+		}
+		if secret.Type != corev1.SecretTypeServiceAccountToken || secret.Annotations[corev1.ServiceAccountNameKey] != o.account || len(secret.Data[corev1.ServiceAccountTokenKey]) == 0 {
+			return "", time.Time{}, fmt.Errorf("--token-secret: %s/%s holds no token of ServiceAccount %s", secret.Namespace, secret.Name, account)
+		}
+		return string(secret.Data[corev1.ServiceAccountTokenKey]), time.Time{}, nil
+	}
+	seconds := int64(o.duration.Seconds())
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	answer, err := client.CoreV1().ServiceAccounts(o.accountNamespace).CreateToken(ctx, o.account, request, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", time.Time{}, fmt.Errorf("there is no ServiceAccount %s, whose token would be used: install the chart for remote access there, or name another one", account)
+	case err != nil:
+		return "", time.Time{}, fmt.Errorf("a token for ServiceAccount %s: %w", account, err)
+	}
+	return answer.Status.Token, answer.Status.ExpirationTimestamp.Time, nil
+}
+
+// kubeconfig returns one with everything inside, which Fingerpost does not refuse, unless for the host.
+func (o *linkOptions) kubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
+	if config.Insecure {
+		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost refuses: give it a certificate-authority")
+	}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil, fmt.Errorf("your kubeconfig: %w", err)
+	}
+	server := cmp.Or(o.server, config.Host)
+	k := clientcmdapi.NewConfig()
+	k.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: config.CAData, TLSServerName: config.ServerName}
+	k.AuthInfos[o.account] = &clientcmdapi.AuthInfo{Token: token}
+	k.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: o.account}
+	k.CurrentContext = name
+	b, err := clientcmd.Write(*k)
+	if err != nil {
+		return nil, err
+	}
+	_, err = links.Credentials(b, AnyHost)
+	return b, err
+}
+
+// secret is found by its label, or else by its name in a Link.
+func (o *linkOptions) secret(name, namespace string, kubeconfig []byte, labelled bool) object {
+	meta := object{"name": "cluster-credentials-" + name, "namespace": namespace}
+	if labelled {
+		meta["labels"] = object{links.ClusterNameLabel: name}
+		meta["annotations"] = object{links.TrustDomainAnnotation: o.trustDomain, links.ClusterDomainAnnotation: o.clusterDomain}
+	}
+	return object{
+		"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": string(links.SecretType),
+		"data": object{links.KubeconfigKey: kubeconfig},
+	}
+}
+
+func (o *linkOptions) link(ctx context.Context, client kubernetes.Interface, name string) (object, error) {
+	labelled := func(key, value string) object { return object{"matchLabels": object{key: value}} }
+	spec := object{
+		"targetClusterName": name, "targetClusterDomain": o.clusterDomain, "targetClusterLinkerdNamespace": o.controllerNamespace,
+		"remoteDiscoverySelector":  labelled(linkerd.ExportedLabel, "remote-discovery"),
+		"federatedServiceSelector": labelled(linkerd.FederatedLabel, "member"),
+	}
+	if o.mirrorSecret {
+		spec["clusterCredentialsSecret"] = "cluster-credentials-" + name
+	}
+	if o.gateway {
+		gateway, err := client.CoreV1().Services(o.gatewayNamespace).Get(ctx, o.gatewayName, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) && !o.gatewayAsked:
+		case err != nil:
+			return nil, fmt.Errorf("the gateway (--gateway=false for none): %w", err)
+		default:
+			if err := o.addGateway(spec, gateway); err != nil {
+				return nil, fmt.Errorf("gateway %s/%s (--gateway=false for none): %w", gateway.Namespace, gateway.Name, err)
+			}
+			spec["selector"] = labelled(linkerd.ExportedLabel, "true")
+		}
+	}
+	return object{
+		"apiVersion": links.Group + "/" + LinkVersion, "kind": "Link",
+		"metadata": object{"name": name, "namespace": o.linkNamespace, "annotations": object{linkerd.CreatedByAnnotation: "fingerpost/cli " + o.version}},
+		"spec":     spec,
+	}, nil
+}
+
+// addGateway says where the gateway is, who it is, and how it is probed.
+func (o *linkOptions) addGateway(spec object, gateway *corev1.Service) error {
+	addresses := o.gatewayAddresses
+	if addresses == "" {
+		var all []string
+		for _, ingress := range gateway.Status.LoadBalancer.Ingress {
+			all = append(all, cmp.Or(ingress.IP, ingress.Hostname))
+		}
+		if addresses = strings.Join(all, ","); addresses == "" {
+			return errors.New("it has no address of a load balancer: say --gateway-addresses")
+		}
+	}
+	identity := gateway.Annotations[linkerd.GatewayIdentityAnnotation]
+	if identity == "" {
+		return errors.New("it has no annotation " + linkerd.GatewayIdentityAnnotation)
+	}
+	ports := map[string]corev1.ServicePort{}
+	for _, p := range gateway.Spec.Ports {
+		ports[p.Name] = p
+	}
+	number := func(name string) (string, error) {
+		p, found := ports[name]
+		if !found {
+			return "", fmt.Errorf("it has no port %s", name)
+		}
+		if gateway.Spec.Type == corev1.ServiceTypeNodePort {
+			return strconv.Itoa(int(p.NodePort)), nil
+		}
+		return strconv.Itoa(int(p.Port)), nil
+	}
+	port, err := number("mc-gateway")
+	if err != nil {
+		return err
+	}
+	spec["gatewayAddress"], spec["gatewayPort"], spec["gatewayIdentity"] = addresses, port, identity
+	path := gateway.Annotations[linkerd.ProbePathAnnotation]
+	if path == "" {
+		return nil
+	}
+	probe, err := number("mc-probe")
+	if err != nil {
+		return err
+	}
+	period := cmp.Or(gateway.Annotations[linkerd.ProbePeriodAnnotation], "3")
+	if _, err := strconv.Atoi(period); err == nil {
+		period += "s"
+	}
+	spec["probeSpec"] = object{"path": path, "port": probe, "period": period}
+	return nil
+}
+
+// meshDomains returns the trust domain and the cluster domain of a cluster's mesh, as Linkerd was installed with them.
+func MeshDomains(ctx context.Context, client kubernetes.Interface, namespace string) (trust, dns string, err error) {
+	config, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "linkerd-config", metav1.GetOptions{})
+	if err != nil {
+		return "", "", err
+	}
+	var values struct {
+		IdentityTrustDomain string `json:"identityTrustDomain"`
+		ClusterDomain       string `json:"clusterDomain"`
+	}
+	if err := yaml.Unmarshal([]byte(config.Data["values"]), &values); err != nil {
+		return "", "", fmt.Errorf("ConfigMap %s/linkerd-config: %w", namespace, err)
+	}
+	dns = cmp.Or(values.ClusterDomain, "cluster.local")
+	return cmp.Or(values.IdentityTrustDomain, dns), dns, nil
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func metricsCommand(version string) *cobra.Command {
+	r := NewReplicaFlags(version, adminPort)
+	cmd := &cobra.Command{
+		Use:     "metrics [PREFIX...]",
+		Short:   "Print the metrics of all replicas, or those whose names begin so",
+		Example: "  fingerpost metrics\n  fingerpost metrics fingerpost_cluster_state endpoints_",
+		RunE: func(cmd *cobra.Command, prefixes []string) error {
+			replicas, done, err := r.Open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			var failed error // it hides nothing of what others say
+			for i, replica := range replicas {
+				body, err := getPage(cmd.Context(), replica, "/metrics")
+				if err != nil {
+					failed = errors.Join(failed, fmt.Errorf("%s: %w", replica.Name, err))
+					continue
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "#\n# POD %s (%d of %d)\n#\n", Printable(replica.Name), i+1, len(replicas))
+				if err := printMetrics(cmd.OutOrStdout(), string(body), prefixes); err != nil {
+					return err
+				}
+			}
+			return failed
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	r.AddFlags(cmd)
+	return cmd
+}
+
+// printMetrics prints the lines of a page that are about metrics whose names begin so.
+func printMetrics(to io.Writer, page string, prefixes []string) error {
+	for line := range strings.Lines(page) {
+		name := line
+		for _, comment := range []string{"# HELP ", "# TYPE "} {
+			name = strings.TrimPrefix(name, comment)
+		}
+		wanted := len(prefixes) == 0
+		for _, prefix := range prefixes {
+			wanted = wanted || strings.HasPrefix(name, prefix)
+		}
+		if !wanted {
+			continue
+		}
+		if _, err := io.WriteString(to, PrintableLines(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

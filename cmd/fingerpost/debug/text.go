@@ -1,0 +1,62 @@
+package debug
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/fingerpost/fingerpost/discovery"
+)
+
+// ago is how long something is past, for people.
+func Ago(at *time.Time, now time.Time) string {
+	if at == nil {
+		return "never"
+	}
+	return Age(*at, now) + " ago"
+}
+
+func Age(at, now time.Time) string {
+	switch d := now.Sub(at); {
+	case d < 0:
+		return "0s" // another clock
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// lagText says how a stream is behind; nothing if it is not.
+func LagText(s discovery.StreamStatus, now time.Time) string {
+	text := ""
+	if s.Behind != nil {
+		text += fmt.Sprintf(", %d adds and %d removes behind", s.Behind.Adds, s.Behind.Removes)
+	}
+	if s.Sending != nil {
+		text += fmt.Sprintf(", has not read for %s", Age(*s.Sending, now))
+	}
+	return text
+}
+
+// slower compares streams: first who has not read for the longest time, then who is the farthest behind.
+func CompareStreams(a, b discovery.StreamStatus) int {
+	reads := func(s discovery.StreamStatus) int64 {
+		if s.Sending == nil {
+			return math.MaxInt64
+		}
+		return s.Sending.UnixNano()
+	}
+	lag := func(s discovery.StreamStatus) int {
+		if s.Behind == nil {
+			return 0
+		}
+		return s.Behind.Adds + s.Behind.Removes
+	}
+	return cmp.Or(cmp.Compare(reads(a), reads(b)), cmp.Compare(lag(b), lag(a)))
+}

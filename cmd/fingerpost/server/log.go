@@ -1,0 +1,61 @@
+package server
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// verbosity of logr by level: Linkerd's levels, and how much client-go says at each.
+var levels = map[string]struct {
+	zap  zapcore.Level
+	klog int
+}{
+	"panic": {zapcore.PanicLevel, 0}, "fatal": {zapcore.FatalLevel, 0}, "error": {zapcore.ErrorLevel, 0}, "warn": {zapcore.WarnLevel, 0},
+	"info": {zapcore.InfoLevel, 2}, "debug": {zapcore.DebugLevel, 6}, "trace": {-5, 10},
+}
+
+// newLogger returns the logger of this process, with which its libraries log as well.
+func NewLogger(level, format string) (logr.Logger, error) {
+	l, known := levels[level]
+	switch {
+	case !known:
+		return logr.Logger{}, fmt.Errorf("-log-level %q is none of error, warn, info, debug and trace", level)
+	case format != "plain" && format != "json":
+		return logr.Logger{}, fmt.Errorf("-log-format %q is neither plain nor json", format)
+	}
+	config := zap.NewProductionConfig()
+	config.Level = zap.NewAtomicLevelAt(l.zap)
+	config.Sampling = nil
+	config.DisableStacktrace = true
+	config.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	if format == "plain" {
+		config.Encoding = "console"
+		config.EncoderConfig.EncodeTime = zapcore.ISO8601TimeEncoder
+		config.EncoderConfig.EncodeLevel = zapcore.CapitalLevelEncoder
+		config.DisableCaller = true
+	}
+	z, err := config.Build()
+	if err != nil {
+		return logr.Logger{}, fmt.Errorf("log: %w", err)
+	}
+	log := zapr.NewLogger(z)
+	setLoggers(log, level)
+	return log, nil
+}
+
+// setLoggers makes the libraries log with ours: client-go's remarks only where somebody debugs.
+func setLoggers(log logr.Logger, level string) {
+	ctrl.SetLogger(log)
+	klog.SetLogger(log.WithName("client-go").V(1))
+	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(fs)
+	_ = fs.Set("v", strconv.Itoa(levels[level].klog)) // a number is a verbosity
+}

@@ -1,0 +1,146 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
+)
+
+// TestTLS serves without a sidecar: clients with ALPN and, like linkerd2-proxy, without; clients without a certificate are refused; a
+// new certificate and new authorities are used without a restart.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, content []byte) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	serverCert, serverKey := cmdtest.Certificate(t, "dst.test", 1)
+	clientCert, clientKey := cmdtest.Certificate(t, "client.test", 2)
+	files := TLSFiles{write("tls.crt", serverCert), write("tls.key", serverKey), write("ca.crt", clientCert)}
+	addr, _, stop := startGRPCWith(t, files, nil)
+
+	config := func(authority, cert, key []byte) *tls.Config {
+		c := &tls.Config{ServerName: "dst.test", RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13}
+		c.RootCAs.AppendCertsFromPEM(authority)
+		if cert != nil {
+			pair, err := tls.X509KeyPair(cert, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+		return c
+	}
+	ask := func(options ...grpc.DialOption) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		conn, err := grpc.NewClient("passthrough:///"+addr, options...)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		get, err := pb.NewDestinationClient(conn).Get(ctx, &pb.GetDestination{Path: "web.ns.svc.cluster.local"}, grpc.WaitForReady(false))
+		if err != nil {
+			return err
+		}
+		_, err = get.Recv()
+		return err
+	}
+	with := func(c *tls.Config) grpc.DialOption { return grpc.WithTransportCredentials(credentials.NewTLS(c)) }
+	listens(t, addr)
+
+	if err := ask(with(config(serverCert, clientCert, clientKey))); err != nil {
+		t.Errorf("a client with a certificate: %v", err)
+	}
+	noALPN := grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		return (&tls.Dialer{Config: config(serverCert, clientCert, clientKey)}).DialContext(ctx, "tcp", addr)
+	})
+	if err := ask(noALPN, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Errorf("a client without ALPN: %v", err)
+	}
+	otherCert, otherKey := cmdtest.Certificate(t, "client.test", 3)
+	for what, c := range map[string]*tls.Config{"no certificate": config(serverCert, nil, nil), "a stranger's": config(serverCert, otherCert, otherKey)} {
+		if err := ask(with(c)); err == nil {
+			t.Errorf("a client with %s was let in", what)
+		}
+	}
+
+	newCert, newKey := cmdtest.Certificate(t, "dst.test", 4)
+	write("tls.key", newKey)
+	write("tls.crt", newCert)
+	write("ca.crt", otherCert)
+	deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for err := errors.New("not asked yet"); err != nil; err = ask(with(config(newCert, otherCert, otherKey))) {
+		if deadline.Err() != nil {
+			t.Fatalf("the new files are not used: %v", err)
+		}
+	}
+	if err := ask(with(config(newCert, clientCert, clientKey))); err == nil {
+		t.Error("a client of the old authority was let in")
+	}
+	write("ca.crt", []byte("junk"))
+	if err := ask(with(config(newCert, otherCert, otherKey))); err != nil {
+		t.Errorf("with authorities that cannot be read: %v; those of before go on", err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// listens waits until somebody listens.
+func listens(t *testing.T, addr string) {
+	t.Helper()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTLSFilesThatCannotBeRead(t *testing.T) {
+	cert, key := cmdtest.Certificate(t, "dst.test", 5)
+	dir := t.TempDir()
+	write := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good, junk := TLSFiles{write("tls.crt", cert), write("tls.key", key), ""}, write("junk", []byte("junk"))
+	for name, files := range map[string]TLSFiles{
+		"-tls-cert-file": {junk, good.Key, ""}, "-tls-key-file": {good.Certificate, "/nowhere", ""}, "-tls-client-ca-file": {good.Certificate, good.Key, junk},
+	} {
+		_, _, stop := startGRPCWith(t, files, nil)
+		if err := stop(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want an error that names %s", err, name)
+		}
+	}
+}

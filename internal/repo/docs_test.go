@@ -1,0 +1,110 @@
+package repo
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Pages are true to the tree: the tests, scenarios, cases, metrics and commands that a page names exist, and so do the files and
+// headings that its links lead to.
+func TestDocs(t *testing.T) {
+	var pages []string
+	var source strings.Builder
+	tests, scenarios := map[string]bool{}, map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		switch name := entry.Name(); {
+		case entry.IsDir() && (name == ".git" || name == "bin"):
+			return filepath.SkipDir
+		case strings.HasSuffix(name, ".md"):
+			pages = append(pages, path)
+		case strings.HasSuffix(name, ".txtar"):
+			scenarios[strings.TrimSuffix(name, ".txtar")] = true
+		case strings.HasSuffix(name, "_test.go"):
+			for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, path), -1) {
+				tests[match[1]] = true
+			}
+		case strings.HasSuffix(name, ".go"):
+			source.WriteString(read(t, path))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^\| ([A-T]\d{2}[a-z]?) `).FindAllStringSubmatch(read(t, root+"/docs/cases.md"), -1) {
+		cases[match[1]] = true
+	}
+
+	commands := map[string]bool{"destination": true} // an alias, which is not completed
+	for line := range strings.Lines(fingerpost(t, "__complete", "")) {
+		name, _, _ := strings.Cut(line, "\t")
+		commands[name] = true
+	}
+
+	named := 0
+	check := func(page, what, pattern string, exists func(name string) bool) {
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(read(t, page), -1) {
+			named++
+			if !exists(match[1]) {
+				t.Errorf("%s names %s %s, and there is none", page, what, match[1])
+			}
+		}
+	}
+	for _, page := range pages {
+		check(page, "the test", `\b(Test[A-Z]\w*)`, func(name string) bool { return tests[name] })
+		check(page, "the metric", `\b(fingerpost_[a-z_]*[a-z])\b`, func(name string) bool { return strings.Contains(source.String(), `"`+name+`"`) })
+		check(page, "the command", "(?m)(?:`|^ *|-- )fingerpost ([a-z-]+)", func(name string) bool { return commands[name] })
+		check(page, "the file", `\]\(([^)\s]+)\)`, func(link string) bool { return leads(t, page, link) })
+	}
+	for _, page := range []string{root + "/docs/protocol.md", root + "/docs/drop-in.md"} { // there, italics are for scenarios
+		check(page, "the case", `\b([A-T]\d{2}[a-z]?)\b`, func(name string) bool { return cases[name] })
+		check(page, "the scenario", `\*([a-z0-9-]+)\*`, func(name string) bool { return scenarios[name] })
+	}
+	if named < 150 {
+		t.Errorf("only %d names were found in %d pages", named, len(pages))
+	}
+}
+
+// leads reports whether a link of a page leads to a file, and its anchor to a heading.
+func leads(t *testing.T, page, link string) bool {
+	t.Helper()
+	if strings.Contains(link, "://") {
+		return true // not ours to ask
+	}
+	path, anchor, _ := strings.Cut(link, "#")
+	to := page
+	if path != "" {
+		to = filepath.Join(filepath.Dir(page), path)
+	}
+	if _, err := os.Stat(to); err != nil {
+		return false
+	}
+	if anchor == "" {
+		return true
+	}
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(read(t, to), -1) {
+		// As GitHub makes them: small letters, dashes for blanks, no punctuation.
+		slug := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		if strings.ReplaceAll(slug, " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,54 @@
+package repo
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write what is generated")
+
+// Generated pages are up to date; make generate writes them.
+func TestGenerated(t *testing.T) {
+	for path, want := range map[string]string{
+		root + "/docs/flags.md":         flagsPage(t),
+		root + "/docs/dependencies.txt": dependencies(t),
+	} {
+		if *update {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if have, err := os.ReadFile(path); err != nil {
+			t.Error(err)
+		} else if string(have) != want {
+			t.Errorf("%s is out of date: run make generate", path)
+		}
+	}
+}
+
+func flagsPage(t *testing.T) string {
+	t.Helper()
+	page := "# Flags\n\nGenerated from `fingerpost serve --help` and `fingerpost sp-validator --help` by `make generate`. One dash does as well as two.\n"
+	for _, name := range []string{"serve", "sp-validator"} {
+		_, flags, _ := strings.Cut(fingerpost(t, name, "--help"), "Flags:\n")
+		page += "\n## `fingerpost " + name + "`\n\n```\n" + strings.TrimRight(flags, "\n") + "\n```\n"
+	}
+	return page
+}
+
+// dependencies lists the modules that are linked into the binary: a new one is a line in a diff.
+func dependencies(t *testing.T) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", binary).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := strings.Fields(string(out))
+	slices.Sort(modules)
+	return strings.Join(slices.Compact(modules), "\n") + "\n"
+}

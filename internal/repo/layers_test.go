@@ -1,0 +1,109 @@
+package repo
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// imports is the graph of the module: a package may import the packages in its line, and no others of this module. Everything points
+// at federation; the half that reads Kubernetes and the half that serves meet in cmd/fingerpost/app only. Tests may import more.
+const imports = `
+cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli cmd/fingerpost/server cmd/fingerpost/webhook
+cmd/fingerpost -> discovery federation links
+cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
+cmd/fingerpost/app -> cluster cluster/endpointslice cluster/records discovery federation links links/mirror
+cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug cluster cluster/endpointslice cluster/linkerd links
+cmd/fingerpost/cli -> cmd/fingerpost/debug cluster/linkerd discovery discovery/proxy links
+cmd/fingerpost/debug -> cluster discovery federation links
+cmd/fingerpost/server -> cluster discovery federation/watch
+cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
+cmd/fingerpost/cmdtest ->
+
+links/mirror -> links cluster cluster/lease cluster/linkerd cluster/records federation federation/watch
+links -> cluster cluster/endpointslice cluster/linkerd cluster/records federation/watch
+
+cluster/endpointslice -> cluster cluster/lease cluster/linkerd cluster/records cluster/view federation federation/watch
+cluster/lease -> cluster cluster/records federation/watch
+cluster -> cluster/records cluster/view federation federation/watch
+cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/records federation federation/profile
+cluster/linkerd/serviceprofile -> federation/profile
+cluster/linkerd ->
+cluster/records ->
+cluster/apitest ->
+
+discovery -> federation federation/profile federation/watch
+discovery/proxy ->
+
+federation -> federation/profile federation/watch
+federation/profile ->
+federation/watch ->
+
+internal/repo ->
+`
+
+// strangers are the packages of other modules that a package, and what is below it, must not import.
+const strangers = `
+discovery -> k8s.io sigs.k8s.io
+cluster -> google.golang.org/grpc github.com/linkerd
+links -> google.golang.org/grpc github.com/linkerd
+cluster/records -> google.golang.org/grpc
+cmd/fingerpost/app -> github.com/spf13
+cmd/fingerpost/debug -> github.com/spf13
+cmd/fingerpost/server -> github.com/spf13
+`
+
+// Imports have one direction. A linter has a part of these rules, and reports earlier.
+func TestLayers(t *testing.T) {
+	graph, never := lists(imports), lists(strangers)
+	for path, all := range packages(t) {
+		allowed, listed := graph[path]
+		if !listed {
+			t.Errorf("the graph in layers_test.go does not have the package %s", path)
+		}
+		for _, i := range all {
+			if own, is := strings.CutPrefix(i, module+"/"); is && !slices.Contains(allowed, own) {
+				t.Errorf("%s imports %s, which the graph in layers_test.go does not allow", path, own)
+			}
+			if within(path, "federation") && !within(i, module) && strings.Contains(strings.Split(i, "/")[0], ".") {
+				t.Errorf("%s imports %s: federation imports the standard library only", path, i)
+			}
+			for layer, prefixes := range never {
+				if within(path, layer) && slices.ContainsFunc(prefixes, func(prefix string) bool { return within(i, prefix) }) {
+					t.Errorf("%s imports %s, which %s must not", path, i, layer)
+				}
+			}
+		}
+	}
+}
+
+// within reports whether a package is that one or below it.
+func within(path, above string) bool { return path == above || strings.HasPrefix(path, above+"/") }
+
+// lists reads lines of "package -> packages".
+func lists(text string) map[string][]string {
+	all := map[string][]string{}
+	for line := range strings.Lines(text) {
+		from, to, found := strings.Cut(strings.TrimSpace(line), "->")
+		if from = strings.TrimSpace(from); found {
+			all[from] = append(all[from], strings.Fields(to)...)
+		}
+	}
+	return all
+}
+
+// packages returns what each package of the module imports, tests left out.
+func packages(t *testing.T) map[string][]string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", module+"/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		all[strings.TrimPrefix(fields[0], module+"/")] = fields[1:]
+	}
+	return all
+}
