@@ -66,7 +66,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if !found || user == nil {
 		return nil, fmt.Errorf("the kubeconfig has no user %q, which its current context names", context.AuthInfo)
 	}
-	if err := errors.Join(refuseCluster(cluster), refuseUser(user)); err != nil {
+	if err := errors.Join(validateCluster(cluster), validateUser(user)); err != nil {
 		return nil, err
 	}
 	config := &rest.Config{
@@ -79,7 +79,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 			KeyData:    user.ClientKeyData,
 		},
 	}
-	if err := hosts.check(cluster.Server); err != nil {
+	if err := hosts.validateServer(cluster.Server); err != nil {
 		return nil, err
 	}
 	// A name may lead to an address that is not allowed, today or tomorrow: look again at each connection.
@@ -93,33 +93,33 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 			if err != nil {
 				return fmt.Errorf("address %s of the API server: %w", address, err)
 			}
-			return hosts.checkAddr(to.Addr())
+			return hosts.validateAddr(to.Addr())
 		},
 	}).DialContext
 	return config, nil
 }
 
-func refused(field, why, instead string) error {
+func rejectedField(field, why, instead string) error {
 	return fmt.Errorf("%s is refused: %s; %s", field, why, instead)
 }
 
-func refuseCluster(c *clientcmdapi.Cluster) (err error) {
+func validateCluster(c *clientcmdapi.Cluster) (err error) {
 	if c.InsecureSkipTLSVerify {
-		err = errors.Join(err, refused("cluster.insecure-skip-tls-verify", "anybody could answer for the cluster", "use certificate-authority-data"))
+		err = errors.Join(err, rejectedField("cluster.insecure-skip-tls-verify", "anybody could answer for the cluster", "use certificate-authority-data"))
 	}
 	if c.CertificateAuthority != "" {
-		err = errors.Join(err, refused("cluster.certificate-authority", "it would read a file of this process", "use certificate-authority-data"))
+		err = errors.Join(err, rejectedField("cluster.certificate-authority", "it would read a file of this process", "use certificate-authority-data"))
 	}
 	if c.ProxyURL != "" {
-		err = errors.Join(err, refused("cluster.proxy-url", "it would send the credentials elsewhere", "name a server that can be reached directly"))
+		err = errors.Join(err, rejectedField("cluster.proxy-url", "it would send the credentials elsewhere", "name a server that can be reached directly"))
 	}
 	if len(c.CertificateAuthorityData) > 0 && !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData) {
-		err = errors.Join(err, refused("cluster.certificate-authority-data", "it holds no certificate in PEM form", "copy it again from the cluster"))
+		err = errors.Join(err, rejectedField("cluster.certificate-authority-data", "it holds no certificate in PEM form", "copy it again from the cluster"))
 	}
 	return err
 }
 
-func refuseUser(u *clientcmdapi.AuthInfo) (err error) {
+func validateUser(u *clientcmdapi.AuthInfo) (err error) {
 	const inline = "use an inline token or client certificate"
 	for _, r := range []struct {
 		set        bool
@@ -135,57 +135,57 @@ func refuseUser(u *clientcmdapi.AuthInfo) (err error) {
 		{u.Token == "" && len(u.ClientCertificateData) == 0, "user", "it has neither a token nor a client certificate"},
 	} {
 		if r.set {
-			err = errors.Join(err, refused(r.field, r.why, inline))
+			err = errors.Join(err, rejectedField(r.field, r.why, inline))
 		}
 	}
 	if strings.ContainsFunc(u.Token, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
-		err = errors.Join(err, refused("user.token", "it holds white space", "copy it again; mind the end of the line"))
+		err = errors.Join(err, rejectedField("user.token", "it holds white space", "copy it again; mind the end of the line"))
 	}
 	if len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0 {
 		if _, pair := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); pair != nil {
-			err = errors.Join(err, refused("user.client-certificate-data", "certificate and key are no pair: "+pair.Error(), inline))
+			err = errors.Join(err, rejectedField("user.client-certificate-data", "certificate and key are no pair: "+pair.Error(), inline))
 		}
 	}
 	return err
 }
 
 // check refuses a server by its URL.
-func (h Hosts) check(server string) error {
+func (h Hosts) validateServer(server string) error {
 	u, err := url.Parse(server)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "":
-		return refused("cluster.server", fmt.Sprintf("%q is no URL of a server", server), "write https://host:port")
+		return rejectedField("cluster.server", fmt.Sprintf("%q is no URL of a server", server), "write https://host:port")
 	case u.Scheme != "https":
-		return refused("cluster.server", "the credentials would be sent in clear text", "write https://")
+		return rejectedField("cluster.server", "the credentials would be sent in clear text", "write https://")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return refused("cluster.server", "it holds more than an address", "write https://host:port")
+		return rejectedField("cluster.server", "it holds more than an address", "write https://host:port")
 	}
 	host := strings.ToLower(u.Hostname())
 	if h.allows(host) {
 		return nil
 	}
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return h.checkAddr(addr)
+		return h.validateAddr(addr)
 	}
 	if name := strings.TrimSuffix(host, "."); h.InCluster && (name == "localhost" || strings.HasSuffix(name, ".localhost")) {
-		return errLoopback(host)
+		return loopbackError(host)
 	}
 	return nil
 }
 
-func errLoopback(host string) error {
-	return refused("cluster.server", host+" is this process's own host", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
+func loopbackError(host string) error {
+	return rejectedField("cluster.server", host+" is this process's own host", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
 }
 
-func (h Hosts) checkAddr(addr netip.Addr) error {
+func (h Hosts) validateAddr(addr netip.Addr) error {
 	addr = addr.Unmap().WithZone("")
 	switch {
 	case h.allows(addr.String()):
 		return nil
 	case addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast() || addr.IsMulticast() || addr.IsUnspecified():
-		return refused("cluster.server", addr.String()+" is no address of a cluster", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
+		return rejectedField("cluster.server", addr.String()+" is no address of a cluster", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
 	case addr.IsLoopback() && h.InCluster:
-		return errLoopback(addr.String())
+		return loopbackError(addr.String())
 	}
 	return nil
 }

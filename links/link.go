@@ -57,21 +57,21 @@ type Link struct {
 	clusterName   string
 	clusterDomain string
 	secret        string // in the Link's namespace
-	slices        bool   // what other clusters hold may be written into it
+	slicesEnabled bool   // what other clusters hold may be written into it
 	invalid       string // why the rest says nothing
 
 	mirroring *Mirroring
 }
 
 // keepLink reads a Link. One that cannot be read is kept as invalid: it must not hide the others.
-func keepLink(object any) (*Link, bool) {
+func newLink(object any) (*Link, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, false
 	}
 	l := &Link{
 		key: records.Key{Namespace: u.GetNamespace(), Name: u.GetName()}, uid: string(u.GetUID()),
-		slices: u.GetAnnotations()[endpointslice.OptIn] == endpointslice.Enabled, version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
+		slicesEnabled: u.GetAnnotations()[endpointslice.OptIn] == endpointslice.Enabled, version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
 	}
 	var parsed struct {
 		Spec struct {
@@ -89,13 +89,13 @@ func keepLink(object any) (*Link, bool) {
 	if l.invalid == "" {
 		l.invalid = invalidName("spec.targetClusterName", l.clusterName)
 	}
-	l.conditions = conditionsOf(u)
-	l.mirroring = mirroringOf(u, l)
+	l.conditions = readConditions(u)
+	l.mirroring = newMirroring(u, l)
 	return l, true
 }
 
 // conditionsOf reads status.conditions; none if they cannot be read.
-func conditionsOf(u *unstructured.Unstructured) []metav1.Condition {
+func readConditions(u *unstructured.Unstructured) []metav1.Condition {
 	list, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
 	if err != nil {
 		return nil
@@ -133,7 +133,7 @@ type secret struct {
 	kubeconfig    []byte
 }
 
-func keepSecret(object any) (*secret, bool) {
+func newSecret(object any) (*secret, bool) {
 	s, ok := object.(*corev1.Secret)
 	if !ok || s.Type != SecretType {
 		return nil, false

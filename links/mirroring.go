@@ -33,9 +33,9 @@ type Mirroring struct {
 	Problem       string // why the rest cannot be used; empty if it can
 
 	// Which Services of the cluster. One that is absent or empty selects nothing.
-	ByGateway labels.Selector // mirrored through the gateway
-	Directly  labels.Selector // mirrored to be reached without it
-	Federated labels.Selector // members of the federated Service of their name
+	Selector                 labels.Selector // mirrored through the gateway
+	RemoteDiscoverySelector  labels.Selector // mirrored to be reached without it
+	FederatedServiceSelector labels.Selector // members of the federated Service of their name
 
 	Gateway             Gateway
 	Probe               *Probe   // nil for none
@@ -87,11 +87,11 @@ const (
 )
 
 // mirroringOf reads what a Link asks for. Its problems are no reason not to link the cluster.
-func mirroringOf(u *unstructured.Unstructured, l *Link) *Mirroring {
+func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	m := &Mirroring{
 		Link: l.key, UID: l.uid, Resource: linkResource(l.version), ResourceVersion: u.GetResourceVersion(), Generation: l.generation, Created: l.created,
 		Cluster: l.clusterName, ClusterDomain: cmp.Or(l.clusterDomain, "cluster.local"), Problem: l.invalid, Conditions: l.conditions,
-		ByGateway: labels.Nothing(), Directly: labels.Nothing(), Federated: labels.Nothing(),
+		Selector: labels.Nothing(), RemoteDiscoverySelector: labels.Nothing(), FederatedServiceSelector: labels.Nothing(),
 	}
 	var parsed struct {
 		Spec struct {
@@ -159,9 +159,9 @@ func mirroringOf(u *unstructured.Unstructured, l *Link) *Mirroring {
 		}
 		return parsed
 	}
-	m.ByGateway = selector("spec.selector", s.Selector)
-	m.Directly = selector("spec.remoteDiscoverySelector", s.RemoteDiscoverySelector)
-	m.Federated = selector("spec.federatedServiceSelector", s.FederatedServiceSelector)
+	m.Selector = selector("spec.selector", s.Selector)
+	m.RemoteDiscoverySelector = selector("spec.remoteDiscoverySelector", s.RemoteDiscoverySelector)
+	m.FederatedServiceSelector = selector("spec.federatedServiceSelector", s.FederatedServiceSelector)
 	m.ExcludedAnnotations, m.ExcludedLabels = s.ExcludedAnnotations, s.ExcludedLabels
 	m.Gateway = Gateway{Port: port("spec.gatewayPort", s.GatewayPort, defaultGatewayPort), Identity: s.GatewayIdentity}
 	for address := range strings.SplitSeq(s.GatewayAddress, ",") {
@@ -217,4 +217,4 @@ func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 func (r *Reconciler) Namespace() string { return r.options.LinkNamespace }
 
 // Listed returns a channel that is closed once all Links are known; never, where they cannot be read.
-func (r *Reconciler) Listed() <-chan struct{} { return r.links.Synced() }
+func (r *Reconciler) Synced() <-chan struct{} { return r.links.Synced() }

@@ -18,7 +18,7 @@ func mirroringFrom(t *testing.T, spec string) *Mirroring {
 	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
 		t.Fatal(err)
 	}
-	l, ok := keepLink(u)
+	l, ok := newLink(u)
 	if !ok {
 		t.Fatal("the Link is not kept")
 	}
@@ -32,8 +32,8 @@ func mirroringFrom(t *testing.T, spec string) *Mirroring {
 func TestEmptySelectors(t *testing.T) {
 	m := mirroringFrom(t, `{targetClusterName: east, selector: {}, remoteDiscoverySelector: {matchLabels: {}}, federatedServiceSelector: {matchExpressions: [{key: a, operator: Exists}]}}`)
 	set := labels.Set{"a": "b"}
-	if m.Problem != "" || m.ByGateway.Matches(set) || m.Directly.Matches(set) || !m.Federated.Matches(set) || m.Federated.Matches(labels.Set{}) {
-		t.Errorf("selectors %v, %v, %v, problem %q", m.ByGateway, m.Directly, m.Federated, m.Problem)
+	if m.Problem != "" || m.Selector.Matches(set) || m.RemoteDiscoverySelector.Matches(set) || !m.FederatedServiceSelector.Matches(set) || m.FederatedServiceSelector.Matches(labels.Set{}) {
+		t.Errorf("selectors %v, %v, %v, problem %q", m.Selector, m.RemoteDiscoverySelector, m.FederatedServiceSelector, m.Problem)
 	}
 }
 

@@ -49,57 +49,57 @@ type Reconciler struct {
 	log      logr.Logger
 	options  Options
 	registry *cluster.Registry
-	listed   func()
+	onListed func()
 	events   events.EventRecorder // may be nil
 
-	conn    *cluster.Connection
-	dynamic dynamic.Interface
-	core    kubernetes.Interface
-	links   *records.Store[*Link]
-	source  *cluster.Source // of Links
-	metrics metrics
-	changes watch.Value[struct{}] // superseded when a Link has changed
-	known   chan struct{}         // closed when Known is
+	conn       *cluster.Connection
+	dynamic    dynamic.Interface
+	core       kubernetes.Interface
+	links      *records.Store[*Link]
+	linkSource *cluster.Source // of Links
+	metrics    metrics
+	changes    watch.Value[struct{}] // superseded when a Link has changed
+	allApplied chan struct{}         // closed when Known is
 
 	ctx   context.Context                              // of Start; set before anything is watched, like queue
 	queue workqueue.TypedRateLimitingInterface[string] // of cluster names
 
-	mu         sync.Mutex            // guards all below
-	wg         sync.WaitGroup        // what Start has started
-	seen       map[records.Key]*Link // the Links as they were seen last
-	namespaces map[string]*namespace // whose Secrets are watched
-	started    bool                  // Links and labelled Secrets have answered
-	pending    map[string]bool       // names that applyAll waits for; nil while it does not
-	applied    chan struct{}         // closed when none is left
-	verdicts   map[string]*said      // by the Link's UID
-	refusals   map[string]string     // of labelled Secrets without a Link, as they were last logged, by cluster name
+	mu               sync.Mutex                  // guards all below
+	wg               sync.WaitGroup              // what Start has started
+	seenLinks        map[records.Key]*Link       // the Links as they were seen last
+	namespaces       map[string]*secretNamespace // whose Secrets are watched
+	sourcesReady     bool                        // Links and labelled Secrets have answered
+	pending          map[string]bool             // names that applyAll waits for; nil while it does not
+	passDone         chan struct{}               // closed when none is left
+	lastReports      map[string]*lastReport      // by the Link's UID
+	loggedRejections map[string]string           // of labelled Secrets without a Link, as they were last logged, by cluster name
 }
 
 // namespace is one whose Secrets are watched.
-type namespace struct {
+type secretNamespace struct {
 	name   string
 	store  *records.Store[*secret]
 	source *cluster.Source
 	cancel context.CancelFunc
 
-	labels map[records.Key]string // the cluster name that a Secret bore last; guarded by Reconciler.mu
+	clusterNames map[records.Key]string // the cluster name that a Secret bore last; guarded by Reconciler.mu
 }
 
 // said is what was last concluded about a Link.
-type said struct {
+type lastReport struct {
 	conditions []metav1.Condition
 
 	// Where conditions cannot be kept (the schema drops them, or we may not write), writing is left alone for a while.
-	mute    bool
-	version string // in which it was tried
-	tried   time.Time
+	unsupported  bool
+	triedVersion string // in which it was tried
+	triedAt      time.Time
 }
 
 // muteFor is how long conditions that cannot be kept are not written again.
-const muteFor = 10 * time.Minute
+const unsupportedRetry = 10 * time.Minute
 
 // answered reports whether it is known what there is, if only that it may not be read.
-func (n *namespace) answered() bool {
+func (n *secretNamespace) ready() bool {
 	return isClosed(n.store.Synced()) || isClosed(n.source.Refused())
 }
 
@@ -116,8 +116,8 @@ func isClosed(c <-chan struct{}) bool {
 // at the start was applied. recorder may be nil.
 func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder, listed func(), options Options) (*Reconciler, error) {
 	r := &Reconciler{
-		log: log, options: options, registry: registry, listed: listed, events: recorder, conn: conn, known: make(chan struct{}),
-		seen: map[records.Key]*Link{}, namespaces: map[string]*namespace{}, verdicts: map[string]*said{}, refusals: map[string]string{},
+		log: log, options: options, registry: registry, onListed: listed, events: recorder, conn: conn, allApplied: make(chan struct{}),
+		seenLinks: map[records.Key]*Link{}, namespaces: map[string]*secretNamespace{}, lastReports: map[string]*lastReport{}, loggedRejections: map[string]string{},
 	}
 	var err error
 	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
@@ -127,9 +127,9 @@ func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.
 		return nil, fmt.Errorf("client for Secrets: %w", err)
 	}
 	r.metrics = metrics{r}
-	r.links = records.NewStore(keepLink, r.linkChanged)
+	r.links = records.NewStore(newLink, r.linkChanged)
 	requests := cluster.NewestLister(r.dynamic, schema.GroupResource{Group: Group, Resource: "links"}, versions, options.LinkNamespace)
-	r.source = cluster.NewSource(requests, conn)
+	r.linkSource = cluster.NewSource(requests, conn)
 	return r, nil
 }
 
@@ -154,9 +154,9 @@ func (r *Reconciler) Start(ctx context.Context) error {
 		r.mu.Lock()
 		r.watchNamespaces()
 		r.mu.Unlock()
-		r.wg.Go(func() { r.source.Fill(r.ctx, &unstructured.Unstructured{}, r.links) })
-		r.wg.Go(r.begin)
-		r.wg.Go(r.followStatuses)
+		r.wg.Go(func() { r.linkSource.Fill(r.ctx, &unstructured.Unstructured{}, r.links) })
+		r.wg.Go(r.startReconciling)
+		r.wg.Go(r.enqueueChangedClusters)
 		return nil
 	}))
 	if err != nil {
@@ -166,14 +166,14 @@ func (r *Reconciler) Start(ctx context.Context) error {
 }
 
 // begin lets the reconciliation start once Links and labelled Secrets have answered.
-func (r *Reconciler) begin() {
+func (r *Reconciler) startReconciling() {
 	r.mu.Lock()
 	first := r.namespaces[r.options.ControllerNamespace]
 	r.mu.Unlock()
-	if !answer(r.ctx, r.links.Synced(), r.source.Refused()) || !answer(r.ctx, first.store.Synced(), first.source.Refused()) {
+	if !waitListed(r.ctx, r.links.Synced(), r.linkSource.Refused()) || !waitListed(r.ctx, first.store.Synced(), first.source.Refused()) {
 		return
 	}
-	if refused := r.source.Health().Refused; refused != "" {
+	if refused := r.linkSource.Health().Refused; refused != "" {
 		r.log.Info("Links cannot be read, so clusters are linked by labelled Secrets only: install the Link CRD, grant get, list and watch on "+
 			"links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
 	}
@@ -181,16 +181,16 @@ func (r *Reconciler) begin() {
 		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them", "namespace", first.name, "reason", refused)
 	}
 	r.mu.Lock()
-	r.started = true
+	r.sourcesReady = true
 	r.mu.Unlock()
-	if !r.applyAll() {
+	if !r.reconcileAll() {
 		return
 	}
-	r.listed()
+	r.onListed()
 	for _, what := range []struct {
 		synced <-chan struct{}
 		source *cluster.Source
-	}{{r.links.Synced(), r.source}, {first.store.Synced(), first.source}} {
+	}{{r.links.Synced(), r.linkSource}, {first.store.Synced(), first.source}} {
 		if isClosed(what.synced) || what.source.Health().Refused == metav1.StatusReasonNotFound {
 			continue // there may not be such a kind
 		}
@@ -200,32 +200,32 @@ func (r *Reconciler) begin() {
 			return
 		}
 	}
-	if r.applyAll() {
-		close(r.known)
+	if r.reconcileAll() {
+		close(r.allApplied)
 	}
 }
 
 // Known returns a channel that is closed once every cluster that is linked was applied. Unlike what listed is called for, serving, that
 // takes the right to read Links, if there are any, and Secrets in the controller namespace.
-func (r *Reconciler) Known() <-chan struct{} { return r.known }
+func (r *Reconciler) AllApplied() <-chan struct{} { return r.allApplied }
 
 // applyAll reconciles every name that there is, and reports whether it came to an end.
-func (r *Reconciler) applyAll() bool {
+func (r *Reconciler) reconcileAll() bool {
 	applied, pending := make(chan struct{}), map[string]bool{}
 	r.mu.Lock()
-	for _, l := range r.seen {
+	for _, l := range r.seenLinks {
 		pending[l.clusterName] = true
 	}
-	for _, name := range r.namespaces[r.options.ControllerNamespace].labels {
+	for _, name := range r.namespaces[r.options.ControllerNamespace].clusterNames {
 		pending[name] = true
 	}
 	names := slices.Collect(maps.Keys(pending))
-	r.pending, r.applied = pending, applied
+	r.pending, r.passDone = pending, applied
 	r.mu.Unlock()
 	for _, name := range names {
 		r.queue.Add(name)
 	}
-	r.finish()
+	r.finishPass()
 	select {
 	case <-applied:
 		return true
@@ -234,7 +234,7 @@ func (r *Reconciler) applyAll() bool {
 	}
 }
 
-func answer(ctx context.Context, synced, refused <-chan struct{}) bool {
+func waitListed(ctx context.Context, synced, refused <-chan struct{}) bool {
 	select {
 	case <-synced:
 		return true
@@ -246,34 +246,34 @@ func answer(ctx context.Context, synced, refused <-chan struct{}) bool {
 }
 
 // done notes that a name was reconciled.
-func (r *Reconciler) done(name string) {
+func (r *Reconciler) markReconciled(name string) {
 	r.mu.Lock()
 	delete(r.pending, name)
 	r.mu.Unlock()
-	r.finish()
+	r.finishPass()
 }
 
 // finish ends applyAll when no name is left.
-func (r *Reconciler) finish() {
+func (r *Reconciler) finishPass() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending != nil && len(r.pending) == 0 {
 		r.pending = nil
-		close(r.applied)
+		close(r.passDone)
 	}
 }
 
 func (r *Reconciler) linkChanged(k records.Key) {
 	now, found := r.links.Get(k)
 	r.mu.Lock()
-	old, had := r.seen[k]
+	old, had := r.seenLinks[k]
 	if found {
-		r.seen[k] = now
+		r.seenLinks[k] = now
 	} else {
-		delete(r.seen, k)
+		delete(r.seenLinks, k)
 	}
 	if had && (!found || old.uid != now.uid) {
-		delete(r.verdicts, old.uid)
+		delete(r.lastReports, old.uid)
 	}
 	r.watchNamespaces()
 	r.mu.Unlock()
@@ -289,7 +289,7 @@ func (r *Reconciler) linkChanged(k records.Key) {
 // watchNamespaces watches the Secrets of the controller namespace and of those that have Links; it needs r.mu.
 func (r *Reconciler) watchNamespaces() {
 	needed := map[string]bool{r.options.ControllerNamespace: true}
-	for k := range r.seen {
+	for k := range r.seenLinks {
 		needed[k.Namespace] = true
 	}
 	for name, n := range r.namespaces {
@@ -302,8 +302,8 @@ func (r *Reconciler) watchNamespaces() {
 		if r.namespaces[name] != nil {
 			continue
 		}
-		n := &namespace{name: name, labels: map[records.Key]string{}}
-		n.store = records.NewStore(keepSecret, func(k records.Key) { r.secretChanged(n, k) })
+		n := &secretNamespace{name: name, clusterNames: map[records.Key]string{}}
+		n.store = records.NewStore(newSecret, func(k records.Key) { r.secretChanged(n, k) })
 		selector := fields.OneTermEqualSelector("type", string(SecretType)).String()
 		n.source = cluster.NewSource(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -320,7 +320,7 @@ func (r *Reconciler) watchNamespaces() {
 		r.namespaces[name] = n
 		r.wg.Go(func() { n.source.Fill(ctx, &corev1.Secret{}, n.store) })
 		r.wg.Go(func() {
-			if answer(ctx, n.store.Synced(), n.source.Refused()) {
+			if waitListed(ctx, n.store.Synced(), n.source.Refused()) {
 				r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
 			}
 		})
@@ -335,19 +335,19 @@ func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
 	}
 }
 
-func (r *Reconciler) secretChanged(n *namespace, k records.Key) {
+func (r *Reconciler) secretChanged(n *secretNamespace, k records.Key) {
 	r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == k.Namespace && l.secret == k.Name })
 	if n.name != r.options.ControllerNamespace {
 		return
 	}
 	s, found := n.store.Get(k)
 	r.mu.Lock()
-	old := n.labels[k]
-	delete(n.labels, k)
+	old := n.clusterNames[k]
+	delete(n.clusterNames, k)
 	if found && s.clusterName != "" {
-		n.labels[k] = s.clusterName
+		n.clusterNames[k] = s.clusterName
 	}
-	now := n.labels[k]
+	now := n.clusterNames[k]
 	r.mu.Unlock()
 	for _, name := range []string{old, now} {
 		if name != "" {
@@ -357,7 +357,7 @@ func (r *Reconciler) secretChanged(n *namespace, k records.Key) {
 }
 
 // followStatuses reconciles the names of clusters whose Status has changed.
-func (r *Reconciler) followStatuses() {
+func (r *Reconciler) enqueueChangedClusters() {
 	var seen map[string]cluster.Status
 	for {
 		statuses, changed := r.registry.Statuses()
@@ -384,11 +384,11 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 		}
 	}
 	r.mu.Lock()
-	started, namespaces := r.started, maps.Clone(r.namespaces)
+	started, namespaces := r.sourcesReady, maps.Clone(r.namespaces)
 	r.mu.Unlock()
 	for _, l := range in.links {
 		n := namespaces[l.key.Namespace]
-		started = started && n != nil && n.answered()
+		started = started && n != nil && n.ready()
 	}
 	if !started {
 		return nil // it is enqueued again when the answers are there
@@ -416,9 +416,9 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 	if invalidName("", name) == "" {
 		out = resolve(in)
 		switch {
-		case !out.wanted:
+		case !out.linked:
 			r.mu.Lock()
-			delete(r.refusals, name)
+			delete(r.loggedRejections, name)
 			r.mu.Unlock()
 			if !applied || status.Local {
 				break
@@ -434,66 +434,66 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 				return err
 			}
 		}
-		if out.refusal != nil && len(in.links) == 0 && r.news(name, out.refusal) {
-			r.log.Info("A labelled Secret is refused", "cluster", name, "error", oneLine(out.refusal), "keeping", status.Source)
+		if out.rejection != nil && len(in.links) == 0 && r.isNewRejection(name, out.rejection) {
+			r.log.Info("A labelled Secret is refused", "cluster", name, "error", oneLine(out.rejection), "keeping", status.Source)
 		}
 	}
-	r.done(name) // serving does not depend on what can be written into Links
+	r.markReconciled(name) // serving does not depend on what can be written into Links
 	var failed []error
 	for _, l := range in.links {
-		failed = append(failed, r.say(ctx, l, verdict(l, out, status, applied)))
+		failed = append(failed, r.updateStatus(ctx, l, conditionsFor(l, out, status, applied)))
 	}
 	return errors.Join(failed...)
 }
 
 // news reports whether a refusal without a Link to write it into was not told before.
-func (r *Reconciler) news(name string, refusal error) bool {
+func (r *Reconciler) isNewRejection(name string, refusal error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old := r.refusals[name]
-	r.refusals[name] = refusal.Error()
+	old := r.loggedRejections[name]
+	r.loggedRejections[name] = refusal.Error()
 	return old != refusal.Error()
 }
 
 // say writes conditions into a Link, if they are not what was last said about it. What another replica writes in between is left
 // alone: two that see a cluster differently must not write in turn for ever.
-func (r *Reconciler) say(ctx context.Context, l *Link, conditions []metav1.Condition) error {
+func (r *Reconciler) updateStatus(ctx context.Context, l *Link, conditions []metav1.Condition) error {
 	r.mu.Lock()
-	last := r.verdicts[l.uid]
+	last := r.lastReports[l.uid]
 	r.mu.Unlock()
 	if last != nil && sameConditions(last.conditions, conditions) {
 		return nil
 	}
-	next := &said{conditions: conditions}
+	next := &lastReport{conditions: conditions}
 	if last != nil {
-		next.mute, next.version, next.tried = last.mute, last.version, last.tried
+		next.unsupported, next.triedVersion, next.triedAt = last.unsupported, last.triedVersion, last.triedAt
 	}
 	if last != nil || !sameConditions(l.conditions, conditions) {
-		r.tell(l, last, conditions)
-		if !next.mute || next.version != l.version || time.Since(next.tried) > muteFor {
-			mute, err := r.write(ctx, l, conditions)
+		r.recordEvents(l, last, conditions)
+		if !next.unsupported || next.triedVersion != l.version || time.Since(next.triedAt) > unsupportedRetry {
+			mute, err := r.patchConditions(ctx, l, conditions)
 			if err != nil {
 				return err
 			}
-			next.mute, next.version, next.tried = mute, l.version, time.Now()
+			next.unsupported, next.triedVersion, next.triedAt = mute, l.version, time.Now()
 		}
 	}
 	r.mu.Lock()
-	if now := r.seen[l.key]; now != nil && now.uid == l.uid { // or it was deleted meanwhile
-		r.verdicts[l.uid] = next
+	if now := r.seenLinks[l.key]; now != nil && now.uid == l.uid { // or it was deleted meanwhile
+		r.lastReports[l.uid] = next
 	}
 	r.mu.Unlock()
 	return nil
 }
 
 // tell records an Event for each condition that has changed.
-func (r *Reconciler) tell(l *Link, last *said, conditions []metav1.Condition) {
+func (r *Reconciler) recordEvents(l *Link, last *lastReport, conditions []metav1.Condition) {
 	for _, c := range conditions {
 		var before *metav1.Condition
 		if last != nil {
 			before = meta.FindStatusCondition(last.conditions, c.Type)
 		}
-		begins := before == nil && (c.Status == metav1.ConditionUnknown || c.Reason == reasonWaiting || c.Reason == string(cluster.Connecting))
+		begins := before == nil && (c.Status == metav1.ConditionUnknown || c.Reason == reasonNeverSynced || c.Reason == string(cluster.Connecting))
 		if begins || before != nil && before.Status == c.Status && before.Reason == c.Reason {
 			continue
 		}
@@ -516,7 +516,7 @@ func (r *Reconciler) tell(l *Link, last *said, conditions []metav1.Condition) {
 
 // write patches the conditions into the status, and nothing else of it. It reports whether they cannot be kept there, so that only
 // Events, metrics and the debug page tell them.
-func (r *Reconciler) write(ctx context.Context, l *Link, conditions []metav1.Condition) (mute bool, err error) {
+func (r *Reconciler) patchConditions(ctx context.Context, l *Link, conditions []metav1.Condition) (mute bool, err error) {
 	merged := slices.Clone(l.conditions)
 	for _, c := range conditions {
 		meta.SetStatusCondition(&merged, c)
@@ -538,7 +538,7 @@ func (r *Reconciler) write(ctx context.Context, l *Link, conditions []metav1.Con
 		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
-	case len(conditionsOf(back)) == 0:
+	case len(readConditions(back)) == 0:
 		r.log.Info("The schema of Links drops conditions, so they are told in Events and metrics only: install Fingerpost's Link CRD to see them in the Link",
 			"link", l.key.String())
 		return true, nil

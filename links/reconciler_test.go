@@ -116,7 +116,7 @@ func (f *fleet) link(name string, withLink bool) {
 }
 
 func (f *fleet) conditions(link string) int {
-	return len(conditionsOf(f.home.Get("links.multicluster.linkerd.io", "linkerd", link)))
+	return len(readConditions(f.home.Get("links.multicluster.linkerd.io", "linkerd", link)))
 }
 
 // Whether all that is linked is known does not depend on what can be written into Links. That is tried again.
@@ -159,13 +159,13 @@ func TestKnown(t *testing.T) {
 				f.link("west", false)
 				c.fault(f)
 			}, func(f *fleet) {
-				if n, known := f.listed.Load(), isClosed(f.reconciler.Known()); n != 1 || known != c.known {
+				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || known != c.known {
 					t.Errorf("listed was said %d times, and all is known: %t", n, known)
 				}
 				c.mend(f)
 				f.pass(30 * time.Second)
 				statuses, _ := f.registry.Statuses()
-				if n, known := f.listed.Load(), isClosed(f.reconciler.Known()); n != 1 || !known || len(statuses) != 2 {
+				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || !known || len(statuses) != 2 {
 					t.Errorf("in the end listed was said %d times, all is known: %t, of %d clusters", n, known, len(statuses))
 				}
 			})

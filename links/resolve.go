@@ -30,11 +30,11 @@ type inputs struct {
 
 // outcome is what follows from inputs.
 type outcome struct {
-	wanted  bool          // somebody links the cluster, well or badly
-	spec    *cluster.Spec // nil: there is nothing to go by, and what was applied before goes on
-	winner  *Link         // the Link that counts; nil if there is none
-	refusal error         // why credentials were refused
-	domains string        // where the domains come from, for people
+	linked    bool          // somebody links the cluster, well or badly
+	spec      *cluster.Spec // nil: there is nothing to go by, and what was applied before goes on
+	winner    *Link         // the Link that counts; nil if there is none
+	rejection error         // why credentials were refused
+	domains   string        // where the domains come from, for people
 }
 
 // resolve decides what one cluster name stands for.
@@ -47,21 +47,21 @@ func resolve(in inputs) outcome {
 		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.key.String(), b.key.String()))
 	})
 	if in.name == in.local && len(in.links)+len(in.labelled) > 0 {
-		out.refusal = fmt.Errorf("%q is the name of the cluster that this process runs in (-cluster-name)", in.name)
+		out.rejection = fmt.Errorf("%q is the name of the cluster that this process runs in (-cluster-name)", in.name)
 		return out
 	}
 	spec := &cluster.Spec{Name: in.name}
 	if len(in.links) > 0 {
 		out.winner = in.links[0]
 	}
-	out.wanted = len(in.links)+len(in.labelled) > 0
+	out.linked = len(in.links)+len(in.labelled) > 0
 	var problems []error
 	if len(in.labelled) > 0 {
 		s := in.labelled[0]
 		spec.TrustDomain, spec.ClusterDomain = s.trustDomain, s.clusterDomain
 		if out.winner == nil && (s.trustDomain == "" || s.clusterDomain == "") {
 			problems = append(problems, fmt.Errorf("%s lacks the annotation %s or %s, and there is no Link to say it", s, trustDomainAnnotation, clusterDomainAnnotation))
-		} else if access, err := accessOf(s, in.hosts); err != nil {
+		} else if access, err := newAccess(s, in.hosts); err != nil {
 			problems = append(problems, err)
 		} else {
 			spec.Access = append(spec.Access, access)
@@ -75,16 +75,16 @@ func resolve(in inputs) outcome {
 		} else if s, why := in.secret(records.Key{Namespace: l.key.Namespace, Name: l.secret}); s == nil {
 			problems = append(problems, errors.New(why))
 		} else if len(in.labelled) == 0 || !bytes.Equal(s.kubeconfig, in.labelled[0].kubeconfig) {
-			if access, err := accessOf(s, in.hosts); err != nil {
+			if access, err := newAccess(s, in.hosts); err != nil {
 				problems = append(problems, err)
 			} else {
 				spec.Access = append(spec.Access, access)
 			}
 		}
-		spec.Slices = l.slices
-		out.domains = domains(spec, l, in.trustDomain)
+		spec.Slices = l.slicesEnabled
+		out.domains = fillDomains(spec, l, in.trustDomain)
 	}
-	out.refusal = errors.Join(problems...)
+	out.rejection = errors.Join(problems...)
 	if len(spec.Access) > 0 {
 		out.spec = spec
 	}
@@ -92,7 +92,7 @@ func resolve(in inputs) outcome {
 }
 
 // domains fills in what a labelled Secret did not say, and tells where each domain comes from.
-func domains(spec *cluster.Spec, l *Link, ours string) string {
+func fillDomains(spec *cluster.Spec, l *Link, ours string) string {
 	trust, dns := "the labelled Secret's annotation", "the labelled Secret's annotation"
 	if spec.TrustDomain == "" {
 		spec.TrustDomain, trust = ours, "our own"
@@ -103,7 +103,7 @@ func domains(spec *cluster.Spec, l *Link, ours string) string {
 	return fmt.Sprintf("trust domain %s (%s), cluster domain %s (%s)", spec.TrustDomain, trust, cmp.Or(spec.ClusterDomain, "unknown"), dns)
 }
 
-func accessOf(s *secret, hosts Hosts) (cluster.Access, error) {
+func newAccess(s *secret, hosts Hosts) (cluster.Access, error) {
 	if len(s.kubeconfig) == 0 {
 		return cluster.Access{}, fmt.Errorf("%s has no data under %q", s, kubeconfigKey)
 	}
@@ -126,13 +126,13 @@ const (
 )
 
 // reasonWaiting is why a cluster that was never heard is not Synced.
-const reasonWaiting = "Waiting"
+const reasonNeverSynced = "Waiting"
 
 // verdict returns what a Link's conditions should say. status is the cluster's, if it was applied.
-func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1.Condition {
+func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool) []metav1.Condition {
 	var all []metav1.Condition
 	say := func(kind string, is metav1.ConditionStatus, reason, message string) {
-		all = append(all, metav1.Condition{Type: kind, Status: is, Reason: reason, Message: brief(message), ObservedGeneration: l.generation})
+		all = append(all, metav1.Condition{Type: kind, Status: is, Reason: reason, Message: truncate(message), ObservedGeneration: l.generation})
 	}
 	give := func(reason, message string) []metav1.Condition {
 		say(Accepted, metav1.ConditionFalse, reason, message)
@@ -145,7 +145,7 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 	case l.invalid != "":
 		return give("Invalid", l.invalid)
 	case out.winner == nil:
-		return give("LocalName", out.refusal.Error()+": choose another spec.targetClusterName, or another -cluster-name for this process")
+		return give("LocalName", out.rejection.Error()+": choose another spec.targetClusterName, or another -cluster-name for this process")
 	case out.winner != l:
 		return give("Conflict", fmt.Sprintf("Link %s links %s already and is older: one of the two must go", out.winner.key, l.clusterName))
 	}
@@ -157,9 +157,9 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 			serving += " until " + status.Expires.UTC().Format(time.RFC3339)
 		}
 	}
-	refusal := errors.Join(out.refusal, status.Credentials)
+	refusal := errors.Join(out.rejection, status.Credentials)
 	switch {
-	case out.refusal != nil:
+	case out.rejection != nil:
 		say(CredentialsValid, metav1.ConditionFalse, "Refused", oneLine(refusal)+"; "+serving)
 	case status.Credentials != nil && (cluster.ReasonFor(status.Credentials) == cluster.Unreachable || cluster.ReasonFor(status.Credentials) == cluster.NotReady):
 		say(CredentialsValid, metav1.ConditionUnknown, string(cluster.ReasonFor(status.Credentials)), oneLine(refusal)+"; "+serving)
@@ -187,7 +187,7 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 	if status.Synced {
 		say(Synced, metav1.ConditionTrue, "Synced", "everything in the cluster has been heard")
 	} else {
-		say(Synced, metav1.ConditionFalse, reasonWaiting, "nothing is said on behalf of the cluster until it has been heard completely")
+		say(Synced, metav1.ConditionFalse, reasonNeverSynced, "nothing is said on behalf of the cluster until it has been heard completely")
 	}
 	switch {
 	case status.OverBudget != "":
@@ -217,7 +217,7 @@ func verdict(l *Link, out outcome, status cluster.Status, applied bool) []metav1
 const messageLimit = 960
 
 // brief cuts a text that is too long for a message.
-func brief(text string) string {
+func truncate(text string) string {
 	const more = "…"
 	if len(text) <= messageLimit {
 		return text

@@ -48,7 +48,7 @@ func labelled(f func(*secret)) *secret {
 // resolved renders what follows from inputs.
 func resolved(in inputs) string {
 	out := resolve(in)
-	text := fmt.Sprintf("wanted=%t", out.wanted)
+	text := fmt.Sprintf("wanted=%t", out.linked)
 	if out.winner != nil {
 		text += " winner=" + out.winner.key.Name
 	}
@@ -58,7 +58,7 @@ func resolved(in inputs) string {
 			text += " " + a.Source + ":" + a.Config.BearerToken
 		}
 	}
-	if out.refusal != nil {
+	if out.rejection != nil {
 		text += " refused"
 	}
 	return text
@@ -108,7 +108,7 @@ func TestResolve(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	live := cluster.Status{State: cluster.Live, Synced: true, Source: "Secret mc/creds"}
-	good := outcome{wanted: true, domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)"}
+	good := outcome{linked: true, domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)"}
 	why := func(r cluster.Reason) error { return &cluster.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
 	for name, tc := range map[string]struct {
 		out    outcome
@@ -121,24 +121,24 @@ func TestVerdict(t *testing.T) {
 		"revoked":       {good, cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced"},
 		"new ones fail": {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced"},
 		"cannot tell":   {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced"},
-		"refused":       {outcome{wanted: true, refusal: fmt.Errorf("user.exec is refused")}, live, "Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced"},
+		"refused":       {outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")}, live, "Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := link("a", 0, nil)
 			tc.out.winner = l
-			if diff := cmp.Diff(tc.want, short(verdict(l, tc.out, tc.status, true))); diff != "" {
+			if diff := cmp.Diff(tc.want, short(conditionsFor(l, tc.out, tc.status, true))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 	const none = " CredentialsValid=Unknown/NotAccepted Connected=Unknown/NotAccepted Synced=Unknown/NotAccepted"
-	if got := short(verdict(link("b", 0, nil), outcome{winner: link("a", time.Hour, nil)}, live, true)); got != "Accepted=False/Conflict"+none {
+	if got := short(conditionsFor(link("b", 0, nil), outcome{winner: link("a", time.Hour, nil)}, live, true)); got != "Accepted=False/Conflict"+none {
 		t.Errorf("the younger of two: %s", got)
 	}
-	if got := short(verdict(link("b", 0, func(l *Link) { l.invalid = "no name" }), outcome{}, live, false)); got != "Accepted=False/Invalid"+none {
+	if got := short(conditionsFor(link("b", 0, func(l *Link) { l.invalid = "no name" }), outcome{}, live, false)); got != "Accepted=False/Invalid"+none {
 		t.Errorf("an invalid one: %s", got)
 	}
-	if got := short(verdict(link("b", 0, nil), outcome{refusal: fmt.Errorf("ours")}, live, true)); got != "Accepted=False/LocalName"+none {
+	if got := short(conditionsFor(link("b", 0, nil), outcome{rejection: fmt.Errorf("ours")}, live, true)); got != "Accepted=False/LocalName"+none {
 		t.Errorf("one of our own name: %s", got)
 	}
 }
@@ -158,7 +158,7 @@ func TestSlicesComplete(t *testing.T) {
 		{before, cluster.LeftOut{}, ""},
 		{before, cluster.LeftOut{Known: true}, "SlicesComplete=True/Complete"},
 	} {
-		all := verdict(c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true)
+		all := conditionsFor(c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true)
 		if got := short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.out, got, c.want)
 		}
@@ -180,7 +180,7 @@ func short(conditions []metav1.Condition) string {
 // A message is cut where an API server, or an Event, would not take it any more, and not within a character.
 func TestMessagesAreBounded(t *testing.T) {
 	for _, text := range []string{"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit), "x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit)} {
-		got := verdict(&Link{invalid: text}, outcome{}, cluster.Status{}, false)[0].Message
+		got := conditionsFor(&Link{invalid: text}, outcome{}, cluster.Status{}, false)[0].Message
 		if len(got) > messageLimit || !utf8.ValidString(got) || (len(text) > messageLimit) != strings.HasSuffix(got, "…") || !strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
 			t.Errorf("%d bytes become %q", len(text), got)
 		}

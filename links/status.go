@@ -10,11 +10,11 @@ import (
 
 // LinkStatus is one Link and what is concluded about it, wherever else that can be read.
 type LinkStatus struct {
-	Namespace  string             `json:"namespace"`
-	Name       string             `json:"name"`
-	Cluster    string             `json:"cluster"`
-	Conditions []metav1.Condition `json:"conditions"`
-	Mute       bool               `json:"mute,omitempty"` // the conditions cannot be written into the Link
+	Namespace             string             `json:"namespace"`
+	Name                  string             `json:"name"`
+	Cluster               string             `json:"cluster"`
+	Conditions            []metav1.Condition `json:"conditions"`
+	ConditionsUnsupported bool               `json:"mute,omitempty"` // the conditions cannot be written into the Link
 }
 
 // Links returns every Link, sorted.
@@ -22,10 +22,10 @@ func (r *Reconciler) Links() []LinkStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := []LinkStatus{}
-	for _, l := range r.seen {
+	for _, l := range r.seenLinks {
 		s := LinkStatus{Namespace: l.key.Namespace, Name: l.key.Name, Cluster: l.clusterName}
-		if v := r.verdicts[l.uid]; v != nil {
-			s.Conditions, s.Mute = v.conditions, v.mute
+		if v := r.lastReports[l.uid]; v != nil {
+			s.Conditions, s.ConditionsUnsupported = v.conditions, v.unsupported
 		}
 		all = append(all, s)
 	}
@@ -57,7 +57,7 @@ func (m metrics) Describe(to chan<- *prometheus.Desc) {
 // Collect is part of [prometheus.Collector].
 func (m metrics) Collect(to chan<- prometheus.Metric) {
 	readable := 0.0
-	if isClosed(m.reconciler.links.Synced()) && m.reconciler.source.Health().Refused == "" {
+	if isClosed(m.reconciler.links.Synced()) && m.reconciler.linkSource.Health().Refused == "" {
 		readable = 1
 	}
 	to <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)

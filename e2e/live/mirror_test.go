@@ -73,7 +73,7 @@ spec:
 	w.do(err)
 	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Namespace: namespace, Headless: true})
 	w.do(err)
-	registry.Attend(m.mirror.Attend)
+	registry.Attend(m.mirror.Engage)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -33,7 +33,7 @@ type gateway struct {
 	addresses watch.Value[[]string] // IP addresses, sorted; none as long as they are not known
 	dead      watch.Value[bool]
 
-	last map[string][]netip.Addr // what each name was resolved to; owned by resolve
+	lastResolved map[string][]netip.Addr // what each name was resolved to; owned by resolve
 }
 
 func (g *gateway) state() gatewayState {
@@ -43,7 +43,7 @@ func (g *gateway) state() gatewayState {
 }
 
 // resolve keeps the addresses up to date until ctx ends. A name that cannot be resolved keeps the addresses that it had.
-func (g *gateway) resolve(ctx context.Context) {
+func (g *gateway) runResolver(ctx context.Context) {
 	for {
 		var all []netip.Addr
 		names := false
@@ -53,17 +53,17 @@ func (g *gateway) resolve(ctx context.Context) {
 				continue
 			}
 			names = true
-			found, err := g.lookUp(ctx, host)
+			found, err := g.lookupHost(ctx, host)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil || len(found) == 0:
 				g.log.Info("The name of a gateway cannot be resolved: its last addresses are kept", "cluster", g.link.Cluster, "name", host,
-					"keeping", len(g.last[host]), "error", fmt.Sprint(err))
+					"keeping", len(g.lastResolved[host]), "error", fmt.Sprint(err))
 			default:
-				g.last[host] = found
+				g.lastResolved[host] = found
 			}
-			all = append(all, g.last[host]...)
+			all = append(all, g.lastResolved[host]...)
 		}
 		var next []string
 		for _, addr := range all {
@@ -75,13 +75,13 @@ func (g *gateway) resolve(ctx context.Context) {
 			g.addresses.Store(next)
 			g.changed()
 		}
-		if !names || !pause(ctx, resolveEvery+rand.N(resolveEvery/10)) {
+		if !names || !sleepContext(ctx, resolveEvery+rand.N(resolveEvery/10)) {
 			return
 		}
 	}
 }
 
-func (g *gateway) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	return g.options.Resolve(ctx, host)
@@ -89,21 +89,21 @@ func (g *gateway) lookUp(ctx context.Context, host string) ([]netip.Addr, error)
 
 // probe asks the gateway whether it is alive, each period and up to a tenth of it more, until ctx ends. It counts as alive until it
 // fails as often in a row as the Link says.
-func (g *gateway) probe(ctx context.Context) {
+func (g *gateway) runProbe(ctx context.Context) {
 	p := g.link.Probe
 	transport := &http.Transport{DialContext: g.options.Dial, DisableKeepAlives: true}
 	client := &http.Client{Transport: transport, Timeout: p.Timeout}
 	url := g.options.ProbeURL(g.link)
 	failures := 0
-	g.metrics.gateway(g.link.Cluster, true)
-	defer g.metrics.forget(g.link.Cluster)
-	for pause(ctx, p.Period+rand.N(p.Period/10+1)) {
+	g.metrics.setAlive(g.link.Cluster, true)
+	defer g.metrics.deleteGateway(g.link.Cluster)
+	for sleepContext(ctx, p.Period+rand.N(p.Period/10+1)) {
 		began := time.Now()
-		err := ask(ctx, client, url)
+		err := probeOnce(ctx, client, url)
 		if ctx.Err() != nil {
 			return
 		}
-		g.metrics.probed(g.link.Cluster, err == nil, time.Since(began))
+		g.metrics.observeProbe(g.link.Cluster, err == nil, time.Since(began))
 		if err == nil {
 			failures = 0
 		} else {
@@ -120,12 +120,12 @@ func (g *gateway) probe(ctx context.Context) {
 			g.log.Info("A gateway answers again", "cluster", g.link.Cluster)
 		}
 		g.dead.Store(dead)
-		g.metrics.gateway(g.link.Cluster, !dead)
+		g.metrics.setAlive(g.link.Cluster, !dead)
 		g.changed()
 	}
 }
 
-func ask(ctx context.Context, client *http.Client, url string) error {
+func probeOnce(ctx context.Context, client *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func resolveHost(ctx context.Context, host string) ([]netip.Addr, error) {
 }
 
 // pause returns true after d, and false once ctx ends.
-func pause(ctx context.Context, d time.Duration) bool {
+func sleepContext(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -61,7 +61,7 @@ func TestProbe(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { g.probe(ctx); close(done) }()
+		go func() { g.runProbe(ctx); close(done) }()
 		wants := func(dead bool, n int32) {
 			t.Helper()
 			if g.state().dead != dead || changes.Load() != n {
@@ -149,7 +149,7 @@ func TestResolve(t *testing.T) {
 		answers.Store(&names{"b.example": {addr("192.0.2.9"), addr("192.0.2.3")}})
 		var changes atomic.Int32
 		g := &gateway{
-			log: logr.Discard(), changed: func() { changes.Add(1) }, last: map[string][]netip.Addr{},
+			log: logr.Discard(), changed: func() { changes.Add(1) }, lastResolved: map[string][]netip.Addr{},
 			link: &links.Mirroring{Cluster: "east", Gateway: links.Gateway{Addresses: []string{"192.0.2.3", "a.example", "b.example"}}},
 			options: Options{Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 				if found := (*answers.Load())[host]; found != nil {
@@ -160,7 +160,7 @@ func TestResolve(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { g.resolve(ctx); close(done) }()
+		go func() { g.runResolver(ctx); close(done) }()
 		wants := func(n int32, want ...string) {
 			t.Helper()
 			if got := g.state().addresses; !slices.Equal(got, want) || changes.Load() != n {

@@ -14,24 +14,24 @@ import (
 
 // The Leases of Linkerd's service mirrors, and how long one lasts that does not say it.
 const (
-	linkLease       = "service-mirror-write-" // and the name of the Link
-	localLease      = "local-service-mirror-write"
-	defaultDuration = 30 * time.Second
+	linkLeasePrefix      = "service-mirror-write-" // and the name of the Link
+	localLeaseName       = "local-service-mirror-write"
+	defaultLeaseDuration = 30 * time.Second
 )
 
 // lease is what is kept of a Lease.
-type lease struct {
+type leaseRecord struct {
 	holder   string
 	renewed  time.Time // on the holder's clock
 	duration time.Duration
 }
 
-func keepLease(object any) (lease, bool) {
+func newLeaseRecord(object any) (leaseRecord, bool) {
 	l, ok := object.(*coordinationv1.Lease)
 	if !ok {
-		return lease{}, false
+		return leaseRecord{}, false
 	}
-	kept := lease{duration: defaultDuration}
+	kept := leaseRecord{duration: defaultLeaseDuration}
 	if l.Spec.HolderIdentity != nil {
 		kept.holder = *l.Spec.HolderIdentity
 	}
@@ -45,25 +45,25 @@ func keepLease(object any) (lease, bool) {
 }
 
 // A tenure is a Lease and when, on our own clock, it was last renewed, released or deleted.
-type tenure struct {
-	lease
-	seen time.Time
+type observedLease struct {
+	leaseRecord
+	observedAt time.Time
 }
 
 // busy returns until when somebody else is to be reckoned with: the Lease must have been free for as long as it lasts. It is the zero
 // time for one that was never seen.
-func (t tenure) busy() time.Time {
+func (t observedLease) heldUntil() time.Time {
 	switch {
-	case t.seen.IsZero():
+	case t.observedAt.IsZero():
 		return time.Time{}
 	case t.holder == "":
-		return t.seen.Add(t.duration)
+		return t.observedAt.Add(t.duration)
 	default:
-		return t.seen.Add(2 * t.duration)
+		return t.observedAt.Add(2 * t.duration)
 	}
 }
 
-func (t tenure) String() string {
+func (t observedLease) String() string {
 	if t.holder == "" {
 		return "was released less than " + t.duration.String() + " ago"
 	}
@@ -71,33 +71,33 @@ func (t tenure) String() string {
 }
 
 // tenures are the Leases of Linkerd's service mirrors that were seen.
-type tenures struct {
+type observedLeases struct {
 	changed watch.Value[struct{}]
 
-	mu   sync.Mutex
-	seen map[records.Key]tenure
+	mu     sync.Mutex
+	byName map[records.Key]observedLease
 }
 
 // note tells of a Lease as it is now; nil if it was deleted. Those of others are not remembered.
-func (t *tenures) note(k records.Key, now *lease) {
-	if k.Name != localLease && !strings.HasPrefix(k.Name, linkLease) {
+func (t *observedLeases) observe(k records.Key, now *leaseRecord) {
+	if k.Name != localLeaseName && !strings.HasPrefix(k.Name, linkLeasePrefix) {
 		return
 	}
 	t.mu.Lock()
-	old, known := t.seen[k]
-	next := tenure{seen: time.Now()}
+	old, known := t.byName[k]
+	next := observedLease{observedAt: time.Now()}
 	switch {
 	case now != nil:
-		next.lease = *now
+		next.leaseRecord = *now
 	case known:
-		next.lease = lease{duration: old.duration}
+		next.leaseRecord = leaseRecord{duration: old.duration}
 	}
-	news := next.lease != old.lease || !known && now != nil
+	news := next.leaseRecord != old.leaseRecord || !known && now != nil
 	if news {
-		if t.seen == nil {
-			t.seen = map[records.Key]tenure{}
+		if t.byName == nil {
+			t.byName = map[records.Key]observedLease{}
 		}
-		t.seen[k] = next
+		t.byName[k] = next
 	}
 	t.mu.Unlock()
 	if news {
@@ -106,19 +106,19 @@ func (t *tenures) note(k records.Key, now *lease) {
 }
 
 // links returns the names of Links that a namespace has, or has had, Leases for.
-func (t *tenures) links(namespace string) (names []string) {
+func (t *observedLeases) linkNames(namespace string) (names []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for k := range t.seen {
-		if name, is := strings.CutPrefix(k.Name, linkLease); is && k.Namespace == namespace {
+	for k := range t.byName {
+		if name, is := strings.CutPrefix(k.Name, linkLeasePrefix); is && k.Namespace == namespace {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-func (t *tenures) get(k records.Key) tenure {
+func (t *observedLeases) lookup(k records.Key) observedLease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.seen[k]
+	return t.byName[k]
 }

@@ -14,21 +14,21 @@ import (
 // A Lease stands for somebody until it has been free for as long as it lasts, by our own clock: renewed, released, expired, deleted.
 func TestTenure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var all tenures
-		k := records.Key{Namespace: "mc", Name: linkLease + "east"}
+		var all observedLeases
+		k := records.Key{Namespace: "mc", Name: linkLeasePrefix + "east"}
 		note := func(holder string, renewed time.Time) {
-			kept, ok := keepLease(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+			kept, ok := newLeaseRecord(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)), RenewTime: &metav1.MicroTime{Time: renewed},
 			}})
 			if !ok {
 				t.Fatal("a Lease is not kept")
 			}
-			all.note(k, &kept)
+			all.observe(k, &kept)
 		}
 		wants := func(busy bool) {
 			t.Helper()
-			if got := time.Now().Before(all.get(k).busy()); got != busy {
-				t.Errorf("busy is %t, want %t: %s", got, busy, all.get(k))
+			if got := time.Now().Before(all.lookup(k).heldUntil()); got != busy {
+				t.Errorf("busy is %t, want %t: %s", got, busy, all.lookup(k))
 			}
 		}
 		wants(false) // there never was one
@@ -50,13 +50,13 @@ func TestTenure(t *testing.T) {
 		settle(2 * time.Second)
 		wants(false)
 		note("b", old.Add(4*time.Second))
-		all.note(k, nil) // deleted
+		all.observe(k, nil) // deleted
 		settle(19 * time.Second)
 		wants(true)
 		settle(2 * time.Second)
 		wants(false)
-		all.note(records.Key{Namespace: "mc", Name: "never-seen"}, nil)
-		if got := all.get(records.Key{Namespace: "mc", Name: "never-seen"}); !got.seen.IsZero() {
+		all.observe(records.Key{Namespace: "mc", Name: "never-seen"}, nil)
+		if got := all.lookup(records.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
 			t.Error("a Lease that never was is remembered")
 		}
 	})

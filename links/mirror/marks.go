@@ -27,35 +27,35 @@ const (
 	opaqueAnnotation    = linkerd.OpaquePortsAnnotation
 	controllerName      = linkerd.ServiceMirrorController
 	managedByLabel      = "app.kubernetes.io/managed-by"
-	us                  = "fingerpost"
+	productName         = "fingerpost"
 	federatedSuffix     = "-federated"
 	probePrefix         = "probe-"
 	probePort           = "mc-probe"
 	mirrorLabelPrefix   = linkerd.MirrorPrefix
 	discoveryKeysPrefix = linkerd.MulticlusterPrefix
-	askedPrefix         = "federation.fingerpost.io/" // annotations by which a Service asks something of us
-	linksKey            = askedPrefix + "links"       // annotation on what we write: the Links that it was written for
+	productPrefix       = "federation.fingerpost.io/" // annotations by which a Service asks something of us
+	linksAnnotation     = productPrefix + "links"     // annotation on what we write: the Links that it was written for
 )
 
 // isControl reports whether a key says of what a Service consists, or asks something of us. That is for those to say who may change the
 // object that bears it, and is never copied: else whoever may label a Service in a linked cluster would say it here.
-func isControl(key string) bool {
-	return strings.HasPrefix(key, discoveryKeysPrefix) || strings.HasPrefix(key, askedPrefix)
+func isReservedKey(key string) bool {
+	return strings.HasPrefix(key, discoveryKeysPrefix) || strings.HasPrefix(key, productPrefix)
 }
 
 // isMirror reports whether an object stands for others, whoever wrote it.
 func isMirror(o metav1.Object) bool { return o.GetLabels()[mirroredLabel] == "true" }
 
 // isOurs reports whether an object may be changed: it is a mirror, or we made it for another reason.
-func isOurs(o metav1.Object) bool { return isMirror(o) || o.GetLabels()[managedByLabel] == us }
+func isOurs(o metav1.Object) bool { return isMirror(o) || o.GetLabels()[managedByLabel] == productName }
 
 // linksOf returns the Links that a Service was written for, by the names of their clusters; none if we did not write it.
-func linksOf(svc *corev1.Service) map[string]records.Key {
+func ownersOf(svc *corev1.Service) map[string]records.Key {
 	owners := map[string]records.Key{}
 	if svc == nil {
 		return owners
 	}
-	for item := range strings.SplitSeq(svc.Annotations[linksKey], ",") {
+	for item := range strings.SplitSeq(svc.Annotations[linksAnnotation], ",") {
 		cluster, link, is := strings.Cut(item, "=")
 		namespace, name, named := strings.Cut(link, "/")
 		if is && named {
@@ -66,14 +66,14 @@ func linksOf(svc *corev1.Service) map[string]records.Key {
 }
 
 // mark notes on a Service for which Links it is written: whoever comes when one of them is gone knows that we wrote it.
-func mark(svc *corev1.Service, owners map[string]records.Key) {
+func setOwners(svc *corev1.Service, owners map[string]records.Key) {
 	var items []string
 	for cluster, link := range owners {
 		items = append(items, cluster+"="+link.String())
 	}
 	slices.Sort(items)
 	if len(items) > 0 {
-		svc.Annotations[linksKey] = strings.Join(items, ",")
+		svc.Annotations[linksAnnotation] = strings.Join(items, ",")
 	}
 }
 

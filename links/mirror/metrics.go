@@ -47,7 +47,7 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.enabled, m.alive, m.latency, m.latencies, m.probes, m.writes, m.services}
 }
 
-func (m *metrics) gateway(name string, alive bool) {
+func (m *metrics) setAlive(name string, alive bool) {
 	m.enabled.WithLabelValues(name).Set(1)
 	value := 0.0
 	if alive {
@@ -56,7 +56,7 @@ func (m *metrics) gateway(name string, alive bool) {
 	m.alive.WithLabelValues(name).Set(value)
 }
 
-func (m *metrics) probed(name string, success bool, took time.Duration) {
+func (m *metrics) observeProbe(name string, success bool, took time.Duration) {
 	m.probes.WithLabelValues(name, strconv.FormatBool(success)).Inc()
 	if success {
 		ms := float64(took.Milliseconds())
@@ -66,11 +66,11 @@ func (m *metrics) probed(name string, success bool, took time.Duration) {
 }
 
 // written counts a write, or one that was not tried because we may not. An error without a reason of an API server's is Unknown.
-func (m *metrics) written(resource, verb string, err error) {
+func (m *metrics) countWrite(resource, verb string, err error) {
 	reason := ""
 	if err != nil {
 		reason = cmp.Or(string(cluster.ReasonOf(err)), "Unknown")
-		if errors.As(err, new(errForbidden)) {
+		if errors.As(err, new(errNoPermission)) {
 			reason = string(metav1.StatusReasonForbidden)
 		}
 	}
@@ -78,7 +78,7 @@ func (m *metrics) written(resource, verb string, err error) {
 }
 
 // forget drops the series of a gateway that is not probed any more.
-func (m *metrics) forget(name string) {
+func (m *metrics) deleteGateway(name string) {
 	labels := prometheus.Labels{"target_cluster_name": name}
 	m.enabled.DeletePartialMatch(labels)
 	m.alive.DeletePartialMatch(labels)
@@ -88,11 +88,11 @@ func (m *metrics) forget(name string) {
 }
 
 // count tells how many Services of a cluster became what.
-func (m *metrics) count(name string, verdicts []verdict) {
+func (m *metrics) setServices(name string, verdicts []serviceResult) {
 	m.services.DeletePartialMatch(prometheus.Labels{"cluster": name})
 	for _, v := range verdicts {
 		reason := v.reason
-		if v.refused {
+		if v.overBudget {
 			reason = reasonTooMany
 		}
 		m.services.WithLabelValues(name, strconv.FormatBool(v.federated), reason).Inc()

@@ -45,7 +45,7 @@ type Mirror struct {
 	dynamic dynamic.Interface
 	metrics *metrics
 
-	term watch.Value[*term] // nil while nothing is to be written
+	currentTerm watch.Value[*term] // nil while nothing is to be written
 }
 
 // New returns a Mirror that writes over local, which it does not close. store says who answers for remote Services.
@@ -74,15 +74,15 @@ func New(log logr.Logger, store *federation.Store, reconciler *links.Reconciler,
 }
 
 // Attend reads the Services of an engaged cluster while a Run lasts. It is a [cluster.Attendant], given to [cluster.Registry.Attend].
-func (m *Mirror) Attend(ctx context.Context, spec *watch.Value[cluster.Spec], conn *cluster.Connection) {
+func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *cluster.Connection) {
 	now, _ := spec.Load()
 	if now.Local {
 		return
 	}
 	for ctx.Err() == nil {
-		t, changed := m.term.Load()
+		t, changed := m.currentTerm.Load()
 		if t != nil {
-			t.attend(ctx, now.Name, conn)
+			t.readCluster(ctx, now.Name, conn)
 		}
 		select {
 		case <-changed:

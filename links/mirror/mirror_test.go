@@ -60,7 +60,7 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		f.must(err)
 		f.mirror, err = mirror.New(log, store, reconciler, conn, options)
 		f.must(err)
-		registry.Attend(f.mirror.Attend)
+		registry.Attend(f.mirror.Engage)
 		f.link("east", 1)
 		f.link("west", 2)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -19,15 +19,15 @@ import (
 type endpoints = corev1.Endpoints //nolint:staticcheck // Linkerd's tools read Endpoints, and Kubernetes makes slices of them
 
 // copies reports whether what is made of a Service takes over a label or annotation of it.
-func (w *world) copies(key string) bool {
-	return !isControl(key) && !excluded(controllerKeys, key) && !excluded(w.exclude, key)
+func (w *inputs) copiesKey(key string) bool {
+	return !isReservedKey(key) && !excluded(controllerKeys, key) && !excluded(w.excludedKeys, key)
 }
 
 // copyLabels returns what is taken over of a Service's labels.
-func (w *world) copyLabels(l *link, svc *corev1.Service) map[string]string {
+func (w *inputs) copyLabels(l *link, svc *corev1.Service) map[string]string {
 	copied := map[string]string{mirroredLabel: "true"}
 	for k, v := range svc.Labels {
-		if !strings.HasPrefix(k, mirrorLabelPrefix) && w.copies(k) && (l == nil || !excluded(l.ExcludedLabels, k)) {
+		if !strings.HasPrefix(k, mirrorLabelPrefix) && w.copiesKey(k) && (l == nil || !excluded(l.ExcludedLabels, k)) {
 			copied[k] = v
 		}
 	}
@@ -36,10 +36,10 @@ func (w *world) copyLabels(l *link, svc *corev1.Service) map[string]string {
 
 // copyAnnotations returns what is taken over of a Service's annotations. Opaque ports cannot be excluded: without them proxies would wait
 // for a protocol that never shows.
-func (w *world) copyAnnotations(l *link, svc *corev1.Service) map[string]string {
+func (w *inputs) copyAnnotations(l *link, svc *corev1.Service) map[string]string {
 	copied := map[string]string{}
 	for k, v := range svc.Annotations {
-		if k == opaqueAnnotation || w.copies(k) && (l == nil || !excluded(l.ExcludedAnnotations, k)) {
+		if k == opaqueAnnotation || w.copiesKey(k) && (l == nil || !excluded(l.ExcludedAnnotations, k)) {
 			copied[k] = v
 		}
 	}
@@ -54,13 +54,13 @@ func copyPorts(svc *corev1.Service) []corev1.ServicePort {
 	return ports
 }
 
-func (w *world) mirrorService(l *link, k records.Key, svc *corev1.Service) *corev1.Service {
+func (w *inputs) mirrorService(l *link, k records.Key, svc *corev1.Service) *corev1.Service {
 	m := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: w.copyLabels(l, svc), Annotations: w.copyAnnotations(l, svc)},
 		Spec:       corev1.ServiceSpec{Ports: copyPorts(svc)},
 	}
 	m.Labels[clusterLabel] = l.Cluster
-	mark(m, map[string]records.Key{l.Cluster: l.Link})
+	setOwners(m, map[string]records.Key{l.Cluster: l.Link})
 	m.Annotations[nameAnnotation] = fmt.Sprintf("%s.%s.svc.%s", svc.Name, svc.Namespace, l.ClusterDomain)
 	m.Annotations[versionAnnotation] = svc.ResourceVersion
 	return m
@@ -78,12 +78,12 @@ func endpointMirrorService(l *link, k records.Key, hostname string, svc *corev1.
 		},
 		Spec: corev1.ServiceSpec{Ports: copyPorts(svc)},
 	}
-	mark(m, map[string]records.Key{l.Cluster: l.Link})
+	setOwners(m, map[string]records.Key{l.Cluster: l.Link})
 	return m
 }
 
 // endpointsOf returns Endpoints of a mirror without addresses.
-func endpointsOf(l *link, mirror *corev1.Service) *endpoints {
+func emptyEndpoints(l *link, mirror *corev1.Service) *endpoints {
 	e := &endpoints{ObjectMeta: metav1.ObjectMeta{
 		Namespace: mirror.Namespace, Name: mirror.Name,
 		Labels:      map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster},
@@ -100,12 +100,12 @@ func endpointsOf(l *link, mirror *corev1.Service) *endpoints {
 
 // gatewayEndpoints returns the gateway's addresses under the ports of a mirror, if anybody behind the gateway answers. keep is true as
 // long as the addresses are not known.
-func (w *world) gatewayEndpoints(l *link, mirror *corev1.Service, answered bool) (_ *endpoints, keep bool) {
+func (w *inputs) gatewayEndpoints(l *link, mirror *corev1.Service, answered bool) (_ *endpoints, keep bool) {
 	g := w.gateway(l.Cluster)
 	if len(g.addresses) == 0 {
 		return nil, true
 	}
-	e := endpointsOf(l, mirror)
+	e := emptyEndpoints(l, mirror)
 	if !answered {
 		return e, false
 	}
@@ -130,19 +130,19 @@ func subsetOf(addresses []string, dead bool) (s corev1.EndpointSubset) { //nolin
 
 // headlessEndpoints returns the mirrors of a headless Service's endpoints by hostname. Their ports are those of the Service: that is
 // where its endpoints' mirrors listen.
-func (w *world) headlessEndpoints(l *link, mirror *corev1.Service, who answers) (_ *endpoints, keep bool) {
+func (w *inputs) headlessEndpoints(l *link, mirror *corev1.Service, who readiness) (_ *endpoints, keep bool) {
 	if !who.known {
 		return nil, true
 	}
-	e := endpointsOf(l, mirror)
+	e := emptyEndpoints(l, mirror)
 	var subset corev1.EndpointSubset //nolint:staticcheck // as above
-	for _, hostname := range slices.Sorted(maps.Keys(who.hosts)) {
+	for _, hostname := range slices.Sorted(maps.Keys(who.hostnames)) {
 		one := w.local(records.Key{Namespace: mirror.Namespace, Name: hostname + "-" + l.Cluster})
 		if one == nil || one.Labels[headlessLabel] != mirror.Name || one.Spec.ClusterIP == "" || isHeadless(one) {
 			continue // it is not there yet, and brings us back when it is
 		}
 		address := corev1.EndpointAddress{Hostname: hostname, IP: one.Spec.ClusterIP}
-		if who.hosts[hostname] {
+		if who.hostnames[hostname] {
 			subset.Addresses = append(subset.Addresses, address)
 		} else {
 			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
@@ -160,14 +160,14 @@ func (w *world) headlessEndpoints(l *link, mirror *corev1.Service, who answers) 
 // probeObjects returns a Service for the gateway itself, and its Endpoints; none as long as the addresses are not known. They stay
 // ready whatever the probe says: it is what asks over them.
 func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, *endpoints) {
-	marks := map[string]string{gatewayLabel: "true", clusterLabel: l.Cluster, managedByLabel: us}
+	marks := map[string]string{gatewayLabel: "true", clusterLabel: l.Cluster, managedByLabel: productName}
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: marks, Annotations: map[string]string{}},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 			{Name: probePort, Protocol: corev1.ProtocolTCP, Port: l.Probe.Port, TargetPort: intstr.FromInt32(l.Probe.Port)},
 		}},
 	}
-	mark(service, map[string]records.Key{l.Cluster: l.Link})
+	setOwners(service, map[string]records.Key{l.Cluster: l.Link})
 	if len(addresses) == 0 {
 		return service, nil
 	}
@@ -187,7 +187,7 @@ func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, 
 // Links. Its marks are those of the first, its ports those of all. Where not all members are ours to write, others look after the rest
 // of it, and only who is a member is changed. conflicts tells the Links whose ports do not fit. It returns nil if there is nothing to
 // write it from.
-func (w *world) federatedService(k records.Key, base string, members []member, strangers []string, existing *corev1.Service, ours bool) (_ *corev1.Service, conflicts map[*link]string) {
+func (w *inputs) federatedService(k records.Key, base string, members []member, strangers []string, existing *corev1.Service, ours bool) (_ *corev1.Service, conflicts map[*link]string) {
 	f := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 	var first member
 	switch {
@@ -205,25 +205,25 @@ func (w *world) federatedService(k records.Key, base string, members []member, s
 	if f.Annotations == nil {
 		f.Annotations = map[string]string{}
 	}
-	var ports union
+	var ports portUnion
 	var remote []string
 	delete(f.Annotations, localDiscoveryKey)
 	delete(f.Annotations, discoveryKey)
-	delete(f.Annotations, linksKey)
-	written, owners := linksOf(existing), map[string]records.Key{}
+	delete(f.Annotations, linksAnnotation)
+	written, owners := ownersOf(existing), map[string]records.Key{}
 	conflicts = map[*link]string{}
 	whole := len(strangers) == 0
 	if existing != nil && first.svc == nil {
-		ports.join(copyPorts(existing))
+		ports.merge(copyPorts(existing))
 	}
 	for _, m := range members {
 		if m.link == nil {
 			f.Annotations[localDiscoveryKey] = base
 		} else {
 			remote = append(remote, base+"@"+m.link.Cluster)
-			if owner, found := written[m.link.Cluster]; found && m.link.left != "" {
+			if owner, found := written[m.link.Cluster]; found && m.link.skipReason != "" {
 				owners[m.link.Cluster] = owner
-			} else if m.link.left == "" {
+			} else if m.link.skipReason == "" {
 				owners[m.link.Cluster] = m.link.Link
 			}
 		}
@@ -231,7 +231,7 @@ func (w *world) federatedService(k records.Key, base string, members []member, s
 			whole = false
 			continue
 		}
-		if clash := ports.join(copyPorts(m.svc)); clash != "" && m.link != nil {
+		if clash := ports.merge(copyPorts(m.svc)); clash != "" && m.link != nil {
 			conflicts[m.link] = clash
 		}
 	}
@@ -241,7 +241,7 @@ func (w *world) federatedService(k records.Key, base string, members []member, s
 			owners[cluster] = owner
 		}
 	}
-	mark(f, owners)
+	setOwners(f, owners)
 	if remote = append(remote, strangers...); len(remote) > 0 {
 		f.Annotations[discoveryKey] = strings.Join(remote, ",")
 	}
@@ -249,19 +249,19 @@ func (w *world) federatedService(k records.Key, base string, members []member, s
 	case existing != nil && !ours:
 		f.Spec.Ports = copyPorts(existing)
 	case existing != nil && !whole:
-		ports.join(copyPorts(existing)) // those of the members that are not known are among them
+		ports.merge(copyPorts(existing)) // those of the members that are not known are among them
 		fallthrough
 	default:
-		f.Spec.Ports = ports.named()
+		f.Spec.Ports = ports.sorted()
 	}
 	return f, conflicts
 }
 
 // A union is the ports of several Services. What was there first counts.
-type union struct{ ports []corev1.ServicePort }
+type portUnion struct{ ports []corev1.ServicePort }
 
 // join adds ports, as many as a Service may have, and returns how they conflict with those before them; empty if they do not.
-func (u *union) join(ports []corev1.ServicePort) string {
+func (u *portUnion) merge(ports []corev1.ServicePort) string {
 	var clashes []string
 	before := slices.Clone(u.ports)
 	for _, p := range ports {
@@ -272,23 +272,23 @@ func (u *union) join(ports []corev1.ServicePort) string {
 		case len(others) == 0:
 			u.ports = append(u.ports, p)
 		case !slices.ContainsFunc(others, func(o corev1.ServicePort) bool { return samePort(o, p) }):
-			clashes = append(clashes, fmt.Sprintf("port %d is %s here and %s in an older member, which counts", p.Port, describe(p), describe(others[0])))
+			clashes = append(clashes, fmt.Sprintf("port %d is %s here and %s in an older member, which counts", p.Port, describePort(p), describePort(others[0])))
 		}
 	}
-	if n := len(clashes); n > maxDropped {
-		clashes = append(clashes[:maxDropped], fmt.Sprintf("and %d more", n-maxDropped))
+	if n := len(clashes); n > maxOmitted {
+		clashes = append(clashes[:maxOmitted], fmt.Sprintf("and %d more", n-maxOmitted))
 	}
 	return strings.Join(clashes, "; ")
 }
 
 // nameAll returns ports, each with a valid name of its own: a Service must not name two alike. Names say nothing about where members listen,
 // because clients ask for numbers.
-func nameAll(ports []corev1.ServicePort) []corev1.ServicePort {
+func uniqueNames(ports []corev1.ServicePort) []corev1.ServicePort {
 	taken := map[string]bool{}
 	ports = slices.Clone(ports)
 	for i, p := range ports {
 		if p.Name != "" || len(ports) > 1 {
-			ports[i].Name = freeName(p, taken)
+			ports[i].Name = unusedName(p, taken)
 		}
 		taken[ports[i].Name] = true
 	}
@@ -296,14 +296,14 @@ func nameAll(ports []corev1.ServicePort) []corev1.ServicePort {
 }
 
 // named returns the ports by number, each with a valid name of its own.
-func (u *union) named() []corev1.ServicePort {
-	ports := nameAll(u.ports)
+func (u *portUnion) sorted() []corev1.ServicePort {
+	ports := uniqueNames(u.ports)
 	slices.SortStableFunc(ports, func(a, b corev1.ServicePort) int { return cmp.Compare(a.Port, b.Port) })
 	return ports
 }
 
 // freeName returns a port's own name, or one like it that is valid and not taken.
-func freeName(p corev1.ServicePort, taken map[string]bool) string {
+func unusedName(p corev1.ServicePort, taken map[string]bool) string {
 	name := p.Name
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		name = "port"
@@ -333,7 +333,7 @@ func appProtocol(p corev1.ServicePort) string {
 	return *p.AppProtocol
 }
 
-func describe(p corev1.ServicePort) string {
+func describePort(p corev1.ServicePort) string {
 	return strings.TrimSpace(fmt.Sprintf("%q %s %s", p.Name, cmp.Or(p.Protocol, corev1.ProtocolTCP), appProtocol(p)))
 }
 
@@ -355,11 +355,11 @@ func targetOf(p corev1.ServicePort) intstr.IntOrString {
 
 func sameEndpoints(is, want *endpoints) bool {
 	return maps.Equal(is.Labels, want.Labels) && maps.Equal(is.Annotations, want.Annotations) &&
-		equality.Semantic.DeepEqual(ordered(is.Subsets), ordered(want.Subsets))
+		equality.Semantic.DeepEqual(sortedSubsets(is.Subsets), sortedSubsets(want.Subsets))
 }
 
 // ordered returns subsets with addresses and ports in an order of ours: the API server has its own.
-func ordered(subsets []corev1.EndpointSubset) []corev1.EndpointSubset { //nolint:staticcheck // as above
+func sortedSubsets(subsets []corev1.EndpointSubset) []corev1.EndpointSubset { //nolint:staticcheck // as above
 	byAddress := func(a, b corev1.EndpointAddress) int {
 		return cmp.Or(strings.Compare(a.IP, b.IP), strings.Compare(a.Hostname, b.Hostname))
 	}

@@ -28,22 +28,22 @@ const (
 )
 
 // remote is the Services of one linked cluster, as one connection tells them. It is what an informer fills.
-type remote struct {
-	*records.Store[*offer]
+type remoteCluster struct {
+	*records.Store[*remoteService]
 	term *term
 	name string
 	core kubernetes.Interface
 
-	read     atomic.Bool // the connection is in use
-	trusted  atomic.Bool // what is not in the store does not exist
-	doubtful atomic.Bool // the last listing would have removed much, and was not confirmed
-	doubted  time.Time   // since when; of Replace
-	relist   chan struct{}
-	events   chan *corev1.Event // to be told there
+	connected   atomic.Bool // the connection is in use
+	complete    atomic.Bool // what is not in the store does not exist
+	removalHeld atomic.Bool // the last listing would have removed much, and was not confirmed
+	heldSince   time.Time   // since when; of Replace
+	relist      chan struct{}
+	events      chan *corev1.Event // to be told there
 }
 
 // keepService keeps of a Service what a mirror could be made of.
-func keepService(object any) (*corev1.Service, bool) {
+func trimService(object any) (*corev1.Service, bool) {
 	svc, ok := object.(*corev1.Service)
 	if !ok || svc.DeletionTimestamp != nil {
 		return nil, false
@@ -54,46 +54,46 @@ func keepService(object any) (*corev1.Service, bool) {
 
 // Replace stores a complete listing. What it lacks counts as gone, unless that would be more than half of the cluster's mirrors and
 // memberships, and more than 3: then only if all listings of the next confirmAfter, and one after that, lack as much.
-func (r *remote) Replace(objects []any, version string) error {
-	r.trusted.Store(false)
+func (r *remoteCluster) Replace(objects []any, version string) error {
+	r.complete.Store(false)
 	if err := r.Store.Replace(objects, version); err != nil {
 		return err
 	}
-	all, gone := r.term.missing(r.name, func(k records.Key) bool {
+	all, gone := r.term.countMissing(r.name, func(k records.Key) bool {
 		_, found := r.Get(k)
 		return found
 	})
 	much := gone > 3 && 2*gone > all
-	if much && r.doubted.IsZero() {
-		r.doubted = time.Now()
+	if much && r.heldSince.IsZero() {
+		r.heldSince = time.Now()
 		r.term.log.Info("A listing of a linked cluster lacks most of the Services that are mirrored: nothing is removed until another one says so too",
 			"cluster", r.name, "mirrored", all, "missing", gone)
 	}
-	doubtful := much && time.Since(r.doubted) < confirmAfter
-	r.doubtful.Store(doubtful)
+	doubtful := much && time.Since(r.heldSince) < confirmAfter
+	r.removalHeld.Store(doubtful)
 	if doubtful {
 		select {
 		case r.relist <- struct{}{}:
 		default: // it is asked for already
 		}
 	} else {
-		r.doubted = time.Time{}
-		r.trusted.Store(true)
+		r.heldSince = time.Time{}
+		r.complete.Store(true)
 	}
-	r.term.arrived(r)
+	r.term.setRemote(r)
 	return nil
 }
 
 // attend reads the Services of a cluster until ctx or the term ends.
-func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection) {
-	if !t.enter() {
+func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Connection) {
+	if !t.join() {
 		return
 	}
 	defer t.wg.Done()
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, t.log.V(1)))
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
-	if !wait(ctx, t.ready) { // the guard has to know what there is
+	if !waitClosed(ctx, t.ready) { // the guard has to know what there is
 		return
 	}
 	core, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
@@ -101,19 +101,19 @@ func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection
 		t.log.Error(err, "Services cannot be read", "cluster", name)
 		return
 	}
-	r := &remote{term: t, name: name, core: core, relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents)}
-	r.Store = records.NewStore(keepOffer, func(k records.Key) {
-		if t.current(r) {
+	r := &remoteCluster{term: t, name: name, core: core, relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents)}
+	r.Store = records.NewStore(newRemoteService, func(k records.Key) {
+		if t.isCurrent(r) {
 			t.enqueueRemote(name, k)
 		}
 	})
-	r.read.Store(true)
-	defer t.forget()
-	defer r.read.Store(false)
+	r.connected.Store(true)
+	defer t.dropUnlinked()
+	defer r.connected.Store(false)
 	var telling sync.WaitGroup
-	telling.Go(func() { r.tell(ctx) })
+	telling.Go(func() { r.createEvents(ctx) })
 	defer telling.Wait() // ctx has ended then
-	source := cluster.NewSource(services(core), conn)
+	source := cluster.NewSource(serviceRequests(core), conn)
 	for ctx.Err() == nil {
 		listing, again := context.WithCancel(ctx)
 		filled := make(chan struct{})
@@ -123,7 +123,7 @@ func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection
 		}()
 		select {
 		case <-r.relist:
-			pause(ctx, confirmAfter)
+			sleepContext(ctx, confirmAfter)
 		case <-ctx.Done():
 		}
 		again()
@@ -132,7 +132,7 @@ func (t *term) attend(ctx context.Context, name string, conn *cluster.Connection
 }
 
 // event has it told in a linked cluster, once, that one of its Services is not mirrored. It does not wait.
-func (r *remote) event(svc *corev1.Service, message string) {
+func (r *remoteCluster) recordSkipped(svc *corev1.Service, message string) {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, svc.UID, message) // it cannot fail
 	now := metav1.Now()
@@ -141,14 +141,14 @@ func (r *remote) event(svc *corev1.Service, message string) {
 		ObjectMeta:     metav1.ObjectMeta{Namespace: svc.Namespace, Name: fmt.Sprintf("%s.%x", svc.Name, h.Sum64())},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID},
 		Type:           corev1.EventTypeNormal, Reason: "ServiceMirroringSkipped", Message: message,
-		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: us},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: productName},
 	}:
 	default:
 	}
 }
 
 // tell creates Events until ctx ends.
-func (r *remote) tell(ctx context.Context) {
+func (r *remoteCluster) createEvents(ctx context.Context) {
 	for {
 		select {
 		case e := <-r.events:
@@ -165,7 +165,7 @@ func (r *remote) tell(ctx context.Context) {
 }
 
 // wait returns true once c is closed, and false once ctx ends.
-func wait(ctx context.Context, c <-chan struct{}) bool {
+func waitClosed(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -37,8 +37,8 @@ func TestConfirmation(t *testing.T) {
 				if err := term.services.Replace(here, ""); err != nil {
 					t.Fatal(err)
 				}
-				r := &remote{term: term, name: "east", relist: make(chan struct{}, 1)}
-				r.Store = records.NewStore(keepOffer, func(records.Key) {})
+				r := &remoteCluster{term: term, name: "east", relist: make(chan struct{}, 1)}
+				r.Store = records.NewStore(newRemoteService, func(records.Key) {})
 				began := time.Now()
 				for _, l := range listings {
 					settle(time.Until(began.Add(l.at)))
@@ -52,8 +52,8 @@ func TestConfirmation(t *testing.T) {
 					if err := r.Replace(objects, ""); err != nil {
 						t.Fatal(err)
 					}
-					if r.trusted.Load() != l.trusted || r.doubtful.Load() == l.trusted {
-						t.Errorf("after %s: trusted %t, doubtful %t", l.at, r.trusted.Load(), r.doubtful.Load())
+					if r.complete.Load() != l.trusted || r.removalHeld.Load() == l.trusted {
+						t.Errorf("after %s: trusted %t, doubtful %t", l.at, r.complete.Load(), r.removalHeld.Load())
 					}
 				}
 			})

@@ -25,30 +25,30 @@ const Mirroring = "Mirroring"
 
 // The reasons of the condition Mirroring.
 const (
-	reasonMirroring = "Mirroring"       // True: as the Link asks
-	reasonLeft      = "LeftToLinkerd"   // False: Linkerd's service mirror does it, or may
-	reasonLink      = "InvalidLink"     // False: the Link cannot be read; what is there is kept
-	reasonForbidden = "Forbidden"       // False: we lack a right
-	reasonWaiting   = "Waiting"         // Unknown: the cluster was not heard; what is there is kept
-	reasonTooMany   = "TooManyServices" // False: there are as many Services for the cluster as there may be; no more are made
-	reasonHeld      = "RemovalHeld"     // Unknown: most Services have vanished at once; the next listing decides
-	mirroredType    = "Mirrored"        // the condition of one Service
-	localService    = "Service"         // kind of what stands for it
+	reasonMirroring     = "Mirroring"       // True: as the Link asks
+	reasonLeftToLinkerd = "LeftToLinkerd"   // False: Linkerd's service mirror does it, or may
+	reasonInvalidLink   = "InvalidLink"     // False: the Link cannot be read; what is there is kept
+	reasonForbidden     = "Forbidden"       // False: we lack a right
+	reasonWaiting       = "Waiting"         // Unknown: the cluster was not heard; what is there is kept
+	reasonTooMany       = "TooManyServices" // False: there are as many Services for the cluster as there may be; no more are made
+	reasonRemovalHeld   = "RemovalHeld"     // Unknown: most Services have vanished at once; the next listing decides
+	conditionMirrored   = "Mirrored"        // the condition of one Service
+	kindService         = "Service"         // kind of what stands for it
 )
 
 // tell writes into a Link what became of its Services, as far as that has changed.
-func (t *term) tell(ctx context.Context, k records.Key) (reconcile.Result, error) {
-	now, _ := t.linked.Load()
+func (t *term) updateLinkStatus(ctx context.Context, k records.Key) (reconcile.Result, error) {
+	now, _ := t.linkSet.Load()
 	i := slices.IndexFunc(now.links, func(l *link) bool { return l.Link == k })
 	if i < 0 {
 		return reconcile.Result{}, nil
 	}
 	l := now.links[i]
-	verdicts, complete := t.verdictsOf(l)
-	condition := t.condition(l, verdicts)
+	verdicts, complete := t.resultsFor(l)
+	condition := t.mirroringCondition(l, verdicts)
 	status := map[string]any{}
 	t.mu.Lock()
-	mute := t.mute[l.UID]
+	mute := t.conditionsUnsupported[l.UID]
 	t.mu.Unlock()
 	if old := meta.FindStatusCondition(l.Conditions, Mirroring); !mute && (old == nil || old.Status != condition.Status || old.Reason != condition.Reason ||
 		old.Message != condition.Message || old.ObservedGeneration != condition.ObservedGeneration) {
@@ -57,10 +57,10 @@ func (t *term) tell(ctx context.Context, k records.Key) (reconcile.Result, error
 		status["conditions"] = conditions
 	}
 	if complete {
-		if list := statuses(l, verdicts, false, l.MirrorServices); list != nil {
+		if list := serviceStatuses(l, verdicts, false, l.MirrorServices); list != nil {
 			status["mirrorServices"] = list
 		}
-		if list := statuses(l, verdicts, true, l.FederatedServices); list != nil {
+		if list := serviceStatuses(l, verdicts, true, l.FederatedServices); list != nil {
 			status["federatedServices"] = list
 		}
 	}
@@ -77,27 +77,27 @@ func (t *term) patchStatus(ctx context.Context, l *link, status map[string]any) 
 	}
 	back, err := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace).
 		Patch(ctx, l.Link.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	t.metrics.written("links/status", "patch", err)
+	t.metrics.countWrite("links/status", "patch", err)
 	switch {
 	case ctx.Err() != nil, apierrors.IsNotFound(err): // whoever comes next tells it; or it is gone, or served without status
 		return reconcile.Result{}, nil //nolint:nilerr // as said
 	case apierrors.IsConflict(err): // a newer one brings us back
-		return reconcile.Result{RequeueAfter: 2 * tellAfter}, nil
+		return reconcile.Result{RequeueAfter: 2 * statusDelay}, nil
 	case apierrors.IsForbidden(err):
 		t.log.Info("The status of Links cannot be written: grant patch on links/status in "+links.Group, "link", l.Link.String(), "error", err.Error())
-		return reconcile.Result{RequeueAfter: refusedFor}, nil
+		return reconcile.Result{RequeueAfter: permissionRetry}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("status of Link %s: %w", l.Link, err)
 	}
-	if _, asked := status["conditions"]; asked && !has(back, Mirroring) { // the schema drops it
+	if _, asked := status["conditions"]; asked && !hasCondition(back, Mirroring) { // the schema drops it
 		t.mu.Lock()
-		t.mute[l.UID] = true
+		t.conditionsUnsupported[l.UID] = true
 		t.mu.Unlock()
 	}
 	return reconcile.Result{}, nil
 }
 
-func has(u *unstructured.Unstructured, condition string) bool {
+func hasCondition(u *unstructured.Unstructured, condition string) bool {
 	list, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
 	return err == nil && slices.ContainsFunc(list, func(c any) bool {
 		m, ok := c.(map[string]any)
@@ -107,11 +107,11 @@ func has(u *unstructured.Unstructured, condition string) bool {
 
 // verdictsOf returns the verdicts about a Link's Services, and whether there is one about each that it asks for: as long as there is
 // not, its lists of Services stay as they are.
-func (t *term) verdictsOf(l *link) (verdicts []verdict, complete bool) {
+func (t *term) resultsFor(l *link) (verdicts []serviceResult, complete bool) {
 	t.mu.Lock()
 	r := t.remotes[l.Cluster]
 	told := map[bool]map[records.Key]bool{false: {}, true: {}}
-	for _, about := range t.told {
+	for _, about := range t.results {
 		for _, v := range about {
 			if v.link == l.Link {
 				verdicts = append(verdicts, v)
@@ -120,8 +120,8 @@ func (t *term) verdictsOf(l *link) (verdicts []verdict, complete bool) {
 		}
 	}
 	t.mu.Unlock()
-	t.metrics.count(l.Cluster, verdicts)
-	if r == nil || l.left != "" || l.Problem != "" || !isClosed(t.ready) {
+	t.metrics.setServices(l.Cluster, verdicts)
+	if r == nil || l.skipReason != "" || l.Problem != "" || !isClosed(t.ready) {
 		return verdicts, false
 	}
 	for _, k := range r.Keys() {
@@ -130,36 +130,36 @@ func (t *term) verdictsOf(l *link) (verdicts []verdict, complete bool) {
 			continue
 		}
 		set := labels.Set(svc.Labels)
-		if (l.Directly.Matches(set) || l.ByGateway.Matches(set)) && !told[false][k] || l.Federated.Matches(set) && !told[true][k] {
+		if (l.RemoteDiscoverySelector.Matches(set) || l.Selector.Matches(set)) && !told[false][k] || l.FederatedServiceSelector.Matches(set) && !told[true][k] {
 			return verdicts, false
 		}
 	}
 	return verdicts, true
 }
 
-func (t *term) condition(l *link, verdicts []verdict) metav1.Condition {
+func (t *term) mirroringCondition(l *link, verdicts []serviceResult) metav1.Condition {
 	t.mu.Lock()
-	r, blocked := t.remotes[l.Cluster], t.blocked
+	r, blocked := t.remotes[l.Cluster], t.localRefusal
 	t.mu.Unlock()
 	c := metav1.Condition{Type: Mirroring, Status: metav1.ConditionFalse, ObservedGeneration: l.Generation}
-	forbidden := slices.IndexFunc(verdicts, func(v verdict) bool { return strings.HasPrefix(v.message, errForbiddenPrefix) })
+	forbidden := slices.IndexFunc(verdicts, func(v serviceResult) bool { return strings.HasPrefix(v.message, noPermissionPrefix) })
 	switch {
-	case l.left != "":
-		c.Reason, c.Message = reasonLeft, l.left
+	case l.skipReason != "":
+		c.Reason, c.Message = reasonLeftToLinkerd, l.skipReason
 	case l.Problem != "":
-		c.Reason, c.Message = reasonLink, l.Problem+"; what is there is kept"
+		c.Reason, c.Message = reasonInvalidLink, l.Problem+"; what is there is kept"
 	case blocked != "":
 		c.Reason, c.Message = reasonForbidden, blocked
 	case r == nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonWaiting, "the cluster was not heard yet: what is there is kept"
-	case r.doubtful.Load():
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonHeld, "most of the Services that are mirrored have vanished at once: they are removed if the next listing lacks them too"
+	case r.removalHeld.Load():
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonRemovalHeld, "most of the Services that are mirrored have vanished at once: they are removed if the next listing lacks them too"
 	case forbidden >= 0:
 		c.Reason, c.Message = reasonForbidden, verdicts[forbidden].message
-	case t.budget.full(l.Cluster):
+	case t.budget.exhausted(l.Cluster):
 		refused := 0
 		for _, v := range verdicts {
-			if v.refused {
+			if v.overBudget {
 				refused++
 			}
 		}
@@ -172,11 +172,11 @@ func (t *term) condition(l *link, verdicts []verdict) metav1.Condition {
 }
 
 // statuses returns the list of Services as it should stand in a Link; nil if it does already. Those of other controllers are kept.
-func statuses(l *link, verdicts []verdict, federated bool, is []links.ServiceStatus) []links.ServiceStatus {
+func serviceStatuses(l *link, verdicts []serviceResult, federated bool, is []links.ServiceStatus) []links.ServiceStatus {
 	want := []links.ServiceStatus{} // an empty list must be written as such, or the last Service would stay
 	for _, v := range verdicts {
 		if v.federated == federated {
-			want = append(want, v.status(l))
+			want = append(want, v.statusEntry(l))
 		}
 	}
 	slices.SortFunc(want, func(a, b links.ServiceStatus) int {
@@ -200,16 +200,16 @@ func statuses(l *link, verdicts []verdict, federated bool, is []links.ServiceSta
 	return want
 }
 
-func (v verdict) status(l *link) links.ServiceStatus {
-	c := metav1.Condition{Type: mirroredType, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message, LastTransitionTime: metav1.Now()}
-	s := links.ServiceStatus{ControllerName: controllerName, RemoteRef: links.ObjectRef{Kind: localService, Namespace: v.remote.Namespace, Name: v.remote.Name}}
+func (v serviceResult) statusEntry(l *link) links.ServiceStatus {
+	c := metav1.Condition{Type: conditionMirrored, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message, LastTransitionTime: metav1.Now()}
+	s := links.ServiceStatus{ControllerName: controllerName, RemoteRef: links.ObjectRef{Kind: kindService, Namespace: v.remote.Namespace, Name: v.remote.Name}}
 	if v.mirrored {
 		c.Status = metav1.ConditionTrue
 		name := v.remote.Name + "-" + l.Cluster
 		if v.federated {
 			name = v.remote.Name + federatedSuffix
 		}
-		s.LocalRef = &links.ObjectRef{Kind: localService, Namespace: v.remote.Namespace, Name: name}
+		s.LocalRef = &links.ObjectRef{Kind: kindService, Namespace: v.remote.Namespace, Name: name}
 	}
 	s.Conditions = []metav1.Condition{c}
 	return s

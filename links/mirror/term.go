@@ -30,11 +30,11 @@ const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = time.Minute
 	// tellAfter is how long verdicts are gathered before they are written into a Link.
-	tellAfter = 500 * time.Millisecond
+	statusDelay = 500 * time.Millisecond
 )
 
 // item names what to look at: an object of the local cluster, or a Link.
-type item struct {
+type queueKey struct {
 	isLink bool
 	records.Key
 }
@@ -43,74 +43,74 @@ type item struct {
 type term struct {
 	*Mirror
 	ctx   context.Context // ends with the term; set before anything is started, like queue
-	queue workqueue.TypedRateLimitingInterface[item]
+	queue workqueue.TypedRateLimitingInterface[queueKey]
 
-	services   *records.Store[*corev1.Service]
-	endpoints  *records.Store[*endpoints]
-	namespaces *records.Store[struct{}]
-	rights     *rights
-	budget     *budget
-	tenures    tenures
-	linked     watch.Value[*linked]
-	ready      chan struct{} // closed once Links and all of the local cluster are known
-	wg         sync.WaitGroup
+	services       *records.Store[*corev1.Service]
+	endpoints      *records.Store[*endpoints]
+	namespaces     *records.Store[struct{}]
+	permissions    *permissions
+	budget         *budget
+	observedLeases observedLeases
+	linkSet        watch.Value[*linkSet]
+	ready          chan struct{} // closed once Links and all of the local cluster are known
+	wg             sync.WaitGroup
 
-	mu       sync.Mutex // guards all below
-	ended    bool
-	blocked  string                             // why the local cluster cannot be known
-	remotes  map[string]*remote                 // heard completely once
-	who      map[federation.Ref]*attendees      // of Services that are mirrored through a gateway
-	hosts    map[federation.Ref]map[string]bool // by cluster, namespace and hostname: those of them that have such an endpoint
-	gateways map[string]*gatewayRun
-	leases   map[string]*leaseWatch // by namespace
-	told     map[records.Key][]verdict
-	made     map[records.Key]made
-	mute     map[string]bool // Links whose conditions cannot be kept, by UID
+	mu                    sync.Mutex // guards all below
+	ended                 bool
+	localRefusal          string                             // why the local cluster cannot be known
+	remotes               map[string]*remoteCluster          // heard completely once
+	remoteEndpoints       map[federation.Ref]*endpointWatch  // of Services that are mirrored through a gateway
+	hostnames             map[federation.Ref]map[string]bool // by cluster, namespace and hostname: those of them that have such an endpoint
+	gateways              map[string]*runningGateway
+	leases                map[string]*leaseWatch // by namespace
+	results               map[records.Key][]serviceResult
+	mutated               map[records.Key]mutatedService
+	conditionsUnsupported map[string]bool // Links whose conditions cannot be kept, by UID
 }
 
 // linked is all Links and who looks after them. It is immutable.
-type linked struct {
-	links     []*link
-	complete  bool
-	seen      map[string]bool // clusters that had a Link that was ours to write, now or earlier in the term
-	foreign   map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
-	localLeft string          // why Services of the local cluster are not looked after here; empty if they are
+type linkSet struct {
+	links           []*link
+	complete        bool
+	everServed      map[string]bool // clusters that had a Link that was ours to write, now or earlier in the term
+	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
+	localSkipReason string          // why Services of the local cluster are not looked after here; empty if they are
 }
 
 // attendees is who answers for one remote Service.
-type attendees struct {
-	cancel context.CancelFunc
-	now    watch.Value[answers]
+type endpointWatch struct {
+	cancel    context.CancelFunc
+	readiness watch.Value[readiness]
 }
 
-type gatewayRun struct {
+type runningGateway struct {
 	*gateway
-	spec   string // equal for equal gateways, probed alike
-	cancel context.CancelFunc
-	probed chan struct{} // closed when it is probed no more
+	spec       string // equal for equal gateways, probed alike
+	cancel     context.CancelFunc
+	probeEnded chan struct{} // closed when it is probed no more
 }
 
 type leaseWatch struct {
-	store  *records.Store[lease]
+	store  *records.Store[leaseRecord]
 	source *cluster.Source
 
 	// Of followLinks.
-	asked   time.Time // when they were last listed besides
-	failed  bool      // that said nothing
-	certain time.Time // when it last said what there is
+	triedAt       time.Time // when they were last listed besides
+	lastTryFailed bool      // that said nothing
+	confirmedAt   time.Time // when it last said what there is
 }
 
 // made is a Service that the API server keeps otherwise than it was asked to.
-type made struct{ want, is *corev1.Service }
+type mutatedService struct{ requested, stored *corev1.Service }
 
 func newTerm(m *Mirror) *term {
 	t := &term{
-		Mirror: m, rights: &rights{log: m.log, client: m.core}, budget: newBudget(m.options.MaxServices), ready: make(chan struct{}),
-		remotes: map[string]*remote{}, who: map[federation.Ref]*attendees{}, hosts: map[federation.Ref]map[string]bool{}, gateways: map[string]*gatewayRun{}, leases: map[string]*leaseWatch{},
-		told: map[records.Key][]verdict{}, made: map[records.Key]made{}, mute: map[string]bool{},
+		Mirror: m, permissions: &permissions{log: m.log, client: m.core}, budget: newBudget(m.options.MaxServices), ready: make(chan struct{}),
+		remotes: map[string]*remoteCluster{}, remoteEndpoints: map[federation.Ref]*endpointWatch{}, hostnames: map[federation.Ref]map[string]bool{}, gateways: map[string]*runningGateway{}, leases: map[string]*leaseWatch{},
+		results: map[records.Key][]serviceResult{}, mutated: map[records.Key]mutatedService{}, conditionsUnsupported: map[string]bool{},
 	}
-	t.linked.Store(&linked{})
-	t.services = records.NewStore(keepService, t.localChanged)
+	t.linkSet.Store(&linkSet{})
+	t.services = records.NewStore(trimService, t.localServiceChanged)
 	t.endpoints = records.NewStore(func(object any) (*endpoints, bool) {
 		e, ok := object.(*endpoints)
 		if ok {
@@ -126,23 +126,23 @@ func newTerm(m *Mirror) *term {
 
 // run is the whole term.
 func (t *term) run(ctx context.Context) error {
-	c, err := controller.NewTypedUnmanaged("mirror", controller.TypedOptions[item]{
-		Reconciler:              reconcile.TypedFunc[item](t.reconcile),
+	c, err := controller.NewTypedUnmanaged("mirror", controller.TypedOptions[queueKey]{
+		Reconciler:              reconcile.TypedFunc[queueKey](t.reconcile),
 		MaxConcurrentReconciles: 4,
 		SkipNameValidation:      new(true),
 		Logger:                  t.log,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[item](minBackoff, maxBackoff),
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[queueKey](minBackoff, maxBackoff),
 	})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer t.end(cancel)
-	err = c.Watch(source.TypedFunc[item](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[item]) error {
+	defer t.stop(cancel)
+	err = c.Watch(source.TypedFunc[queueKey](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[queueKey]) error {
 		t.ctx, t.queue = logr.NewContext(ctx, t.log.V(1)), queue
-		t.fill()
-		t.start(t.followLinks)
-		t.term.Store(t)
+		t.startInformers()
+		t.spawn(t.followLinks)
+		t.currentTerm.Store(t)
 		return nil
 	}))
 	if err != nil {
@@ -153,9 +153,9 @@ func (t *term) run(ctx context.Context) error {
 }
 
 // end ends the term and waits for everything in it.
-func (t *term) end(cancel context.CancelFunc) {
+func (t *term) stop(cancel context.CancelFunc) {
 	cancel()
-	t.term.Store(nil)
+	t.currentTerm.Store(nil)
 	t.mu.Lock()
 	t.ended = true
 	t.mu.Unlock()
@@ -163,7 +163,7 @@ func (t *term) end(cancel context.CancelFunc) {
 }
 
 // enter lets the caller take part in the term until t.wg.Done, unless it has ended.
-func (t *term) enter() bool {
+func (t *term) join() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended || t.ctx.Err() != nil {
@@ -174,8 +174,8 @@ func (t *term) enter() bool {
 }
 
 // start runs f in a goroutine of the term, and reports whether the term has not ended.
-func (t *term) start(f func()) bool {
-	entered := t.enter()
+func (t *term) spawn(f func()) bool {
+	entered := t.join()
 	if entered {
 		go func() {
 			defer t.wg.Done()
@@ -186,14 +186,14 @@ func (t *term) start(f func()) bool {
 }
 
 // fill watches the local cluster.
-func (t *term) fill() {
+func (t *term) startInformers() {
 	bySource := func(lw cache.ListerWatcher, object runtime.Object, store records.Target) *cluster.Source {
 		s := cluster.NewSource(lw, t.local)
-		t.start(func() { s.Fill(t.ctx, object, store) })
+		t.spawn(func() { s.Fill(t.ctx, object, store) })
 		return s
 	}
 	core := t.core.CoreV1()
-	services := bySource(services(t.core), &corev1.Service{}, t.services)
+	services := bySource(serviceRequests(t.core), &corev1.Service{}, t.services)
 	ours := func(o metav1.ListOptions) metav1.ListOptions { o.LabelSelector = clusterLabel; return o }
 	eps := bySource(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -211,15 +211,15 @@ func (t *term) fill() {
 			return core.Namespaces().Watch(ctx, o)
 		},
 	}, &corev1.Namespace{}, t.namespaces)
-	t.start(func() {
+	t.spawn(func() {
 		for what, s := range map[string]*cluster.Source{"services": services, "endpoints": eps} {
-			t.start(func() {
-				if wait(t.ctx, s.Refused()) {
-					t.block("the API server refuses to list " + what + ": grant get, list and watch on services and endpoints")
+			t.spawn(func() {
+				if waitClosed(t.ctx, s.Refused()) {
+					t.setLocalRefusal("the API server refuses to list " + what + ": grant get, list and watch on services and endpoints")
 				}
 			})
 		}
-		if !wait(t.ctx, t.links.Listed()) || !wait(t.ctx, t.services.Synced()) || !wait(t.ctx, t.endpoints.Synced()) {
+		if !waitClosed(t.ctx, t.links.Synced()) || !waitClosed(t.ctx, t.services.Synced()) || !waitClosed(t.ctx, t.endpoints.Synced()) {
 			return
 		}
 		select {
@@ -229,14 +229,14 @@ func (t *term) fill() {
 		case <-t.ctx.Done():
 			return
 		}
-		t.block("")
+		t.setLocalRefusal("")
 		close(t.ready)
 		t.enqueueAll(nil)
 	})
 }
 
 // services returns the requests for all Services of a cluster.
-func services(core kubernetes.Interface) cache.ListerWatcher {
+func serviceRequests(core kubernetes.Interface) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return core.CoreV1().Services(metav1.NamespaceAll).List(ctx, o)
@@ -248,19 +248,19 @@ func services(core kubernetes.Interface) cache.ListerWatcher {
 }
 
 // block notes why nothing can be known of the local cluster.
-func (t *term) block(why string) {
+func (t *term) setLocalRefusal(why string) {
 	t.mu.Lock()
 	if isClosed(t.ready) {
 		why = ""
 	}
-	t.blocked = why
+	t.localRefusal = why
 	t.mu.Unlock()
 	if why != "" {
 		t.log.Info("Nothing can be mirrored", "reason", why)
 	}
-	now, _ := t.linked.Load()
+	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
-		t.tellSoon(l.Link)
+		t.enqueueLink(l.Link)
 	}
 }
 
@@ -274,7 +274,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // arrived notes that a cluster was listed completely: what was known of it before gives way.
-func (t *term) arrived(r *remote) {
+func (t *term) setRemote(r *remoteCluster) {
 	t.mu.Lock()
 	t.remotes[r.name] = r
 	t.mu.Unlock()
@@ -282,14 +282,14 @@ func (t *term) arrived(r *remote) {
 }
 
 // current reports whether a cluster is what r says.
-func (t *term) current(r *remote) bool {
+func (t *term) isCurrent(r *remoteCluster) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.remotes[r.name] == r
 }
 
 // missing counts the mirrors and memberships of a cluster, and those of them whose Services are not found in it.
-func (t *term) missing(home string, found func(records.Key) bool) (all, gone int) {
+func (t *term) countMissing(home string, found func(records.Key) bool) (all, gone int) {
 	for _, k := range t.services.Keys() {
 		svc, there := t.services.Get(k)
 		if !there || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
@@ -298,7 +298,7 @@ func (t *term) missing(home string, found func(records.Key) bool) (all, gone int
 		name := ""
 		if svc.Labels[clusterLabel] == home {
 			name = strings.TrimSuffix(k.Name, "-"+home)
-		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membersOf(svc).has(base, home) {
+		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, home) {
 			name = base
 		}
 		if name == "" {
@@ -319,15 +319,15 @@ func (t *term) enqueue(keys ...records.Key) {
 		return // everything is looked at when we are
 	}
 	for _, k := range keys {
-		t.queue.Add(item{Key: k})
+		t.queue.Add(queueKey{Key: k})
 	}
 }
 
-func (t *term) tellSoon(link records.Key) { t.queue.AddAfter(item{true, link}, tellAfter) }
+func (t *term) enqueueLink(link records.Key) { t.queue.AddAfter(queueKey{true, link}, statusDelay) }
 
-func (t *term) localChanged(k records.Key) {
+func (t *term) localServiceChanged(k records.Key) {
 	now, _ := t.services.Get(k)
-	t.enqueue(t.budget.note(k, payer(now))...)
+	t.enqueue(t.budget.assign(k, chargedCluster(now))...)
 	t.enqueue(k, records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix})
 	if svc, found := t.services.Get(k); found && svc.Labels[headlessLabel] != "" {
 		t.enqueue(records.Key{Namespace: k.Namespace, Name: svc.Labels[headlessLabel]})
@@ -353,11 +353,11 @@ func (t *term) enqueueCluster(home string) {
 			t.enqueue(k)
 		}
 	}
-	now, _ := t.linked.Load()
+	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
 		if l.Cluster == home {
 			t.enqueue(records.Key{Namespace: l.Link.Namespace, Name: probePrefix + l.Link.Name})
-			t.tellSoon(l.Link)
+			t.enqueueLink(l.Link)
 		}
 	}
 }
@@ -380,7 +380,7 @@ func (t *term) enqueueAll(concerned func(records.Key) bool) {
 	}
 	t.mu.Lock()
 	remotes := maps.Clone(t.remotes)
-	told := slices.Collect(maps.Keys(t.told))
+	told := slices.Collect(maps.Keys(t.results))
 	t.mu.Unlock()
 	for _, k := range told {
 		add(k)
@@ -391,19 +391,19 @@ func (t *term) enqueueAll(concerned func(records.Key) bool) {
 			add(records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix})
 		}
 	}
-	now, _ := t.linked.Load()
+	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
 		add(records.Key{Namespace: l.Link.Namespace, Name: probePrefix + l.Link.Name})
 	}
 }
 
 // room reports whether a Service may be made that one of several clusters has to have room for.
-func (t *term) room(k records.Key, clusters []string) bool {
+func (t *term) reserveSpace(k records.Key, clusters []string) bool {
 	were := map[string]bool{}
 	for _, name := range clusters {
-		were[name] = t.budget.full(name)
+		were[name] = t.budget.exhausted(name)
 	}
-	free := t.budget.take(k, clusters)
+	free := t.budget.reserve(k, clusters)
 	for _, name := range clusters {
 		if !free && !were[name] {
 			t.log.Info("A linked cluster has as many Services here as it may: no more are made for it, and those that are there are kept up to date",
@@ -414,16 +414,16 @@ func (t *term) room(k records.Key, clusters []string) bool {
 }
 
 // world returns what is known now.
-func (t *term) world() *world {
-	now, _ := t.linked.Load()
+func (t *term) inputs() *inputs {
+	now, _ := t.linkSet.Load()
 	t.mu.Lock()
 	remotes, gateways := maps.Clone(t.remotes), maps.Clone(t.gateways)
 	t.mu.Unlock()
-	return &world{
-		links: now.links, complete: now.complete, scope: t.links.Namespace(), seen: now.seen, foreign: now.foreign, exclude: t.options.Exclude, locals: locals{t.options.Local, now.localLeft != ""},
-		headless: t.options.Headless, create: t.options.CreateNamespaces,
-		room: t.room,
-		remote: func(home string, k records.Key) (*offer, knowledge) {
+	return &inputs{
+		links: now.links, linksComplete: now.complete, linkNamespace: t.links.Namespace(), everServed: now.everServed, servedByLinkerd: now.servedByLinkerd, excludedKeys: t.options.Exclude, localMembers: localMembers{t.options.Local, now.localSkipReason != ""},
+		headless: t.options.Headless, createNamespaces: t.options.CreateNamespaces,
+		reserveSpace: t.reserveSpace,
+		remote: func(home string, k records.Key) (*remoteService, existence) {
 			r := remotes[home]
 			if r == nil {
 				return nil, unknown
@@ -432,7 +432,7 @@ func (t *term) world() *world {
 			switch {
 			case found:
 				return svc, present
-			case r.trusted.Load():
+			case r.complete.Load():
 				return nil, absent
 			default:
 				return nil, unknown
@@ -442,12 +442,12 @@ func (t *term) world() *world {
 			svc, _ := t.services.Get(k)
 			return svc
 		},
-		namespace: func(name string) bool {
+		namespaceExists: func(name string) bool {
 			_, found := t.namespaces.Get(records.Key{Name: name})
 			return found || !isClosed(t.namespaces.Synced())
 		},
-		answers: t.answers,
-		named:   t.named,
+		readiness:           t.readinessOf,
+		serviceWithHostname: t.serviceWithHostname,
 		gateway: func(home string) gatewayState {
 			if g := gateways[home]; g != nil {
 				return g.state()

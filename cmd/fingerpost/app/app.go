@@ -108,9 +108,9 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	var mirroring func(context.Context) error
 	if o.Mirrors {
 		mirroring = mirrors.Run
-		registry.Attend(mirrors.Attend)
+		registry.Attend(mirrors.Engage)
 	}
-	o.Writer.Stop, o.Writer.Linked = ctx.Done(), reconciler.Known()
+	o.Writer.Stop, o.Writer.Linked = ctx.Done(), reconciler.AllApplied()
 	writer := endpointslice.NewWriter(log, store, registry, mirroring, o.Writer)
 	registry.Attend(writer.Attend)
 

@@ -12,26 +12,26 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-func ref(home string, k records.Key) federation.Ref {
+func remoteRef(home string, k records.Key) federation.Ref {
 	return federation.Ref{Cluster: federation.Cluster(home), Service: federation.Service{Namespace: k.Namespace, Name: k.Name}}
 }
 
-func (t *term) answers(home string, k records.Key) answers {
+func (t *term) readinessOf(home string, k records.Key) readiness {
 	t.mu.Lock()
-	a := t.who[ref(home, k)]
+	a := t.remoteEndpoints[remoteRef(home, k)]
 	t.mu.Unlock()
 	if a == nil {
-		return answers{}
+		return readiness{}
 	}
-	now, _ := a.now.Load()
+	now, _ := a.readiness.Load()
 	return now
 }
 
 // named returns the Service of a cluster that has an endpoint of a hostname, the first by name.
-func (t *term) named(home, namespace, hostname string) (first string, known bool) {
+func (t *term) serviceWithHostname(home, namespace, hostname string) (first string, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name := range t.hosts[ref(home, records.Key{Namespace: namespace, Name: hostname})] {
+	for name := range t.hostnames[remoteRef(home, records.Key{Namespace: namespace, Name: hostname})] {
 		if first == "" || name < first {
 			first = name
 		}
@@ -40,35 +40,35 @@ func (t *term) named(home, namespace, hostname string) (first string, known bool
 }
 
 // index keeps hosts true when other endpoints answer for a Service. It needs t.mu.
-func (t *term) index(r federation.Ref, old, next answers) {
+func (t *term) indexHostnames(r federation.Ref, old, next readiness) {
 	at := func(hostname string) federation.Ref {
 		return federation.Ref{Cluster: r.Cluster, Service: federation.Service{Namespace: r.Namespace, Name: hostname}}
 	}
-	for hostname := range old.hosts {
-		delete(t.hosts[at(hostname)], r.Name)
-		if len(t.hosts[at(hostname)]) == 0 {
-			delete(t.hosts, at(hostname))
+	for hostname := range old.hostnames {
+		delete(t.hostnames[at(hostname)], r.Name)
+		if len(t.hostnames[at(hostname)]) == 0 {
+			delete(t.hostnames, at(hostname))
 		}
 	}
-	for hostname := range next.hosts {
-		if t.hosts[at(hostname)] == nil {
-			t.hosts[at(hostname)] = map[string]bool{}
+	for hostname := range next.hostnames {
+		if t.hostnames[at(hostname)] == nil {
+			t.hostnames[at(hostname)] = map[string]bool{}
 		}
-		t.hosts[at(hostname)][r.Name] = true
+		t.hostnames[at(hostname)][r.Name] = true
 	}
 }
 
 // unfollow needs t.mu.
-func (t *term) unfollow(r federation.Ref) {
-	a := t.who[r]
+func (t *term) unwatchEndpoints(r federation.Ref) {
+	a := t.remoteEndpoints[r]
 	a.cancel()
-	now, _ := a.now.Load()
-	t.index(r, now, answers{})
-	delete(t.who, r)
+	now, _ := a.readiness.Load()
+	t.indexHostnames(r, now, readiness{})
+	delete(t.remoteEndpoints, r)
 }
 
 // attendTo follows who answers for the remote Services of which k is the mirror, where that matters.
-func (t *term) attendTo(w *world, k records.Key) {
+func (t *term) watchEndpoints(w *inputs, k records.Key) {
 	for _, l := range w.links {
 		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 		if l.Cluster == "" || !suffixed {
@@ -78,53 +78,53 @@ func (t *term) attendTo(w *world, k records.Key) {
 		if known == unknown {
 			continue
 		}
-		r := ref(l.Cluster, records.Key{Namespace: k.Namespace, Name: base})
-		matters := known == present && l.left == "" && l.ByGateway.Matches(labels.Set(svc.Labels)) && !l.Directly.Matches(labels.Set(svc.Labels))
+		r := remoteRef(l.Cluster, records.Key{Namespace: k.Namespace, Name: base})
+		matters := known == present && l.skipReason == "" && l.Selector.Matches(labels.Set(svc.Labels)) && !l.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels))
 		t.mu.Lock()
-		a, follows := t.who[r]
+		a, follows := t.remoteEndpoints[r]
 		switch {
 		case matters && !follows:
-			a = &attendees{}
+			a = &endpointWatch{}
 			var ctx context.Context
 			ctx, a.cancel = context.WithCancel(t.ctx)
-			t.who[r] = a
+			t.remoteEndpoints[r] = a
 			snapshots := t.store.Watch(r)
 			snapshot, _ := snapshots.Load()
-			a.now.Store(answersOf(snapshot))
-			t.index(r, answers{}, answersOf(snapshot))
+			a.readiness.Store(newReadiness(snapshot))
+			t.indexHostnames(r, readiness{}, newReadiness(snapshot))
 			t.mu.Unlock()
-			if !t.start(func() { t.followAnswers(ctx, r, a, snapshots, k) }) {
+			if !t.spawn(func() { t.followEndpoints(ctx, r, a, snapshots, k) }) {
 				snapshots.Close()
 			}
 			continue
 		case !matters && follows:
-			t.unfollow(r)
+			t.unwatchEndpoints(r)
 		}
 		t.mu.Unlock()
 	}
 }
 
 // followAnswers looks at a mirror again when other endpoints answer for its Service.
-func (t *term) followAnswers(ctx context.Context, r federation.Ref, a *attendees, snapshots *federation.Watch, mirror records.Key) {
+func (t *term) followEndpoints(ctx context.Context, r federation.Ref, a *endpointWatch, snapshots *federation.Watch, mirror records.Key) {
 	defer snapshots.Close()
 	for {
 		snapshot, changed := snapshots.Load()
-		old, _ := a.now.Load()
-		if next := answersOf(snapshot); old.known != next.known || old.ready != next.ready || !maps.Equal(old.hosts, next.hosts) {
+		old, _ := a.readiness.Load()
+		if next := newReadiness(snapshot); old.known != next.known || old.ready != next.ready || !maps.Equal(old.hostnames, next.hostnames) {
 			t.mu.Lock()
-			if t.who[r] != a {
+			if t.remoteEndpoints[r] != a {
 				t.mu.Unlock()
 				return // it is followed no more
 			}
-			a.now.Store(next)
-			t.index(r, old, next)
+			a.readiness.Store(next)
+			t.indexHostnames(r, old, next)
 			t.mu.Unlock()
 			t.enqueue(mirror)
 			if t.options.Headless {
-				for hostname := range next.hosts {
+				for hostname := range next.hostnames {
 					t.enqueue(records.Key{Namespace: mirror.Namespace, Name: hostname + "-" + string(r.Cluster)})
 				}
-				for hostname := range old.hosts {
+				for hostname := range old.hostnames {
 					t.enqueue(records.Key{Namespace: mirror.Namespace, Name: hostname + "-" + string(r.Cluster)})
 				}
 			}
@@ -138,8 +138,8 @@ func (t *term) followAnswers(ctx context.Context, r federation.Ref, a *attendees
 }
 
 // answersOf reads who answers from a Snapshot. As long as the Service itself is not in it, nothing is known.
-func answersOf(s *federation.Snapshot) answers {
-	a := answers{known: s.View != nil && len(s.Unknown()) == 0, hosts: map[string]bool{}}
+func newReadiness(s *federation.Snapshot) readiness {
+	a := readiness{known: s.View != nil && len(s.Unknown()) == 0, hostnames: map[string]bool{}}
 	for _, m := range s.Members {
 		if m.View == nil {
 			continue
@@ -148,7 +148,7 @@ func answersOf(s *federation.Snapshot) answers {
 			for _, e := range slice.Endpoints {
 				a.ready = a.ready || e.Ready
 				if len(validation.IsDNS1123Label(e.Hostname)) == 0 {
-					a.hosts[e.Hostname] = a.hosts[e.Hostname] || e.Ready
+					a.hostnames[e.Hostname] = a.hostnames[e.Hostname] || e.Ready
 				}
 			}
 		}
@@ -157,11 +157,11 @@ func answersOf(s *federation.Snapshot) answers {
 }
 
 // children returns the mirrors of the endpoints of a headless one, those that are there and those that should be.
-func (t *term) children(k records.Key) (keys []records.Key) {
-	now, _ := t.linked.Load()
+func (t *term) endpointMirrors(k records.Key) (keys []records.Key) {
+	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
 		if base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster); suffixed && l.Cluster != "" {
-			for hostname := range t.answers(l.Cluster, records.Key{Namespace: k.Namespace, Name: base}).hosts {
+			for hostname := range t.readinessOf(l.Cluster, records.Key{Namespace: k.Namespace, Name: base}).hostnames {
 				keys = append(keys, records.Key{Namespace: k.Namespace, Name: hostname + "-" + l.Cluster})
 			}
 		}

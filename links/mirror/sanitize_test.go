@@ -116,7 +116,7 @@ func TestNoMemberKeepsAnotherOut(t *testing.T) {
 		if all := refusals(union.service); len(all) > 0 {
 			t.Fatalf("no API server takes the federated Service: %q", all)
 		}
-		was := membersOf(union.service)
+		was := membershipOf(union.service)
 		if !was.has("web", names[good]) {
 			t.Fatalf("%s is not among the members %q", names[good], was.remote)
 		}
@@ -133,8 +133,8 @@ func TestNoMemberKeepsAnotherOut(t *testing.T) {
 		s.remote[names[good]] = nil // it leaves
 		s.local = []*corev1.Service{union.service}
 		if next := s.decide("web-federated"); next.service != nil {
-			if all := refusals(next.service); len(all) > 0 || membersOf(next.service).has("web", names[good]) {
-				t.Fatalf("it cannot leave: %q, members %q", all, membersOf(next.service).remote)
+			if all := refusals(next.service); len(all) > 0 || membershipOf(next.service).has("web", names[good]) {
+				t.Fatalf("it cannot leave: %q, members %q", all, membershipOf(next.service).remote)
 			}
 		}
 	})
@@ -161,7 +161,7 @@ func TestDropped(t *testing.T) {
 		"more than is worthy": {service("web", joins, tcp("", -1), tcp("", -2), tcp("", -3), tcp("", -4), tcp("", -5), tcp("", -6), tcp("", -7), tcp("", 1)), "left out, because it is invalid: port -1, port -2, port -3, port -4, port -5, and 2 more"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := offerOf(c.svc).dropped; got != c.want {
+			if got := sanitize(c.svc).omitted; got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
@@ -170,11 +170,11 @@ func TestDropped(t *testing.T) {
 	for i := range 5000 {
 		many.Spec.Ports = append(many.Spec.Ports, tcp("", int32(i+1)))
 	}
-	if o := offerOf(many); len(o.Spec.Ports) != maxPorts || len(o.dropped) > 200 {
-		t.Errorf("%d ports, and %q", len(o.Spec.Ports), o.dropped)
+	if o := sanitize(many); len(o.Spec.Ports) != maxPorts || len(o.omitted) > 200 {
+		t.Errorf("%d ports, and %q", len(o.Spec.Ports), o.omitted)
 	}
 	for _, key := range []string{"web\xff", "a.b", "", strings.Repeat("a", 64)} {
-		if _, kept := keepOffer(service(key, joins)); kept {
+		if _, kept := newRemoteService(service(key, joins)); kept {
 			t.Errorf("a Service named %q is kept", key)
 		}
 	}
@@ -215,14 +215,14 @@ func TestControllerKeys(t *testing.T) {
 	}
 	mirror := s.decide("web-east").service
 	check("labels of a mirror", mirror.Labels, "app", "app.kubernetes.io/name", mirroredLabel, clusterLabel, discoveryKey, remoteServiceLabel)
-	check("annotations of a mirror", mirror.Annotations, "note", opaqueAnnotation, "timeout.linkerd.io/request", linksKey, nameAnnotation, versionAnnotation)
+	check("annotations of a mirror", mirror.Annotations, "note", opaqueAnnotation, "timeout.linkerd.io/request", linksAnnotation, nameAnnotation, versionAnnotation)
 	union := s.decide("web-federated").service
 	check("labels of a federated Service", union.Labels, "app", "app.kubernetes.io/name", mirroredLabel)
-	check("annotations of a federated Service", union.Annotations, "note", opaqueAnnotation, linksKey, discoveryKey)
+	check("annotations of a federated Service", union.Annotations, "note", opaqueAnnotation, linksAnnotation, discoveryKey)
 	s.local = []*corev1.Service{with(service("web", joins), func(s *corev1.Service) {
 		s.Annotations = map[string]string{"timeout.linkerd.io/request": "2s", "argocd.argoproj.io/tracking-id": "x"}
 	})}
-	check("with a local member", s.decide("web-federated").service.Annotations, "timeout.linkerd.io/request", linksKey, discoveryKey, localDiscoveryKey)
+	check("with a local member", s.decide("web-federated").service.Annotations, "timeout.linkerd.io/request", linksAnnotation, discoveryKey, localDiscoveryKey)
 }
 
 // docs/mirror.md has the list of keys that are not copied.
@@ -270,17 +270,17 @@ func TestBudget(t *testing.T) {
 			}
 			cluster := []string{"east", "west"}[int(k.Name[0])%2]
 			switch _, is := there[k]; {
-			case !is && b.take(k, []string{cluster}):
+			case !is && b.reserve(k, []string{cluster}):
 				there[k] = cluster
 			case is && rapid.Bool().Draw(t, "goes"):
 				delete(there, k)
-				again = append(again, b.note(k, "")...)
+				again = append(again, b.assign(k, "")...)
 			}
 			for _, cluster := range []string{"east", "west"} {
 				if n := count(cluster); n > most || n != b.count[cluster] {
 					t.Fatalf("%s has %d, counted as %d", cluster, n, b.count[cluster])
 				}
-				if b.full(cluster) && count(cluster) < most && len(again) == 0 {
+				if b.exhausted(cluster) && count(cluster) < most && len(again) == 0 {
 					t.Fatalf("%s has room, and nothing that was refused comes again", cluster)
 				}
 			}

@@ -24,8 +24,8 @@ func TestForeignServiceIsNotWritten(t *testing.T) {
 	}
 	term, k := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}), records.Key{Namespace: "shop", Name: "web-east"}
 	for name, want := range map[string]*corev1.Service{"changed": mirrored("web-east", "east"), "removed": nil} {
-		var taken errTaken
-		if err := term.writeService(t.Context(), k, want, service("web-east", plain)); !errors.As(err, &taken) {
+		var taken errNameTaken
+		if err := term.applyService(t.Context(), k, want, service("web-east", plain)); !errors.As(err, &taken) {
 			t.Errorf("to be %s: %v", name, err)
 		}
 	}

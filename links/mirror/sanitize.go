@@ -18,43 +18,43 @@ const (
 	maxPorts           = 1000
 	maxLabelBytes      = 64 << 10
 	maxAnnotationBytes = 192 << 10 // of the 256 KiB that annotations may have, so that there is room for ours
-	maxDropped         = 5         // that a verdict names
+	maxOmitted         = 5         // that a verdict names
 )
 
 // An offer is what a linked cluster says of one of its Services, without what an API server would refuse: nothing that one cluster says keeps
 // what is made of it, alone or with others, from being written.
-type offer struct {
+type remoteService struct {
 	*corev1.Service
-	dropped string // what was left out, for people; empty for nothing
+	omitted string // what was left out, for people; empty for nothing
 }
 
 // keepOffer keeps of a Service what a mirror could be made of.
-func keepOffer(object any) (*offer, bool) {
-	svc, kept := keepService(object)
+func newRemoteService(object any) (*remoteService, bool) {
+	svc, kept := trimService(object)
 	if !kept || len(validation.IsDNS1123Label(svc.Name)) > 0 || len(validation.IsDNS1123Label(svc.Namespace)) > 0 {
 		return nil, false // no API server has such a Service
 	}
-	return offerOf(svc), true
+	return sanitize(svc), true
 }
 
 // offerOf changes svc.
-func offerOf(svc *corev1.Service) *offer {
+func sanitize(svc *corev1.Service) *remoteService {
 	var dropped []string
-	svc.Labels, dropped = passing(svc.Labels, "label", maxLabelBytes, validLabel, dropped)
-	svc.Annotations, dropped = passing(svc.Annotations, "annotation", maxAnnotationBytes, validAnnotation, dropped)
+	svc.Labels, dropped = validEntries(svc.Labels, "label", maxLabelBytes, validLabel, dropped)
+	svc.Annotations, dropped = validEntries(svc.Annotations, "annotation", maxAnnotationBytes, validAnnotation, dropped)
 	svc.Spec.Ports, dropped = validPorts(svc.Spec.Ports, dropped)
-	o := &offer{Service: svc}
+	o := &remoteService{Service: svc}
 	if n := len(dropped); n > 0 {
-		o.dropped = "left out, because it is invalid: " + strings.Join(dropped[:min(n, maxDropped)], ", ")
-		if n > maxDropped {
-			o.dropped += fmt.Sprintf(", and %d more", n-maxDropped)
+		o.omitted = "left out, because it is invalid: " + strings.Join(dropped[:min(n, maxOmitted)], ", ")
+		if n > maxOmitted {
+			o.omitted += fmt.Sprintf(", and %d more", n-maxOmitted)
 		}
 	}
 	return o
 }
 
 // passing returns those of a map's entries that are valid, as long as they are no larger than most together.
-func passing(all map[string]string, kind string, most int, valid func(k, v string) bool, dropped []string) (map[string]string, []string) {
+func validEntries(all map[string]string, kind string, most int, valid func(k, v string) bool, dropped []string) (map[string]string, []string) {
 	size := 0
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if size += len(k) + len(all[k]); valid(k, all[k]) && size <= most {
@@ -115,7 +115,7 @@ func validPorts(all []corev1.ServicePort, dropped []string) ([]corev1.ServicePor
 		}
 		ports = append(ports, p)
 	}
-	for i, p := range nameAll(ports) {
+	for i, p := range uniqueNames(ports) {
 		if p.Name != ports[i].Name {
 			dropped = append(dropped, fmt.Sprintf("name %s of port %d, which is %s here", quoted(ports[i].Name), p.Port, p.Name))
 			ports[i].Name = p.Name

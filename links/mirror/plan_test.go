@@ -43,11 +43,11 @@ type scene struct {
 	exclude   []string
 	full      bool     // no Service may be made
 	missing   []string // namespaces that are not there
-	answers   map[string]answers
+	answers   map[string]readiness
 	gateways  map[string]gatewayState
 }
 
-func (s scene) world() *world {
+func (s scene) world() *inputs {
 	find := func(all []*corev1.Service, k records.Key) *corev1.Service {
 		for _, svc := range all {
 			if svc.Namespace == k.Namespace && svc.Name == k.Name {
@@ -56,15 +56,15 @@ func (s scene) world() *world {
 		}
 		return nil
 	}
-	return &world{
-		links: s.links, complete: !s.partial, scope: s.scope, seen: s.seen, foreign: s.foreign, headless: s.headless, create: s.create,
-		locals:  locals{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localLeft},
-		exclude: s.exclude, room: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
-		remote: func(cluster string, k records.Key) (*offer, knowledge) {
+	return &inputs{
+		links: s.links, linksComplete: !s.partial, linkNamespace: s.scope, everServed: s.seen, servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
+		localMembers: localMembers{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localLeft},
+		excludedKeys: s.exclude, reserveSpace: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
+		remote: func(cluster string, k records.Key) (*remoteService, existence) {
 			all, heard := s.remote[cluster]
 			switch svc := find(all, k); {
 			case svc != nil:
-				return offerOf(svc.DeepCopy()), present
+				return sanitize(svc.DeepCopy()), present
 			case heard && !s.held[cluster]:
 				return nil, absent
 			default:
@@ -72,14 +72,14 @@ func (s scene) world() *world {
 			}
 		},
 		local: func(k records.Key) *corev1.Service { return find(s.local, k) },
-		namespace: func(name string) bool {
+		namespaceExists: func(name string) bool {
 			return !strings.Contains(" "+strings.Join(s.missing, " ")+" ", " "+name+" ")
 		},
-		answers: func(cluster string, k records.Key) answers { return s.answers[cluster+" "+k.String()] },
-		named: func(cluster, namespace, hostname string) (string, bool) {
+		readiness: func(cluster string, k records.Key) readiness { return s.answers[cluster+" "+k.String()] },
+		serviceWithHostname: func(cluster, namespace, hostname string) (string, bool) {
 			for name, a := range s.answers {
 				if base, is := strings.CutPrefix(name, cluster+" "+namespace+"/"); is {
-					if _, has := a.hosts[hostname]; has {
+					if _, has := a.hostnames[hostname]; has {
 						return base, true
 					}
 				}
@@ -90,9 +90,9 @@ func (s scene) world() *world {
 	}
 }
 
-func (s scene) decide(name string) decision {
+func (s scene) decide(name string) plan {
 	w, k := s.world(), records.Key{Namespace: "shop", Name: name}
-	return w.decide(k, w.local(k))
+	return w.Plan(k, w.local(k))
 }
 
 // aLink returns a Link with Linkerd's usual selectors and a gateway. Later ones are younger.
@@ -111,10 +111,10 @@ func linkFor(cluster string, age int) *link {
 	}
 	return &link{Mirroring: &links.Mirroring{
 		Link: records.Key{Namespace: "mc", Name: cluster}, UID: cluster, Cluster: cluster, ClusterDomain: cluster + ".local",
-		Created:   time.Date(2026, 1, age, 0, 0, 0, 0, time.UTC),
-		ByGateway: selects("mirror.linkerd.io/exported=true"), Directly: selects("mirror.linkerd.io/exported=remote-discovery"),
-		Federated: selects("mirror.linkerd.io/federated=member"),
-		Gateway:   links.Gateway{Addresses: []string{"192.0.2.1"}, Port: 4143, Identity: "gateway.id"},
+		Created:  time.Date(2026, 1, age, 0, 0, 0, 0, time.UTC),
+		Selector: selects("mirror.linkerd.io/exported=true"), RemoteDiscoverySelector: selects("mirror.linkerd.io/exported=remote-discovery"),
+		FederatedServiceSelector: selects("mirror.linkerd.io/federated=member"),
+		Gateway:                  links.Gateway{Addresses: []string{"192.0.2.1"}, Port: 4143, Identity: "gateway.id"},
 	}}
 }
 
@@ -159,7 +159,7 @@ func written(svc *corev1.Service, links string) *corev1.Service {
 		if s.Annotations == nil {
 			s.Annotations = map[string]string{}
 		}
-		s.Annotations[linksKey] = links
+		s.Annotations[linksAnnotation] = links
 	})
 }
 
@@ -187,15 +187,15 @@ func TestGatewayMirror(t *testing.T) {
 	east.ExcludedAnnotations = []string{"out/*", "config.linkerd.io/*"}
 	d := scene{
 		links: []*link{east}, remote: map[string][]*corev1.Service{"east": {web}},
-		answers:  map[string]answers{"east shop/web": {known: true, ready: true}},
+		answers:  map[string]readiness{"east shop/web": {known: true, ready: true}},
 		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1", "192.0.2.2"}}},
 	}.decide("web-east")
-	want := decision{
+	want := plan{
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "web-east",
 				Labels:      map[string]string{mirroredLabel: "true", clusterLabel: "east", "app": "web", "secretly/a": "2"},
-				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", versionAnnotation: "7", "note": "kept", opaqueAnnotation: "90", linksKey: "east=mc/east"},
+				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", versionAnnotation: "7", "note": "kept", opaqueAnnotation: "90", linksAnnotation: "east=mc/east"},
 			},
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = &h2c }), tcp("admin", 90)}},
 		},
@@ -209,9 +209,9 @@ func TestGatewayMirror(t *testing.T) {
 				Ports:     []corev1.EndpointPort{{Name: "http", Protocol: "TCP", AppProtocol: &h2c, Port: 4143}, {Name: "admin", Protocol: "TCP", Port: 4143}},
 			}},
 		},
-		verdicts: []verdict{{link: east.Link, remote: records.Key{Namespace: "shop", Name: "web"}, mirrored: true, reason: "Mirrored"}},
+		results: []serviceResult{{link: east.Link, remote: records.Key{Namespace: "shop", Name: "web"}, mirrored: true, reason: "Mirrored"}},
 	}
-	if diff := cmp.Diff(want, d, cmp.AllowUnexported(decision{}, verdict{})); diff != "" {
+	if diff := cmp.Diff(want, d, cmp.AllowUnexported(plan{}, serviceResult{})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -225,20 +225,20 @@ func modified[T any](v T, change func(*T)) T {
 func TestGatewayEndpoints(t *testing.T) {
 	up := gatewayState{addresses: []string{"192.0.2.1"}}
 	for name, c := range map[string]struct {
-		answers answers
+		answers readiness
 		gateway gatewayState
 		want    string
 	}{
-		"somebody answers":            {answers{known: true, ready: true}, up, "ready 192.0.2.1:4143"},
-		"nobody answers":              {answers{known: true}, up, "empty"},
-		"it is not known":             {answers{}, up, "ready 192.0.2.1:4143"},
-		"the gateway is dead":         {answers{known: true, ready: true}, gatewayState{addresses: up.addresses, dead: true}, "not ready 192.0.2.1:4143"},
-		"the gateway is not resolved": {answers{known: true, ready: true}, gatewayState{}, "kept"},
+		"somebody answers":            {readiness{known: true, ready: true}, up, "ready 192.0.2.1:4143"},
+		"nobody answers":              {readiness{known: true}, up, "empty"},
+		"it is not known":             {readiness{}, up, "ready 192.0.2.1:4143"},
+		"the gateway is dead":         {readiness{known: true, ready: true}, gatewayState{addresses: up.addresses, dead: true}, "not ready 192.0.2.1:4143"},
+		"the gateway is not resolved": {readiness{known: true, ready: true}, gatewayState{}, "kept"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := scene{
 				links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {service("web", exported)}},
-				answers: map[string]answers{"east shop/web": c.answers}, gateways: map[string]gatewayState{"east": c.gateway},
+				answers: map[string]readiness{"east shop/web": c.answers}, gateways: map[string]gatewayState{"east": c.gateway},
 			}.decide("web-east")
 			if got := addresses(d); got != c.want {
 				t.Errorf("endpoints: %s, want %s", got, c.want)
@@ -247,7 +247,7 @@ func TestGatewayEndpoints(t *testing.T) {
 	}
 }
 
-func addresses(d decision) string {
+func addresses(d plan) string {
 	switch {
 	case d.keepEndpoints:
 		return "kept"
@@ -276,7 +276,7 @@ func prefixed(hostname string) string {
 }
 
 // summary writes a decision in one line: what is there then, and the verdicts.
-func summary(d decision) string {
+func summary(d plan) string {
 	var parts []string
 	switch {
 	case d.keepService:
@@ -298,7 +298,7 @@ func summary(d decision) string {
 		}
 		parts = append(parts, text)
 	}
-	for _, v := range d.verdicts {
+	for _, v := range d.results {
 		parts = append(parts, strings.TrimSuffix(v.link.Name+" "+v.reason+": "+v.message, ": "))
 	}
 	return strings.Join(parts, "; ")
@@ -311,11 +311,11 @@ func TestDecide(t *testing.T) {
 	only := func(cluster string, all ...*corev1.Service) map[string][]*corev1.Service {
 		return map[string][]*corev1.Service{cluster: all}
 	}
-	left := modified(*aLink(t, "east", 1), func(l *link) { l.left = "Lease mc/x is held by a" })
+	left := modified(*aLink(t, "east", 1), func(l *link) { l.skipReason = "Lease mc/x is held by a" })
 	problem := aLink(t, "east", 1)
 	problem.Problem = "spec.selector: junk"
 	nothing := aLink(t, "east", 1)
-	nothing.ByGateway, nothing.Directly, nothing.Federated = labels.Nothing(), labels.Nothing(), labels.Nothing()
+	nothing.Selector, nothing.RemoteDiscoverySelector, nothing.FederatedServiceSelector = labels.Nothing(), labels.Nothing(), labels.Nothing()
 	noGateway := aLink(t, "east", 1)
 	noGateway.Gateway = links.Gateway{}
 	probed := aLink(t, "east", 1)
@@ -508,10 +508,10 @@ func TestDecide(t *testing.T) {
 		{"without the option a headless Service has an ordinary mirror", "db-east", scene{links: both, gateways: gateways, remote: only("east", with(service("db", exported), headless))}, "db-east; east Mirrored"},
 		{"with it a headless one, if endpoints have names", "db-east", scene{
 			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			answers: map[string]answers{"east shop/db": {known: true, ready: true, hosts: map[string]bool{"db-0": true}}},
+			answers: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true}}},
 		}, "db-east headless; east Mirrored"},
 		{"and an ordinary one if none has", "db-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]answers{"east shop/db": {known: true, ready: true}},
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]readiness{"east shop/db": {known: true, ready: true}},
 		}, "db-east; east Mirrored"},
 		{
 			"it waits until that is known", "db-east",
@@ -519,16 +519,16 @@ func TestDecide(t *testing.T) {
 			"none; east Error: who answers for it is not known yet",
 		},
 		{"and keeps its kind when the last name goes", "db-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]answers{"east shop/db": {known: true}},
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]readiness{"east shop/db": {known: true}},
 			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
 		}, "db-east headless; east Mirrored"},
 		{"each name is a Service", "db-0-east", scene{
 			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			answers: map[string]answers{"east shop/db": {known: true, hosts: map[string]bool{"db-0": true}}}, local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+			answers: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}}, local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
 		}, "db-0-east"},
 		{"that goes with the name", "db-1-east", scene{
 			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			answers: map[string]answers{"east shop/db": {known: true, hosts: map[string]bool{"db-0": true}}},
+			answers: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}},
 			local:   []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
 		}, "none"},
 		{"but not for lack of knowledge", "db-1-east", scene{
@@ -539,7 +539,7 @@ func TestDecide(t *testing.T) {
 		// The gateway's own Service.
 		{"the way to probe a gateway", "probe-east", scene{links: []*link{probed}, gateways: gateways}, "probe-east"},
 		{"the chart's own is left as it is", "probe-east", scene{links: []*link{probed}, gateways: gateways, local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true"})}}, "keep"},
-		{"it goes with the Link", "probe-east", scene{local: []*corev1.Service{written(service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: us}), "east=mc/east")}}, "none"},
+		{"it goes with the Link", "probe-east", scene{local: []*corev1.Service{written(service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName}), "east=mc/east")}}, "none"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			if got := summary(c.decide(c.name)); got != c.want {
@@ -558,7 +558,7 @@ func TestHeadlessEndpoints(t *testing.T) {
 	s := scene{
 		links: []*link{aLink(t, "east", 1)}, headless: true, gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}},
 		remote:  map[string][]*corev1.Service{"east": {with(service("db", exported), headless)}},
-		answers: map[string]answers{"east shop/db": {known: true, ready: true, hosts: map[string]bool{"db-0": true, "db-1": false, "db-2": true}}},
+		answers: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true, "db-1": false, "db-2": true}}},
 		local:   []*corev1.Service{with(mirrored("db-east", "east"), headless), at("db-0-east", "10.0.0.1"), at("db-1-east", "10.0.0.2")},
 	}
 	if got, want := addresses(s.decide("db-east")), "ready db-0=10.0.0.1:80, not ready db-1=10.0.0.2:80"; got != want {
@@ -598,7 +598,7 @@ func TestFederatedPorts(t *testing.T) {
 	if got, want := strings.Join(ports, ", "), "53/TCP dns, 53/UDP dns-udp, 80/TCP http, 81/TCP http-alt, 8080/TCP http-8080-tcp"; got != want {
 		t.Errorf("ports %s, want %s", got, want)
 	}
-	if got, want := summary(decision{verdicts: d.verdicts}), `none; east Mirrored; west Mirrored: port 53 is "dns" TCP grpc here and "dns" TCP in an older member, which counts; `+
+	if got, want := summary(plan{results: d.results}), `none; east Mirrored; west Mirrored: port 53 is "dns" TCP grpc here and "dns" TCP in an older member, which counts; `+
 		`north Mirrored: port 80 is "web" TCP here and "http" TCP in an older member, which counts`; got != want {
 		t.Errorf("verdicts\n%s, want\n%s", got, want)
 	}
@@ -624,7 +624,7 @@ func TestPortNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			seen := map[string]bool{}
-			for _, p := range (&union{c.ports}).named() {
+			for _, p := range (&portUnion{c.ports}).sorted() {
 				got = append(got, p.Name)
 				if problems := validation.IsDNS1123Label(p.Name); seen[p.Name] || len(c.ports) > 1 && len(problems) > 0 {
 					t.Errorf("%q: seen before %t, %v", p.Name, seen[p.Name], problems)
@@ -637,7 +637,7 @@ func TestPortNames(t *testing.T) {
 		})
 	}
 	odd := modified(tcp("http", 80), func(p *corev1.ServicePort) { p.Protocol = corev1.Protocol(strings.Repeat("x", 99)) })
-	(&union{[]corev1.ServicePort{odd, odd}}).named() // nothing makes it valid, and it ends nothing
+	(&portUnion{[]corev1.ServicePort{odd, odd}}).sorted() // nothing makes it valid, and it ends nothing
 }
 
 func udp(name string, number int32) corev1.ServicePort {
@@ -669,7 +669,7 @@ func TestFederatedMarks(t *testing.T) {
 	s.local = []*corev1.Service{with(joined("web@west", ""), func(svc *corev1.Service) {
 		svc.Annotations["federation.fingerpost.io/endpoint-slices"], svc.Annotations["note"] = "enabled", "goes"
 	})}
-	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", linksKey: "west=mc/west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.decide("web-federated").service.Annotations); diff != "" {
+	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", linksAnnotation: "west=mc/west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.decide("web-federated").service.Annotations); diff != "" {
 		t.Error(diff)
 	}
 	// As long as the oldest was not heard, what it said stays.

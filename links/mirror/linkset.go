@@ -21,28 +21,28 @@ import (
 
 // followLinks keeps linked up to date, with the gateways and the Leases of the Links.
 func (t *term) followLinks() {
-	var before *linked
-	listed := t.links.Listed()
+	var before *linkSet
+	listed := t.links.Synced()
 	for {
 		all, changed := t.links.Mirrorings()
-		_, leases := t.tenures.changed.Load()
+		_, leases := t.observedLeases.changed.Load()
 		t.watchLeases(all)
-		next, due := t.assess(all)
+		next, due := t.newLinkSet(all)
 		if before != nil {
-			maps.Copy(next.seen, before.seen)
+			maps.Copy(next.everServed, before.everServed)
 		}
-		t.linked.Store(next)
-		t.followGateways(next)
-		t.forget()
-		if before == nil || !before.same(next) {
+		t.linkSet.Store(next)
+		t.updateGateways(next)
+		t.dropUnlinked()
+		if before == nil || !before.sameWork(next) {
 			t.enqueueAll(nil)
 		}
 		for _, l := range next.links {
-			if before == nil || !slices.ContainsFunc(before.links, func(o *link) bool { return o.Mirroring == l.Mirroring && o.left == l.left }) {
-				t.tellSoon(l.Link)
+			if before == nil || !slices.ContainsFunc(before.links, func(o *link) bool { return o.Mirroring == l.Mirroring && o.skipReason == l.skipReason }) {
+				t.enqueueLink(l.Link)
 			}
 		}
-		if now := next.localLeft; now != "" && now != notYet && (before == nil || before.localLeft != now) {
+		if now := next.localSkipReason; now != "" && now != leasesUnknown && (before == nil || before.localSkipReason != now) {
 			t.log.Info("Services of this cluster do not join federated ones from here", "reason", now)
 		}
 		before = next
@@ -66,39 +66,39 @@ func (t *term) followLinks() {
 }
 
 // forget drops what was known of clusters that are neither linked nor read any more.
-func (t *term) forget() {
-	now, _ := t.linked.Load()
+func (t *term) dropUnlinked() {
+	now, _ := t.linkSet.Load()
 	linked := func(name string) bool {
 		return !now.complete || slices.ContainsFunc(now.links, func(l *link) bool { return l.Cluster == name })
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, r := range t.remotes {
-		if !r.read.Load() && !linked(name) {
+		if !r.connected.Load() && !linked(name) {
 			delete(t.remotes, name)
 		}
 	}
-	for r := range t.who {
+	for r := range t.remoteEndpoints {
 		if !linked(string(r.Cluster)) {
-			t.unfollow(r)
+			t.unwatchEndpoints(r)
 		}
 	}
 }
 
 // What bounds asking whether Leases are as the watch has left them: it is asked by the goroutine that follows the Links.
 const (
-	leasesTimeout = 3 * time.Second
-	leasesAgain   = 10 * time.Second // after a failure
+	leaseListTimeout = 3 * time.Second
+	leaseListRetry   = 10 * time.Second // after a failure
 )
 
 // notYet is why nothing is written before the Leases are heard.
-const notYet = "whether Linkerd's service mirror runs is not known yet"
+const leasesUnknown = "whether Linkerd's service mirror runs is not known yet"
 
 // assess says who looks after which Link, and when that may change by itself. A Link is left to Linkerd's service mirror as long as that
 // holds its Lease. In the namespace of Linkerd's multicluster extension there may be Links that are not read: what holds a Lease there
 // serves the cluster of the Link's name.
-func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
-	next := &linked{complete: isClosed(t.links.Listed()), seen: map[string]bool{}, foreign: map[string]bool{}}
+func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
+	next := &linkSet{complete: isClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{}}
 	left := func(namespace, name string) string {
 		lookAt := func(at time.Time) {
 			if due.IsZero() || at.Before(due) {
@@ -110,46 +110,46 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 		t.mu.Unlock()
 		switch {
 		case w.source.Health().Refused != "": // also if it was not before
-			lookAt(time.Now().Add(leasesAgain))
+			lookAt(time.Now().Add(leaseListRetry))
 			return "whether Linkerd's service mirror runs cannot be told: grant list and watch on leases.coordination.k8s.io in namespace " + namespace
 		case !isClosed(w.store.Synced()):
-			return notYet
+			return leasesUnknown
 		}
 		k := records.Key{Namespace: namespace, Name: name}
-		if until := t.tenures.get(k).busy(); !time.Now().Before(until) {
-			if !t.ascertain(namespace, w, until) {
-				lookAt(w.asked.Add(leasesAgain))
+		if until := t.observedLeases.lookup(k).heldUntil(); !time.Now().Before(until) {
+			if !t.confirmLease(namespace, w, until) {
+				lookAt(w.triedAt.Add(leaseListRetry))
 				return "whether Linkerd's service mirror still runs cannot be told: the API server does not list Leases in namespace " + namespace
 			}
 		}
-		tenure := t.tenures.get(k)
-		until := tenure.busy()
+		tenure := t.observedLeases.lookup(k)
+		until := tenure.heldUntil()
 		if !time.Now().Before(until) {
 			return ""
 		}
 		lookAt(until)
 		return "Lease " + namespace + "/" + name + " of Linkerd's service mirror " + tenure.String()
 	}
-	next.localLeft = left(t.options.Namespace, localLease)
+	next.localSkipReason = left(t.options.Namespace, localLeaseName)
 	for _, m := range all {
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may mean any cluster
 		}
-		l := &link{Mirroring: m, left: left(m.Link.Namespace, linkLease+m.Link.Name)}
-		if theirs := (records.Key{Namespace: t.options.Namespace, Name: m.Cluster}); l.left == "" && m.Cluster != "" && theirs != m.Link {
-			l.left = left(theirs.Namespace, linkLease+theirs.Name)
+		l := &link{Mirroring: m, skipReason: left(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
+		if theirs := (records.Key{Namespace: t.options.Namespace, Name: m.Cluster}); l.skipReason == "" && m.Cluster != "" && theirs != m.Link {
+			l.skipReason = left(theirs.Namespace, linkLeasePrefix+theirs.Name)
 		}
 		next.links = append(next.links, l)
-		if l.left == "" {
-			next.seen[m.Cluster] = true
+		if l.skipReason == "" {
+			next.everServed[m.Cluster] = true
 		}
 	}
-	for _, name := range t.tenures.links(t.options.Namespace) {
+	for _, name := range t.observedLeases.linkNames(t.options.Namespace) {
 		read := slices.ContainsFunc(all, func(m *links.Mirroring) bool {
 			return m.Link == records.Key{Namespace: t.options.Namespace, Name: name}
 		})
-		if !read && left(t.options.Namespace, linkLease+name) != "" {
-			next.foreign[name] = true
+		if !read && left(t.options.Namespace, linkLeasePrefix+name) != "" {
+			next.servedByLinkerd[name] = true
 		}
 	}
 	return next, due
@@ -157,34 +157,34 @@ func (t *term) assess(all []*links.Mirroring) (_ *linked, due time.Time) {
 
 // ascertain reports whether the Leases of a namespace were listed since a time, or are now: nothing is taken over because a watch has
 // gone deaf.
-func (t *term) ascertain(namespace string, w *leaseWatch, since time.Time) bool {
-	if !w.certain.Before(since) {
+func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bool {
+	if !w.confirmedAt.Before(since) {
 		return true
 	}
-	if w.failed && time.Since(w.asked) < leasesAgain {
+	if w.lastTryFailed && time.Since(w.triedAt) < leaseListRetry {
 		return false
 	}
-	w.asked = time.Now()
-	ctx, cancel := context.WithTimeout(t.ctx, leasesTimeout)
+	w.triedAt = time.Now()
+	ctx, cancel := context.WithTimeout(t.ctx, leaseListTimeout)
 	defer cancel()
 	list, err := t.core.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
-	if w.failed = err != nil; w.failed {
+	if w.lastTryFailed = err != nil; w.lastTryFailed {
 		t.log.V(1).Info("Leases cannot be listed", "namespace", namespace, "error", err.Error())
 		return false
 	}
 	for i := range list.Items {
-		if now, ok := keepLease(&list.Items[i]); ok {
-			t.tenures.note(records.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
+		if now, ok := newLeaseRecord(&list.Items[i]); ok {
+			t.observedLeases.observe(records.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
 		}
 	}
-	w.certain = w.asked
+	w.confirmedAt = w.triedAt
 	return true
 }
 
 // same reports whether the same should be written, whatever the Links' statuses say.
-func (n *linked) same(o *linked) bool {
-	return n.complete == o.complete && n.localLeft == o.localLeft && maps.Equal(n.foreign, o.foreign) && slices.EqualFunc(n.links, o.links, func(a, b *link) bool {
-		return a.UID == b.UID && a.Spec == b.Spec && a.left == b.left
+func (n *linkSet) sameWork(o *linkSet) bool {
+	return n.complete == o.complete && n.localSkipReason == o.localSkipReason && maps.Equal(n.servedByLinkerd, o.servedByLinkerd) && slices.EqualFunc(n.links, o.links, func(a, b *link) bool {
+		return a.UID == b.UID && a.Spec == b.Spec && a.skipReason == b.skipReason
 	})
 }
 
@@ -202,11 +202,11 @@ func (t *term) watchLeases(all []*links.Mirroring) {
 			continue
 		}
 		w := &leaseWatch{}
-		w.store = records.NewStore(keepLease, func(k records.Key) {
+		w.store = records.NewStore(newLeaseRecord, func(k records.Key) {
 			if now, found := w.store.Get(k); found {
-				t.tenures.note(k, &now)
+				t.observedLeases.observe(k, &now)
 			} else {
-				t.tenures.note(k, nil)
+				t.observedLeases.observe(k, nil)
 			}
 		})
 		api := t.core.CoordinationV1().Leases(namespace)
@@ -219,32 +219,32 @@ func (t *term) watchLeases(all []*links.Mirroring) {
 		t.mu.Lock()
 		t.leases[namespace] = w
 		t.mu.Unlock()
-		t.start(func() { w.source.Fill(t.ctx, &coordinationv1.Lease{}, w.store) })
-		t.start(func() {
+		t.spawn(func() { w.source.Fill(t.ctx, &coordinationv1.Lease{}, w.store) })
+		t.spawn(func() {
 			select {
 			case <-w.store.Synced():
 			case <-w.source.Refused():
-				t.tenures.changed.Store(struct{}{})
-				if !wait(t.ctx, w.store.Synced()) {
+				t.observedLeases.changed.Store(struct{}{})
+				if !waitClosed(t.ctx, w.store.Synced()) {
 					return
 				}
 			case <-t.ctx.Done():
 				return
 			}
-			t.tenures.changed.Store(struct{}{})
+			t.observedLeases.changed.Store(struct{}{})
 		})
 	}
 }
 
 // followGateways resolves and probes the gateways of Links.
-func (t *term) followGateways(now *linked) {
+func (t *term) updateGateways(now *linkSet) {
 	wanted := map[string]bool{}
 	for _, l := range now.links {
 		if l.Problem != "" { // what was started goes on
 			wanted[l.Cluster] = true
 			continue
 		}
-		if l.left != "" || len(l.Gateway.Addresses) == 0 {
+		if l.skipReason != "" || len(l.Gateway.Addresses) == 0 {
 			continue
 		}
 		wanted[l.Cluster] = true
@@ -258,7 +258,7 @@ func (t *term) followGateways(now *linked) {
 		if old != nil && old.spec == spec {
 			continue
 		}
-		g := &gateway{log: t.log, options: t.options, link: l.Mirroring, metrics: t.metrics, last: map[string][]netip.Addr{}}
+		g := &gateway{log: t.log, options: t.options, link: l.Mirroring, metrics: t.metrics, lastResolved: map[string][]netip.Addr{}}
 		g.changed = func() { t.enqueueCluster(l.Cluster) }
 		if old != nil {
 			old.cancel()
@@ -269,17 +269,17 @@ func (t *term) followGateways(now *linked) {
 		}
 		ctx, cancel := context.WithCancel(t.ctx)
 		t.mu.Lock()
-		run := &gatewayRun{gateway: g, spec: spec, cancel: cancel, probed: make(chan struct{})}
+		run := &runningGateway{gateway: g, spec: spec, cancel: cancel, probeEnded: make(chan struct{})}
 		t.gateways[l.Cluster] = run
 		t.mu.Unlock()
-		t.start(func() { g.resolve(ctx) })
-		t.start(func() {
-			defer close(run.probed)
+		t.spawn(func() { g.runResolver(ctx) })
+		t.spawn(func() {
+			defer close(run.probeEnded)
 			if old != nil {
-				<-old.probed // its series are gone then, and ours are not
+				<-old.probeEnded // its series are gone then, and ours are not
 			}
 			if t.options.Probe && l.Probe != nil {
-				g.probe(ctx)
+				g.runProbe(ctx)
 			}
 		})
 	}
