@@ -69,13 +69,13 @@ type Source struct {
 
 // SourceHealth is how a Source fares.
 type SourceHealth struct {
-	Open        bool                // a watch is open
-	LastContact time.Time           // of the last event or bookmark, or of the opening of the watch
-	Refused     metav1.StatusReason // why the API server does not serve it: NotFound, Forbidden or Unauthorized; empty if it does
-	Restored    time.Time           // when the API server was last found to have gone back to an older state; zero for never
-	Lists       int                 // requests so far
-	Watches     int
-	Errors      map[string]int // failed requests by reason
+	Open        bool                `json:"open"`              // a watch is open
+	LastContact time.Time           `json:"lastContact"`       // of the last event or bookmark, or of the opening of the watch
+	Refused     metav1.StatusReason `json:"refused,omitempty"` // why the API server does not serve it: NotFound, Forbidden or Unauthorized; empty if it does
+	Restored    time.Time           `json:"restored,omitzero"` // when the API server was last found to have gone back to an older state; zero for never
+	Lists       int                 `json:"lists"`             // requests so far
+	Watches     int                 `json:"watches"`
+	Errors      map[string]int      `json:"errors,omitempty"` // failed requests by reason
 }
 
 // NewSource returns the kind that inner lists and watches, at the API server of conn.

@@ -18,29 +18,29 @@ const (
 	Stale      State = "Stale"      // out of contact for so long that what it said last should be doubted
 )
 
-// Status is what is known of one cluster.
+// Status is what is known of one cluster. Its errors have no place in JSON: who writes one adds them as text.
 type Status struct {
-	Name          string
-	Local         bool
-	TrustDomain   string
-	ClusterDomain string
+	Name          string `json:"name"`
+	Local         bool   `json:"local,omitempty"`
+	TrustDomain   string `json:"trustDomain"`
+	ClusterDomain string `json:"clusterDomain,omitempty"`
 
-	State State
-	Since time.Time // when the State was entered
+	State State     `json:"state"`
+	Since time.Time `json:"since"` // when the State was entered
 
-	Source      string    // of the credentials in use; empty for none
-	Expires     time.Time // when they end; zero if they do not, or do not say so
-	Synced      bool      // everything in the cluster has been heard once
-	LastContact time.Time // zero for never
-	Restored    time.Time // when its API server was last found to have gone back to an older state, as after a restore; zero for never
+	Source      string    `json:"source,omitempty"`     // of the credentials in use; empty for none
+	Expires     time.Time `json:"expires,omitzero"`     // when they end; zero if they do not, or do not say so
+	Synced      bool      `json:"synced"`               // everything in the cluster has been heard once
+	LastContact time.Time `json:"lastContact,omitzero"` // zero for never
+	Restored    time.Time `json:"restored,omitzero"`    // when its API server was last found to have gone back to an older state, as after a restore; zero for never
 
-	OverBudget string // what of it is refused, because it publishes more than we hold of one cluster; empty for nothing
+	OverBudget string `json:"overBudget,omitempty"` // what of it is refused, because it publishes more than we hold of one cluster; empty for nothing
 
-	Writing Writing // how writing into it goes
-	LeftOut LeftOut // what it holds and is in no slice of the local cluster
+	Writing Writing `json:"writing,omitzero"` // how writing into it goes
+	LeftOut LeftOut `json:"leftOut,omitzero"` // what it holds and is in no slice of the local cluster
 
-	Contact     error // why it is out of contact; nil if it is not
-	Credentials error // why the credentials wanted first are not in use; nil if they are, or were not tried yet
+	Contact     error `json:"-"` // why it is out of contact; nil if it is not
+	Credentials error `json:"-"` // why the credentials wanted first are not in use; nil if they are, or were not tried yet
 }
 
 // WritingState is whether this replica writes into a cluster.
@@ -56,16 +56,16 @@ const (
 
 // Writing is how writing into a cluster goes.
 type Writing struct {
-	State   WritingState
-	Leases  string // that this replica holds, separated by commas
-	Wanted  string // Leases that it holds or waits for: others may rightly be nobody's
-	Problem string // what keeps us from writing, or from writing everything; empty if nothing does
+	State   WritingState `json:"state,omitempty"`
+	Leases  string       `json:"leases,omitempty"`       // that this replica holds, separated by commas
+	Wanted  string       `json:"wantedLeases,omitempty"` // Leases that it holds or waits for: others may rightly be nobody's
+	Problem string       `json:"problem,omitempty"`      // what keeps us from writing, or from writing everything; empty if nothing does
 }
 
 // LeftOut is how many endpoints of a cluster are in no slice of the local cluster although they should be.
 type LeftOut struct {
-	Known  bool // this replica writes them
-	Excess int  // they would take more slices than a cluster may have in a Service
+	Known  bool `json:"known"`            // this replica writes them
+	Excess int  `json:"excess,omitempty"` // they would take more slices than a cluster may have in a Service
 }
 
 // ReasonFor returns why err keeps a cluster out of reach.
@@ -90,10 +90,10 @@ func (s *Status) credentials() (valid, known bool) {
 
 // KindStatus is how one kind of object in a cluster fares.
 type KindStatus struct {
-	Kind    string
-	Objects int
+	Kind    string `json:"resource"`
+	Objects int    `json:"objects"`
 	// Malformed is how many objects so far had something that cannot be used, and is left out.
-	Malformed int
+	Malformed int `json:"malformed,omitempty"`
 	SourceHealth
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
@@ -147,7 +148,7 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 	addr := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{}})
 	c := &checker{timeout: time.Second}
 	c.report.Success = true
-	known := &replicas{[]cli.Replica{{Addr: addr}}, []cli.Response[debug.ClustersPage]{{Page: debug.ClustersPage{Clusters: []debug.Cluster{{Name: "west"}, {Name: "south"}}}}}}
+	known := &replicas{[]cli.Replica{{Addr: addr}}, []cli.Response[debug.ClustersPage]{{Page: debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "west"}}, {Status: cluster.Status{Name: "south"}}}}}}}
 	checkClusters(t.Context(), c, known)
 	if len(c.report.Categories) != 0 || !c.report.Success {
 		t.Errorf("%+v", c.report)

@@ -248,7 +248,7 @@ func named(name string) func(debug.Cluster) bool {
 
 // live reports whether one of them is in contact with a cluster.
 func (r *replicas) live(name string) bool {
-	return slices.ContainsFunc(r.of(named(name)), func(a cli.Response[debug.Cluster]) bool { return a.Page.State == string(cluster.Live) })
+	return slices.ContainsFunc(r.of(named(name)), func(a cli.Response[debug.Cluster]) bool { return a.Page.State == cluster.Live })
 }
 
 // reads reports whether one of them reads a Link; they do if none answers.
@@ -340,14 +340,14 @@ func checkClusters(ctx context.Context, c *checker, known *replicas) {
 			if err != nil {
 				return err
 			}
-			rank := func(a cli.Response[debug.Cluster]) int { return slices.Index(states, cluster.State(a.Page.State)) }
+			rank := func(a cli.Response[debug.Cluster]) int { return slices.Index(states, a.Page.State) }
 			worst := slices.MaxFunc(said, func(a, b cli.Response[debug.Cluster]) int { return cmp.Compare(rank(a), rank(b)) })
 			now := worst.Page
-			if now.State == string(cluster.Live) {
+			if now.State == cluster.Live {
 				return nil
 			}
 			err = fmt.Errorf("it is %s%s, last contact %s: %s", now.State, known.in(worst.Replica), debug.Ago(now.LastContact, time.Now()), cmp.Or(now.Contact, now.Credentials, "it was not heard yet"))
-			if now.State == string(cluster.Suspect) {
+			if now.State == cluster.Suspect {
 				return warning{error: err}
 			}
 			return err
@@ -374,9 +374,9 @@ func checkClusters(ctx context.Context, c *checker, known *replicas) {
 			err := errSkipped // there is nothing to write, or no right to
 			for _, a := range known.of(named(name)) {
 				switch {
-				case a.Page.Writing == "" || a.Page.Writing == string(cluster.ReadOnly):
-				case a.Page.WritingNote != "":
-					return warn("%s%s", a.Page.WritingNote, known.in(a.Replica))
+				case a.Page.Writing.State == cluster.NotWriting || a.Page.Writing.State == cluster.ReadOnly:
+				case a.Page.Writing.Problem != "":
+					return warn("%s%s", a.Page.Writing.Problem, known.in(a.Replica))
 				default:
 					err = nil
 				}
@@ -402,12 +402,12 @@ func refused(said []cli.Response[debug.Cluster]) error {
 	required := false
 	for _, a := range said {
 		for _, k := range a.Page.Kinds {
-			text := k.Resource + " (" + k.Refused + ")"
-			if k.Refused == "" || strings.Contains(k.Refused, "NotFound") || slices.Contains(all, text) { // no CRD, so there is none of it
+			text := k.Kind + " (" + string(k.Refused) + ")"
+			if k.Refused == "" || k.Refused == metav1.StatusReasonNotFound || slices.Contains(all, text) { // no CRD, so there is none of it
 				continue
 			}
 			all = append(all, text)
-			required = required || slices.ContainsFunc(readRights, func(r right) bool { return r.required && k.Resource == r.String() })
+			required = required || slices.ContainsFunc(readRights, func(r right) bool { return r.required && k.Kind == r.String() })
 		}
 	}
 	switch {
@@ -706,7 +706,7 @@ func (s *target) checkLeases(ctx context.Context, c *checker, where string, clie
 	for _, name := range leases {
 		c.check(ctx, check{"somebody holds the Lease " + name + " in " + where, "somebody-holds-the-lease", true, func(ctx context.Context) error {
 			needed := len(known.said) == 0 || slices.ContainsFunc(known.of(which), func(a cli.Response[debug.Cluster]) bool {
-				return slices.Contains(strings.Split(a.Page.Wanted, ","), name)
+				return slices.Contains(strings.Split(a.Page.Writing.Wanted, ","), name)
 			})
 			lease, err := client.CoordinationV1().Leases(s.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {

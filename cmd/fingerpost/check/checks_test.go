@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
@@ -139,8 +140,8 @@ func TestChecks(t *testing.T) {
 	}{
 		"all is right": {func(*checkWorld) {}, nil},
 		"a Lease that is wanted is not there": {func(w *checkWorld) {
-			w.pages[0].Clusters[0].Writing, w.pages[0].Clusters[0].Wanted = "Standby", leases[1]
-			west(&w.pages[1]).Writing, west(&w.pages[1]).Wanted = "Holding", leases[1]
+			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: leases[1]}
+			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: leases[1]}
 		}, []string{
 			"warning leases/somebody holds the Lease fingerpost-write in this cluster: there is no such Lease",
 			"warning link-west/somebody holds the Lease fingerpost-write in west: there is no such Lease",
@@ -177,7 +178,7 @@ func TestChecks(t *testing.T) {
 		}},
 		"of the second replica's own": {func(w *checkWorld) {
 			west(&w.pages[1]).Credentials = "refused"
-			west(&w.pages[1]).Kinds = []debug.Kind{{Resource: "pods", Refused: "Forbidden"}}
+			west(&w.pages[1]).Kinds = []cluster.KindStatus{{Kind: "pods", SourceHealth: cluster.SourceHealth{Refused: metav1.StatusReasonForbidden}}}
 			w.pages[1].Links[0].Conditions = []metav1.Condition{{Type: links.Accepted, Status: metav1.ConditionFalse, Reason: "No", Message: "no"}}
 		}, []string{
 			"error clusters/the newest credentials of west are in use: refused; in use in replica 1: none",
@@ -241,7 +242,7 @@ func TestChecks(t *testing.T) {
 			w := &checkWorld{api: api, elsewhere: config("https://0.0.0.0:1"), args: []string{"--timeout", "1s"}}
 			for range 2 {
 				w.pages = append(w.pages, debug.ClustersPage{
-					Clusters: []debug.Cluster{{Name: "east", Local: true, State: "Live"}, {Name: "west", State: "Live"}, {Name: "north", State: "Live"}},
+					Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", Local: true, State: "Live"}}, {Status: cluster.Status{Name: "west", State: "Live"}}, {Status: cluster.Status{Name: "north", State: "Live"}}},
 					Links:    []links.LinkStatus{{Namespace: "mesh", Name: "west"}, {Namespace: "mesh", Name: "north"}},
 				})
 			}

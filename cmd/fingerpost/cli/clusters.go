@@ -101,8 +101,8 @@ func printClusters(to io.Writer, all replicaClusters, several bool, now time.Tim
 		if c.Local {
 			name += " (local)"
 		}
-		t.row(name, c.Replica, c.State, debug.Ago(c.LastContact, now), strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods")), dash(c.Source),
-			cmp.Or(c.Contact, c.Credentials, c.WritingNote))
+		t.row(name, c.Replica, string(c.State), debug.Ago(c.LastContact, now), strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods")), dash(c.Source),
+			cmp.Or(c.Contact, c.Credentials, c.Writing.Problem))
 	}
 	if !several {
 		t.without(1) // REPLICA

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery"
@@ -95,9 +96,9 @@ func pick(lines []string, prefix, header string) (picked []string) {
 
 // What each replica knows of a cluster stands together.
 func TestClustersOfReplicas(t *testing.T) {
-	page := func(state string) debug.ClustersPage {
+	page := func(state cluster.State) debug.ClustersPage {
 		return debug.ClustersPage{
-			Clusters: []debug.Cluster{{Name: "east", Local: true, State: "Live"}, {Name: "west", State: state, Contact: "timeout"}},
+			Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", Local: true, State: "Live"}}, {Status: cluster.Status{Name: "west", State: state}, Contact: "timeout"}},
 			Links:    []links.LinkStatus{{Namespace: "linkerd", Name: "west", Cluster: "west"}},
 		}
 	}
@@ -202,7 +203,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 // A replica that does not answer, or not well, is named at the end, and what the others say is shown; what all of them say is said once.
 func TestReplicasThatFail(t *testing.T) {
 	pages := map[string]any{
-		"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Name: "clusters"}}},
+		"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "clusters"}}}},
 		"/debug/streams":  []discovery.StreamStatus{{Pod: "streams"}}, "/debug/explain": discovery.Explanation{Authority: "explain"},
 	}
 	good, closed, strange := cmdtest.DebugServer(t, pages), "127.0.0.1:1", cmdtest.DebugServer(t, map[string]any{"/debug/clusters": 1, "/debug/streams": 1, "/debug/explain": 1})
@@ -242,8 +243,11 @@ func TestReplicasWithLongNames(t *testing.T) {
 			Behind: &discovery.Lag{Adds: 1e5, Removes: 1e5},
 		}}})
 		clusters = append(clusters, Response[debug.ClustersPage]{replica, debug.ClustersPage{Clusters: []debug.Cluster{{
-			Name: long("west"), State: "Connecting", LastContact: new(now.Add(-time.Hour)), Source: "linkerd/" + long("credentials"), Contact: long("err or"),
-			Kinds: []debug.Kind{{Resource: "pods", Objects: 1e6}, {Resource: "services", Objects: 1e5}},
+			Status: cluster.Status{
+				Name: long("west"), State: cluster.Connecting, LastContact: now.Add(-time.Hour), Source: "linkerd/" + long("credentials"),
+			},
+			Contact: long("err or"),
+			Kinds:   []cluster.KindStatus{{Kind: "pods", Objects: 1e6}, {Kind: "services", Objects: 1e5}},
 		}}}})
 	}
 	var out bytes.Buffer

@@ -147,7 +147,7 @@ func disagreements(ctx context.Context, pair [2]Replica) (map[Difference]bool, e
 	states := [2]map[string]string{{}, {}}
 	for i := range pair {
 		for _, c := range clusters[i].Page.Clusters {
-			states[i][c.Name] = c.State
+			states[i][c.Name] = string(c.State)
 		}
 	}
 	for name := range union(states[0], states[1]) {

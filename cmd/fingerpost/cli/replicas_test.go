@@ -21,6 +21,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 )
@@ -209,7 +210,7 @@ func TestPortForward(t *testing.T) {
 
 // A Pod that cannot be reached is tried again while a page is watched: after a rollout there are others.
 func TestWatchAfterRollout(t *testing.T) {
-	debug := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Name: "east", State: "Live"}}}})
+	debug := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", State: "Live"}}}}})
 	api := &apiServer{t: t, target: debug, pods: []corev1.Pod{pod("old", selectors[1], true), pod("stays", selectors[1], true)}, broken: "old"}
 	server := httptest.NewServer(api)
 	defer server.Close()

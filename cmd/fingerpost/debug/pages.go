@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/federation"
@@ -19,40 +18,18 @@ type ClustersPage struct {
 	Links    []links.LinkStatus `json:"links"`
 }
 
+// A Cluster is the Status of a cluster with its errors as text, and the health of each kind.
 type Cluster struct {
-	Name          string     `json:"name"`
-	Local         bool       `json:"local,omitempty"`
-	State         string     `json:"state"`
-	Since         time.Time  `json:"since"`
-	LastContact   *time.Time `json:"lastContact,omitempty"` // when all was last known to be in order
-	Source        string     `json:"source,omitempty"`      // of the credentials in use
-	Expires       *time.Time `json:"expires,omitempty"`     // when these end
-	Synced        bool       `json:"synced"`
-	TrustDomain   string     `json:"trustDomain"`
-	ClusterDomain string     `json:"clusterDomain,omitempty"`
-	Contact       string     `json:"contact,omitempty"`      // why it is out of contact
-	Credentials   string     `json:"credentials,omitempty"`  // why the newest credentials are not in use
-	Writing       string     `json:"writing,omitempty"`      // Holding, Standby or ReadOnly
-	Leases        string     `json:"leases,omitempty"`       // that this replica holds in it
-	Wanted        string     `json:"wantedLeases,omitempty"` // that it holds or waits for
-	WritingNote   string     `json:"writingNote,omitempty"`  // what keeps us from writing
-	Kinds         []Kind     `json:"kinds,omitempty"`
+	cluster.Status
+	Contact     string               `json:"contact,omitempty"`     // why it is out of contact
+	Credentials string               `json:"credentials,omitempty"` // why the newest credentials are not in use
+	Kinds       []cluster.KindStatus `json:"kinds,omitempty"`
 }
 
-type Kind struct {
-	Resource    string         `json:"resource"`
-	Objects     int            `json:"objects"`
-	Open        bool           `json:"open"` // a watch is
-	LastContact time.Time      `json:"lastContact"`
-	Refused     string         `json:"refused,omitempty"` // why the API server does not serve it
-	Lists       int            `json:"lists"`
-	Watches     int            `json:"watches"`
-	Errors      map[string]int `json:"errors,omitempty"`
-}
-
+// Objects returns how many objects of a resource the cluster has.
 func (c Cluster) Objects(resource string) int {
 	for _, k := range c.Kinds {
-		if k.Resource == resource {
+		if k.Kind == resource {
 			return k.Objects
 		}
 	}
@@ -63,31 +40,15 @@ func clusterPages(registry *cluster.Registry) []Cluster {
 	statuses, _ := registry.Statuses()
 	pages := []Cluster{}
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
-		s := statuses[name]
-		page := Cluster{
-			Name: s.Name, Local: s.Local, State: string(s.State), Since: s.Since, Source: s.Source, Synced: s.Synced,
-			TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain, Contact: text(s.Contact), Credentials: text(s.Credentials),
-			Writing: string(s.Writing.State), Leases: s.Writing.Leases, Wanted: s.Writing.Wanted, WritingNote: s.Writing.Problem,
-		}
-		if !s.Expires.IsZero() {
-			page.Expires = &s.Expires
-		}
-		kinds, contact := registry.Inspect(name)
-		if !contact.IsZero() {
-			page.LastContact = &contact
-		}
-		for _, k := range kinds {
-			page.Kinds = append(page.Kinds, Kind{
-				Resource: k.Kind, Objects: k.Objects, Open: k.Open, LastContact: k.LastContact, Refused: string(k.Refused),
-				Lists: k.Lists, Watches: k.Watches, Errors: k.Errors,
-			})
-		}
+		page := Cluster{Status: statuses[name]}
+		page.Contact, page.Credentials = errorText(page.Status.Contact), errorText(page.Status.Credentials)
+		page.Kinds, page.LastContact = registry.Inspect(name)
 		pages = append(pages, page)
 	}
 	return pages
 }
 
-func text(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}

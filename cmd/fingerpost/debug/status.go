@@ -17,6 +17,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -31,7 +32,7 @@ const (
 var statusHTML string
 
 var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
-	"ago": func(p statusPage, at *time.Time) string { return Ago(at, p.Now) },
+	"ago": func(p statusPage, at time.Time) string { return Ago(at, p.Now) },
 	"age": func(p statusPage, at time.Time) string { return Age(at, p.Now) },
 	"lag": func(p statusPage, s discovery.StreamStatus) string {
 		return strings.TrimPrefix(LagText(s, p.Now), ", ")
@@ -157,15 +158,15 @@ func (h *statusHandler) overview() overview {
 		if text := cmp.Or(c.Contact, c.Credentials); text != "" && row.Notes == nil {
 			row.Notes = append(row.Notes, note{"bad", text})
 		}
-		if c.Writing != "" {
-			row.Notes = append(row.Notes, note{"soft", strings.TrimRight("writing: "+c.Writing+" "+c.Leases, " ")})
+		if w := c.Writing; w.State != cluster.NotWriting {
+			row.Notes = append(row.Notes, note{"soft", strings.TrimRight("writing: "+string(w.State)+" "+w.Leases, " ")})
 		}
-		if c.WritingNote != "" {
-			row.Notes = append(row.Notes, note{"bad", c.WritingNote})
+		if c.Writing.Problem != "" {
+			row.Notes = append(row.Notes, note{"bad", c.Writing.Problem})
 		}
 		for _, k := range c.Kinds {
 			if k.Refused != "" {
-				row.Notes = append(row.Notes, note{"soft", "without " + k.Resource + " (" + k.Refused + ")"})
+				row.Notes = append(row.Notes, note{"soft", "without " + k.Kind + " (" + string(k.Refused) + ")"})
 			}
 		}
 		page.Clusters = append(page.Clusters, row)

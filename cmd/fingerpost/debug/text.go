@@ -9,14 +9,15 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 )
 
-// ago is how long something is past, for people.
-func Ago(at *time.Time, now time.Time) string {
-	if at == nil {
+// Ago returns how long ago something was, for people; zero is never.
+func Ago(at, now time.Time) string {
+	if at.IsZero() {
 		return "never"
 	}
-	return Age(*at, now) + " ago"
+	return Age(at, now) + " ago"
 }
 
+// Age returns how old something is, for people.
 func Age(at, now time.Time) string {
 	switch d := now.Sub(at); {
 	case d < 0:

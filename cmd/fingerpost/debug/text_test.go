@@ -12,7 +12,7 @@ func TestAge(t *testing.T) {
 			t.Errorf("%s: %s, want %s", d, got, want)
 		}
 	}
-	if got := Ago(nil, now); got != "never" {
+	if got := Ago(time.Time{}, now); got != "never" {
 		t.Error(got)
 	}
 }
