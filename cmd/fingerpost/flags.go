@@ -20,30 +20,30 @@ import (
 
 // options is everything that can be said to serve. Names, defaults and meanings are those of Linkerd's destination where it has
 // them.
-type options struct {
+type serveOptions struct {
 	app.Options
 	kubeconfig     string
 	budgetMiB      int
 	queueCapacity  int
 	traceCollector string
-	common
+	commonOptions
 }
 
 // common is what can be said to every server of this binary, as to every component of Linkerd.
-type common struct {
+type commonOptions struct {
 	enablePprof         bool
 	logLevel, logFormat string
 	printVersion        bool
 }
 
-func (o *common) flags(fs *flag.FlagSet) {
+func (o *commonOptions) addFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.enablePprof, "enable-pprof", false, "serve /debug/pprof on the admin server")
 	fs.StringVar(&o.logLevel, "log-level", "info", "error, warn, info, debug or trace")
 	fs.StringVar(&o.logFormat, "log-format", "plain", "plain or json")
 	fs.BoolVar(&o.printVersion, "version", false, "print the version and exit")
 }
 
-func (o *options) flags(fs *flag.FlagSet) {
+func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	o.Discovery = discovery.Defaults()
 	o.Discovery.ClusterDomain = ""
 	o.Patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
@@ -66,7 +66,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Budget.Endpoints, "cluster-max-endpoints", 200_000, "endpoints that are held of a linked cluster, and objects of each other kind; 0 for no limit")
 	fs.IntVar(&o.budgetMiB, "cluster-max-mib", 128, "MiB that the records of a linked cluster may take, of which what is served from them takes about as much again; 0 for no limit")
 	o.Discovery.Flags(fs)
-	o.tlsFlags(fs)
+	o.addTLSFlags(fs)
 
 	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
@@ -104,10 +104,10 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.Writer.Timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
 	fs.DurationVar(&o.Writer.Timing.Fence, "lease-fence", 4500*time.Millisecond, "how long after its last renewal that succeeded the holder stops writing")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
-	o.common.flags(fs)
+	o.commonOptions.addFlags(fs)
 }
 
-func (o *options) tlsFlags(fs *flag.FlagSet) {
+func (o *serveOptions) addTLSFlags(fs *flag.FlagSet) {
 	f := &o.TLS
 	fs.StringVar(&f.Certificate, "tls-cert-file", "", "certificate chain (PEM) of the gRPC server; empty to serve in clear, as behind a proxy")
 	fs.StringVar(&f.Key, "tls-key-file", "", "private key (PEM) of -tls-cert-file")
@@ -115,7 +115,7 @@ func (o *options) tlsFlags(fs *flag.FlagSet) {
 }
 
 // validate fills in what follows from something else and refuses what cannot be served.
-func (o *options) validate() error {
+func (o *serveOptions) validate() error {
 	if o.Discovery.ClusterDomain == "" {
 		o.Discovery.ClusterDomain = "cluster.local"
 	}
@@ -157,7 +157,7 @@ func (o *options) validate() error {
 }
 
 // warn tells what is accepted and may not be what was meant.
-func (o *options) warn(log logr.Logger, given map[string]bool) {
+func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 	if !given["cluster-domain"] {
 		log.Info("-cluster-domain is not set", "using", o.Discovery.ClusterDomain)
 	}

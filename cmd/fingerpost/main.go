@@ -35,8 +35,8 @@ func command(args []string) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(), validatorCommand(), versionCommand(), check.Command(versionText()))
-	root.AddCommand(cli.Commands(versionText())...)
+	root.AddCommand(serveCommand(), validatorCommand(), versionCommand(), check.Command(binaryVersion()))
+	root.AddCommand(cli.Commands(binaryVersion())...)
 	root.SetArgs(doubleDashes(args))
 	return root
 }

@@ -16,9 +16,9 @@ import (
 )
 
 func serveCommand() *cobra.Command {
-	var o options
+	var o serveOptions
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
-	o.flags(fs)
+	o.addFlags(fs)
 	cmd := &cobra.Command{
 		Use:     "serve",
 		Aliases: []string{"destination"},
@@ -34,7 +34,7 @@ apart. In a Pod it is; elsewhere say HOSTNAME=$(hostname) fingerpost serve.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printVersion {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
 				return err
 			}
 			given := map[string]bool{}
@@ -47,7 +47,7 @@ apart. In a Pod it is; elsewhere say HOSTNAME=$(hostname) fingerpost serve.`,
 }
 
 // serve runs until ctx ends.
-func serve(ctx context.Context, o options, given map[string]bool) error {
+func serve(ctx context.Context, o serveOptions, given map[string]bool) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
@@ -55,13 +55,13 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	log.Info("Fingerpost starts", "version", versionText(), "cluster", o.ClusterName)
-	o.warn(log, given)
-	if o.Config, o.InCluster, err = hostConfig(o.kubeconfig); err != nil {
+	log.Info("Fingerpost starts", "version", binaryVersion(), "cluster", o.ClusterName)
+	o.logWarnings(log, given)
+	if o.Config, o.InCluster, err = localConfig(o.kubeconfig); err != nil {
 		return err
 	}
-	setPings()
-	o.Version = versionText()
+	setPingDefaults()
+	o.Version = binaryVersion()
 	a, err := app.New(ctx, log, o.Options)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func serve(ctx context.Context, o options, given map[string]bool) error {
 
 // hostConfig returns how to reach the cluster that we run in, and whether we run in a Pod of it. It sets no limit on the rate of
 // requests: client-go's own, of 5 a second, makes Events wait for minutes, each in a goroutine, and the API server has better ones.
-func hostConfig(kubeconfig string) (config *rest.Config, inCluster bool, err error) {
+func localConfig(kubeconfig string) (config *rest.Config, inCluster bool, err error) {
 	defer func() {
 		if config != nil {
 			config.QPS = -1
@@ -92,7 +92,7 @@ func hostConfig(kubeconfig string) (config *rest.Config, inCluster bool, err err
 }
 
 // setPings makes clients notice within 15 s that a connection to an API server is dead, unless the environment says otherwise.
-func setPings() {
+func setPingDefaults() {
 	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
 		if os.Getenv(name) == "" {
 			_ = os.Setenv(name, seconds) // it can only fail for a name that is none

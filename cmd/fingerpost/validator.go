@@ -22,21 +22,21 @@ import (
 type validatorOptions struct {
 	addr, metricsAddr  string
 	kubeconfig, tlsDir string
-	common
+	commonOptions
 }
 
-func (o *validatorOptions) flags(fs *flag.FlagSet) {
+func (o *validatorOptions) addFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.addr, "addr", ":8443", "address of the webhook, which speaks TLS 1.3")
 	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9997", "address of the admin server: /metrics, /ping, /ready")
 	fs.StringVar(&o.tlsDir, "tls-dir", "/var/run/linkerd/tls", "directory of the certificate, tls.crt, and its key, tls.key; read again when they change")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "has no effect: a ServiceProfile is judged by itself, and nothing is asked of a cluster")
-	o.common.flags(fs)
+	o.commonOptions.addFlags(fs)
 }
 
 func validatorCommand() *cobra.Command {
 	var o validatorOptions
 	fs := flag.NewFlagSet("sp-validator", flag.ContinueOnError)
-	o.flags(fs)
+	o.addFlags(fs)
 	cmd := &cobra.Command{
 		Use:   "sp-validator",
 		Short: "Serve the admission webhook that refuses ServiceProfiles with mistakes",
@@ -55,10 +55,10 @@ It needs no cluster to be tried:
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printVersion {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
 				return err
 			}
-			return validateProfiles(cmd.Context(), o)
+			return serveWebhook(cmd.Context(), o)
 		},
 	}
 	cmd.Flags().AddGoFlagSet(fs)
@@ -66,7 +66,7 @@ It needs no cluster to be tried:
 }
 
 // validateProfiles runs until ctx ends.
-func validateProfiles(ctx context.Context, o validatorOptions) error {
+func serveWebhook(ctx context.Context, o validatorOptions) error {
 	if o.addr == "" {
 		return errors.New("-addr must not be empty")
 	}
@@ -74,7 +74,7 @@ func validateProfiles(ctx context.Context, o validatorOptions) error {
 	if err != nil {
 		return err
 	}
-	log.Info("Fingerpost starts to validate ServiceProfiles", "version", versionText())
+	log.Info("Fingerpost starts to validate ServiceProfiles", "version", binaryVersion())
 	certificate, err := certwatcher.New(filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))
 	if err != nil {
 		return fmt.Errorf("-tls-dir: %w", err)

@@ -10,7 +10,7 @@ import (
 // version is set when a release is built.
 var version = ""
 
-func versionText() string {
+func binaryVersion() string {
 	if version != "" {
 		return version
 	}
@@ -27,7 +27,7 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
 			return err
 		},
 	}

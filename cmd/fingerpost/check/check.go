@@ -58,18 +58,20 @@ type check struct {
 // warning is an error that fails no check.
 type warning struct {
 	error
-	lasts bool // it does not become right by itself
+	permanent bool // it does not become right by itself
 }
 
-func warn(format string, args ...any) error { return warning{error: fmt.Errorf(format, args...)} }
+func warningf(format string, args ...any) error { return warning{error: fmt.Errorf(format, args...)} }
 
-func lasting(format string, args ...any) error { return warning{fmt.Errorf(format, args...), true} }
+func permanentWarningf(format string, args ...any) error {
+	return warning{fmt.Errorf(format, args...), true}
+}
 
 // errSkipped is of a check that cannot be made, and is not told.
 var errSkipped = errors.New("skipped")
 
 // A checker makes checks and tells what comes of them.
-type checker struct {
+type runner struct {
 	to       io.Writer // nil to tell all at the end
 	short    bool      // tell only what is not right
 	deadline time.Time // for what is tried again
@@ -77,22 +79,22 @@ type checker struct {
 	pause    time.Duration // between two tries
 
 	report   checkReport
-	told     string // the category that was told last
+	printed  string // the category that was told last
 	category string
 }
 
 // begin begins a category.
-func (c *checker) begin(category string) { c.category = category }
+func (c *runner) beginCategory(category string) { c.category = category }
 
 // check makes a check, again and again if it may become right, and reports whether it is, or is only warned of.
-func (c *checker) check(ctx context.Context, k check) bool {
+func (c *runner) check(ctx context.Context, k check) bool {
 	var err error
 	for {
 		once, cancel := context.WithTimeout(ctx, c.timeout)
 		err = k.run(once)
 		cancel()
 		warned, _ := errors.AsType[warning](err)
-		if err == nil || !k.retry || warned.lasts || errors.Is(err, errSkipped) || !time.Now().Add(c.pause).Before(c.deadline) {
+		if err == nil || !k.retry || warned.permanent || errors.Is(err, errSkipped) || !time.Now().Add(c.pause).Before(c.deadline) {
 			break
 		}
 		timer := time.NewTimer(c.pause)
@@ -114,11 +116,11 @@ func (c *checker) check(ctx context.Context, k check) bool {
 			result.Result = resultWarning
 		}
 	}
-	c.tell(result)
+	c.add(result)
 	return result.Result != resultError
 }
 
-func (c *checker) tell(r checkResult) {
+func (c *runner) add(r checkResult) {
 	if r.Result == resultError {
 		c.report.Success = false
 	}
@@ -130,13 +132,13 @@ func (c *checker) tell(r checkResult) {
 	if c.to == nil || c.short && r.Result == resultSuccess {
 		return
 	}
-	if c.told != c.category {
-		if c.told != "" {
+	if c.printed != c.category {
+		if c.printed != "" {
 			fmt.Fprintln(c.to)
 		}
 		title := cli.Printable(c.category)
 		fmt.Fprintf(c.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
-		c.told = c.category
+		c.printed = c.category
 	}
 	fmt.Fprintf(c.to, "%s %s\n", glyphs[r.Result], cli.Printable(r.Description))
 	if r.Error != "" {
@@ -145,7 +147,7 @@ func (c *checker) tell(r checkResult) {
 }
 
 func Command(version string) *cobra.Command {
-	s := target{ReplicaFlags: cli.NewReplicaFlags(version, cli.DebugPort)}
+	s := environment{ReplicaFlags: cli.NewReplicaFlags(version, cli.DebugPort)}
 	var output, linkerdNamespace string
 	var pre, proxy bool
 	var wait, timeout time.Duration
@@ -165,7 +167,7 @@ linkerd.io/extension=fingerpost.`,
 				s.Namespace = "" // with --proxy the namespace is that of proxies, of which we have none to check
 			}
 			s.controllerNamespace = linkerdNamespace
-			c := &checker{deadline: time.Now().Add(wait), timeout: timeout, pause: 2 * time.Second}
+			c := &runner{deadline: time.Now().Add(wait), timeout: timeout, pause: 2 * time.Second}
 			c.report.Success = true
 			switch output {
 			case "table", "basic":
@@ -176,7 +178,7 @@ linkerd.io/extension=fingerpost.`,
 			default:
 				return fmt.Errorf("-o %s is none of table, short and json", output)
 			}
-			s.checkAll(cmd.Context(), c, pre)
+			s.run(cmd.Context(), c, pre)
 			if c.to == nil {
 				if err := cli.PrintJSON(cmd.OutOrStdout(), c.report); err != nil {
 					return err
@@ -186,7 +188,7 @@ linkerd.io/extension=fingerpost.`,
 				if !c.report.Success {
 					result = resultError
 				}
-				if c.told != "" {
+				if c.printed != "" {
 					fmt.Fprintln(c.to)
 				}
 				fmt.Fprintf(c.to, "Status check results are %s\n", glyphs[result])

@@ -42,7 +42,7 @@ func TestClockSkew(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
 		}))
-		err := clock(t.Context(), &rest.Config{Host: server.URL})
+		err := checkClock(t.Context(), &rest.Config{Host: server.URL})
 		server.Close()
 		_, warned := errors.AsType[warning](err)
 		// The Date tells whole seconds, so that the difference may be a second less.
@@ -74,7 +74,7 @@ func TestHeld(t *testing.T) {
 		"held for nobody knows": {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil, "does not say for how long", "does not say for how long"},
 	} {
 		for needed, want := range map[bool]string{true: c.needed, false: c.notNeeded} {
-			err := held(c.lease, c.missing, needed, now)
+			err := checkHolder(c.lease, c.missing, needed, now)
 			_, warned := errors.AsType[warning](err)
 			if want == "" && err != nil || want != "" && !strings.Contains(fmt.Sprint(err), want) || err != nil && !warned && !errors.Is(err, errSkipped) {
 				t.Errorf("%s, needed %t: %v", name, needed, err)
@@ -99,7 +99,7 @@ func TestExpiry(t *testing.T) {
 		"no JSON":     {"a." + base64.RawURLEncoding.EncodeToString([]byte("{")) + ".c", ""},
 		"wrong types": {"a." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":"x"}`)) + ".c", ""},
 	} {
-		if err := expiry(&rest.Config{BearerToken: c.token}, now); c.want == "" && err != nil || c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
+		if err := checkExpiry(&rest.Config{BearerToken: c.token}, now); c.want == "" && err != nil || c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -109,10 +109,10 @@ func TestExpiry(t *testing.T) {
 func TestChecker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		c := &checker{to: &out, deadline: time.Now().Add(10 * time.Second), timeout: time.Second, pause: 2 * time.Second}
+		c := &runner{to: &out, deadline: time.Now().Add(10 * time.Second), timeout: time.Second, pause: 2 * time.Second}
 		c.report.Success = true
 		began, tries := time.Now(), 0
-		c.begin("one")
+		c.beginCategory("one")
 		c.check(t.Context(), check{"comes right", "a", true, func(context.Context) error {
 			if tries++; tries < 3 {
 				return errors.New("not yet")
@@ -123,9 +123,9 @@ func TestChecker(t *testing.T) {
 			t.Errorf("it took %s to come right", d)
 		}
 		c.check(t.Context(), check{"skipped", "b", false, func(context.Context) error { return errSkipped }})
-		c.begin("tw\x1bo")
-		c.check(t.Context(), check{"warned", "c", false, func(context.Context) error { return warn("a\x1b[31m %w", errors.New("b\nc")) }})
-		c.check(t.Context(), check{"lasts", "c", true, func(context.Context) error { return lasting("no right") }})
+		c.beginCategory("tw\x1bo")
+		c.check(t.Context(), check{"warned", "c", false, func(context.Context) error { return warningf("a\x1b[31m %w", errors.New("b\nc")) }})
+		c.check(t.Context(), check{"lasts", "c", true, func(context.Context) error { return permanentWarningf("no right") }})
 		if d := time.Since(began); d != 4*time.Second {
 			t.Errorf("what does not come right by itself was tried until %s", d)
 		}
@@ -146,9 +146,9 @@ func TestChecker(t *testing.T) {
 // A cluster that is unlinked meanwhile is skipped.
 func TestCheckOfAClusterThatGoes(t *testing.T) {
 	addr := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{}})
-	c := &checker{timeout: time.Second}
+	c := &runner{timeout: time.Second}
 	c.report.Success = true
-	known := &replicas{[]cli.Replica{{Addr: addr}}, []cli.Response[debug.ClustersPage]{{Page: debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "west"}}, {Status: cluster.Status{Name: "south"}}}}}}}
+	known := &knownReplicas{[]cli.Replica{{Addr: addr}}, []cli.Response[debug.ClustersPage]{{Page: debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "west"}}, {Status: cluster.Status{Name: "south"}}}}}}}
 	checkClusters(t.Context(), c, known)
 	if len(c.report.Categories) != 0 || !c.report.Success {
 		t.Errorf("%+v", c.report)

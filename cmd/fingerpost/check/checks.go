@@ -37,19 +37,19 @@ const (
 )
 
 // leases are held by whoever writes in a cluster.
-var leases = []string{endpointslice.ExternalLease, endpointslice.FederatedLease}
+var writerLeases = []string{endpointslice.ExternalLease, endpointslice.FederatedLease}
 
 // A right is what Fingerpost needs in a cluster.
-type right struct {
+type permission struct {
 	group, resource string
 	required        bool // nothing is said of the cluster, or installed, without it
 }
 
-func (r right) String() string {
+func (r permission) String() string {
 	return schema.GroupResource{Group: r.group, Resource: r.resource}.String()
 }
 
-var readRights = []right{
+var readPermissions = []permission{
 	{"", "services", true},
 	{"", "pods", true},
 	{"discovery.k8s.io", "endpointslices", true},
@@ -60,7 +60,7 @@ var readRights = []right{
 }
 
 // installRights are to create what the chart makes, always or where its values say so.
-var installRights = []right{
+var installPermissions = []permission{
 	{"", "serviceaccounts", true},
 	{"", "services", true},
 	{"apps", "deployments", true},
@@ -75,7 +75,7 @@ var installRights = []right{
 }
 
 // A site is what is checked: the cluster of the kubeconfig and all that is linked there.
-type target struct {
+type environment struct {
 	cli.ReplicaFlags
 	controllerNamespace string
 }
@@ -91,8 +91,8 @@ type linkedCluster struct {
 	config  *rest.Config
 }
 
-func (s *target) checkAll(ctx context.Context, c *checker, pre bool) {
-	c.begin("fingerpost-kubernetes")
+func (s *environment) run(ctx context.Context, c *runner, pre bool) {
+	c.beginCategory("fingerpost-kubernetes")
 	var config *rest.Config
 	var client kubernetes.Interface
 	reachable := c.check(ctx, check{"the API server answers", "the-api-server-answers", false, func(ctx context.Context) (err error) {
@@ -103,25 +103,25 @@ func (s *target) checkAll(ctx context.Context, c *checker, pre bool) {
 		if client, err = kubernetes.NewForConfig(config); err != nil {
 			return err
 		}
-		return alive(ctx, client)
+		return ping(ctx, client)
 	}})
 	if !reachable {
 		return
 	}
-	c.check(ctx, check{"its clock agrees with this one", "clocks-agree", false, func(ctx context.Context) error { return clock(ctx, config) }})
-	served := c.check(ctx, check{"Links are served at version " + cli.LinkVersion, "links-are-served", false, func(context.Context) error { return linksServed(client) }})
+	c.check(ctx, check{"its clock agrees with this one", "clocks-agree", false, func(ctx context.Context) error { return checkClock(ctx, config) }})
+	served := c.check(ctx, check{"Links are served at version " + cli.LinkVersion, "links-are-served", false, func(context.Context) error { return checkLinkVersion(client) }})
 	if pre {
-		c.begin("fingerpost-install")
-		for _, r := range installRights {
+		c.beginCategory("fingerpost-install")
+		for _, r := range installPermissions {
 			c.check(ctx, check{"you may create " + r.String(), "you-may-install", false, func(ctx context.Context) error {
-				status, err := accessReview(ctx, client, r, "create")
+				status, err := reviewAccess(ctx, client, r, "create")
 				switch {
 				case err != nil || status.Allowed:
 					return err
 				case r.required:
 					return fmt.Errorf("create %s is not allowed %s", r, status.Reason)
 				default:
-					return warn("create %s is not allowed, which not every installation needs %s", r, status.Reason)
+					return warningf("create %s is not allowed, which not every installation needs %s", r, status.Reason)
 				}
 			}})
 		}
@@ -129,17 +129,17 @@ func (s *target) checkAll(ctx context.Context, c *checker, pre bool) {
 	}
 	known, done := s.checkReplicas(ctx, c)
 	defer done()
-	if len(known.said) > 0 {
+	if len(known.pages) > 0 {
 		checkClusters(ctx, c, known)
 		checkServices(ctx, c, known)
 	}
-	c.begin("fingerpost-links")
+	c.beginCategory("fingerpost-links")
 	var all []*linkedCluster
 	c.check(ctx, check{"Links and their Secrets can be read", "links-can-be-read", false, func(context.Context) (err error) { // each answer has its own timeout
-		all, err = s.linked(ctx, config, client, served, known)
+		all, err = s.listLinkedClusters(ctx, config, client, served, known)
 		return err
 	}})
-	c.begin("fingerpost-leases")
+	c.beginCategory("fingerpost-leases")
 	s.checkLeases(ctx, c, "this cluster", client, known, func(c debug.Cluster) bool { return c.Local })
 	for _, l := range all {
 		s.checkLinked(ctx, c, l, known)
@@ -147,12 +147,12 @@ func (s *target) checkAll(ctx context.Context, c *checker, pre bool) {
 }
 
 // alive asks for the version, which needs credentials but no right.
-func alive(ctx context.Context, client kubernetes.Interface) error {
+func ping(ctx context.Context, client kubernetes.Interface) error {
 	return client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 }
 
 // clock compares the API server's clock with ours, which is only as good as the answer was quick.
-func clock(ctx context.Context, config *rest.Config) error {
+func checkClock(ctx context.Context, config *rest.Config) error {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return err
@@ -184,12 +184,12 @@ func clock(ctx context.Context, config *rest.Config) error {
 		skew = latest.Sub(asked)
 	}
 	if skew.Abs() > maxSkew {
-		return warn("it is %s away from this one: tokens and leases are judged by clocks, set both by NTP", skew.Round(time.Second))
+		return warningf("it is %s away from this one: tokens and leases are judged by clocks, set both by NTP", skew.Round(time.Second))
 	}
 	return nil
 }
 
-func linksServed(client kubernetes.Interface) error {
+func checkLinkVersion(client kubernetes.Interface) error {
 	groups, err := client.Discovery().ServerGroups()
 	if err != nil {
 		return err
@@ -205,34 +205,34 @@ func linksServed(client kubernetes.Interface) error {
 			}
 			versions = append(versions, v.Version)
 		}
-		return warn("they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster chart", strings.Join(versions, ", "))
+		return warningf("they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster chart", strings.Join(versions, ", "))
 	}
-	return warn("there is no CRD of Links: clusters can be linked by labelled Secrets only; apply links/crd/links.yaml")
+	return warningf("there is no CRD of Links: clusters can be linked by labelled Secrets only; apply links/crd/links.yaml")
 }
 
 // accessReview asks whether who asks may do something in all namespaces.
-func accessReview(ctx context.Context, client kubernetes.Interface, r right, verb string) (authorizationv1.SubjectAccessReviewStatus, error) {
+func reviewAccess(ctx context.Context, client kubernetes.Interface, r permission, verb string) (authorizationv1.SubjectAccessReviewStatus, error) {
 	return cluster.Review(ctx, client, authorizationv1.ResourceAttributes{Group: r.group, Resource: r.resource, Verb: verb})
 }
 
 // replicas are those that answer, and what they know of clusters.
-type replicas struct {
-	all  []cli.Replica
-	said []cli.Response[debug.ClustersPage] // empty if none answers
+type knownReplicas struct {
+	all   []cli.Replica
+	pages []cli.Response[debug.ClustersPage] // empty if none answers
 }
 
 // ask asks all of them again. What was said before stays if none answers.
-func (r *replicas) ask(ctx context.Context) error {
+func (r *knownReplicas) refresh(ctx context.Context) error {
 	said, err := cli.FetchAll[debug.ClustersPage](ctx, r.all, "/debug/clusters")
 	if len(said) > 0 {
-		r.said = said
+		r.pages = said
 	}
 	return err
 }
 
 // of returns what each of them says of clusters.
-func (r *replicas) of(which func(debug.Cluster) bool) (said []cli.Response[debug.Cluster]) {
-	for _, a := range r.said {
+func (r *knownReplicas) clusters(which func(debug.Cluster) bool) (said []cli.Response[debug.Cluster]) {
+	for _, a := range r.pages {
 		for _, c := range a.Page.Clusters {
 			if which(c) {
 				said = append(said, cli.Response[debug.Cluster]{Replica: a.Replica, Page: c})
@@ -242,24 +242,24 @@ func (r *replicas) of(which func(debug.Cluster) bool) (said []cli.Response[debug
 	return said
 }
 
-func named(name string) func(debug.Cluster) bool {
+func hasName(name string) func(debug.Cluster) bool {
 	return func(c debug.Cluster) bool { return c.Name == name }
 }
 
 // live reports whether one of them is in contact with a cluster.
-func (r *replicas) live(name string) bool {
-	return slices.ContainsFunc(r.of(named(name)), func(a cli.Response[debug.Cluster]) bool { return a.Page.State == cluster.Live })
+func (r *knownReplicas) inContact(name string) bool {
+	return slices.ContainsFunc(r.clusters(hasName(name)), func(a cli.Response[debug.Cluster]) bool { return a.Page.State == cluster.Live })
 }
 
 // reads reports whether one of them reads a Link; they do if none answers.
-func (r *replicas) reads(namespace, name string) bool {
-	return len(r.said) == 0 || slices.ContainsFunc(r.said, func(a cli.Response[debug.ClustersPage]) bool {
+func (r *knownReplicas) readsLink(namespace, name string) bool {
+	return len(r.pages) == 0 || slices.ContainsFunc(r.pages, func(a cli.Response[debug.ClustersPage]) bool {
 		return slices.ContainsFunc(a.Page.Links, func(l links.LinkStatus) bool { return l.Namespace == namespace && l.Name == name })
 	})
 }
 
 // in says which replica is meant, where there are several.
-func (r *replicas) in(name string) string {
+func (r *knownReplicas) suffix(name string) string {
 	if len(r.all) < 2 {
 		return ""
 	}
@@ -267,9 +267,9 @@ func (r *replicas) in(name string) string {
 }
 
 // checkReplicas returns the replicas, and how to let go of them.
-func (s *target) checkReplicas(ctx context.Context, c *checker) (known *replicas, done func()) {
-	c.begin("fingerpost-replicas")
-	known, done = &replicas{}, func() {}
+func (s *environment) checkReplicas(ctx context.Context, c *runner) (known *knownReplicas, done func()) {
+	c.beginCategory("fingerpost-replicas")
+	known, done = &knownReplicas{}, func() {}
 	var all []cli.Replica
 	c.check(ctx, check{"replicas are ready", "replicas-are-ready", true, func(context.Context) error {
 		opened, end, err := s.Open(ctx)
@@ -291,7 +291,7 @@ func (s *target) checkReplicas(ctx context.Context, c *checker) (known *replicas
 			return cli.FetchPage(ctx, r, "/debug/clusters", &page)
 		}})
 		if answers {
-			known.all, known.said = append(known.all, r), append(known.said, cli.Response[debug.ClustersPage]{Replica: r.Name, Page: page})
+			known.all, known.pages = append(known.all, r), append(known.pages, cli.Response[debug.ClustersPage]{Replica: r.Name, Page: page})
 		}
 	}
 	for i := range known.all {
@@ -308,7 +308,7 @@ func (s *target) checkReplicas(ctx context.Context, c *checker) (known *replicas
 				return err
 			}
 			d := differences[0]
-			return warn("they differ in %d places, such as %s %s: %s; see 'fingerpost diff'", len(differences), d.Cluster, d.Service, d.What)
+			return warningf("they differ in %d places, such as %s %s: %s; see 'fingerpost diff'", len(differences), d.Cluster, d.Service, d.What)
 		}})
 	}
 	return known, done
@@ -318,18 +318,18 @@ func (s *target) checkReplicas(ctx context.Context, c *checker) (known *replicas
 var states = []cluster.State{cluster.Live, cluster.Suspect, cluster.Connecting, cluster.Stale}
 
 // checkClusters looks at the clusters through the eyes of the replicas.
-func checkClusters(ctx context.Context, c *checker, known *replicas) {
-	c.begin("fingerpost-clusters")
+func checkClusters(ctx context.Context, c *runner, known *knownReplicas) {
+	c.beginCategory("fingerpost-clusters")
 	names := map[string]bool{}
-	for _, a := range known.of(func(debug.Cluster) bool { return true }) {
+	for _, a := range known.clusters(func(debug.Cluster) bool { return true }) {
 		names[a.Page.Name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		ask := func(ctx context.Context) ([]cli.Response[debug.Cluster], error) {
-			if err := known.ask(ctx); err != nil {
+			if err := known.refresh(ctx); err != nil {
 				return nil, err
 			}
-			said := known.of(named(name))
+			said := known.clusters(hasName(name))
 			if len(said) == 0 {
 				return nil, errSkipped // it was unlinked
 			}
@@ -346,7 +346,7 @@ func checkClusters(ctx context.Context, c *checker, known *replicas) {
 			if now.State == cluster.Live {
 				return nil
 			}
-			err = fmt.Errorf("it is %s%s, last contact %s: %s", now.State, known.in(worst.Replica), debug.Ago(now.LastContact, time.Now()), cmp.Or(now.Contact, now.Credentials, "it was not heard yet"))
+			err = fmt.Errorf("it is %s%s, last contact %s: %s", now.State, known.suffix(worst.Replica), debug.Ago(now.LastContact, time.Now()), cmp.Or(now.Contact, now.Credentials, "it was not heard yet"))
 			if now.State == cluster.Suspect {
 				return warning{error: err}
 			}
@@ -356,7 +356,7 @@ func checkClusters(ctx context.Context, c *checker, known *replicas) {
 			said, err := ask(ctx)
 			for _, a := range said {
 				if a.Page.Credentials != "" {
-					return fmt.Errorf("%s; in use%s: %s", a.Page.Credentials, known.in(a.Replica), cmp.Or(a.Page.Source, "none"))
+					return fmt.Errorf("%s; in use%s: %s", a.Page.Credentials, known.suffix(a.Replica), cmp.Or(a.Page.Source, "none"))
 				}
 			}
 			return err
@@ -366,17 +366,17 @@ func checkClusters(ctx context.Context, c *checker, known *replicas) {
 			if err != nil {
 				return err
 			}
-			return refused(said)
+			return checkPermissions(said)
 		}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		c.check(ctx, check{"nothing keeps Fingerpost from writing in " + name, "nothing-keeps-from-writing", false, func(context.Context) error {
 			err := errSkipped // there is nothing to write, or no right to
-			for _, a := range known.of(named(name)) {
+			for _, a := range known.clusters(hasName(name)) {
 				switch {
 				case a.Page.Writing.State == cluster.NotWriting || a.Page.Writing.State == cluster.ReadOnly:
 				case a.Page.Writing.Problem != "":
-					return warn("%s%s", a.Page.Writing.Problem, known.in(a.Replica))
+					return warningf("%s%s", a.Page.Writing.Problem, known.suffix(a.Replica))
 				default:
 					err = nil
 				}
@@ -385,10 +385,10 @@ func checkClusters(ctx context.Context, c *checker, known *replicas) {
 		}})
 	}
 	conditions := map[string]error{}
-	for _, a := range known.said {
+	for _, a := range known.pages {
 		for _, l := range a.Page.Links {
 			name := l.Namespace + "/" + l.Name
-			conditions[name] = cmp.Or(conditions[name], accepted(l))
+			conditions[name] = cmp.Or(conditions[name], checkAccepted(l))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(conditions)) {
@@ -397,7 +397,7 @@ func checkClusters(ctx context.Context, c *checker, known *replicas) {
 }
 
 // refused returns what replicas may not read of a cluster.
-func refused(said []cli.Response[debug.Cluster]) error {
+func checkPermissions(said []cli.Response[debug.Cluster]) error {
 	var all []string
 	required := false
 	for _, a := range said {
@@ -407,7 +407,7 @@ func refused(said []cli.Response[debug.Cluster]) error {
 				continue
 			}
 			all = append(all, text)
-			required = required || slices.ContainsFunc(readRights, func(r right) bool { return r.required && k.Kind == r.String() })
+			required = required || slices.ContainsFunc(readPermissions, func(r permission) bool { return r.required && k.Kind == r.String() })
 		}
 	}
 	switch {
@@ -416,11 +416,11 @@ func refused(said []cli.Response[debug.Cluster]) error {
 	case required:
 		return fmt.Errorf("grant get, list and watch on %s", strings.Join(all, ", "))
 	default:
-		return lasting("what depends on it is left out: grant get, list and watch on %s", strings.Join(all, ", "))
+		return permanentWarningf("what depends on it is left out: grant get, list and watch on %s", strings.Join(all, ", "))
 	}
 }
 
-func accepted(l links.LinkStatus) error {
+func checkAccepted(l links.LinkStatus) error {
 	for _, condition := range l.Conditions {
 		if condition.Type == links.Accepted && condition.Status == metav1.ConditionFalse {
 			return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
@@ -429,8 +429,8 @@ func accepted(l links.LinkStatus) error {
 	return nil
 }
 
-func checkServices(ctx context.Context, c *checker, known *replicas) {
-	c.begin("fingerpost-services")
+func checkServices(ctx context.Context, c *runner, known *knownReplicas) {
+	c.beginCategory("fingerpost-services")
 	c.check(ctx, check{"no mirrored or federated Service is half-made", "no-service-is-half-made", true, func(ctx context.Context) error {
 		said, err := cli.FetchAll[debug.MalformedPage](ctx, known.all, "/debug/malformed")
 		if err != nil {
@@ -449,7 +449,7 @@ func checkServices(ctx context.Context, c *checker, known *replicas) {
 }
 
 // linked returns the clusters that are linked, sorted by name, and what keeps from reading all of them.
-func (s *target) linked(ctx context.Context, config *rest.Config, client kubernetes.Interface, served bool, known *replicas) ([]*linkedCluster, error) {
+func (s *environment) listLinkedClusters(ctx context.Context, config *rest.Config, client kubernetes.Interface, served bool, known *knownReplicas) ([]*linkedCluster, error) {
 	all := map[string]*linkedCluster{}
 	of := func(name string) *linkedCluster {
 		if all[name] == nil {
@@ -458,7 +458,7 @@ func (s *target) linked(ctx context.Context, config *rest.Config, client kuberne
 		return all[name]
 	}
 	refusal := func(err error) error { // it hides nothing of what replicas read with rights of their own
-		if apierrors.IsForbidden(err) && len(known.said) > 0 {
+		if apierrors.IsForbidden(err) && len(known.pages) > 0 {
 			return warning{error: err}
 		}
 		return err
@@ -480,15 +480,15 @@ func (s *target) linked(ctx context.Context, config *rest.Config, client kuberne
 	var sorted []*linkedCluster
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if forbidden {
-			all[name].missing = append(all[name].missing, warn("the labelled Secrets in namespace %s cannot be read with your rights", s.controllerNamespace))
+			all[name].missing = append(all[name].missing, warningf("the labelled Secrets in namespace %s cannot be read with your rights", s.controllerNamespace))
 		}
 		sorted = append(sorted, all[name])
 	}
-	return sorted, worst(errs...)
+	return sorted, joinWarnings(errs...)
 }
 
 // worst joins errors; the result is a warning if all of them are.
-func worst(errs ...error) error {
+func joinWarnings(errs ...error) error {
 	joined := errors.Join(errs...)
 	for _, err := range errs {
 		if _, is := errors.AsType[warning](err); err != nil && !is {
@@ -498,7 +498,7 @@ func worst(errs ...error) error {
 	return joined
 }
 
-func (s *target) readLinks(ctx context.Context, config *rest.Config, client kubernetes.Interface, of func(string) *linkedCluster, known *replicas) error {
+func (s *environment) readLinks(ctx context.Context, config *rest.Config, client kubernetes.Interface, of func(string) *linkedCluster, known *knownReplicas) error {
 	groups, err := client.Discovery().ServerGroups()
 	if err != nil {
 		return err
@@ -516,15 +516,15 @@ func (s *target) readLinks(ctx context.Context, config *rest.Config, client kube
 	if err != nil {
 		return err
 	}
-	_ = known.ask(ctx) // which of them they read by now; who does not answer was told
+	_ = known.refresh(ctx) // which of them they read by now; who does not answer was told
 	for _, link := range list.Items {
-		l := of(spec(link, "targetClusterName"))
-		if !known.reads(link.GetNamespace(), link.GetName()) {
+		l := of(specField(link, "targetClusterName"))
+		if !known.readsLink(link.GetNamespace(), link.GetName()) {
 			l.unread = append(l.unread, link.GetNamespace()+"/"+link.GetName())
 			continue
 		}
 		l.links = append(l.links, link)
-		name := spec(link, "clusterCredentialsSecret")
+		name := specField(link, "clusterCredentialsSecret")
 		if name == "" {
 			continue
 		}
@@ -533,7 +533,7 @@ func (s *target) readLinks(ctx context.Context, config *rest.Config, client kube
 		case apierrors.IsNotFound(err):
 			l.missing = append(l.missing, fmt.Errorf("there is no Secret %s/%s, which a Link names", link.GetNamespace(), name))
 		case apierrors.IsForbidden(err):
-			l.missing = append(l.missing, warn("Secret %s/%s, which a Link names, cannot be read with your rights", link.GetNamespace(), name))
+			l.missing = append(l.missing, warningf("Secret %s/%s, which a Link names, cannot be read with your rights", link.GetNamespace(), name))
 		case err != nil:
 			l.missing = append(l.missing, fmt.Errorf("read Secret %s/%s, which a Link names: %w", link.GetNamespace(), name, err))
 		case !slices.ContainsFunc(l.secrets, func(o corev1.Secret) bool {
@@ -546,22 +546,22 @@ func (s *target) readLinks(ctx context.Context, config *rest.Config, client kube
 }
 
 // spec returns a text of a Link's spec; empty if it is none.
-func spec(link unstructured.Unstructured, field string) string {
+func specField(link unstructured.Unstructured, field string) string {
 	text, _, _ := unstructured.NestedString(link.Object, "spec", field)
 	return text
 }
 
 // checkLinked looks at a linked cluster with the credentials of its Links.
-func (s *target) checkLinked(ctx context.Context, c *checker, l *linkedCluster, known *replicas) {
-	c.begin("fingerpost-link-" + l.name)
+func (s *environment) checkLinked(ctx context.Context, c *runner, l *linkedCluster, known *knownReplicas) {
+	c.beginCategory("fingerpost-link-" + l.name)
 	for _, name := range l.unread {
 		c.check(ctx, check{"Fingerpost reads Link " + name, "fingerpost-knows-what-is-linked", false, func(context.Context) error {
-			return warn("Link %s is not read: it is not in the namespace that -link-namespace names", name)
+			return warningf("Link %s is not read: it is not in the namespace that -link-namespace names", name)
 		}})
 	}
-	if len(known.said) > 0 {
+	if len(known.pages) > 0 {
 		c.check(ctx, check{"Fingerpost knows " + l.name, "fingerpost-knows-what-is-linked", true, func(ctx context.Context) error {
-			if err := known.ask(ctx); err != nil || len(known.of(named(l.name))) > 0 {
+			if err := known.refresh(ctx); err != nil || len(known.clusters(hasName(l.name))) > 0 {
 				return err
 			}
 			return errors.New("no replica has this cluster: its Links are outside of -link-namespace, or its Secret is refused, of which the log tells")
@@ -580,17 +580,17 @@ func (s *target) checkLinked(ctx context.Context, c *checker, l *linkedCluster, 
 		}
 		return nil
 	}})
-	live := known.live(l.name)
-	c.check(ctx, check{"its credentials can be used", "credentials-can-be-used", false, func(context.Context) error { return l.open(c.timeout, live) }})
+	live := known.inContact(l.name)
+	c.check(ctx, check{"its credentials can be used", "credentials-can-be-used", false, func(context.Context) error { return l.connect(c.timeout, live) }})
 	if l.client != nil {
 		answers := c.check(ctx, check{"its API server takes them", "credentials-are-taken", false, func(ctx context.Context) error {
-			err := alive(ctx, l.client)
+			err := ping(ctx, l.client)
 			if err != nil && !apierrors.IsUnauthorized(err) && live {
-				return warn("it cannot be asked from here, but from where Fingerpost runs: %w", err)
+				return warningf("it cannot be asked from here, but from where Fingerpost runs: %w", err)
 			}
 			return err
 		}})
-		if answers && alive(ctx, l.client) == nil {
+		if answers && ping(ctx, l.client) == nil {
 			s.checkRemote(ctx, c, l, known)
 		}
 	}
@@ -601,7 +601,7 @@ func (s *target) checkLinked(ctx context.Context, c *checker, l *linkedCluster, 
 
 // open makes a client from the Secret that is used first, and returns what is wrong with any. An address that is refused unless it is
 // allowed is right where a replica is in contact.
-func (l *linkedCluster) open(timeout time.Duration, live bool) error {
+func (l *linkedCluster) connect(timeout time.Duration, live bool) error {
 	errs := slices.Clone(l.missing)
 	if len(l.secrets) == 0 && len(errs) == 0 {
 		errs = append(errs, errors.New("there is no Secret with a kubeconfig for it"))
@@ -611,11 +611,11 @@ func (l *linkedCluster) open(timeout time.Duration, live bool) error {
 		config, err := links.Credentials(secret.Data[links.KubeconfigKey], links.Hosts{})
 		if err != nil && live {
 			if allowed, other := links.Credentials(secret.Data[links.KubeconfigKey], cli.AnyHost); other == nil {
-				config, err = allowed, warn("Fingerpost is in contact, so that -allow-kubeconfig-hosts may allow it: %w", err)
+				config, err = allowed, warningf("Fingerpost is in contact, so that -allow-kubeconfig-hosts may allow it: %w", err)
 			}
 		}
 		if config != nil {
-			err = worst(err, expiry(config, time.Now()))
+			err = joinWarnings(err, checkExpiry(config, time.Now()))
 		}
 		if err != nil {
 			err = fmt.Errorf("%s: %w", name, err)
@@ -629,32 +629,32 @@ func (l *linkedCluster) open(timeout time.Duration, live bool) error {
 			l.config = config
 		}
 	}
-	return worst(errs...)
+	return joinWarnings(errs...)
 }
 
 // expiry judges when credentials end, if they tell.
-func expiry(config *rest.Config, now time.Time) error {
+func checkExpiry(config *rest.Config, now time.Time) error {
 	end := cluster.Expiry(config)
 	switch left := end.Sub(now); {
 	case end.IsZero():
 	case left <= 0:
 		return fmt.Errorf("the token or certificate has expired %s ago: 'fingerpost link rotate' makes new ones", debug.Age(end, now))
 	case left < minExpiry:
-		return warn("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones", left.Round(time.Second))
+		return warningf("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones", left.Round(time.Second))
 	}
 	return nil
 }
 
 // checkRemote asks a linked cluster's API server.
-func (s *target) checkRemote(ctx context.Context, c *checker, l *linkedCluster, known *replicas) {
-	c.check(ctx, check{"its clock agrees with this one", "clocks-agree", false, func(ctx context.Context) error { return clock(ctx, l.config) }})
+func (s *environment) checkRemote(ctx context.Context, c *runner, l *linkedCluster, known *knownReplicas) {
+	c.check(ctx, check{"its clock agrees with this one", "clocks-agree", false, func(ctx context.Context) error { return checkClock(ctx, l.config) }})
 	c.check(ctx, check{"its credentials have the rights to read", "credentials-have-rights", false, func(context.Context) error {
 		var lacks []string
 		required := false
-		for _, r := range readRights {
+		for _, r := range readPermissions {
 			for _, verb := range []string{"list", "watch"} {
 				once, cancel := context.WithTimeout(ctx, c.timeout) // for an answer, and there are many
-				status, err := accessReview(once, l.client, r, verb)
+				status, err := reviewAccess(once, l.client, r, verb)
 				cancel()
 				if err != nil {
 					return fmt.Errorf("whether they may %s %s: %w", verb, r, err)
@@ -671,28 +671,28 @@ func (s *target) checkRemote(ctx context.Context, c *checker, l *linkedCluster, 
 		case required:
 			return fmt.Errorf("they may not %s: nothing new is heard of the cluster without", strings.Join(lacks, ", "))
 		default:
-			return warn("they may not %s: what depends on it is left out", strings.Join(lacks, ", "))
+			return warningf("they may not %s: what depends on it is left out", strings.Join(lacks, ", "))
 		}
 	}})
 	c.check(ctx, check{"its trust domain is the one that is told to clients", "trust-domains-agree", false, func(ctx context.Context) error {
-		return s.trustDomain(ctx, l, known)
+		return s.checkTrustDomain(ctx, l, known)
 	}})
-	s.checkLeases(ctx, c, l.name, l.client, known, named(l.name))
+	s.checkLeases(ctx, c, l.name, l.client, known, hasName(l.name))
 }
 
 // trustDomain compares what a cluster's mesh calls itself with what is told of it.
-func (s *target) trustDomain(ctx context.Context, l *linkedCluster, known *replicas) error {
+func (s *environment) checkTrustDomain(ctx context.Context, l *linkedCluster, known *knownReplicas) error {
 	theirs, _, err := cli.MeshDomains(ctx, l.client, s.controllerNamespace)
 	switch {
 	case apierrors.IsNotFound(err):
 		return errSkipped // there is nothing to compare with
 	case apierrors.IsForbidden(err):
-		return warn("it cannot be told: grant get on configmaps of the name linkerd-config")
+		return warningf("it cannot be told: grant get on configmaps of the name linkerd-config")
 	case err != nil:
 		return err
 	}
 	told := l.secrets[0].Annotations[links.TrustDomainAnnotation]
-	if said := known.of(named(l.name)); len(said) > 0 {
+	if said := known.clusters(hasName(l.name)); len(said) > 0 {
 		told = said[0].Page.TrustDomain
 	}
 	if told != "" && theirs != told {
@@ -702,54 +702,54 @@ func (s *target) trustDomain(ctx context.Context, l *linkedCluster, known *repli
 }
 
 // checkLeases looks who may write in a cluster. A Lease is needed if a replica holds it or waits for it, or if nobody can tell.
-func (s *target) checkLeases(ctx context.Context, c *checker, where string, client kubernetes.Interface, known *replicas, which func(debug.Cluster) bool) {
-	for _, name := range leases {
+func (s *environment) checkLeases(ctx context.Context, c *runner, where string, client kubernetes.Interface, known *knownReplicas, which func(debug.Cluster) bool) {
+	for _, name := range writerLeases {
 		c.check(ctx, check{"somebody holds the Lease " + name + " in " + where, "somebody-holds-the-lease", true, func(ctx context.Context) error {
-			needed := len(known.said) == 0 || slices.ContainsFunc(known.of(which), func(a cli.Response[debug.Cluster]) bool {
+			needed := len(known.pages) == 0 || slices.ContainsFunc(known.clusters(which), func(a cli.Response[debug.Cluster]) bool {
 				return slices.Contains(strings.Split(a.Page.Writing.Wanted, ","), name)
 			})
 			lease, err := client.CoordinationV1().Leases(s.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
 			}
-			return held(lease, err, needed, time.Now())
+			return checkHolder(lease, err, needed, time.Now())
 		}})
 	}
 }
 
 // held judges a Lease, or why it was not found. One that nobody holds matters if something is to be written.
-func held(lease *coordinationv1.Lease, missing error, needed bool, now time.Time) error {
+func checkHolder(lease *coordinationv1.Lease, missing error, needed bool, now time.Time) error {
 	switch {
 	case missing != nil && !needed:
 		return errSkipped
 	case apierrors.IsNotFound(missing):
-		return warn("there is no such Lease: nobody writes EndpointSlices there")
+		return warningf("there is no such Lease: nobody writes EndpointSlices there")
 	case missing != nil:
-		return lasting("it may not be read from here: %w", missing)
+		return permanentWarningf("it may not be read from here: %w", missing)
 	}
 	spec := lease.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" {
 		if !needed {
 			return errSkipped // it was given up in good order
 		}
-		return warn("nobody holds it: nobody writes EndpointSlices there")
+		return warningf("nobody holds it: nobody writes EndpointSlices there")
 	}
 	if spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
-		return warn("%s holds it and does not say for how long", *spec.HolderIdentity)
+		return warningf("%s holds it and does not say for how long", *spec.HolderIdentity)
 	}
 	if past := now.Sub(spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)); past > maxSkew {
-		return warn("%s held it, until %s ago, and nobody has taken over: nobody writes EndpointSlices there", *spec.HolderIdentity, past.Round(time.Second))
+		return warningf("%s held it, until %s ago, and nobody has taken over: nobody writes EndpointSlices there", *spec.HolderIdentity, past.Round(time.Second))
 	}
 	return nil
 }
 
 // checkGateway connects to the addresses of a Link's gateway.
-func (s *target) checkGateway(ctx context.Context, c *checker, link unstructured.Unstructured) {
-	addresses := spec(link, "gatewayAddress")
+func (s *environment) checkGateway(ctx context.Context, c *runner, link unstructured.Unstructured) {
+	addresses := specField(link, "gatewayAddress")
 	if addresses == "" {
 		return
 	}
-	port := cmp.Or(spec(link, "gatewayPort"), "4143")
+	port := cmp.Or(specField(link, "gatewayPort"), "4143")
 	c.check(ctx, check{"its gateway can be reached from here", "a-gateway-can-be-reached", false, func(ctx context.Context) error {
 		var errs []error
 		for address := range strings.SplitSeq(addresses, ",") {
@@ -762,7 +762,7 @@ func (s *target) checkGateway(ctx context.Context, c *checker, link unstructured
 			conn.Close()
 		}
 		if len(errs) > 0 {
-			return warn("of Link %s/%s: %w", link.GetNamespace(), link.GetName(), errors.Join(errs...))
+			return warningf("of Link %s/%s: %w", link.GetNamespace(), link.GetName(), errors.Join(errs...))
 		}
 		return nil
 	}})

@@ -140,8 +140,8 @@ func TestChecks(t *testing.T) {
 	}{
 		"all is right": {func(*checkWorld) {}, nil},
 		"a Lease that is wanted is not there": {func(w *checkWorld) {
-			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: leases[1]}
-			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: leases[1]}
+			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: writerLeases[1]}
+			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: writerLeases[1]}
 		}, []string{
 			"warning leases/somebody holds the Lease fingerpost-write in this cluster: there is no such Lease",
 			"warning link-west/somebody holds the Lease fingerpost-write in west: there is no such Lease",
@@ -216,7 +216,7 @@ func TestChecks(t *testing.T) {
 			w.pages = nil
 			w.args = []string{"--debug-addr", "127.0.0.1:1"}
 			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
-			w.api.codes["/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"+leases[0]] = http.StatusForbidden
+			w.api.codes["/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"+writerLeases[0]] = http.StatusForbidden
 		}, []string{
 			"error replicas/127.0.0.1:1 answers: no answer",
 			"warning leases/somebody holds the Lease linkerd-destination-endpoint-write in this cluster: it may not be read",

@@ -25,7 +25,7 @@ States: Connecting (never heard), Live (in contact), Suspect and Stale (out of c
 last is kept).`,
 		Example: "  fingerpost clusters\n  fingerpost clusters --watch\n  fingerpost clusters -o json | jq '.clusters[] | select(.state != \"Live\")'",
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return show(cmd, &p, "/debug/clusters", func(answers []Response[debug.ClustersPage]) replicaClusters {
+			return showPages(cmd, &p, "/debug/clusters", func(answers []Response[debug.ClustersPage]) replicaClusters {
 				return mergeClusters(answers, names)
 			}, printClusters)
 		},
@@ -33,7 +33,7 @@ last is kept).`,
 			return p.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	p.flags(cmd)
+	p.addFlags(cmd)
 	return cmd
 }
 
@@ -95,17 +95,17 @@ func mergeClusters(answers []Response[debug.ClustersPage], names []string) repli
 
 func printClusters(to io.Writer, all replicaClusters, several bool, now time.Time) error {
 	t := newTable("CLUSTER", "REPLICA", "STATE", "CONTACT", "SERVICES", "PODS", "CREDENTIALS", "NOTE")
-	t.whole = 1
+	t.keepColumns = 1
 	for _, c := range all.Clusters {
 		name := c.Name
 		if c.Local {
 			name += " (local)"
 		}
-		t.row(name, c.Replica, string(c.State), debug.Ago(c.LastContact, now), strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods")), dash(c.Source),
+		t.addRow(name, c.Replica, string(c.State), debug.Ago(c.LastContact, now), strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods")), dash(c.Source),
 			cmp.Or(c.Contact, c.Credentials, c.Writing.Problem))
 	}
 	if !several {
-		t.without(1) // REPLICA
+		t.dropColumn(1) // REPLICA
 	}
 	return t.print(to)
 }

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	pageTimeout = 10 * time.Second
-	pageBytes   = 256 << 20 // bound on what is read of a page
-	watchPeriod = 2 * time.Second
-	lookPeriod  = 3 // of so many rounds: which Pods there are is asked
+	pageTimeout   = 10 * time.Second
+	pageBytes     = 256 << 20 // bound on what is read of a page
+	watchPeriod   = 2 * time.Second
+	listPodsEvery = 3 // of so many rounds: which Pods there are is asked
 )
 
 // A pager is a command that shows a page of the debug servers of all replicas: for people or for machines, once or whenever it has
@@ -31,7 +31,7 @@ type debugCommand struct {
 	watch  bool
 }
 
-func (p *debugCommand) flags(cmd *cobra.Command) {
+func (p *debugCommand) addFlags(cmd *cobra.Command) {
 	p.ReplicaFlags.AddFlags(cmd)
 	outputFlag(cmd, &p.output)
 	cmd.Flags().BoolVarP(&p.watch, "watch", "w", false, "ask each 2 s, and show again what has changed, until interrupted")
@@ -52,7 +52,7 @@ func tableOrJSON(output string) error {
 
 // show asks every replica for a page, and shows what merge makes of the answers: as JSON, or as print does. several says whether there
 // is more than one replica to tell apart. Replicas that do not answer are an error in the end, and hide nothing of what others say.
-func show[T, V any](
+func showPages[T, V any](
 	cmd *cobra.Command, p *debugCommand, path string, merge func([]Response[T]) V, print func(to io.Writer, said V, several bool, now time.Time) error,
 ) error {
 	if err := tableOrJSON(p.output); err != nil {
@@ -101,7 +101,7 @@ func show[T, V any](
 		if failed != nil {
 			fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", PrintableLines(failed.Error()))
 		}
-		if failed != nil || round%lookPeriod == 0 && p.others(ctx, replicas) { // a Pod may be gone, and another one there
+		if failed != nil || round%listPodsEvery == 0 && p.podsChanged(ctx, replicas) { // a Pod may be gone, and another one there
 			again, end, err := p.Open(ctx)
 			if err == nil {
 				done()

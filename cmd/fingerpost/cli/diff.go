@@ -46,7 +46,7 @@ REPLICA is the name of a Pod. Without any the first two are compared. It exits w
 				return err
 			}
 			defer done()
-			pair, err := two(all, names)
+			pair, err := selectPair(all, names)
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ REPLICA is the name of a Pod. Without any the first two are compared. It exits w
 	return cmd
 }
 
-func two(all []Replica, names []string) (pair [2]Replica, err error) {
+func selectPair(all []Replica, names []string) (pair [2]Replica, err error) {
 	if len(names) == 0 {
 		if len(all) < 2 {
 			return pair, fmt.Errorf("there is one replica only, %s", all[0].Name)
@@ -101,7 +101,7 @@ func Compare(ctx context.Context, pair [2]Replica, settle time.Duration) ([]Diff
 	defer ticker.Stop()
 	var left map[Difference]bool
 	for {
-		now, err := disagreements(ctx, pair)
+		now, err := currentDifferences(ctx, pair)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func Compare(ctx context.Context, pair [2]Replica, settle time.Duration) ([]Diff
 			continue
 		}
 		var err error
-		if all[i].What, err = detail(ctx, pair, all[i]); err != nil {
+		if all[i].What, err = describeDifference(ctx, pair, all[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -134,7 +134,7 @@ func Compare(ctx context.Context, pair [2]Replica, settle time.Duration) ([]Diff
 }
 
 // disagreements returns what is different now. Where both know a Service, What is left open.
-func disagreements(ctx context.Context, pair [2]Replica) (map[Difference]bool, error) {
+func currentDifferences(ctx context.Context, pair [2]Replica) (map[Difference]bool, error) {
 	digests, err := FetchAll[debug.DigestsPage](ctx, pair[:], "/debug/digests")
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func disagreements(ctx context.Context, pair [2]Replica) (map[Difference]bool, e
 			states[i][c.Name] = string(c.State)
 		}
 	}
-	for name := range union(states[0], states[1]) {
+	for name := range allKeys(states[0], states[1]) {
 		a, b := states[0][name], states[1][name]
 		if a != b {
 			all[Difference{name, "", fmt.Sprintf("%s in %s, %s in %s", cmp.Or(a, "not linked"), pair[0].Name, cmp.Or(b, "not linked"), pair[1].Name)}] = true
@@ -159,7 +159,7 @@ func disagreements(ctx context.Context, pair [2]Replica) (map[Difference]bool, e
 			continue
 		}
 		one, other := digests[0].Page[name], digests[1].Page[name]
-		for service := range union(one, other) {
+		for service := range allKeys(one, other) {
 			switch {
 			case one[service] == "":
 				all[Difference{name, service, "only in " + pair[1].Name}] = true
@@ -173,7 +173,7 @@ func disagreements(ctx context.Context, pair [2]Replica) (map[Difference]bool, e
 	return all, nil
 }
 
-func union[V any](a, b map[string]V) map[string]V {
+func allKeys[V any](a, b map[string]V) map[string]V {
 	all := maps.Clone(a)
 	if all == nil {
 		all = map[string]V{}
@@ -183,7 +183,7 @@ func union[V any](a, b map[string]V) map[string]V {
 }
 
 // detail tells which addresses are different.
-func detail(ctx context.Context, pair [2]Replica, d Difference) (string, error) {
+func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (string, error) {
 	namespace, name, _ := strings.Cut(d.Service, "/")
 	claims, err := FetchAll[debug.ViewPage](ctx, pair[:], "/debug/claims/"+url.PathEscape(d.Cluster)+"/"+url.PathEscape(namespace)+"/"+url.PathEscape(name))
 	if err != nil {
@@ -198,7 +198,7 @@ func detail(ctx context.Context, pair [2]Replica, d Difference) (string, error) 
 		}
 	}
 	var parts []string
-	for _, addr := range slices.Sorted(maps.Keys(union(ready[0], ready[1]))) {
+	for _, addr := range slices.Sorted(maps.Keys(allKeys(ready[0], ready[1]))) {
 		a, inA := ready[0][addr]
 		b, inB := ready[1][addr]
 		switch {
@@ -231,7 +231,7 @@ func printDifferences(to io.Writer, pair [2]Replica, differences []Difference, o
 	}
 	t := newTable("CLUSTER", "SERVICE", "DIFFERENCE")
 	for _, d := range differences {
-		t.row(d.Cluster, dash(d.Service), d.What)
+		t.addRow(d.Cluster, dash(d.Service), d.What)
 	}
 	return t.print(to)
 }

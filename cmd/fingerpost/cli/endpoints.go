@@ -18,7 +18,7 @@ import (
 )
 
 // quiet is how long nothing may come before an answer is taken to be complete: a large one comes in several messages.
-const quiet = 200 * time.Millisecond
+const quietPeriod = 200 * time.Millisecond
 
 func endpointsCommand(version string) *cobra.Command {
 	a := grpcCommand{ReplicaFlags: NewReplicaFlags(version, grpcPort)}
@@ -37,7 +37,7 @@ need be. It opens a stream of its own; what an existing stream was sent is told 
 			}
 			request := proxy.Request{Authority: args[0], Token: a.token}
 			if a.watch {
-				return a.follow(cmd, watchEndpoints(cmd.OutOrStdout(), request, a.output))
+				return a.keepOpen(cmd, watchEndpoints(cmd.OutOrStdout(), request, a.output))
 			}
 			conn, done, err := a.connect(cmd.Context())
 			if err != nil {
@@ -50,7 +50,7 @@ need be. It opens a stream of its own; what an existing stream was sent is told 
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	a.flags(cmd)
+	a.addFlags(cmd)
 	return cmd
 }
 
@@ -64,7 +64,7 @@ type endpointJSON struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-func toJSON(a proxy.Address) endpointJSON {
+func newEndpointJSON(a proxy.Address) endpointJSON {
 	e := endpointJSON{
 		Addr: a.Addr.String(), Weight: a.GetWeight(), Authority: a.GetAuthorityOverride().GetAuthorityOverride(), Labels: a.Labels,
 		Identity: a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri(),
@@ -104,7 +104,7 @@ func (a *grpcCommand) printEndpoints(ctx context.Context, to io.Writer, conn grp
 	for done := false; !done; {
 		select {
 		case <-answered:
-			timer.Reset(quiet)
+			timer.Reset(quietPeriod)
 		case <-stream.Done():
 			done = true
 		case <-timer.C:
@@ -116,7 +116,7 @@ func (a *grpcCommand) printEndpoints(ctx context.Context, to io.Writer, conn grp
 	mu.Lock()
 	defer mu.Unlock()
 	if end != nil && (end.Code() != codes.OK || !said) {
-		return a.endError(end)
+		return a.streamError(end)
 	}
 	return printAddresses(to, stream.Holds(), a.output)
 }
@@ -125,7 +125,7 @@ func printAddresses(to io.Writer, all []proxy.Address, output string) error {
 	if output == "json" {
 		list := []endpointJSON{}
 		for _, a := range all {
-			list = append(list, toJSON(a))
+			list = append(list, newEndpointJSON(a))
 		}
 		return PrintJSON(to, list)
 	}
@@ -134,10 +134,10 @@ func printAddresses(to io.Writer, all []proxy.Address, output string) error {
 		return err
 	}
 	t := newTable("IP", "PORT", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
-	t.whole = 2
+	t.keepColumns = 2
 	for _, a := range all {
-		e := toJSON(a)
-		t.row(a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
+		e := newEndpointJSON(a)
+		t.addRow(a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
 			dash(a.Labels["zone"]), dash(e.Identity))
 	}
 	return t.print(to)
@@ -154,7 +154,7 @@ type changeJSON struct {
 }
 
 // watchEndpoints prints every message but heartbeats.
-func watchEndpoints(to io.Writer, request proxy.Request, output string) stream {
+func watchEndpoints(to io.Writer, request proxy.Request, output string) streamFunc {
 	encoder := json.NewEncoder(to)
 	before := false // there was another stream
 	return func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool) {
@@ -169,7 +169,7 @@ func watchEndpoints(to io.Writer, request proxy.Request, output string) stream {
 				return
 			}
 			if output == "json" {
-				_ = encoder.Encode(changeOf(e)) // it fails where nobody reads any more
+				_ = encoder.Encode(newChangeJSON(e)) // it fails where nobody reads any more
 				return
 			}
 			at := e.At.Format("15:04:05.000")
@@ -192,11 +192,11 @@ func watchEndpoints(to io.Writer, request proxy.Request, output string) stream {
 	}
 }
 
-func changeOf(e proxy.Event) changeJSON {
+func newChangeJSON(e proxy.Event) changeJSON {
 	m := e.Message
 	c := changeJSON{At: e.At, What: m.Kind, Reset: m.Reset}
 	for _, a := range m.Added {
-		c.Added = append(c.Added, toJSON(a))
+		c.Added = append(c.Added, newEndpointJSON(a))
 	}
 	for _, a := range m.Removed {
 		c.Removed = append(c.Removed, a.String())

@@ -47,11 +47,11 @@ one; that another differs from it is told. With -o json all of them are shown.`,
 					query.Set("node", p.nodeOf(cmd, namespace, pod))
 				}
 			}
-			return show(cmd, &p, "/debug/explain?"+query.Encode(), mergeExplanations, printExplanations)
+			return showPages(cmd, &p, "/debug/explain?"+query.Encode(), mergeExplanations, printExplanations)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	p.flags(cmd)
+	p.addFlags(cmd)
 	cmd.Flags().StringVar(&client, "client", "", "the Pod that asks, namespace/name")
 	cmd.Flags().StringVar(&node, "node", "", "the node where the client runs, if it is another one than it says")
 	return cmd
@@ -110,7 +110,7 @@ func printExplanations(to io.Writer, all []replicaExplanation, several bool, now
 		}
 	}
 	for _, x := range all {
-		if differ(chosen[0].Explanation, x.Explanation) {
+		if disagree(chosen[0].Explanation, x.Explanation) {
 			fmt.Fprintf(to, "\nbut: replicas differ, see 'fingerpost diff %s %s'\n", Printable(chosen[0].Replica), Printable(x.Replica))
 		}
 	}
@@ -118,7 +118,7 @@ func printExplanations(to io.Writer, all []replicaExplanation, several bool, now
 }
 
 // differ reports whether two replicas would answer something else to a client on the same node.
-func differ(a, b discovery.Explanation) bool {
+func disagree(a, b discovery.Explanation) bool {
 	kept := func(x discovery.Explanation) map[string]bool {
 		addrs := map[string]bool{}
 		for _, c := range x.Claims {
@@ -162,7 +162,7 @@ func printExplanation(to io.Writer, x discovery.Explanation, now time.Time) erro
 	}
 	fmt.Fprintln(to)
 	t := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "HELD", "WHY")
-	t.whole = 3
+	t.keepColumns = 3
 	for _, c := range x.Claims {
 		mark, held := "-", ""
 		if c.Kept {
@@ -174,7 +174,7 @@ func printExplanation(to io.Writer, x discovery.Explanation, now time.Time) erro
 			held = "no"
 		}
 		_, pod, _ := strings.Cut(c.Pod, "/")
-		t.row(mark, dash(c.Addr), dash(c.Cluster), dash(c.Slice), dash(pod), dash(c.Zone), held, c.Why)
+		t.addRow(mark, dash(c.Addr), dash(c.Cluster), dash(c.Slice), dash(pod), dash(c.Zone), held, c.Why)
 	}
 	return t.print(to)
 }

@@ -34,7 +34,7 @@ type grpcCommand struct {
 	ca, cert, key, serverName string
 }
 
-func (a *grpcCommand) flags(cmd *cobra.Command) {
+func (a *grpcCommand) addFlags(cmd *cobra.Command) {
 	a.ReplicaFlags.AddFlags(cmd)
 	outputFlag(cmd, &a.output)
 	fs := cmd.Flags()
@@ -48,10 +48,10 @@ func (a *grpcCommand) flags(cmd *cobra.Command) {
 }
 
 // speaksTLS reports whether anything was said about TLS.
-func (a *grpcCommand) speaksTLS() bool { return a.ca+a.cert+a.key+a.serverName != "" }
+func (a *grpcCommand) usesTLS() bool { return a.ca+a.cert+a.key+a.serverName != "" }
 
 func (a *grpcCommand) credentials() (credentials.TransportCredentials, error) {
-	if !a.speaksTLS() {
+	if !a.usesTLS() {
 		return insecure.NewCredentials(), nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.serverName}
@@ -94,10 +94,10 @@ func (a *grpcCommand) connect(ctx context.Context) (*grpc.ClientConn, func(), er
 }
 
 // A stream runs until it ends, and returns how, nil if we ended it, and whether anything was said.
-type stream func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool)
+type streamFunc func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool)
 
 // follow runs a stream again and again, with another replica if the one is out of reach, until the server says that it makes no sense.
-func (a *grpcCommand) follow(cmd *cobra.Command, run stream) error {
+func (a *grpcCommand) keepOpen(cmd *cobra.Command, run streamFunc) error {
 	ctx := cmd.Context()
 	conn, done, err := a.connect(ctx)
 	if err != nil {
@@ -111,11 +111,11 @@ func (a *grpcCommand) follow(cmd *cobra.Command, run stream) error {
 		}
 		switch end.Code() {
 		case codes.OK:
-			a.tell(cmd, "the stream has ended")
+			a.printNote(cmd, "the stream has ended")
 		case codes.InvalidArgument, codes.FailedPrecondition:
-			return a.endError(end)
+			return a.streamError(end)
 		default:
-			a.tell(cmd, "the stream has ended: "+a.endError(end).Error())
+			a.printNote(cmd, "the stream has ended: "+a.streamError(end).Error())
 		}
 		if said {
 			pause = leastPause
@@ -133,18 +133,18 @@ func (a *grpcCommand) follow(cmd *cobra.Command, run stream) error {
 				done()
 				conn, done = again, let
 			} else if ctx.Err() == nil {
-				a.tell(cmd, err.Error())
+				a.printNote(cmd, err.Error())
 			}
 		}
 	}
 }
 
-func (a *grpcCommand) tell(cmd *cobra.Command, what string) {
+func (a *grpcCommand) printNote(cmd *cobra.Command, what string) {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s  %s\n", time.Now().Format(time.TimeOnly), Printable(what))
 }
 
 // endError is the server's own words, with the code where they do not say it all.
-func (a *grpcCommand) endError(end *status.Status) error {
+func (a *grpcCommand) streamError(end *status.Status) error {
 	text := end.Message()
 	switch {
 	case end.Code() == codes.OK:
@@ -154,7 +154,7 @@ func (a *grpcCommand) endError(end *status.Status) error {
 	}
 	// What a server that speaks TLS does with us depends on who is quicker.
 	hungUp := slices.ContainsFunc([]string{"server preface", "EOF", "broken pipe", "reset by peer"}, func(s string) bool { return strings.Contains(text, s) })
-	if end.Code() == codes.Unavailable && hungUp && !a.speaksTLS() {
+	if end.Code() == codes.Unavailable && hungUp && !a.usesTLS() {
 		text += " (if the server speaks TLS, say --tls-ca-file)"
 	}
 	return errors.New(text)

@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	minToken    = 10 * time.Minute // API servers make no token for less
-	LinkVersion = "v1alpha3"
+	minTokenDuration = 10 * time.Minute // API servers make no token for less
+	LinkVersion      = "v1alpha3"
 )
 
 // anyHost allows every address of an API server: whether it is allowed is for the server to say.
@@ -62,11 +62,11 @@ a ServiceAccount of the cluster. Whoever can read it can read that cluster's Ser
 			for _, name := range []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"} {
 				o.gatewayAsked = o.gatewayAsked || cmd.Flags().Changed(name)
 			}
-			return o.print(cmd, args[0], true)
+			return o.printManifests(cmd, args[0], true)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.flags(cmd)
+	o.addFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
 	fs.BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret in the Link's namespace as well, as Linkerd's service mirror needs it")
@@ -86,11 +86,11 @@ func linkRotateCommand(version string) *cobra.Command {
 the old one until it works: clients see nothing of it. Say the same flags as to 'fingerpost link gen'.`,
 		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.print(cmd, args[0], false) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.printManifests(cmd, args[0], false) },
 
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.flags(cmd)
+	o.addFlags(cmd)
 	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link, with --service-mirror")
 	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret in the Link's namespace as well")
 	return cmd
@@ -111,7 +111,7 @@ type linkOptions struct {
 	gatewayName, gatewayNamespace, gatewayAddresses string
 }
 
-func (o *linkOptions) flags(cmd *cobra.Command) {
+func (o *linkOptions) addFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.kubeFlags.AddFlags(fs)
 	fs.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")
@@ -126,10 +126,10 @@ func (o *linkOptions) flags(cmd *cobra.Command) {
 }
 
 // object is a manifest: what is written, and no more.
-type object = map[string]any
+type manifest = map[string]any
 
 // print prints the manifests.
-func (o *linkOptions) print(cmd *cobra.Command, name string, withLink bool) error {
+func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
 	defer cancel()
 	switch problems := validation.IsDNS1123Subdomain(name); {
@@ -137,8 +137,8 @@ func (o *linkOptions) print(cmd *cobra.Command, name string, withLink bool) erro
 		return fmt.Errorf("-o %s is neither yaml nor json", o.output)
 	case len(problems) > 0 || len(validation.IsValidLabelValue(name)) > 0:
 		return fmt.Errorf("%q is no name for a cluster: it is that of a Link and the value of a label, up to 63 small letters, digits and dashes", name)
-	case o.duration < minToken:
-		return fmt.Errorf("--token-duration %s is less than %s, for which API servers make no token", o.duration, minToken)
+	case o.duration < minTokenDuration:
+		return fmt.Errorf("--token-duration %s is less than %s, for which API servers make no token", o.duration, minTokenDuration)
 	}
 	config, err := o.RESTConfig()
 	if err != nil {
@@ -148,26 +148,26 @@ func (o *linkOptions) print(cmd *cobra.Command, name string, withLink bool) erro
 	if err != nil {
 		return err
 	}
-	if err := o.domains(ctx, client); err != nil {
+	if err := o.setDomains(ctx, client); err != nil {
 		return err
 	}
-	token, expires, err := o.token(ctx, client)
+	token, expires, err := o.newToken(ctx, client)
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := o.kubeconfig(name, config, token)
+	kubeconfig, err := o.newKubeconfig(name, config, token)
 	if err != nil {
 		return err
 	}
 	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil { // a server outside of a Pod may take it
 		fmt.Fprintf(cmd.ErrOrStderr(), "In a Pod this is refused: %s. Say --api-server-address.\n", Printable(err.Error()))
 	}
-	manifests := []object{o.secret(name, o.controllerNamespace, kubeconfig, true)}
+	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig, true)}
 	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace { // or it is the same
-		manifests = append(manifests, o.secret(name, o.linkNamespace, kubeconfig, false))
+		manifests = append(manifests, o.newSecret(name, o.linkNamespace, kubeconfig, false))
 	}
 	if withLink {
-		link, err := o.link(ctx, client, name)
+		link, err := o.newLink(ctx, client, name)
 		if err != nil {
 			return err
 		}
@@ -176,10 +176,10 @@ func (o *linkOptions) print(cmd *cobra.Command, name string, withLink bool) erro
 	if !expires.IsZero() {
 		fmt.Fprintf(cmd.ErrOrStderr(), "The token is valid until %s: 'fingerpost link rotate %s' prints a new one.\n", expires.UTC().Format(time.RFC3339), name)
 	}
-	return o.write(cmd.OutOrStdout(), manifests)
+	return o.writeManifests(cmd.OutOrStdout(), manifests)
 }
 
-func (o *linkOptions) write(to io.Writer, manifests []object) error {
+func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
 	for i, m := range manifests {
 		if o.output == "json" {
 			if err := PrintJSON(to, m); err != nil {
@@ -202,7 +202,7 @@ func (o *linkOptions) write(to io.Writer, manifests []object) error {
 }
 
 // domains fills in what was not given.
-func (o *linkOptions) domains(ctx context.Context, client kubernetes.Interface) error {
+func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interface) error {
 	if o.trustDomain != "" && o.clusterDomain != "" {
 		return nil
 	}
@@ -215,7 +215,7 @@ func (o *linkOptions) domains(ctx context.Context, client kubernetes.Interface) 
 }
 
 // token returns a token of the ServiceAccount, and when it expires; zero for never.
-func (o *linkOptions) token(ctx context.Context, client kubernetes.Interface) (string, time.Time, error) {
+func (o *linkOptions) newToken(ctx context.Context, client kubernetes.Interface) (string, time.Time, error) {
 	account := o.accountNamespace + "/" + o.account
 	if o.tokenSecret != "" {
 		secret, err := client.CoreV1().Secrets(o.accountNamespace).Get(ctx, o.tokenSecret, metav1.GetOptions{})
@@ -240,7 +240,7 @@ func (o *linkOptions) token(ctx context.Context, client kubernetes.Interface) (s
 }
 
 // kubeconfig returns one with everything inside, which Fingerpost does not refuse, unless for the host.
-func (o *linkOptions) kubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
+func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
 	if config.Insecure {
 		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost refuses: give it a certificate-authority")
 	}
@@ -262,21 +262,21 @@ func (o *linkOptions) kubeconfig(name string, config *rest.Config, token string)
 }
 
 // secret is found by its label, or else by its name in a Link.
-func (o *linkOptions) secret(name, namespace string, kubeconfig []byte, labelled bool) object {
-	meta := object{"name": "cluster-credentials-" + name, "namespace": namespace}
+func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte, labelled bool) manifest {
+	meta := manifest{"name": "cluster-credentials-" + name, "namespace": namespace}
 	if labelled {
-		meta["labels"] = object{links.ClusterNameLabel: name}
-		meta["annotations"] = object{links.TrustDomainAnnotation: o.trustDomain, links.ClusterDomainAnnotation: o.clusterDomain}
+		meta["labels"] = manifest{links.ClusterNameLabel: name}
+		meta["annotations"] = manifest{links.TrustDomainAnnotation: o.trustDomain, links.ClusterDomainAnnotation: o.clusterDomain}
 	}
-	return object{
+	return manifest{
 		"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": string(links.SecretType),
-		"data": object{links.KubeconfigKey: kubeconfig},
+		"data": manifest{links.KubeconfigKey: kubeconfig},
 	}
 }
 
-func (o *linkOptions) link(ctx context.Context, client kubernetes.Interface, name string) (object, error) {
-	labelled := func(key, value string) object { return object{"matchLabels": object{key: value}} }
-	spec := object{
+func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, name string) (manifest, error) {
+	labelled := func(key, value string) manifest { return manifest{"matchLabels": manifest{key: value}} }
+	spec := manifest{
 		"targetClusterName": name, "targetClusterDomain": o.clusterDomain, "targetClusterLinkerdNamespace": o.controllerNamespace,
 		"remoteDiscoverySelector":  labelled(linkerd.ExportedLabel, "remote-discovery"),
 		"federatedServiceSelector": labelled(linkerd.FederatedLabel, "member"),
@@ -297,15 +297,15 @@ func (o *linkOptions) link(ctx context.Context, client kubernetes.Interface, nam
 			spec["selector"] = labelled(linkerd.ExportedLabel, "true")
 		}
 	}
-	return object{
+	return manifest{
 		"apiVersion": links.Group + "/" + LinkVersion, "kind": "Link",
-		"metadata": object{"name": name, "namespace": o.linkNamespace, "annotations": object{linkerd.CreatedByAnnotation: "fingerpost/cli " + o.version}},
+		"metadata": manifest{"name": name, "namespace": o.linkNamespace, "annotations": manifest{linkerd.CreatedByAnnotation: "fingerpost/cli " + o.version}},
 		"spec":     spec,
 	}, nil
 }
 
 // addGateway says where the gateway is, who it is, and how it is probed.
-func (o *linkOptions) addGateway(spec object, gateway *corev1.Service) error {
+func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 	addresses := o.gatewayAddresses
 	if addresses == "" {
 		var all []string
@@ -351,7 +351,7 @@ func (o *linkOptions) addGateway(spec object, gateway *corev1.Service) error {
 	if _, err := strconv.Atoi(period); err == nil {
 		period += "s"
 	}
-	spec["probeSpec"] = object{"path": path, "port": probe, "period": period}
+	spec["probeSpec"] = manifest{"path": path, "port": probe, "period": period}
 	return nil
 }
 

@@ -49,7 +49,7 @@ or of an IP, be it a Service's or a Pod's.`,
 				return end, said
 			}
 			if a.watch {
-				err := a.follow(cmd, run)
+				err := a.keepOpen(cmd, run)
 				return cmp.Or(failed, err)
 			}
 			conn, done, err := a.connect(cmd.Context())
@@ -63,14 +63,14 @@ or of an IP, be it a Service's or a Pod's.`,
 			case said || cmd.Context().Err() != nil:
 				return failed
 			case end != nil:
-				return a.endError(end)
+				return a.streamError(end)
 			default:
 				return fmt.Errorf("no answer about %s: the cluster may not have been heard yet, see 'fingerpost clusters'", args[0])
 			}
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	a.flags(cmd)
+	a.addFlags(cmd)
 	return cmd
 }
 
@@ -84,29 +84,31 @@ func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 		return err
 	}
 	t := newTable("WHAT", "VALUE")
-	t.row("service", dash(p.GetFullyQualifiedName()))
-	t.row("profile", dash(resource(p.GetProfileRef().GetResource().GetNamespace(), p.GetProfileRef().GetResource().GetName())))
-	t.row("opaque", strconv.FormatBool(p.GetOpaqueProtocol()))
+	t.addRow("service", dash(p.GetFullyQualifiedName()))
+	t.addRow("profile", dash(namespacedName(p.GetProfileRef().GetResource().GetNamespace(), p.GetProfileRef().GetResource().GetName())))
+	t.addRow("opaque", strconv.FormatBool(p.GetOpaqueProtocol()))
 	if b := p.GetRetryBudget(); b != nil {
-		t.row("retries", fmt.Sprintf("ratio %g, at least %d/s, over %s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), b.GetTtl().AsDuration()))
+		t.addRow("retries", fmt.Sprintf("ratio %g, at least %d/s, over %s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), b.GetTtl().AsDuration()))
 	}
 	for _, route := range p.GetRoutes() {
-		t.row("route", routeText(route))
+		t.addRow("route", routeText(route))
 	}
 	for _, o := range p.GetDstOverrides() {
-		t.row("override", fmt.Sprintf("%s, weight %d", o.GetAuthority(), o.GetWeight()))
+		t.addRow("override", fmt.Sprintf("%s, weight %d", o.GetAuthority(), o.GetWeight()))
 	}
 	if a := p.Address; a != nil {
-		e := toJSON(*a)
-		t.row("endpoint", e.Addr)
-		t.row("pod", dash(resource(e.Labels["namespace"], e.Labels["pod"])))
-		t.row("identity", dash(e.Identity))
-		t.row("hint", dash(e.Hint))
+		e := newEndpointJSON(*a)
+		t.addRow("endpoint", e.Addr)
+		t.addRow("pod", dash(namespacedName(e.Labels["namespace"], e.Labels["pod"])))
+		t.addRow("identity", dash(e.Identity))
+		t.addRow("hint", dash(e.Hint))
 	}
 	return t.print(to)
 }
 
-func resource(namespace, name string) string { return strings.TrimPrefix(namespace+"/"+name, "/") }
+func namespacedName(namespace, name string) string {
+	return strings.TrimPrefix(namespace+"/"+name, "/")
+}
 
 func routeText(r *pb.Route) string {
 	text := r.GetMetricsLabels()["route"]

@@ -56,7 +56,7 @@ func (k *kubeFlags) loader() clientcmd.ClientConfig {
 // config returns how to reach the API server.
 func (k *kubeFlags) RESTConfig() (*rest.Config, error) {
 	groups := &k.overrides.AuthInfo.ImpersonateGroups
-	*groups = unbracketed(*groups)
+	*groups = parseGroups(*groups)
 	config, err := k.loader().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("which cluster? name a --kubeconfig or a --context: %w", err)
@@ -67,7 +67,7 @@ func (k *kubeFlags) RESTConfig() (*rest.Config, error) {
 }
 
 // unbracketed returns groups of which some may be lists in brackets, as 'linkerd check' hands them on: [] where there are none.
-func unbracketed(groups []string) (all []string) {
+func parseGroups(groups []string) (all []string) {
 	for _, group := range groups {
 		list, opened := strings.CutPrefix(group, "[")
 		list, closed := strings.CutSuffix(list, "]")
@@ -82,28 +82,28 @@ func unbracketed(groups []string) (all []string) {
 }
 
 // A port is one of a server's: the flag that moves it, and where it is by default.
-type port struct {
+type serverPort struct {
 	flag    string
 	number  uint16
 	purpose string
 }
 
 var (
-	grpcPort  = port{"addr", 8086, "gRPC server"}
-	adminPort = port{"metrics-addr", 9996, "admin server"}
-	DebugPort = port{"debug-addr", 9998, "debug server"}
+	grpcPort  = serverPort{"addr", 8086, "gRPC server"}
+	adminPort = serverPort{"metrics-addr", 9996, "admin server"}
+	DebugPort = serverPort{"debug-addr", 9998, "debug server"}
 )
 
 // reach says how a command gets to the replicas that it asks: at addresses, or else through the API server, by a port-forward.
 type ReplicaFlags struct {
 	kubeFlags
-	port      port
+	port      serverPort
 	addrs     []string
 	Namespace string
 	selector  string
 }
 
-func NewReplicaFlags(version string, p port) ReplicaFlags {
+func NewReplicaFlags(version string, p serverPort) ReplicaFlags {
 	return ReplicaFlags{kubeFlags: newKubeFlags(version), port: p}
 }
 
@@ -146,12 +146,12 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, func(), error) {
 	if len(errs) > 0 {
 		return Replica{}, nil, errors.Join(errs...)
 	}
-	config, client, pods, err := r.find(ctx)
+	config, client, pods, err := r.findPods(ctx)
 	if err != nil {
 		return Replica{}, nil, err
 	}
 	for _, pod := range pods {
-		to, end := r.to(ctx, config, client, pod)
+		to, end := r.forwardTo(ctx, config, client, pod)
 		if to.Err == nil {
 			return to, end, nil
 		}
@@ -169,7 +169,7 @@ func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), er
 		}
 		return all, func() {}, nil
 	}
-	config, client, pods, err := r.find(ctx)
+	config, client, pods, err := r.findPods(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -177,7 +177,7 @@ func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), er
 	ends := make([]func(), len(pods))
 	var wg sync.WaitGroup
 	for i, pod := range pods {
-		wg.Go(func() { all[i], ends[i] = r.to(ctx, config, client, pod) })
+		wg.Go(func() { all[i], ends[i] = r.forwardTo(ctx, config, client, pod) })
 	}
 	wg.Wait()
 	return all, func() {
@@ -188,16 +188,16 @@ func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), er
 }
 
 // others reports whether other Pods are ready than those that were opened.
-func (r *ReplicaFlags) others(ctx context.Context, than []Replica) bool {
+func (r *ReplicaFlags) podsChanged(ctx context.Context, than []Replica) bool {
 	if len(r.addrs) > 0 {
 		return false
 	}
-	_, _, pods, err := r.find(ctx)
+	_, _, pods, err := r.findPods(ctx)
 	return err == nil && !slices.EqualFunc(pods, than, func(pod *corev1.Pod, r Replica) bool { return pod.Name == r.Name })
 }
 
 // find returns the ready Pods, at least one, and the cluster in which they are.
-func (r *ReplicaFlags) find(ctx context.Context) (*rest.Config, kubernetes.Interface, []*corev1.Pod, error) {
+func (r *ReplicaFlags) findPods(ctx context.Context) (*rest.Config, kubernetes.Interface, []*corev1.Pod, error) {
 	config, err := r.RESTConfig()
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("no --%s is given, and %w", r.port.flag, err)
@@ -206,17 +206,17 @@ func (r *ReplicaFlags) find(ctx context.Context) (*rest.Config, kubernetes.Inter
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	pods, err := r.pods(ctx, client)
+	pods, err := r.listReadyPods(ctx, client)
 	return config, client, pods, err
 }
 
 // to forwards a port to a Pod, and returns how to let go of it.
-func (r *ReplicaFlags) to(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *corev1.Pod) (to Replica, end func()) {
+func (r *ReplicaFlags) forwardTo(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *corev1.Pod) (to Replica, end func()) {
 	to = Replica{Name: pod.Name}
-	number, err := r.port.of(pod)
+	number, err := r.port.numberIn(pod)
 	if err == nil {
 		to.target = fmt.Sprintf("Pod %s/%s, port %d", pod.Namespace, pod.Name, number)
-		if to.Addr, end, err = forward(ctx, config, client, pod, number); err == nil {
+		if to.Addr, end, err = forwardPort(ctx, config, client, pod, number); err == nil {
 			return to, end
 		}
 	}
@@ -225,7 +225,7 @@ func (r *ReplicaFlags) to(ctx context.Context, config *rest.Config, client kuber
 }
 
 // pods returns the ready Pods, at least one, sorted by name.
-func (r *ReplicaFlags) pods(ctx context.Context, client kubernetes.Interface) ([]*corev1.Pod, error) {
+func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Interface) ([]*corev1.Pod, error) {
 	asked := selectors
 	if r.selector != "" {
 		asked = []string{r.selector}
@@ -233,7 +233,7 @@ func (r *ReplicaFlags) pods(ctx context.Context, client kubernetes.Interface) ([
 	for _, selector := range asked {
 		list, err := client.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
-			return nil, fmt.Errorf("list Pods in %s: %w", r.where(), err)
+			return nil, fmt.Errorf("list Pods in %s: %w", r.scope(), err)
 		}
 		var ready []*corev1.Pod
 		for i := range list.Items {
@@ -246,14 +246,14 @@ func (r *ReplicaFlags) pods(ctx context.Context, client kubernetes.Interface) ([
 		case len(ready) > 0:
 			return ready, nil
 		case len(list.Items) > 0:
-			return nil, fmt.Errorf("none of the %d Pods %s in %s is ready", len(list.Items), selector, r.where())
+			return nil, fmt.Errorf("none of the %d Pods %s in %s is ready", len(list.Items), selector, r.scope())
 		}
 	}
 	return nil, fmt.Errorf("there is no Pod %s in %s: say where Fingerpost runs with -n and -l, or name a --%s",
-		strings.Join(asked, " or "), r.where(), r.port.flag)
+		strings.Join(asked, " or "), r.scope(), r.port.flag)
 }
 
-func (r *ReplicaFlags) where() string {
+func (r *ReplicaFlags) scope() string {
 	if r.Namespace == "" {
 		return "any namespace"
 	}
@@ -267,7 +267,7 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 // of returns where the port is in a Pod: its arguments may have moved it, the last one of them counts.
-func (p port) of(pod *corev1.Pod) (uint16, error) {
+func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 	for _, container := range pod.Spec.Containers {
 		args := append(slices.Clone(container.Command), container.Args...)
 		if !slices.ContainsFunc(args, func(arg string) bool { return arg == "serve" || arg == "destination" }) {
@@ -302,7 +302,7 @@ func (p port) of(pod *corev1.Pod) (uint16, error) {
 }
 
 // forward opens a port on loopback that leads to a Pod's, until end is called.
-func forward(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *corev1.Pod, number uint16) (addr string, end func(), err error) {
+func forwardPort(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *corev1.Pod, number uint16) (addr string, end func(), err error) {
 	url := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {

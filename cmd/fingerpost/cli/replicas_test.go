@@ -287,7 +287,7 @@ func TestPortOfAPod(t *testing.T) {
 		{[]string{"proxy", "-debug-addr="}, 9998, ""},
 	} {
 		p := pod("a", selectors[0], true, c.args...)
-		if got, err := DebugPort.of(&p); got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if got, err := DebugPort.numberIn(&p); got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: %d %v", c.args, got, err)
 		}
 	}
@@ -301,11 +301,11 @@ func TestPortOfAPod(t *testing.T) {
 // Groups come as 'linkerd check' hands them on, too.
 func TestGroups(t *testing.T) {
 	for given, want := range map[string][]string{"": {""}, "a": {"a"}, "a,b": {"a,b"}, "[]": nil, "[a]": {"a"}, "[a,b]": {"a", "b"}, `["a,b",c]`: {"a,b", "c"}, "[a": {"[a"}} {
-		if got := unbracketed([]string{given}); !slices.Equal(got, want) {
+		if got := parseGroups([]string{given}); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", given, got, want)
 		}
 	}
-	if got := unbracketed([]string{"a", "[]", "[b]"}); !slices.Equal(got, []string{"a", "b"}) {
+	if got := parseGroups([]string{"a", "[]", "[b]"}); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -28,12 +28,12 @@ one that goes.`,
 		Example: "  fingerpost streams --slow --watch\n  fingerpost streams -o json | jq '.[] | select(.sending)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd, &p, "/debug/streams", mergeStreams, func(to io.Writer, all []replicaStream, several bool, now time.Time) error {
+			return showPages(cmd, &p, "/debug/streams", mergeStreams, func(to io.Writer, all []replicaStream, several bool, now time.Time) error {
 				return printStreams(to, all, slow, several, now)
 			})
 		},
 	}
-	p.flags(cmd)
+	p.addFlags(cmd)
 	cmd.Flags().BoolVar(&slow, "slow", false, "only those that are behind; with -o json it has no effect")
 	return cmd
 }
@@ -60,7 +60,7 @@ func printStreams(to io.Writer, all []replicaStream, slow, several bool, now tim
 	t := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "LAST SENT", "BEHIND")
 	behind := 0
 	for _, s := range all {
-		lag := briefLag(s.StreamStatus, now)
+		lag := shortLagText(s.StreamStatus, now)
 		if lag != "" {
 			behind++
 		}
@@ -71,11 +71,11 @@ func printStreams(to io.Writer, all []replicaStream, slow, several bool, now tim
 		if s.Namespace != "" {
 			client = s.Namespace + "/" + client
 		}
-		t.row(s.Replica, strconv.FormatUint(s.ID, 10), debug.Age(s.Opened, now), s.Method, strings.Replace(s.Authority, ".svc.cluster.local", "", 1),
-			dash(client), strconv.Itoa(s.Addresses), lastSent(s.Last, now), dash(lag))
+		t.addRow(s.Replica, strconv.FormatUint(s.ID, 10), debug.Age(s.Opened, now), s.Method, strings.Replace(s.Authority, ".svc.cluster.local", "", 1),
+			dash(client), strconv.Itoa(s.Addresses), lastSentText(s.Last, now), dash(lag))
 	}
 	if !several {
-		t.without(0) // REPLICA
+		t.dropColumn(0) // REPLICA
 	}
 	if len(t.rows) > 0 {
 		if err := t.print(to); err != nil {
@@ -87,18 +87,18 @@ func printStreams(to io.Writer, all []replicaStream, slow, several bool, now tim
 }
 
 // lastSent says what a stream was sent last, and when.
-func lastSent(last *discovery.LastSent, now time.Time) string {
+func lastSentText(last *discovery.LastSent, now time.Time) string {
 	if last == nil {
 		return "nothing"
 	}
-	return cmp.Or(changes(last.Adds, last.Removes), strings.ReplaceAll(last.What, "_", " ")) + ", " + debug.Age(last.At, now) + " ago"
+	return cmp.Or(countChanges(last.Adds, last.Removes), strings.ReplaceAll(last.What, "_", " ")) + ", " + debug.Age(last.At, now) + " ago"
 }
 
 // briefLag says how a stream is behind; nothing if it is not.
-func briefLag(s discovery.StreamStatus, now time.Time) string {
+func shortLagText(s discovery.StreamStatus, now time.Time) string {
 	var parts []string
 	if s.Behind != nil {
-		parts = append(parts, changes(s.Behind.Adds, s.Behind.Removes))
+		parts = append(parts, countChanges(s.Behind.Adds, s.Behind.Removes))
 	}
 	if s.Sending != nil {
 		parts = append(parts, "not read for "+debug.Age(*s.Sending, now))
@@ -107,7 +107,7 @@ func briefLag(s discovery.StreamStatus, now time.Time) string {
 }
 
 // changes counts addresses that come and that go; it is empty if none do.
-func changes(adds, removes int) string {
+func countChanges(adds, removes int) string {
 	var parts []string
 	if adds > 0 {
 		parts = append(parts, fmt.Sprintf("+%d", adds))

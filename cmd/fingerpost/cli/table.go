@@ -20,14 +20,14 @@ const (
 // A table is for people: it is within tableWidth columns. Cells that do not fit are cut in their middle, the last one of a row goes on
 // in the next line. What is cut is in the JSON.
 type table struct {
-	header []string
-	rows   [][]string
-	whole  int // so many columns are cut last: those that people copy
+	header      []string
+	rows        [][]string
+	keepColumns int // so many columns are cut last: those that people copy
 }
 
 func newTable(header ...string) *table { return &table{header: header} }
 
-func (t *table) row(cells ...string) {
+func (t *table) addRow(cells ...string) {
 	for i, cell := range cells {
 		cells[i] = Printable(cell)
 	}
@@ -35,7 +35,7 @@ func (t *table) row(cells ...string) {
 }
 
 // without leaves out a column.
-func (t *table) without(i int) {
+func (t *table) dropColumn(i int) {
 	t.header = slices.Delete(t.header, i, i+1)
 	for j, row := range t.rows {
 		t.rows[j] = slices.Delete(row, i, i+1)
@@ -71,7 +71,7 @@ func (t *table) print(to io.Writer) error {
 	for _, row := range append([][]string{t.header}, t.rows...) {
 		indent := 0
 		for i, width := range widths[:last] {
-			cell := cut(row[i], width)
+			cell := shorten(row[i], width)
 			fmt.Fprintf(&b, "%s%s", cell, strings.Repeat(" ", width-utf8.RuneCountInString(cell)+tableGap))
 			indent += width + tableGap
 		}
@@ -103,7 +103,7 @@ func (t *table) widths() []int {
 	left := TableWidth - tableGap*last
 	note := min(widths[last], leastNote)
 	sum := 0
-	for _, from := range []int{min(t.whole, last), 0} {
+	for _, from := range []int{min(t.keepColumns, last), 0} {
 		for {
 			widest := -1
 			sum = 0
@@ -129,7 +129,7 @@ func (t *table) widths() []int {
 }
 
 // cut keeps both ends: names begin alike.
-func cut(cell string, width int) string {
+func shorten(cell string, width int) string {
 	runes := []rune(cell)
 	if len(runes) <= width {
 		return cell
@@ -141,7 +141,7 @@ func cut(cell string, width int) string {
 func Wrap(cell string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(cell) {
-		word = cut(word, width)
+		word = shorten(word, width)
 		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
 			lines, line = append(lines, line), ""
 		}

@@ -28,7 +28,7 @@ func TestTableWidth(t *testing.T) {
 		table := newTable(header...)
 		rows := rapid.IntRange(0, 5).Draw(t, "rows")
 		for range rows {
-			table.row(cells()...)
+			table.addRow(cells()...)
 		}
 		var out bytes.Buffer
 		if err := table.print(&out); err != nil {
@@ -52,7 +52,7 @@ func TestTableWidth(t *testing.T) {
 func TestTableOfManyColumns(t *testing.T) {
 	row := slices.Repeat([]string{"as-long-as-the-name-of-a-pod as-long-as-the-name-of-a-pod"}, 10)
 	table := newTable(strings.Fields("A B C D E F G H I J")...)
-	table.row(row...)
+	table.addRow(row...)
 	var out bytes.Buffer
 	if err := table.print(&out); err != nil {
 		t.Fatal(err)
@@ -66,8 +66,8 @@ func TestTableOfManyColumns(t *testing.T) {
 
 func TestTableCuts(t *testing.T) {
 	table := newTable("NAME", "STATE", "NOTE")
-	table.row("a-name-that-is-so-long-that-it-cannot-stand-there-as-a-whole-and-has-to-lose-its-middle", "Live", "some words that go on in the next line because there is no room")
-	table.row("b", "Stale", "")
+	table.addRow("a-name-that-is-so-long-that-it-cannot-stand-there-as-a-whole-and-has-to-lose-its-middle", "Live", "some words that go on in the next line because there is no room")
+	table.addRow("b", "Stale", "")
 	var out bytes.Buffer
 	if err := table.print(&out); err != nil {
 		t.Fatal(err)

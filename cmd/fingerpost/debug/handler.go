@@ -30,8 +30,8 @@ type Sources struct {
 // once a second.
 func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", &statusHandler{Sources: s})
-	mux.HandleFunc("GET /debug/clusters", shared(func() ClustersPage {
+	mux.Handle("GET /{$}", &statusPageHandler{Sources: s})
+	mux.HandleFunc("GET /debug/clusters", serveCached(func() ClustersPage {
 		return ClustersPage{Clusters: clusterPages(s.Registry), Links: s.Links.Links()}
 	}))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,7 @@ func Handler(s Sources) http.Handler {
 		}
 		writeJSON(w, servicePageOf(snapshot, s.Store.Standing))
 	})
-	mux.HandleFunc("GET /debug/streams", shared(s.Discovery.Streams))
+	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
 	mux.HandleFunc("GET /debug/streams/{id}", func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
 		if err != nil {
@@ -58,8 +58,8 @@ func Handler(s Sources) http.Handler {
 		}
 		writeJSON(w, stream)
 	})
-	mux.HandleFunc("GET /debug/malformed", shared(func() MalformedPage { return malformedPageOf(s.Store, s.Cluster) }))
-	mux.HandleFunc("GET /debug/digests", shared(func() DigestsPage { return digestsPageOf(s.Store) }))
+	mux.HandleFunc("GET /debug/malformed", serveCached(func() MalformedPage { return malformedPageOf(s.Store, s.Cluster) }))
+	mux.HandleFunc("GET /debug/digests", serveCached(func() DigestsPage { return digestsPageOf(s.Store) }))
 	mux.HandleFunc("GET /debug/claims/{cluster}/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
 		v := s.Store.View(refOf(r, r.PathValue("cluster")))
 		if v == nil {
@@ -68,7 +68,7 @@ func Handler(s Sources) http.Handler {
 		}
 		writeJSON(w, viewPageOf(v))
 	})
-	mux.HandleFunc("GET /debug/explain", func(w http.ResponseWriter, r *http.Request) { explain(w, r, s.Discovery) })
+	mux.HandleFunc("GET /debug/explain", func(w http.ResponseWriter, r *http.Request) { serveExplanation(w, r, s.Discovery) })
 	return mux
 }
 
@@ -81,7 +81,7 @@ func refOf(r *http.Request, cluster string) federation.Ref {
 }
 
 // explain answers /debug/explain?authority=&ns=&pod=&node=.
-func explain(w http.ResponseWriter, r *http.Request, server *discovery.Server) {
+func serveExplanation(w http.ResponseWriter, r *http.Request, server *discovery.Server) {
 	query := r.URL.Query()
 	x, err := server.Explain(query.Get("authority"), discovery.Place{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")})
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 )
 
 // pagePeriod is how often a page is computed, at most.
-const pagePeriod = time.Second
+const cachePeriod = time.Second
 
 // A memo is a page that costs much to compute: all who ask within a second get the same one, and who asks while it is computed
 // waits for it. The zero memo has none yet.
-type memo[T any] struct {
+type cachedValue[T any] struct {
 	mu   sync.Mutex // guards all below
 	at   time.Time
 	page T
 }
 
 // get returns the page, computed at most a second ago.
-func (m *memo[T]) get(compute func() T) T {
+func (m *cachedValue[T]) get(compute func() T) T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.at.IsZero() || time.Since(m.at) >= pagePeriod {
+	if m.at.IsZero() || time.Since(m.at) >= cachePeriod {
 		m.page = compute()
 		m.at = time.Now() // so that one that takes long is followed by a pause, too
 	}
@@ -30,12 +30,12 @@ func (m *memo[T]) get(compute func() T) T {
 }
 
 // shared serves a page about everything as JSON.
-func shared[T any](compute func() T) http.HandlerFunc {
+func serveCached[T any](compute func() T) http.HandlerFunc {
 	type encoded struct {
 		body []byte
 		err  error
 	}
-	var page memo[encoded]
+	var page cachedValue[encoded]
 	return func(w http.ResponseWriter, _ *http.Request) {
 		answer := page.get(func() encoded {
 			body, err := json.MarshalIndent(compute(), "", "  ")

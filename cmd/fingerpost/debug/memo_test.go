@@ -12,7 +12,7 @@ import (
 func TestPagesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		computed := 0
-		page := shared(func() int {
+		page := serveCached(func() int {
 			computed++
 			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // the fake clock's: the page takes long
 			return computed
@@ -28,7 +28,7 @@ func TestPagesAreShared(t *testing.T) {
 					t.Errorf("round %d: %q, want %q", round, got, want)
 				}
 			}
-			time.Sleep(pagePeriod/2 + 1) //nolint:forbidigo // the fake clock's
+			time.Sleep(cachePeriod/2 + 1) //nolint:forbidigo // the fake clock's
 		}
 		if computed != 2 {
 			t.Errorf("computed %d times", computed)

@@ -41,7 +41,7 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 
 // statusPolicy lets nothing run but the page's own style and script, whatever else gets into it. They are told by their hashes: a nonce
 // would not be the one of the page into which the script puts the next one.
-var statusPolicy = sync.OnceValue(func() string {
+var contentSecurityPolicy = sync.OnceValue(func() string {
 	var b strings.Builder
 	if err := statusTemplate.Execute(&b, statusPage{}); err != nil {
 		panic("BUG: an empty status page: " + err.Error())
@@ -93,9 +93,9 @@ type serviceRow struct {
 }
 
 // statusHandler serves the statusPage. What it shows is gathered, and shown without a filter, at most once a second.
-type statusHandler struct {
-	all   memo[overview]
-	plain memo[rendered]
+type statusPageHandler struct {
+	all   cachedValue[overview]
+	plain cachedValue[rendered]
 
 	Sources
 }
@@ -108,15 +108,15 @@ type rendered struct {
 
 // overview is all that a page can show.
 type overview struct {
-	page     statusPage // but for what a filter finds
-	streams  []discovery.StreamStatus
-	asked    map[federation.Service]int // streams of each
-	services []federation.Service       // most streams first
-	views    map[federation.Cluster]*federation.Views
+	page      statusPage // but for what a filter finds
+	streams   []discovery.StreamStatus
+	streamsOf map[federation.Service]int // streams of each
+	services  []federation.Service       // most streams first
+	views     map[federation.Cluster]*federation.Views
 }
 
 // ServeHTTP answers with the page as of the last second.
-func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var page rendered
 	if filter := strings.TrimSpace(r.URL.Query().Get("q")); filter != "" {
 		page = h.render(filter)
@@ -130,20 +130,20 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	header.Set("Cache-Control", "no-store")
-	header.Set("Content-Security-Policy", statusPolicy())
+	header.Set("Content-Security-Policy", contentSecurityPolicy())
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
 	_, _ = w.Write(page.body) // it fails where nobody reads any more
 }
 
-func (h *statusHandler) render(filter string) rendered {
+func (h *statusPageHandler) render(filter string) rendered {
 	var b bytes.Buffer
 	err := statusTemplate.Execute(&b, h.page(filter))
 	return rendered{b.Bytes(), err}
 }
 
 // overview gathers what is known now.
-func (h *statusHandler) overview() overview {
+func (h *statusPageHandler) overview() overview {
 	page := statusPage{Now: time.Now(), Replica: h.Replica, Version: h.Version, Cluster: h.Cluster}
 	problems := map[string][]note{}
 	for _, l := range h.Links.Links() {
@@ -172,12 +172,12 @@ func (h *statusHandler) overview() overview {
 		page.Clusters = append(page.Clusters, row)
 	}
 
-	o := overview{streams: h.Discovery.Streams(), asked: map[federation.Service]int{}, views: maps.Collect(h.Store.All())}
+	o := overview{streams: h.Discovery.Streams(), streamsOf: map[federation.Service]int{}, views: maps.Collect(h.Store.All())}
 	for _, s := range o.streams {
 		if s.Behind != nil || s.Sending != nil {
 			page.Behind++
 		}
-		o.asked[s.Service()]++
+		o.streamsOf[s.Service()]++
 	}
 	slices.SortStableFunc(o.streams, CompareStreams)
 	local := o.views[federation.Cluster(h.Cluster)]
@@ -186,14 +186,14 @@ func (h *statusHandler) overview() overview {
 		o.services = append(o.services, svc)
 	}
 	slices.SortFunc(o.services, func(a, b federation.Service) int {
-		return cmp.Or(o.asked[b]-o.asked[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		return cmp.Or(o.streamsOf[b]-o.streamsOf[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	o.page = page
 	return o
 }
 
 // page returns what a filter finds.
-func (h *statusHandler) page(filter string) statusPage {
+func (h *statusPageHandler) page(filter string) statusPage {
 	all := h.all.get(h.overview)
 	page, text := all.page, strings.ToLower(filter)
 	page.Filter = filter
@@ -211,8 +211,8 @@ func (h *statusHandler) page(filter string) statusPage {
 			continue
 		}
 		if page.Found++; page.Found <= shownServices {
-			row := rowOf(svc, all.views[federation.Cluster(h.Cluster)].Get(svc), all.views, federation.Cluster(h.Cluster))
-			row.Streams = all.asked[svc]
+			row := newServiceRow(svc, all.views[federation.Cluster(h.Cluster)].Get(svc), all.views, federation.Cluster(h.Cluster))
+			row.Streams = all.streamsOf[svc]
 			page.Services = append(page.Services, row)
 		}
 	}
@@ -220,7 +220,7 @@ func (h *statusHandler) page(filter string) statusPage {
 }
 
 // rowOf counts what a Service consists of.
-func rowOf(svc federation.Service, v *federation.View, views map[federation.Cluster]*federation.Views, home federation.Cluster) serviceRow {
+func newServiceRow(svc federation.Service, v *federation.View, views map[federation.Cluster]*federation.Views, home federation.Cluster) serviceRow {
 	row := serviceRow{Service: svc.Namespace + "/" + svc.Name, Kind: "plain"}
 	if v.Malformed != "" {
 		row.Notes = append(row.Notes, note{"bad", v.Malformed})

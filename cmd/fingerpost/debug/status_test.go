@@ -60,7 +60,7 @@ func TestStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := &statusHandler{Sources: Sources{
+	handler := &statusPageHandler{Sources: Sources{
 		Store: store, Registry: registry, Links: reconciler, Discovery: discovery.NewServer(logr.Discard(), store, discovery.Defaults()),
 		Cluster: "east", Replica: "replica-0",
 	}}
@@ -72,7 +72,7 @@ func TestStatus(t *testing.T) {
 	}
 	response, body := ask("/")
 	policy := response.Header.Get("Content-Security-Policy")
-	if !regexp.MustCompile(`default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}=';`).MatchString(policy) || policy != statusPolicy() {
+	if !regexp.MustCompile(`default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}=';`).MatchString(policy) || policy != contentSecurityPolicy() {
 		t.Errorf("policy %q", policy)
 	}
 	flat := regexp.MustCompile(`\s+`).ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")

@@ -65,7 +65,7 @@ func testReady(t *testing.T) {
 	if code, body := ask(ready.Ready, false, "/ready"); code != 500 || body != "not ready\n" {
 		t.Errorf("before the sync: %d %q", code, body)
 	}
-	ready.set(true)
+	ready.setReady(true)
 	if code, body := ask(ready.Ready, false, "/ready"); code != 200 || body != "ok\n" {
 		t.Errorf("after the sync: %d %q", code, body)
 	}

@@ -26,7 +26,7 @@ import (
 )
 
 // lastWords is how long clients are given to take the ends of their streams.
-const lastWords = 500 * time.Millisecond
+const endGrace = 500 * time.Millisecond
 
 // grpcServer is the gRPC server as a part of the process.
 type GRPC struct {
@@ -43,7 +43,7 @@ type GRPC struct {
 func NewGRPC(log logr.Logger, addr string, files TLSFiles, d *discovery.Server, ready *Readiness, config discovery.Config, metrics *prometheus.Registry) *GRPC {
 	counts := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})))
 	panics := prometheus.NewCounter(prometheus.CounterOpts{Name: "fingerpost_panics_total", Help: "Panics that ended a stream. Each is a bug: the log has the stack."})
-	metrics.MustRegister(withoutMessages{counts}, panics)
+	metrics.MustRegister(withoutMessageMetrics{counts}, panics)
 	recovered := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error {
 		panics.Inc()
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", string(debug.Stack()))
@@ -79,7 +79,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if listener, err = g.tls.listen(ctx, &wg, g.log, g.metrics, listener); err != nil {
+	if listener, err = g.tls.wrap(ctx, &wg, g.log, g.metrics, listener); err != nil {
 		return err
 	}
 	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.Certificate != "")
@@ -91,7 +91,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	g.ready.set(false)
+	g.ready.setReady(false)
 	var ended sync.WaitGroup
 	ended.Go(g.server.GracefulStop) // asks clients to leave, and ends when they have
 	defer ended.Wait()
@@ -102,7 +102,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 	case <-timer.C:
 	}
 	// What is not ours to end, such as a health check that watches, and what its client does not take, is not waited for.
-	stop := time.AfterFunc(lastWords, g.server.Stop)
+	stop := time.AfterFunc(endGrace, g.server.Stop)
 	defer stop.Stop()
 	return <-stopped
 }
@@ -117,10 +117,10 @@ func countStreams(counts *grpcprom.ServerMetrics) grpc.StreamServerInterceptor {
 }
 
 // withoutMessages leaves out the metrics of messages, which would be of calls that are no streams only.
-type withoutMessages struct{ prometheus.Collector }
+type withoutMessageMetrics struct{ prometheus.Collector }
 
 // Collect leaves them out by what they are described as.
-func (c withoutMessages) Collect(to chan<- prometheus.Metric) {
+func (c withoutMessageMetrics) Collect(to chan<- prometheus.Metric) {
 	all := make(chan prometheus.Metric)
 	go func() {
 		c.Collector.Collect(all)

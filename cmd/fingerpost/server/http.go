@@ -27,7 +27,7 @@ type HTTP struct {
 	TLS         *tls.Config   // nil: in clear
 	ReadTimeout time.Duration // for a request; 0: none
 	Drain       time.Duration // for which requests may go on when the process is told to stop
-	serving     atomic.Bool
+	listens     atomic.Bool
 }
 
 // Start serves until ctx ends. Without an address there is nothing to serve.
@@ -42,11 +42,11 @@ func (s *HTTP) Start(ctx context.Context) error {
 	}
 	s.Log.Info("HTTP server listens", "server", s.Name, "addr", listener.Addr().String())
 	server := &http.Server{
-		Handler: inTime(s.Handler), MaxHeaderBytes: 64 << 10, TLSConfig: s.TLS, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.ReadTimeout,
+		Handler: withWriteDeadline(s.Handler), MaxHeaderBytes: 64 << 10, TLSConfig: s.TLS, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.ReadTimeout,
 		IdleTimeout: 2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
 		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
 	}
-	s.serving.Store(true)
+	s.listens.Store(true)
 	stopped := make(chan error, 1)
 	go func() {
 		if s.TLS != nil {
@@ -72,17 +72,17 @@ func (s *HTTP) Start(ctx context.Context) error {
 }
 
 // listening reports whether the server listens, or did.
-func (s *HTTP) Listening() bool { return s.serving.Load() }
+func (s *HTTP) Listening() bool { return s.listens.Load() }
 
 // answerTimeout is how long an answer may take to be made and to be taken.
-const answerTimeout = 30 * time.Second
+const responseTimeout = 30 * time.Second
 
 // inTime cuts off whoever does not take an answer. A profile takes as long as it is asked to.
-func inTime(handler http.Handler) http.Handler {
+func withWriteDeadline(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var end time.Time
 		if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
-			end = time.Now().Add(answerTimeout)
+			end = time.Now().Add(responseTimeout)
 		}
 		_ = http.NewResponseController(w).SetWriteDeadline(end) // net/http's own can
 		handler.ServeHTTP(w, r)

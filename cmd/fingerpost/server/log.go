@@ -47,12 +47,12 @@ func NewLogger(level, format string) (logr.Logger, error) {
 		return logr.Logger{}, fmt.Errorf("log: %w", err)
 	}
 	log := zapr.NewLogger(z)
-	setLoggers(log, level)
+	setLibraryLoggers(log, level)
 	return log, nil
 }
 
 // setLoggers makes the libraries log with ours: client-go's remarks only where somebody debugs.
-func setLoggers(log logr.Logger, level string) {
+func setLibraryLoggers(log logr.Logger, level string) {
 	ctrl.SetLogger(log)
 	klog.SetLogger(log.WithName("client-go").V(1))
 	fs := flag.NewFlagSet("klog", flag.ContinueOnError)

@@ -26,11 +26,11 @@ type Readiness struct {
 
 func NewReadiness(ours string, statuses func() (map[string]cluster.Status, <-chan struct{})) *Readiness {
 	r := &Readiness{cluster: ours, statuses: statuses, health: health.NewServer()}
-	r.set(false)
+	r.setReady(false)
 	return r
 }
 
-func (r *Readiness) set(ready bool) {
+func (r *Readiness) setReady(ready bool) {
 	status := healthpb.HealthCheckResponse_NOT_SERVING
 	if ready {
 		status = healthpb.HealthCheckResponse_SERVING
@@ -49,13 +49,13 @@ func (r *Readiness) Ready() bool {
 
 // Start follows what readiness depends on until ctx ends, and then takes it back.
 func (r *Readiness) Start(ctx context.Context) error {
-	defer r.set(false)
+	defer r.setReady(false)
 	for {
 		statuses, clusters := r.statuses()
 		listed, lists := r.LinksListed.Load()
 		serving, serves := r.serving.Load()
 		if listed && serving && statuses[r.cluster].Synced {
-			r.set(true)
+			r.setReady(true)
 			<-ctx.Done()
 			return nil
 		}

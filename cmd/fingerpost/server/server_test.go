@@ -51,7 +51,7 @@ func dial(t *testing.T, addr string, options ...grpc.DialOption) *grpc.ClientCon
 func startGRPCWith(t *testing.T, files TLSFiles, prepare func(*grpc.Server)) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
 	ready := NewReadiness("local", nil)
-	ready.set(true)
+	ready.setReady(true)
 	return startGRPCReady(t, files, ready, prepare)
 }
 

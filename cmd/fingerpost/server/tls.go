@@ -31,20 +31,20 @@ func (f *TLSFiles) Validate() error {
 
 // listen lets a listener speak TLS, if there are files to do so, and metrics tell when the certificate ends; wg waits for what follows the
 // files until ctx ends. TLS is not gRPC's own: that refuses clients which offer no ALPN, and linkerd2-proxy is one.
-func (f *TLSFiles) listen(ctx context.Context, wg *sync.WaitGroup, log logr.Logger, metrics prometheus.Registerer, listener net.Listener) (net.Listener, error) {
+func (f *TLSFiles) wrap(ctx context.Context, wg *sync.WaitGroup, log logr.Logger, metrics prometheus.Registerer, listener net.Listener) (net.Listener, error) {
 	if f.Certificate == "" {
 		return listener, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
 	if f.ClientCA != "" {
-		authorities := &authorities{file: f.ClientCA, log: log}
-		if err := authorities.read(); err != nil {
+		authorities := &clientAuthorities{file: f.ClientCA, log: log}
+		if err := authorities.reload(); err != nil {
 			return nil, fmt.Errorf("-tls-client-ca-file: %w", err)
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c := config.Clone()
-			c.GetConfigForClient, c.ClientCAs = nil, authorities.current()
+			c.GetConfigForClient, c.ClientCAs = nil, authorities.currentPool()
 			return c, nil
 		}
 	}
@@ -71,7 +71,7 @@ func CertificateExpiry(name, help string, certificate *certwatcher.CertWatcher) 
 }
 
 // authorities is a file of certificates that may be replaced at any time.
-type authorities struct {
+type clientAuthorities struct {
 	file string
 	log  logr.Logger
 
@@ -81,8 +81,8 @@ type authorities struct {
 }
 
 // current returns the authorities of the file as it is now, and those of before if it cannot be read.
-func (a *authorities) current() *x509.CertPool {
-	if err := a.read(); err != nil {
+func (a *clientAuthorities) currentPool() *x509.CertPool {
+	if err := a.reload(); err != nil {
 		a.log.Error(err, "The authorities of clients cannot be read; those of before go on", "file", a.file)
 	}
 	a.mu.Lock()
@@ -90,7 +90,7 @@ func (a *authorities) current() *x509.CertPool {
 	return a.pool
 }
 
-func (a *authorities) read() error {
+func (a *clientAuthorities) reload() error {
 	info, err := os.Stat(a.file)
 	if err != nil {
 		return err
