@@ -18,13 +18,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Hosts says which API servers a kubeconfig may name.
+// Hosts restricts the API servers that a kubeconfig may name.
 type Hosts struct {
-	InCluster bool     // we run in a cluster, where a loopback address is our own
-	Allowed   []string // names, addresses and CIDRs that are allowed all the same
+	InCluster bool     // the process runs in a Pod, so that a loopback address is the Pod's own
+	Allowed   []string // names, addresses and CIDRs that are allowed although they are loopback or link-local
 }
 
-// ParseHosts reads the list of hosts that are allowed although they are loopback or link-local.
+// ParseHosts parses a list for [Hosts.Allowed].
 func ParseHosts(list string) ([]string, error) {
 	var hosts []string
 	for item := range strings.SplitSeq(list, ",") {
@@ -34,7 +34,7 @@ func ParseHosts(list string) ([]string, error) {
 		}
 		if strings.Contains(item, "/") {
 			if _, err := netip.ParsePrefix(item); err != nil {
-				return nil, fmt.Errorf("%q is no CIDR: %w", item, err)
+				return nil, fmt.Errorf("%q is not a CIDR: %w", item, err)
 			}
 		}
 		hosts = append(hosts, strings.ToLower(item))
@@ -42,21 +42,24 @@ func ParseHosts(list string) ([]string, error) {
 	return hosts, nil
 }
 
-// Credentials reads a kubeconfig from a Secret. Whoever may write the Secret must not gain anything in this process by it, so only
-// inline data is taken (certificate authority, token, client certificate) and everything else is refused: programs to run, plugins,
-// paths of files, other identities to assume, passwords, proxies, unverified or unencrypted connections, and servers at a link-local
-// address, or at a loopback one when in-cluster. The Config is built anew from what is understood, so that nothing passes by accident.
+// Credentials parses a kubeconfig from a Secret. A user who may write the Secret must gain nothing in this
+// process by it. So only inline data is accepted: a certificate authority, a token, a client certificate.
+// Everything else is rejected: programs to run, plugins, paths of files, impersonation, passwords, proxies,
+// unverified or unencrypted connections, servers at a link-local address, and, in a cluster, at a loopback
+// address. The Config is built from the accepted fields alone, so that no other field can take effect.
 func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if len(kubeconfig) == 0 {
 		return nil, errors.New("the kubeconfig is empty")
 	}
 	parsed, err := clientcmd.Load(kubeconfig)
 	if err != nil {
-		return nil, errors.New("the kubeconfig cannot be read: it is no YAML or JSON of kind Config, apiVersion v1")
+		return nil, errors.New("the kubeconfig cannot be parsed: it must be YAML or JSON of kind Config, " +
+			"apiVersion v1")
 	}
 	context, found := parsed.Contexts[parsed.CurrentContext]
 	if !found || context == nil {
-		return nil, fmt.Errorf("the kubeconfig has no context %q, which its current-context names", parsed.CurrentContext)
+		return nil, fmt.Errorf("the kubeconfig has no context %q, which its current-context names",
+			parsed.CurrentContext)
 	}
 	cluster, found := parsed.Clusters[context.Cluster]
 	if !found || cluster == nil {
@@ -82,7 +85,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if err := hosts.validateServer(cluster.Server); err != nil {
 		return nil, err
 	}
-	// A name may lead to an address that is not allowed, today or tomorrow: look again at each connection.
+	// A name may resolve to an address that is not allowed, now or later: check each connection.
 	config.Dial = (&net.Dialer{
 		Timeout: 3 * time.Second, KeepAlive: 15 * time.Second,
 		Control: func(_, address string, _ syscall.RawConn) error {
@@ -100,27 +103,34 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 }
 
 func rejectedField(field, why, instead string) error {
-	return fmt.Errorf("%s is refused: %s; %s", field, why, instead)
+	return fmt.Errorf("%s is rejected: %s; %s", field, why, instead)
 }
 
 func validateCluster(c *clientcmdapi.Cluster) (err error) {
 	if c.InsecureSkipTLSVerify {
-		err = errors.Join(err, rejectedField("cluster.insecure-skip-tls-verify", "anybody could answer for the cluster", "use certificate-authority-data"))
+		err = errors.Join(err, rejectedField("cluster.insecure-skip-tls-verify",
+			"any server could pose as the cluster", "use certificate-authority-data"))
 	}
 	if c.CertificateAuthority != "" {
-		err = errors.Join(err, rejectedField("cluster.certificate-authority", "it would read a file of this process", "use certificate-authority-data"))
+		err = errors.Join(err, rejectedField("cluster.certificate-authority",
+			"it would read a file of this process", "use certificate-authority-data"))
 	}
 	if c.ProxyURL != "" {
-		err = errors.Join(err, rejectedField("cluster.proxy-url", "it would send the credentials elsewhere", "name a server that can be reached directly"))
+		err = errors.Join(err, rejectedField("cluster.proxy-url",
+			"it would send the credentials elsewhere", "name a server that can be reached directly"))
 	}
 	if len(c.CertificateAuthorityData) > 0 && !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData) {
-		err = errors.Join(err, rejectedField("cluster.certificate-authority-data", "it holds no certificate in PEM form", "copy it again from the cluster"))
+		err = errors.Join(err, rejectedField("cluster.certificate-authority-data",
+			"it contains no certificate in PEM form", "copy it again from the cluster"))
 	}
 	return err
 }
 
 func validateUser(u *clientcmdapi.AuthInfo) (err error) {
 	const inline = "use an inline token or client certificate"
+	authenticates := u.Token != "" || len(u.ClientCertificateData) > 0
+	impersonates := u.Impersonate != "" || u.ImpersonateUID != "" ||
+		len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0
 	for _, r := range []struct {
 		set        bool
 		field, why string
@@ -130,35 +140,38 @@ func validateUser(u *clientcmdapi.AuthInfo) (err error) {
 		{u.TokenFile != "", "user.tokenFile", "it would read a file of this process"},
 		{u.ClientCertificate != "", "user.client-certificate", "it would read a file of this process"},
 		{u.ClientKey != "", "user.client-key", "it would read a file of this process"},
-		{u.Impersonate != "" || u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0, "user.as", "it would act as somebody else"},
-		{u.Username != "" || u.Password != "", "user.username", "API servers take no passwords"},
-		{u.Token == "" && len(u.ClientCertificateData) == 0, "user", "it has neither a token nor a client certificate"},
+		{impersonates, "user.as", "it would impersonate another identity"},
+		{u.Username != "" || u.Password != "", "user.username", "API servers accept no passwords"},
+		{!authenticates, "user", "it has neither a token nor a client certificate"},
 	} {
 		if r.set {
 			err = errors.Join(err, rejectedField(r.field, r.why, inline))
 		}
 	}
 	if strings.ContainsFunc(u.Token, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
-		err = errors.Join(err, rejectedField("user.token", "it holds white space", "copy it again; mind the end of the line"))
+		err = errors.Join(err, rejectedField("user.token",
+			"it contains white space", "copy it again; mind the end of the line"))
 	}
 	if len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0 {
 		if _, pair := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); pair != nil {
-			err = errors.Join(err, rejectedField("user.client-certificate-data", "certificate and key are no pair: "+pair.Error(), inline))
+			err = errors.Join(err, rejectedField("user.client-certificate-data",
+				"certificate and key do not match: "+pair.Error(), inline))
 		}
 	}
 	return err
 }
 
-// check refuses a server by its URL.
+// validateServer rejects a server by its URL.
 func (h Hosts) validateServer(server string) error {
 	u, err := url.Parse(server)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "":
-		return rejectedField("cluster.server", fmt.Sprintf("%q is no URL of a server", server), "write https://host:port")
+		return rejectedField("cluster.server",
+			fmt.Sprintf("%q is not the URL of a server", server), "write https://host:port")
 	case u.Scheme != "https":
 		return rejectedField("cluster.server", "the credentials would be sent in clear text", "write https://")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return rejectedField("cluster.server", "it holds more than an address", "write https://host:port")
+		return rejectedField("cluster.server", "it contains more than an address", "write https://host:port")
 	}
 	host := strings.ToLower(u.Hostname())
 	if h.allows(host) {
@@ -167,14 +180,18 @@ func (h Hosts) validateServer(server string) error {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return h.validateAddr(addr)
 	}
-	if name := strings.TrimSuffix(host, "."); h.InCluster && (name == "localhost" || strings.HasSuffix(name, ".localhost")) {
+	name := strings.TrimSuffix(host, ".")
+	isLocalhost := name == "localhost" || strings.HasSuffix(name, ".localhost")
+	if h.InCluster && isLocalhost {
 		return loopbackError(host)
 	}
 	return nil
 }
 
+const allowHost = "name the cluster's address, or list the host in -allow-kubeconfig-hosts"
+
 func loopbackError(host string) error {
-	return rejectedField("cluster.server", host+" is this process's own host", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
+	return rejectedField("cluster.server", host+" is this process's own host", allowHost)
 }
 
 func (h Hosts) validateAddr(addr netip.Addr) error {
@@ -183,7 +200,7 @@ func (h Hosts) validateAddr(addr netip.Addr) error {
 	case h.allows(addr.String()):
 		return nil
 	case addr.IsLinkLocalUnicast() || addr.IsLinkLocalMulticast() || addr.IsMulticast() || addr.IsUnspecified():
-		return rejectedField("cluster.server", addr.String()+" is no address of a cluster", "name the cluster's address, or list the host in -allow-kubeconfig-hosts")
+		return rejectedField("cluster.server", addr.String()+" is not the address of a cluster", allowHost)
 	case addr.IsLoopback() && h.InCluster:
 		return loopbackError(addr.String())
 	}

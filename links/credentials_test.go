@@ -37,7 +37,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// What could run a program, read a file, act for somebody else or send a secret elsewhere is refused, and the message names the field.
+// Fields that could run a program, read a file, impersonate or send a secret elsewhere are rejected, and the
+// message names the field.
 func TestCredentialsThatAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	canary := filepath.Join(dir, "ran")
@@ -82,10 +83,10 @@ func TestCredentialsThatAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config, err := Credentials(kubeconfig(tc.cluster, tc.user), tc.hosts)
 			if err == nil {
-				t.Fatalf("taken: %+v", config)
+				t.Fatalf("accepted: %+v", config)
 			}
 			if !strings.Contains(err.Error(), tc.field) {
-				t.Errorf("the refusal does not name %s: %v", tc.field, err)
+				t.Errorf("the rejection does not name %s: %v", tc.field, err)
 			}
 			if strings.Contains(err.Error(), "secret of this process") {
 				t.Errorf("a file was read: %v", err)
@@ -112,7 +113,8 @@ func TestHostsThatAreAllowed(t *testing.T) {
 	}
 }
 
-// A name that leads to an address which is not allowed is refused when it is dialled, whatever it led to before.
+// A name that resolves to an address which is not allowed is rejected when it is dialled, whatever it resolved to
+// before.
 func TestNamesAreCheckedWhenDialled(t *testing.T) {
 	config, err := Credentials(kubeconfig(`server: "https://api.example.org:6443"`, token), Hosts{InCluster: true})
 	if err != nil {
@@ -131,12 +133,13 @@ func TestNamesAreCheckedWhenDialled(t *testing.T) {
 func TestBrokenKubeconfigs(t *testing.T) {
 	for _, text := range []string{"", "{", "hello", "apiVersion: v1\nkind: Secret\n", "current-context: nope\n", "\x00\x01"} {
 		if config, err := Credentials([]byte(text), Hosts{}); err == nil {
-			t.Errorf("%q is taken: %+v", text, config)
+			t.Errorf("%q is accepted: %+v", text, config)
 		}
 	}
 }
 
-// Whatever a kubeconfig holds: no panic, and what is taken is inline, encrypted, verified, and nobody else.
+// Whatever a kubeconfig contains: no panic, and what is accepted is inline, encrypted and verified, without
+// impersonation.
 func FuzzCredentials(f *testing.F) {
 	f.Add(kubeconfig(server, token))
 	f.Add(kubeconfig(server+`, insecure-skip-tls-verify: true`, token))
@@ -151,7 +154,7 @@ func FuzzCredentials(f *testing.F) {
 		want := rest.TLSClientConfig{ServerName: config.ServerName, CAData: config.CAData, CertData: config.CertData, KeyData: config.KeyData}
 		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" ||
 			config.Impersonate.UserName != "" || config.Username != "" || config.Proxy != nil || fmt.Sprint(config.TLSClientConfig) != fmt.Sprint(want) {
-			t.Errorf("%q is taken as %+v", text, config)
+			t.Errorf("%q is accepted as %+v", text, config)
 		}
 	})
 }

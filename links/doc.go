@@ -1,13 +1,18 @@
-// Package links makes Specs of what people apply to say which clusters belong together.
+// Package links turns Links and Secrets into the Specs that the Registry of clusters applies, and reports in
+// each Link what became of it.
 //
-//	Link, labelled Secret, Secret of a Link --by cluster name--> resolve (pure) --> cluster.Spec --> Registry.Apply
-//	                                                                  |
-//	conditions of the Link, Events <------------ cluster.Status ------'
+//	Link, labelled Secret, Secret of a Link
+//	      |  by cluster name
+//	      '--> resolve (pure) --> cluster.Spec --> Registry.Apply
+//	                                                    |
+//	conditions, Events <-- conditionsFor (pure) <-- cluster.Status
 //
-// A cluster is linked by a Link (multicluster.linkerd.io, with the Secret it names) or by a labelled Secret of type
-// mirror.linkerd.io/remote-kubeconfig in the controller namespace, which is all that Linkerd's destination reads; `linkerd
-// multicluster link-gen` prints both. They may come in any order. One cluster name is one Spec.
+// A cluster is linked by a Link (multicluster.linkerd.io) and the Secret that it names, or by a labelled Secret
+// of type mirror.linkerd.io/remote-kubeconfig in the controller namespace, which is all that Linkerd's
+// destination controller reads. `linkerd multicluster link-gen` prints both. They may arrive in any order. One
+// cluster name is one Spec: if several Links name it, the oldest counts.
 //
-// Kubeconfigs are untrusted input: see [Credentials]. What is refused is said in a condition of the Link, and what worked before goes
-// on. Without Links in the API, or without the right to read them, labelled Secrets are all there is.
+// Kubeconfigs are untrusted input: [Credentials] says what is accepted. Rejected credentials are reported in a
+// condition of the Link, and those in use stay in use. If Links cannot be listed, because their kind is not
+// served or we lack the permission, labelled Secrets alone link clusters.
 package links

@@ -17,35 +17,26 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// What `linkerd multicluster link-gen` writes.
+// What `linkerd multicluster link-gen` writes on the Secret of a linked cluster.
 const (
-	clusterNameLabel        = linkerd.ClusterNameLabel
-	trustDomainAnnotation   = linkerd.TrustDomainAnnotation
-	clusterDomainAnnotation = linkerd.ClusterDomainAnnotation
-	kubeconfigKey           = "kubeconfig"
-
-	// SecretType is the type of Secrets that hold the kubeconfig of a linked cluster.
 	SecretType corev1.SecretType = linkerd.RemoteKubeconfigType
+
+	ClusterNameLabel        = linkerd.ClusterNameLabel        // the cluster that the kubeconfig reaches
+	TrustDomainAnnotation   = linkerd.TrustDomainAnnotation   // of the identities in that cluster
+	ClusterDomainAnnotation = linkerd.ClusterDomainAnnotation // of its DNS names
+	KubeconfigKey           = "kubeconfig"                    // in the Secret's data
 )
 
-// The same for those who write Secrets and Links, or look at them.
-const (
-	ClusterNameLabel        = clusterNameLabel        // of a Secret: which cluster it leads to
-	TrustDomainAnnotation   = trustDomainAnnotation   // of a Secret: trust domain of the cluster's identities
-	ClusterDomainAnnotation = clusterDomainAnnotation // of a Secret: domain of the cluster's DNS names
-	KubeconfigKey           = kubeconfigKey           // of a Secret's data
-)
-
-// Group is the API group of Links, and versions how it is served, the newest first.
+// Group is the API group of Links.
 const Group = linkerd.MulticlusterGroup
 
-var versions = linkerd.LinkVersions
+var versions = linkerd.LinkVersions // the newest first
 
 func linkResource(version string) schema.GroupVersionResource {
 	return linkerd.Links.WithVersion(version)
 }
 
-// A Link is what is kept of a Link object: as much as says which cluster it links, and how.
+// A Link is the record of a Link object: which cluster it links, and how.
 type Link struct {
 	key        records.Key
 	uid        string
@@ -56,22 +47,27 @@ type Link struct {
 
 	clusterName   string
 	clusterDomain string
-	secret        string // in the Link's namespace
-	slicesEnabled bool   // what other clusters hold may be written into it
-	invalid       string // why the rest says nothing
+	secret        string // name of a Secret in the Link's namespace
+	slicesEnabled bool   // EndpointSlices may be written into the cluster
+	invalid       string // why the Link links no cluster; empty if it does
 
 	mirroring *Mirroring
 }
 
-// keepLink reads a Link. One that cannot be read is kept as invalid: it must not hide the others.
+// newLink reads a Link. An unreadable one becomes an invalid record, so that its status can report the reason.
 func newLink(object any) (*Link, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, false
 	}
 	l := &Link{
-		key: records.Key{Namespace: u.GetNamespace(), Name: u.GetName()}, uid: string(u.GetUID()),
-		slicesEnabled: u.GetAnnotations()[endpointslice.OptIn] == endpointslice.Enabled, version: u.GroupVersionKind().Version, generation: u.GetGeneration(), created: u.GetCreationTimestamp().Time,
+		key:           records.Key{Namespace: u.GetNamespace(), Name: u.GetName()},
+		uid:           string(u.GetUID()),
+		version:       u.GroupVersionKind().Version,
+		generation:    u.GetGeneration(),
+		created:       u.GetCreationTimestamp().Time,
+		conditions:    readConditions(u),
+		slicesEnabled: u.GetAnnotations()[endpointslice.OptIn] == endpointslice.Enabled,
 	}
 	var parsed struct {
 		Spec struct {
@@ -85,16 +81,17 @@ func newLink(object any) (*Link, bool) {
 	} else if err := json.Unmarshal(b, &parsed); err != nil {
 		l.invalid = err.Error()
 	}
-	l.clusterName, l.clusterDomain, l.secret = parsed.Spec.TargetClusterName, parsed.Spec.TargetClusterDomain, parsed.Spec.ClusterCredentialsSecret
+	l.clusterName = parsed.Spec.TargetClusterName
+	l.clusterDomain = parsed.Spec.TargetClusterDomain
+	l.secret = parsed.Spec.ClusterCredentialsSecret
 	if l.invalid == "" {
 		l.invalid = invalidName("spec.targetClusterName", l.clusterName)
 	}
-	l.conditions = readConditions(u)
 	l.mirroring = newMirroring(u, l)
 	return l, true
 }
 
-// conditionsOf reads status.conditions; none if they cannot be read.
+// readConditions returns status.conditions; none if they cannot be read.
 func readConditions(u *unstructured.Unstructured) []metav1.Condition {
 	list, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
 	if err != nil {
@@ -111,23 +108,23 @@ func readConditions(u *unstructured.Unstructured) []metav1.Condition {
 	return conditions
 }
 
-// invalidName returns why a name cannot name a cluster; empty if it can. Names are values of labels and stand in lists of
-// service@cluster.
+// invalidName returns why a name cannot name a cluster; empty if it can. Cluster names are label values, and
+// parts of service@cluster in annotations.
 func invalidName(field, name string) string {
 	if name == "" {
 		return field + " is empty: it must name the cluster"
 	}
 	if problems := validation.IsValidLabelValue(name); len(problems) > 0 {
-		return fmt.Sprintf("%s %q is no name for a cluster: %s", field, name, strings.Join(problems, "; "))
+		return fmt.Sprintf("%s %q is not a valid cluster name: %s", field, name, strings.Join(problems, "; "))
 	}
 	return ""
 }
 
-// A secret is what is kept of a Secret that holds a kubeconfig.
+// A secret is the record of a Secret that holds a kubeconfig.
 type secret struct {
 	key           records.Key
 	created       time.Time
-	clusterName   string // by its label; empty for one that a Link names
+	clusterName   string // from its label; empty for one that only a Link names
 	trustDomain   string
 	clusterDomain string
 	kubeconfig    []byte
@@ -139,9 +136,12 @@ func newSecret(object any) (*secret, bool) {
 		return nil, false
 	}
 	return &secret{
-		key: records.Key{Namespace: s.Namespace, Name: s.Name}, created: s.CreationTimestamp.Time,
-		clusterName: s.Labels[clusterNameLabel], trustDomain: s.Annotations[trustDomainAnnotation], clusterDomain: s.Annotations[clusterDomainAnnotation],
-		kubeconfig: s.Data[kubeconfigKey],
+		key:           records.Key{Namespace: s.Namespace, Name: s.Name},
+		created:       s.CreationTimestamp.Time,
+		clusterName:   s.Labels[ClusterNameLabel],
+		trustDomain:   s.Annotations[TrustDomainAnnotation],
+		clusterDomain: s.Annotations[ClusterDomainAnnotation],
+		kubeconfig:    s.Data[KubeconfigKey],
 	}, true
 }
 

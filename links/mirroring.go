@@ -18,7 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// A Mirroring is what a Link asks to be written into the local cluster. It is immutable.
+// A Mirroring is the part of a Link that asks for Services in the local cluster. It is immutable.
 type Mirroring struct {
 	Link            records.Key
 	UID             string
@@ -26,20 +26,20 @@ type Mirroring struct {
 	ResourceVersion string
 	Generation      int64
 	Created         time.Time
-	Spec            string // equal for equal specs
+	Spec            string // as JSON, to compare
 
 	Cluster       string
 	ClusterDomain string
-	Problem       string // why the rest cannot be used; empty if it can
+	Problem       string // why the fields below cannot be used; empty if they can
 
-	// Which Services of the cluster. One that is absent or empty selects nothing.
+	// Which Services of the cluster. An absent or empty selector selects nothing.
 	Selector                 labels.Selector // mirrored through the gateway
-	RemoteDiscoverySelector  labels.Selector // mirrored to be reached without it
+	RemoteDiscoverySelector  labels.Selector // mirrored without it: clients reach the Pods directly
 	FederatedServiceSelector labels.Selector // members of the federated Service of their name
 
 	Gateway             Gateway
-	Probe               *Probe   // nil for none
-	ExcludedAnnotations []string // keys that are not copied; one that ends in /* stands for all that begin with what is before the star
+	Probe               *Probe   // nil: the gateway is not probed
+	ExcludedAnnotations []string // keys that are not copied; foo/* excludes all that begin with foo/
 	ExcludedLabels      []string
 
 	Conditions        []metav1.Condition // as they were read
@@ -47,26 +47,26 @@ type Mirroring struct {
 	FederatedServices []ServiceStatus
 }
 
-// A Gateway is the way into a cluster.
+// A Gateway is the gateway of a linked cluster.
 type Gateway struct {
 	Addresses []string // IP addresses and host names; sorted
 	Port      int32
 	Identity  string // of its TLS certificate
 }
 
-// A Probe says how the gateway is asked whether it is alive.
+// A Probe configures the health probe of a gateway.
 type Probe struct {
 	Path             string
 	Port             int32
 	Period, Timeout  time.Duration
-	FailureThreshold int // failures in a row before it counts as dead
+	FailureThreshold int // consecutive failures after which the gateway counts as dead
 }
 
-// A ServiceStatus says in a Link what became of one Service of its cluster.
+// A ServiceStatus reports in a Link whether one Service of its cluster is mirrored.
 type ServiceStatus struct {
 	ControllerName string             `json:"controllerName"`
 	RemoteRef      ObjectRef          `json:"remoteRef"`
-	LocalRef       *ObjectRef         `json:"localRef,omitempty"` // nil: nothing stands for it
+	LocalRef       *ObjectRef         `json:"localRef,omitempty"` // nil if it is not mirrored
 	Conditions     []metav1.Condition `json:"conditions"`
 }
 
@@ -78,7 +78,7 @@ type ObjectRef struct {
 	Name      string `json:"name"`
 }
 
-// What a probe takes where a Link says nothing. Definitions of Links fill it in since v1alpha2.
+// Defaults of a Link's fields. The CRD sets them itself since v1alpha2.
 const (
 	defaultGatewayPort      = 4143
 	defaultProbePeriod      = 3 * time.Second
@@ -86,114 +86,141 @@ const (
 	defaultFailureThreshold = 3
 )
 
-// mirroringOf reads what a Link asks for. Its problems are no reason not to link the cluster.
+// mirroringSpec is the spec of a Link as far as it is about mirroring.
+type mirroringSpec struct {
+	GatewayAddress           string                `json:"gatewayAddress"`
+	GatewayPort              string                `json:"gatewayPort"`
+	GatewayIdentity          string                `json:"gatewayIdentity"`
+	Selector                 *metav1.LabelSelector `json:"selector"`
+	RemoteDiscoverySelector  *metav1.LabelSelector `json:"remoteDiscoverySelector"`
+	FederatedServiceSelector *metav1.LabelSelector `json:"federatedServiceSelector"`
+	ExcludedAnnotations      []string              `json:"excludedAnnotations"`
+	ExcludedLabels           []string              `json:"excludedLabels"`
+	ProbeSpec                struct {
+		Path             string `json:"path"`
+		Port             string `json:"port"`
+		Period           string `json:"period"`
+		Timeout          string `json:"timeout"`
+		FailureThreshold string `json:"failureThreshold"`
+	} `json:"probeSpec"`
+}
+
+// newMirroring reads what a Link asks to be mirrored. A problem with it does not keep the cluster from being
+// linked.
 func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	m := &Mirroring{
-		Link: l.key, UID: l.uid, Resource: linkResource(l.version), ResourceVersion: u.GetResourceVersion(), Generation: l.generation, Created: l.created,
-		Cluster: l.clusterName, ClusterDomain: cmp.Or(l.clusterDomain, "cluster.local"), Problem: l.invalid, Conditions: l.conditions,
-		Selector: labels.Nothing(), RemoteDiscoverySelector: labels.Nothing(), FederatedServiceSelector: labels.Nothing(),
+		Link: l.key, UID: l.uid, Resource: linkResource(l.version), ResourceVersion: u.GetResourceVersion(),
+		Generation: l.generation, Created: l.created, Conditions: l.conditions,
+		Cluster: l.clusterName, ClusterDomain: cmp.Or(l.clusterDomain, "cluster.local"), Problem: l.invalid,
 	}
-	var parsed struct {
-		Spec struct {
-			GatewayAddress           string                `json:"gatewayAddress"`
-			GatewayPort              string                `json:"gatewayPort"`
-			GatewayIdentity          string                `json:"gatewayIdentity"`
-			Selector                 *metav1.LabelSelector `json:"selector"`
-			RemoteDiscoverySelector  *metav1.LabelSelector `json:"remoteDiscoverySelector"`
-			FederatedServiceSelector *metav1.LabelSelector `json:"federatedServiceSelector"`
-			ExcludedAnnotations      []string              `json:"excludedAnnotations"`
-			ExcludedLabels           []string              `json:"excludedLabels"`
-			ProbeSpec                struct {
-				Path             string `json:"path"`
-				Port             string `json:"port"`
-				Period           string `json:"period"`
-				Timeout          string `json:"timeout"`
-				FailureThreshold string `json:"failureThreshold"`
-			} `json:"probeSpec"`
-		} `json:"spec"`
-		Status struct {
-			MirrorServices    []ServiceStatus `json:"mirrorServices"`
-			FederatedServices []ServiceStatus `json:"federatedServices"`
-		} `json:"status"`
-	}
-	spec, err := json.Marshal(u.Object["spec"])
+	var fields fieldReader
+	var spec mirroringSpec
+	text, err := json.Marshal(u.Object["spec"])
 	if err == nil {
-		m.Spec = string(spec)
-		err = json.Unmarshal(spec, &parsed.Spec)
+		m.Spec = string(text)
+		err = json.Unmarshal(text, &spec)
 	}
-	if status, serr := json.Marshal(u.Object["status"]); serr == nil && json.Unmarshal(status, &parsed.Status) == nil {
-		m.MirrorServices, m.FederatedServices = parsed.Status.MirrorServices, parsed.Status.FederatedServices
+	fields.problems = err
+	var status struct {
+		MirrorServices    []ServiceStatus `json:"mirrorServices"`
+		FederatedServices []ServiceStatus `json:"federatedServices"`
 	}
-	s := parsed.Spec
-	port := func(field, text string, otherwise int32) int32 {
-		n, perr := strconv.ParseUint(text, 10, 16)
-		if text == "" {
-			return otherwise
-		}
-		if perr != nil || n == 0 {
-			err = errors.Join(err, fmt.Errorf("%s %q is no port", field, text))
-		}
-		return int32(n)
+	if text, err := json.Marshal(u.Object["status"]); err == nil && json.Unmarshal(text, &status) == nil {
+		m.MirrorServices, m.FederatedServices = status.MirrorServices, status.FederatedServices
 	}
-	duration := func(field, text string, otherwise time.Duration) time.Duration {
-		if text == "" {
-			return otherwise
-		}
-		d, perr := time.ParseDuration(text)
-		if n, nerr := strconv.Atoi(text); nerr == nil { // link-gen has written bare seconds
-			d, perr = time.Duration(n)*time.Second, nil
-		}
-		if perr != nil || d <= 0 {
-			err = errors.Join(err, fmt.Errorf("%s %q is no duration such as 3s", field, text))
-		}
-		return d
+	m.Selector = fields.selector("spec.selector", spec.Selector)
+	m.RemoteDiscoverySelector = fields.selector("spec.remoteDiscoverySelector", spec.RemoteDiscoverySelector)
+	m.FederatedServiceSelector = fields.selector("spec.federatedServiceSelector", spec.FederatedServiceSelector)
+	m.ExcludedAnnotations, m.ExcludedLabels = spec.ExcludedAnnotations, spec.ExcludedLabels
+	m.Gateway = fields.gateway(&spec)
+	if spec.ProbeSpec.Path != "" && len(m.Gateway.Addresses) > 0 {
+		m.Probe = fields.probe(&spec, m.Gateway.Port)
 	}
-	selector := func(field string, s *metav1.LabelSelector) labels.Selector {
-		if s == nil || len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-			return labels.Nothing()
-		}
-		parsed, serr := metav1.LabelSelectorAsSelector(s)
-		if serr != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", field, serr))
-			return labels.Nothing()
-		}
-		return parsed
-	}
-	m.Selector = selector("spec.selector", s.Selector)
-	m.RemoteDiscoverySelector = selector("spec.remoteDiscoverySelector", s.RemoteDiscoverySelector)
-	m.FederatedServiceSelector = selector("spec.federatedServiceSelector", s.FederatedServiceSelector)
-	m.ExcludedAnnotations, m.ExcludedLabels = s.ExcludedAnnotations, s.ExcludedLabels
-	m.Gateway = Gateway{Port: port("spec.gatewayPort", s.GatewayPort, defaultGatewayPort), Identity: s.GatewayIdentity}
-	for address := range strings.SplitSeq(s.GatewayAddress, ",") {
-		if address = strings.TrimSpace(address); address != "" {
-			m.Gateway.Addresses = append(m.Gateway.Addresses, address)
-		}
-	}
-	slices.Sort(m.Gateway.Addresses)
-	m.Gateway.Addresses = slices.Compact(m.Gateway.Addresses)
-	if p := s.ProbeSpec; p.Path != "" && len(m.Gateway.Addresses) > 0 {
-		m.Probe = &Probe{
-			Path: p.Path, Port: port("spec.probeSpec.port", p.Port, m.Gateway.Port),
-			Period:           duration("spec.probeSpec.period", p.Period, defaultProbePeriod),
-			Timeout:          duration("spec.probeSpec.timeout", p.Timeout, defaultProbeTimeout),
-			FailureThreshold: defaultFailureThreshold,
-		}
-		if p.FailureThreshold != "" {
-			n, perr := strconv.Atoi(p.FailureThreshold)
-			if perr != nil || n < 1 {
-				err = errors.Join(err, fmt.Errorf("spec.probeSpec.failureThreshold %q is no number above 0", p.FailureThreshold))
-			}
-			m.Probe.FailureThreshold = n
-		}
-	}
-	if err != nil && m.Problem == "" {
-		m.Problem = oneLine(err)
+	if fields.problems != nil && m.Problem == "" {
+		m.Problem = oneLine(fields.problems)
 	}
 	return m
 }
 
-// Mirrorings returns what Links ask for, the oldest first: for each cluster that of the Link that counts, and those of all Links that
-// name none. The channel closes once that may have changed.
+// A fieldReader parses fields of a Link, and collects what is wrong with them.
+type fieldReader struct{ problems error }
+
+func (r *fieldReader) reject(format string, args ...any) {
+	r.problems = errors.Join(r.problems, fmt.Errorf(format, args...))
+}
+
+func (r *fieldReader) gateway(spec *mirroringSpec) Gateway {
+	g := Gateway{Identity: spec.GatewayIdentity}
+	g.Port = r.port("spec.gatewayPort", spec.GatewayPort, defaultGatewayPort)
+	for address := range strings.SplitSeq(spec.GatewayAddress, ",") {
+		if address = strings.TrimSpace(address); address != "" {
+			g.Addresses = append(g.Addresses, address)
+		}
+	}
+	slices.Sort(g.Addresses)
+	g.Addresses = slices.Compact(g.Addresses)
+	return g
+}
+
+func (r *fieldReader) probe(spec *mirroringSpec, gatewayPort int32) *Probe {
+	s := spec.ProbeSpec
+	p := &Probe{
+		Path:             s.Path,
+		Port:             r.port("spec.probeSpec.port", s.Port, gatewayPort),
+		Period:           r.duration("spec.probeSpec.period", s.Period, defaultProbePeriod),
+		Timeout:          r.duration("spec.probeSpec.timeout", s.Timeout, defaultProbeTimeout),
+		FailureThreshold: defaultFailureThreshold,
+	}
+	if s.FailureThreshold != "" {
+		n, err := strconv.Atoi(s.FailureThreshold)
+		if err != nil || n < 1 {
+			r.reject("spec.probeSpec.failureThreshold %q is not a number above 0", s.FailureThreshold)
+		}
+		p.FailureThreshold = n
+	}
+	return p
+}
+
+func (r *fieldReader) port(field, text string, otherwise int32) int32 {
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		r.reject("%s %q is not a port", field, text)
+	}
+	return int32(n)
+}
+
+func (r *fieldReader) duration(field, text string, otherwise time.Duration) time.Duration {
+	if text == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(text)
+	if n, nerr := strconv.Atoi(text); nerr == nil { // link-gen has written bare seconds
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d <= 0 {
+		r.reject("%s %q is not a duration such as 3s", field, text)
+	}
+	return d
+}
+
+func (r *fieldReader) selector(field string, s *metav1.LabelSelector) labels.Selector {
+	if s == nil || len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		return labels.Nothing()
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		r.reject("%s: %w", field, err)
+		return labels.Nothing()
+	}
+	return parsed
+}
+
+// Mirrorings returns what Links ask to be mirrored, the oldest Link first. Of several Links that name one
+// cluster only the oldest counts; all Links that name no cluster are included. The channel closes when the
+// result may have changed.
 func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 	_, changed := r.changes.Load()
 	var all []*Mirroring
@@ -216,5 +243,5 @@ func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 // Namespace returns the namespace that Links are read in; empty for all.
 func (r *Reconciler) Namespace() string { return r.options.LinkNamespace }
 
-// Listed returns a channel that is closed once all Links are known; never, where they cannot be read.
+// Synced returns a channel that closes once all Links were listed; never, as long as they cannot be.
 func (r *Reconciler) Synced() <-chan struct{} { return r.links.Synced() }

@@ -28,7 +28,7 @@ func mirroringFrom(t *testing.T, spec string) *Mirroring {
 	return l.mirroring
 }
 
-// A selector that is absent or empty selects nothing, otherwise than elsewhere in Kubernetes.
+// An absent or empty selector selects nothing, unlike elsewhere in Kubernetes.
 func TestEmptySelectors(t *testing.T) {
 	m := mirroringFrom(t, `{targetClusterName: east, selector: {}, remoteDiscoverySelector: {matchLabels: {}}, federatedServiceSelector: {matchExpressions: [{key: a, operator: Exists}]}}`)
 	set := labels.Set{"a": "b"}
@@ -37,7 +37,7 @@ func TestEmptySelectors(t *testing.T) {
 	}
 }
 
-// What a Link does not say has a default; numbers are strings, and a period may be bare seconds.
+// Fields that a Link leaves out have defaults. Numbers are strings, and a period may be bare seconds.
 func TestGatewaySpec(t *testing.T) {
 	for spec, want := range map[string]struct {
 		gateway Gateway
@@ -61,14 +61,14 @@ func TestGatewaySpec(t *testing.T) {
 	}
 }
 
-// What cannot be read is told with its field, and is no reason not to link the cluster.
+// A problem names its field, and does not keep the cluster from being linked.
 func TestMirroringProblems(t *testing.T) {
 	for spec, want := range map[string]string{
-		`{targetClusterName: east, gatewayPort: http}`:                                                          `spec.gatewayPort "http" is no port`,
-		`{targetClusterName: east, gatewayPort: "0"}`:                                                           `spec.gatewayPort "0" is no port`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, period: soon}}`:                      `spec.probeSpec.period "soon" is no duration such as 3s`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, timeout: -1s}}`:                      `spec.probeSpec.timeout "-1s" is no duration such as 3s`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, failureThreshold: "0"}}`:             `spec.probeSpec.failureThreshold "0" is no number above 0`,
+		`{targetClusterName: east, gatewayPort: http}`:                                                          `spec.gatewayPort "http" is not a port`,
+		`{targetClusterName: east, gatewayPort: "0"}`:                                                           `spec.gatewayPort "0" is not a port`,
+		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, period: soon}}`:                      `spec.probeSpec.period "soon" is not a duration such as 3s`,
+		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, timeout: -1s}}`:                      `spec.probeSpec.timeout "-1s" is not a duration such as 3s`,
+		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, failureThreshold: "0"}}`:             `spec.probeSpec.failureThreshold "0" is not a number above 0`,
 		`{targetClusterName: east, selector: {matchExpressions: [{key: a, operator: Like}]}}`:                   `spec.selector: "Like" is not a valid label selector operator`,
 		`{targetClusterName: east, selector: junk}`:                                                             `cannot unmarshal`,
 		`{targetClusterName: east, federatedServiceSelector: {matchLabels: {"not a key": x}}}`:                  `spec.federatedServiceSelector: `,

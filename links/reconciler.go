@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -31,20 +30,57 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// Options are what the operator decides about links.
+// Options configure a Reconciler.
 type Options struct {
-	ClusterName         string // of the cluster that we run in
-	TrustDomain         string // our own
-	ControllerNamespace string // where labelled Secrets are
-	LinkNamespace       string // where Links are; empty for everywhere
+	ClusterName         string // of the local cluster
+	TrustDomain         string // of the local cluster
+	ControllerNamespace string // of labelled Secrets
+	LinkNamespace       string // of Links; empty for all namespaces
 	Hosts               Hosts
 }
 
-// A Reconciler applies a Spec for every cluster that is linked, and writes into the Links what came of it.
+// A Reconciler applies a Spec for every linked cluster, and reports in the Links what became of it.
+//
+// The key of its queue is the name of a cluster. A change of a Link, a Secret or a cluster's Status only
+// enqueues the names that it may bear on; reconcile reads everything else from the stores at that moment. So no
+// event carries data, and their order does not matter.
+//
+// # When all Links are known
+//
+// A cluster that was never applied looks like one that is not linked: it is missing from answers, and writers
+// delete what they wrote for it. "Not listed yet" must not look like that. So three steps come one by one:
+//
+//  1. sourcesReady. Links and the labelled Secrets have each been listed, or their listing was refused. Until
+//     then reconcile does nothing. A Link also waits for the Secrets of its own namespace.
+//  2. onListed. reconcileAll has enqueued every name and seen each of them applied. From here on the process may
+//     serve: a cluster without a Spec is known not to be linked, as far as we have permission to read. A refused
+//     listing does not delay serving, because it may stay refused for ever.
+//  3. AllApplied. Nothing that exists was refused: each kind was listed, or is not served by the API server
+//     (NotFound). For this, reconcileAll runs once more after the last listing. From here on writers may delete.
+//
+// Neither step waits for anything to be written into a Link. A name counts as applied before its conditions are
+// patched, so that an API server that rejects patches does not keep a replica from serving.
+//
+// # Who owns a condition
+//
+// Every replica reads every Link and computes its conditions. It patches them when its own conclusion has
+// changed, never because it finds another one in the Link: two replicas that see a cluster differently would
+// overwrite each other for ever (docs/decisions, 5). The last change stands; metrics have each replica's view.
+// The condition Mirroring and the lists of Services belong to package mirror. A merge patch replaces the whole
+// list of conditions, so a Mirroring that was written after our last read is lost until the mirror's watch shows
+// that, and it writes again.
+//
+// # Concurrency
+//
+// Four workers reconcile; the queue never gives one name to two of them. mu guards the maps below it. It is never
+// held while the Registry, an API server or the queue is called; stores call back without holding their locks.
+// wg counts the goroutines that Start has started: informers, startReconciling, enqueueChangedClusters, and two
+// for each watched namespace. Start returns after all of them.
 type Reconciler struct {
 	log      logr.Logger
 	options  Options
@@ -56,51 +92,58 @@ type Reconciler struct {
 	dynamic    dynamic.Interface
 	core       kubernetes.Interface
 	links      *records.Store[*Link]
-	linkSource *cluster.Source // of Links
+	linkSource *cluster.Source
 	metrics    metrics
 	changes    watch.Value[struct{}] // superseded when a Link has changed
-	allApplied chan struct{}         // closed when Known is
+	allApplied chan struct{}         // see AllApplied
 
-	ctx   context.Context                              // of Start; set before anything is watched, like queue
+	// Set by Start before anything is watched.
+	ctx   context.Context
 	queue workqueue.TypedRateLimitingInterface[string] // of cluster names
 
-	mu               sync.Mutex                  // guards all below
-	wg               sync.WaitGroup              // what Start has started
-	seenLinks        map[records.Key]*Link       // the Links as they were seen last
-	namespaces       map[string]*secretNamespace // whose Secrets are watched
-	sourcesReady     bool                        // Links and labelled Secrets have answered
-	pending          map[string]bool             // names that applyAll waits for; nil while it does not
-	passDone         chan struct{}               // closed when none is left
-	lastReports      map[string]*lastReport      // by the Link's UID
-	loggedRejections map[string]string           // of labelled Secrets without a Link, as they were last logged, by cluster name
+	wg sync.WaitGroup
+
+	mu           sync.Mutex // guards the fields below
+	seenLinks    map[records.Key]*Link
+	namespaces   map[string]*secretNamespace
+	sourcesReady bool
+	pending      map[string]bool // names that the running reconcileAll waits for; nil if none runs
+	passDone     chan struct{}   // closed when pending becomes empty
+
+	lastReports      map[string]*lastReport // by the Link's UID
+	loggedRejections map[string]string      // by cluster name; of labelled Secrets without a Link
 }
 
-// namespace is one whose Secrets are watched.
+// A secretNamespace is one whose Secrets are watched.
 type secretNamespace struct {
 	name   string
 	store  *records.Store[*secret]
 	source *cluster.Source
 	cancel context.CancelFunc
 
-	clusterNames map[records.Key]string // the cluster name that a Secret bore last; guarded by Reconciler.mu
+	clusterNames map[records.Key]string // of each labelled Secret; guarded by Reconciler.mu
 }
 
-// said is what was last concluded about a Link.
+// ready reports whether the Secrets were listed, or the listing was refused.
+func (n *secretNamespace) ready() bool {
+	return isClosed(n.store.Synced()) || isClosed(n.source.Refused())
+}
+
+// A lastReport is what was last computed for a Link.
 type lastReport struct {
 	conditions []metav1.Condition
 
-	// Where conditions cannot be kept (the schema drops them, or we may not write), writing is left alone for a while.
+	// The Link cannot hold conditions: its schema drops them, or we may not patch them. The patch is tried again
+	// when the Link is served in another version, or after unsupportedRetry.
 	unsupported  bool
-	triedVersion string // in which it was tried
+	triedVersion string
 	triedAt      time.Time
 }
 
-// muteFor is how long conditions that cannot be kept are not written again.
 const unsupportedRetry = 10 * time.Minute
 
-// answered reports whether it is known what there is, if only that it may not be read.
-func (n *secretNamespace) ready() bool {
-	return isClosed(n.store.Synced()) || isClosed(n.source.Refused())
+func (r *lastReport) mayPatch(l *Link) bool {
+	return !r.unsupported || r.triedVersion != l.version || time.Since(r.triedAt) > unsupportedRetry
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -112,12 +155,24 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// NewReconciler returns a Reconciler that reads Links and Secrets over conn. listed is called once, when everything that is linked
-// at the start was applied. recorder may be nil.
-func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder, listed func(), options Options) (*Reconciler, error) {
+// NewReconciler returns a Reconciler that reads Links and Secrets over conn. It calls onListed once, after every
+// cluster that was linked at the start was applied. recorder may be nil.
+func NewReconciler(
+	log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder,
+	onListed func(), options Options,
+) (*Reconciler, error) {
 	r := &Reconciler{
-		log: log, options: options, registry: registry, onListed: listed, events: recorder, conn: conn, allApplied: make(chan struct{}),
-		seenLinks: map[records.Key]*Link{}, namespaces: map[string]*secretNamespace{}, lastReports: map[string]*lastReport{}, loggedRejections: map[string]string{},
+		log:              log,
+		options:          options,
+		registry:         registry,
+		onListed:         onListed,
+		events:           recorder,
+		conn:             conn,
+		allApplied:       make(chan struct{}),
+		seenLinks:        map[records.Key]*Link{},
+		namespaces:       map[string]*secretNamespace{},
+		lastReports:      map[string]*lastReport{},
+		loggedRejections: map[string]string{},
 	}
 	var err error
 	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
@@ -128,12 +183,12 @@ func NewReconciler(log logr.Logger, conn *cluster.Connection, registry *cluster.
 	}
 	r.metrics = metrics{r}
 	r.links = records.NewStore(newLink, r.linkChanged)
-	requests := cluster.NewestLister(r.dynamic, schema.GroupResource{Group: Group, Resource: "links"}, versions, options.LinkNamespace)
+	requests := cluster.NewestLister(r.dynamic, linkerd.Links, versions, options.LinkNamespace)
 	r.linkSource = cluster.NewSource(requests, conn)
 	return r, nil
 }
 
-// Start follows Links and Secrets until ctx ends.
+// Start watches and reconciles until ctx ends.
 func (r *Reconciler) Start(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("links", controller.TypedOptions[string]{
 		Reconciler: reconcile.TypedFunc[string](func(ctx context.Context, name string) (reconcile.Result, error) {
@@ -149,36 +204,39 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	defer r.wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err = c.Watch(source.TypedFunc[string](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[string]) error {
-		r.ctx, r.queue = logr.NewContext(ctx, r.log.V(1)), queue
-		r.mu.Lock()
-		r.watchNamespaces()
-		r.mu.Unlock()
-		r.wg.Go(func() { r.linkSource.Fill(r.ctx, &unstructured.Unstructured{}, r.links) })
-		r.wg.Go(r.startReconciling)
-		r.wg.Go(r.enqueueChangedClusters)
-		return nil
-	}))
+	err = c.Watch(source.TypedFunc[string](
+		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[string]) error {
+			r.ctx, r.queue = logr.NewContext(ctx, r.log.V(1)), queue
+			r.mu.Lock()
+			r.watchNamespaces()
+			r.mu.Unlock()
+			r.wg.Go(func() { r.linkSource.Fill(r.ctx, &unstructured.Unstructured{}, r.links) })
+			r.wg.Go(r.startReconciling)
+			r.wg.Go(r.enqueueChangedClusters)
+			return nil
+		}))
 	if err != nil {
 		return err
 	}
 	return c.Start(ctx)
 }
 
-// begin lets the reconciliation start once Links and labelled Secrets have answered.
+// startReconciling takes the three steps that the essay above numbers.
 func (r *Reconciler) startReconciling() {
 	r.mu.Lock()
-	first := r.namespaces[r.options.ControllerNamespace]
+	controllers := r.namespaces[r.options.ControllerNamespace]
 	r.mu.Unlock()
-	if !waitListed(r.ctx, r.links.Synced(), r.linkSource.Refused()) || !waitListed(r.ctx, first.store.Synced(), first.source.Refused()) {
+	if !waitListed(r.ctx, r.links.Synced(), r.linkSource.Refused()) ||
+		!waitListed(r.ctx, controllers.store.Synced(), controllers.source.Refused()) {
 		return
 	}
 	if refused := r.linkSource.Health().Refused; refused != "" {
-		r.log.Info("Links cannot be read, so clusters are linked by labelled Secrets only: install the Link CRD, grant get, list and watch on "+
-			"links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
+		r.log.Info("Links cannot be read, so only labelled Secrets link clusters: install the Link CRD, grant "+
+			"get, list and watch on links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
 	}
-	if refused := first.source.Health().Refused; refused != "" {
-		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them", "namespace", first.name, "reason", refused)
+	if refused := controllers.source.Health().Refused; refused != "" {
+		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them",
+			"namespace", controllers.name, "reason", refused)
 	}
 	r.mu.Lock()
 	r.sourcesReady = true
@@ -187,53 +245,28 @@ func (r *Reconciler) startReconciling() {
 		return
 	}
 	r.onListed()
-	for _, what := range []struct {
-		synced <-chan struct{}
-		source *cluster.Source
-	}{{r.links.Synced(), r.linkSource}, {first.store.Synced(), first.source}} {
-		if isClosed(what.synced) || what.source.Health().Refused == metav1.StatusReasonNotFound {
-			continue // there may not be such a kind
-		}
-		select {
-		case <-what.synced:
-		case <-r.ctx.Done():
-			return
-		}
-	}
-	if r.reconcileAll() {
+	if r.waitSyncedUnlessAbsent(r.links.Synced(), r.linkSource) &&
+		r.waitSyncedUnlessAbsent(controllers.store.Synced(), controllers.source) &&
+		r.reconcileAll() {
 		close(r.allApplied)
 	}
 }
 
-// Known returns a channel that is closed once every cluster that is linked was applied. Unlike what listed is called for, serving, that
-// takes the right to read Links, if there are any, and Secrets in the controller namespace.
-func (r *Reconciler) AllApplied() <-chan struct{} { return r.allApplied }
-
-// applyAll reconciles every name that there is, and reports whether it came to an end.
-func (r *Reconciler) reconcileAll() bool {
-	applied, pending := make(chan struct{}), map[string]bool{}
-	r.mu.Lock()
-	for _, l := range r.seenLinks {
-		pending[l.clusterName] = true
+// waitSyncedUnlessAbsent waits until a kind was listed, unless its API server does not serve the kind. It
+// reports whether that came before the end of Start.
+func (r *Reconciler) waitSyncedUnlessAbsent(synced <-chan struct{}, source *cluster.Source) bool {
+	if isClosed(synced) || source.Health().Refused == metav1.StatusReasonNotFound {
+		return true
 	}
-	for _, name := range r.namespaces[r.options.ControllerNamespace].clusterNames {
-		pending[name] = true
-	}
-	names := slices.Collect(maps.Keys(pending))
-	r.pending, r.passDone = pending, applied
-	r.mu.Unlock()
-	for _, name := range names {
-		r.queue.Add(name)
-	}
-	r.finishPass()
 	select {
-	case <-applied:
+	case <-synced:
 		return true
 	case <-r.ctx.Done():
 		return false
 	}
 }
 
+// waitListed waits until a kind was listed, or refused. It returns false if ctx ends first.
 func waitListed(ctx context.Context, synced, refused <-chan struct{}) bool {
 	select {
 	case <-synced:
@@ -245,7 +278,37 @@ func waitListed(ctx context.Context, synced, refused <-chan struct{}) bool {
 	}
 }
 
-// done notes that a name was reconciled.
+// AllApplied returns a channel that closes once every linked cluster was applied, and none can be missing
+// because of a missing permission: Links, if they are served, and Secrets in the controller namespace were
+// listed.
+func (r *Reconciler) AllApplied() <-chan struct{} { return r.allApplied }
+
+// reconcileAll enqueues every cluster name, and waits until each was applied. It returns false if Start ends
+// first.
+func (r *Reconciler) reconcileAll() bool {
+	passDone, pending := make(chan struct{}), map[string]bool{}
+	r.mu.Lock()
+	for _, l := range r.seenLinks {
+		pending[l.clusterName] = true
+	}
+	for _, name := range r.namespaces[r.options.ControllerNamespace].clusterNames {
+		pending[name] = true
+	}
+	names := slices.Collect(maps.Keys(pending))
+	r.pending, r.passDone = pending, passDone
+	r.mu.Unlock()
+	for _, name := range names {
+		r.queue.Add(name)
+	}
+	r.finishPass()
+	select {
+	case <-passDone:
+		return true
+	case <-r.ctx.Done():
+		return false
+	}
+}
+
 func (r *Reconciler) markReconciled(name string) {
 	r.mu.Lock()
 	delete(r.pending, name)
@@ -253,7 +316,7 @@ func (r *Reconciler) markReconciled(name string) {
 	r.finishPass()
 }
 
-// finish ends applyAll when no name is left.
+// finishPass ends reconcileAll once no name is pending.
 func (r *Reconciler) finishPass() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,7 +349,8 @@ func (r *Reconciler) linkChanged(k records.Key) {
 	}
 }
 
-// watchNamespaces watches the Secrets of the controller namespace and of those that have Links; it needs r.mu.
+// watchNamespaces watches the Secrets of the controller namespace and of every namespace with a Link, and stops
+// watching others. The caller holds mu.
 func (r *Reconciler) watchNamespaces() {
 	needed := map[string]bool{r.options.ControllerNamespace: true}
 	for k := range r.seenLinks {
@@ -299,32 +363,35 @@ func (r *Reconciler) watchNamespaces() {
 		}
 	}
 	for name := range needed {
-		if r.namespaces[name] != nil {
-			continue
+		if r.namespaces[name] == nil {
+			r.namespaces[name] = r.watchSecrets(name)
 		}
-		n := &secretNamespace{name: name, clusterNames: map[records.Key]string{}}
-		n.store = records.NewStore(newSecret, func(k records.Key) { r.secretChanged(n, k) })
-		selector := fields.OneTermEqualSelector("type", string(SecretType)).String()
-		n.source = cluster.NewSource(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = selector
-				return r.core.CoreV1().Secrets(name).List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-				o.FieldSelector = selector
-				return r.core.CoreV1().Secrets(name).Watch(ctx, o)
-			},
-		}, r.conn)
-		var ctx context.Context
-		ctx, n.cancel = context.WithCancel(r.ctx)
-		r.namespaces[name] = n
-		r.wg.Go(func() { n.source.Fill(ctx, &corev1.Secret{}, n.store) })
-		r.wg.Go(func() {
-			if waitListed(ctx, n.store.Synced(), n.source.Refused()) {
-				r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
-			}
-		})
 	}
+}
+
+func (r *Reconciler) watchSecrets(name string) *secretNamespace {
+	n := &secretNamespace{name: name, clusterNames: map[records.Key]string{}}
+	n.store = records.NewStore(newSecret, func(k records.Key) { r.secretChanged(n, k) })
+	selector := fields.OneTermEqualSelector("type", string(SecretType)).String()
+	n.source = cluster.NewSource(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			return r.core.CoreV1().Secrets(name).List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			o.FieldSelector = selector
+			return r.core.CoreV1().Secrets(name).Watch(ctx, o)
+		},
+	}, r.conn)
+	var ctx context.Context
+	ctx, n.cancel = context.WithCancel(r.ctx)
+	r.wg.Go(func() { n.source.Fill(ctx, &corev1.Secret{}, n.store) })
+	r.wg.Go(func() {
+		if waitListed(ctx, n.store.Synced(), n.source.Refused()) {
+			r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
+		}
+	})
+	return n
 }
 
 func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
@@ -356,7 +423,7 @@ func (r *Reconciler) secretChanged(n *secretNamespace, k records.Key) {
 	}
 }
 
-// followStatuses reconciles the names of clusters whose Status has changed.
+// enqueueChangedClusters enqueues the clusters whose Status has changed.
 func (r *Reconciler) enqueueChangedClusters() {
 	var seen map[string]cluster.Status
 	for {
@@ -375,23 +442,53 @@ func (r *Reconciler) enqueueChangedClusters() {
 	}
 }
 
-// reconcile applies what follows for one cluster name and writes it into the Links that name it.
+// reconcile applies the Spec of one cluster name, and reports the outcome in the Links that name it.
 func (r *Reconciler) reconcile(ctx context.Context, name string) error {
-	in := inputs{name: name, local: r.options.ClusterName, trustDomain: r.options.TrustDomain, hosts: r.options.Hosts}
+	in, ready := r.inputsFor(name)
+	if !ready {
+		return nil // the name is enqueued again when the missing listing arrives
+	}
+	statuses, _ := r.registry.Statuses()
+	status, applied := statuses[name]
+	var out outcome
+	if invalidName("", name) == "" {
+		out = resolve(in)
+		if err := r.applyOutcome(name, out, status, applied); err != nil {
+			return err
+		}
+		if out.rejection != nil && len(in.links) == 0 && r.isNewRejection(name, out.rejection) {
+			r.log.Info("A labelled Secret is rejected", "cluster", name,
+				"error", oneLine(out.rejection), "keeping", status.Source)
+		}
+	}
+	r.markReconciled(name)
+	var failed []error
+	for _, l := range in.links {
+		failed = append(failed, r.updateStatus(ctx, l, conditionsFor(l, out, status, applied)))
+	}
+	return errors.Join(failed...)
+}
+
+// inputsFor gathers what one cluster name is resolved from. It returns false as long as something that bears on
+// the name was neither listed nor refused.
+func (r *Reconciler) inputsFor(name string) (inputs, bool) {
+	in := inputs{
+		name: name, local: r.options.ClusterName, trustDomain: r.options.TrustDomain, hosts: r.options.Hosts,
+	}
 	for _, k := range r.links.Keys() {
 		if l, found := r.links.Get(k); found && l.clusterName == name {
 			in.links = append(in.links, l)
 		}
 	}
 	r.mu.Lock()
-	started, namespaces := r.sourcesReady, maps.Clone(r.namespaces)
+	ready, namespaces := r.sourcesReady, maps.Clone(r.namespaces)
 	r.mu.Unlock()
 	for _, l := range in.links {
 		n := namespaces[l.key.Namespace]
-		started = started && n != nil && n.ready()
+		ready = ready && n != nil && n.ready()
 	}
-	if !started {
-		return nil // it is enqueued again when the answers are there
+	if !ready {
+		return in, false
 	}
 	labelled := namespaces[r.options.ControllerNamespace].store
 	for _, k := range labelled.Keys() {
@@ -405,58 +502,47 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 			return s, ""
 		}
 		if refused := n.source.Health().Refused; refused != "" {
-			return nil, fmt.Sprintf("Secrets in namespace %s cannot be read (%s): grant get, list and watch on them", k.Namespace, refused)
+			return nil, fmt.Sprintf("Secrets in namespace %s cannot be read (%s): "+
+				"grant get, list and watch on them", k.Namespace, refused)
 		}
-		return nil, fmt.Sprintf("there is no Secret %s of type %s, which spec.clusterCredentialsSecret names", k, SecretType)
+		return nil, fmt.Sprintf("there is no Secret %s of type %s, which spec.clusterCredentialsSecret names",
+			k, SecretType)
 	}
-
-	statuses, _ := r.registry.Statuses()
-	status, applied := statuses[name]
-	var out outcome
-	if invalidName("", name) == "" {
-		out = resolve(in)
-		switch {
-		case !out.linked:
-			r.mu.Lock()
-			delete(r.loggedRejections, name)
-			r.mu.Unlock()
-			if !applied || status.Local {
-				break
-			}
-			r.log.Info("Cluster is unlinked", "cluster", name)
-			r.registry.Remove(name)
-		case out.spec != nil:
-			if err := r.registry.Apply(*out.spec); err != nil {
-				return err
-			}
-		case out.winner != nil && !applied: // linked, but there is no way to reach it
-			if err := r.registry.Apply(cluster.Spec{Name: name, TrustDomain: r.options.TrustDomain, ClusterDomain: out.winner.clusterDomain}); err != nil {
-				return err
-			}
-		}
-		if out.rejection != nil && len(in.links) == 0 && r.isNewRejection(name, out.rejection) {
-			r.log.Info("A labelled Secret is refused", "cluster", name, "error", oneLine(out.rejection), "keeping", status.Source)
-		}
-	}
-	r.markReconciled(name) // serving does not depend on what can be written into Links
-	var failed []error
-	for _, l := range in.links {
-		failed = append(failed, r.updateStatus(ctx, l, conditionsFor(l, out, status, applied)))
-	}
-	return errors.Join(failed...)
+	return in, true
 }
 
-// news reports whether a refusal without a Link to write it into was not told before.
-func (r *Reconciler) isNewRejection(name string, refusal error) bool {
+// applyOutcome applies or removes a cluster in the Registry. A linked cluster without usable credentials stays
+// as it is; one that was never applied gets a Spec without access, so that its Services count as unknown.
+func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
+	switch {
+	case !out.linked:
+		r.mu.Lock()
+		delete(r.loggedRejections, name)
+		r.mu.Unlock()
+		if applied && !status.Local {
+			r.log.Info("Cluster is unlinked", "cluster", name)
+			r.registry.Remove(name)
+		}
+	case out.spec != nil:
+		return r.registry.Apply(*out.spec)
+	case out.winner != nil && !applied:
+		return r.registry.Apply(cluster.Spec{
+			Name: name, TrustDomain: r.options.TrustDomain, ClusterDomain: out.winner.clusterDomain,
+		})
+	}
+	return nil
+}
+
+// isNewRejection reports whether the rejection of a labelled Secret differs from the one that was logged last.
+func (r *Reconciler) isNewRejection(name string, rejection error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.loggedRejections[name]
-	r.loggedRejections[name] = refusal.Error()
-	return old != refusal.Error()
+	r.loggedRejections[name] = rejection.Error()
+	return old != rejection.Error()
 }
 
-// say writes conditions into a Link, if they are not what was last said about it. What another replica writes in between is left
-// alone: two that see a cluster differently must not write in turn for ever.
+// updateStatus patches the conditions of a Link if this replica's conclusion has changed.
 func (r *Reconciler) updateStatus(ctx context.Context, l *Link, conditions []metav1.Condition) error {
 	r.mu.Lock()
 	last := r.lastReports[l.uid]
@@ -464,59 +550,77 @@ func (r *Reconciler) updateStatus(ctx context.Context, l *Link, conditions []met
 	if last != nil && sameConditions(last.conditions, conditions) {
 		return nil
 	}
-	next := &lastReport{conditions: conditions}
+	next := &lastReport{}
 	if last != nil {
-		next.unsupported, next.triedVersion, next.triedAt = last.unsupported, last.triedVersion, last.triedAt
+		*next = *last
 	}
+	next.conditions = conditions
 	if last != nil || !sameConditions(l.conditions, conditions) {
 		r.recordEvents(l, last, conditions)
-		if !next.unsupported || next.triedVersion != l.version || time.Since(next.triedAt) > unsupportedRetry {
-			mute, err := r.patchConditions(ctx, l, conditions)
+		if next.mayPatch(l) {
+			unsupported, err := r.patchConditions(ctx, l, conditions)
 			if err != nil {
 				return err
 			}
-			next.unsupported, next.triedVersion, next.triedAt = mute, l.version, time.Now()
+			next.unsupported, next.triedVersion, next.triedAt = unsupported, l.version, time.Now()
 		}
 	}
 	r.mu.Lock()
-	if now := r.seenLinks[l.key]; now != nil && now.uid == l.uid { // or it was deleted meanwhile
+	if now := r.seenLinks[l.key]; now != nil && now.uid == l.uid { // it was not deleted meanwhile
 		r.lastReports[l.uid] = next
 	}
 	r.mu.Unlock()
 	return nil
 }
 
-// tell records an Event for each condition that has changed.
+// recordEvents records an Event, and logs, for each condition whose status or reason has changed.
 func (r *Reconciler) recordEvents(l *Link, last *lastReport, conditions []metav1.Condition) {
 	for _, c := range conditions {
 		var before *metav1.Condition
 		if last != nil {
 			before = meta.FindStatusCondition(last.conditions, c.Type)
 		}
-		begins := before == nil && (c.Status == metav1.ConditionUnknown || c.Reason == reasonNeverSynced || c.Reason == string(cluster.Connecting))
-		if begins || before != nil && before.Status == c.Status && before.Reason == c.Reason {
+		if before == nil && isStarting(c) {
+			continue
+		}
+		if before != nil && before.Status == c.Status && before.Reason == c.Reason {
 			continue
 		}
 		kind := corev1.EventTypeNormal
-		if c.Status == metav1.ConditionFalse && c.Type != Writable { // reading is all that Linkerd's own role allows
+		if c.Status == metav1.ConditionFalse && c.Type != Writable { // Linkerd's own role allows reading only
 			kind = corev1.EventTypeWarning
 		}
-		r.log.Info("Link: "+c.Type+" is "+string(c.Status), "link", l.key.String(), "cluster", l.clusterName, "reason", c.Reason, "message", c.Message)
+		r.log.Info("Link: "+c.Type+" is "+string(c.Status),
+			"link", l.key.String(), "cluster", l.clusterName, "reason", c.Reason, "message", c.Message)
 		if r.events != nil {
-			object := &unstructured.Unstructured{}
-			object.SetAPIVersion(Group + "/" + l.version)
-			object.SetKind("Link")
-			object.SetNamespace(l.key.Namespace)
-			object.SetName(l.key.Name)
-			object.SetUID(types.UID(l.uid))
-			r.events.Eventf(object, nil, kind, c.Reason, c.Type, "%s is %s: %s", c.Type, c.Status, c.Message)
+			r.events.Eventf(l.reference(), nil, kind, c.Reason, c.Type,
+				"%s is %s: %s", c.Type, c.Status, c.Message)
 		}
 	}
 }
 
-// write patches the conditions into the status, and nothing else of it. It reports whether they cannot be kept there, so that only
-// Events, metrics and the debug page tell them.
-func (r *Reconciler) patchConditions(ctx context.Context, l *Link, conditions []metav1.Condition) (mute bool, err error) {
+// isStarting reports whether a condition describes the normal start of a link, which is no news.
+func isStarting(c metav1.Condition) bool {
+	return c.Status == metav1.ConditionUnknown ||
+		c.Reason == reasonNeverSynced || c.Reason == string(cluster.Connecting)
+}
+
+// reference returns an object that names the Link, for Events.
+func (l *Link) reference() *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion(Group + "/" + l.version)
+	object.SetKind("Link")
+	object.SetNamespace(l.key.Namespace)
+	object.SetName(l.key.Name)
+	object.SetUID(types.UID(l.uid))
+	return object
+}
+
+// patchConditions patches the conditions into the status of a Link, and no other field. It reports whether the
+// Link cannot hold conditions, so that only Events, metrics and the debug page show them.
+func (r *Reconciler) patchConditions(
+	ctx context.Context, l *Link, conditions []metav1.Condition,
+) (unsupported bool, err error) {
 	merged := slices.Clone(l.conditions)
 	for _, c := range conditions {
 		meta.SetStatusCondition(&merged, c)
@@ -525,34 +629,27 @@ func (r *Reconciler) patchConditions(ctx context.Context, l *Link, conditions []
 	if err != nil {
 		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
 	}
-	back, err := r.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace).
-		Patch(ctx, l.key.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "fingerpost"}, "status")
+	api := r.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
+	options := metav1.PatchOptions{FieldManager: "fingerpost"}
+	back, err := api.Patch(ctx, l.key.Name, types.MergePatchType, patch, options, "status")
+	oldest := versions[len(versions)-1]
 	switch {
-	case apierrors.IsNotFound(err) && l.version == versions[len(versions)-1]:
-		r.log.Info("Links are served without status: their conditions are told in Events and metrics only", "link", l.key.String())
+	case apierrors.IsNotFound(err) && l.version == oldest:
+		r.log.Info("Links are served without status: only Events and metrics report their conditions",
+			"link", l.key.String())
 		return true, nil
 	case apierrors.IsNotFound(err):
 		return false, nil // deleted meanwhile
 	case apierrors.IsForbidden(err):
-		r.log.Info("Conditions cannot be written: grant patch on links/status in "+Group, "link", l.key.String(), "error", err.Error())
+		r.log.Info("Conditions cannot be written: grant patch on links/status in "+Group,
+			"link", l.key.String(), "error", err.Error())
 		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
 	case len(readConditions(back)) == 0:
-		r.log.Info("The schema of Links drops conditions, so they are told in Events and metrics only: install Fingerpost's Link CRD to see them in the Link",
-			"link", l.key.String())
+		r.log.Info("The schema of Links drops conditions, so only Events and metrics report them: install "+
+			"Fingerpost's Link CRD to see them in the Link", "link", l.key.String())
 		return true, nil
 	}
 	return false, nil
-}
-
-// sameConditions reports whether b says in every condition what a says in it.
-func sameConditions(a, b []metav1.Condition) bool {
-	for _, c := range b {
-		o := meta.FindStatusCondition(a, c.Type)
-		if o == nil || o.Status != c.Status || o.Reason != c.Reason || o.Message != c.Message || o.ObservedGeneration != c.ObservedGeneration {
-			return false
-		}
-	}
-	return true
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// fleet is the cluster home, which links others, on API servers in memory and virtual time.
+// fleet is the cluster home, which links others, with API servers in memory and virtual time.
 type fleet struct {
 	t          *testing.T
 	network    *apitest.Network
@@ -34,7 +34,7 @@ type fleet struct {
 	listed     atomic.Int32
 }
 
-// inFleet runs a test. prepare says what there is at the start.
+// inFleet runs a test after prepare has set up what exists at the start.
 func inFleet(t *testing.T, prepare, test func(*fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 	})
 }
 
-// patches fails them while that is wanted.
+// patches fails PATCH requests while fleet.broken is set.
 type patches struct {
 	fleet *fleet
 	next  http.RoundTripper
@@ -119,7 +119,7 @@ func (f *fleet) conditions(link string) int {
 	return len(readConditions(f.home.Get("links.multicluster.linkerd.io", "linkerd", link)))
 }
 
-// Whether all that is linked is known does not depend on what can be written into Links. That is tried again.
+// A replica applies every linked cluster although it cannot patch conditions. It patches them later.
 func TestConditionsCannotBeWritten(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.broken.Store(true)
@@ -127,7 +127,7 @@ func TestConditionsCannotBeWritten(t *testing.T) {
 		f.link("west", true)
 	}, func(f *fleet) {
 		if n := f.listed.Load(); n != 1 {
-			t.Errorf("listed was said %d times", n)
+			t.Errorf("onListed was called %d times", n)
 		}
 		if statuses, _ := f.registry.Statuses(); statuses["east"].State != cluster.Live || statuses["west"].State != cluster.Live {
 			t.Errorf("statuses %+v", statuses)
@@ -140,8 +140,9 @@ func TestConditionsCannotBeWritten(t *testing.T) {
 	})
 }
 
-// What may not be read is not known to be nothing: that does not keep anybody from serving, but a cluster may be linked by it.
-func TestKnown(t *testing.T) {
+// A kind that may not be listed does not keep a replica from serving. But AllApplied stays open: a cluster may be
+// linked by what cannot be read.
+func TestAllApplied(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault, mend func(*fleet)
 		known       bool
@@ -160,13 +161,13 @@ func TestKnown(t *testing.T) {
 				c.fault(f)
 			}, func(f *fleet) {
 				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || known != c.known {
-					t.Errorf("listed was said %d times, and all is known: %t", n, known)
+					t.Errorf("onListed was called %d times, AllApplied is closed: %t", n, known)
 				}
 				c.mend(f)
 				f.pass(30 * time.Second)
 				statuses, _ := f.registry.Statuses()
 				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || !known || len(statuses) != 2 {
-					t.Errorf("in the end listed was said %d times, all is known: %t, of %d clusters", n, known, len(statuses))
+					t.Errorf("in the end onListed was called %d times, AllApplied is closed: %t, with %d clusters", n, known, len(statuses))
 				}
 			})
 		})

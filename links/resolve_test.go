@@ -45,7 +45,7 @@ func labelled(f func(*secret)) *secret {
 	})
 }
 
-// resolved renders what follows from inputs.
+// resolved renders the outcome of inputs.
 func resolved(in inputs) string {
 	out := resolve(in)
 	text := fmt.Sprintf("wanted=%t", out.linked)
@@ -81,7 +81,7 @@ func TestResolve(t *testing.T) {
 		"all refused":      {[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", exec), "wanted=true winner=a refused"},
 		"no Secret":        {[]*Link{link("a", 0, nil)}, nil, nil, "wanted=true winner=a refused"},
 		"no trust domain":  {nil, []*secret{labelled(func(s *secret) { s.trustDomain = "" })}, nil, "wanted=true refused"},
-		"Link says domain": {[]*Link{link("a", 0, nil)}, []*secret{labelled(func(s *secret) { s.trustDomain, s.clusterDomain = "", "" })}, credentials("mc", "abc", nil), "wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc"},
+		"Link has domain":  {[]*Link{link("a", 0, nil)}, []*secret{labelled(func(s *secret) { s.trustDomain, s.clusterDomain = "", "" })}, credentials("mc", "abc", nil), "wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc"},
 		"two Links":        {[]*Link{link("young", 0, nil), link("old", time.Hour, nil)}, nil, credentials("mc", "abc", nil), "wanted=true winner=old trust=ours dns=east.local Secret mc/creds:abc"},
 		"no kubeconfig":    {nil, []*secret{labelled(func(s *secret) { s.kubeconfig = nil })}, nil, "wanted=true refused"},
 		"Secret elsewhere": {[]*Link{link("a", 0, func(l *Link) { l.secret = "" })}, []*secret{labelled(nil)}, nil, "wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc"},
@@ -106,7 +106,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestConditionsFor(t *testing.T) {
 	live := cluster.Status{State: cluster.Live, Synced: true, Source: "Secret mc/creds"}
 	good := outcome{linked: true, domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)"}
 	why := func(r cluster.Reason) error { return &cluster.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
@@ -120,7 +120,7 @@ func TestVerdict(t *testing.T) {
 		"stale":         {good, cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=True/Valid Connected=False/Stale Synced=True/Synced"},
 		"revoked":       {good, cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced"},
 		"new ones fail": {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced"},
-		"cannot tell":   {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced"},
+		"unreachable":   {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced"},
 		"refused":       {outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")}, live, "Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// What is in no slice is a condition once there is something, until there is nothing any more; who does not write it says nothing of it.
+// The condition SlicesComplete appears with the first endpoint that is in no slice, and stays. Only a replica
+// that writes slices reports it.
 func TestSlicesComplete(t *testing.T) {
 	l := link("b", 0, nil)
 	before := &Link{key: l.key, clusterName: "b", conditions: []metav1.Condition{{Type: SlicesComplete, Status: metav1.ConditionFalse}}}
@@ -177,7 +178,7 @@ func short(conditions []metav1.Condition) string {
 	return strings.Join(all, " ")
 }
 
-// A message is cut where an API server, or an Event, would not take it any more, and not within a character.
+// Messages are cut to what an API server and an Event accept, and never within a character.
 func TestMessagesAreBounded(t *testing.T) {
 	for _, text := range []string{"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit), "x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit)} {
 		got := conditionsFor(&Link{invalid: text}, outcome{}, cluster.Status{}, false)[0].Message

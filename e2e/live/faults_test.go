@@ -143,7 +143,7 @@ func TestFaults(t *testing.T) {
 		w.state(west, "Suspect", 6*time.Second)
 		w.state(west, "Stale", 12*time.Second)
 		const why = "the API server refuses to watch " + resource + " (Forbidden)"
-		w.condition(west, links.Connected, "False Stale: what the cluster said last is kept: "+why, 3*time.Second)
+		w.condition(west, links.Connected, "False Stale: the last state of the cluster is kept: "+why, 3*time.Second)
 		page, err := w.Server.Cluster(t.Context(), west.Name)
 		w.do(err)
 		if page.Contact != why {
@@ -183,7 +183,7 @@ func TestFaults(t *testing.T) {
 		w.state(west, "Stale", 12*time.Second)
 		const why = "the API server refuses the credentials (401)"
 		w.condition(west, links.CredentialsValid, "False Unauthorized: "+why, 3*time.Second)
-		w.condition(west, links.Connected, "False Stale: what the cluster said last is kept: "+why, 3*time.Second)
+		w.condition(west, links.Connected, "False Stale: the last state of the cluster is kept: "+why, 3*time.Second)
 
 		west.Identity, err = west.Certify(brief, time.Hour)
 		w.do(err)
@@ -251,7 +251,7 @@ func TestCredentials(t *testing.T) {
 	unchanged("an API server that has moved")
 }
 
-// A kubeconfig that would run something, read a file or trust anybody is refused: it is said in the condition, and not done.
+// A kubeconfig that would run a program, read a file or trust any server is rejected, and the condition reports it.
 func TestRefusedKubeconfigs(t *testing.T) {
 	w := newWorld(t, "refused", 2)
 	west := w.Remotes[0]

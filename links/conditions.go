@@ -1,0 +1,203 @@
+package links
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster"
+)
+
+// The conditions of a Link that the Reconciler owns. The condition Mirroring belongs to package mirror.
+const (
+	Accepted         = "Accepted"         // the Link names a cluster, and is the oldest to do so
+	CredentialsValid = "CredentialsValid" // the newest credentials are in use
+	Connected        = "Connected"        // the cluster is in contact
+	Synced           = "Synced"           // every required kind of the cluster was listed once
+	WithinBudget     = "WithinBudget"     // all that it publishes is accepted; absent until some was not
+	Writable         = "Writable"         // we may write into the cluster; absent if nothing is to be written
+	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
+)
+
+const (
+	reasonNotAccepted = "NotAccepted"
+	reasonNeverSynced = "Waiting"
+)
+
+// A reporter collects the conditions of one Link.
+type reporter struct {
+	link       *Link
+	conditions []metav1.Condition
+}
+
+func (r *reporter) addCondition(kind string, status metav1.ConditionStatus, reason, message string) {
+	r.conditions = append(r.conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: truncate(message),
+		ObservedGeneration: r.link.generation,
+	})
+}
+
+// reported reports whether the Link has a condition already. Conditions that most Links never need begin with a
+// problem; from then on they are kept up to date.
+func (r *reporter) reported(kind string) bool {
+	return meta.FindStatusCondition(r.link.conditions, kind) != nil
+}
+
+// conditionsFor computes the conditions of a Link. status is the cluster's, if a Spec was applied for it.
+func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool) []metav1.Condition {
+	r := &reporter{link: l}
+	if reason, message := notAccepted(l, out); reason != "" {
+		r.addCondition(Accepted, metav1.ConditionFalse, reason, message)
+		for _, kind := range []string{CredentialsValid, Connected, Synced} {
+			r.addCondition(kind, metav1.ConditionUnknown, reasonNotAccepted, "the Link is not accepted")
+		}
+		return r.conditions
+	}
+	r.addCondition(Accepted, metav1.ConditionTrue, "Accepted", "linked as "+l.clusterName+", "+out.domains)
+	r.reportCredentials(out.rejection, status)
+	r.reportConnected(status, applied)
+	if status.Synced {
+		r.addCondition(Synced, metav1.ConditionTrue, "Synced", "every required kind of the cluster was listed")
+	} else {
+		r.addCondition(Synced, metav1.ConditionFalse, reasonNeverSynced,
+			"the endpoints of the cluster are unknown until every required kind was listed")
+	}
+	r.reportBudget(status)
+	r.reportWritable(status.Writing)
+	r.reportSlices(status.LeftOut)
+	return r.conditions
+}
+
+// notAccepted returns why a Link is not accepted; an empty reason if it is.
+func notAccepted(l *Link, out outcome) (reason, message string) {
+	switch {
+	case l.invalid != "":
+		return "Invalid", l.invalid
+	case out.winner == nil:
+		return "LocalName", out.rejection.Error() +
+			": choose another spec.targetClusterName, or another -cluster-name for this process"
+	case out.winner != l:
+		return "Conflict", fmt.Sprintf("Link %s links %s already and is older: delete one of the two",
+			out.winner.key, l.clusterName)
+	}
+	return "", ""
+}
+
+func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
+	serving := "no credentials are in use"
+	if status.Source != "" {
+		serving = status.Source + " is in use"
+		if !status.Expires.IsZero() {
+			serving += " until " + status.Expires.UTC().Format(time.RFC3339)
+		}
+	}
+	problem := oneLine(errors.Join(rejection, status.Credentials)) + "; " + serving
+	var failed cluster.Reason // why the newest credentials are not in use
+	if status.Credentials != nil {
+		failed = cluster.ReasonFor(status.Credentials)
+	}
+	revoked := status.Contact != nil && cluster.ReasonFor(status.Contact) == cluster.Unauthorized
+	switch {
+	case rejection != nil:
+		r.addCondition(CredentialsValid, metav1.ConditionFalse, "Refused", problem)
+	case status.Credentials != nil && (failed == cluster.Unreachable || failed == cluster.NotReady):
+		r.addCondition(CredentialsValid, metav1.ConditionUnknown, string(failed), problem)
+	case status.Credentials != nil:
+		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(failed), problem)
+	case revoked:
+		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(cluster.Unauthorized),
+			oneLine(status.Contact)+"; put new credentials into the Secret")
+	case status.Source == "":
+		r.addCondition(CredentialsValid, metav1.ConditionUnknown, "Untried", "the credentials were not tried yet")
+	default:
+		r.addCondition(CredentialsValid, metav1.ConditionTrue, "Valid", serving)
+	}
+}
+
+func (r *reporter) reportConnected(status cluster.Status, applied bool) {
+	switch {
+	case !applied || status.State == cluster.Connecting:
+		message := "the cluster was not reached yet"
+		if status.Contact != nil {
+			message += ": " + oneLine(status.Contact)
+		}
+		r.addCondition(Connected, metav1.ConditionFalse, string(cluster.Connecting), message)
+	case status.State == cluster.Live:
+		r.addCondition(Connected, metav1.ConditionTrue, string(cluster.Live), "the cluster is in contact")
+	default:
+		r.addCondition(Connected, metav1.ConditionFalse, string(status.State),
+			"the last state of the cluster is kept: "+oneLine(status.Contact))
+	}
+}
+
+func (r *reporter) reportBudget(status cluster.Status) {
+	switch {
+	case status.OverBudget != "":
+		r.addCondition(WithinBudget, metav1.ConditionFalse, "OverBudget", status.OverBudget)
+	case r.reported(WithinBudget):
+		r.addCondition(WithinBudget, metav1.ConditionTrue, "WithinBudget",
+			"everything that the cluster publishes is accepted")
+	}
+}
+
+// reportWritable does not depend on which replica writes.
+func (r *reporter) reportWritable(writing cluster.Writing) {
+	switch {
+	case writing.State == cluster.ReadOnly:
+		r.addCondition(Writable, metav1.ConditionFalse, string(cluster.ReadOnly),
+			"discovery goes on, and nothing is written: "+writing.Problem)
+	case writing.State != cluster.NotWriting:
+		r.addCondition(Writable, metav1.ConditionTrue, "Writable", "one of the replicas writes into the cluster")
+	case r.reported(Writable):
+		r.addCondition(Writable, metav1.ConditionUnknown, "NotWanted", "nothing is to be written into the cluster")
+	}
+}
+
+func (r *reporter) reportSlices(out cluster.LeftOut) {
+	switch {
+	case out.Excess > 0:
+		r.addCondition(SlicesComplete, metav1.ConditionFalse, "TooManySlices", fmt.Sprintf(
+			"%d endpoints are in no EndpointSlice here, because a cluster may have only so many slices in one "+
+				"Service: existing slices are kept up to date; raise -max-slices-per-source, or let fewer ports "+
+				"and service accounts share a Service", out.Excess))
+	case out.Known && r.reported(SlicesComplete):
+		r.addCondition(SlicesComplete, metav1.ConditionTrue, "Complete",
+			"all endpoints of the cluster are in EndpointSlices here, for Services that ask for them")
+	}
+}
+
+// sameConditions reports whether a contains every condition of b, equal but for its transition time.
+func sameConditions(a, b []metav1.Condition) bool {
+	for _, c := range b {
+		o := meta.FindStatusCondition(a, c.Type)
+		if o == nil || o.Status != c.Status || o.Reason != c.Reason ||
+			o.Message != c.Message || o.ObservedGeneration != c.ObservedGeneration {
+			return false
+		}
+	}
+	return true
+}
+
+// messageLimit bounds the message of a condition, in bytes, so that an Event can carry it as well: parts of it
+// may come from a kubeconfig.
+const messageLimit = 960
+
+func truncate(text string) string {
+	const more = "…"
+	if len(text) <= messageLimit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:messageLimit-len(more)], "") + more
+}
+
+// oneLine renders joined errors on one line.
+func oneLine(err error) string {
+	if err == nil {
+		return "it does not answer"
+	}
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
+}
