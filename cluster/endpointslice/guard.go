@@ -202,7 +202,7 @@ func (t *term) confirmMembers(ctx context.Context, svc *service, snapshot *feder
 	}
 	again, _ := keepService(now)
 	fresh := *snapshot
-	fresh.View, fresh.Members = view.Claim(federation.Cluster(t.cluster), now, nil), slices.Clone(snapshot.Members)
+	fresh.View, fresh.Members = view.ViewOf(federation.Cluster(t.cluster), now, nil), slices.Clone(snapshot.Members)
 	if !fresh.View.SameComposition(snapshot.View) {
 		return fmt.Errorf("%w: the Service is made up of others by now", errUnconfirmed)
 	}
@@ -238,7 +238,7 @@ func (t *term) claim(ctx context.Context, ref federation.Ref) (*federation.View,
 	if err != nil {
 		return nil, err
 	}
-	return view.Claim(ref.Cluster, svc, listed.Items), nil
+	return view.ViewOf(ref.Cluster, svc, listed.Items), nil
 }
 
 func cmpKeys(a, b key) int { return strings.Compare(a.Name, b.Name) }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -9,43 +10,47 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// residence is where a workload of the local cluster can be asked for by IP. A Pod that has ended has none.
-type residence struct {
-	ips     []netip.Addr // its own
-	shared  []netip.Addr // of which only some ports lead to it, as a Pod's node's
-	ports   []uint16     // these
-	running bool
-	leaving bool // it is being deleted
+// Proxies of the local cluster ask for IPs as well as for names. The index is ipsOf, from a Service or
+// workload to its IPs, and ownersByIP, the reverse. Several owners of one IP are not an error: an IP is
+// given to a new Pod while the old one terminates, and the Pods of a node share its IP by host ports.
+
+// workloadIPs are the IPs of a workload of the local cluster. A Pod that has ended has none.
+type workloadIPs struct {
+	own         []netip.Addr
+	shared      []netip.Addr // on which only hostPorts lead to it, as on the IPs of a Pod's node
+	hostPorts   []uint16
+	running     bool
+	terminating bool
 }
 
-func residenceOf(p *corev1.Pod) *residence {
+func newWorkloadIPs(p *corev1.Pod) *workloadIPs {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	r := &residence{running: p.Status.Phase == corev1.PodRunning, leaving: p.DeletionTimestamp != nil}
+	w := &workloadIPs{running: p.Status.Phase == corev1.PodRunning, terminating: p.DeletionTimestamp != nil}
 	if !p.Spec.HostNetwork {
 		for _, ip := range p.Status.PodIPs {
-			r.ips = appendIP(r.ips, ip.IP)
+			w.own = appendIP(w.own, ip.IP)
 		}
-		r.ips = appendIP(r.ips, p.Status.PodIP)
+		w.own = appendIP(w.own, p.Status.PodIP)
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		for _, port := range c.Ports {
-			if (port.Protocol == corev1.ProtocolTCP || port.Protocol == "") && len(r.ports) < maxPorts { // no proxy asks for another
-				r.ports = appendPort(r.ports, port.HostPort)
+			isTCP := port.Protocol == corev1.ProtocolTCP || port.Protocol == "" // proxies ask for no other
+			if isTCP && len(w.hostPorts) < maxPorts {
+				w.hostPorts = appendPort(w.hostPorts, port.HostPort)
 			}
 		}
 	}
-	if len(r.ports) > 0 {
+	if len(w.hostPorts) > 0 {
 		for _, ip := range p.Status.HostIPs {
-			r.shared = appendIP(r.shared, ip.IP)
+			w.shared = appendIP(w.shared, ip.IP)
 		}
-		r.shared = appendIP(r.shared, p.Status.HostIP)
+		w.shared = appendIP(w.shared, p.Status.HostIP)
 	}
-	return r
+	return w
 }
 
-// clusterIPs returns the IPs at which a Service can be asked for.
 func clusterIPs(svc *corev1.Service) (ips []netip.Addr) {
 	for _, ip := range svc.Spec.ClusterIPs {
 		ips = appendIP(ips, ip)
@@ -53,7 +58,7 @@ func clusterIPs(svc *corev1.Service) (ips []netip.Addr) {
 	return appendIP(ips, svc.Spec.ClusterIP)
 }
 
-// appendIP appends an IP unless it is there already, or is none.
+// appendIP appends an IP, unless it is there already or does not parse.
 func appendIP(to []netip.Addr, text string) []netip.Addr {
 	ip, err := netip.ParseAddr(text)
 	if err != nil || slices.Contains(to, ip.Unmap()) {
@@ -62,7 +67,7 @@ func appendIP(to []netip.Addr, text string) []netip.Addr {
 	return append(to, ip.Unmap())
 }
 
-// appendPort appends a port unless it is there already, or is none.
+// appendPort appends a port, unless it is there already or out of range.
 func appendPort(to []uint16, n int32) []uint16 {
 	port, is := portNumber(n)
 	if !is || slices.Contains(to, port) {
@@ -71,84 +76,90 @@ func appendPort(to []uint16, n int32) []uint16 {
 	return append(to, port)
 }
 
-// place notes at which IPs a Service or a workload is, and says anew who is where that has changed: at an IP that it has kept, who a
-// workload is may have changed as well, but not who a Service is.
-func (r *Reconciler) place(it item, ips []netip.Addr) {
+// setIPs sets the IPs of a Service or a workload, and publishes those whose owners changed. An IP that
+// stays is published again for a workload, which may have changed itself, but not for a Service, of which
+// only the name is published.
+func (r *Reconciler) setIPs(owner objectRef, ips []netip.Addr) {
 	if !r.options.Local {
 		return
 	}
-	old := r.places[it]
+	old := r.ipsOf[owner]
 	for _, ip := range old {
 		if !slices.Contains(ips, ip) {
-			r.occupants[ip] = slices.DeleteFunc(r.occupants[ip], func(o item) bool { return o == it })
-			r.sayAddress(ip)
+			r.ownersByIP[ip] = slices.DeleteFunc(r.ownersByIP[ip], func(o objectRef) bool { return o == owner })
+			r.publishIP(ip)
 		}
 	}
-	if r.places[it] = ips; len(ips) == 0 {
-		delete(r.places, it)
+	if r.ipsOf[owner] = ips; len(ips) == 0 {
+		delete(r.ipsOf, owner)
 	}
 	for _, ip := range ips {
-		i, kept := slices.BinarySearchFunc(r.occupants[ip], it, compareItems)
-		if !kept {
-			r.occupants[ip] = slices.Insert(r.occupants[ip], i, it)
+		i, known := slices.BinarySearchFunc(r.ownersByIP[ip], owner, compareRefs)
+		if !known {
+			r.ownersByIP[ip] = slices.Insert(r.ownersByIP[ip], i, owner)
 		}
-		if !kept || it.what != aService {
-			r.sayAddress(ip)
+		if !known || owner.kind != kindService {
+			r.publishIP(ip)
 		}
 	}
 }
 
-func (r *Reconciler) placeWorkload(it item) {
+func (r *Reconciler) publishWorkloadIPs(ref objectRef) {
 	var ips []netip.Addr
-	if p, found := r.records(it.what).Get(it.key); found && p.residence != nil {
-		ips = slices.Concat(p.residence.ips, p.residence.shared)
+	if p, found := r.workloadRecords(ref.kind).Get(ref.key); found && p.ips != nil {
+		ips = slices.Concat(p.ips.own, p.ips.shared)
 	}
-	r.place(it, ips)
+	r.setIPs(ref, ips)
 }
 
-// sayAddress says who is at an IP. A Pod that is being deleted counts for as long as nobody else has its place.
-func (r *Reconciler) sayAddress(ip netip.Addr) {
-	if len(r.occupants[ip]) == 0 {
-		delete(r.occupants, ip)
-		r.claims.DeleteAddress(ip)
+// publishIP publishes the owners of an IP. A terminating Pod counts until another workload has its place.
+func (r *Reconciler) publishIP(ip netip.Addr) {
+	if len(r.ownersByIP[ip]) == 0 {
+		delete(r.ownersByIP, ip)
+		r.writer.DeleteAddress(ip)
 		return
 	}
 	a := &federation.Address{}
-	var leaving []federation.Resident
-	for _, it := range r.occupants[ip] {
-		if it.what == aService {
-			a.Services = append(a.Services, federation.Service{Namespace: it.Namespace, Name: it.Name})
+	var terminating []federation.Resident
+	for _, ref := range r.ownersByIP[ip] {
+		if ref.kind == kindService {
+			a.Services = append(a.Services, federation.Service{Namespace: ref.Namespace, Name: ref.Name})
 			continue
 		}
-		p, found := r.records(it.what).Get(it.key)
-		w := r.workloads[it.what].get(it.key)
-		if !found || p.residence == nil || w == nil || w.workload == nil {
-			continue // it is about to be placed elsewhere
+		p, found := r.workloadRecords(ref.kind).Get(ref.key)
+		w := r.workloads[ref.kind].get(ref.key)
+		if !found || p.ips == nil || w == nil || w.workload == nil {
+			continue // it changed since: its key is in the queue
 		}
-		to := &a.Residents
-		if p.residence.leaving {
-			to = &leaving
-		}
-		if slices.Contains(p.residence.ips, ip) {
-			*to = append(*to, federation.Resident{Workload: w.workload, Running: p.residence.running})
-		}
-		if slices.Contains(p.residence.shared, ip) {
-			for _, port := range p.residence.ports {
-				*to = append(*to, federation.Resident{Workload: w.workload, Port: port, Running: p.residence.running})
-			}
+		if p.ips.terminating {
+			terminating = p.ips.appendResidents(terminating, ip, w.workload)
+		} else {
+			a.Residents = p.ips.appendResidents(a.Residents, ip, w.workload)
 		}
 	}
-	for _, old := range leaving {
+	for _, old := range terminating {
 		if !slices.ContainsFunc(a.Residents, func(o federation.Resident) bool { return o.Port == old.Port }) {
 			a.Residents = append(a.Residents, old)
 		}
 	}
-	r.claims.SetAddress(ip, a)
+	r.writer.SetAddress(ip, a)
 }
 
-func compareItems(a, b item) int {
-	if a.what != b.what {
-		return int(a.what) - int(b.what)
+// appendResidents appends what a workload is on an IP: its owner, or the owner of some ports.
+func (w *workloadIPs) appendResidents(
+	to []federation.Resident, ip netip.Addr, workload *federation.Workload,
+) []federation.Resident {
+	if slices.Contains(w.own, ip) {
+		to = append(to, federation.Resident{Workload: workload, Running: w.running})
 	}
-	return compareKeys(a.key, b.key)
+	if slices.Contains(w.shared, ip) {
+		for _, port := range w.hostPorts {
+			to = append(to, federation.Resident{Workload: workload, Port: port, Running: w.running})
+		}
+	}
+	return to
+}
+
+func compareRefs(a, b objectRef) int {
+	return cmp.Or(cmp.Compare(a.kind, b.kind), compareKeys(a.key, b.key))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// A fleet is what the memory figures are about: 100,000 endpoints over 20 clusters, in Services of 100 endpoints, one EndpointSlice
-// and one Deployment each, on 200 nodes in three zones a cluster.
+// A fleet is what the memory figures are about: 100,000 endpoints over 20 clusters, in Services of 100
+// endpoints, one EndpointSlice and one Deployment each, on 200 nodes in three zones a cluster.
 const (
 	fleetClusters = 20
 	fleetServices = 50 // a cluster
@@ -26,8 +26,9 @@ const (
 	localBudget = 1792 // in the local cluster, where it can be asked for by IP as well
 )
 
-// arrive passes an object through the encoding in which it comes from an API server, so that its record shares memory with nothing.
-func arrive(tb testing.TB, k Kind, o metav1.Object) {
+// update passes an object to its store through the encoding in which it comes from an API server, so that
+// its record shares memory with nothing.
+func update(tb testing.TB, k Kind, o metav1.Object) {
 	tb.Helper()
 	message, ok := o.(interface{ Marshal() ([]byte, error) })
 	if !ok {
@@ -114,21 +115,21 @@ func someReplicaSet(service int) *metav1.PartialObjectMetadata {
 	}}
 }
 
-// heard lets a new Reconciler hear of n Services with so many endpoints each, and claim them.
-func heard(tb testing.TB, store *federation.Store, options Options, cluster, n, endpoints int) (*Reconciler, *world) {
+// begun returns a Reconciler that has published n Services with so many endpoints each.
+func begun(tb testing.TB, store *federation.Store, options Options, cluster, n, endpoints int) (*Reconciler, *world) {
 	tb.Helper()
 	name := federation.Cluster(fmt.Sprintf("cluster-%d", cluster))
 	store.Expect(name, federation.Expectation{TrustDomain: "cluster.local", Local: true})
 	r := NewReconciler(logr.Discard(), name, options)
 	w := newWorld(r)
 	for s := range n {
-		arrive(tb, w.kinds["Service"], someService(s))
-		arrive(tb, w.kinds["ReplicaSet"], someReplicaSet(s))
+		update(tb, w.kinds["Service"], someService(s))
+		update(tb, w.kinds["ReplicaSet"], someReplicaSet(s))
 		for i := range endpoints {
-			arrive(tb, w.kinds["Pod"], somePod(cluster, s, i))
+			update(tb, w.kinds["Pod"], somePod(cluster, s, i))
 		}
 		for from := 0; from < endpoints; from += 100 {
-			arrive(tb, w.kinds["EndpointSlice"], someSlice(cluster, s, from, min(100, endpoints-from), nil))
+			update(tb, w.kinds["EndpointSlice"], someSlice(cluster, s, from, min(100, endpoints-from), nil))
 		}
 	}
 	r.Begin(store.Claim(name))
@@ -143,14 +144,15 @@ func liveHeap() uint64 {
 	return m.HeapAlloc
 }
 
-// fleet hears of so many clusters and returns the live heap they take, an endpoint: records, Workloads and Views.
+// fleet reads so many clusters and returns the live heap that they take, for each endpoint: records,
+// Workloads and Views.
 func fleet(tb testing.TB, options Options, clusters int) (bytes uint64) {
 	tb.Helper()
 	before := liveHeap()
 	store := federation.NewStore()
 	var reconcilers []*Reconciler
 	for c := range clusters {
-		r, _ := heard(tb, store, options, c, fleetServices, perService)
+		r, _ := begun(tb, store, options, c, fleetServices, perService)
 		reconcilers = append(reconcilers, r)
 	}
 	bytes = liveHeap() - before
@@ -161,7 +163,8 @@ func fleet(tb testing.TB, options Options, clusters int) (bytes uint64) {
 	return bytes / uint64(clusters*fleetServices*perService)
 }
 
-// TestMemoryBudget: an endpoint with its Pod costs no more than its budget. A part of the fleet tells as much as all of it.
+// TestMemoryBudget: an endpoint with its Pod costs no more than its budget. A part of the fleet is as good
+// as all of it.
 func TestMemoryBudget(t *testing.T) {
 	for options, budget := range map[Options]uint64{{}: budget, {Local: true}: localBudget} {
 		if bytes := fleet(t, options, fleetClusters/10); bytes > budget {
@@ -180,12 +183,13 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkChange is one endpoint of a Service becoming ready or not: from the EndpointSlice that arrives to the View that is claimed.
+// BenchmarkChange is one endpoint of a Service becoming ready or not: from the update of its EndpointSlice
+// to the View that is published.
 func BenchmarkChange(b *testing.B) {
 	for _, endpoints := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
 			store := federation.NewStore()
-			r, w := heard(b, store, Options{}, 0, 1, endpoints)
+			r, w := begun(b, store, Options{}, 0, 1, endpoints)
 			defer r.queue.ShutDown()
 			slices := []*discoveryv1.EndpointSlice{someSlice(0, 0, 0, 100, map[int]bool{7: true}), someSlice(0, 0, 0, 100, nil)}
 			k := key{Namespace: slices[0].Namespace, Name: slices[0].Name}

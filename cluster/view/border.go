@@ -14,12 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// This is the border: what an API server sends is checked here, and nowhere behind it. An honest API server refuses most of what is left
-// out here, but strings that are no UTF-8 pass it in protobuf, some lengths it does not check, and a hostile one checks nothing.
+// The border: what an API server sends is checked here, and nowhere behind it. An API server in good order
+// rejects most of what is left out here, but strings that are not UTF-8 pass it in protobuf, some lengths
+// it does not check, and a hostile one checks nothing.
 //
-// Everything that is kept is valid UTF-8, no longer than Kubernetes has it, and of a bounded number. What is not is left out: the field if
-// the object is the same without it, the part of the object (a port, an address, a member), or else the object; nothing else is lost for it.
-// It is logged once for each object, cut, and counted.
+// Everything that passes is valid UTF-8, no longer than Kubernetes allows it, and of a bounded number. What
+// does not pass is left out: the field, if the object means the same without it; else the part of the
+// object (a port, an address, a member); else the object. Nothing else is lost for it. What is left out of
+// an object is logged once, cut to a bounded length, and counted.
 const (
 	maxLabel    = validation.DNS1123LabelMaxLength     // namespaces, Services, ports, zones, values of labels
 	maxName     = validation.DNS1123SubdomainMaxLength // all other names, and names of hosts
@@ -38,20 +40,21 @@ const (
 	maxRequirements = 100  // of the selector of a Server
 	maxValues       = 1000 // in all of them
 
-	maxReported = 1000 // objects that are logged once
-	maxRemarks  = 10   // of one object
-	maxQuote    = 64   // bytes of what is quoted
+	maxReported  = 1000 // objects that are logged once
+	maxOmissions = 10   // of one object
+	maxQuote     = 64   // bytes of what is quoted
 )
 
-// remarks say what is left out of one object.
-type remarks struct {
+// omissions is what is left out of one object, for the log. Its methods return what may be kept of a value.
+type omissions struct {
 	all  []string
 	more int // that are not in all
 }
 
-func (r *remarks) add(format string, args ...any) {
-	if len(r.all) == maxRemarks {
-		r.more++
+// add adds an omission. Strings among args are quoted.
+func (o *omissions) add(format string, args ...any) {
+	if len(o.all) == maxOmissions {
+		o.more++
 		return
 	}
 	for i, a := range args {
@@ -59,10 +62,31 @@ func (r *remarks) add(format string, args ...any) {
 			args[i] = quote(s)
 		}
 	}
-	r.cut(fmt.Sprintf(format, args...))
+	o.addText(fmt.Sprintf(format, args...))
 }
 
-// quote returns at most some bytes of a string, in quotes and readable whatever is in it.
+// addText adds an omission as it is, but for its length.
+func (o *omissions) addText(text string) {
+	const limit = 500
+	if len(o.all) == maxOmissions {
+		o.more++
+		return
+	}
+	if len(text) > limit {
+		text = text[:limit] + " ..."
+	}
+	o.all = append(o.all, strings.ToValidUTF8(text, "?"))
+}
+
+func (o *omissions) String() string {
+	text := strings.Join(o.all, "; ")
+	if o.more > 0 {
+		text += fmt.Sprintf("; and %d more", o.more)
+	}
+	return text
+}
+
+// quote returns at most maxQuote bytes of a string, quoted, in ASCII.
 func quote(s string) string {
 	if len(s) > maxQuote {
 		return fmt.Sprintf("%+q... (%d bytes)", s[:maxQuote], len(s))
@@ -70,108 +94,125 @@ func quote(s string) string {
 	return fmt.Sprintf("%+q", s)
 }
 
-// cut adds a text as it is, but for its length.
-func (r *remarks) cut(text string) {
-	const limit = 500
-	if len(r.all) == maxRemarks {
-		r.more++
-		return
-	}
-	if len(text) > limit {
-		text = text[:limit] + " ..."
-	}
-	r.all = append(r.all, strings.ToValidUTF8(text, "?"))
-}
-
-func (r *remarks) String() string {
-	text := strings.Join(r.all, "; ")
-	if r.more > 0 {
-		text += fmt.Sprintf("; and %d more", r.more)
-	}
-	return text
-}
-
-// valid reports whether a string may be kept, and remarks on one that may not.
-func (r *remarks) valid(what, s string, limit int) bool {
+// valid reports whether a string may be kept.
+func (o *omissions) valid(what, s string, limit int) bool {
 	switch {
 	case len(s) > limit:
-		r.add(what+" %s is longer than %d bytes", s, limit)
+		o.add(what+" %s is longer than %d bytes", s, limit)
 	case !utf8.ValidString(s):
-		r.add(what+" %s is not valid UTF-8", s)
+		o.add(what+" %s is not valid UTF-8", s)
 	default:
 		return true
 	}
 	return false
 }
 
-// text returns one copy of equal strings, and nothing for one that may not be kept.
-func (r *remarks) text(what, s string, limit int) string {
-	if !r.valid(what, s, limit) {
+// text returns an interned string, or an empty one if it may not be kept.
+func (o *omissions) text(what, s string, limit int) string {
+	if !o.valid(what, s, limit) {
 		return ""
 	}
 	return intern(s)
 }
 
-// first returns the first n of a list, and remarks on what is behind them.
-func first[T any](r *remarks, what string, list []T, n int) []T {
+// firstOf returns the first n elements of a list.
+func firstOf[T any](o *omissions, what string, list []T, n int) []T {
 	if len(list) > n {
-		r.add("there are %d "+what+": those after the first %d", len(list), n)
+		o.add("there are %d "+what+": those after the first %d", len(list), n)
 		return list[:n]
 	}
 	return list
 }
 
-// address returns an address at which a client may be sent, as EndpointSlices may hold them; what is none is passed over.
-func (r *remarks) address(text string) (addr netip.Addr, usable bool) {
+// address returns an address that EndpointSlices may hold. What is no IP, such as a DNS name, is skipped
+// silently.
+func (o *omissions) address(text string) (addr netip.Addr, usable bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
-		return addr, false // a DNS name, or junk
+		return addr, false
 	}
 	addr = addr.Unmap()
 	if addr.IsUnspecified() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
-		r.add("address %s is loopback, link-local, multicast or unspecified", text)
+		o.add("address %s is loopback, link-local, multicast or unspecified", text)
 		return addr, false
 	}
 	return addr, true
 }
 
-// A border reports what is left out of the objects of one cluster. Many goroutines use it.
+// label is text for values of labels, and for names that Kubernetes limits like them.
+func (o *omissions) label(what, s string) string { return o.text(what, s, maxLabel) }
+
+// hostname returns the name of an endpoint, which becomes a part of a DNS name.
+func (o *omissions) hostname(s string) string {
+	if s != "" && len(validation.IsDNS1123Label(s)) > 0 {
+		o.add("hostname %s is not a label of a DNS name", s)
+		return ""
+	}
+	return s
+}
+
+// app returns an application protocol, which has the form of a label key.
+func (o *omissions) app(s string) string {
+	if s != "" && len(validation.IsQualifiedName(s)) > 0 {
+		o.add("application protocol %s does not have the form of a label key", s)
+		return ""
+	}
+	return intern(s)
+}
+
+// protocol returns the transport protocol of a port: TCP by default, empty if it is unknown.
+func (o *omissions) protocol(p corev1.Protocol) string {
+	if p == "" {
+		return string(corev1.ProtocolTCP)
+	}
+	known := []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
+	if i := slices.Index(known, p); i >= 0 {
+		return string(known[i])
+	}
+	o.add("a port with protocol %s", string(p))
+	return ""
+}
+
+// A border reports what is left out of the objects of one cluster. The informers of all kinds use it at
+// once.
 type border struct {
 	log logr.Logger
 
 	mu       sync.Mutex
-	reported map[malformed]bool
+	reported map[objectID]bool
 	counts   map[string]int // by kind
 }
 
-// malformed names an object of which something is left out.
-type malformed struct {
+// objectID names an object that was reported.
+type objectID struct {
 	Kind string
 	key
 }
 
 func newBorder(log logr.Logger) *border {
-	return &border{log: log, reported: map[malformed]bool{}, counts: map[string]int{}}
+	return &border{log: log, reported: map[objectID]bool{}, counts: map[string]int{}}
 }
 
-// report logs and counts an object that was in order when it was last seen, if ever. Where too many are not, it counts each time.
-func (b *border) report(kind string, k key, r *remarks) {
-	id := malformed{kind, k}
+// report logs and counts an object of which something is left out, unless it was so the last time. Once
+// maxReported objects are remembered, further ones are not logged, and are counted each time.
+func (b *border) report(kind string, k key, out *omissions) {
+	id, malformed := objectID{kind, k}, len(out.all) > 0
 	b.mu.Lock()
 	known := b.reported[id]
-	logs := len(r.all) > 0 && !known && len(b.reported) < maxReported
+	logs := malformed && !known && len(b.reported) < maxReported
 	switch {
-	case len(r.all) == 0 && known:
+	case !malformed && known:
 		delete(b.reported, id)
 	case logs:
 		b.reported[id] = true
 	}
-	if len(r.all) > 0 && !known {
+	if malformed && !known {
 		b.counts[kind]++
 	}
 	b.mu.Unlock()
 	if logs {
-		b.log.Info("Parts of an object cannot be used and are left out", "kind", kind, "object", quote(k.String()), "leftOut", r.String())
+		b.log.Info("Parts of an object cannot be used and are left out",
+			"kind", kind, "object", quote(k.String()), "leftOut", out.String())
 	}
 }
 
@@ -182,52 +223,22 @@ func (b *border) count(kind string) int {
 	return b.counts[kind]
 }
 
-// checked returns keep for objects of which the names may be kept, and reports what it leaves out.
-func checked[R any](b *border, kind string, keep func(object any, r *remarks) (R, bool)) func(object any) (R, bool) {
-	return func(object any) (kept R, ok bool) {
+// checked wraps reduce: it leaves out objects with malformed names, and reports what is left out.
+func checked[R any](
+	b *border, kind string, reduce func(object any, out *omissions) (R, bool),
+) func(object any) (R, bool) {
+	return func(object any) (record R, ok bool) {
 		m, err := meta.Accessor(object)
 		if err != nil {
-			return kept, false
+			return record, false
 		}
-		var r remarks
-		if r.valid("all of it: its namespace", m.GetNamespace(), maxLabel) && r.valid("all of it: its name", m.GetName(), maxName) {
-			kept, ok = keep(object, &r)
+		var out omissions
+		k := key{Namespace: m.GetNamespace(), Name: m.GetName()}
+		if out.valid("all of it: its namespace", k.Namespace, maxLabel) &&
+			out.valid("all of it: its name", k.Name, maxName) {
+			record, ok = reduce(object, &out)
 		}
-		b.report(kind, key{Namespace: m.GetNamespace(), Name: m.GetName()}, &r)
-		return kept, ok
+		b.report(kind, k, &out)
+		return record, ok
 	}
-}
-
-// label is remarks.text for values of labels, and of what Kubernetes limits as them.
-func (r *remarks) label(what, s string) string { return r.text(what, s, maxLabel) }
-
-// hostname returns a name of an endpoint that may be part of a name in DNS.
-func (r *remarks) hostname(s string) string {
-	if s != "" && len(validation.IsDNS1123Label(s)) > 0 {
-		r.add("hostname %s is no label of a DNS name", s)
-		return ""
-	}
-	return s
-}
-
-// app returns an application protocol, which has the form of the key of a label.
-func (r *remarks) app(s string) string {
-	if s != "" && len(validation.IsQualifiedName(s)) > 0 {
-		r.add("application protocol %s has not the form of the key of a label", s)
-		return ""
-	}
-	return intern(s)
-}
-
-// protocol returns the transport protocol of a port; TCP if there is none, empty for one that is unknown.
-func (r *remarks) protocol(p corev1.Protocol) string {
-	if p == "" {
-		return string(corev1.ProtocolTCP)
-	}
-	known := []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
-	if i := slices.Index(known, p); i >= 0 {
-		return string(known[i])
-	}
-	r.add("a port with protocol %s", string(p))
-	return ""
 }

@@ -21,7 +21,8 @@ import (
 
 const bad = "x\xff" // no UTF-8
 
-// viewed returns what is published about Service ns/web, where the API server holds these objects, and what is logged.
+// viewed returns what is published about Service ns/web, where the API server holds these objects, and what
+// is logged.
 func viewed(tb testing.TB, options Options, objects ...metav1.Object) (v *federation.View, log []string) {
 	tb.Helper()
 	store := federation.NewStore()
@@ -169,7 +170,7 @@ func TestServerBorder(t *testing.T) {
 		all = append(all, map[string]any{"key": fmt.Sprintf("k%d", i), "operator": "DoesNotExist"})
 	}
 	heavy["matchExpressions"] = all
-	if s, err := translateServer(someServer("ns", "s", heavy, int64(80), opaqueProtocol), &remarks{}); err == nil || s != nil {
+	if s, err := newServerRecord(someServer("ns", "s", heavy, int64(80), opaqueProtocol), &omissions{}); err == nil || s != nil {
 		t.Errorf("it is kept: %v, %v", s, err)
 	}
 }
@@ -186,7 +187,8 @@ func TestGatewayMarks(t *testing.T) {
 	}
 }
 
-// TestReportedOnce: an object is logged and counted once for as long as something is wrong with it, briefly, and not too many are.
+// TestReportedOnce: an object is logged and counted once for as long as something is wrong with it,
+// briefly, and not too many are.
 func TestReportedOnce(t *testing.T) {
 	var log []string
 	r := NewReconciler(funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}), "c", Options{})
@@ -215,7 +217,8 @@ func TestReportedOnce(t *testing.T) {
 	}
 }
 
-// FuzzBorder: whatever the objects of a cluster are, everything published is valid UTF-8 and bounded, and what is not about them is there.
+// FuzzBorder: whatever the objects of a cluster are, everything published is valid UTF-8 and bounded, and
+// what is not about them is there.
 func FuzzBorder(f *testing.F) {
 	f.Add(bad, "127.0.0.1", int32(0), uint32(1<<32-1), uint16(3))
 	f.Add(strings.Repeat("a", 300), "::ffff:1.2.3.4", int32(70_000), uint32(1), uint16(2000))
@@ -282,7 +285,8 @@ func FuzzBorder(f *testing.F) {
 	})
 }
 
-// walk calls see for every string in v, but for those of other packages and the sets of ports, which are no text.
+// walk calls see for every string in v, but for those of other packages and the sets of ports, which are no
+// text.
 func walk(v reflect.Value, see func(string)) {
 	switch v.Kind() { //nolint:exhaustive // nothing else holds strings
 	case reflect.Pointer:

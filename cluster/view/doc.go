@@ -1,4 +1,5 @@
-// Package view turns what one cluster's API server says into what the cluster claims.
+// Package view turns the objects of one cluster into what the cluster publishes: a federation.View for each
+// Service, and, of the local cluster, who owns each IP, the zones of nodes and the ServiceProfiles.
 //
 //	Service ------------------------------> record --.
 //	EndpointSlice -> record --.                       +--> federation.View --> Claims.Set
@@ -6,11 +7,11 @@
 //	ReplicaSet, Job -> owner --+
 //	Server --------> record ---'
 //
-// Objects are reduced to small records of our own as they arrive and are dropped. A change names a record by its key, in one
-// deduplicating queue a cluster; the [Reconciler] reads state again by key, so nothing depends on which events arrived, or in
-// which order. A slice that did not change is passed on by pointer, so the work follows the change: a Pod rebuilds the slices
-// that name it, a slice its Service's list of slices, a Server the Pods of its namespace that it selects or did. When a change of a
-// Service is published is the business of pace.go.
+// Informers reduce objects to small records as they arrive and drop them; border.go checks everything on
+// the way. A change enqueues the key of the object; the [Reconciler] reads the records again by key, so
+// nothing depends on which events arrived, or in which order. pace.go decides when a changed Service is
+// published.
 //
-// The translations are pure functions of the objects. They know nothing of gRPC, Links or other clusters.
+// The translations (service.go, slice.go, pod.go, external.go, server.go, ports.go) are pure functions of
+// the objects. They know nothing of gRPC, Links or other clusters.
 package view

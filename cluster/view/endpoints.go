@@ -7,28 +7,31 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// keepEndpoints keeps of Endpoints what would be kept of EndpointSlices that say the same: one for each subset. They say no zones.
-func keepEndpoints(object any, r *remarks) ([]*slice, bool) {
-	e, ok := object.(*corev1.Endpoints) //nolint:staticcheck // who reads Endpoints was asked to
+// newEndpointsRecords returns what would be kept of the EndpointSlices that correspond to Endpoints, one
+// for each subset. Endpoints have no zones.
+func newEndpointsRecords(object any, out *omissions) ([]*sliceRecord, bool) {
+	e, ok := object.(*corev1.Endpoints) //nolint:staticcheck // the option Endpoints asks for them
 	if !ok || len(e.Subsets) == 0 {
 		return nil, false
 	}
-	mirror := mirrorOf(e, r)
-	var all []*slice
-	for i, subset := range first(r, "subsets", e.Subsets, maxSubsets) {
-		s := &slice{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}
-		for _, p := range first(r, "ports", subset.Ports, maxSlicePorts) {
-			s.ports = appendSlicePort(s.ports, p.Port, p.Name, p.Protocol, "", r)
+	mirror := mirrorMarks(e, out)
+	var all []*sliceRecord
+	for i, subset := range firstOf(out, "subsets", e.Subsets, maxSubsets) {
+		s := &sliceRecord{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}
+		for _, p := range firstOf(out, "ports", subset.Ports, maxSlicePorts) {
+			s.ports = appendSlicePort(s.ports, p.Port, p.Name, p.Protocol, "", out)
 		}
-		keep := func(addresses []corev1.EndpointAddress, ready bool) {
-			for _, a := range first(r, "addresses", addresses, maxSubset) {
-				s.endpoints = appendEndpoints(s.endpoints, e.Namespace, &discoveryv1.Endpoint{
-					Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, Hostname: &a.Hostname, TargetRef: a.TargetRef,
-				}, mirror, r)
+		add := func(addresses []corev1.EndpointAddress, ready bool) {
+			for _, a := range firstOf(out, "addresses", addresses, maxSubset) {
+				endpoint := &discoveryv1.Endpoint{
+					Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+					Hostname: &a.Hostname, TargetRef: a.TargetRef,
+				}
+				s.endpoints = appendEndpoints(s.endpoints, e.Namespace, endpoint, mirror, out)
 			}
 		}
-		keep(subset.Addresses, true)
-		keep(subset.NotReadyAddresses, false)
+		add(subset.Addresses, true)
+		add(subset.NotReadyAddresses, false)
 		all = append(all, s)
 	}
 	return all, true

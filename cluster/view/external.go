@@ -14,44 +14,50 @@ const (
 	defaultProxyPort = 4143
 )
 
-// translateExternal returns what is kept of an ExternalWorkload: the same as of a Pod.
-func translateExternal(u *unstructured.Unstructured, r *remarks) (pod, error) {
+// newExternalRecord returns what is kept of an ExternalWorkload: the same as of a Pod.
+func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord, error) {
 	parsed, err := linkerd.ParseExternalWorkload(u)
 	if err != nil {
-		return pod{}, err
+		return podRecord{}, err
 	}
 	spec := parsed.Spec
 	t := federation.Template{InboundPort: defaultProxyPort}
-	t.Identity = r.text("identity", spec.MeshTLS.Identity, maxIdentity)
-	t.ServerName = r.text("name of the server", spec.MeshTLS.ServerName, maxName)
-	home := &residence{running: true} // readiness has no say: it may be asked for to become ready
+	t.Identity = out.text("identity", spec.MeshTLS.Identity, maxIdentity)
+	t.ServerName = out.text("name of the server", spec.MeshTLS.ServerName, maxName)
+	ips := &workloadIPs{running: true} // ready or not: it may be asked for to become ready
 	var named namedPorts
-	for _, p := range first(r, "ports", spec.Ports, maxPorts) {
+	for _, p := range firstOf(out, "ports", spec.Ports, maxPorts) {
 		n, is := portNumber(p.Port)
-		if !is || !r.valid("a port: its name", p.Name, maxLabel) {
+		if !is || !out.valid("a port: its name", p.Name, maxLabel) {
 			continue
 		}
-		home.ports = appendPort(home.ports, p.Port)
+		ips.hostPorts = appendPort(ips.hostPorts, p.Port)
 		named = named.with(p.Name, p.Port)
 		if p.Name == proxyPortName {
 			t.InboundPort = n
 		}
 	}
-	for _, ip := range first(r, "workload IPs", spec.WorkloadIPs, maxAddresses) {
-		home.shared = appendIP(home.shared, ip.IP)
+	for _, ip := range firstOf(out, "workload IPs", spec.WorkloadIPs, maxAddresses) {
+		ips.shared = appendIP(ips.shared, ip.IP)
 	}
 	if list, found := parsed.Annotations[linkerd.OpaquePortsAnnotation]; found {
-		t.Opaque = parsePorts(list, named.first, r)
+		t.Opaque = parsePorts(list, named.first, out)
 	}
-	o := origin{owner: ownerOf(parsed.OwnerReferences, r), template: unique.Make(t), labels: labelsOf(parsed.Name, parsed.Labels, r), ports: named}
-	o.settled = parsed.Ready() && parsed.DeletionTimestamp == nil
-	return pod{origin: unique.Make(o), residence: home}, nil
+	class := podClass{
+		owner:     newOwner(parsed.OwnerReferences, out),
+		template:  unique.Make(t),
+		labels:    newLabelSet(parsed.Name, parsed.Labels, out),
+		ports:     named,
+		available: parsed.Ready() && parsed.DeletionTimestamp == nil,
+	}
+	return podRecord{class: unique.Make(class), ips: ips}, nil
 }
 
-// externalWorkload returns who an ExternalWorkload is to the clients of an address. opaque is what Servers say.
-func externalWorkload(k key, from *origin, opaque federation.Ports) federation.Workload {
+// newExternalWorkload returns what clients learn about an ExternalWorkload. opaque is what Servers make
+// opaque.
+func newExternalWorkload(k key, class *podClass, opaque federation.Ports) federation.Workload {
 	return federation.Workload{
-		Kind: federation.ExternalWorkload, Namespace: k.Namespace, Name: k.Name, OwnerKind: from.owner.kind, OwnerName: from.owner.name,
-		Template: withServers(from.template, opaque),
+		Kind: federation.ExternalWorkload, Namespace: k.Namespace, Name: k.Name,
+		OwnerKind: class.owner.kind, OwnerName: class.owner.name, Template: withServers(class.template, opaque),
 	}
 }

@@ -2,74 +2,87 @@ package view
 
 import "time"
 
-// A change of a Service is published in its own time, so that an isolated one waits for nothing and many cost little.
+// When a changed Service is published.
 //
-// The first change of a quiet Service, one that was not changed since its last window began, is published as soon as its key comes up in the
-// queue, behind the changes that are in the queue already. So is a new Service. A publication begins a window, and what changes in it is
-// published at its end, which begins the next one. A window in which nothing changes is the last: the Service is quiet again. Windows grow
-// while changes come more often than each busy, up to widest: sustained churn costs four publications a second, however many changes it is.
-// When they come less often, windows shrink again.
+// An isolated change waits for nothing, and many changes cost little. A Service is quiet if no window of it
+// is open. Its first change is published as soon as its key comes up in the queue, after the keys that are
+// in the queue already. Each publication opens a window. What changes in it is published when it ends,
+// which opens the next one. A window in which nothing changes is the last: the Service is quiet again.
 //
-// A controller that moves an address from one EndpointSlice to another writes two objects. An address that leaves its slice while its
-// workload is ready and not terminating may be on its way, so its Service is not published before a shortest window has passed. Everything
-// else goes at once: an address whose Pod is gone, terminating or not ready, or that never had one.
+//	change     x         x   x
+//	published  x                  x                          (quiet again)
+//	window     |----- 50 ms ------|--------- 75 ms ----------|
+//
+// Windows grow by half while changes come more often than each busyInterval, up to maxWindow, and shrink by
+// a third while they come less often. So sustained churn costs four publications a second, however many
+// changes it is. A new Service is published at once.
+//
+// A controller that moves an address from one EndpointSlice to another writes two objects. An address that
+// leaves its slice while its workload is available (ready, not terminating) may be on its way, so its
+// Service is not published before minWindow has passed since. Everything else goes at once: an address
+// whose Pod is gone, terminating or not ready, or that never had one. Moves without end hold back a
+// publication for at most maxWindow and minWindow.
+//
+// A window is an item in the delaying queue, at most one for each Service. One that comes up early, because
+// its end was moved, is added again.
 const (
-	window = 50 * time.Millisecond // the shortest
-	widest = 250 * time.Millisecond
-	busy   = 100 * time.Millisecond
+	minWindow    = 50 * time.Millisecond
+	maxWindow    = 250 * time.Millisecond
+	busyInterval = 100 * time.Millisecond
 )
 
-// pace is when a Service is published that is not quiet. The queue holds an item for each, which comes up when the window ends, or earlier.
-type pace struct {
+// window is the open window of a Service.
+type window struct {
 	began, ends time.Time
 	changes     int // since began
 }
 
-// change notes that a Service is not what was published. moving is set if an address may be on its way to another slice.
-func (r *Reconciler) change(k key, moving bool) {
-	if r.paces == nil {
+// markChanged records that a Service may differ from what was published. moving is set if an address may be
+// on its way to another slice.
+func (r *Reconciler) markChanged(k key, moving bool) {
+	if r.windows == nil {
 		return // Begin publishes everything
 	}
 	now := time.Now()
-	p, restless := r.paces[k]
-	if !restless {
-		p = &pace{began: now, ends: now}
-		r.paces[k] = p
+	w, open := r.windows[k]
+	if !open {
+		w = &window{began: now, ends: now}
+		r.windows[k] = w
 	}
-	p.changes++
-	if later := now.Add(window); moving && p.ends.Before(later) {
-		p.ends = earlier(later, p.began.Add(widest+window)) // moves without end must not hold back everything else
+	w.changes++
+	if later := now.Add(minWindow); moving && w.ends.Before(later) {
+		w.ends = earlier(later, w.began.Add(maxWindow+minWindow))
 	}
-	if !restless {
-		r.queue.AddAfter(item{aView, k}, p.ends.Sub(now))
+	if !open {
+		r.queue.AddAfter(objectRef{kindWindow, k}, w.ends.Sub(now))
 	}
 }
 
-// reconcileView publishes a Service whose window has ended, if it was changed.
-func (r *Reconciler) reconcileView(k key) {
-	now, p := time.Now(), r.paces[k]
+// reconcileWindow publishes a Service whose window has ended, if it was changed.
+func (r *Reconciler) reconcileWindow(k key) {
+	now, w := time.Now(), r.windows[k]
 	switch {
-	case p == nil:
+	case w == nil:
 		return
-	case now.Before(p.ends): // it was extended
-	case p.changes == 0 || !r.publish(k):
-		delete(r.paces, k)
+	case now.Before(w.ends): // its end was moved
+	case w.changes == 0 || !r.publish(k):
+		delete(r.windows, k)
 		return
 	default:
-		*p = pace{began: now, ends: now.Add(p.next())}
+		*w = window{began: now, ends: now.Add(w.nextLength())}
 	}
-	r.queue.AddAfter(item{aView, k}, p.ends.Sub(now))
+	r.queue.AddAfter(objectRef{kindWindow, k}, w.ends.Sub(now))
 }
 
-// next returns how long the window after this one is.
-func (p *pace) next() time.Duration {
-	length := p.ends.Sub(p.began)
-	if time.Duration(p.changes)*busy < length {
+// nextLength returns the length of the window after this one.
+func (w *window) nextLength() time.Duration {
+	length := w.ends.Sub(w.began)
+	if time.Duration(w.changes)*busyInterval < length {
 		length = length * 2 / 3
 	} else {
 		length = length * 3 / 2
 	}
-	return min(max(window, length), widest)
+	return min(max(minWindow, length), maxWindow)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -19,8 +19,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// A happening is a change of the world, some time after the start.
-type happening struct {
+// A step is a change of the objects, some time after the start.
+type step struct {
 	at time.Duration
 	do func(*world)
 }
@@ -33,9 +33,9 @@ type publication struct {
 
 const gone = "no Service"
 
-// published runs a Reconciler in virtual time and returns what clients of Service ns/web could see, and when. Everything in start is there
-// before it begins.
-func published(t *testing.T, start []func(*world), happenings []happening) (all []publication) {
+// published runs a Reconciler in virtual time and returns what clients of Service ns/web could see, and
+// when. Everything in start is there before it begins.
+func published(t *testing.T, start []func(*world), steps []step) (all []publication) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		store := federation.NewStore()
@@ -64,7 +64,7 @@ func published(t *testing.T, start []func(*world), happenings []happening) (all 
 				}
 			}
 		}()
-		for _, h := range happenings {
+		for _, h := range steps {
 			time.Sleep(h.at - time.Since(began)) //nolint:forbidigo // virtual time
 			synctest.Wait()
 			h.do(w)
@@ -75,8 +75,8 @@ func published(t *testing.T, start []func(*world), happenings []happening) (all 
 		cancel()
 		<-done
 		<-done
-		if len(r.paces) > 0 {
-			t.Errorf("%d Services are not quiet after 2 s without a change", len(r.paces))
+		if len(r.windows) > 0 {
+			t.Errorf("%d Services are not quiet after 2 s without a change", len(r.windows))
 		}
 	})
 	return all
@@ -146,83 +146,83 @@ func TestPace(t *testing.T) {
 	one := []func(*world){makeService, makePod(1), makePod(2), makeSlice("a", 1)}
 	both := []func(*world){makeService, makePod(1), makePod(2), makeSlice("a", 1, 2), makeSlice("b")}
 	for name, tc := range map[string]struct {
-		start      []func(*world)
-		happenings []happening
-		want       []publication
+		start []func(*world)
+		steps []step
+		want  []publication
 	}{
 		"an isolated change waits for nothing": {
 			one,
-			[]happening{{1000 * ms, makeSlice("a", 1, 2)}, {1100 * ms, makeSlice("a", 1, 2, -3)}},
+			[]step{{1000 * ms, makeSlice("a", 1, 2)}, {1100 * ms, makeSlice("a", 1, 2, -3)}},
 			[]publication{{0, "10.0.0.1"}, {1000 * ms, "10.0.0.1 10.0.0.2"}, {1100 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}},
 		},
 		"what follows it waits for the end of its window": {
 			one,
-			[]happening{{1000 * ms, makeSlice("b", -3)}, {1001 * ms, makeSlice("b", -4)}, {1049 * ms, makeSlice("b", -5)}},
+			[]step{{1000 * ms, makeSlice("b", -3)}, {1001 * ms, makeSlice("b", -4)}, {1049 * ms, makeSlice("b", -5)}},
 			[]publication{{0, "10.0.0.1"}, {1000 * ms, "10.0.0.1 10.0.0.3"}, {1050 * ms, "10.0.0.1 10.0.0.5"}},
 		},
 		"a new Service is there at once": {
 			nil,
-			[]happening{{1000 * ms, makeService}},
+			[]step{{1000 * ms, makeService}},
 			[]publication{{0, gone}, {1000 * ms, ""}},
 		},
 		"a new Service is there at once, whatever came before it": {
 			[]func(*world){makePod(1)},
-			[]happening{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("b", -3)}, {1002 * ms, makeService}},
+			[]step{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("b", -3)}, {1002 * ms, makeService}},
 			[]publication{{0, gone}, {1002 * ms, "10.0.0.1 10.0.0.3"}},
 		},
 		"a Service that comes back is a new one": {
 			one,
-			[]happening{{1000 * ms, dropService}, {1001 * ms, makeService}},
+			[]step{{1000 * ms, dropService}, {1001 * ms, makeService}},
 			[]publication{{0, "10.0.0.1"}, {1000 * ms, gone}, {1001 * ms, "10.0.0.1"}},
 		},
 		"a change that changes nothing begins no window": {
 			one,
-			[]happening{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("a", 1, 2)}},
+			[]step{{1000 * ms, makeSlice("a", 1)}, {1001 * ms, makeSlice("a", 1, 2)}},
 			[]publication{{0, "10.0.0.1"}, {1001 * ms, "10.0.0.1 10.0.0.2"}},
 		},
 		"an address that moves to another slice is never withdrawn": {
 			both,
-			[]happening{{1000 * ms, makeSlice("a", 1)}, {1020 * ms, makeSlice("b", 2)}},
+			[]step{{1000 * ms, makeSlice("a", 1)}, {1020 * ms, makeSlice("b", 2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1050 * ms, "10.0.0.1 10.0.0.2"}},
 		},
 		"nor if its slice is deleted": {
 			both,
-			[]happening{{1000 * ms, dropSlice("a")}, {1049 * ms, makeSlice("b", 1, 2)}},
+			[]step{{1000 * ms, dropSlice("a")}, {1049 * ms, makeSlice("b", 1, 2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1050 * ms, "10.0.0.1 10.0.0.2"}},
 		},
 		"nor if a window ends in between": {
 			both,
-			[]happening{{1000 * ms, makeSlice("c", -3)}, {1049 * ms, makeSlice("a", 1)}, {1051 * ms, makeSlice("b", 2)}},
+			[]step{{1000 * ms, makeSlice("c", -3)}, {1049 * ms, makeSlice("a", 1)}, {1051 * ms, makeSlice("b", 2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1000 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}, {1099 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}},
 		},
 		"an address that leaves for good goes when the window ends": {
 			both,
-			[]happening{{1000 * ms, makeSlice("a", 1)}},
+			[]step{{1000 * ms, makeSlice("a", 1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1050 * ms, "10.0.0.1"}},
 		},
 		"an address whose Pod is gone goes at once": {
 			both,
-			[]happening{{1000 * ms, dropPod(2)}},
+			[]step{{1000 * ms, dropPod(2)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1000 * ms, "10.0.0.1"}},
 		},
 		"an address whose Pod terminates goes at once": {
 			both,
-			[]happening{{1000 * ms, makePod(2, terminating)}, {1001 * ms, makeSlice("a", 1)}},
+			[]step{{1000 * ms, makePod(2, terminating)}, {1001 * ms, makeSlice("a", 1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1001 * ms, "10.0.0.1"}},
 		},
 		"an address whose Pod is not ready goes at once": {
 			both,
-			[]happening{{1000 * ms, makePod(2, unready)}, {1001 * ms, makeSlice("a", 1)}},
+			[]step{{1000 * ms, makePod(2, unready)}, {1001 * ms, makeSlice("a", 1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1001 * ms, "10.0.0.1"}},
 		},
 		"an address that has no Pod goes at once": {
 			[]func(*world){makeService, makeSlice("a", -1, -2)},
-			[]happening{{1000 * ms, makeSlice("a", -1)}},
+			[]step{{1000 * ms, makeSlice("a", -1)}},
 			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1000 * ms, "10.0.0.1"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, published(t, tc.start, tc.happenings), cmp.AllowUnexported(publication{})); diff != "" {
+			if diff := cmp.Diff(tc.want, published(t, tc.start, tc.steps), cmp.AllowUnexported(publication{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -232,12 +232,12 @@ func TestPace(t *testing.T) {
 // TestPaceUnderChurn: windows grow while a Service changes without a pause, and shrink after that.
 func TestPaceUnderChurn(t *testing.T) {
 	const ms = time.Millisecond
-	var churn []happening
+	var churn []step
 	for at := 1000 * ms; at < 3000*ms; at += 10 * ms {
-		churn = append(churn, happening{at, makeSlice("a", -1-int(at/(10*ms))%200)})
+		churn = append(churn, step{at, makeSlice("a", -1-int(at/(10*ms))%200)})
 	}
 	for _, at := range []time.Duration{3300, 3500, 3700, 3710} {
-		churn = append(churn, happening{at * ms, makeSlice("a", -1-int(at)/10%200)})
+		churn = append(churn, step{at * ms, makeSlice("a", -1-int(at)/10%200)})
 	}
 	var at []time.Duration
 	for _, p := range published(t, []func(*world){makeService}, churn)[1:] {
@@ -255,36 +255,37 @@ func TestPaceUnderChurn(t *testing.T) {
 	}
 }
 
-// TestPaceLaws: however a Service changes, an address of a ready Pod that is always in a slice, but for moves that take less than a window, is
-// never withdrawn; no more is published than a window allows; and the last change is published within the longest window, and what a move adds to it.
+// TestPaceLaws: however a Service changes, an address of a ready Pod that is always in a slice, but for
+// moves that take less than a window, is never withdrawn; no more is published than a window allows; and
+// the last change is published within the longest window, and what a move adds to it.
 func TestPaceLaws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		gaps := rapid.SliceOfN(rapid.IntRange(0, 70), 5, 60).Draw(rt, "gaps in ms")
 		moves := rapid.SliceOfN(rapid.IntRange(0, 3), len(gaps), len(gaps)).Draw(rt, "moves")
-		at, home := time.Second, "a"
-		var happenings []happening
+		at, current := time.Second, "a"
+		var steps []step
 		var last string
 		for i, gap := range gaps {
 			at += time.Duration(gap) * time.Millisecond
 			if moves[i] == 0 { // and then leave it where it is for long enough that moves do not follow each other without end
-				to := map[string]string{"a": "b", "b": "a"}[home]
-				happenings = append(happenings, happening{at, makeSlice(home)}, happening{at + 40*time.Millisecond, makeSlice(to, 1)})
-				at, home = at+200*time.Millisecond, to
+				to := map[string]string{"a": "b", "b": "a"}[current]
+				steps = append(steps, step{at, makeSlice(current)}, step{at + 40*time.Millisecond, makeSlice(to, 1)})
+				at, current = at+200*time.Millisecond, to
 				continue
 			}
 			last = fmt.Sprintf("10.0.0.1 10.0.0.%d", 100+i)
-			happenings = append(happenings, happening{at, makeSlice("other", -100-i)})
+			steps = append(steps, step{at, makeSlice("other", -100-i)})
 		}
-		all := published(t, []func(*world){makeService, makePod(1), makeSlice("a", 1), makeSlice("b"), makeSlice("other")}, happenings)
+		all := published(t, []func(*world){makeService, makePod(1), makeSlice("a", 1), makeSlice("b"), makeSlice("other")}, steps)
 		for i, p := range all {
 			if !slices.Contains(strings.Fields(p.what), "10.0.0.1") {
 				rt.Errorf("after %v: %q lacks an address that only moved", p.at, p.what)
 			}
-			if i > 1 && p.at-all[i-1].at < window {
+			if i > 1 && p.at-all[i-1].at < minWindow {
 				rt.Errorf("published after %v and after %v", all[i-1].at, p.at)
 			}
 		}
-		if end := all[len(all)-1]; last != "" && end.what != last || end.at > at+widest+window {
+		if end := all[len(all)-1]; last != "" && end.what != last || end.at > at+maxWindow+minWindow {
 			rt.Errorf("the last change is at %v to %q; published last: %v", at, last, end)
 		}
 	})

@@ -7,20 +7,21 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// portNumber returns the number of a port, unless it is none.
+// portNumber returns the number of a port, or false if it is out of range.
 func portNumber(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
-// ParsePorts reads a list of ports as Linkerd's annotations hold it: numbers, ranges such as 8000-8002, and names, separated by
-// commas. Spaces and items that say nothing are skipped. named looks up a name and may be nil.
+// ParsePorts reads a list of ports as Linkerd's annotations hold it: numbers, ranges such as 8000-8002, and
+// names, separated by commas. Spaces, and items that do not parse, are skipped. named looks up a name and
+// may be nil.
 func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports {
-	return parsePorts(list, named, &remarks{})
+	return parsePorts(list, named, &omissions{})
 }
 
-func parsePorts(list string, named func(string) (uint16, bool), r *remarks) federation.Ports {
+func parsePorts(list string, named func(string) (uint16, bool), out *omissions) federation.Ports {
 	var ranges []federation.PortRange
 	for item := range strings.SplitSeq(list, ",") {
 		if len(ranges) == maxRanges {
-			r.add("a list of ports: what follows the first %d", maxRanges)
+			out.add("a list of ports: what follows the first %d", maxRanges)
 			break
 		}
 		item = strings.TrimSpace(item)
@@ -33,7 +34,7 @@ func parsePorts(list string, named func(string) (uint16, bool), r *remarks) fede
 		switch {
 		case err == nil && from <= to:
 			ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
-		case err != nil && item != "" && named != nil: // nobody's name is empty, although ports may have none
+		case err != nil && item != "" && named != nil: // a port without a name cannot be listed
 			if port, found := named(item); found {
 				ranges = append(ranges, federation.PortRange{First: port, Last: port})
 			}
@@ -42,7 +43,7 @@ func parsePorts(list string, named func(string) (uint16, bool), r *remarks) fede
 	return federation.PortsOf(ranges...)
 }
 
-// namedPorts is the ports of containers that have names, in one string: name=number,name=number.
+// namedPorts are the ports of containers that have names, in one string: name=number,name=number.
 type namedPorts string
 
 func (p namedPorts) with(name string, number int32) namedPorts {
@@ -56,7 +57,7 @@ func (p namedPorts) with(name string, number int32) namedPorts {
 	return p + namedPorts(name+"="+strconv.Itoa(int(n)))
 }
 
-// first returns the first port that has a name.
+// first returns the first port of a name.
 func (p namedPorts) first(name string) (uint16, bool) {
 	if all := p.appendNamed(nil, name); len(all) > 0 {
 		return all[0].First, true
@@ -64,7 +65,7 @@ func (p namedPorts) first(name string) (uint16, bool) {
 	return 0, false
 }
 
-// appendNamed appends all ports that have a name.
+// appendNamed appends all ports of a name.
 func (p namedPorts) appendNamed(to []federation.PortRange, name string) []federation.PortRange {
 	for item := range strings.SplitSeq(string(p), ",") {
 		k, v, _ := strings.Cut(item, "=")

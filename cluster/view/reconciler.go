@@ -9,255 +9,179 @@ import (
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/fingerpost/fingerpost/cluster/linkerd/serviceprofile"
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-// key names an object; the kind is known from where it stands.
+// key names an object whose kind is clear from the context.
 type key = records.Key
 
 func intern(s string) string { return records.Intern(s) }
 
-// item names something to reconcile.
-type item struct {
-	what what
+// objectRef names something to reconcile.
+type objectRef struct {
+	kind objectKind
 	key
 }
 
-type what uint8
+type objectKind uint8
 
 const (
-	aNode what = iota
-	aProfile
-	aReplicaSet
-	aJob
-	aServer
-	aPod
-	anExternal
-	aSlice
-	aService
-	aView // of a Service: what is published about it
+	kindNode objectKind = iota
+	kindProfile
+	kindReplicaSet
+	kindJob
+	kindServer
+	kindPod
+	kindExternal
+	kindSlice
+	kindService
+	kindWindow // of a Service, which ends now
 )
 
-// A Reconciler says what one cluster claims, and goes on saying it as its objects change. It reads the stores of its [Kind]s,
-// which are filled by others.
+// A Reconciler publishes what the objects of one cluster amount to, and keeps that up to date. It reads the
+// stores of its [Kind]s, which informers fill.
+//
+// Each kind depends on those before it, and what is derived is kept:
+//
+//	key that comes up        reads the records of           keeps
+//	Node, ServiceProfile     itself                         nothing: published at once
+//	Server                   itself                         appliedServers
+//	Pod, ExternalWorkload    itself, its owner, Servers     workloads; awaited, if its owner is missing
+//	ReplicaSet, Job          the Pods that await it         nothing
+//	EndpointSlice            itself, workloads              translated, slicesOf
+//	Service                  itself, translated             published
+//
+// A key that changes what is kept goes on to what depends on it, found by an index: a Pod to the slices
+// that name it (workloadState.slices), a Server to the workloads of its namespace that it selects or did, a
+// slice to its Service. So the work follows the change: one Pod rebuilds the slices that name it, and one
+// View is put together from pointers to its slices.
+//
+// What it keeps true:
+//
+//   - What is published when the queue is empty follows from the records alone, whichever events brought
+//     them (TestReconcilerFollows). So there is no code for events, for their order across kinds, or for a
+//     second listing: each is a set of keys.
+//   - An endpoint that names a workload is published only while the workload is known: never with a guessed
+//     identity.
+//   - A View that equals the published one is not published again, and a slice that did not change keeps
+//     its pointer, from here to the clients' caches, where comparing two slices is comparing two pointers.
+//
+// The last one needs a way back. A slice that was translated again may be equal to its predecessor, as
+// after a re-list or a Pod whose change is not visible to clients. The Store notices, keeps its old slice
+// and drops ours; Set returns the View that it stored. publish copies the slices of that View into
+// translated. Without this, translated would hold a pointer that the Store does not have: each later Set of
+// the Service would compare all endpoints of that slice again, and both copies would stay in memory.
+//
+// Stores have locks of their own. The rest has none: Begin owns it, and then Run, in one goroutine. Before
+// Begin nothing is enqueued. Begin sets enqueues before it reads the stores, so a record that changes
+// meanwhile is reconciled once more by Run, which finds nothing to do.
+//
+// What it costs: TestMemoryBudget bounds the heap for each endpoint with its Pod, records, workload and
+// View together.
 type Reconciler struct {
-	cluster federation.Cluster
-	border  *border
-	options Options
-	queue   workqueue.TypedDelayingInterface[item] // set by Begin, before it sets running
-	running atomic.Bool                            // changes are enqueued; before, Begin finds them all
+	cluster  federation.Cluster
+	border   *border
+	options  Options
+	queue    workqueue.TypedDelayingInterface[objectRef] // set by Begin, before it sets enqueues
+	enqueues atomic.Bool
 
-	services    *records.Store[service]
-	slices      *records.Store[[]*slice] // EndpointSlices, or Endpoints
-	pods        *records.Store[pod]
-	externals   *records.Store[pod]
+	services    *records.Store[serviceRecord]
+	slices      *records.Store[[]*sliceRecord] // EndpointSlices, or Endpoints
+	pods        *records.Store[podRecord]
+	externals   *records.Store[podRecord]
 	replicaSets *records.Store[owner]
 	jobs        *records.Store[owner]
-	servers     *records.Store[*server]
+	servers     *records.Store[*serverRecord]
 	nodes       *records.Store[string]           // the zone
 	profiles    *records.Store[*profile.Profile] // nil for one that cannot be read
 
 	// Owned by Begin, and then by Run.
-	claims    *federation.Claims
-	applied   byNamespace[*server]                 // with which Pods were looked up
-	workloads map[what]byNamespace[*workloadState] // Pods and ExternalWorkloads
-	built     map[key]*sliceState
-	members   map[key][]key            // Service -> its slices, sorted
-	views     map[key]*federation.View // what is published
-	paces     map[key]*pace            // of Services that are not quiet; nil until Begin has published everything
-	missed    map[item]map[key]bool    // owner that was looked up in vain -> the Pods that it owns
-	places    map[item][]netip.Addr    // Service or Pod -> where it can be asked for by IP
-	occupants map[netip.Addr][]item    // the reverse, sorted
+	writer         *federation.Claims
+	appliedServers byNamespace[*serverRecord]                 // with which workloads were resolved
+	workloads      map[objectKind]byNamespace[*workloadState] // Pods and ExternalWorkloads
+	translated     map[key]*translatedSlice                   // by EndpointSlice
+	slicesOf       map[key][]key                              // Service -> its EndpointSlices, sorted
+	published      map[key]*federation.View                   // by Service, as the Store holds it
+	windows        map[key]*window                            // by Service that is not quiet; nil in Begin
+	awaited        map[objectRef]map[key]bool                 // owner that is not known -> the Pods that it owns
+	ipsOf          map[objectRef][]netip.Addr                 // Service or workload -> its IPs
+	ownersByIP     map[netip.Addr][]objectRef                 // the reverse, sorted
 }
 
 // workloadState is a workload that is known, or named by a slice, or both.
 type workloadState struct {
 	workload *federation.Workload // nil: it is not known
-	pod      pod                  // of which the workload was made
+	record   podRecord            // from which the workload was made
 	slices   []key                // that name it
-	awaits   item                 // the owner that it missed; zero for none
+	awaits   objectRef            // the owner that is not known; zero for none
 }
 
-// sliceState is a slice as it was last translated.
-type sliceState struct {
-	service key
-	who     []item
-	slices  []*federation.Slice
+// translatedSlice is an EndpointSlice, or Endpoints, as it was last translated.
+type translatedSlice struct {
+	service   key
+	workloads []objectRef // that it names
+	slices    []*federation.Slice
 }
 
-// Options say what there is to read in a cluster.
+// Options are what there is to read in a cluster.
 type Options struct {
-	Local     bool // it is the cluster that the process runs in: only there clients ask by IP, and are on nodes
-	Endpoints bool // Endpoints are read, and no EndpointSlices
+	Local     bool // it is the cluster that the process runs in: only there clients are on nodes, and look up IPs
+	Endpoints bool // read Endpoints, not EndpointSlices
 }
 
-// QueueName returns how the metrics of work queues name the one of changes in a cluster.
+// QueueName returns the name by which metrics of work queues know the queue of a cluster.
 func QueueName(cluster string) string { return "cluster/" + cluster }
 
-// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once; Begin is called when they
-// are complete.
+// NewReconciler returns a Reconciler for one engagement with a cluster. Its stores may be filled at once;
+// Begin is called when all required ones are synced.
 func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options) *Reconciler {
 	r := &Reconciler{
-		border:    newBorder(log),
-		cluster:   cluster,
-		options:   options,
-		places:    map[item][]netip.Addr{},
-		occupants: map[netip.Addr][]item{},
-		applied:   byNamespace[*server]{},
-		workloads: map[what]byNamespace[*workloadState]{aPod: {}, anExternal: {}},
-		built:     map[key]*sliceState{},
-		members:   map[key][]key{},
-		views:     map[key]*federation.View{},
-		missed:    map[item]map[key]bool{},
+		border:         newBorder(log),
+		cluster:        cluster,
+		options:        options,
+		ipsOf:          map[objectRef][]netip.Addr{},
+		ownersByIP:     map[netip.Addr][]objectRef{},
+		appliedServers: byNamespace[*serverRecord]{},
+		workloads:      map[objectKind]byNamespace[*workloadState]{kindPod: {}, kindExternal: {}},
+		translated:     map[key]*translatedSlice{},
+		slicesOf:       map[key][]key{},
+		published:      map[key]*federation.View{},
+		awaited:        map[objectRef]map[key]bool{},
 	}
-	enqueue := func(w what) func(key) {
+	enqueue := func(kind objectKind) func(key) {
 		return func(k key) {
-			if r.running.Load() {
-				r.queue.Add(item{w, k})
+			if r.enqueues.Load() {
+				r.queue.Add(objectRef{kind, k})
 			}
 		}
 	}
-	r.services = records.NewStore(checked(r.border, "Service", r.keepService), enqueue(aService))
+	r.services = records.NewStore(checked(r.border, "Service", r.reduceService), enqueue(kindService))
 	if options.Endpoints {
-		r.slices = records.NewStore(checked(r.border, "Endpoints", r.keepEndpoints), enqueue(aSlice))
+		r.slices = records.NewStore(checked(r.border, "Endpoints", r.reduceEndpoints), enqueue(kindSlice))
 	} else {
-		r.slices = records.NewStore(checked(r.border, "EndpointSlice", r.keepSlice), enqueue(aSlice))
+		r.slices = records.NewStore(checked(r.border, "EndpointSlice", r.reduceSlice), enqueue(kindSlice))
 	}
-	r.pods = records.NewStore(checked(r.border, "Pod", r.keepPod), enqueue(aPod))
-	r.externals = records.NewStore(checked(r.border, "ExternalWorkload", r.keepExternal), enqueue(anExternal))
-	r.replicaSets = records.NewStore(checked(r.border, "ReplicaSet", keepOwner), enqueue(aReplicaSet))
-	r.jobs = records.NewStore(checked(r.border, "Job", keepOwner), enqueue(aJob))
-	r.servers = records.NewStore(checked(r.border, "Server", keepServer), enqueue(aServer))
-	r.nodes = records.NewStore(checked(r.border, "Node", keepNode), enqueue(aNode))
-	r.profiles = records.NewStore(checked(r.border, "ServiceProfile", keepProfile), enqueue(aProfile))
+	r.pods = records.NewStore(checked(r.border, "Pod", r.reducePod), enqueue(kindPod))
+	r.externals = records.NewStore(checked(r.border, "ExternalWorkload", r.reduceExternal), enqueue(kindExternal))
+	r.replicaSets = records.NewStore(checked(r.border, "ReplicaSet", reduceOwner), enqueue(kindReplicaSet))
+	r.jobs = records.NewStore(checked(r.border, "Job", reduceOwner), enqueue(kindJob))
+	r.servers = records.NewStore(checked(r.border, "Server", reduceServer), enqueue(kindServer))
+	r.nodes = records.NewStore(checked(r.border, "Node", reduceNode), enqueue(kindNode))
+	r.profiles = records.NewStore(checked(r.border, "ServiceProfile", reduceProfile), enqueue(kindProfile))
 	return r
 }
 
-// service is what is kept of a Service.
-type service struct {
-	federation.View
-	ips []netip.Addr // at which it can be asked for; of the local cluster only
-}
-
-func (r *Reconciler) keepService(object any, left *remarks) (service, bool) {
-	svc, ok := object.(*corev1.Service)
-	if !ok {
-		return service{}, false
-	}
-	kept := service{View: translateService(r.cluster, svc, left)}
-	if r.options.Local {
-		kept.ips = clusterIPs(svc)
-	}
-	return kept, true
-}
-
-func (r *Reconciler) keepSlice(object any, left *remarks) ([]*slice, bool) {
-	kept, ok := keepSlice(object, left)
-	return r.trusted(kept), ok
-}
-
-func (r *Reconciler) keepEndpoints(object any, left *remarks) ([]*slice, bool) {
-	kept, ok := keepEndpoints(object, left)
-	return r.trusted(kept), ok
-}
-
-// trusted drops the marks of gateways from the slices of a linked cluster. They count for the cluster's own clients: others would be sent,
-// under whatever authority the cluster likes, to any gateway that it names, and trust it.
-func (r *Reconciler) trusted(kept []*slice) []*slice {
-	for _, s := range kept {
-		for i := range s.endpoints {
-			if !r.options.Local {
-				s.endpoints[i].Mirror = nil
-			}
-		}
-	}
-	return kept
-}
-
-func (r *Reconciler) keepPod(object any, left *remarks) (pod, bool) {
-	p, ok := object.(*corev1.Pod)
-	if !ok {
-		return pod{}, false
-	}
-	kept, ok := podOf(p, left)
-	if r.options.Local {
-		kept.residence = residenceOf(p)
-	}
-	return kept, ok
-}
-
-func (r *Reconciler) keepExternal(object any, left *remarks) (pod, bool) {
-	u, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return pod{}, false
-	}
-	kept, err := translateExternal(u, left)
-	if err != nil {
-		left.cut("all of it: " + err.Error())
-		return pod{}, false
-	}
-	if !r.options.Local {
-		kept.residence = nil
-	}
-	return kept, true
-}
-
-func keepServer(object any, left *remarks) (*server, bool) {
-	u, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return nil, false
-	}
-	s, err := translateServer(u, left)
-	if err != nil {
-		left.cut("all of it: " + err.Error())
-	}
-	return s, s != nil
-}
-
-func keepProfile(object any, left *remarks) (*profile.Profile, bool) {
-	u, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return nil, false
-	}
-	p, parts, err := serviceprofile.Parse(u)
-	if err != nil {
-		left.cut("all of it, so that what it said before goes on, or the default: " + err.Error())
-	}
-	for _, part := range parts {
-		left.cut(part)
-	}
-	return p, true
-}
-
-func keepOwner(object any, left *remarks) (owner, bool) {
-	m, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return owner{}, false
-	}
-	return ownerOf(m.OwnerReferences, left), true
-}
-
-func keepNode(object any, left *remarks) (string, bool) {
-	m, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return "", false
-	}
-	return left.label("label "+corev1.LabelTopologyZone, m.Labels[corev1.LabelTopologyZone]), true
-}
-
-// Begin says everything that the stores hold and completes the claims. It is called once; Run must follow.
-func (r *Reconciler) Begin(claims *federation.Claims) {
-	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[item]{Name: QueueName(string(r.cluster))})
-	r.claims = claims
-	r.running.Store(true)
+// Begin publishes everything that the stores hold and marks the cluster as synced. It is called once; Run
+// must follow.
+func (r *Reconciler) Begin(writer *federation.Claims) {
+	name := QueueName(string(r.cluster))
+	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
+	r.writer = writer
+	r.enqueues.Store(true)
 	for _, k := range r.nodes.Keys() {
 		r.reconcileNode(k)
 	}
@@ -267,9 +191,9 @@ func (r *Reconciler) Begin(claims *federation.Claims) {
 	for _, k := range r.servers.Keys() {
 		r.reconcileServer(k)
 	}
-	for _, kind := range []what{aPod, anExternal} {
-		for _, k := range r.records(kind).Keys() {
-			r.reconcileWorkload(item{kind, k})
+	for _, kind := range []objectKind{kindPod, kindExternal} {
+		for _, k := range r.workloadRecords(kind).Keys() {
+			r.reconcileWorkload(objectRef{kind, k})
 		}
 	}
 	for _, k := range r.slices.Keys() {
@@ -278,47 +202,47 @@ func (r *Reconciler) Begin(claims *federation.Claims) {
 	for _, k := range r.services.Keys() {
 		r.publish(k)
 	}
-	r.paces = map[key]*pace{}
-	claims.Complete()
+	r.windows = map[key]*window{}
+	writer.Complete()
 }
 
-// Run follows the changes since Begin until ctx ends.
+// Run reconciles what changes after Begin, until ctx ends.
 func (r *Reconciler) Run(ctx context.Context) {
 	defer r.queue.ShutDown()
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
 	for {
-		it, shutdown := r.queue.Get()
+		ref, shutdown := r.queue.Get()
 		if shutdown {
 			return
 		}
-		switch it.what {
-		case aNode:
-			r.reconcileNode(it.key)
-		case aProfile:
-			r.reconcileProfile(it.key)
-		case aReplicaSet, aJob:
-			r.reconcileOwner(it)
-		case aServer:
-			r.reconcileServer(it.key)
-		case aPod, anExternal:
-			r.reconcileWorkload(it)
-		case aSlice:
-			r.reconcileSlice(it.key)
-		case aService:
-			r.change(it.key, false)
-		case aView:
-			r.reconcileView(it.key)
+		switch ref.kind {
+		case kindNode:
+			r.reconcileNode(ref.key)
+		case kindProfile:
+			r.reconcileProfile(ref.key)
+		case kindReplicaSet, kindJob:
+			r.reconcileOwner(ref)
+		case kindServer:
+			r.reconcileServer(ref.key)
+		case kindPod, kindExternal:
+			r.reconcileWorkload(ref)
+		case kindSlice:
+			r.reconcileSlice(ref.key)
+		case kindService:
+			r.markChanged(ref.key, false)
+		case kindWindow:
+			r.reconcileWindow(ref.key)
 		}
-		r.queue.Done(it)
+		r.queue.Done(ref)
 	}
 }
 
 func (r *Reconciler) reconcileNode(k key) {
 	if zone, found := r.nodes.Get(k); found {
-		r.claims.SetNode(k.Name, zone)
+		r.writer.SetNode(k.Name, zone)
 	} else {
-		r.claims.DeleteNode(k.Name)
+		r.writer.DeleteNode(k.Name)
 	}
 }
 
@@ -326,70 +250,73 @@ func (r *Reconciler) reconcileProfile(k key) {
 	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
 	switch p, found := r.profiles.Get(k); {
 	case !found:
-		r.claims.DeleteProfile(name)
+		r.writer.DeleteProfile(name)
 	case p == nil:
-		r.claims.KeepProfile(name)
+		r.writer.KeepProfile(name)
 	default:
-		r.claims.SetProfile(name, p)
+		r.writer.SetProfile(name, p)
 	}
 }
 
-// reconcileOwner sees to the Pods that missed their owner. One that is deleted changes nothing: its Pods are about to follow, and
-// are still its own.
-func (r *Reconciler) reconcileOwner(it item) {
-	for k := range r.missed[it] {
-		r.reconcileWorkload(item{aPod, k})
+// reconcileOwner reconciles the Pods that await an owner. Its deletion changes nothing: its Pods are about
+// to be deleted, too, and keep their owner until then.
+func (r *Reconciler) reconcileOwner(owner objectRef) {
+	for k := range r.awaited[owner] {
+		r.reconcileWorkload(objectRef{kindPod, k})
 	}
 }
 
-// reconcileServer sees to the workloads that a Server selects now, or did until now, and once to each slice that names them.
+// reconcileServer resolves the workloads again that a Server selects now, or did until now, and translates
+// each slice that names them once.
 func (r *Reconciler) reconcileServer(k key) {
-	old := r.applied.get(k)
+	old := r.appliedServers.get(k)
 	now, found := r.servers.Get(k)
 	if found {
-		r.applied.put(k, now)
+		r.appliedServers.put(k, now)
 	} else {
-		r.applied.drop(k)
+		r.appliedServers.remove(k)
 	}
-	concerned := map[key]bool{}
+	affected := map[key]bool{}
 	for kind, states := range r.workloads {
 		for name, w := range states[k.Namespace] {
 			if w.workload == nil {
 				continue
 			}
-			if o := w.pod.origin.Value(); old.selects(kind, name, &o) || now.selects(kind, name, &o) {
-				it := item{kind, key{Namespace: k.Namespace, Name: name}}
-				for _, s := range r.renew(it) {
-					concerned[s] = true
-				}
-				r.placeWorkload(it)
+			class := w.record.class.Value()
+			if !old.selects(kind, name, &class) && !now.selects(kind, name, &class) {
+				continue
 			}
+			ref := objectRef{kind, key{Namespace: k.Namespace, Name: name}}
+			for _, s := range r.updateWorkload(ref) {
+				affected[s] = true
+			}
+			r.publishWorkloadIPs(ref)
 		}
 	}
-	for s := range concerned {
+	for s := range affected {
 		r.reconcileSlice(s)
 	}
 }
 
-// records returns the store of a kind of workload.
-func (r *Reconciler) records(kind what) *records.Store[pod] {
-	if kind == anExternal {
+// workloadRecords returns the store of a kind of workload.
+func (r *Reconciler) workloadRecords(kind objectKind) *records.Store[podRecord] {
+	if kind == kindExternal {
 		return r.externals
 	}
 	return r.pods
 }
 
-func (r *Reconciler) reconcileWorkload(it item) {
-	for _, s := range r.renew(it) {
+func (r *Reconciler) reconcileWorkload(ref objectRef) {
+	for _, s := range r.updateWorkload(ref) {
 		r.reconcileSlice(s)
 	}
-	r.placeWorkload(it)
+	r.publishWorkloadIPs(ref)
 }
 
-// renew looks a workload up again, and returns the slices that name it if it is not what it was.
-func (r *Reconciler) renew(it item) []key {
-	k, states := it.key, r.workloads[it.what]
-	p, found := r.records(it.what).Get(k)
+// updateWorkload resolves a workload again. If it changed, it returns the slices that name it.
+func (r *Reconciler) updateWorkload(ref objectRef) []key {
+	k, states := ref.key, r.workloads[ref.kind]
+	record, found := r.workloadRecords(ref.kind).Get(k)
 	w := states.get(k)
 	if w == nil {
 		if !found {
@@ -398,51 +325,53 @@ func (r *Reconciler) renew(it item) []key {
 		w = &workloadState{}
 		states.put(k, w)
 	}
-	r.await(k, w, item{})
+	r.setAwaited(k, w, objectRef{})
 	if !found {
 		if w.workload == nil {
 			return nil
 		}
-		w.workload, w.pod = nil, pod{}
-		r.release(it, w)
-	} else {
-		next := r.lookUp(it, w, p)
-		node := w.pod.node
-		w.pod = p
-		if w.workload != nil && *w.workload == next && node == p.node {
-			return nil
-		}
-		w.workload = &next
+		w.workload, w.record = nil, podRecord{}
+		r.forgetUnused(ref, w)
+		return slices.Clone(w.slices)
 	}
+	next := r.resolveWorkload(ref, w, record)
+	sameNode := w.record.node == record.node
+	w.record = record
+	if w.workload != nil && *w.workload == next && sameNode {
+		return nil
+	}
+	w.workload = &next
 	return slices.Clone(w.slices)
 }
 
-// lookUp returns who a workload is to the clients of an address.
-func (r *Reconciler) lookUp(it item, w *workloadState, p pod) federation.Workload {
-	from := p.origin.Value()
-	opaque := r.opened(it, &from)
-	if it.what == anExternal {
-		return externalWorkload(it.key, &from, opaque)
+// resolveWorkload returns what clients of an address learn about its workload: the record, with its owner
+// and what Servers add.
+func (r *Reconciler) resolveWorkload(ref objectRef, w *workloadState, record podRecord) federation.Workload {
+	class := record.class.Value()
+	opaque := r.opaqueByServers(ref, &class)
+	if ref.kind == kindExternal {
+		return newExternalWorkload(ref.key, &class, opaque)
 	}
-	return workload(it.key, &from, opaque, func(o owner) (owner, bool) {
-		up, from := item{aReplicaSet, key{Namespace: it.Namespace, Name: o.name}}, r.replicaSets
-		if o.kind == jobKind {
-			up.what, from = aJob, r.jobs
+	return newPodWorkload(ref.key, &class, opaque, func(o owner) (owner, bool) {
+		direct, owners := objectRef{kindReplicaSet, key{Namespace: ref.Namespace, Name: o.name}}, r.replicaSets
+		if o.kind == ownerJob {
+			direct.kind, owners = kindJob, r.jobs
 		}
-		owner, known := from.Get(up.key)
+		owner, known := owners.Get(direct.key)
 		if !known {
-			r.await(it.key, w, up)
+			r.setAwaited(ref.key, w, direct)
 		}
 		return owner, known
 	})
 }
 
-// opened returns the ports that Servers make opaque at a workload of an origin. Equal sets are equal.
-func (r *Reconciler) opened(it item, o *origin) federation.Ports {
+// opaqueByServers returns the ports that Servers make opaque at a workload of a class. Equal sets are
+// equal.
+func (r *Reconciler) opaqueByServers(ref objectRef, class *podClass) federation.Ports {
 	var ports []federation.PortRange
-	for _, s := range r.applied[it.Namespace] {
-		if s.selects(it.what, it.Name, o) {
-			ports = s.opens(ports, o)
+	for _, s := range r.appliedServers[ref.Namespace] {
+		if s.selects(ref.kind, ref.Name, class) {
+			ports = s.appendOpaque(ports, class)
 		}
 	}
 	if len(ports) == 0 {
@@ -452,95 +381,99 @@ func (r *Reconciler) opened(it item, o *origin) federation.Ports {
 	return federation.PortsOf(slices.Compact(ports)...)
 }
 
-// await makes Pod k wait for an owner that is not known yet; the zero item for none.
-func (r *Reconciler) await(k key, w *workloadState, it item) {
-	if waiting := r.missed[w.awaits]; waiting != nil {
+// setAwaited records for which owner, that is not known yet, Pod k is to be resolved again; the zero
+// objectRef for none.
+func (r *Reconciler) setAwaited(k key, w *workloadState, owner objectRef) {
+	if waiting := r.awaited[w.awaits]; waiting != nil {
 		delete(waiting, k)
 		if len(waiting) == 0 {
-			delete(r.missed, w.awaits)
+			delete(r.awaited, w.awaits)
 		}
 	}
-	w.awaits = it
-	if it == (item{}) {
+	w.awaits = owner
+	if owner == (objectRef{}) {
 		return
 	}
-	if r.missed[it] == nil {
-		r.missed[it] = map[key]bool{}
+	if r.awaited[owner] == nil {
+		r.awaited[owner] = map[key]bool{}
 	}
-	r.missed[it][k] = true
+	r.awaited[owner][k] = true
 }
 
-// release drops the state of a workload that neither exists nor is named.
-func (r *Reconciler) release(it item, w *workloadState) {
+// forgetUnused drops the state of a workload that neither exists nor is named by a slice.
+func (r *Reconciler) forgetUnused(ref objectRef, w *workloadState) {
 	if w.workload == nil && len(w.slices) == 0 {
-		r.workloads[it.what].drop(it.key)
+		r.workloads[ref.kind].remove(ref.key)
 	}
 }
 
 func (r *Reconciler) reconcileSlice(k key) {
 	record, found := r.slices.Get(k)
-	old := r.built[k]
+	old := r.translated[k]
 	if !found {
 		if old != nil {
-			moving := r.moving(old, nil)
-			delete(r.built, k)
-			r.unname(k, old.who)
-			r.leave(k, old.service, moving)
+			moving := r.mayMove(old, nil)
+			delete(r.translated, k)
+			r.removeNamedBy(k, old.workloads)
+			r.detachSlice(k, old.service, moving)
 		}
 		return
 	}
-	next := &sliceState{service: key{Namespace: k.Namespace, Name: record[0].service}}
-	for _, s := range record {
-		next.slices = append(next.slices, translateSlice(s, func(it item) (*federation.Workload, string) {
-			next.who = append(next.who, it)
-			w := r.workloads[it.what].get(it.key)
-			if w == nil {
-				w = &workloadState{}
-				r.workloads[it.what].put(it.key, w)
-			}
-			if !slices.Contains(w.slices, k) {
-				w.slices = append(w.slices, k)
-			}
-			return w.workload, w.pod.node
-		}))
-	}
-	r.built[k] = next
+	next := r.translate(k, record)
+	r.translated[k] = next
 	var moving bool
 	if old != nil {
-		r.unname(k, without(old.who, next.who))
+		r.removeNamedBy(k, without(old.workloads, next.workloads))
 		if old.service != next.service {
-			r.leave(k, old.service, r.moving(old, nil))
+			r.detachSlice(k, old.service, r.mayMove(old, nil))
 		} else {
-			moving = r.moving(old, next)
+			moving = r.mayMove(old, next)
 		}
 	}
-	if i, member := slices.BinarySearchFunc(r.members[next.service], k, compareKeys); !member {
-		r.members[next.service] = slices.Insert(r.members[next.service], i, k)
+	if i, known := slices.BinarySearchFunc(r.slicesOf[next.service], k, compareKeys); !known {
+		r.slicesOf[next.service] = slices.Insert(r.slicesOf[next.service], i, k)
 	}
-	r.change(next.service, moving)
+	r.markChanged(next.service, moving)
 }
 
-// moving reports whether an address that old serves is not in next, which may be nil, although its workload is ready and not terminating.
-func (r *Reconciler) moving(old, next *sliceState) bool {
-	if next == nil {
-		next = &sliceState{}
-	}
-	at := func(slice, i int) (addr netip.Addr) {
-		if slice < len(next.slices) && i < len(next.slices[slice].Endpoints) {
-			addr = next.slices[slice].Endpoints[i].Addr
+// translate resolves the workloads that a slice names, and records in their states that it does.
+func (r *Reconciler) translate(k key, record []*sliceRecord) *translatedSlice {
+	t := &translatedSlice{service: key{Namespace: k.Namespace, Name: record[0].service}}
+	lookUp := func(ref objectRef) (*federation.Workload, string) {
+		t.workloads = append(t.workloads, ref)
+		states := r.workloads[ref.kind]
+		w := states.get(ref.key)
+		if w == nil {
+			w = &workloadState{}
+			states.put(ref.key, w)
 		}
-		return addr
+		if !slices.Contains(w.slices, k) {
+			w.slices = append(w.slices, k)
+		}
+		return w.workload, w.record.node
 	}
-	var stays map[netip.Addr]bool // made for those that are not where they were
+	for _, s := range record {
+		t.slices = append(t.slices, resolveSlice(s, lookUp))
+	}
+	return t
+}
+
+// mayMove reports whether an address that old serves is not in next, which may be nil, although its
+// workload is available: it may be on its way to another slice (see pace.go).
+func (r *Reconciler) mayMove(old, next *translatedSlice) bool {
+	if next == nil {
+		next = &translatedSlice{}
+	}
+	var kept map[netip.Addr]bool // made only if some address is not where it was
 	for i, s := range old.slices {
 		for j, e := range s.Endpoints {
-			if !e.Ready || e.Workload == nil || at(i, j) == e.Addr || !r.settled(e.Workload) {
+			if !e.Ready || e.Workload == nil || next.addressAt(i, j) == e.Addr || !r.isAvailable(e.Workload) {
 				continue
 			}
-			if stays == nil {
-				stays = next.addresses()
+			if kept == nil {
+				kept = next.addresses()
 			}
-			if !stays[e.Addr] {
+			if !kept[e.Addr] {
 				return true
 			}
 		}
@@ -548,70 +481,81 @@ func (r *Reconciler) moving(old, next *sliceState) bool {
 	return false
 }
 
-func (s *sliceState) addresses() map[netip.Addr]bool {
+// addressAt returns the address of an endpoint; the zero Addr if there is none.
+func (t *translatedSlice) addressAt(slice, endpoint int) netip.Addr {
+	if slice >= len(t.slices) || endpoint >= len(t.slices[slice].Endpoints) {
+		return netip.Addr{}
+	}
+	return t.slices[slice].Endpoints[endpoint].Addr
+}
+
+func (t *translatedSlice) addresses() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
-	for _, part := range s.slices {
-		for _, e := range part.Endpoints {
+	for _, s := range t.slices {
+		for _, e := range s.Endpoints {
 			all[e.Addr] = true
 		}
 	}
 	return all
 }
 
-// settled reports whether a workload is known to be ready and not terminating.
-func (r *Reconciler) settled(w *federation.Workload) bool {
-	from := r.pods
+// isAvailable reports whether a workload is known to be ready and not terminating.
+func (r *Reconciler) isAvailable(w *federation.Workload) bool {
+	kind := kindPod
 	if w.Kind == federation.ExternalWorkload {
-		from = r.externals
+		kind = kindExternal
 	}
-	p, found := from.Get(key{Namespace: w.Namespace, Name: w.Name})
-	return found && p.origin.Value().settled
+	p, found := r.workloadRecords(kind).Get(key{Namespace: w.Namespace, Name: w.Name})
+	return found && p.class.Value().available
 }
 
-// unname drops slice k from the workloads that it no longer names.
-func (r *Reconciler) unname(k key, who []item) {
-	for _, it := range who {
-		if w := r.workloads[it.what].get(it.key); w != nil {
+// removeNamedBy records that slice k no longer names some workloads.
+func (r *Reconciler) removeNamedBy(k key, workloads []objectRef) {
+	for _, ref := range workloads {
+		if w := r.workloads[ref.kind].get(ref.key); w != nil {
 			w.slices = slices.DeleteFunc(w.slices, func(s key) bool { return s == k })
-			r.release(it, w)
+			r.forgetUnused(ref, w)
 		}
 	}
 }
 
-// leave drops slice k from a Service. moving is set if an address may be on its way to another one.
-func (r *Reconciler) leave(k, service key, moving bool) {
-	r.members[service] = slices.DeleteFunc(r.members[service], func(s key) bool { return s == k })
-	if len(r.members[service]) == 0 {
-		delete(r.members, service)
+// detachSlice removes slice k from a Service. moving is set if an address of it may be on its way to
+// another slice.
+func (r *Reconciler) detachSlice(k, service key, moving bool) {
+	r.slicesOf[service] = slices.DeleteFunc(r.slicesOf[service], func(s key) bool { return s == k })
+	if len(r.slicesOf[service]) == 0 {
+		delete(r.slicesOf, service)
 	}
-	r.change(service, moving)
+	r.markChanged(service, moving)
 }
 
-// publish publishes what is known of a Service, and reports whether it differs from what was published before. A Service that does not
-// exist is withdrawn, which begins no window: it may come back as a new one.
+// publish publishes the View of a Service, and reports whether it differs from the one before. A Service
+// that does not exist is withdrawn, and differs from nothing: if it comes back, it is a new one, which
+// waits for no window.
 func (r *Reconciler) publish(k key) (differs bool) {
 	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
 	svc, found := r.services.Get(k)
 	if !found {
-		r.place(item{aService, k}, nil)
-		r.claims.Delete(name)
-		delete(r.views, k)
+		r.setIPs(objectRef{kindService, k}, nil)
+		r.writer.Delete(name)
+		delete(r.published, k)
 		return false
 	}
 	v := svc.View
-	for _, s := range r.members[k] {
-		v.Slices = append(v.Slices, r.built[s].slices...)
+	for _, s := range r.slicesOf[k] {
+		v.Slices = append(v.Slices, r.translated[s].slices...)
 	}
-	// What is stored shares its slices with the claim before it, where they are equal: so do we.
-	stored := r.claims.Set(name, &v)
-	r.place(item{aService, k}, svc.ips) // not before the View: who finds the Service by its IP must find what is published about it
+	stored := r.writer.Set(name, &v)
+	// After the View, so that a client that finds the Service by its IP finds the View as well.
+	r.setIPs(objectRef{kindService, k}, svc.ips)
+	// The stored View shares equal slices with the one before; so must translated (see Reconciler).
 	shared := stored.Slices
-	for _, s := range r.members[k] {
-		n := copy(r.built[s].slices, shared)
+	for _, s := range r.slicesOf[k] {
+		n := copy(r.translated[s].slices, shared)
 		shared = shared[n:]
 	}
-	differs = stored != r.views[k]
-	r.views[k] = stored
+	differs = stored != r.published[k]
+	r.published[k] = stored
 	return differs
 }
 
@@ -627,7 +571,7 @@ func (m byNamespace[V]) put(k key, v V) {
 	m[k.Namespace][k.Name] = v
 }
 
-func (m byNamespace[V]) drop(k key) {
+func (m byNamespace[V]) remove(k key) {
 	delete(m[k.Namespace], k.Name)
 	if len(m[k.Namespace]) == 0 {
 		delete(m, k.Namespace)
@@ -635,17 +579,14 @@ func (m byNamespace[V]) drop(k key) {
 }
 
 func compareKeys(a, b key) int {
-	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Name, b.Name)
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
-// without returns the items of a that are not in b.
-func without(a, b []item) []item {
-	in := make(map[item]bool, len(b))
-	for _, it := range b {
-		in[it] = true
+// without returns the elements of a that are not in b.
+func without(a, b []objectRef) []objectRef {
+	in := make(map[objectRef]bool, len(b))
+	for _, ref := range b {
+		in[ref] = true
 	}
-	return slices.DeleteFunc(slices.Clone(a), func(it item) bool { return in[it] })
+	return slices.DeleteFunc(slices.Clone(a), func(ref objectRef) bool { return in[ref] })
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// opaqueProtocol is what a Server says of a port whose protocol is not to be detected.
+// opaqueProtocol is the proxyProtocol of ports on which proxies detect no protocol.
 const opaqueProtocol = "opaque"
 
-// server is what is kept of a Server: only of one that makes a port opaque.
-type server struct {
+// serverRecord is what is kept of a Server: only of one that makes a port opaque.
+type serverRecord struct {
 	pods, externals labels.Selector // never nil
 	port            intstr.IntOrString
 }
 
-// translateServer returns nil for a Server that makes nothing opaque.
-func translateServer(u *unstructured.Unstructured, r *remarks) (*server, error) {
+// newServerRecord returns nil for a Server that makes nothing opaque.
+func newServerRecord(u *unstructured.Unstructured, out *omissions) (*serverRecord, error) {
 	var parsed struct {
 		Spec struct {
 			PodSelector              *metav1.LabelSelector `json:"podSelector"`
@@ -39,56 +39,53 @@ func translateServer(u *unstructured.Unstructured, r *remarks) (*server, error) 
 	if spec.ProxyProtocol != opaqueProtocol || spec.PodSelector == nil && spec.ExternalWorkloadSelector == nil {
 		return nil, nil
 	}
-	for _, selector := range []*metav1.LabelSelector{spec.PodSelector, spec.ExternalWorkloadSelector} {
-		if err := bounded(selector); err != nil {
-			return nil, err
-		}
-	}
-	if !r.valid("all of it: the name of its port", spec.Port.StrVal, maxLabel) {
+	if !out.valid("all of it: the name of its port", spec.Port.StrVal, maxLabel) {
 		return nil, nil
 	}
-	pods, err := metav1.LabelSelectorAsSelector(spec.PodSelector) // nil selects nothing
+	pods, err := boundedSelector(spec.PodSelector)
 	if err != nil {
 		return nil, err
 	}
-	externals, err := metav1.LabelSelectorAsSelector(spec.ExternalWorkloadSelector)
+	externals, err := boundedSelector(spec.ExternalWorkloadSelector)
 	if err != nil {
 		return nil, err
 	}
-	return &server{pods, externals, spec.Port}, nil
+	return &serverRecord{pods, externals, spec.Port}, nil
 }
 
-// bounded returns an error for a selector that would take too long, as it is applied to each workload of a namespace.
-func bounded(s *metav1.LabelSelector) error {
+// boundedSelector returns the selector for s; nil selects nothing. A selector with too many requirements is
+// an error, because each is applied to each workload of a namespace.
+func boundedSelector(s *metav1.LabelSelector) (labels.Selector, error) {
 	if s == nil {
-		return nil
+		return labels.Nothing(), nil
 	}
 	requirements, values := len(s.MatchLabels)+len(s.MatchExpressions), 0
 	for _, e := range s.MatchExpressions {
 		values += len(e.Values)
 	}
 	if requirements > maxRequirements || values > maxValues {
-		return fmt.Errorf("a selector has %d requirements with %d values: there may be %d with %d", requirements, values, maxRequirements, maxValues)
+		return nil, fmt.Errorf("a selector has %d requirements with %d values; at most %d with %d are allowed",
+			requirements, values, maxRequirements, maxValues)
 	}
-	return nil
+	return metav1.LabelSelectorAsSelector(s)
 }
 
-// selects reports whether a Server is about a workload of an origin. A nil one is about none.
-func (s *server) selects(kind what, name string, o *origin) bool {
+// selects reports whether a Server applies to a workload of a class; a nil one to none.
+func (s *serverRecord) selects(kind objectKind, name string, class *podClass) bool {
 	if s == nil {
 		return false
 	}
 	selector := s.pods
-	if kind == anExternal {
+	if kind == kindExternal {
 		selector = s.externals
 	}
-	return selector.Matches(podLabels{name, o.labels})
+	return selector.Matches(podLabels{name, class.labels})
 }
 
-// opens appends the ports that a Server makes opaque at the Pods of an origin.
-func (s *server) opens(to []federation.PortRange, o *origin) []federation.PortRange {
+// appendOpaque appends the ports that a Server makes opaque at the workloads of a class.
+func (s *serverRecord) appendOpaque(to []federation.PortRange, class *podClass) []federation.PortRange {
 	if s.port.Type == intstr.String {
-		return o.ports.appendNamed(to, s.port.StrVal)
+		return class.ports.appendNamed(to, s.port.StrVal)
 	}
 	if n, is := portNumber(s.port.IntVal); is {
 		to = append(to, federation.PortRange{First: n, Last: n})
@@ -96,8 +93,9 @@ func (s *server) opens(to []federation.PortRange, o *origin) []federation.PortRa
 	return to
 }
 
-// labelSet is the labels of a Pod in one string, k=v,k=v, sorted. Neither keys nor values can hold the separators, nor the marks,
-// which stand for the Pod's own name and the ordinal in it: so the Pods of a StatefulSet have one labelSet.
+// labelSet is the labels of a Pod in one string, k=v,k=v, sorted. Neither keys nor values can hold the
+// separators, nor the marks, which stand for the Pod's own name and the ordinal in it. So all Pods of a
+// StatefulSet have the same labelSet.
 type labelSet string
 
 const (
@@ -105,14 +103,14 @@ const (
 	ordinalMark = "$ordinal"
 )
 
-func labelsOf(pod string, m map[string]string, r *remarks) labelSet {
+func newLabelSet(pod string, m map[string]string, out *omissions) labelSet {
 	if len(m) > maxLabels {
-		r.add("labels: there are %d, more than %d", len(m), maxLabels)
+		out.add("labels: there are %d, more than %d", len(m), maxLabels)
 		return ""
 	}
 	marked := make(labels.Set, len(m))
 	for k, v := range m {
-		if !r.valid("a label: its key", k, maxName+1+maxLabel) || !r.valid("a label: its value", v, maxLabel) {
+		if !out.valid("a label: its key", k, maxName+1+maxLabel) || !out.valid("a label: its value", v, maxLabel) {
 			continue
 		}
 		switch v {
@@ -134,7 +132,6 @@ type podLabels struct {
 	set labelSet
 }
 
-// Lookup returns the value of a label.
 func (l podLabels) Lookup(name string) (value string, found bool) {
 	for item := range strings.SplitSeq(string(l.set), ",") {
 		k, v, _ := strings.Cut(item, "=")
@@ -151,13 +148,11 @@ func (l podLabels) Lookup(name string) (value string, found bool) {
 	return "", false
 }
 
-// Has reports whether there is such a label.
 func (l podLabels) Has(name string) bool {
 	_, found := l.Lookup(name)
 	return found
 }
 
-// Get returns the value of a label; empty if there is none.
 func (l podLabels) Get(name string) string {
 	value, _ := l.Lookup(name)
 	return value

@@ -39,8 +39,8 @@ func TestServer(t *testing.T) {
 		{Ports: []corev1.ContainerPort{port("http", 80, 0), port("", 81, 0)}},
 		{Ports: []corev1.ContainerPort{port("http", 8080, 8080), port("mapped", 82, 7777), port("junk", 70000, 0)}},
 	}
-	kept, _ := podOf(p, &remarks{})
-	from := kept.origin.Value()
+	kept, _ := newPodRecord(p, &omissions{})
+	from := kept.class.Value()
 
 	expressions := func(key, operator string, values ...any) map[string]any {
 		return map[string]any{"matchExpressions": []any{map[string]any{"key": key, "operator": operator, "values": values}}}
@@ -75,10 +75,10 @@ func TestServer(t *testing.T) {
 		"unread if unused":  {expressions("app", "Like", "w"), int64(80), "unknown", "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := translateServer(someServer("ns", "s", tc.selector, tc.port, tc.protocol), &remarks{})
+			s, err := newServerRecord(someServer("ns", "s", tc.selector, tc.port, tc.protocol), &omissions{})
 			var ports []federation.PortRange
-			if s.selects(aPod, p.Name, &from) {
-				ports = s.opens(nil, &from)
+			if s.selects(kindPod, p.Name, &from) {
+				ports = s.appendOpaque(nil, &from)
 			}
 			got := fmt.Sprint(holds(federation.PortsOf(ports...)))
 			if err != nil {
@@ -91,10 +91,10 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// What is kept of labels tells what the labels do.
+// A labelSet answers look-ups as the labels do from which it was made.
 func TestLabelSet(t *testing.T) {
 	for _, m := range []labels.Set{nil, {"a": "1"}, {"a": "", "ab": "2", "b/a": "a", "c": "x.y_z-1"}, {"pod": "web-3", "index": "3", "n": "web"}} {
-		kept := podLabels{"web-3", labelsOf("web-3", m, &remarks{})}
+		kept := podLabels{"web-3", newLabelSet("web-3", m, &omissions{})}
 		for _, name := range append(slices.Collect(maps.Keys(m)), "x", "1", "2", "/a") {
 			want, found := m.Lookup(name)
 			if got, has := kept.Lookup(name); got != want || has != found || kept.Has(name) != found || kept.Get(name) != want {
@@ -104,29 +104,29 @@ func TestLabelSet(t *testing.T) {
 	}
 }
 
-// Pods of a StatefulSet share what is kept of them, and are still told apart.
+// Pods of a StatefulSet share one podClass, and selectors still distinguish them.
 func TestStatefulSet(t *testing.T) {
-	replica := func(name, index string) (pod, origin) {
+	replica := func(name, index string) (podRecord, podClass) {
 		p := &corev1.Pod{ObjectMeta: named(name)}
 		p.Labels = map[string]string{"app": "db", "statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": index}
-		kept, _ := podOf(p, &remarks{})
-		return kept, kept.origin.Value()
+		kept, _ := newPodRecord(p, &omissions{})
+		return kept, kept.class.Value()
 	}
 	one, from := replica("db-1", "1")
 	two, _ := replica("db-2", "2")
 	if one != two {
-		t.Errorf("%v and %v are kept apart", one.origin.Value(), two.origin.Value())
+		t.Errorf("%v and %v are kept apart", one.class.Value(), two.class.Value())
 	}
 	for label, value := range map[string]string{"statefulset.kubernetes.io/pod-name": "db-2", "apps.kubernetes.io/pod-index": "2"} {
-		s, err := translateServer(someServer("ns", "s", map[string]any{"matchLabels": map[string]any{label: value}}, int64(80), opaqueProtocol), &remarks{})
-		if err != nil || s.selects(aPod, "db-1", &from) || !s.selects(aPod, "db-2", &from) {
+		s, err := newServerRecord(someServer("ns", "s", map[string]any{"matchLabels": map[string]any{label: value}}, int64(80), opaqueProtocol), &omissions{})
+		if err != nil || s.selects(kindPod, "db-1", &from) || !s.selects(kindPod, "db-2", &from) {
 			t.Errorf("%s=%s does not select db-2 alone (%v)", label, value, err)
 		}
 	}
 }
 
-// BenchmarkServer is a Server that comes and goes in a namespace of 10,000 Pods, of which it selects some: from its arrival to the
-// View that is claimed.
+// BenchmarkServer is a Server that comes and goes in a namespace of 10,000 Pods, of which it selects some:
+// from its update to the View that is published.
 func BenchmarkServer(b *testing.B) {
 	const pods = 10_000
 	for _, selected := range []int{10, pods} {
@@ -135,14 +135,14 @@ func BenchmarkServer(b *testing.B) {
 			store.Expect("cluster", federation.Expectation{Local: true})
 			r := NewReconciler(logr.Discard(), "cluster", Options{})
 			w := newWorld(r)
-			arrive(b, w.kinds["Service"], someService(0))
+			update(b, w.kinds["Service"], someService(0))
 			for i := range pods {
 				p := somePod(0, 0, i)
 				p.Labels["app"] = fmt.Sprintf("app-%d", i/selected)
-				arrive(b, w.kinds["Pod"], p)
+				update(b, w.kinds["Pod"], p)
 			}
 			for from := 0; from < pods; from += 100 {
-				arrive(b, w.kinds["EndpointSlice"], someSlice(0, 0, from, 100, nil))
+				update(b, w.kinds["EndpointSlice"], someSlice(0, 0, from, 100, nil))
 			}
 			r.Begin(store.Claim("cluster"))
 			defer r.queue.ShutDown()

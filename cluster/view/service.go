@@ -13,27 +13,18 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// MembersKey is an annotation that says of whom a Service is the union, service@cluster or service for one of its own cluster,
-// separated by commas. Linkerd does not know it, and so serves the slices of the Service.
+// MembersKey is an annotation with the members of a federated Service: service@cluster, or service for one
+// of its own cluster, separated by commas. Linkerd does not know it, and so its destination controller
+// serves the slices of the Service.
 const MembersKey = "federation.fingerpost.io/members"
 
-// translateService returns what cluster home says about a Service, without its slices: what is kept of the Service.
-func translateService(home federation.Cluster, svc *corev1.Service, r *remarks) federation.View {
+// newView returns the View of a Service of a cluster, without slices.
+func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) federation.View {
+	policy := svc.Spec.InternalTrafficPolicy
 	v := federation.View{
 		ExternalName: svc.Spec.Type == corev1.ServiceTypeExternalName,
-		LocalOnly:    svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
-	}
-	// Where a number serves TCP and UDP it is the TCP port that a proxy means.
-	ports := slices.Clone(first(r, "ports", svc.Spec.Ports, maxPorts))
-	slices.SortStableFunc(ports, func(a, b corev1.ServicePort) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
-	})
-	for _, p := range ports {
-		n, is := portNumber(p.Port)
-		if !is || len(v.Ports) > 0 && v.Ports[len(v.Ports)-1].Number == n || !r.valid("a port: its name", p.Name, maxLabel) {
-			continue
-		}
-		v.Ports = append(v.Ports, federation.ServicePort{Number: n, Name: intern(p.Name), Target: target(p)})
+		LocalOnly:    policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal,
+		Ports:        servicePorts(svc.Spec.Ports, out),
 	}
 	if list, found := svc.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {
@@ -42,22 +33,36 @@ func translateService(home federation.Cluster, svc *corev1.Service, r *remarks) 
 				return 0, false
 			}
 			return v.Ports[i].Number, true
-		}, r)
+		}, out)
 	}
-	v.Composition, v.Malformed = composition(home, svc, r)
+	v.Composition, v.Malformed = newComposition(cluster, svc, out)
 	return v
 }
 
-// target returns the number of a Service's port at its endpoints, or 0 if it is for each of them to say.
-func target(p corev1.ServicePort) uint16 {
-	n := p.TargetPort.IntVal
-	switch {
-	case p.TargetPort.Type == intstr.String:
-		return 0
-	case n == 0:
-		n = p.Port
+// servicePorts returns the ports of a Service by number. Where TCP and UDP share a number, proxies mean the
+// TCP port.
+func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federation.ServicePort) {
+	sorted := slices.Clone(firstOf(out, "ports", declared, maxPorts))
+	slices.SortStableFunc(sorted, func(a, b corev1.ServicePort) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
+	})
+	for _, p := range sorted {
+		n, is := portNumber(p.Port)
+		same := len(ports) > 0 && ports[len(ports)-1].Number == n
+		if !is || same || !out.valid("a port: its name", p.Name, maxLabel) {
+			continue
+		}
+		ports = append(ports, federation.ServicePort{Number: n, Name: intern(p.Name), Target: targetPort(p)})
 	}
-	if number, is := portNumber(n); is {
+	return ports
+}
+
+// targetPort returns the number of a Service's port at its endpoints, or 0 if each of them has its own.
+func targetPort(p corev1.ServicePort) uint16 {
+	if p.TargetPort.Type == intstr.String {
+		return 0
+	}
+	if number, is := portNumber(cmp.Or(p.TargetPort.IntVal, p.Port)); is {
 		return number
 	}
 	return 0
@@ -70,68 +75,87 @@ func protocolRank(p corev1.Protocol) int {
 	return 1
 }
 
-// composition reads which claims make up a Service, and why that cannot be said if it cannot. A federated Service may also bear
-// the mirror's label: it is federated.
-func composition(home federation.Cluster, svc *corev1.Service, r *remarks) (c *federation.Composition, malformed string) {
-	name := func(service string) federation.Service {
-		return federation.Service{Namespace: svc.Namespace, Name: service}
-	}
-	remotes, isRemote := svc.Annotations[linkerd.RemoteDiscoveryKey]
-	local, isLocal := svc.Annotations[linkerd.LocalDiscoveryAnnotation]
-	members, isUnion := svc.Annotations[MembersKey]
-	if isRemote || isLocal || isUnion {
-		c = &federation.Composition{Union: true}
-		known, more := map[federation.Term]bool{}, 0
-		add := func(service string, cluster federation.Cluster, here bool) {
-			if !r.valid("a member: its Service", service, maxLabel) || !r.valid("a member: its cluster", string(cluster), maxName) {
-				return
-			}
-			switch term := (federation.Term{Ref: federation.Ref{Cluster: cluster, Service: name(service)}, Filtered: here}); {
-			case known[term]:
-			case len(known) == maxMembers:
-				more++
-			default:
-				known[term] = true
-				c.Members = append(c.Members, term)
-			}
-		}
-		read := func(list string, mayBeHere bool) {
-			for item := range strings.SplitSeq(list, ",") {
-				service, cluster, remote := strings.Cut(item, "@")
-				switch {
-				case list == "":
-				case service == "" || remote != (cluster != "") || strings.Contains(cluster, "@") || !remote && !mayBeHere:
-					r.add("member %s is not written service@cluster", item)
-				case remote:
-					add(service, federation.Cluster(cluster), false)
-				default:
-					add(service, home, true)
-				}
-			}
-		}
+// newComposition returns the members of a Service that stands for others, or why they are malformed; nil
+// for a plain Service. A federated Service may also have the label of a mirror: it is federated.
+func newComposition(
+	cluster federation.Cluster, svc *corev1.Service, out *omissions,
+) (c *federation.Composition, malformed string) {
+	const clusterLabel, serviceLabel = linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel
+	remotes, hasRemotes := svc.Annotations[linkerd.RemoteDiscoveryKey]
+	local, hasLocal := svc.Annotations[linkerd.LocalDiscoveryAnnotation]
+	members, hasMembers := svc.Annotations[MembersKey]
+	if hasRemotes || hasLocal || hasMembers {
+		m := memberList{cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.Term]bool{}}
 		if local != "" {
-			add(local, home, true)
+			m.add(local, cluster, true)
 		}
-		read(remotes, false)
-		read(members, true)
-		if more > 0 {
-			r.add("%d members after the first %d", more, maxMembers)
+		m.parse(remotes, false)
+		m.parse(members, true)
+		if m.more > 0 {
+			out.add("%d members after the first %d", m.more, maxMembers)
 		}
-		return c, ""
+		return &federation.Composition{Union: true, Members: m.all}, ""
 	}
-	cluster, isMirror := svc.Labels[linkerd.RemoteDiscoveryKey]
+	remote, isMirror := svc.Labels[clusterLabel]
 	if !isMirror {
 		return nil, ""
 	}
-	if !r.valid("label "+linkerd.RemoteDiscoveryKey, cluster, maxLabel) || !r.valid("label "+linkerd.RemoteServiceLabel, svc.Labels[linkerd.RemoteServiceLabel], maxLabel) {
-		return nil, fmt.Sprintf("Service %s/%s has labels %s and %s that are no names", svc.Namespace, svc.Name, linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel)
+	name := svc.Labels[serviceLabel]
+	if !out.valid("label "+clusterLabel, remote, maxLabel) || !out.valid("label "+serviceLabel, name, maxLabel) {
+		return nil, fmt.Sprintf("Service %s/%s has malformed labels %s and %s",
+			svc.Namespace, svc.Name, clusterLabel, serviceLabel)
 	}
-	service := svc.Labels[linkerd.RemoteServiceLabel]
-	if service == "" {
-		return nil, fmt.Sprintf("Service %s/%s has the label %s=%s but no label %s: it cannot be told which Service of that cluster it stands for",
-			svc.Namespace, svc.Name, linkerd.RemoteDiscoveryKey, cluster, linkerd.RemoteServiceLabel)
+	if name == "" {
+		return nil, fmt.Sprintf("Service %s/%s has the label %s=%s but no label %s, "+
+			"so the Service of that cluster that it stands for is unknown",
+			svc.Namespace, svc.Name, clusterLabel, remote, serviceLabel)
 	}
-	return &federation.Composition{Members: []federation.Term{
-		{Ref: federation.Ref{Cluster: federation.Cluster(cluster), Service: name(service)}},
-	}}, ""
+	service := federation.Service{Namespace: svc.Namespace, Name: name}
+	ref := federation.Ref{Cluster: federation.Cluster(remote), Service: service}
+	return &federation.Composition{Members: []federation.Term{{Ref: ref}}}, ""
+}
+
+// memberList collects the members of a federated Service, each once.
+type memberList struct {
+	cluster   federation.Cluster // of the Service
+	namespace string
+	out       *omissions
+
+	all   []federation.Term
+	known map[federation.Term]bool
+	more  int // beyond maxMembers
+}
+
+// parse adds the members of an annotation; those without a cluster are of its own one, if that is allowed.
+func (m *memberList) parse(list string, allowOwn bool) {
+	if list == "" {
+		return
+	}
+	for item := range strings.SplitSeq(list, ",") {
+		service, cluster, remote := strings.Cut(item, "@")
+		switch {
+		case service == "" || remote != (cluster != "") || strings.Contains(cluster, "@") || !remote && !allowOwn:
+			m.out.add("member %s is not written service@cluster", item)
+		case remote:
+			m.add(service, federation.Cluster(cluster), false)
+		default:
+			m.add(service, m.cluster, true)
+		}
+	}
+}
+
+func (m *memberList) add(service string, cluster federation.Cluster, filtered bool) {
+	if !m.out.valid("a member: its Service", service, maxLabel) ||
+		!m.out.valid("a member: its cluster", string(cluster), maxName) {
+		return
+	}
+	ref := federation.Ref{Cluster: cluster, Service: federation.Service{Namespace: m.namespace, Name: service}}
+	switch member := (federation.Term{Ref: ref, Filtered: filtered}); {
+	case m.known[member]:
+	case len(m.all) == maxMembers:
+		m.more++
+	default:
+		m.known[member] = true
+		m.all = append(m.all, member)
+	}
 }

@@ -12,53 +12,56 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// ManagedBy is the managed-by label of the slices that hold what other clusters claim. No installation reads them back.
+// ManagedBy is the managed-by label of the slices that Fingerpost writes with endpoints of other clusters.
+// No installation reads them back.
 const ManagedBy = "federation.fingerpost.io"
 
-// slice is what is kept of an EndpointSlice, or of one subset of Endpoints.
-type slice struct {
+// sliceRecord is what is kept of an EndpointSlice, or of one subset of Endpoints.
+type sliceRecord struct {
 	name      string
 	service   string
 	ports     []federation.Port
-	endpoints []endpoint
+	endpoints []endpointRecord
 }
 
-// endpoint is an address whose workload is not looked up yet.
-type endpoint struct {
+// endpointRecord is an endpoint whose workload is not resolved.
+type endpointRecord struct {
 	federation.Endpoint
-	who item // who answers there; zero for a bare address
+	workload objectRef // zero for a bare address
 }
 
-func keepSlice(object any, r *remarks) ([]*slice, bool) {
+func newSliceRecords(object any, out *omissions) ([]*sliceRecord, bool) {
 	es, ok := object.(*discoveryv1.EndpointSlice)
 	if !ok || es.Labels[discoveryv1.LabelManagedBy] == ManagedBy {
 		return nil, false
 	}
-	s := &slice{name: es.Name, service: r.label("all of it: the Service", serviceOf(es))}
+	s := &sliceRecord{name: es.Name, service: out.label("all of it: the Service", serviceNameOf(es))}
 	if s.service == "" {
 		return nil, false
 	}
-	for _, p := range first(r, "ports", es.Ports, maxSlicePorts) {
-		if p.Port != nil { // nil is every port: no client can be told which
-			s.ports = appendSlicePort(s.ports, *p.Port, deref(p.Name), deref(p.Protocol), deref(p.AppProtocol), r)
+	for _, p := range firstOf(out, "ports", es.Ports, maxSlicePorts) {
+		if p.Port != nil { // nil means all ports, which no client can be given
+			s.ports = appendSlicePort(s.ports, *p.Port, deref(p.Name), deref(p.Protocol), deref(p.AppProtocol), out)
 		}
 	}
-	mirror := mirrorOf(es, r)
-	endpoints := first(r, "endpoints", es.Endpoints, maxEndpoints)
-	s.endpoints = make([]endpoint, 0, len(endpoints)) // as a rule they have one address each
+	mirror := mirrorMarks(es, out)
+	endpoints := firstOf(out, "endpoints", es.Endpoints, maxEndpoints)
+	s.endpoints = make([]endpointRecord, 0, len(endpoints)) // as a rule they have one address each
 	for i := range endpoints {
-		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &endpoints[i], mirror, r)
+		s.endpoints = appendEndpoints(s.endpoints, es.Namespace, &endpoints[i], mirror, out)
 	}
-	return []*slice{s}, true
+	return []*sliceRecord{s}, true
 }
 
-// appendSlicePort appends a port of endpoints, unless it cannot be used.
-func appendSlicePort(to []federation.Port, number int32, name string, protocol corev1.Protocol, app string, r *remarks) []federation.Port {
+// appendSlicePort appends a port of endpoints, unless it is malformed.
+func appendSlicePort(
+	to []federation.Port, number int32, name string, protocol corev1.Protocol, app string, out *omissions,
+) []federation.Port {
 	n, is := portNumber(number)
-	if !is || !r.valid("a port: its name", name, maxLabel) {
+	if !is || !out.valid("a port: its name", name, maxLabel) {
 		return to
 	}
-	port := federation.Port{Number: n, Name: intern(name), Protocol: r.protocol(protocol), App: r.app(app)}
+	port := federation.Port{Number: n, Name: intern(name), Protocol: out.protocol(protocol), App: out.app(app)}
 	if port.Protocol == "" {
 		return to
 	}
@@ -72,8 +75,8 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// serviceOf returns the name of the Service that a slice belongs to: the label's, else an owner's; empty for none.
-func serviceOf(es *discoveryv1.EndpointSlice) string {
+// serviceNameOf returns the Service of a slice: that of the label, else the owner; empty for none.
+func serviceNameOf(es *discoveryv1.EndpointSlice) string {
 	if name, found := es.Labels[discoveryv1.LabelServiceName]; found {
 		return name
 	}
@@ -85,12 +88,14 @@ func serviceOf(es *discoveryv1.EndpointSlice) string {
 	return ""
 }
 
-// mirrorOf reads the marks of an EndpointSlice, or of Endpoints.
-func mirrorOf(o metav1.Object, r *remarks) *federation.Mirror {
+// mirrorMarks returns Linkerd's marks on the slices, or the Endpoints, of a mirror; nil for none.
+func mirrorMarks(o metav1.Object, out *omissions) *federation.Mirror {
+	const cluster = linkerd.MirrorClusterNameLabel
+	const identity, name = linkerd.RemoteGatewayIdentityAnnotation, linkerd.RemoteNameAnnotation
 	m := federation.Mirror{
-		Cluster:  r.label("label "+linkerd.MirrorClusterNameLabel, o.GetLabels()[linkerd.MirrorClusterNameLabel]),
-		Identity: r.text("annotation "+linkerd.RemoteGatewayIdentityAnnotation, o.GetAnnotations()[linkerd.RemoteGatewayIdentityAnnotation], maxName),
-		Name:     r.text("annotation "+linkerd.RemoteNameAnnotation, o.GetAnnotations()[linkerd.RemoteNameAnnotation], maxName),
+		Cluster:  out.label("label "+cluster, o.GetLabels()[cluster]),
+		Identity: out.text("annotation "+identity, o.GetAnnotations()[identity], maxName),
+		Name:     out.text("annotation "+name, o.GetAnnotations()[name], maxName),
 	}
 	if m == (federation.Mirror{}) {
 		return nil
@@ -98,55 +103,70 @@ func mirrorOf(o metav1.Object, r *remarks) *federation.Mirror {
 	return &m
 }
 
-// appendEndpoints appends one endpoint for each address; none if e names a workload of a kind that is not served.
-func appendEndpoints(to []endpoint, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror, r *remarks) []endpoint {
-	kept := endpoint{Endpoint: federation.Endpoint{
+// workloadKinds are the kinds that a targetRef may name.
+var workloadKinds = map[string]objectKind{"Pod": kindPod, linkerd.ExternalWorkloadKind: kindExternal}
+
+// appendEndpoints appends one endpoint for each address; none if e names a workload of another kind.
+func appendEndpoints(
+	to []endpointRecord, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror, out *omissions,
+) []endpointRecord {
+	serving := e.Conditions.Serving == nil || *e.Conditions.Serving
+	record := endpointRecord{Endpoint: federation.Endpoint{
 		Ready:    e.Conditions.Ready == nil || *e.Conditions.Ready,
-		Draining: isTrue(e.Conditions.Terminating) && (e.Conditions.Serving == nil || *e.Conditions.Serving),
+		Draining: deref(e.Conditions.Terminating) && serving,
+		Hostname: out.hostname(deref(e.Hostname)),
+		Hints:    zoneHints(e.Hints, out),
 		Mirror:   mirror,
 	}}
-	kept.Hostname = r.hostname(deref(e.Hostname))
-	if e.Hints != nil && len(e.Hints.ForZones) > 0 {
-		for _, z := range first(r, "hints", e.Hints.ForZones, maxHints) {
-			if r.valid("a hint for zone", z.Name, maxLabel) {
-				kept.Hints = append(kept.Hints, intern(z.Name))
-			}
-		}
-		slices.Sort(kept.Hints)
-	}
 	if ref := e.TargetRef; ref != nil {
-		kinds := map[string]what{"Pod": aPod, linkerd.ExternalWorkloadKind: anExternal}
-		kind, served := kinds[ref.Kind]
+		kind, served := workloadKinds[ref.Kind]
 		if !served {
 			return to
 		}
-		if !r.valid("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) || !r.valid("an endpoint: its workload", ref.Name, maxName) {
+		if !out.valid("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) ||
+			!out.valid("an endpoint: its workload", ref.Name, maxName) {
 			return to
 		}
-		kept.who = item{kind, key{Namespace: intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
-		kept.Zone = r.label("zone", deref(e.Zone)) // of a bare address nothing is known but the address
+		record.workload = objectRef{kind, key{Namespace: intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
+		record.Zone = out.label("zone", deref(e.Zone)) // of a bare address nothing is known but the address
 	}
-	for _, a := range first(r, "addresses of an endpoint", e.Addresses, maxAddresses) {
-		if addr, usable := r.address(a); usable {
-			kept.Addr = addr
-			to = append(to, kept)
+	for _, a := range firstOf(out, "addresses of an endpoint", e.Addresses, maxAddresses) {
+		if addr, usable := out.address(a); usable {
+			record.Addr = addr
+			to = append(to, record)
 		}
 	}
 	return to
 }
 
-func isTrue(b *bool) bool { return b != nil && *b }
+// zoneHints returns the zones for which an endpoint is meant, sorted.
+func zoneHints(hints *discoveryv1.EndpointHints, out *omissions) (zones []string) {
+	if hints == nil {
+		return nil
+	}
+	for _, z := range firstOf(out, "hints", hints.ForZones, maxHints) {
+		if out.valid("a hint for zone", z.Name, maxLabel) {
+			zones = append(zones, intern(z.Name))
+		}
+	}
+	slices.Sort(zones)
+	return zones
+}
 
-// translateSlice looks up who answers at the addresses. An endpoint whose workload is not known is left out until it is.
-func translateSlice(s *slice, lookup func(item) (*federation.Workload, string)) *federation.Slice {
+// lookUpFunc returns a workload and its node; nil if it is not known.
+type lookUpFunc func(objectRef) (workload *federation.Workload, node string)
+
+// resolveSlice looks up the workloads of a slice. An endpoint whose workload is not known is left out until
+// it is.
+func resolveSlice(s *sliceRecord, lookUp lookUpFunc) *federation.Slice {
 	out := &federation.Slice{Name: s.name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
-		if e.who == (item{}) {
+		if e.workload == (objectRef{}) {
 			out.Endpoints = append(out.Endpoints, &e.Endpoint)
 			continue
 		}
-		workload, node := lookup(e.who)
+		workload, node := lookUp(e.workload)
 		if workload == nil {
 			continue
 		}
@@ -157,18 +177,19 @@ func translateSlice(s *slice, lookup func(item) (*federation.Workload, string)) 
 	return out
 }
 
-// Claim returns what cluster home says about a Service that has these slices, with nobody looked up who answers at the addresses.
-func Claim(home federation.Cluster, svc *corev1.Service, all []discoveryv1.EndpointSlice) *federation.View {
-	var r remarks // they are for whoever reads the cluster to report
-	v := translateService(home, svc, &r)
+// ViewOf returns the View of a Service with these slices, without resolving workloads. What is malformed is
+// left out and not reported, which is for the Reconciler of that cluster to do.
+func ViewOf(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.EndpointSlice) *federation.View {
+	var ignored omissions
+	v := newView(cluster, svc, &ignored)
 	for i := range all {
-		kept, _ := keepSlice(&all[i], &r)
-		for _, s := range kept {
-			out := &federation.Slice{Name: s.name, Ports: s.ports}
+		records, _ := newSliceRecords(&all[i], &ignored)
+		for _, s := range records {
+			slice := &federation.Slice{Name: s.name, Ports: s.ports}
 			for j := range s.endpoints {
-				out.Endpoints = append(out.Endpoints, &s.endpoints[j].Endpoint)
+				slice.Endpoints = append(slice.Endpoints, &s.endpoints[j].Endpoint)
 			}
-			v.Slices = append(v.Slices, out)
+			v.Slices = append(v.Slices, slice)
 		}
 	}
 	return &v
