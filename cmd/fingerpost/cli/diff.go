@@ -185,7 +185,7 @@ func allKeys[V any](a, b map[string]V) map[string]V {
 // detail tells which addresses are different.
 func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (string, error) {
 	namespace, name, _ := strings.Cut(d.Service, "/")
-	claims, err := FetchAll[debug.ViewPage](ctx, pair[:], "/debug/claims/"+url.PathEscape(d.Cluster)+"/"+url.PathEscape(namespace)+"/"+url.PathEscape(name))
+	claims, err := FetchAll[debug.ViewPage](ctx, pair[:], "/debug/views/"+url.PathEscape(d.Cluster)+"/"+url.PathEscape(namespace)+"/"+url.PathEscape(name))
 	if err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-// Package debug shows what a replica knows: a page for people, and the same as JSON, whose types the commands share.
+// Package debug shows what a replica knows: as a page for people, and as JSON, in types that the commands decode.
 package debug
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// debugSources is what the pages are made of.
+// Sources is what the pages are made of.
 type Sources struct {
 	Store     *federation.Store
 	Registry  *cluster.Registry
@@ -26,50 +26,73 @@ type Sources struct {
 	Version   string // of the binary
 }
 
-// debugHandler shows people what the process knows: at / a page, and all else as JSON. What is about everything is computed at most
-// once a second.
+// Handler serves the pages. It changes nothing. Pages about everything are computed at most once a second.
 func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", &statusPageHandler{Sources: s})
 	mux.HandleFunc("GET /debug/clusters", serveCached(func() ClustersPage {
-		return ClustersPage{Clusters: clusterPages(s.Registry), Links: s.Links.Links()}
+		return ClustersPage{Clusters: newClusters(s.Registry), Links: s.Links.Links()}
 	}))
-	mux.HandleFunc("GET /debug/services/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
-		watch := s.Store.Watch(refOf(r, s.Cluster))
-		defer watch.Close()
-		snapshot, _ := watch.Load()
-		if snapshot.View == nil && len(snapshot.Unknown()) == 0 {
-			http.Error(w, fmt.Sprintf("no Service %s/%s in cluster %s", r.PathValue("namespace"), r.PathValue("name"), s.Cluster), http.StatusNotFound)
-			return
-		}
-		writeJSON(w, servicePageOf(snapshot, s.Store.Standing))
-	})
 	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
-	mux.HandleFunc("GET /debug/streams/{id}", func(w http.ResponseWriter, r *http.Request) {
-		id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
-		if err != nil {
-			http.Error(w, "the id of a stream is a number, see /debug/streams", http.StatusBadRequest)
-			return
-		}
-		stream, found := s.Discovery.Stream(id)
-		if !found {
-			http.Error(w, fmt.Sprintf("stream %d is not open", id), http.StatusNotFound)
-			return
-		}
-		writeJSON(w, stream)
-	})
-	mux.HandleFunc("GET /debug/malformed", serveCached(func() MalformedPage { return malformedPageOf(s.Store, s.Cluster) }))
-	mux.HandleFunc("GET /debug/digests", serveCached(func() DigestsPage { return digestsPageOf(s.Store) }))
-	mux.HandleFunc("GET /debug/claims/{cluster}/{namespace}/{name}", func(w http.ResponseWriter, r *http.Request) {
-		v := s.Store.View(refOf(r, r.PathValue("cluster")))
-		if v == nil {
-			http.Error(w, fmt.Sprintf("cluster %s says nothing about a Service %s/%s", r.PathValue("cluster"), r.PathValue("namespace"), r.PathValue("name")), http.StatusNotFound)
-			return
-		}
-		writeJSON(w, viewPageOf(v))
-	})
-	mux.HandleFunc("GET /debug/explain", func(w http.ResponseWriter, r *http.Request) { serveExplanation(w, r, s.Discovery) })
+	mux.HandleFunc("GET /debug/malformed", serveCached(func() MalformedPage { return newMalformedPage(s.Store, s.Cluster) }))
+	mux.HandleFunc("GET /debug/digests", serveCached(func() DigestsPage { return newDigestsPage(s.Store) }))
+	mux.HandleFunc("GET /debug/services/{namespace}/{name}", s.serveService)
+	mux.HandleFunc("GET /debug/streams/{id}", s.serveStream)
+	mux.HandleFunc("GET /debug/views/{cluster}/{namespace}/{name}", s.serveView)
+	mux.HandleFunc("GET /debug/explain", s.serveExplanation)
 	return mux
+}
+
+// serveService shows one Service of the local cluster, resolved to members.
+func (s *Sources) serveService(w http.ResponseWriter, r *http.Request) {
+	ref := refOf(r, s.Cluster)
+	watch := s.Store.Watch(ref)
+	defer watch.Close()
+	snapshot, _ := watch.Load()
+	if snapshot.View == nil && len(snapshot.Unknown()) == 0 {
+		text := fmt.Sprintf("no Service %s/%s in cluster %s", ref.Namespace, ref.Name, s.Cluster)
+		http.Error(w, text, http.StatusNotFound)
+		return
+	}
+	writeJSON(w, newServicePage(snapshot, s.Store.Standing))
+}
+
+// serveView shows what one cluster publishes about one Service.
+func (s *Sources) serveView(w http.ResponseWriter, r *http.Request) {
+	ref := refOf(r, r.PathValue("cluster"))
+	view := s.Store.View(ref)
+	if view == nil {
+		text := fmt.Sprintf("cluster %s publishes no Service %s/%s", ref.Cluster, ref.Namespace, ref.Name)
+		http.Error(w, text, http.StatusNotFound)
+		return
+	}
+	writeJSON(w, newViewPage(view))
+}
+
+func (s *Sources) serveStream(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
+	if err != nil {
+		http.Error(w, "the id of a stream is a number, see /debug/streams", http.StatusBadRequest)
+		return
+	}
+	stream, found := s.Discovery.Stream(id)
+	if !found {
+		http.Error(w, fmt.Sprintf("stream %d is not open", id), http.StatusNotFound)
+		return
+	}
+	writeJSON(w, stream)
+}
+
+// serveExplanation explains what a client gets: ?authority=&ns=&pod=&node=.
+func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	client := discovery.Place{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")}
+	explanation, err := s.Discovery.Explain(query.Get("authority"), client)
+	if err != nil {
+		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
+		return
+	}
+	writeJSON(w, explanation)
 }
 
 // refOf returns the Service that a path names, in a cluster.
@@ -80,20 +103,9 @@ func refOf(r *http.Request, cluster string) federation.Ref {
 	}
 }
 
-// explain answers /debug/explain?authority=&ns=&pod=&node=.
-func serveExplanation(w http.ResponseWriter, r *http.Request, server *discovery.Server) {
-	query := r.URL.Query()
-	x, err := server.Explain(query.Get("authority"), discovery.Place{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")})
-	if err != nil {
-		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
-		return
-	}
-	writeJSON(w, x)
-}
-
 func writeJSON(w http.ResponseWriter, page any) {
 	w.Header().Set("Content-Type", "application/json")
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(page) // it fails where nobody reads any more
+	_ = encoder.Encode(page) // it fails when the client is gone
 }

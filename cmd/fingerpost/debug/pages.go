@@ -12,7 +12,7 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// clustersPage is /debug/clusters.
+// ClustersPage is /debug/clusters.
 type ClustersPage struct {
 	Clusters []Cluster          `json:"clusters"`
 	Links    []links.LinkStatus `json:"links"`
@@ -36,16 +36,17 @@ func (c Cluster) Objects(resource string) int {
 	return 0
 }
 
-func clusterPages(registry *cluster.Registry) []Cluster {
+// newClusters returns all clusters, sorted by name.
+func newClusters(registry *cluster.Registry) []Cluster {
 	statuses, _ := registry.Statuses()
-	pages := []Cluster{}
+	all := []Cluster{}
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
-		page := Cluster{Status: statuses[name]}
-		page.Contact, page.Credentials = errorText(page.Status.Contact), errorText(page.Status.Credentials)
-		page.Kinds, page.LastContact = registry.Inspect(name)
-		pages = append(pages, page)
+		c := Cluster{Status: statuses[name]}
+		c.Contact, c.Credentials = errorText(c.Status.Contact), errorText(c.Status.Credentials)
+		c.Kinds, c.LastContact = registry.Inspect(name)
+		all = append(all, c)
 	}
-	return pages
+	return all
 }
 
 func errorText(err error) string {
@@ -55,7 +56,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// servicePage is /debug/services: one Service as it is known now, member by member.
+// servicePage is /debug/services: a Service of the local cluster at one version, resolved to members.
 type servicePage struct {
 	Namespace string                   `json:"namespace"`
 	Name      string                   `json:"name"`
@@ -69,11 +70,11 @@ type servicePage struct {
 
 type memberPage struct {
 	Cluster     string                   `json:"cluster"`
-	Service     string                   `json:"service"`
+	Service     string                   `json:"service"` // namespace/name
 	Linked      bool                     `json:"linked"`
-	Known       bool                     `json:"known"` // the cluster has been heard
-	Standing    string                   `json:"standing"`
-	Filtered    bool                     `json:"filtered"` // zone hints and internalTrafficPolicy count
+	Synced      bool                     `json:"synced"`   // the cluster was synced once
+	State       string                   `json:"state"`    // of the cluster
+	Filtered    bool                     `json:"filtered"` // zone hints and internalTrafficPolicy apply
 	TrustDomain string                   `json:"trustDomain"`
 	Exists      bool                     `json:"exists"`
 	LocalOnly   bool                     `json:"localOnly,omitempty"`
@@ -90,7 +91,7 @@ type slicePage struct {
 type endpointPage struct {
 	Addr     netip.Addr         `json:"addr"`
 	Ready    bool               `json:"ready"`
-	Pod      string             `json:"pod,omitempty"`
+	Pod      string             `json:"pod,omitempty"` // namespace/name
 	Hostname string             `json:"hostname,omitempty"`
 	Node     string             `json:"node,omitempty"`
 	Zone     string             `json:"zone,omitempty"`
@@ -98,47 +99,47 @@ type endpointPage struct {
 	Mirror   *federation.Mirror `json:"mirror,omitempty"`
 }
 
-func servicePageOf(s *federation.Snapshot, standing func(federation.Cluster) federation.Standing) servicePage {
+func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) federation.Standing) servicePage {
 	page := servicePage{Namespace: s.Namespace, Name: s.Name, Version: s.Version, Exists: s.Exists(), Members: []memberPage{}}
 	if v := s.View; v != nil {
 		page.Malformed, page.Ports = v.Malformed, v.Ports
 		page.Federated = v.Composition != nil && v.Composition.Union
 	}
 	for _, m := range s.Members {
+		from := m.Origin
 		p := memberPage{
-			Cluster: string(m.Origin.Cluster), Service: m.Origin.Namespace + "/" + m.Origin.Name, Linked: m.Linked, Known: m.Known,
-			Standing: standing(m.Origin.Cluster).String(), Filtered: m.Origin.Filtered, TrustDomain: m.Origin.TrustDomain, Exists: m.View != nil,
+			Cluster: string(from.Cluster), Service: from.Namespace + "/" + from.Name,
+			Linked: m.Linked, Synced: m.Known, State: stateOf(from.Cluster).String(),
+			Filtered: from.Filtered, TrustDomain: from.TrustDomain, Exists: m.View != nil,
 		}
 		if m.View != nil {
-			p.LocalOnly, p.Ports = m.View.LocalOnly, m.View.Ports
-			for _, slice := range m.View.Slices {
-				p.Slices = append(p.Slices, slicePageOf(slice))
-			}
+			p.LocalOnly, p.Ports, p.Slices = m.View.LocalOnly, m.View.Ports, newSlicePages(m.View)
 		}
 		page.Members = append(page.Members, p)
 	}
 	return page
 }
 
-// digestsPage is /debug/digests: cluster, Service as namespace/name, and a number for all that the cluster says about it.
+// DigestsPage is /debug/digests: for each cluster and Service (namespace/name), a digest of its View. Replicas whose digests are equal
+// have the same View.
 type DigestsPage map[string]map[string]string
 
-func digestsPageOf(store *federation.Store) DigestsPage {
+func newDigestsPage(store *federation.Store) DigestsPage {
 	page := DigestsPage{}
 	for name, views := range store.All() {
-		of := make(map[string]string, views.Len())
+		digests := make(map[string]string, views.Len())
 		for svc, v := range views.All() {
-			of[svc.Namespace+"/"+svc.Name] = fmt.Sprintf("%016x", v.Digest())
+			digests[svc.Namespace+"/"+svc.Name] = fmt.Sprintf("%016x", v.Digest())
 		}
-		page[string(name)] = of
+		page[string(name)] = digests
 	}
 	return page
 }
 
-// malformedPage is /debug/malformed: Services of this cluster, as namespace/name, and why clients cannot be served.
+// MalformedPage is /debug/malformed: Services of the local cluster (namespace/name), and why they cannot be served.
 type MalformedPage map[string]string
 
-func malformedPageOf(store *federation.Store, local string) MalformedPage {
+func newMalformedPage(store *federation.Store, local string) MalformedPage {
 	page := MalformedPage{}
 	for svc, v := range store.Views(federation.Cluster(local)).All() {
 		if v.Malformed != "" {
@@ -148,36 +149,39 @@ func malformedPageOf(store *federation.Store, local string) MalformedPage {
 	return page
 }
 
-// claimsPage is /debug/claims: what one cluster says about one Service.
+// ViewPage is /debug/views: what one cluster publishes about one Service.
 type ViewPage struct {
 	Ports     []federation.ServicePort `json:"ports,omitempty"`
 	LocalOnly bool                     `json:"localOnly,omitempty"`
 	Malformed string                   `json:"malformed,omitempty"`
-	Members   []string                 `json:"members,omitempty"` // of a Service that consists of others: namespace/name@cluster
+	Members   []string                 `json:"members,omitempty"` // of a mirrored or federated Service: namespace/name@cluster
 	Slices    []slicePage              `json:"slices"`
 }
 
-func viewPageOf(v *federation.View) ViewPage {
-	page := ViewPage{Ports: v.Ports, LocalOnly: v.LocalOnly, Malformed: v.Malformed, Slices: []slicePage{}}
+func newViewPage(v *federation.View) ViewPage {
+	page := ViewPage{Ports: v.Ports, LocalOnly: v.LocalOnly, Malformed: v.Malformed, Slices: newSlicePages(v)}
 	if v.Composition != nil {
 		for _, m := range v.Composition.Members {
 			page.Members = append(page.Members, fmt.Sprintf("%s/%s@%s", m.Namespace, m.Name, m.Cluster))
 		}
 	}
-	for _, s := range v.Slices {
-		page.Slices = append(page.Slices, slicePageOf(s))
-	}
 	return page
 }
 
-func slicePageOf(s *federation.Slice) slicePage {
-	page := slicePage{Name: s.Name, Ports: s.Ports, Endpoints: []endpointPage{}}
-	for _, e := range s.Endpoints {
-		p := endpointPage{Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname, Node: e.Node, Zone: e.Zone, Hints: e.Hints, Mirror: e.Mirror}
-		if e.Workload != nil {
-			p.Pod = cmp.Or(e.Workload.Namespace, "default") + "/" + e.Workload.Name
+func newSlicePages(v *federation.View) []slicePage {
+	all := []slicePage{}
+	for _, s := range v.Slices {
+		page := slicePage{Name: s.Name, Ports: s.Ports, Endpoints: []endpointPage{}}
+		for _, e := range s.Endpoints {
+			p := endpointPage{
+				Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname, Node: e.Node, Zone: e.Zone, Hints: e.Hints, Mirror: e.Mirror,
+			}
+			if e.Workload != nil {
+				p.Pod = cmp.Or(e.Workload.Namespace, "default") + "/" + e.Workload.Name
+			}
+			page.Endpoints = append(page.Endpoints, p)
 		}
-		page.Endpoints = append(page.Endpoints, p)
+		all = append(all, page)
 	}
-	return page
+	return all
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// So many Services and streams are on the page; a filter finds the others.
+// How much of a large page is shown. A filter finds what is not.
 const (
 	shownServices = 200
 	shownStreams  = 50
@@ -39,8 +39,8 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	},
 }).Parse(statusHTML))
 
-// statusPolicy lets nothing run but the page's own style and script, whatever else gets into it. They are told by their hashes: a nonce
-// would not be the one of the page into which the script puts the next one.
+// contentSecurityPolicy lets the page's own style and script run, and nothing else that a name may bring into it. It has their hashes
+// instead of a nonce, because the script puts parts of later responses into the page, whose nonces would differ.
 var contentSecurityPolicy = sync.OnceValue(func() string {
 	var b strings.Builder
 	if err := statusTemplate.Execute(&b, statusPage{}); err != nil {
@@ -56,18 +56,18 @@ var contentSecurityPolicy = sync.OnceValue(func() string {
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'", hash("style"), hash("script"))
 })
 
-// statusPage is the page at / of the debug server: what this replica knows, for people. It changes nothing.
+// statusPage is the page at / of the debug server.
 type statusPage struct {
 	Now     time.Time
 	Replica string
 	Version string
-	Cluster string // that the replica runs in
+	Cluster string // name of the local cluster
 
 	Clusters []clusterRow
 	Filter   string // of Services and streams: part of a name
 	Services []serviceRow
 	Found    int // Services that the filter finds
-	Known    int // Services of the cluster
+	Known    int // Services of the local cluster
 	Streams  []discovery.StreamStatus
 	Open     int // streams that the filter finds
 	Behind   int // of all streams
@@ -79,49 +79,49 @@ type clusterRow struct {
 	Notes          []note
 }
 
-// A note is a line of a row: bad, soft, or neither.
+// A note is a line in the last cell of a row. Its class is bad or soft.
 type note struct{ Class, Text string }
 
 type serviceRow struct {
 	Service string // namespace/name
 	Kind    string
 	Ready   int
-	Total   int      // addresses, those that are not ready included
-	Members []string // clusters that take part
+	Total   int      // addresses, ready or not
+	Members []string // names of clusters
 	Streams int      // of Get
 	Notes   []note
 }
 
-// statusHandler serves the statusPage. What it shows is gathered, and shown without a filter, at most once a second.
+// statusPageHandler serves the statusPage. The overview, and the page without a filter, are computed at most once a second; a page with
+// a filter is cheap next to the overview that it is made from.
 type statusPageHandler struct {
-	all   cachedValue[overview]
-	plain cachedValue[rendered]
+	cachedOverview cachedValue[overview]
+	cachedPage     cachedValue[renderedPage]
 
 	Sources
 }
 
-// rendered is a page, or why there is none.
-type rendered struct {
+type renderedPage struct {
 	body []byte
 	err  error
 }
 
 // overview is all that a page can show.
 type overview struct {
-	page      statusPage // but for what a filter finds
+	page      statusPage // without what a filter finds
 	streams   []discovery.StreamStatus
-	streamsOf map[federation.Service]int // streams of each
-	services  []federation.Service       // most streams first
+	streamsOf map[federation.Service]int // number of streams
+	services  []federation.Service       // of the local cluster, those with the most streams first
 	views     map[federation.Cluster]*federation.Views
 }
 
-// ServeHTTP answers with the page as of the last second.
+// ServeHTTP serves the page: ?q= is the filter.
 func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var page rendered
+	var page renderedPage
 	if filter := strings.TrimSpace(r.URL.Query().Get("q")); filter != "" {
 		page = h.render(filter)
 	} else {
-		page = h.plain.get(func() rendered { return h.render("") })
+		page = h.cachedPage.get(func() renderedPage { return h.render("") })
 	}
 	if page.err != nil {
 		http.Error(w, page.err.Error(), http.StatusInternalServerError)
@@ -133,68 +133,18 @@ func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Content-Security-Policy", contentSecurityPolicy())
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
-	_, _ = w.Write(page.body) // it fails where nobody reads any more
+	_, _ = w.Write(page.body) // it fails when the client is gone
 }
 
-func (h *statusPageHandler) render(filter string) rendered {
+func (h *statusPageHandler) render(filter string) renderedPage {
 	var b bytes.Buffer
-	err := statusTemplate.Execute(&b, h.page(filter))
-	return rendered{b.Bytes(), err}
+	err := statusTemplate.Execute(&b, h.newPage(filter))
+	return renderedPage{b.Bytes(), err}
 }
 
-// overview gathers what is known now.
-func (h *statusPageHandler) overview() overview {
-	page := statusPage{Now: time.Now(), Replica: h.Replica, Version: h.Version, Cluster: h.Cluster}
-	problems := map[string][]note{}
-	for _, l := range h.Links.Links() {
-		for _, c := range l.Conditions {
-			if c.Status != metav1.ConditionTrue {
-				problems[l.Cluster] = append(problems[l.Cluster], note{"bad", fmt.Sprintf("Link %s/%s: %s is %s: %s", l.Namespace, l.Name, c.Type, c.Status, c.Message)})
-			}
-		}
-	}
-	for _, c := range clusterPages(h.Registry) {
-		row := clusterRow{Cluster: c, Services: c.Objects("services"), Pods: c.Objects("pods"), Notes: problems[c.Name]}
-		if text := cmp.Or(c.Contact, c.Credentials); text != "" && row.Notes == nil {
-			row.Notes = append(row.Notes, note{"bad", text})
-		}
-		if w := c.Writing; w.State != cluster.NotWriting {
-			row.Notes = append(row.Notes, note{"soft", strings.TrimRight("writing: "+string(w.State)+" "+w.Leases, " ")})
-		}
-		if c.Writing.Problem != "" {
-			row.Notes = append(row.Notes, note{"bad", c.Writing.Problem})
-		}
-		for _, k := range c.Kinds {
-			if k.Refused != "" {
-				row.Notes = append(row.Notes, note{"soft", "without " + k.Kind + " (" + string(k.Refused) + ")"})
-			}
-		}
-		page.Clusters = append(page.Clusters, row)
-	}
-
-	o := overview{streams: h.Discovery.Streams(), streamsOf: map[federation.Service]int{}, views: maps.Collect(h.Store.All())}
-	for _, s := range o.streams {
-		if s.Behind != nil || s.Sending != nil {
-			page.Behind++
-		}
-		o.streamsOf[s.Service()]++
-	}
-	slices.SortStableFunc(o.streams, CompareStreams)
-	local := o.views[federation.Cluster(h.Cluster)]
-	page.Known = local.Len()
-	for svc := range local.All() {
-		o.services = append(o.services, svc)
-	}
-	slices.SortFunc(o.services, func(a, b federation.Service) int {
-		return cmp.Or(o.streamsOf[b]-o.streamsOf[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	o.page = page
-	return o
-}
-
-// page returns what a filter finds.
-func (h *statusPageHandler) page(filter string) statusPage {
-	all := h.all.get(h.overview)
+// newPage returns the page with what a filter finds.
+func (h *statusPageHandler) newPage(filter string) statusPage {
+	all := h.cachedOverview.get(h.newOverview)
 	page, text := all.page, strings.ToLower(filter)
 	page.Filter = filter
 	matches := func(name string) bool { return strings.Contains(strings.ToLower(name), text) }
@@ -211,56 +161,119 @@ func (h *statusPageHandler) page(filter string) statusPage {
 			continue
 		}
 		if page.Found++; page.Found <= shownServices {
-			row := newServiceRow(svc, all.views[federation.Cluster(h.Cluster)].Get(svc), all.views, federation.Cluster(h.Cluster))
-			row.Streams = all.streamsOf[svc]
-			page.Services = append(page.Services, row)
+			page.Services = append(page.Services, all.newServiceRow(svc))
 		}
 	}
 	return page
 }
 
-// rowOf counts what a Service consists of.
-func newServiceRow(svc federation.Service, v *federation.View, views map[federation.Cluster]*federation.Views, home federation.Cluster) serviceRow {
-	row := serviceRow{Service: svc.Namespace + "/" + svc.Name, Kind: "plain"}
-	if v.Malformed != "" {
-		row.Notes = append(row.Notes, note{"bad", v.Malformed})
+func (h *statusPageHandler) newOverview() overview {
+	o := overview{
+		page:      statusPage{Now: time.Now(), Replica: h.Replica, Version: h.Version, Cluster: h.Cluster, Clusters: h.newClusterRows()},
+		streams:   h.Discovery.Streams(),
+		streamsOf: map[federation.Service]int{},
+		views:     maps.Collect(h.Store.All()),
 	}
-	if v.LocalOnly {
-		row.Notes = append(row.Notes, note{"soft", "for clients on the same node"})
+	for _, s := range o.streams {
+		if s.Behind != nil || s.Sending != nil {
+			o.page.Behind++
+		}
+		o.streamsOf[s.Service()]++
 	}
-	members := []federation.Ref{{Cluster: home, Service: svc}}
-	switch {
-	case v.ExternalName:
-		row.Kind = "ExternalName"
-	case v.Composition != nil:
-		row.Kind, members = "mirror", nil
-		if v.Composition.Union {
-			row.Kind = "federated"
-		}
-		for _, m := range v.Composition.Members {
-			members = append(members, m.Ref)
-		}
+	slices.SortStableFunc(o.streams, CompareStreams)
+	local := o.views[federation.Cluster(h.Cluster)]
+	o.page.Known = local.Len()
+	for svc := range local.All() {
+		o.services = append(o.services, svc)
 	}
-	seen := map[string]bool{}
-	for _, m := range members {
-		said, linked := views[m.Cluster]
-		if !linked && !seen[string(m.Cluster)] {
-			row.Notes = append(row.Notes, note{"bad", fmt.Sprintf("cluster %s is not linked", m.Cluster)})
-		}
-		seen[string(m.Cluster)] = true
-		view := said.Get(m.Service)
-		if view == nil {
-			continue
-		}
-		for _, s := range view.Slices {
-			row.Total += len(s.Endpoints)
-			for _, e := range s.Endpoints {
-				if e.Ready {
-					row.Ready++
-				}
+	slices.SortFunc(o.services, func(a, b federation.Service) int {
+		return cmp.Or(o.streamsOf[b]-o.streamsOf[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return o
+}
+
+func (h *statusPageHandler) newClusterRows() (rows []clusterRow) {
+	linkNotes := map[string][]note{} // by cluster
+	for _, l := range h.Links.Links() {
+		for _, c := range l.Conditions {
+			if c.Status != metav1.ConditionTrue {
+				text := fmt.Sprintf("Link %s/%s: %s is %s: %s", l.Namespace, l.Name, c.Type, c.Status, c.Message)
+				linkNotes[l.Cluster] = append(linkNotes[l.Cluster], note{"bad", text})
 			}
 		}
 	}
-	row.Members = slices.Sorted(maps.Keys(seen))
+	for _, c := range newClusters(h.Registry) {
+		row := clusterRow{Cluster: c, Services: c.Objects("services"), Pods: c.Objects("pods"), Notes: linkNotes[c.Name]}
+		add := func(class, text string) { row.Notes = append(row.Notes, note{class, text}) }
+		if problem := cmp.Or(c.Contact, c.Credentials); problem != "" && row.Notes == nil { // conditions of Links report it, too
+			add("bad", problem)
+		}
+		if w := c.Writing; w.State != cluster.NotWriting {
+			add("soft", strings.TrimRight("writing: "+string(w.State)+" "+w.Leases, " "))
+		}
+		if c.Writing.Problem != "" {
+			add("bad", c.Writing.Problem)
+		}
+		for _, k := range c.Kinds {
+			if k.Refused != "" {
+				add("soft", "without "+k.Kind+" ("+string(k.Refused)+")")
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// newServiceRow counts the endpoints of all members of a Service of the local cluster.
+func (o *overview) newServiceRow(svc federation.Service) serviceRow {
+	row := serviceRow{Service: svc.Namespace + "/" + svc.Name, Kind: "plain", Streams: o.streamsOf[svc]}
+	local := federation.Ref{Cluster: federation.Cluster(o.page.Cluster), Service: svc}
+	view := o.views[local.Cluster].Get(svc)
+	if view.Malformed != "" {
+		row.Notes = append(row.Notes, note{"bad", view.Malformed})
+	}
+	if view.LocalOnly {
+		row.Notes = append(row.Notes, note{"soft", "for clients on the same node"})
+	}
+	members := []federation.Ref{local}
+	switch {
+	case view.ExternalName:
+		row.Kind = "ExternalName"
+	case view.Composition != nil:
+		row.Kind, members = "mirror", nil
+		if view.Composition.Union {
+			row.Kind = "federated"
+		}
+		for _, m := range view.Composition.Members {
+			members = append(members, m.Ref)
+		}
+	}
+	clusters := map[string]bool{}
+	for _, m := range members {
+		views, linked := o.views[m.Cluster]
+		if !linked && !clusters[string(m.Cluster)] {
+			row.Notes = append(row.Notes, note{"bad", fmt.Sprintf("cluster %s is not linked", m.Cluster)})
+		}
+		clusters[string(m.Cluster)] = true
+		ready, total := countEndpoints(views.Get(m.Service))
+		row.Ready, row.Total = row.Ready+ready, row.Total+total
+	}
+	row.Members = slices.Sorted(maps.Keys(clusters))
 	return row
+}
+
+// countEndpoints returns how many endpoints a View has, and how many of them are ready; it has none if it is nil.
+func countEndpoints(view *federation.View) (ready, total int) {
+	if view == nil {
+		return 0, 0
+	}
+	for _, s := range view.Slices {
+		total += len(s.Endpoints)
+		for _, e := range s.Endpoints {
+			if e.Ready {
+				ready++
+			}
+		}
+	}
+	return ready, total
 }

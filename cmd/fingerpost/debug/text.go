@@ -9,7 +9,7 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 )
 
-// Ago returns how long ago something was, for people; zero is never.
+// Ago returns how long ago something was, for people; the zero time is never.
 func Ago(at, now time.Time) string {
 	if at.IsZero() {
 		return "never"
@@ -17,11 +17,11 @@ func Ago(at, now time.Time) string {
 	return Age(at, now) + " ago"
 }
 
-// Age returns how old something is, for people.
+// Age returns how old something is, for people. What is in the future, by another clock, is 0s old.
 func Age(at, now time.Time) string {
 	switch d := now.Sub(at); {
 	case d < 0:
-		return "0s" // another clock
+		return "0s"
 	case d < time.Minute:
 		return d.Round(time.Second).String()
 	case d < time.Hour:
@@ -33,7 +33,7 @@ func Age(at, now time.Time) string {
 	}
 }
 
-// lagText says how a stream is behind; nothing if it is not.
+// LagText describes how far a stream is behind, each part after a comma; it is empty for one that is not behind.
 func LagText(s discovery.StreamStatus, now time.Time) string {
 	text := ""
 	if s.Behind != nil {
@@ -45,19 +45,20 @@ func LagText(s discovery.StreamStatus, now time.Time) string {
 	return text
 }
 
-// slower compares streams: first who has not read for the longest time, then who is the farthest behind.
+// CompareStreams puts slow streams first: those whose client has not read for the longest time, then those with the most changes to
+// send.
 func CompareStreams(a, b discovery.StreamStatus) int {
-	reads := func(s discovery.StreamStatus) int64 {
+	lastRead := func(s discovery.StreamStatus) int64 {
 		if s.Sending == nil {
 			return math.MaxInt64
 		}
 		return s.Sending.UnixNano()
 	}
-	lag := func(s discovery.StreamStatus) int {
+	pending := func(s discovery.StreamStatus) int {
 		if s.Behind == nil {
 			return 0
 		}
 		return s.Behind.Adds + s.Behind.Removes
 	}
-	return cmp.Or(cmp.Compare(reads(a), reads(b)), cmp.Compare(lag(b), lag(a)))
+	return cmp.Or(cmp.Compare(lastRead(a), lastRead(b)), cmp.Compare(pending(b), pending(a)))
 }

@@ -1,4 +1,4 @@
-// Package server has what listens in a process: gRPC, HTTP and TLS, with readiness and the log.
+// Package server has what listens in a process: gRPC and HTTP servers and their TLS, with readiness and the log.
 package server
 
 import (
@@ -25,33 +25,39 @@ import (
 	"github.com/fingerpost/fingerpost/discovery"
 )
 
-// lastWords is how long clients are given to take the ends of their streams.
+// endGrace is how long clients have to receive the ends of their streams.
 const endGrace = 500 * time.Millisecond
 
-// grpcServer is the gRPC server as a part of the process.
+// GRPC is the gRPC server as a part of the process.
 type GRPC struct {
-	log       logr.Logger
-	addr      string
-	tls       TLSFiles
-	server    *grpc.Server
-	discovery *discovery.Server
-	ready     *Readiness
-	window    time.Duration // in which streams end
-	metrics   prometheus.Registerer
+	log         logr.Logger
+	addr        string
+	tls         TLSFiles
+	server      *grpc.Server
+	discovery   *discovery.Server
+	ready       *Readiness
+	drainWindow time.Duration // in which streams end
+	metrics     prometheus.Registerer
 }
 
-func NewGRPC(log logr.Logger, addr string, files TLSFiles, d *discovery.Server, ready *Readiness, config discovery.Config, metrics *prometheus.Registry) *GRPC {
-	counts := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})))
-	panics := prometheus.NewCounter(prometheus.CounterOpts{Name: "fingerpost_panics_total", Help: "Panics that ended a stream. Each is a bug: the log has the stack."})
+// NewGRPC returns a server of Linkerd's Destination API, gRPC health and reflection.
+func NewGRPC(
+	log logr.Logger, addr string, files TLSFiles, d *discovery.Server, ready *Readiness, config discovery.Config, metrics *prometheus.Registry,
+) *GRPC {
+	// Unary calls take milliseconds, streams live for minutes.
+	buckets := grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})
+	counts := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(buckets))
+	panics := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "fingerpost_panics_total", Help: "Panics that ended a stream. Each is a bug: the log has the stack.",
+	})
 	metrics.MustRegister(withoutMessageMetrics{counts}, panics)
 	recovered := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error {
 		panics.Inc()
 		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", string(debug.Stack()))
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
-	g := &GRPC{log: log, addr: addr, tls: files, discovery: d, ready: ready, window: config.DrainWindow, metrics: metrics}
 	age := config.MaxStreamAge
-	g.server = grpc.NewServer(append(d.Options(),
+	s := grpc.NewServer(append(d.Options(),
 		grpc.WriteBufferSize(64<<10),
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(20*time.Second),
@@ -62,14 +68,16 @@ func NewGRPC(log logr.Logger, addr string, files TLSFiles, d *discovery.Server, 
 		grpc.ChainUnaryInterceptor(counts.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(recovered)),
 		grpc.ChainStreamInterceptor(countStreams(counts), recovery.StreamServerInterceptor(recovered)),
 	)...)
-	pb.RegisterDestinationServer(g.server, d)
-	healthpb.RegisterHealthServer(g.server, g.ready.health)
-	reflection.Register(g.server)
-	counts.InitializeMetrics(g.server)
-	return g
+	pb.RegisterDestinationServer(s, d)
+	healthpb.RegisterHealthServer(s, ready.health)
+	reflection.Register(s)
+	counts.InitializeMetrics(s)
+	return &GRPC{
+		log: log, addr: addr, tls: files, server: s, discovery: d, ready: ready, drainWindow: config.DrainWindow, metrics: metrics,
+	}
 }
 
-// Start serves until ctx ends, and then lets every stream end with OK.
+// Start serves until ctx ends, and then drains: each stream ends with OK at a random point of the drain window.
 func (g *GRPC) Start(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", g.addr)
 	if err != nil {
@@ -92,23 +100,23 @@ func (g *GRPC) Start(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	g.ready.setReady(false)
-	var ended sync.WaitGroup
-	ended.Go(g.server.GracefulStop) // asks clients to leave, and ends when they have
-	defer ended.Wait()
-	timer := time.NewTimer(g.window)
+	var graceful sync.WaitGroup
+	graceful.Go(g.server.GracefulStop) // sends GOAWAY, and returns when every stream has ended
+	defer graceful.Wait()
+	timer := time.NewTimer(g.drainWindow)
 	defer timer.Stop()
 	select {
-	case <-g.discovery.Drain(g.window * 9 / 10):
+	case <-g.discovery.Drain(g.drainWindow * 9 / 10):
 	case <-timer.C:
 	}
-	// What is not ours to end, such as a health check that watches, and what its client does not take, is not waited for.
+	// Streams that are not ours, such as a health check that watches, end here, and so do those whose client does not read.
 	stop := time.AfterFunc(endGrace, g.server.Stop)
 	defer stop.Stop()
 	return <-stopped
 }
 
-// countStreams counts streams that begin and end, and leaves their messages alone: fingerpost_messages_total counts those, for a hundredth
-// of what a look-up of labels for each costs.
+// countStreams counts streams that start and end, but not their messages: fingerpost_messages_total counts those at a hundredth of the
+// cost, which is a look-up of labels for each message.
 func countStreams(counts *grpcprom.ServerMetrics) grpc.StreamServerInterceptor {
 	count := counts.StreamServerInterceptor()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -116,10 +124,10 @@ func countStreams(counts *grpcprom.ServerMetrics) grpc.StreamServerInterceptor {
 	}
 }
 
-// withoutMessages leaves out the metrics of messages, which would be of calls that are no streams only.
+// withoutMessageMetrics drops the metrics of messages, in which only unary calls would be counted.
 type withoutMessageMetrics struct{ prometheus.Collector }
 
-// Collect leaves them out by what they are described as.
+// Collect sends all metrics but those, which it knows by their descriptions.
 func (c withoutMessageMetrics) Collect(to chan<- prometheus.Metric) {
 	all := make(chan prometheus.Metric)
 	go func() {

@@ -13,16 +13,21 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// verbosity of logr by level: Linkerd's levels, and how much client-go says at each.
+// levels are Linkerd's log levels: the level of our own lines, and the verbosity of client-go's.
 var levels = map[string]struct {
 	zap  zapcore.Level
 	klog int
 }{
-	"panic": {zapcore.PanicLevel, 0}, "fatal": {zapcore.FatalLevel, 0}, "error": {zapcore.ErrorLevel, 0}, "warn": {zapcore.WarnLevel, 0},
-	"info": {zapcore.InfoLevel, 2}, "debug": {zapcore.DebugLevel, 6}, "trace": {-5, 10},
+	"panic": {zapcore.PanicLevel, 0},
+	"fatal": {zapcore.FatalLevel, 0},
+	"error": {zapcore.ErrorLevel, 0},
+	"warn":  {zapcore.WarnLevel, 0},
+	"info":  {zapcore.InfoLevel, 2},
+	"debug": {zapcore.DebugLevel, 6},
+	"trace": {-5, 10},
 }
 
-// newLogger returns the logger of this process, with which its libraries log as well.
+// NewLogger returns the logger of this process, and sets it as that of client-go and controller-runtime.
 func NewLogger(level, format string) (logr.Logger, error) {
 	l, known := levels[level]
 	switch {
@@ -51,11 +56,11 @@ func NewLogger(level, format string) (logr.Logger, error) {
 	return log, nil
 }
 
-// setLoggers makes the libraries log with ours: client-go's remarks only where somebody debugs.
+// setLibraryLoggers makes libraries log with our logger. Lines of client-go appear from level debug on.
 func setLibraryLoggers(log logr.Logger, level string) {
 	ctrl.SetLogger(log)
 	klog.SetLogger(log.WithName("client-go").V(1))
 	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(fs)
-	_ = fs.Set("v", strconv.Itoa(levels[level].klog)) // a number is a verbosity
+	_ = fs.Set("v", strconv.Itoa(levels[level].klog)) // a number is a valid verbosity
 }

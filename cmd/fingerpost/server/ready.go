@@ -12,20 +12,22 @@ import (
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// readiness is whether this replica serves. It is one thing: /ready, the metric and gRPC's health, for the whole server and for the
-// Destination service, report it, and follow it as it changes. Once ready a replica stays so, until it is told to stop.
+// Readiness is whether this replica serves. /ready, the metric fingerpost_ready and gRPC's health (of the whole server and of the
+// Destination service) report the same value. A replica becomes ready once: when Links were listed, gRPC is served and the local
+// cluster is synced. It stays ready until it stops, whatever becomes of clusters.
 type Readiness struct {
-	cluster     string                                              // ours
-	statuses    func() (map[string]cluster.Status, <-chan struct{}) // of clusters
-	LinksListed fedwatch.Value[bool]                                // Links were listed
-	serving     fedwatch.Value[bool]                                // gRPC is served
+	localCluster string
+	statuses     func() (map[string]cluster.Status, <-chan struct{}) // of clusters
+	LinksListed  fedwatch.Value[bool]
+	serving      fedwatch.Value[bool] // gRPC is served
 
 	ready  fedwatch.Value[bool]
 	health *health.Server
 }
 
-func NewReadiness(ours string, statuses func() (map[string]cluster.Status, <-chan struct{})) *Readiness {
-	r := &Readiness{cluster: ours, statuses: statuses, health: health.NewServer()}
+// NewReadiness returns the Readiness of a replica, not ready yet.
+func NewReadiness(localCluster string, statuses func() (map[string]cluster.Status, <-chan struct{})) *Readiness {
+	r := &Readiness{localCluster: localCluster, statuses: statuses, health: health.NewServer()}
 	r.setReady(false)
 	return r
 }
@@ -41,37 +43,37 @@ func (r *Readiness) setReady(ready bool) {
 	}
 }
 
-// now reports whether the replica is ready.
+// Ready reports whether the replica is ready.
 func (r *Readiness) Ready() bool {
 	ready, _ := r.ready.Load()
 	return ready
 }
 
-// Start follows what readiness depends on until ctx ends, and then takes it back.
+// Start watches what readiness depends on until ctx ends, when the replica is no longer ready.
 func (r *Readiness) Start(ctx context.Context) error {
 	defer r.setReady(false)
 	for {
-		statuses, clusters := r.statuses()
-		listed, lists := r.LinksListed.Load()
-		serving, serves := r.serving.Load()
-		if listed && serving && statuses[r.cluster].Synced {
+		statuses, statusesChanged := r.statuses()
+		listed, listedChanged := r.LinksListed.Load()
+		serving, servingChanged := r.serving.Load()
+		if listed && serving && statuses[r.localCluster].Synced {
 			r.setReady(true)
 			<-ctx.Done()
 			return nil
 		}
 		select {
-		case <-clusters:
-		case <-lists:
-		case <-serves:
+		case <-statusesChanged:
+		case <-listedChanged:
+		case <-servingChanged:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// metric reports the same as /ready.
+// Metric returns the metric fingerpost_ready.
 func (r *Readiness) Metric() prometheus.Collector {
-	opts := prometheus.GaugeOpts{Name: "fingerpost_ready", Help: "1 once this replica is ready to serve, as /ready says."}
+	opts := prometheus.GaugeOpts{Name: "fingerpost_ready", Help: "1 once this replica is ready to serve, as /ready reports."}
 	return prometheus.NewGaugeFunc(opts, func() float64 {
 		if r.Ready() {
 			return 1

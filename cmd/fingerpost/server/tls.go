@@ -16,9 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
-// tlsFiles are what a server without a proxy beside it needs to speak TLS itself. They are read again when they change.
-type TLSFiles struct{ Certificate, Key, ClientCA string }
+// TLSFiles are the files with which a server terminates TLS itself, without a proxy beside it. It reads them again when they change.
+type TLSFiles struct {
+	Certificate string // certificate chain (PEM); empty to serve plaintext
+	Key         string // its private key (PEM)
+	ClientCA    string // authorities (PEM) of clients' certificates; empty to ask for none
+}
 
+// Validate reports files that do not go together.
 func (f *TLSFiles) Validate() error {
 	switch {
 	case (f.Certificate == "") != (f.Key == ""):
@@ -29,9 +34,13 @@ func (f *TLSFiles) Validate() error {
 	return nil
 }
 
-// listen lets a listener speak TLS, if there are files to do so, and metrics tell when the certificate ends; wg waits for what follows the
-// files until ctx ends. TLS is not gRPC's own: that refuses clients which offer no ALPN, and linkerd2-proxy is one.
-func (f *TLSFiles) wrap(ctx context.Context, wg *sync.WaitGroup, log logr.Logger, metrics prometheus.Registerer, listener net.Listener) (net.Listener, error) {
+// wrap returns a listener that terminates TLS, or the same one if there are no files. It registers the metric of when the certificate
+// expires. wg waits for the goroutine that watches the files until ctx ends.
+//
+// These are not gRPC's own transport credentials: those refuse clients that offer no ALPN, such as linkerd2-proxy.
+func (f *TLSFiles) wrap(
+	ctx context.Context, wg *sync.WaitGroup, log logr.Logger, metrics prometheus.Registerer, listener net.Listener,
+) (net.Listener, error) {
 	if f.Certificate == "" {
 		return listener, nil
 	}
@@ -53,43 +62,46 @@ func (f *TLSFiles) wrap(ctx context.Context, wg *sync.WaitGroup, log logr.Logger
 		return nil, fmt.Errorf("-tls-cert-file, -tls-key-file: %w", err)
 	}
 	config.GetCertificate = certificate.GetCertificate
-	metrics.MustRegister(CertificateExpiry("fingerpost_certificate_not_after_seconds", "When the certificate of the gRPC server ends, in seconds since 1970.", certificate))
+	metrics.MustRegister(CertificateExpiry(
+		"fingerpost_certificate_not_after_seconds", "When the certificate of the gRPC server expires, in seconds since 1970.", certificate,
+	))
 	wg.Go(func() {
 		if err := certificate.Start(ctx); err != nil {
-			log.Error(err, "A new certificate will not be noticed until a restart", "file", f.Certificate)
+			log.Error(err, "Certificate cannot be watched: a new one needs a restart", "file", f.Certificate)
 		}
 	})
 	return tls.NewListener(listener, config), nil
 }
 
-// certificateEnd is the metric of when a certificate that is watched ends.
+// CertificateExpiry returns the metric of when a watched certificate expires.
 func CertificateExpiry(name, help string, certificate *certwatcher.CertWatcher) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
-		c, _ := certificate.GetCertificate(nil) // it was read once, and is kept
+		c, _ := certificate.GetCertificate(nil) // never fails: New has read one
 		return float64(c.Leaf.NotAfter.Unix())
 	})
 }
 
-// authorities is a file of certificates that may be replaced at any time.
+// clientAuthorities is a file of certificates that may be replaced at any time.
 type clientAuthorities struct {
 	file string
 	log  logr.Logger
 
 	mu      sync.Mutex
-	changed time.Time // of the file that pool is from
+	modTime time.Time // of the file that pool was read from
 	pool    *x509.CertPool
 }
 
-// current returns the authorities of the file as it is now, and those of before if it cannot be read.
+// currentPool returns the authorities in the file. While the file cannot be read, those read before stay.
 func (a *clientAuthorities) currentPool() *x509.CertPool {
 	if err := a.reload(); err != nil {
-		a.log.Error(err, "The authorities of clients cannot be read; those of before go on", "file", a.file)
+		a.log.Error(err, "Authorities of clients cannot be read; the previous ones stay in use", "file", a.file)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.pool
 }
 
+// reload reads the file if it has changed.
 func (a *clientAuthorities) reload() error {
 	info, err := os.Stat(a.file)
 	if err != nil {
@@ -97,7 +109,7 @@ func (a *clientAuthorities) reload() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if info.ModTime().Equal(a.changed) {
+	if info.ModTime().Equal(a.modTime) {
 		return nil
 	}
 	pem, err := os.ReadFile(a.file)
@@ -108,6 +120,6 @@ func (a *clientAuthorities) reload() error {
 	if !pool.AppendCertsFromPEM(pem) {
 		return fmt.Errorf("%s holds no certificate", a.file)
 	}
-	a.changed, a.pool = info.ModTime(), pool
+	a.modTime, a.pool = info.ModTime(), pool
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Whoever asks, a page is computed at most once a second, counted from when it was ready.
-func TestPagesAreShared(t *testing.T) {
+// A page is computed at most once a second, counted from when it was ready, however many clients ask.
+func TestPagesAreCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		computed := 0
 		page := serveCached(func() int {
