@@ -44,6 +44,7 @@ test: test-short test-charts test-k3d test-e2e ## Run all tests
 .PHONY: test-short
 test-short: ## Run unit, property and scenario tests
 	go test -race -timeout 20m $(PKGS)
+	go test -count 1 -run '^TestCycles$$' ./cluster
 
 .PHONY: test-charts
 test-charts: ## Lint and render the charts, and run the unit tests of their alerts

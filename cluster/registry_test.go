@@ -384,7 +384,11 @@ func TestBlackHole(t *testing.T) {
 // Linking and unlinking leaves nothing behind, however often, and whatever happens meanwhile: goroutines and live heap are back
 // where they were.
 func TestCycles(t *testing.T) {
-	const cycles, warm = 1000, 20
+	const warm = 20
+	cycles := 1000
+	if raceDetector {
+		cycles = 100 // enough for races, and ten times slower; the Makefile runs all of them without
+	}
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		east.Apply(objects(t, service), objects(t, slice))

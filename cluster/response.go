@@ -67,7 +67,7 @@ func (b *border) RoundTrip(r *http.Request) (*http.Response, error) {
 	case response.StatusCode >= 400:
 		body.most = maxError
 	case watch == "true" || watch == "1":
-		body.events = &events{protobuf: strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf)}
+		body.events = &events{most: maxEvent, protobuf: strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf)}
 	}
 	response.Body = body
 	return response, nil
@@ -117,6 +117,7 @@ func (b *body) Close() error {
 // events follows where the events of a watch begin: decoders read one as a whole, however large it is.
 type events struct {
 	protobuf bool
+	most     int // bytes of one
 	left     int // bytes of this event that are still to come
 
 	header []byte // of the next event; as long as it is not complete
@@ -142,7 +143,7 @@ func (e *events) pass(b []byte) bool {
 		b = b[n:]
 		if len(e.header) == 4 {
 			length := binary.BigEndian.Uint32(e.header)
-			if length > maxEvent {
+			if length > uint32(e.most) {
 				return false
 			}
 			e.left, e.header = int(length), e.header[:0]
@@ -153,7 +154,7 @@ func (e *events) pass(b []byte) bool {
 
 func (e *events) passJSON(b []byte) bool {
 	for _, c := range b {
-		if e.size++; e.size > maxEvent {
+		if e.size++; e.size > e.most {
 			return false
 		}
 		switch {
