@@ -41,11 +41,7 @@ func (s *HTTP) Start(ctx context.Context) error {
 		return fmt.Errorf("address of the %s server: %w", s.Name, err)
 	}
 	s.Log.Info("HTTP server listens", "server", s.Name, "addr", listener.Addr().String())
-	server := &http.Server{
-		Handler: withWriteDeadline(s.Handler), MaxHeaderBytes: 64 << 10, TLSConfig: s.TLS, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.ReadTimeout,
-		IdleTimeout: 2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
-		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
-	}
+	server := s.server()
 	s.listens.Store(true)
 	stopped := make(chan error, 1)
 	go func() {
@@ -73,6 +69,15 @@ func (s *HTTP) Start(ctx context.Context) error {
 
 // listening reports whether the server listens, or did.
 func (s *HTTP) Listening() bool { return s.listens.Load() }
+
+// server returns a server that no client keeps busy for long.
+func (s *HTTP) server() *http.Server {
+	return &http.Server{
+		Handler: withWriteDeadline(s.Handler), MaxHeaderBytes: 64 << 10, TLSConfig: s.TLS, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.ReadTimeout,
+		IdleTimeout: 2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
+		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
+	}
+}
 
 // answerTimeout is how long an answer may take to be made and to be taken.
 const responseTimeout = 30 * time.Second
