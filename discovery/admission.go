@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -21,6 +22,7 @@ type AdmissionConfig struct {
 	Rate            float64 // of all
 	Burst           int
 
+	Connections       int // open, whether HTTP/2 is spoken on them yet or not
 	ConnectionStreams int // open streams of one connection
 	Streams           int // of all
 
@@ -42,7 +44,7 @@ func DefaultAdmission() AdmissionConfig {
 	return AdmissionConfig{
 		ConnectionRate: 100 * float64(cpus), ConnectionBurst: 2000,
 		Rate: 1000 * float64(cpus), Burst: 4000,
-		ConnectionStreams: 4000, Streams: streamsFor(limit),
+		Connections: connectionsFor(limit), ConnectionStreams: 4000, Streams: streamsFor(limit),
 		ConnectionBytes: 16 << 20, Bytes: bytesFor(limit),
 		Request: 30 * time.Second, Stall: 5 * time.Minute,
 		Answers: 4 * cpus, Patience: 2 * time.Second,
@@ -57,10 +59,18 @@ func streamsFor(limit int64) int {
 	return int(max(1000, limit/2/(16<<10)))
 }
 
+// connectionsFor returns how many connections fit a quarter of a limit of memory, at 64 KiB for each.
+func connectionsFor(limit int64) int {
+	if limit == math.MaxInt64 {
+		return 10_000 // there is none
+	}
+	return int(max(500, limit/4/(64<<10)))
+}
+
 // bytesFor returns how many bytes may be in flight: an eighth of a limit of memory.
 func bytesFor(limit int64) int64 {
 	if limit == math.MaxInt64 {
-		return 128 << 20 // there is none
+		return 48 << 20 // there is none
 	}
 	return max(16<<20, limit/8)
 }
@@ -71,8 +81,17 @@ const (
 	maxHeaderBytes  = 16 << 10
 	maxRequestBytes = 16 << 10
 
-	// maxHalfOpen bounds the streams of one connection whose request has not arrived: a client sends it with the header.
-	maxHalfOpen = 1000
+	moreStreams = 1000 // than are admitted on a connection: they are refused, and further ones wait at the client
+
+	// maxHalfOpen bounds the streams whose request has not arrived: each holds a goroutine. A client sends its requests with the headers,
+	// so that few of its streams are half open at any time: a connection with few of them is not refused for those of others.
+	maxHalfOpen = 400
+	fewHalfOpen = 16
+
+	// maxStarting bounds the streams of a connection whose handlers have not begun to run, and so cannot have received a request that
+	// is here. It is less than few, so that no client is refused because CPUs are busy.
+	maxStarting   = 8
+	startPatience = time.Second
 )
 
 // The reasons why a stream is refused; labels of a metric.
@@ -86,8 +105,22 @@ const (
 	refusedTurn              = "turn"
 )
 
-var refusals = []string{
-	refusedHeader, refusedHalfOpen, refusedConnectionRate, refusedConnectionStreams, refusedRate, refusedStreams, refusedTurn,
+// refusals returns what clients get for each reason. They are made once: gRPC keeps them until they are written, however many a client
+// causes.
+func (c *AdmissionConfig) refusals() map[string]error {
+	refusals := map[string]error{}
+	for reason, text := range map[string]string{
+		refusedHeader:            fmt.Sprintf("more than %d header fields", maxHeaderFields),
+		refusedHalfOpen:          fmt.Sprintf("more than %d streams have sent no request, %d of them on this connection", maxHalfOpen, fewHalfOpen),
+		refusedConnectionStreams: fmt.Sprintf("more than %d streams on one connection", c.ConnectionStreams),
+		refusedConnectionRate:    fmt.Sprintf("more than %.0f new streams a second on one connection: try again later", c.ConnectionRate),
+		refusedStreams:           fmt.Sprintf("more than %d streams: try another replica", c.Streams),
+		refusedRate:              fmt.Sprintf("more than %.0f new streams a second: try again later", c.Rate),
+		refusedTurn:              fmt.Sprintf("no turn within %s: try again later", c.Patience),
+	} {
+		refusals[reason] = status.Error(codes.ResourceExhausted, text)
+	}
+	return refusals
 }
 
 // Admission stands before all work for a new stream, and before its goroutine. What is too much is refused, so that the rest is answered
@@ -97,12 +130,14 @@ var refusals = []string{
 // Services have turns of their own, one at a time for each connection and half of the CPUs for all, and each is paid for by its size from
 // the connection's rate.
 type Admission struct {
-	config  AdmissionConfig
-	limiter *rate.Limiter
-	turns   chan struct{}
-	large   chan struct{} // turns of large answers
-	count   counts
+	config   AdmissionConfig
+	limiter  *rate.Limiter
+	turns    chan struct{}
+	large    chan struct{} // turns of large answers
+	count    counts
+	refusals map[string]error // by reason
 
+	connections       atomic.Int64
 	streams, halfOpen atomic.Int64
 	bytes             atomic.Int64 // in flight
 
@@ -114,14 +149,14 @@ type Admission struct {
 
 // counts are called for what an Admission does.
 type counts struct {
-	refused                func(reason string)
-	halfOpenEnded, stalled func()
+	refused                                   func(reason string)
+	connectionRefused, halfOpenEnded, stalled func()
 }
 
 // NewAdmission returns an Admission with nothing admitted.
 func NewAdmission(c AdmissionConfig, count counts) *Admission {
 	return &Admission{
-		config: c, limiter: rate.NewLimiter(rate.Limit(c.Rate), c.Burst), count: count,
+		config: c, limiter: rate.NewLimiter(rate.Limit(c.Rate), c.Burst), count: count, refusals: c.refusals(),
 		turns: make(chan struct{}, c.Answers), large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 		open: map[*connection]struct{}{},
 	}
@@ -130,23 +165,26 @@ func NewAdmission(c AdmissionConfig, count counts) *Admission {
 // admit lets a new stream of a connection in, or refuses it with RESOURCE_EXHAUSTED. What a connection may not have costs the others
 // nothing.
 func (a *Admission) admit(c *connection) error {
-	reason, err := "", error(nil)
 	switch config := &a.config; {
-	case c.halfOpen.Load() >= maxHalfOpen:
-		reason, err = refusedHalfOpen, status.Errorf(codes.ResourceExhausted, "more than %d streams of this connection have sent no request", maxHalfOpen)
+	case a.halfOpen.Load() >= maxHalfOpen && c.halfOpen.Load() >= fewHalfOpen:
+		return a.refuse(refusedHalfOpen)
 	case c.streams.Load() >= int64(config.ConnectionStreams):
-		reason, err = refusedConnectionStreams, status.Errorf(codes.ResourceExhausted, "more than %d streams on one connection", config.ConnectionStreams)
+		return a.refuse(refusedConnectionStreams)
 	case !c.limiter.Allow():
-		reason, err = refusedConnectionRate, status.Errorf(codes.ResourceExhausted, "more than %.0f new streams a second on one connection: try again later", config.ConnectionRate)
+		return a.refuse(refusedConnectionRate)
 	case a.streams.Load() >= int64(config.Streams):
-		reason, err = refusedStreams, status.Errorf(codes.ResourceExhausted, "more than %d streams: try another replica", config.Streams)
+		return a.refuse(refusedStreams)
 	case !a.limiter.Allow():
-		reason, err = refusedRate, status.Errorf(codes.ResourceExhausted, "more than %.0f new streams a second: try again later", config.Rate)
+		return a.refuse(refusedRate)
 	default:
 		return nil
 	}
+}
+
+// refuse counts a refusal and returns it.
+func (a *Admission) refuse(reason string) error {
 	a.count.refused(reason)
-	return err
+	return a.refusals[reason]
 }
 
 // turn waits for the turn of a stream of c to be answered first, by an answer that is large or not, and returns how to end it.
@@ -182,8 +220,7 @@ func (a *Admission) turn(ctx context.Context, c *connection, large bool) (done f
 			taken++
 		case <-late:
 			done()
-			a.count.refused(refusedTurn)
-			return nil, status.Errorf(codes.ResourceExhausted, "no turn within %s: try again later", a.config.Patience)
+			return nil, a.refuse(refusedTurn)
 		case <-ctx.Done():
 			done()
 			return nil, status.FromContextError(ctx.Err()).Err()

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
@@ -66,7 +68,7 @@ func listen(t *testing.T, n int, configure func(*Config)) *listening {
 	pb.RegisterDestinationServer(server, l.Server)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = server.Serve(l.listener) })
+	wg.Go(func() { _ = server.Serve(l.Listen(l.listener)) })
 	t.Cleanup(func() {
 		server.Stop()
 		wg.Wait()
@@ -285,23 +287,114 @@ func elapse(d time.Duration) {
 	synctest.Wait()
 }
 
-// One connection holds no more streams without a request than it may; other connections do not notice.
+// fillHalfOpen opens as many streams without a request as there may be in all.
+func (l *listening) fillHalfOpen() *rawClient {
+	l.t.Helper()
+	r := l.raw()
+	for range maxHalfOpen {
+		r.open(getMethod)
+	}
+	synctest.Wait()
+	if half := l.admission.halfOpen.Load(); half != maxHalfOpen {
+		l.t.Fatalf("%d streams without a request, want %d", half, maxHalfOpen)
+	}
+	return r
+}
+
+// There are no more streams without a request than there may be in all, and then a connection has only a few. One that sends its requests
+// does not notice.
 func TestHalfOpenStreamsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const more = 1000
 		l := listen(t, 3, func(c *Config) { c.Admission.ConnectionBurst = 10_000 })
-		r := l.raw()
-		for range 3000 {
+		r := l.fillHalfOpen()
+		for range more {
 			r.open(getMethod)
 		}
-		synctest.Wait()
-		if half := l.admission.halfOpen.Load(); half != maxHalfOpen {
-			t.Errorf("%d streams without a request, want %d", half, maxHalfOpen)
+		for range 10 {
+			other := l.raw()
+			for range more {
+				other.open(getMethod)
+			}
+			synctest.Wait()
+			if how := other.ended(); how["8"] != more-fewHalfOpen {
+				t.Errorf("streams of another connection ended so: %v, want %d of RESOURCE_EXHAUSTED", how, more-fewHalfOpen)
+			}
 		}
-		if how := r.ended(); how["8"] != 3000-maxHalfOpen {
-			t.Errorf("streams ended so: %v, want %d of RESOURCE_EXHAUSTED", how, 3000-maxHalfOpen)
+		if how := r.ended(); how["8"] != more {
+			t.Errorf("streams ended so: %v, want %d of RESOURCE_EXHAUSTED", how, more)
+		}
+		if half := l.admission.halfOpen.Load(); half != maxHalfOpen+10*fewHalfOpen {
+			t.Errorf("%d streams without a request, want %d and %d on each other connection", half, maxHalfOpen, fewHalfOpen)
 		}
 		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); err != nil {
 			t.Errorf("another client: %v", err)
+		}
+	})
+}
+
+// A client that comes back with thousands of requests at once is not refused for requests that are here and not received yet, however
+// many other streams are half open.
+func TestBurstsAreNotHalfOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const burst = 3000
+		l := listen(t, 3, func(c *Config) { c.Admission.ConnectionBurst, c.Admission.Burst = burst, 2*burst })
+		l.fillHalfOpen()
+		r := l.raw()
+		for range burst {
+			r.ask(r.open(getMethod), &pb.GetDestination{Path: path})
+		}
+		synctest.Wait()
+		if how := r.ended(); len(how) > 0 {
+			t.Errorf("streams ended so: %v", how)
+		}
+		if n := l.streams.len(); n != burst {
+			t.Errorf("%d streams are open, want %d", n, burst)
+		}
+	})
+}
+
+// The handlers of a connection's streams are waited for, and not for long.
+func TestStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &connection{starting: make(chan struct{}, maxStarting)}
+		for i := range maxStarting {
+			if !c.start() {
+				t.Fatalf("stream %d waits for others", i)
+			}
+		}
+		begun := time.Now()
+		if c.start() {
+			t.Error("a stream does not wait for others")
+		}
+		if waited := time.Since(begun); waited != startPatience {
+			t.Errorf("a stream has waited %s for others", waited)
+		}
+		time.AfterFunc(time.Millisecond, c.started)
+		if !c.start() {
+			t.Error("a stream waits for one that has begun")
+		}
+	})
+}
+
+// A stream of a method that is not, or cannot be, ends at once, and nothing is kept of it, not even until a deadline that its client has chosen. Nor does
+// it keep others waiting.
+func TestMalformedMethods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, nil)
+		r := l.raw()
+		for range 2 * maxStarting {
+			for _, method := range []string{"x", "/x", "x/y", "/", "/x/y", "/io.linkerd.proxy.destination.Destination/Put"} {
+				r.open(method)
+				r.open(method, hpack.HeaderField{Name: "grpc-timeout", Value: "99999999H"})
+			}
+		}
+		synctest.Wait()
+		if how := r.ended(); how["12"] != 2*maxStarting*12 { // UNIMPLEMENTED
+			t.Errorf("streams ended so: %v", how)
+		}
+		if open, half := l.admission.streams.Load(), l.admission.halfOpen.Load(); open != 0 || half != 0 {
+			t.Errorf("%d streams, %d half open", open, half)
 		}
 	})
 }
@@ -340,7 +433,7 @@ func TestHeadersAreNotKept(t *testing.T) {
 	a := NewAdmission(DefaultAdmission(), counts{refused: func(string) {}})
 	header := metadata.Pairs("a", "b", ":authority", "x")
 	ctx := metadata.NewIncomingContext(connections{a}.TagConn(t.Context(), nil), header)
-	ctx, err := a.tap(ctx, &tap.Info{Header: header})
+	ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod, Header: header})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,16 +475,33 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 
 	a := NewAdmission(AdmissionConfig{Request: time.Minute}, counts{refused: func(string) {}})
 	ctx := connections{a}.TagConn(t.Context(), nil)
-	if _, err := a.tap(ctx, &tap.Info{}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("before there is a goroutine: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
-	if ctx, err := a.tap(ctx, &tap.Info{}); err != nil || status.Code(ticketOf(ctx).refused) != codes.ResourceExhausted {
+	if ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); err != nil || status.Code(ticketOf(ctx).refused) != codes.ResourceExhausted {
 		t.Errorf("with a deadline, which gRPC would not forget: %v", err)
 	} else {
 		ticketOf(ctx).served()
 	}
+}
+
+// A call that is refused although it has a deadline does not wait for its request where many do.
+func TestRefusedCallsDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 1000
+		l := listen(t, 3, func(c *Config) { c.Admission.ConnectionBurst = 10_000 })
+		l.fillHalfOpen()
+		r := l.raw()
+		for range calls {
+			r.open("/grpc.health.v1.Health/Check", hpack.HeaderField{Name: "grpc-timeout", Value: "1H"})
+		}
+		synctest.Wait()
+		if half := l.admission.halfOpen.Load(); half > maxHalfOpen+2*fewHalfOpen {
+			t.Errorf("%d streams without a request", half)
+		}
+	})
 }
 
 // One client that asks all the time costs others none of their questions.
@@ -558,12 +668,107 @@ func TestConnectionsEnd(t *testing.T) {
 	}
 }
 
-func TestStreamsFor(t *testing.T) {
-	for limit, want := range map[int64]int{math.MaxInt64: 100_000, 460 << 20: 14720, 1 << 20: 1000} {
-		if n := streamsFor(limit); n != want {
-			t.Errorf("%d bytes: %d streams, want %d", limit, n, want)
+// What follows from a limit of memory.
+func TestBoundsOfMemory(t *testing.T) {
+	for limit, want := range map[int64]struct {
+		streams, connections int
+		bytes                int64
+	}{
+		math.MaxInt64: {100_000, 10_000, 48 << 20},
+		460 << 20:     {14720, 1840, 460 << 17},
+		1 << 20:       {1000, 500, 16 << 20},
+	} {
+		if streams, connections, bytes := streamsFor(limit), connectionsFor(limit), bytesFor(limit); streams != want.streams || connections != want.connections || bytes != want.bytes {
+			t.Errorf("%d bytes: %d streams, %d connections, %d bytes in flight; want %v", limit, streams, connections, bytes, want)
 		}
 	}
+}
+
+// There are no more connections than may be, whatever is spoken on them. What is more is closed at once, and one that is closed makes room.
+func TestConnectionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound = 5
+		l := listen(t, 3, func(c *Config) { c.Admission.Connections = bound })
+		gone := func(conn net.Conn) bool {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+			_, err := io.Copy(io.Discard, conn)
+			return err == nil
+		}
+		first := l.raw()
+		var silent []net.Conn
+		for i := range bound {
+			conn, err := l.listener.Dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			synctest.Wait()
+			if closed := gone(conn); closed != (i == bound-1) {
+				t.Errorf("silent connection %d beside another one: closed %t", i, closed)
+			}
+			silent = append(silent, conn)
+		}
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); status.Code(err) != codes.Unavailable {
+			t.Errorf("a client beyond the bound: %v", err)
+		}
+		if n := l.admission.connections.Load(); n != bound {
+			t.Errorf("%d connections are open", n)
+		}
+		first.close()
+		silent[0].Close()
+		synctest.Wait()
+		if n := l.admission.connections.Load(); n != bound-2 {
+			t.Errorf("%d connections are open when one that was silent and one that was not are closed", n)
+		}
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); err != nil {
+			t.Errorf("a client within the bound: %v", err)
+		}
+		l.closeAll()
+		synctest.Wait()
+		if n := l.admission.connections.Load(); n != 0 {
+			t.Errorf("%d connections are open when the server has ended", n)
+		}
+	})
+}
+
+// pipes is a listener to which anybody connects all the time, until it is closed.
+type pipes struct {
+	net.Listener
+	left int
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	if p.left--; p.left < 0 {
+		return nil, net.ErrClosed
+	}
+	_, server := net.Pipe()
+	return server, nil
+}
+
+// Connections that are refused are counted, and logged once a minute.
+func TestRefusedConnectionsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, _ := local(nil)
+		config := Defaults()
+		config.Admission.Connections = 1
+		var logged []string
+		server := NewServer(funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}), store, config)
+		for _, after := range []time.Duration{0, 59 * time.Second, 2 * time.Second} {
+			elapse(after)
+			l := server.Listen(&pipes{left: 100})
+			for {
+				if _, err := l.Accept(); err != nil {
+					break
+				}
+			}
+		}
+		if len(logged) != 2 || !strings.Contains(logged[0], "-max-connections") {
+			t.Errorf("logged: %q", logged)
+		}
+		if n := testutil.ToFloat64(server.metrics.noConnection); n != 299 {
+			t.Errorf("%.0f connections are counted as refused", n)
+		}
+	})
 }
 
 // When the server drains, streams end at random points of the window, those that are opened meanwhile too, and none after it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type connection struct {
 	opened            time.Time
 	limiter           *rate.Limiter
 	streams, halfOpen atomic.Int64
+	starting          chan struct{} // has an element for each stream whose handler has not begun to run
 	large             chan struct{} // the turn of a large answer
 
 	sends    atomic.Int64 // under way
@@ -77,10 +79,11 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.StaticStreamWindowSize(4 * maxRequestBytes), // or gRPC lets windows grow to 16 MiB
 		grpc.StaticConnWindowSize(4 * maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams + maxHalfOpen)), // what is more than admitted waits at the client
+		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams) + moreStreams), // what is more than admitted waits at the client
 		grpc.Creds(keeper{}),
 		grpc.StatsHandler(connections{a}),
 		grpc.InTapHandle(a.tap),
+		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.ChainStreamInterceptor(a.serveStream),
 		grpc.ChainUnaryInterceptor(a.serveUnary),
 	}
@@ -93,7 +96,8 @@ func (h connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.
 	config := &h.admission.config
 	return context.WithValue(ctx, connectionKey{}, &connection{
 		admission: h.admission, conn: connOf(ctx), opened: time.Now(),
-		limiter: rate.NewLimiter(rate.Limit(config.ConnectionRate), config.ConnectionBurst), large: make(chan struct{}, 1),
+		limiter:  rate.NewLimiter(rate.Limit(config.ConnectionRate), config.ConnectionBurst),
+		starting: make(chan struct{}, maxStarting), large: make(chan struct{}, 1),
 	})
 }
 
@@ -109,27 +113,72 @@ func (h connections) HandleConn(ctx context.Context, s stats.ConnStats) {
 		delete(a.open, c)
 		a.mu.Unlock()
 		c.end()
+		if c.conn != nil {
+			_ = c.conn.Close() // gRPC has closed what is in it
+		}
 	}
 }
 
-func (h connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-func (h connections) HandleRPC(context.Context, stats.RPCStats)                       {}
+// TagRPC is called first by the goroutine of a stream.
+func (h connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	if t := ticketOf(ctx); t != nil {
+		t.begin()
+	}
+	return ctx
+}
 
-// tap decides on a new stream. It runs in the goroutine that reads the connection.
+// HandleRPC is called last, also for a call whose request has never come: no interceptor is.
+func (h connections) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, ends := s.(*stats.End); ends {
+		if t := ticketOf(ctx); t != nil {
+			t.served()
+		}
+	}
+}
+
+// tap decides on a new stream. It runs in the goroutine that reads the connection, and lets that wait for the handlers of earlier streams
+// to begin: before, they cannot have received a request that is here, and seem to have none.
 func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c := connectionOf(ctx)
+	if !c.start() {
+		return nil, a.refuse(refusedHalfOpen)
+	}
 	err := a.checkHeader(info.Header)
 	if err == nil {
 		err = a.admit(c)
 	}
 	clear(info.Header) // gRPC would keep it as long as the stream, and nothing here reads it
+	method, rooted := strings.CutPrefix(info.FullMethodName, "/")
 	if _, limited := ctx.Deadline(); err != nil && !limited {
+		c.started()
 		return nil, err
+	} else if !rooted || !strings.Contains(method, "/") {
+		c.started()
+		return ctx, nil // gRPC ends it at once, and never calls TagRPC
 	}
 	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has chosen. Such a stream is refused by
 	// its handler.
 	return a.newTicket(ctx, c, err), nil
 }
+
+// start waits until few enough streams of the connection have a handler that has not begun; started ends that of one.
+func (c *connection) start() bool {
+	select {
+	case c.starting <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(startPatience)
+	defer timer.Stop()
+	select {
+	case c.starting <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+func (c *connection) started() { <-c.starting }
 
 func (a *Admission) checkHeader(header metadata.MD) error {
 	fields := 0
@@ -139,8 +188,7 @@ func (a *Admission) checkHeader(header metadata.MD) error {
 	if fields <= maxHeaderFields {
 		return nil
 	}
-	a.count.refused(refusedHeader)
-	return status.Errorf(codes.ResourceExhausted, "more than %d header fields", maxHeaderFields)
+	return a.refuse(refusedHeader)
 }
 
 // A ticket is the context of a stream that was let in, and what is counted of it.
@@ -152,8 +200,8 @@ type ticket struct {
 	refused    error // by the tap, for the handler to return
 	timer      *time.Timer
 
-	mu                     sync.Mutex // guards all below
-	arrived, expired, left bool
+	mu                            sync.Mutex // guards all below
+	begun, arrived, expired, left bool
 }
 
 // ticketKey leads from a context to the ticket that it is derived from.
@@ -197,6 +245,22 @@ func (t *ticket) count(ofConnection, ofAll *atomic.Int64, n int64) {
 	ofAll.Add(n)
 }
 
+// begin notes that the handler runs, or never will. gRPC lets a call that is no stream wait for its request before anything else, even if it
+// is refused: it waits in vain where many do.
+func (t *ticket) begin() {
+	t.mu.Lock()
+	first := !t.begun
+	t.begun = true
+	t.mu.Unlock()
+	if !first {
+		return
+	}
+	t.connection.started()
+	if t.refused != nil && t.connection.halfOpen.Load() > fewHalfOpen {
+		t.cancel()
+	}
+}
+
 // arrive notes that the request is here, or never will be.
 func (t *ticket) arrive() {
 	t.mu.Lock()
@@ -234,6 +298,7 @@ func (t *ticket) leave() {
 
 // served takes a stream whose handler is through off all counts.
 func (t *ticket) served() {
+	t.begin()
 	t.arrive()
 	t.leave()
 }
@@ -242,10 +307,18 @@ func (t *ticket) served() {
 func (a *Admission) serveStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	t := ticketOf(stream.Context())
 	defer t.served()
-	if t.refused != nil {
+	switch {
+	case t.refused != nil:
 		return t.refused
+	case srv == nil:
+		return unknownMethod(srv, stream) // before what counts methods, which would count any name
 	}
 	return handler(srv, &awaited{stream, t})
+}
+
+// unknownMethod ends a stream of a method that there is not. gRPC would do so too, and not report it.
+func unknownMethod(any, grpc.ServerStream) error {
+	return status.Error(codes.Unimplemented, "there is no such method")
 }
 
 // awaited is a stream whose request is waited for.

@@ -17,15 +17,17 @@ import (
 // is handed over as buffers of 64 KiB, and each counts until then. What a connection still holds when it is closed is freed with it.
 //
 // A connection is charged for each of its streams; in all, a frame counts once, however many streams send it, because they share its
-// bytes. A first answer waits, before it is made, until there is room on its connection and in all; its stream sends heartbeats
-// meanwhile. Changes never wait: a stream that has not sent the message before has none under way. So the bounds are passed by no more
-// than the first answers that are made at the same time.
+// bytes. A first answer waits, before it is made, until its connection has less in flight than it may, and less than a quarter of what is
+// left of the bound in all; its stream sends heartbeats meanwhile. So each connection that takes all it gets and reads nothing leaves four
+// fifths of what it found: a client that has taken what it was sent does not wait for a few that have not. Changes never wait: a stream
+// that has not sent the message before has none under way. So the bounds are passed by no more than the first answers that are made at the
+// same time.
 //
 // Not counted are messages under 1 KiB, of which gRPC takes no more than 64 KiB for a stream.
 //
 // A connection that holds bytes, or on which a send waits, and that makes no progress at all on any stream for -stall-timeout is closed:
-// ending a stream would not free what gRPC has of it. Where others wait for room in all, ten seconds are enough. A client that reads, however
-// slowly, makes progress.
+// ending a stream would not free what gRPC has of it. Where answers wait and three quarters of what all may have are in flight, ten seconds
+// are enough. A client that reads, however slowly, makes progress.
 //
 // No lock is held while another is taken, or while calling gRPC.
 
@@ -105,13 +107,26 @@ func (c *connection) landed(f *flight, n int) {
 			freed = len(f.frame.bytes)
 		}
 	}
+	c.mu.Unlock()
+	c.admission.freed(freed)
+	c.wake()
+}
+
+// wake rings for what waits for room on the connection, if there is some.
+func (c *connection) wake() {
 	var wake map[*alarm]struct{}
-	if c.bytes < c.admission.config.ConnectionBytes {
+	c.mu.Lock()
+	if c.hasRoom() {
 		wake, c.waiting = c.waiting, nil
 	}
 	c.mu.Unlock()
 	ringAll(wake)
-	c.admission.freed(freed)
+}
+
+// hasRoom reports whether the connection has less in flight than it may, and than a quarter of what is left in all. It needs c.mu.
+func (c *connection) hasRoom() bool {
+	a := c.admission
+	return c.bytes == 0 || c.bytes < min(a.config.ConnectionBytes, (a.config.Bytes-a.bytes.Load())/4)
 }
 
 // abandon takes what was launched and not handed to gRPC off the counts.
@@ -140,36 +155,34 @@ func (a *Admission) freed(n int) {
 	ringAll(wake)
 }
 
-// room reports whether a first answer may be made now. If not, the bell rings when it should be asked again.
+// room reports whether a first answer may be made now. If not, the bell rings when it should be asked again: once the connection itself has
+// taken something, or, if it has nothing in flight, others have.
 func (c *connection) room(bell *alarm) bool {
 	c.mu.Lock()
-	if c.bytes >= c.admission.config.ConnectionBytes {
+	has := c.hasRoom()
+	if !has {
 		add(&c.waiting, bell)
-		c.mu.Unlock()
-		return false
 	}
 	c.mu.Unlock()
-	return c.admission.room(bell)
+	if has && c.admission.room(bell) {
+		return true
+	}
+	c.admission.hurry()
+	return false
 }
 
 func (a *Admission) room(bell *alarm) bool {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.bytes.Load() < a.config.Bytes {
-		a.mu.Unlock()
 		return true
 	}
 	add(&a.waiting, bell)
-	now := time.Now()
-	hurry := now.Sub(a.hurried) > pressureStall/10
-	if hurry {
-		a.hurried = now
-	}
-	a.mu.Unlock()
-	if hurry {
-		a.hurry()
-	}
 	return false
 }
+
+// pressed reports whether so much is in flight that connections which stall should give way soon.
+func (a *Admission) pressed() bool { return a.bytes.Load() >= a.config.Bytes/4*3 }
 
 func add(to *map[*alarm]struct{}, bell *alarm) {
 	if *to == nil {
@@ -216,7 +229,7 @@ func (c *connection) sent(begun time.Time) {
 
 // patience returns how long the connection may make no progress.
 func (c *connection) patience() time.Duration {
-	if a := c.admission; a.bytes.Load() >= a.config.Bytes {
+	if a := c.admission; a.pressed() {
 		return min(pressureStall, a.config.Stall)
 	}
 	return c.admission.config.Stall
@@ -248,9 +261,15 @@ func (c *connection) stalled() {
 	}
 }
 
-// hurry lets every connection on which something waits be looked at: others wait for room in all.
+// hurry lets every connection on which something waits be looked at, at most once a second, if little is left in all.
 func (a *Admission) hurry() {
+	now := time.Now()
 	a.mu.Lock()
+	if !a.pressed() || now.Sub(a.hurried) <= pressureStall/10 {
+		a.mu.Unlock()
+		return
+	}
+	a.hurried = now
 	all := slices.Collect(maps.Keys(a.open))
 	a.mu.Unlock()
 	for _, c := range all {
@@ -281,12 +300,6 @@ func (c *connection) end() {
 	c.admission.freed(freed)
 }
 
-func (a *Admission) connections() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.open)
-}
-
 // held are the transport credentials of a server whose listener does what there is to do: by them a connection knows the net.Conn that
 // it is on.
 type held struct{ net.Conn }
@@ -296,7 +309,11 @@ func (held) AuthType() string { return "none" }
 
 type keeper struct{}
 
+// ServerHandshake gives gRPC the TCP connection itself: of another type gRPC would keep a buffer of 32 KiB to read into.
 func (keeper) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if counted, is := conn.(*accepted); is {
+		return counted.Conn, held{conn}, nil
+	}
 	return conn, held{conn}, nil
 }
 

@@ -28,8 +28,8 @@ func (l *listening) inFlight() int64 { return l.admission.bytes.Load() }
 // them. Another client is served.
 func TestBytesInFlightOfAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const bound, turns = 2 << 20, 2
-		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = bound, turns })
+		const bound, turns = 2 << 20, 2 + 1 // one for a large answer
+		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = bound, turns - 1 })
 		r := l.stalledPorts(30)
 		synctest.Wait()
 		answer := l.answerBytes()
@@ -232,6 +232,42 @@ func TestStalledConnectionsMakeRoom(t *testing.T) {
 		}
 		if closed == 0 {
 			t.Error("no connection was closed")
+		}
+	})
+}
+
+// However much connections take that do not read, something is left for others, which do not wait.
+func TestRoomIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound, connections, ports = 64 << 20, 10, 40
+		l := listen(t, 10_000, func(c *Config) {
+			c.Admission.Bytes, c.Admission.ConnectionBurst, c.Admission.Burst = bound, 10_000, 100_000
+			c.Admission.Answers, c.Admission.Patience = 2, time.Hour
+		})
+		for i := range connections {
+			r := l.raw()
+			for port := range ports {
+				r.ask(r.open(getMethod), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i*ports+port)})
+			}
+		}
+		synctest.Wait()
+		if held := l.inFlight(); held < bound/2 || held >= bound {
+			t.Errorf("%d bytes of %d are in flight", held, bound)
+		}
+		begun := time.Now()
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		for n := 0; err == nil && n == 0; {
+			var u *pb.Update
+			if u, err = stream.Recv(); err == nil {
+				n = len(u.GetAdd().GetAddrs())
+			}
+		}
+		if err != nil || time.Since(begun) > 0 {
+			t.Errorf("another client was answered after %s: %v", time.Since(begun), err)
+		}
+		elapse(2 * pressureStall)
+		if n := l.streams.len(); n > connections*ports {
+			t.Error("no connection was closed although nothing has moved, most of the room is taken, and answers wait")
 		}
 	})
 }

@@ -25,6 +25,7 @@ type metrics struct {
 	sentOf         map[what]prometheus.Counter
 	added, removed prometheus.Counter
 	refusedOf      map[string]prometheus.Counter
+	noConnection   prometheus.Counter
 	halfOpenEnded  prometheus.Counter
 	stalled        prometheus.Counter
 	inFlight       prometheus.GaugeFunc
@@ -47,8 +48,11 @@ func newMetrics(s *Server) *metrics {
 				"too many header fields (header); no turn in time (turn).",
 		}, []string{"reason"}),
 		connections: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_connections", Help: "Open HTTP/2 connections to the gRPC server.",
-		}, func() float64 { return float64(s.admission.connections()) }),
+			Name: "fingerpost_connections", Help: "Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.",
+		}, func() float64 { return float64(s.admission.connections.Load()) }),
+		noConnection: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fingerpost_connections_refused_total", Help: "Connections closed at once because as many were open as may be.",
+		}),
 		open: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_streams_open", Help: "Open gRPC streams of all kinds, from their header on: health, reflection, and those without a request included.",
 		}, func() float64 { return float64(s.admission.streams.Load()) }),
@@ -90,7 +94,7 @@ func newMetrics(s *Server) *metrics {
 		m.sentOf[w] = m.messages.WithLabelValues(string(w))
 	}
 	m.refusedOf = map[string]prometheus.Counter{}
-	for _, reason := range refusals {
+	for reason := range s.admission.refusals {
 		m.refusedOf[reason] = m.refused.WithLabelValues(reason)
 	}
 	m.added, m.removed = m.addresses.WithLabelValues(string(toAdd)), m.addresses.WithLabelValues(string(toRemove))
@@ -101,7 +105,7 @@ func newMetrics(s *Server) *metrics {
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{
-		m.messages, m.addresses, m.bytes, m.refused, m.connections, m.open, m.halfOpen, m.halfOpenEnded, m.stalled, m.inFlight, m.firstAnswer,
+		m.messages, m.addresses, m.bytes, m.refused, m.connections, m.noConnection, m.open, m.halfOpen, m.halfOpenEnded, m.stalled, m.inFlight, m.firstAnswer,
 		m.streams, m.frames, m.questions, m.leftOut, m.workloads, m.subscribers, s.audiences,
 	}
 }

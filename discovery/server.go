@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"golang.org/x/time/rate"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -33,8 +34,15 @@ func NewServer(log logr.Logger, store *federation.Store, config Config) *Server 
 	s := &Server{
 		log: log, config: config, store: store, started: time.Now(),
 	}
+	full := rate.Sometimes{Interval: time.Minute}
 	s.admission = NewAdmission(config.Admission, counts{
-		refused:       func(reason string) { s.metrics.refusedOf[reason].Inc() },
+		refused: func(reason string) { s.metrics.refusedOf[reason].Inc() },
+		connectionRefused: func() {
+			s.metrics.noConnection.Inc()
+			full.Do(func() {
+				log.Info("New connections are closed: as many are open as -max-connections allows", "open", config.Admission.Connections)
+			})
+		},
 		halfOpenEnded: func() { s.metrics.halfOpenEnded.Inc() },
 		stalled:       func() { s.metrics.stalled.Inc() },
 	})

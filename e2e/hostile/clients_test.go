@@ -90,6 +90,7 @@ func TestHalfOpenStreams(t *testing.T) {
 		connections, streams, fields int
 	}{
 		{"on one connection", 1, 20_000, 0},
+		{"on many connections", 20, 1_000, 0},
 		{"with floods of header fields on one connection", 1, 2_000, 100_000},
 		{"with floods of header fields on many connections", 20, 100, 100_000},
 	} {
@@ -126,6 +127,7 @@ func TestStalledReaders(t *testing.T) {
 		connections, ports int
 	}{
 		{"on one connection", 1, 300},
+		{"on many connections", 10, 30},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			large := fakeapi.App{Namespace: "shop", Name: "large", Pods: 10_000, First: netip.MustParseAddr("10.1.0.0")}
@@ -187,21 +189,44 @@ func TestLookupFlood(t *testing.T) {
 	})
 }
 
-// Connections over which nothing comes are cheap.
+// Connections over which nothing comes are cheap, and there are no more than may be.
 func TestSilentConnections(t *testing.T) {
-	const connections = 3_000
-	w := newBusy(t)
-	w.serve()
-	w.bounded(connections*16<<10, func() {
-		for range connections {
-			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.server.Addr)
-			if err != nil {
-				t.Fatal(err)
+	t.Parallel()
+	for _, c := range []struct {
+		name               string
+		connections, bound int
+	}{
+		{"as many as there may be", 3_000, 0},
+		{"more than there may be", 3_000, 500},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newBusy(t)
+			stay := c.connections
+			var args []string
+			if c.bound > 0 {
+				stay = c.bound
+				args = append(args, fmt.Sprintf("-max-connections=%d", c.bound))
 			}
-			t.Cleanup(func() { _ = conn.Close() })
-		}
-		w.answered(20)
-	})
+			w.serve(args...)
+			w.bounded(stay*16<<10, func() {
+				closed := 0
+				for range c.connections {
+					conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.server.Addr)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { _ = conn.Close() })
+					if _, err := conn.Read(make([]byte, 1)); err != nil { // settings come first
+						closed++
+					}
+				}
+				w.answered(20)
+				if least := c.connections - stay; closed < least || c.bound == 0 && closed > 0 {
+					t.Errorf("%d connections of %d were closed at once, want %d", closed, c.connections, least)
+				}
+			})
+		})
+	}
 }
 
 // A server that is told to stop does so, whatever clients keep open.

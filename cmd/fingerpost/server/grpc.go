@@ -59,6 +59,7 @@ func NewGRPC(
 	age := config.MaxStreamAge
 	s := grpc.NewServer(append(d.Options(),
 		grpc.WriteBufferSize(64<<10),
+		grpc.SharedWriteBuffer(true), // an idle connection has none
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
@@ -87,7 +88,7 @@ func (g *GRPC) Start(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if listener, err = g.tls.wrap(ctx, &wg, g.log, g.metrics, listener); err != nil {
+	if listener, err = g.tls.wrap(ctx, &wg, g.log, g.metrics, g.discovery.Listen(listener)); err != nil {
 		return err
 	}
 	g.log.Info("gRPC server listens", "addr", listener.Addr().String(), "tls", g.tls.Certificate != "")

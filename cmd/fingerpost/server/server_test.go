@@ -250,7 +250,7 @@ func TestPanicsAreCaught(t *testing.T) {
 	conn, metrics, stop := startGRPC(t, func(s *grpc.Server) {
 		s.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 			StreamName: "Panic", ServerStreams: true, Handler: func(any, grpc.ServerStream) error { panic("planted") },
-		}}}, nil)
+		}}}, struct{}{})
 	})
 	get, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.ns.svc.cluster.local"})
 	if err != nil {
