@@ -1,6 +1,7 @@
 package endpointslice
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -16,14 +17,15 @@ import (
 )
 
 const (
-	// ExternalLease is held by whoever writes the slices of ExternalWorkloads. Linkerd's destination controller takes part.
+	// ExternalLease is the Lease for the slices of ExternalWorkloads. Linkerd's destination controller
+	// campaigns for it, too.
 	ExternalLease = "linkerd-destination-endpoint-write"
 
 	externalManagedBy = "linkerd-external-workloads-controller"
 )
 
-// workload is what is kept of an ExternalWorkload.
-type workload struct {
+// workloadRecord is what is kept of an ExternalWorkload.
+type workloadRecord struct {
 	key
 	uid    types.UID
 	labels map[string]string
@@ -39,17 +41,19 @@ type workloadPort struct {
 	protocol corev1.Protocol
 }
 
-// parseWorkload returns what is kept of an ExternalWorkload. Addresses and ports that no slice may hold are left out.
-func parseWorkload(u *unstructured.Unstructured) (*workload, error) {
+// newWorkloadRecord returns what is kept of an ExternalWorkload. Addresses and ports that no slice may hold
+// are left out.
+func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 	parsed, err := linkerd.ParseExternalWorkload(u)
 	if err != nil {
 		return nil, err
 	}
-	w := &workload{
-		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name}, uid: parsed.UID, labels: parsed.Labels, ready: parsed.Ready(),
+	w := &workloadRecord{
+		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name},
+		uid: parsed.UID, labels: parsed.Labels, ready: parsed.Ready(),
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs {
-		if addr, err := netip.ParseAddr(ip.IP); err == nil && reachable(addr.Unmap()) {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil && isUsableAddress(addr.Unmap()) {
 			w.addrs = append(w.addrs, addr.Unmap())
 		}
 	}
@@ -61,18 +65,18 @@ func parseWorkload(u *unstructured.Unstructured) (*workload, error) {
 	return w, nil
 }
 
-func (w *workload) zone() string { return w.labels[corev1.LabelTopologyZone] }
+func (w *workloadRecord) zone() string { return w.labels[corev1.LabelTopologyZone] }
 
 // sameEndpoint reports whether every Service that selects both has the same endpoint for them.
-func (w *workload) sameEndpoint(o *workload) bool {
+func (w *workloadRecord) sameEndpoint(o *workloadRecord) bool {
 	return w.uid == o.uid && w.ready == o.ready && w.zone() == o.zone() &&
 		slices.Equal(w.addrs, o.addrs) && slices.Equal(w.ports, o.ports)
 }
 
-// concerned returns the Services for which it makes a difference that an ExternalWorkload was old and is now; nil for one that is not
-// there. Where only labels differ these are the Services that select one of both.
-func concerned(old, now *workload, services []*service) (keys []key) {
-	selects := func(s *service, w *workload) bool { return w != nil && s.selects(w.labels) }
+// affectedServices returns the Services that a change of an ExternalWorkload from old to now affects; nil
+// is one that does not exist. If only labels differ, these are the Services that select one of both.
+func affectedServices(old, now *workloadRecord, services []*serviceRecord) (keys []key) {
+	selects := func(s *serviceRecord, w *workloadRecord) bool { return w != nil && s.selects(w.labels) }
 	same := old != nil && now != nil && old.sameEndpoint(now)
 	for _, s := range services {
 		if was, is := selects(s, old), selects(s, now); was != is || was && !same {
@@ -82,8 +86,9 @@ func concerned(old, now *workload, services []*service) (keys []key) {
 	return keys
 }
 
-// externalGroups returns the endpoints that a Service has of ExternalWorkloads of its namespace, in the order of their names.
-func externalGroups(s *service, workloads []*workload) []*group {
+// externalGroups returns the endpoints that a Service has of ExternalWorkloads of its namespace, in the
+// order of their names.
+func externalGroups(s *serviceRecord, workloads []*workloadRecord) []*group {
 	if s.external || s.selector == nil {
 		return nil
 	}
@@ -92,28 +97,14 @@ func externalGroups(s *service, workloads []*workload) []*group {
 		if !s.selector.Matches(labels.Set(w.labels)) {
 			continue
 		}
-		ports := portsOf(s, w)
+		ports := portsAtWorkload(s, w)
 		if len(ports) == 0 && len(s.ports) > 0 {
 			continue // it documents none of them
 		}
 		for _, family := range s.families {
-			e := discoveryv1.Endpoint{
-				Conditions: discoveryv1.EndpointConditions{Ready: &w.ready, Serving: &w.ready, Terminating: new(false)},
-				TargetRef:  &corev1.ObjectReference{Kind: linkerd.ExternalWorkloadKind, Namespace: w.Namespace, Name: w.Name, UID: w.uid},
-			}
-			for _, addr := range w.addrs {
-				if familyOf(addr) == family {
-					e.Addresses = append(e.Addresses, addr.String())
-				}
-			}
+			e := externalEndpoint(s, w, family)
 			if len(e.Addresses) == 0 {
 				continue
-			}
-			if zone := w.zone(); zone != "" {
-				e.Zone = &zone
-			}
-			if s.headless && isLabel(w.Name) {
-				e.Hostname = &w.Name
 			}
 			g := groups.of(traits{family: family}, ports)
 			g.endpoints = append(g.endpoints, e)
@@ -126,8 +117,30 @@ func externalGroups(s *service, workloads []*workload) []*group {
 	return groups.sorted()
 }
 
-// portsOf returns the Service's ports at a workload: those whose target the workload documents.
-func portsOf(s *service, w *workload) (ports []discoveryv1.EndpointPort) {
+// externalEndpoint returns the endpoint of a workload, with its addresses of one family.
+func externalEndpoint(s *serviceRecord, w *workloadRecord, family discoveryv1.AddressType) discoveryv1.Endpoint {
+	e := discoveryv1.Endpoint{
+		Conditions: discoveryv1.EndpointConditions{Ready: &w.ready, Serving: &w.ready, Terminating: new(false)},
+		TargetRef: &corev1.ObjectReference{
+			Kind: linkerd.ExternalWorkloadKind, Namespace: w.Namespace, Name: w.Name, UID: w.uid,
+		},
+	}
+	for _, addr := range w.addrs {
+		if familyOf(addr) == family {
+			e.Addresses = append(e.Addresses, addr.String())
+		}
+	}
+	if zone := w.zone(); zone != "" {
+		e.Zone = &zone
+	}
+	if s.headless && isLabel(w.Name) {
+		e.Hostname = &w.Name
+	}
+	return e
+}
+
+// portsAtWorkload returns the Service's ports at a workload: those whose target the workload documents.
+func portsAtWorkload(s *serviceRecord, w *workloadRecord) (ports []discoveryv1.EndpointPort) {
 	for _, p := range s.ports {
 		i := slices.IndexFunc(w.ports, func(own workloadPort) bool {
 			if own.protocol != protocolOf(p.Protocol) {
@@ -136,7 +149,7 @@ func portsOf(s *service, w *workload) (ports []discoveryv1.EndpointPort) {
 			if p.TargetPort.Type == intstr.String {
 				return own.name == p.TargetPort.StrVal
 			}
-			return own.number == target(p)
+			return own.number == cmp.Or(p.TargetPort.IntVal, p.Port)
 		})
 		if i >= 0 {
 			ports = append(ports, discoveryv1.EndpointPort{
@@ -145,14 +158,6 @@ func portsOf(s *service, w *workload) (ports []discoveryv1.EndpointPort) {
 		}
 	}
 	return ports
-}
-
-// target returns the number that a Service's port has at its endpoints; only for one that is a number.
-func target(p corev1.ServicePort) int32 {
-	if p.TargetPort.IntVal == 0 {
-		return p.Port
-	}
-	return p.TargetPort.IntVal
 }
 
 func familyOf(a netip.Addr) discoveryv1.AddressType {

@@ -22,8 +22,8 @@ func someWorkload() *unstructured.Unstructured {
 	}}
 }
 
-func TestParseWorkload(t *testing.T) {
-	w, err := parseWorkload(someWorkload())
+func TestNewWorkloadRecord(t *testing.T) {
+	w, err := newWorkloadRecord(someWorkload())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,12 +32,12 @@ func TestParseWorkload(t *testing.T) {
 	}
 	broken := someWorkload()
 	broken.Object["spec"] = map[string]any{"ports": "none"}
-	if _, err := parseWorkload(broken); err == nil {
+	if _, err := newWorkloadRecord(broken); err == nil {
 		t.Error("ports that are no list are read")
 	}
 }
 
-func FuzzParseWorkload(f *testing.F) {
+func FuzzWorkloadRecord(f *testing.F) {
 	b, err := someWorkload().MarshalJSON()
 	if err != nil {
 		f.Fatal(err)
@@ -49,7 +49,7 @@ func FuzzParseWorkload(f *testing.F) {
 		if u.UnmarshalJSON(b) != nil {
 			return
 		}
-		w, err := parseWorkload(u)
+		w, err := newWorkloadRecord(u)
 		if err != nil {
 			return
 		}
@@ -62,8 +62,8 @@ func FuzzParseWorkload(f *testing.F) {
 }
 
 // A port leads to what a workload documents under its number or name, with its protocol, and nowhere else.
-func TestPortsOf(t *testing.T) {
-	w, err := parseWorkload(someWorkload())
+func TestPortsAtWorkload(t *testing.T) {
+	w, err := newWorkloadRecord(someWorkload())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestPortsOf(t *testing.T) {
 		"a name of UDP only": {corev1.ServicePort{Port: 53, TargetPort: intstr.FromString("dns")}, 0},
 	} {
 		var got int32
-		for _, p := range portsOf(&service{ports: []corev1.ServicePort{c.port}}, w) {
+		for _, p := range portsAtWorkload(&serviceRecord{ports: []corev1.ServicePort{c.port}}, w) {
 			got = *p.Port
 		}
 		if got != c.want {
@@ -91,18 +91,18 @@ func TestPortsOf(t *testing.T) {
 }
 
 // A change concerns the Services that have another endpoint for it, and no others.
-func TestConcerned(t *testing.T) {
-	selecting := func(name string, labels map[string]string) *service {
-		s, _ := keepService(&corev1.Service{Spec: corev1.ServiceSpec{Selector: labels}})
+func TestAffectedServices(t *testing.T) {
+	selecting := func(name string, labels map[string]string) *serviceRecord {
+		s, _ := newServiceRecord(&corev1.Service{Spec: corev1.ServiceSpec{Selector: labels}})
 		s.Name = name
 		return s
 	}
-	services := []*service{
+	services := []*serviceRecord{
 		selecting("app", map[string]string{"app": "web"}), selecting("staging", map[string]string{"env": "staging"}), selecting("prod", map[string]string{"env": "prod"}),
 		{key: key{Name: "none"}},
 	}
-	with := func(env string, change func(*workload)) *workload {
-		w, err := parseWorkload(someWorkload())
+	with := func(env string, change func(*workloadRecord)) *workloadRecord {
+		w, err := newWorkloadRecord(someWorkload())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,19 +113,19 @@ func TestConcerned(t *testing.T) {
 		return w
 	}
 	for name, c := range map[string]struct {
-		old, now *workload
+		old, now *workloadRecord
 		want     []string
 	}{
 		"the same":       {with("staging", nil), with("staging", nil), nil},
 		"new":            {nil, with("staging", nil), []string{"app", "staging"}},
 		"gone":           {with("prod", nil), nil, []string{"app", "prod"}},
 		"label":          {with("staging", nil), with("prod", nil), []string{"prod", "staging"}},
-		"readiness":      {with("prod", nil), with("prod", func(w *workload) { w.ready = false }), []string{"app", "prod"}},
-		"zone":           {with("prod", nil), with("prod", func(w *workload) { w.labels[corev1.LabelTopologyZone] = "a" }), []string{"app", "prod"}},
-		"label and port": {with("staging", nil), with("prod", func(w *workload) { w.ports = w.ports[:1] }), []string{"app", "prod", "staging"}},
+		"readiness":      {with("prod", nil), with("prod", func(w *workloadRecord) { w.ready = false }), []string{"app", "prod"}},
+		"zone":           {with("prod", nil), with("prod", func(w *workloadRecord) { w.labels[corev1.LabelTopologyZone] = "a" }), []string{"app", "prod"}},
+		"label and port": {with("staging", nil), with("prod", func(w *workloadRecord) { w.ports = w.ports[:1] }), []string{"app", "prod", "staging"}},
 	} {
 		var got []string
-		for _, k := range concerned(c.old, c.now, services) {
+		for _, k := range affectedServices(c.old, c.now, services) {
 			got = append(got, k.Name)
 		}
 		if slices.Sort(got); !slices.Equal(got, c.want) {
@@ -134,7 +134,8 @@ func TestConcerned(t *testing.T) {
 	}
 }
 
-// What no slice may hold is left out of an ExternalWorkload: it would keep all others of its slice from being written.
+// What no slice may hold is left out of an ExternalWorkload: it would keep all others of its slice from
+// being written.
 func TestInvalidWorkload(t *testing.T) {
 	u := someWorkload()
 	u.SetName("not.a.label")
@@ -145,16 +146,16 @@ func TestInvalidWorkload(t *testing.T) {
 	}
 	spec["workloadIPs"] = ips
 	spec["ports"] = []any{map[string]any{"name": "http", "port": int64(80)}, map[string]any{"name": "none", "port": int64(99999)}}
-	w, err := parseWorkload(u)
+	w, err := newWorkloadRecord(u)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(w.addrs) != 1 || len(w.ports) != 1 {
 		t.Errorf("addresses %v, ports %v", w.addrs, w.ports)
 	}
-	s, _ := keepService(someClientService())
+	s, _ := newServiceRecord(someClientService())
 	s.headless, s.selector = true, labels.Everything()
-	for _, g := range externalGroups(s, []*workload{w}) {
+	for _, g := range externalGroups(s, []*workloadRecord{w}) {
 		for _, e := range g.endpoints {
 			if e.Hostname != nil {
 				t.Errorf("%v is named %q", e.Addresses, *e.Hostname)

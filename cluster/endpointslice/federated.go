@@ -16,23 +16,27 @@ import (
 )
 
 const (
-	// FederatedLease is held by whoever writes slices with what other clusters hold, and mirror Services. All installations share it.
+	// FederatedLease is the Lease for slices with endpoints of other clusters, and for mirror Services. All
+	// installations share it.
 	FederatedLease = "fingerpost-write"
 
-	// SourceLabel tells on a slice which cluster holds its endpoints.
+	// SourceLabel is a label on slices: the cluster that has the endpoints.
 	SourceLabel = "federation.fingerpost.io/source-cluster"
-	// writerLabel tells on a slice the cluster of the installation that wrote it first.
-	writerLabel = "federation.fingerpost.io/written-from"
+	// installationLabel is a label on slices: the cluster of the installation that wrote it first.
+	installationLabel = "federation.fingerpost.io/written-from"
 
-	// maxIdentities is how many identities of one source cluster have slices of their own in a Service: how many objects there are is not for
-	// that cluster to say. Those of most endpoints do; the rest share slices that bear none.
+	// maxIdentities is how many identities of one source cluster have slices of their own in a Service, so
+	// that no cluster decides how many objects there are here. Those of most endpoints do; the others share
+	// slices without identity.
 	maxIdentities = 16
 )
 
-// federatedGroups returns the endpoints that the members of a Service hold, and the clusters whose slices are to be left as they are,
-// because they have not been heard, or are not known here but to whoever wrote the slices. What no slice may hold has not passed the border
-// of package view.
-func federatedGroups(s *service, snapshot *federation.Snapshot, installation, controlPlane string) (groups []*group, untouched func(*discoveryv1.EndpointSlice) bool) {
+// federatedGroups returns the endpoints of the members of a Service, and which of its slices are left as
+// they are: those of a cluster that was never synced, or that only the installation knows that wrote them.
+// What no slice may hold does not pass the border of package view.
+func federatedGroups(
+	s *serviceRecord, snapshot *federation.Snapshot, installation, controlPlane string,
+) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
 	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
 		return nil, func(*discoveryv1.EndpointSlice) bool { return false }
 	}
@@ -46,17 +50,17 @@ func federatedGroups(s *service, snapshot *federation.Snapshot, installation, co
 			continue
 		}
 		for _, slice := range m.View.Slices {
-			if ports := portsAt(s, m.View, slice); len(ports) > 0 {
-				addEndpoints(all, s, m.Origin, slice, ports, controlPlane)
+			if ports := portsAtMember(s, m.View, slice); len(ports) > 0 {
+				all.add(s, m.Origin, slice, ports, controlPlane)
 			}
 		}
 	}
-	all.fold()
+	all.boundIdentities()
 	for _, g := range all {
 		g.meta = s.meta(view.ManagedBy, false)
 		g.meta.GenerateName = "fingerpost-" + s.Name + "-"
 		g.meta.Labels[SourceLabel] = g.source
-		g.meta.Labels[writerLabel] = installation
+		g.meta.Labels[installationLabel] = installation
 		if g.identity != "" {
 			g.meta.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: g.identity}
 		}
@@ -64,12 +68,13 @@ func federatedGroups(s *service, snapshot *federation.Snapshot, installation, co
 	groups = slices.DeleteFunc(all.sorted(), func(g *group) bool { return unknown[g.source] })
 	return groups, func(es *discoveryv1.EndpointSlice) bool {
 		source := es.Labels[SourceLabel]
-		return unknown[source] || foreign[source] && es.Labels[writerLabel] != installation
+		return unknown[source] || foreign[source] && es.Labels[installationLabel] != installation
 	}
 }
 
-// fold puts the endpoints of a source cluster's identities beyond maxIdentities into groups without identity.
-func (g grouping) fold() {
+// boundIdentities moves the endpoints of a source cluster's identities beyond maxIdentities into groups
+// without identity.
+func (g grouping) boundIdentities() {
 	endpoints := map[string]map[string]int{} // by source and identity
 	for k, one := range g {
 		if k.identity != "" {
@@ -79,13 +84,15 @@ func (g grouping) fold() {
 			endpoints[k.source][k.identity] += len(one.endpoints)
 		}
 	}
-	for source, of := range endpoints {
-		if len(of) <= maxIdentities {
+	for source, counts := range endpoints {
+		if len(counts) <= maxIdentities {
 			continue
 		}
-		identities := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), strings.Compare(a, b)) })
+		byCount := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+			return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+		})
 		beyond := map[string]bool{}
-		for _, identity := range identities[maxIdentities:] {
+		for _, identity := range byCount[maxIdentities:] {
 			beyond[identity] = true
 		}
 		for _, one := range g.sorted() {
@@ -99,22 +106,26 @@ func (g grouping) fold() {
 	}
 }
 
-// doubted returns the Snapshot for those who cannot read all of what links clusters: one that is not linked may be.
-func doubted(snapshot *federation.Snapshot) *federation.Snapshot {
+// withUnknownMembers returns the Snapshot to use while not all objects that link clusters can be read: a
+// member whose cluster is not linked, as far as is known, counts as unknown.
+func withUnknownMembers(snapshot *federation.Snapshot) *federation.Snapshot {
 	next := *snapshot
 	next.Members = slices.Clone(snapshot.Members)
 	for i, m := range next.Members {
 		if m.Known && !m.Linked {
-			doubted := *m
-			doubted.Known = false
-			next.Members[i] = &doubted
+			unknown := *m
+			unknown.Known = false
+			next.Members[i] = &unknown
 		}
 	}
 	return &next
 }
 
-// portsAt returns the Service's ports at a member's slice, under the Service's names: that is how clients find them.
-func portsAt(s *service, member *federation.View, slice *federation.Slice) (ports []discoveryv1.EndpointPort) {
+// portsAtMember returns the Service's ports at a member's slice, under the Service's names, by which its
+// clients find them.
+func portsAtMember(
+	s *serviceRecord, member *federation.View, slice *federation.Slice,
+) (ports []discoveryv1.EndpointPort) {
 	for _, p := range s.ports {
 		protocol := protocolOf(p.Protocol)
 		i := -1
@@ -122,25 +133,34 @@ func portsAt(s *service, member *federation.View, slice *federation.Slice) (port
 			i = slice.Target(declared)
 		}
 		if i < 0 || slice.Ports[i].Protocol != string(protocol) { // as where a number serves TCP and UDP
-			i = slices.IndexFunc(slice.Ports, func(own federation.Port) bool { return own.Name == p.Name && own.Protocol == string(protocol) })
+			i = slices.IndexFunc(slice.Ports, func(own federation.Port) bool {
+				return own.Name == p.Name && own.Protocol == string(protocol)
+			})
 		}
 		if i < 0 {
 			continue
 		}
-		port := discoveryv1.EndpointPort{Name: &p.Name, Port: new(int32(slice.Ports[i].Number)), Protocol: &protocol, AppProtocol: p.AppProtocol}
-		if app := slice.Ports[i].App; app != "" && port.AppProtocol == nil {
-			port.AppProtocol = &app
+		own := slice.Ports[i]
+		port := discoveryv1.EndpointPort{
+			Name: &p.Name, Port: new(int32(own.Number)), Protocol: &protocol, AppProtocol: p.AppProtocol,
+		}
+		if own.App != "" && port.AppProtocol == nil {
+			port.AppProtocol = &own.App
 		}
 		ports = append(ports, port)
 	}
 	return ports
 }
 
-// addEndpoints adds a slice's endpoints to the groups that they belong to. Pods of the Service's own cluster are named; of another's,
-// all that can be said is the identity by which they prove who they are.
-func addEndpoints(to grouping, s *service, origin *federation.Origin, slice *federation.Slice, ports []discoveryv1.EndpointPort, controlPlane string) {
+// add adds a slice's endpoints to the groups that they belong to. Pods of the Service's own cluster are
+// named in targetRef; of those of another cluster only the identity is written.
+func (g grouping) add(
+	s *serviceRecord, origin *federation.Origin, slice *federation.Slice, ports []discoveryv1.EndpointPort,
+	controlPlane string,
+) {
 	for _, from := range slice.Endpoints {
-		if !slices.Contains(s.families, familyOf(from.Addr)) {
+		family := familyOf(from.Addr)
+		if !slices.Contains(s.families, family) {
 			continue
 		}
 		e := discoveryv1.Endpoint{
@@ -155,19 +175,33 @@ func addEndpoints(to grouping, s *service, origin *federation.Origin, slice *fed
 		if from.Hostname != "" && s.headless {
 			e.Hostname = new(from.Hostname)
 		}
-		t := traits{family: familyOf(from.Addr), source: string(origin.Cluster)}
-		if w := from.Workload; w != nil && origin.Home {
-			e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: w.Namespace, Name: w.Name}
-			if w.Kind == federation.ExternalWorkload {
-				e.TargetRef.Kind = linkerd.ExternalWorkloadKind
-			}
+		t := traits{family: family, source: string(origin.Cluster)}
+		switch w := from.Workload; {
+		case w == nil:
+		case origin.Home:
+			e.TargetRef = targetRef(w)
 			if from.Node != "" {
 				e.NodeName = new(from.Node)
 			}
-		} else if w != nil && !slices.ContainsFunc(ports, func(p discoveryv1.EndpointPort) bool { return w.Template.Value().Skip.Contains(uint16(*p.Port)) }) {
+		case !skipsAny(w, ports):
 			t.identity = w.Identity(controlPlane, origin.TrustDomain)
 		}
-		g := to.of(t, slices.Clone(ports))
-		g.endpoints = append(g.endpoints, e)
+		into := g.of(t, slices.Clone(ports))
+		into.endpoints = append(into.endpoints, e)
 	}
+}
+
+func targetRef(w *federation.Workload) *corev1.ObjectReference {
+	ref := &corev1.ObjectReference{Kind: "Pod", Namespace: w.Namespace, Name: w.Name}
+	if w.Kind == federation.ExternalWorkload {
+		ref.Kind = linkerd.ExternalWorkloadKind
+	}
+	return ref
+}
+
+// skipsAny reports whether one of the ports bypasses the workload's proxy, so that nothing there has its
+// identity.
+func skipsAny(w *federation.Workload, ports []discoveryv1.EndpointPort) bool {
+	skip := w.Template.Value().Skip
+	return slices.ContainsFunc(ports, func(p discoveryv1.EndpointPort) bool { return skip.Contains(uint16(*p.Port)) })
 }

@@ -54,20 +54,20 @@ func (s *scene) complete(clusters ...string) {
 }
 
 // union is the federated Service in home; its port 80 has a name of its own.
-func (s *scene) union(annotations map[string]string) (*service, *federation.Snapshot) {
+func (s *scene) union(annotations map[string]string) (*serviceRecord, *federation.Snapshot) {
 	svc := &corev1.Service{Spec: corev1.ServiceSpec{
 		Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "other", Port: 81}}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 	}}
 	svc.Namespace, svc.Name, svc.UID, svc.Annotations = "ns", "bb-federated", "uid", annotations
 	s.claims["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.ViewOf("home", svc, nil))
-	kept, _ := keepService(svc)
+	kept, _ := newServiceRecord(svc)
 	w := s.Watch(federation.Ref{Cluster: "home", Service: federation.Service{Namespace: "ns", Name: "bb-federated"}})
 	defer w.Close()
 	snapshot, _ := w.Load()
 	return kept, snapshot
 }
 
-var everybody = map[string]string{
+var federatedEverywhere = map[string]string{
 	OptIn: Enabled, "multicluster.linkerd.io/local-discovery": "bb", "multicluster.linkerd.io/remote-discovery": "bb@east,bb@west",
 }
 
@@ -91,16 +91,16 @@ func text(groups []*group) string {
 	return strings.Join(lines, "\n")
 }
 
-// Each cluster's endpoints stand apart, under the Service's name for the port, those of other clusters with the identity that Linkerd needs to
-// know, and those of its own with their Pods.
+// Each cluster's endpoints stand apart, under the Service's name for the port, those of other clusters with
+// the identity that Linkerd needs to know, and those of its own with their Pods.
 func TestFederatedGroups(t *testing.T) {
 	s := newScene("home", "east", "west")
 	s.holds("home", "10.0.0.1", "fd00::1")
 	s.holds("east", "10.1.0.1", "10.1.0.2")
 	s.holds("west")
 	s.complete("home", "east", "west")
-	svc, snapshot := s.union(everybody)
-	groups, untouched := federatedGroups(svc, snapshot, "home", "linkerd")
+	svc, snapshot := s.union(federatedEverywhere)
+	groups, keep := federatedGroups(svc, snapshot, "home", "linkerd")
 	want := `east IPv4 "bb.ns.serviceaccount.identity.linkerd.east.example" http:8080/TCP/http 10.1.0.1@east-a 10.1.0.2@east-a
 home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
 	if got := text(groups); got != want {
@@ -110,24 +110,24 @@ home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
 		g.meta.Labels[discoveryv1.LabelServiceName] != "bb-federated" || len(groups[1].meta.Annotations) > 0 {
 		t.Errorf("metadata %+v and %+v", g.meta, groups[1].meta)
 	}
-	if untouched(sliceOf("west", "home")) {
-		t.Error("the slices of a cluster that has nothing are left alone")
+	if keep(sliceOf("west", "home")) {
+		t.Error("the slices of a cluster without endpoints are kept")
 	}
 }
 
 func sliceOf(source, writer string) *discoveryv1.EndpointSlice {
 	es := &discoveryv1.EndpointSlice{}
-	es.Labels = map[string]string{SourceLabel: source, writerLabel: writer}
+	es.Labels = map[string]string{SourceLabel: source, installationLabel: writer}
 	return es
 }
 
-// What a cluster holds that has not been heard, or that only another installation knows, is not ours to change.
-func TestUntouched(t *testing.T) {
+// Slices of a cluster that was never synced, or that only another installation knows, are left as they are.
+func TestSlicesThatAreKept(t *testing.T) {
 	s := newScene("home", "east")
 	s.holds("home", "10.0.0.1")
 	s.complete("home")
-	svc, snapshot := s.union(everybody) // east is not complete, and west is not linked
-	groups, untouched := federatedGroups(svc, snapshot, "home", "linkerd")
+	svc, snapshot := s.union(federatedEverywhere) // east is not complete, and west is not linked
+	groups, keep := federatedGroups(svc, snapshot, "home", "linkerd")
 	if got := text(groups); !strings.HasPrefix(got, "home ") || strings.Contains(got, "\n") {
 		t.Errorf("groups\n%s", got)
 	}
@@ -142,8 +142,8 @@ func TestUntouched(t *testing.T) {
 		{"south", "elsewhere", false}, // the Service does not name it
 		{"home", "elsewhere", false},
 	} {
-		if got := untouched(sliceOf(c.source, c.writer)); got != c.want {
-			t.Errorf("slice of %s written from %s: left alone is %t", c.source, c.writer, got)
+		if got := keep(sliceOf(c.source, c.writer)); got != c.want {
+			t.Errorf("slice of %s written from %s: kept is %t", c.source, c.writer, got)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func TestInstallationsAgree(t *testing.T) {
 	s.holds("home", "10.0.0.1")
 	s.holds("east", "10.1.0.1")
 	s.complete("home", "east", "west")
-	svc, snapshot := s.union(everybody)
+	svc, snapshot := s.union(federatedEverywhere)
 	here, _ := federatedGroups(svc, snapshot, "home", "linkerd")
 	there, _ := federatedGroups(svc, snapshot, "east", "linkerd")
 	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
@@ -177,13 +177,14 @@ func holding(account func(int) string, n int) *federation.View {
 	return &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}}, Slices: []*federation.Slice{slice}}
 }
 
-// However many identities a cluster has, few of them have slices of their own, those of most endpoints; no endpoint is lost.
+// However many identities a cluster has, few of them have slices of their own, those of most endpoints; no
+// endpoint is lost.
 func TestIdentitiesAreBounded(t *testing.T) {
 	s := newScene("home", "east", "west")
 	const n = 500
 	s.claims["east"].Set(bb, holding(func(i int) string { return fmt.Sprintf("sa%03d", max(0, 490-i)) }, n)) // ten endpoints share the last
 	s.complete("home", "east", "west")
-	svc, snapshot := s.union(everybody)
+	svc, snapshot := s.union(federatedEverywhere)
 	groups, _ := federatedGroups(svc, snapshot, "home", "linkerd")
 	endpoints, own := 0, map[string]int{}
 	for _, g := range groups {
@@ -209,7 +210,7 @@ func TestOptIn(t *testing.T) {
 		annotations map[string]string
 		want        int
 	}{
-		"federated":               {everybody, 2},
+		"federated":               {federatedEverywhere, 2},
 		"not asked for":           {map[string]string{"multicluster.linkerd.io/local-discovery": "bb"}, 0},
 		"asked for in other ways": {map[string]string{OptIn: "yes", "multicluster.linkerd.io/local-discovery": "bb"}, 0},
 		"plain":                   {map[string]string{OptIn: Enabled}, 0},
@@ -222,15 +223,16 @@ func TestOptIn(t *testing.T) {
 	}
 }
 
-// A port leads to where the member's own declaration leads, and where that says another protocol, to the port of its name.
-func TestPortsAt(t *testing.T) {
+// A port leads to where the member's own declaration leads, and if that has another protocol, to the port
+// of its name.
+func TestPortsAtMember(t *testing.T) {
 	member := &federation.View{Ports: []federation.ServicePort{{Number: 53, Name: "dns-tcp", Target: 5353}, {Number: 80, Name: "web", Target: 8080}}}
 	slice := &federation.Slice{Ports: []federation.Port{{Number: 5353, Name: "dns-tcp", Protocol: "TCP"}, {Number: 5300, Name: "dns", Protocol: "UDP"}, {Number: 8080, Name: "web", Protocol: "TCP"}}}
-	svc := &service{ports: []corev1.ServicePort{
+	svc := &serviceRecord{ports: []corev1.ServicePort{
 		{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}, {Name: "http", Port: 80}, {Name: "none", Port: 81},
 	}}
 	var got []string
-	for _, p := range portsAt(svc, member, slice) {
+	for _, p := range portsAtMember(svc, member, slice) {
 		got = append(got, fmt.Sprintf("%s:%d/%s", *p.Name, *p.Port, *p.Protocol))
 	}
 	if want := []string{"dns:5300/UDP", "dns-tcp:5353/TCP", "http:8080/TCP"}; !slices.Equal(got, want) {

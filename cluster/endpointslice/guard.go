@@ -8,9 +8,7 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -18,210 +16,229 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Before most endpoints of a Service go, what says so is read again, from the API servers themselves: a watch that has lost its way,
-// or a cluster that was restored from an old backup, must not empty a Service everywhere. While that cannot be done, the endpoints stay.
-
+// The guard against mass withdrawals. A watch that went wrong, or a cluster that was restored from an old
+// backup, can make most endpoints of a Service disappear at once; acting on that would empty the Service
+// everywhere. So a plan that withdraws more than half of the endpoints that one source cluster has in a
+// Service, or, within budgetPeriod, more than half of all that it has in this cluster, is confirmed first:
+// the API servers themselves are read again, and most of the endpoints must be gone there, too. While they
+// do not answer, the endpoints stay, and the Service is retried.
+//
+// Up to guard endpoints go without confirmation, so that small Services are not slowed down. All counts are
+// by source cluster: one that does not answer holds back its own endpoints only. Confirmations are slow
+// when a cluster is: at most maxConfirmations of one source, and half of the workers in all, are at it;
+// further Services are busy and come up again later.
 const (
-	// lookTimeout is how long a second look takes at most.
-	lookTimeout = 5 * time.Second
-	// maxLooks is how many are taken at one source cluster at once; at all of them together, half of the workers do.
-	maxLooks = 2
+	guard            = 4 // endpoints
+	budgetPeriod     = time.Minute
+	confirmTimeout   = 5 * time.Second
+	maxConfirmations = 2
 )
 
-// place is an address as one cluster holds it.
-type place struct{ source, addr string }
+// sourceAddress is an address that one source cluster has.
+type sourceAddress struct{ source, addr string }
 
-// missing returns the places that slices hold and groups do not.
-func missing(have []*discoveryv1.EndpointSlice, wanted []*group) (gone []place) {
-	kept := held(wanted)
-	for p := range places(have) {
-		if !kept[p] {
-			gone = append(gone, p)
+// removals returns the addresses that slices hold and groups do not.
+func removals(have []*discoveryv1.EndpointSlice, wanted []*group) (gone []sourceAddress) {
+	kept := addressesOfGroups(wanted)
+	for a := range addressesOfSlices(have) {
+		if !kept[a] {
+			gone = append(gone, a)
 		}
 	}
 	return gone
 }
 
-// held returns the places that groups hold.
-func held(groups []*group) map[place]bool {
-	all := map[place]bool{}
+func addressesOfGroups(groups []*group) map[sourceAddress]bool {
+	all := map[sourceAddress]bool{}
 	for _, g := range groups {
 		for _, e := range g.endpoints {
 			for _, a := range e.Addresses {
-				all[place{g.source, a}] = true
+				all[sourceAddress{g.source, a}] = true
 			}
 		}
 	}
 	return all
 }
 
-func places(have []*discoveryv1.EndpointSlice) map[place]bool {
-	all := map[place]bool{}
+func addressesOfSlices(have []*discoveryv1.EndpointSlice) map[sourceAddress]bool {
+	all := map[sourceAddress]bool{}
 	for _, es := range have {
 		for _, e := range es.Endpoints {
 			for _, a := range e.Addresses {
-				all[place{es.Labels[SourceLabel], a}] = true
+				all[sourceAddress{es.Labels[SourceLabel], a}] = true
 			}
 		}
 	}
 	return all
 }
 
-// account is how much of a source cluster went lately without a second look.
-type account struct {
-	began time.Time
-	held  int // endpoints, when it began
-	gone  int
+// removalBudget counts what was withdrawn of a source cluster since it began, confirmed or not.
+type removalBudget struct {
+	began   time.Time
+	held    int // endpoints in this cluster, when it began
+	removed int
 }
 
-// tooMany reports whether so many endpoints would go that a second look is due: more than half of those that one source cluster has in the
-// Service, or, within a minute, of all that it holds here.
-func (t *term) tooMany(gone []place, have []*discoveryv1.EndpointSlice) bool {
+// exceedsGuard reports whether removals need a confirmation. have are the slices of that source in the
+// Service.
+func (t *termWriter) exceedsGuard(gone []sourceAddress, have []*discoveryv1.EndpointSlice) bool {
 	if len(gone) == 0 {
 		return false
 	}
-	if len(gone) > guard && 2*len(gone) > len(places(have)) {
+	if len(gone) > guard && 2*len(gone) > len(addressesOfSlices(have)) {
 		return true
 	}
-	by := map[string]int{}
-	for _, p := range gone {
-		by[p.source]++
+	bySource := map[string]int{}
+	for _, a := range gone {
+		bySource[a.source]++
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	many := false
-	for source, n := range by {
-		a := t.ledger[source]
-		if a == nil || time.Since(a.began) > time.Minute {
-			a = &account{began: time.Now()}
-			for _, written := range t.written {
-				for _, es := range written {
-					if es.Labels[SourceLabel] == source {
-						a.held += len(es.Endpoints)
-					}
-				}
-			}
-			t.ledger[source] = a
+	exceeds := false
+	for source, n := range bySource {
+		b := t.budgets[source]
+		if b == nil || time.Since(b.began) > budgetPeriod {
+			b = &removalBudget{began: time.Now(), held: t.heldOf(source)}
+			t.budgets[source] = b
 		}
-		if a.gone += n; a.gone > guard && 2*a.gone > a.held {
-			many = true
+		if b.removed += n; b.removed > guard && 2*b.removed > b.held {
+			exceeds = true
 		}
 	}
-	return many
+	return exceeds
 }
 
-// secondLook confirms that places are gone. Clusters that do not answer leave workers for other Services: those for which nobody is free to
-// look are tried again after a while.
-func (t *term) secondLook(ctx context.Context, gone []place, confirm func(context.Context, []place) error) error {
-	sources := map[string]int{}
-	for _, p := range gone {
-		sources[p.source] = 1
-	}
-	t.mu.Lock()
-	all, busy := 0, false
-	for source, n := range t.asked {
-		all += n
-		busy = busy || n+sources[source] > maxLooks
-	}
-	if busy = busy || all >= workers/2; !busy {
-		for source := range sources {
-			t.asked[source]++
+// heldOf returns how many endpoints of a source cluster the slices of all Services hold. It needs t.mu.
+func (t *termWriter) heldOf(source string) (held int) {
+	for _, ofService := range t.slicesOf {
+		for _, es := range ofService {
+			if es.Labels[SourceLabel] == source {
+				held += len(es.Endpoints)
+			}
 		}
 	}
-	t.mu.Unlock()
-	if busy {
+	return held
+}
+
+// confirm reads again whether addresses are gone. It returns errBusy if too many confirmations run.
+func (t *termWriter) confirm(
+	ctx context.Context, gone []sourceAddress, read func(context.Context, []sourceAddress) error,
+) error {
+	sources := map[string]bool{}
+	for _, a := range gone {
+		sources[a.source] = true
+	}
+	if !t.beginConfirmation(sources) {
 		return errBusy
 	}
-	defer func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		for source := range sources {
-			if t.asked[source]--; t.asked[source] == 0 {
-				delete(t.asked, source)
-			}
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer t.endConfirmation(sources)
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	return confirm(ctx, gone)
+	return read(ctx, gone)
 }
 
-// readService reads a Service from the API server itself; nil if there is none.
-func readService(ctx context.Context, client kubernetes.Interface, k key) (*corev1.Service, error) {
-	svc, err := client.CoreV1().Services(k.Namespace).Get(ctx, k.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return svc, err
-}
-
-// confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
-func (t *term) confirmWorkloads(ctx context.Context, svc *service, gone []place) error {
-	now, err := readService(ctx, t.client, svc.key)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
-	} else if now == nil {
-		return nil
-	}
-	again, _ := keepService(now)
-	listed, err := listWorkloads(ctx, t.dynamic, svc.Namespace, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
-	}
-	var all []*workload
-	for _, u := range listed.Items {
-		if w, err := parseWorkload(&u); err == nil {
-			all = append(all, w)
+func (t *termWriter) beginConfirmation(sources map[string]bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := 0
+	for source, n := range t.confirmations {
+		if all += n; sources[source] && n >= maxConfirmations {
+			return false
 		}
 	}
-	return stillGone(gone, externalGroups(again, all))
+	if all >= workers/2 {
+		return false
+	}
+	for source := range sources {
+		t.confirmations[source]++
+	}
+	return true
 }
 
-// stillGone returns an error if most of what would go is still there.
-func stillGone(gone []place, now []*group) error {
-	there, n := held(now), 0
-	for _, p := range gone {
-		if there[p] {
-			n++
+func (t *termWriter) endConfirmation(sources map[string]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for source := range sources {
+		if t.confirmations[source]--; t.confirmations[source] == 0 {
+			delete(t.confirmations, source)
 		}
 	}
-	if 2*n > len(gone) {
-		return fmt.Errorf("%w: %d of %d are still there", errUnconfirmed, n, len(gone))
+}
+
+// checkRemoved returns an error if most of the addresses that would go are still there.
+func checkRemoved(gone []sourceAddress, now []*group) error {
+	held, still := addressesOfGroups(now), 0
+	for _, a := range gone {
+		if held[a] {
+			still++
+		}
+	}
+	if 2*still > len(gone) {
+		return fmt.Errorf("%w: %d of %d still exist", errUnconfirmed, still, len(gone))
 	}
 	return nil
 }
 
-// confirmMembers asks the Service's own cluster whether it is still made up of the same members, and the clusters of these for the slices
-// that they hold. A cluster that is not linked any more is not asked: that it was unlinked is known for sure.
-func (t *term) confirmMembers(ctx context.Context, svc *service, snapshot *federation.Snapshot, gone []place) error {
+// confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
+func (t *termWriter) confirmWorkloads(ctx context.Context, svc *serviceRecord, gone []sourceAddress) error {
 	now, err := readService(ctx, t.client, svc.key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
-	} else if now == nil {
+	}
+	if now == nil {
 		return nil
 	}
-	again, _ := keepService(now)
-	fresh := *snapshot
-	fresh.View, fresh.Members = view.ViewOf(federation.Cluster(t.cluster), now, nil), slices.Clone(snapshot.Members)
-	if !fresh.View.SameComposition(snapshot.View) {
-		return fmt.Errorf("%w: the Service is made up of others by now", errUnconfirmed)
+	fresh, _ := newServiceRecord(now)
+	listed, err := listWorkloads(ctx, t.dynamic, svc.Namespace, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
-	for i, m := range fresh.Members {
-		if !m.Linked || !slices.ContainsFunc(gone, func(p place) bool { return p.source == string(m.Origin.Cluster) }) {
-			continue
+	var all []*workloadRecord
+	for _, u := range listed.Items {
+		if w, err := newWorkloadRecord(&u); err == nil {
+			all = append(all, w)
 		}
-		asked := *m
-		if asked.View, err = t.claim(ctx, m.Origin.Ref); err != nil {
-			return fmt.Errorf("%w: cluster %s: %w", errUnconfirmed, m.Origin.Cluster, err)
-		}
-		fresh.Members[i] = &asked
 	}
-	groups, _ := federatedGroups(again, &fresh, t.writer.options.Installation, t.writer.options.Namespace)
-	return stillGone(gone, groups)
+	return checkRemoved(gone, externalGroups(fresh, all))
 }
 
-// claim asks a cluster itself what it says about a Service, without who answers at the addresses; nil if there is no such Service.
-func (t *term) claim(ctx context.Context, ref federation.Ref) (*federation.View, error) {
+// confirmMembers reads again, from the Service's own cluster, whether it still has the same members, and
+// from their clusters, which slices these have. A cluster that is no longer linked is not asked: that it
+// was unlinked is certain.
+func (t *termWriter) confirmMembers(
+	ctx context.Context, svc *serviceRecord, snapshot *federation.Snapshot, gone []sourceAddress,
+) error {
+	now, err := readService(ctx, t.client, svc.key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	if now == nil {
+		return nil
+	}
+	record, _ := newServiceRecord(now)
+	fresh := *snapshot
+	fresh.View, fresh.Members = view.ViewOf(federation.Cluster(t.name), now, nil), slices.Clone(snapshot.Members)
+	if !fresh.View.SameComposition(snapshot.View) {
+		return fmt.Errorf("%w: the Service has other members by now", errUnconfirmed)
+	}
+	for i, m := range fresh.Members {
+		loses := slices.ContainsFunc(gone, func(a sourceAddress) bool { return a.source == string(m.Origin.Cluster) })
+		if !m.Linked || !loses {
+			continue
+		}
+		member := *m
+		if member.View, err = t.readView(ctx, m.Origin.Ref); err != nil {
+			return fmt.Errorf("%w: cluster %s: %w", errUnconfirmed, m.Origin.Cluster, err)
+		}
+		fresh.Members[i] = &member
+	}
+	groups, _ := federatedGroups(record, &fresh, t.writer.options.Installation, t.writer.options.Namespace)
+	return checkRemoved(gone, groups)
+}
+
+// readView reads the View of a Service from its cluster, without workloads; nil if there is no such
+// Service.
+func (t *termWriter) readView(ctx context.Context, ref federation.Ref) (*federation.View, error) {
 	conn := t.writer.connection(string(ref.Cluster))
 	if conn == nil {
 		return nil, errors.New("it is out of reach")
@@ -234,11 +251,13 @@ func (t *term) claim(ctx context.Context, ref federation.Ref) (*federation.View,
 	if err != nil || svc == nil {
 		return nil, err
 	}
-	listed, err := client.DiscoveryV1().EndpointSlices(ref.Namespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + ref.Name})
+	listed, err := client.DiscoveryV1().EndpointSlices(ref.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + ref.Name,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return view.ViewOf(ref.Cluster, svc, listed.Items), nil
 }
 
-func cmpKeys(a, b key) int { return strings.Compare(a.Name, b.Name) }
+func compareNames(a, b key) int { return strings.Compare(a.Name, b.Name) }

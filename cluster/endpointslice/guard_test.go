@@ -17,7 +17,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
-// Most endpoints of a Service go only if the API server says so itself, and not because the watch has lost its way.
+// Most endpoints of a Service are withdrawn only if the API server confirms it, and not because a watch
+// went wrong.
 func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	var all []any
 	var listed []runtime.Object
@@ -28,7 +29,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 		all, listed = append(all, u), append(listed, u)
 	}
 	client := fake.NewClientset(someClientService())
-	x := newTestTerm(t, client)
+	x := newTestWriter(t, client)
 	x.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{linkerd.ExternalWorkloads.WithVersion("v1beta1"): "ExternalWorkloadList"}, listed...)
 	x.load(t, all...)
@@ -56,7 +57,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 		t.Fatalf("%d endpoints", n)
 	}
 
-	if err := x.external.Replace(all[:3], ""); err != nil { // seven are gone, as far as the watch goes
+	if err := x.externals.Replace(all[:3], ""); err != nil { // seven are gone, as far as the watch goes
 		t.Fatal(err)
 	}
 	if err := reconcile(); !errors.Is(err, errUnconfirmed) || count() != 10 {
@@ -73,9 +74,9 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	}
 }
 
-// Nor does most of what a cluster holds go bit by bit, however few endpoints each Service has.
+// Nor is most of what a cluster has withdrawn bit by bit, however few endpoints each Service has.
 func TestWithdrawalOfManySmallServicesIsConfirmed(t *testing.T) {
-	x := newTestTerm(t, fake.NewClientset(someClientService()))
+	x := newTestWriter(t, fake.NewClientset(someClientService()))
 	have := func(n int) []*discoveryv1.EndpointSlice {
 		es := &discoveryv1.EndpointSlice{}
 		for i := range n {
@@ -84,19 +85,19 @@ func TestWithdrawalOfManySmallServicesIsConfirmed(t *testing.T) {
 		return []*discoveryv1.EndpointSlice{es}
 	}
 	for i := range 10 { // Services of two endpoints each
-		put(x.written, key{Name: fmt.Sprint(i)}, "slice", have(2)[0])
+		setIn(x.slicesOf, key{Name: fmt.Sprint(i)}, "slice", have(2)[0])
 	}
 	for i := range 10 {
 		slices := have(2)
-		if got, want := x.tooMany(missing(slices, nil), slices), i >= 5; got != want {
-			t.Errorf("Service %d: a second look is %t, want %t", i, got, want)
+		if got, want := x.exceedsGuard(removals(slices, nil), slices), i >= 5; got != want {
+			t.Errorf("Service %d: it exceeds the guard is %t, want %t", i, got, want)
 		}
 	}
 }
 
-// Few endpoints go without a second look, and so do those of which fewer than half go.
+// Few endpoints are withdrawn without confirmation, and so are fewer than half.
 func TestSmallChangesAreNotHeldBack(t *testing.T) {
-	x := newTestTerm(t, fake.NewClientset(someClientService())) // without a dynamic client a second look would panic
+	x := newTestWriter(t, fake.NewClientset(someClientService())) // without a dynamic client a confirmation would panic
 	var all []any
 	for i := range guard {
 		u := someWorkload()
@@ -106,7 +107,7 @@ func TestSmallChangesAreNotHeldBack(t *testing.T) {
 	}
 	x.load(t, all...)
 	for _, have := range [][]any{all, nil} {
-		if err := x.external.Replace(have, ""); err != nil {
+		if err := x.externals.Replace(have, ""); err != nil {
 			t.Fatal(err)
 		}
 		if err := x.reconcile(context.WithoutCancel(t.Context()), key{Namespace: "ns", Name: "web"}); err != nil {

@@ -2,7 +2,8 @@ package endpointslice
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics counts what is written, and what is not. Who writes is told by the Registry.
+// metrics counts writes, failures and endpoints that are left out. The Registry reports which replica
+// writes.
 type metrics struct {
 	writes, failures *prometheus.CounterVec
 	leftOut          *prometheus.GaugeVec
@@ -12,20 +13,22 @@ func newMetrics() *metrics {
 	return &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_slice_writes_total",
-			Help: "Writes of EndpointSlices, by the cluster that they went to, who manages the slice, and create, update or delete.",
+			Help: "Writes of EndpointSlices, by cluster that is written into, managed-by label of the slice, " +
+				"and create, update or delete.",
 		}, []string{"cluster", "managed_by", "verb"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_slice_write_failures_total",
-			Help: "Services whose slices could not be written, and are tried again.",
+			Help: "Services whose slices could not be written, and are retried.",
 		}, []string{"cluster"}),
 		leftOut: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fingerpost_slice_endpoints_left_out",
-			Help: "Endpoints of a source cluster that are in no slice because they would take more slices than -max-slices-per-source allows.",
+			Help: "Endpoints of a source cluster that are in no slice, " +
+				"because they would take more slices than -max-slices-per-source allows.",
 		}, []string{"cluster", "source"}),
 	}
 }
 
-// forget drops the series of a cluster that is not written to any more.
+// forget drops the series of a cluster that is no longer written into.
 func (m *metrics) forget(cluster string) {
 	m.writes.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 	m.failures.DeletePartialMatch(prometheus.Labels{"cluster": cluster})

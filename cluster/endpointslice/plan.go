@@ -13,7 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
-// maxEndpoints is how many endpoints a slice has at most, as those of Kubernetes' own controller.
+// maxEndpoints is how many endpoints a slice has at most, as with Kubernetes' own controller.
 const maxEndpoints = 100
 
 // A group is endpoints that may share slices.
@@ -24,14 +24,14 @@ type group struct {
 	endpoints []discoveryv1.Endpoint
 }
 
-// traits is what endpoints must have in common to share slices, besides their ports.
+// traits are what endpoints must have in common to share slices, besides their ports.
 type traits struct {
 	family   discoveryv1.AddressType
-	source   string // the cluster that holds the endpoints; empty if that is no matter
-	identity string // that the endpoints prove to clients; empty for none, or if that is no matter
+	source   string // the cluster that has the endpoints; empty for ExternalWorkloads
+	identity string // TLS identity of the endpoints; empty for none, or if clients look it up
 }
 
-// grouping is groups by traits and ports.
+// grouping holds groups by traits and ports.
 type grouping map[groupKey]*group
 
 type groupKey struct {
@@ -39,7 +39,7 @@ type groupKey struct {
 	ports endpointsliceutil.PortMapKey
 }
 
-// of returns the group for endpoints like these.
+// of returns the group for endpoints with these traits and ports.
 func (g grouping) of(t traits, ports []discoveryv1.EndpointPort) *group {
 	k := groupKey{t, endpointsliceutil.NewPortMapKey(ports)} // which sorts them
 	if g[k] == nil {
@@ -50,19 +50,21 @@ func (g grouping) of(t traits, ports []discoveryv1.EndpointPort) *group {
 
 func (g grouping) sorted() []*group {
 	return slices.SortedFunc(maps.Values(g), func(a, b *group) int {
-		return cmp.Or(cmp.Compare(a.family, b.family), strings.Compare(a.source, b.source), strings.Compare(a.identity, b.identity),
-			strings.Compare(string(endpointsliceutil.NewPortMapKey(a.ports)), string(endpointsliceutil.NewPortMapKey(b.ports))))
+		byPorts := cmp.Compare(endpointsliceutil.NewPortMapKey(a.ports), endpointsliceutil.NewPortMapKey(b.ports))
+		return cmp.Or(cmp.Compare(a.family, b.family), strings.Compare(a.source, b.source),
+			strings.Compare(a.identity, b.identity), byPorts)
 	})
 }
 
-// A plan is what has to be done to the slices of a Service. No slice that was given to make it is changed.
+// A plan is what is to be done to the slices of a Service. The slices from which it was made are not
+// changed.
 type plan struct {
 	create, update, remove []*discoveryv1.EndpointSlice
-	excess                 int // endpoints that would take more slices than there may be
+	leftOut                int // endpoints that would take more slices than allowed
 }
 
-// limit takes from a plan what would make more slices than there may be; what there is stays, and is kept up to date. have is how many slices
-// there are.
+// limit removes creations beyond the number of slices that is allowed. Slices that exist stay, and are kept
+// up to date. have is how many exist.
 func (p *plan) limit(have, most int) {
 	room := max(0, most-(have-len(p.remove)))
 	if len(p.create) <= room {
@@ -70,23 +72,24 @@ func (p *plan) limit(have, most int) {
 	}
 	slices.SortStableFunc(p.create, fullestFirst)
 	for _, es := range p.create[room:] {
-		p.excess += len(es.Endpoints)
+		p.leftOut += len(es.Endpoints)
 	}
 	p.create = p.create[:room]
 }
 
-// traitsOf reads a slice back.
+// traitsOf returns the traits of the endpoints of a slice.
 func traitsOf(es *discoveryv1.EndpointSlice) traits {
 	return traits{es.AddressType, es.Labels[SourceLabel], es.Annotations[linkerd.RemoteGatewayIdentityAnnotation]}
 }
 
-// planFor returns how to get from the slices that there are to those that hold the groups. Endpoints that are still wanted stay where they are,
-// others go where the least has to be written, and a slice that is not needed any more gives its name to a new one.
-func planFor(svc *service, groups []*group, have []*discoveryv1.EndpointSlice) plan {
+// planFor returns how to get from the slices that exist to those that hold the groups. Endpoints that are
+// still wanted stay where they are, others go where the fewest slices change, and a slice that is no longer
+// needed becomes a new one.
+func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSlice) plan {
 	var p plan
 	left := map[groupKey][]*discoveryv1.EndpointSlice{}
 	for _, es := range have {
-		if !svc.owns(es) { // it was made for another, which had this name before
+		if !svc.owns(es) { // it was created for a former Service of this name
 			p.remove = append(p.remove, es)
 			continue
 		}
@@ -106,7 +109,7 @@ func planFor(svc *service, groups []*group, have []*discoveryv1.EndpointSlice) p
 	return p
 }
 
-// fill distributes a group over the slices that it has, and over new ones.
+// fill distributes a group over the slices that hold some of it, and over new ones.
 func (p *plan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 	wanted := endpointsliceutil.EndpointSet{}
 	for i := range g.endpoints {
@@ -118,7 +121,7 @@ func (p *plan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 	}
 	var updated, same []*discoveryv1.EndpointSlice
 	for _, es := range have {
-		next := g.sliceLike(es)
+		next := g.successor(es)
 		changed := !maps.Equal(next.Labels, es.Labels) || !maps.Equal(next.Annotations, es.Annotations)
 		for i := range es.Endpoints {
 			old := es.Endpoints[i].DeepCopy() // looking it up sorts its addresses
@@ -155,16 +158,17 @@ func (p *plan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 	}
 	for len(rest) > 0 {
 		var into *discoveryv1.EndpointSlice
-		if len(rest) < maxEndpoints { // one that is not touched yet, if all fit
+		if len(rest) < maxEndpoints { // one slice that did not change, if all fit
 			slices.SortStableFunc(same, fullestFirst)
-			if i := slices.IndexFunc(same, func(es *discoveryv1.EndpointSlice) bool { return len(es.Endpoints)+len(rest) <= maxEndpoints }); i >= 0 {
+			fits := func(es *discoveryv1.EndpointSlice) bool { return len(es.Endpoints)+len(rest) <= maxEndpoints }
+			if i := slices.IndexFunc(same, fits); i >= 0 {
 				into = same[i]
 				same = slices.Delete(same, i, i+1)
 				updated = append(updated, into)
 			}
 		}
 		if into == nil {
-			into = g.sliceLike(nil)
+			into = g.newSlice()
 			p.create = append(p.create, into)
 		}
 		pour(into)
@@ -176,20 +180,22 @@ func fullestFirst(a, b *discoveryv1.EndpointSlice) int {
 	return cmp.Compare(len(b.Endpoints), len(a.Endpoints))
 }
 
-// sliceLike returns a slice for the group without endpoints: the successor of old, or a new one if that is nil.
-func (g *group) sliceLike(old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	es := &discoveryv1.EndpointSlice{ObjectMeta: *g.meta.DeepCopy(), AddressType: g.family, Ports: g.ports}
-	if old != nil {
-		succeed(es, old)
-	}
-	return es
+// newSlice returns a new slice for the group, without endpoints.
+func (g *group) newSlice() *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{ObjectMeta: *g.meta.DeepCopy(), AddressType: g.family, Ports: g.ports}
 }
 
-// reuse turns a new slice and one that goes into an update, where they are alike enough.
-func (p *plan) reuse(svc *service) {
+// successor returns the next state of a slice for the group, without endpoints.
+func (g *group) successor(old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	return succeed(g.newSlice(), old)
+}
+
+// reuse turns the creation of a slice and the deletion of a similar one into an update.
+func (p *plan) reuse(svc *serviceRecord) {
 	p.create = slices.DeleteFunc(p.create, func(es *discoveryv1.EndpointSlice) bool {
 		i := slices.IndexFunc(p.remove, func(old *discoveryv1.EndpointSlice) bool {
-			return old.AddressType == es.AddressType && old.Labels[SourceLabel] == es.Labels[SourceLabel] && svc.owns(old)
+			sameSource := old.Labels[SourceLabel] == es.Labels[SourceLabel]
+			return old.AddressType == es.AddressType && sameSource && svc.owns(old)
 		})
 		if i < 0 {
 			return false
@@ -200,16 +206,17 @@ func (p *plan) reuse(svc *service) {
 	})
 }
 
-// succeed makes es the next state of old, of the same owner. Who wrote it first is no reason to write it again, nor is how the owner is said:
-// Linkerd's destination says more.
+// succeed makes es the next state of old, of the same owner. Which installation wrote it first is no reason
+// to write it again, nor are details of the owner reference, where Linkerd's destination controller sets
+// more fields.
 func succeed(es, old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	if first, found := old.Labels[writerLabel]; found {
-		es.Labels[writerLabel] = first
+	if first, found := old.Labels[installationLabel]; found {
+		es.Labels[installationLabel] = first
 	}
 	es.OwnerReferences = old.OwnerReferences
-	es.GenerateName, es.Name, es.UID, es.ResourceVersion, es.Generation = old.GenerateName, old.Name, old.UID, old.ResourceVersion, old.Generation
+	es.GenerateName, es.Name, es.UID = old.GenerateName, old.Name, old.UID
+	es.ResourceVersion, es.Generation = old.ResourceVersion, old.Generation
 	return es
 }
 
-// empty reports whether there is nothing to do.
 func (p *plan) empty() bool { return len(p.create)+len(p.update)+len(p.remove) == 0 }

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var someService = &service{
+var someService = &serviceRecord{
 	key: key{Namespace: "ns", Name: "web"}, uid: "uid", families: []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4}, labels: map[string]string{"team": "shop"},
 }
 
@@ -67,8 +67,8 @@ func endpointsOf(have map[string]*discoveryv1.EndpointSlice) map[string]bool {
 	return all
 }
 
-// Whatever there was, after a plan there is what was wanted and nothing else; another plan has nothing to do; what was given is not
-// touched; and of what stays as it is nothing moves.
+// Whatever there was, after a plan there is what was wanted and nothing else; another plan has nothing to
+// do; what was given is not touched; and of what stays as it is nothing moves.
 func TestPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, next := map[string]*discoveryv1.EndpointSlice{}, 0
@@ -79,7 +79,7 @@ func TestPlan(t *testing.T) {
 				}
 			}
 			wanted := drawGroups(t)
-			given := slices.SortedFunc(maps.Values(have), func(a, b *discoveryv1.EndpointSlice) int { return cmpKeys(key{Name: a.Name}, key{Name: b.Name}) })
+			given := slices.SortedFunc(maps.Values(have), func(a, b *discoveryv1.EndpointSlice) int { return compareNames(key{Name: a.Name}, key{Name: b.Name}) })
 			var copies []*discoveryv1.EndpointSlice
 			for _, es := range given {
 				copies = append(copies, es.DeepCopy())
@@ -125,14 +125,14 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// A plan that is limited never makes more slices than there may be, or are; nothing that is there goes for it, and what is there is as if there
-// were no limit.
+// A plan that is limited never makes more slices than there may be, or are; nothing that is there goes for
+// it, and what is there is as if there were no limit.
 func TestPlanIsLimited(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, next, most := map[string]*discoveryv1.EndpointSlice{}, 0, rapid.IntRange(1, 8).Draw(t, "most")
 		for range rapid.IntRange(1, 4).Draw(t, "rounds") {
 			wanted := drawGroups(t)
-			given := slices.SortedFunc(maps.Values(have), func(a, b *discoveryv1.EndpointSlice) int { return cmpKeys(key{Name: a.Name}, key{Name: b.Name}) })
+			given := slices.SortedFunc(maps.Values(have), func(a, b *discoveryv1.EndpointSlice) int { return compareNames(key{Name: a.Name}, key{Name: b.Name}) })
 			before, total := len(given), 0
 			for _, g := range wanted {
 				total += len(g.endpoints)
@@ -150,8 +150,8 @@ func TestPlanIsLimited(t *testing.T) {
 			for _, es := range have {
 				held += len(es.Endpoints)
 			}
-			if held+p.excess != total {
-				t.Fatalf("%d of %d endpoints are held, and %d are counted as left out", held, total, p.excess)
+			if held+p.leftOut != total {
+				t.Fatalf("%d of %d endpoints are held, and %d are counted as left out", held, total, p.leftOut)
 			}
 		}
 	})

@@ -3,7 +3,6 @@ package endpointslice
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -31,62 +30,113 @@ import (
 )
 
 const (
-	// coalesce is how long the changes of one Service are gathered before its slices are written.
+	// coalesce is how long changes of one Service are collected before its slices are written.
 	coalesce = 50 * time.Millisecond
-	// workers write at once, each for another Service.
+	// workers is how many Services are reconciled at once.
 	workers = 8
-	// A Service that fails is tried again after 5 ms, then always twice as long, but for ever.
+	// A Service that fails is retried after minRetry, then after twice as long each time, up to maxRetry,
+	// for ever.
 	minRetry, maxRetry = 5 * time.Millisecond, time.Minute
-	// guard is how many endpoints may go at once without a second look; beyond it, no more than half.
-	guard = 4
 
-	// reviewEvery is how often rights are asked for again, at most, when something is refused: that may be about many objects.
+	// reviewEvery is how often permissions are reviewed, at most, when writes are forbidden: many objects
+	// may be.
 	reviewEvery = 10 * time.Second
 
 	kubeSystem = "kube-system"
 )
 
-// A term is what happens in one cluster while a Lease is held: complete listings, then every Service is reconciled, and then those that a
-// change concerns. Nothing of it outlasts the Lease.
-type term struct {
-	*desk
-	log       logr.Logger
-	managedBy string
-	rights    func(context.Context) error // asks for what was granted when the term began
-	queue     workqueue.TypedRateLimitingInterface[key]
-	tracker   *endpointsliceutil.EndpointSliceTracker // knows which of our own writes the watch has not told us yet
+// A termWriter writes slices into one cluster during one term of a Lease: those of ExternalWorkloads, or
+// those of federated Services. It lists everything, reconciles every Service, and then those that a change
+// affects. Nothing of it outlasts the term.
+//
+// The states of one Service:
+//
+//	enqueued --50 ms--> reconcile --> behind ------------------> enqueued, with back-off
+//	                        |
+//	                        +--> exceeds the guard --> confirm --> not confirmed --> enqueued, with back-off
+//	                        |                            |  '--> busy -----------> enqueued, in 2.5 to 7.5 s
+//	                        v                            v
+//	                      apply <-------------------- confirmed
+//	                        |
+//	                        +--> some requests failed ---------> enqueued, with back-off
+//	                        v
+//	                     written --> a change affects it ------> enqueued
+//
+// In words:
+//
+//   - enqueued: by a change of the Service, of one of its slices that is not the echo of our own write, of
+//     an ExternalWorkload that it selects, or of a member's View. The queue holds a key once, whatever
+//     happened.
+//   - behind: the watch has not shown all of our own writes yet (the tracker knows). A plan from older
+//     slices would create again what exists, so none is made.
+//   - reconcile makes one plan for each source cluster, by pure functions of what is read: the groups that
+//     are wanted, and the slices that exist. A source that was never synced has no plan: unknown is not
+//     empty.
+//   - confirm: a plan that withdraws more than the guard allows is applied only if the API servers, read
+//     again, agree (guard.go).
+//   - apply: deletions and updates go before creations; a request that is refused stops no other. Each
+//     bears the resourceVersion for which it was planned, so that a stale plan fails instead of
+//     overwriting.
+//   - written: equal slices are not written again, so a Service stays here until something changes, be it
+//     that another client writes its slices, or that a request of a former holder arrives late.
+//
+// So no code is needed for what happened before the term, for repairing what others wrote, or for resuming
+// a write that failed half-way: all of it is reconcile again. It costs complete listings at each term, one
+// copy of the cluster's Services and of our slices, and one goroutine for each federated Service, which
+// waits for its Snapshot to change.
+//
+// A Forbidden response has the permissions reviewed. If one is missing, the term ends and the Lease is
+// given up; else the refusal concerns that object, as by a quota or a webhook, and is retried like a
+// failure.
+//
+// Informers call the ...Changed methods, workers call reconcile, both at once. mu guards the indexes; under
+// it only stores and the queue are called, which have locks of their own and call nothing back. Requests
+// are sent without it.
+type termWriter struct {
+	*targetCluster
+	log         logr.Logger
+	managedBy   string
+	permissions func(context.Context) error // reviews what was granted when the term began
+	queue       workqueue.TypedRateLimitingInterface[key]
+	tracker     *endpointsliceutil.EndpointSliceTracker // knows which of our own writes the watch has not shown yet
 
-	services *records.Store[*service]
-	slices   *records.Store[*discoveryv1.EndpointSlice]
-	external *records.Store[*workload] // nil: it is about what other clusters hold
+	services  *records.Store[*serviceRecord]
+	slices    *records.Store[*discoveryv1.EndpointSlice]
+	externals *records.Store[*workloadRecord] // nil: it writes slices of federated Services
 
-	wg sync.WaitGroup // of followers
+	wg sync.WaitGroup // of goroutines that watch Snapshots
 
-	mu        sync.Mutex // guards all below
-	ctx       context.Context
-	running   bool                                          // everything is listed: changes are followed
-	known     map[string]map[string]*service                // by namespace, as last seen
-	written   map[key]map[string]*discoveryv1.EndpointSlice // by Service
-	serviceOf map[key]key                                   // of a slice
-	workloads map[string]map[string]*workload               // by namespace
-	followed  map[key]context.CancelFunc                    // Services whose members are followed
-	ledger    map[string]*account                           // by source cluster
-	asked     map[string]int                                // how many Services a source cluster is asked about now
-	reviewed  time.Time                                     // when rights were last asked for again
-	leftOut   map[string]map[key]int                        // by source cluster and Service; a cluster is in it once something of it was written
+	mu             sync.Mutex // guards all below
+	ctx            context.Context
+	synced         bool                                          // everything is listed: changes are followed
+	servicesIn     map[string]map[string]*serviceRecord          // by namespace, as last seen
+	slicesOf       map[key]map[string]*discoveryv1.EndpointSlice // by Service
+	serviceOfSlice map[key]key
+	workloadsIn    map[string]map[string]*workloadRecord // by namespace
+	watched        map[key]context.CancelFunc            // Services whose Snapshots are watched
+	budgets        map[string]*removalBudget             // by source cluster
+	confirmations  map[string]int                        // that run now, by source cluster
+	reviewed       time.Time                             // when permissions were last reviewed
+	leftOut        map[string]map[key]int                // endpoints, by source cluster that has slices, and Service
 }
 
-func newTerm(d *desk, lease, managedBy string, rights func(context.Context) error) *term {
-	t := &term{
-		desk: d, log: d.log.WithValues("lease", lease), managedBy: managedBy, rights: rights, tracker: endpointsliceutil.NewEndpointSliceTracker(),
+func newTermWriter(c *targetCluster, leaseName, managedBy string, permissions func(context.Context) error) *termWriter {
+	t := &termWriter{
+		targetCluster: c, log: c.log.WithValues("lease", leaseName), managedBy: managedBy, permissions: permissions,
+		tracker: endpointsliceutil.NewEndpointSliceTracker(),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](minRetry, maxRetry),
 			workqueue.TypedRateLimitingQueueConfig[key]{Name: "endpoints_controller_workqueue"}),
-		known: map[string]map[string]*service{}, written: map[key]map[string]*discoveryv1.EndpointSlice{}, serviceOf: map[key]key{},
-		workloads: map[string]map[string]*workload{}, followed: map[key]context.CancelFunc{}, ledger: map[string]*account{}, asked: map[string]int{},
-		leftOut: map[string]map[key]int{},
+		servicesIn:     map[string]map[string]*serviceRecord{},
+		slicesOf:       map[key]map[string]*discoveryv1.EndpointSlice{},
+		serviceOfSlice: map[key]key{},
+		workloadsIn:    map[string]map[string]*workloadRecord{},
+		watched:        map[key]context.CancelFunc{},
+		budgets:        map[string]*removalBudget{},
+		confirmations:  map[string]int{},
+		leftOut:        map[string]map[key]int{},
 	}
-	t.services = records.NewStore(keepService, t.serviceChanged)
+	t.services = records.NewStore(newServiceRecord, t.serviceChanged)
 	t.slices = records.NewStore(func(object any) (*discoveryv1.EndpointSlice, bool) {
 		es, ok := object.(*discoveryv1.EndpointSlice)
 		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy
@@ -94,16 +144,17 @@ func newTerm(d *desk, lease, managedBy string, rights func(context.Context) erro
 	return t
 }
 
-func newExternalTerm(d *desk) *term {
-	t := newTerm(d, ExternalLease, externalManagedBy, d.externalRights)
-	t.external = records.NewStore(func(object any) (*workload, bool) {
+func newExternalWriter(c *targetCluster) *termWriter {
+	t := newTermWriter(c, ExternalLease, externalManagedBy, c.externalPermissions)
+	t.externals = records.NewStore(func(object any) (*workloadRecord, bool) {
 		u, ok := object.(*unstructured.Unstructured)
 		if !ok {
 			return nil, false
 		}
-		w, err := parseWorkload(u)
+		w, err := newWorkloadRecord(u)
 		if err != nil {
-			t.log.Info("An ExternalWorkload is passed over: it cannot be read", "externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+			t.log.Info("An ExternalWorkload is left out: it is malformed",
+				"externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
 			return nil, false
 		}
 		return w, true
@@ -111,12 +162,45 @@ func newExternalTerm(d *desk) *term {
 	return t
 }
 
-func newFederatedTerm(d *desk) *term {
-	return newTerm(d, FederatedLease, view.ManagedBy, d.federatedRights)
+func newFederatedWriter(c *targetCluster) *termWriter {
+	return newTermWriter(c, FederatedLease, view.ManagedBy, c.federatedPermissions)
 }
 
-// run writes until ctx ends. It returns an error if a right is missing.
-func (t *term) run(ctx context.Context) error {
+// writesFederated reports whether this is the writer of federated Services, and not that of
+// ExternalWorkloads.
+func (t *termWriter) writesFederated() bool { return t.externals == nil }
+
+// kind is a kind of object that a termWriter reads.
+type kind struct {
+	resource schema.GroupResource
+	lister   cache.ListerWatcher
+	object   runtime.Object
+	store    records.Target
+	synced   <-chan struct{}
+}
+
+func (t *termWriter) kinds() []kind {
+	all := func(*metav1.ListOptions) {}
+	// A slice that loses the label is a deletion to the watch.
+	own := func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelManagedBy + "=" + t.managedBy }
+	core, discovery := t.client.CoreV1().RESTClient(), t.client.DiscoveryV1().RESTClient()
+	services := cache.NewFilteredListWatchFromClient(core, serviceResource.Resource, metav1.NamespaceAll, all)
+	endpointSlices := cache.NewFilteredListWatchFromClient(discovery, sliceResource.Resource, metav1.NamespaceAll, own)
+	kinds := []kind{
+		{serviceResource, services, &corev1.Service{}, t.services, t.services.Synced()},
+		{sliceResource, endpointSlices, &discoveryv1.EndpointSlice{}, t.slices, t.slices.Synced()},
+	}
+	if !t.writesFederated() {
+		kinds = append(kinds, kind{
+			linkerd.ExternalWorkloads, workloadLister(t.dynamic, metav1.NamespaceAll),
+			&unstructured.Unstructured{}, t.externals, t.externals.Synced(),
+		})
+	}
+	return kinds
+}
+
+// run writes until ctx ends. It returns [missingPermissions] if some are missing.
+func (t *termWriter) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer t.wg.Wait()
@@ -125,171 +209,152 @@ func (t *term) run(ctx context.Context) error {
 	defer t.queue.ShutDown()
 	defer t.forgetLeftOut()
 	t.ctx = ctx
-	type kind struct {
-		resource schema.GroupResource
-		lw       cache.ListerWatcher
-		object   runtime.Object
-		store    records.Target
-		synced   <-chan struct{}
-	}
-	all := func(*metav1.ListOptions) {}
-	ours := func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelManagedBy + "=" + t.managedBy } // one that loses the label is deleted for us
-	kinds := []kind{
-		{
-			serviceResource, cache.NewFilteredListWatchFromClient(t.client.CoreV1().RESTClient(), serviceResource.Resource, metav1.NamespaceAll, all),
-			&corev1.Service{}, t.services, t.services.Synced(),
-		},
-		{
-			sliceResource, cache.NewFilteredListWatchFromClient(t.client.DiscoveryV1().RESTClient(), sliceResource.Resource, metav1.NamespaceAll, ours),
-			&discoveryv1.EndpointSlice{}, t.slices, t.slices.Synced(),
-		},
-	}
-	if t.external != nil {
-		kinds = append(kinds, kind{linkerd.ExternalWorkloads, workloads(t.dynamic, metav1.NamespaceAll), &unstructured.Unstructured{}, t.external, t.external.Synced()})
-	}
+	kinds := t.kinds()
 	refused := make([]<-chan struct{}, len(kinds))
 	for i, k := range kinds {
-		source := cluster.NewSource(k.lw, t.conn)
-		refused[i] = source.Refused()
-		wg.Go(func() { source.Fill(logr.NewContext(ctx, t.log.V(1)), k.object, k.store) })
+		informer := cluster.NewSource(k.lister, t.conn)
+		refused[i] = informer.Refused()
+		wg.Go(func() { informer.Fill(logr.NewContext(ctx, t.log.V(1)), k.object, k.store) })
 	}
 	for i, k := range kinds {
 		select {
 		case <-k.synced:
 		case <-refused[i]:
-			return &Refusal{[]right{{k.resource, "", []string{"list", "watch"}}}}
+			return &missingPermissions{[]permission{{k.resource, "", []string{"list", "watch"}}}}
 		case <-ctx.Done():
 			return nil
 		}
 	}
 	t.begin()
-	if t.external == nil {
-		wg.Go(func() { t.awaitLinks(ctx) })
+	if t.writesFederated() {
+		wg.Go(func() { t.enqueueWhenLinked(ctx) })
 	}
 	for range workers {
 		wg.Go(func() {
-			for t.next(ctx, cancel) {
+			for t.reconcileNext(ctx, cancel) {
 			}
 		})
 	}
 	<-ctx.Done()
-	if err := context.Cause(ctx); isRefusal(err) {
+	if err := context.Cause(ctx); isMissingPermissions(err) {
 		return err
 	}
 	return nil
 }
 
-// begin takes over what was listed and enqueues every Service.
-func (t *term) begin() {
+// begin indexes what was listed and enqueues every Service.
+func (t *termWriter) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.running = true
-	if t.external != nil {
-		for _, k := range t.external.Keys() {
-			t.noteWorkload(k)
+	t.synced = true
+	if !t.writesFederated() {
+		for _, k := range t.externals.Keys() {
+			t.indexWorkload(k)
 		}
 	}
 	for _, k := range t.slices.Keys() {
-		t.noteSlice(k)
+		t.indexSlice(k)
 	}
 	for _, k := range t.services.Keys() {
-		t.noteService(k)
+		t.indexService(k)
 	}
 }
 
-// The watches tell that something has changed; what was before is needed too, to know whom it concerns.
+// The stores hold the present state. The indexes also hold the state before, which decides which Services a
+// change affects.
 
-func (t *term) serviceChanged(k key)  { t.changed(t.noteService, k) }
-func (t *term) sliceChanged(k key)    { t.changed(t.noteSlice, k) }
-func (t *term) workloadChanged(k key) { t.changed(t.noteWorkload, k) }
+func (t *termWriter) serviceChanged(k key)  { t.changed(t.indexService, k) }
+func (t *termWriter) sliceChanged(k key)    { t.changed(t.indexSlice, k) }
+func (t *termWriter) workloadChanged(k key) { t.changed(t.indexWorkload, k) }
 
-func (t *term) changed(note func(key), k key) {
+func (t *termWriter) changed(index func(key), k key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.running {
-		note(k)
+	if t.synced {
+		index(k)
 	}
 }
 
-// noteService and those below need t.mu.
-func (t *term) noteService(k key) {
-	old := t.known[k.Namespace][k.Name]
+// indexService and those below need t.mu.
+func (t *termWriter) indexService(k key) {
+	old := t.servicesIn[k.Namespace][k.Name]
 	now, _ := t.services.Get(k)
 	if now.equal(old) && old != nil {
 		return
 	}
-	put(t.known, k.Namespace, k.Name, now)
-	if t.external == nil {
-		t.follow(k, now != nil && now.optIn)
+	setIn(t.servicesIn, k.Namespace, k.Name, now)
+	if t.writesFederated() {
+		t.watchSnapshot(k, now != nil && now.optIn)
 	}
 	t.enqueue(k)
 }
 
-func (t *term) noteWorkload(k key) {
-	old := t.workloads[k.Namespace][k.Name]
-	now, _ := t.external.Get(k)
-	put(t.workloads, k.Namespace, k.Name, now)
-	for _, svc := range concerned(old, now, slices.Collect(maps.Values(t.known[k.Namespace]))) {
+func (t *termWriter) indexWorkload(k key) {
+	old := t.workloadsIn[k.Namespace][k.Name]
+	now, _ := t.externals.Get(k)
+	setIn(t.workloadsIn, k.Namespace, k.Name, now)
+	services := slices.Collect(maps.Values(t.servicesIn[k.Namespace]))
+	for _, svc := range affectedServices(old, now, services) {
 		t.enqueue(svc)
 	}
 }
 
-func (t *term) noteSlice(k key) {
-	svc, had := t.serviceOf[k]
-	old := t.written[svc][k.Name]
+func (t *termWriter) indexSlice(k key) {
+	svc, had := t.serviceOfSlice[k]
+	old := t.slicesOf[svc][k.Name]
 	now, found := t.slices.Get(k)
-	if had && (!found || serviceOf(now) != svc) {
-		delete(t.serviceOf, k)
-		put(t.written, svc, k.Name, nil)
-		if !t.tracker.HandleDeletion(old) { // somebody else took it away
+	if had && (!found || serviceKeyOf(now) != svc) {
+		delete(t.serviceOfSlice, k)
+		setIn(t.slicesOf, svc, k.Name, nil)
+		if !t.tracker.HandleDeletion(old) { // another client deleted it
 			t.enqueue(svc)
 		}
 	}
 	if found {
-		svc = serviceOf(now)
-		t.serviceOf[k] = svc
-		put(t.written, svc, k.Name, now)
-		if t.tracker.ShouldSync(now) { // somebody else wrote it
+		svc = serviceKeyOf(now)
+		t.serviceOfSlice[k] = svc
+		setIn(t.slicesOf, svc, k.Name, now)
+		if t.tracker.ShouldSync(now) { // another client wrote it
 			t.enqueue(svc)
 		}
 	}
 }
 
-func serviceOf(es *discoveryv1.EndpointSlice) key {
+func serviceKeyOf(es *discoveryv1.EndpointSlice) key {
 	return key{Namespace: es.Namespace, Name: es.Labels[discoveryv1.LabelServiceName]}
 }
 
-// put notes v, or its absence if it is nil.
-func put[K comparable, V any](in map[K]map[string]*V, at K, name string, v *V) {
+// setIn sets an element of an index, or deletes it if v is nil.
+func setIn[K comparable, V any](index map[K]map[string]*V, at K, name string, v *V) {
 	switch {
-	case v != nil && in[at] == nil:
-		in[at] = map[string]*V{name: v}
+	case v != nil && index[at] == nil:
+		index[at] = map[string]*V{name: v}
 	case v != nil:
-		in[at][name] = v
+		index[at][name] = v
 	default:
-		if delete(in[at], name); len(in[at]) == 0 {
-			delete(in, at)
+		if delete(index[at], name); len(index[at]) == 0 {
+			delete(index, at)
 		}
 	}
 }
 
-func (t *term) enqueue(k key) {
-	if t.external != nil && k.Namespace == kubeSystem {
+func (t *termWriter) enqueue(k key) {
+	if !t.writesFederated() && k.Namespace == kubeSystem {
 		return
 	}
 	t.queue.AddAfter(k, coalesce)
 }
 
-// follow enqueues a Service whenever one of its members changes, as long as that is wanted.
-func (t *term) follow(k key, wanted bool) {
-	cancel, follows := t.followed[k]
+// watchSnapshot enqueues a Service whenever its Snapshot changes, as long as that is wanted.
+func (t *termWriter) watchSnapshot(k key, wanted bool) {
+	cancel, watches := t.watched[k]
 	switch {
-	case follows && !wanted:
+	case watches && !wanted:
 		cancel()
-		delete(t.followed, k)
-	case wanted && !follows:
+		delete(t.watched, k)
+	case wanted && !watches:
 		ctx, cancel := context.WithCancel(t.ctx)
-		t.followed[k] = cancel
+		t.watched[k] = cancel
 		t.wg.Go(func() {
 			w := t.writer.store.Watch(t.ref(k))
 			defer w.Close()
@@ -306,9 +371,9 @@ func (t *term) follow(k key, wanted bool) {
 	}
 }
 
-// awaitLinks enqueues what asks for slices once it is known which clusters are linked.
-func (t *term) awaitLinks(ctx context.Context) {
-	if t.writer.linked() {
+// enqueueWhenLinked enqueues the Services that opt in once it is known which clusters are linked.
+func (t *termWriter) enqueueWhenLinked(ctx context.Context) {
+	if t.writer.linksKnown() {
 		return
 	}
 	select {
@@ -318,17 +383,19 @@ func (t *term) awaitLinks(ctx context.Context) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for k := range t.followed {
+	for k := range t.watched {
 		t.enqueue(k)
 	}
 }
 
-func (t *term) ref(k key) federation.Ref {
-	return federation.Ref{Cluster: federation.Cluster(t.cluster), Service: federation.Service{Namespace: k.Namespace, Name: k.Name}}
+func (t *termWriter) ref(k key) federation.Ref {
+	service := federation.Service{Namespace: k.Namespace, Name: k.Name}
+	return federation.Ref{Cluster: federation.Cluster(t.name), Service: service}
 }
 
-// next reconciles one Service, and returns false once the term is over. Where a right is missing it ends the term.
-func (t *term) next(ctx context.Context, end context.CancelCauseFunc) bool {
+// reconcileNext reconciles one Service, and returns false once the term is over. If a permission is missing
+// it ends the term.
+func (t *termWriter) reconcileNext(ctx context.Context, end context.CancelCauseFunc) bool {
 	k, shutdown := t.queue.Get()
 	if shutdown || ctx.Err() != nil {
 		return false
@@ -336,29 +403,30 @@ func (t *term) next(ctx context.Context, end context.CancelCauseFunc) bool {
 	defer t.queue.Done(k)
 	err := t.reconcile(ctx, k)
 	if apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		if refusal := t.review(ctx); refusal != nil {
-			end(refusal)
+		if missing := t.reviewAfterRefusal(ctx); missing != nil {
+			end(missing)
 		}
 	}
 	switch {
 	case err == nil:
 		t.queue.Forget(k)
 	case ctx.Err() != nil:
-	case errors.Is(err, errBusy): // which is not its failure
-		t.queue.AddAfter(k, lookTimeout/2+rand.N(lookTimeout))
+	case errors.Is(err, errBusy): // no failure of this Service: its back-off does not grow
+		t.queue.AddAfter(k, confirmTimeout/2+rand.N(confirmTimeout))
 	default:
 		if !errors.Is(err, errBehind) {
-			t.writer.metrics.failures.WithLabelValues(t.cluster).Inc()
-			t.log.Info("Slices of a Service are not written yet", "service", k.String(), "error", err.Error(), "failures", t.queue.NumRequeues(k)+1)
+			t.writer.metrics.failures.WithLabelValues(t.name).Inc()
+			t.log.Info("Writing slices of a Service failed, and is retried",
+				"service", k.String(), "error", err.Error(), "failures", t.queue.NumRequeues(k)+1)
 		}
 		t.queue.AddRateLimited(k)
 	}
 	return true
 }
 
-// review returns which rights are missing, when something was refused; nil if that was about the one object, as of a quota or a webhook, or
-// the rights were asked for just now.
-func (t *term) review(ctx context.Context) error {
+// reviewAfterRefusal returns which permissions are missing after a Forbidden response; nil if none are, or
+// they were reviewed just now.
+func (t *termWriter) reviewAfterRefusal(ctx context.Context) error {
 	t.mu.Lock()
 	due := time.Since(t.reviewed) >= reviewEvery
 	if due {
@@ -368,42 +436,52 @@ func (t *term) review(ctx context.Context) error {
 	if !due {
 		return nil
 	}
-	if err := t.rights(ctx); isRefusal(err) {
+	if err := t.permissions(ctx); isMissingPermissions(err) {
 		return err
 	}
 	return nil
 }
 
 var (
-	errBehind      = errors.New("the watch has not told of all our writes yet")
-	errUnconfirmed = errors.New("most of its endpoints would go, and a second look does not confirm it")
-	errBusy        = errors.New("a second look is due, and others are taken")
+	errBehind      = errors.New("the watch has not shown all of our writes yet")
+	errUnconfirmed = errors.New("most of its endpoints would be withdrawn, and the API servers do not confirm it")
+	errBusy        = errors.New("a withdrawal waits for a free confirmation")
 )
 
 // reconcile makes the slices of a Service what they should be.
-func (t *term) reconcile(ctx context.Context, k key) error {
+func (t *termWriter) reconcile(ctx context.Context, k key) error {
 	t.mu.Lock()
-	svc := t.known[k.Namespace][k.Name]
-	have := slices.Collect(maps.Values(t.written[k]))
-	workloads := slices.Collect(maps.Values(t.workloads[k.Namespace]))
+	svc := t.servicesIn[k.Namespace][k.Name]
+	have := slices.Collect(maps.Values(t.slicesOf[k]))
+	workloads := slices.Collect(maps.Values(t.workloadsIn[k.Namespace]))
 	t.mu.Unlock()
 	if svc == nil {
 		t.tracker.DeleteService(k.Namespace, k.Name)
-		t.noteLeftOut(k, nil, nil)
-		return nil // its slices go with it
+		t.recordLeftOut(k, nil, nil)
+		return nil // Kubernetes deletes its slices
 	}
-	if t.tracker.StaleSlices(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}, have) {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
+	if t.tracker.StaleSlices(service, have) {
 		return errBehind
 	}
 	have = slices.DeleteFunc(have, func(es *discoveryv1.EndpointSlice) bool { return es.DeletionTimestamp != nil })
-	wanted, confirm := t.want(svc, workloads, &have)
-	if wanted == nil && t.external != nil && (svc.external || svc.selector == nil) {
-		return nil // it is somebody else's business what it has
+	d := t.desired(svc, workloads)
+	if d.keep != nil {
+		have = slices.DeleteFunc(have, d.keep)
 	}
-	// What one source cluster holds is written whatever becomes of another's.
+	if !t.writesFederated() && (svc.external || svc.selector == nil) {
+		return nil // its slices are another writer's
+	}
+	return t.reconcileSources(ctx, svc, d, have)
+}
+
+// reconcileSources writes the slices of each source cluster by itself, whatever becomes of another's.
+func (t *termWriter) reconcileSources(
+	ctx context.Context, svc *serviceRecord, d desired, have []*discoveryv1.EndpointSlice,
+) error {
 	groups, present := map[string][]*group{}, map[string][]*discoveryv1.EndpointSlice{}
-	sources, out := map[string]bool{}, map[string]int{}
-	for _, g := range wanted {
+	sources, leftOut := map[string]bool{}, map[string]int{}
+	for _, g := range d.groups {
 		groups[g.source] = append(groups[g.source], g)
 		sources[g.source] = true
 	}
@@ -416,40 +494,73 @@ func (t *term) reconcile(ctx context.Context, k key) error {
 	busy := false
 	for _, source := range slices.Sorted(maps.Keys(sources)) {
 		p := planFor(svc, groups[source], present[source])
-		if most := t.writer.options.MaxSlices; most > 0 && t.external == nil {
+		if most := t.writer.options.MaxSlices; most > 0 && t.writesFederated() {
 			p.limit(len(present[source]), most)
 		}
-		if p.excess > 0 {
-			out[source] = p.excess
+		if p.leftOut > 0 {
+			leftOut[source] = p.leftOut
 		}
 		if p.empty() {
 			continue
 		}
-		if gone := missing(present[source], groups[source]); t.tooMany(gone, present[source]) {
-			if err := t.secondLook(ctx, gone, confirm); errors.Is(err, errBusy) {
+		if gone := removals(present[source], groups[source]); t.exceedsGuard(gone, present[source]) {
+			err := t.confirm(ctx, gone, d.confirm)
+			if errors.Is(err, errBusy) {
 				busy = true
 				continue
-			} else if err != nil {
+			}
+			if err != nil {
 				failed = append(failed, err)
 				continue
 			}
 		}
-		if err := t.write(ctx, svc, p); err != nil {
-			if failed = append(failed, err); !isAnswer(err) {
+		if err := t.apply(ctx, svc, p); err != nil {
+			if failed = append(failed, err); !isResponse(err) {
 				break
 			}
 		}
 	}
-	t.noteLeftOut(k, sources, out)
+	t.recordLeftOut(svc.key, sources, leftOut)
 	if err := errors.Join(failed...); err != nil || !busy {
 		return err
 	}
 	return errBusy
 }
 
-// noteLeftOut notes what is left out of a Service's slices, of which some hold what a source cluster has, and reports what has changed.
-func (t *term) noteLeftOut(k key, sources map[string]bool, now map[string]int) {
-	if t.external != nil {
+// desired is what a Service should have.
+type desired struct {
+	groups  []*group
+	keep    func(*discoveryv1.EndpointSlice) bool                 // slices that are left as they are; nil for none
+	confirm func(ctx context.Context, gone []sourceAddress) error // reads again whether addresses are gone
+}
+
+func (t *termWriter) desired(svc *serviceRecord, workloads []*workloadRecord) desired {
+	if !t.writesFederated() {
+		slices.SortFunc(workloads, func(a, b *workloadRecord) int { return compareNames(a.key, b.key) })
+		return desired{
+			groups: externalGroups(svc, workloads),
+			confirm: func(ctx context.Context, gone []sourceAddress) error {
+				return t.confirmWorkloads(ctx, svc, gone)
+			},
+		}
+	}
+	w := t.writer.store.Watch(t.ref(svc.key))
+	defer w.Close()
+	snapshot, _ := w.Load()
+	if !t.writer.linksKnown() {
+		snapshot = withUnknownMembers(snapshot)
+	}
+	options := t.writer.options
+	groups, keep := federatedGroups(svc, snapshot, options.Installation, options.Namespace)
+	return desired{groups: groups, keep: keep, confirm: func(ctx context.Context, gone []sourceAddress) error {
+		return t.confirmMembers(ctx, svc, snapshot, gone)
+	}}
+}
+
+// recordLeftOut records how many endpoints are left out of a Service's slices, by source cluster, and
+// reports the sums that changed. sources are those of its slices.
+func (t *termWriter) recordLeftOut(k key, sources map[string]bool, now map[string]int) {
+	if !t.writesFederated() {
 		return
 	}
 	t.mu.Lock()
@@ -459,16 +570,16 @@ func (t *term) noteLeftOut(k key, sources map[string]bool, now map[string]int) {
 			t.leftOut[source], changed[source] = map[key]int{}, true
 		}
 	}
-	for source, of := range t.leftOut {
-		if of[k] != now[source] {
+	for source, byService := range t.leftOut {
+		if byService[k] != now[source] {
 			changed[source] = true
-			if delete(of, k); now[source] != 0 {
-				of[k] = now[source]
+			if delete(byService, k); now[source] != 0 {
+				byService[k] = now[source]
 			}
 		}
 		if changed[source] {
 			sum := cluster.LeftOut{Known: true}
-			for _, n := range of {
+			for _, n := range byService {
 				sum.Excess += n
 			}
 			sums[source] = sum
@@ -476,113 +587,26 @@ func (t *term) noteLeftOut(k key, sources map[string]bool, now map[string]int) {
 	}
 	t.mu.Unlock()
 	for source, sum := range sums {
-		t.writer.metrics.leftOut.WithLabelValues(t.cluster, source).Set(float64(sum.Excess))
+		t.writer.metrics.leftOut.WithLabelValues(t.name, source).Set(float64(sum.Excess))
 		if t.local {
 			t.writer.registry.ReportLeftOut(source, sum)
 		}
 		if n := now[source]; n != 0 {
-			t.log.Info("Endpoints are in no slice: they would take more slices than -max-slices-per-source allows", "service", k.String(), "source", source, "endpoints", n)
+			t.log.Info("Endpoints are in no slice: they would take more slices than -max-slices-per-source allows",
+				"service", k.String(), "source", source, "endpoints", n)
 		}
 	}
 }
 
-// forgetLeftOut takes back what was reported in this term.
-func (t *term) forgetLeftOut() {
+// forgetLeftOut takes back what recordLeftOut reported in this term.
+func (t *termWriter) forgetLeftOut() {
 	t.mu.Lock()
 	sources := slices.Collect(maps.Keys(t.leftOut))
 	t.mu.Unlock()
 	for _, source := range sources {
-		t.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": t.cluster, "source": source})
+		t.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": t.name, "source": source})
 		if t.local {
 			t.writer.registry.ReportLeftOut(source, cluster.LeftOut{})
 		}
 	}
-}
-
-// want returns the endpoints that a Service should have, and who takes a second look if most of its endpoints would go. It takes
-// from have the slices that are to be left as they are.
-func (t *term) want(svc *service, workloads []*workload, have *[]*discoveryv1.EndpointSlice) ([]*group, func(context.Context, []place) error) {
-	if t.external != nil {
-		slices.SortFunc(workloads, func(a, b *workload) int { return cmpKeys(a.key, b.key) })
-		return externalGroups(svc, workloads), func(ctx context.Context, gone []place) error { return t.confirmWorkloads(ctx, svc, gone) }
-	}
-	w := t.writer.store.Watch(t.ref(svc.key))
-	defer w.Close()
-	snapshot, _ := w.Load()
-	if !t.writer.linked() {
-		snapshot = doubted(snapshot)
-	}
-	groups, untouched := federatedGroups(svc, snapshot, t.writer.options.Installation, t.writer.options.Namespace)
-	*have = slices.DeleteFunc(*have, untouched)
-	return groups, func(ctx context.Context, gone []place) error { return t.confirmMembers(ctx, svc, snapshot, gone) }
-}
-
-// isThere reports whether a Service may still get new slices. When one is deleted we may hear of it after its slices are gone.
-func (t *term) isThere(ctx context.Context, svc *service) (bool, error) {
-	now, err := readService(ctx, t.client, svc.key)
-	if err != nil {
-		return false, fmt.Errorf("look whether the Service is still there: %w", err)
-	}
-	return now != nil && now.UID == svc.uid && now.DeletionTimestamp == nil, nil
-}
-
-// write does what is planned, and reports all that failed: what is refused for one slice, as by a quota or a webhook, keeps no other from being
-// written. Dead endpoints go first. It stops where the API server does not answer, or the term is over.
-func (t *term) write(ctx context.Context, svc *service, p plan) error {
-	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
-	var failed []error
-	wrote := func(verb, what string, err error) (goOn bool) {
-		if err == nil {
-			t.writer.metrics.writes.WithLabelValues(t.cluster, t.managedBy, verb).Inc()
-			return true
-		}
-		failed = append(failed, fmt.Errorf("%s %s: %w", verb, what, err))
-		return ctx.Err() == nil && isAnswer(err)
-	}
-	for _, es := range p.remove {
-		err := api.Delete(ctx, es.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}})
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
-		if err == nil {
-			t.tracker.ExpectDeletion(es)
-		}
-		if !wrote("delete", "slice "+es.Name, err) {
-			return errors.Join(failed...)
-		}
-	}
-	for _, es := range p.update {
-		updated, err := api.Update(ctx, es, metav1.UpdateOptions{})
-		if err == nil {
-			t.tracker.Update(updated)
-		}
-		if !wrote("update", "slice "+es.Name, err) {
-			return errors.Join(failed...)
-		}
-	}
-	if len(p.create) == 0 {
-		return errors.Join(failed...)
-	}
-	if there, err := t.isThere(ctx, svc); err != nil || !there {
-		return errors.Join(append(failed, err)...)
-	}
-	for _, es := range p.create {
-		created, err := api.Create(ctx, es, metav1.CreateOptions{})
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			break
-		}
-		if err == nil {
-			t.tracker.Update(created)
-		}
-		if !wrote("create", "a slice", err) || apierrors.IsForbidden(err) { // a quota refuses the next one, too
-			break
-		}
-	}
-	return errors.Join(failed...)
-}
-
-// isAnswer reports whether an API server has answered: the next request may fare better.
-func isAnswer(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status)
 }

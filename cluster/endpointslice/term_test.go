@@ -36,13 +36,13 @@ func testNeverGivesUp(t *testing.T) {
 			tries = append(tries, time.Now())
 			return true, nil, errors.New("the API server is out of order")
 		})
-		x := newTestTerm(t, client)
+		x := newTestWriter(t, client)
 		x.load(t, someWorkload())
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wg sync.WaitGroup
 		for range workers {
 			wg.Go(func() {
-				for x.next(ctx, cancel) {
+				for x.reconcileNext(ctx, cancel) {
 				}
 			})
 		}
@@ -64,10 +64,11 @@ func testNeverGivesUp(t *testing.T) {
 	})
 }
 
-// A Service that is gone gets no slices, although the watch of slices was faster than that of Services, and told that they are gone too.
+// A Service that is gone gets no slices, although the watch of slices was faster than that of Services, and
+// has shown that they are gone, too.
 func TestServiceThatIsGone(t *testing.T) {
 	client := fake.NewClientset()
-	x := newTestTerm(t, client)
+	x := newTestWriter(t, client)
 	x.load(t, someWorkload())
 	if err := x.reconcile(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
 		t.Fatal(err)
@@ -79,18 +80,18 @@ func TestServiceThatIsGone(t *testing.T) {
 	}
 }
 
-// testTerm is a term over clients in memory, with one Service.
-type testTerm struct {
-	*term
+// testWriter is a termWriter over clients in memory, with one Service.
+type testWriter struct {
+	*termWriter
 }
 
-func newTestTerm(t *testing.T, client *fake.Clientset) testTerm {
+func newTestWriter(t *testing.T, client *fake.Clientset) testWriter {
 	t.Helper()
 	store := federation.NewStore()
 	w := NewWriter(logr.Discard(), store, cluster.NewRegistry(logr.Discard(), store, cluster.Options{}), nil, Options{Namespace: "linkerd", Installation: "local", Timing: testTiming})
-	x := newExternalTerm(&desk{writer: w, log: logr.Discard(), cluster: "local", client: client, states: map[string]leaseState{}})
+	x := newExternalWriter(&targetCluster{writer: w, log: logr.Discard(), name: "local", client: client, leases: map[string]leaseState{}})
 	t.Cleanup(x.queue.ShutDown)
-	return testTerm{x}
+	return testWriter{x}
 }
 
 func someClientService() *corev1.Service {
@@ -99,10 +100,10 @@ func someClientService() *corev1.Service {
 	}}
 }
 
-// load gives the term what it would have listed, and begins.
-func (x testTerm) load(t *testing.T, workloads ...any) {
+// load gives the writer what it would have listed, and begins.
+func (x testWriter) load(t *testing.T, workloads ...any) {
 	t.Helper()
-	for _, err := range []error{x.services.Replace([]any{someClientService()}, ""), x.slices.Replace(nil, ""), x.external.Replace(workloads, "")} {
+	for _, err := range []error{x.services.Replace([]any{someClientService()}, ""), x.slices.Replace(nil, ""), x.externals.Replace(workloads, "")} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,8 +111,8 @@ func (x testTerm) load(t *testing.T, workloads ...any) {
 	x.begin()
 }
 
-// catchUp tells the term of the slices that there are.
-func (x testTerm) catchUp(t *testing.T, client *fake.Clientset) {
+// catchUp shows the writer the slices that exist.
+func (x testWriter) catchUp(t *testing.T, client *fake.Clientset) {
 	t.Helper()
 	list, err := client.DiscoveryV1().EndpointSlices("ns").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -126,9 +127,9 @@ func (x testTerm) catchUp(t *testing.T, client *fake.Clientset) {
 	}
 }
 
-// A Lease that nothing keeps us from and that is not wanted is told apart from one that is.
+// A Lease that is not wanted is reported differently from one that another replica holds.
 func TestReportOfLeases(t *testing.T) {
-	x := newTestTerm(t, fake.NewClientset())
+	x := newTestWriter(t, fake.NewClientset())
 	registry := x.writer.registry
 	if err := registry.Apply(cluster.Spec{Name: "local", Local: true}); err != nil {
 		t.Fatal(err)
@@ -143,8 +144,8 @@ func TestReportOfLeases(t *testing.T) {
 		{cluster.Standby, cluster.Holding, cluster.Writing{State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease + "," + ExternalLease}},
 		{cluster.NotWriting, cluster.NotWriting, cluster.Writing{}},
 	} {
-		x.report(ExternalLease, c.external, nil)
-		x.report(FederatedLease, c.federated, nil)
+		x.reportLease(ExternalLease, c.external, nil)
+		x.reportLease(FederatedLease, c.federated, nil)
 		statuses, _ := registry.Statuses()
 		if got := statuses["local"].Writing; got != c.want {
 			t.Errorf("%q and %q: %+v, want %+v", c.external, c.federated, got, c.want)

@@ -34,7 +34,7 @@ type fleet struct {
 	store    *federation.Store
 	registry *cluster.Registry
 	way      way           // of the replica to home
-	linked   chan struct{} // closed when it is known who is
+	linked   chan struct{} // closed when it is known which clusters are
 	beside   atomic.Int32  // runs under the Lease, too
 	ctx      context.Context
 	wg       sync.WaitGroup
@@ -78,7 +78,7 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 	if f.metrics == nil {
 		f.metrics = w.metrics // of the first
 	}
-	registry.Attend(w.Attend)
+	registry.Attend(w.Engage)
 	f.wg.Go(func() {
 		if err := registry.Start(f.ctx, nil); err != nil {
 			f.t.Error(err)
@@ -180,7 +180,7 @@ func (f *fleet) writing() cluster.WritingState {
 	return statuses["home"].Writing.State
 }
 
-// holder returns who holds the Lease in home.
+// holder returns the holder of the Lease in home.
 func (f *fleet) holder() string {
 	holder, _, _ := unstructured.NestedString(f.home.Get(leaseResource.String(), "linkerd", FederatedLease).Object, "spec", "holderIdentity")
 	return holder
@@ -193,7 +193,8 @@ func (f *fleet) wants(namespace, name string, n int) {
 	}
 }
 
-// Where a right is taken away the Lease is given up, whatever else runs under it, and when it is back, with new credentials, all is written.
+// Where a right is taken away the Lease is given up, whatever else runs under it, and when it is back, with
+// new credentials, all is written.
 func TestRightIsTakenAway(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.store.Listed()
@@ -237,8 +238,8 @@ func TestQuotaIsExceeded(t *testing.T) {
 	})
 }
 
-// What is refused for one slice, as a new one by a quota, keeps nothing else of the Service from being written: neither what another cluster
-// holds, nor what the same one has lost.
+// What is refused for one slice, as a new one by a quota, keeps nothing else of the Service from being
+// written: neither what another cluster holds, nor what the same one has lost.
 func TestOneRefusalStopsNoOther(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
@@ -263,7 +264,8 @@ func TestOneRefusalStopsNoOther(t *testing.T) {
 	})
 }
 
-// A cluster that does not confirm that its endpoints are gone keeps those of no other cluster from being written, in the same Service.
+// A cluster that does not confirm that its endpoints are gone keeps those of no other cluster from being
+// written, in the same Service.
 func TestOneClusterDoesNotConfirm(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
@@ -276,7 +278,7 @@ func TestOneClusterDoesNotConfirm(t *testing.T) {
 		f.pass(2 * time.Second)
 		f.wants("ns", "all", 13)
 		f.holds("east", "ns", "web", 0)
-		synctest.Wait() // we have been told
+		synctest.Wait() // the watch has shown it
 		f.network.Server("east").Cut(apitest.Silence)
 		f.holds("west", "ns", "web", 2)
 		f.pass(time.Minute)
@@ -350,7 +352,7 @@ func TestClusterDoesNotConfirm(t *testing.T) {
 		for i := range services {
 			f.holds("east", "ns", name(i), 0)
 		}
-		synctest.Wait() // we have been told
+		synctest.Wait() // the watch has shown it
 		east := f.network.Server("east")
 		east.Cut(apitest.Silence)
 		f.pass(time.Second)
@@ -370,7 +372,8 @@ func TestClusterDoesNotConfirm(t *testing.T) {
 	})
 }
 
-// A cluster that is not linked as far as we can read may be linked by what we cannot read: its slices stay until that is known.
+// A cluster that is not linked as far as we can read may be linked by what we cannot read: its slices stay
+// until that is known.
 func TestLinksCannotBeRead(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
@@ -389,7 +392,8 @@ func TestLinksCannotBeRead(t *testing.T) {
 	})
 }
 
-// A way to an API server can be cut for what is to change something: that is sent when the way is healed, whatever has become of who sent it.
+// A way to an API server can be cut for what is to change something: that is sent when the way is healed,
+// whatever has become of who sent it.
 type way struct {
 	mu   sync.Mutex
 	cut  bool
@@ -469,8 +473,8 @@ func (w *way) heal(t *testing.T) (succeeded int) {
 	return succeeded
 }
 
-// A request that was sent before the fence and waited in the network is done when another holds the Lease, which repairs it within a second. After
-// the fence nothing is sent.
+// A request that was sent before the fence and waited in the network is done when another holds the Lease,
+// which repairs it within a second. After the fence nothing is sent.
 func TestLateRequest(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		close(f.linked)
@@ -500,7 +504,7 @@ func TestLateRequest(t *testing.T) {
 			t.Errorf("%d requests were sent after the fence", n-waiting)
 		}
 		if now := f.holder(); now == before {
-			t.Fatal("nobody else has taken the Lease")
+			t.Fatal("no other replica has taken the Lease")
 		}
 		want := func(when string) {
 			t.Helper()

@@ -30,17 +30,18 @@ type Timing struct {
 	Fence    time.Duration // after it sent the last renewal that succeeded the holder stops writing
 }
 
-// Validate rejects durations with which two replicas could write at once, or a single lost request would end a term.
+// Validate rejects durations with which two replicas could write at once, or a single lost request would
+// end a term.
 func (t Timing) Validate() error {
 	switch {
 	case t.Duration < time.Second || t.Duration%time.Second != 0:
 		return fmt.Errorf("-lease-duration (%s) must be whole seconds, and at least one", t.Duration)
 	case t.Fence >= t.Duration:
-		return fmt.Errorf("-lease-fence (%s) must be less than -lease-duration (%s), or two replicas could write at once",
-			t.Fence, t.Duration)
+		return fmt.Errorf("-lease-fence (%s) must be less than -lease-duration (%s), "+
+			"or two replicas could write at once", t.Fence, t.Duration)
 	case t.Renew <= 0 || t.Renew >= t.Fence:
-		return fmt.Errorf("-lease-renew-interval (%s) must be less than -lease-fence (%s), or every renewal would come too late",
-			t.Renew, t.Fence)
+		return fmt.Errorf("-lease-renew-interval (%s) must be less than -lease-fence (%s), "+
+			"or every renewal would come too late", t.Renew, t.Fence)
 	}
 	return nil
 }
@@ -65,7 +66,8 @@ type Config struct {
 
 // An Elector campaigns for one Lease in one cluster, see the package.
 //
-// The informer writes observed, and Run does once, when there is no Lease; Run alone writes held. There is no lock.
+// The informer writes observed, and Run does once, when there is no Lease; Run alone writes held. There is
+// no lock.
 type Elector struct {
 	config    Config
 	log       logr.Logger
@@ -85,7 +87,8 @@ type observation struct {
 	heldUntil time.Time             // of a deleted Lease: until then its holder may write without having noticed
 }
 
-// NewElector returns an Elector for a Lease in the cluster of conn. client must send its requests over conn.
+// NewElector returns an Elector for a Lease in the cluster of conn. client must send its requests over
+// conn.
 func NewElector(log logr.Logger, client kubernetes.Interface, conn *cluster.Connection, config Config) *Elector {
 	coordination := client.CoordinationV1()
 	e := newElector(log, coordination.Leases(config.Namespace), config)
@@ -102,15 +105,17 @@ func newElector(log logr.Logger, client coordinationclient.LeaseInterface, confi
 // Held returns whether the Lease is held here, and a channel that closes when that changes.
 func (e *Elector) Held() (held bool, changed <-chan struct{}) { return e.held.Load() }
 
-// Observed returns a channel that closes when the Lease is next observed in another state, as after a renewal.
+// Observed returns a channel that closes when the Lease is next observed in another state, as after a
+// renewal.
 func (e *Elector) Observed() <-chan struct{} {
 	_, changed := e.observed.Load()
 	return changed
 }
 
-// Run campaigns for the Lease until ctx ends and calls lead in each term. A term's context ends with the right to write; lead must return
-// soon after that. If lead returns an error before, Run releases the Lease and returns that error. Run also returns an error if the API
-// server does not let us read ([ErrUnreadable]) or write (Forbidden) the Lease.
+// Run campaigns for the Lease until ctx ends and calls lead in each term. A term's context ends with the
+// right to write; lead must return soon after that. If lead returns an error before, Run releases the Lease
+// and returns that error. Run also returns an error if the API server does not let us read
+// ([ErrUnreadable]) or write (Forbidden) the Lease.
 func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -136,8 +141,8 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	}
 }
 
-// observe records a state of the Lease; nil if there is none. The same state again, as after a watch was opened anew, is no renewal: the
-// holder may be gone.
+// observe records a state of the Lease; nil if there is none. The same state again, as after a watch was
+// opened anew, is no renewal: the holder may be gone.
 func (e *Elector) observe(lease *coordinationv1.Lease) {
 	last, _ := e.observed.Load()
 	if !last.at.IsZero() && sameState(lease, last.lease) {
@@ -176,7 +181,8 @@ func holderOf(lease *coordinationv1.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// campaign takes the Lease whenever it is free, and serves the term. listed closes once the Lease was listed.
+// campaign takes the Lease whenever it is free, and serves the term. listed closes once the Lease was
+// listed.
 func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead func(term context.Context) error) error {
 	select {
 	case <-listed:
@@ -231,8 +237,8 @@ func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead fun
 // maxPause bounds how long the Lease is left alone after short terms, in lease durations.
 const maxPause = 10
 
-// pause leaves the Lease alone after short terms: each begins with complete listings, which an API server that is too slow for a Lease can
-// do without. It takes twice as long each time, with jitter.
+// pause leaves the Lease alone after short terms: each begins with complete listings, which an API server
+// that is too slow for a Lease can do without. It takes twice as long each time, with jitter.
 func (e *Elector) pause(ctx context.Context, short int) {
 	if short == 0 {
 		return
@@ -246,7 +252,8 @@ func (e *Elector) pause(ctx context.Context, short int) {
 	}
 }
 
-// A fence is the moment after which a term sends nothing that changes something. The loop of serve moves it; each request reads it.
+// A fence is the moment after which a term sends nothing that changes something. The loop of serve moves
+// it; each request reads it.
 type fence struct {
 	allowed time.Duration // after a renewal was sent
 	at      atomic.Pointer[time.Time]
@@ -267,9 +274,11 @@ func (f *fence) check() error {
 	return nil
 }
 
-// serve is one term: it renews the Lease while lead runs, and releases it when lead has returned. sent is when the request was sent that
-// took the Lease.
-func (e *Elector) serve(ctx context.Context, ours *coordinationv1.Lease, sent time.Time, lead func(term context.Context) error) error {
+// serve is one term: it renews the Lease while lead runs, and releases it when lead has returned. sent is
+// when the request was sent that took the Lease.
+func (e *Elector) serve(
+	ctx context.Context, ours *coordinationv1.Lease, sent time.Time, lead func(term context.Context) error,
+) error {
 	var transitions int32
 	if n := ours.Spec.LeaseTransitions; n != nil {
 		transitions = *n
@@ -335,7 +344,8 @@ func (e *Elector) serve(ctx context.Context, ours *coordinationv1.Lease, sent ti
 	return result
 }
 
-// renew renews the Lease. Another client may have written it without taking it, which does not end the term.
+// renew renews the Lease. Another client may have written it without taking it, which does not end the
+// term.
 func (e *Elector) renew(ctx context.Context, ours *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	next, err := e.write(ctx, ours, e.config.Identity)
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -353,8 +363,8 @@ func (e *Elector) renew(ctx context.Context, ours *coordinationv1.Lease) (*coord
 	return e.write(ctx, now, e.config.Identity)
 }
 
-// release gives the Lease up, so that another candidate can take it at once. It is tried once, for at most a second; if it fails, the Lease
-// expires.
+// release gives the Lease up, so that another candidate can take it at once. It is tried once, for at most
+// a second; if it fails, the Lease expires.
 func (e *Elector) release(ctx context.Context, ours *coordinationv1.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -376,7 +386,8 @@ func (e *Elector) write(ctx context.Context, old *coordinationv1.Lease, holder s
 		next.Spec.AcquireTime = &now
 		next.Spec.LeaseTransitions = new(transitionsAfter(old, holder))
 	}
-	next.Spec.HolderIdentity, next.Spec.RenewTime, next.Spec.LeaseDurationSeconds = &holder, &now, e.durationSeconds(holder)
+	next.Spec.HolderIdentity, next.Spec.RenewTime = &holder, &now
+	next.Spec.LeaseDurationSeconds = e.durationSeconds(holder)
 	if old == nil {
 		return e.client.Create(ctx, next, metav1.CreateOptions{})
 	}
@@ -398,7 +409,8 @@ func transitionsAfter(old *coordinationv1.Lease, holder string) int32 {
 	return n
 }
 
-// durationSeconds returns for how long the Lease binds others. A released one gets a second, as client-go writes it.
+// durationSeconds returns for how long the Lease binds others. A released one gets a second, as client-go
+// writes it.
 func (e *Elector) durationSeconds(holder string) *int32 {
 	if holder == "" {
 		return new(int32(1))

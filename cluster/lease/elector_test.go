@@ -255,7 +255,8 @@ func TestReleaseOnStop(t *testing.T) {
 	})
 }
 
-// A holder that is cut off stops writing before another candidate starts a term, which it does when the Lease expires.
+// A holder that is cut off stops writing before another candidate starts a term, which it does when the
+// Lease expires.
 func TestHolderIsCutOff(t *testing.T) {
 	inElection(t, func(e *election) {
 		first := e.candidate("first")
@@ -280,7 +281,8 @@ func TestHolderIsCutOff(t *testing.T) {
 	})
 }
 
-// The holder of a deleted Lease may not have noticed, so no candidate takes it before it would have expired.
+// The holder of a deleted Lease may not have noticed, so no candidate takes it before it would have
+// expired.
 func TestLeaseIsDeleted(t *testing.T) {
 	inElection(t, func(e *election) {
 		first := e.candidate("first")

@@ -34,7 +34,8 @@ type ExternalWorkload struct {
 	} `json:"status"`
 }
 
-// ParseExternalWorkload reads an ExternalWorkload of any version. Nothing of it is validated but the types of its fields.
+// ParseExternalWorkload reads an ExternalWorkload of any version. Nothing of it is validated but the types
+// of its fields.
 func ParseExternalWorkload(u *unstructured.Unstructured) (*ExternalWorkload, error) {
 	var w ExternalWorkload
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &w); err != nil {

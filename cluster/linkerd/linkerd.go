@@ -1,7 +1,8 @@
-// Package linkerd holds the names by which Linkerd marks objects, each once, and the parser of ExternalWorkloads. It imports no package of
-// this module.
+// Package linkerd holds the names by which Linkerd marks objects, each once, and the parser of
+// ExternalWorkloads. It imports no package of this module.
 //
-// Where a key stands on Services, Pods or slices, its constant is called Label or Annotation for where; Key, if it is both.
+// Where a key stands on Services, Pods or slices, its constant is called Label or Annotation for where;
+// Key, if it is both.
 package linkerd
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,8 +43,9 @@ const (
 
 // On Services that stand for Services of other clusters.
 const (
-	// RemoteDiscoveryKey is a label on a mirror in a flat network: the cluster of the one Service that it stands for. It is an annotation on a
-	// federated Service: its remote members, service@cluster, separated by commas.
+	// RemoteDiscoveryKey is a label on a mirror in a flat network: the cluster of the one Service that it
+	// stands for. It is an annotation on a federated Service: its remote members, service@cluster,
+	// separated by commas.
 	RemoteDiscoveryKey       = "multicluster.linkerd.io/remote-discovery"
 	RemoteServiceLabel       = "multicluster.linkerd.io/remote-service"  // with the label RemoteDiscoveryKey: name of that Service
 	LocalDiscoveryAnnotation = "multicluster.linkerd.io/local-discovery" // on a federated Service: its local member
@@ -60,7 +62,8 @@ const (
 	RemoteNameAnnotation    = "mirror.linkerd.io/remote-svc-fq-name" // DNS name of the mirrored Service in its cluster
 	RemoteVersionAnnotation = "mirror.linkerd.io/remote-resource-version"
 
-	// RemoteGatewayIdentityAnnotation names the TLS identity that Linkerd's destination controller gives all addresses of a slice.
+	// RemoteGatewayIdentityAnnotation names the TLS identity that Linkerd's destination controller gives
+	// all addresses of a slice.
 	RemoteGatewayIdentityAnnotation = "mirror.linkerd.io/remote-gateway-identity"
 )
 

@@ -12,7 +12,8 @@ import (
 	kubejson "sigs.k8s.io/json"
 )
 
-// An object is a ServiceProfile as the API has it. Every field that the API knows stands here: strict decoding refuses others.
+// An object is a ServiceProfile as the API has it. Every field that the API knows stands here: strict
+// decoding refuses others.
 type object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -55,9 +56,9 @@ type responseMatch struct {
 	Status *statusRange     `json:"status"`
 }
 
-// negated reads what stands under not: Linkerd's documents and its Go type have one condition there, its CRD takes nothing but a list.
-// Of several none must hold. It is read apart, and level by level, so that what nests too deep is not read at all; fields that are not
-// known are refused here in any case.
+// negated reads what stands under not: Linkerd's documents and its Go type have one condition there, its
+// CRD takes nothing but a list. Of several none must hold. It is read apart, and level by level, so that
+// what nests too deep is not read at all; fields that are not known are refused here in any case.
 func negated[M any](raw json.RawMessage) (list []*M, err error) {
 	var strict []error
 	switch {
@@ -94,8 +95,8 @@ type weight struct {
 	remark string // why it is not what was written
 }
 
-// quantity bounds what is parsed as a Quantity: the parser computes powers of ten, so an exponent of a few digits would keep it
-// busy for minutes.
+// quantity bounds what is parsed as a Quantity: the parser computes powers of ten, so an exponent of a few
+// digits would keep it busy for minutes.
 var quantity = regexp.MustCompile(`^[+-]?[0-9.]{1,30}([eE][+-]?[0-9]{1,2}|[A-Za-z]{1,2})?$`)
 
 var maxWeight = resource.NewMilliQuantity(math.MaxUint32/10, resource.DecimalSI)

@@ -17,8 +17,8 @@ import (
 
 // Bounds on what is taken and on what is said about it.
 const (
-	// Proxies give up a whole profile whose messages nest deeper than 100. A condition on the wire is up to four of them: itself,
-	// the list of what it says, one of these, and the list in there.
+	// Proxies give up a whole profile whose messages nest deeper than 100. A condition on the wire is up to
+	// four of them: itself, the list of what it says, one of these, and the list in there.
 	maxDepth = 20
 
 	maxMessage = 1000 // bytes
@@ -27,8 +27,8 @@ const (
 	minStatus, maxStatus = 100, 599
 )
 
-// Parse returns what a ServiceProfile says. With a profile it returns remarks on what was left out of it, for an operator to read; the
-// error says which route, and which field of it, makes the whole unusable.
+// Parse returns what a ServiceProfile says. With a profile it returns remarks on what was left out of it,
+// for an operator to read; the error says which route, and which field of it, makes the whole unusable.
 func Parse(o *unstructured.Unstructured) (p *profile.Profile, remarks []string, err error) {
 	var s spec
 	b, err := json.Marshal(o.Object["spec"])

@@ -112,7 +112,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	}
 	o.Writer.Stop, o.Writer.Linked = ctx.Done(), reconciler.AllApplied()
 	writer := endpointslice.NewWriter(log, store, registry, mirroring, o.Writer)
-	registry.Attend(writer.Attend)
+	registry.Attend(writer.Engage)
 
 	a := &App{
 		Store: store, Registry: registry, Links: reconciler, Discovery: discovery.NewServer(log, store, o.Discovery),

@@ -1,0 +1,93 @@
+package endpointslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// apply carries out a plan, and returns all that failed. What is refused for one slice, as by a quota or a
+// webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go first.
+// It stops if the API server does not respond, or the term is over.
+func (t *termWriter) apply(ctx context.Context, svc *serviceRecord, p plan) error {
+	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
+	var failed []error
+	done := func(verb, what string, err error) (goOn bool) {
+		if err == nil {
+			t.writer.metrics.writes.WithLabelValues(t.name, t.managedBy, verb).Inc()
+			return true
+		}
+		failed = append(failed, fmt.Errorf("%s %s: %w", verb, what, err))
+		return ctx.Err() == nil && isResponse(err)
+	}
+	for _, es := range p.remove {
+		err := api.Delete(ctx, es.Name, deleteExactly(es))
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		if err == nil {
+			t.tracker.ExpectDeletion(es)
+		}
+		if !done("delete", "slice "+es.Name, err) {
+			return errors.Join(failed...)
+		}
+	}
+	for _, es := range p.update {
+		updated, err := api.Update(ctx, es, metav1.UpdateOptions{})
+		if err == nil {
+			t.tracker.Update(updated)
+		}
+		if !done("update", "slice "+es.Name, err) {
+			return errors.Join(failed...)
+		}
+	}
+	if len(p.create) == 0 {
+		return errors.Join(failed...)
+	}
+	if exists, err := t.serviceExists(ctx, svc); err != nil || !exists {
+		return errors.Join(append(failed, err)...)
+	}
+	for _, es := range p.create {
+		created, err := api.Create(ctx, es, metav1.CreateOptions{})
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			break
+		}
+		if err == nil {
+			t.tracker.Update(created)
+		}
+		if !done("create", "a slice", err) || apierrors.IsForbidden(err) { // a quota refuses the next one, too
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// serviceExists reads whether a Service may still get new slices. When it is deleted, the watch of slices
+// may show that before the watch of Services does.
+func (t *termWriter) serviceExists(ctx context.Context, svc *serviceRecord) (bool, error) {
+	now, err := readService(ctx, t.client, svc.key)
+	if err != nil {
+		return false, fmt.Errorf("read whether the Service still exists: %w", err)
+	}
+	return now != nil && now.UID == svc.uid && now.DeletionTimestamp == nil, nil
+}
+
+// readService reads a Service from the API server; nil if there is none.
+func readService(ctx context.Context, client kubernetes.Interface, k key) (*corev1.Service, error) {
+	svc, err := client.CoreV1().Services(k.Namespace).Get(ctx, k.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return svc, err
+}
+
+// isResponse reports whether an error is a response of an API server: then the next request may succeed.
+func isResponse(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status)
+}
