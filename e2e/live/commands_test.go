@@ -168,7 +168,7 @@ func TestDiff(t *testing.T) {
 	fails("west - Live in "+w.Server.Debug+", not linked in", "differ in 1 places")
 	w.do(other.Link(t.Context(), &site))
 	other.state(&site, "Live", 10*time.Second)
-	w.says(5*time.Second, []string{"say the same."}, diff...)
+	w.says(5*time.Second, []string{"agree."}, diff...)
 
 	w.do(site.Proxy.Silence())
 	w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, 3))
@@ -176,5 +176,5 @@ func TestDiff(t *testing.T) {
 	w.do(err)
 	fails("west diff/web", " only in "+w.Server.Debug)
 	w.do(site.Proxy.Pass())
-	w.says(5*time.Second, []string{"say the same."}, diff...)
+	w.says(5*time.Second, []string{"agree."}, diff...)
 }

@@ -147,7 +147,7 @@ func (c *runner) add(r checkResult) {
 }
 
 func Command(version string) *cobra.Command {
-	s := environment{ReplicaFlags: cli.NewReplicaFlags(version, cli.DebugPort)}
+	s := environment{ReplicaFlags: cli.NewReplicaFlags(version)}
 	var output, linkerdNamespace string
 	var pre, proxy bool
 	var wait, timeout time.Duration

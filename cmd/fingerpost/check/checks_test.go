@@ -218,7 +218,7 @@ func TestChecks(t *testing.T) {
 			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
 			w.api.codes["/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"+writerLeases[0]] = http.StatusForbidden
 		}, []string{
-			"error replicas/127.0.0.1:1 answers: no answer",
+			"error replicas/127.0.0.1:1 answers: no response",
 			"warning leases/somebody holds the Lease linkerd-destination-endpoint-write in this cluster: it may not be read",
 			"warning leases/somebody holds the Lease fingerpost-write in this cluster: there is no such",
 			"error link-north/its credentials can be used: Secret mesh/cluster-credentials-north: ",

@@ -15,37 +15,38 @@ import (
 )
 
 func clustersCommand(version string) *cobra.Command {
-	p := debugCommand{ReplicaFlags: NewReplicaFlags(version, DebugPort)}
+	d := newDebugCommand(version)
 	cmd := &cobra.Command{
 		Use:   "clusters [NAME...]",
-		Short: "Show every cluster, its state and the age of the last contact",
-		Long: `Show every cluster, its state and the age of the last contact, as each replica knows them.
+		Short: "Show the state of each cluster and the age of the last contact",
+		Long: `Show the state of each cluster and the age of the last contact, for each replica.
 
-States: Connecting (never heard), Live (in contact), Suspect and Stale (out of contact; what the cluster said
-last is kept).`,
-		Example: "  fingerpost clusters\n  fingerpost clusters --watch\n  fingerpost clusters -o json | jq '.clusters[] | select(.state != \"Live\")'",
+States: Connecting (never synced), Live (in contact), Suspect and Stale (out of contact; the endpoints that
+the cluster published last are kept).`,
+		Example: `  fingerpost clusters
+  fingerpost clusters --watch
+  fingerpost clusters -o json | jq '.clusters[] | select(.state != "Live")'`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			return showPages(cmd, &p, "/debug/clusters", func(answers []Response[debug.ClustersPage]) replicaClusters {
-				return mergeClusters(answers, names)
-			}, printClusters)
+			merge := func(responses []Response[debug.ClustersPage]) replicaClusters { return mergeClusters(responses, names) }
+			return showPages(cmd, &d, "/debug/clusters", merge, printClusters)
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return p.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
+			return d.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	p.addFlags(cmd)
+	d.addFlags(cmd)
 	return cmd
 }
 
-// clusterNames returns what completes the name of a cluster; nothing if no server can be asked.
-func (p *debugCommand) clusterNames(cmd *cobra.Command) (names []string) {
-	server, done, err := p.openFirst(cmd.Context())
+// clusterNames returns the names that complete an argument; none if no replica can be read.
+func (d *debugCommand) clusterNames(cmd *cobra.Command) (names []string) {
+	replica, done, err := d.openFirst(cmd.Context())
 	if err != nil {
 		return nil
 	}
 	defer done()
 	var page debug.ClustersPage
-	if FetchPage(cmd.Context(), server, "/debug/clusters", &page) != nil {
+	if FetchPage(cmd.Context(), replica, "/debug/clusters", &page) != nil {
 		return nil
 	}
 	for _, c := range page.Clusters {
@@ -54,7 +55,7 @@ func (p *debugCommand) clusterNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// replicaClusters are the clusters, and the Links, as each replica knows them.
+// replicaClusters are the clusters and the Links of all replicas.
 type replicaClusters struct {
 	Clusters []replicaCluster `json:"clusters"`
 	Links    []replicaLink    `json:"links"`
@@ -70,19 +71,19 @@ type replicaLink struct {
 	links.LinkStatus
 }
 
-// mergeClusters returns what all replicas say of some clusters, or of all if none is named: cluster by cluster and Link by Link.
-func mergeClusters(answers []Response[debug.ClustersPage], names []string) replicaClusters {
+// mergeClusters returns the named clusters of all replicas, or all if there are no names, cluster by cluster and Link by Link.
+func mergeClusters(responses []Response[debug.ClustersPage], names []string) replicaClusters {
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}}
-	for _, a := range answers {
-		for _, c := range a.Page.Clusters {
+	for _, r := range responses {
+		for _, c := range r.Page.Clusters {
 			if wanted(c.Name) {
-				all.Clusters = append(all.Clusters, replicaCluster{a.Replica, c})
+				all.Clusters = append(all.Clusters, replicaCluster{r.Replica, c})
 			}
 		}
-		for _, l := range a.Page.Links {
+		for _, l := range r.Page.Links {
 			if wanted(l.Cluster) {
-				all.Links = append(all.Links, replicaLink{a.Replica, l})
+				all.Links = append(all.Links, replicaLink{r.Replica, l})
 			}
 		}
 	}
@@ -101,8 +102,9 @@ func printClusters(to io.Writer, all replicaClusters, several bool, now time.Tim
 		if c.Local {
 			name += " (local)"
 		}
-		t.addRow(name, c.Replica, string(c.State), debug.Ago(c.LastContact, now), strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods")), dash(c.Source),
-			cmp.Or(c.Contact, c.Credentials, c.Writing.Problem))
+		services, pods := strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods"))
+		note := cmp.Or(c.Contact, c.Credentials, c.Writing.Problem)
+		t.addRow(name, c.Replica, string(c.State), debug.Ago(c.LastContact, now), services, pods, dash(c.Source), note)
 	}
 	if !several {
 		t.dropColumn(1) // REPLICA

@@ -18,48 +18,53 @@ import (
 
 const (
 	pageTimeout   = 10 * time.Second
-	pageBytes     = 256 << 20 // bound on what is read of a page
+	maxPageBytes  = 256 << 20
 	watchPeriod   = 2 * time.Second
-	listPodsEvery = 3 // of so many rounds: which Pods there are is asked
+	listPodsEvery = 3 // rounds of watchPeriod
 )
 
-// A pager is a command that shows a page of the debug servers of all replicas: for people or for machines, once or whenever it has
-// changed.
+// A debugCommand shows a page of the debug servers of all replicas: as a table or as JSON, once or whenever it has changed.
 type debugCommand struct {
 	ReplicaFlags
 	output string
 	watch  bool
 }
 
-func (p *debugCommand) addFlags(cmd *cobra.Command) {
-	p.ReplicaFlags.AddFlags(cmd)
-	outputFlag(cmd, &p.output)
-	cmd.Flags().BoolVarP(&p.watch, "watch", "w", false, "ask each 2 s, and show again what has changed, until interrupted")
+func newDebugCommand(version string) debugCommand {
+	return debugCommand{ReplicaFlags: NewReplicaFlags(version)}
 }
 
-func outputFlag(cmd *cobra.Command, output *string) {
+func (d *debugCommand) addFlags(cmd *cobra.Command) {
+	d.ReplicaFlags.AddFlags(cmd)
+	addOutputFlag(cmd, &d.output)
+	cmd.Flags().BoolVarP(&d.watch, "watch", "w", false, "read the page every 2 s and print it again when it has changed, until interrupted")
+}
+
+func addOutputFlag(cmd *cobra.Command, output *string) {
 	cmd.Flags().StringVarP(output, "output", "o", "table", "table or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	values := cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc("output", values) // it fails for a flag that does not exist
 }
 
-// tableOrJSON refuses another -o.
-func tableOrJSON(output string) error {
+// checkOutput refuses any other -o.
+func checkOutput(output string) error {
 	if output != "table" && output != "json" {
 		return fmt.Errorf("-o %s is neither table nor json", output)
 	}
 	return nil
 }
 
-// show asks every replica for a page, and shows what merge makes of the answers: as JSON, or as print does. several says whether there
-// is more than one replica to tell apart. Replicas that do not answer are an error in the end, and hide nothing of what others say.
-func showPages[T, V any](
-	cmd *cobra.Command, p *debugCommand, path string, merge func([]Response[T]) V, print func(to io.Writer, said V, several bool, now time.Time) error,
-) error {
-	if err := tableOrJSON(p.output); err != nil {
+// A printFunc prints a page as a table. If there are several replicas, the table names them.
+type printFunc[V any] func(to io.Writer, page V, several bool, now time.Time) error
+
+// showPages reads a page of every replica, merges the responses and prints the result. Replicas that fail are an error at the end; the
+// pages of the others are shown nevertheless.
+func showPages[T, V any](cmd *cobra.Command, d *debugCommand, path string, merge func([]Response[T]) V, printTable printFunc[V]) error {
+	if err := checkOutput(d.output); err != nil {
 		return err
 	}
-	ctx, to := cmd.Context(), cmd.OutOrStdout()
-	replicas, done, err := p.Open(ctx)
+	ctx := cmd.Context()
+	replicas, done, err := d.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -68,46 +73,34 @@ func showPages[T, V any](
 	defer ticker.Stop()
 	var shown []byte
 	for round := 1; ; round++ {
-		answers, failed := FetchAll[T](ctx, replicas, path)
-		if shown != nil && ctx.Err() != nil {
-			return nil
-		}
-		if len(answers) == 0 && shown == nil {
+		responses, failed := FetchAll[T](ctx, replicas, path)
+		switch {
+		case shown != nil && ctx.Err() != nil:
+			return nil // interrupted
+		case shown == nil && len(responses) == 0:
 			return failed
-		}
-		if len(answers) > 0 {
-			var out bytes.Buffer
-			if said := merge(answers); p.output == "json" {
-				err = PrintJSON(&out, said)
-			} else {
-				err = print(&out, said, len(replicas) > 1, time.Now())
-			}
+		case len(responses) > 0:
+			text, err := render(merge(responses), d.output, printTable, len(replicas) > 1)
 			if err != nil {
 				return err
 			}
-			if !bytes.Equal(shown, out.Bytes()) {
-				if shown != nil && p.output == "table" {
-					fmt.Fprintf(to, "\n%s\n", time.Now().Format(time.TimeOnly))
-				}
-				shown = out.Bytes()
-				if _, err := to.Write(shown); err != nil {
-					return err
-				}
+			if err := d.printChanged(cmd.OutOrStdout(), text, shown); err != nil {
+				return err
 			}
+			shown = text
 		}
-		if !p.watch {
+		if !d.watch {
 			return failed
 		}
-		if failed != nil {
-			fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", PrintableLines(failed.Error()))
-		}
-		if failed != nil || round%listPodsEvery == 0 && p.podsChanged(ctx, replicas) { // a Pod may be gone, and another one there
-			again, end, err := p.Open(ctx)
-			if err == nil {
+		printError(cmd, failed)
+		if failed != nil || round%listPodsEvery == 0 && d.podsChanged(ctx, replicas) { // Pods may have been replaced
+			others, othersDone, err := d.Open(ctx)
+			switch {
+			case err == nil:
 				done()
-				replicas, done = again, end
-			} else if ctx.Err() == nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", PrintableLines(err.Error()))
+				replicas, done = others, othersDone
+			case ctx.Err() == nil:
+				printError(cmd, err)
 			}
 		}
 		select {
@@ -118,15 +111,44 @@ func showPages[T, V any](
 	}
 }
 
-// An answer is a page of one replica.
+func render[V any](page V, output string, printTable printFunc[V], several bool) ([]byte, error) {
+	var b bytes.Buffer
+	if output == "json" {
+		err := PrintJSON(&b, page)
+		return b.Bytes(), err
+	}
+	err := printTable(&b, page, several, time.Now())
+	return b.Bytes(), err
+}
+
+// printChanged prints a page if it differs from the one before, with the time in between if it is a table.
+func (d *debugCommand) printChanged(to io.Writer, text, before []byte) error {
+	if bytes.Equal(text, before) {
+		return nil
+	}
+	if before != nil && d.output == "table" {
+		fmt.Fprintf(to, "\n%s\n", time.Now().Format(time.TimeOnly))
+	}
+	_, err := to.Write(text)
+	return err
+}
+
+// printError prints an error, if there is one, while the command goes on.
+func printError(cmd *cobra.Command, err error) {
+	if err != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "fingerpost:", PrintableLines(err.Error()))
+	}
+}
+
+// A Response is a page of one replica.
 type Response[T any] struct {
 	Replica string
 	Page    T
 }
 
-// fetchAll reads a page of each replica, at once, and returns the answers in the order of the replicas. The error names those that do not
-// answer; what is said by all of them is said once.
-func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (answers []Response[T], err error) {
+// FetchAll reads a page of every replica at the same time, and returns the responses in the order of the replicas. The error names the
+// replicas that fail; if all fail in the same way it has that text once.
+func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (responses []Response[T], err error) {
 	pages := make([]T, len(replicas))
 	errs := make([]error, len(replicas))
 	var wg sync.WaitGroup
@@ -137,34 +159,34 @@ func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (answ
 	texts := map[string]bool{}
 	for i, r := range replicas {
 		if errs[i] == nil {
-			answers = append(answers, Response[T]{r.Name, pages[i]})
+			responses = append(responses, Response[T]{r.Name, pages[i]})
 			continue
 		}
 		texts[errs[i].Error()] = true
 		err = errors.Join(err, fmt.Errorf("%s: %w", r.Name, errs[i]))
 	}
-	if len(answers) == 0 && len(texts) == 1 {
+	if len(responses) == 0 && len(texts) == 1 {
 		return nil, errs[0]
 	}
-	return answers, err
+	return responses, err
 }
 
-// fetch reads a page of a replica's debug server.
+// FetchPage reads a page of a replica's debug server.
 func FetchPage[T any](ctx context.Context, from Replica, path string, to *T) error {
-	body, err := getPage(ctx, from, path)
+	body, err := fetchBody(ctx, from, path)
 	if err != nil {
 		return err
 	}
-	var page T // nothing is left of what was read before
+	var page T // a zero value, whatever to holds
 	if err := json.Unmarshal(body, &page); err != nil {
-		return fmt.Errorf("the server's answer: %w", err)
+		return fmt.Errorf("the server's response: %w", err)
 	}
 	*to = page
 	return nil
 }
 
-// getPage returns a page of a server's debug or admin server.
-func getPage(ctx context.Context, from Replica, path string) ([]byte, error) {
+// fetchBody reads a page of a replica's debug or admin server.
+func fetchBody(ctx context.Context, from Replica, path string) ([]byte, error) {
 	if from.Err != nil {
 		return nil, from.Err
 	}
@@ -176,24 +198,31 @@ func getPage(ctx context.Context, from Replica, path string) ([]byte, error) {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		if from.target == from.Addr {
-			return nil, fmt.Errorf("no answer from %s (is it the right address?): %w", from.target, err)
-		}
-		if e, is := errors.AsType[*url.Error](err); is { // our end of what is forwarded says nothing
-			err = e.Err
-		}
-		if e, is := errors.AsType[*net.OpError](err); is {
-			err = e.Err
-		}
-		return nil, fmt.Errorf("no answer from %s: %w", from.target, err)
+		return nil, from.responseError(err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, pageBytes))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = errors.New(string(bytes.TrimSpace(body)))
-		if len(bytes.TrimSpace(body)) == 0 || response.StatusCode == http.StatusNotFound && bytes.HasPrefix(body, []byte("404")) {
-			err = fmt.Errorf("%s%s: %s: the server may be of another version", from.target, path, response.Status)
-		}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxPageBytes))
+	if err != nil || response.StatusCode == http.StatusOK {
+		return body, err
 	}
-	return body, err
+	text := bytes.TrimSpace(body)
+	noSuchPage := response.StatusCode == http.StatusNotFound && bytes.HasPrefix(text, []byte("404"))
+	if len(text) == 0 || noSuchPage {
+		return nil, fmt.Errorf("%s%s: %s: the server may be of another version", from.target, path, response.Status)
+	}
+	return nil, errors.New(string(text))
+}
+
+// responseError names what did not respond. At the end of a forwarded port the error's own addresses are those of this host.
+func (r Replica) responseError(err error) error {
+	if r.target == r.Addr {
+		return fmt.Errorf("no response from %s (is it the right address?): %w", r.target, err)
+	}
+	if e, is := errors.AsType[*url.Error](err); is {
+		err = e.Err
+	}
+	if e, is := errors.AsType[*net.OpError](err); is {
+		err = e.Err
+	}
+	return fmt.Errorf("no response from %s: %w", r.target, err)
 }

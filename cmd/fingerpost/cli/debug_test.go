@@ -214,7 +214,7 @@ func TestReplicasThatFail(t *testing.T) {
 			if !strings.Contains(out, args[0]) || output == "json" && !strings.Contains(out, fmt.Sprintf(`"replica": %q`, good)) {
 				t.Errorf("%s: what one says is not shown:\n%s", args, out)
 			}
-			for _, want := range []string{closed + ": no answer from", strange + ": the server's answer: json"} {
+			for _, want := range []string{closed + ": no response from", strange + ": the server's response: json"} {
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), good+":") {
 					t.Errorf("%s: %v, want %s", args, err, want)
 				}

@@ -17,16 +17,17 @@ import (
 )
 
 func diffCommand(version string) *cobra.Command {
-	r := NewReplicaFlags(version, DebugPort)
+	r := NewReplicaFlags(version)
 	var output string
 	var settle time.Duration
 	cmd := &cobra.Command{
 		Use:   "diff [REPLICA REPLICA]",
-		Short: "Tell where two replicas say something different",
-		Long: `Tell where two replicas say something different about a Service of a cluster, and what. What is on its way
-from an API server reaches one replica before the other: only what stays different for --settle is told.
+		Short: "Compare what two replicas know of each cluster and Service",
+		Long: `Compare what two replicas know of each cluster and Service. A change reaches one replica before the other:
+a difference is reported if it lasts for --settle.
 
-REPLICA is the name of a Pod. Without any the first two are compared. It exits with 1 if there is a difference.`,
+REPLICA is the name of a Pod. Without names the first two are compared. The exit code is 1 if there is a
+difference.`,
 		Example: "  fingerpost diff\n  fingerpost diff --debug-addr 127.0.0.1:9998,127.0.0.1:9999",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 0 && len(args) != 2 {
@@ -35,7 +36,7 @@ REPLICA is the name of a Pod. Without any the first two are compared. It exits w
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, names []string) error {
-			if err := tableOrJSON(output); err != nil {
+			if err := checkOutput(output); err != nil {
 				return err
 			}
 			if settle < 0 {
@@ -65,8 +66,8 @@ REPLICA is the name of a Pod. Without any the first two are compared. It exits w
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	r.AddFlags(cmd)
-	outputFlag(cmd, &output)
-	cmd.Flags().DurationVar(&settle, "settle", 3*time.Second, "how long something must stay different")
+	addOutputFlag(cmd, &output)
+	cmd.Flags().DurationVar(&settle, "settle", 3*time.Second, "how long a difference must last")
 	return cmd
 }
 
@@ -87,29 +88,29 @@ func selectPair(all []Replica, names []string) (pair [2]Replica, err error) {
 	return pair, nil
 }
 
-// A difference is one thing about which two replicas do not agree.
+// A Difference is one thing in which two replicas differ.
 type Difference struct {
 	Cluster string `json:"cluster"`
 	Service string `json:"service,omitempty"` // namespace/name; empty if it is about the cluster
 	What    string `json:"what"`
 }
 
-// compare returns what stays different.
+// Compare returns the differences that last for a time.
 func Compare(ctx context.Context, pair [2]Replica, settle time.Duration) ([]Difference, error) {
 	deadline := time.Now().Add(settle)
 	ticker := time.NewTicker(min(settle/4+time.Millisecond, time.Second))
 	defer ticker.Stop()
-	var left map[Difference]bool
+	var lasting map[Difference]bool
 	for {
-		now, err := currentDifferences(ctx, pair)
+		current, err := currentDifferences(ctx, pair)
 		if err != nil {
 			return nil, err
 		}
-		if left == nil {
-			left = now
+		if lasting == nil {
+			lasting = current
 		}
-		maps.DeleteFunc(left, func(d Difference, _ bool) bool { return !now[d] })
-		if len(left) == 0 || !time.Now().Before(deadline) {
+		maps.DeleteFunc(lasting, func(d Difference, _ bool) bool { return !current[d] })
+		if len(lasting) == 0 || !time.Now().Before(deadline) {
 			break
 		}
 		select {
@@ -118,7 +119,7 @@ func Compare(ctx context.Context, pair [2]Replica, settle time.Duration) ([]Diff
 			return nil, ctx.Err()
 		}
 	}
-	all := slices.SortedFunc(maps.Keys(left), func(a, b Difference) int {
+	all := slices.SortedFunc(maps.Keys(lasting), func(a, b Difference) int {
 		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Service, b.Service))
 	})
 	for i := range all {
@@ -133,7 +134,8 @@ func Compare(ctx context.Context, pair [2]Replica, settle time.Duration) ([]Diff
 	return all, nil
 }
 
-// disagreements returns what is different now. Where both know a Service, What is left open.
+// currentDifferences returns how two replicas differ now. What is empty for a Service that both have: their digests differ, and what
+// differs is read once it has lasted.
 func currentDifferences(ctx context.Context, pair [2]Replica) (map[Difference]bool, error) {
 	digests, err := FetchAll[debug.DigestsPage](ctx, pair[:], "/debug/digests")
 	if err != nil {
@@ -143,34 +145,41 @@ func currentDifferences(ctx context.Context, pair [2]Replica) (map[Difference]bo
 	if err != nil {
 		return nil, err
 	}
-	all := map[Difference]bool{}
 	states := [2]map[string]string{{}, {}}
 	for i := range pair {
 		for _, c := range clusters[i].Page.Clusters {
 			states[i][c.Name] = string(c.State)
 		}
 	}
+	all := map[Difference]bool{}
 	for name := range allKeys(states[0], states[1]) {
-		a, b := states[0][name], states[1][name]
-		if a != b {
-			all[Difference{name, "", fmt.Sprintf("%s in %s, %s in %s", cmp.Or(a, "not linked"), pair[0].Name, cmp.Or(b, "not linked"), pair[1].Name)}] = true
+		first, second := states[0][name], states[1][name]
+		if first != second {
+			what := fmt.Sprintf("%s in %s, %s in %s", cmp.Or(first, "not linked"), pair[0].Name, cmp.Or(second, "not linked"), pair[1].Name)
+			all[Difference{name, "", what}] = true
 		}
-		if a == "" || b == "" {
+		if first == "" || second == "" {
 			continue
 		}
-		one, other := digests[0].Page[name], digests[1].Page[name]
-		for service := range allKeys(one, other) {
-			switch {
-			case one[service] == "":
-				all[Difference{name, service, "only in " + pair[1].Name}] = true
-			case other[service] == "":
-				all[Difference{name, service, "only in " + pair[0].Name}] = true
-			case one[service] != other[service]:
-				all[Difference{name, service, ""}] = true
-			}
-		}
+		maps.Copy(all, compareDigests(name, pair, digests[0].Page[name], digests[1].Page[name]))
 	}
 	return all, nil
+}
+
+// compareDigests compares the Services of one cluster.
+func compareDigests(cluster string, pair [2]Replica, first, second map[string]string) map[Difference]bool {
+	all := map[Difference]bool{}
+	for service := range allKeys(first, second) {
+		switch {
+		case first[service] == "":
+			all[Difference{cluster, service, "only in " + pair[1].Name}] = true
+		case second[service] == "":
+			all[Difference{cluster, service, "only in " + pair[0].Name}] = true
+		case first[service] != second[service]:
+			all[Difference{cluster, service, ""}] = true
+		}
+	}
+	return all
 }
 
 func allKeys[V any](a, b map[string]V) map[string]V {
@@ -182,16 +191,17 @@ func allKeys[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
-// detail tells which addresses are different.
+// describeDifference names up to five addresses of a Service in which two replicas differ.
 func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (string, error) {
 	namespace, name, _ := strings.Cut(d.Service, "/")
-	claims, err := FetchAll[debug.ViewPage](ctx, pair[:], "/debug/views/"+url.PathEscape(d.Cluster)+"/"+url.PathEscape(namespace)+"/"+url.PathEscape(name))
+	path := "/debug/views/" + url.PathEscape(d.Cluster) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
+	views, err := FetchAll[debug.ViewPage](ctx, pair[:], path)
 	if err != nil {
 		return "", err
 	}
-	ready := [2]map[string]bool{{}, {}}
+	ready := [2]map[string]bool{{}, {}} // by address
 	for i := range pair {
-		for _, s := range claims[i].Page.Slices {
+		for _, s := range views[i].Page.Slices {
 			for _, e := range s.Endpoints {
 				ready[i][e.Addr.String()] = e.Ready
 			}
@@ -199,16 +209,16 @@ func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (str
 	}
 	var parts []string
 	for _, addr := range slices.Sorted(maps.Keys(allKeys(ready[0], ready[1]))) {
-		a, inA := ready[0][addr]
-		b, inB := ready[1][addr]
+		first, inFirst := ready[0][addr]
+		second, inSecond := ready[1][addr]
 		switch {
-		case !inB:
+		case !inSecond:
 			parts = append(parts, addr+" only in "+pair[0].Name)
-		case !inA:
+		case !inFirst:
 			parts = append(parts, addr+" only in "+pair[1].Name)
-		case a && !b:
+		case first && !second:
 			parts = append(parts, addr+" ready only in "+pair[0].Name)
-		case b && !a:
+		case second && !first:
 			parts = append(parts, addr+" ready only in "+pair[1].Name)
 		}
 	}
@@ -216,7 +226,7 @@ func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (str
 		parts = append(parts[:5], fmt.Sprintf("and %d more", len(parts)-5))
 	}
 	if len(parts) == 0 {
-		return "something else than addresses: ports, zones, hints, policy or workloads", nil
+		return "not addresses: ports, zones, hints, policy or workloads", nil
 	}
 	return strings.Join(parts, ", "), nil
 }
@@ -226,7 +236,7 @@ func printDifferences(to io.Writer, pair [2]Replica, differences []Difference, o
 		return PrintJSON(to, append([]Difference{}, differences...))
 	}
 	if len(differences) == 0 {
-		_, err := fmt.Fprintf(to, "%s and %s say the same.\n", pair[0].Name, pair[1].Name)
+		_, err := fmt.Fprintf(to, "%s and %s agree.\n", pair[0].Name, pair[1].Name)
 		return err
 	}
 	t := newTable("CLUSTER", "SERVICE", "DIFFERENCE")

@@ -17,44 +17,46 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 )
 
-// quiet is how long nothing may come before an answer is taken to be complete: a large one comes in several messages.
+// quietPeriod without a message ends an answer: a large one has several messages, and the protocol does not mark the last one.
 const quietPeriod = 200 * time.Millisecond
 
 func endpointsCommand(version string) *cobra.Command {
-	a := grpcCommand{ReplicaFlags: NewReplicaFlags(version, grpcPort)}
+	g := newGRPCCommand(version)
 	cmd := &cobra.Command{
 		Use:   "endpoints AUTHORITY",
-		Short: "Ask a server for the endpoints of a service, as a proxy would",
-		Long: `Ask a server for the endpoints of a service, as a proxy would.
+		Short: "Print the endpoints of a service that a proxy gets",
+		Long: `Print the endpoints of a service that a proxy gets, by a stream of its own. 'fingerpost explain' shows what the
+streams of proxies were sent.
 
-AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port], with the hostname of one instance in front if
-need be. It opens a stream of its own; what an existing stream was sent is told by 'fingerpost explain'.`,
-		Example: "  fingerpost endpoints web.shop.svc.cluster.local:8080\n  fingerpost endpoints web-federated.shop.svc.cluster.local:8080 --watch --token '{\"nodeName\":\"node-1\"}'",
-		Args:    cobra.ExactArgs(1),
+AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port]. The hostname of one instance may stand in
+front of it.`,
+		Example: `  fingerpost endpoints web.shop.svc.cluster.local:8080
+  fingerpost endpoints web-federated.shop.svc.cluster.local:8080 --watch --token '{"nodeName":"node-1"}'`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := tableOrJSON(a.output); err != nil {
+			if err := checkOutput(g.output); err != nil {
 				return err
 			}
-			request := proxy.Request{Authority: args[0], Token: a.token}
-			if a.watch {
-				return a.keepOpen(cmd, watchEndpoints(cmd.OutOrStdout(), request, a.output))
+			request := proxy.Request{Authority: args[0], Token: g.token}
+			if g.watch {
+				return g.keepOpen(cmd, watchEndpoints(cmd.OutOrStdout(), request, g.output))
 			}
-			conn, done, err := a.connect(cmd.Context())
+			conn, done, err := g.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer done()
-			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
+			ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
 			defer cancel()
-			return a.printEndpoints(ctx, cmd.OutOrStdout(), conn, request)
+			return g.printEndpoints(ctx, cmd.OutOrStdout(), conn, request)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	a.addFlags(cmd)
+	g.addFlags(cmd)
 	return cmd
 }
 
-// endpointJSON is one address on the output for machines.
+// endpointJSON is one address of -o json.
 type endpointJSON struct {
 	Addr      string            `json:"addr"`
 	Weight    uint32            `json:"weight"`
@@ -65,9 +67,11 @@ type endpointJSON struct {
 }
 
 func newEndpointJSON(a proxy.Address) endpointJSON {
+	tls := a.GetTlsIdentity()
 	e := endpointJSON{
-		Addr: a.Addr.String(), Weight: a.GetWeight(), Authority: a.GetAuthorityOverride().GetAuthorityOverride(), Labels: a.Labels,
-		Identity: a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri(),
+		Addr: a.Addr.String(), Weight: a.GetWeight(), Labels: a.Labels,
+		Identity:  tls.GetDnsLikeIdentity().GetName() + tls.GetUriLikeIdentity().GetUri(),
+		Authority: a.GetAuthorityOverride().GetAuthorityOverride(),
 	}
 	switch h := a.GetProtocolHint(); {
 	case h.GetH2() != nil:
@@ -78,24 +82,26 @@ func newEndpointJSON(a proxy.Address) endpointJSON {
 	return e
 }
 
-// printEndpoints prints the first answer.
-func (a *grpcCommand) printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request) error {
-	var mu sync.Mutex // guards what the stream's goroutine and this one share
+// printEndpoints prints the first answer, once no message has arrived for the quietPeriod.
+func (g *grpcCommand) printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request) error {
+	var mu sync.Mutex // guards end and received, which the stream's goroutine sets
 	var end *status.Status
-	said := false
-	answered := make(chan struct{}, 1)
+	received := false
+	events := make(chan struct{}, 1)
 	stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
+		if e.End == nil && e.Message.Kind == proxy.Heartbeat {
+			return
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if e.End != nil {
 			end = e.End
+		} else {
+			received = true
 		}
-		if e.End != nil || e.Message.Kind != proxy.Heartbeat {
-			said = said || e.End == nil
-			select {
-			case answered <- struct{}{}:
-			default:
-			}
+		select {
+		case events <- struct{}{}:
+		default:
 		}
 	})
 	defer stream.Close()
@@ -103,22 +109,26 @@ func (a *grpcCommand) printEndpoints(ctx context.Context, to io.Writer, conn grp
 	defer timer.Stop()
 	for done := false; !done; {
 		select {
-		case <-answered:
+		case <-events:
 			timer.Reset(quietPeriod)
 		case <-stream.Done():
 			done = true
 		case <-timer.C:
 			done = true
 		case <-ctx.Done():
-			return fmt.Errorf("no answer about %s: a cluster may not have been heard yet, see 'fingerpost clusters'", request.Authority)
+			return noResponseError(request.Authority)
 		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if end != nil && (end.Code() != codes.OK || !said) {
-		return a.streamError(end)
+	if end != nil && (end.Code() != codes.OK || !received) {
+		return g.streamError(end)
 	}
-	return printAddresses(to, stream.Holds(), a.output)
+	return printAddresses(to, stream.Holds(), g.output)
+}
+
+func noResponseError(authority string) error {
+	return fmt.Errorf("no response about %s: a cluster may not be synced yet, see 'fingerpost clusters'", authority)
 }
 
 func printAddresses(to io.Writer, all []proxy.Address, output string) error {
@@ -136,18 +146,19 @@ func printAddresses(to io.Writer, all []proxy.Address, output string) error {
 	t := newTable("IP", "PORT", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
 	t.keepColumns = 2
 	for _, a := range all {
-		e := newEndpointJSON(a)
-		t.addRow(a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
-			dash(a.Labels["zone"]), dash(e.Identity))
+		t.addRow(
+			a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
+			dash(a.Labels["zone"]), dash(newEndpointJSON(a).Identity),
+		)
 	}
 	return t.print(to)
 }
 
-// changeJSON is one message on the output for machines.
+// changeJSON is one message of --watch -o json.
 type changeJSON struct {
 	At      time.Time      `json:"at"`
 	What    proxy.Kind     `json:"what"`
-	Reset   bool           `json:"reset,omitempty"` // what is added replaces all that was before
+	Reset   bool           `json:"reset,omitempty"` // what is added replaces all addresses before
 	Added   []endpointJSON `json:"added,omitempty"`
 	Removed []string       `json:"removed,omitempty"`
 	Exists  *bool          `json:"exists,omitempty"` // of no-endpoints
@@ -156,39 +167,41 @@ type changeJSON struct {
 // watchEndpoints prints every message but heartbeats.
 func watchEndpoints(to io.Writer, request proxy.Request, output string) streamFunc {
 	encoder := json.NewEncoder(to)
-	before := false // there was another stream
-	return func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool) {
+	resumed := false // an earlier stream has received messages
+	return func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool) {
 		stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
 			if e.End != nil {
 				end = e.End
 				return
 			}
-			said = true
-			m := e.Message
-			if m.Kind == proxy.Heartbeat {
-				return
-			}
-			if output == "json" {
-				_ = encoder.Encode(newChangeJSON(e)) // it fails where nobody reads any more
-				return
-			}
-			at := e.At.Format("15:04:05.000")
-			if m.Reset && before {
-				fmt.Fprintf(to, "%s  what was before is replaced\n", at)
-			}
-			for _, a := range m.Added {
-				fmt.Fprintf(to, "%s  +  %-24s %s\n", at, a.Addr, Printable(dash(a.Labels["pod"])))
-			}
-			for _, a := range m.Removed {
-				fmt.Fprintf(to, "%s  -  %s\n", at, a)
-			}
-			if m.Kind == proxy.NoEndpoints {
-				fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, m.Exists)
+			received = true
+			switch {
+			case e.Message.Kind == proxy.Heartbeat:
+			case output == "json":
+				_ = encoder.Encode(newChangeJSON(e)) // it fails when the output is closed
+			default:
+				printChange(to, e, resumed)
 			}
 		})
 		<-stream.Done()
-		before = before || said
-		return end, said
+		resumed = resumed || received
+		return end, received
+	}
+}
+
+func printChange(to io.Writer, e proxy.Event, resumed bool) {
+	at, m := e.At.Format("15:04:05.000"), e.Message
+	if m.Reset && resumed {
+		fmt.Fprintf(to, "%s  these replace all addresses before\n", at)
+	}
+	for _, a := range m.Added {
+		fmt.Fprintf(to, "%s  +  %-24s %s\n", at, a.Addr, Printable(dash(a.Labels["pod"])))
+	}
+	for _, a := range m.Removed {
+		fmt.Fprintf(to, "%s  -  %s\n", at, a)
+	}
+	if m.Kind == proxy.NoEndpoints {
+		fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, m.Exists)
 	}
 }
 

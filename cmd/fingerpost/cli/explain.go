@@ -18,22 +18,23 @@ import (
 )
 
 func explainCommand(version string) *cobra.Command {
-	p := debugCommand{ReplicaFlags: NewReplicaFlags(version, DebugPort)}
+	d := newDebugCommand(version)
 	var client, node string
 	cmd := &cobra.Command{
 		Use:   "explain AUTHORITY",
-		Short: "Tell why a client sees the addresses that it sees",
-		Long: `Tell why a client sees the addresses that it sees: for each address that a cluster claims, whether it is kept
-(+) or not (-), why, and which of the client's streams were sent it.
+		Short: "Explain which endpoints a client gets, and why",
+		Long: `Explain which endpoints a client gets, and why: for each address that a cluster publishes, whether it is kept
+(+) or not (-), the reason, and whether the client's streams were sent it.
 
-AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port], with the hostname of one instance in front if
-need be. Without --client the answer is that to a client of which nothing is known. The client's node is the
-one where the Pod is, or if that cannot be looked up the one that its streams tell.
+AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port]. The hostname of one instance may stand in
+front of it. Without --client the explanation is for a client without context. The node of a client is that
+of its Pod, or if the Pod cannot be read the one that its streams report.
 
-Every replica is asked. Shown is what those say that have a stream of the client, or if there is none the first
-one; that another differs from it is told. With -o json all of them are shown.`,
-		Example: "  fingerpost explain web.shop.svc.cluster.local:8080\n  fingerpost explain web-federated.shop.svc.cluster.local:8080 --client shop/cart-5b7c9d-x2x4z",
-		Args:    cobra.ExactArgs(1),
+Every replica is asked. The table is that of the replicas with a stream of the client, or if none has one of
+the first replica, and names replicas that differ from it. With -o json there are all of them.`,
+		Example: `  fingerpost explain web.shop.svc.cluster.local:8080
+  fingerpost explain web-federated.shop.svc.cluster.local:8080 --client shop/cart-5b7c9d-x2x4z`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			query := url.Values{"authority": args, "node": {node}}
 			if client != "" {
@@ -44,21 +45,21 @@ one; that another differs from it is told. With -o json all of them are shown.`,
 				query.Set("ns", namespace)
 				query.Set("pod", pod)
 				if node == "" {
-					query.Set("node", p.nodeOf(cmd, namespace, pod))
+					query.Set("node", d.nodeOf(cmd, namespace, pod))
 				}
 			}
-			return showPages(cmd, &p, "/debug/explain?"+query.Encode(), mergeExplanations, printExplanations)
+			return showPages(cmd, &d, "/debug/explain?"+query.Encode(), mergeExplanations, printExplanations)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	p.addFlags(cmd)
-	cmd.Flags().StringVar(&client, "client", "", "the Pod that asks, namespace/name")
-	cmd.Flags().StringVar(&node, "node", "", "the node where the client runs, if it is another one than it says")
+	d.addFlags(cmd)
+	cmd.Flags().StringVar(&client, "client", "", "Pod of the client, namespace/name")
+	cmd.Flags().StringVar(&node, "node", "", "node of the client, instead of its Pod's")
 	return cmd
 }
 
-// nodeOf returns the node of a Pod; empty if no API server can be asked.
-func (r *ReplicaFlags) nodeOf(cmd *cobra.Command, namespace, pod string) string {
+// nodeOf returns the node of a Pod; empty if the Pod cannot be read.
+func (r *ReplicaFlags) nodeOf(cmd *cobra.Command, namespace, name string) string {
 	config, err := r.RESTConfig()
 	if err != nil {
 		return ""
@@ -68,31 +69,30 @@ func (r *ReplicaFlags) nodeOf(cmd *cobra.Command, namespace, pod string) string 
 	if err != nil {
 		return ""
 	}
-	found, err := client.CoreV1().Pods(namespace).Get(cmd.Context(), pod, metav1.GetOptions{})
+	pod, err := client.CoreV1().Pods(namespace).Get(cmd.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "fingerpost: Pod %s/%s: %v\n", namespace, pod, err)
+		printError(cmd, fmt.Errorf("read Pod %s/%s: %w", namespace, name, err))
 		return ""
 	}
-	return found.Spec.NodeName
+	return pod.Spec.NodeName
 }
 
-// A replicaExplanation is what a replica explains.
+// A replicaExplanation is the explanation of one replica.
 type replicaExplanation struct {
 	Replica string `json:"replica"`
 	discovery.Explanation
 }
 
-// mergeExplanations returns what all replicas explain.
-func mergeExplanations(answers []Response[discovery.Explanation]) []replicaExplanation {
+func mergeExplanations(responses []Response[discovery.Explanation]) []replicaExplanation {
 	all := []replicaExplanation{}
-	for _, a := range answers {
-		all = append(all, replicaExplanation{a.Replica, a.Page})
+	for _, r := range responses {
+		all = append(all, replicaExplanation{r.Replica, r.Page})
 	}
 	return all
 }
 
-// printExplanations prints those of the replicas that have a stream of the client, or if there is none the first, and says which others
-// differ from it.
+// printExplanations prints those of the replicas that have a stream of the client, or if there is none the first, and names the
+// replicas that differ from it.
 func printExplanations(to io.Writer, all []replicaExplanation, several bool, now time.Time) error {
 	chosen := slices.DeleteFunc(slices.Clone(all), func(x replicaExplanation) bool { return len(x.Streams) == 0 })
 	if len(chosen) == 0 {
@@ -117,7 +117,8 @@ func printExplanations(to io.Writer, all []replicaExplanation, several bool, now
 	return nil
 }
 
-// differ reports whether two replicas would answer something else to a client on the same node.
+// disagree reports whether two replicas would send different endpoints to the same client. Replicas that see the client on different
+// nodes cannot be compared.
 func disagree(a, b discovery.Explanation) bool {
 	kept := func(x discovery.Explanation) map[string]bool {
 		addrs := map[string]bool{}
@@ -132,30 +133,21 @@ func disagree(a, b discovery.Explanation) bool {
 }
 
 func printExplanation(to io.Writer, x discovery.Explanation, now time.Time) error {
-	who := "a client of which nothing is known"
-	if x.Client.Pod != "" {
-		who = x.Client.Namespace + "/" + x.Client.Pod
-	}
-	if x.Client.Node != "" {
-		who += " on node " + x.Client.Node
-	}
-	if x.Client.Zone != "" {
-		who += " in zone " + x.Client.Zone
-	}
 	kept := 0
 	for _, c := range x.Claims {
 		if c.Kept {
 			kept++
 		}
 	}
-	fmt.Fprintf(to, "%s\nfor %s: %d addresses\n", Printable(x.Authority), Printable(who), kept)
+	fmt.Fprintf(to, "%s\nfor %s: %d addresses\n", Printable(x.Authority), Printable(clientText(x.Client)), kept)
 	for _, line := range []string{x.Refused, x.Waits} {
 		if line != "" {
 			fmt.Fprintf(to, "but: %s\n", Printable(line))
 		}
 	}
 	for _, s := range x.Streams {
-		fmt.Fprintf(to, "stream %d, open for %s, holds %d addresses%s\n", s.ID, debug.Age(s.Opened, now), s.Addresses, debug.LagText(s, now))
+		fmt.Fprintf(to, "stream %d, open for %s, holds %d addresses%s\n",
+			s.ID, debug.Age(s.Opened, now), s.Addresses, debug.LagText(s, now))
 	}
 	if len(x.Claims) == 0 {
 		return nil
@@ -168,13 +160,28 @@ func printExplanation(to io.Writer, x discovery.Explanation, now time.Time) erro
 		if c.Kept {
 			mark = "+"
 		}
-		if len(c.HeldBy) > 0 {
+		switch {
+		case len(c.HeldBy) > 0:
 			held = "yes"
-		} else if c.Kept && len(x.Streams) > 0 {
+		case c.Kept && len(x.Streams) > 0:
 			held = "no"
 		}
 		_, pod, _ := strings.Cut(c.Pod, "/")
 		t.addRow(mark, dash(c.Addr), dash(c.Cluster), dash(c.Slice), dash(pod), dash(c.Zone), held, c.Why)
 	}
 	return t.print(to)
+}
+
+func clientText(client discovery.Place) string {
+	text := "a client without context"
+	if client.Pod != "" {
+		text = client.Namespace + "/" + client.Pod
+	}
+	if client.Node != "" {
+		text += " on node " + client.Node
+	}
+	if client.Zone != "" {
+		text += " in zone " + client.Zone
+	}
+	return text
 }

@@ -19,13 +19,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bounds on the pause before a stream is opened again. It doubles until something is said.
+// Bounds on the pause before a stream is opened again. It doubles until a message arrives.
 const (
-	leastPause = 100 * time.Millisecond
-	mostPause  = 10 * time.Second
+	minPause = 100 * time.Millisecond
+	maxPause = 10 * time.Second
 )
 
-// An asker is a command that opens a stream of its own to the gRPC server of any replica, as a proxy does.
+// A grpcCommand opens a stream of its own to the gRPC server of a replica, as a proxy does.
 type grpcCommand struct {
 	ReplicaFlags
 	output, token             string
@@ -34,39 +34,43 @@ type grpcCommand struct {
 	ca, cert, key, serverName string
 }
 
-func (a *grpcCommand) addFlags(cmd *cobra.Command) {
-	a.ReplicaFlags.AddFlags(cmd)
-	outputFlag(cmd, &a.output)
-	fs := cmd.Flags()
-	fs.StringVar(&a.token, "token", "", `what to say about the client, such as {"ns":"shop","nodeName":"node-1"}`)
-	fs.BoolVarP(&a.watch, "watch", "w", false, "print every change until interrupted")
-	fs.DurationVar(&a.timeout, "timeout", 15*time.Second, "how long to wait for the answer")
-	fs.StringVar(&a.ca, "tls-ca-file", "", "authorities (PEM) that sign the certificate of a server that speaks TLS; empty for those of this host")
-	fs.StringVar(&a.cert, "tls-cert-file", "", "certificate chain (PEM) to show to a server that speaks TLS")
-	fs.StringVar(&a.key, "tls-key-file", "", "private key (PEM) of --tls-cert-file")
-	fs.StringVar(&a.serverName, "tls-server-name", "", "name in the certificate of a server that speaks TLS; empty for the host of its address")
+func newGRPCCommand(version string) grpcCommand {
+	return grpcCommand{ReplicaFlags: newReplicaFlags(version, grpcPort)}
 }
 
-// speaksTLS reports whether anything was said about TLS.
-func (a *grpcCommand) usesTLS() bool { return a.ca+a.cert+a.key+a.serverName != "" }
+func (g *grpcCommand) addFlags(cmd *cobra.Command) {
+	g.ReplicaFlags.AddFlags(cmd)
+	addOutputFlag(cmd, &g.output)
+	fs := cmd.Flags()
+	fs.StringVar(&g.token, "token", "", `context of the client, as its proxy sends it, such as {"ns":"shop","nodeName":"node-1"}`)
+	fs.BoolVarP(&g.watch, "watch", "w", false, "print every change until interrupted")
+	fs.DurationVar(&g.timeout, "timeout", 15*time.Second, "how long to wait for the response")
+	fs.StringVar(&g.ca, "tls-ca-file", "", "authorities (PEM) of the certificate of a server with TLS; empty for those of this host")
+	fs.StringVar(&g.cert, "tls-cert-file", "", "certificate chain (PEM) to present to a server with TLS")
+	fs.StringVar(&g.key, "tls-key-file", "", "private key (PEM) of --tls-cert-file")
+	fs.StringVar(&g.serverName, "tls-server-name", "", "name in the certificate of a server with TLS; empty for the host of its address")
+}
 
-func (a *grpcCommand) credentials() (credentials.TransportCredentials, error) {
-	if !a.usesTLS() {
+// usesTLS reports whether there is any flag about TLS.
+func (g *grpcCommand) usesTLS() bool { return g.ca+g.cert+g.key+g.serverName != "" }
+
+func (g *grpcCommand) credentials() (credentials.TransportCredentials, error) {
+	if !g.usesTLS() {
 		return insecure.NewCredentials(), nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.serverName}
-	if a.ca != "" {
-		pem, err := os.ReadFile(a.ca)
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: g.serverName}
+	if g.ca != "" {
+		pem, err := os.ReadFile(g.ca)
 		if err != nil {
 			return nil, fmt.Errorf("--tls-ca-file: %w", err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--tls-ca-file: %s holds no certificate", a.ca)
+			return nil, fmt.Errorf("--tls-ca-file: %s holds no certificate", g.ca)
 		}
 	}
-	if a.cert+a.key != "" {
-		pair, err := tls.LoadX509KeyPair(a.cert, a.key)
+	if g.cert+g.key != "" {
+		pair, err := tls.LoadX509KeyPair(g.cert, g.key)
 		if err != nil {
 			return nil, fmt.Errorf("--tls-cert-file, --tls-key-file: %w", err)
 		}
@@ -75,13 +79,13 @@ func (a *grpcCommand) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
-// connect returns a connection to any replica, and how to let go of it.
-func (a *grpcCommand) connect(ctx context.Context) (*grpc.ClientConn, func(), error) {
-	creds, err := a.credentials()
+// connect returns a connection to the first replica that can be reached, and a function that closes it.
+func (g *grpcCommand) connect(ctx context.Context) (*grpc.ClientConn, func(), error) {
+	creds, err := g.credentials()
 	if err != nil {
 		return nil, nil, err
 	}
-	server, done, err := a.openFirst(ctx)
+	server, done, err := g.openFirst(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -93,32 +97,33 @@ func (a *grpcCommand) connect(ctx context.Context) (*grpc.ClientConn, func(), er
 	return conn, func() { conn.Close(); done() }, nil
 }
 
-// A stream runs until it ends, and returns how, nil if we ended it, and whether anything was said.
-type streamFunc func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool)
+// A streamFunc runs a stream until it ends. It returns the status that the server ended it with, nil if we ended it, and whether a
+// message arrived.
+type streamFunc func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool)
 
-// follow runs a stream again and again, with another replica if the one is out of reach, until the server says that it makes no sense.
-func (a *grpcCommand) keepOpen(cmd *cobra.Command, run streamFunc) error {
+// keepOpen runs a stream again whenever it has ended, to another replica if this one is gone, until the server rejects the request.
+func (g *grpcCommand) keepOpen(cmd *cobra.Command, run streamFunc) error {
 	ctx := cmd.Context()
-	conn, done, err := a.connect(ctx)
+	conn, done, err := g.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { done() }()
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
-		end, said := run(ctx, conn)
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		end, received := run(ctx, conn)
 		if ctx.Err() != nil || end == nil {
 			return nil
 		}
 		switch end.Code() {
 		case codes.OK:
-			a.printNote(cmd, "the stream has ended")
+			printNote(cmd, "the stream has ended")
 		case codes.InvalidArgument, codes.FailedPrecondition:
-			return a.streamError(end)
+			return g.streamError(end)
 		default:
-			a.printNote(cmd, "the stream has ended: "+a.streamError(end).Error())
+			printNote(cmd, "the stream has ended: "+g.streamError(end).Error())
 		}
-		if said {
-			pause = leastPause
+		if received {
+			pause = minPause
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -127,35 +132,43 @@ func (a *grpcCommand) keepOpen(cmd *cobra.Command, run streamFunc) error {
 			timer.Stop()
 			return nil
 		}
-		if end.Code() == codes.Unavailable {
-			again, let, err := a.connect(ctx)
-			if err == nil {
-				done()
-				conn, done = again, let
-			} else if ctx.Err() == nil {
-				a.printNote(cmd, err.Error())
-			}
+		if end.Code() != codes.Unavailable {
+			continue
+		}
+		otherConn, otherDone, err := g.connect(ctx)
+		switch {
+		case err == nil:
+			done()
+			conn, done = otherConn, otherDone
+		case ctx.Err() == nil:
+			printNote(cmd, err.Error())
 		}
 	}
 }
 
-func (a *grpcCommand) printNote(cmd *cobra.Command, what string) {
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s  %s\n", time.Now().Format(time.TimeOnly), Printable(what))
+func printNote(cmd *cobra.Command, text string) {
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s  %s\n", time.Now().Format(time.TimeOnly), Printable(text))
 }
 
-// endError is the server's own words, with the code where they do not say it all.
-func (a *grpcCommand) streamError(end *status.Status) error {
+// streamError returns the server's message, with the code unless the message is about the request.
+func (g *grpcCommand) streamError(end *status.Status) error {
 	text := end.Message()
 	switch {
 	case end.Code() == codes.OK:
-		text = "the server ended the stream without an answer: ask again"
+		text = "the server ended the stream before it sent anything: try again"
 	case end.Code() != codes.InvalidArgument:
 		text = end.Code().String() + ": " + text
 	}
-	// What a server that speaks TLS does with us depends on who is quicker.
-	hungUp := slices.ContainsFunc([]string{"server preface", "EOF", "broken pipe", "reset by peer"}, func(s string) bool { return strings.Contains(text, s) })
-	if end.Code() == codes.Unavailable && hungUp && !a.usesTLS() {
-		text += " (if the server speaks TLS, say --tls-ca-file)"
+	if end.Code() == codes.Unavailable && !g.usesTLS() && closedByPeer(text) {
+		text += " (if the server has TLS, add --tls-ca-file)"
 	}
 	return errors.New(text)
+}
+
+// closedByPeer reports whether a connection was closed before HTTP/2 began. A server with TLS closes it like that, and which error it
+// is depends on who is faster.
+func closedByPeer(text string) bool {
+	return slices.ContainsFunc([]string{"server preface", "EOF", "broken pipe", "reset by peer"}, func(s string) bool {
+		return strings.Contains(text, s)
+	})
 }

@@ -68,7 +68,7 @@ func TestAnswerThatIsNone(t *testing.T) {
 	d := &destination{get: func(int32, grpc.ServerStreamingServer[pb.Update]) error { return nil }}
 	addr, _ := d.serve(t)
 	out, err := fingerpost(t, "endpoints", "web.shop.svc.cluster.local", "--addr", addr)
-	if err == nil || err.Error() != "the server ended the stream without an answer: ask again" || out != "" {
+	if err == nil || err.Error() != "the server ended the stream before it sent anything: try again" || out != "" {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -90,8 +90,8 @@ func TestWatchEndpoints(t *testing.T) {
 	w.until(`"what":"add","reset":true,"added":[{"addr":"0.0.0.1:80"`, `"what":"add","reset":true,"added":[{"addr":"0.0.0.2:80"`, "0.0.0.3:80", "the stream has ended ", "the stream has ended: Internal: broken[31m ")
 	d.streams.Store(0)
 	w = watch(t, "endpoints", "web.shop.svc.cluster.local", "--watch", "--addr", addr)
-	w.until("+ 0.0.0.1:80 pod[31m", "what was before is replaced", "+ 0.0.0.2:80", "+ 0.0.0.3:80", "the stream has ended: Internal: broken[31m ")
-	if before, _, _ := strings.Cut(w.seen.String(), "0.0.0.1"); strings.Contains(before, "replaced") {
+	w.until("+ 0.0.0.1:80 pod[31m", "these replace all addresses before", "+ 0.0.0.2:80", "+ 0.0.0.3:80", "the stream has ended: Internal: broken[31m ")
+	if before, _, _ := strings.Cut(w.seen.String(), "0.0.0.1"); strings.Contains(before, "replace") {
 		t.Errorf("nothing was before:\n%s", w.seen.String())
 	}
 }
@@ -170,7 +170,7 @@ func TestAskWithTLS(t *testing.T) {
 		want string
 	}{
 		"both":              {append(known, shown...), ""},
-		"in clear":          {nil, "(if the server speaks TLS, say --tls-ca-file)"},
+		"in clear":          {nil, "(if the server has TLS, add --tls-ca-file)"},
 		"no certificate":    {known, "Unavailable: "}, // in the server's own words, unless it has hung up before they are read
 		"unknown authority": {append(shown, "--tls-server-name", "dst.test"), "unknown authority"},
 		"another name":      {append(shown, known[:2]...), "certificate"},

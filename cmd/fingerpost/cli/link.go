@@ -26,21 +26,21 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-const (
-	minTokenDuration = 10 * time.Minute // API servers make no token for less
-	LinkVersion      = "v1alpha3"
-)
+// LinkVersion is the version of Links that we write.
+const LinkVersion = "v1alpha3"
 
-// anyHost allows every address of an API server: whether it is allowed is for the server to say.
+const minTokenDuration = 10 * time.Minute // the least that API servers accept
+
+// AnyHost allows every address of an API server: which addresses are allowed is decided by the server.
 var AnyHost = links.Hosts{Allowed: []string{"0.0.0.0/0", "::/0"}}
 
 func linkCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "link",
-		Short: "Print what links a cluster, or new credentials for it",
-		Long: `Print what links a cluster, or new credentials for it. It is run with the kubeconfig or context of the cluster that
-is to be linked, and what it prints is applied to the cluster that links it. Nothing is applied by itself; the
-only thing that is made is a token.`,
+		Short: "Print manifests that link a cluster, or that renew its credentials",
+		Long: `Print manifests that link a cluster, or that renew its credentials. --kubeconfig and --context name the cluster
+to be linked; apply what is printed to the cluster that links it. The command applies nothing. It creates a
+token, and nothing else.`,
 	}
 	cmd.AddCommand(linkGenCommand(version), linkRotateCommand(version))
 	return cmd
@@ -51,16 +51,17 @@ func linkGenCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gen NAME",
 		Short: "Print the Secret and the Link that link a cluster",
-		Long: `Print the Secret and the Link that link a cluster under a name, the same all over the fleet.
+		Long: `Print the Secret and the Link that link a cluster under a name. Use the same name in all clusters.
 
-The Secret, in the namespace of the mesh's control plane, bears the label by which it is found, and holds a token of
-a ServiceAccount of the cluster. Whoever can read it can read that cluster's Services, EndpointSlices and Pods.`,
-		Example: "  fingerpost link gen west --context west | kubectl --context east apply -f -\n" +
-			"  fingerpost link gen west --context west --api-server-address https://west.example:6443 | kubectl --context east apply -f -",
+The Secret belongs into the namespace of the mesh's control plane. Fingerpost finds it by its label. It holds a
+token of a ServiceAccount of the linked cluster: with it one can read that cluster's Services, EndpointSlices
+and Pods.`,
+		Example: `  fingerpost link gen west --context west | kubectl --context east apply -f -
+  fingerpost link gen west --context west --api-server-address https://west.example:6443 | kubectl --context east apply -f -`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"} {
-				o.gatewayAsked = o.gatewayAsked || cmd.Flags().Changed(name)
+				o.gatewayRequired = o.gatewayRequired || cmd.Flags().Changed(name)
 			}
 			return o.printManifests(cmd, args[0], true)
 		},
@@ -69,8 +70,8 @@ a ServiceAccount of the cluster. Whoever can read it can read that cluster's Ser
 	o.addFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
-	fs.BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret in the Link's namespace as well, as Linkerd's service mirror needs it")
-	fs.BoolVar(&o.gateway, "gateway", true, "say where the cluster's gateway is, if there is one")
+	fs.BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret for the Link's namespace as well, where Linkerd's service mirror reads it")
+	fs.BoolVar(&o.gateway, "gateway", true, "add the addresses of the cluster's gateway to the Link, if there is a gateway")
 	fs.StringVar(&o.gatewayName, "gateway-name", "linkerd-gateway", "Service of the gateway")
 	fs.StringVar(&o.gatewayNamespace, "gateway-namespace", "linkerd-multicluster", "namespace of the gateway")
 	fs.StringVar(&o.gatewayAddresses, "gateway-addresses", "", "addresses of the gateway, separated by commas, instead of those of its Service")
@@ -81,9 +82,9 @@ func linkRotateCommand(version string) *cobra.Command {
 	o := linkOptions{kubeFlags: newKubeFlags(version)}
 	cmd := &cobra.Command{
 		Use:   "rotate NAME",
-		Short: "Print the Secret of a cluster that is linked, with a new token",
-		Long: `Print the Secret of a cluster that is linked, with a new token. Fingerpost tries the token when it is applied, and uses
-the old one until it works: clients see nothing of it. Say the same flags as to 'fingerpost link gen'.`,
+		Short: "Print the Secret of a linked cluster with a new token",
+		Long: `Print the Secret of a linked cluster with a new token. When it is applied, Fingerpost uses the old token until
+the new one works, so that clients notice nothing. Use the flags that you used with 'fingerpost link gen'.`,
 		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.printManifests(cmd, args[0], false) },
@@ -91,12 +92,12 @@ the old one until it works: clients see nothing of it. Say the same flags as to 
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link, with --service-mirror")
-	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret in the Link's namespace as well")
+	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link, for --service-mirror")
+	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret for the Link's namespace as well")
 	return cmd
 }
 
-// linkOptions say how a cluster is linked.
+// linkOptions are how a cluster is linked.
 type linkOptions struct {
 	kubeFlags
 	output                                          string
@@ -107,7 +108,7 @@ type linkOptions struct {
 	server                                          string
 	trustDomain, clusterDomain                      string
 	mirrorSecret                                    bool
-	gateway, gatewayAsked                           bool
+	gateway, gatewayRequired                        bool
 	gatewayName, gatewayNamespace, gatewayAddresses string
 }
 
@@ -115,30 +116,24 @@ func (o *linkOptions) addFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.kubeFlags.AddFlags(fs)
 	fs.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")
-	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd", "namespace of the mesh's control plane, here and there")
-	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default", "ServiceAccount whose token it is")
+	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd", "namespace of the mesh's control plane, in both clusters")
+	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default", "ServiceAccount of the token")
 	fs.StringVar(&o.accountNamespace, "service-account-namespace", "linkerd-multicluster", "namespace of the ServiceAccount")
 	fs.DurationVar(&o.duration, "token-duration", 30*24*time.Hour, "how long the token is valid, at least 10m; the API server may grant less")
 	fs.StringVar(&o.tokenSecret, "token-secret", "", "Secret with a token of the ServiceAccount that does not expire, in its namespace, instead of a new token")
-	fs.StringVar(&o.server, "api-server-address", "", "URL of the API server, if Fingerpost reaches it at another than you")
-	fs.StringVar(&o.trustDomain, "trust-domain", "", "trust domain of the cluster's identities, instead of what its mesh was installed with")
-	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "domain of the cluster's DNS names, instead of what its mesh was installed with")
+	fs.StringVar(&o.server, "api-server-address", "", "URL by which Fingerpost reaches the API server, if it is not that of your kubeconfig")
+	fs.StringVar(&o.trustDomain, "trust-domain", "", "trust domain of the cluster's identities, instead of that of its mesh")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "domain of the cluster's DNS names, instead of that of its mesh")
 }
 
-// object is a manifest: what is written, and no more.
+// A manifest has the fields that we set, and no others.
 type manifest = map[string]any
 
-// print prints the manifests.
 func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
 	defer cancel()
-	switch problems := validation.IsDNS1123Subdomain(name); {
-	case o.output != "yaml" && o.output != "json":
-		return fmt.Errorf("-o %s is neither yaml nor json", o.output)
-	case len(problems) > 0 || len(validation.IsValidLabelValue(name)) > 0:
-		return fmt.Errorf("%q is no name for a cluster: it is that of a Link and the value of a label, up to 63 small letters, digits and dashes", name)
-	case o.duration < minTokenDuration:
-		return fmt.Errorf("--token-duration %s is less than %s, for which API servers make no token", o.duration, minTokenDuration)
+	if err := o.validate(name); err != nil {
+		return err
 	}
 	config, err := o.RESTConfig()
 	if err != nil {
@@ -159,11 +154,11 @@ func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink b
 	if err != nil {
 		return err
 	}
-	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil { // a server outside of a Pod may take it
-		fmt.Fprintf(cmd.ErrOrStderr(), "In a Pod this is refused: %s. Say --api-server-address.\n", Printable(err.Error()))
+	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil { // a server outside of a Pod may accept it
+		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects this: %s. Set --api-server-address.\n", Printable(err.Error()))
 	}
 	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig, true)}
-	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace { // or it is the same
+	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace {
 		manifests = append(manifests, o.newSecret(name, o.linkNamespace, kubeconfig, false))
 	}
 	if withLink {
@@ -174,9 +169,23 @@ func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink b
 		manifests = append(manifests, link)
 	}
 	if !expires.IsZero() {
-		fmt.Fprintf(cmd.ErrOrStderr(), "The token is valid until %s: 'fingerpost link rotate %s' prints a new one.\n", expires.UTC().Format(time.RFC3339), name)
+		end := expires.UTC().Format(time.RFC3339)
+		fmt.Fprintf(cmd.ErrOrStderr(), "The token is valid until %s: 'fingerpost link rotate %s' prints a new one.\n", end, name)
 	}
 	return o.writeManifests(cmd.OutOrStdout(), manifests)
+}
+
+func (o *linkOptions) validate(name string) error {
+	switch problems := validation.IsDNS1123Subdomain(name); {
+	case o.output != "yaml" && o.output != "json":
+		return fmt.Errorf("-o %s is neither yaml nor json", o.output)
+	case len(problems) > 0 || len(validation.IsValidLabelValue(name)) > 0:
+		return fmt.Errorf("%q cannot name a cluster: it must be the name of a Link and the value of a label, "+
+			"up to 63 small letters, digits and dashes", name)
+	case o.duration < minTokenDuration:
+		return fmt.Errorf("--token-duration %s is too short: API servers make no token for less than %s", o.duration, minTokenDuration)
+	}
+	return nil
 }
 
 func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
@@ -201,48 +210,57 @@ func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
 	return nil
 }
 
-// domains fills in what was not given.
+// setDomains sets the domains that no flag sets to those of the cluster's mesh.
 func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interface) error {
 	if o.trustDomain != "" && o.clusterDomain != "" {
 		return nil
 	}
 	trust, dns, err := MeshDomains(ctx, client, o.controllerNamespace)
 	if err != nil {
-		return fmt.Errorf("what the mesh was installed with cannot be read, so say --trust-domain and --cluster-domain: %w", err)
+		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and --cluster-domain: %w", err)
 	}
 	o.trustDomain, o.clusterDomain = cmp.Or(o.trustDomain, trust), cmp.Or(o.clusterDomain, dns)
 	return nil
 }
 
-// token returns a token of the ServiceAccount, and when it expires; zero for never.
-func (o *linkOptions) newToken(ctx context.Context, client kubernetes.Interface) (string, time.Time, error) {
-	account := o.accountNamespace + "/" + o.account
+// newToken returns a token of the ServiceAccount, and when it expires; zero for never.
+func (o *linkOptions) newToken(ctx context.Context, client kubernetes.Interface) (token string, expires time.Time, err error) {
 	if o.tokenSecret != "" {
-		secret, err := client.CoreV1().Secrets(o.accountNamespace).Get(ctx, o.tokenSecret, metav1.GetOptions{})
-		if err != nil {
-			return "", time.Time{}, fmt.Errorf("--token-secret: %w", err)
-		}
-		if secret.Type != corev1.SecretTypeServiceAccountToken || secret.Annotations[corev1.ServiceAccountNameKey] != o.account || len(secret.Data[corev1.ServiceAccountTokenKey]) == 0 {
-			return "", time.Time{}, fmt.Errorf("--token-secret: %s/%s holds no token of ServiceAccount %s", secret.Namespace, secret.Name, account)
-		}
-		return string(secret.Data[corev1.ServiceAccountTokenKey]), time.Time{}, nil
+		token, err := o.readToken(ctx, client)
+		return token, time.Time{}, err
 	}
 	seconds := int64(o.duration.Seconds())
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	answer, err := client.CoreV1().ServiceAccounts(o.accountNamespace).CreateToken(ctx, o.account, request, metav1.CreateOptions{})
+	created, err := client.CoreV1().ServiceAccounts(o.accountNamespace).CreateToken(ctx, o.account, request, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", time.Time{}, fmt.Errorf("there is no ServiceAccount %s, whose token would be used: install the chart for remote access there, or name another one", account)
+		return "", time.Time{}, fmt.Errorf("there is no ServiceAccount %s/%s for the token: "+
+			"install the chart for remote access there, or name another one", o.accountNamespace, o.account)
 	case err != nil:
-		return "", time.Time{}, fmt.Errorf("a token for ServiceAccount %s: %w", account, err)
+		return "", time.Time{}, fmt.Errorf("create a token of ServiceAccount %s/%s: %w", o.accountNamespace, o.account, err)
 	}
-	return answer.Status.Token, answer.Status.ExpirationTimestamp.Time, nil
+	return created.Status.Token, created.Status.ExpirationTimestamp.Time, nil
 }
 
-// kubeconfig returns one with everything inside, which Fingerpost does not refuse, unless for the host.
+// readToken returns the token of the ServiceAccount in a Secret.
+func (o *linkOptions) readToken(ctx context.Context, client kubernetes.Interface) (string, error) {
+	secret, err := client.CoreV1().Secrets(o.accountNamespace).Get(ctx, o.tokenSecret, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("--token-secret: %w", err)
+	}
+	token := secret.Data[corev1.ServiceAccountTokenKey]
+	ofAccount := secret.Type == corev1.SecretTypeServiceAccountToken && secret.Annotations[corev1.ServiceAccountNameKey] == o.account
+	if !ofAccount || len(token) == 0 {
+		return "", fmt.Errorf("--token-secret: %s/%s holds no token of ServiceAccount %s/%s",
+			secret.Namespace, secret.Name, o.accountNamespace, o.account)
+	}
+	return string(token), nil
+}
+
+// newKubeconfig returns a kubeconfig with inline data only, which Fingerpost accepts unless it does not allow the host.
 func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
 	if config.Insecure {
-		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost refuses: give it a certificate-authority")
+		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost rejects: add a certificate-authority")
 	}
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, fmt.Errorf("your kubeconfig: %w", err)
@@ -261,7 +279,7 @@ func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token stri
 	return b, err
 }
 
-// secret is found by its label, or else by its name in a Link.
+// newSecret returns the Secret of a kubeconfig. Fingerpost finds it by its label, or else by its name in a Link.
 func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte, labelled bool) manifest {
 	meta := manifest{"name": "cluster-credentials-" + name, "namespace": namespace}
 	if labelled {
@@ -275,11 +293,10 @@ func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte, label
 }
 
 func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, name string) (manifest, error) {
-	labelled := func(key, value string) manifest { return manifest{"matchLabels": manifest{key: value}} }
 	spec := manifest{
 		"targetClusterName": name, "targetClusterDomain": o.clusterDomain, "targetClusterLinkerdNamespace": o.controllerNamespace,
-		"remoteDiscoverySelector":  labelled(linkerd.ExportedLabel, "remote-discovery"),
-		"federatedServiceSelector": labelled(linkerd.FederatedLabel, "member"),
+		"remoteDiscoverySelector":  selectLabel(linkerd.ExportedLabel, "remote-discovery"),
+		"federatedServiceSelector": selectLabel(linkerd.FederatedLabel, "member"),
 	}
 	if o.mirrorSecret {
 		spec["clusterCredentialsSecret"] = "cluster-credentials-" + name
@@ -287,24 +304,27 @@ func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, 
 	if o.gateway {
 		gateway, err := client.CoreV1().Services(o.gatewayNamespace).Get(ctx, o.gatewayName, metav1.GetOptions{})
 		switch {
-		case apierrors.IsNotFound(err) && !o.gatewayAsked:
+		case apierrors.IsNotFound(err) && !o.gatewayRequired:
 		case err != nil:
 			return nil, fmt.Errorf("the gateway (--gateway=false for none): %w", err)
 		default:
 			if err := o.addGateway(spec, gateway); err != nil {
 				return nil, fmt.Errorf("gateway %s/%s (--gateway=false for none): %w", gateway.Namespace, gateway.Name, err)
 			}
-			spec["selector"] = labelled(linkerd.ExportedLabel, "true")
+			spec["selector"] = selectLabel(linkerd.ExportedLabel, "true")
 		}
 	}
+	annotations := manifest{linkerd.CreatedByAnnotation: "fingerpost/cli " + o.version}
 	return manifest{
 		"apiVersion": links.Group + "/" + LinkVersion, "kind": "Link",
-		"metadata": manifest{"name": name, "namespace": o.linkNamespace, "annotations": manifest{linkerd.CreatedByAnnotation: "fingerpost/cli " + o.version}},
+		"metadata": manifest{"name": name, "namespace": o.linkNamespace, "annotations": annotations},
 		"spec":     spec,
 	}, nil
 }
 
-// addGateway says where the gateway is, who it is, and how it is probed.
+func selectLabel(key, value string) manifest { return manifest{"matchLabels": manifest{key: value}} }
+
+// addGateway adds the addresses, the identity and the probe of a gateway to the spec of a Link.
 func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 	addresses := o.gatewayAddresses
 	if addresses == "" {
@@ -313,28 +333,14 @@ func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 			all = append(all, cmp.Or(ingress.IP, ingress.Hostname))
 		}
 		if addresses = strings.Join(all, ","); addresses == "" {
-			return errors.New("it has no address of a load balancer: say --gateway-addresses")
+			return errors.New("it has no address of a load balancer: set --gateway-addresses")
 		}
 	}
 	identity := gateway.Annotations[linkerd.GatewayIdentityAnnotation]
 	if identity == "" {
 		return errors.New("it has no annotation " + linkerd.GatewayIdentityAnnotation)
 	}
-	ports := map[string]corev1.ServicePort{}
-	for _, p := range gateway.Spec.Ports {
-		ports[p.Name] = p
-	}
-	number := func(name string) (string, error) {
-		p, found := ports[name]
-		if !found {
-			return "", fmt.Errorf("it has no port %s", name)
-		}
-		if gateway.Spec.Type == corev1.ServiceTypeNodePort {
-			return strconv.Itoa(int(p.NodePort)), nil
-		}
-		return strconv.Itoa(int(p.Port)), nil
-	}
-	port, err := number("mc-gateway")
+	port, err := gatewayPort(gateway, "mc-gateway")
 	if err != nil {
 		return err
 	}
@@ -343,7 +349,7 @@ func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 	if path == "" {
 		return nil
 	}
-	probe, err := number("mc-probe")
+	probe, err := gatewayPort(gateway, "mc-probe")
 	if err != nil {
 		return err
 	}
@@ -355,7 +361,21 @@ func (o *linkOptions) addGateway(spec manifest, gateway *corev1.Service) error {
 	return nil
 }
 
-// meshDomains returns the trust domain and the cluster domain of a cluster's mesh, as Linkerd was installed with them.
+// gatewayPort returns the number by which other clusters reach a port of a gateway.
+func gatewayPort(gateway *corev1.Service, name string) (string, error) {
+	for _, p := range gateway.Spec.Ports {
+		switch {
+		case p.Name != name:
+		case gateway.Spec.Type == corev1.ServiceTypeNodePort:
+			return strconv.Itoa(int(p.NodePort)), nil
+		default:
+			return strconv.Itoa(int(p.Port)), nil
+		}
+	}
+	return "", fmt.Errorf("it has no port %s", name)
+}
+
+// MeshDomains returns the trust domain and the cluster domain of a cluster's mesh, from the values that Linkerd was installed with.
 func MeshDomains(ctx context.Context, client kubernetes.Interface, namespace string) (trust, dns string, err error) {
 	config, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "linkerd-config", metav1.GetOptions{})
 	if err != nil {

@@ -31,7 +31,7 @@ func TestLinkGen(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, cmdtest.Kubeconfig(t, server, server.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const loopback, nowhere = "In a Pod this is refused: cluster.server is rejected: 127.0.0.1 is this process's own host", "the gateway (--gateway=false for none)"
+	const loopback, nowhere = "A server in a Pod rejects this: cluster.server is rejected: 127.0.0.1 is this process's own host", "the gateway (--gateway=false for none)"
 	for name, c := range map[string]struct {
 		args    []string
 		secrets int

@@ -10,10 +10,10 @@ import (
 )
 
 func metricsCommand(version string) *cobra.Command {
-	r := NewReplicaFlags(version, adminPort)
+	r := newReplicaFlags(version, adminPort)
 	cmd := &cobra.Command{
 		Use:     "metrics [PREFIX...]",
-		Short:   "Print the metrics of all replicas, or those whose names begin so",
+		Short:   "Print the metrics of all replicas, or those whose names have a prefix",
 		Example: "  fingerpost metrics\n  fingerpost metrics fingerpost_cluster_state endpoints_",
 		RunE: func(cmd *cobra.Command, prefixes []string) error {
 			replicas, done, err := r.Open(cmd.Context())
@@ -21,9 +21,9 @@ func metricsCommand(version string) *cobra.Command {
 				return err
 			}
 			defer done()
-			var failed error // it hides nothing of what others say
+			var failed error // the metrics of the others are printed nevertheless
 			for i, replica := range replicas {
-				body, err := getPage(cmd.Context(), replica, "/metrics")
+				body, err := fetchBody(cmd.Context(), replica, "/metrics")
 				if err != nil {
 					failed = errors.Join(failed, fmt.Errorf("%s: %w", replica.Name, err))
 					continue
@@ -41,7 +41,7 @@ func metricsCommand(version string) *cobra.Command {
 	return cmd
 }
 
-// printMetrics prints the lines of a page that are about metrics whose names begin so.
+// printMetrics prints the lines of a page about metrics whose names have one of the prefixes, or all if there is none.
 func printMetrics(to io.Writer, page string, prefixes []string) error {
 	for line := range strings.Lines(page) {
 		name := line

@@ -18,74 +18,81 @@ import (
 )
 
 func profileCommand(version string) *cobra.Command {
-	a := grpcCommand{ReplicaFlags: NewReplicaFlags(version, grpcPort)}
+	g := newGRPCCommand(version)
 	cmd := &cobra.Command{
 		Use:   "profile AUTHORITY|IP:PORT",
-		Short: "Ask a server for the profile of a service or of a workload, as a proxy would",
-		Long: `Ask a server for the profile of a service or of a workload, as a proxy would: what it says of a port of a name
-or of an IP, be it a Service's or a Pod's.`,
+		Short: "Print the profile of a service or of a workload that a proxy gets",
+		Long: `Print the profile that a proxy gets of a port of a name or of an IP, which may be a Service's or a Pod's, by a
+stream of its own.`,
 		Example: "  fingerpost profile web.shop.svc.cluster.local:8080\n  fingerpost profile 10.20.1.7:8080 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := tableOrJSON(a.output); err != nil {
+			if err := checkOutput(g.output); err != nil {
 				return err
 			}
-			var failed error // to print
-			run := func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, said bool) {
-				ctx, cancel := context.WithCancel(ctx) // ends with the first answer, unless all are wanted
-				defer cancel()
-				stream := proxy.OpenProfile(ctx, conn, proxy.Request{Authority: args[0], Token: a.token}, func(e proxy.Event) {
-					switch {
-					case e.End != nil:
-						end = e.End
-					case !e.Profile.Repeated && ctx.Err() == nil:
-						said = true
-						if failed = printProfile(cmd.OutOrStdout(), e.Profile, a.output); failed != nil || !a.watch {
-							cancel()
-						}
-					}
-				})
-				<-stream.Done()
-				return end, said
-			}
-			if a.watch {
-				err := a.keepOpen(cmd, run)
-				return cmp.Or(failed, err)
-			}
-			conn, done, err := a.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
-			defer cancel()
-			switch end, said := run(ctx, conn); {
-			case said || cmd.Context().Err() != nil:
-				return failed
-			case end != nil:
-				return a.streamError(end)
-			default:
-				return fmt.Errorf("no answer about %s: the cluster may not have been heard yet, see 'fingerpost clusters'", args[0])
-			}
+			return g.printProfiles(cmd, proxy.Request{Authority: args[0], Token: g.token})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	a.addFlags(cmd)
+	g.addFlags(cmd)
 	return cmd
+}
+
+// printProfiles prints the first profile, or each one that differs from the one before if they are watched.
+func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) error {
+	var printErr error
+	run := func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream := proxy.OpenProfile(ctx, conn, request, func(e proxy.Event) {
+			switch {
+			case e.End != nil:
+				end = e.End
+			case !e.Profile.Repeated && ctx.Err() == nil:
+				received = true
+				printErr = printProfile(cmd.OutOrStdout(), e.Profile, g.output)
+				if printErr != nil || !g.watch {
+					cancel() // ends the stream
+				}
+			}
+		})
+		<-stream.Done()
+		return end, received
+	}
+	if g.watch {
+		err := g.keepOpen(cmd, run)
+		return cmp.Or(printErr, err)
+	}
+	conn, done, err := g.connect(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
+	defer cancel()
+	switch end, received := run(ctx, conn); {
+	case received || cmd.Context().Err() != nil:
+		return printErr
+	case end != nil:
+		return g.streamError(end)
+	default:
+		return noResponseError(request.Authority)
+	}
 }
 
 func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 	if output == "json" {
 		b, err := protojson.MarshalOptions{Multiline: true, Indent: "  "}.Marshal(p.DestinationProfile)
 		if err != nil {
-			return fmt.Errorf("the server's answer: %w", err)
+			return fmt.Errorf("the server's response: %w", err)
 		}
 		_, err = fmt.Fprintf(to, "%s\n", b)
 		return err
 	}
 	t := newTable("WHAT", "VALUE")
+	resource := p.GetProfileRef().GetResource()
 	t.addRow("service", dash(p.GetFullyQualifiedName()))
-	t.addRow("profile", dash(namespacedName(p.GetProfileRef().GetResource().GetNamespace(), p.GetProfileRef().GetResource().GetName())))
+	t.addRow("profile", dash(namespacedName(resource.GetNamespace(), resource.GetName())))
 	t.addRow("opaque", strconv.FormatBool(p.GetOpaqueProtocol()))
 	if b := p.GetRetryBudget(); b != nil {
 		t.addRow("retries", fmt.Sprintf("ratio %g, at least %d/s, over %s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), b.GetTtl().AsDuration()))

@@ -32,7 +32,8 @@ const (
 	forwardTimeout = 30 * time.Second
 )
 
-// kubeFlags say which cluster to ask, as they do for kubectl.
+// kubeFlags name the cluster that a command reads, as they do for kubectl. They are four flags on client-go's clientcmd: the
+// ConfigFlags of k8s.io/cli-runtime would add 22 modules to the binary for them.
 type kubeFlags struct {
 	version   string // of the binary
 	rules     *clientcmd.ClientConfigLoadingRules
@@ -41,23 +42,20 @@ type kubeFlags struct {
 
 func newKubeFlags(version string) kubeFlags { return kubeFlags{version: version} }
 
+// AddFlags adds the flags to a command.
 func (k *kubeFlags) AddFlags(fs *pflag.FlagSet) {
 	k.rules = clientcmd.NewDefaultClientConfigLoadingRules()
 	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "kubeconfig of the cluster (default $KUBECONFIG, or ~/.kube/config)")
 	fs.StringVar(&k.overrides.CurrentContext, "context", "", "context of the kubeconfig; empty for the current one")
-	fs.StringVar(&k.overrides.AuthInfo.Impersonate, "as", "", "user to act as")
-	fs.StringArrayVar(&k.overrides.AuthInfo.ImpersonateGroups, "as-group", nil, "group to act as; may be repeated")
+	fs.StringVar(&k.overrides.AuthInfo.Impersonate, "as", "", "user to impersonate")
+	fs.StringArrayVar(&k.overrides.AuthInfo.ImpersonateGroups, "as-group", nil, "group to impersonate; may be repeated")
 }
 
-func (k *kubeFlags) loader() clientcmd.ClientConfig {
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides)
-}
-
-// config returns how to reach the API server.
+// RESTConfig returns the access to the API server. It does not limit the rate of requests.
 func (k *kubeFlags) RESTConfig() (*rest.Config, error) {
 	groups := &k.overrides.AuthInfo.ImpersonateGroups
 	*groups = parseGroups(*groups)
-	config, err := k.loader().ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("which cluster? name a --kubeconfig or a --context: %w", err)
 	}
@@ -66,7 +64,7 @@ func (k *kubeFlags) RESTConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// unbracketed returns groups of which some may be lists in brackets, as 'linkerd check' hands them on: [] where there are none.
+// parseGroups flattens groups that are lists in brackets: 'linkerd check' passes its own flag as such a list, [] for none.
 func parseGroups(groups []string) (all []string) {
 	for _, group := range groups {
 		list, opened := strings.CutPrefix(group, "[")
@@ -75,26 +73,33 @@ func parseGroups(groups []string) (all []string) {
 			all = append(all, group)
 			continue
 		}
-		names, _ := csv.NewReader(strings.NewReader(list)).Read() // what is no list names no group
+		names, _ := csv.NewReader(strings.NewReader(list)).Read() // an invalid list names no group
 		all = append(all, slices.DeleteFunc(names, func(name string) bool { return name == "" })...)
 	}
 	return all
 }
 
-// A port is one of a server's: the flag that moves it, and where it is by default.
+// A serverPort is a port of a replica.
 type serverPort struct {
-	flag    string
-	number  uint16
+	flag    string // that moves it
+	number  uint16 // without the flag
 	purpose string
 }
 
 var (
 	grpcPort  = serverPort{"addr", 8086, "gRPC server"}
 	adminPort = serverPort{"metrics-addr", 9996, "admin server"}
-	DebugPort = serverPort{"debug-addr", 9998, "debug server"}
+	debugPort = serverPort{"debug-addr", 9998, "debug server"}
 )
 
-// reach says how a command gets to the replicas that it asks: at addresses, or else through the API server, by a port-forward.
+// podSelectors find the Pods of Fingerpost; the first selector with Pods counts. They are those of our chart, and those of Linkerd's
+// destination, in which our image may replace a container.
+var podSelectors = []string{
+	"app.kubernetes.io/name=fingerpost,app.kubernetes.io/component=destination",
+	"linkerd.io/control-plane-component=destination",
+}
+
+// ReplicaFlags name the replicas that a command reads: by addresses, or else as ready Pods, to which it forwards a port.
 type ReplicaFlags struct {
 	kubeFlags
 	port      serverPort
@@ -103,36 +108,38 @@ type ReplicaFlags struct {
 	selector  string
 }
 
-func NewReplicaFlags(version string, p serverPort) ReplicaFlags {
+// NewReplicaFlags returns the flags of a command that reads the debug servers of replicas.
+func NewReplicaFlags(version string) ReplicaFlags { return newReplicaFlags(version, debugPort) }
+
+func newReplicaFlags(version string, p serverPort) ReplicaFlags {
 	return ReplicaFlags{kubeFlags: newKubeFlags(version), port: p}
 }
 
+// AddFlags adds the flags to a command.
 func (r *ReplicaFlags) AddFlags(cmd *cobra.Command) {
-	p := r.port
 	fs := cmd.Flags()
-	fs.StringSliceVar(&r.addrs, p.flag, nil, "address of the "+p.purpose+", or those of several; empty to forward ports to ready Pods of Fingerpost, through the API server")
+	fs.StringSliceVar(&r.addrs, r.port.flag, nil, "address of the "+r.port.purpose+
+		", or several addresses; empty to forward ports to ready Pods of Fingerpost, through the API server")
 	fs.StringVarP(&r.Namespace, "namespace", "n", "", "namespace of Fingerpost's Pods; empty for all")
-	fs.StringVarP(&r.selector, "selector", "l", "", "label selector of Fingerpost's Pods (default "+strings.Join(selectors, ", or else ")+")")
+	fs.StringVarP(&r.selector, "selector", "l", "",
+		"label selector of Fingerpost's Pods (default "+strings.Join(podSelectors, ", or else ")+")")
 	r.kubeFlags.AddFlags(fs)
 }
 
-// selectors find the Pods, the first one that does: those of our chart, and those of Linkerd's in which we replace a container.
-var selectors = []string{"app.kubernetes.io/name=fingerpost,app.kubernetes.io/component=destination", "linkerd.io/control-plane-component=destination"}
-
-// A replica is one server that can be asked.
+// A Replica is one server that a command can read.
 type Replica struct {
 	Name string // of the Pod, or the address that was given
 	Addr string
+	Err  error // why there is no connection to it
 
 	target string // what Addr leads to, for people
-	Err    error  // why there is no way to it
 }
 
-// one returns a replica to which there is a way, and how to let go of it.
+// openFirst returns the first replica that accepts a connection, and a function that closes the way to it.
 func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, func(), error) {
 	var errs []error
 	for _, addr := range r.addrs {
-		if len(r.addrs) > 1 { // the next one may be there
+		if len(r.addrs) > 1 { // try the next one if this one does not listen
 			dialer := net.Dialer{Timeout: dialTimeout}
 			conn, err := dialer.DialContext(ctx, "tcp", addr)
 			if err != nil {
@@ -146,22 +153,22 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, func(), error) {
 	if len(errs) > 0 {
 		return Replica{}, nil, errors.Join(errs...)
 	}
-	config, client, pods, err := r.findPods(ctx)
+	pods, err := r.findPods(ctx)
 	if err != nil {
 		return Replica{}, nil, err
 	}
-	for _, pod := range pods {
-		to, end := r.forwardTo(ctx, config, client, pod)
-		if to.Err == nil {
-			return to, end, nil
+	for _, pod := range pods.ready {
+		replica, end := r.forwardTo(ctx, pods, pod)
+		if replica.Err == nil {
+			return replica, end, nil
 		}
-		errs = append(errs, to.Err)
+		errs = append(errs, replica.Err)
 	}
 	return Replica{}, nil, errors.Join(errs...)
 }
 
-// open returns all replicas, at least one, and how to let go of them. One that cannot be reached does not keep the others from being
-// asked.
+// Open returns all replicas, at least one, and a function that closes the ways to them. A replica without a connection has an error,
+// and the others can be read.
 func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), err error) {
 	if len(r.addrs) > 0 {
 		for _, addr := range r.addrs {
@@ -169,15 +176,15 @@ func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), er
 		}
 		return all, func() {}, nil
 	}
-	config, client, pods, err := r.findPods(ctx)
+	pods, err := r.findPods(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = make([]Replica, len(pods))
-	ends := make([]func(), len(pods))
+	all = make([]Replica, len(pods.ready))
+	ends := make([]func(), len(pods.ready))
 	var wg sync.WaitGroup
-	for i, pod := range pods {
-		wg.Go(func() { all[i], ends[i] = r.forwardTo(ctx, config, client, pod) })
+	for i, pod := range pods.ready {
+		wg.Go(func() { all[i], ends[i] = r.forwardTo(ctx, pods, pod) })
 	}
 	wg.Wait()
 	return all, func() {
@@ -187,50 +194,40 @@ func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), er
 	}, nil
 }
 
-// others reports whether other Pods are ready than those that were opened.
-func (r *ReplicaFlags) podsChanged(ctx context.Context, than []Replica) bool {
+// podsChanged reports whether other Pods are ready now than those that were opened.
+func (r *ReplicaFlags) podsChanged(ctx context.Context, opened []Replica) bool {
 	if len(r.addrs) > 0 {
 		return false
 	}
-	_, _, pods, err := r.findPods(ctx)
-	return err == nil && !slices.EqualFunc(pods, than, func(pod *corev1.Pod, r Replica) bool { return pod.Name == r.Name })
+	pods, err := r.findPods(ctx)
+	return err == nil &&
+		!slices.EqualFunc(pods.ready, opened, func(pod *corev1.Pod, r Replica) bool { return pod.Name == r.Name })
 }
 
-// find returns the ready Pods, at least one, and the cluster in which they are.
-func (r *ReplicaFlags) findPods(ctx context.Context) (*rest.Config, kubernetes.Interface, []*corev1.Pod, error) {
-	config, err := r.RESTConfig()
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("no --%s is given, and %w", r.port.flag, err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	pods, err := r.listReadyPods(ctx, client)
-	return config, client, pods, err
+// readyPods are the Pods of Fingerpost in a cluster, sorted by name.
+type readyPods struct {
+	config *rest.Config
+	client kubernetes.Interface
+	ready  []*corev1.Pod // at least one
 }
 
-// to forwards a port to a Pod, and returns how to let go of it.
-func (r *ReplicaFlags) forwardTo(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *corev1.Pod) (to Replica, end func()) {
-	to = Replica{Name: pod.Name}
-	number, err := r.port.numberIn(pod)
-	if err == nil {
-		to.target = fmt.Sprintf("Pod %s/%s, port %d", pod.Namespace, pod.Name, number)
-		if to.Addr, end, err = forwardPort(ctx, config, client, pod, number); err == nil {
-			return to, end
-		}
+func (r *ReplicaFlags) findPods(ctx context.Context) (pods readyPods, err error) {
+	if pods.config, err = r.RESTConfig(); err != nil {
+		return pods, fmt.Errorf("no --%s is given, and %w", r.port.flag, err)
 	}
-	to.Err = fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	return to, func() {}
+	if pods.client, err = kubernetes.NewForConfig(pods.config); err != nil {
+		return pods, err
+	}
+	pods.ready, err = r.listReadyPods(ctx, pods.client)
+	return pods, err
 }
 
-// pods returns the ready Pods, at least one, sorted by name.
 func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Interface) ([]*corev1.Pod, error) {
-	asked := selectors
+	selectors := podSelectors
 	if r.selector != "" {
-		asked = []string{r.selector}
+		selectors = []string{r.selector}
 	}
-	for _, selector := range asked {
+	for _, selector := range selectors {
 		list, err := client.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return nil, fmt.Errorf("list Pods in %s: %w", r.scope(), err)
@@ -249,10 +246,11 @@ func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Inte
 			return nil, fmt.Errorf("none of the %d Pods %s in %s is ready", len(list.Items), selector, r.scope())
 		}
 	}
-	return nil, fmt.Errorf("there is no Pod %s in %s: say where Fingerpost runs with -n and -l, or name a --%s",
-		strings.Join(asked, " or "), r.scope(), r.port.flag)
+	return nil, fmt.Errorf("there is no Pod %s in %s: set -n and -l to where Fingerpost runs, or name a --%s",
+		strings.Join(selectors, " or "), r.scope(), r.port.flag)
 }
 
+// scope names the namespaces in which Pods are listed.
 func (r *ReplicaFlags) scope() string {
 	if r.Namespace == "" {
 		return "any namespace"
@@ -266,26 +264,33 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// of returns where the port is in a Pod: its arguments may have moved it, the last one of them counts.
+// forwardTo forwards a port to a Pod, and returns a function that ends it.
+func (r *ReplicaFlags) forwardTo(ctx context.Context, pods readyPods, pod *corev1.Pod) (replica Replica, end func()) {
+	replica = Replica{Name: pod.Name}
+	number, err := r.port.numberIn(pod)
+	if err == nil {
+		replica.target = fmt.Sprintf("Pod %s/%s, port %d", pod.Namespace, pod.Name, number)
+		if replica.Addr, end, err = pods.forwardPort(ctx, pod, number); err == nil {
+			return replica, end
+		}
+	}
+	replica.Err = fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	return replica, func() {}
+}
+
+// numberIn returns the number of the port in a Pod: of the flags in its arguments that move it, the last one counts.
 func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 	for _, container := range pod.Spec.Containers {
 		args := append(slices.Clone(container.Command), container.Args...)
-		if !slices.ContainsFunc(args, func(arg string) bool { return arg == "serve" || arg == "destination" }) {
+		if !slices.Contains(args, "serve") && !slices.Contains(args, "destination") {
 			continue
 		}
-		addr, moved := "", false
-		for i, arg := range args {
-			name, value, whole := strings.Cut(arg, "=")
-			if name != "-"+p.flag && name != "--"+p.flag {
-				continue
-			}
-			if !whole && i+1 < len(args) {
-				value = args[i+1]
-			}
-			addr, moved = value, true
-		}
-		if !moved {
+		addr, set := p.addrIn(args)
+		if !set {
 			continue
+		}
+		if addr == "" {
+			return 0, fmt.Errorf("it has no %s: its arguments have -%s=", p.purpose, p.flag)
 		}
 		_, digits, err := net.SplitHostPort(addr)
 		if err == nil {
@@ -293,60 +298,83 @@ func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 				return uint16(n), nil
 			}
 		}
-		if addr == "" {
-			return 0, fmt.Errorf("it has no %s, as its arguments say (-%s=)", p.purpose, p.flag)
-		}
-		return 0, fmt.Errorf("its arguments say -%s=%s, which names no port", p.flag, addr)
+		return 0, fmt.Errorf("its arguments have -%s=%s, which names no port", p.flag, addr)
 	}
 	return p.number, nil
 }
 
-// forward opens a port on loopback that leads to a Pod's, until end is called.
-func forwardPort(ctx context.Context, config *rest.Config, client kubernetes.Interface, pod *corev1.Pod, number uint16) (addr string, end func(), err error) {
-	url := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
-	transport, upgrader, err := spdy.RoundTripperFor(config)
-	if err != nil {
-		return "", nil, err
+// addrIn returns the last value of the port's flag in arguments.
+func (p serverPort) addrIn(args []string) (addr string, set bool) {
+	for i, arg := range args {
+		name, value, inOne := strings.Cut(arg, "=")
+		if name != "-"+p.flag && name != "--"+p.flag {
+			continue
+		}
+		if !inOne && i+1 < len(args) {
+			value = args[i+1]
+		}
+		addr, set = value, true
 	}
-	websocket, err := portforward.NewSPDYOverWebsocketDialer(url, config)
-	if err != nil {
-		return "", nil, err
-	}
-	dialer := portforward.NewFallbackDialer(websocket, spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url),
-		func(err error) bool { return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) })
+	return addr, set
+}
+
+// forwardPort opens a port on loopback that leads to a Pod's, until end is called.
+func (p readyPods) forwardPort(ctx context.Context, pod *corev1.Pod, number uint16) (addr string, end func(), err error) {
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", number)}, stop, ready, io.Discard, io.Discard)
+	forwarder, err := p.newForwarder(pod, number, stop, ready)
 	if err != nil {
 		return "", nil, err
 	}
-	var failed error // to be read once ended is closed
+	var forwardErr error // to be read once ended is closed
 	go func() {
 		defer close(ended)
-		failed = forwarder.ForwardPorts()
+		forwardErr = forwarder.ForwardPorts()
 	}()
 	timer := time.NewTimer(forwardTimeout)
 	defer timer.Stop()
 	select {
 	case <-ready:
 	case <-ended:
-		return "", nil, cmp.Or(failed, errors.New("it ended at once"))
+		return "", nil, cmp.Or(forwardErr, errors.New("it ended at once"))
 	case <-timer.C:
-		err = fmt.Errorf("no answer within %s", forwardTimeout)
+		err = fmt.Errorf("no response within %s", forwardTimeout)
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	if err != nil {
-		close(stop) // and nobody waits: what dials cannot be told to stop, and ends when it is answered or refused
+		close(stop) // ForwardPorts may still dial, which takes no context: it returns once that succeeds or fails
 		return "", nil, err
 	}
 	end = func() {
 		close(stop)
 		<-ended
 	}
-	ports, err := forwarder.GetPorts()
+	forwarded, err := forwarder.GetPorts()
 	if err != nil {
 		end()
 		return "", nil, err
 	}
-	return fmt.Sprintf("127.0.0.1:%d", ports[0].Local), end, nil
+	return fmt.Sprintf("127.0.0.1:%d", forwarded[0].Local), end, nil
+}
+
+// newForwarder forwards by a WebSocket, or by SPDY where the API server is too old for that or a proxy in between does not let it pass.
+func (p readyPods) newForwarder(
+	pod *corev1.Pod, number uint16, stop <-chan struct{}, ready chan struct{},
+) (*portforward.PortForwarder, error) {
+	request := p.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name)
+	url := request.SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(p.config)
+	if err != nil {
+		return nil, err
+	}
+	websocket, err := portforward.NewSPDYOverWebsocketDialer(url, p.config)
+	if err != nil {
+		return nil, err
+	}
+	fallback := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
+	dialer := portforward.NewFallbackDialer(websocket, fallback, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	ports := []string{fmt.Sprintf("0:%d", number)}
+	return portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, ports, stop, ready, io.Discard, io.Discard)
 }

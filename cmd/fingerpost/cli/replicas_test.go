@@ -140,9 +140,9 @@ func TestPortForward(t *testing.T) {
 	}))
 	defer debug.Close()
 	api := &apiServer{t: t, target: debug.Listener.Addr().String(), pods: []corev1.Pod{
-		pod("destination-a", selectors[1], false, "destination"),
-		pod("destination-b", selectors[1], true, "destination", "-debug-addr=:7777"),
-		pod("destination-c", selectors[1], true, "destination"),
+		pod("destination-a", podSelectors[1], false, "destination"),
+		pod("destination-b", podSelectors[1], true, "destination", "-debug-addr=:7777"),
+		pod("destination-c", podSelectors[1], true, "destination"),
 	}}
 	server := httptest.NewServer(api)
 	defer server.Close()
@@ -163,7 +163,7 @@ func TestPortForward(t *testing.T) {
 	asked := strings.Join(api.asked, "\n")
 	api.mu.Unlock()
 	for _, want := range []string{
-		"GET /api/v1/pods?" + selectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?", "port 7777",
+		"GET /api/v1/pods?" + podSelectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?", "port 7777",
 		"POST /api/v1/namespaces/linkerd/pods/destination-c/portforward?", "port 9998", "port 9996",
 	} {
 		if !strings.Contains(asked, want) {
@@ -196,10 +196,10 @@ func TestPortForward(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no Pod is ready":        {[]string{"--kubeconfig", kubeconfig}, "none of the 1 Pods " + selectors[1] + " in any namespace is ready"},
+		"no Pod is ready":        {[]string{"--kubeconfig", kubeconfig}, "none of the 1 Pods " + podSelectors[1] + " in any namespace is ready"},
 		"no Pod":                 {[]string{"--kubeconfig", kubeconfig, "-l", "a=b", "-n", "here"}, "there is no Pod a=b in namespace here"},
 		"no kubeconfig":          {[]string{"--kubeconfig", "/nowhere"}, "no --debug-addr is given, and which cluster?"},
-		"nobody listens":         {[]string{"--debug-addr", "127.0.0.1:1"}, "no answer from 127.0.0.1:1"},
+		"nobody listens":         {[]string{"--debug-addr", "127.0.0.1:1"}, "no response from 127.0.0.1:1"},
 		"another form of output": {[]string{"-o", "yaml"}, "-o yaml is neither table nor json"},
 	} {
 		if out, err := fingerpost(t, append([]string{"clusters"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -211,17 +211,17 @@ func TestPortForward(t *testing.T) {
 // A Pod that cannot be reached is tried again while a page is watched: after a rollout there are others.
 func TestWatchAfterRollout(t *testing.T) {
 	debug := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", State: "Live"}}}}})
-	api := &apiServer{t: t, target: debug, pods: []corev1.Pod{pod("old", selectors[1], true), pod("stays", selectors[1], true)}, broken: "old"}
+	api := &apiServer{t: t, target: debug, pods: []corev1.Pod{pod("old", podSelectors[1], true), pod("stays", podSelectors[1], true)}, broken: "old"}
 	server := httptest.NewServer(api)
 	defer server.Close()
 	w := watch(t, "clusters", "--watch", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
 	w.until("east stays Live", "forward a port to Pod linkerd/old")
 	api.mu.Lock()
-	api.pods[0] = pod("new", selectors[1], true)
+	api.pods[0] = pod("new", podSelectors[1], true)
 	api.mu.Unlock()
 	w.until("east new Live")
 	api.mu.Lock()
-	api.pods = append(api.pods, pod("third", selectors[1], true))
+	api.pods = append(api.pods, pod("third", podSelectors[1], true))
 	api.mu.Unlock()
 	w.until("east third Live") // although all others answer
 }
@@ -234,10 +234,10 @@ func TestPodThatFails(t *testing.T) {
 		}
 	}))
 	defer debug.Close()
-	server := httptest.NewServer(&apiServer{t: t, target: debug.Listener.Addr().String(), pods: []corev1.Pod{pod("a", selectors[1], true)}})
+	server := httptest.NewServer(&apiServer{t: t, target: debug.Listener.Addr().String(), pods: []corev1.Pod{pod("a", podSelectors[1], true)}})
 	defer server.Close()
 	_, err := fingerpost(t, "clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
-	if err == nil || !strings.HasPrefix(err.Error(), "no answer from Pod linkerd/a, port 9998: ") || strings.Contains(err.Error(), "127.0.0.1") {
+	if err == nil || !strings.HasPrefix(err.Error(), "no response from Pod linkerd/a, port 9998: ") || strings.Contains(err.Error(), "127.0.0.1") {
 		t.Error(err)
 	}
 }
@@ -246,7 +246,7 @@ func TestPodThatFails(t *testing.T) {
 func TestPortForwardThatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	released := make(chan struct{})
-	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", selectors[1], true)}, hangs: func(http.ResponseWriter, *http.Request) {
+	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", podSelectors[1], true)}, hangs: func(http.ResponseWriter, *http.Request) {
 		cancel()
 		<-released
 	}})
@@ -279,19 +279,19 @@ func TestPortOfAPod(t *testing.T) {
 		{[]string{"serve", "-debug-addr", ":7777"}, 7777, ""},
 		{[]string{"serve", "--debug-addr", "[::1]:7777", "-addr=:1"}, 7777, ""},
 		{[]string{"serve", "debug-addr=:1", "-not-debug-addr=:2"}, 9998, ""},
-		{[]string{"serve", "-debug-addr=:1", "-debug-addr="}, 0, "it has no debug server, as its arguments say (-debug-addr=)"},
+		{[]string{"serve", "-debug-addr=:1", "-debug-addr="}, 0, "it has no debug server: its arguments have -debug-addr="},
 		{[]string{"serve", "-debug-addr="}, 0, "it has no debug server"},
 		{[]string{"serve", "-debug-addr", ""}, 0, "it has no debug server"},
 		{[]string{"serve", "-debug-addr=127.0.0.1"}, 0, "-debug-addr=127.0.0.1, which names no port"},
 		{[]string{"serve", "-debug-addr=:0"}, 0, "names no port"},
 		{[]string{"proxy", "-debug-addr="}, 9998, ""},
 	} {
-		p := pod("a", selectors[0], true, c.args...)
-		if got, err := DebugPort.numberIn(&p); got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		p := pod("a", podSelectors[0], true, c.args...)
+		if got, err := debugPort.numberIn(&p); got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: %d %v", c.args, got, err)
 		}
 	}
-	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", selectors[1], true, "serve", "-debug-addr=")}})
+	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", podSelectors[1], true, "serve", "-debug-addr=")}})
 	defer server.Close()
 	if _, err := fingerpost(t, "clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL)); err == nil || !strings.Contains(err.Error(), "Pod linkerd/a: it has no debug server") {
 		t.Error(err)
@@ -321,7 +321,7 @@ func TestWatch(t *testing.T) {
 	}))
 	defer debug.Close()
 	w := watch(t, "clusters", "--watch", "--debug-addr", "127.0.0.1:1,"+debug.Listener.Addr().String())
-	w.until("Live", "fingerpost: 127.0.0.1:1: no answer")
+	w.until("Live", "fingerpost: 127.0.0.1:1: no response")
 	mu.Lock()
 	state = "Stale"
 	mu.Unlock()

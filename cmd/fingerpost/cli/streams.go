@@ -16,40 +16,41 @@ import (
 )
 
 func streamsCommand(version string) *cobra.Command {
-	p := debugCommand{ReplicaFlags: NewReplicaFlags(version, DebugPort)}
+	d := newDebugCommand(version)
 	var slow bool
 	cmd := &cobra.Command{
 		Use:   "streams",
 		Short: "Show every open stream of all replicas, the slowest first",
-		Long: `Show every open stream of all replicas: who asks for what, how many addresses it was sent and holds, and how
-it is behind. The slowest come first: those whose client has not read for the longest time, then those that
-were not sent everything yet. An ID is one of its replica's. +2 -1 stands for two addresses that come and
-one that goes.`,
+		Long: `Show every open stream of all replicas: its client and its request, how many addresses it was sent and holds,
+and how far it is behind. The slowest come first: those whose client has not read for the longest time, then
+those with the most changes to send: +2 -1 is two addresses to add and one to remove. An ID is unique in its
+replica.`,
 		Example: "  fingerpost streams --slow --watch\n  fingerpost streams -o json | jq '.[] | select(.sending)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return showPages(cmd, &p, "/debug/streams", mergeStreams, func(to io.Writer, all []replicaStream, several bool, now time.Time) error {
+			printAll := func(to io.Writer, all []replicaStream, several bool, now time.Time) error {
 				return printStreams(to, all, slow, several, now)
-			})
+			}
+			return showPages(cmd, &d, "/debug/streams", mergeStreams, printAll)
 		},
 	}
-	p.addFlags(cmd)
-	cmd.Flags().BoolVar(&slow, "slow", false, "only those that are behind; with -o json it has no effect")
+	d.addFlags(cmd)
+	cmd.Flags().BoolVar(&slow, "slow", false, "only streams that are behind; without effect on -o json")
 	return cmd
 }
 
-// A replicaStream is an open stream of a replica. IDs are the replica's own.
+// A replicaStream is an open stream of a replica.
 type replicaStream struct {
 	Replica string `json:"replica"`
 	discovery.StreamStatus
 }
 
 // mergeStreams returns the streams of all replicas, the slowest first.
-func mergeStreams(answers []Response[[]discovery.StreamStatus]) []replicaStream {
+func mergeStreams(responses []Response[[]discovery.StreamStatus]) []replicaStream {
 	all := []replicaStream{}
-	for _, a := range answers {
-		for _, s := range a.Page {
-			all = append(all, replicaStream{a.Replica, s})
+	for _, r := range responses {
+		for _, s := range r.Page {
+			all = append(all, replicaStream{r.Replica, s})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b replicaStream) int { return debug.CompareStreams(a.StreamStatus, b.StreamStatus) })
@@ -71,8 +72,11 @@ func printStreams(to io.Writer, all []replicaStream, slow, several bool, now tim
 		if s.Namespace != "" {
 			client = s.Namespace + "/" + client
 		}
-		t.addRow(s.Replica, strconv.FormatUint(s.ID, 10), debug.Age(s.Opened, now), s.Method, strings.Replace(s.Authority, ".svc.cluster.local", "", 1),
-			dash(client), strconv.Itoa(s.Addresses), lastSentText(s.Last, now), dash(lag))
+		authority := strings.Replace(s.Authority, ".svc.cluster.local", "", 1)
+		t.addRow(
+			s.Replica, strconv.FormatUint(s.ID, 10), debug.Age(s.Opened, now), s.Method, authority,
+			dash(client), strconv.Itoa(s.Addresses), lastSentText(s.Last, now), dash(lag),
+		)
 	}
 	if !several {
 		t.dropColumn(0) // REPLICA
@@ -86,15 +90,16 @@ func printStreams(to io.Writer, all []replicaStream, slow, several bool, now tim
 	return err
 }
 
-// lastSent says what a stream was sent last, and when.
+// lastSentText describes the last message of a stream.
 func lastSentText(last *discovery.LastSent, now time.Time) string {
 	if last == nil {
 		return "nothing"
 	}
-	return cmp.Or(countChanges(last.Adds, last.Removes), strings.ReplaceAll(last.What, "_", " ")) + ", " + debug.Age(last.At, now) + " ago"
+	what := cmp.Or(countChanges(last.Adds, last.Removes), strings.ReplaceAll(last.What, "_", " "))
+	return what + ", " + debug.Age(last.At, now) + " ago"
 }
 
-// briefLag says how a stream is behind; nothing if it is not.
+// shortLagText describes how far a stream is behind; it is empty for one that is not.
 func shortLagText(s discovery.StreamStatus, now time.Time) string {
 	var parts []string
 	if s.Behind != nil {
@@ -106,7 +111,7 @@ func shortLagText(s discovery.StreamStatus, now time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-// changes counts addresses that come and that go; it is empty if none do.
+// countChanges is +2 -1 for two addresses to add and one to remove; it is empty for none.
 func countChanges(adds, removes int) string {
 	var parts []string
 	if adds > 0 {

@@ -6,23 +6,25 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
 )
 
 const (
-	TableWidth = 100 // columns of a table; wider only if there are too many of them
-	tableGap   = 2
-	leastCell  = 8  // columns that a cell is not cut to less than, if its header is not longer
-	leastNote  = 30 // columns that the last cell keeps until all others are cut to the least
+	TableWidth = 100 // columns of a table; it has more only if its headers do not fit
+	tableGap   = 2   // columns between cells
+	minCell    = 8   // columns that a cell keeps when it is cut, unless its header is longer
+	minLast    = 30  // columns that the last cell keeps until all others are cut to the least
 )
 
-// A table is for people: it is within tableWidth columns. Cells that do not fit are cut in their middle, the last one of a row goes on
-// in the next line. What is cut is in the JSON.
+// A table is for people. It fits into TableWidth columns: cells that are too long are cut in the middle, because names have the same
+// beginnings, and the last one of a row is wrapped. What is cut is in the JSON. text/tabwriter aligns the columns; it does not fit them
+// into a width.
 type table struct {
 	header      []string
 	rows        [][]string
-	keepColumns int // so many columns are cut last: those that people copy
+	keepColumns int // so many columns from the left are cut last: those that people copy
 }
 
 func newTable(header ...string) *table { return &table{header: header} }
@@ -34,7 +36,6 @@ func (t *table) addRow(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// without leaves out a column.
 func (t *table) dropColumn(i int) {
 	t.header = slices.Delete(t.header, i, i+1)
 	for j, row := range t.rows {
@@ -42,7 +43,7 @@ func (t *table) dropColumn(i int) {
 	}
 }
 
-// printable leaves out what a terminal would act upon.
+// Printable drops the characters that a terminal interprets, such as escapes: texts of servers are not trusted.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
@@ -55,7 +56,7 @@ func Printable(s string) string {
 	}, s)
 }
 
-// printableLines does the same to a text of several lines, such as joined errors.
+// PrintableLines does the same to a text of several lines, such as joined errors.
 func PrintableLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -68,20 +69,19 @@ func (t *table) print(to io.Writer) error {
 	widths := t.widths()
 	last := len(widths) - 1
 	var b strings.Builder
+	aligned := tabwriter.NewWriter(&b, 0, 0, tableGap, ' ', 0)
 	for _, row := range append([][]string{t.header}, t.rows...) {
-		indent := 0
+		cells := make([]string, last)
 		for i, width := range widths[:last] {
-			cell := shorten(row[i], width)
-			fmt.Fprintf(&b, "%s%s", cell, strings.Repeat(" ", width-utf8.RuneCountInString(cell)+tableGap))
-			indent += width + tableGap
+			cells[i] = shorten(row[i], width)
 		}
-		for i, line := range Wrap(row[last], widths[last]) {
-			if i > 0 {
-				b.WriteString("\n" + strings.Repeat(" ", indent))
-			}
-			b.WriteString(line)
+		for _, line := range Wrap(row[last], widths[last]) {
+			fmt.Fprintln(aligned, strings.Join(append(cells, line), "\t"))
+			cells = make([]string, last) // before what is wrapped
 		}
-		b.WriteString("\n")
+	}
+	if err := aligned.Flush(); err != nil {
+		return err
 	}
 	for line := range strings.Lines(b.String()) {
 		if _, err := io.WriteString(to, strings.TrimRight(line, " \n")+"\n"); err != nil {
@@ -91,7 +91,8 @@ func (t *table) print(to io.Writer) error {
 	return nil
 }
 
-// widths returns the width of each column: what its cells need, less what is too much taken from the widest.
+// widths returns the width of each column. Columns have what their cells need; if that is too much, the widest of them lose a column
+// at a time: first those after keepColumns, then all.
 func (t *table) widths() []int {
 	widths := make([]int, len(t.header))
 	for _, row := range append([][]string{t.header}, t.rows...) {
@@ -101,34 +102,44 @@ func (t *table) widths() []int {
 	}
 	last := len(widths) - 1
 	left := TableWidth - tableGap*last
-	note := min(widths[last], leastNote)
-	sum := 0
+	least := min(widths[last], minLast)
 	for _, from := range []int{min(t.keepColumns, last), 0} {
-		for {
-			widest := -1
-			sum = 0
-			for i, width := range widths[:last] {
-				sum += width
-				least := max(leastCell, utf8.RuneCountInString(t.header[i]))
-				if i >= from && width > least && (widest < 0 || width > widths[widest]) {
-					widest = i
-				}
-			}
-			widths[last] = max(note, left-sum)
-			if sum+note <= left {
-				return widths
-			}
+		for sum(widths[:last])+least > left {
+			widest := t.widest(widths[:last], from)
 			if widest < 0 {
 				break
 			}
 			widths[widest]--
 		}
 	}
-	widths[last] = max(min(note, leastCell), left-sum)
+	rest := left - sum(widths[:last])
+	if rest < least {
+		least = min(least, minCell)
+	}
+	widths[last] = max(least, rest)
 	return widths
 }
 
-// cut keeps both ends: names begin alike.
+// widest returns the widest column that can lose width, of those from an index on; -1 if there is none.
+func (t *table) widest(widths []int, from int) int {
+	widest := -1
+	for i := from; i < len(widths); i++ {
+		least := max(minCell, utf8.RuneCountInString(t.header[i]))
+		if widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
+			widest = i
+		}
+	}
+	return widest
+}
+
+func sum(numbers []int) (total int) {
+	for _, n := range numbers {
+		total += n
+	}
+	return total
+}
+
+// shorten cuts the middle out of a cell that is too long.
 func shorten(cell string, width int) string {
 	runes := []rune(cell)
 	if len(runes) <= width {
@@ -138,9 +149,10 @@ func shorten(cell string, width int) string {
 	return string(runes[:head]) + "…" + string(runes[len(runes)-(width-1-head):])
 }
 
-func Wrap(cell string, width int) (lines []string) {
+// Wrap breaks a text into lines, at least one.
+func Wrap(text string, width int) (lines []string) {
 	line := ""
-	for word := range strings.FieldsSeq(cell) {
+	for word := range strings.FieldsSeq(text) {
 		word = shorten(word, width)
 		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
 			lines, line = append(lines, line), ""
@@ -153,6 +165,7 @@ func Wrap(cell string, width int) (lines []string) {
 	return append(lines, line)
 }
 
+// dash fills an empty cell.
 func dash(s string) string {
 	if s == "" {
 		return "-"
@@ -160,7 +173,7 @@ func dash(s string) string {
 	return s
 }
 
-// printJSON prints what is for machines.
+// PrintJSON prints a page for machines.
 func PrintJSON(to io.Writer, page any) error {
 	encoder := json.NewEncoder(to)
 	encoder.SetIndent("", "  ")
