@@ -359,7 +359,11 @@ const (
 	NotReady     Reason = "NotReady"     // it says so itself
 	Forbidden    Reason = "Forbidden"    // it does not let us read what we cannot do without
 	Malformed    Reason = "Malformed"    // it answers as no API server should: with a redirect, compressed, or with too much at once
+	OverBudget   Reason = "OverBudget"   // it lists many times what may be held of it
 )
+
+// Credentials reports whether the reason may lie in the credentials; otherwise it is the cluster's.
+func (r Reason) Credentials() bool { return r != Unreachable && r != NotReady && r != OverBudget }
 
 // A ProbeError is why a cluster is out of reach.
 type ProbeError struct {

@@ -100,7 +100,7 @@ func (e *engagement) stop() {
 
 // sync starts the watches and returns once the engagement can replace another: each required kind was listed, and the optional ones were
 // listed, refused, or given some seconds. A kind that comes later is read from then on. It returns early if ctx ends, or if the API
-// server refuses a required kind, or does not get on with listing one.
+// server refuses a required kind, does not get on with listing one, or lists many times what may be held of it.
 func (e *engagement) sync(ctx context.Context) error {
 	e.wg.Go(func() { _ = e.facade.Start(e.ctx) }) // it can only fail by being started twice
 	for _, k := range e.kinds {
@@ -140,12 +140,17 @@ func (k kind) sync(ctx context.Context) error {
 	deadline := time.NewTimer(syncPatience)
 	defer deadline.Stop()
 	for {
+		excess, changed := k.source.excess.Load()
+		if excess != nil {
+			return &ProbeError{OverBudget, excess}
+		}
 		select {
 		case <-k.Synced:
 			return nil
 		case <-k.source.Refused():
 			return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to list %s (%s): grant get, list and watch on them",
 				k.Resource.GroupResource(), k.source.Health().Refused)}
+		case <-changed:
 		case <-deadline.C:
 			left := syncPatience - time.Since(k.source.progressed())
 			if left <= 0 {
@@ -243,7 +248,13 @@ func (e *engagement) restored() (last time.Time) {
 // deaf returns an error if a kind that is needed would not tell of a change.
 func (e *engagement) deaf() error {
 	for _, k := range e.kinds {
-		if !k.Required || k.source.alive() {
+		if !k.Required {
+			continue
+		}
+		if excess, _ := k.source.excess.Load(); excess != nil {
+			return &ProbeError{OverBudget, excess}
+		}
+		if k.source.alive() {
 			continue
 		}
 		if refused := k.source.Health().Refused; refused != "" {

@@ -355,3 +355,95 @@ func TestOverBudget(t *testing.T) {
 		}
 	})
 }
+
+// A cluster that lists many times what may be held of it is not read to the end: one that was never synced is not used, one in use keeps
+// what was accepted. Both are reported, tried again at growing pauses, and recover.
+func TestFarOverBudget(t *testing.T) {
+	const budget, far = 10, 60
+	pods := func(east *apitest.Server, n int) {
+		for i := range n {
+			east.Apply(objects(t, podText(i)))
+		}
+	}
+	few := func(east *apitest.Server) {
+		for i := 5; i < far; i++ {
+			east.Delete("Pod", "ns", fmt.Sprintf("web-%04d", i))
+		}
+	}
+	listings := func(east *apitest.Server) int { return east.Requests("list", "pods") + east.Requests("watch", "pods") }
+	reported := func(w *world) {
+		w.t.Helper()
+		s := w.status()
+		if cluster.ReasonFor(s.Contact) != cluster.OverBudget || !strings.HasSuffix(s.Contact.Error(), s.OverBudget) {
+			w.t.Errorf("contact %q, over budget %q", s.Contact, s.OverBudget)
+		}
+		if !strings.Contains(s.OverBudget, "lists of kind Pod") || !strings.Contains(s.OverBudget, "-cluster-max-endpoints") {
+			w.t.Errorf("over budget: %q", s.OverBudget)
+		}
+	}
+	for _, stream := range []bool{true, false} {
+		t.Run(fmt.Sprintf("never synced, stream %t", stream), func(t *testing.T) {
+			inWorldOf(t, records.Limits{Endpoints: budget}, func(w *world) {
+				east := w.network.Server("east")
+				east.Stream(stream)
+				east.Apply(objects(t, service), objects(t, slice))
+				pods(east, far)
+				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+				w.wait(time.Second)
+				w.wantsState(cluster.Connecting)
+				reported(w)
+				w.wait(30 * time.Minute)
+				reported(w)
+				before := listings(east)
+				w.wait(time.Hour)
+				if n := listings(east) - before; n < 10 || n > 40 {
+					t.Errorf("asked %d times within an hour", n)
+				}
+				few(east)
+				w.wait(5 * time.Minute)
+				w.wantsState(cluster.Live)
+				w.wants(1)
+				if s := w.status(); s.OverBudget != "" {
+					t.Errorf("five Pods are over the budget: %s", s.OverBudget)
+				}
+			})
+		})
+		t.Run(fmt.Sprintf("in use, stream %t", stream), func(t *testing.T) {
+			inWorldOf(t, records.Limits{Endpoints: budget}, func(w *world) {
+				east := w.network.Server("east")
+				east.Stream(stream)
+				east.Apply(objects(t, service), objects(t, slice))
+				pods(east, 5)
+				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+				w.wait(time.Second)
+				w.wantsState(cluster.Live)
+				pods(east, far)
+				w.wait(10 * time.Second)
+				w.wantsState(cluster.Live)
+				east.Mute("pods", true) // has it listed anew
+				w.wait(4 * time.Minute)
+				east.Mute("pods", false)
+				reported(w)
+				w.wantsPods(budget)
+				w.wants(1)
+				w.wait(30 * time.Minute)
+				reported(w)
+				w.wantsState(cluster.Stale)
+				w.wantsPods(budget)
+				before := listings(east)
+				w.wait(time.Hour)
+				w.wantsState(cluster.Stale)
+				if n := listings(east) - before; n < 10 || n > 40 {
+					t.Errorf("asked %d times within an hour", n)
+				}
+				few(east)
+				w.wait(5*time.Minute + 10*time.Second)
+				w.wantsState(cluster.Live)
+				w.wantsPods(5)
+				if s := w.status(); s.OverBudget != "" {
+					t.Errorf("five Pods are over the budget: %s", s.OverBudget)
+				}
+			})
+		})
+	}
+}

@@ -52,7 +52,10 @@ func (m *member) run(ctx context.Context) {
 			failures = 0
 		}
 		if m.current.Load() == nil {
-			m.status.Contact = err
+			m.status.Contact, m.status.OverBudget = err, ""
+			if excess, is := errors.AsType[*records.ExcessError](err); is {
+				m.status.OverBudget = excess.Error()
+			}
 		}
 		m.registry.publish(m)
 		m.follow(ctx, spec, superseded, retryAfter(m.status.Credentials, failures, err == nil))
@@ -64,7 +67,7 @@ func retryAfter(err error, failures int, another bool) time.Duration {
 	switch {
 	case err == nil:
 		return 0
-	case another:
+	case another, ReasonFor(err) == OverBudget: // a listing that is ended costs as much as one that is not
 		return min(urgent<<min(failures, 10), maxRetryBeside)
 	case ReasonFor(err) == Unreachable, ReasonFor(err) == NotReady:
 		return urgent // a probe costs little, and one that has just started is ready soon

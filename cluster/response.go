@@ -62,7 +62,10 @@ func (b *border) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body.Close()
 		return nil, err
 	}
-	body := &body{ReadCloser: response.Body, held: b.held, most: maxResponses}
+	body := &body{ReadCloser: response.Body, held: b.held, came: new(atomic.Int64), most: maxResponses}
+	if came, counted := r.Context().Value(cameKey{}).(*atomic.Int64); counted {
+		body.came = came
+	}
 	switch watch := r.URL.Query().Get("watch"); {
 	case response.StatusCode >= 400:
 		body.most = maxError
@@ -72,6 +75,9 @@ func (b *border) RoundTrip(r *http.Request) (*http.Response, error) {
 	response.Body = body
 	return response, nil
 }
+
+// cameKey is of the *atomic.Int64 in the context of a request to which the bytes of its response are added.
+type cameKey struct{}
 
 // elsewhere returns the host that a response redirects to.
 func elsewhere(r *http.Response) string {
@@ -85,7 +91,8 @@ func elsewhere(r *http.Response) string {
 type body struct {
 	io.ReadCloser
 	held *atomic.Int64 // by all bodies
-	mine int64         // of it
+	came *atomic.Int64 // with this response, and with those that are counted with it
+	mine int64         // of held
 	most int64         // that mine may be
 	// events is nil for anything but a watch.
 	events *events
@@ -94,6 +101,7 @@ type body struct {
 // Read reads.
 func (b *body) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
+	b.came.Add(int64(n))
 	if b.events != nil {
 		if !b.events.pass(into[:n]) {
 			return 0, refused("an event is larger than %d MiB", maxEvent>>20)

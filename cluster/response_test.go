@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -10,10 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
 type transport func(*http.Request) (*http.Response, error)
@@ -235,5 +240,52 @@ func TestNoProxy(t *testing.T) {
 	}
 	if proxy, err := linked.Proxy(nil); proxy != nil || err != nil {
 		t.Errorf("proxy %v, %v", proxy, err)
+	}
+}
+
+// endless reads a text again and again.
+type endless struct {
+	text string
+	read int
+}
+
+func (e *endless) Read(into []byte) (int, error) {
+	n := copy(into, e.text[e.read%len(e.text):])
+	e.read += n
+	return n, nil
+}
+
+// However little is kept of what comes with a listing, and however often the same comes: so many bytes are read of one.
+func TestEndlessBytes(t *testing.T) {
+	pod := &endless{text: `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"ns","name":"web","annotations":{"x":"` +
+		strings.Repeat("x", 1<<20) + "\"}}}}\n"}
+	c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, http.StatusOK, func() io.Reader { return pod })
+	c.budget = records.NewBudget(records.Limits{Bytes: 1 << 20})
+	for _, k := range view.NewReconciler(logr.Discard(), "east", view.Options{}).Kinds() {
+		if k.Name != "Pod" {
+			continue
+		}
+		lw, err := listerWatcher(c, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := NewSource(lw, c)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.Fill(ctx, k.Object, k.Store)
+		}()
+		if excess, changed := s.excess.Load(); excess == nil {
+			<-changed
+		}
+		cancel()
+		<-done
+		if pod.read < 32<<20 || pod.read > 48<<20 {
+			t.Errorf("%d MiB were read", pod.read>>20)
+		}
+		if excess, _ := s.excess.Load(); excess == nil || !strings.Contains(excess.Error(), "lists of kind Pod") {
+			t.Errorf("the listing ended with %v", excess)
+		}
 	}
 }

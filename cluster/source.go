@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,13 +27,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fingerpost/fingerpost/cluster/records"
+	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const (
 	minBackoff     = 500 * time.Millisecond
 	readyBackoff   = time.Second      // is the longest while the API server answers probes: it is there, and about to serve
 	maxBackoff     = 15 * time.Second // is the longest while it does not; the probe that succeeds ends the pause
-	refusedBackoff = 10 * time.Second
+	refusedBackoff = 10 * time.Second // is the first where another answer is not to be expected soon
+	maxRefused     = 5 * time.Minute  // is the longest there
 	// bookmarkLimit is how long a watch may be silent; API servers send a bookmark about once a minute.
 	bookmarkLimit = 150 * time.Second
 	// watchAge is after how long the API server is asked to end a watch, or up to twice as long.
@@ -55,7 +58,8 @@ type Source struct {
 	conn  *Connection
 	lag   prometheus.Observer // of changes; nil: it is not measured
 
-	refused chan struct{} // closed when the kind was first refused
+	refused chan struct{}                        // closed when the kind was first refused
+	excess  fedwatch.Value[*records.ExcessError] // why the last listing was ended; nil if it was not
 
 	mu     sync.Mutex
 	health SourceHealth
@@ -101,6 +105,19 @@ func (s *Source) Health() SourceHealth {
 // it. It may be served later.
 func (s *Source) Refused() <-chan struct{} { return s.refused }
 
+func isExcess(err error) bool {
+	_, is := errors.AsType[*records.ExcessError](err)
+	return is
+}
+
+// exceed notes why a listing has failed, if that is an excess, or that it has not.
+func (s *Source) exceed(err error) {
+	excess, is := errors.AsType[*records.ExcessError](err)
+	if old, _ := s.excess.Load(); excess != old && (is || err == nil) {
+		s.excess.Store(excess)
+	}
+}
+
 // Fill keeps store filled with what there is of the kind, until ctx ends. object is an empty one of the type that the store takes; what
 // is not of it is left out.
 func (s *Source) Fill(ctx context.Context, object runtime.Object, store records.Target) {
@@ -114,24 +131,33 @@ func (s *Source) Fill(ctx context.Context, object runtime.Object, store records.
 	}
 	i := &informer{Source: s, kind: reflect.TypeOf(object), store: store, limit: pageSize}
 	var p pace
+	refusals := refusedBackoff
 	for ctx.Err() == nil {
 		_, wake := s.conn.wakes.Load()
 		began := time.Now()
-		if err := i.fill(ctx); err != nil && ctx.Err() == nil {
+		err := i.fill(ctx)
+		if err != nil && ctx.Err() == nil {
 			logr.FromContextOrDiscard(ctx).Info("Listing and watching starts over", "error", err.Error())
 		}
+		if isExcess(err) {
+			wait(ctx, wake, jitter(refusals))
+			refusals = min(2*refusals, maxRefused)
+			continue
+		}
+		refusals = refusedBackoff
 		p.wait(ctx, wake, began)
 	}
 }
 
-// advance notes that a listing has come as far as n objects. Only what is further than all before counts: a server that breaks off at the
-// same place each time makes no progress.
-func (s *Source) advance(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n > s.furthest {
-		s.furthest, s.advanced = n, time.Now()
+// advance notes that a listing has come as far as n objects, and returns an error where that is too far. Only what is further than all
+// before counts: a server that breaks off at the same place each time makes no progress.
+func (i *informer) advance(n int) error {
+	i.mu.Lock()
+	if n > i.furthest {
+		i.furthest, i.advanced = n, time.Now()
 	}
+	i.mu.Unlock()
+	return i.store.Excess(n, i.came.Load())
 }
 
 // progressed returns when a listing last got further than all before; zero for never.
@@ -143,6 +169,9 @@ func (s *Source) progressed() time.Time {
 
 // trouble returns why the kind was not listed, as far as the API server says it.
 func (s *Source) trouble() string {
+	if excess, _ := s.excess.Load(); excess != nil {
+		return excess.Error()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failure == nil {
@@ -285,8 +314,11 @@ func (s *Source) pause(backoff, asked time.Duration) time.Duration {
 	if !s.conn.silent.Load() {
 		backoff = min(backoff, readyBackoff)
 	}
-	return max(backoff/2+rand.N(backoff/2), min(asked, maxBackoff))
+	return max(jitter(backoff), min(asked, maxBackoff))
 }
+
+// jitter returns about d, at most.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2) }
 
 // reasons are those that API servers give.
 var reasons = []metav1.StatusReason{
@@ -345,13 +377,16 @@ type informer struct {
 	kind  reflect.Type // of the objects that the store takes
 	store records.Target
 
-	limit   int64  // objects asked for in a page
-	version string // the newest that was seen
+	limit   int64        // objects asked for in a page
+	version string       // the newest that was seen
+	came    atomic.Int64 // bytes of the listing that is under way
 }
 
 // fill lists everything and then follows the changes, until what was missed cannot be had any more.
 func (i *informer) fill(ctx context.Context) error {
-	w, version, err := i.list(ctx)
+	i.came.Store(0)
+	w, version, err := i.list(context.WithValue(ctx, cameKey{}, &i.came))
+	i.exceed(err)
 	if err != nil {
 		return err
 	}
@@ -394,7 +429,7 @@ func (i *informer) list(ctx context.Context) (w opened, version string, err erro
 		}
 		i.close(w)
 	}
-	if errors.Is(err, errBroken) || ctx.Err() != nil {
+	if isExcess(err) || errors.Is(err, errBroken) || ctx.Err() != nil {
 		return opened{}, "", err
 	}
 	version, err = i.pages(ctx) // the API server cannot stream lists
@@ -419,7 +454,9 @@ func (i *informer) stream(w opened) (version string, err error) {
 			return listing.Delete(e.Object)
 		default:
 			n++
-			i.advance(n)
+			if err := i.advance(n); err != nil {
+				return err
+			}
 			i.arrive(m, false)
 			return listing.Update(e.Object)
 		}
@@ -455,7 +492,9 @@ func (i *informer) pages(ctx context.Context) (version string, err error) {
 			version = m.GetResourceVersion()
 		}
 		n += meta.LenList(list)
-		i.advance(n)
+		if err := i.advance(n); err != nil {
+			return "", err
+		}
 		err = meta.EachListItem(list, func(object runtime.Object) error {
 			m, err := meta.Accessor(object)
 			if err != nil || reflect.TypeOf(object) != i.kind {
@@ -471,8 +510,8 @@ func (i *informer) pages(ctx context.Context) (version string, err error) {
 		if next = m.GetContinue(); next == "" {
 			return version, i.store.Replace(listing.Objects(), version)
 		}
-		if next == last {
-			return "", errors.New("the API server repeats a page of its list")
+		if next == last || meta.LenList(list) == 0 {
+			return "", errors.New("the API server repeats a page of its list, or lists an empty one before the last")
 		}
 	}
 }

@@ -80,7 +80,7 @@ func ReasonFor(err error) Reason {
 func (s *Status) credentials() (valid, known bool) {
 	switch reason := ReasonFor(s.Credentials); {
 	case s.Credentials != nil:
-		return false, s.Source != "" || reason != Unreachable && reason != NotReady
+		return false, s.Source != "" || reason.Credentials()
 	case s.Contact != nil && ReasonFor(s.Contact) == Unauthorized:
 		return false, true
 	default:

@@ -104,7 +104,7 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
 	switch {
 	case rejection != nil:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, "Refused", problem)
-	case status.Credentials != nil && (failed == cluster.Unreachable || failed == cluster.NotReady):
+	case status.Credentials != nil && !failed.Credentials():
 		r.addCondition(CredentialsValid, metav1.ConditionUnknown, string(failed), problem)
 	case status.Credentials != nil:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(failed), problem)

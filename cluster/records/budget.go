@@ -32,6 +32,18 @@ type Budget struct {
 	refused map[*share]bool // those from which something is left out
 }
 
+// A listing has brought too much for a cluster that is merely larger than its budget, and may have no end, once it has brought so many times
+// what may be held: of objects, of which the budget takes as many as it can, and of bytes as they are sent, of which records are few.
+const (
+	maxTimesObjects = 5
+	maxTimesBytes   = 32
+)
+
+// An ExcessError is why a listing was not read to its end: it brings many times what may be held of the cluster.
+type ExcessError struct{ message string }
+
+func (e *ExcessError) Error() string { return e.message }
+
 // NewBudget returns a Budget of which nothing is used.
 func NewBudget(limits Limits) *Budget { return &Budget{limits: limits, refused: map[*share]bool{}} }
 
@@ -52,13 +64,25 @@ func (b *Budget) Problem() string {
 	if len(b.refused) == 0 {
 		return ""
 	}
-	kinds := map[string]bool{}
+	refused, ended := map[string]bool{}, map[string]bool{}
 	for s := range b.refused {
-		kinds[s.kind] = true
+		if s.ended {
+			ended[s.kind] = true
+		} else {
+			refused[s.kind] = true
+		}
 	}
-	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: what was accepted is kept and updated, new objects of kind %s "+
-		"are refused; raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib, and the memory limit with them",
-		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+	names := func(kinds map[string]bool) string { return strings.Join(slices.Sorted(maps.Keys(kinds)), ", ") }
+	var what []string
+	if len(refused) > 0 {
+		what = append(what, "what was accepted is kept and updated, new objects of kind "+names(refused)+" are refused")
+	}
+	if len(ended) > 0 {
+		what = append(what, "lists of kind "+names(ended)+" bring many times as much and are not read to their end, what was accepted of them before is kept")
+	}
+	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: %s; "+
+		"raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib, and the memory limit with them",
+		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(what, "; "))
 }
 
 // take charges n bytes, of which old ones may be a quarter more than the limit.
@@ -72,15 +96,30 @@ func (b *Budget) take(n int64, old bool) bool {
 	return true
 }
 
-// refuse notes whether something is left out of a share.
-func (b *Budget) refuse(s *share, something bool) {
+// refuse notes that something is left out of a share.
+func (b *Budget) refuse(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if something {
+	b.refused[s] = true
+}
+
+// settle notes whether something is left out of a share, now that everything was listed, or that it is not used any more.
+func (b *Budget) settle(s *share, something bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.ended = false; something {
 		b.refused[s] = true
 	} else {
 		delete(b.refused, s)
 	}
+}
+
+// end notes that a listing for a share was not read to its end.
+func (b *Budget) end(s *share) error {
+	b.mu.Lock()
+	s.ended, b.refused[s] = true, true
+	b.mu.Unlock()
+	return &ExcessError{b.Problem()}
 }
 
 func over(n, limit int64, old bool) bool {
@@ -97,7 +136,8 @@ type share struct {
 	most  int64 // units
 	units int64
 	bytes int64
-	none  int // objects that were refused since everything was listed
+	none  int  // objects that were refused since everything was listed
+	ended bool // the last listing was not read to its end; guarded by Budget.mu
 }
 
 // size is what one object uses.
@@ -108,12 +148,20 @@ func (s *share) charge(before, now size, known bool) bool {
 	units := now.units - before.units
 	if units > 0 && over(s.units+units, s.most, known) || !s.take(now.bytes-before.bytes, known) {
 		s.none++
-		s.refuse(s, true)
+		s.refuse(s)
 		return false
 	}
 	s.units += units
 	s.bytes += now.bytes - before.bytes
 	return true
+}
+
+// excess returns an error if a listing that has brought so many objects and bytes is to be read no further.
+func (s *share) excess(objects int, bytes int64) error {
+	if over(int64(objects), maxTimesObjects*s.most, false) || over(bytes, maxTimesBytes*s.limits.Bytes, false) {
+		return s.end(s)
+	}
+	return nil
 }
 
 // room reports whether something was refused that may fit now.

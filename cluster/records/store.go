@@ -15,6 +15,7 @@ type Target interface {
 	Limit(b *Budget, kind string, most int) // nil: no limits
 	Room() bool                             // something was refused that may fit now
 	Gather() Listing
+	Excess(objects int, bytes int64) error       // not nil: a listing that has brought so much is to be read no further
 	Replace(objects []any, version string) error // by all objects of a Listing
 	Update(object any) error                     // one that is new or has changed
 	Delete(object any) error
@@ -125,7 +126,7 @@ func (s *Store[R]) reduce(object any) (*kept[R], error) {
 func (s *Store[R]) Limit(b *Budget, kind string, most int) {
 	if s.share != nil {
 		s.share.take(-s.share.bytes, true)
-		s.share.refuse(s.share, false)
+		s.share.settle(s.share, false)
 	}
 	s.share, s.gathering, s.sizes = nil, nil, nil
 	if b == nil {
@@ -168,6 +169,19 @@ func (s *Store[R]) abandon() {
 		s.share.units, s.share.bytes = s.gathering.before.units, s.gathering.before.bytes
 		s.gathering = nil
 	}
+}
+
+// Excess returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes as they were sent, is to be read no
+// further. What was gathered of it is let go.
+func (s *Store[R]) Excess(objects int, bytes int64) error {
+	if s.share == nil {
+		return nil
+	}
+	err := s.share.excess(objects, bytes)
+	if err != nil {
+		s.abandon()
+	}
+	return err
 }
 
 func (l *listing[R]) Update(object any) error {
@@ -276,7 +290,7 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 	if s.share != nil { // each was charged as it was gathered, and what is gone not given back yet
 		s.share.take(all.bytes-s.share.bytes, true)
 		s.share.units, s.share.bytes, s.sizes, s.gathering = all.units, all.bytes, sizes, nil
-		s.share.refuse(s.share, s.share.none > 0)
+		s.share.settle(s.share, s.share.none > 0)
 	}
 	s.mu.Lock()
 	old := s.byKey

@@ -8,6 +8,9 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
 )
 
+// small is a budget of which many times as much is listed within seconds.
+var small = []string{"-cluster-max-endpoints=20000", "-cluster-max-mib=16"}
+
 // A linked cluster that lists more than there can be costs others nothing, and is reported.
 func TestGiantLists(t *testing.T) {
 	t.Parallel()
@@ -19,14 +22,31 @@ func TestGiantLists(t *testing.T) {
 		{"compressed", fakeapi.Compressed(size)},
 		{"blank", fakeapi.Blank(size)},
 		{"all in one page", fakeapi.EndlessList(size)},
+		{"always another page", fakeapi.EndlessPages},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newIdle(t)
-			w.serve()
+			w.serve(small...)
 			w.bounded(100<<20, func() {
 				w.api.Cluster("giant").Misbehave(fakeapi.On("pods", fakeapi.First(fakeapi.NoStreaming, c.fault)))
 				w.link("giant")
 				w.reported("giant")
+				w.answered(50)
+			})
+		})
+	}
+}
+
+// A linked cluster whose initial events have no end, few that are large or as many as there can be, costs others nothing, and is reported.
+func TestEndlessEvents(t *testing.T) {
+	for _, padding := range []int{0, 1 << 20} {
+		t.Run(fmt.Sprintf("of %d bytes", padding), func(t *testing.T) {
+			w := newIdle(t)
+			w.serve(small...)
+			w.bounded(100<<20, func() {
+				w.api.Cluster("endless").Misbehave(fakeapi.On("pods", fakeapi.EndlessEvents(padding), "watch"))
+				w.link("endless")
+				w.reported("endless")
 				w.answered(50)
 			})
 		})
