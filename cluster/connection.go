@@ -322,17 +322,20 @@ func proxied(config *rest.Config, spec Spec) *rest.Config {
 	return config
 }
 
-// wait returns after d, or when it is woken, or when ctx ends.
-func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+// wait returns after d, or when it is woken, or when ctx ends, and reports whether it was woken.
+func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) (woken bool) {
 	if d <= 0 {
-		return
+		return false
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return false
 	case <-wake:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -80,7 +80,7 @@ func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Acces
 			return nil, fmt.Errorf("client for %s: %w", k.Resource.Resource, err)
 		}
 		s := NewSource(lw, conn)
-		s.lag = meters.lag(k.Resource.GroupResource().String())
+		s.lag, s.optional = meters.lag(k.Resource.GroupResource().String()), !k.Required
 		e.kinds = append(e.kinds, kind{k, s})
 	}
 	var err error

@@ -332,7 +332,7 @@ func TestForbiddenKinds(t *testing.T) {
 		w.wantsState(cluster.Live)
 		w.wants(1)
 		east.Forbid("jobs.batch", false)
-		w.wait(time.Minute)
+		w.wait(5 * time.Minute)
 		kinds, _ := w.registry.Inspect("east")
 		for _, k := range kinds {
 			if !k.Open || k.Refused != "" {

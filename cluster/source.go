@@ -54,9 +54,10 @@ const (
 // more (410), and when the API server has gone back to an older state: a watch from a version that is not reached yet is accepted and stays
 // silent, without even bookmarks, so silence beyond bookmarkLimit counts as that, and so does a version lower than one before.
 type Source struct {
-	inner cache.ListerWatcherWithContext
-	conn  *Connection
-	lag   prometheus.Observer // of changes; nil: it is not measured
+	inner    cache.ListerWatcherWithContext
+	conn     *Connection
+	lag      prometheus.Observer // of changes; nil: it is not measured
+	optional bool                // the cluster is used without it
 
 	refused chan struct{}                        // closed when the kind was first refused
 	excess  fedwatch.Value[*records.ExcessError] // why the last listing was ended; nil if it was not
@@ -273,8 +274,9 @@ func (s *Source) close(o opened) {
 }
 
 // insist repeats a request until it succeeds, ctx ends, or it fails in a way that the caller must know of. It tries again at once
-// when the connection is reset.
+// when the connection is reset. Where there is no such resource, or no right to one that the cluster is used without, it tries ever more rarely.
 func (s *Source) insist(ctx context.Context, request func(context.Context) error) error {
+	refusals := refusedBackoff
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		_, wake := s.conn.wakes.Load()
 		var server delay
@@ -294,7 +296,10 @@ func (s *Source) insist(ctx context.Context, request func(context.Context) error
 			s.note(func(h *SourceHealth) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
 				s.once.Do(func() { close(s.refused) })
-				pause = refusedBackoff/2 + rand.N(refusedBackoff)
+				pause = jitter(refusals)
+				if reason == metav1.StatusReasonNotFound || s.optional {
+					refusals = min(2*refusals, maxRefused)
+				}
 			}
 		case metav1.StatusReasonExpired, metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest,
 			metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable, metav1.StatusReasonUnsupportedMediaType:
@@ -304,7 +309,9 @@ func (s *Source) insist(ctx context.Context, request func(context.Context) error
 				return err
 			}
 		}
-		wait(ctx, wake, pause)
+		if wait(ctx, wake, pause) {
+			refusals = refusedBackoff
+		}
 	}
 }
 

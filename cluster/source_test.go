@@ -87,3 +87,55 @@ func TestRetryAfter(t *testing.T) {
 		})
 	}
 }
+
+// A kind that is not there, or may not be read and is not needed, is asked for ever more rarely, and at once after an outage.
+func TestAbsentKinds(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind         string
+		refuse, mend func(east *apitest.Server, kind string)
+	}{
+		"no CRD":   {"servers.policy.linkerd.io", func(s *apitest.Server, kind string) { s.Serve(kind) }, func(s *apitest.Server, kind string) { s.Serve(kind, "v1beta3") }},
+		"no right": {"jobs.batch", func(s *apitest.Server, kind string) { s.Forbid(kind, true) }, func(s *apitest.Server, kind string) { s.Forbid(kind, false) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			linked(t, func(w *world, east *apitest.Server, _ string) {
+				requests := func() int { return east.Requests("watch", c.kind) + east.Requests("list", c.kind) }
+				c.refuse(east, c.kind)
+				before := requests()
+				w.wait(30 * time.Second)
+				if n := requests() - before; n < 3 {
+					t.Errorf("asked %d times in the first half minute", n)
+				}
+				w.wait(30 * time.Minute)
+				before = requests()
+				w.wait(time.Hour)
+				if n := requests() - before; n < 12 || n > 3*24 { // of a custom resource 3 versions each time
+					t.Errorf("asked %d times within an hour", n)
+				}
+				east.Cut(apitest.Silence)
+				w.wait(time.Minute)
+				c.mend(east, c.kind)
+				east.Cut(apitest.None)
+				w.wait(3 * time.Second)
+				kinds, _ := w.registry.Inspect("east")
+				for _, k := range kinds {
+					if !k.Open || k.Refused != "" {
+						t.Errorf("%s is refused for %q after the outage", k.Kind, k.Refused)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A kind that the cluster is not used without is asked for every few seconds, for as long as there is no right to it.
+func TestRightToPodsComesBack(t *testing.T) {
+	linked(t, func(w *world, east *apitest.Server, _ string) {
+		east.Forbid("pods", true)
+		w.wait(time.Hour)
+		w.wantsState(cluster.Stale)
+		east.Forbid("pods", false)
+		w.wait(15 * time.Second)
+		w.wantsState(cluster.Live)
+	})
+}

@@ -83,7 +83,7 @@ kind: ServiceProfile
 metadata: {name: %s, namespace: %s}
 spec: {routes: [{name: pay, isRetryable: true, condition: {method: POST, pathRegex: /pay}}]}
 `, name, w.Namespace)))
-	until(15*time.Second, "a ServiceProfile of a kind that has just appeared", service, serviceChanged, func(p *proxy.Profile) bool {
+	until(time.Minute, "a ServiceProfile of a kind that has just appeared", service, serviceChanged, func(p *proxy.Profile) bool {
 		return len(p.GetRoutes()) == 1 && p.GetRoutes()[0].GetIsRetryable() && p.GetProfileRef().GetResource().GetName() == name
 	})
 	_, err := w.Local.Kubectl(t.Context(), "-n", w.Namespace, "delete", "serviceprofile", name)
