@@ -33,14 +33,30 @@ func (v *View) without7() *View {
 	return &n
 }
 
+// withFirst returns v as if read anew, with one endpoint more at the front: nothing of the first Slice is shared.
+func (v *View) withFirst() *View {
+	n := *v
+	n.Slices = slices.Clone(n.Slices)
+	n.Slices[0] = &Slice{Name: v.Slices[0].Name, Ports: v.Slices[0].Ports, Endpoints: []*Endpoint{{Addr: netip.MustParseAddr("10.9.9.9"), Ready: true}}}
+	for _, e := range v.Slices[0].Endpoints {
+		e := *e
+		n.Slices[0].Endpoints = append(n.Slices[0].Endpoints, &e)
+	}
+	return &n
+}
+
 // follower returns a step in which one endpoint of a Service comes or goes: from the claim to what is to be sent, for clients in one
 // zone, or on each of so many nodes under a Local policy.
 func follower(endpoints, nodes int) (step func()) {
+	full := bigView(endpoints, nodes > 0)
+	return between(nodes, full, full.without7())
+}
+
+// between returns a step between Views, for clients in one zone or on each of so many nodes.
+func between(nodes int, views ...*View) (step func()) {
 	store, svc := NewStore(), Service{"ns", "a"}
 	store.Expect("c", Expectation{})
 	claims := store.Claim("c")
-	full := bigView(endpoints, nodes > 0)
-	views := []*View{full, full.without7()}
 	watch := store.Watch(Ref{"c", svc})
 	places := []Locality{{Zone: "zone-1"}}
 	for i := range nodes {
@@ -50,7 +66,7 @@ func follower(endpoints, nodes int) (step func()) {
 	sets := make([]*Set, len(places))
 	i := 0
 	step = func() {
-		claims.Set(svc, views[i%2])
+		claims.Set(svc, views[i%len(views)])
 		i++
 		snapshot, _ := watch.Load()
 		selection = Select(snapshot, Query{Port: 80, IPv6: true}, selection)
@@ -76,6 +92,20 @@ func BenchmarkChange(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkInsertion is the work of the domain for one endpoint that comes to the front of a slice of 100, or goes from there.
+func BenchmarkInsertion(b *testing.B) {
+	for _, endpoints := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			full := bigView(endpoints, false)
+			step := between(0, full, full.withFirst())
+			b.ReportAllocs()
+			for b.Loop() {
+				step()
+			}
+		})
 	}
 }
 

@@ -74,12 +74,13 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 	return s
 }
 
-// touch changes one thing about one endpoint of v.
+// touch changes one thing about one endpoint of v, or which there are.
 func touch(t *rapid.T, v *View) {
 	if len(v.Slices) == 0 || len(v.Slices[0].Endpoints) == 0 {
 		t.Skip("nothing to touch")
 	}
-	switch e := v.Slices[0].Endpoints[0]; rapid.IntRange(0, 5).Draw(t, "field") {
+	s := v.Slices[0]
+	switch e := s.Endpoints[0]; rapid.IntRange(0, 7).Draw(t, "field") {
 	case 0:
 		e.Zone += "x"
 	case 1:
@@ -91,7 +92,13 @@ func touch(t *rapid.T, v *View) {
 	case 4:
 		e.Workload = &Workload{Namespace: "ns", Name: "p9", Template: unique.Make(Template{})}
 	case 5:
-		v.Slices[0].Ports = []Port{{Number: 9090, Name: "http"}}
+		s.Ports = []Port{{Number: 9090, Name: "http"}}
+	case 6:
+		s.Endpoints = slices.Insert(s.Endpoints, rapid.IntRange(0, len(s.Endpoints)).Draw(t, "at"), drawSlice(t, "s1", "some").Endpoints...)
+	case 7:
+		if s.Endpoints = slices.Delete(s.Endpoints, 0, 1); len(s.Endpoints) == 0 {
+			s.Endpoints = nil
+		}
 	}
 }
 

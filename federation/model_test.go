@@ -175,5 +175,5 @@ func text(s *Set) map[netip.AddrPort]string {
 
 func describe(e *Entry) string {
 	o := e.Origin()
-	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, false, false, o.TrustDomain, false, e.slice, e.index}.String()
+	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, false, false, o.TrustDomain, false, e.slice, 0}.String()
 }

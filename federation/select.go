@@ -3,6 +3,7 @@ package federation
 import (
 	"cmp"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ type Entry struct {
 
 	origin *Origin
 	slice  string
-	index  int // in the slice
+	label  int64 // rises with the place in the slice
 }
 
 // At returns the address for a client of a port. An entry that is for any port has none of its own, so that all clients of a Service
@@ -162,7 +163,7 @@ func (s *Slice) Target(p ServicePort) int {
 	return number
 }
 
-// newBlock takes over from old, which may be nil, what is the same at the same place.
+// newBlock takes over from old, which may be nil, the entries of endpoints that are the same and in the same order.
 func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) *block {
 	b := &block{slice: slice}
 	if q.Hostname == "" { // else few
@@ -172,19 +173,26 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 	if old != nil {
 		before = old.entries
 	}
-	for i, e := range slice.Endpoints {
+	places := cursor[*Endpoint, *Entry]{list: before, key: func(e *Entry) *Endpoint { return e.Endpoint }}
+	passed, label := 0, noLabel // of before; of the last that was taken over
+	var added []*Entry          // since then
+	room := int64(1)            // that each of them needs
+	for _, e := range slice.Endpoints {
 		if q.judge(e) != Kept {
 			continue
 		}
-		for len(before) > 0 && before[0].index < i {
-			changes.remove(key.local, before[0])
-			before = before[1:]
-		}
-		if len(before) > 0 && before[0].index == i && before[0].Endpoint == e {
-			b.entries, before = append(b.entries, before[0]), before[1:]
+		at := places.find(e)
+		if at >= passed && (label == noLabel || before[at].label-label > room*int64(len(added))) {
+			changes.remove(key.local, before[passed:at]...)
+			number(added, label, before[at].label)
+			passed, label, added, room = at+1, before[at].label, nil, 1
+			b.entries = append(b.entries, before[at])
 		} else {
-			entry := &Entry{netip.AddrPortFrom(e.Addr, key.port), e, key.origin, key.slice, i}
-			b.entries = append(b.entries, entry)
+			if at >= passed {
+				room = labelRoom // it gets another label for want of room: let that last
+			}
+			entry := &Entry{Addr: netip.AddrPortFrom(e.Addr, key.port), Endpoint: e, origin: key.origin, slice: key.slice}
+			b.entries, added = append(b.entries, entry), append(added, entry)
 			changes.add(key.local, entry)
 		}
 		if len(e.Hints) > 0 {
@@ -199,8 +207,32 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 			b.v6++
 		}
 	}
-	changes.remove(key.local, before...)
+	number(added, label, noLabel)
+	changes.remove(key.local, before[passed:]...)
 	return b
+}
+
+// Labels are far apart, so that others fit between two that stay.
+const (
+	noLabel   = int64(math.MinInt64)
+	labelGap  = 1 << 32
+	labelRoom = 1 << 20
+)
+
+// number labels entries between two others, either of which may be none.
+func number(entries []*Entry, first, last int64) {
+	gap, n := int64(labelGap), int64(len(entries))
+	switch {
+	case first == noLabel && last == noLabel:
+		first = 0
+	case first == noLabel:
+		first = last - (n+1)*gap
+	case last != noLabel:
+		gap = min(gap, (last-first)/(n+1))
+	}
+	for i, e := range entries {
+		e.label = first + int64(i+1)*gap
+	}
 }
 
 // judge returns why an endpoint does not answer the Query, wherever the client is.
@@ -286,7 +318,7 @@ func (e *Entry) compare(o *Entry) int {
 		strings.Compare(e.origin.Name, o.origin.Name),
 		e.Endpoint.Workload.compare(o.Endpoint.Workload),
 		strings.Compare(e.slice, o.slice),
-		cmp.Compare(e.index, o.index),
+		cmp.Compare(e.label, o.label),
 	)
 }
 

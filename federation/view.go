@@ -268,19 +268,20 @@ func (c *Composition) equal(o *Composition) bool {
 }
 
 // sharing returns old if it equals s, and otherwise a Slice that says what s says and shares every endpoint with old that is
-// equal and has kept its place.
+// equal, wherever in the slice it is.
 func (s *Slice) sharing(old *Slice) *Slice {
 	if s == old {
 		return s
 	}
 	n := &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.Clone(s.Endpoints)}
 	same := slices.Equal(s.Ports, old.Ports) && len(s.Endpoints) == len(old.Endpoints)
-	for i := range min(len(s.Endpoints), len(old.Endpoints)) {
-		if s.Endpoints[i].equal(old.Endpoints[i]) {
-			n.Endpoints[i] = old.Endpoints[i]
-		} else {
-			same = false
+	before := cursor[netip.Addr, *Endpoint]{list: old.Endpoints, key: func(e *Endpoint) netip.Addr { return e.Addr }}
+	for i, e := range s.Endpoints {
+		at := before.find(e.Addr)
+		if at >= 0 && e.equal(old.Endpoints[at]) {
+			n.Endpoints[i] = old.Endpoints[at]
 		}
+		same = same && at == i && n.Endpoints[i] == old.Endpoints[i]
 	}
 	if same {
 		return old
