@@ -133,7 +133,7 @@ func (g *get) tell(ctx context.Context, snapshot *federation.Snapshot, zone stri
 
 // size returns how many addresses a first answer has at most, if nobody has it yet.
 func (g *get) size(snapshot *federation.Snapshot) (n int) {
-	if g.ask(snapshot); g.question.newest() != nil {
+	if g.ask(snapshot); g.question.asked() {
 		return 0
 	}
 	for _, m := range snapshot.Members {

@@ -32,6 +32,7 @@ type sample struct {
 	streams, addresses int
 	exists             bool
 	updates            uint64
+	conflicts          int
 }
 
 // shown is what of a question has been shown, and goes on to be when the port or the address goes.
@@ -51,11 +52,12 @@ var (
 	subscribersDesc = prometheus.NewDesc("endpoints_subscribers", "Open Get streams for a Service, or with -detailed-metrics for each member of it.", seriesLabels, nil)
 	podsDesc        = prometheus.NewDesc("endpoints_pods", "Addresses of the Service that a client of these streams holds, at most.", seriesLabels, nil)
 	existsDesc      = prometheus.NewDesc("endpoints_exists", "Whether the Service exists: 1 or 0.", seriesLabels, nil)
+	conflictsDesc   = prometheus.NewDesc("fingerpost_endpoint_conflicts", "Claims of clusters to an address of the Service that do not count, because another cluster publishes something else of it. No series where there are none.", seriesLabels, nil)
 	updatesDesc     = prometheus.NewDesc("endpoints_updates", "Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
 )
 
 func (c *subscribers) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{subscribersDesc, podsDesc, existsDesc, updatesDesc} {
+	for _, d := range []*prometheus.Desc{subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc} {
 		to <- d
 	}
 }
@@ -76,6 +78,9 @@ func (c *subscribers) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(podsDesc, prometheus.GaugeValue, float64(x.addresses), labels...)
 		to <- prometheus.MustNewConstMetric(existsDesc, prometheus.GaugeValue, exists, labels...)
 		to <- prometheus.MustNewConstMetric(updatesDesc, prometheus.CounterValue, float64(x.updates), labels...)
+		if x.conflicts > 0 {
+			to <- prometheus.MustNewConstMetric(conflictsDesc, prometheus.GaugeValue, float64(x.conflicts), labels...)
+		}
 	}
 }
 
@@ -83,9 +88,13 @@ func (c *subscribers) Collect(to chan<- prometheus.Metric) {
 func (c *subscribers) samples() map[series]*sample {
 	samples := map[series]*sample{}
 	for q, crowds := range c.crowds() {
-		snapshot := q.newest()
+		snapshot, selection := q.newest()
 		if snapshot == nil {
 			continue
+		}
+		conflicts, all := selection.Conflicts(), 0
+		for _, n := range conflicts {
+			all += n
 		}
 		q.show(snapshot, crowds)
 		s := series{}
@@ -97,7 +106,7 @@ func (c *subscribers) samples() map[series]*sample {
 		}
 		sets := q.sets.Load()
 		for node, crowd := range crowds {
-			count := func(of federation.Ref, known, exists bool, addresses int) {
+			count := func(of federation.Ref, known, exists bool, addresses, conflicts int) {
 				s.cluster, s.namespace, s.service, s.node = string(of.Cluster), of.Namespace, of.Name, node
 				x := samples[s]
 				if x == nil {
@@ -109,12 +118,12 @@ func (c *subscribers) samples() map[series]*sample {
 					samples[s] = x
 				}
 				x.streams += crowd.streams
-				x.addresses = max(x.addresses, addresses)
+				x.addresses, x.conflicts = max(x.addresses, addresses), max(x.conflicts, conflicts)
 				x.exists = x.exists || exists
 				x.updates += sets - q.shown.sets
 			}
 			if !c.server.config.DetailedMetrics {
-				count(snapshot.Ref, snapshot.View != nil, snapshot.Exists(), crowd.holds.Len())
+				count(snapshot.Ref, snapshot.View != nil, snapshot.Exists(), crowd.holds.Len(), all)
 				continue
 			}
 			addresses := map[federation.Ref]int{}
@@ -122,7 +131,7 @@ func (c *subscribers) samples() map[series]*sample {
 				addresses[e.Origin().Ref]++
 			}
 			for _, m := range snapshot.Members {
-				count(m.Origin.Ref, m.View != nil, m.View != nil, addresses[m.Origin.Ref])
+				count(m.Origin.Ref, m.View != nil, m.View != nil, addresses[m.Origin.Ref], conflicts[m.Origin.Ref])
 			}
 		}
 		q.shown.sets = sets
@@ -173,9 +182,15 @@ func (q *question) show(snapshot *federation.Snapshot, crowds map[string]*crowd)
 	}
 }
 
-// newest returns the newest Snapshot that a stream was answered from, nil if there was none.
-func (q *question) newest() *federation.Snapshot {
+// asked reports whether a stream was answered from any Snapshot.
+func (q *question) asked() bool {
+	snapshot, _ := q.newest()
+	return snapshot != nil
+}
+
+// newest returns the newest Snapshot that a stream was answered from, nil if there was none, and what was selected from it.
+func (q *question) newest() (*federation.Snapshot, *federation.Selection) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.snapshot
+	return q.snapshot, q.selection
 }

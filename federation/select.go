@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // A Query is what a client asks of a Service.
@@ -30,6 +31,9 @@ type Selection struct {
 	stale  map[*Origin]bool // members whose clusters are
 	zoned  bool             // an address has a zone
 	dual   bool             // workloads are claimed in both families
+
+	counts    sync.Once
+	conflicts map[Ref]int // guarded by counts; see Conflicts
 }
 
 // part is what a client must be to see an entry: on the node if local, and anything otherwise.
@@ -398,12 +402,8 @@ func (x *Selection) Near(l Locality, prev *Set) *Set {
 func (x *Selection) set(entries []*Entry) *Set {
 	set := &Set{entries: entries}
 	for i, next := 0, 0; i < len(entries); i = next {
-		best := i
-		for next = i + 1; next < len(entries) && entries[next].Addr == entries[i].Addr; next++ {
-			if x.rank(entries[next]) < x.rank(entries[best]) {
-				best = next
-			}
-		}
+		var best int
+		best, next = x.best(entries, i)
 		if best != i {
 			if &set.entries[0] == &entries[0] {
 				set.entries = slices.Clone(entries)
@@ -414,6 +414,55 @@ func (x *Selection) set(entries []*Entry) *Set {
 		set.size++
 	}
 	return set
+}
+
+// best returns which of the claims to an address counts, of which the first is at i, and where those to the next address begin.
+func (x *Selection) best(entries []*Entry, i int) (best, next int) {
+	best = i
+	for next = i + 1; next < len(entries) && entries[next].Addr == entries[i].Addr; next++ {
+		if x.rank(entries[next]) < x.rank(entries[best]) {
+			best = next
+		}
+	}
+	return best, next
+}
+
+// Conflicts returns, for each member, how many of its claims to an address do not count because another cluster publishes something else of
+// the address, wherever the client is. Clusters that publish the same of an address do not contradict each other. The result is not to be
+// written to.
+func (x *Selection) Conflicts() map[Ref]int {
+	x.counts.Do(func() { x.conflicts = x.count() })
+	return x.conflicts
+}
+
+func (x *Selection) count() map[Ref]int {
+	entries := x.parts[part{}]
+	if len(x.parts) > 1 || entries == nil {
+		entries = slices.SortedFunc(func(yield func(*Entry) bool) {
+			for _, some := range x.parts {
+				for _, e := range some {
+					if !yield(e) {
+						return
+					}
+				}
+			}
+		}, (*Entry).compare)
+	}
+	var conflicts map[Ref]int
+	for i, next := 0, 0; i < len(entries); i = next {
+		var best int
+		best, next = x.best(entries, i)
+		winner := entries[best]
+		for _, e := range entries[i:next] {
+			if e.origin.Cluster != winner.origin.Cluster && !e.Endpoint.equalAt(e.Addr.Port(), winner.Endpoint) {
+				if conflicts == nil {
+					conflicts = map[Ref]int{}
+				}
+				conflicts[e.origin.Ref]++
+			}
+		}
+	}
+	return conflicts
 }
 
 // rank is lower the better a claim is; of equal ones the first in order counts. The Service's own cluster knows best who is at an
