@@ -20,6 +20,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -30,7 +31,8 @@ type fleet struct {
 	home       *apitest.Server
 	registry   *cluster.Registry
 	reconciler *Reconciler
-	broken     atomic.Bool // the API server of home fails to patch
+	budget     records.Limits // of each linked cluster
+	broken     atomic.Bool    // the API server of home fails to patch
 	listed     atomic.Int32
 }
 
@@ -43,7 +45,7 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 		f.home = f.network.Server("home")
 		prepare(f)
 		f.registry = cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
-			ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial,
+			ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial, Budget: f.budget,
 		})
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 		f.must(err)
@@ -138,6 +140,47 @@ func TestConditionsCannotBeWritten(t *testing.T) {
 			t.Error("the conditions are not written")
 		}
 	})
+}
+
+// A Link shows in its status that its cluster publishes more than is held of one, and that it does not any more.
+func TestBudgetIsReported(t *testing.T) {
+	pod := func(i int) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": fmt.Sprint("web-", i)},
+		}}
+	}
+	inFleet(t, func(f *fleet) {
+		f.budget = records.Limits{Endpoints: 10}
+		f.link("east", true)
+		for i := range 20 {
+			f.network.Server("east").Apply(pod(i))
+		}
+	}, func(f *fleet) {
+		f.pass(10 * time.Second)
+		c := f.condition("east", WithinBudget)
+		if c["status"] != "False" || c["reason"] != "OverBudget" || !strings.Contains(fmt.Sprint(c["message"]), "-cluster-max-endpoints") {
+			t.Errorf("condition %v", c)
+		}
+		for i := range 15 {
+			f.network.Server("east").Delete("Pod", "ns", fmt.Sprint("web-", i))
+		}
+		f.pass(3 * time.Minute)
+		if c := f.condition("east", WithinBudget); c["status"] != "True" {
+			t.Errorf("condition %v", c)
+		}
+	})
+}
+
+// condition returns a condition of a Link; nil if it has none of the type.
+func (f *fleet) condition(link, of string) map[string]any {
+	all, _, err := unstructured.NestedSlice(f.home.Get("links.multicluster.linkerd.io", "linkerd", link).Object, "status", "conditions")
+	f.must(err)
+	for _, c := range all {
+		if c := c.(map[string]any); c["type"] == of {
+			return c
+		}
+	}
+	return nil
 }
 
 // A kind that may not be listed does not keep a replica from serving. But AllApplied stays open: a cluster may be

@@ -120,6 +120,7 @@ func TestConditionsFor(t *testing.T) {
 		"stale":         {good, cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=True/Valid Connected=False/Stale Synced=True/Synced"},
 		"revoked":       {good, cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced"},
 		"new ones fail": {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced"},
+		"far too large": {good, cluster.Status{State: cluster.Connecting, Credentials: why(cluster.OverBudget), Contact: why(cluster.OverBudget), OverBudget: "too many Pods"}, "Accepted=True/Accepted CredentialsValid=Unknown/OverBudget Connected=False/Connecting Synced=False/Waiting WithinBudget=False/OverBudget"},
 		"unreachable":   {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced"},
 		"refused":       {outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")}, live, "Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced"},
 	} {
@@ -162,6 +163,29 @@ func TestSlicesComplete(t *testing.T) {
 		all := conditionsFor(c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true)
 		if got := short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.out, got, c.want)
+		}
+	}
+}
+
+// What is more than is held of a cluster is a condition from then on.
+func TestWithinBudget(t *testing.T) {
+	within := func(l *Link, over string) string {
+		all := conditionsFor(l, outcome{winner: l}, cluster.Status{State: cluster.Live, OverBudget: over}, true)
+		return short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != WithinBudget }))
+	}
+	l := link("b", 0, nil)
+	before := &Link{key: l.key, clusterName: "b", conditions: []metav1.Condition{{Type: WithinBudget, Status: metav1.ConditionFalse}}}
+	for _, c := range []struct {
+		link       *Link
+		over, want string
+	}{
+		{l, "", ""},
+		{l, "too many Pods", "WithinBudget=False/OverBudget"},
+		{before, "too many Pods", "WithinBudget=False/OverBudget"},
+		{before, "", "WithinBudget=True/WithinBudget"},
+	} {
+		if got := within(c.link, c.over); got != c.want {
+			t.Errorf("over budget %q: %q, want %q", c.over, got, c.want)
 		}
 	}
 }
