@@ -41,8 +41,8 @@ func (r *reporter) addCondition(kind string, status metav1.ConditionStatus, reas
 	})
 }
 
-// reported reports whether the Link has a condition already. Conditions that most Links never need begin with a
-// problem; from then on they are kept up to date.
+// reported reports whether the Link has a condition already. Conditions that most Links never need begin
+// with a problem; from then on they are kept up to date.
 func (r *reporter) reported(kind string) bool {
 	return meta.FindStatusCondition(r.link.conditions, kind) != nil
 }
@@ -182,8 +182,8 @@ func sameConditions(a, b []metav1.Condition) bool {
 	return true
 }
 
-// messageLimit bounds the message of a condition, in bytes, so that an Event can carry it as well: parts of it
-// may come from a kubeconfig.
+// messageLimit bounds the message of a condition, in bytes, so that an Event can carry it as well: parts of
+// it may come from a kubeconfig.
 const messageLimit = 960
 
 func truncate(text string) string {

@@ -54,7 +54,8 @@ type Link struct {
 	mirroring *Mirroring
 }
 
-// newLink reads a Link. An unreadable one becomes an invalid record, so that its status can report the reason.
+// newLink reads a Link. An unreadable one becomes an invalid record, so that its status can report the
+// reason.
 func newLink(object any) (*Link, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {

@@ -47,40 +47,42 @@ type Options struct {
 // A Reconciler applies a Spec for every linked cluster, and reports in the Links what became of it.
 //
 // The key of its queue is the name of a cluster. A change of a Link, a Secret or a cluster's Status only
-// enqueues the names that it may bear on; reconcile reads everything else from the stores at that moment. So no
-// event carries data, and their order does not matter.
+// enqueues the names that it may bear on; reconcile reads everything else from the stores at that moment.
+// So no event carries data, and their order does not matter.
 //
 // # When all Links are known
 //
-// A cluster that was never applied looks like one that is not linked: it is missing from answers, and writers
-// delete what they wrote for it. "Not listed yet" must not look like that. So three steps come one by one:
+// A cluster that was never applied looks like one that is not linked: it is missing from answers, and
+// writers delete what they wrote for it. "Not listed yet" must not look like that. So three steps come one
+// by one:
 //
-//  1. sourcesReady. Links and the labelled Secrets have each been listed, or their listing was refused. Until
-//     then reconcile does nothing. A Link also waits for the Secrets of its own namespace.
-//  2. onListed. reconcileAll has enqueued every name and seen each of them applied. From here on the process may
-//     serve: a cluster without a Spec is known not to be linked, as far as we have permission to read. A refused
-//     listing does not delay serving, because it may stay refused for ever.
+//  1. sourcesReady. Links and the labelled Secrets have each been listed, or their listing was refused.
+//     Until then reconcile does nothing. A Link also waits for the Secrets of its own namespace.
+//  2. onListed. reconcileAll has enqueued every name and seen each of them applied. From here on the
+//     process may serve: a cluster without a Spec is known not to be linked, as far as we have permission
+//     to read. A refused listing does not delay serving, because it may stay refused for ever.
 //  3. AllApplied. Nothing that exists was refused: each kind was listed, or is not served by the API server
-//     (NotFound). For this, reconcileAll runs once more after the last listing. From here on writers may delete.
+//     (NotFound). For this, reconcileAll runs once more after the last listing. From here on writers may
+//     delete.
 //
-// Neither step waits for anything to be written into a Link. A name counts as applied before its conditions are
-// patched, so that an API server that rejects patches does not keep a replica from serving.
+// Neither step waits for anything to be written into a Link. A name counts as applied before its conditions
+// are patched, so that an API server that rejects patches does not keep a replica from serving.
 //
 // # Who owns a condition
 //
 // Every replica reads every Link and computes its conditions. It patches them when its own conclusion has
-// changed, never because it finds another one in the Link: two replicas that see a cluster differently would
-// overwrite each other for ever (docs/decisions, 5). The last change stands; metrics have each replica's view.
-// The condition Mirroring and the lists of Services belong to package mirror. A merge patch replaces the whole
-// list of conditions, so a Mirroring that was written after our last read is lost until the mirror's watch shows
-// that, and it writes again.
+// changed, never because it finds another one in the Link: two replicas that see a cluster differently
+// would overwrite each other for ever (docs/decisions, 5). The last change stands; metrics have each
+// replica's view. The condition Mirroring and the lists of Services belong to package mirror. A merge patch
+// replaces the whole list of conditions, so a Mirroring that was written after our last read is lost until
+// the mirror's watch shows that, and it writes again.
 //
 // # Concurrency
 //
-// Four workers reconcile; the queue never gives one name to two of them. mu guards the maps below it. It is never
-// held while the Registry, an API server or the queue is called; stores call back without holding their locks.
-// wg counts the goroutines that Start has started: informers, startReconciling, enqueueChangedClusters, and two
-// for each watched namespace. Start returns after all of them.
+// Four workers reconcile; the queue never gives one name to two of them. mu guards the maps below it. It is
+// never held while the Registry, an API server or the queue is called; stores call back without holding
+// their locks. wg counts the goroutines that Start has started: informers, startReconciling,
+// enqueueChangedClusters, and two for each watched namespace. Start returns after all of them.
 type Reconciler struct {
 	log      logr.Logger
 	options  Options
@@ -133,8 +135,8 @@ func (n *secretNamespace) ready() bool {
 type lastReport struct {
 	conditions []metav1.Condition
 
-	// The Link cannot hold conditions: its schema drops them, or we may not patch them. The patch is tried again
-	// when the Link is served in another version, or after unsupportedRetry.
+	// The Link cannot hold conditions: its schema drops them, or we may not patch them. The patch is tried
+	// again when the Link is served in another version, or after unsupportedRetry.
 	unsupported  bool
 	triedVersion string
 	triedAt      time.Time
@@ -155,8 +157,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// NewReconciler returns a Reconciler that reads Links and Secrets over conn. It calls onListed once, after every
-// cluster that was linked at the start was applied. recorder may be nil.
+// NewReconciler returns a Reconciler that reads Links and Secrets over conn. It calls onListed once, after
+// every cluster that was linked at the start was applied. recorder may be nil.
 func NewReconciler(
 	log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder,
 	onListed func(), options Options,
@@ -349,8 +351,8 @@ func (r *Reconciler) linkChanged(k records.Key) {
 	}
 }
 
-// watchNamespaces watches the Secrets of the controller namespace and of every namespace with a Link, and stops
-// watching others. The caller holds mu.
+// watchNamespaces watches the Secrets of the controller namespace and of every namespace with a Link, and
+// stops watching others. The caller holds mu.
 func (r *Reconciler) watchNamespaces() {
 	needed := map[string]bool{r.options.ControllerNamespace: true}
 	for k := range r.seenLinks {
@@ -469,8 +471,8 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 	return errors.Join(failed...)
 }
 
-// inputsFor gathers what one cluster name is resolved from. It returns false as long as something that bears on
-// the name was neither listed nor refused.
+// inputsFor gathers what one cluster name is resolved from. It returns false as long as something that
+// bears on the name was neither listed nor refused.
 func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 	in := inputs{
 		name: name, local: r.options.ClusterName, trustDomain: r.options.TrustDomain, hosts: r.options.Hosts,
@@ -511,8 +513,9 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 	return in, true
 }
 
-// applyOutcome applies or removes a cluster in the Registry. A linked cluster without usable credentials stays
-// as it is; one that was never applied gets a Spec without access, so that its Services count as unknown.
+// applyOutcome applies or removes a cluster in the Registry. A linked cluster without usable credentials
+// stays as it is; one that was never applied gets a Spec without access, so that its Services count as
+// unknown.
 func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
 	switch {
 	case !out.linked:
@@ -533,7 +536,8 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 	return nil
 }
 
-// isNewRejection reports whether the rejection of a labelled Secret differs from the one that was logged last.
+// isNewRejection reports whether the rejection of a labelled Secret differs from the one that was logged
+// last.
 func (r *Reconciler) isNewRejection(name string, rejection error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -616,8 +620,8 @@ func (l *Link) reference() *unstructured.Unstructured {
 	return object
 }
 
-// patchConditions patches the conditions into the status of a Link, and no other field. It reports whether the
-// Link cannot hold conditions, so that only Events, metrics and the debug page show them.
+// patchConditions patches the conditions into the status of a Link, and no other field. It reports whether
+// the Link cannot hold conditions, so that only Events, metrics and the debug page show them.
 func (r *Reconciler) patchConditions(
 	ctx context.Context, l *Link, conditions []metav1.Condition,
 ) (unsupported bool, err error) {

@@ -35,7 +35,7 @@ func TestChartMirrors(t *testing.T) {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
-		if log.contains("A right to write mirrors is missing") == nil {
+		if log.contains("A permission to write mirrors is missing") == nil {
 			return errors.New("a right is missing")
 		}
 		return c.granted()
@@ -64,7 +64,7 @@ func TestChartMirrors(t *testing.T) {
 			}
 			for _, s := range life {
 				if slices.Contains(s.take, r.verb+" "+r.resource) {
-					return errors.Join(s.does(), c.logs(log, "A right to write mirrors is missing", fmt.Sprintf("%q", r.verb), fmt.Sprintf("%q", r.resource)))
+					return errors.Join(s.does(), c.logs(log, "A permission to write mirrors is missing", fmt.Sprintf("%q", r.verb), fmt.Sprintf("%q", r.resource)))
 				}
 				if err := errors.Join(s.does(), s.seen()); err != nil {
 					return fmt.Errorf("%s: %w", s.name, err)
@@ -206,7 +206,7 @@ func (c *charted) missesReading(r *right, log *logged) error {
 	case "endpoints":
 		return errors.Join(c.says("Mirroring", "False Forbidden: the API server refuses to list endpoints"), c.logs(log, "Nothing can be mirrored", "endpoints"))
 	default:
-		return errors.Join(c.says("Mirroring", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told"),
-			c.logs(log, "Services of this cluster do not join federated ones"))
+		return errors.Join(c.says("Mirroring", "False LeftToLinkerd: whether Linkerd's service mirror runs is unknown"),
+			c.logs(log, "Services of the local cluster are not added to federated Services"))
 	}
 }

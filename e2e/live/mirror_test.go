@@ -261,7 +261,7 @@ func TestMirror(t *testing.T) {
 	m.shows(2*time.Second, "north changes while west is away", all...)
 	m.stop()
 	m.run()
-	m.within(5*time.Second, "west is not heard", func(ctx context.Context) error {
+	m.within(5*time.Second, "west is not synced", func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(ctx context.Context) error {
 			got, err := m.Condition(ctx, west, mirror.Mirroring)
 			if err == nil && !strings.HasPrefix(got, "Unknown Waiting") {
@@ -280,7 +280,7 @@ func TestMirror(t *testing.T) {
 	mine, err := m.core.CoreV1().Services(m.Namespace).Get(t.Context(), "mine-west", metav1.GetOptions{})
 	m.do(err)
 	if len(mine.Labels) != 0 || mine.Spec.Ports[0].Port != 7 {
-		t.Errorf("a Service of somebody else was touched: %v", mine)
+		t.Errorf("a Service that is not ours was changed: %v", mine)
 	}
 	m.do(m.Unlink(t.Context(), north))
 	_, err = m.Local.Kubectl(t.Context(), "-n", m.Namespace, "delete", "service", "shop")

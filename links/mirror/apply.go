@@ -19,75 +19,72 @@ import (
 
 const fieldManager = productName
 
-// reconcile makes one object what it should be, or tells a Link what became of its Services.
-func (t *term) reconcile(ctx context.Context, it queueKey) (reconcile.Result, error) {
-	if it.isLink {
-		return t.updateLinkStatus(ctx, it.Key)
+// reconcile applies the plan for one name, or updates the status of a Link.
+func (t *term) reconcile(ctx context.Context, key queueKey) (reconcile.Result, error) {
+	if key.isLink {
+		return t.updateLinkStatus(ctx, key.Key)
 	}
 	if !isClosed(t.ready) {
-		return reconcile.Result{}, nil // it is named again then
+		return reconcile.Result{}, nil // everything is enqueued then
 	}
-	w := t.inputs()
-	t.watchEndpoints(w, it.Key)
-	existing := w.local(it.Key) // read once: what was not decided about is not written over
-	t.enqueue(t.budget.assign(it.Key, chargedCluster(existing))...)
-	d := w.Plan(it.Key, existing)
-	if !d.overBudget {
-		t.enqueue(t.budget.withdraw(it.Key)...)
+	k := key.Key
+	in := t.inputs()
+	t.watchEndpoints(in, k)
+	existing := in.local(k) // read once: the plan and the write are about the same version
+	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
+	p := in.Plan(k, existing)
+	if !p.overBudget {
+		t.enqueue(t.budget.withdraw(k)...)
 	}
-	err := t.apply(ctx, it.Key, d, existing)
-	if isHeadlessMirror(existing) || isHeadlessMirror(d.service) {
-		t.enqueue(t.endpointMirrors(it.Key)...)
+	err := t.applyPlan(ctx, k, p, existing)
+	if isHeadlessMirror(existing) || isHeadlessMirror(p.service) {
+		t.enqueue(t.endpointMirrors(k)...)
 	}
 	if ctx.Err() != nil {
-		return reconcile.Result{}, nil //nolint:nilerr // whoever comes next looks at everything
+		return reconcile.Result{}, nil //nolint:nilerr // the next term enqueues everything
 	}
-	var forbidden errNoPermission
+	return t.finishPlan(in, k, p, err)
+}
+
+// finishPlan stores the results of a plan that was applied, or why it was not, and decides on the retry.
+func (t *term) finishPlan(in *inputs, k records.Key, p plan, err error) (reconcile.Result, error) {
+	var retry reconcile.Result
+	var failed error
 	switch {
 	case err == nil:
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
-		// What we have read is not the newest yet: it brings us back. If it does not, we come by ourselves.
+		// The record was not the newest: the event of the newer one enqueues the name. This is a second net.
 		return reconcile.Result{RequeueAfter: time.Second}, nil
-	case apierrors.IsNotFound(err): // of what is made only the namespace can be missing
-		failResults(d.results, "there is no namespace "+it.Namespace+" in the local cluster")
-		for i := range d.results {
-			d.results[i].reason = reasonMissingNamespace
+	case apierrors.IsNotFound(err): // only the namespace of a created object can be missing
+		failResults(p.results, missingNamespace(k.Namespace))
+		for i := range p.results {
+			p.results[i].reason = reasonMissingNamespace
 		}
-		t.setResults(w, it.Key, d.results)
-		return reconcile.Result{RequeueAfter: permissionRetry}, nil
-	case errors.As(err, &forbidden) || apierrors.IsForbidden(err):
-		failResults(d.results, err.Error())
-		t.setResults(w, it.Key, d.results)
-		return reconcile.Result{RequeueAfter: permissionRetry}, nil
+		retry.RequeueAfter = permissionRetry
+	case errors.As(err, new(errNoPermission)) || apierrors.IsForbidden(err):
+		failResults(p.results, err.Error())
+		retry.RequeueAfter = permissionRetry
 	default:
-		failResults(d.results, err.Error())
-		t.setResults(w, it.Key, d.results)
-		return reconcile.Result{}, fmt.Errorf("mirror %s: %w", it.Key, err)
+		failResults(p.results, err.Error())
+		failed = fmt.Errorf("mirror %s: %w", k, err)
 	}
-	t.setResults(w, it.Key, d.results)
-	return reconcile.Result{}, nil
+	t.setResults(in, k, p.results)
+	return retry, failed
 }
 
 func isHeadlessMirror(svc *corev1.Service) bool {
 	return svc != nil && isHeadless(svc) && isMirror(svc)
 }
 
-// write makes what is there what was decided. What is equal is not written.
-func (t *term) apply(ctx context.Context, k records.Key, d plan, existing *corev1.Service) error {
-	if d.namespaceLabels != nil && !d.keepService {
-		err := t.withPermission(ctx, permission{"create", "namespaces", ""}, func() error {
-			_, err := t.core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: k.Namespace, Labels: d.namespaceLabels}}, metav1.CreateOptions{FieldManager: fieldManager})
-			if apierrors.IsAlreadyExists(err) {
-				return nil
-			}
-			return err
-		})
-		if err != nil {
+// applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints.
+func (t *term) applyPlan(ctx context.Context, k records.Key, p plan, existing *corev1.Service) error {
+	if p.namespaceLabels != nil && !p.keepService {
+		if err := t.createNamespace(ctx, k.Namespace, p.namespaceLabels); err != nil {
 			return err
 		}
 	}
-	if !d.keepService {
-		if err := t.applyService(ctx, k, d.service, existing); err != nil {
+	if !p.keepService {
+		if err := t.applyService(ctx, k, p.service, existing); err != nil {
 			return err
 		}
 	}
@@ -95,46 +92,38 @@ func (t *term) apply(ctx context.Context, k records.Key, d plan, existing *corev
 	if !found {
 		is = nil
 	}
-	if existing == nil && !d.takesName() {
-		return nil // Kubernetes removes the Endpoints of a Service that is gone
+	if existing == nil && !p.takesName() {
+		return nil // Kubernetes deletes the Endpoints of a deleted Service
 	}
-	return t.applyEndpoints(ctx, k, d, is)
+	return t.applyEndpoints(ctx, k, p, is)
 }
 
+func (t *term) createNamespace(ctx context.Context, name string, labels map[string]string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	return t.withPermission(ctx, permission{"create", "namespaces", ""}, func() error {
+		options := metav1.CreateOptions{FieldManager: fieldManager}
+		_, err := t.core.CoreV1().Namespaces().Create(ctx, namespace, options)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// applyService makes the Service that exists the wanted one; nil is none, for both. It refuses to write a
+// Service that is not ours, whatever was planned.
 func (t *term) applyService(ctx context.Context, k records.Key, want, is *corev1.Service) error {
-	api := t.core.CoreV1().Services(k.Namespace)
 	switch {
 	case want == nil && is == nil:
 		t.noteMutation(k, nil, nil)
 		return nil
 	case is != nil && !isOurs(is):
 		return errNameTaken{k, is}
-	case want == nil, is != nil && isHeadless(is) != isHeadless(want): // whether it has a cluster IP cannot be changed; it is made anew when it is gone
-		t.noteMutation(k, nil, nil)
-		t.log.Info("A mirror is removed", "service", k.String())
-		return t.withPermission(ctx, permission{"delete", "services", k.Namespace}, func() error {
-			return ignoreNotFound(api.Delete(ctx, k.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID, ResourceVersion: &is.ResourceVersion}}))
-		})
+	case want == nil, is != nil && isHeadless(is) != isHeadless(want):
+		// clusterIP is immutable: a mirror of another kind is created after this one is gone.
+		return t.deleteService(ctx, k, is)
 	case is == nil:
-		t.log.Info("A mirror is made", "service", k.String())
-		return t.withPermission(ctx, permission{"create", "services", k.Namespace}, func() error {
-			back, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
-			switch {
-			case err == nil:
-				t.noteMutation(k, want, back)
-				return nil
-			case !apierrors.IsAlreadyExists(err):
-				return err
-			}
-			if rerr := t.permissions.require(ctx, permission{"get", "services", k.Namespace}); rerr != nil {
-				return rerr
-			}
-			there, gerr := api.Get(ctx, k.Name, metav1.GetOptions{})
-			if gerr == nil && (there.DeletionTimestamp != nil || !isOurs(there)) {
-				return errNameTaken{k, there}
-			}
-			return err // we have not heard of it yet
-		})
+		return t.createService(ctx, k, want)
 	case sameService(is, want) || t.mutatedAsBefore(k, want, is):
 		return nil
 	}
@@ -142,41 +131,61 @@ func (t *term) applyService(ctx context.Context, k records.Key, want, is *corev1
 	if err != nil {
 		return err
 	}
-	t.log.V(1).Info("A mirror is changed", "service", k.String())
+	t.log.V(1).Info("Patching a mirror", "service", k.String())
 	return t.withPermission(ctx, permission{"patch", "services", k.Namespace}, func() error {
-		back, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		api, options := t.core.CoreV1().Services(k.Namespace), metav1.PatchOptions{FieldManager: fieldManager}
+		stored, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, options)
 		if err == nil {
-			t.noteMutation(k, want, back)
+			t.noteMutation(k, want, stored)
 		}
 		return ignoreNotFound(err)
 	})
 }
 
-func (t *term) applyEndpoints(ctx context.Context, k records.Key, d plan, is *endpoints) error {
+func (t *term) deleteService(ctx context.Context, k records.Key, is *corev1.Service) error {
+	t.noteMutation(k, nil, nil)
+	t.log.Info("Deleting a mirror", "service", k.String())
+	return t.withPermission(ctx, permission{"delete", "services", k.Namespace}, func() error {
+		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, unchanged(is)))
+	})
+}
+
+func (t *term) createService(ctx context.Context, k records.Key, want *corev1.Service) error {
+	t.log.Info("Creating a mirror", "service", k.String())
+	api := t.core.CoreV1().Services(k.Namespace)
+	return t.withPermission(ctx, permission{"create", "services", k.Namespace}, func() error {
+		stored, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
+		switch {
+		case err == nil:
+			t.noteMutation(k, want, stored)
+			return nil
+		case !apierrors.IsAlreadyExists(err):
+			return err
+		}
+		if err := t.permissions.require(ctx, permission{"get", "services", k.Namespace}); err != nil {
+			return err
+		}
+		found, getErr := api.Get(ctx, k.Name, metav1.GetOptions{})
+		if getErr == nil && (found.DeletionTimestamp != nil || !isOurs(found)) {
+			return errNameTaken{k, found}
+		}
+		return err // the watch has not delivered it yet
+	})
+}
+
+// applyEndpoints makes the Endpoints that exist the planned ones.
+func (t *term) applyEndpoints(ctx context.Context, k records.Key, p plan, is *endpoints) error {
 	api := t.core.CoreV1().Endpoints(k.Namespace)
-	want := d.endpoints
+	want := p.endpoints
 	switch {
-	case want == nil && (d.keepEndpoints || is == nil || !isOurs(is)):
+	case want == nil && (p.keepEndpoints || is == nil || !isOurs(is)):
 		return nil
 	case want == nil:
 		return t.withPermission(ctx, permission{"delete", "endpoints", k.Namespace}, func() error {
-			return ignoreNotFound(api.Delete(ctx, k.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID, ResourceVersion: &is.ResourceVersion}}))
+			return ignoreNotFound(api.Delete(ctx, k.Name, unchanged(is)))
 		})
 	case is == nil:
-		return t.withPermission(ctx, permission{"create", "endpoints", k.Namespace}, func() error {
-			_, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
-			if !apierrors.IsAlreadyExists(err) {
-				return err
-			}
-			if rerr := t.permissions.require(ctx, permission{"get", "endpoints", k.Namespace}); rerr != nil {
-				return rerr
-			}
-			there, gerr := api.Get(ctx, k.Name, metav1.GetOptions{})
-			if gerr == nil && there.Labels[clusterLabel] == "" {
-				return fmt.Errorf("there are Endpoints %s already that are no mirror: delete them", k)
-			}
-			return err // we have not heard of them yet
-		})
+		return t.createEndpoints(ctx, k, want)
 	case sameEndpoints(is, want):
 		return nil
 	}
@@ -185,12 +194,31 @@ func (t *term) applyEndpoints(ctx context.Context, k records.Key, d plan, is *en
 		return err
 	}
 	return t.withPermission(ctx, permission{"patch", "endpoints", k.Namespace}, func() error {
-		_, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		options := metav1.PatchOptions{FieldManager: fieldManager}
+		_, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, options)
 		return ignoreNotFound(err)
 	})
 }
 
-// errTaken says that a name is taken.
+func (t *term) createEndpoints(ctx context.Context, k records.Key, want *endpoints) error {
+	api := t.core.CoreV1().Endpoints(k.Namespace)
+	return t.withPermission(ctx, permission{"create", "endpoints", k.Namespace}, func() error {
+		_, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		if err := t.permissions.require(ctx, permission{"get", "endpoints", k.Namespace}); err != nil {
+			return err
+		}
+		found, getErr := api.Get(ctx, k.Name, metav1.GetOptions{})
+		if getErr == nil && found.Labels[clusterLabel] == "" {
+			return fmt.Errorf("Endpoints %s exist already and are not a mirror: delete them", k)
+		}
+		return err // the watch has not delivered them yet
+	})
+}
+
+// errNameTaken reports that another Service has the name of a mirror.
 type errNameTaken struct {
 	records.Key
 	by *corev1.Service
@@ -198,15 +226,17 @@ type errNameTaken struct {
 
 func (e errNameTaken) Error() string {
 	if e.by.DeletionTimestamp != nil {
-		return fmt.Sprintf("there is a Service %s that is being deleted, and kept by its finalizers %q", e.Key, e.by.Finalizers)
+		return fmt.Sprintf("Service %s is being deleted, and kept by its finalizers %q", e.Key, e.by.Finalizers)
 	}
 	if cluster := e.by.Labels[clusterLabel]; isMirror(e.by) && cluster != "" {
-		return fmt.Sprintf("Service %s is the mirror of another cluster, %s, whose Link is not ours to serve: rename one of the two Services", e.Key, cluster)
+		return fmt.Sprintf("Service %s is the mirror of another cluster, %s, whose Link is not served here: "+
+			"rename one of the two Services", e.Key, cluster)
 	}
-	return fmt.Sprintf("there is a Service %s already that is no mirror: rename one of the two, or delete the local one", e.Key)
+	return fmt.Sprintf("Service %s exists already and is not a mirror: rename one of the two, "+
+		"or delete the local one", e.Key)
 }
 
-// gone takes it for success that there is nothing any more: what follows from that is looked at when we hear of it.
+// ignoreNotFound treats a deleted object as success: the event of its deletion enqueues the name.
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -214,17 +244,25 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// patchOf returns a merge patch that makes the marks of an object what they should be, and parts of it besides, if it is still the one
-// that we know.
+// unchanged makes a deletion conditional on the version that was planned from.
+func unchanged(o metav1.Object) metav1.DeleteOptions {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
+}
+
+// mergePatch returns a patch that replaces the labels and annotations of an object, and the given parts of
+// it, conditional on the version that was planned from.
 func mergePatch(is, want metav1.Object, parts map[string]any) ([]byte, error) {
 	parts["metadata"] = map[string]any{
-		"uid": is.GetUID(), "resourceVersion": is.GetResourceVersion(),
-		"labels": mergeMap(is.GetLabels(), want.GetLabels()), "annotations": mergeMap(is.GetAnnotations(), want.GetAnnotations()),
+		"uid":             is.GetUID(),
+		"resourceVersion": is.GetResourceVersion(),
+		"labels":          mergeMap(is.GetLabels(), want.GetLabels()),
+		"annotations":     mergeMap(is.GetAnnotations(), want.GetAnnotations()),
 	}
 	return json.Marshal(parts)
 }
 
-// replaced returns what merges into one map so that it becomes another.
+// mergeMap returns the merge patch that turns one map into another.
 func mergeMap(is, want map[string]string) map[string]any {
 	all := map[string]any{}
 	for k := range is {
@@ -236,32 +274,33 @@ func mergeMap(is, want map[string]string) map[string]any {
 	return all
 }
 
-// do makes a write that we have the right to.
+// withPermission writes if we have the permission, and counts the write.
 func (t *term) withPermission(ctx context.Context, needed permission, write func() error) error {
-	if err := t.permissions.require(ctx, needed); err != nil {
-		t.metrics.countWrite(needed.resource, needed.verb, err)
-		return err
-	}
-	err := write()
-	if apierrors.IsForbidden(err) {
-		t.permissions.invalidate(needed)
+	err := t.permissions.require(ctx, needed)
+	if err == nil {
+		err = write()
+		if apierrors.IsForbidden(err) {
+			t.permissions.invalidate(needed)
+		}
 	}
 	t.metrics.countWrite(needed.resource, needed.verb, err)
 	return err
 }
 
-// remember notes what the API server has made of a Service, if that is not what it was asked: a webhook has a part in it, and must
-// not be written against for ever.
-func (t *term) noteMutation(k records.Key, want, back *corev1.Service) {
+// noteMutation notes how the API server has stored a Service, if not as requested: an admission webhook has
+// changed it, and patching against the webhook would never end.
+func (t *term) noteMutation(k records.Key, want, stored *corev1.Service) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if want == nil || sameService(back, want) {
+	if want == nil || sameService(stored, want) {
 		delete(t.mutated, k)
 	} else {
-		t.mutated[k] = mutatedService{want, back}
+		t.mutated[k] = mutatedService{want, stored}
 	}
 }
 
+// mutatedAsBefore reports whether a Service differs from the wanted one only as a webhook has changed it
+// before.
 func (t *term) mutatedAsBefore(k records.Key, want, is *corev1.Service) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -269,33 +308,42 @@ func (t *term) mutatedAsBefore(k records.Key, want, is *corev1.Service) bool {
 	return found && sameService(m.requested, want) && sameService(m.stored, is)
 }
 
-// record keeps the verdicts about one name, for the Links that they concern.
-func (t *term) setResults(w *inputs, k records.Key, verdicts []serviceResult) {
+// setResults replaces the results for a name, and enqueues the Links that they concern.
+func (t *term) setResults(in *inputs, k records.Key, results []serviceResult) {
 	t.mu.Lock()
 	old := t.results[k]
-	if len(verdicts) == 0 {
+	if len(results) == 0 {
 		delete(t.results, k)
 	} else {
-		t.results[k] = verdicts
+		t.results[k] = results
 	}
 	t.mu.Unlock()
-	if slices.Equal(old, verdicts) {
+	if slices.Equal(old, results) {
 		return
 	}
-	for _, v := range slices.Concat(old, verdicts) {
-		t.enqueueLink(v.link)
+	for _, r := range slices.Concat(old, results) {
+		t.enqueueLink(r.link)
 	}
-	for _, v := range verdicts {
-		if l := w.linkByKey(v.link); v.reason == reasonMissingNamespace && l != nil && !slices.Contains(old, v) {
-			t.mu.Lock()
-			r := t.remotes[l.Cluster]
-			t.mu.Unlock()
-			if r == nil {
-				continue // it is unlinked by now
-			}
-			if svc, found := r.Get(v.remote); found {
-				r.recordSkipped(svc.Service, "Skipped mirroring service: "+v.message)
-			}
+	for _, r := range results {
+		if r.reason == reasonMissingNamespace && !slices.Contains(old, r) {
+			t.recordSkipped(in, r)
 		}
+	}
+}
+
+// recordSkipped records an Event about a Service whose namespace is missing here, in its cluster.
+func (t *term) recordSkipped(in *inputs, result serviceResult) {
+	l := in.linkByKey(result.link)
+	if l == nil {
+		return
+	}
+	t.mu.Lock()
+	r := t.remotes[l.Cluster]
+	t.mu.Unlock()
+	if r == nil {
+		return // it was unlinked meanwhile
+	}
+	if svc, found := r.Get(result.remote); found {
+		r.recordSkipped(svc.Service, "Skipped mirroring service: "+result.message)
 	}
 }

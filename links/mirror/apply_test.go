@@ -13,7 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// Whatever was decided, a Service of somebody else is neither changed nor removed.
+// Whatever was planned, a user's own Service is neither changed nor deleted.
 func TestForeignServiceIsNotWritten(t *testing.T) {
 	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "home.test"}, &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		t.Errorf("%s %s", r.Method, r.URL)

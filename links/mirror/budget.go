@@ -9,22 +9,26 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// A budget counts the Services that stand in the local cluster for each linked one: each takes room in etcd, and an address of the range that
-// all Services share. What is there stays, and is kept up to date; what would be made beyond is not, until something else goes.
+// A budget limits the Services that exist here for each linked cluster: each one takes space in etcd, and
+// an address of the range that all Services share. Existing Services stay, and are kept up to date. New
+// ones beyond the limit wait until another one is deleted.
 type budget struct {
-	limit int // 0: any number
+	limit int // for each cluster; 0: none
 
 	mu        sync.Mutex
-	clusterOf map[records.Key]string // the cluster that a Service counts for; also of one that is about to be made
+	clusterOf map[records.Key]string // the cluster that a Service counts for; also of one that is being created
 	count     map[string]int
-	waiting   map[string]map[records.Key]bool // by cluster: what was not made
+	waiting   map[string]map[records.Key]bool // by cluster: Services that were not created
 }
 
-func newBudget(most int) *budget {
-	return &budget{limit: most, clusterOf: map[records.Key]string{}, count: map[string]int{}, waiting: map[string]map[records.Key]bool{}}
+func newBudget(limit int) *budget {
+	return &budget{
+		limit: limit, clusterOf: map[records.Key]string{}, count: map[string]int{},
+		waiting: map[string]map[records.Key]bool{},
+	}
 }
 
-// note notes for which cluster a Service counts; for none if that is empty. It returns what may be made in its place.
+// assign sets the cluster that a Service counts for; empty for none. It returns what may be created instead.
 func (b *budget) assign(k records.Key, cluster string) []records.Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,7 +40,8 @@ func (b *budget) assign(k records.Key, cluster string) []records.Key {
 	return b.nextWaiting(old)
 }
 
-// take reports whether a Service may be made that counts for one of several clusters, and counts it for the first that has room.
+// reserve counts a Service for the first of several clusters that has space left. If none has, it returns
+// false, and the Service waits.
 func (b *budget) reserve(k records.Key, clusters []string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,7 +61,8 @@ func (b *budget) reserve(k records.Key, clusters []string) bool {
 	return len(clusters) == 0
 }
 
-// settle notes that nothing is to be made under a name. It returns what may be instead.
+// withdraw removes a name that nothing is to be created under from those that wait. It returns what may be
+// created instead.
 func (b *budget) withdraw(k records.Key) (again []records.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,14 +72,14 @@ func (b *budget) withdraw(k records.Key) (again []records.Key) {
 	return again
 }
 
-// full reports whether something was not made for a cluster.
+// exhausted reports whether a Service of a cluster waits.
 func (b *budget) exhausted(cluster string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.waiting[cluster]) > 0
 }
 
-// What follows needs mu.
+// The caller of the following holds mu.
 
 func (b *budget) setCluster(k records.Key, cluster string) {
 	if old := b.clusterOf[k]; old != "" {
@@ -88,12 +94,12 @@ func (b *budget) setCluster(k records.Key, cluster string) {
 	}
 }
 
-// drop returns the clusters for which k was refused.
+// removeWaiting returns the clusters for which k waited.
 func (b *budget) removeWaiting(k records.Key) (clusters []string) {
-	for cluster, refused := range b.waiting {
-		if refused[k] {
+	for cluster, waiting := range b.waiting {
+		if waiting[k] {
 			clusters = append(clusters, cluster)
-			if delete(refused, k); len(refused) == 0 {
+			if delete(waiting, k); len(waiting) == 0 {
 				delete(b.waiting, cluster)
 			}
 		}
@@ -101,7 +107,7 @@ func (b *budget) removeWaiting(k records.Key) (clusters []string) {
 	return clusters
 }
 
-// next returns something that was refused for a cluster, if it has room now.
+// nextWaiting returns a Service that waits for a cluster with space left, if there is one.
 func (b *budget) nextWaiting(cluster string) []records.Key {
 	if b.count[cluster] < b.limit {
 		for k := range b.waiting[cluster] {
@@ -111,7 +117,8 @@ func (b *budget) nextWaiting(cluster string) []records.Key {
 	return nil
 }
 
-// payers returns the clusters of which one has to have room for a Service; none for one that is not for others to ask for.
+// chargeableClusters returns the clusters that a Service may count for; none if it exists for no linked
+// cluster.
 func chargeableClusters(svc *corev1.Service) (clusters []string) {
 	switch cluster := svc.Labels[clusterLabel]; {
 	case svc.Labels[gatewayLabel] == "true", svc.Annotations[localDiscoveryKey] != "":
@@ -126,7 +133,7 @@ func chargeableClusters(svc *corev1.Service) (clusters []string) {
 	return clusters
 }
 
-// payer returns the cluster that a Service counts for; empty for none.
+// chargedCluster returns the cluster that an existing Service counts for; empty for none.
 func chargedCluster(svc *corev1.Service) string {
 	if svc == nil || !isOurs(svc) {
 		return ""

@@ -1,15 +1,27 @@
-// Package mirror writes the Services that Links ask for into the local cluster, as Linkerd's service mirror does.
+// Package mirror writes the Services that Links ask for into the local cluster, as Linkerd's service mirror
+// does.
 //
-//	Links, Services of linked clusters, local Services --world--> decide (pure) --> a Service, its Endpoints, a verdict for each Link
-//	                                                                                    |                   |
-//	                                              local API server <--- create, patch, delete       status of the Link
+//	Links, Services of linked clusters, local Services
+//	      |
+//	      | inputs
+//	      v
+//	    Plan (pure) ---> one Service and its Endpoints ---> create, patch, delete in the local cluster
+//	      |
+//	      '-----------> results, one for each Link that asks ---> status of the Link
 //
-// Rules to rely on:
+// The rules:
 //
-//   - One key is one local object. What it should be follows from what is known now, and never from which event arrived.
-//   - What is not known changes nothing: a cluster that was not heard, or is out of reach, keeps its mirrors and memberships.
-//   - Only what bears Linkerd's mark of a mirror is changed or removed. A Service of somebody else that has the name is left alone.
-//   - Only what was written for a Link, or was there while we saw it, goes with it. A Link that we never saw owns nothing.
-//   - While Linkerd's service mirror holds the Lease of a Link, nothing of that Link is touched.
-//   - Nothing is written, and nothing of linked clusters is watched for it, but while [Mirror.Run] runs.
+//   - A key is the name of one local object. What it should be follows from the present state, never from
+//     the event that enqueued it.
+//   - Unknown is not empty: a cluster that was not listed, or is out of contact, keeps its mirrors and
+//     memberships.
+//   - Only objects with Linkerd's label of a mirror are changed or deleted. A user's Service of the same
+//     name stays as it is.
+//   - What was written for a Link is deleted with it. A Link that we never saw owns nothing: what it may
+//     have asked for stays.
+//   - Nothing of a Link is written while Linkerd's service mirror holds the Lease of that Link.
+//   - Nothing is written, and no linked cluster's Services are watched for it, except during [Mirror.Run].
+//
+// What is read and written while Run lasts is a term; see the type of that name for its order of events and
+// its locks. What should exist under a name is a plan; see inputs.Plan.
 package mirror

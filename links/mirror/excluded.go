@@ -1,11 +1,12 @@
 package mirror
 
-// What a mirror takes over from a Service of a linked cluster acts in this one, so keys by which controllers are told what to do, or what is
-// theirs, are not copied: whoever may annotate a Service there would have a DNS record, a load balancer or a Secret made here, or a mirror
-// deleted by the GitOps controller that takes it for its own. The list is that of docs/mirror.md, and a test compares the two.
+// controllerKeys are not copied from a Service of a linked cluster. A mirror's labels and annotations act
+// in this cluster, and these keys are read by controllers: a user who may annotate a Service there could
+// have a DNS record, a load balancer or a Secret created here, or have a GitOps controller delete a mirror
+// that it takes for its own. docs/mirror.md has the same list, and a test compares the two.
 var controllerKeys = []string{
-	// Kubernetes and its tools: which proxy serves a Service and how, who has written it.
-	"app.kubernetes.io/instance", // by which Argo CD may know what to prune
+	// Kubernetes and its tools: which proxy serves a Service and how, which tool has written it.
+	"app.kubernetes.io/instance", // Argo CD may prune by it
 	"app.kubernetes.io/managed-by",
 	"endpoints.kubernetes.io/*",
 	"endpointslice.kubernetes.io/*",
@@ -14,7 +15,7 @@ var controllerKeys = []string{
 	"service.beta.kubernetes.io/*",
 	"service.kubernetes.io/*",
 
-	// Who deploys it, backs it up, or makes copies of it.
+	// Tools that deploy, back up and copy objects.
 	"argocd.argoproj.io/*",
 	"helm.sh/*",
 	"helm.toolkit.fluxcd.io/*",
@@ -71,6 +72,9 @@ var controllerKeys = []string{
 	"service.beta.openshift.io/*",
 }
 
-// policyKeys say how clients of a Service wait and retry. On a mirror they are about the Service of the cluster that says so; on a federated
-// Service they would be about those of all other clusters, so there only the local member's count.
-var policyKeys = []string{"balancer.linkerd.io/*", "balancer.alpha.linkerd.io/*", "retry.linkerd.io/*", "timeout.linkerd.io/*"}
+// policyKeys configure timeouts, retries and load balancing of a Service's clients. A mirror has those of
+// its remote Service. On a federated Service they would apply to the members of every cluster, so only the
+// local member's are copied.
+var policyKeys = []string{
+	"balancer.linkerd.io/*", "balancer.alpha.linkerd.io/*", "retry.linkerd.io/*", "timeout.linkerd.io/*",
+}

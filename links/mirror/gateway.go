@@ -22,7 +22,7 @@ const (
 	resolveTimeout = 5 * time.Second
 )
 
-// A gateway is the way into one cluster: where it is, and whether it answers.
+// A gateway resolves and probes the gateway of one cluster.
 type gateway struct {
 	log     logr.Logger
 	options Options
@@ -33,7 +33,7 @@ type gateway struct {
 	addresses watch.Value[[]string] // IP addresses, sorted; none as long as they are not known
 	dead      watch.Value[bool]
 
-	lastResolved map[string][]netip.Addr // what each name was resolved to; owned by resolve
+	lastResolved map[string][]netip.Addr // by host name; owned by runResolver
 }
 
 func (g *gateway) state() gatewayState {
@@ -42,35 +42,13 @@ func (g *gateway) state() gatewayState {
 	return gatewayState{addresses: addresses, dead: dead}
 }
 
-// resolve keeps the addresses up to date until ctx ends. A name that cannot be resolved keeps the addresses that it had.
+// runResolver keeps the addresses up to date until ctx ends, or for ever if there are no names to resolve.
 func (g *gateway) runResolver(ctx context.Context) {
 	for {
-		var all []netip.Addr
-		names := false
-		for _, host := range g.link.Gateway.Addresses {
-			if addr, err := netip.ParseAddr(host); err == nil {
-				all = append(all, addr.Unmap())
-				continue
-			}
-			names = true
-			found, err := g.lookupHost(ctx, host)
-			switch {
-			case ctx.Err() != nil:
-				return
-			case err != nil || len(found) == 0:
-				g.log.Info("The name of a gateway cannot be resolved: its last addresses are kept", "cluster", g.link.Cluster, "name", host,
-					"keeping", len(g.lastResolved[host]), "error", fmt.Sprint(err))
-			default:
-				g.lastResolved[host] = found
-			}
-			all = append(all, g.lastResolved[host]...)
+		next, names := g.resolveAddresses(ctx)
+		if ctx.Err() != nil {
+			return
 		}
-		var next []string
-		for _, addr := range all {
-			next = append(next, addr.Unmap().String())
-		}
-		slices.Sort(next)
-		next = slices.Compact(next)
 		if old, _ := g.addresses.Load(); !slices.Equal(old, next) {
 			g.addresses.Store(next)
 			g.changed()
@@ -81,14 +59,44 @@ func (g *gateway) runResolver(ctx context.Context) {
 	}
 }
 
+// resolveAddresses returns the sorted addresses of the gateway, and whether names are among its hosts. A name
+// that cannot be resolved keeps its last addresses.
+func (g *gateway) resolveAddresses(ctx context.Context) (addresses []string, names bool) {
+	var all []netip.Addr
+	for _, host := range g.link.Gateway.Addresses {
+		if addr, err := netip.ParseAddr(host); err == nil {
+			all = append(all, addr)
+			continue
+		}
+		names = true
+		found, err := g.lookupHost(ctx, host)
+		switch {
+		case ctx.Err() != nil:
+			return nil, true
+		case err != nil || len(found) == 0:
+			g.log.Info("The name of a gateway cannot be resolved: its last addresses are kept",
+				"cluster", g.link.Cluster, "name", host, "keeping", len(g.lastResolved[host]),
+				"error", fmt.Sprint(err))
+		default:
+			g.lastResolved[host] = found
+		}
+		all = append(all, g.lastResolved[host]...)
+	}
+	for _, addr := range all {
+		addresses = append(addresses, addr.Unmap().String())
+	}
+	slices.Sort(addresses)
+	return slices.Compact(addresses), names
+}
+
 func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	return g.options.Resolve(ctx, host)
 }
 
-// probe asks the gateway whether it is alive, each period and up to a tenth of it more, until ctx ends. It counts as alive until it
-// fails as often in a row as the Link says.
+// runProbe probes the gateway once a period, plus up to a tenth of it, until ctx ends. The gateway counts as
+// dead after the Link's number of consecutive failures, and as alive from the next success on.
 func (g *gateway) runProbe(ctx context.Context) {
 	p := g.link.Probe
 	transport := &http.Transport{DialContext: g.options.Dial, DisableKeepAlives: true}
@@ -115,9 +123,10 @@ func (g *gateway) runProbe(ctx context.Context) {
 			continue
 		}
 		if dead {
-			g.log.Info("A gateway does not answer: its mirrors are not ready", "cluster", g.link.Cluster, "url", url, "failures", failures, "error", err.Error())
+			g.log.Info("A gateway fails its probes: its mirrors are not ready", "cluster", g.link.Cluster,
+				"url", url, "failures", failures, "error", err.Error())
 		} else {
-			g.log.Info("A gateway answers again", "cluster", g.link.Cluster)
+			g.log.Info("A gateway answers its probes again", "cluster", g.link.Cluster)
 		}
 		g.dead.Store(dead)
 		g.metrics.setAlive(g.link.Cluster, !dead)
@@ -144,16 +153,18 @@ func probeOnce(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// probeURL asks over the Service of the gateway, so that a sidecar speaks mTLS to it as it does for everybody.
+// probeURL leads over the gateway's Service, so that this Pod's sidecar uses mTLS as it does for other
+// clients.
 func probeURL(l *links.Mirroring) string {
-	return fmt.Sprintf("http://%s%s.%s.svc:%d%s", probePrefix, l.Link.Name, l.Link.Namespace, l.Probe.Port, l.Probe.Path)
+	service := probePrefix + l.Link.Name
+	return fmt.Sprintf("http://%s.%s.svc:%d%s", service, l.Link.Namespace, l.Probe.Port, l.Probe.Path)
 }
 
 func resolveHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
-// pause returns true after d, and false once ctx ends.
+// sleepContext returns true after d, or false when ctx ends.
 func sleepContext(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -19,14 +19,14 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// settle lets time pass until everything has settled.
+// settle lets time pass, and waits until every goroutine is idle.
 func settle(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // virtual time
 	synctest.Wait()
 }
 
-// A gateway counts as alive until it fails as often in a row as its Link says, and again with the first answer. Each period is at most a
-// tenth longer than asked for, and metrics tell the story.
+// A gateway counts as alive until it fails as often in a row as its Link allows, and again from the first success
+// on. Each period is at most a tenth longer than configured. Metrics report it.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var code atomic.Int32
@@ -140,7 +140,7 @@ func (p *pipes) Close() error { close(p.closed); return nil }
 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Names are resolved again and again; one that cannot be resolved keeps what it led to.
+// Names are resolved periodically. One that cannot be resolved keeps its last addresses.
 func TestResolve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type names map[string][]netip.Addr

@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -12,17 +11,17 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// The Leases of Linkerd's service mirrors, and how long one lasts that does not say it.
+// The Leases of Linkerd's service mirrors.
 const (
 	linkLeasePrefix      = "service-mirror-write-" // and the name of the Link
 	localLeaseName       = "local-service-mirror-write"
-	defaultLeaseDuration = 30 * time.Second
+	defaultLeaseDuration = 30 * time.Second // of a Lease without leaseDurationSeconds
 )
 
-// lease is what is kept of a Lease.
+// A leaseRecord is the record of a Lease.
 type leaseRecord struct {
 	holder   string
-	renewed  time.Time // on the holder's clock
+	renewed  time.Time // by the holder's clock
 	duration time.Duration
 }
 
@@ -31,46 +30,47 @@ func newLeaseRecord(object any) (leaseRecord, bool) {
 	if !ok {
 		return leaseRecord{}, false
 	}
-	kept := leaseRecord{duration: defaultLeaseDuration}
+	r := leaseRecord{duration: defaultLeaseDuration}
 	if l.Spec.HolderIdentity != nil {
-		kept.holder = *l.Spec.HolderIdentity
+		r.holder = *l.Spec.HolderIdentity
 	}
 	if l.Spec.RenewTime != nil {
-		kept.renewed = l.Spec.RenewTime.Time
+		r.renewed = l.Spec.RenewTime.Time
 	}
 	if l.Spec.LeaseDurationSeconds != nil && *l.Spec.LeaseDurationSeconds > 0 {
-		kept.duration = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+		r.duration = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 	}
-	return kept, true
+	return r, true
 }
 
-// A tenure is a Lease and when, on our own clock, it was last renewed, released or deleted.
+// An observedLease is a Lease, and when it was last seen to change (renewed, released or deleted), by our
+// clock. The holder's clock is not compared with ours.
 type observedLease struct {
 	leaseRecord
 	observedAt time.Time
 }
 
-// busy returns until when somebody else is to be reckoned with: the Lease must have been free for as long as it lasts. It is the zero
-// time for one that was never seen.
-func (t observedLease) heldUntil() time.Time {
+// heldUntil returns until when the Lease must be respected: it must have been free for its own duration. It
+// is the zero time if the Lease was never observed.
+func (l observedLease) heldUntil() time.Time {
 	switch {
-	case t.observedAt.IsZero():
+	case l.observedAt.IsZero():
 		return time.Time{}
-	case t.holder == "":
-		return t.observedAt.Add(t.duration)
+	case l.holder == "":
+		return l.observedAt.Add(l.duration)
 	default:
-		return t.observedAt.Add(2 * t.duration)
+		return l.observedAt.Add(2 * l.duration)
 	}
 }
 
-func (t observedLease) String() string {
-	if t.holder == "" {
-		return "was released less than " + t.duration.String() + " ago"
+func (l observedLease) String() string {
+	if l.holder == "" {
+		return "was released less than " + l.duration.String() + " ago"
 	}
-	return fmt.Sprintf("is held by %s", t.holder)
+	return "is held by " + l.holder
 }
 
-// tenures are the Leases of Linkerd's service mirrors that were seen.
+// observedLeases are the Leases of Linkerd's service mirrors, also of those that are gone.
 type observedLeases struct {
 	changed watch.Value[struct{}]
 
@@ -78,13 +78,13 @@ type observedLeases struct {
 	byName map[records.Key]observedLease
 }
 
-// note tells of a Lease as it is now; nil if it was deleted. Those of others are not remembered.
-func (t *observedLeases) observe(k records.Key, now *leaseRecord) {
+// observe stores the present state of a Lease; nil if it was deleted. It ignores Leases of other programs.
+func (o *observedLeases) observe(k records.Key, now *leaseRecord) {
 	if k.Name != localLeaseName && !strings.HasPrefix(k.Name, linkLeasePrefix) {
 		return
 	}
-	t.mu.Lock()
-	old, known := t.byName[k]
+	o.mu.Lock()
+	old, known := o.byName[k]
 	next := observedLease{observedAt: time.Now()}
 	switch {
 	case now != nil:
@@ -92,24 +92,24 @@ func (t *observedLeases) observe(k records.Key, now *leaseRecord) {
 	case known:
 		next.leaseRecord = leaseRecord{duration: old.duration}
 	}
-	news := next.leaseRecord != old.leaseRecord || !known && now != nil
-	if news {
-		if t.byName == nil {
-			t.byName = map[records.Key]observedLease{}
+	isChange := next.leaseRecord != old.leaseRecord || !known && now != nil
+	if isChange {
+		if o.byName == nil {
+			o.byName = map[records.Key]observedLease{}
 		}
-		t.byName[k] = next
+		o.byName[k] = next
 	}
-	t.mu.Unlock()
-	if news {
-		t.changed.Store(struct{}{})
+	o.mu.Unlock()
+	if isChange {
+		o.changed.Store(struct{}{})
 	}
 }
 
-// links returns the names of Links that a namespace has, or has had, Leases for.
-func (t *observedLeases) linkNames(namespace string) (names []string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for k := range t.byName {
+// linkNames returns the names of Links for which a namespace has, or had, Leases.
+func (o *observedLeases) linkNames(namespace string) (names []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for k := range o.byName {
 		if name, is := strings.CutPrefix(k.Name, linkLeasePrefix); is && k.Namespace == namespace {
 			names = append(names, name)
 		}
@@ -117,8 +117,8 @@ func (t *observedLeases) linkNames(namespace string) (names []string) {
 	return names
 }
 
-func (t *observedLeases) lookup(k records.Key) observedLease {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.byName[k]
+func (o *observedLeases) get(k records.Key) observedLease {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.byName[k]
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// A Lease stands for somebody until it has been free for as long as it lasts, by our own clock: renewed, released, expired, deleted.
-func TestTenure(t *testing.T) {
+// A Lease is respected until it has been free for its own duration by our clock, whether it was renewed, released,
+// expired or deleted.
+func TestLeaseHeldUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all observedLeases
 		k := records.Key{Namespace: "mc", Name: linkLeasePrefix + "east"}
@@ -21,22 +22,22 @@ func TestTenure(t *testing.T) {
 				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)), RenewTime: &metav1.MicroTime{Time: renewed},
 			}})
 			if !ok {
-				t.Fatal("a Lease is not kept")
+				t.Fatal("a Lease has no record")
 			}
 			all.observe(k, &kept)
 		}
-		wants := func(busy bool) {
+		wants := func(held bool) {
 			t.Helper()
-			if got := time.Now().Before(all.lookup(k).heldUntil()); got != busy {
-				t.Errorf("busy is %t, want %t: %s", got, busy, all.lookup(k))
+			if got := time.Now().Before(all.get(k).heldUntil()); got != held {
+				t.Errorf("held is %t, want %t: %s", got, held, all.get(k))
 			}
 		}
 		wants(false) // there never was one
 		old := time.Now().Add(-time.Hour)
-		note("a", old) // nobody knows whether that clock is right
+		note("a", old) // the holder's clock is an hour behind
 		settle(39 * time.Second)
 		wants(true)
-		note("a", old) // said again, as after a new listing: no renewal
+		note("a", old) // observed again, as after a new listing: no renewal
 		settle(2 * time.Second)
 		wants(false)
 		note("a", old.Add(time.Second))
@@ -56,8 +57,8 @@ func TestTenure(t *testing.T) {
 		settle(2 * time.Second)
 		wants(false)
 		all.observe(records.Key{Namespace: "mc", Name: "never-seen"}, nil)
-		if got := all.lookup(records.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
-			t.Error("a Lease that never was is remembered")
+		if got := all.get(records.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
+			t.Error("a Lease that never existed is stored")
 		}
 	})
 }

@@ -19,13 +19,36 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// followLinks keeps linked up to date, with the gateways and the Leases of the Links.
+// A linkSet is all Links, and which of them are ours to serve. It is immutable.
+type linkSet struct {
+	links           []*link
+	complete        bool            // all Links of the namespace that is read are known
+	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
+	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
+	localSkipReason string          // why local members are not ours to write; empty if they are
+}
+
+// sameWork reports whether two linkSets lead to the same plans; the statuses of their Links may differ.
+func (s *linkSet) sameWork(o *linkSet) bool {
+	return s.complete == o.complete && s.localSkipReason == o.localSkipReason &&
+		maps.Equal(s.servedByLinkerd, o.servedByLinkerd) &&
+		slices.EqualFunc(s.links, o.links, func(a, b *link) bool {
+			return a.UID == b.UID && a.Spec == b.Spec && a.skipReason == b.skipReason
+		})
+}
+
+func (s *linkSet) linked(cluster string) bool {
+	return slices.ContainsFunc(s.links, func(l *link) bool { return l.Cluster == cluster })
+}
+
+// followLinks keeps the linkSet up to date, and with it gateways and watches of Leases. It is the only
+// goroutine that stores t.linkSet, lists Leases and changes t.gateways.
 func (t *term) followLinks() {
 	var before *linkSet
-	listed := t.links.Synced()
+	synced := t.links.Synced()
 	for {
-		all, changed := t.links.Mirrorings()
-		_, leases := t.observedLeases.changed.Load()
+		all, linksChanged := t.links.Mirrorings()
+		_, leasesChanged := t.observedLeases.changed.Load()
 		t.watchLeases(all)
 		next, due := t.newLinkSet(all)
 		if before != nil {
@@ -34,28 +57,18 @@ func (t *term) followLinks() {
 		t.linkSet.Store(next)
 		t.updateGateways(next)
 		t.dropUnlinked()
-		if before == nil || !before.sameWork(next) {
-			t.enqueueAll(nil)
-		}
-		for _, l := range next.links {
-			if before == nil || !slices.ContainsFunc(before.links, func(o *link) bool { return o.Mirroring == l.Mirroring && o.skipReason == l.skipReason }) {
-				t.enqueueLink(l.Link)
-			}
-		}
-		if now := next.localSkipReason; now != "" && now != leasesUnknown && (before == nil || before.localSkipReason != now) {
-			t.log.Info("Services of this cluster do not join federated ones from here", "reason", now)
-		}
+		t.enqueueDifference(before, next)
 		before = next
 		again := time.NewTimer(time.Until(due))
 		if due.IsZero() {
 			again.Stop()
 		}
 		select {
-		case <-changed:
-		case <-leases:
+		case <-linksChanged:
+		case <-leasesChanged:
 		case <-again.C:
-		case <-listed:
-			listed = nil
+		case <-synced:
+			synced = nil
 		case <-t.ctx.Done():
 		}
 		again.Stop()
@@ -65,12 +78,29 @@ func (t *term) followLinks() {
 	}
 }
 
-// forget drops what was known of clusters that are neither linked nor read any more.
+// enqueueDifference enqueues what a new linkSet bears on. before is nil for the first one.
+func (t *term) enqueueDifference(before, next *linkSet) {
+	if before == nil || !before.sameWork(next) {
+		t.enqueueAll(nil)
+	}
+	for _, l := range next.links {
+		unchanged := before != nil && slices.ContainsFunc(before.links, func(o *link) bool {
+			return o.Mirroring == l.Mirroring && o.skipReason == l.skipReason
+		})
+		if !unchanged {
+			t.enqueueLink(l.Link)
+		}
+	}
+	reason := next.localSkipReason
+	if reason != "" && reason != leasesUnknown && (before == nil || before.localSkipReason != reason) {
+		t.log.Info("Services of the local cluster are not added to federated Services", "reason", reason)
+	}
+}
+
+// dropUnlinked forgets clusters that have neither a Link nor an engagement.
 func (t *term) dropUnlinked() {
 	now, _ := t.linkSet.Load()
-	linked := func(name string) bool {
-		return !now.complete || slices.ContainsFunc(now.links, func(l *link) bool { return l.Cluster == name })
-	}
+	linked := func(name string) bool { return !now.complete || now.linked(name) }
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, r := range t.remotes {
@@ -85,59 +115,39 @@ func (t *term) dropUnlinked() {
 	}
 }
 
-// What bounds asking whether Leases are as the watch has left them: it is asked by the goroutine that follows the Links.
+// Bounds of listing Leases to confirm what a watch shows. followLinks waits for the answer.
 const (
 	leaseListTimeout = 3 * time.Second
 	leaseListRetry   = 10 * time.Second // after a failure
 )
 
-// notYet is why nothing is written before the Leases are heard.
-const leasesUnknown = "whether Linkerd's service mirror runs is not known yet"
+// leasesUnknown is why nothing is written until the Leases were listed.
+const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs"
 
-// assess says who looks after which Link, and when that may change by itself. A Link is left to Linkerd's service mirror as long as that
-// holds its Lease. In the namespace of Linkerd's multicluster extension there may be Links that are not read: what holds a Lease there
-// serves the cluster of the Link's name.
+// newLinkSet computes which Links are ours to serve, and when that may change without an event; due is zero
+// for never. A Link is Linkerd's while Linkerd's service mirror holds its Lease. The namespace of Linkerd's
+// multicluster extension may have Links that are not read: a Lease held there is that of the Link, and of
+// the cluster, of its name.
 func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
-	next := &linkSet{complete: isClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{}}
-	left := func(namespace, name string) string {
-		lookAt := func(at time.Time) {
-			if due.IsZero() || at.Before(due) {
-				due = at
-			}
-		}
-		t.mu.Lock()
-		w := t.leases[namespace]
-		t.mu.Unlock()
-		switch {
-		case w.source.Health().Refused != "": // also if it was not before
-			lookAt(time.Now().Add(leaseListRetry))
-			return "whether Linkerd's service mirror runs cannot be told: grant list and watch on leases.coordination.k8s.io in namespace " + namespace
-		case !isClosed(w.store.Synced()):
-			return leasesUnknown
-		}
-		k := records.Key{Namespace: namespace, Name: name}
-		if until := t.observedLeases.lookup(k).heldUntil(); !time.Now().Before(until) {
-			if !t.confirmLease(namespace, w, until) {
-				lookAt(w.triedAt.Add(leaseListRetry))
-				return "whether Linkerd's service mirror still runs cannot be told: the API server does not list Leases in namespace " + namespace
-			}
-		}
-		tenure := t.observedLeases.lookup(k)
-		until := tenure.heldUntil()
-		if !time.Now().Before(until) {
-			return ""
-		}
-		lookAt(until)
-		return "Lease " + namespace + "/" + name + " of Linkerd's service mirror " + tenure.String()
+	next := &linkSet{
+		complete: isClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
-	next.localSkipReason = left(t.options.Namespace, localLeaseName)
+	skipReason := func(namespace, lease string) string {
+		reason, recheck := t.leaseHeld(records.Key{Namespace: namespace, Name: lease})
+		if !recheck.IsZero() && (due.IsZero() || recheck.Before(due)) {
+			due = recheck
+		}
+		return reason
+	}
+	next.localSkipReason = skipReason(t.options.Namespace, localLeaseName)
 	for _, m := range all {
 		if m.Problem != "" && m.Cluster == "" {
-			next.complete = false // it may mean any cluster
+			next.complete = false // it may name any cluster
 		}
-		l := &link{Mirroring: m, skipReason: left(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
-		if theirs := (records.Key{Namespace: t.options.Namespace, Name: m.Cluster}); l.skipReason == "" && m.Cluster != "" && theirs != m.Link {
-			l.skipReason = left(theirs.Namespace, linkLeasePrefix+theirs.Name)
+		l := &link{Mirroring: m, skipReason: skipReason(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
+		linkerds := records.Key{Namespace: t.options.Namespace, Name: m.Cluster}
+		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {
+			l.skipReason = skipReason(linkerds.Namespace, linkLeasePrefix+linkerds.Name)
 		}
 		next.links = append(next.links, l)
 		if l.skipReason == "" {
@@ -145,18 +155,43 @@ func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
 		}
 	}
 	for _, name := range t.observedLeases.linkNames(t.options.Namespace) {
-		read := slices.ContainsFunc(all, func(m *links.Mirroring) bool {
-			return m.Link == records.Key{Namespace: t.options.Namespace, Name: name}
-		})
-		if !read && left(t.options.Namespace, linkLeasePrefix+name) != "" {
+		k := records.Key{Namespace: t.options.Namespace, Name: name}
+		read := slices.ContainsFunc(all, func(m *links.Mirroring) bool { return m.Link == k })
+		if !read && skipReason(k.Namespace, linkLeasePrefix+name) != "" {
 			next.servedByLinkerd[name] = true
 		}
 	}
 	return next, due
 }
 
-// ascertain reports whether the Leases of a namespace were listed since a time, or are now: nothing is taken over because a watch has
-// gone deaf.
+// leaseHeld returns why a Lease of Linkerd's keeps us from writing, empty if it does not, and when to ask
+// again; zero for not before it changes.
+func (t *term) leaseHeld(k records.Key) (reason string, recheck time.Time) {
+	t.mu.Lock()
+	w := t.leases[k.Namespace]
+	t.mu.Unlock()
+	switch {
+	case w.source.Health().Refused != "": // also if it was listed before
+		return "whether Linkerd's service mirror runs is unknown: grant list and watch on " +
+			"leases.coordination.k8s.io in namespace " + k.Namespace, time.Now().Add(leaseListRetry)
+	case !isClosed(w.store.Synced()):
+		return leasesUnknown, time.Time{}
+	}
+	until := t.observedLeases.get(k).heldUntil()
+	if !time.Now().Before(until) && !t.confirmLease(k.Namespace, w, until) {
+		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
+			"namespace " + k.Namespace, w.triedAt.Add(leaseListRetry)
+	}
+	lease := t.observedLeases.get(k) // confirmLease may have observed a renewal
+	until = lease.heldUntil()
+	if !time.Now().Before(until) {
+		return "", time.Time{}
+	}
+	return "Lease " + k.String() + " of Linkerd's service mirror " + lease.String(), until
+}
+
+// confirmLease reports whether the Leases of a namespace were listed after a time, and lists them if they
+// were not: a Link must not be taken over because a watch is silent.
 func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bool {
 	if !w.confirmedAt.Before(since) {
 		return true
@@ -168,7 +203,8 @@ func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bo
 	ctx, cancel := context.WithTimeout(t.ctx, leaseListTimeout)
 	defer cancel()
 	list, err := t.core.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
-	if w.lastTryFailed = err != nil; w.lastTryFailed {
+	w.lastTryFailed = err != nil
+	if err != nil {
 		t.log.V(1).Info("Leases cannot be listed", "namespace", namespace, "error", err.Error())
 		return false
 	}
@@ -181,14 +217,7 @@ func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bo
 	return true
 }
 
-// same reports whether the same should be written, whatever the Links' statuses say.
-func (n *linkSet) sameWork(o *linkSet) bool {
-	return n.complete == o.complete && n.localSkipReason == o.localSkipReason && maps.Equal(n.servedByLinkerd, o.servedByLinkerd) && slices.EqualFunc(n.links, o.links, func(a, b *link) bool {
-		return a.UID == b.UID && a.Spec == b.Spec && a.skipReason == b.skipReason
-	})
-}
-
-// watchLeases watches the Leases of namespaces that have Links, for as long as the term lasts.
+// watchLeases watches the Leases of every namespace with a Link, until the term ends.
 func (t *term) watchLeases(all []*links.Mirroring) {
 	needed := map[string]bool{t.options.Namespace: true}
 	for _, m := range all {
@@ -198,90 +227,61 @@ func (t *term) watchLeases(all []*links.Mirroring) {
 		t.mu.Lock()
 		_, found := t.leases[namespace]
 		t.mu.Unlock()
-		if found {
-			continue
+		if !found {
+			t.watchLeasesIn(namespace)
 		}
-		w := &leaseWatch{}
-		w.store = records.NewStore(newLeaseRecord, func(k records.Key) {
-			if now, found := w.store.Get(k); found {
-				t.observedLeases.observe(k, &now)
-			} else {
-				t.observedLeases.observe(k, nil)
-			}
-		})
-		api := t.core.CoordinationV1().Leases(namespace)
-		w.source = cluster.NewSource(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-				return api.Watch(ctx, o)
-			},
-		}, t.local)
-		t.mu.Lock()
-		t.leases[namespace] = w
-		t.mu.Unlock()
-		t.spawn(func() { w.source.Fill(t.ctx, &coordinationv1.Lease{}, w.store) })
-		t.spawn(func() {
-			select {
-			case <-w.store.Synced():
-			case <-w.source.Refused():
-				t.observedLeases.changed.Store(struct{}{})
-				if !waitClosed(t.ctx, w.store.Synced()) {
-					return
-				}
-			case <-t.ctx.Done():
-				return
-			}
-			t.observedLeases.changed.Store(struct{}{})
-		})
 	}
 }
 
-// followGateways resolves and probes the gateways of Links.
+func (t *term) watchLeasesIn(namespace string) {
+	w := &leaseWatch{}
+	w.store = records.NewStore(newLeaseRecord, func(k records.Key) {
+		if now, found := w.store.Get(k); found {
+			t.observedLeases.observe(k, &now)
+		} else {
+			t.observedLeases.observe(k, nil)
+		}
+	})
+	api := t.core.CoordinationV1().Leases(namespace)
+	w.source = cluster.NewSource(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return api.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return api.Watch(ctx, o)
+		},
+	}, t.local)
+	t.mu.Lock()
+	t.leases[namespace] = w
+	t.mu.Unlock()
+	t.spawn(func() { w.source.Fill(t.ctx, &coordinationv1.Lease{}, w.store) })
+	t.spawn(func() {
+		select {
+		case <-w.store.Synced():
+		case <-w.source.Refused():
+			t.observedLeases.changed.Store(struct{}{})
+			if !waitClosed(t.ctx, w.store.Synced()) {
+				return
+			}
+		case <-t.ctx.Done():
+			return
+		}
+		t.observedLeases.changed.Store(struct{}{})
+	})
+}
+
+// updateGateways starts resolving and probing the gateways of new Links, and stops it for removed ones. The
+// gateway of a Link with a problem stays as it is.
 func (t *term) updateGateways(now *linkSet) {
 	wanted := map[string]bool{}
 	for _, l := range now.links {
-		if l.Problem != "" { // what was started goes on
+		switch {
+		case l.Problem != "":
 			wanted[l.Cluster] = true
-			continue
+		case l.skipReason == "" && len(l.Gateway.Addresses) > 0:
+			wanted[l.Cluster] = true
+			t.updateGateway(l)
 		}
-		if l.skipReason != "" || len(l.Gateway.Addresses) == 0 {
-			continue
-		}
-		wanted[l.Cluster] = true
-		t.mu.Lock()
-		old := t.gateways[l.Cluster]
-		t.mu.Unlock()
-		spec := fmt.Sprintf("%+v", l.Gateway)
-		if l.Probe != nil {
-			spec += fmt.Sprintf(" %s %+v", l.Link, *l.Probe)
-		}
-		if old != nil && old.spec == spec {
-			continue
-		}
-		g := &gateway{log: t.log, options: t.options, link: l.Mirroring, metrics: t.metrics, lastResolved: map[string][]netip.Addr{}}
-		g.changed = func() { t.enqueueCluster(l.Cluster) }
-		if old != nil {
-			old.cancel()
-			if slices.Equal(old.link.Gateway.Addresses, l.Gateway.Addresses) {
-				addresses, _ := old.addresses.Load()
-				g.addresses.Store(addresses)
-			}
-		}
-		ctx, cancel := context.WithCancel(t.ctx)
-		t.mu.Lock()
-		run := &runningGateway{gateway: g, spec: spec, cancel: cancel, probeEnded: make(chan struct{})}
-		t.gateways[l.Cluster] = run
-		t.mu.Unlock()
-		t.spawn(func() { g.runResolver(ctx) })
-		t.spawn(func() {
-			defer close(run.probeEnded)
-			if old != nil {
-				<-old.probeEnded // its series are gone then, and ours are not
-			}
-			if t.options.Probe && l.Probe != nil {
-				g.runProbe(ctx)
-			}
-		})
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -291,4 +291,45 @@ func (t *term) updateGateways(now *linkSet) {
 			delete(t.gateways, name)
 		}
 	}
+}
+
+// updateGateway replaces the gateway of a cluster if its Link describes another one. The new one starts
+// with the old one's addresses, if it has the same hosts, so that mirrors lead somewhere meanwhile.
+func (t *term) updateGateway(l *link) {
+	t.mu.Lock()
+	old := t.gateways[l.Cluster]
+	t.mu.Unlock()
+	spec := fmt.Sprintf("%+v", l.Gateway)
+	if l.Probe != nil {
+		spec += fmt.Sprintf(" %s %+v", l.Link, *l.Probe)
+	}
+	if old != nil && old.spec == spec {
+		return
+	}
+	g := &gateway{
+		log: t.log, options: t.options, link: l.Mirroring, metrics: t.metrics,
+		lastResolved: map[string][]netip.Addr{}, changed: func() { t.enqueueCluster(l.Cluster) },
+	}
+	if old != nil {
+		old.cancel()
+		if slices.Equal(old.link.Gateway.Addresses, l.Gateway.Addresses) {
+			addresses, _ := old.addresses.Load()
+			g.addresses.Store(addresses)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	running := &runningGateway{gateway: g, spec: spec, cancel: cancel, probeEnded: make(chan struct{})}
+	t.mu.Lock()
+	t.gateways[l.Cluster] = running
+	t.mu.Unlock()
+	t.spawn(func() { g.runResolver(ctx) })
+	t.spawn(func() {
+		defer close(running.probeEnded)
+		if old != nil {
+			<-old.probeEnded // it deletes series of the same name
+		}
+		if t.options.Probe && l.Probe != nil {
+			g.runProbe(ctx)
+		}
+	})
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// Marks on what is written, and on what asks for it. They are Linkerd's.
+// Names and keys of what is written. Most are Linkerd's.
 const (
-	mirroredLabel       = linkerd.MirroredServiceLabel   // on all Services and Endpoints that stand for others
+	mirroredLabel       = linkerd.MirroredServiceLabel   // =true, also on federated Services
 	clusterLabel        = linkerd.MirrorClusterNameLabel // not on federated Services
 	headlessLabel       = linkerd.HeadlessMirrorLabel
 	gatewayLabel        = linkerd.MirroredGatewayLabel // on the Service over which a gateway is probed
@@ -33,23 +33,38 @@ const (
 	probePort           = "mc-probe"
 	mirrorLabelPrefix   = linkerd.MirrorPrefix
 	discoveryKeysPrefix = linkerd.MulticlusterPrefix
-	productPrefix       = "federation.fingerpost.io/" // annotations by which a Service asks something of us
-	linksAnnotation     = productPrefix + "links"     // annotation on what we write: the Links that it was written for
+	productPrefix       = "federation.fingerpost.io/" // of annotations by which users ask something of us
+	linksAnnotation     = productPrefix + "links"     // on what we write: the Links that it was written for
 )
 
-// isControl reports whether a key says of what a Service consists, or asks something of us. That is for those to say who may change the
-// object that bears it, and is never copied: else whoever may label a Service in a linked cluster would say it here.
+// mirrorName returns the name of the mirror of a Service, or of one of its hostnames.
+func mirrorName(cluster string, k records.Key) records.Key {
+	return records.Key{Namespace: k.Namespace, Name: k.Name + "-" + cluster}
+}
+
+// federatedName returns the name of the federated Service that a Service may join.
+func federatedName(k records.Key) records.Key {
+	return records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix}
+}
+
+// probeService returns the name of the Service over which the gateway of a Link is probed.
+func probeService(l *link) records.Key {
+	return records.Key{Namespace: l.Link.Namespace, Name: probePrefix + l.Link.Name}
+}
+
+// isReservedKey reports whether a key names the members of a Service, or asks something of us. Such keys are
+// never copied: otherwise a user of a linked cluster, who may label a Service there, could set them here.
 func isReservedKey(key string) bool {
 	return strings.HasPrefix(key, discoveryKeysPrefix) || strings.HasPrefix(key, productPrefix)
 }
 
-// isMirror reports whether an object stands for others, whoever wrote it.
+// isMirror reports whether an object is a mirror or a federated Service, written by us or by Linkerd.
 func isMirror(o metav1.Object) bool { return o.GetLabels()[mirroredLabel] == "true" }
 
-// isOurs reports whether an object may be changed: it is a mirror, or we made it for another reason.
+// isOurs reports whether an object may be changed: it is a mirror, or we created it for another purpose.
 func isOurs(o metav1.Object) bool { return isMirror(o) || o.GetLabels()[managedByLabel] == productName }
 
-// linksOf returns the Links that a Service was written for, by the names of their clusters; none if we did not write it.
+// ownersOf returns the Links that a Service was written for, by cluster; none if we did not write it.
 func ownersOf(svc *corev1.Service) map[string]records.Key {
 	owners := map[string]records.Key{}
 	if svc == nil {
@@ -65,7 +80,8 @@ func ownersOf(svc *corev1.Service) map[string]records.Key {
 	return owners
 }
 
-// mark notes on a Service for which Links it is written: whoever comes when one of them is gone knows that we wrote it.
+// setOwners annotates a Service with the Links that it is written for. A later term, which may never see
+// one of these Links, knows by it that we wrote the Service.
 func setOwners(svc *corev1.Service, owners map[string]records.Key) {
 	var items []string
 	for cluster, link := range owners {
@@ -77,12 +93,10 @@ func setOwners(svc *corev1.Service, owners map[string]records.Key) {
 	}
 }
 
-// excluded reports whether a list of keys names a key. "foo/*" names all that begin with "foo/".
+// excluded reports whether a list of keys contains a key. foo/* contains all that begin with foo/.
 func excluded(list []string, key string) bool {
-	for _, item := range list {
-		if prefix, all := strings.CutSuffix(item, "*"); item == key || all && strings.HasSuffix(prefix, "/") && strings.HasPrefix(key, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(item string) bool {
+		prefix, isPattern := strings.CutSuffix(item, "*")
+		return item == key || isPattern && strings.HasSuffix(prefix, "/") && strings.HasPrefix(key, prefix)
+	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 )
 
-// metrics are those of Linkerd's service mirror, and what is written.
+// metrics are those of Linkerd's service mirror, and two of our own.
 type metrics struct {
 	enabled, alive, latency *prometheus.GaugeVec
 	latencies               *prometheus.HistogramVec
@@ -21,25 +21,38 @@ type metrics struct {
 	services                *prometheus.GaugeVec
 }
 
+const targetLabel = "target_cluster_name"
+
 func newMetrics() *metrics {
-	target := []string{"target_cluster_name"}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
 	return &metrics{
-		enabled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gateway_enabled", Help: "1 if the gateway of a linked cluster is probed."}, target),
-		alive: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "gateway_alive", Help: "1 if the gateway of a linked cluster answers probes, 0 if it has failed as often as its Link allows.",
-		}, target),
-		latency: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gateway_latency", Help: "How long the last probe of a gateway that succeeded took, in ms."}, target),
+		enabled: gauge("gateway_enabled", "1 if the gateway of a linked cluster is probed.", targetLabel),
+		alive: gauge("gateway_alive",
+			"1 if the gateway of a linked cluster answers probes, 0 if it has failed as often as its Link allows.",
+			targetLabel),
+		latency: gauge("gateway_latency",
+			"How long the last successful probe of a gateway took, in ms.", targetLabel),
 		latencies: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "gateway_probe_latency_ms", Help: "How long probes of a gateway that succeeded took, in ms.",
-			Buckets: []float64{1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100, 200, 300, 400, 500, 1000, 2000, 3000, 4000, 5000, 10000, 20000, 30000, 40000, 50000},
-		}, target),
-		probes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gateway_probes", Help: "Probes of a gateway."}, append(target, "probe_successful")),
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_mirror_writes_total", Help: "Requests to write for Links into the local cluster: resource, verb, and the reason if one failed, or was not made because we may not.",
-		}, []string{"resource", "verb", "reason"}),
-		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "fingerpost_mirror_services", Help: "Services of a linked cluster that are asked for, by what became of them.",
-		}, []string{"cluster", "federated", "reason"}),
+			Name: "gateway_probe_latency_ms",
+			Help: "How long successful probes of a gateway took, in ms.",
+			Buckets: []float64{
+				1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100, 200, 300, 400, 500,
+				1000, 2000, 3000, 4000, 5000, 10000, 20000, 30000, 40000, 50000,
+			},
+		}, []string{targetLabel}),
+		probes: counter("gateway_probes", "Probes of a gateway.", targetLabel, "probe_successful"),
+		writes: counter("fingerpost_mirror_writes_total",
+			"Writes for Links into the local cluster, by resource, verb and reason. The reason is empty if the "+
+				"write succeeded; a write without permission is counted as Forbidden, although it is not sent.",
+			"resource", "verb", "reason"),
+		services: gauge("fingerpost_mirror_services",
+			"Services of a linked cluster that its Link selects, by the outcome.",
+			"cluster", "federated", "reason"),
 	}
 }
 
@@ -65,7 +78,8 @@ func (m *metrics) observeProbe(name string, success bool, took time.Duration) {
 	}
 }
 
-// written counts a write, or one that was not tried because we may not. An error without a reason of an API server's is Unknown.
+// countWrite counts a write that was sent, or that was not for lack of permission. The reason of an error
+// that is no API server's is Unknown.
 func (m *metrics) countWrite(resource, verb string, err error) {
 	reason := ""
 	if err != nil {
@@ -77,9 +91,9 @@ func (m *metrics) countWrite(resource, verb string, err error) {
 	m.writes.WithLabelValues(resource, verb, reason).Inc()
 }
 
-// forget drops the series of a gateway that is not probed any more.
+// deleteGateway deletes the series of a gateway that is not probed any more.
 func (m *metrics) deleteGateway(name string) {
-	labels := prometheus.Labels{"target_cluster_name": name}
+	labels := prometheus.Labels{targetLabel: name}
 	m.enabled.DeletePartialMatch(labels)
 	m.alive.DeletePartialMatch(labels)
 	m.latency.DeletePartialMatch(labels)
@@ -87,14 +101,14 @@ func (m *metrics) deleteGateway(name string) {
 	m.probes.DeletePartialMatch(labels)
 }
 
-// count tells how many Services of a cluster became what.
-func (m *metrics) setServices(name string, verdicts []serviceResult) {
+// setServices counts the Services of a cluster by their results.
+func (m *metrics) setServices(name string, results []serviceResult) {
 	m.services.DeletePartialMatch(prometheus.Labels{"cluster": name})
-	for _, v := range verdicts {
-		reason := v.reason
-		if v.overBudget {
+	for _, r := range results {
+		reason := r.reason
+		if r.overBudget {
 			reason = reasonTooMany
 		}
-		m.services.WithLabelValues(name, strconv.FormatBool(v.federated), reason).Inc()
+		m.services.WithLabelValues(name, strconv.FormatBool(r.federated), reason).Inc()
 	}
 }

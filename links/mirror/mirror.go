@@ -18,22 +18,29 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// Options are what the operator decides about mirrors.
+// Options configure a Mirror.
 type Options struct {
-	Namespace        string          // of Linkerd's multicluster extension, where its local service mirror has its Lease; empty: linkerd-multicluster
-	Headless         bool            // mirror headless Services as such
-	CreateNamespaces bool            // create the namespaces that mirrored Services are in, where they are missing
-	Probe            bool            // ask gateways whether they are alive, where Links say how; otherwise they count as alive
-	Exclude          []string        // keys of labels and annotations that are not copied besides those of known controllers; foo/* for all that begin with foo/
-	MaxServices      int             // that stand here for one linked cluster; 0: any number
-	Local            labels.Selector // Services of the local cluster that join federated ones; nil: mirror.linkerd.io/federated=member
+	// Namespace of Linkerd's multicluster extension, where its local service mirror has its Lease;
+	// linkerd-multicluster if empty.
+	Namespace string
 
-	Resolve  func(ctx context.Context, host string) ([]netip.Addr, error)         // of a gateway; nil: the system's
-	Dial     func(ctx context.Context, network, address string) (net.Conn, error) // to a gateway, to probe it; nil: the network's
-	ProbeURL func(*links.Mirroring) string                                        // of a gateway; nil: the Service probe-<link>
+	Headless         bool     // mirror headless Services as such
+	CreateNamespaces bool     // create missing namespaces of mirrored Services
+	Probe            bool     // probe gateways whose Links ask for it; otherwise all gateways count as alive
+	Exclude          []string // keys not to copy besides controllerKeys; foo/* excludes all that begin with foo/
+	MaxServices      int      // written for one linked cluster; 0: no limit
+
+	// Local selects the local Services that join federated ones; nil: mirror.linkerd.io/federated=member.
+	Local labels.Selector
+
+	// How to reach a gateway, for tests. By default: the system's resolver, the network, the Service
+	// probe-<link>.
+	Resolve  func(ctx context.Context, host string) ([]netip.Addr, error)
+	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	ProbeURL func(*links.Mirroring) string
 }
 
-// A Mirror writes what Links ask for into the local cluster, while it is let.
+// A Mirror writes the Services that Links ask for into the local cluster, while Run lasts.
 type Mirror struct {
 	log     logr.Logger
 	store   *federation.Store
@@ -45,12 +52,18 @@ type Mirror struct {
 	dynamic dynamic.Interface
 	metrics *metrics
 
-	currentTerm watch.Value[*term] // nil while nothing is to be written
+	currentTerm watch.Value[*term] // nil unless Run lasts
 }
 
-// New returns a Mirror that writes over local, which it does not close. store says who answers for remote Services.
-func New(log logr.Logger, store *federation.Store, reconciler *links.Reconciler, local *cluster.Connection, options Options) (*Mirror, error) {
-	m := &Mirror{log: log, store: store, links: reconciler, local: local, options: options, metrics: newMetrics()}
+// New returns a Mirror that writes over local, which stays the caller's to close. store provides the
+// endpoints of remote Services.
+func New(
+	log logr.Logger, store *federation.Store, reconciler *links.Reconciler, local *cluster.Connection,
+	options Options,
+) (*Mirror, error) {
+	m := &Mirror{
+		log: log, store: store, links: reconciler, local: local, options: options, metrics: newMetrics(),
+	}
 	if m.options.Namespace == "" {
 		m.options.Namespace = "linkerd-multicluster"
 	}
@@ -73,7 +86,8 @@ func New(log logr.Logger, store *federation.Store, reconciler *links.Reconciler,
 	return m, nil
 }
 
-// Attend reads the Services of an engaged cluster while a Run lasts. It is a [cluster.Attendant], given to [cluster.Registry.Attend].
+// Engage watches the Services of an engaged cluster while Run lasts. It is a [cluster.Attendant], given to
+// [cluster.Registry.Attend].
 func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *cluster.Connection) {
 	now, _ := spec.Load()
 	if now.Local {
@@ -91,12 +105,12 @@ func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 	}
 }
 
-// Run writes until term ends, and returns when everything that it has started has ended. It begins by looking at everything anew. Runs
-// must not overlap.
-func (m *Mirror) Run(term context.Context) error {
+// Run writes until ctx ends, and returns after every goroutine that it started. It keeps no state of an
+// earlier Run. Two Runs must not overlap.
+func (m *Mirror) Run(ctx context.Context) error {
 	defer m.metrics.services.Reset()
-	return newTerm(m).run(term)
+	return newTerm(m).run(ctx)
 }
 
-// Collectors returns the Mirror's metrics, to be registered.
+// Collectors returns the Mirror's metrics.
 func (m *Mirror) Collectors() []prometheus.Collector { return m.metrics.collectors() }

@@ -25,7 +25,8 @@ import (
 	"github.com/fingerpost/fingerpost/links/mirror"
 )
 
-// fleet is the cluster home, which links others, with all that runs in a process, on API servers in memory and virtual time.
+// fleet is the cluster home, which links others, with everything that runs in a process, API servers in memory and
+// virtual time.
 type fleet struct {
 	t       *testing.T
 	network *apitest.Network
@@ -90,7 +91,7 @@ func (f *fleet) must(err error) {
 	}
 }
 
-// run starts a term, and lets it come to rest.
+// run starts a term, and waits until it is idle.
 func (f *fleet) run() {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -160,7 +161,7 @@ func (f *fleet) apply(in, name, marks string, port int) {
 	)
 }
 
-// mirrors returns the Services of home that stand for others, each with its ports and members.
+// mirrors returns the mirrors and federated Services in home, each with its ports and members.
 func (f *fleet) mirrors() string {
 	var all []string
 	for _, o := range f.home.List("services") {
@@ -187,7 +188,7 @@ func (f *fleet) wants(mirrors string) {
 	}
 }
 
-// leads returns where the Endpoints of a mirror lead.
+// leads returns the subsets of the Endpoints of a mirror.
 func (f *fleet) leads(name string) string {
 	o := f.home.Get("endpoints", "shop", name)
 	if o == nil {
@@ -197,7 +198,7 @@ func (f *fleet) leads(name string) string {
 	return fmt.Sprint(subsets...)
 }
 
-// writes counts the requests to write that the local cluster got.
+// writes counts the writes that the local cluster received.
 func (f *fleet) writes() (n int) {
 	for _, resource := range []string{"services", "endpoints", "links.multicluster.linkerd.io", "namespaces"} {
 		for _, verb := range []string{"create", "update", "patch", "delete"} {
@@ -207,7 +208,7 @@ func (f *fleet) writes() (n int) {
 	return n
 }
 
-// status returns a list of a Link's status: name, what stands for it, reason.
+// status returns a list of a Link's status: name, local name, reason.
 func (f *fleet) status(link, list string) string {
 	o := f.home.Get("links.multicluster.linkerd.io", "mc", link)
 	items, _, _ := unstructured.NestedSlice(o.Object, "status", list)
@@ -244,7 +245,7 @@ func (f *fleet) mirroring(link, want string) {
 	}
 }
 
-// The life of mirrors: made, changed, removed; and nothing is written that is so already, neither now nor by whoever comes next.
+// Mirrors are created, changed and deleted. Equal objects are not written, neither in this term nor in the next.
 func TestLife(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.apply("east", "web", exported, 80)
@@ -295,10 +296,10 @@ func TestLife(t *testing.T) {
 		f.network.Server("east").Delete("EndpointSlice", "shop", "web-1")
 		f.pass(time.Second)
 		if got := f.leads("web-east"); got != "" {
-			t.Errorf("nobody answers, and web-east leads to %s", got)
+			t.Errorf("no endpoint is ready, and web-east leads to %s", got)
 		}
 
-		f.stop() // what happens while nobody looks is seen afterwards
+		f.stop() // changes between two terms are found by the second
 		f.apply("east", "web", "app: x", 81)
 		f.apply("east", "api", exported, 90)
 		f.network.Server("west").Delete("Service", "shop", "web")
@@ -319,16 +320,16 @@ func TestLife(t *testing.T) {
 		f.pass(3 * time.Second)
 		f.wants("")
 		if m, fed := f.status("east", "mirrorServices"), f.status("west", "federatedServices"); m != "" || fed != "" {
-			t.Errorf("the last ones stay in the status: %q, %q", m, fed)
+			t.Errorf("the last entries stay in the status: %q, %q", m, fed)
 		}
 		if o := f.home.Get("services", "shop", "mine-east"); o == nil || o.GetLabels()["app"] != "x" || len(o.GetAnnotations()) != 0 {
-			t.Errorf("a Service that is none of our business was touched: %v", o)
+			t.Errorf("a Service that is not ours was changed: %v", o)
 		}
 	})
 }
 
-// A cluster that is out of reach keeps its mirrors and memberships, also for whoever takes over meanwhile; what happened there counts
-// when it is back. The other clusters go on.
+// A cluster that is out of contact keeps its mirrors and memberships, also in a term that starts meanwhile. Its
+// changes take effect when contact is back. Other clusters are not affected.
 func TestCutOff(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.apply("east", "web", exported+", "+joins, 80)
@@ -359,7 +360,7 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// With a Link go its mirrors and its memberships, also if nobody was there to see it go.
+// The mirrors and memberships of a Link are deleted with it, also if no term was running at that time.
 func TestUnlink(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		for _, in := range []string{"east", "west"} {
@@ -381,7 +382,7 @@ func TestUnlink(t *testing.T) {
 	})
 }
 
-// As long as the local cluster cannot be listed nothing is removed, and nothing is made.
+// As long as the local cluster cannot be listed, nothing is created or deleted.
 func TestLocalUnknown(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.apply("east", "web", exported, 80)
@@ -400,7 +401,7 @@ func TestLocalUnknown(t *testing.T) {
 	})
 }
 
-// A listing that lacks most of the Services that are mirrored has to be confirmed by another one.
+// A listing that lacks most of the mirrored Services takes effect only if another one confirms it.
 func TestRemovalIsHeld(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		east := f.network.Server("east")
@@ -418,20 +419,20 @@ func TestRemovalIsHeld(t *testing.T) {
 		f.run()
 		f.wants(all)
 		f.mirroring("east", "Unknown RemovalHeld")
-		f.apply("east", "a", direct, 80) // it comes back, as one that was never gone
+		f.apply("east", "a", direct, 80) // it is back before the second listing
 		f.pass(time.Second)
 		f.wants(all)
 		f.pass(time.Minute)
 		f.wants("a-east:80 e-east:80")
 		f.mirroring("east", "True Mirroring")
-		east.Delete("Service", "shop", "a") // seen as it happens
+		east.Delete("Service", "shop", "a") // the watch delivers it
 		east.Delete("Service", "shop", "e")
 		f.pass(time.Second)
 		f.wants("")
 	})
 }
 
-// What we may not write is said, tried at most once a minute, and made good when we may.
+// A missing permission is reported, reviewed at most once a minute, and the write follows when it is granted.
 func TestForbidden(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		for i := range 20 {
@@ -440,7 +441,7 @@ func TestForbidden(t *testing.T) {
 		f.home.Deny("create", "services", true)
 		f.run()
 		f.wants("")
-		f.mirroring("east", "False Forbidden: we may not create services in namespace shop")
+		f.mirroring("east", "False Forbidden: missing permission: create services in namespace shop")
 		if got := f.status("east", "mirrorServices"); strings.Count(got, "False Error") != 20 {
 			t.Errorf("status %s", got)
 		}
@@ -464,7 +465,8 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
-// A Link whose Lease a service mirror of Linkerd's holds is left to it, and taken over when the Lease has been free for a while.
+// A Link is left to Linkerd's service mirror while that holds its Lease, and taken over when the Lease has been
+// free for its duration.
 func TestLeftToLinkerd(t *testing.T) {
 	inFleet(t, mirror.Options{Namespace: "mc"}, func(f *fleet) {
 		renew := func(name, holder string, i int) {
@@ -483,7 +485,7 @@ func TestLeftToLinkerd(t *testing.T) {
 			t.Errorf("the local member is %q while the local mirror holds its Lease", got)
 		}
 		if got := f.status("east", "mirrorServices"); got != "" {
-			t.Errorf("status of a Link that is left alone: %s", got)
+			t.Errorf("status of a Link that is left to Linkerd: %s", got)
 		}
 		for i := range 20 {
 			renew("service-mirror-write-east", "linkerd-abc", i+1)
@@ -512,15 +514,15 @@ func TestLeftToLinkerd(t *testing.T) {
 		f.run()
 		f.pass(time.Hour)
 		f.wants("")
-		f.mirroring("east", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told")
+		f.mirroring("east", "False LeftToLinkerd: whether Linkerd's service mirror runs is unknown")
 		f.home.Forbid("leases.coordination.k8s.io", false)
 		f.pass(time.Minute)
 		f.wants("web-east:80")
 	})
 }
 
-// What Linkerd's service mirror has made for Links that are not read here is left as it is, byte for byte, whether its Leases are live
-// or not; and a Link of ours to a cluster that it serves for a Link of its own is left to it.
+// What Linkerd's service mirror has written for Links that are not read here stays as it is, byte for byte, whether
+// its Leases are live or not. A Link of ours to a cluster that it serves for a Link of its own is left to it.
 func TestMirrorsOfLinksThatAreNotRead(t *testing.T) {
 	for name, live := range map[string]bool{"at work": true, "gone": false} {
 		t.Run(name, func(t *testing.T) {
@@ -572,8 +574,9 @@ func TestMirrorsOfLinksThatAreNotRead(t *testing.T) {
 	}
 }
 
-// A Lease is not taken for expired because nothing is heard of it, whether that is refused or the API server is silent.
-func TestLeaseThatIsNotHeard(t *testing.T) {
+// A Lease does not count as expired because the watch delivers nothing, whether the API server refuses it or is
+// silent.
+func TestLeaseThatIsNotConfirmed(t *testing.T) {
 	for name, deafen := range map[string]func(*fleet, bool){
 		"refused": func(f *fleet, deaf bool) { f.home.Forbid("leases.coordination.k8s.io", deaf) },
 		"silent": func(f *fleet, deaf bool) {
@@ -600,8 +603,8 @@ func TestLeaseThatIsNotHeard(t *testing.T) {
 					f.wants("web-west:80")
 				}
 				if name == "refused" {
-					f.mirroring("east", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told: grant list and watch")
-					f.mirroring("west", "False LeftToLinkerd: whether Linkerd's service mirror runs cannot be told: grant list and watch")
+					f.mirroring("east", "False LeftToLinkerd: whether Linkerd's service mirror runs is unknown: grant list and watch")
+					f.mirroring("west", "False LeftToLinkerd: whether Linkerd's service mirror runs is unknown: grant list and watch")
 				}
 				deafen(f, false)
 				for range 6 {
@@ -611,14 +614,15 @@ func TestLeaseThatIsNotHeard(t *testing.T) {
 				}
 				f.mirroring("east", "False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc")
 				f.mirroring("west", "True Mirroring")
-				f.pass(65 * time.Second) // it is renewed no more
+				f.pass(65 * time.Second) // it is not renewed any more
 				f.wants("web-east:80 web-west:80")
 			})
 		})
 	}
 }
 
-// A Service whose namespace is missing is said to be skipped, once where it is and in its Link, and mirrored when the namespace comes.
+// A Service whose namespace is missing is reported in its Link and by one Event in its cluster, and mirrored when
+// the namespace is created.
 func TestMissingNamespace(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.home.Delete("Namespace", "", "shop")
@@ -630,9 +634,9 @@ func TestMissingNamespace(t *testing.T) {
 		}
 		f.stop()
 		f.run()
-		told := slices.DeleteFunc(f.network.Server("east").List("events"), func(o *unstructured.Unstructured) bool { return o.Object["reason"] != "ServiceMirroringSkipped" })
-		if len(told) != 1 || told[0].Object["type"] != "Normal" {
-			t.Errorf("Events in the linked cluster: %v", told)
+		events := slices.DeleteFunc(f.network.Server("east").List("events"), func(o *unstructured.Unstructured) bool { return o.Object["reason"] != "ServiceMirroringSkipped" })
+		if len(events) != 1 || events[0].Object["type"] != "Normal" {
+			t.Errorf("Events in the linked cluster: %v", events)
 		}
 		f.home.Apply(f.object(`{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
 		f.pass(3 * time.Second)
@@ -644,12 +648,12 @@ func TestMissingNamespace(t *testing.T) {
 		f.run()
 		f.wants("web-east:80")
 		if got := f.home.Get("namespaces", "", "shop").GetLabels()["mirror.linkerd.io/cluster-name"]; got != "east" {
-			t.Errorf("the namespace is marked as %q's", got)
+			t.Errorf("the namespace has the cluster name %q", got)
 		}
 	})
 }
 
-// A cluster that hangs while it is to be told what is skipped delays no other.
+// A cluster that hangs while an Event is created in it delays no other.
 func TestMissingNamespaceOfOneThatHangs(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		for i := range 8 { // more than there are workers
@@ -668,7 +672,7 @@ func TestMissingNamespaceOfOneThatHangs(t *testing.T) {
 	})
 }
 
-// What somebody else does to a mirror is undone, and a Service of somebody else that takes its name is left alone.
+// Changes of a mirror by others are undone. A user's Service that takes its name is left as it is.
 func TestMeddling(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.apply("east", "web", exported, 80)
@@ -678,7 +682,7 @@ func TestMeddling(t *testing.T) {
 		f.home.Apply(o)
 		f.pass(time.Second)
 		if got := f.home.Get("services", "shop", "web-east").GetLabels()["odd"]; got != "" {
-			t.Error("a mark of somebody else stays")
+			t.Error("the label of another writer stays")
 		}
 		f.home.Delete("Service", "shop", "web-east")
 		f.home.Delete("Endpoints", "shop", "web-east")
@@ -701,7 +705,7 @@ func TestMeddling(t *testing.T) {
 	})
 }
 
-// A Service that is being deleted and does not go holds up only its own mirror, and is asked about less and less.
+// A Service that is kept by its finalizers delays only its own mirror, which is retried with back-off.
 func TestNameHeldByFinalizer(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.home.Apply(f.object(`{apiVersion: v1, kind: Service, metadata: {name: web-east, namespace: shop, deletionTimestamp: "2000-01-01T00:00:00Z", finalizers: [example.com/held]},
@@ -723,7 +727,7 @@ func TestNameHeldByFinalizer(t *testing.T) {
 	})
 }
 
-// Neither a webhook that adds to Services nor a schema that drops conditions makes us write again and again.
+// A webhook that changes Services, or a schema that drops conditions, causes no repeated writes.
 func TestNoContest(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.home.Prune("links.multicluster.linkerd.io")
@@ -749,7 +753,8 @@ func TestNoContest(t *testing.T) {
 	})
 }
 
-// A linked cluster does not decide how many Services there are here: those that are there are kept up to date, and as they go, others come.
+// The number of Services here for one linked cluster is limited. Existing ones are kept up to date, and others
+// replace those that are deleted.
 func TestServicesOfALinkAreLimited(t *testing.T) {
 	inFleet(t, mirror.Options{MaxServices: 3}, func(f *fleet) {
 		for i := range 10 {
@@ -772,9 +777,9 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 		if !strings.Contains(f.mirrors(), "web-west:80") {
 			t.Errorf("west is not mirrored: %s", f.mirrors())
 		}
-		f.mirroring("east", "False TooManyServices: 3 Services stand here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to date, and 8 more")
+		f.mirroring("east", "False TooManyServices: 3 Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to date, and 8 more")
 		f.mirroring("west", "True Mirroring")
-		for i := range 10 { // what is there is kept up to date
+		for i := range 10 { // existing mirrors are kept up to date
 			f.apply("east", fmt.Sprintf("s%d", i), direct, 81)
 		}
 		f.pass(3 * time.Second)
@@ -782,7 +787,7 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 			t.Errorf("mirrors %s", got)
 		}
 		f.stop()
-		f.run() // whoever takes over counts what there is
+		f.run() // the next term counts the existing ones
 		if n := east(); n != 3 {
 			t.Errorf("%d Services for east: %s", n, f.mirrors())
 		}
@@ -796,8 +801,8 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 	})
 }
 
-// A gateway that does not answer makes its mirrors not ready, and those of no other. The Service over which it is asked comes and goes
-// with the Link.
+// A gateway that fails its probes makes its own mirrors not ready, and no others. The Service over which it is
+// probed is created and deleted with the Link.
 func TestGatewayThatFails(t *testing.T) {
 	options := mirror.Options{Probe: true, Dial: func(_ context.Context, _, address string) (net.Conn, error) {
 		return nil, fmt.Errorf("dial %s: connection refused", address)
@@ -815,7 +820,7 @@ func TestGatewayThatFails(t *testing.T) {
 		}
 		probe := f.home.Get("endpoints", "mc", "probe-east")
 		if probe == nil || probe.GetAnnotations()["mirror.linkerd.io/remote-gateway-identity"] != "gateway.east" || f.home.Get("services", "mc", "probe-east") == nil {
-			t.Errorf("the way to probe is %v", probe)
+			t.Errorf("the Endpoints for the probe are %v", probe)
 		}
 		f.pass(22 * time.Second)
 		if got := f.leads("web-east"); got != dead {
@@ -826,7 +831,7 @@ func TestGatewayThatFails(t *testing.T) {
 		}
 		o = f.home.Get("links.multicluster.linkerd.io", "mc", "east")
 		f.must(unstructured.SetNestedField(o.Object, "extra", "spec", "selector", "matchLabels", "never"))
-		f.home.Apply(o) // another selector says nothing about the gateway
+		f.home.Apply(o) // the selector does not concern the gateway
 		f.pass(time.Second)
 		f.wants("web-west:80")
 		o = f.home.Get("links.multicluster.linkerd.io", "mc", "east")
@@ -839,7 +844,7 @@ func TestGatewayThatFails(t *testing.T) {
 		f.home.Delete("Link", "mc", "east")
 		f.pass(3 * time.Second)
 		if f.home.Get("services", "mc", "probe-east") != nil || f.home.Get("endpoints", "mc", "probe-east") != nil {
-			t.Error("the way to probe outlives the Link")
+			t.Error("the Service for the probe outlives the Link")
 		}
 	})
 }

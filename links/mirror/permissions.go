@@ -14,10 +14,11 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 )
 
-// refusedFor is how long a right that we lack is not asked for again.
+// permissionRetry is how long a missing permission is not reviewed again.
 const permissionRetry = time.Minute
 
-// rights knows what we may write in the local cluster. It is asked before a write, so that what we may not do is not tried.
+// permissions caches access reviews of the local cluster. A write without permission is not tried, so that it
+// does not fill the audit log.
 type permissions struct {
 	log    logr.Logger
 	client kubernetes.Interface
@@ -26,67 +27,69 @@ type permissions struct {
 	known map[permission]*review
 }
 
-// right is to do one thing with one core resource in one namespace.
+// A permission allows one verb on one core resource in one namespace.
 type permission struct{ verb, resource, namespace string }
 
-func (r permission) String() string {
-	return fmt.Sprintf("%s %s in namespace %s", r.verb, r.resource, r.namespace)
+func (p permission) String() string {
+	return fmt.Sprintf("%s %s in namespace %s", p.verb, p.resource, p.namespace)
 }
 
-// grant is what is known of a right.
+// A review is the last access review of a permission.
 type review struct {
-	mu         sync.Mutex // held while it is asked for: once is enough
+	mu         sync.Mutex // held while the review is sent: other workers wait for its answer
 	allowed    bool
-	reviewedAt time.Time // zero: it was not
+	reviewedAt time.Time // zero: never
 }
 
-const noPermissionPrefix = "we may not "
+const noPermissionPrefix = "missing permission: "
 
-// errForbidden says which right is missing.
+// errNoPermission names a missing permission.
 type errNoPermission struct{ permission }
 
 func (e errNoPermission) Error() string {
-	return fmt.Sprintf(noPermissionPrefix+"%s: grant it, or leave mirroring to others", e.permission)
+	return fmt.Sprintf(noPermissionPrefix+"%s: grant it, or set -mirror-services=off", e.permission)
 }
 
-// check returns an errForbidden if we may not do it.
-func (r *permissions) require(ctx context.Context, asked permission) error {
+// require returns an errNoPermission if a permission is missing.
+func (p *permissions) require(ctx context.Context, needed permission) error {
+	p.mu.Lock()
+	if p.known == nil {
+		p.known = map[permission]*review{}
+	}
+	r := p.known[needed]
+	if r == nil {
+		r = &review{}
+		p.known[needed] = r
+	}
+	p.mu.Unlock()
 	r.mu.Lock()
-	if r.known == nil {
-		r.known = map[permission]*review{}
-	}
-	g := r.known[asked]
-	if g == nil {
-		g = &review{}
-		r.known[asked] = g
-	}
-	r.mu.Unlock()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.reviewedAt.IsZero() || !g.allowed && time.Since(g.reviewedAt) >= permissionRetry {
-		status, err := cluster.Review(ctx, r.client, authorizationv1.ResourceAttributes{
-			Namespace: asked.namespace, Verb: asked.verb, Resource: asked.resource,
+	defer r.mu.Unlock()
+	never := r.reviewedAt.IsZero()
+	if never || !r.allowed && time.Since(r.reviewedAt) >= permissionRetry {
+		status, err := cluster.Review(ctx, p.client, authorizationv1.ResourceAttributes{
+			Namespace: needed.namespace, Verb: needed.verb, Resource: needed.resource,
 		})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return nil // nobody can tell: it is tried
+			return nil // the API server answers no reviews: the write itself shows it
 		}
 		if err != nil {
-			return fmt.Errorf("ask whether we may %s: %w", asked, err)
+			return fmt.Errorf("review the permission to %s: %w", needed, err)
 		}
-		if !status.Allowed && (g.reviewedAt.IsZero() || g.allowed) {
-			r.log.Info("A right to write mirrors is missing", "verb", asked.verb, "resource", asked.resource, "namespace", asked.namespace)
+		if !status.Allowed && (never || r.allowed) {
+			p.log.Info("A permission to write mirrors is missing",
+				"verb", needed.verb, "resource", needed.resource, "namespace", needed.namespace)
 		}
-		g.allowed, g.reviewedAt = status.Allowed, time.Now()
+		r.allowed, r.reviewedAt = status.Allowed, time.Now()
 	}
-	if !g.allowed {
-		return errNoPermission{asked}
+	if !r.allowed {
+		return errNoPermission{needed}
 	}
 	return nil
 }
 
-// refused notes that a write was refused: what was known of the right may be true no more.
-func (r *permissions) invalidate(asked permission) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.known, asked)
+// invalidate drops a review after a write was forbidden all the same.
+func (p *permissions) invalidate(needed permission) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, needed)
 }

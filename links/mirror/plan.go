@@ -13,7 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// knowledge is what is known of whether a remote Service exists.
+// existence is what is known of whether a remote Service exists.
 type existence uint8
 
 const (
@@ -22,65 +22,69 @@ const (
 	present
 )
 
-// A world is everything that bears on what is written, at one time.
+// inputs is everything that a plan is computed from, at one time.
 type inputs struct {
-	links           []*link         // the oldest first, one a cluster
-	linksComplete   bool            // there are no other Links where Links are read
+	links           []*link         // the oldest first, one for each cluster
+	linksComplete   bool            // links holds every Link of linkNamespace
 	linkNamespace   string          // the namespace that Links are read in; empty for all
-	everServed      map[string]bool // clusters that had a Link of ours to write, at some time in this term
-	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
+	everServed      map[string]bool // clusters whose Link was ours to serve at some time in this term
+	servedByLinkerd map[string]bool // clusters that Linkerd serves for Links that we do not read
 	localMembers    localMembers
 
 	headless         bool     // Options.Headless
 	createNamespaces bool     // Options.CreateNamespaces
 	excludedKeys     []string // Options.Exclude
 
-	reserveSpace        func(k records.Key, clusters []string) bool // a Service may be made that one of the clusters has to have room for
-	remote              func(cluster string, k records.Key) (*remoteService, existence)
-	local               func(records.Key) *corev1.Service // nil: there is none
-	namespaceExists     func(name string) bool            // false: it is known that there is none
-	readiness           func(cluster string, k records.Key) readiness
-	serviceWithHostname func(cluster, namespaceExists, hostname string) (headless string, known bool) // the Service that has an endpoint of the name
-	gateway             func(cluster string) gatewayState
+	remote          func(cluster string, k records.Key) (*remoteService, existence)
+	local           func(records.Key) *corev1.Service // nil: there is none
+	namespaceExists func(name string) bool            // true also if it is not known
+	readiness       func(cluster string, k records.Key) readiness
+	gateway         func(cluster string) gatewayState
+
+	// serviceWithHostname returns the Service of a cluster that has an endpoint with a hostname.
+	serviceWithHostname func(cluster, namespace, hostname string) (name string, found bool)
+
+	// reserveSpace counts a new Service for one of the clusters, unless all of them have as many as they may.
+	reserveSpace func(k records.Key, clusters []string) bool
 }
 
-// locals says which Services of the local cluster join federated ones.
+// localMembers selects the Services of the local cluster that join federated ones.
 type localMembers struct {
 	selector labels.Selector
-	skip     bool // to Linkerd
+	skip     bool // Linkerd writes them, or may
 }
 
-// link is a Link and who looks after it.
+// A link is a Link, and whether it is ours to serve.
 type link struct {
 	*links.Mirroring
-	skipReason string // why its Services are left alone; empty if they are ours to write
+	skipReason string // why nothing is written for it; empty if it is ours to serve
 }
 
-// answers is who answers for a remote Service.
+// readiness is the state of a remote Service's endpoints.
 type readiness struct {
 	known     bool
 	ready     bool            // at least one endpoint is
-	hostnames map[string]bool // whether the endpoint of a hostname is ready
+	hostnames map[string]bool // of endpoints; whether that endpoint is ready
 }
 
-// gatewayState is how a gateway fares.
+// gatewayState is the state of a cluster's gateway.
 type gatewayState struct {
 	addresses []string // IP addresses, sorted; none: they are not known
-	dead      bool
+	dead      bool     // it fails its probes
 }
 
-// A verdict is what became of one Service of a linked cluster, for the status of its Link.
+// A serviceResult is the outcome for one Service of a linked cluster, for the status of its Link.
 type serviceResult struct {
 	link       records.Key
 	federated  bool
 	remote     records.Key
 	mirrored   bool
-	overBudget bool // there is no room for what would stand for it
+	overBudget bool // the cluster has as many Services here as it may
 	reason     string
 	message    string
 }
 
-// The reasons of a verdict, which are Linkerd's.
+// The reasons of a serviceResult, which are Linkerd's.
 const (
 	reasonMirrored         = "Mirrored"
 	reasonInvalidService   = "InvalidService"
@@ -88,115 +92,164 @@ const (
 	reasonMissingNamespace = "MissingNamespace"
 )
 
-// A decision is what should be there under one name.
+const keptUntilSynced = "kept as it is until the cluster is synced"
+
+// A plan is what should exist under one name.
 type plan struct {
 	service         *corev1.Service // nil: none
 	endpoints       *endpoints      // nil: none
-	keepService     bool            // what is there stays as it is
+	keepService     bool            // the existing one stays as it is
 	keepEndpoints   bool
-	overBudget      bool              // there is no room for it
-	namespaceLabels map[string]string // labels of the namespace, which is missing; nil if it is not
+	overBudget      bool              // it would exist if the cluster had space left
+	namespaceLabels map[string]string // of the missing namespace, which is to be created; nil if none is
 	results         []serviceResult
 }
 
-// claims reports whether somebody wants something to be there.
-func (d *plan) takesName() bool { return d.service != nil || d.endpoints != nil || d.keepService }
+// takesName reports whether anything should exist under the name.
+func (p *plan) takesName() bool { return p.service != nil || p.endpoints != nil || p.keepService }
 
-// decide returns what should be there under a name, given the Service that is; nil: none. Where several want the name the first one has
-// it: the probe of a gateway, a federated Service, and then mirrors by the age of their Links.
-func (w *inputs) Plan(k records.Key, existing *corev1.Service) plan {
-	claimants := []func(records.Key, *corev1.Service) plan{w.planProbe, w.planFederated}
-	for _, l := range w.links {
-		claimants = append(claimants, func(k records.Key, existing *corev1.Service) plan { return w.planMirror(l, k, existing) })
-	}
-	for _, l := range w.links {
-		claimants = append(claimants, func(k records.Key, _ *corev1.Service) plan { return w.planEndpointMirror(l, k) })
-	}
-	var d plan
-	for _, claim := range claimants {
-		next := claim(k, existing)
-		if d.takesName() && next.takesName() {
-			failResults(next.results, "another Service is mirrored as "+k.String()+" already")
-			next = plan{results: next.results}
-		}
-		verdicts := append(d.results, next.results...)
-		if next.takesName() {
-			d = next
-		}
-		d.results = verdicts
-	}
+// Plan computes what should exist under one name, given the Service that exists; nil: none.
+//
+// # What it keeps true
+//
+//   - It depends on the inputs and the existing Service alone, not on what happened before. The annotations
+//     of that Service (its members, the Links it was written for) are the only memory, and they are in the
+//     cluster, where the next writer finds them.
+//   - Unknown is not empty. A remote Service is present, absent or unknown. Unknown keeps what exists: a
+//     mirror as it is, a member as a member. Only a complete listing makes a Service absent.
+//   - A Service that we do not own is neither changed nor deleted. mayChange and mayRemove decide that,
+//     after the candidates and for all of them: so no candidate has to be trusted with it.
+//   - One name has one owner, the first candidate that wants it: the Service for the probe of a gateway,
+//     then a federated Service, then mirrors in the order of their Links' age, then mirrors of headless
+//     endpoints. Every later candidate is reported as an error in the status of its Link.
+//   - A federated Service may have members of several writers: ours, Linkerd's for Links with a live Lease,
+//     and those of Links that we do not read. Members that are not ours stay as they are. If any is another
+//     writer's, only the list of members is changed, and labels, annotations and ports are left to that
+//     writer.
+//   - Nothing that one linked cluster publishes keeps the members of others from being written; sanitize
+//     has removed what an API server would reject.
+//
+// # What is therefore not needed
+//
+// There are no handlers for created, changed and deleted Services or Links, no cache of what was written,
+// no garbage collector, no repair loop and no migration between versions. All of them are a Plan for a name
+// that was enqueued. Enqueueing a name too often costs one Plan; enqueueing too few is the only kind of
+// bug.
+//
+// # What it costs
+//
+// A few map look-ups for each Link and a copy of one Service. It calls no API server and takes no lock of
+// its own. Its one effect is reserveSpace, which counts a Service that does not exist yet, so that four
+// workers cannot exceed a budget together.
+func (in *inputs) Plan(k records.Key, existing *corev1.Service) plan {
+	p := in.firstCandidate(k, existing)
 	switch {
-	case existing == nil && d.service != nil && !w.reserveSpace(k, chargeableClusters(d.service)):
-		for i := range d.results {
-			d.results[i].overBudget = d.results[i].mirrored
+	case existing == nil && p.service != nil && !in.reserveSpace(k, chargeableClusters(p.service)):
+		for i := range p.results {
+			p.results[i].overBudget = p.results[i].mirrored
 		}
-		failResults(d.results, "the Link has as many Services here as it may: raise -max-mirrors-per-link, or export fewer")
-		return plan{overBudget: true, results: d.results}
+		failResults(p.results, "the cluster has as many Services here as it may: "+
+			"raise -max-mirrors-per-link, or export fewer")
+		return plan{overBudget: true, results: p.results}
 	case existing == nil:
-	case d.service != nil && !w.mayChange(existing):
-		failResults(d.results, errNameTaken{k, existing}.Error())
-		return plan{keepService: true, keepEndpoints: true, results: d.results}
-	case !d.takesName():
-		d.keepService = !w.mayRemove(k, existing)
-		d.keepEndpoints = d.keepService
-	case d.service != nil:
-		for key, value := range existing.Annotations { // what people ask of us is written here, as there is nowhere else
-			if _, said := d.service.Annotations[key]; !said && key != linksAnnotation && strings.HasPrefix(key, productPrefix) {
-				d.service.Annotations[key] = value
-			}
-		}
+	case p.service != nil && !in.mayChange(existing):
+		failResults(p.results, errNameTaken{k, existing}.Error())
+		return plan{keepService: true, keepEndpoints: true, results: p.results}
+	case !p.takesName():
+		p.keepService = !in.mayRemove(k, existing)
+		p.keepEndpoints = p.keepService
+	case p.service != nil:
+		keepRequests(p.service, existing)
 	}
-	return d
+	return p
 }
 
-// refuse turns verdicts that a Service is mirrored into the reason why it is not.
-func failResults(verdicts []serviceResult, message string) {
-	for i := range verdicts {
-		if verdicts[i].mirrored {
-			verdicts[i].mirrored, verdicts[i].reason, verdicts[i].message = false, reasonError, message
+// firstCandidate returns the plan of the first candidate that wants a name, with the results of all.
+func (in *inputs) firstCandidate(k records.Key, existing *corev1.Service) plan {
+	candidates := []plan{in.planProbe(k, existing), in.planFederated(k, existing)}
+	for _, l := range in.links {
+		candidates = append(candidates, in.planMirror(l, k, existing))
+	}
+	for _, l := range in.links {
+		candidates = append(candidates, in.planEndpointMirror(l, k))
+	}
+	var first plan
+	var results []serviceResult
+	for _, next := range candidates {
+		switch {
+		case !next.takesName():
+		case first.takesName():
+			failResults(next.results, "another Service is mirrored as "+k.String()+" already")
+		default:
+			first = next
+		}
+		results = append(results, next.results...)
+	}
+	first.results = results
+	return first
+}
+
+// keepRequests copies the annotations by which users ask something of us: the mirror is the only place for
+// them.
+func keepRequests(want, existing *corev1.Service) {
+	for key, value := range existing.Annotations {
+		_, planned := want.Annotations[key]
+		if !planned && key != linksAnnotation && strings.HasPrefix(key, productPrefix) {
+			want.Annotations[key] = value
 		}
 	}
 }
 
-// touchable reports whether a Service may be changed: somebody made it for a Link that is ours to write, or was. A Link that we never
-// saw is another's, and so is all that was made for it.
-func (w *inputs) mayChange(existing *corev1.Service) bool {
+// failResults replaces the result of Services that would be mirrored by an error.
+func failResults(results []serviceResult, message string) {
+	for i := range results {
+		if results[i].mirrored {
+			results[i].mirrored, results[i].reason, results[i].message = false, reasonError, message
+		}
+	}
+}
+
+// mayChange reports whether a Service is ours to change: it was written for a Link that is ours to serve, or
+// was. A Link that we never saw belongs to another writer, and so does all that was written for it.
+func (in *inputs) mayChange(existing *corev1.Service) bool {
 	if !isOurs(existing) {
 		return false
 	}
 	cluster := existing.Labels[clusterLabel]
 	if cluster == "" {
-		return true // a federated Service: of whom it consists is decided for each member
+		return true // a federated Service, whose members are checked one by one
 	}
-	if l := w.linkOf(cluster); l != nil {
+	if l := in.linkOf(cluster); l != nil {
 		return l.skipReason == ""
 	}
-	return w.linkGone(existing, cluster)
+	return in.linkGone(existing, cluster)
 }
 
-// unlinked reports whether the Link for which we wrote something about a cluster is known to be gone. That a cluster has no Link is not
-// enough: it may have one where we do not read.
-func (w *inputs) linkGone(existing *corev1.Service, cluster string) bool {
-	if !w.linksComplete || w.servedByLinkerd[cluster] || w.linkOf(cluster) != nil {
+// linkGone reports whether the Link for which we wrote something is known to be deleted. A cluster without a
+// Link is not enough: its Link may be in a namespace that we do not read.
+func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
+	if !in.linksComplete || in.servedByLinkerd[cluster] || in.linkOf(cluster) != nil {
 		return false
 	}
 	owner, written := ownersOf(existing)[cluster]
-	return w.everServed[cluster] || written && (w.linkNamespace == "" || w.linkNamespace == owner.Namespace)
+	return in.everServed[cluster] || written && (in.linkNamespace == "" || in.linkNamespace == owner.Namespace)
 }
 
-// removable reports whether it is known that nobody wants what is there, and that it is for us to remove.
-func (w *inputs) mayRemove(k records.Key, existing *corev1.Service) bool {
-	if !w.mayChange(existing) {
+// mayRemove reports whether a Service that no candidate wants is known to be wanted by none, and ours to
+// delete.
+func (in *inputs) mayRemove(k records.Key, existing *corev1.Service) bool {
+	if !in.mayChange(existing) {
 		return false
 	}
 	cluster := existing.Labels[clusterLabel]
-	if cluster == "" { // its members were all for us to remove
+	if cluster == "" { // its members were all ours to remove
 		was := membershipOf(existing)
-		return strings.HasSuffix(k.Name, federatedSuffix) && (was.local != "" || len(was.remote) > 0 || existing.Annotations[linksAnnotation] != "")
+		written := was.local != "" || len(was.remote) > 0 || existing.Annotations[linksAnnotation] != ""
+		return strings.HasSuffix(k.Name, federatedSuffix) && written
 	}
-	l := w.linkOf(cluster)
+	l := in.linkOf(cluster)
 	if existing.Labels[gatewayLabel] == "true" {
-		return w.linksComplete && (l == nil || l.Problem == "")
+		return in.linksComplete && (l == nil || l.Problem == "")
 	}
 	name, suffixed := strings.CutSuffix(k.Name, "-"+cluster)
 	switch {
@@ -207,163 +260,190 @@ func (w *inputs) mayRemove(k records.Key, existing *corev1.Service) bool {
 	case l.Problem != "":
 		return false
 	}
-	if parent, found := existing.Labels[headlessLabel]; found {
+	parent, isEndpointMirror := existing.Labels[headlessLabel]
+	if isEndpointMirror {
 		name = strings.TrimSuffix(parent, "-"+cluster)
-		svc, known := w.remote(cluster, records.Key{Namespace: k.Namespace, Name: name})
-		if known == present && w.headless && l.Selector.Matches(labels.Set(svc.Labels)) {
-			return w.readiness(cluster, records.Key{Namespace: k.Namespace, Name: name}).known
-		}
-		return known != unknown
 	}
-	_, known := w.remote(cluster, records.Key{Namespace: k.Namespace, Name: name})
-	return known != unknown
+	remote := records.Key{Namespace: k.Namespace, Name: name}
+	svc, exists := in.remote(cluster, remote)
+	if isEndpointMirror && exists == present && in.headless && l.Selector.Matches(labels.Set(svc.Labels)) {
+		return in.readiness(cluster, remote).known
+	}
+	return exists != unknown
 }
 
-func (w *inputs) linkOf(cluster string) *link {
-	i := slices.IndexFunc(w.links, func(l *link) bool { return l.Cluster == cluster })
+func (in *inputs) linkOf(cluster string) *link {
+	i := slices.IndexFunc(in.links, func(l *link) bool { return l.Cluster == cluster })
 	if i < 0 {
 		return nil
 	}
-	return w.links[i]
+	return in.links[i]
 }
 
-// unfit returns why a remote Service can be neither mirrored nor joined; empty if it can.
+func (in *inputs) linkByKey(k records.Key) *link {
+	i := slices.IndexFunc(in.links, func(l *link) bool { return l.Link == k })
+	if i < 0 {
+		return nil
+	}
+	return in.links[i]
+}
+
+// unsuitable returns why a remote Service can be neither mirrored nor a member; empty if it can. name is
+// that of the local Service.
 func unsuitable(svc *corev1.Service, name string) string {
 	switch {
 	case isMirror(svc):
-		return "it stands for a Service of yet another cluster: link that one"
+		return "it is itself a mirror of a Service of another cluster: link that cluster"
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return "it is of type ExternalName and has no endpoints"
 	case len(svc.Spec.Ports) == 0:
 		return "it has no ports"
 	}
 	if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
-		return fmt.Sprintf("%q is no name for a Service: %s", name, strings.Join(problems, "; "))
+		return fmt.Sprintf("%q is not a valid name of a Service: %s", name, strings.Join(problems, "; "))
 	}
 	return ""
 }
 
-// mirror decides about the mirror of one Service of a Link's cluster.
-func (w *inputs) planMirror(l *link, k records.Key, existing *corev1.Service) plan {
+func missingNamespace(name string) string {
+	return "there is no namespace " + name + " in the local cluster"
+}
+
+// planMirror plans the mirror of one Service of a Link's cluster.
+func (in *inputs) planMirror(l *link, k records.Key, existing *corev1.Service) plan {
 	base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 	if l.Cluster == "" || !suffixed || base == "" {
 		return plan{}
 	}
 	remote := records.Key{Namespace: k.Namespace, Name: base}
-	svc, known := w.remote(l.Cluster, remote)
-	if l.skipReason != "" || l.Problem != "" || known == unknown {
-		if existing == nil || existing.Labels[clusterLabel] != l.Cluster {
+	exists := existing != nil && existing.Labels[clusterLabel] == l.Cluster
+	svc, remoteExists := in.remote(l.Cluster, remote)
+	if l.skipReason != "" || l.Problem != "" || remoteExists == unknown {
+		if !exists {
 			return plan{}
 		}
-		d := plan{keepService: true, keepEndpoints: true}
+		p := plan{keepService: true, keepEndpoints: true}
 		if l.skipReason == "" {
-			d.results = []serviceResult{{link: l.Link, remote: remote, mirrored: true, reason: reasonMirrored, message: "kept as it is until the cluster is heard"}}
+			p.results = []serviceResult{{
+				link: l.Link, remote: remote, mirrored: true, reason: reasonMirrored, message: keptUntilSynced,
+			}}
 		}
-		return d
+		return p
 	}
-	if known == absent {
+	if remoteExists == absent {
 		return plan{}
 	}
 	direct := l.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels))
 	if !direct && !l.Selector.Matches(labels.Set(svc.Labels)) {
 		return plan{}
 	}
-	v := serviceResult{link: l.Link, remote: remote, reason: reasonInvalidService}
-	if v.message = unsuitable(svc.Service, k.Name); v.message != "" {
-		return plan{results: []serviceResult{v}}
+	result := serviceResult{link: l.Link, remote: remote, reason: reasonInvalidService}
+	if result.message = unsuitable(svc.Service, k.Name); result.message != "" {
+		return plan{results: []serviceResult{result}}
 	}
 	if !direct && len(l.Gateway.Addresses) == 0 {
-		v.reason, v.message = reasonError, "the Link has no gatewayAddress: give it one, or mirror the Service by remoteDiscoverySelector"
-		mine := existing != nil && existing.Labels[clusterLabel] == l.Cluster
-		return plan{keepService: mine, keepEndpoints: mine, results: []serviceResult{v}}
+		result.reason = reasonError
+		result.message = "the Link has no gatewayAddress: " +
+			"set it, or mirror the Service by remoteDiscoverySelector"
+		return plan{keepService: exists, keepEndpoints: exists, results: []serviceResult{result}}
 	}
-	d, there := w.planNamespace(l, k.Namespace)
-	if !there {
-		v.reason, v.message = reasonMissingNamespace, "there is no namespace "+k.Namespace+" in the local cluster"
-		return plan{results: []serviceResult{v}}
+	p, possible := in.planNamespace(l, k.Namespace)
+	if !possible {
+		result.reason, result.message = reasonMissingNamespace, missingNamespace(k.Namespace)
+		return plan{results: []serviceResult{result}}
 	}
-	v.mirrored, v.reason, v.message = true, reasonMirrored, svc.omitted
-	d.results = []serviceResult{v}
-	d.service = w.mirrorService(l, k, svc.Service)
+	result.mirrored, result.reason, result.message = true, reasonMirrored, svc.omitted
+	p.results = []serviceResult{result}
+	p.service = in.mirrorService(l, k, svc.Service)
 	if direct {
-		d.service.Labels[discoveryKey], d.service.Labels[remoteServiceLabel] = l.Cluster, base
-		return d
+		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, base
+		return p
 	}
-	who := w.readiness(l.Cluster, remote)
-	if w.headless && isHeadless(svc.Service) {
+	remoteReadiness := in.readiness(l.Cluster, remote)
+	if in.headless && isHeadless(svc.Service) {
 		switch {
-		case existing != nil && isOurs(existing): // a mirror keeps its kind
+		case existing != nil && isOurs(existing): // an existing mirror keeps its kind
 			if isHeadless(existing) {
-				d.service.Spec.ClusterIP = corev1.ClusterIPNone
+				p.service.Spec.ClusterIP = corev1.ClusterIPNone
 			}
-		case !who.known:
-			v.mirrored, v.reason, v.message = false, reasonError, "who answers for it is not known yet"
-			return plan{results: []serviceResult{v}}
-		case len(who.hostnames) > 0:
-			d.service.Spec.ClusterIP = corev1.ClusterIPNone
+		case !remoteReadiness.known:
+			result.mirrored, result.reason, result.message = false, reasonError, "its endpoints are not known yet"
+			return plan{results: []serviceResult{result}}
+		case len(remoteReadiness.hostnames) > 0:
+			p.service.Spec.ClusterIP = corev1.ClusterIPNone
 		}
-		if isHeadless(d.service) {
-			d.endpoints, d.keepEndpoints = w.headlessEndpoints(l, d.service, who)
-			return d
+		if isHeadless(p.service) {
+			p.endpoints, p.keepEndpoints = in.headlessEndpoints(l, p.service, remoteReadiness)
+			return p
 		}
 	}
-	d.endpoints, d.keepEndpoints = w.gatewayEndpoints(l, d.service, !who.known || who.ready)
-	return d
+	ready := !remoteReadiness.known || remoteReadiness.ready
+	p.endpoints, p.keepEndpoints = in.gatewayEndpoints(l, p.service, ready)
+	return p
 }
 
-// endpointMirror decides about the Service that stands for one endpoint of a headless Service.
-func (w *inputs) planEndpointMirror(l *link, k records.Key) plan {
+// planEndpointMirror plans the Service that represents one endpoint of a headless Service.
+func (in *inputs) planEndpointMirror(l *link, k records.Key) plan {
 	hostname, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
-	if !w.headless || l.Cluster == "" || !suffixed || l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0 {
+	if !in.headless || l.Cluster == "" || !suffixed {
 		return plan{}
 	}
-	name, known := w.serviceWithHostname(l.Cluster, k.Namespace, hostname)
-	if !known || !w.namespaceExists(k.Namespace) {
+	if l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0 {
 		return plan{}
 	}
-	svc, is := w.remote(l.Cluster, records.Key{Namespace: k.Namespace, Name: name})
-	if is != present || !isHeadless(svc.Service) || !l.Selector.Matches(labels.Set(svc.Labels)) || l.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels)) {
+	name, found := in.serviceWithHostname(l.Cluster, k.Namespace, hostname)
+	if !found || !in.namespaceExists(k.Namespace) {
 		return plan{}
 	}
-	parent := w.local(records.Key{Namespace: k.Namespace, Name: name + "-" + l.Cluster})
-	if unsuitable(svc.Service, k.Name) != "" || parent == nil || !isOurs(parent) || !isHeadless(parent) {
+	remote := records.Key{Namespace: k.Namespace, Name: name}
+	svc, remoteExists := in.remote(l.Cluster, remote)
+	if remoteExists != present || !isHeadless(svc.Service) || unsuitable(svc.Service, k.Name) != "" {
 		return plan{}
 	}
-	var d plan
-	d.service = endpointMirrorService(l, k, hostname, svc.Service)
-	who := w.readiness(l.Cluster, records.Key{Namespace: k.Namespace, Name: name})
-	d.endpoints, d.keepEndpoints = w.gatewayEndpoints(l, d.service, !who.known || who.hostnames[hostname])
-	return d
+	if !mirrorsThroughGateway(l, svc) {
+		return plan{}
+	}
+	parent := in.local(records.Key{Namespace: k.Namespace, Name: name + "-" + l.Cluster})
+	if parent == nil || !isOurs(parent) || !isHeadless(parent) {
+		return plan{}
+	}
+	p := plan{service: endpointMirrorService(l, k, hostname, svc.Service)}
+	remoteReadiness := in.readiness(l.Cluster, remote)
+	ready := !remoteReadiness.known || remoteReadiness.hostnames[hostname]
+	p.endpoints, p.keepEndpoints = in.gatewayEndpoints(l, p.service, ready)
+	return p
 }
 
-// probe decides about the Service over which a gateway is probed. One that the chart has made is left as it is.
-func (w *inputs) planProbe(k records.Key, existing *corev1.Service) plan {
-	for _, l := range w.links {
-		if l.Probe == nil || l.skipReason != "" || l.Problem != "" || k.Namespace != l.Link.Namespace || k.Name != probePrefix+l.Link.Name {
-			continue
-		}
-		foreign := existing != nil && !isOurs(existing)
-		if foreign && existing.Labels[gatewayLabel] != "true" {
-			return plan{}
-		}
-		service, endpoints := probeObjects(l, k, w.gateway(l.Cluster).addresses)
-		d := plan{endpoints: endpoints, keepEndpoints: endpoints == nil}
-		if foreign {
-			d.keepService = true
-		} else {
-			d.service = service
-		}
-		return d
+// planProbe plans the Service over which a gateway is probed. One that the chart has created stays as it is.
+func (in *inputs) planProbe(k records.Key, existing *corev1.Service) plan {
+	i := slices.IndexFunc(in.links, func(l *link) bool {
+		return l.Probe != nil && l.skipReason == "" && l.Problem == "" && k == probeService(l)
+	})
+	if i < 0 {
+		return plan{}
 	}
-	return plan{}
+	l := in.links[i]
+	foreign := existing != nil && !isOurs(existing)
+	if foreign && existing.Labels[gatewayLabel] != "true" {
+		return plan{}
+	}
+	service, endpoints := probeObjects(l, k, in.gateway(l.Cluster).addresses)
+	p := plan{endpoints: endpoints, keepEndpoints: endpoints == nil}
+	if foreign {
+		p.keepService = true
+	} else {
+		p.service = service
+	}
+	return p
 }
 
-// enter returns a decision for a namespace of the local cluster, and whether there is one, or may be.
-func (w *inputs) planNamespace(l *link, namespace string) (plan, bool) {
-	if w.namespaceExists(namespace) {
+// planNamespace returns a plan that creates a missing namespace, if that is allowed. It returns false if the
+// namespace is missing and stays so.
+func (in *inputs) planNamespace(l *link, namespace string) (plan, bool) {
+	if in.namespaceExists(namespace) {
 		return plan{}, true
 	}
-	if !w.createNamespaces {
+	if !in.createNamespaces {
 		return plan{}, false
 	}
 	return plan{namespaceLabels: map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}}, true
@@ -371,103 +451,121 @@ func (w *inputs) planNamespace(l *link, namespace string) (plan, bool) {
 
 // A member is one Service of a federated one.
 type member struct {
-	link *link           // nil: the local cluster's
+	link *link           // nil: it is in the local cluster
 	svc  *corev1.Service // nil: it is not known, and a member because it was one
 }
 
-// federated decides about a union of the Services of one name.
-func (w *inputs) planFederated(k records.Key, existing *corev1.Service) plan {
+// A union is the members of a federated Service.
+type union struct {
+	members        []member // in the order in which they count: the local one, then by the age of their Links
+	foreignMembers []string // service@cluster of members whose Links, if there are any, are not ours to serve
+	allOurs        bool     // no member is another writer's
+}
+
+// planFederated plans a federated Service, the union of the Services of one name.
+func (in *inputs) planFederated(k records.Key, existing *corev1.Service) plan {
 	base, suffixed := strings.CutSuffix(k.Name, federatedSuffix)
-	if !suffixed || base == "" || existing != nil && existing.Labels[clusterLabel] != "" && isMirror(existing) {
+	isMirrorOfCluster := existing != nil && existing.Labels[clusterLabel] != "" && isMirror(existing)
+	if !suffixed || base == "" || isMirrorOfCluster {
 		return plan{}
 	}
-	name := records.Key{Namespace: k.Namespace, Name: base}
 	was := membershipOf(existing)
-	var d plan
-	var members []member
-	var strangers []string // members whose Links, if there are any, are not ours
-	hands := true          // all members are ours to write
-	if w.localMembers.skip {
-		if was.local != "" {
-			members, hands = append(members, member{}), false
+	var p plan
+	u := union{allOurs: true}
+	in.addLocalMember(&u, k, base, was)
+	for _, l := range in.links {
+		if l.Cluster != "" {
+			in.addRemoteMember(&u, &p, l, k, base, was)
 		}
-	} else if svc := w.local(name); svc != nil && w.localMembers.selector.Matches(labels.Set(svc.Labels)) && !isHeadless(svc) && unsuitable(svc, k.Name) == "" {
-		members = append(members, member{svc: svc})
-	}
-	for _, l := range w.links {
-		if l.Cluster == "" {
-			continue
-		}
-		svc, known := w.remote(l.Cluster, name)
-		v := serviceResult{link: l.Link, federated: true, remote: name, reason: reasonInvalidService}
-		switch {
-		case l.skipReason != "":
-			if was.has(base, l.Cluster) {
-				members, hands = append(members, member{link: l}), false
-			}
-			continue
-		case l.Problem != "" || known == unknown:
-			if was.has(base, l.Cluster) {
-				members = append(members, member{link: l})
-				v.mirrored, v.reason, v.message = true, reasonMirrored, "kept as it is until the cluster is heard"
-				d.results = append(d.results, v)
-			}
-			continue
-		case known == absent || !l.FederatedServiceSelector.Matches(labels.Set(svc.Labels)):
-			continue
-		}
-		switch there, problem := w.namespaceExists(k.Namespace) || w.createNamespaces, unsuitable(svc.Service, k.Name); {
-		case problem != "":
-			v.message = problem
-		case isHeadless(svc.Service):
-			v.message = "it is headless: such a Service cannot join a federated one"
-		case !there:
-			v.reason, v.message = reasonMissingNamespace, "there is no namespace "+k.Namespace+" in the local cluster"
-		default:
-			v.mirrored, v.reason, v.message = true, reasonMirrored, svc.omitted
-			members = append(members, member{link: l, svc: svc.Service})
-			if !w.namespaceExists(k.Namespace) {
-				d.namespaceLabels = map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}
-			}
-		}
-		d.results = append(d.results, v)
 	}
 	for _, m := range was.remote {
-		if _, cluster, _ := strings.Cut(m, "@"); w.linkOf(cluster) == nil && !w.linkGone(existing, cluster) {
-			strangers = append(strangers, m)
-			hands = hands && !w.servedByLinkerd[cluster]
+		_, cluster, _ := strings.Cut(m, "@")
+		if in.linkOf(cluster) == nil && !in.linkGone(existing, cluster) {
+			u.foreignMembers = append(u.foreignMembers, m)
+			u.allOurs = u.allOurs && !in.servedByLinkerd[cluster]
 		}
 	}
-	if len(members)+len(strangers) == 0 {
-		return d
+	if len(u.members)+len(u.foreignMembers) == 0 {
+		return p
 	}
-	hands = hands && len(members) > 0
+	u.allOurs = u.allOurs && len(u.members) > 0
 	if existing != nil && !isOurs(existing) {
-		existing = nil // it is refused below; nothing is taken from it
+		existing = nil // Plan rejects the name; nothing is taken from the Service
 	}
-	service, conflicts := w.federatedService(k, base, members, strangers, existing, hands)
-	if service == nil { // everything about it is kept
-		d.keepService = true
-		return d
+	service, conflicts := in.federatedService(k, base, u, existing)
+	if service == nil { // nothing is known of any member
+		p.keepService = true
+		return p
 	}
-	d.service = service
-	for i, v := range d.results {
-		if l := w.linkByKey(v.link); v.mirrored && conflicts[l] != "" {
-			d.results[i].message = strings.TrimPrefix(v.message+"; "+conflicts[l], "; ")
+	p.service = service
+	for i, result := range p.results {
+		if l := in.linkByKey(result.link); result.mirrored && conflicts[l] != "" {
+			p.results[i].message = strings.TrimPrefix(result.message+"; "+conflicts[l], "; ")
 		}
 	}
-	return d
+	return p
 }
 
-func (w *inputs) linkByKey(k records.Key) *link {
-	i := slices.IndexFunc(w.links, func(l *link) bool { return l.Link == k })
-	if i < 0 {
-		return nil
+// addLocalMember adds the local Service of a name to a union, if it joins.
+func (in *inputs) addLocalMember(u *union, k records.Key, base string, was membership) {
+	if in.localMembers.skip {
+		if was.local != "" {
+			u.members, u.allOurs = append(u.members, member{}), false
+		}
+		return
 	}
-	return w.links[i]
+	svc := in.local(records.Key{Namespace: k.Namespace, Name: base})
+	if svc == nil || !in.localMembers.selector.Matches(labels.Set(svc.Labels)) {
+		return
+	}
+	if !isHeadless(svc) && unsuitable(svc, k.Name) == "" {
+		u.members = append(u.members, member{svc: svc})
+	}
 }
 
-// membership is what a federated Service says about its members.
+// addRemoteMember adds the Service of a name in a Link's cluster to a union, if it joins, and its result to
+// p.
+func (in *inputs) addRemoteMember(u *union, p *plan, l *link, k records.Key, base string, was membership) {
+	name := records.Key{Namespace: k.Namespace, Name: base}
+	wasMember := was.has(base, l.Cluster)
+	svc, exists := in.remote(l.Cluster, name)
+	result := serviceResult{link: l.Link, federated: true, remote: name, reason: reasonInvalidService}
+	switch {
+	case l.skipReason != "":
+		if wasMember {
+			u.members, u.allOurs = append(u.members, member{link: l}), false
+		}
+		return
+	case l.Problem != "" || exists == unknown:
+		if wasMember {
+			u.members = append(u.members, member{link: l})
+			result.mirrored, result.reason, result.message = true, reasonMirrored, keptUntilSynced
+			p.results = append(p.results, result)
+		}
+		return
+	case exists == absent || !l.FederatedServiceSelector.Matches(labels.Set(svc.Labels)):
+		return
+	}
+	namespace, possible := in.planNamespace(l, k.Namespace)
+	problem := unsuitable(svc.Service, k.Name)
+	switch {
+	case problem != "":
+		result.message = problem
+	case isHeadless(svc.Service):
+		result.message = "it is headless: such a Service cannot join a federated one"
+	case !possible:
+		result.reason, result.message = reasonMissingNamespace, missingNamespace(k.Namespace)
+	default:
+		result.mirrored, result.reason, result.message = true, reasonMirrored, svc.omitted
+		u.members = append(u.members, member{link: l, svc: svc.Service})
+		if namespace.namespaceLabels != nil {
+			p.namespaceLabels = namespace.namespaceLabels
+		}
+	}
+	p.results = append(p.results, result)
+}
+
+// membership is the list of members that a federated Service has in its annotations.
 type membership struct {
 	local  string
 	remote []string // service@cluster

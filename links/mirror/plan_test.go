@@ -27,27 +27,27 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// scene is a world made of maps.
+// scene makes inputs of maps.
 type scene struct {
-	links     []*link
-	partial   bool                         // there may be Links that are not known
-	scope     string                       // the namespace that Links are read in
-	seen      map[string]bool              // clusters that had a Link in this term
-	foreign   map[string]bool              // clusters that Linkerd serves for Links that are not read
-	remote    map[string][]*corev1.Service // by cluster; one that is not here was not heard
-	held      map[string]bool              // clusters of which nothing counts as gone
-	local     []*corev1.Service
-	localLeft bool
-	headless  bool
-	create    bool
-	exclude   []string
-	full      bool     // no Service may be made
-	missing   []string // namespaces that are not there
-	answers   map[string]readiness
-	gateways  map[string]gatewayState
+	links         []*link
+	partial       bool                         // there may be Links that are not known
+	linkNamespace string                       // the namespace that Links are read in
+	seen          map[string]bool              // clusters whose Link was ours in this term
+	foreign       map[string]bool              // clusters that Linkerd serves for Links that are not read
+	remote        map[string][]*corev1.Service // by cluster; others were not synced
+	held          map[string]bool              // clusters whose removals are held
+	local         []*corev1.Service
+	localSkip     bool
+	headless      bool
+	create        bool
+	exclude       []string
+	full          bool     // no cluster has space left
+	missing       []string // namespaces that do not exist
+	readiness     map[string]readiness
+	gateways      map[string]gatewayState
 }
 
-func (s scene) world() *inputs {
+func (s scene) inputs() *inputs {
 	find := func(all []*corev1.Service, k records.Key) *corev1.Service {
 		for _, svc := range all {
 			if svc.Namespace == k.Namespace && svc.Name == k.Name {
@@ -57,15 +57,15 @@ func (s scene) world() *inputs {
 		return nil
 	}
 	return &inputs{
-		links: s.links, linksComplete: !s.partial, linkNamespace: s.scope, everServed: s.seen, servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
-		localMembers: localMembers{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localLeft},
+		links: s.links, linksComplete: !s.partial, linkNamespace: s.linkNamespace, everServed: s.seen, servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
+		localMembers: localMembers{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localSkip},
 		excludedKeys: s.exclude, reserveSpace: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
 		remote: func(cluster string, k records.Key) (*remoteService, existence) {
-			all, heard := s.remote[cluster]
+			all, synced := s.remote[cluster]
 			switch svc := find(all, k); {
 			case svc != nil:
 				return sanitize(svc.DeepCopy()), present
-			case heard && !s.held[cluster]:
+			case synced && !s.held[cluster]:
 				return nil, absent
 			default:
 				return nil, unknown
@@ -75,9 +75,9 @@ func (s scene) world() *inputs {
 		namespaceExists: func(name string) bool {
 			return !strings.Contains(" "+strings.Join(s.missing, " ")+" ", " "+name+" ")
 		},
-		readiness: func(cluster string, k records.Key) readiness { return s.answers[cluster+" "+k.String()] },
+		readiness: func(cluster string, k records.Key) readiness { return s.readiness[cluster+" "+k.String()] },
 		serviceWithHostname: func(cluster, namespace, hostname string) (string, bool) {
-			for name, a := range s.answers {
+			for name, a := range s.readiness {
 				if base, is := strings.CutPrefix(name, cluster+" "+namespace+"/"); is {
 					if _, has := a.hostnames[hostname]; has {
 						return base, true
@@ -90,9 +90,9 @@ func (s scene) world() *inputs {
 	}
 }
 
-func (s scene) decide(name string) plan {
-	w, k := s.world(), records.Key{Namespace: "shop", Name: name}
-	return w.Plan(k, w.local(k))
+func (s scene) plan(name string) plan {
+	in, k := s.inputs(), records.Key{Namespace: "shop", Name: name}
+	return in.Plan(k, in.local(k))
 }
 
 // aLink returns a Link with Linkerd's usual selectors and a gateway. Later ones are younger.
@@ -170,8 +170,8 @@ var (
 	plain    = map[string]string{"app": "web"}
 )
 
-// A mirror through the gateway: the Service under the name of its cluster, without selector, and Endpoints that lead to the gateway under
-// the Service's own port names.
+// A mirror through the gateway is a Service without selector, and Endpoints with the gateway's addresses under the
+// Service's own port names.
 func TestGatewayMirror(t *testing.T) {
 	h2c := "kubernetes.io/h2c"
 	web := service("web", map[string]string{
@@ -187,9 +187,9 @@ func TestGatewayMirror(t *testing.T) {
 	east.ExcludedAnnotations = []string{"out/*", "config.linkerd.io/*"}
 	d := scene{
 		links: []*link{east}, remote: map[string][]*corev1.Service{"east": {web}},
-		answers:  map[string]readiness{"east shop/web": {known: true, ready: true}},
-		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1", "192.0.2.2"}}},
-	}.decide("web-east")
+		readiness: map[string]readiness{"east shop/web": {known: true, ready: true}},
+		gateways:  map[string]gatewayState{"east": {addresses: []string{"192.0.2.1", "192.0.2.2"}}},
+	}.plan("web-east")
 	want := plan{
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
@@ -221,25 +221,25 @@ func modified[T any](v T, change func(*T)) T {
 	return v
 }
 
-// Endpoints of a mirror follow who answers behind the gateway, and the gateway itself. What is not known changes nothing.
+// Endpoints of a mirror follow the readiness of the remote endpoints, and of the gateway. Unknown changes nothing.
 func TestGatewayEndpoints(t *testing.T) {
 	up := gatewayState{addresses: []string{"192.0.2.1"}}
 	for name, c := range map[string]struct {
-		answers readiness
-		gateway gatewayState
-		want    string
+		readiness readiness
+		gateway   gatewayState
+		want      string
 	}{
-		"somebody answers":            {readiness{known: true, ready: true}, up, "ready 192.0.2.1:4143"},
-		"nobody answers":              {readiness{known: true}, up, "empty"},
-		"it is not known":             {readiness{}, up, "ready 192.0.2.1:4143"},
+		"an endpoint is ready":        {readiness{known: true, ready: true}, up, "ready 192.0.2.1:4143"},
+		"no endpoint is ready":        {readiness{known: true}, up, "empty"},
+		"they are not known":          {readiness{}, up, "ready 192.0.2.1:4143"},
 		"the gateway is dead":         {readiness{known: true, ready: true}, gatewayState{addresses: up.addresses, dead: true}, "not ready 192.0.2.1:4143"},
 		"the gateway is not resolved": {readiness{known: true, ready: true}, gatewayState{}, "kept"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := scene{
 				links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {service("web", exported)}},
-				answers: map[string]readiness{"east shop/web": c.answers}, gateways: map[string]gatewayState{"east": c.gateway},
-			}.decide("web-east")
+				readiness: map[string]readiness{"east shop/web": c.readiness}, gateways: map[string]gatewayState{"east": c.gateway},
+			}.plan("web-east")
 			if got := addresses(d); got != c.want {
 				t.Errorf("endpoints: %s, want %s", got, c.want)
 			}
@@ -275,7 +275,7 @@ func prefixed(hostname string) string {
 	return hostname + "="
 }
 
-// summary writes a decision in one line: what is there then, and the verdicts.
+// summary renders a plan in one line: the Service, and the results.
 func summary(d plan) string {
 	var parts []string
 	switch {
@@ -304,8 +304,8 @@ func summary(d plan) string {
 	return strings.Join(parts, "; ")
 }
 
-// What becomes of a name, for each rule.
-func TestDecide(t *testing.T) {
+// The plan for a name, for each rule.
+func TestPlan(t *testing.T) {
 	east, west := aLink(t, "east", 1), aLink(t, "west", 2)
 	both := []*link{east, west}
 	only := func(cluster string, all ...*corev1.Service) map[string][]*corev1.Service {
@@ -330,21 +330,21 @@ func TestDecide(t *testing.T) {
 		scene
 		want string
 	}{
-		// Which Services are asked for.
+		// Which Services are selected.
 		{"what is not exported has no mirror", "web-east", scene{links: both, remote: only("east", service("web", plain))}, "none"},
-		{"a selector that says nothing selects nothing", "web-east", scene{links: []*link{nothing}, remote: only("east", service("web", exported))}, "none"},
+		{"an empty selector selects nothing", "web-east", scene{links: []*link{nothing}, remote: only("east", service("web", exported))}, "none"},
 		{
 			"remote discovery: labels instead of Endpoints", "web-east",
 			scene{links: both, remote: only("east", service("web", direct))},
 			"web-east label east web; east Mirrored",
 		},
 		{
-			"a mirror of a mirror is refused", "web-west-east",
+			"a mirror of a mirror is rejected", "web-west-east",
 			scene{links: both, remote: only("east", with(mirrored("web-west", "west"), func(s *corev1.Service) { s.Labels["mirror.linkerd.io/exported"] = "true" }))},
-			"none; east InvalidService: it stands for a Service of yet another cluster: link that one",
+			"none; east InvalidService: it is itself a mirror of a Service of another cluster: link that cluster",
 		},
 		{
-			"an ExternalName is refused", "web-east",
+			"an ExternalName is rejected", "web-east",
 			scene{links: both, remote: only("east", with(service("web", exported), external))},
 			"none; east InvalidService: it is of type ExternalName and has no endpoints",
 		},
@@ -356,28 +356,28 @@ func TestDecide(t *testing.T) {
 		{
 			"a gateway mirror needs a gateway", "web-east",
 			scene{links: []*link{noGateway}, remote: only("east", service("web", exported))},
-			"none; east Error: the Link has no gatewayAddress: give it one, or mirror the Service by remoteDiscoverySelector",
+			"none; east Error: the Link has no gatewayAddress: set it, or mirror the Service by remoteDiscoverySelector",
 		},
 		{
-			"a Service in a namespace that is not here", "web-east",
+			"a Service in a missing namespace", "web-east",
 			scene{links: both, remote: only("east", service("web", exported)), missing: []string{"shop"}},
 			"none; east MissingNamespace: there is no namespace shop in the local cluster",
 		},
 		{
-			"the namespace is made if that is wanted", "web-east",
+			"the namespace is created if configured", "web-east",
 			scene{links: both, remote: only("east", service("web", direct)), missing: []string{"shop"}, create: true},
 			"web-east label east web; east Mirrored",
 		},
 
-		// Whose the name is.
+		// Which Service has the name.
 		{
-			"a user's own Service is not touched", "web-east",
+			"a user's own Service is not changed", "web-east",
 			scene{links: both, remote: only("east", service("web", direct)), local: []*corev1.Service{service("web-east", plain)}},
-			"keep; east Error: there is a Service shop/web-east already that is no mirror: rename one of the two, or delete the local one",
+			"keep; east Error: Service shop/web-east exists already and is not a mirror: rename one of the two, or delete the local one",
 		},
-		{"a user's own Service is not removed either", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{service("web-east", plain)}}, "keep"},
+		{"a user's own Service is not deleted", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{service("web-east", plain)}}, "keep"},
 		{
-			"a mirror that Linkerd has made is taken over", "web-east",
+			"a mirror that Linkerd has created is taken over", "web-east",
 			scene{links: both, remote: only("east", service("web", direct)), local: []*corev1.Service{mirrored("web-east", "east")}},
 			"web-east label east web; east Mirrored",
 		},
@@ -386,30 +386,30 @@ func TestDecide(t *testing.T) {
 			remote: map[string][]*corev1.Service{"c": {service("a-b", direct)}, "b-c": {service("a", direct)}},
 		}, "a-b-c label c a-b; c Mirrored; b-c Error: another Service is mirrored as shop/a-b-c already"},
 
-		// What goes, and what does not.
-		{"unexported: it goes", "web-east", scene{links: both, remote: only("east", service("web", plain)), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
-		{"deleted meanwhile: it goes", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		// What is deleted, and what stays.
+		{"unexported: it is deleted", "web-east", scene{links: both, remote: only("east", service("web", plain)), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		{"deleted meanwhile: it is deleted", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
 		{
-			"the cluster was not heard: it stays", "web-east",
+			"the cluster was not synced: it stays", "web-east",
 			scene{links: both, local: []*corev1.Service{mirrored("web-east", "east")}},
-			"keep; east Mirrored: kept as it is until the cluster is heard",
+			"keep; east Mirrored: kept as it is until the cluster is synced",
 		},
 		{
-			"a doubtful listing: it stays", "web-east",
+			"a held removal: it stays", "web-east",
 			scene{links: both, remote: only("east"), held: map[string]bool{"east": true}, local: []*corev1.Service{mirrored("web-east", "east")}},
-			"keep; east Mirrored: kept as it is until the cluster is heard",
+			"keep; east Mirrored: kept as it is until the cluster is synced",
 		},
 		{
-			"the Link cannot be read: it stays", "web-east",
+			"the Link is invalid: it stays", "web-east",
 			scene{links: []*link{problem}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}},
-			"keep; east Mirrored: kept as it is until the cluster is heard",
+			"keep; east Mirrored: kept as it is until the cluster is synced",
 		},
-		{"the Link is gone: it goes", "web-east", scene{links: []*link{west}, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
-		{"the Link is gone, but not all are known: it stays", "web-east", scene{links: []*link{west}, partial: true, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
-		{"the Link was there in this term: it goes", "web-east", scene{links: []*link{west}, seen: map[string]bool{"east": true}, local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
-		{"the Link is gone from where Links are read: it goes", "web-east", scene{scope: "mc", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
-		{"its Link may be where we do not read: it stays", "web-east", scene{scope: "ours", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
-		{"nobody's Link that we ever saw: it stays", "web-east", scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+		{"the Link was deleted: it is deleted", "web-east", scene{links: []*link{west}, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
+		{"the Link was deleted, but not all are known: it stays", "web-east", scene{links: []*link{west}, partial: true, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
+		{"the Link existed in this term: it is deleted", "web-east", scene{links: []*link{west}, seen: map[string]bool{"east": true}, local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		{"the Link was deleted where Links are read: it is deleted", "web-east", scene{linkNamespace: "mc", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
+		{"its Link may be in a namespace that is not read: it stays", "web-east", scene{linkNamespace: "ours", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
+		{"a Link that we never saw: it stays", "web-east", scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
 		{
 			"Linkerd serves the cluster by now: it stays", "web-east",
 			scene{foreign: map[string]bool{"east": true}, seen: map[string]bool{"east": true}, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}},
@@ -418,30 +418,30 @@ func TestDecide(t *testing.T) {
 		{
 			"the mirror of a cluster that is not ours is not written over", "a-b-c",
 			scene{links: []*link{aLink(t, "c", 1)}, remote: only("c", service("a-b", direct)), local: []*corev1.Service{mirrored("a-b-c", "b-c")}},
-			"keep; c Error: Service shop/a-b-c is the mirror of another cluster, b-c, whose Link is not ours to serve: rename one of the two Services",
+			"keep; c Error: Service shop/a-b-c is the mirror of another cluster, b-c, whose Link is not served here: rename one of the two Services",
 		},
 		{"a mark on a name that no mirror has: it stays", "odd", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("odd", "east")}}, "keep"},
-		{"left to Linkerd: nothing is made", "web-east", scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none"},
-		{"left to Linkerd: nothing is removed", "web-east", scene{links: []*link{&left}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+		{"left to Linkerd: nothing is created", "web-east", scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none"},
+		{"left to Linkerd: nothing is deleted", "web-east", scene{links: []*link{&left}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
 
-		// How many there may be.
+		// The budget of a cluster.
 		{
-			"no room: nothing is made", "web-east",
+			"no space: nothing is created", "web-east",
 			scene{links: both, full: true, remote: only("east", service("web", direct))},
-			"none; east Error: the Link has as many Services here as it may: raise -max-mirrors-per-link, or export fewer",
+			"none; east Error: the cluster has as many Services here as it may: raise -max-mirrors-per-link, or export fewer",
 		},
 		{
-			"what is there is kept up to date", "web-east",
+			"existing mirrors are kept up to date", "web-east",
 			scene{links: both, full: true, remote: only("east", service("web", direct)), local: []*corev1.Service{mirrored("web-east", "east")}},
 			"web-east label east web; east Mirrored",
 		},
 		{
-			"a federated Service takes room, too", "web-federated",
+			"a federated Service takes space, too", "web-federated",
 			scene{links: both, full: true, remote: only("east", service("web", joins))},
-			"none; east Error: the Link has as many Services here as it may: raise -max-mirrors-per-link, or export fewer",
+			"none; east Error: the cluster has as many Services here as it may: raise -max-mirrors-per-link, or export fewer",
 		},
 		{
-			"but not of the Links where the local cluster asks for it", "web-federated",
+			"but not of the linked clusters if the local cluster asks for it", "web-federated",
 			scene{links: both, full: true, remote: only("east", service("web", joins)), local: []*corev1.Service{service("web", joins)}},
 			"web-federated web@east web; east Mirrored",
 		},
@@ -461,14 +461,14 @@ func TestDecide(t *testing.T) {
 			scene{links: both, remote: only("east", with(service("web", joins), external))},
 			"none; east InvalidService: it is of type ExternalName and has no endpoints",
 		},
-		{"a cluster that was not heard stays a member", "web-federated", scene{
+		{"a cluster that was not synced stays a member", "web-federated", scene{
 			links: both, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east", "")},
-		}, "web-federated web@east,web@west; east Mirrored: kept as it is until the cluster is heard; west Mirrored"},
+		}, "web-federated web@east,web@west; east Mirrored: kept as it is until the cluster is synced; west Mirrored"},
 		{"and does not become one", "web-federated", scene{links: both, remote: only("west", service("web", joins))}, "web-federated web@west; west Mirrored"},
-		{"a Service that is gone leaves", "web-federated", scene{
+		{"a deleted Service leaves", "web-federated", scene{
 			links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}}, local: []*corev1.Service{joined("web@east,web@west", "web")},
 		}, "web-federated web@west; west Mirrored"},
-		{"the last one to leave takes it away", "web-federated", scene{links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("web@east", "")}}, "none"},
+		{"it is deleted with the last member", "web-federated", scene{links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("web@east", "")}}, "none"},
 		{
 			"an unlinked cluster leaves", "web-federated",
 			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{written(joined("web@east,web@west", ""), "east=mc/east,west=mc/west")}},
@@ -479,8 +479,8 @@ func TestDecide(t *testing.T) {
 			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
 			"web-federated web@west,web@east; west Mirrored",
 		},
-		{"all of them: nobody touches it", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@north", "")}}, "web-federated web@east,web@north"},
-		{"our last member leaves what is of others", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@west", "")}}, "web-federated web@east"},
+		{"all members of others: it is not changed", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@north", "")}}, "web-federated web@east,web@north"},
+		{"our last member leaves, those of others stay", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@west", "")}}, "web-federated web@east"},
 		{"without a member and never written by us: it stays", "web-federated", scene{local: []*corev1.Service{joined("", "")}}, "keep"},
 		{
 			"unless not all Links are known", "web-federated",
@@ -492,14 +492,14 @@ func TestDecide(t *testing.T) {
 			scene{links: []*link{&left, west}, remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}}, local: []*corev1.Service{joined("web@east", "")}},
 			"web-federated web@east,web@west; west Mirrored",
 		},
-		{"so does the local one", "web-federated", scene{links: both, localLeft: true, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("", "web")}}, "web-federated web"},
+		{"so does the local one", "web-federated", scene{links: both, localSkip: true, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("", "web")}}, "web-federated web"},
 		{
-			"a user's own Service of the name is not touched", "web-federated",
+			"a user's own Service of the name is not changed", "web-federated",
 			scene{links: both, remote: only("east", service("web", joins)), local: []*corev1.Service{service("web-federated", plain)}},
-			"keep; east Error: there is a Service shop/web-federated already that is no mirror: rename one of the two, or delete the local one",
+			"keep; east Error: Service shop/web-federated exists already and is not a mirror: rename one of the two, or delete the local one",
 		},
 		{
-			"a federated Service in a namespace that is not here", "web-federated",
+			"a federated Service in a missing namespace", "web-federated",
 			scene{links: both, remote: only("east", service("web", joins)), missing: []string{"shop"}},
 			"none; east MissingNamespace: there is no namespace shop in the local cluster",
 		},
@@ -508,30 +508,30 @@ func TestDecide(t *testing.T) {
 		{"without the option a headless Service has an ordinary mirror", "db-east", scene{links: both, gateways: gateways, remote: only("east", with(service("db", exported), headless))}, "db-east; east Mirrored"},
 		{"with it a headless one, if endpoints have names", "db-east", scene{
 			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			answers: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true}}},
+			readiness: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true}}},
 		}, "db-east headless; east Mirrored"},
 		{"and an ordinary one if none has", "db-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]readiness{"east shop/db": {known: true, ready: true}},
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), readiness: map[string]readiness{"east shop/db": {known: true, ready: true}},
 		}, "db-east; east Mirrored"},
 		{
 			"it waits until that is known", "db-east",
 			scene{links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless))},
-			"none; east Error: who answers for it is not known yet",
+			"none; east Error: its endpoints are not known yet",
 		},
 		{"and keeps its kind when the last name goes", "db-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), answers: map[string]readiness{"east shop/db": {known: true}},
+			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), readiness: map[string]readiness{"east shop/db": {known: true}},
 			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
 		}, "db-east headless; east Mirrored"},
 		{"each name is a Service", "db-0-east", scene{
 			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			answers: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}}, local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+			readiness: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}}, local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
 		}, "db-0-east"},
-		{"that goes with the name", "db-1-east", scene{
+		{"that is deleted with the name", "db-1-east", scene{
 			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			answers: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}},
-			local:   []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
+			readiness: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}},
+			local:     []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
 		}, "none"},
-		{"but not for lack of knowledge", "db-1-east", scene{
+		{"but not while the endpoints are unknown", "db-1-east", scene{
 			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
 			local: []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
 		}, "keep"},
@@ -539,10 +539,10 @@ func TestDecide(t *testing.T) {
 		// The gateway's own Service.
 		{"the way to probe a gateway", "probe-east", scene{links: []*link{probed}, gateways: gateways}, "probe-east"},
 		{"the chart's own is left as it is", "probe-east", scene{links: []*link{probed}, gateways: gateways, local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true"})}}, "keep"},
-		{"it goes with the Link", "probe-east", scene{local: []*corev1.Service{written(service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName}), "east=mc/east")}}, "none"},
+		{"it is deleted with the Link", "probe-east", scene{local: []*corev1.Service{written(service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName}), "east=mc/east")}}, "none"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
-			if got := summary(c.decide(c.name)); got != c.want {
+			if got := summary(c.plan(c.name)); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -557,14 +557,14 @@ func TestHeadlessEndpoints(t *testing.T) {
 	}
 	s := scene{
 		links: []*link{aLink(t, "east", 1)}, headless: true, gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}},
-		remote:  map[string][]*corev1.Service{"east": {with(service("db", exported), headless)}},
-		answers: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true, "db-1": false, "db-2": true}}},
-		local:   []*corev1.Service{with(mirrored("db-east", "east"), headless), at("db-0-east", "10.0.0.1"), at("db-1-east", "10.0.0.2")},
+		remote:    map[string][]*corev1.Service{"east": {with(service("db", exported), headless)}},
+		readiness: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true, "db-1": false, "db-2": true}}},
+		local:     []*corev1.Service{with(mirrored("db-east", "east"), headless), at("db-0-east", "10.0.0.1"), at("db-1-east", "10.0.0.2")},
 	}
-	if got, want := addresses(s.decide("db-east")), "ready db-0=10.0.0.1:80, not ready db-1=10.0.0.2:80"; got != want {
+	if got, want := addresses(s.plan("db-east")), "ready db-0=10.0.0.1:80, not ready db-1=10.0.0.2:80"; got != want {
 		t.Errorf("the headless mirror leads to %s, want %s", got, want)
 	}
-	one := s.decide("db-0-east")
+	one := s.plan("db-0-east")
 	if got, want := addresses(one), "ready 192.0.2.1:4143"; got != want {
 		t.Errorf("the mirror of an endpoint leads to %s, want %s", got, want)
 	}
@@ -574,13 +574,13 @@ func TestHeadlessEndpoints(t *testing.T) {
 	if got := one.endpoints.Labels[headlessLabel]; got != "db-east" {
 		t.Errorf("it belongs to %q", got)
 	}
-	if got := addresses(s.decide("db-1-east")); got != "empty" {
+	if got := addresses(s.plan("db-1-east")); got != "empty" {
 		t.Errorf("an endpoint that is not ready leads to %s", got)
 	}
 }
 
-// The ports of a federated Service are those of all members. Where they do not fit together the older member's count, and the younger
-// one's Link is told.
+// The ports of a federated Service are those of all members. If they conflict, the older member's count, and the
+// younger one's Link reports it.
 func TestFederatedPorts(t *testing.T) {
 	grpc := "grpc"
 	east := service("web", joins, tcp("http", 80), tcp("dns", 53), corev1.ServicePort{Name: "dns-udp", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(53)})
@@ -590,7 +590,7 @@ func TestFederatedPorts(t *testing.T) {
 		links:  []*link{aLink(t, "east", 1), aLink(t, "west", 2), aLink(t, "north", 3)},
 		remote: map[string][]*corev1.Service{"east": {east}, "west": {west}, "north": {north}},
 	}
-	d := s.decide("web-federated")
+	d := s.plan("web-federated")
 	var ports []string
 	for _, p := range d.service.Spec.Ports {
 		ports = append(ports, fmt.Sprintf("%d/%s %s", p.Port, p.Protocol, p.Name))
@@ -600,7 +600,7 @@ func TestFederatedPorts(t *testing.T) {
 	}
 	if got, want := summary(plan{results: d.results}), `none; east Mirrored; west Mirrored: port 53 is "dns" TCP grpc here and "dns" TCP in an older member, which counts; `+
 		`north Mirrored: port 80 is "web" TCP here and "http" TCP in an older member, which counts`; got != want {
-		t.Errorf("verdicts\n%s, want\n%s", got, want)
+		t.Errorf("results\n%s, want\n%s", got, want)
 	}
 }
 
@@ -612,14 +612,14 @@ func TestPortNames(t *testing.T) {
 		ports []corev1.ServicePort
 		want  []string // by number
 	}{
-		"one without a name":           {[]corev1.ServicePort{tcp("", 80)}, []string{""}},
-		"several without":              {[]corev1.ServicePort{tcp("", 80), tcp("", 81)}, []string{"port-80-tcp", "port-81-tcp"}},
-		"a name that would be given":   {[]corev1.ServicePort{tcp("http", 80), tcp("http-82-tcp", 81), tcp("http", 82)}, []string{"http", "http-82-tcp", "http-82-tcp-2"}},
-		"and one that was given":       {[]corev1.ServicePort{tcp("http", 80), tcp("http", 81), tcp("http-81-tcp", 82)}, []string{"http", "http-81-tcp", "http-81-tcp-82-tcp"}},
-		"a long one":                   {[]corev1.ServicePort{tcp(long, 80), tcp(long, 65535)}, []string{long, strings.Repeat("a", 52) + "--65535-tcp"}},
-		"long ones that are cut alike": {[]corev1.ServicePort{tcp(long, 80), tcp(long, 81), udp(long, 81), tcp(long[:53]+"-81-tcp", 82)}, nil},
-		"a hyphen where it is cut":     {[]corev1.ServicePort{tcp(hyphen, 80), tcp(hyphen, 81)}, []string{hyphen, hyphen[:56] + "-81-tcp"}},
-		"none at all":                  {[]corev1.ServicePort{tcp("-http", 80), tcp("HTTP", 81), tcp(strings.Repeat("a", 64), 82), tcp("é", 83)}, []string{"port-80-tcp", "port-81-tcp", "port-82-tcp", "port-83-tcp"}},
+		"one without a name":         {[]corev1.ServicePort{tcp("", 80)}, []string{""}},
+		"several without":            {[]corev1.ServicePort{tcp("", 80), tcp("", 81)}, []string{"port-80-tcp", "port-81-tcp"}},
+		"a name that would be given": {[]corev1.ServicePort{tcp("http", 80), tcp("http-82-tcp", 81), tcp("http", 82)}, []string{"http", "http-82-tcp", "http-82-tcp-2"}},
+		"and one that was given":     {[]corev1.ServicePort{tcp("http", 80), tcp("http", 81), tcp("http-81-tcp", 82)}, []string{"http", "http-81-tcp", "http-81-tcp-82-tcp"}},
+		"a long one":                 {[]corev1.ServicePort{tcp(long, 80), tcp(long, 65535)}, []string{long, strings.Repeat("a", 52) + "--65535-tcp"}},
+		"long ones cut to one name":  {[]corev1.ServicePort{tcp(long, 80), tcp(long, 81), udp(long, 81), tcp(long[:53]+"-81-tcp", 82)}, nil},
+		"a hyphen where it is cut":   {[]corev1.ServicePort{tcp(hyphen, 80), tcp(hyphen, 81)}, []string{hyphen, hyphen[:56] + "-81-tcp"}},
+		"invalid ones":               {[]corev1.ServicePort{tcp("-http", 80), tcp("HTTP", 81), tcp(strings.Repeat("a", 64), 82), tcp("é", 83)}, []string{"port-80-tcp", "port-81-tcp", "port-82-tcp", "port-83-tcp"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -637,18 +637,19 @@ func TestPortNames(t *testing.T) {
 		})
 	}
 	odd := modified(tcp("http", 80), func(p *corev1.ServicePort) { p.Protocol = corev1.Protocol(strings.Repeat("x", 99)) })
-	(&portUnion{[]corev1.ServicePort{odd, odd}}).sorted() // nothing makes it valid, and it ends nothing
+	(&portUnion{[]corev1.ServicePort{odd, odd}}).sorted() // nothing makes it valid, and it must not panic
 }
 
 func udp(name string, number int32) corev1.ServicePort {
 	return modified(tcp(name, number), func(p *corev1.ServicePort) { p.Protocol = corev1.ProtocolUDP })
 }
 
-// The marks of a federated Service are those of the local member, or else of the oldest Link's, at once when that leaves.
+// A federated Service has the labels and annotations of the local member, or else of the oldest Link's; when that
+// leaves, of the next, at once.
 func TestFederatedMarks(t *testing.T) {
 	member := func(team string) *corev1.Service {
 		svc := service("web", map[string]string{"mirror.linkerd.io/federated": "member", "team": team, "excluded": "x"})
-		svc.Annotations = map[string]string{"federation.fingerpost.io/members": "admin@" + team} // it says so of itself
+		svc.Annotations = map[string]string{"federation.fingerpost.io/members": "admin@" + team} // set by its own cluster
 		return svc
 	}
 	east, west := aLink(t, "east", 1), aLink(t, "west", 2)
@@ -656,7 +657,7 @@ func TestFederatedMarks(t *testing.T) {
 	s := scene{links: []*link{east, west}, remote: map[string][]*corev1.Service{"east": {member("east")}, "west": {member("west")}}, local: []*corev1.Service{member("local")}}
 	wants := func(want map[string]string) {
 		t.Helper()
-		if diff := cmp.Diff(want, s.decide("web-federated").service.Labels); diff != "" {
+		if diff := cmp.Diff(want, s.plan("web-federated").service.Labels); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -665,25 +666,25 @@ func TestFederatedMarks(t *testing.T) {
 	wants(map[string]string{mirroredLabel: "true", "team": "east"})
 	s.remote["east"] = nil
 	wants(map[string]string{mirroredLabel: "true", "team": "west", "excluded": "x"})
-	// What a federated Service is asked to have besides stays on it.
+	// Annotations by which users ask something of us stay.
 	s.local = []*corev1.Service{with(joined("web@west", ""), func(svc *corev1.Service) {
 		svc.Annotations["federation.fingerpost.io/endpoint-slices"], svc.Annotations["note"] = "enabled", "goes"
 	})}
-	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", linksAnnotation: "west=mc/west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.decide("web-federated").service.Annotations); diff != "" {
+	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", linksAnnotation: "west=mc/west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.plan("web-federated").service.Annotations); diff != "" {
 		t.Error(diff)
 	}
-	// As long as the oldest was not heard, what it said stays.
+	// As long as the oldest was not synced, its labels and ports stay.
 	delete(s.remote, "east")
 	s.local = []*corev1.Service{with(joined("web@east", ""), func(svc *corev1.Service) {
 		svc.Labels["team"], svc.Spec.Ports = "east", []corev1.ServicePort{tcp("old", 80), tcp("metrics", 90)}
 	})}
 	wants(map[string]string{mirroredLabel: "true", "team": "east"})
-	if got := s.decide("web-federated").service.Spec.Ports; len(got) != 2 || got[0].Name != "old" || got[1].Name != "metrics" {
+	if got := s.plan("web-federated").service.Spec.Ports; len(got) != 2 || got[0].Name != "old" || got[1].Name != "metrics" {
 		t.Errorf("ports %v", got)
 	}
 }
 
-// A list of excluded keys names what it says, and no more.
+// foo/* excludes the keys that begin with foo/, and no others.
 func TestExcluded(t *testing.T) {
 	list := []string{"foo/*", "bar", "all*"}
 	for key, want := range map[string]bool{"foo/a": true, "foo/": true, "foobar/a": false, "foo": false, "bar": true, "bar/a": false, "barn": false, "allow": false} {
@@ -693,7 +694,7 @@ func TestExcluded(t *testing.T) {
 	}
 }
 
-// What the API server fills in, or puts into another order, is no reason to write.
+// Defaults of the API server, and another order, are no reason to write.
 func TestSame(t *testing.T) {
 	want := service("web-east", plain, corev1.ServicePort{Name: "http", Port: 80})
 	is := service("web-east", plain, corev1.ServicePort{Name: "http", Port: 80, Protocol: "TCP", TargetPort: intstr.FromInt32(80)})
@@ -703,7 +704,7 @@ func TestSame(t *testing.T) {
 	}
 	want.Spec.Ports[0].Port = 81
 	if sameService(is, want) {
-		t.Error("another port is none")
+		t.Error("another port is no reason to write")
 	}
 	a := &endpoints{Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
 		Addresses: []corev1.EndpointAddress{{IP: "b"}, {IP: "a"}}, Ports: []corev1.EndpointPort{{Name: "y", Port: 1, Protocol: "TCP"}, {Name: "x", Port: 1, Protocol: "TCP"}},
@@ -716,6 +717,6 @@ func TestSame(t *testing.T) {
 	}
 	b.Subsets[0].NotReadyAddresses, b.Subsets[0].Addresses = b.Subsets[0].Addresses, nil
 	if sameEndpoints(a, b) {
-		t.Error("addresses that are not ready any more are none")
+		t.Error("addresses that are not ready any more are no reason to write")
 	}
 }

@@ -12,26 +12,31 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-func remoteRef(home string, k records.Key) federation.Ref {
-	return federation.Ref{Cluster: federation.Cluster(home), Service: federation.Service{Namespace: k.Namespace, Name: k.Name}}
+func remoteRef(cluster string, k records.Key) federation.Ref {
+	return federation.Ref{
+		Cluster: federation.Cluster(cluster),
+		Service: federation.Service{Namespace: k.Namespace, Name: k.Name},
+	}
 }
 
-func (t *term) readinessOf(home string, k records.Key) readiness {
+// readinessOf returns what is known of the endpoints of a remote Service; nothing unless they are watched.
+func (t *term) readinessOf(cluster string, k records.Key) readiness {
 	t.mu.Lock()
-	a := t.remoteEndpoints[remoteRef(home, k)]
+	w := t.remoteEndpoints[remoteRef(cluster, k)]
 	t.mu.Unlock()
-	if a == nil {
+	if w == nil {
 		return readiness{}
 	}
-	now, _ := a.readiness.Load()
+	now, _ := w.readiness.Load()
 	return now
 }
 
-// named returns the Service of a cluster that has an endpoint of a hostname, the first by name.
-func (t *term) serviceWithHostname(home, namespace, hostname string) (first string, known bool) {
+// serviceWithHostname returns the Service of a cluster that has an endpoint with a hostname, the first by
+// name.
+func (t *term) serviceWithHostname(cluster, namespace, hostname string) (first string, found bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name := range t.hostnames[remoteRef(home, records.Key{Namespace: namespace, Name: hostname})] {
+	for name := range t.hostnames[remoteRef(cluster, records.Key{Namespace: namespace, Name: hostname})] {
 		if first == "" || name < first {
 			first = name
 		}
@@ -39,94 +44,108 @@ func (t *term) serviceWithHostname(home, namespace, hostname string) (first stri
 	return first, first != ""
 }
 
-// index keeps hosts true when other endpoints answer for a Service. It needs t.mu.
+// indexHostnames updates hostnames when the readiness of a Service changes. The caller holds mu.
 func (t *term) indexHostnames(r federation.Ref, old, next readiness) {
-	at := func(hostname string) federation.Ref {
-		return federation.Ref{Cluster: r.Cluster, Service: federation.Service{Namespace: r.Namespace, Name: hostname}}
+	indexKey := func(hostname string) federation.Ref {
+		return remoteRef(string(r.Cluster), records.Key{Namespace: r.Namespace, Name: hostname})
 	}
 	for hostname := range old.hostnames {
-		delete(t.hostnames[at(hostname)], r.Name)
-		if len(t.hostnames[at(hostname)]) == 0 {
-			delete(t.hostnames, at(hostname))
+		k := indexKey(hostname)
+		delete(t.hostnames[k], r.Name)
+		if len(t.hostnames[k]) == 0 {
+			delete(t.hostnames, k)
 		}
 	}
 	for hostname := range next.hostnames {
-		if t.hostnames[at(hostname)] == nil {
-			t.hostnames[at(hostname)] = map[string]bool{}
+		k := indexKey(hostname)
+		if t.hostnames[k] == nil {
+			t.hostnames[k] = map[string]bool{}
 		}
-		t.hostnames[at(hostname)][r.Name] = true
+		t.hostnames[k][r.Name] = true
 	}
 }
 
-// unfollow needs t.mu.
+// unwatchEndpoints ends the watch of a Service's endpoints. The caller holds mu.
 func (t *term) unwatchEndpoints(r federation.Ref) {
-	a := t.remoteEndpoints[r]
-	a.cancel()
-	now, _ := a.readiness.Load()
+	w := t.remoteEndpoints[r]
+	w.cancel()
+	now, _ := w.readiness.Load()
 	t.indexHostnames(r, now, readiness{})
 	delete(t.remoteEndpoints, r)
 }
 
-// attendTo follows who answers for the remote Services of which k is the mirror, where that matters.
-func (t *term) watchEndpoints(w *inputs, k records.Key) {
-	for _, l := range w.links {
+// watchEndpoints begins or ends to watch the endpoints of the remote Services whose mirror is k: they are
+// needed for mirrors through a gateway only.
+func (t *term) watchEndpoints(in *inputs, k records.Key) {
+	for _, l := range in.links {
 		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 		if l.Cluster == "" || !suffixed {
 			continue
 		}
-		svc, known := w.remote(l.Cluster, records.Key{Namespace: k.Namespace, Name: base})
-		if known == unknown {
+		name := records.Key{Namespace: k.Namespace, Name: base}
+		svc, exists := in.remote(l.Cluster, name)
+		if exists == unknown {
 			continue
 		}
-		r := remoteRef(l.Cluster, records.Key{Namespace: k.Namespace, Name: base})
-		matters := known == present && l.skipReason == "" && l.Selector.Matches(labels.Set(svc.Labels)) && !l.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels))
-		t.mu.Lock()
-		a, follows := t.remoteEndpoints[r]
-		switch {
-		case matters && !follows:
-			a = &endpointWatch{}
-			var ctx context.Context
-			ctx, a.cancel = context.WithCancel(t.ctx)
-			t.remoteEndpoints[r] = a
-			snapshots := t.store.Watch(r)
-			snapshot, _ := snapshots.Load()
-			a.readiness.Store(newReadiness(snapshot))
-			t.indexHostnames(r, readiness{}, newReadiness(snapshot))
-			t.mu.Unlock()
-			if !t.spawn(func() { t.followEndpoints(ctx, r, a, snapshots, k) }) {
-				snapshots.Close()
-			}
-			continue
-		case !matters && follows:
-			t.unwatchEndpoints(r)
-		}
-		t.mu.Unlock()
+		needed := exists == present && l.skipReason == "" && mirrorsThroughGateway(l, svc)
+		t.watchEndpointsIf(needed, remoteRef(l.Cluster, name), k)
 	}
 }
 
-// followAnswers looks at a mirror again when other endpoints answer for its Service.
-func (t *term) followEndpoints(ctx context.Context, r federation.Ref, a *endpointWatch, snapshots *federation.Watch, mirror records.Key) {
+func mirrorsThroughGateway(l *link, svc *remoteService) bool {
+	set := labels.Set(svc.Labels)
+	return l.Selector.Matches(set) && !l.RemoteDiscoverySelector.Matches(set)
+}
+
+func (t *term) watchEndpointsIf(needed bool, r federation.Ref, mirror records.Key) {
+	t.mu.Lock()
+	_, watched := t.remoteEndpoints[r]
+	if watched == needed {
+		t.mu.Unlock()
+		return
+	}
+	if watched {
+		t.unwatchEndpoints(r)
+		t.mu.Unlock()
+		return
+	}
+	w := &endpointWatch{}
+	var ctx context.Context
+	ctx, w.cancel = context.WithCancel(t.ctx)
+	snapshots := t.store.Watch(r)
+	snapshot, _ := snapshots.Load()
+	first := newReadiness(snapshot)
+	w.readiness.Store(first)
+	t.remoteEndpoints[r] = w
+	t.indexHostnames(r, readiness{}, first)
+	t.mu.Unlock()
+	if !t.spawn(func() { t.followEndpoints(ctx, r, w, snapshots, mirror) }) {
+		snapshots.Close()
+	}
+}
+
+// followEndpoints enqueues a mirror, and the mirrors of its endpoints, when the readiness of its remote
+// Service changes.
+func (t *term) followEndpoints(
+	ctx context.Context, r federation.Ref, w *endpointWatch, snapshots *federation.Watch, mirror records.Key,
+) {
 	defer snapshots.Close()
 	for {
 		snapshot, changed := snapshots.Load()
-		old, _ := a.readiness.Load()
-		if next := newReadiness(snapshot); old.known != next.known || old.ready != next.ready || !maps.Equal(old.hostnames, next.hostnames) {
+		old, _ := w.readiness.Load()
+		if next := newReadiness(snapshot); !old.equal(next) {
 			t.mu.Lock()
-			if t.remoteEndpoints[r] != a {
+			if t.remoteEndpoints[r] != w {
 				t.mu.Unlock()
-				return // it is followed no more
+				return // the watch was ended
 			}
-			a.readiness.Store(next)
+			w.readiness.Store(next)
 			t.indexHostnames(r, old, next)
 			t.mu.Unlock()
 			t.enqueue(mirror)
 			if t.options.Headless {
-				for hostname := range next.hostnames {
-					t.enqueue(records.Key{Namespace: mirror.Namespace, Name: hostname + "-" + string(r.Cluster)})
-				}
-				for hostname := range old.hostnames {
-					t.enqueue(records.Key{Namespace: mirror.Namespace, Name: hostname + "-" + string(r.Cluster)})
-				}
+				t.enqueueHostnames(r, next)
+				t.enqueueHostnames(r, old)
 			}
 		}
 		select {
@@ -137,37 +156,53 @@ func (t *term) followEndpoints(ctx context.Context, r federation.Ref, a *endpoin
 	}
 }
 
-// answersOf reads who answers from a Snapshot. As long as the Service itself is not in it, nothing is known.
+func (t *term) enqueueHostnames(r federation.Ref, of readiness) {
+	for hostname := range of.hostnames {
+		t.enqueue(mirrorName(string(r.Cluster), records.Key{Namespace: r.Namespace, Name: hostname}))
+	}
+}
+
+// newReadiness summarizes a Snapshot. Nothing is known as long as the Service or one of its members is
+// unknown.
 func newReadiness(s *federation.Snapshot) readiness {
-	a := readiness{known: s.View != nil && len(s.Unknown()) == 0, hostnames: map[string]bool{}}
+	r := readiness{known: s.View != nil && len(s.Unknown()) == 0, hostnames: map[string]bool{}}
 	for _, m := range s.Members {
 		if m.View == nil {
 			continue
 		}
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
-				a.ready = a.ready || e.Ready
+				r.ready = r.ready || e.Ready
 				if len(validation.IsDNS1123Label(e.Hostname)) == 0 {
-					a.hostnames[e.Hostname] = a.hostnames[e.Hostname] || e.Ready
+					r.hostnames[e.Hostname] = r.hostnames[e.Hostname] || e.Ready
 				}
 			}
 		}
 	}
-	return a
+	return r
 }
 
-// children returns the mirrors of the endpoints of a headless one, those that are there and those that should be.
+func (r readiness) equal(o readiness) bool {
+	return r.known == o.known && r.ready == o.ready && maps.Equal(r.hostnames, o.hostnames)
+}
+
+// endpointMirrors returns the names of the mirrors of a headless mirror's endpoints: those that exist, and
+// those that should.
 func (t *term) endpointMirrors(k records.Key) (keys []records.Key) {
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
-		if base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster); suffixed && l.Cluster != "" {
-			for hostname := range t.readinessOf(l.Cluster, records.Key{Namespace: k.Namespace, Name: base}).hostnames {
-				keys = append(keys, records.Key{Namespace: k.Namespace, Name: hostname + "-" + l.Cluster})
-			}
+		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
+		if !suffixed || l.Cluster == "" {
+			continue
+		}
+		name := records.Key{Namespace: k.Namespace, Name: base}
+		for hostname := range t.readinessOf(l.Cluster, name).hostnames {
+			keys = append(keys, mirrorName(l.Cluster, records.Key{Namespace: k.Namespace, Name: hostname}))
 		}
 	}
 	for _, o := range t.services.Keys() {
-		if svc, found := t.services.Get(o); found && o.Namespace == k.Namespace && svc.Labels[headlessLabel] == k.Name {
+		svc, found := t.services.Get(o)
+		if found && o.Namespace == k.Namespace && svc.Labels[headlessLabel] == k.Name {
 			keys = append(keys, o)
 		}
 	}

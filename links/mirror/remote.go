@@ -18,16 +18,18 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// confirmAfter is how long a listing that would remove much is doubted: one that comes at least so much later must lack as much.
+// confirmAfter is how long a listing that would remove many Services is held: one that arrives at least so
+// much later must lack as many.
 const confirmAfter = 10 * time.Second
 
-// What bounds telling a linked cluster what is skipped: it is only for people there.
+// Bounds of recording Events in a linked cluster.
 const (
 	eventTimeout = 5 * time.Second
-	maxEvents    = 256 // that wait; what comes then is not told
+	maxEvents    = 256 // that wait; further ones are dropped
 )
 
-// remote is the Services of one linked cluster, as one connection tells them. It is what an informer fills.
+// A remoteCluster is the Services of one linked cluster, as one connection lists them. It is what an informer
+// fills.
 type remoteCluster struct {
 	*records.Store[*remoteService]
 	term *term
@@ -35,46 +37,61 @@ type remoteCluster struct {
 	core kubernetes.Interface
 
 	connected   atomic.Bool // the connection is in use
-	complete    atomic.Bool // what is not in the store does not exist
-	removalHeld atomic.Bool // the last listing would have removed much, and was not confirmed
-	heldSince   time.Time   // since when; of Replace
+	complete    atomic.Bool // a Service that is not in the store does not exist
+	removalHeld atomic.Bool // the last listing would have removed many Services, and was not confirmed
+	heldSince   time.Time   // zero unless a removal is held; owned by Replace
 	relist      chan struct{}
-	events      chan *corev1.Event // to be told there
+	events      chan *corev1.Event // to be created in the linked cluster
 }
 
-// keepService keeps of a Service what a mirror could be made of.
+// service returns a Service of the cluster, and whether it exists.
+func (r *remoteCluster) service(k records.Key) (*remoteService, existence) {
+	svc, found := r.Get(k)
+	switch {
+	case found:
+		return svc, present
+	case r.complete.Load():
+		return nil, absent
+	default:
+		return nil, unknown
+	}
+}
+
+// trimService removes from a Service what no mirror is made of.
 func trimService(object any) (*corev1.Service, bool) {
 	svc, ok := object.(*corev1.Service)
 	if !ok || svc.DeletionTimestamp != nil {
 		return nil, false
 	}
-	svc.ManagedFields, svc.OwnerReferences, svc.Finalizers, svc.Status = nil, nil, nil, corev1.ServiceStatus{}
+	svc.ManagedFields, svc.OwnerReferences, svc.Finalizers = nil, nil, nil
+	svc.Status = corev1.ServiceStatus{}
 	return svc, true
 }
 
-// Replace stores a complete listing. What it lacks counts as gone, unless that would be more than half of the cluster's mirrors and
-// memberships, and more than 3: then only if all listings of the next confirmAfter, and one after that, lack as much.
+// Replace stores a complete listing. A Service that it lacks counts as absent, unless that would remove more
+// than half of the cluster's mirrors and memberships, and more than 3. Such a removal is held until every
+// listing of the next confirmAfter, and one after that, lack as many.
 func (r *remoteCluster) Replace(objects []any, version string) error {
 	r.complete.Store(false)
 	if err := r.Store.Replace(objects, version); err != nil {
 		return err
 	}
-	all, gone := r.term.countMissing(r.name, func(k records.Key) bool {
+	all, missing := r.term.countMissing(r.name, func(k records.Key) bool {
 		_, found := r.Get(k)
 		return found
 	})
-	much := gone > 3 && 2*gone > all
-	if much && r.heldSince.IsZero() {
+	many := missing > 3 && 2*missing > all
+	if many && r.heldSince.IsZero() {
 		r.heldSince = time.Now()
-		r.term.log.Info("A listing of a linked cluster lacks most of the Services that are mirrored: nothing is removed until another one says so too",
-			"cluster", r.name, "mirrored", all, "missing", gone)
+		r.term.log.Info("A listing of a linked cluster lacks most of the mirrored Services: nothing is removed "+
+			"until another listing confirms it", "cluster", r.name, "mirrored", all, "missing", missing)
 	}
-	doubtful := much && time.Since(r.heldSince) < confirmAfter
-	r.removalHeld.Store(doubtful)
-	if doubtful {
+	held := many && time.Since(r.heldSince) < confirmAfter
+	r.removalHeld.Store(held)
+	if held {
 		select {
 		case r.relist <- struct{}{}:
-		default: // it is asked for already
+		default: // already requested
 		}
 	} else {
 		r.heldSince = time.Time{}
@@ -84,7 +101,8 @@ func (r *remoteCluster) Replace(objects []any, version string) error {
 	return nil
 }
 
-// attend reads the Services of a cluster until ctx or the term ends.
+// readCluster watches the Services of a cluster until ctx or the term ends. It lists anew confirmAfter a
+// removal was held.
 func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Connection) {
 	if !t.join() {
 		return
@@ -93,7 +111,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Conne
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, t.log.V(1)))
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
-	if !waitClosed(ctx, t.ready) { // the guard has to know what there is
+	if !waitClosed(ctx, t.ready) { // countMissing needs the existing mirrors
 		return
 	}
 	core, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
@@ -101,7 +119,10 @@ func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Conne
 		t.log.Error(err, "Services cannot be read", "cluster", name)
 		return
 	}
-	r := &remoteCluster{term: t, name: name, core: core, relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents)}
+	r := &remoteCluster{
+		term: t, name: name, core: core,
+		relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents),
+	}
 	r.Store = records.NewStore(newRemoteService, func(k records.Key) {
 		if t.isCurrent(r) {
 			t.enqueueRemote(name, k)
@@ -110,9 +131,9 @@ func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Conne
 	r.connected.Store(true)
 	defer t.dropUnlinked()
 	defer r.connected.Store(false)
-	var telling sync.WaitGroup
-	telling.Go(func() { r.createEvents(ctx) })
-	defer telling.Wait() // ctx has ended then
+	var recording sync.WaitGroup
+	recording.Go(func() { r.createEvents(ctx) })
+	defer recording.Wait() // ctx has ended then
 	source := cluster.NewSource(serviceRequests(core), conn)
 	for ctx.Err() == nil {
 		listing, again := context.WithCancel(ctx)
@@ -131,23 +152,30 @@ func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Conne
 	}
 }
 
-// event has it told in a linked cluster, once, that one of its Services is not mirrored. It does not wait.
+// recordSkipped records an Event in the linked cluster, once, that one of its Services is not mirrored. It
+// does not block.
 func (r *remoteCluster) recordSkipped(svc *corev1.Service, message string) {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, svc.UID, message) // it cannot fail
 	now := metav1.Now()
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: svc.Namespace, Name: fmt.Sprintf("%s.%x", svc.Name, h.Sum64()),
+		},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Service", Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID,
+		},
+		Type: corev1.EventTypeNormal, Reason: "ServiceMirroringSkipped", Message: message,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: productName},
+	}
 	select {
-	case r.events <- &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: svc.Namespace, Name: fmt.Sprintf("%s.%x", svc.Name, h.Sum64())},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID},
-		Type:           corev1.EventTypeNormal, Reason: "ServiceMirroringSkipped", Message: message,
-		FirstTimestamp: now, LastTimestamp: now, Count: 1, Source: corev1.EventSource{Component: productName},
-	}:
+	case r.events <- event:
 	default:
 	}
 }
 
-// tell creates Events until ctx ends.
+// createEvents creates recorded Events until ctx ends.
 func (r *remoteCluster) createEvents(ctx context.Context) {
 	for {
 		select {
@@ -156,7 +184,8 @@ func (r *remoteCluster) createEvents(ctx context.Context) {
 			_, err := r.core.CoreV1().Events(e.Namespace).Create(request, e, metav1.CreateOptions{})
 			cancel()
 			if err != nil && !apierrors.IsAlreadyExists(err) {
-				r.term.log.V(1).Info("An Event cannot be written", "cluster", r.name, "service", e.Namespace+"/"+e.InvolvedObject.Name, "error", err.Error())
+				r.term.log.V(1).Info("An Event cannot be created", "cluster", r.name,
+					"service", e.Namespace+"/"+e.InvolvedObject.Name, "error", err.Error())
 			}
 		case <-ctx.Done():
 			return
@@ -164,7 +193,16 @@ func (r *remoteCluster) createEvents(ctx context.Context) {
 	}
 }
 
-// wait returns true once c is closed, and false once ctx ends.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// waitClosed returns true when c closes, or false when ctx ends.
 func waitClosed(ctx context.Context, c <-chan struct{}) bool {
 	select {
 	case <-c:

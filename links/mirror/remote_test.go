@@ -11,8 +11,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// A listing that lacks most of what is mirrored is confirmed by one that comes long enough after the first that lacks it, whatever
-// listings come in between; and none waits for anybody to read on.
+// A listing that lacks most mirrored Services is confirmed by one that arrives long enough after the first, whatever
+// listings arrive in between. Replace never blocks.
 func TestConfirmation(t *testing.T) {
 	const full, empty = true, false
 	type listing struct {
@@ -21,11 +21,11 @@ func TestConfirmation(t *testing.T) {
 		trusted bool
 	}
 	for name, listings := range map[string][]listing{
-		"confirmed":                    {{0, full, true}, {1, empty, false}, {1 + confirmAfter, empty, true}},
-		"too early":                    {{0, empty, false}, {500 * time.Millisecond, empty, false}, {confirmAfter - 1, empty, false}, {confirmAfter, empty, true}},
-		"to and fro":                   {{0, empty, false}, {1, full, true}, {2, empty, false}, {3, full, true}, {4, empty, false}},
-		"what comes back is new doubt": {{0, empty, false}, {9 * time.Second, full, true}, {11 * time.Second, empty, false}, {12 * time.Second, empty, false}, {21 * time.Second, empty, true}},
-		"after a confirmation":         {{0, empty, false}, {confirmAfter, empty, true}, {confirmAfter + 1, full, true}, {confirmAfter + 2, empty, false}},
+		"confirmed":            {{0, full, true}, {1, empty, false}, {1 + confirmAfter, empty, true}},
+		"too early":            {{0, empty, false}, {500 * time.Millisecond, empty, false}, {confirmAfter - 1, empty, false}, {confirmAfter, empty, true}},
+		"to and fro":           {{0, empty, false}, {1, full, true}, {2, empty, false}, {3, full, true}, {4, empty, false}},
+		"complete in between":  {{0, empty, false}, {9 * time.Second, full, true}, {11 * time.Second, empty, false}, {12 * time.Second, empty, false}, {21 * time.Second, empty, true}},
+		"after a confirmation": {{0, empty, false}, {confirmAfter, empty, true}, {confirmAfter + 1, full, true}, {confirmAfter + 2, empty, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestConfirmation(t *testing.T) {
 						t.Fatal(err)
 					}
 					if r.complete.Load() != l.trusted || r.removalHeld.Load() == l.trusted {
-						t.Errorf("after %s: trusted %t, doubtful %t", l.at, r.complete.Load(), r.removalHeld.Load())
+						t.Errorf("after %s: complete %t, removal held %t", l.at, r.complete.Load(), r.removalHeld.Load())
 					}
 				}
 			})

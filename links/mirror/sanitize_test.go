@@ -19,7 +19,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
-// refusals returns why an API server would not take a Service: the rules for metadata, and for ports those of Kubernetes' ValidateService.
+// refusals returns why an API server would reject a Service: by the rules for metadata, and for ports by those of
+// Kubernetes' ValidateService.
 func refusals(svc *corev1.Service) (all []string) {
 	for _, err := range validation.ValidateObjectMeta(&svc.ObjectMeta, true, validation.NameIsDNS1035Label, field.NewPath("metadata")) {
 		all = append(all, err.Error())
@@ -60,8 +61,8 @@ func refusals(svc *corev1.Service) (all []string) {
 	return all
 }
 
-// drawOffer draws what a cluster may say of a Service that joins, and one port that is good.
-func drawOffer(t *rapid.T, name string) *corev1.Service {
+// drawService draws a Service that joins, with parts that no API server would accept.
+func drawService(t *rapid.T, name string) *corev1.Service {
 	text := rapid.OneOf(
 		rapid.SampledFrom([]string{"", "http", "HTTP", "-a", "a b", "a/b", "a/b/c", "x\xff", "é", strings.Repeat("a", 64), strings.Repeat("b", 300), "kubernetes.io/h2c", "example.com/team"}),
 		rapid.String(),
@@ -95,26 +96,26 @@ func drawOffer(t *rapid.T, name string) *corev1.Service {
 	return svc
 }
 
-// Whatever members say, what is made of them is valid, every one of them is a member of the union, and what the good one has is in it.
+// Whatever members publish, what is made of them is valid, and contains the good member and its port.
 func TestNoMemberKeepsAnotherOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"east", "west", "north", "south"}
 		s := scene{remote: map[string][]*corev1.Service{}}
 		good := rapid.IntRange(0, len(names)-1).Draw(t, "good")
 		for i, name := range names {
-			svc := drawOffer(t, "web")
+			svc := drawService(t, "web")
 			if i == good {
 				svc.Spec.Ports = []corev1.ServicePort{tcp("own", 7)}
 			}
 			s.links = append(s.links, linkFor(name, i+1))
 			s.remote[name] = []*corev1.Service{svc}
 		}
-		union := s.decide("web-federated")
+		union := s.plan("web-federated")
 		if union.service == nil {
 			t.Fatal("there is no federated Service")
 		}
 		if all := refusals(union.service); len(all) > 0 {
-			t.Fatalf("no API server takes the federated Service: %q", all)
+			t.Fatalf("an API server rejects the federated Service: %q", all)
 		}
 		was := membershipOf(union.service)
 		if !was.has("web", names[good]) {
@@ -124,15 +125,15 @@ func TestNoMemberKeepsAnotherOut(t *testing.T) {
 			t.Fatalf("the port of %s is not among %v", names[good], union.service.Spec.Ports)
 		}
 		for _, name := range names {
-			if d := s.decide("web-" + name); d.service != nil {
+			if d := s.plan("web-" + name); d.service != nil {
 				if all := refusals(d.service); len(all) > 0 {
-					t.Fatalf("no API server takes the mirror: %q", all)
+					t.Fatalf("an API server rejects the mirror: %q", all)
 				}
 			}
 		}
 		s.remote[names[good]] = nil // it leaves
 		s.local = []*corev1.Service{union.service}
-		if next := s.decide("web-federated"); next.service != nil {
+		if next := s.plan("web-federated"); next.service != nil {
 			if all := refusals(next.service); len(all) > 0 || membershipOf(next.service).has("web", names[good]) {
 				t.Fatalf("it cannot leave: %q, members %q", all, membershipOf(next.service).remote)
 			}
@@ -140,8 +141,8 @@ func TestNoMemberKeepsAnotherOut(t *testing.T) {
 	})
 }
 
-// What is left out of a Service is said in its Link, however much there is of it.
-func TestDropped(t *testing.T) {
+// The parts of a Service that are left out are named, up to five of them.
+func TestOmitted(t *testing.T) {
 	for name, c := range map[string]struct {
 		svc  *corev1.Service
 		want string
@@ -151,14 +152,14 @@ func TestDropped(t *testing.T) {
 			service("web", joins, tcp("http", 80), tcp("more", 99999)),
 			"left out, because it is invalid: port 99999",
 		},
-		"a port twice":        {service("web", joins, tcp("http", 80), tcp("again", 80)), "left out, because it is invalid: port 80"},
-		"a protocol":          {service("web", joins, tcp("http", 80), modified(tcp("x", 81), func(p *corev1.ServicePort) { p.Protocol = "tcp" })), `left out, because it is invalid: port 81 of protocol "tcp"`},
-		"a name":              {service("web", joins, tcp("HTTP", 80)), `left out, because it is invalid: name "HTTP" of port 80, which is port-80-tcp here`},
-		"an appProtocol":      {service("web", joins, modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = new("a b") })), `left out, because it is invalid: appProtocol "a b" of port 80`},
-		"a label":             {with(service("web", map[string]string{"ok": "x", "team": "not a value"}), func(*corev1.Service) {}), `left out, because it is invalid: label "team"`},
-		"an annotation":       {with(service("web", nil), func(s *corev1.Service) { s.Annotations = map[string]string{"x\xff": "", "ok": "any thing"} }), `left out, because it is invalid: annotation "x\xff"`},
-		"a large annotation":  {with(service("web", nil), func(s *corev1.Service) { s.Annotations = map[string]string{"large": strings.Repeat("x", 300<<10)} }), `left out, because it is invalid: annotation "large"`},
-		"more than is worthy": {service("web", joins, tcp("", -1), tcp("", -2), tcp("", -3), tcp("", -4), tcp("", -5), tcp("", -6), tcp("", -7), tcp("", 1)), "left out, because it is invalid: port -1, port -2, port -3, port -4, port -5, and 2 more"},
+		"a port twice":       {service("web", joins, tcp("http", 80), tcp("again", 80)), "left out, because it is invalid: port 80"},
+		"a protocol":         {service("web", joins, tcp("http", 80), modified(tcp("x", 81), func(p *corev1.ServicePort) { p.Protocol = "tcp" })), `left out, because it is invalid: port 81 of protocol "tcp"`},
+		"a name":             {service("web", joins, tcp("HTTP", 80)), `left out, because it is invalid: name "HTTP" of port 80, which is port-80-tcp here`},
+		"an appProtocol":     {service("web", joins, modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = new("a b") })), `left out, because it is invalid: appProtocol "a b" of port 80`},
+		"a label":            {with(service("web", map[string]string{"ok": "x", "team": "not a value"}), func(*corev1.Service) {}), `left out, because it is invalid: label "team"`},
+		"an annotation":      {with(service("web", nil), func(s *corev1.Service) { s.Annotations = map[string]string{"x\xff": "", "ok": "any thing"} }), `left out, because it is invalid: annotation "x\xff"`},
+		"a large annotation": {with(service("web", nil), func(s *corev1.Service) { s.Annotations = map[string]string{"large": strings.Repeat("x", 300<<10)} }), `left out, because it is invalid: annotation "large"`},
+		"more than five":     {service("web", joins, tcp("", -1), tcp("", -2), tcp("", -3), tcp("", -4), tcp("", -5), tcp("", -6), tcp("", -7), tcp("", 1)), "left out, because it is invalid: port -1, port -2, port -3, port -4, port -5, and 2 more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := sanitize(c.svc).omitted; got != c.want {
@@ -175,24 +176,25 @@ func TestDropped(t *testing.T) {
 	}
 	for _, key := range []string{"web\xff", "a.b", "", strings.Repeat("a", 64)} {
 		if _, kept := newRemoteService(service(key, joins)); kept {
-			t.Errorf("a Service named %q is kept", key)
+			t.Errorf("a Service named %q has a record", key)
 		}
 	}
 }
 
-// A Link's entry says what was left out of a Service that is mirrored, and of a member.
-func TestDroppedIsInTheLink(t *testing.T) {
+// The entry in a Link names what was left out of a mirrored Service, and of a member.
+func TestOmittedIsInTheLink(t *testing.T) {
 	web := with(service("web", map[string]string{"mirror.linkerd.io/federated": "member", "mirror.linkerd.io/exported": "remote-discovery"}, tcp("http", 80), tcp("more", 99999)), func(*corev1.Service) {})
 	s := scene{links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {web}}}
-	if got, want := summary(s.decide("web-east")), "web-east label east web; east Mirrored: left out, because it is invalid: port 99999"; got != want {
+	if got, want := summary(s.plan("web-east")), "web-east label east web; east Mirrored: left out, because it is invalid: port 99999"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := summary(s.decide("web-federated")), "web-federated web@east; east Mirrored: left out, because it is invalid: port 99999"; got != want {
+	if got, want := summary(s.plan("web-federated")), "web-federated web@east; east Mirrored: left out, because it is invalid: port 99999"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
-// Keys by which controllers are told what to do are not copied; nor, onto a federated Service, how clients of one member wait and retry.
+// Keys that controllers act on are not copied; nor, onto a federated Service, the retry and timeout policy of a
+// remote member.
 func TestControllerKeys(t *testing.T) {
 	east := aLink(t, "east", 1)
 	web := with(service("web", map[string]string{
@@ -213,16 +215,16 @@ func TestControllerKeys(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, keys)
 		}
 	}
-	mirror := s.decide("web-east").service
+	mirror := s.plan("web-east").service
 	check("labels of a mirror", mirror.Labels, "app", "app.kubernetes.io/name", mirroredLabel, clusterLabel, discoveryKey, remoteServiceLabel)
 	check("annotations of a mirror", mirror.Annotations, "note", opaqueAnnotation, "timeout.linkerd.io/request", linksAnnotation, nameAnnotation, versionAnnotation)
-	union := s.decide("web-federated").service
+	union := s.plan("web-federated").service
 	check("labels of a federated Service", union.Labels, "app", "app.kubernetes.io/name", mirroredLabel)
 	check("annotations of a federated Service", union.Annotations, "note", opaqueAnnotation, linksAnnotation, discoveryKey)
 	s.local = []*corev1.Service{with(service("web", joins), func(s *corev1.Service) {
 		s.Annotations = map[string]string{"timeout.linkerd.io/request": "2s", "argocd.argoproj.io/tracking-id": "x"}
 	})}
-	check("with a local member", s.decide("web-federated").service.Annotations, "timeout.linkerd.io/request", linksAnnotation, discoveryKey, localDiscoveryKey)
+	check("with a local member", s.plan("web-federated").service.Annotations, "timeout.linkerd.io/request", linksAnnotation, discoveryKey, localDiscoveryKey)
 }
 
 // docs/mirror.md has the list of keys that are not copied.
@@ -248,7 +250,7 @@ func TestControllerKeysAreDocumented(t *testing.T) {
 	}
 }
 
-// A budget lets as many Services be made for a cluster as it may have, whoever asks first; what goes makes room for what was refused.
+// A budget never exceeds its limit for a cluster. A deletion enqueues a Service that waits for space.
 func TestBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 3
@@ -281,7 +283,7 @@ func TestBudget(t *testing.T) {
 					t.Fatalf("%s has %d, counted as %d", cluster, n, b.count[cluster])
 				}
 				if b.exhausted(cluster) && count(cluster) < most && len(again) == 0 {
-					t.Fatalf("%s has room, and nothing that was refused comes again", cluster)
+					t.Fatalf("%s has space, and no waiting Service is enqueued", cluster)
 				}
 			}
 		}

@@ -20,23 +20,23 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// Mirroring is the condition of a Link that says whether its Services are written from here.
+// Mirroring is the condition of a Link that reports whether we mirror its Services.
 const Mirroring = "Mirroring"
 
 // The reasons of the condition Mirroring.
 const (
-	reasonMirroring     = "Mirroring"       // True: as the Link asks
+	reasonMirroring     = "Mirroring"       // True
 	reasonLeftToLinkerd = "LeftToLinkerd"   // False: Linkerd's service mirror does it, or may
-	reasonInvalidLink   = "InvalidLink"     // False: the Link cannot be read; what is there is kept
-	reasonForbidden     = "Forbidden"       // False: we lack a right
-	reasonWaiting       = "Waiting"         // Unknown: the cluster was not heard; what is there is kept
-	reasonTooMany       = "TooManyServices" // False: there are as many Services for the cluster as there may be; no more are made
-	reasonRemovalHeld   = "RemovalHeld"     // Unknown: most Services have vanished at once; the next listing decides
+	reasonInvalidLink   = "InvalidLink"     // False: a field of the Link is invalid; existing mirrors are kept
+	reasonForbidden     = "Forbidden"       // False: we lack a permission
+	reasonTooMany       = "TooManyServices" // False: the budget of the cluster is used up
+	reasonWaiting       = "Waiting"         // Unknown: the cluster was not listed; existing mirrors are kept
+	reasonRemovalHeld   = "RemovalHeld"     // Unknown: most Services vanished at once; a listing decides
 	conditionMirrored   = "Mirrored"        // the condition of one Service
-	kindService         = "Service"         // kind of what stands for it
+	kindService         = "Service"
 )
 
-// tell writes into a Link what became of its Services, as far as that has changed.
+// updateLinkStatus patches the results for a Link's Services into its status, as far as they have changed.
 func (t *term) updateLinkStatus(ctx context.Context, k records.Key) (reconcile.Result, error) {
 	now, _ := t.linkSet.Load()
 	i := slices.IndexFunc(now.links, func(l *link) bool { return l.Link == k })
@@ -44,23 +44,22 @@ func (t *term) updateLinkStatus(ctx context.Context, k records.Key) (reconcile.R
 		return reconcile.Result{}, nil
 	}
 	l := now.links[i]
-	verdicts, complete := t.resultsFor(l)
-	condition := t.mirroringCondition(l, verdicts)
+	results, complete := t.resultsFor(l)
+	condition := t.mirroringCondition(l, results)
 	status := map[string]any{}
 	t.mu.Lock()
-	mute := t.conditionsUnsupported[l.UID]
+	unsupported := t.conditionsUnsupported[l.UID]
 	t.mu.Unlock()
-	if old := meta.FindStatusCondition(l.Conditions, Mirroring); !mute && (old == nil || old.Status != condition.Status || old.Reason != condition.Reason ||
-		old.Message != condition.Message || old.ObservedGeneration != condition.ObservedGeneration) {
+	if !unsupported && !sameCondition(meta.FindStatusCondition(l.Conditions, Mirroring), &condition) {
 		conditions := slices.Clone(l.Conditions)
 		meta.SetStatusCondition(&conditions, condition)
 		status["conditions"] = conditions
 	}
 	if complete {
-		if list := serviceStatuses(l, verdicts, false, l.MirrorServices); list != nil {
+		if list := serviceStatuses(l, results, false, l.MirrorServices); list != nil {
 			status["mirrorServices"] = list
 		}
-		if list := serviceStatuses(l, verdicts, true, l.FederatedServices); list != nil {
+		if list := serviceStatuses(l, results, true, l.FederatedServices); list != nil {
 			status["federatedServices"] = list
 		}
 	}
@@ -70,26 +69,39 @@ func (t *term) updateLinkStatus(ctx context.Context, k records.Key) (reconcile.R
 	return t.patchStatus(ctx, l, status)
 }
 
+func sameCondition(is, want *metav1.Condition) bool {
+	return is != nil && is.Status == want.Status && is.Reason == want.Reason &&
+		is.Message == want.Message && is.ObservedGeneration == want.ObservedGeneration
+}
+
 func (t *term) patchStatus(ctx context.Context, l *link, status map[string]any) (reconcile.Result, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": l.UID, "resourceVersion": l.ResourceVersion}, "status": status})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": l.UID, "resourceVersion": l.ResourceVersion},
+		"status":   status,
+	})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	back, err := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace).
-		Patch(ctx, l.Link.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	api := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace)
+	options := metav1.PatchOptions{FieldManager: fieldManager}
+	back, err := api.Patch(ctx, l.Link.Name, types.MergePatchType, patch, options, "status")
 	t.metrics.countWrite("links/status", "patch", err)
 	switch {
-	case ctx.Err() != nil, apierrors.IsNotFound(err): // whoever comes next tells it; or it is gone, or served without status
+	case ctx.Err() != nil: // the next term patches it
 		return reconcile.Result{}, nil //nolint:nilerr // as said
-	case apierrors.IsConflict(err): // a newer one brings us back
+	case apierrors.IsNotFound(err): // the Link was deleted, or is served without status
+		return reconcile.Result{}, nil
+	case apierrors.IsConflict(err): // the event of the newer Link enqueues it; this is a second net
 		return reconcile.Result{RequeueAfter: 2 * statusDelay}, nil
 	case apierrors.IsForbidden(err):
-		t.log.Info("The status of Links cannot be written: grant patch on links/status in "+links.Group, "link", l.Link.String(), "error", err.Error())
+		t.log.Info("The status of Links cannot be written: grant patch on links/status in "+links.Group,
+			"link", l.Link.String(), "error", err.Error())
 		return reconcile.Result{RequeueAfter: permissionRetry}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("status of Link %s: %w", l.Link, err)
 	}
-	if _, asked := status["conditions"]; asked && !hasCondition(back, Mirroring) { // the schema drops it
+	_, patched := status["conditions"]
+	if patched && !hasCondition(back, Mirroring) { // the schema of Links drops conditions
 		t.mu.Lock()
 		t.conditionsUnsupported[l.UID] = true
 		t.mu.Unlock()
@@ -105,24 +117,24 @@ func hasCondition(u *unstructured.Unstructured, condition string) bool {
 	})
 }
 
-// verdictsOf returns the verdicts about a Link's Services, and whether there is one about each that it asks for: as long as there is
-// not, its lists of Services stay as they are.
-func (t *term) resultsFor(l *link) (verdicts []serviceResult, complete bool) {
+// resultsFor returns the results for a Link's Services, and whether there is one for each that it selects. As
+// long as one is missing, the lists in the Link's status stay as they are.
+func (t *term) resultsFor(l *link) (results []serviceResult, complete bool) {
 	t.mu.Lock()
 	r := t.remotes[l.Cluster]
-	told := map[bool]map[records.Key]bool{false: {}, true: {}}
-	for _, about := range t.results {
-		for _, v := range about {
-			if v.link == l.Link {
-				verdicts = append(verdicts, v)
-				told[v.federated][v.remote] = true
+	known := map[bool]map[records.Key]bool{false: {}, true: {}} // by federated
+	for _, all := range t.results {
+		for _, result := range all {
+			if result.link == l.Link {
+				results = append(results, result)
+				known[result.federated][result.remote] = true
 			}
 		}
 	}
 	t.mu.Unlock()
-	t.metrics.setServices(l.Cluster, verdicts)
+	t.metrics.setServices(l.Cluster, results)
 	if r == nil || l.skipReason != "" || l.Problem != "" || !isClosed(t.ready) {
-		return verdicts, false
+		return results, false
 	}
 	for _, k := range r.Keys() {
 		svc, found := r.Get(k)
@@ -130,94 +142,116 @@ func (t *term) resultsFor(l *link) (verdicts []serviceResult, complete bool) {
 			continue
 		}
 		set := labels.Set(svc.Labels)
-		if (l.RemoteDiscoverySelector.Matches(set) || l.Selector.Matches(set)) && !told[false][k] || l.FederatedServiceSelector.Matches(set) && !told[true][k] {
-			return verdicts, false
+		mirrored := l.RemoteDiscoverySelector.Matches(set) || l.Selector.Matches(set)
+		federated := l.FederatedServiceSelector.Matches(set)
+		if mirrored && !known[false][k] || federated && !known[true][k] {
+			return results, false
 		}
 	}
-	return verdicts, true
+	return results, true
 }
 
-func (t *term) mirroringCondition(l *link, verdicts []serviceResult) metav1.Condition {
+func (t *term) mirroringCondition(l *link, results []serviceResult) metav1.Condition {
 	t.mu.Lock()
-	r, blocked := t.remotes[l.Cluster], t.localRefusal
+	r, localRefusal := t.remotes[l.Cluster], t.localRefusal
 	t.mu.Unlock()
-	c := metav1.Condition{Type: Mirroring, Status: metav1.ConditionFalse, ObservedGeneration: l.Generation}
-	forbidden := slices.IndexFunc(verdicts, func(v serviceResult) bool { return strings.HasPrefix(v.message, noPermissionPrefix) })
+	condition := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{
+			Type: Mirroring, Status: status, Reason: reason, Message: message, ObservedGeneration: l.Generation,
+		}
+	}
+	forbidden := slices.IndexFunc(results, func(r serviceResult) bool {
+		return strings.HasPrefix(r.message, noPermissionPrefix)
+	})
 	switch {
 	case l.skipReason != "":
-		c.Reason, c.Message = reasonLeftToLinkerd, l.skipReason
+		return condition(metav1.ConditionFalse, reasonLeftToLinkerd, l.skipReason)
 	case l.Problem != "":
-		c.Reason, c.Message = reasonInvalidLink, l.Problem+"; what is there is kept"
-	case blocked != "":
-		c.Reason, c.Message = reasonForbidden, blocked
+		return condition(metav1.ConditionFalse, reasonInvalidLink, l.Problem+"; existing mirrors are kept")
+	case localRefusal != "":
+		return condition(metav1.ConditionFalse, reasonForbidden, localRefusal)
 	case r == nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonWaiting, "the cluster was not heard yet: what is there is kept"
+		return condition(metav1.ConditionUnknown, reasonWaiting,
+			"the Services of the cluster were not listed yet: existing mirrors are kept")
 	case r.removalHeld.Load():
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonRemovalHeld, "most of the Services that are mirrored have vanished at once: they are removed if the next listing lacks them too"
+		return condition(metav1.ConditionUnknown, reasonRemovalHeld,
+			"most of the mirrored Services have vanished at once: they are removed if the next listing lacks them too")
 	case forbidden >= 0:
-		c.Reason, c.Message = reasonForbidden, verdicts[forbidden].message
+		return condition(metav1.ConditionFalse, reasonForbidden, results[forbidden].message)
 	case t.budget.exhausted(l.Cluster):
-		refused := 0
-		for _, v := range verdicts {
-			if v.overBudget {
-				refused++
+		waiting := 0
+		for _, result := range results {
+			if result.overBudget {
+				waiting++
 			}
 		}
-		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("%d Services stand here for the cluster, as many as -max-mirrors-per-link allows: "+
-			"they are kept up to date, and %d more that the Link selects are not made", t.options.MaxServices, refused)
-	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonMirroring, "Services are mirrored as the Link asks"
+		return condition(metav1.ConditionFalse, reasonTooMany, fmt.Sprintf(
+			"%d Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to "+
+				"date, and %d more that the Link selects are not created", t.options.MaxServices, waiting))
 	}
-	return c
+	return condition(metav1.ConditionTrue, reasonMirroring, "Services are mirrored as the Link asks")
 }
 
-// statuses returns the list of Services as it should stand in a Link; nil if it does already. Those of other controllers are kept.
-func serviceStatuses(l *link, verdicts []serviceResult, federated bool, is []links.ServiceStatus) []links.ServiceStatus {
-	want := []links.ServiceStatus{} // an empty list must be written as such, or the last Service would stay
-	for _, v := range verdicts {
-		if v.federated == federated {
-			want = append(want, v.statusEntry(l))
+// serviceStatuses returns a list of Services for a Link's status; nil if the present list is equal. Entries
+// of other controllers are kept.
+func serviceStatuses(
+	l *link, results []serviceResult, federated bool, present []links.ServiceStatus,
+) []links.ServiceStatus {
+	want := []links.ServiceStatus{} // not nil: an empty list must be patched as such
+	for _, r := range results {
+		if r.federated == federated {
+			want = append(want, r.statusEntry(l))
 		}
 	}
 	slices.SortFunc(want, func(a, b links.ServiceStatus) int {
-		return cmp.Or(strings.Compare(a.RemoteRef.Namespace, b.RemoteRef.Namespace), strings.Compare(a.RemoteRef.Name, b.RemoteRef.Name))
+		return cmp.Or(
+			strings.Compare(a.RemoteRef.Namespace, b.RemoteRef.Namespace),
+			strings.Compare(a.RemoteRef.Name, b.RemoteRef.Name))
 	})
-	for i, s := range is {
+	for _, s := range present {
 		if s.ControllerName != controllerName {
-			want = append(want, is[i])
+			want = append(want, s)
 			continue
 		}
-		j := slices.IndexFunc(want, func(o links.ServiceStatus) bool {
+		i := slices.IndexFunc(want, func(o links.ServiceStatus) bool {
 			return o.ControllerName == controllerName && o.RemoteRef == s.RemoteRef
 		})
-		if j >= 0 && len(s.Conditions) == 1 && s.Conditions[0].Status == want[j].Conditions[0].Status {
-			want[j].Conditions[0].LastTransitionTime = s.Conditions[0].LastTransitionTime
+		if i >= 0 && len(s.Conditions) == 1 && s.Conditions[0].Status == want[i].Conditions[0].Status {
+			want[i].Conditions[0].LastTransitionTime = s.Conditions[0].LastTransitionTime
 		}
 	}
-	if slices.EqualFunc(is, want, sameStatus) {
+	if slices.EqualFunc(present, want, sameStatus) {
 		return nil
 	}
 	return want
 }
 
-func (v serviceResult) statusEntry(l *link) links.ServiceStatus {
-	c := metav1.Condition{Type: conditionMirrored, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message, LastTransitionTime: metav1.Now()}
-	s := links.ServiceStatus{ControllerName: controllerName, RemoteRef: links.ObjectRef{Kind: kindService, Namespace: v.remote.Namespace, Name: v.remote.Name}}
-	if v.mirrored {
+func (r serviceResult) statusEntry(l *link) links.ServiceStatus {
+	c := metav1.Condition{
+		Type: conditionMirrored, Status: metav1.ConditionFalse, Reason: r.reason, Message: r.message,
+		LastTransitionTime: metav1.Now(),
+	}
+	s := links.ServiceStatus{
+		ControllerName: controllerName,
+		RemoteRef:      links.ObjectRef{Kind: kindService, Namespace: r.remote.Namespace, Name: r.remote.Name},
+	}
+	if r.mirrored {
 		c.Status = metav1.ConditionTrue
-		name := v.remote.Name + "-" + l.Cluster
-		if v.federated {
-			name = v.remote.Name + federatedSuffix
+		local := mirrorName(l.Cluster, r.remote)
+		if r.federated {
+			local = federatedName(r.remote)
 		}
-		s.LocalRef = &links.ObjectRef{Kind: kindService, Namespace: v.remote.Namespace, Name: name}
+		s.LocalRef = &links.ObjectRef{Kind: kindService, Namespace: local.Namespace, Name: local.Name}
 	}
 	s.Conditions = []metav1.Condition{c}
 	return s
 }
 
 func sameStatus(a, b links.ServiceStatus) bool {
-	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef && (a.LocalRef == nil) == (b.LocalRef == nil) &&
-		(a.LocalRef == nil || *a.LocalRef == *b.LocalRef) && slices.EqualFunc(a.Conditions, b.Conditions, func(a, b metav1.Condition) bool {
-		return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message && a.LastTransitionTime.Equal(&b.LastTransitionTime)
-	})
+	sameLocal := a.LocalRef == b.LocalRef || a.LocalRef != nil && b.LocalRef != nil && *a.LocalRef == *b.LocalRef
+	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef && sameLocal &&
+		slices.EqualFunc(a.Conditions, b.Conditions, func(a, b metav1.Condition) bool {
+			return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message &&
+				a.LastTransitionTime.Equal(&b.LastTransitionTime)
+		})
 }

@@ -29,20 +29,64 @@ import (
 const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = time.Minute
-	// tellAfter is how long verdicts are gathered before they are written into a Link.
+	// statusDelay is how long results are collected before they are patched into a Link.
 	statusDelay = 500 * time.Millisecond
 )
 
-// item names what to look at: an object of the local cluster, or a Link.
+// A queueKey is the name of an object of the local cluster, or of a Link whose status is to be updated.
 type queueKey struct {
 	isLink bool
 	records.Key
 }
 
-// A term is the time during which we write, and what is known in it.
+// A term is one period in which the local cluster's Lease is ours, with everything that is read and written
+// in it. It is created by Mirror.Run and dropped at its end; the next term reads everything again. So it
+// has no state to hand over, and none that could be stale.
+//
+// # What starts when
+//
+//  1. run creates a controller with four workers. When that starts, startInformers watches Services,
+//     Endpoints and Namespaces of the local cluster, followLinks begins, and currentTerm publishes the
+//     term.
+//  2. followLinks computes a linkSet at once, and again for each change of a Link or of a Lease of
+//     Linkerd's service mirror. It starts what the set needs: watches of Leases, and one gateway for each
+//     Link that has gatewayAddresses.
+//  3. ready closes when Links, local Services and local Endpoints were listed, and Namespaces were listed
+//     or refused. Before that nothing is enqueued and nothing is written; then everything is enqueued once.
+//  4. Mirror.Engage finds the term in currentTerm and calls readCluster for its cluster, which waits for
+//     ready: the guard against mass removal has to know the existing mirrors. From its first complete
+//     listing on, the cluster is in remotes, and its Services are known.
+//  5. reconcile watches the endpoints of a remote Service from the first plan that needs them.
+//
+// When the context of run ends, its workers and goroutines end with it. stop then takes the term out of
+// currentTerm, makes join return false, and waits for wg. No request is sent after run has returned.
+//
+// # The order of events
+//
+// An event carries no data. The informer stores the new record first and enqueues the keys that it may bear
+// on afterwards, so the reconcile that follows reads a state at least as new as the event. The queue merges
+// equal keys, and never gives one key to two workers; between different keys there is no order. What we
+// write comes back as an event like every other, and is then found equal. A write is conditional on the
+// resourceVersion that was planned from. If it fails for that, the event that made it fail is on its way; a
+// retry after a second is only a second net.
+//
+// Four kinds of event enqueue: a local object (localServiceChanged), a Service of a linked cluster
+// (enqueueRemote), the readiness of its endpoints (followEndpoints) and, for everything of one cluster or
+// of all, listings, gateways and Links (enqueueCluster, enqueueAll). Results enqueue their Link with a
+// delay.
+//
+// # Locks
+//
+// mu guards the maps below it. It is a leaf: no API server, queue, log, record store or budget is called
+// under it. The one exception is watchEndpoints, which opens a federation.Watch under mu; the Store never
+// calls back. budget, permissions and observedLeases have locks of their own, and call nothing under them,
+// except that a permission is locked while its access review is sent: the other workers wait for the same
+// answer. The fields of a leaseWatch that have no lock belong to followLinks alone.
 type term struct {
 	*Mirror
-	ctx   context.Context // ends with the term; set before anything is started, like queue
+
+	// Set before anything is started, and not changed then.
+	ctx   context.Context // ends with the term
 	queue workqueue.TypedRateLimitingInterface[queueKey]
 
 	services       *records.Store[*corev1.Service]
@@ -51,33 +95,24 @@ type term struct {
 	permissions    *permissions
 	budget         *budget
 	observedLeases observedLeases
-	linkSet        watch.Value[*linkSet]
-	ready          chan struct{} // closed once Links and all of the local cluster are known
-	wg             sync.WaitGroup
+	linkSet        watch.Value[*linkSet] // stored by followLinks
+	ready          chan struct{}
+	wg             sync.WaitGroup // join adds to it
 
-	mu                    sync.Mutex // guards all below
+	mu                    sync.Mutex // guards the fields below
 	ended                 bool
-	localRefusal          string                             // why the local cluster cannot be known
-	remotes               map[string]*remoteCluster          // heard completely once
-	remoteEndpoints       map[federation.Ref]*endpointWatch  // of Services that are mirrored through a gateway
-	hostnames             map[federation.Ref]map[string]bool // by cluster, namespace and hostname: those of them that have such an endpoint
-	gateways              map[string]*runningGateway
-	leases                map[string]*leaseWatch // by namespace
-	results               map[records.Key][]serviceResult
+	localRefusal          string                    // why the local cluster cannot be listed; empty if it can
+	remotes               map[string]*remoteCluster // by name; listed completely once
+	remoteEndpoints       map[federation.Ref]*endpointWatch
+	hostnames             map[federation.Ref]map[string]bool // names of Services; the Ref has a hostname as name
+	gateways              map[string]*runningGateway         // by cluster
+	leases                map[string]*leaseWatch             // by namespace
+	results               map[records.Key][]serviceResult    // of the last plan for a name
 	mutated               map[records.Key]mutatedService
-	conditionsUnsupported map[string]bool // Links whose conditions cannot be kept, by UID
+	conditionsUnsupported map[string]bool // Links whose schema drops conditions, by UID
 }
 
-// linked is all Links and who looks after them. It is immutable.
-type linkSet struct {
-	links           []*link
-	complete        bool
-	everServed      map[string]bool // clusters that had a Link that was ours to write, now or earlier in the term
-	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
-	localSkipReason string          // why Services of the local cluster are not looked after here; empty if they are
-}
-
-// attendees is who answers for one remote Service.
+// An endpointWatch follows the endpoints of one remote Service.
 type endpointWatch struct {
 	cancel    context.CancelFunc
 	readiness watch.Value[readiness]
@@ -85,29 +120,39 @@ type endpointWatch struct {
 
 type runningGateway struct {
 	*gateway
-	spec       string // equal for equal gateways, probed alike
+	spec       string // equal for gateways with the same configuration
 	cancel     context.CancelFunc
-	probeEnded chan struct{} // closed when it is probed no more
+	probeEnded chan struct{} // closed after the last probe
 }
 
+// A leaseWatch watches the Leases of one namespace.
 type leaseWatch struct {
 	store  *records.Store[leaseRecord]
 	source *cluster.Source
 
-	// Of followLinks.
-	triedAt       time.Time // when they were last listed besides
-	lastTryFailed bool      // that said nothing
-	confirmedAt   time.Time // when it last said what there is
+	// Of confirmLease, which lists the Leases beside the watch.
+	triedAt       time.Time
+	lastTryFailed bool
+	confirmedAt   time.Time // when a list succeeded last
 }
 
-// made is a Service that the API server keeps otherwise than it was asked to.
+// A mutatedService is one that the API server stores otherwise than requested.
 type mutatedService struct{ requested, stored *corev1.Service }
 
 func newTerm(m *Mirror) *term {
 	t := &term{
-		Mirror: m, permissions: &permissions{log: m.log, client: m.core}, budget: newBudget(m.options.MaxServices), ready: make(chan struct{}),
-		remotes: map[string]*remoteCluster{}, remoteEndpoints: map[federation.Ref]*endpointWatch{}, hostnames: map[federation.Ref]map[string]bool{}, gateways: map[string]*runningGateway{}, leases: map[string]*leaseWatch{},
-		results: map[records.Key][]serviceResult{}, mutated: map[records.Key]mutatedService{}, conditionsUnsupported: map[string]bool{},
+		Mirror:                m,
+		permissions:           &permissions{log: m.log, client: m.core},
+		budget:                newBudget(m.options.MaxServices),
+		ready:                 make(chan struct{}),
+		remotes:               map[string]*remoteCluster{},
+		remoteEndpoints:       map[federation.Ref]*endpointWatch{},
+		hostnames:             map[federation.Ref]map[string]bool{},
+		gateways:              map[string]*runningGateway{},
+		leases:                map[string]*leaseWatch{},
+		results:               map[records.Key][]serviceResult{},
+		mutated:               map[records.Key]mutatedService{},
+		conditionsUnsupported: map[string]bool{},
 	}
 	t.linkSet.Store(&linkSet{})
 	t.services = records.NewStore(trimService, t.localServiceChanged)
@@ -118,41 +163,43 @@ func newTerm(m *Mirror) *term {
 		}
 		return e, ok
 	}, func(k records.Key) { t.enqueue(k) })
-	t.namespaces = records.NewStore(func(any) (struct{}, bool) { return struct{}{}, true }, func(k records.Key) {
-		t.enqueueAll(func(o records.Key) bool { return o.Namespace == k.Name })
-	})
+	t.namespaces = records.NewStore(
+		func(any) (struct{}, bool) { return struct{}{}, true },
+		func(k records.Key) {
+			t.enqueueAll(func(o records.Key) bool { return o.Namespace == k.Name })
+		})
 	return t
 }
 
-// run is the whole term.
 func (t *term) run(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("mirror", controller.TypedOptions[queueKey]{
 		Reconciler:              reconcile.TypedFunc[queueKey](t.reconcile),
 		MaxConcurrentReconciles: 4,
 		SkipNameValidation:      new(true),
 		Logger:                  t.log,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[queueKey](minBackoff, maxBackoff),
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[queueKey](
+			minBackoff, maxBackoff),
 	})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer t.stop(cancel)
-	err = c.Watch(source.TypedFunc[queueKey](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[queueKey]) error {
-		t.ctx, t.queue = logr.NewContext(ctx, t.log.V(1)), queue
-		t.startInformers()
-		t.spawn(t.followLinks)
-		t.currentTerm.Store(t)
-		return nil
-	}))
+	err = c.Watch(source.TypedFunc[queueKey](
+		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[queueKey]) error {
+			t.ctx, t.queue = logr.NewContext(ctx, t.log.V(1)), queue
+			t.startInformers()
+			t.spawn(t.followLinks)
+			t.currentTerm.Store(t)
+			return nil
+		}))
 	if err != nil {
 		return err
 	}
-	t.log.Info("Services are mirrored from here")
+	t.log.Info("This replica mirrors Services")
 	return c.Start(ctx)
 }
 
-// end ends the term and waits for everything in it.
 func (t *term) stop(cancel context.CancelFunc) {
 	cancel()
 	t.currentTerm.Store(nil)
@@ -162,7 +209,8 @@ func (t *term) stop(cancel context.CancelFunc) {
 	t.wg.Wait()
 }
 
-// enter lets the caller take part in the term until t.wg.Done, unless it has ended.
+// join makes the end of the term wait until the caller calls t.wg.Done. It returns false if the term has
+// ended.
 func (t *term) join() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,59 +221,49 @@ func (t *term) join() bool {
 	return true
 }
 
-// start runs f in a goroutine of the term, and reports whether the term has not ended.
+// spawn runs f in a goroutine that the term waits for. It returns false if the term has ended.
 func (t *term) spawn(f func()) bool {
-	entered := t.join()
-	if entered {
+	joined := t.join()
+	if joined {
 		go func() {
 			defer t.wg.Done()
 			f()
 		}()
 	}
-	return entered
+	return joined
 }
 
-// fill watches the local cluster.
+// startInformers watches the local cluster, and closes ready once it is known.
 func (t *term) startInformers() {
-	bySource := func(lw cache.ListerWatcher, object runtime.Object, store records.Target) *cluster.Source {
-		s := cluster.NewSource(lw, t.local)
+	start := func(requests cache.ListerWatcher, object runtime.Object, store records.Target) *cluster.Source {
+		s := cluster.NewSource(requests, t.local)
 		t.spawn(func() { s.Fill(t.ctx, object, store) })
 		return s
 	}
-	core := t.core.CoreV1()
-	services := bySource(serviceRequests(t.core), &corev1.Service{}, t.services)
-	ours := func(o metav1.ListOptions) metav1.ListOptions { o.LabelSelector = clusterLabel; return o }
-	eps := bySource(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Endpoints(metav1.NamespaceAll).List(ctx, ours(o))
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return core.Endpoints(metav1.NamespaceAll).Watch(ctx, ours(o))
-		},
-	}, &endpoints{}, t.endpoints)
-	namespaces := bySource(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Namespaces().List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return core.Namespaces().Watch(ctx, o)
-		},
-	}, &corev1.Namespace{}, t.namespaces)
+	services := start(serviceRequests(t.core), &corev1.Service{}, t.services)
+	endpoints := start(endpointRequests(t.core), &endpoints{}, t.endpoints)
+	namespaces := start(namespaceRequests(t.core), &corev1.Namespace{}, t.namespaces)
+	reportRefusal := func(kind string, s *cluster.Source) {
+		t.spawn(func() {
+			if waitClosed(t.ctx, s.Refused()) {
+				t.setLocalRefusal("the API server refuses to list " + kind +
+					": grant get, list and watch on services and endpoints")
+			}
+		})
+	}
 	t.spawn(func() {
-		for what, s := range map[string]*cluster.Source{"services": services, "endpoints": eps} {
-			t.spawn(func() {
-				if waitClosed(t.ctx, s.Refused()) {
-					t.setLocalRefusal("the API server refuses to list " + what + ": grant get, list and watch on services and endpoints")
-				}
-			})
-		}
-		if !waitClosed(t.ctx, t.links.Synced()) || !waitClosed(t.ctx, t.services.Synced()) || !waitClosed(t.ctx, t.endpoints.Synced()) {
+		reportRefusal("services", services)
+		reportRefusal("endpoints", endpoints)
+		listed := waitClosed(t.ctx, t.links.Synced()) &&
+			waitClosed(t.ctx, t.services.Synced()) &&
+			waitClosed(t.ctx, t.endpoints.Synced())
+		if !listed {
 			return
 		}
 		select {
 		case <-t.namespaces.Synced():
 		case <-namespaces.Refused():
-			t.log.Info("Namespaces cannot be listed: whether one is missing shows when something is written into it")
+			t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
 		case <-t.ctx.Done():
 			return
 		}
@@ -235,28 +273,56 @@ func (t *term) startInformers() {
 	})
 }
 
-// services returns the requests for all Services of a cluster.
+// serviceRequests lists and watches all Services of a cluster.
 func serviceRequests(core kubernetes.Interface) cache.ListerWatcher {
+	api := core.CoreV1().Services(metav1.NamespaceAll)
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.CoreV1().Services(metav1.NamespaceAll).List(ctx, o)
+			return api.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return core.CoreV1().Services(metav1.NamespaceAll).Watch(ctx, o)
+			return api.Watch(ctx, o)
 		},
 	}
 }
 
-// block notes why nothing can be known of the local cluster.
-func (t *term) setLocalRefusal(why string) {
+// endpointRequests lists and watches the Endpoints of mirrors.
+func endpointRequests(core kubernetes.Interface) cache.ListerWatcher {
+	api := core.CoreV1().Endpoints(metav1.NamespaceAll)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = clusterLabel
+			return api.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			o.LabelSelector = clusterLabel
+			return api.Watch(ctx, o)
+		},
+	}
+}
+
+func namespaceRequests(core kubernetes.Interface) cache.ListerWatcher {
+	api := core.CoreV1().Namespaces()
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return api.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return api.Watch(ctx, o)
+		},
+	}
+}
+
+// setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
+func (t *term) setLocalRefusal(reason string) {
 	t.mu.Lock()
 	if isClosed(t.ready) {
-		why = ""
+		reason = "" // an earlier listing is enough
 	}
-	t.localRefusal = why
+	t.localRefusal = reason
 	t.mu.Unlock()
-	if why != "" {
-		t.log.Info("Nothing can be mirrored", "reason", why)
+	if reason != "" {
+		t.log.Info("Nothing can be mirrored", "reason", reason)
 	}
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
@@ -264,16 +330,7 @@ func (t *term) setLocalRefusal(why string) {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// arrived notes that a cluster was listed completely: what was known of it before gives way.
+// setRemote replaces what is known of a cluster, after a complete listing.
 func (t *term) setRemote(r *remoteCluster) {
 	t.mu.Lock()
 	t.remotes[r.name] = r
@@ -281,24 +338,24 @@ func (t *term) setRemote(r *remoteCluster) {
 	t.enqueueCluster(r.name)
 }
 
-// current reports whether a cluster is what r says.
 func (t *term) isCurrent(r *remoteCluster) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.remotes[r.name] == r
 }
 
-// missing counts the mirrors and memberships of a cluster, and those of them whose Services are not found in it.
-func (t *term) countMissing(home string, found func(records.Key) bool) (all, gone int) {
+// countMissing counts the mirrors and memberships of a cluster, and those whose remote Services are not
+// found.
+func (t *term) countMissing(cluster string, found func(records.Key) bool) (all, missing int) {
 	for _, k := range t.services.Keys() {
-		svc, there := t.services.Get(k)
-		if !there || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
+		svc, exists := t.services.Get(k)
+		if !exists || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
 			continue
 		}
 		name := ""
-		if svc.Labels[clusterLabel] == home {
-			name = strings.TrimSuffix(k.Name, "-"+home)
-		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, home) {
+		if svc.Labels[clusterLabel] == cluster {
+			name = strings.TrimSuffix(k.Name, "-"+cluster)
+		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, cluster) {
 			name = base
 		}
 		if name == "" {
@@ -306,17 +363,16 @@ func (t *term) countMissing(home string, found func(records.Key) bool) (all, gon
 		}
 		all++
 		if !found(records.Key{Namespace: k.Namespace, Name: name}) {
-			gone++
+			missing++
 		}
 	}
-	return all, gone
+	return all, missing
 }
 
-// What follows names what to look at again.
-
+// enqueue does nothing before the term is ready: then everything is enqueued.
 func (t *term) enqueue(keys ...records.Key) {
 	if !isClosed(t.ready) {
-		return // everything is looked at when we are
+		return
 	}
 	for _, k := range keys {
 		t.queue.Add(queueKey{Key: k})
@@ -326,117 +382,122 @@ func (t *term) enqueue(keys ...records.Key) {
 func (t *term) enqueueLink(link records.Key) { t.queue.AddAfter(queueKey{true, link}, statusDelay) }
 
 func (t *term) localServiceChanged(k records.Key) {
-	now, _ := t.services.Get(k)
+	now, found := t.services.Get(k)
 	t.enqueue(t.budget.assign(k, chargedCluster(now))...)
-	t.enqueue(k, records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix})
-	if svc, found := t.services.Get(k); found && svc.Labels[headlessLabel] != "" {
-		t.enqueue(records.Key{Namespace: k.Namespace, Name: svc.Labels[headlessLabel]})
+	t.enqueue(k, federatedName(k))
+	if found && now.Labels[headlessLabel] != "" {
+		t.enqueue(records.Key{Namespace: k.Namespace, Name: now.Labels[headlessLabel]})
 	}
 }
 
-func (t *term) enqueueRemote(home string, k records.Key) {
-	t.enqueue(records.Key{Namespace: k.Namespace, Name: k.Name + "-" + home}, records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix})
+// enqueueRemote enqueues what one Service of a linked cluster bears on.
+func (t *term) enqueueRemote(cluster string, k records.Key) {
+	t.enqueue(mirrorName(cluster, k), federatedName(k))
 }
 
-// enqueueCluster names all that a cluster bears on.
-func (t *term) enqueueCluster(home string) {
-	t.mu.Lock()
-	r := t.remotes[home]
-	t.mu.Unlock()
-	if r != nil {
-		for _, k := range r.Keys() {
-			t.enqueueRemote(home, k)
-		}
-	}
+// enqueueOurs enqueues every existing Service that we may have written.
+func (t *term) enqueueOurs() {
 	for _, k := range t.services.Keys() {
 		if svc, found := t.services.Get(k); found && isOurs(svc) {
 			t.enqueue(k)
 		}
 	}
+}
+
+// enqueueCluster enqueues everything that a cluster bears on.
+func (t *term) enqueueCluster(cluster string) {
+	t.mu.Lock()
+	r := t.remotes[cluster]
+	t.mu.Unlock()
+	if r != nil {
+		for _, k := range r.Keys() {
+			t.enqueueRemote(cluster, k)
+		}
+	}
+	t.enqueueOurs()
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
-		if l.Cluster == home {
-			t.enqueue(records.Key{Namespace: l.Link.Namespace, Name: probePrefix + l.Link.Name})
+		if l.Cluster == cluster {
+			t.enqueue(probeService(l))
 			t.enqueueLink(l.Link)
 		}
 	}
 }
 
-// enqueueAll names all that may have to be written, or only some of it.
+// enqueueAll enqueues every name that something exists or may exist under, as far as concerned selects it;
+// nil selects all.
 func (t *term) enqueueAll(concerned func(records.Key) bool) {
 	if !isClosed(t.ready) {
 		return
 	}
-	add := func(k records.Key) {
-		if concerned == nil || concerned(k) {
-			t.enqueue(k)
+	add := func(keys ...records.Key) {
+		for _, k := range keys {
+			if concerned == nil || concerned(k) {
+				t.enqueue(k)
+			}
 		}
 	}
 	for _, k := range t.services.Keys() {
 		if svc, found := t.services.Get(k); found && isOurs(svc) {
 			add(k)
 		}
-		add(records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix})
+		add(federatedName(k))
 	}
 	t.mu.Lock()
 	remotes := maps.Clone(t.remotes)
-	told := slices.Collect(maps.Keys(t.results))
+	planned := slices.Collect(maps.Keys(t.results))
 	t.mu.Unlock()
-	for _, k := range told {
-		add(k)
-	}
-	for name, r := range remotes {
+	add(planned...)
+	for cluster, r := range remotes {
 		for _, k := range r.Keys() {
-			add(records.Key{Namespace: k.Namespace, Name: k.Name + "-" + name})
-			add(records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix})
+			add(mirrorName(cluster, k), federatedName(k))
 		}
 	}
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
-		add(records.Key{Namespace: l.Link.Namespace, Name: probePrefix + l.Link.Name})
+		add(probeService(l))
 	}
 }
 
-// room reports whether a Service may be made that one of several clusters has to have room for.
+// reserveSpace implements inputs.reserveSpace, and logs when a cluster has used its budget up.
 func (t *term) reserveSpace(k records.Key, clusters []string) bool {
-	were := map[string]bool{}
+	wasExhausted := map[string]bool{}
 	for _, name := range clusters {
-		were[name] = t.budget.exhausted(name)
+		wasExhausted[name] = t.budget.exhausted(name)
 	}
-	free := t.budget.reserve(k, clusters)
+	reserved := t.budget.reserve(k, clusters)
 	for _, name := range clusters {
-		if !free && !were[name] {
-			t.log.Info("A linked cluster has as many Services here as it may: no more are made for it, and those that are there are kept up to date",
-				"cluster", name, "most", t.options.MaxServices, "first", k.String())
+		if !reserved && !wasExhausted[name] {
+			t.log.Info("A linked cluster has as many Services here as it may: existing ones are kept up to date, "+
+				"and no more are created",
+				"cluster", name, "limit", t.options.MaxServices, "first", k.String())
 		}
 	}
-	return free
+	return reserved
 }
 
-// world returns what is known now.
+// inputs returns what plans are computed from now.
 func (t *term) inputs() *inputs {
 	now, _ := t.linkSet.Load()
 	t.mu.Lock()
 	remotes, gateways := maps.Clone(t.remotes), maps.Clone(t.gateways)
 	t.mu.Unlock()
 	return &inputs{
-		links: now.links, linksComplete: now.complete, linkNamespace: t.links.Namespace(), everServed: now.everServed, servedByLinkerd: now.servedByLinkerd, excludedKeys: t.options.Exclude, localMembers: localMembers{t.options.Local, now.localSkipReason != ""},
-		headless: t.options.Headless, createNamespaces: t.options.CreateNamespaces,
-		reserveSpace: t.reserveSpace,
-		remote: func(home string, k records.Key) (*remoteService, existence) {
-			r := remotes[home]
-			if r == nil {
-				return nil, unknown
+		links:            now.links,
+		linksComplete:    now.complete,
+		linkNamespace:    t.links.Namespace(),
+		everServed:       now.everServed,
+		servedByLinkerd:  now.servedByLinkerd,
+		localMembers:     localMembers{t.options.Local, now.localSkipReason != ""},
+		headless:         t.options.Headless,
+		createNamespaces: t.options.CreateNamespaces,
+		excludedKeys:     t.options.Exclude,
+
+		remote: func(cluster string, k records.Key) (*remoteService, existence) {
+			if r := remotes[cluster]; r != nil {
+				return r.service(k)
 			}
-			svc, found := r.Get(k)
-			switch {
-			case found:
-				return svc, present
-			case r.complete.Load():
-				return nil, absent
-			default:
-				return nil, unknown
-			}
+			return nil, unknown
 		},
 		local: func(k records.Key) *corev1.Service {
 			svc, _ := t.services.Get(k)
@@ -446,13 +507,14 @@ func (t *term) inputs() *inputs {
 			_, found := t.namespaces.Get(records.Key{Name: name})
 			return found || !isClosed(t.namespaces.Synced())
 		},
-		readiness:           t.readinessOf,
-		serviceWithHostname: t.serviceWithHostname,
-		gateway: func(home string) gatewayState {
-			if g := gateways[home]; g != nil {
+		readiness: t.readinessOf,
+		gateway: func(cluster string) gatewayState {
+			if g := gateways[cluster]; g != nil {
 				return g.state()
 			}
 			return gatewayState{}
 		},
+		serviceWithHostname: t.serviceWithHostname,
+		reserveSpace:        t.reserveSpace,
 	}
 }
