@@ -47,7 +47,7 @@ const (
 	// stands for. It is an annotation on a federated Service: its remote members, service@cluster,
 	// separated by commas.
 	RemoteDiscoveryKey       = "multicluster.linkerd.io/remote-discovery"
-	RemoteServiceLabel       = "multicluster.linkerd.io/remote-service"  // with the label RemoteDiscoveryKey: name of that Service
+	RemoteServiceLabel       = "multicluster.linkerd.io/remote-service"  // on such a mirror: name of that Service
 	LocalDiscoveryAnnotation = "multicluster.linkerd.io/local-discovery" // on a federated Service: its local member
 	MulticlusterPrefix       = "multicluster.linkerd.io/"
 )
@@ -55,7 +55,7 @@ const (
 // On mirrors, their Endpoints and their slices.
 const (
 	MirrorPrefix            = "mirror.linkerd.io"
-	MirroredServiceLabel    = "mirror.linkerd.io/mirrored-service" // =true, on all Services and Endpoints that stand for others
+	MirroredServiceLabel    = "mirror.linkerd.io/mirrored-service" // =true, on all that stands for others
 	MirroredGatewayLabel    = "mirror.linkerd.io/mirrored-gateway" // on the Service over which a gateway is probed
 	MirrorClusterNameLabel  = "mirror.linkerd.io/cluster-name"     // not on federated Services
 	HeadlessMirrorLabel     = "mirror.linkerd.io/headless-mirror-svc-name"
@@ -69,7 +69,7 @@ const (
 
 // On Services that are to be mirrored, and on gateways.
 const (
-	ExportedLabel             = "mirror.linkerd.io/exported"  // =true over a gateway, =remote-discovery in a flat network
+	ExportedLabel             = "mirror.linkerd.io/exported"  // =true by gateway, =remote-discovery without
 	FederatedLabel            = "mirror.linkerd.io/federated" // =member
 	GatewayIdentityAnnotation = "mirror.linkerd.io/gateway-identity"
 	ProbePathAnnotation       = "mirror.linkerd.io/probe-path"

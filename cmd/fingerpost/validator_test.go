@@ -151,7 +151,7 @@ func TestValidator(t *testing.T) {
 	if err != nil || code != http.StatusOK || !strings.Contains(body, `"allowed":false`) || !strings.Contains(body, "spec.routes[0].condition needs") {
 		t.Errorf("an invalid profile: %d %s %v", code, body, err)
 	}
-	denied := p.logged("A ServiceProfile is denied: whoever applied it was told why", "namespace", "shop", "name", "web")
+	denied := p.logged("Denied a ServiceProfile", "namespace", "shop", "name", "web")
 	if !strings.Contains(denied["reason"].(string), "spec.routes[0].condition needs") {
 		t.Errorf("logged %v", denied)
 	}

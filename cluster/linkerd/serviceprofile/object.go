@@ -12,8 +12,7 @@ import (
 	kubejson "sigs.k8s.io/json"
 )
 
-// An object is a ServiceProfile as the API has it. Every field that the API knows stands here: strict
-// decoding refuses others.
+// object is a ServiceProfile with every field of the API: strict decoding rejects others.
 type object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -25,7 +24,7 @@ type spec struct {
 	Routes       []*route        `json:"routes"`
 	RetryBudget  *retryBudget    `json:"retryBudget"`
 	DstOverrides []*override     `json:"dstOverrides"`
-	OpaquePorts  map[uint32]bool `json:"opaquePorts"` // known, and not used: the Service says which ports are opaque
+	OpaquePorts  map[uint32]bool `json:"opaquePorts"` // allowed, and not used: the Service has an annotation for that
 }
 
 type route struct {
@@ -56,10 +55,10 @@ type responseMatch struct {
 	Status *statusRange     `json:"status"`
 }
 
-// negated reads what stands under not: Linkerd's documents and its Go type have one condition there, its
-// CRD takes nothing but a list. Of several none must hold. It is read apart, and level by level, so that
-// what nests too deep is not read at all; fields that are not known are refused here in any case.
-func negated[M any](raw json.RawMessage) (list []*M, err error) {
+// parseNot reads the field not: a single condition, as in Linkerd's documentation and Go type, or a list,
+// as in its CRD; of a list, none must hold. It is decoded level by level, so that what nests too deep is
+// not decoded at all. Unknown fields are always rejected.
+func parseNot[M any](raw json.RawMessage) (list []*M, err error) {
 	var strict []error
 	switch {
 	case len(raw) == 0 || string(raw) == "null":
@@ -91,17 +90,17 @@ type override struct {
 
 // A weight is a Quantity in ten-thousandths.
 type weight struct {
-	parts  uint32
-	remark string // why it is not what was written
+	parts   uint32
+	warning string // why it differs from what was written
 }
 
-// quantity bounds what is parsed as a Quantity: the parser computes powers of ten, so an exponent of a few
-// digits would keep it busy for minutes.
+// quantity bounds what is parsed as a Quantity: the parser computes powers of ten, so that an exponent of a
+// few digits would keep it busy for minutes.
 var quantity = regexp.MustCompile(`^[+-]?[0-9.]{1,30}([eE][+-]?[0-9]{1,2}|[A-Za-z]{1,2})?$`)
 
 var maxWeight = resource.NewMilliQuantity(math.MaxUint32/10, resource.DecimalSI)
 
-// UnmarshalJSON reads a Quantity: a string, or a number.
+// UnmarshalJSON accepts a Quantity as a string or a number.
 func (w *weight) UnmarshalJSON(b []byte) error {
 	text := string(b)
 	switch {
@@ -113,7 +112,7 @@ func (w *weight) UnmarshalJSON(b []byte) error {
 		}
 	}
 	if !quantity.MatchString(text) {
-		return fmt.Errorf("spec.dstOverrides: weight %.40q is no quantity, such as 1 or 500m", text)
+		return fmt.Errorf("spec.dstOverrides: weight %.40q is not a quantity, such as 1 or 500m", text)
 	}
 	q, err := resource.ParseQuantity(text)
 	if err != nil {
@@ -121,10 +120,10 @@ func (w *weight) UnmarshalJSON(b []byte) error {
 	}
 	switch {
 	case q.Sign() < 0:
-		w.remark = fmt.Sprintf("weight %q is negative: it counts as 0", text)
+		w.warning = fmt.Sprintf("weight %q is negative: it counts as 0", text)
 	case q.Cmp(*maxWeight) > 0:
 		w.parts = uint32(maxWeight.MilliValue() * 10)
-		w.remark = fmt.Sprintf("weight %q is more than can be said: it counts as %s", text, maxWeight)
+		w.warning = fmt.Sprintf("weight %q is more than a proxy can be sent: it counts as %s", text, maxWeight)
 	default:
 		w.parts = uint32(q.MilliValue() * 10)
 	}

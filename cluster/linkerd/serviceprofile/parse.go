@@ -15,77 +15,80 @@ import (
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-// Bounds on what is taken and on what is said about it.
+// Bounds on what is accepted, and on messages about it.
 const (
-	// Proxies give up a whole profile whose messages nest deeper than 100. A condition on the wire is up to
-	// four of them: itself, the list of what it says, one of these, and the list in there.
+	// Proxies reject a whole profile whose messages nest deeper than 100. A condition on the wire is up
+	// to four messages: itself, the list of its
+	// alternatives, one of these, and the list in there.
 	maxDepth = 20
 
-	maxMessage = 1000 // bytes
-	maxRemarks = 10
+	maxMessage  = 1000 // bytes
+	maxWarnings = 10
 
 	minStatus, maxStatus = 100, 599
 )
 
-// Parse returns what a ServiceProfile says. With a profile it returns remarks on what was left out of it,
-// for an operator to read; the error says which route, and which field of it, makes the whole unusable.
-func Parse(o *unstructured.Unstructured) (p *profile.Profile, remarks []string, err error) {
+// Parse reads a stored ServiceProfile. With a profile it returns warnings about what was left out of it. An
+// error names the route, and the field of it, that makes the whole unusable.
+func Parse(o *unstructured.Unstructured) (p *profile.Profile, warnings []string, err error) {
 	var s spec
 	b, err := json.Marshal(o.Object["spec"])
 	if err == nil {
 		err = kubejson.UnmarshalCaseSensitivePreserveInts(b, &s)
 	}
 	if err != nil {
-		return nil, nil, brief(err)
+		return nil, nil, truncate(err)
 	}
 	var t translation
 	if p, err = t.profile(&s); err != nil {
-		return nil, nil, brief(err)
+		return nil, nil, truncate(err)
 	}
-	return p, t.remarks, nil
+	return p, t.warnings, nil
 }
 
-// Validate returns why a ServiceProfile is refused, given as JSON; nil if it is not.
+// Validate returns why a new ServiceProfile, as JSON, is rejected; nil if it is not.
 func Validate(raw []byte) error {
 	var o object
 	strict, err := kubejson.UnmarshalStrict(raw, &o)
 	if err = errors.Join(append(strict, err)...); err != nil {
-		return brief(err)
+		return truncate(err)
 	}
 	if problems := validation.IsDNS1123Subdomain(o.Name); len(problems) > 0 {
-		return brief(fmt.Errorf("metadata.name %.100q: %s", o.Name, problems[0]))
+		return truncate(fmt.Errorf("metadata.name %.100q: %s", o.Name, problems[0]))
 	}
 	var t translation
 	if _, err = t.profile(&o.Spec); err == nil {
-		err = t.refused
+		err = t.rejected
 	}
-	return brief(err)
+	return truncate(err)
 }
 
-// brief bounds how much an error says. Nil stays nil.
-func brief(err error) error {
+// truncate bounds the length of an error. Nil stays nil.
+func truncate(err error) error {
 	if err == nil || len(err.Error()) <= maxMessage {
 		return err
 	}
 	return errors.New(strings.ToValidUTF8(err.Error()[:maxMessage], "") + " ...")
 }
 
-// A translation is of one profile.
+// translation is the state of translating one profile.
 type translation struct {
-	remarks []string
-	refused error // the first of those remarks for which a new profile is refused
+	warnings []string
+	rejected error // the first of those warnings for which a new profile is rejected
 }
 
-func (t *translation) remark(format string, args ...any) {
-	if len(t.remarks) < maxRemarks {
-		t.remarks = append(t.remarks, fmt.Sprintf(format, args...))
+// warn adds a warning.
+func (t *translation) warn(format string, args ...any) {
+	if len(t.warnings) < maxWarnings {
+		t.warnings = append(t.warnings, fmt.Sprintf(format, args...))
 	}
 }
 
-func (t *translation) refuse(format string, args ...any) {
-	t.remark(format, args...)
-	if t.refused == nil {
-		t.refused = fmt.Errorf(format, args...)
+// reject adds a warning about a stored profile that is an error in a new one.
+func (t *translation) reject(format string, args ...any) {
+	t.warn(format, args...)
+	if t.rejected == nil {
+		t.rejected = fmt.Errorf(format, args...)
 	}
 }
 
@@ -113,11 +116,11 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 	for i, o := range s.DstOverrides {
 		at := at.Child("dstOverrides").Index(i)
 		if o == nil {
-			t.remark("%s is null", at)
+			t.warn("%s is null", at)
 			continue
 		}
-		if o.Weight.remark != "" {
-			t.remark("%s: %s", at, o.Weight.remark)
+		if o.Weight.warning != "" {
+			t.warn("%s: %s", at, o.Weight.warning)
 		}
 		p.Overrides = append(p.Overrides, profile.Override{Authority: o.Authority, Weight: o.Weight.parts})
 	}
@@ -127,21 +130,21 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 func (t *translation) route(r *route, at *field.Path) (profile.Route, error) {
 	out := profile.Route{Name: r.Name, Retryable: r.IsRetryable}
 	if r.Name == "" {
-		t.refuse("%s: a route needs a name, by which metrics know it", at)
+		t.reject("%s: a route needs a name, for the labels of metrics", at)
 	}
 	if r.Timeout != "" {
 		d, err := time.ParseDuration(r.Timeout)
 		switch at := at.Child("timeout"); {
 		case err != nil:
-			t.refuse("route %.100q: %s: %.100q is no duration, such as 250ms", r.Name, at, r.Timeout)
+			t.reject("route %.100q: %s: %.100q is not a duration, such as 250ms", r.Name, at, r.Timeout)
 		case d < 0:
-			t.remark("route %.100q: %s: %s is negative, which is no timeout", r.Name, at, d)
+			t.warn("route %.100q: %s: %s is negative: it counts as none", r.Name, at, d)
 		default:
 			out.Timeout = d
 		}
 	}
 	var err error
-	if out.Condition, err = request(r.Condition, at.Child("condition"), maxDepth); err != nil {
+	if out.Condition, err = translateRequest(r.Condition, at.Child("condition"), maxDepth); err != nil {
 		return out, err
 	}
 	for i, c := range r.ResponseClasses {
@@ -149,7 +152,7 @@ func (t *translation) route(r *route, at *field.Path) (profile.Route, error) {
 		if c == nil {
 			return out, fmt.Errorf("%s is null", at)
 		}
-		condition, err := response(c.Condition, at.Child("condition"), maxDepth)
+		condition, err := translateResponse(c.Condition, at.Child("condition"), maxDepth)
 		if err != nil {
 			return out, err
 		}
@@ -160,7 +163,7 @@ func (t *translation) route(r *route, at *field.Path) (profile.Route, error) {
 
 func (t *translation) retryBudget(b *retryBudget, at *field.Path) (*profile.RetryBudget, error) {
 	if b.RetryRatio < 0 {
-		t.refuse("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), b.RetryRatio)
+		t.reject("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), b.RetryRatio)
 	}
 	at = at.Child("ttl")
 	if b.TTL == "" {
@@ -168,23 +171,23 @@ func (t *translation) retryBudget(b *retryBudget, at *field.Path) (*profile.Retr
 	}
 	ttl, err := time.ParseDuration(b.TTL)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %.100q is no duration, such as 10s", at, b.TTL)
+		return nil, fmt.Errorf("%s: %.100q is not a duration, such as 10s", at, b.TTL)
 	}
 	if ttl < 0 {
-		t.remark("%s: %s is negative, which is no ttl: proxies do not retry", at, ttl)
+		t.warn("%s: %s is negative: proxies do not retry", at, ttl)
 		ttl = 0
 	}
 	return &profile.RetryBudget{Ratio: b.RetryRatio, MinRetriesPerSecond: b.MinRetriesPerSecond, TTL: ttl}, nil
 }
 
-func request(m *requestMatch, at *field.Path, depth int) (*profile.Request, error) {
+func translateRequest(m *requestMatch, at *field.Path, depth int) (*profile.Request, error) {
 	switch {
 	case m == nil:
 		return nil, fmt.Errorf("%s is missing", at)
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
 	}
-	not, err := negated[requestMatch](m.Not)
+	not, err := parseNot[requestMatch](m.Not)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", at.Child("not"), err)
@@ -192,31 +195,31 @@ func request(m *requestMatch, at *field.Path, depth int) (*profile.Request, erro
 		return nil, fmt.Errorf("%s needs one of all, any, not, method and pathRegex", at)
 	}
 	r := &profile.Request{Method: strings.ToUpper(m.Method), Path: m.PathRegex}
-	if r.All, err = each(request, m.All, at.Child("all"), depth-1); err != nil {
+	if r.All, err = translateAll(translateRequest, m.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
 	}
-	if r.Any, err = each(request, m.Any, at.Child("any"), depth-1); err != nil {
+	if r.Any, err = translateAll(translateRequest, m.Any, at.Child("any"), depth-1); err != nil {
 		return nil, err
 	}
 	switch at := at.Child("not"); len(not) {
 	case 0:
 	case 1:
-		r.Not, err = request(not[0], at, depth-1)
+		r.Not, err = translateRequest(not[0], at, depth-1)
 	default:
 		r.Not = &profile.Request{}
-		r.Not.Any, err = each(request, not, at, depth-1)
+		r.Not.Any, err = translateAll(translateRequest, not, at, depth-1)
 	}
 	return r, err
 }
 
-func response(m *responseMatch, at *field.Path, depth int) (*profile.Response, error) {
+func translateResponse(m *responseMatch, at *field.Path, depth int) (*profile.Response, error) {
 	switch {
 	case m == nil:
 		return nil, fmt.Errorf("%s is missing", at)
 	case depth == 0:
 		return nil, fmt.Errorf("%s: conditions nest deeper than %d", at, maxDepth)
 	}
-	not, err := negated[responseMatch](m.Not)
+	not, err := parseNot[responseMatch](m.Not)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", at.Child("not"), err)
@@ -224,30 +227,32 @@ func response(m *responseMatch, at *field.Path, depth int) (*profile.Response, e
 		return nil, fmt.Errorf("%s needs one of all, any, not and status", at)
 	}
 	r := &profile.Response{}
-	if r.All, err = each(response, m.All, at.Child("all"), depth-1); err != nil {
+	if r.All, err = translateAll(translateResponse, m.All, at.Child("all"), depth-1); err != nil {
 		return nil, err
 	}
-	if r.Any, err = each(response, m.Any, at.Child("any"), depth-1); err != nil {
+	if r.Any, err = translateAll(translateResponse, m.Any, at.Child("any"), depth-1); err != nil {
 		return nil, err
 	}
 	if m.Status != nil {
-		if r.Status, err = status(m.Status, at.Child("status")); err != nil {
+		if r.Status, err = translateStatus(m.Status, at.Child("status")); err != nil {
 			return nil, err
 		}
 	}
 	switch at := at.Child("not"); len(not) {
 	case 0:
 	case 1:
-		r.Not, err = response(not[0], at, depth-1)
+		r.Not, err = translateResponse(not[0], at, depth-1)
 	default:
 		r.Not = &profile.Response{}
-		r.Not.Any, err = each(response, not, at, depth-1)
+		r.Not.Any, err = translateAll(translateResponse, not, at, depth-1)
 	}
 	return r, err
 }
 
-// each translates a list of conditions. A list that is empty is said nevertheless; nil is not.
-func each[M, C any](one func(*M, *field.Path, int) (*C, error), list []*M, at *field.Path, depth int) ([]*C, error) {
+// translateAll translates a list of conditions. An empty list stays an empty one, and nil stays nil.
+func translateAll[M, C any](
+	one func(*M, *field.Path, int) (*C, error), list []*M, at *field.Path, depth int,
+) ([]*C, error) {
 	if list == nil {
 		return nil, nil
 	}
@@ -261,7 +266,7 @@ func each[M, C any](one func(*M, *field.Path, int) (*C, error), list []*M, at *f
 	return out, nil
 }
 
-func status(s *statusRange, at *field.Path) (*profile.StatusRange, error) {
+func translateStatus(s *statusRange, at *field.Path) (*profile.StatusRange, error) {
 	outside := func(n uint32) bool { return n != 0 && (n < minStatus || n > maxStatus) }
 	switch {
 	case outside(s.Min):

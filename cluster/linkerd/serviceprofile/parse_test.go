@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// written returns a ServiceProfile as JSON: its name, and its spec in YAML.
-func written(tb testing.TB, name, spec string) []byte {
+// toJSON returns a ServiceProfile as JSON: its name, and its spec in YAML.
+func toJSON(tb testing.TB, name, spec string) []byte {
 	tb.Helper()
 	b, err := yaml.YAMLToJSON([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: " + name + "}\nspec: " + spec))
 	if err != nil {
@@ -27,7 +27,7 @@ func written(tb testing.TB, name, spec string) []byte {
 	return b
 }
 
-// stored returns a ServiceProfile as a watch brings it, or nil if no API server could have it.
+// stored returns a ServiceProfile as a watch decodes it, or nil if no API server could store it.
 func stored(raw []byte) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	if kubejson.UnmarshalCaseSensitivePreserveInts(raw, &u.Object) != nil {
@@ -36,7 +36,7 @@ func stored(raw []byte) *unstructured.Unstructured {
 	return u
 }
 
-// What else is refused: what the API does not know, at every depth, and what it knows with another type.
+// Unknown fields are rejected at every depth, and so are fields of another type.
 func TestValidateIsStrict(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{routes: [], more: 1}": `unknown field "spec.more"`,
@@ -45,9 +45,9 @@ func TestValidateIsStrict(t *testing.T) {
 		"{routes: [{name: a, condition: {all: [{not: {Method: GET}}]}}]}":                                                                `spec.routes[0].condition.all[0].not: unknown field "Method"`,
 		"{routes: [], retryBudget: {ttl: 1s, more: 1}}":                                                                                  `unknown field "spec.retryBudget.more"`,
 		"{routes: [], dstOverrides: [{authority: a, weight: 1, more: 1}]}":                                                               `unknown field "spec.dstOverrides[0].more"`,
-		"{routes: [], dstOverrides: [{authority: a, weight: lots}]}":                                                                     `weight "lots" is no quantity`,
-		"{routes: [], dstOverrides: [{authority: a, weight: {}}]}":                                                                       "is no quantity",
-		"{routes: [], dstOverrides: [{authority: a, weight: '1e-9999999'}]}":                                                             "is no quantity", // seconds, if it is tried
+		"{routes: [], dstOverrides: [{authority: a, weight: lots}]}":                                                                     `weight "lots" is not a quantity`,
+		"{routes: [], dstOverrides: [{authority: a, weight: {}}]}":                                                                       "is not a quantity",
+		"{routes: [], dstOverrides: [{authority: a, weight: '1e-9999999'}]}":                                                             "is not a quantity", // seconds, if it is tried
 		"{routes: [], dstOverrides: {}}":                                                                                                 "cannot unmarshal object",
 		"{routes: {}}":                                                                                                                   "cannot unmarshal object",
 		"{routes: [{name: 1, condition: {method: GET}}]}":                                                                                "cannot unmarshal number",
@@ -65,7 +65,7 @@ func TestValidateIsStrict(t *testing.T) {
 		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {not: {}}}]}]}":                                     "condition.not needs one of",
 		"{routes: [{name: a, condition: " + strings.Repeat("{not: ", maxDepth) + "{method: GET}" + strings.Repeat("}", maxDepth) + "}]}": "nest deeper than 20",
 	} {
-		if err := Validate(written(t, "web", spec)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := Validate(toJSON(t, "web", spec)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", spec, err, want)
 		}
 	}
@@ -85,7 +85,7 @@ func TestValidateIsStrict(t *testing.T) {
 	}
 }
 
-// What is not checked, and what only looks wrong.
+// What is not checked, or only looks wrong, is allowed.
 func TestValidateAllows(t *testing.T) {
 	for _, spec := range []string{
 		"{}",
@@ -97,7 +97,7 @@ func TestValidateAllows(t *testing.T) {
 		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {status: {}}}]}]}",
 		"{routes: [{name: a, condition: " + strings.Repeat("{not: ", maxDepth-1) + "{method: GET}" + strings.Repeat("}", maxDepth-1) + "}]}",
 	} {
-		if err := Validate(written(t, "web", spec)); err != nil {
+		if err := Validate(toJSON(t, "web", spec)); err != nil {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestValidateAllows(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, remarks, err := Parse(stored(written(t, "web", `
+	got, warnings, err := Parse(stored(toJSON(t, "web", `
   unknown: ignored
   routes:
   - name: one
@@ -130,8 +130,8 @@ func TestParse(t *testing.T) {
   - {authority: c, weight: '0.0001'}
   - {authority: d}
 `)))
-	if err != nil || remarks != nil {
-		t.Fatal(err, remarks)
+	if err != nil || warnings != nil {
+		t.Fatal(err, warnings)
 	}
 	want := &profile.Profile{
 		Routes: []profile.Route{{
@@ -162,15 +162,15 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What is stored may be wrong where proxies can do without it: it is left out, and told.
+// A stored profile may be wrong where proxies can do without: that is left out, with a warning.
 func TestParseLeavesOut(t *testing.T) {
 	get := &profile.Request{Method: "GET"}
 	for spec, want := range map[string]struct {
 		profile profile.Profile
-		remark  string
+		warning string
 	}{
 		"{routes: [{name: a, condition: {method: GET}, timeout: abc}]}": {
-			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}}, `route "a": spec.routes[0].timeout: "abc" is no duration`,
+			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}}, `route "a": spec.routes[0].timeout: "abc" is not a duration`,
 		},
 		"{routes: [{name: a, condition: {method: GET}, timeout: -5s}]}": {
 			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}}, `route "a": spec.routes[0].timeout: -5s is negative`,
@@ -184,9 +184,9 @@ func TestParseLeavesOut(t *testing.T) {
 		"{dstOverrides: [{weight: -1}]}":             {profile.Profile{Overrides: []profile.Override{{}}}, `spec.dstOverrides[0]: weight "-1" is negative`},
 		"{dstOverrides: [{weight: 1e10}]}":           {profile.Profile{Overrides: []profile.Override{{Weight: 4294967290}}}, "counts as 429496729m"},
 	} {
-		got, remarks, err := Parse(stored(written(t, "web", spec)))
-		if err != nil || len(remarks) != 1 || !strings.Contains(remarks[0], want.remark) {
-			t.Errorf("%s: %v, remarks %q, want %q", spec, err, remarks, want.remark)
+		got, warnings, err := Parse(stored(toJSON(t, "web", spec)))
+		if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], want.warning) {
+			t.Errorf("%s: %v, warnings %q, want %q", spec, err, warnings, want.warning)
 		}
 		if diff := cmp.Diff(&want.profile, got); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", spec, diff)
@@ -194,7 +194,7 @@ func TestParseLeavesOut(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseRejects(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{retryBudget: {ttl: bad}}": `spec.retryBudget.ttl: "bad"`,
 		"{retryBudget: {}}":         "spec.retryBudget.ttl is missing",
@@ -205,18 +205,18 @@ func TestParseRefuses(t *testing.T) {
 		"{routes: 1}": "cannot unmarshal number",
 		"[]":          "cannot unmarshal array",
 	} {
-		if p, _, err := Parse(stored(written(t, "web", spec))); err == nil || !strings.Contains(err.Error(), want) || p != nil {
+		if p, _, err := Parse(stored(toJSON(t, "web", spec))); err == nil || !strings.Contains(err.Error(), want) || p != nil {
 			t.Errorf("%s: %v %v, want %s", spec, p, err, want)
 		}
 	}
 	for _, u := range []*unstructured.Unstructured{{}, {Object: map[string]any{"spec": nil}}} {
-		if p, remarks, err := Parse(u); err != nil || remarks != nil || !cmp.Equal(p, &profile.Profile{}) {
-			t.Errorf("no spec: %v %v %v", p, remarks, err)
+		if p, warnings, err := Parse(u); err != nil || warnings != nil || !cmp.Equal(p, &profile.Profile{}) {
+			t.Errorf("no spec: %v %v %v", p, warnings, err)
 		}
 	}
 }
 
-// No input can blow the stack, or a log line.
+// No input overflows the stack, or a log line.
 func TestBounds(t *testing.T) {
 	for _, depth := range []int{1000, 9000, 100_000, 1_000_000} {
 		raw := []byte(`{"metadata":{"name":"web"},"spec":{"routes":[{"name":"a","condition":` +
@@ -239,18 +239,18 @@ func TestBounds(t *testing.T) {
 		"{routes: [], dstOverrides: [{weight: " + long + "}]}",
 		"{routes: [], opaquePorts: {1" + strings.Repeat("0", 900) + ": true}}",
 	} {
-		if err := Validate(written(t, "web", spec)); err == nil || len(err.Error()) > maxMessage+10 {
+		if err := Validate(toJSON(t, "web", spec)); err == nil || len(err.Error()) > maxMessage+10 {
 			t.Errorf("%.40s: %d bytes of error", spec, len(fmt.Sprint(err)))
 		}
 	}
 	many := "{routes: [" + strings.Repeat("{condition: {method: GET}, timeout: "+long+"},", 20) + "]}"
-	_, remarks, err := Parse(stored(written(t, "web", many)))
-	if err != nil || len(remarks) != maxRemarks || len(remarks[1]) > maxMessage {
-		t.Errorf("%d remarks: %v", len(remarks), err)
+	_, warnings, err := Parse(stored(toJSON(t, "web", many)))
+	if err != nil || len(warnings) != maxWarnings || len(warnings[1]) > maxMessage {
+		t.Errorf("%d warnings: %v", len(warnings), err)
 	}
 }
 
-// Whatever is written: what is allowed can be served, and what can be served is in bounds.
+// Whatever the input is: what is allowed can be served, and what can be served is in bounds.
 func FuzzProfile(f *testing.F) {
 	for _, spec := range []string{
 		"{}", "null", "[]", "{routes: [null]}", "{routes: [{name: a, condition: {all: [{method: GET}, {not: {pathRegex: /}}], any: []}, timeout: 1s}]}",
@@ -266,26 +266,26 @@ func FuzzProfile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, spec []byte) {
 		raw := fmt.Appendf(nil, `{"metadata":{"name":"web"},"spec":%s}`, spec)
-		refused := Validate(raw)
+		rejected := Validate(raw)
 		u := stored(raw)
 		if u == nil {
-			if refused == nil {
+			if rejected == nil {
 				t.Errorf("%s is allowed", raw)
 			}
 			return
 		}
-		p, remarks, err := Parse(u)
-		if (p == nil) != (err != nil) || refused == nil && err != nil {
-			t.Fatalf("%s is validated with %v, parsed as %v with %v", raw, refused, p, err)
+		p, warnings, err := Parse(u)
+		if (p == nil) != (err != nil) || rejected == nil && err != nil {
+			t.Fatalf("%s is validated with %v, parsed as %v with %v", raw, rejected, p, err)
 		}
-		if len(remarks) > maxRemarks {
-			t.Errorf("%s: %d remarks", raw, len(remarks))
+		if len(warnings) > maxWarnings {
+			t.Errorf("%s: %d warnings", raw, len(warnings))
 		}
 		if p == nil {
 			return
 		}
 		for _, r := range p.Routes {
-			if r.Timeout < 0 || refused == nil && r.Name == "" {
+			if r.Timeout < 0 || rejected == nil && r.Name == "" {
 				t.Errorf("%s: %+v", raw, r)
 			}
 			checkRequest(t, r.Condition, maxDepth)
@@ -293,7 +293,7 @@ func FuzzProfile(f *testing.F) {
 				checkResponse(t, c.Condition, maxDepth)
 			}
 		}
-		if b := p.RetryBudget; b != nil && (b.TTL < 0 || b.Ratio != b.Ratio || refused == nil && b.Ratio < 0) {
+		if b := p.RetryBudget; b != nil && (b.TTL < 0 || b.Ratio != b.Ratio || rejected == nil && b.Ratio < 0) {
 			t.Errorf("%s: %+v", raw, b)
 		}
 	})

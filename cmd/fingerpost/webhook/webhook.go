@@ -19,11 +19,12 @@ import (
 const (
 	maxBody = 10 << 20
 
-	// Decoded, an object may be forty times as large as its text: this is how many are, at the same time.
+	// maxReviews bounds how many objects are decoded at once: each may then be forty times as large as its
+	// text.
 	maxReviews = 4
 )
 
-// A Webhook answers an API server whether ServiceProfiles are valid.
+// A Webhook answers AdmissionReviews of ServiceProfiles.
 type Webhook struct {
 	log      logr.Logger
 	slots    chan struct{}
@@ -32,24 +33,25 @@ type Webhook struct {
 
 // New returns a Webhook.
 func New(log logr.Logger) *Webhook {
-	w := &Webhook{log: log, slots: make(chan struct{}, maxReviews), verdicts: prometheus.NewCounterVec(prometheus.CounterOpts{
+	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fingerpost_profile_reviews_total",
 		Help: "Reviews of ServiceProfiles by verdict: allowed, denied, or unreadable if the request was none.",
-	}, []string{"verdict"})}
+	}, []string{"verdict"})
 	for _, verdict := range []string{"allowed", "denied", "unreadable"} {
-		w.verdicts.WithLabelValues(verdict)
+		verdicts.WithLabelValues(verdict)
 	}
-	return w
+	return &Webhook{log: log, slots: make(chan struct{}, maxReviews), verdicts: verdicts}
 }
 
-// Collectors returns what a Webhook counts.
+// Collectors returns the Webhook's metrics.
 func (w *Webhook) Collectors() []prometheus.Collector { return []prometheus.Collector{w.verdicts} }
 
-// ServeHTTP answers an AdmissionReview with one. Nothing is answered to nothing.
+// ServeHTTP answers an AdmissionReview with another. An empty request, as of a health check, gets an empty
+// response.
 func (w *Webhook) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(to, r.Body, maxBody))
 	if err != nil {
-		w.unreadable(to, r, err, http.StatusInternalServerError)
+		w.rejectRequest(to, r, err, http.StatusInternalServerError)
 		return
 	}
 	if len(body) == 0 {
@@ -61,42 +63,47 @@ func (w *Webhook) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	}
-	review, err := read(body)
+	review, err := parseReview(body)
 	if err != nil {
-		w.unreadable(to, r, err, http.StatusBadRequest)
+		w.rejectRequest(to, r, err, http.StatusBadRequest)
 		return
 	}
+	answer := admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: w.review(review.Request)}
 	to.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(to).Encode(admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: w.judge(review.Request)}) // it fails where nobody reads any more
+	_ = json.NewEncoder(to).Encode(answer) // fails only if the API server has closed the connection
 }
 
-func read(body []byte) (*admissionv1.AdmissionReview, error) {
+func parseReview(body []byte) (*admissionv1.AdmissionReview, error) {
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(body, &review); err != nil {
-		return nil, fmt.Errorf("this is no AdmissionReview: %.1000s", err.Error())
+		return nil, fmt.Errorf("not an AdmissionReview: %.1000s", err.Error())
 	}
 	if review.Request == nil || review.Request.UID == "" {
-		return nil, errors.New("this is no request of an AdmissionReview: it has no UID")
+		return nil, errors.New("not the request of an AdmissionReview: it has no UID")
 	}
 	return &review, nil
 }
 
-func (w *Webhook) judge(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
-	log := w.log.WithValues("namespace", r.Namespace, "name", r.Name, "operation", r.Operation, "user", r.UserInfo.Username, "uid", r.UID)
+func (w *Webhook) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	log := w.log.WithValues("namespace", r.Namespace, "name", r.Name, "operation", r.Operation,
+		"user", r.UserInfo.Username, "uid", r.UID)
 	if err := serviceprofile.Validate(r.Object.Raw); err != nil {
 		w.verdicts.WithLabelValues("denied").Inc()
-		log.Info("A ServiceProfile is denied: whoever applied it was told why", "reason", err.Error())
+		log.Info("Denied a ServiceProfile", "reason", err.Error())
 		return &admissionv1.AdmissionResponse{UID: r.UID, Result: &metav1.Status{
-			Status: metav1.StatusFailure, Message: "ServiceProfile " + err.Error(), Reason: metav1.StatusReasonBadRequest, Code: http.StatusBadRequest,
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonBadRequest, Code: http.StatusBadRequest,
+			Message: "ServiceProfile " + err.Error(),
 		}}
 	}
 	w.verdicts.WithLabelValues("allowed").Inc()
-	log.V(1).Info("A ServiceProfile is allowed")
+	log.V(1).Info("Allowed a ServiceProfile")
 	return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}
 }
 
-func (w *Webhook) unreadable(to http.ResponseWriter, r *http.Request, err error, code int) {
+// rejectRequest answers a request that is no AdmissionReview.
+func (w *Webhook) rejectRequest(to http.ResponseWriter, r *http.Request, err error, code int) {
 	w.verdicts.WithLabelValues("unreadable").Inc()
-	w.log.Info("A request to the webhook cannot be read: it should come from an API server alone", "client", r.RemoteAddr, "reason", err.Error())
+	w.log.Info("A request to the webhook cannot be read; only an API server should send any",
+		"client", r.RemoteAddr, "reason", err.Error())
 	http.Error(to, err.Error(), code)
 }

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// written returns a ServiceProfile as JSON: its name, and its spec in YAML.
-func written(tb testing.TB, name, spec string) []byte {
+// toJSON returns a ServiceProfile as JSON: its name, and its spec in YAML.
+func toJSON(tb testing.TB, name, spec string) []byte {
 	tb.Helper()
 	b, err := yaml.YAMLToJSON([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: " + name + "}\nspec: " + spec))
 	if err != nil {
@@ -88,7 +88,7 @@ func TestCases(t *testing.T) {
 		{"S10", []object{{"web", status("{min: false}"), "cannot unmarshal bool"}}},
 		{"S11", []object{
 			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5}}", "spec.retryBudget.ttl is missing"},
-			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: foo}}", `spec.retryBudget.ttl: "foo" is no duration`},
+			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: foo}}", `spec.retryBudget.ttl: "foo" is not a duration`},
 			{"web", "{routes: [], retryBudget: {retryRatio: -0.2, minRetriesPerSecond: 5, ttl: 10s}}", "spec.retryBudget.retryRatio: -0.2 is negative"},
 			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: -5, ttl: 10s}}", "minRetriesPerSecond"},
 		}},
@@ -96,11 +96,11 @@ func TestCases(t *testing.T) {
 			{"web", "{routes: [null]}", "spec.routes[0] is null"},
 			{"web", route("responseClasses: [null]"), "spec.routes[0].responseClasses[0] is null"},
 		}},
-		{"S14", []object{{"web", route("timeout: one-second"), `spec.routes[0].timeout: "one-second" is no duration`}}},
+		{"S14", []object{{"web", route("timeout: one-second"), `spec.routes[0].timeout: "one-second" is not a duration`}}},
 	} {
 		t.Run(c.id, func(t *testing.T) {
 			for i, o := range c.objects {
-				to := post(New(logr.Discard()), review("u1", written(t, o.name, o.spec)))
+				to := post(New(logr.Discard()), review("u1", toJSON(t, o.name, o.spec)))
 				var answer admissionv1.AdmissionReview
 				if err := json.Unmarshal(to.Body.Bytes(), &answer); err != nil || to.Code != http.StatusOK {
 					t.Fatalf("object %d: %d %s: %v", i, to.Code, to.Body, err)
@@ -119,14 +119,14 @@ func TestCases(t *testing.T) {
 		})
 	}
 
-	largest := append(review("u1", written(t, "web", plain)), bytes.Repeat([]byte(" "), maxBody)...)
+	largest := append(review("u1", toJSON(t, "web", plain)), bytes.Repeat([]byte(" "), maxBody)...)
 	for _, c := range []struct {
 		id     string
 		bodies [][]byte
 		code   int
 	}{
 		{"S15", [][]byte{nil}, http.StatusOK},
-		{"S16", [][]byte{review("", written(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"), []byte("{}{}")}, http.StatusBadRequest},
+		{"S16", [][]byte{review("", toJSON(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"), []byte("{}{}")}, http.StatusBadRequest},
 		{"S17", [][]byte{largest, largest[:maxBody+1]}, http.StatusInternalServerError},
 	} {
 		t.Run(c.id, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestCases(t *testing.T) {
 
 func TestWebhookCounts(t *testing.T) {
 	hook := New(logr.Discard())
-	for _, body := range [][]byte{review("1", written(t, "web", "{}")), review("2", written(t, "web", "{routes: [null]}")), review("3", []byte("null")), []byte("?"), nil} {
+	for _, body := range [][]byte{review("1", toJSON(t, "web", "{}")), review("2", toJSON(t, "web", "{routes: [null]}")), review("3", []byte("null")), []byte("?"), nil} {
 		post(hook, body)
 	}
 	if err := testutil.CollectAndCompare(hook.Collectors()[0], strings.NewReader(`
