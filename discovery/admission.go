@@ -85,7 +85,7 @@ const (
 
 	// maxHalfOpen bounds the streams whose request has not arrived: each holds a goroutine. A client sends its requests with the headers,
 	// so that few of its streams are half open at any time: a connection with few of them is not refused for those of others.
-	maxHalfOpen = 400
+	maxHalfOpen = 600
 	fewHalfOpen = 16
 
 	// maxStarting bounds the streams of a connection whose handlers have not begun to run, and so cannot have received a request that
