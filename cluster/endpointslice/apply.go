@@ -11,10 +11,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// apply carries out a plan, and returns all that failed. What is refused for one slice, as by a quota or a
-// webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go first.
-// It stops if the API server does not respond, or the term is over.
-func (t *termWriter) apply(ctx context.Context, svc *serviceRecord, p plan) error {
+// applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota
+// or a webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go
+// first. It stops if the API server does not respond, or the term is over.
+func (t *termWriter) applyPlan(ctx context.Context, svc *serviceRecord, p plan) error {
 	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
 	var failed []error
 	done := func(verb, what string, err error) (goOn bool) {

@@ -51,7 +51,7 @@ func federatedGroups(
 		}
 		for _, slice := range m.View.Slices {
 			if ports := portsAtMember(s, m.View, slice); len(ports) > 0 {
-				all.add(s, m.Origin, slice, ports, controlPlane)
+				all.addEndpoints(s, m.Origin, slice, ports, controlPlane)
 			}
 		}
 	}
@@ -152,9 +152,9 @@ func portsAtMember(
 	return ports
 }
 
-// add adds a slice's endpoints to the groups that they belong to. Pods of the Service's own cluster are
-// named in targetRef; of those of another cluster only the identity is written.
-func (g grouping) add(
+// addEndpoints adds a slice's endpoints to the groups that they belong to. Pods of the Service's own
+// cluster are named in targetRef; of those of another cluster only the identity is written.
+func (g grouping) addEndpoints(
 	s *serviceRecord, origin *federation.Origin, slice *federation.Slice, ports []discoveryv1.EndpointPort,
 	controlPlane string,
 ) {

@@ -37,7 +37,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	ctx := t.Context()
 	reconcile := func() error {
 		t.Helper()
-		return x.reconcile(ctx, k)
+		return x.reconcileService(ctx, k)
 	}
 	if err := reconcile(); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSmallChangesAreNotHeldBack(t *testing.T) {
 		if err := x.externals.Replace(have, ""); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.reconcile(context.WithoutCancel(t.Context()), key{Namespace: "ns", Name: "web"}); err != nil {
+		if err := x.reconcileService(context.WithoutCancel(t.Context()), key{Namespace: "ns", Name: "web"}); err != nil {
 			t.Fatal(err)
 		}
 		x.catchUp(t, x.client.(*fake.Clientset))

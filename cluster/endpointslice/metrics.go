@@ -2,15 +2,15 @@ package endpointslice
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics counts writes, failures and endpoints that are left out. The Registry reports which replica
+// writerMetrics counts writes, failures and endpoints that are left out. The Registry reports which replica
 // writes.
-type metrics struct {
+type writerMetrics struct {
 	writes, failures *prometheus.CounterVec
 	leftOut          *prometheus.GaugeVec
 }
 
-func newMetrics() *metrics {
-	return &metrics{
+func newWriterMetrics() *writerMetrics {
+	return &writerMetrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_slice_writes_total",
 			Help: "Writes of EndpointSlices, by cluster that is written into, managed-by label of the slice, " +
@@ -28,8 +28,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// forget drops the series of a cluster that is no longer written into.
-func (m *metrics) forget(cluster string) {
+// deleteSeries deletes the series of a cluster that is no longer written into.
+func (m *writerMetrics) deleteSeries(cluster string) {
 	m.writes.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 	m.failures.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 	m.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": cluster})

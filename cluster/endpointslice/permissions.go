@@ -13,14 +13,14 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 )
 
-// A permission is what RBAC must grant us to write.
-type permission struct {
+// A writePermission is what RBAC must grant us to write.
+type writePermission struct {
 	resource  schema.GroupResource
 	namespace string // empty: all
 	verbs     []string
 }
 
-func (p permission) String() string {
+func (p writePermission) String() string {
 	where := "in all namespaces"
 	if p.namespace != "" {
 		where = "in namespace " + p.namespace
@@ -29,7 +29,7 @@ func (p permission) String() string {
 }
 
 // missingPermissions is the error that a cluster does not permit us to write.
-type missingPermissions struct{ all []permission }
+type missingPermissions struct{ all []writePermission }
 
 func (e *missingPermissions) Error() string {
 	var all []string
@@ -51,8 +51,8 @@ var (
 )
 
 // writerPermissions are those that each kind of slices needs in a cluster with its Leases in namespace.
-func writerPermissions(namespace string) []permission {
-	return []permission{
+func writerPermissions(namespace string) []writePermission {
+	return []writePermission{
 		{leaseResource, namespace, []string{"get", "list", "watch", "create", "update"}},
 		{sliceResource, "", []string{"list", "watch", "create", "update", "delete"}},
 		{serviceResource, "", []string{"get", "list", "watch"}},
@@ -61,10 +61,10 @@ func writerPermissions(namespace string) []permission {
 
 // reviewPermissions returns nil if all permissions are granted, [missingPermissions] if some are not, or
 // why the review failed.
-func reviewPermissions(ctx context.Context, client kubernetes.Interface, permissions []permission) error {
+func reviewPermissions(ctx context.Context, client kubernetes.Interface, permissions []writePermission) error {
 	var missing missingPermissions
 	for _, p := range permissions {
-		denied := permission{resource: p.resource, namespace: p.namespace}
+		denied := writePermission{resource: p.resource, namespace: p.namespace}
 		for _, verb := range p.verbs {
 			status, err := cluster.Review(ctx, client, authorizationv1.ResourceAttributes{
 				Group: p.resource.Group, Resource: p.resource.Resource, Namespace: p.namespace, Verb: verb,

@@ -58,7 +58,7 @@ var errNoWorkloads = errors.New("there are no ExternalWorkloads: their CRD is no
 // externalPermissions returns nil if the slices of ExternalWorkloads can be written. Without
 // ExternalWorkloads the Lease is left to other candidates.
 func (c *targetCluster) externalPermissions(ctx context.Context) error {
-	workloads := permission{linkerd.ExternalWorkloads, "", []string{"list", "watch"}}
+	workloads := writePermission{linkerd.ExternalWorkloads, "", []string{"list", "watch"}}
 	needed := append(writerPermissions(c.writer.options.Namespace), workloads)
 	if err := reviewPermissions(ctx, c.client, needed); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (c *targetCluster) deleteOwn(ctx context.Context) {
 		c.log.Info("Slices written into the cluster stay: another replica goes on writing, " +
 			"or the cluster is out of reach")
 	default:
-		c.log.Info("Slices written into the cluster stay: deleting them failed", "error", errorText(err))
+		c.log.Info("Slices written into the cluster stay: deleting them failed", "error", problemText(err))
 	}
 }
 
@@ -257,7 +257,7 @@ func (c *targetCluster) elect(
 	wg.Go(func() { c.reportHolder(ctx, name, elector) })
 	err := elector.Run(ctx, lead)
 	if errors.Is(err, lease.ErrUnreadable) {
-		return &missingPermissions{[]permission{{leaseResource, namespace, []string{"list", "watch"}}}}
+		return &missingPermissions{[]writePermission{{leaseResource, namespace, []string{"list", "watch"}}}}
 	}
 	return err
 }
@@ -288,10 +288,10 @@ func (c *targetCluster) reportLease(name string, state cluster.WritingState, pro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.leases[name]
-	c.leases[name] = leaseState{state, errorText(problem)}
+	c.leases[name] = leaseState{state, problemText(problem)}
 	if state == cluster.ReadOnly && before != c.leases[name] {
 		c.log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",
-			"lease", name, "reason", errorText(problem))
+			"lease", name, "reason", problemText(problem))
 	}
 	c.writer.registry.Report(c.name, writingOf(c.leases))
 }
@@ -345,7 +345,7 @@ func (c *targetCluster) writeExternal(ctx context.Context) error {
 	return newExternalWriter(c).run(ctx)
 }
 
-func errorText(err error) string {
+func problemText(err error) string {
 	if err == nil {
 		return ""
 	}

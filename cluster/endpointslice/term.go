@@ -81,7 +81,7 @@ const (
 //     that another client writes its slices, or that a request of a former holder arrives late.
 //
 // So no code is needed for what happened before the term, for repairing what others wrote, or for resuming
-// a write that failed half-way: all of it is reconcile again. It costs complete listings at each term, one
+// a write that failed half-way: reconciling again does all of it. It costs complete listings at each term, one
 // copy of the cluster's Services and of our slices, and one goroutine for each federated Service, which
 // waits for its Snapshot to change.
 //
@@ -89,9 +89,9 @@ const (
 // given up; else the refusal concerns that object, as by a quota or a webhook, and is retried like a
 // failure.
 //
-// Informers call the ...Changed methods, workers call reconcile, both at once. mu guards the indexes; under
-// it only stores and the queue are called, which have locks of their own and call nothing back. Requests
-// are sent without it.
+// Informers call the ...Changed methods, workers call reconcileService, both at once. mu guards the
+// indexes; under it only stores and the queue are called, which have locks of their own and call nothing
+// back. Requests are sent without it.
 type termWriter struct {
 	*targetCluster
 	log         logr.Logger
@@ -170,8 +170,8 @@ func newFederatedWriter(c *targetCluster) *termWriter {
 // ExternalWorkloads.
 func (t *termWriter) writesFederated() bool { return t.externals == nil }
 
-// kind is a kind of object that a termWriter reads.
-type kind struct {
+// watchedKind is a kind of object that a termWriter reads.
+type watchedKind struct {
 	resource schema.GroupResource
 	lister   cache.ListerWatcher
 	object   runtime.Object
@@ -179,19 +179,19 @@ type kind struct {
 	synced   <-chan struct{}
 }
 
-func (t *termWriter) kinds() []kind {
+func (t *termWriter) kinds() []watchedKind {
 	all := func(*metav1.ListOptions) {}
 	// A slice that loses the label is a deletion to the watch.
 	own := func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelManagedBy + "=" + t.managedBy }
 	core, discovery := t.client.CoreV1().RESTClient(), t.client.DiscoveryV1().RESTClient()
 	services := cache.NewFilteredListWatchFromClient(core, serviceResource.Resource, metav1.NamespaceAll, all)
 	endpointSlices := cache.NewFilteredListWatchFromClient(discovery, sliceResource.Resource, metav1.NamespaceAll, own)
-	kinds := []kind{
+	kinds := []watchedKind{
 		{serviceResource, services, &corev1.Service{}, t.services, t.services.Synced()},
 		{sliceResource, endpointSlices, &discoveryv1.EndpointSlice{}, t.slices, t.slices.Synced()},
 	}
 	if !t.writesFederated() {
-		kinds = append(kinds, kind{
+		kinds = append(kinds, watchedKind{
 			linkerd.ExternalWorkloads, workloadLister(t.dynamic, metav1.NamespaceAll),
 			&unstructured.Unstructured{}, t.externals, t.externals.Synced(),
 		})
@@ -220,7 +220,7 @@ func (t *termWriter) run(ctx context.Context) error {
 		select {
 		case <-k.synced:
 		case <-refused[i]:
-			return &missingPermissions{[]permission{{k.resource, "", []string{"list", "watch"}}}}
+			return &missingPermissions{[]writePermission{{k.resource, "", []string{"list", "watch"}}}}
 		case <-ctx.Done():
 			return nil
 		}
@@ -401,7 +401,7 @@ func (t *termWriter) reconcileNext(ctx context.Context, end context.CancelCauseF
 		return false
 	}
 	defer t.queue.Done(k)
-	err := t.reconcile(ctx, k)
+	err := t.reconcileService(ctx, k)
 	if apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		if missing := t.reviewAfterRefusal(ctx); missing != nil {
 			end(missing)
@@ -448,8 +448,8 @@ var (
 	errBusy        = errors.New("a withdrawal waits for a free confirmation")
 )
 
-// reconcile makes the slices of a Service what they should be.
-func (t *termWriter) reconcile(ctx context.Context, k key) error {
+// reconcileService makes the slices of a Service what they should be.
+func (t *termWriter) reconcileService(ctx context.Context, k key) error {
 	t.mu.Lock()
 	svc := t.servicesIn[k.Namespace][k.Name]
 	have := slices.Collect(maps.Values(t.slicesOf[k]))
@@ -514,7 +514,7 @@ func (t *termWriter) reconcileSources(
 				continue
 			}
 		}
-		if err := t.apply(ctx, svc, p); err != nil {
+		if err := t.applyPlan(ctx, svc, p); err != nil {
 			if failed = append(failed, err); !isResponse(err) {
 				break
 			}

@@ -70,7 +70,7 @@ func TestServiceThatIsGone(t *testing.T) {
 	client := fake.NewClientset()
 	x := newTestWriter(t, client)
 	x.load(t, someWorkload())
-	if err := x.reconcile(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
+	if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range client.Actions() {

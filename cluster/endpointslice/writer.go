@@ -37,7 +37,7 @@ type Writer struct {
 	store    *federation.Store
 	registry *cluster.Registry
 	options  Options
-	metrics  *metrics
+	metrics  *writerMetrics
 
 	// onLocalLease runs in each term of the local cluster's FederatedLease; nil for nothing.
 	onLocalLease func(term context.Context) error
@@ -53,7 +53,7 @@ func NewWriter(
 	onLocalLease func(term context.Context) error, options Options,
 ) *Writer {
 	return &Writer{
-		log: log, store: store, registry: registry, options: options, metrics: newMetrics(),
+		log: log, store: store, registry: registry, options: options, metrics: newWriterMetrics(),
 		onLocalLease: onLocalLease, conns: map[string]*cluster.Connection{},
 	}
 }
@@ -95,7 +95,7 @@ func (w *Writer) removeConnection(name string, conn *cluster.Connection) {
 	defer w.mu.Unlock()
 	if w.conns[name] == conn {
 		delete(w.conns, name)
-		w.metrics.forget(name)
+		w.metrics.deleteSeries(name)
 	}
 }
 

@@ -38,7 +38,7 @@ type fleet struct {
 	beside   atomic.Int32  // runs under the Lease, too
 	ctx      context.Context
 	wg       sync.WaitGroup
-	metrics  *metrics
+	metrics  *writerMetrics
 	tight    atomic.Bool // the namespace tight is full
 }
 

@@ -199,7 +199,7 @@ func BenchmarkChange(b *testing.B) {
 					b.Fatal(err)
 				}
 				r.reconcileSlice(k)
-				r.publish(key{Namespace: k.Namespace, Name: "service-0"})
+				r.publishService(key{Namespace: k.Namespace, Name: "service-0"})
 			}
 		})
 	}

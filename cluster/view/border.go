@@ -51,8 +51,8 @@ type omissions struct {
 	more int // that are not in all
 }
 
-// add adds an omission. Strings among args are quoted.
-func (o *omissions) add(format string, args ...any) {
+// addf adds an omission. Strings among args are quoted.
+func (o *omissions) addf(format string, args ...any) {
 	if len(o.all) == maxOmissions {
 		o.more++
 		return
@@ -94,13 +94,13 @@ func quote(s string) string {
 	return fmt.Sprintf("%+q", s)
 }
 
-// valid reports whether a string may be kept.
-func (o *omissions) valid(what, s string, limit int) bool {
+// validText reports whether a string may be kept.
+func (o *omissions) validText(what, s string, limit int) bool {
 	switch {
 	case len(s) > limit:
-		o.add(what+" %s is longer than %d bytes", s, limit)
+		o.addf(what+" %s is longer than %d bytes", s, limit)
 	case !utf8.ValidString(s):
-		o.add(what+" %s is not valid UTF-8", s)
+		o.addf(what+" %s is not valid UTF-8", s)
 	default:
 		return true
 	}
@@ -109,7 +109,7 @@ func (o *omissions) valid(what, s string, limit int) bool {
 
 // text returns an interned string, or an empty one if it may not be kept.
 func (o *omissions) text(what, s string, limit int) string {
-	if !o.valid(what, s, limit) {
+	if !o.validText(what, s, limit) {
 		return ""
 	}
 	return intern(s)
@@ -118,7 +118,7 @@ func (o *omissions) text(what, s string, limit int) string {
 // firstOf returns the first n elements of a list.
 func firstOf[T any](o *omissions, what string, list []T, n int) []T {
 	if len(list) > n {
-		o.add("there are %d "+what+": those after the first %d", len(list), n)
+		o.addf("there are %d "+what+": those after the first %d", len(list), n)
 		return list[:n]
 	}
 	return list
@@ -133,7 +133,7 @@ func (o *omissions) address(text string) (addr netip.Addr, usable bool) {
 	}
 	addr = addr.Unmap()
 	if addr.IsUnspecified() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
-		o.add("address %s is loopback, link-local, multicast or unspecified", text)
+		o.addf("address %s is loopback, link-local, multicast or unspecified", text)
 		return addr, false
 	}
 	return addr, true
@@ -145,7 +145,7 @@ func (o *omissions) label(what, s string) string { return o.text(what, s, maxLab
 // hostname returns the name of an endpoint, which becomes a part of a DNS name.
 func (o *omissions) hostname(s string) string {
 	if s != "" && len(validation.IsDNS1123Label(s)) > 0 {
-		o.add("hostname %s is not a label of a DNS name", s)
+		o.addf("hostname %s is not a label of a DNS name", s)
 		return ""
 	}
 	return s
@@ -154,7 +154,7 @@ func (o *omissions) hostname(s string) string {
 // app returns an application protocol, which has the form of a label key.
 func (o *omissions) app(s string) string {
 	if s != "" && len(validation.IsQualifiedName(s)) > 0 {
-		o.add("application protocol %s does not have the form of a label key", s)
+		o.addf("application protocol %s does not have the form of a label key", s)
 		return ""
 	}
 	return intern(s)
@@ -169,7 +169,7 @@ func (o *omissions) protocol(p corev1.Protocol) string {
 	if i := slices.Index(known, p); i >= 0 {
 		return string(known[i])
 	}
-	o.add("a port with protocol %s", string(p))
+	o.addf("a port with protocol %s", string(p))
 	return ""
 }
 
@@ -216,8 +216,8 @@ func (b *border) report(kind string, k key, out *omissions) {
 	}
 }
 
-// count returns how many objects of a kind were reported.
-func (b *border) count(kind string) int {
+// malformed returns how many objects of a kind were reported.
+func (b *border) malformed(kind string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.counts[kind]
@@ -234,8 +234,8 @@ func checked[R any](
 		}
 		var out omissions
 		k := key{Namespace: m.GetNamespace(), Name: m.GetName()}
-		if out.valid("all of it: its namespace", k.Namespace, maxLabel) &&
-			out.valid("all of it: its name", k.Name, maxName) {
+		if out.validText("all of it: its namespace", k.Namespace, maxLabel) &&
+			out.validText("all of it: its name", k.Name, maxName) {
 			record, ok = reduce(object, &out)
 		}
 		b.report(kind, k, &out)

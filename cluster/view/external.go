@@ -28,11 +28,11 @@ func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord,
 	var named namedPorts
 	for _, p := range firstOf(out, "ports", spec.Ports, maxPorts) {
 		n, is := portNumber(p.Port)
-		if !is || !out.valid("a port: its name", p.Name, maxLabel) {
+		if !is || !out.validText("a port: its name", p.Name, maxLabel) {
 			continue
 		}
 		ips.hostPorts = appendPort(ips.hostPorts, p.Port)
-		named = named.with(p.Name, p.Port)
+		named = named.withPort(p.Name, p.Port)
 		if p.Name == proxyPortName {
 			t.InboundPort = n
 		}

@@ -50,7 +50,7 @@ func (r *Reconciler) Kinds() []Kind {
 		kinds = append(kinds, withStore(r.nodes, metadataKind("", "nodes", "Node")), withStore(r.profiles, profiles))
 	}
 	for i := range kinds {
-		kinds[i].Malformed = func() int { return r.border.count(kinds[i].Name) }
+		kinds[i].Malformed = func() int { return r.border.malformed(kinds[i].Name) }
 	}
 	return kinds
 }

@@ -65,7 +65,7 @@ func (r *Reconciler) reconcileWindow(k key) {
 	case w == nil:
 		return
 	case now.Before(w.ends): // its end was moved
-	case w.changes == 0 || !r.publish(k):
+	case w.changes == 0 || !r.publishService(k):
 		delete(r.windows, k)
 		return
 	default:

@@ -42,7 +42,8 @@ func newOwner(refs []metav1.OwnerReference, out *omissions) owner {
 		return owner{}
 	}
 	ref := refs[0]
-	if !out.valid("the owner: its kind", ref.Kind, maxLabel) || !out.valid("the owner: its name", ref.Name, maxName) {
+	if !out.validText("the owner: its kind", ref.Kind, maxLabel) ||
+		!out.validText("the owner: its name", ref.Name, maxName) {
 		return owner{}
 	}
 	return owner{intern(strings.ToLower(ref.Kind)), intern(ref.Name)}
@@ -71,8 +72,8 @@ type podClass struct {
 // would have the identity of another.
 func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
 	controlPlane := p.Labels[linkerd.ControlPlaneLabel]
-	if !out.valid("all of it: its service account", p.Spec.ServiceAccountName, maxName) ||
-		!out.valid("all of it: label "+linkerd.ControlPlaneLabel, controlPlane, maxLabel) {
+	if !out.validText("all of it: its service account", p.Spec.ServiceAccountName, maxName) ||
+		!out.validText("all of it: label "+linkerd.ControlPlaneLabel, controlPlane, maxLabel) {
 		return podRecord{}, false
 	}
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
@@ -113,16 +114,16 @@ func namedPortsOf(containers []corev1.Container, out *omissions) (ports namedPor
 	var n int
 	for _, c := range containers {
 		for _, p := range c.Ports {
-			if p.Name == "" || !out.valid("a port: its name", p.Name, maxLabel) {
+			if p.Name == "" || !out.validText("a port: its name", p.Name, maxLabel) {
 				continue
 			}
 			if n++; n > maxPorts {
-				out.add("ports with names: those after the first %d", maxPorts)
+				out.addf("ports with names: those after the first %d", maxPorts)
 				return ports
 			}
-			ports = ports.with(p.Name, p.ContainerPort)
+			ports = ports.withPort(p.Name, p.ContainerPort)
 			if p.HostPort != p.ContainerPort {
-				ports = ports.with(p.Name, p.HostPort)
+				ports = ports.withPort(p.Name, p.HostPort)
 			}
 		}
 	}

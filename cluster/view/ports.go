@@ -21,7 +21,7 @@ func parsePorts(list string, named func(string) (uint16, bool), out *omissions) 
 	var ranges []federation.PortRange
 	for item := range strings.SplitSeq(list, ",") {
 		if len(ranges) == maxRanges {
-			out.add("a list of ports: what follows the first %d", maxRanges)
+			out.addf("a list of ports: what follows the first %d", maxRanges)
 			break
 		}
 		item = strings.TrimSpace(item)
@@ -46,7 +46,7 @@ func parsePorts(list string, named func(string) (uint16, bool), out *omissions) 
 // namedPorts are the ports of containers that have names, in one string: name=number,name=number.
 type namedPorts string
 
-func (p namedPorts) with(name string, number int32) namedPorts {
+func (p namedPorts) withPort(name string, number int32) namedPorts {
 	n, is := portNumber(number)
 	if name == "" || !is {
 		return p

@@ -72,7 +72,7 @@ const (
 //
 // The last one needs a way back. A slice that was translated again may be equal to its predecessor, as
 // after a re-list or a Pod whose change is not visible to clients. The Store notices, keeps its old slice
-// and drops ours; Set returns the View that it stored. publish copies the slices of that View into
+// and drops ours; Set returns the View that it stored. publishService copies the slices of that View into
 // translated. Without this, translated would hold a pointer that the Store does not have: each later Set of
 // the Service would compare all endpoints of that slice again, and both copies would stay in memory.
 //
@@ -200,7 +200,7 @@ func (r *Reconciler) Begin(writer *federation.Claims) {
 		r.reconcileSlice(k)
 	}
 	for _, k := range r.services.Keys() {
-		r.publish(k)
+		r.publishService(k)
 	}
 	r.windows = map[key]*window{}
 	writer.Complete()
@@ -529,10 +529,10 @@ func (r *Reconciler) detachSlice(k, service key, moving bool) {
 	r.markChanged(service, moving)
 }
 
-// publish publishes the View of a Service, and reports whether it differs from the one before. A Service
-// that does not exist is withdrawn, and differs from nothing: if it comes back, it is a new one, which
-// waits for no window.
-func (r *Reconciler) publish(k key) (differs bool) {
+// publishService publishes the View of a Service, and reports whether it differs from the one before. A
+// Service that does not exist is withdrawn, and differs from nothing: if it comes back, it is a new one,
+// which waits for no window.
+func (r *Reconciler) publishService(k key) (differs bool) {
 	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
 	svc, found := r.services.Get(k)
 	if !found {

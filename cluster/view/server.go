@@ -39,7 +39,7 @@ func newServerRecord(u *unstructured.Unstructured, out *omissions) (*serverRecor
 	if spec.ProxyProtocol != opaqueProtocol || spec.PodSelector == nil && spec.ExternalWorkloadSelector == nil {
 		return nil, nil
 	}
-	if !out.valid("all of it: the name of its port", spec.Port.StrVal, maxLabel) {
+	if !out.validText("all of it: the name of its port", spec.Port.StrVal, maxLabel) {
 		return nil, nil
 	}
 	pods, err := boundedSelector(spec.PodSelector)
@@ -105,12 +105,13 @@ const (
 
 func newLabelSet(pod string, m map[string]string, out *omissions) labelSet {
 	if len(m) > maxLabels {
-		out.add("labels: there are %d, more than %d", len(m), maxLabels)
+		out.addf("labels: there are %d, more than %d", len(m), maxLabels)
 		return ""
 	}
 	marked := make(labels.Set, len(m))
 	for k, v := range m {
-		if !out.valid("a label: its key", k, maxName+1+maxLabel) || !out.valid("a label: its value", v, maxLabel) {
+		if !out.validText("a label: its key", k, maxName+1+maxLabel) ||
+			!out.validText("a label: its value", v, maxLabel) {
 			continue
 		}
 		switch v {

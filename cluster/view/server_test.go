@@ -158,7 +158,7 @@ func BenchmarkServer(b *testing.B) {
 					b.Fatal(err)
 				}
 				r.reconcileServer(key{Namespace: namespace, Name: "s"})
-				r.publish(key{Namespace: namespace, Name: "service-0"})
+				r.publishService(key{Namespace: namespace, Name: "service-0"})
 			}
 		})
 	}

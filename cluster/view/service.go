@@ -49,7 +49,7 @@ func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federa
 	for _, p := range sorted {
 		n, is := portNumber(p.Port)
 		same := len(ports) > 0 && ports[len(ports)-1].Number == n
-		if !is || same || !out.valid("a port: its name", p.Name, maxLabel) {
+		if !is || same || !out.validText("a port: its name", p.Name, maxLabel) {
 			continue
 		}
 		ports = append(ports, federation.ServicePort{Number: n, Name: intern(p.Name), Target: targetPort(p)})
@@ -87,12 +87,12 @@ func newComposition(
 	if hasRemotes || hasLocal || hasMembers {
 		m := memberList{cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.Term]bool{}}
 		if local != "" {
-			m.add(local, cluster, true)
+			m.addMember(local, cluster, true)
 		}
 		m.parse(remotes, false)
 		m.parse(members, true)
 		if m.more > 0 {
-			out.add("%d members after the first %d", m.more, maxMembers)
+			out.addf("%d members after the first %d", m.more, maxMembers)
 		}
 		return &federation.Composition{Union: true, Members: m.all}, ""
 	}
@@ -101,7 +101,8 @@ func newComposition(
 		return nil, ""
 	}
 	name := svc.Labels[serviceLabel]
-	if !out.valid("label "+clusterLabel, remote, maxLabel) || !out.valid("label "+serviceLabel, name, maxLabel) {
+	if !out.validText("label "+clusterLabel, remote, maxLabel) ||
+		!out.validText("label "+serviceLabel, name, maxLabel) {
 		return nil, fmt.Sprintf("Service %s/%s has malformed labels %s and %s",
 			svc.Namespace, svc.Name, clusterLabel, serviceLabel)
 	}
@@ -135,18 +136,18 @@ func (m *memberList) parse(list string, allowOwn bool) {
 		service, cluster, remote := strings.Cut(item, "@")
 		switch {
 		case service == "" || remote != (cluster != "") || strings.Contains(cluster, "@") || !remote && !allowOwn:
-			m.out.add("member %s is not written service@cluster", item)
+			m.out.addf("member %s is not written service@cluster", item)
 		case remote:
-			m.add(service, federation.Cluster(cluster), false)
+			m.addMember(service, federation.Cluster(cluster), false)
 		default:
-			m.add(service, m.cluster, true)
+			m.addMember(service, m.cluster, true)
 		}
 	}
 }
 
-func (m *memberList) add(service string, cluster federation.Cluster, filtered bool) {
-	if !m.out.valid("a member: its Service", service, maxLabel) ||
-		!m.out.valid("a member: its cluster", string(cluster), maxName) {
+func (m *memberList) addMember(service string, cluster federation.Cluster, filtered bool) {
+	if !m.out.validText("a member: its Service", service, maxLabel) ||
+		!m.out.validText("a member: its cluster", string(cluster), maxName) {
 		return
 	}
 	ref := federation.Ref{Cluster: cluster, Service: federation.Service{Namespace: m.namespace, Name: service}}

@@ -58,7 +58,7 @@ func appendSlicePort(
 	to []federation.Port, number int32, name string, protocol corev1.Protocol, app string, out *omissions,
 ) []federation.Port {
 	n, is := portNumber(number)
-	if !is || !out.valid("a port: its name", name, maxLabel) {
+	if !is || !out.validText("a port: its name", name, maxLabel) {
 		return to
 	}
 	port := federation.Port{Number: n, Name: intern(name), Protocol: out.protocol(protocol), App: out.app(app)}
@@ -123,8 +123,8 @@ func appendEndpoints(
 		if !served {
 			return to
 		}
-		if !out.valid("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) ||
-			!out.valid("an endpoint: its workload", ref.Name, maxName) {
+		if !out.validText("an endpoint: the namespace of its workload", ref.Namespace, maxLabel) ||
+			!out.validText("an endpoint: its workload", ref.Name, maxName) {
 			return to
 		}
 		record.workload = objectRef{kind, key{Namespace: intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
@@ -145,7 +145,7 @@ func zoneHints(hints *discoveryv1.EndpointHints, out *omissions) (zones []string
 		return nil
 	}
 	for _, z := range firstOf(out, "hints", hints.ForZones, maxHints) {
-		if out.valid("a hint for zone", z.Name, maxLabel) {
+		if out.validText("a hint for zone", z.Name, maxLabel) {
 			zones = append(zones, intern(z.Name))
 		}
 	}

@@ -21,13 +21,13 @@ type object struct {
 }
 
 type spec struct {
-	Routes       []*route        `json:"routes"`
+	Routes       []*routeSpec    `json:"routes"`
 	RetryBudget  *retryBudget    `json:"retryBudget"`
 	DstOverrides []*override     `json:"dstOverrides"`
 	OpaquePorts  map[uint32]bool `json:"opaquePorts"` // allowed, and not used: the Service has an annotation for that
 }
 
-type route struct {
+type routeSpec struct {
 	Name            string           `json:"name"`
 	Condition       *requestMatch    `json:"condition"`
 	ResponseClasses []*responseClass `json:"responseClasses"`

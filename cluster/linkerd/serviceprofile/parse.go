@@ -127,7 +127,7 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 	return p, nil
 }
 
-func (t *translation) route(r *route, at *field.Path) (profile.Route, error) {
+func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error) {
 	out := profile.Route{Name: r.Name, Retryable: r.IsRetryable}
 	if r.Name == "" {
 		t.reject("%s: a route needs a name, for the labels of metrics", at)
