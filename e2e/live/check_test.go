@@ -178,14 +178,14 @@ spec: {ports: [{port: 80}]}
 	faults := []struct{ name, want, says string }{
 		{"expired token", "error fingerpost-link-south/its credentials can be used", "token or certificate has expired 3h0m ago"},
 		{"expired token, as a replica sees it", "error fingerpost-clusters/the newest credentials of south are in use", "refuses the credentials (401)"},
-		{"missing right", "error fingerpost-link-west/its credentials have the rights to read", "watch endpointslices.discovery.k8s.io"},
-		{"wrong trust domain", "error fingerpost-link-west/its trust domain", "end in elsewhere.example, and clients are told cluster.local"},
-		{"clock skew", "warning fingerpost-kubernetes/its clock agrees with this one", "away from this one: tokens and leases are judged by clocks"},
+		{"missing right", "error fingerpost-link-west/its credentials have permission to read", "watch endpointslices.discovery.k8s.io"},
+		{"wrong trust domain", "error fingerpost-link-west/its trust domain", "end in elsewhere.example, and clients get cluster.local"},
+		{"clock skew", "warning fingerpost-kubernetes/its clock agrees with this one", "away from this one: tokens and Leases depend on clocks"},
 		{"unreachable gateway", "warning fingerpost-link-west/its gateway can be reached", "check/west-again: dial tcp 127.0.0.1:1"},
 		{"duplicate cluster name", "error fingerpost-clusters/Link check/west-again is accepted", "Conflict: Link check/west links west already"},
 		{"duplicate cluster name, in the Links", "error fingerpost-link-west/one Link", "check/west, check/west-again"},
 		{"half-made mirror", "error fingerpost-services/no mirrored or federated Service", "check/web-west"},
-		{"no lease holder", "warning fingerpost-leases/somebody holds the Lease fingerpost-write in this cluster", "gone held it, until"},
+		{"no lease holder", "warning fingerpost-leases/the Lease fingerpost-write in this cluster has a holder", "gone held it until"},
 		{"stale cluster", "error fingerpost-clusters/north is in contact", "it is Stale, last contact"},
 	}
 	w.within(10*time.Second, "all faults are named", func(ctx context.Context) error {

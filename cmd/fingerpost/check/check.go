@@ -1,4 +1,8 @@
-// Package check has the health report: what replicas know, and what can be seen from where the command runs.
+// Package check has the health report: what replicas report, and what can be seen from where the command runs.
+//
+// A [runner] runs checks in their order, retries those that may pass later, and prints each result at once. check.go has the runner and the
+// command, local.go the checks of the local cluster, replicas.go those of what replicas report, linked.go those of linked clusters with the
+// credentials of their Links. Each check has a heading in docs/checks.md.
 package check
 
 import (
@@ -14,13 +18,13 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
 
-// errChecks says that a check has failed, which was told already.
+// ErrFailed is the error of a report in which a check has failed. The report has been printed.
 var ErrFailed = errors.New("a check has failed")
 
-// hintsURL is where each check has a heading.
+// hintsURL has a heading for each check.
 const hintsURL = "https://github.com/fingerpost/fingerpost/blob/main/docs/checks.md#"
 
-// The results of a check, as Linkerd calls them.
+// The results of a check, as Linkerd names them.
 const (
 	resultSuccess = "success"
 	resultWarning = "warning"
@@ -29,7 +33,7 @@ const (
 
 var glyphs = map[string]string{resultSuccess: "√", resultWarning: "‼", resultError: "×"}
 
-// A checkReport is what 'linkerd check' reads of an extension.
+// A checkReport is what 'linkerd check' reads from an extension.
 type checkReport struct {
 	Success    bool             `json:"success"`
 	Categories []*checkCategory `json:"categories"`
@@ -47,18 +51,18 @@ type checkResult struct {
 	Result      string `json:"result"`
 }
 
-// A check is one thing that should be right.
+// A check is one condition that should hold.
 type check struct {
 	description string
-	anchor      string // of its hint in docs/checks.md
-	retry       bool   // it may become right by itself
+	anchor      string // of its heading in docs/checks.md
+	retry       bool   // it may pass later by itself
 	run         func(ctx context.Context) error
 }
 
-// warning is an error that fails no check.
+// A warning is an error that does not fail the report.
 type warning struct {
 	error
-	permanent bool // it does not become right by itself
+	permanent bool // it does not go away by itself, so that a retry is of no use
 }
 
 func warningf(format string, args ...any) error { return warning{error: fmt.Errorf(format, args...)} }
@@ -67,149 +71,177 @@ func permanentWarningf(format string, args ...any) error {
 	return warning{fmt.Errorf(format, args...), true}
 }
 
-// errSkipped is of a check that cannot be made, and is not told.
+// joinWarnings joins errors. The result is a warning if all of them are.
+func joinWarnings(errs ...error) error {
+	joined := errors.Join(errs...)
+	for _, err := range errs {
+		if _, is := errors.AsType[warning](err); err != nil && !is {
+			return errors.New(joined.Error())
+		}
+	}
+	return joined
+}
+
+// errSkipped is the error of a check that does not apply. It is not reported.
 var errSkipped = errors.New("skipped")
 
-// A checker makes checks and tells what comes of them.
+// A runner runs checks and reports their results.
 type runner struct {
-	to       io.Writer // nil to tell all at the end
-	short    bool      // tell only what is not right
-	deadline time.Time // for what is tried again
+	to       io.Writer // nil to print everything at the end
+	short    bool      // print only what did not succeed
+	deadline time.Time // of retries
 	timeout  time.Duration
 	pause    time.Duration // between two tries
 
 	report   checkReport
-	printed  string // the category that was told last
+	printed  string // category that was printed last
 	category string
 }
 
-// begin begins a category.
-func (c *runner) beginCategory(category string) { c.category = category }
+func (r *runner) beginCategory(category string) { r.category = category }
 
-// check makes a check, again and again if it may become right, and reports whether it is, or is only warned of.
-func (c *runner) check(ctx context.Context, k check) bool {
-	var err error
-	for {
-		once, cancel := context.WithTimeout(ctx, c.timeout)
-		err = k.run(once)
-		cancel()
-		warned, _ := errors.AsType[warning](err)
-		if err == nil || !k.retry || warned.permanent || errors.Is(err, errSkipped) || !time.Now().Add(c.pause).Before(c.deadline) {
-			break
-		}
-		timer := time.NewTimer(c.pause)
-		select {
-		case <-timer.C:
-			continue
-		case <-ctx.Done():
-			timer.Stop()
-		}
-		break
-	}
+// check runs a check, with retries if they may help, and reports whether it succeeds or is a warning.
+func (r *runner) check(ctx context.Context, c check) bool {
+	err := r.try(ctx, c)
 	if errors.Is(err, errSkipped) {
 		return false
 	}
-	result := checkResult{Description: k.description, Result: resultSuccess}
+	result := checkResult{Description: c.description, Result: resultSuccess}
 	if err != nil {
-		result.Result, result.Error, result.Hint = resultError, strings.ReplaceAll(err.Error(), "\n", "; "), hintsURL+k.anchor
+		result.Result = resultError
 		if _, is := errors.AsType[warning](err); is {
 			result.Result = resultWarning
 		}
+		result.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
+		result.Hint = hintsURL + c.anchor
 	}
-	c.add(result)
+	r.add(result)
 	return result.Result != resultError
 }
 
-func (c *runner) add(r checkResult) {
-	if r.Result == resultError {
-		c.report.Success = false
-	}
-	if n := len(c.report.Categories); n == 0 || c.report.Categories[n-1].Name != c.category {
-		c.report.Categories = append(c.report.Categories, &checkCategory{Name: c.category})
-	}
-	last := c.report.Categories[len(c.report.Categories)-1]
-	last.Checks = append(last.Checks, r)
-	if c.to == nil || c.short && r.Result == resultSuccess {
-		return
-	}
-	if c.printed != c.category {
-		if c.printed != "" {
-			fmt.Fprintln(c.to)
+// try runs a check until it succeeds, cannot succeed by itself, or the deadline is reached.
+func (r *runner) try(ctx context.Context, c check) error {
+	for {
+		once, cancel := context.WithTimeout(ctx, r.timeout)
+		err := c.run(once)
+		cancel()
+		if err == nil || !c.retry || errors.Is(err, errSkipped) {
+			return err
 		}
-		title := cli.Printable(c.category)
-		fmt.Fprintf(c.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
-		c.printed = c.category
-	}
-	fmt.Fprintf(c.to, "%s %s\n", glyphs[r.Result], cli.Printable(r.Description))
-	if r.Error != "" {
-		fmt.Fprintf(c.to, "    %s\n    see %s for hints\n", strings.Join(cli.Wrap(cli.Printable(r.Error), cli.TableWidth-4), "\n    "), r.Hint)
+		if w, is := errors.AsType[warning](err); is && w.permanent {
+			return err
+		}
+		if !time.Now().Add(r.pause).Before(r.deadline) {
+			return err
+		}
+		timer := time.NewTimer(r.pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
 	}
 }
 
+// add adds a result to the report, and prints it.
+func (r *runner) add(result checkResult) {
+	if result.Result == resultError {
+		r.report.Success = false
+	}
+	if n := len(r.report.Categories); n == 0 || r.report.Categories[n-1].Name != r.category {
+		r.report.Categories = append(r.report.Categories, &checkCategory{Name: r.category})
+	}
+	last := r.report.Categories[len(r.report.Categories)-1]
+	last.Checks = append(last.Checks, result)
+	if r.to == nil || r.short && result.Result == resultSuccess {
+		return
+	}
+	if r.printed != r.category {
+		if r.printed != "" {
+			fmt.Fprintln(r.to)
+		}
+		title := cli.Printable(r.category)
+		fmt.Fprintf(r.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
+		r.printed = r.category
+	}
+	fmt.Fprintf(r.to, "%s %s\n", glyphs[result.Result], cli.Printable(result.Description))
+	if result.Error != "" {
+		lines := cli.Wrap(cli.Printable(result.Error), cli.TableWidth-4)
+		fmt.Fprintf(r.to, "    %s\n    see %s for hints\n", strings.Join(lines, "\n    "), result.Hint)
+	}
+}
+
+// finish prints what is left of the report, and returns ErrFailed if a check has failed.
+func (r *runner) finish(to io.Writer) error {
+	if r.to == nil {
+		if err := cli.PrintJSON(to, r.report); err != nil {
+			return err
+		}
+	} else {
+		result := resultSuccess
+		if !r.report.Success {
+			result = resultError
+		}
+		if r.printed != "" {
+			fmt.Fprintln(to)
+		}
+		fmt.Fprintf(to, "Status check results are %s\n", glyphs[result])
+	}
+	if !r.report.Success {
+		return ErrFailed
+	}
+	return nil
+}
+
+// Command returns the command of a binary of this version.
 func Command(version string) *cobra.Command {
-	s := environment{ReplicaFlags: cli.NewReplicaFlags(version)}
-	var output, linkerdNamespace string
+	e := environment{ReplicaFlags: cli.NewReplicaFlags(version)}
+	var output string
 	var pre, proxy bool
 	var wait, timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check that Fingerpost and the clusters that are linked are as they should be",
-		Long: `Check that Fingerpost and the clusters that are linked are as they should be: what replicas know, and what can
-be asked from here with your rights and with the credentials of the Links. With --pre, check that it can be
-installed. It exits with 1 if a check has failed (×); warnings (‼) fail nothing.
+		Short: "Check the health of Fingerpost and of the linked clusters",
+		Long: `Check the health of Fingerpost and of the linked clusters: what replicas report, and what can be seen from
+here, with your permissions and with the credentials of Links. With --pre, check that Fingerpost can be
+installed. The exit code is 1 if a check has failed (×); warnings (‼) do not fail the report.
 
-Installed as linkerd-fingerpost it is a part of 'linkerd check' where a namespace has the label
+Installed as linkerd-fingerpost it is part of 'linkerd check', for namespaces with the label
 linkerd.io/extension=fingerpost.`,
 		Example: "  fingerpost check\n  fingerpost check --pre\n  fingerpost check -o short --wait 0s",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if proxy {
-				s.Namespace = "" // with --proxy the namespace is that of proxies, of which we have none to check
+				e.Namespace = "" // with --proxy, linkerd sets it to the namespace of proxies, and we have no check of proxies
 			}
-			s.controllerNamespace = linkerdNamespace
-			c := &runner{deadline: time.Now().Add(wait), timeout: timeout, pause: 2 * time.Second}
-			c.report.Success = true
+			r := &runner{deadline: time.Now().Add(wait), timeout: timeout, pause: 2 * time.Second}
+			r.report.Success = true
 			switch output {
 			case "table", "basic":
-				c.to = cmd.OutOrStdout()
+				r.to = cmd.OutOrStdout()
 			case "short":
-				c.to, c.short = cmd.OutOrStdout(), true
+				r.to, r.short = cmd.OutOrStdout(), true
 			case "json":
 			default:
 				return fmt.Errorf("-o %s is none of table, short and json", output)
 			}
-			s.run(cmd.Context(), c, pre)
-			if c.to == nil {
-				if err := cli.PrintJSON(cmd.OutOrStdout(), c.report); err != nil {
-					return err
-				}
-			} else {
-				result := resultSuccess
-				if !c.report.Success {
-					result = resultError
-				}
-				if c.printed != "" {
-					fmt.Fprintln(c.to)
-				}
-				fmt.Fprintf(c.to, "Status check results are %s\n", glyphs[result])
-			}
-			if !c.report.Success {
-				return ErrFailed
-			}
-			return nil
+			e.run(cmd.Context(), r, pre)
+			return r.finish(cmd.OutOrStdout())
 		},
 	}
-	s.AddFlags(cmd)
+	e.AddFlags(cmd)
 	fs := cmd.Flags()
-	fs.StringVarP(&linkerdNamespace, "linkerd-namespace", "L", "linkerd", "namespace of the mesh's control plane, here and in linked clusters")
-	fs.StringVarP(&output, "output", "o", "table", "table, short (only what is not right) or json")
+	fs.StringVarP(&e.controllerNamespace, "linkerd-namespace", "L", "linkerd",
+		"namespace of the mesh's control plane, here and in linked clusters")
+	fs.StringVarP(&output, "output", "o", "table", "table, short (only what did not succeed) or json")
 	fs.BoolVar(&pre, "pre", false, "check that Fingerpost can be installed")
-	fs.DurationVar(&wait, "wait", 5*time.Minute, "how long to wait for what may become right by itself")
-	fs.DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for an answer")
+	fs.DurationVar(&wait, "wait", 5*time.Minute, "how long to retry checks that may pass later by themselves")
+	fs.DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for a response")
 	fs.BoolVar(&proxy, "proxy", false, "")
 	fs.String("api-addr", "", "")
 	fs.Bool("verbose", false, "")
-	for _, name := range []string{"proxy", "api-addr", "verbose"} { // what 'linkerd check' hands on
+	for _, name := range []string{"proxy", "api-addr", "verbose"} { // 'linkerd check' passes them
 		_ = fs.MarkHidden(name)
 	}
 	return cmd

@@ -67,11 +67,11 @@ func TestHeld(t *testing.T) {
 		needed, notNeeded string
 	}{
 		"held":                  {lease("a", -10*time.Second), nil, "", ""},
-		"expired":               {lease("a", -10*time.Minute), nil, "a held it, until 9m30s ago", "a held it, until 9m30s ago"},
-		"given up":              {lease("", -time.Second), nil, "nobody holds it", "skipped"},
+		"expired":               {lease("a", -10*time.Minute), nil, "a held it until 9m30s ago", "a held it until 9m30s ago"},
+		"given up":              {lease("", -time.Second), nil, "it has no holder", "skipped"},
 		"not there":             {nil, none, "there is no such Lease", "skipped"},
-		"not to be read":        {nil, forbidden, "it may not be read", "skipped"},
-		"held for nobody knows": {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil, "does not say for how long", "does not say for how long"},
+		"not to be read":        {nil, forbidden, "it cannot be read", "skipped"},
+		"held for nobody knows": {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil, "without an end", "without an end"},
 	} {
 		for needed, want := range map[bool]string{true: c.needed, false: c.notNeeded} {
 			err := checkHolder(c.lease, c.missing, needed, now)
@@ -157,17 +157,21 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 
 // Each hint leads to a heading.
 func TestHints(t *testing.T) {
-	source, err := os.ReadFile("checks.go")
-	if err != nil {
-		t.Fatal(err)
+	var source []byte
+	for _, name := range []string{"local.go", "replicas.go", "linked.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, text...)
 	}
 	page, err := os.ReadFile("../../../docs/checks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	anchors := regexp.MustCompile(`check\{.*, "([a-z-]+)", (?:true|false), func`).FindAllStringSubmatch(string(source), -1)
+	anchors := regexp.MustCompile(`anchor: "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
 	if len(anchors) < 15 {
-		t.Fatalf("%d hints in checks.go: it is written another way than this test reads", len(anchors))
+		t.Fatalf("%d anchors: they are written in another way than this test reads", len(anchors))
 	}
 	for _, anchor := range anchors {
 		heading := regexp.MustCompile(`\n## ` + strings.ReplaceAll(anchor[1], "-", "[ -]") + `\n`)

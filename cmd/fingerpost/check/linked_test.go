@@ -143,8 +143,8 @@ func TestChecks(t *testing.T) {
 			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: writerLeases[1]}
 			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: writerLeases[1]}
 		}, []string{
-			"warning leases/somebody holds the Lease fingerpost-write in this cluster: there is no such Lease",
-			"warning link-west/somebody holds the Lease fingerpost-write in west: there is no such Lease",
+			"warning leases/the Lease fingerpost-write in this cluster has a holder: there is no such Lease",
+			"warning link-west/the Lease fingerpost-write in west has a holder: there is no such Lease",
 		}},
 		"a Link that is not read": {func(w *checkWorld) {
 			w.api.addLink("elsewhere", "south", "south", []byte("nonsense"))
@@ -162,7 +162,7 @@ func TestChecks(t *testing.T) {
 			}
 			delete(w.api.objects, "/api/v1/namespaces/elsewhere/secrets/cluster-credentials-west")
 		}, []string{
-			"error link-west/one Link says how to reach west: the Links mesh/west, elsewhere/west all name it",
+			"error link-west/one Link names west: the Links mesh/west, elsewhere/west all name it",
 			"error link-west/its credentials can be used: there is no Secret elsewhere/cluster-credentials-west",
 		}},
 		"a cluster that no replica has": {func(w *checkWorld) {
@@ -173,7 +173,7 @@ func TestChecks(t *testing.T) {
 		"Stale in the second replica": {func(w *checkWorld) {
 			west(&w.pages[0]).State, west(&w.pages[1]).State, west(&w.pages[1]).Contact = "Suspect", "Stale", "timeout"
 		}, []string{
-			"warning replicas/replica 1 says the same as replica 0: they differ in 1 places", // and is no error, though it takes longer than --timeout
+			"warning replicas/replica 1 agrees with replica 0: they differ in 1 places", // and is no error, though it takes longer than --timeout
 			"error clusters/west is in contact: it is Stale in replica 1, last contact never: timeout",
 		}},
 		"of the second replica's own": {func(w *checkWorld) {
@@ -189,10 +189,10 @@ func TestChecks(t *testing.T) {
 			w.pages = w.pages[:1]
 			west(&w.pages[0]).State = "Stale"
 		}, []string{"error clusters/west is in contact: it is Stale, last contact"}},
-		"half-made": {func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} }, []string{"error services/no mirrored or federated Service is half-made: shop/web: no port"}},
+		"malformed": {func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} }, []string{"error services/no mirrored or federated Service is malformed: shop/web: no port"}},
 		"a Secret that may not be read": {func(w *checkWorld) {
 			w.api.codes["/api/v1/namespaces/mesh/secrets/cluster-credentials-west"] = http.StatusForbidden
-		}, []string{"warning link-west/its credentials can be used: Secret mesh/cluster-credentials-west, which a Link names, cannot be read with your rights"}},
+		}, []string{"warning link-west/its credentials can be used: Secret mesh/cluster-credentials-west, which a Link names, cannot be read with your permissions"}},
 		"Secrets may not be listed": {func(w *checkWorld) {
 			w.api.codes["/api/v1/namespaces/linkerd/secrets"] = http.StatusForbidden
 		}, []string{
@@ -202,15 +202,15 @@ func TestChecks(t *testing.T) {
 		}},
 		"Links may not be listed": {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusForbidden }, []string{"warning links/Links and their Secrets can be read: "}},
 		"Links cannot be listed":  {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusInternalServerError }, []string{"error links/Links and their Secrets can be read: "}},
-		"a right is missing":      {func(w *checkWorld) { w.api.denied["watch jobs"] = true }, []string{"warning link-north/its credentials have the rights to read: they may not watch jobs.batch", "warning link-west/its cred"}},
+		"a right is missing":      {func(w *checkWorld) { w.api.denied["watch jobs"] = true }, []string{"warning link-north/its credentials have permission to read: they may not watch jobs.batch", "warning link-west/its cred"}},
 		"rights cannot be asked": {func(w *checkWorld) {
 			w.api.codes["/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = http.StatusInternalServerError
-		}, []string{"error link-north/its credentials have the rights to read: whether they may list services: ", "error link-west/its cred"}},
+		}, []string{"error link-north/its credentials have permission to read: review whether they may list services: ", "error link-west/its cred"}},
 		"an address that may be allowed": {func(w *checkWorld) {
 			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
 		}, []string{
-			"warning link-north/its credentials can be used: Secret mesh/cluster-credentials-north: Fingerpost is in contact, so that",
-			"warning link-north/its API server takes them: it cannot be asked from here",
+			"warning link-north/its credentials can be used: Secret mesh/cluster-credentials-north: Fingerpost is in contact, so -allow",
+			"warning link-north/its API server accepts them: it cannot be reached from here",
 		}},
 		"an address that is refused": {func(w *checkWorld) {
 			w.pages = nil
@@ -219,10 +219,10 @@ func TestChecks(t *testing.T) {
 			w.api.codes["/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"+writerLeases[0]] = http.StatusForbidden
 		}, []string{
 			"error replicas/127.0.0.1:1 answers: no response",
-			"warning leases/somebody holds the Lease linkerd-destination-endpoint-write in this cluster: it may not be read",
-			"warning leases/somebody holds the Lease fingerpost-write in this cluster: there is no such",
+			"warning leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder: it cannot be read",
+			"warning leases/the Lease fingerpost-write in this cluster has a holder: there is no such",
 			"error link-north/its credentials can be used: Secret mesh/cluster-credentials-north: ",
-			"warning link-west/somebody holds the Lease linkerd-destination-endpoint-write", "warning link-west/somebody holds the Lease fingerpost-write",
+			"warning link-west/the Lease linkerd-destination-endpoint-write", "warning link-west/the Lease fingerpost-write",
 		}},
 		"an installation": {func(w *checkWorld) {
 			w.args = []string{"--pre"}

@@ -1,0 +1,263 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// maxSkew is how far two clocks may be apart.
+const maxSkew = 10 * time.Second
+
+// writerLeases elect the replicas that write into a cluster.
+var writerLeases = []string{endpointslice.ExternalLease, endpointslice.FederatedLease}
+
+// A permission is what Fingerpost, or who installs it, may do in a cluster.
+type permission struct {
+	group, resource string
+	required        bool // nothing works without it
+}
+
+func (p permission) String() string {
+	return schema.GroupResource{Group: p.group, Resource: p.resource}.String()
+}
+
+// readPermissions are what Fingerpost lists and watches in every cluster.
+var readPermissions = []permission{
+	{"", "services", true},
+	{"", "pods", true},
+	{"discovery.k8s.io", "endpointslices", true},
+	{"apps", "replicasets", false},
+	{"batch", "jobs", false},
+	{linkerd.Servers.Group, linkerd.Servers.Resource, false},
+	{linkerd.ExternalWorkloads.Group, linkerd.ExternalWorkloads.Resource, false},
+}
+
+// installPermissions are what the chart creates: always, or where its values ask for it.
+var installPermissions = []permission{
+	{"", "serviceaccounts", true},
+	{"", "services", true},
+	{"apps", "deployments", true},
+	{"policy", "poddisruptionbudgets", true},
+	{"rbac.authorization.k8s.io", "roles", true},
+	{"rbac.authorization.k8s.io", "rolebindings", true},
+	{"rbac.authorization.k8s.io", "clusterroles", true},
+	{"rbac.authorization.k8s.io", "clusterrolebindings", true},
+	{"", "namespaces", false},
+	{"", "configmaps", false},
+	{"apiextensions.k8s.io", "customresourcedefinitions", false},
+}
+
+// An environment is what is checked: the local cluster, which the kubeconfig names, its replicas, and the clusters linked there.
+type environment struct {
+	cli.ReplicaFlags
+	controllerNamespace string
+}
+
+// run runs all checks, or those before an installation.
+func (e *environment) run(ctx context.Context, r *runner, pre bool) {
+	r.beginCategory("fingerpost-kubernetes")
+	var config *rest.Config
+	var client kubernetes.Interface
+	connect := func(ctx context.Context) (err error) {
+		if config, err = e.RESTConfig(); err != nil {
+			return err
+		}
+		config.Timeout = r.timeout
+		if client, err = kubernetes.NewForConfig(config); err != nil {
+			return err
+		}
+		return ping(ctx, client)
+	}
+	if !r.check(ctx, check{description: "the API server answers", anchor: "the-api-server-answers", run: connect}) {
+		return
+	}
+	r.check(ctx, check{
+		description: "its clock agrees with this one", anchor: "clocks-agree",
+		run: func(ctx context.Context) error { return checkClock(ctx, config) },
+	})
+	linksServed := r.check(ctx, check{
+		description: "Links are served at version " + cli.LinkVersion, anchor: "links-are-served",
+		run: func(context.Context) error { return checkLinkVersion(client) },
+	})
+	if pre {
+		checkInstallPermissions(ctx, r, client)
+		return
+	}
+	known, done := e.checkReplicas(ctx, r)
+	defer done()
+	if len(known.pages) > 0 {
+		checkClusters(ctx, r, known)
+		checkServices(ctx, r, known)
+	}
+	r.beginCategory("fingerpost-links")
+	var linked []*linkedCluster
+	r.check(ctx, check{
+		description: "Links and their Secrets can be read", anchor: "links-can-be-read",
+		run: func(context.Context) (err error) { // not the check's ctx: each response has its own timeout
+			linked, err = e.listLinkedClusters(ctx, config, client, linksServed, known)
+			return err
+		},
+	})
+	r.beginCategory("fingerpost-leases")
+	e.checkLeases(ctx, r, "this cluster", client, known, func(c debug.Cluster) bool { return c.Local })
+	for _, l := range linked {
+		e.checkLinked(ctx, r, l, known)
+	}
+}
+
+// ping reads the version of an API server, which needs credentials but no permission.
+func ping(ctx context.Context, client kubernetes.Interface) error {
+	return client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+}
+
+// checkClock compares the API server's clock with ours. A difference within the time of the request is none.
+func checkClock(ctx context.Context, config *rest.Config) error {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("version").String(), nil)
+	if err != nil {
+		return err
+	}
+	sent := time.Now()
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	response.Body.Close()
+	received := time.Now()
+	theirs, err := http.ParseTime(response.Header.Get("Date"))
+	if err != nil {
+		return errSkipped
+	}
+	var skew time.Duration
+	switch latest := theirs.Add(time.Second); { // the header has whole seconds
+	case theirs.After(received):
+		skew = theirs.Sub(received)
+	case latest.Before(sent):
+		skew = latest.Sub(sent)
+	}
+	if skew.Abs() > maxSkew {
+		return warningf("it is %s away from this one: tokens and Leases depend on clocks, so set both by NTP", skew.Round(time.Second))
+	}
+	return nil
+}
+
+func checkLinkVersion(client kubernetes.Interface) error {
+	groups, err := client.Discovery().ServerGroups()
+	if err != nil {
+		return err
+	}
+	for _, g := range groups.Groups {
+		if g.Name != links.Group {
+			continue
+		}
+		var versions []string
+		for _, v := range g.Versions {
+			if v.Version == cli.LinkVersion {
+				return nil
+			}
+			versions = append(versions, v.Version)
+		}
+		return warningf("they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster chart",
+			strings.Join(versions, ", "))
+	}
+	return warningf("there is no CRD of Links, so that only labelled Secrets can link clusters: apply links/crd/links.yaml")
+}
+
+func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.Interface) {
+	r.beginCategory("fingerpost-install")
+	for _, p := range installPermissions {
+		run := func(ctx context.Context) error {
+			status, err := reviewAccess(ctx, client, p, "create")
+			switch {
+			case err != nil || status.Allowed:
+				return err
+			case p.required:
+				return fmt.Errorf("create %s is not allowed %s", p, status.Reason)
+			default:
+				return warningf("create %s is not allowed, which some installations need %s", p, status.Reason)
+			}
+		}
+		r.check(ctx, check{description: "you may create " + p.String(), anchor: "you-may-install", run: run})
+	}
+}
+
+// reviewAccess asks an API server whether the client may do something in all namespaces.
+func reviewAccess(
+	ctx context.Context, client kubernetes.Interface, p permission, verb string,
+) (authorizationv1.SubjectAccessReviewStatus, error) {
+	return cluster.Review(ctx, client, authorizationv1.ResourceAttributes{Group: p.group, Resource: p.resource, Verb: verb})
+}
+
+// checkLeases checks that each Lease of writers in a cluster has a holder. A Lease is needed if a replica holds it or waits for it, or if no
+// replica can be read.
+func (e *environment) checkLeases(
+	ctx context.Context, r *runner, where string, client kubernetes.Interface, known *knownReplicas, which func(debug.Cluster) bool,
+) {
+	for _, name := range writerLeases {
+		run := func(ctx context.Context) error {
+			needed := len(known.pages) == 0 || known.wantLease(name, which)
+			lease, err := client.CoordinationV1().Leases(e.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+				return err
+			}
+			return checkHolder(lease, err, needed, time.Now())
+		}
+		r.check(ctx, check{
+			description: "the Lease " + name + " in " + where + " has a holder", anchor: "a-lease-has-a-holder", retry: true, run: run,
+		})
+	}
+}
+
+// checkHolder returns what is wrong with a Lease, or with the error of reading it. A Lease without a holder is a warning if it is needed.
+func checkHolder(lease *coordinationv1.Lease, getErr error, needed bool, now time.Time) error {
+	switch {
+	case getErr != nil && !needed:
+		return errSkipped
+	case apierrors.IsNotFound(getErr):
+		return warningf("there is no such Lease: no replica writes EndpointSlices there")
+	case getErr != nil:
+		return permanentWarningf("it cannot be read from here: %w", getErr)
+	}
+	spec := lease.Spec
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" {
+		if !needed {
+			return errSkipped // its holder released it
+		}
+		return warningf("it has no holder: no replica writes EndpointSlices there")
+	}
+	holder := *spec.HolderIdentity
+	if spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+		return warningf("%s holds it without an end", holder)
+	}
+	end := spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)
+	if past := now.Sub(end); past > maxSkew {
+		return warningf("%s held it until %s ago, and it has no new holder: no replica writes EndpointSlices there",
+			holder, past.Round(time.Second))
+	}
+	return nil
+}
