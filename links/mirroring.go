@@ -128,13 +128,13 @@ func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	if text, err := json.Marshal(u.Object["status"]); err == nil && json.Unmarshal(text, &status) == nil {
 		m.MirrorServices, m.FederatedServices = status.MirrorServices, status.FederatedServices
 	}
-	m.Selector = fields.selector("spec.selector", spec.Selector)
-	m.RemoteDiscoverySelector = fields.selector("spec.remoteDiscoverySelector", spec.RemoteDiscoverySelector)
-	m.FederatedServiceSelector = fields.selector("spec.federatedServiceSelector", spec.FederatedServiceSelector)
+	m.Selector = fields.readSelector("spec.selector", spec.Selector)
+	m.RemoteDiscoverySelector = fields.readSelector("spec.remoteDiscoverySelector", spec.RemoteDiscoverySelector)
+	m.FederatedServiceSelector = fields.readSelector("spec.federatedServiceSelector", spec.FederatedServiceSelector)
 	m.ExcludedAnnotations, m.ExcludedLabels = spec.ExcludedAnnotations, spec.ExcludedLabels
-	m.Gateway = fields.gateway(&spec)
+	m.Gateway = fields.readGateway(&spec)
 	if spec.ProbeSpec.Path != "" && len(m.Gateway.Addresses) > 0 {
-		m.Probe = fields.probe(&spec, m.Gateway.Port)
+		m.Probe = fields.readProbe(&spec, m.Gateway.Port)
 	}
 	if fields.problems != nil && m.Problem == "" {
 		m.Problem = oneLine(fields.problems)
@@ -149,9 +149,9 @@ func (r *fieldReader) reject(format string, args ...any) {
 	r.problems = errors.Join(r.problems, fmt.Errorf(format, args...))
 }
 
-func (r *fieldReader) gateway(spec *mirroringSpec) Gateway {
+func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 	g := Gateway{Identity: spec.GatewayIdentity}
-	g.Port = r.port("spec.gatewayPort", spec.GatewayPort, defaultGatewayPort)
+	g.Port = r.readPort("spec.gatewayPort", spec.GatewayPort, defaultGatewayPort)
 	for address := range strings.SplitSeq(spec.GatewayAddress, ",") {
 		if address = strings.TrimSpace(address); address != "" {
 			g.Addresses = append(g.Addresses, address)
@@ -162,13 +162,13 @@ func (r *fieldReader) gateway(spec *mirroringSpec) Gateway {
 	return g
 }
 
-func (r *fieldReader) probe(spec *mirroringSpec, gatewayPort int32) *Probe {
+func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {
 	s := spec.ProbeSpec
 	p := &Probe{
 		Path:             s.Path,
-		Port:             r.port("spec.probeSpec.port", s.Port, gatewayPort),
-		Period:           r.duration("spec.probeSpec.period", s.Period, defaultProbePeriod),
-		Timeout:          r.duration("spec.probeSpec.timeout", s.Timeout, defaultProbeTimeout),
+		Port:             r.readPort("spec.probeSpec.port", s.Port, gatewayPort),
+		Period:           r.readDuration("spec.probeSpec.period", s.Period, defaultProbePeriod),
+		Timeout:          r.readDuration("spec.probeSpec.timeout", s.Timeout, defaultProbeTimeout),
 		FailureThreshold: defaultFailureThreshold,
 	}
 	if s.FailureThreshold != "" {
@@ -181,7 +181,7 @@ func (r *fieldReader) probe(spec *mirroringSpec, gatewayPort int32) *Probe {
 	return p
 }
 
-func (r *fieldReader) port(field, text string, otherwise int32) int32 {
+func (r *fieldReader) readPort(field, text string, otherwise int32) int32 {
 	if text == "" {
 		return otherwise
 	}
@@ -192,7 +192,7 @@ func (r *fieldReader) port(field, text string, otherwise int32) int32 {
 	return int32(n)
 }
 
-func (r *fieldReader) duration(field, text string, otherwise time.Duration) time.Duration {
+func (r *fieldReader) readDuration(field, text string, otherwise time.Duration) time.Duration {
 	if text == "" {
 		return otherwise
 	}
@@ -206,7 +206,7 @@ func (r *fieldReader) duration(field, text string, otherwise time.Duration) time
 	return d
 }
 
-func (r *fieldReader) selector(field string, s *metav1.LabelSelector) labels.Selector {
+func (r *fieldReader) readSelector(field string, s *metav1.LabelSelector) labels.Selector {
 	if s == nil || len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
 		return labels.Nothing()
 	}

@@ -256,8 +256,8 @@ func (r *Reconciler) startReconciling() {
 
 // waitSyncedUnlessAbsent waits until a kind was listed, unless its API server does not serve the kind. It
 // reports whether that came before the end of Start.
-func (r *Reconciler) waitSyncedUnlessAbsent(synced <-chan struct{}, source *cluster.Source) bool {
-	if isClosed(synced) || source.Health().Refused == metav1.StatusReasonNotFound {
+func (r *Reconciler) waitSyncedUnlessAbsent(synced <-chan struct{}, s *cluster.Source) bool {
+	if isClosed(synced) || s.Health().Refused == metav1.StatusReasonNotFound {
 		return true
 	}
 	select {

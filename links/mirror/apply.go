@@ -28,7 +28,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) (reconcile.Result, e
 		return reconcile.Result{}, nil // everything is enqueued then
 	}
 	k := key.Key
-	in := t.inputs()
+	in := t.planInputs()
 	t.watchEndpoints(in, k)
 	existing := in.local(k) // read once: the plan and the write are about the same version
 	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
@@ -100,7 +100,7 @@ func (t *term) applyPlan(ctx context.Context, k records.Key, p plan, existing *c
 
 func (t *term) createNamespace(ctx context.Context, name string, labels map[string]string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	return t.withPermission(ctx, permission{"create", "namespaces", ""}, func() error {
+	return t.withPermission(ctx, writePermission{"create", "namespaces", ""}, func() error {
 		options := metav1.CreateOptions{FieldManager: fieldManager}
 		_, err := t.core.CoreV1().Namespaces().Create(ctx, namespace, options)
 		if apierrors.IsAlreadyExists(err) {
@@ -132,7 +132,7 @@ func (t *term) applyService(ctx context.Context, k records.Key, want, is *corev1
 		return err
 	}
 	t.log.V(1).Info("Patching a mirror", "service", k.String())
-	return t.withPermission(ctx, permission{"patch", "services", k.Namespace}, func() error {
+	return t.withPermission(ctx, writePermission{"patch", "services", k.Namespace}, func() error {
 		api, options := t.core.CoreV1().Services(k.Namespace), metav1.PatchOptions{FieldManager: fieldManager}
 		stored, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, options)
 		if err == nil {
@@ -145,7 +145,7 @@ func (t *term) applyService(ctx context.Context, k records.Key, want, is *corev1
 func (t *term) deleteService(ctx context.Context, k records.Key, is *corev1.Service) error {
 	t.noteMutation(k, nil, nil)
 	t.log.Info("Deleting a mirror", "service", k.String())
-	return t.withPermission(ctx, permission{"delete", "services", k.Namespace}, func() error {
+	return t.withPermission(ctx, writePermission{"delete", "services", k.Namespace}, func() error {
 		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, unchanged(is)))
 	})
 }
@@ -153,7 +153,7 @@ func (t *term) deleteService(ctx context.Context, k records.Key, is *corev1.Serv
 func (t *term) createService(ctx context.Context, k records.Key, want *corev1.Service) error {
 	t.log.Info("Creating a mirror", "service", k.String())
 	api := t.core.CoreV1().Services(k.Namespace)
-	return t.withPermission(ctx, permission{"create", "services", k.Namespace}, func() error {
+	return t.withPermission(ctx, writePermission{"create", "services", k.Namespace}, func() error {
 		stored, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
 		switch {
 		case err == nil:
@@ -162,7 +162,7 @@ func (t *term) createService(ctx context.Context, k records.Key, want *corev1.Se
 		case !apierrors.IsAlreadyExists(err):
 			return err
 		}
-		if err := t.permissions.require(ctx, permission{"get", "services", k.Namespace}); err != nil {
+		if err := t.permissions.require(ctx, writePermission{"get", "services", k.Namespace}); err != nil {
 			return err
 		}
 		found, getErr := api.Get(ctx, k.Name, metav1.GetOptions{})
@@ -181,7 +181,7 @@ func (t *term) applyEndpoints(ctx context.Context, k records.Key, p plan, is *en
 	case want == nil && (p.keepEndpoints || is == nil || !isOurs(is)):
 		return nil
 	case want == nil:
-		return t.withPermission(ctx, permission{"delete", "endpoints", k.Namespace}, func() error {
+		return t.withPermission(ctx, writePermission{"delete", "endpoints", k.Namespace}, func() error {
 			return ignoreNotFound(api.Delete(ctx, k.Name, unchanged(is)))
 		})
 	case is == nil:
@@ -193,7 +193,7 @@ func (t *term) applyEndpoints(ctx context.Context, k records.Key, p plan, is *en
 	if err != nil {
 		return err
 	}
-	return t.withPermission(ctx, permission{"patch", "endpoints", k.Namespace}, func() error {
+	return t.withPermission(ctx, writePermission{"patch", "endpoints", k.Namespace}, func() error {
 		options := metav1.PatchOptions{FieldManager: fieldManager}
 		_, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, options)
 		return ignoreNotFound(err)
@@ -202,17 +202,17 @@ func (t *term) applyEndpoints(ctx context.Context, k records.Key, p plan, is *en
 
 func (t *term) createEndpoints(ctx context.Context, k records.Key, want *endpoints) error {
 	api := t.core.CoreV1().Endpoints(k.Namespace)
-	return t.withPermission(ctx, permission{"create", "endpoints", k.Namespace}, func() error {
+	return t.withPermission(ctx, writePermission{"create", "endpoints", k.Namespace}, func() error {
 		_, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		if err := t.permissions.require(ctx, permission{"get", "endpoints", k.Namespace}); err != nil {
+		if err := t.permissions.require(ctx, writePermission{"get", "endpoints", k.Namespace}); err != nil {
 			return err
 		}
 		found, getErr := api.Get(ctx, k.Name, metav1.GetOptions{})
 		if getErr == nil && found.Labels[clusterLabel] == "" {
-			return fmt.Errorf("Endpoints %s exist already and are not a mirror: delete them", k)
+			return fmt.Errorf("the Endpoints %s exist already and are not a mirror: delete them", k)
 		}
 		return err // the watch has not delivered them yet
 	})
@@ -275,7 +275,7 @@ func mergeMap(is, want map[string]string) map[string]any {
 }
 
 // withPermission writes if we have the permission, and counts the write.
-func (t *term) withPermission(ctx context.Context, needed permission, write func() error) error {
+func (t *term) withPermission(ctx context.Context, needed writePermission, write func() error) error {
 	err := t.permissions.require(ctx, needed)
 	if err == nil {
 		err = write()

@@ -37,8 +37,8 @@ func (s *linkSet) sameWork(o *linkSet) bool {
 		})
 }
 
-func (s *linkSet) linked(cluster string) bool {
-	return slices.ContainsFunc(s.links, func(l *link) bool { return l.Cluster == cluster })
+func (s *linkSet) linked(name string) bool {
+	return slices.ContainsFunc(s.links, func(l *link) bool { return l.Cluster == name })
 }
 
 // followLinks keeps the linkSet up to date, and with it gateways and watches of Leases. It is the only

@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -29,9 +28,6 @@ type Options struct {
 	Probe            bool     // probe gateways whose Links ask for it; otherwise all gateways count as alive
 	Exclude          []string // keys not to copy besides controllerKeys; foo/* excludes all that begin with foo/
 	MaxServices      int      // written for one linked cluster; 0: no limit
-
-	// Local selects the local Services that join federated ones; nil: mirror.linkerd.io/federated=member.
-	Local labels.Selector
 
 	// How to reach a gateway, for tests. By default: the system's resolver, the network, the Service
 	// probe-<link>.
@@ -66,9 +62,6 @@ func New(
 	}
 	if m.options.Namespace == "" {
 		m.options.Namespace = "linkerd-multicluster"
-	}
-	if m.options.Local == nil {
-		m.options.Local = labels.SelectorFromSet(labels.Set{federatedLabel: "member"})
 	}
 	if m.options.Resolve == nil {
 		m.options.Resolve = resolveHost

@@ -24,13 +24,13 @@ type permissions struct {
 	client kubernetes.Interface
 
 	mu    sync.Mutex
-	known map[permission]*review
+	known map[writePermission]*review
 }
 
-// A permission allows one verb on one core resource in one namespace.
-type permission struct{ verb, resource, namespace string }
+// A writePermission allows one verb on one core resource in one namespace.
+type writePermission struct{ verb, resource, namespace string }
 
-func (p permission) String() string {
+func (p writePermission) String() string {
 	return fmt.Sprintf("%s %s in namespace %s", p.verb, p.resource, p.namespace)
 }
 
@@ -44,17 +44,17 @@ type review struct {
 const noPermissionPrefix = "missing permission: "
 
 // errNoPermission names a missing permission.
-type errNoPermission struct{ permission }
+type errNoPermission struct{ writePermission }
 
 func (e errNoPermission) Error() string {
-	return fmt.Sprintf(noPermissionPrefix+"%s: grant it, or set -mirror-services=off", e.permission)
+	return fmt.Sprintf(noPermissionPrefix+"%s: grant it, or set -mirror-services=off", e.writePermission)
 }
 
 // require returns an errNoPermission if a permission is missing.
-func (p *permissions) require(ctx context.Context, needed permission) error {
+func (p *permissions) require(ctx context.Context, needed writePermission) error {
 	p.mu.Lock()
 	if p.known == nil {
-		p.known = map[permission]*review{}
+		p.known = map[writePermission]*review{}
 	}
 	r := p.known[needed]
 	if r == nil {
@@ -88,7 +88,7 @@ func (p *permissions) require(ctx context.Context, needed permission) error {
 }
 
 // invalidate drops a review after a write was forbidden all the same.
-func (p *permissions) invalidate(needed permission) {
+func (p *permissions) invalidate(needed writePermission) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.known, needed)

@@ -29,7 +29,7 @@ type inputs struct {
 	linkNamespace   string          // the namespace that Links are read in; empty for all
 	everServed      map[string]bool // clusters whose Link was ours to serve at some time in this term
 	servedByLinkerd map[string]bool // clusters that Linkerd serves for Links that we do not read
-	localMembers    localMembers
+	skipLocal       bool            // Linkerd writes the local members of federated Services, or may
 
 	headless         bool     // Options.Headless
 	createNamespaces bool     // Options.CreateNamespaces
@@ -46,12 +46,6 @@ type inputs struct {
 
 	// reserveSpace counts a new Service for one of the clusters, unless all of them have as many as they may.
 	reserveSpace func(k records.Key, clusters []string) bool
-}
-
-// localMembers selects the Services of the local cluster that join federated ones.
-type localMembers struct {
-	selector labels.Selector
-	skip     bool // Linkerd writes them, or may
 }
 
 // A link is a Link, and whether it is ours to serve.
@@ -449,17 +443,17 @@ func (in *inputs) planNamespace(l *link, namespace string) (plan, bool) {
 	return plan{namespaceLabels: map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}}, true
 }
 
-// A member is one Service of a federated one.
-type member struct {
+// A unionMember is one Service of a federated one.
+type unionMember struct {
 	link *link           // nil: it is in the local cluster
 	svc  *corev1.Service // nil: it is not known, and a member because it was one
 }
 
 // A union is the members of a federated Service.
 type union struct {
-	members        []member // in the order in which they count: the local one, then by the age of their Links
-	foreignMembers []string // service@cluster of members whose Links, if there are any, are not ours to serve
-	allOurs        bool     // no member is another writer's
+	members        []unionMember // in the order in which they count: the local one, then by the age of their Links
+	foreignMembers []string      // service@cluster of members whose Links, if there are any, are not ours to serve
+	allOurs        bool          // no member is another writer's
 }
 
 // planFederated plans a federated Service, the union of the Services of one name.
@@ -508,18 +502,18 @@ func (in *inputs) planFederated(k records.Key, existing *corev1.Service) plan {
 
 // addLocalMember adds the local Service of a name to a union, if it joins.
 func (in *inputs) addLocalMember(u *union, k records.Key, base string, was membership) {
-	if in.localMembers.skip {
+	if in.skipLocal {
 		if was.local != "" {
-			u.members, u.allOurs = append(u.members, member{}), false
+			u.members, u.allOurs = append(u.members, unionMember{}), false
 		}
 		return
 	}
 	svc := in.local(records.Key{Namespace: k.Namespace, Name: base})
-	if svc == nil || !in.localMembers.selector.Matches(labels.Set(svc.Labels)) {
+	if svc == nil || svc.Labels[federatedLabel] != "member" {
 		return
 	}
 	if !isHeadless(svc) && unsuitable(svc, k.Name) == "" {
-		u.members = append(u.members, member{svc: svc})
+		u.members = append(u.members, unionMember{svc: svc})
 	}
 }
 
@@ -533,12 +527,12 @@ func (in *inputs) addRemoteMember(u *union, p *plan, l *link, k records.Key, bas
 	switch {
 	case l.skipReason != "":
 		if wasMember {
-			u.members, u.allOurs = append(u.members, member{link: l}), false
+			u.members, u.allOurs = append(u.members, unionMember{link: l}), false
 		}
 		return
 	case l.Problem != "" || exists == unknown:
 		if wasMember {
-			u.members = append(u.members, member{link: l})
+			u.members = append(u.members, unionMember{link: l})
 			result.mirrored, result.reason, result.message = true, reasonMirrored, keptUntilSynced
 			p.results = append(p.results, result)
 		}
@@ -557,7 +551,7 @@ func (in *inputs) addRemoteMember(u *union, p *plan, l *link, k records.Key, bas
 		result.reason, result.message = reasonMissingNamespace, missingNamespace(k.Namespace)
 	default:
 		result.mirrored, result.reason, result.message = true, reasonMirrored, svc.omitted
-		u.members = append(u.members, member{link: l, svc: svc.Service})
+		u.members = append(u.members, unionMember{link: l, svc: svc.Service})
 		if namespace.namespaceLabels != nil {
 			p.namespaceLabels = namespace.namespaceLabels
 		}

@@ -58,7 +58,7 @@ func (s scene) inputs() *inputs {
 	}
 	return &inputs{
 		links: s.links, linksComplete: !s.partial, linkNamespace: s.linkNamespace, everServed: s.seen, servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
-		localMembers: localMembers{labels.SelectorFromSet(labels.Set{federatedLabel: "member"}), s.localSkip},
+		skipLocal:    s.localSkip,
 		excludedKeys: s.exclude, reserveSpace: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
 		remote: func(cluster string, k records.Key) (*remoteService, existence) {
 			all, synced := s.remote[cluster]

@@ -104,7 +104,7 @@ func (r *remoteCluster) Replace(objects []any, version string) error {
 // readCluster watches the Services of a cluster until ctx or the term ends. It lists anew confirmAfter a
 // removal was held.
 func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Connection) {
-	if !t.join() {
+	if !t.acquire() {
 		return
 	}
 	defer t.wg.Done()

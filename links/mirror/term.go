@@ -58,17 +58,17 @@ type queueKey struct {
 //     listing on, the cluster is in remotes, and its Services are known.
 //  5. reconcile watches the endpoints of a remote Service from the first plan that needs them.
 //
-// When the context of run ends, its workers and goroutines end with it. stop then takes the term out of
-// currentTerm, makes join return false, and waits for wg. No request is sent after run has returned.
+// When the context of run ends, its workers and goroutines end with it. shutDown then takes the term out of
+// currentTerm, makes acquire return false, and waits for wg. No request is sent after run has returned.
 //
 // # The order of events
 //
 // An event carries no data. The informer stores the new record first and enqueues the keys that it may bear
 // on afterwards, so the reconcile that follows reads a state at least as new as the event. The queue merges
 // equal keys, and never gives one key to two workers; between different keys there is no order. What we
-// write comes back as an event like every other, and is then found equal. A write is conditional on the
-// resourceVersion that was planned from. If it fails for that, the event that made it fail is on its way; a
-// retry after a second is only a second net.
+// write comes back as an event like every other, and is then found equal. A patch or deletion is conditional
+// on the resourceVersion that was planned from, and a creation on that there is no such object. If one fails
+// for that, the event that made it fail is on its way; a retry after a second is only a second net.
 //
 // Four kinds of event enqueue: a local object (localServiceChanged), a Service of a linked cluster
 // (enqueueRemote), the readiness of its endpoints (followEndpoints) and, for everything of one cluster or
@@ -79,13 +79,13 @@ type queueKey struct {
 //
 // mu guards the maps below it. It is a leaf: no API server, queue, log, record store or budget is called
 // under it. The one exception is watchEndpoints, which opens a federation.Watch under mu; the Store never
-// calls back. budget, permissions and observedLeases have locks of their own, and call nothing under them,
-// except that a permission is locked while its access review is sent: the other workers wait for the same
-// answer. The fields of a leaseWatch that have no lock belong to followLinks alone.
+// calls back. budget, permissions and observedLeases have locks of their own, and call nothing under them.
+// Each permission has another one, which is held while its access review is sent: the other workers wait
+// for the same answer. The last three fields of a leaseWatch belong to followLinks alone.
 type term struct {
 	*Mirror
 
-	// Set before anything is started, and not changed then.
+	// Set before anything is started, and not changed afterwards.
 	ctx   context.Context // ends with the term
 	queue workqueue.TypedRateLimitingInterface[queueKey]
 
@@ -96,8 +96,8 @@ type term struct {
 	budget         *budget
 	observedLeases observedLeases
 	linkSet        watch.Value[*linkSet] // stored by followLinks
-	ready          chan struct{}
-	wg             sync.WaitGroup // join adds to it
+	ready          chan struct{}         // see above; closed once
+	wg             sync.WaitGroup        // acquire adds to it
 
 	mu                    sync.Mutex // guards the fields below
 	ended                 bool
@@ -184,7 +184,7 @@ func (t *term) run(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer t.stop(cancel)
+	defer t.shutDown(cancel)
 	err = c.Watch(source.TypedFunc[queueKey](
 		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[queueKey]) error {
 			t.ctx, t.queue = logr.NewContext(ctx, t.log.V(1)), queue
@@ -200,7 +200,7 @@ func (t *term) run(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-func (t *term) stop(cancel context.CancelFunc) {
+func (t *term) shutDown(cancel context.CancelFunc) {
 	cancel()
 	t.currentTerm.Store(nil)
 	t.mu.Lock()
@@ -209,9 +209,9 @@ func (t *term) stop(cancel context.CancelFunc) {
 	t.wg.Wait()
 }
 
-// join makes the end of the term wait until the caller calls t.wg.Done. It returns false if the term has
+// acquire makes the end of the term wait until the caller calls t.wg.Done. It returns false if the term has
 // ended.
-func (t *term) join() bool {
+func (t *term) acquire() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended || t.ctx.Err() != nil {
@@ -223,7 +223,7 @@ func (t *term) join() bool {
 
 // spawn runs f in a goroutine that the term waits for. It returns false if the term has ended.
 func (t *term) spawn(f func()) bool {
-	joined := t.join()
+	joined := t.acquire()
 	if joined {
 		go func() {
 			defer t.wg.Done()
@@ -344,18 +344,18 @@ func (t *term) isCurrent(r *remoteCluster) bool {
 	return t.remotes[r.name] == r
 }
 
-// countMissing counts the mirrors and memberships of a cluster, and those whose remote Services are not
+// countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
 // found.
-func (t *term) countMissing(cluster string, found func(records.Key) bool) (all, missing int) {
+func (t *term) countMissing(linked string, found func(records.Key) bool) (all, missing int) {
 	for _, k := range t.services.Keys() {
 		svc, exists := t.services.Get(k)
 		if !exists || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
 			continue
 		}
 		name := ""
-		if svc.Labels[clusterLabel] == cluster {
-			name = strings.TrimSuffix(k.Name, "-"+cluster)
-		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, cluster) {
+		if svc.Labels[clusterLabel] == linked {
+			name = strings.TrimSuffix(k.Name, "-"+linked)
+		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, linked) {
 			name = base
 		}
 		if name == "" {
@@ -391,8 +391,8 @@ func (t *term) localServiceChanged(k records.Key) {
 }
 
 // enqueueRemote enqueues what one Service of a linked cluster bears on.
-func (t *term) enqueueRemote(cluster string, k records.Key) {
-	t.enqueue(mirrorName(cluster, k), federatedName(k))
+func (t *term) enqueueRemote(home string, k records.Key) {
+	t.enqueue(mirrorName(home, k), federatedName(k))
 }
 
 // enqueueOurs enqueues every existing Service that we may have written.
@@ -405,19 +405,19 @@ func (t *term) enqueueOurs() {
 }
 
 // enqueueCluster enqueues everything that a cluster bears on.
-func (t *term) enqueueCluster(cluster string) {
+func (t *term) enqueueCluster(name string) {
 	t.mu.Lock()
-	r := t.remotes[cluster]
+	r := t.remotes[name]
 	t.mu.Unlock()
 	if r != nil {
 		for _, k := range r.Keys() {
-			t.enqueueRemote(cluster, k)
+			t.enqueueRemote(name, k)
 		}
 	}
 	t.enqueueOurs()
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
-		if l.Cluster == cluster {
+		if l.Cluster == name {
 			t.enqueue(probeService(l))
 			t.enqueueLink(l.Link)
 		}
@@ -448,9 +448,9 @@ func (t *term) enqueueAll(concerned func(records.Key) bool) {
 	planned := slices.Collect(maps.Keys(t.results))
 	t.mu.Unlock()
 	add(planned...)
-	for cluster, r := range remotes {
+	for name, r := range remotes {
 		for _, k := range r.Keys() {
-			add(mirrorName(cluster, k), federatedName(k))
+			add(mirrorName(name, k), federatedName(k))
 		}
 	}
 	now, _ := t.linkSet.Load()
@@ -476,8 +476,8 @@ func (t *term) reserveSpace(k records.Key, clusters []string) bool {
 	return reserved
 }
 
-// inputs returns what plans are computed from now.
-func (t *term) inputs() *inputs {
+// planInputs returns what plans are computed from now.
+func (t *term) planInputs() *inputs {
 	now, _ := t.linkSet.Load()
 	t.mu.Lock()
 	remotes, gateways := maps.Clone(t.remotes), maps.Clone(t.gateways)
@@ -488,7 +488,7 @@ func (t *term) inputs() *inputs {
 		linkNamespace:    t.links.Namespace(),
 		everServed:       now.everServed,
 		servedByLinkerd:  now.servedByLinkerd,
-		localMembers:     localMembers{t.options.Local, now.localSkipReason != ""},
+		skipLocal:        now.localSkipReason != "",
 		headless:         t.options.Headless,
 		createNamespaces: t.options.CreateNamespaces,
 		excludedKeys:     t.options.Exclude,
