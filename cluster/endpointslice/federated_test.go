@@ -59,7 +59,7 @@ func (s *scene) union(annotations map[string]string) (*serviceRecord, *federatio
 		Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "other", Port: 81}}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 	}}
 	svc.Namespace, svc.Name, svc.UID, svc.Annotations = "ns", "bb-federated", "uid", annotations
-	s.claims["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.ViewOf("home", svc, nil))
+	s.claims["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.Of("home", svc, nil))
 	kept, _ := newServiceRecord(svc)
 	w := s.Watch(federation.Ref{Cluster: "home", Service: federation.Service{Namespace: "ns", Name: "bb-federated"}})
 	defer w.Close()

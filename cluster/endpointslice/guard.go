@@ -217,7 +217,7 @@ func (t *termWriter) confirmMembers(
 	}
 	record, _ := newServiceRecord(now)
 	fresh := *snapshot
-	fresh.View, fresh.Members = view.ViewOf(federation.Cluster(t.name), now, nil), slices.Clone(snapshot.Members)
+	fresh.View, fresh.Members = view.Of(federation.Cluster(t.name), now, nil), slices.Clone(snapshot.Members)
 	if !fresh.View.SameComposition(snapshot.View) {
 		return fmt.Errorf("%w: the Service has other members by now", errUnconfirmed)
 	}
@@ -257,7 +257,7 @@ func (t *termWriter) readView(ctx context.Context, ref federation.Ref) (*federat
 	if err != nil {
 		return nil, err
 	}
-	return view.ViewOf(ref.Cluster, svc, listed.Items), nil
+	return view.Of(ref.Cluster, svc, listed.Items), nil
 }
 
 func compareNames(a, b key) int { return strings.Compare(a.Name, b.Name) }

@@ -177,9 +177,9 @@ func resolveSlice(s *sliceRecord, lookUp lookUpFunc) *federation.Slice {
 	return out
 }
 
-// ViewOf returns the View of a Service with these slices, without resolving workloads. What is malformed is
+// Of returns the View of a Service with these slices, without resolving workloads. What is malformed is
 // left out and not reported, which is for the Reconciler of that cluster to do.
-func ViewOf(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.EndpointSlice) *federation.View {
+func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.EndpointSlice) *federation.View {
 	var ignored omissions
 	v := newView(cluster, svc, &ignored)
 	for i := range all {

@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// toJSON returns a ServiceProfile as JSON: its name, and its spec in YAML.
-func toJSON(tb testing.TB, name, spec string) []byte {
+// toJSON returns a ServiceProfile as JSON, given its spec as YAML.
+func toJSON(tb testing.TB, spec string) []byte {
 	tb.Helper()
-	b, err := yaml.YAMLToJSON([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: " + name + "}\nspec: " + spec))
+	b, err := yaml.YAMLToJSON([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: web}\nspec: " + spec))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestValidateIsStrict(t *testing.T) {
 		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {not: {}}}]}]}":                                     "condition.not needs one of",
 		"{routes: [{name: a, condition: " + strings.Repeat("{not: ", maxDepth) + "{method: GET}" + strings.Repeat("}", maxDepth) + "}]}": "nest deeper than 20",
 	} {
-		if err := Validate(toJSON(t, "web", spec)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := Validate(toJSON(t, spec)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", spec, err, want)
 		}
 	}
@@ -97,7 +97,7 @@ func TestValidateAllows(t *testing.T) {
 		"{routes: [{name: a, condition: {method: GET}, responseClasses: [{condition: {status: {}}}]}]}",
 		"{routes: [{name: a, condition: " + strings.Repeat("{not: ", maxDepth-1) + "{method: GET}" + strings.Repeat("}", maxDepth-1) + "}]}",
 	} {
-		if err := Validate(toJSON(t, "web", spec)); err != nil {
+		if err := Validate(toJSON(t, spec)); err != nil {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestValidateAllows(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, warnings, err := Parse(stored(toJSON(t, "web", `
+	got, warnings, err := Parse(stored(toJSON(t, `
   unknown: ignored
   routes:
   - name: one
@@ -184,7 +184,7 @@ func TestParseLeavesOut(t *testing.T) {
 		"{dstOverrides: [{weight: -1}]}":             {profile.Profile{Overrides: []profile.Override{{}}}, `spec.dstOverrides[0]: weight "-1" is negative`},
 		"{dstOverrides: [{weight: 1e10}]}":           {profile.Profile{Overrides: []profile.Override{{Weight: 4294967290}}}, "counts as 429496729m"},
 	} {
-		got, warnings, err := Parse(stored(toJSON(t, "web", spec)))
+		got, warnings, err := Parse(stored(toJSON(t, spec)))
 		if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], want.warning) {
 			t.Errorf("%s: %v, warnings %q, want %q", spec, err, warnings, want.warning)
 		}
@@ -205,7 +205,7 @@ func TestParseRejects(t *testing.T) {
 		"{routes: 1}": "cannot unmarshal number",
 		"[]":          "cannot unmarshal array",
 	} {
-		if p, _, err := Parse(stored(toJSON(t, "web", spec))); err == nil || !strings.Contains(err.Error(), want) || p != nil {
+		if p, _, err := Parse(stored(toJSON(t, spec))); err == nil || !strings.Contains(err.Error(), want) || p != nil {
 			t.Errorf("%s: %v %v, want %s", spec, p, err, want)
 		}
 	}
@@ -239,12 +239,12 @@ func TestBounds(t *testing.T) {
 		"{routes: [], dstOverrides: [{weight: " + long + "}]}",
 		"{routes: [], opaquePorts: {1" + strings.Repeat("0", 900) + ": true}}",
 	} {
-		if err := Validate(toJSON(t, "web", spec)); err == nil || len(err.Error()) > maxMessage+10 {
+		if err := Validate(toJSON(t, spec)); err == nil || len(err.Error()) > maxMessage+10 {
 			t.Errorf("%.40s: %d bytes of error", spec, len(fmt.Sprint(err)))
 		}
 	}
 	many := "{routes: [" + strings.Repeat("{condition: {method: GET}, timeout: "+long+"},", 20) + "]}"
-	_, warnings, err := Parse(stored(toJSON(t, "web", many)))
+	_, warnings, err := Parse(stored(toJSON(t, many)))
 	if err != nil || len(warnings) != maxWarnings || len(warnings[1]) > maxMessage {
 		t.Errorf("%d warnings: %v", len(warnings), err)
 	}
