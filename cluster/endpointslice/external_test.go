@@ -13,10 +13,19 @@ import (
 func someWorkload() *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
-		"metadata": map[string]any{"namespace": "ns", "name": "ew", "uid": "ew-uid", "labels": map[string]any{"app": "web"}},
+		"metadata": map[string]any{
+			"namespace": "ns", "name": "ew", "uid": "ew-uid", "labels": map[string]any{"app": "web"},
+		},
 		"spec": map[string]any{
-			"workloadIPs": []any{map[string]any{"ip": "10.0.0.1"}, map[string]any{"ip": "no address"}, map[string]any{"ip": "::ffff:10.0.0.2"}},
-			"ports":       []any{map[string]any{"name": "http", "port": int64(80)}, map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"}},
+			"workloadIPs": []any{
+				map[string]any{"ip": "10.0.0.1"},
+				map[string]any{"ip": "no address"},
+				map[string]any{"ip": "::ffff:10.0.0.2"},
+			},
+			"ports": []any{
+				map[string]any{"name": "http", "port": int64(80)},
+				map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"},
+			},
 		},
 		"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 	}}
@@ -27,7 +36,8 @@ func TestNewWorkloadRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(w.addrs) != 2 || w.addrs[1].String() != "10.0.0.2" || !w.ready || w.ports[0].protocol != corev1.ProtocolTCP || w.uid != "ew-uid" {
+	if len(w.addrs) != 2 || w.addrs[1].String() != "10.0.0.2" || !w.ready ||
+		w.ports[0].protocol != corev1.ProtocolTCP || w.uid != "ew-uid" {
 		t.Errorf("%+v", w)
 	}
 	broken := someWorkload()
@@ -43,7 +53,8 @@ func FuzzWorkloadRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
-	f.Add([]byte(`{"kind":"ExternalWorkload","apiVersion":"v1","spec":{"workloadIPs":[{"ip":"fe80::1%eth0"}],"ports":[{"port":-1}]}}`))
+	f.Add([]byte(`{"kind":"ExternalWorkload","apiVersion":"v1",
+"spec":{"workloadIPs":[{"ip":"fe80::1%eth0"}],"ports":[{"port":-1}]}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		u := &unstructured.Unstructured{}
 		if u.UnmarshalJSON(b) != nil {
@@ -98,7 +109,9 @@ func TestAffectedServices(t *testing.T) {
 		return s
 	}
 	services := []*serviceRecord{
-		selecting("app", map[string]string{"app": "web"}), selecting("staging", map[string]string{"env": "staging"}), selecting("prod", map[string]string{"env": "prod"}),
+		selecting("app", map[string]string{"app": "web"}),
+		selecting("staging", map[string]string{"env": "staging"}),
+		selecting("prod", map[string]string{"env": "prod"}),
 		{key: key{Name: "none"}},
 	}
 	with := func(env string, change func(*workloadRecord)) *workloadRecord {
@@ -116,13 +129,23 @@ func TestAffectedServices(t *testing.T) {
 		old, now *workloadRecord
 		want     []string
 	}{
-		"the same":       {with("staging", nil), with("staging", nil), nil},
-		"new":            {nil, with("staging", nil), []string{"app", "staging"}},
-		"gone":           {with("prod", nil), nil, []string{"app", "prod"}},
-		"label":          {with("staging", nil), with("prod", nil), []string{"prod", "staging"}},
-		"readiness":      {with("prod", nil), with("prod", func(w *workloadRecord) { w.ready = false }), []string{"app", "prod"}},
-		"zone":           {with("prod", nil), with("prod", func(w *workloadRecord) { w.labels[corev1.LabelTopologyZone] = "a" }), []string{"app", "prod"}},
-		"label and port": {with("staging", nil), with("prod", func(w *workloadRecord) { w.ports = w.ports[:1] }), []string{"app", "prod", "staging"}},
+		"the same": {with("staging", nil), with("staging", nil), nil},
+		"new":      {nil, with("staging", nil), []string{"app", "staging"}},
+		"gone":     {with("prod", nil), nil, []string{"app", "prod"}},
+		"label":    {with("staging", nil), with("prod", nil), []string{"prod", "staging"}},
+		"readiness": {
+			with("prod", nil), with("prod", func(w *workloadRecord) { w.ready = false }),
+			[]string{"app", "prod"},
+		},
+		"zone": {
+			with("prod", nil),
+			with("prod", func(w *workloadRecord) { w.labels[corev1.LabelTopologyZone] = "a" }),
+			[]string{"app", "prod"},
+		},
+		"label and port": {
+			with("staging", nil), with("prod", func(w *workloadRecord) { w.ports = w.ports[:1] }),
+			[]string{"app", "prod", "staging"},
+		},
 	} {
 		var got []string
 		for _, k := range affectedServices(c.old, c.now, services) {
@@ -141,11 +164,15 @@ func TestInvalidWorkload(t *testing.T) {
 	u.SetName("not.a.label")
 	spec := u.Object["spec"].(map[string]any)
 	var ips []any
-	for _, ip := range []string{"10.0.0.1", "127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::1", "fe80::1", "ff02::1", "::", "junk"} {
+	for _, ip := range []string{
+		"10.0.0.1", "127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::1", "fe80::1", "ff02::1", "::", "junk",
+	} {
 		ips = append(ips, map[string]any{"ip": ip})
 	}
 	spec["workloadIPs"] = ips
-	spec["ports"] = []any{map[string]any{"name": "http", "port": int64(80)}, map[string]any{"name": "none", "port": int64(99999)}}
+	spec["ports"] = []any{
+		map[string]any{"name": "http", "port": int64(80)}, map[string]any{"name": "none", "port": int64(99999)},
+	}
 	w, err := newWorkloadRecord(u)
 	if err != nil {
 		t.Fatal(err)

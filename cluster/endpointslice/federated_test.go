@@ -37,14 +37,26 @@ var bb = federation.Service{Namespace: "ns", Name: "bb"}
 
 // holds makes a cluster claim meshed Pods at some addresses, port http to 8080.
 func (s *scene) holds(cluster string, addrs ...string) {
-	slice := &federation.Slice{Name: "bb-1", Ports: []federation.Port{{Number: 8080, Name: "web", Protocol: "TCP", App: "http"}, {Number: 9090, Name: "metrics", Protocol: "TCP"}}}
+	slice := &federation.Slice{
+		Name: "bb-1",
+		Ports: []federation.Port{
+			{Number: 8080, Name: "web", Protocol: "TCP", App: "http"},
+			{Number: 9090, Name: "metrics", Protocol: "TCP"},
+		},
+	}
 	for _, a := range addrs {
 		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
 			Addr: netip.MustParseAddr(a), Ready: true, Zone: cluster + "-a", Node: "node",
-			Workload: &federation.Workload{Namespace: "ns", Name: "pod", Template: unique.Make(federation.Template{ServiceAccount: "bb", ControlPlane: "linkerd"})},
+			Workload: &federation.Workload{
+				Namespace: "ns", Name: "pod",
+				Template: unique.Make(federation.Template{ServiceAccount: "bb", ControlPlane: "linkerd"}),
+			},
 		})
 	}
-	s.claims[cluster].Set(bb, &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}}, Slices: []*federation.Slice{slice}})
+	s.claims[cluster].Set(bb, &federation.View{
+		Ports:  []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}},
+		Slices: []*federation.Slice{slice},
+	})
 }
 
 func (s *scene) complete(clusters ...string) {
@@ -56,7 +68,8 @@ func (s *scene) complete(clusters ...string) {
 // union is the federated Service in home; its port 80 has a name of its own.
 func (s *scene) union(annotations map[string]string) (*serviceRecord, *federation.Snapshot) {
 	svc := &corev1.Service{Spec: corev1.ServiceSpec{
-		Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "other", Port: 81}}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports:      []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "other", Port: 81}},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 	}}
 	svc.Namespace, svc.Name, svc.UID, svc.Annotations = "ns", "bb-federated", "uid", annotations
 	s.claims["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.Of("home", svc, nil))
@@ -68,7 +81,7 @@ func (s *scene) union(annotations map[string]string) (*serviceRecord, *federatio
 }
 
 var federatedEverywhere = map[string]string{
-	OptIn: Enabled, "multicluster.linkerd.io/local-discovery": "bb", "multicluster.linkerd.io/remote-discovery": "bb@east,bb@west",
+	OptIn: Enabled, linkerd.LocalDiscoveryAnnotation: "bb", linkerd.RemoteDiscoveryKey: "bb@east,bb@west",
 }
 
 // text describes groups, one a line.
@@ -101,14 +114,17 @@ func TestFederatedGroups(t *testing.T) {
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
 	groups, keep := federatedGroups(svc, snapshot, "home", "linkerd")
-	want := `east IPv4 "bb.ns.serviceaccount.identity.linkerd.east.example" http:8080/TCP/http 10.1.0.1@east-a 10.1.0.2@east-a
+	const identity = "bb.ns.serviceaccount.identity.linkerd.east.example"
+	want := `east IPv4 "` + identity + `" http:8080/TCP/http 10.1.0.1@east-a 10.1.0.2@east-a
 home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
 	if got := text(groups); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if g := groups[0]; g.meta.Annotations[linkerd.RemoteGatewayIdentityAnnotation] != g.identity || g.meta.Labels[SourceLabel] != "east" || g.meta.Labels[discoveryv1.LabelManagedBy] != view.ManagedBy ||
-		g.meta.Labels[discoveryv1.LabelServiceName] != "bb-federated" || len(groups[1].meta.Annotations) > 0 {
-		t.Errorf("metadata %+v and %+v", g.meta, groups[1].meta)
+	east, home := groups[0].meta, groups[1].meta
+	if east.Annotations[linkerd.RemoteGatewayIdentityAnnotation] != identity || len(home.Annotations) > 0 ||
+		east.Labels[SourceLabel] != "east" || east.Labels[discoveryv1.LabelManagedBy] != view.ManagedBy ||
+		east.Labels[discoveryv1.LabelServiceName] != "bb-federated" {
+		t.Errorf("metadata %+v and %+v", east, home)
 	}
 	if keep(sliceOf("west", "home")) {
 		t.Error("the slices of a cluster without endpoints are kept")
@@ -171,10 +187,16 @@ func holding(account func(int) string, n int) *federation.View {
 	for i := range n {
 		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
 			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i%250 + 1)}), Ready: true,
-			Workload: &federation.Workload{Namespace: "ns", Name: fmt.Sprint(i), Template: unique.Make(federation.Template{ServiceAccount: account(i), ControlPlane: "linkerd"})},
+			Workload: &federation.Workload{
+				Namespace: "ns", Name: fmt.Sprint(i),
+				Template: unique.Make(federation.Template{ServiceAccount: account(i), ControlPlane: "linkerd"}),
+			},
 		})
 	}
-	return &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}}, Slices: []*federation.Slice{slice}}
+	return &federation.View{
+		Ports:  []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}},
+		Slices: []*federation.Slice{slice},
+	}
 }
 
 // However many identities a cluster has, few of them have slices of their own, those of most endpoints; no
@@ -182,7 +204,8 @@ func holding(account func(int) string, n int) *federation.View {
 func TestIdentitiesAreBounded(t *testing.T) {
 	s := newScene("home", "east", "west")
 	const n = 500
-	s.claims["east"].Set(bb, holding(func(i int) string { return fmt.Sprintf("sa%03d", max(0, 490-i)) }, n)) // ten endpoints share the last
+	account := func(i int) string { return fmt.Sprintf("sa%03d", max(0, 490-i)) } // ten endpoints share the last
+	s.claims["east"].Set(bb, holding(account, n))
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
 	groups, _ := federatedGroups(svc, snapshot, "home", "linkerd")
@@ -191,7 +214,8 @@ func TestIdentitiesAreBounded(t *testing.T) {
 		endpoints += len(g.endpoints)
 		own[g.identity] = len(g.endpoints)
 	}
-	if endpoints != n || len(own) != maxIdentities+1 || own["sa000.ns.serviceaccount.identity.linkerd.east.example"] != 10 {
+	shared := own["sa000.ns.serviceaccount.identity.linkerd.east.example"]
+	if endpoints != n || len(own) != maxIdentities+1 || shared != 10 {
 		t.Errorf("%d endpoints under %d identities: %v", endpoints, len(own), own)
 	}
 	p := planFor(svc, groups, nil)
@@ -210,11 +234,13 @@ func TestOptIn(t *testing.T) {
 		annotations map[string]string
 		want        int
 	}{
-		"federated":               {federatedEverywhere, 2},
-		"not asked for":           {map[string]string{"multicluster.linkerd.io/local-discovery": "bb"}, 0},
-		"asked for in other ways": {map[string]string{OptIn: "yes", "multicluster.linkerd.io/local-discovery": "bb"}, 0},
-		"plain":                   {map[string]string{OptIn: Enabled}, 0},
-		"unknown to Linkerd":      {map[string]string{OptIn: Enabled, view.MembersKey: "bb,bb@east"}, 2},
+		"federated":     {federatedEverywhere, 2},
+		"not asked for": {map[string]string{"multicluster.linkerd.io/local-discovery": "bb"}, 0},
+		"asked for in other ways": {
+			map[string]string{OptIn: "yes", "multicluster.linkerd.io/local-discovery": "bb"}, 0,
+		},
+		"plain":              {map[string]string{OptIn: Enabled}, 0},
+		"unknown to Linkerd": {map[string]string{OptIn: Enabled, view.MembersKey: "bb,bb@east"}, 2},
 	} {
 		svc, snapshot := s.union(c.annotations)
 		if groups, _ := federatedGroups(svc, snapshot, "home", "linkerd"); len(groups) != c.want {
@@ -226,10 +252,19 @@ func TestOptIn(t *testing.T) {
 // A port leads to where the member's own declaration leads, and if that has another protocol, to the port
 // of its name.
 func TestPortsAtMember(t *testing.T) {
-	member := &federation.View{Ports: []federation.ServicePort{{Number: 53, Name: "dns-tcp", Target: 5353}, {Number: 80, Name: "web", Target: 8080}}}
-	slice := &federation.Slice{Ports: []federation.Port{{Number: 5353, Name: "dns-tcp", Protocol: "TCP"}, {Number: 5300, Name: "dns", Protocol: "UDP"}, {Number: 8080, Name: "web", Protocol: "TCP"}}}
+	member := &federation.View{Ports: []federation.ServicePort{
+		{Number: 53, Name: "dns-tcp", Target: 5353}, {Number: 80, Name: "web", Target: 8080},
+	}}
+	slice := &federation.Slice{Ports: []federation.Port{
+		{Number: 5353, Name: "dns-tcp", Protocol: "TCP"},
+		{Number: 5300, Name: "dns", Protocol: "UDP"},
+		{Number: 8080, Name: "web", Protocol: "TCP"},
+	}}
 	svc := &serviceRecord{ports: []corev1.ServicePort{
-		{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}, {Name: "http", Port: 80}, {Name: "none", Port: 81},
+		{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP},
+		{Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP},
+		{Name: "http", Port: 80},
+		{Name: "none", Port: 81},
 	}}
 	var got []string
 	for _, p := range portsAtMember(svc, member, slice) {

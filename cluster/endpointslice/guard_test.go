@@ -1,7 +1,6 @@
 package endpointslice
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -30,8 +29,9 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	}
 	client := fake.NewClientset(someClientService())
 	x := newTestWriter(t, client)
-	x.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{linkerd.ExternalWorkloads.WithVersion("v1beta1"): "ExternalWorkloadList"}, listed...)
+	resource := linkerd.ExternalWorkloads.WithVersion("v1beta1")
+	lists := map[schema.GroupVersionResource]string{resource: "ExternalWorkloadList"}
+	x.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, listed...)
 	x.load(t, all...)
 	k := key{Namespace: "ns", Name: "web"}
 	ctx := t.Context()
@@ -65,7 +65,8 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	}
 	for _, o := range listed[3:] { // now they are
 		u := o.(*unstructured.Unstructured)
-		if err := x.dynamic.Resource(linkerd.ExternalWorkloads.WithVersion("v1beta1")).Namespace("ns").Delete(ctx, u.GetName(), metav1.DeleteOptions{}); err != nil {
+		err := x.dynamic.Resource(resource).Namespace("ns").Delete(ctx, u.GetName(), metav1.DeleteOptions{})
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -110,7 +111,7 @@ func TestSmallChangesAreNotHeldBack(t *testing.T) {
 		if err := x.externals.Replace(have, ""); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.reconcileService(context.WithoutCancel(t.Context()), key{Namespace: "ns", Name: "web"}); err != nil {
+		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
 			t.Fatal(err)
 		}
 		x.catchUp(t, x.client.(*fake.Clientset))

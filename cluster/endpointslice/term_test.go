@@ -88,22 +88,33 @@ type testWriter struct {
 func newTestWriter(t *testing.T, client *fake.Clientset) testWriter {
 	t.Helper()
 	store := federation.NewStore()
-	w := NewWriter(logr.Discard(), store, cluster.NewRegistry(logr.Discard(), store, cluster.Options{}), nil, Options{Namespace: "linkerd", Installation: "local", Timing: testTiming})
-	x := newExternalWriter(&targetCluster{writer: w, log: logr.Discard(), name: "local", client: client, leases: map[string]leaseState{}})
+	w := NewWriter(logr.Discard(), store, cluster.NewRegistry(logr.Discard(), store, cluster.Options{}), nil, Options{
+		Namespace: "linkerd", Installation: "local", Timing: testTiming,
+	})
+	x := newExternalWriter(&targetCluster{
+		writer: w, log: logr.Discard(), name: "local", client: client, leases: map[string]leaseState{},
+	})
 	t.Cleanup(x.queue.ShutDown)
 	return testWriter{x}
 }
 
 func someClientService() *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}, Spec: corev1.ServiceSpec{
-		Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-	}}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid"}}
+	svc.Spec = corev1.ServiceSpec{
+		Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+	}
+	return svc
 }
 
 // load gives the writer what it would have listed, and begins.
 func (x testWriter) load(t *testing.T, workloads ...any) {
 	t.Helper()
-	for _, err := range []error{x.services.Replace([]any{someClientService()}, ""), x.slices.Replace(nil, ""), x.externals.Replace(workloads, "")} {
+	for _, err := range []error{
+		x.services.Replace([]any{someClientService()}, ""),
+		x.slices.Replace(nil, ""),
+		x.externals.Replace(workloads, ""),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,9 +150,15 @@ func TestReportOfLeases(t *testing.T) {
 		want                cluster.Writing
 	}{
 		{cluster.NotWriting, cluster.Standby, cluster.Writing{State: cluster.Standby, Wanted: FederatedLease}},
-		{cluster.Holding, cluster.NotWriting, cluster.Writing{State: cluster.Holding, Leases: ExternalLease, Wanted: ExternalLease}},
-		{cluster.ReadOnly, cluster.Holding, cluster.Writing{State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease}},
-		{cluster.Standby, cluster.Holding, cluster.Writing{State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease + "," + ExternalLease}},
+		{cluster.Holding, cluster.NotWriting, cluster.Writing{
+			State: cluster.Holding, Leases: ExternalLease, Wanted: ExternalLease,
+		}},
+		{cluster.ReadOnly, cluster.Holding, cluster.Writing{
+			State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease,
+		}},
+		{cluster.Standby, cluster.Holding, cluster.Writing{
+			State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease + "," + ExternalLease,
+		}},
 		{cluster.NotWriting, cluster.NotWriting, cluster.Writing{}},
 	} {
 		x.reportLease(ExternalLease, c.external, nil)

@@ -67,14 +67,19 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 	}
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(log, store, cluster.Options{
-		ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial,
+		ProbeInterval: 5 * time.Second,
+		Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Dial:          f.network.Dial,
 	})
 	w := NewWriter(log, store, registry, func(term context.Context) error {
 		f.beside.Add(1)
 		<-term.Done()
 		f.beside.Add(-1)
 		return nil
-	}, Options{Namespace: "linkerd", Installation: "home", Replica: name, Timing: testTiming, Federated: true, Linked: f.linked, MaxSlices: 3})
+	}, Options{
+		Namespace: "linkerd", Installation: "home", Replica: name, Timing: testTiming,
+		Federated: true, Linked: f.linked, MaxSlices: 3,
+	})
 	if f.metrics == nil {
 		f.metrics = w.metrics // of the first
 	}
@@ -103,7 +108,9 @@ func (f *fleet) link(name string) {
 	if name == "home" {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &traveller{&f.way, next} })
 	}
-	f.must(f.registry.Apply(cluster.Spec{Name: name, Local: name == "home", Access: []cluster.Access{{Source: "test", Config: config}}}))
+	f.must(f.registry.Apply(cluster.Spec{
+		Name: name, Local: name == "home", Access: []cluster.Access{{Source: "test", Config: config}},
+	}))
 }
 
 // quota lets nothing be created in the namespace full, nor in the namespace tight once that is.
@@ -113,10 +120,12 @@ type quota struct {
 }
 
 func (q quota) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPost && (strings.Contains(r.URL.Path, "/namespaces/full/") || q.tight.Load() && strings.Contains(r.URL.Path, "/namespaces/tight/")) {
+	in := func(namespace string) bool { return strings.Contains(r.URL.Path, "/namespaces/"+namespace+"/") }
+	if r.Method == http.MethodPost && (in("full") || q.tight.Load() && in("tight")) {
 		return &http.Response{
 			StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
-			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"exceeded quota"}`)),
+			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure",
+"reason":"Forbidden","code":403,"message":"exceeded quota"}`)),
 		}, nil
 	}
 	return q.next.RoundTrip(r)
@@ -152,22 +161,32 @@ func (f *fleet) holds(in, namespace, name string, n int) {
 		endpoints = append(endpoints, fmt.Sprintf("{addresses: [10.1.0.%d]}", i+1))
 	}
 	f.apply(in,
-		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: %s}, spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, name, namespace),
-		fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %[1]s-1, namespace: %[2]s, labels: {kubernetes.io/service-name: %[1]s}},
-  addressType: IPv4, ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [%[3]s]}`, name, namespace, strings.Join(endpoints, ", ")))
+		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: %s},
+  spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, name, namespace),
+		someSlice(name, 1, namespace, 8080, strings.Join(endpoints, ", ")))
+}
+
+// someSlice returns the nth EndpointSlice of a Service.
+func someSlice(service string, n int, namespace string, port int, endpoints string) string {
+	return fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
+  metadata: {name: %[1]s-%[2]d, namespace: %[3]s, labels: {kubernetes.io/service-name: %[1]s}}, addressType: IPv4,
+  ports: [{name: http, port: %[4]d, protocol: TCP}], endpoints: [%[5]s]}`, service, n, namespace, port, endpoints)
 }
 
 // union makes home have a federated Service that asks for slices.
 func (f *fleet) union(namespace, name, members string) {
 	f.t.Helper()
-	f.apply("home", fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: %s, annotations: {%s: enabled, %s: "%s"}}, spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`,
+	f.apply("home", fmt.Sprintf(`{apiVersion: v1, kind: Service,
+  metadata: {name: %s, namespace: %s, annotations: {%s: enabled, %s: "%s"}},
+  spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`,
 		name, namespace, OptIn, "federation.fingerpost.io/members", members))
 }
 
 // written returns how many endpoints the slices of a Service of home hold that we have written.
 func (f *fleet) written(namespace, name string) (n int) {
 	for _, es := range f.home.List("endpointslices.discovery.k8s.io") {
-		if l := es.GetLabels(); es.GetNamespace() == namespace && l["kubernetes.io/service-name"] == name && l[SourceLabel] != "" {
+		l := es.GetLabels()
+		if es.GetNamespace() == namespace && l["kubernetes.io/service-name"] == name && l[SourceLabel] != "" {
 			endpoints, _, _ := unstructured.NestedSlice(es.Object, "endpoints")
 			n += len(endpoints)
 		}
@@ -182,7 +201,8 @@ func (f *fleet) writing() cluster.WritingState {
 
 // holder returns the holder of the Lease in home.
 func (f *fleet) holder() string {
-	holder, _, _ := unstructured.NestedString(f.home.Get(leaseResource.String(), "linkerd", FederatedLease).Object, "spec", "holderIdentity")
+	lease := f.home.Get(leaseResource.String(), "linkerd", FederatedLease)
+	holder, _, _ := unstructured.NestedString(lease.Object, "spec", "holderIdentity")
 	return holder
 }
 
@@ -252,8 +272,7 @@ func TestOneRefusalStopsNoOther(t *testing.T) {
 		f.pass(2 * time.Second)
 		f.wants("tight", "all", 7)
 		f.tight.Store(true)
-		f.apply("east", `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-2, namespace: tight, labels: {kubernetes.io/service-name: web}},
-  addressType: IPv4, ports: [{name: http, port: 9090, protocol: TCP}], endpoints: [{addresses: [10.1.1.1]}]}`) // takes a slice of its own
+		f.apply("east", someSlice("web", 2, "tight", 9090, "{addresses: [10.1.1.1]}")) // takes a slice of its own
 		f.holds("east", "tight", "web", 3)
 		f.holds("west", "tight", "web", 2)
 		f.pass(2 * time.Second)
@@ -299,8 +318,8 @@ func TestSlicesOfASourceAreLimited(t *testing.T) {
 		f.holds("west", "ns", "web", 3)
 		f.holds("east", "ns", "web", 2)
 		for i := 2; i <= 10; i++ { // a slice for each port
-			f.apply("east", fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-%[1]d, namespace: ns, labels: {kubernetes.io/service-name: web}},
-  addressType: IPv4, ports: [{name: http, port: 90%02[1]d, protocol: TCP}], endpoints: [{addresses: [10.1.1.%[1]d]}, {addresses: [127.0.0.1]}]}`, i))
+			addresses := fmt.Sprintf("{addresses: [10.1.1.%d]}, {addresses: [127.0.0.1]}", i)
+			f.apply("east", someSlice("web", i, "ns", 9000+i, addresses))
 		}
 		f.union("ns", "all", "web@east,web@west")
 		f.pass(2 * time.Second)
@@ -495,7 +514,9 @@ func TestLateRequest(t *testing.T) {
 			t.Fatalf("%d requests wait in the network", f.way.waiting())
 		}
 		_, second := f.replica("other")
-		f.must(second.Apply(cluster.Spec{Name: "home", Local: true, Access: []cluster.Access{{Source: "test", Config: f.access("home")}}}))
+		f.must(second.Apply(cluster.Spec{
+			Name: "home", Local: true, Access: []cluster.Access{{Source: "test", Config: f.access("home")}},
+		}))
 		f.pass(4 * time.Second) // past the fence
 		waiting := f.way.waiting()
 		f.holds("home", "ns", "other", 4)

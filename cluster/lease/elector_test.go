@@ -151,7 +151,9 @@ func (c *candidate) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*co
 	return c.election.lease.DeepCopy(), nil
 }
 
-func (c *candidate) Create(ctx context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (c *candidate) Create(
+	ctx context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions,
+) (*coordinationv1.Lease, error) {
 	if err := c.reach(ctx); err != nil {
 		return nil, err
 	}
@@ -163,7 +165,9 @@ func (c *candidate) Create(ctx context.Context, l *coordinationv1.Lease, _ metav
 	return c.election.put(l), nil
 }
 
-func (c *candidate) Update(ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (c *candidate) Update(
+	ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	if err := c.reach(ctx); err != nil {
 		return nil, err
 	}

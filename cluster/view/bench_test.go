@@ -53,21 +53,34 @@ func somePod(cluster, service, i int) *corev1.Pod {
 	env := func(port int) string { return fmt.Sprintf("[::]:%d", port) }
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: fmt.Sprintf("team-%d", service%10), Name: name, UID: types.UID(fmt.Sprintf("%d-%s", cluster, name)),
+			Namespace: fmt.Sprintf("team-%d", service%10), Name: name,
+			UID: types.UID(fmt.Sprintf("%d-%s", cluster, name)),
 			Labels: map[string]string{
-				"app": fmt.Sprintf("service-%d", service), "pod-template-hash": "5d8f7c9b4", linkerd.ControlPlaneLabel: "linkerd",
-				"linkerd.io/proxy-deployment": fmt.Sprintf("service-%d", service), "linkerd.io/workload-ns": fmt.Sprintf("team-%d", service%10),
+				"app": fmt.Sprintf("service-%d", service), "pod-template-hash": "5d8f7c9b4",
+				linkerd.ControlPlaneLabel:     "linkerd",
+				"linkerd.io/proxy-deployment": fmt.Sprintf("service-%d", service),
+				"linkerd.io/workload-ns":      fmt.Sprintf("team-%d", service%10),
 			},
-			Annotations:     map[string]string{"linkerd.io/created-by": "linkerd/proxy-injector", linkerd.OpaquePortsAnnotation: "25,587,3306"},
-			OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("service-%d-5d8f7c9b4", service)}},
+			Annotations: map[string]string{
+				"linkerd.io/created-by": "linkerd/proxy-injector", linkerd.OpaquePortsAnnotation: "25,587,3306",
+			},
+			OwnerReferences: []metav1.OwnerReference{{
+				Kind: "ReplicaSet", Name: fmt.Sprintf("service-%d-5d8f7c9b4", service),
+			}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addressOf(cluster, service, i)},
 		Spec: corev1.PodSpec{
-			NodeName: fmt.Sprintf("node-%d.region-%d.example.net", i*7%200, cluster), ServiceAccountName: fmt.Sprintf("service-%d", service),
+			NodeName:           fmt.Sprintf("node-%d.region-%d.example.net", i*7%200, cluster),
+			ServiceAccountName: fmt.Sprintf("service-%d", service),
 			Containers: []corev1.Container{
-				{Name: "app", Image: "registry.example.net/app:1.2.3", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}},
+				{
+					Name: "app", Image: "registry.example.net/app:1.2.3",
+					Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+				},
 				{Name: proxyContainer, Env: []corev1.EnvVar{
-					{Name: inboundListenEnv, Value: env(4143)}, {Name: adminListenEnv, Value: env(4191)}, {Name: controlListenEnv, Value: env(4190)},
+					{Name: inboundListenEnv, Value: env(4143)},
+					{Name: adminListenEnv, Value: env(4191)},
+					{Name: controlListenEnv, Value: env(4190)},
 				}},
 			},
 		},
@@ -87,7 +100,9 @@ func someSlice(cluster, service, from, n int, unready map[int]bool) *discoveryv1
 			Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", service)},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{
+			Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP),
+		}},
 	}
 	for i := from; i < from+n; i++ {
 		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
@@ -95,7 +110,9 @@ func someSlice(cluster, service, from, n int, unready map[int]bool) *discoveryv1
 			Conditions: discoveryv1.EndpointConditions{Ready: new(!unready[i])},
 			NodeName:   new(fmt.Sprintf("node-%d.region-%d.example.net", i*7%200, cluster)),
 			Zone:       new(fmt.Sprintf("region-%d%c", cluster, 'a'+i%3)),
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: es.Namespace, Name: somePod(cluster, service, i).Name},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: es.Namespace, Name: somePod(cluster, service, i).Name,
+			},
 		})
 	}
 	return es
@@ -103,8 +120,10 @@ func someSlice(cluster, service, from, n int, unready map[int]bool) *discoveryv1
 
 func someService(service int) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("team-%d", service%10), Name: fmt.Sprintf("service-%d", service)},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: fmt.Sprintf("team-%d", service%10), Name: fmt.Sprintf("service-%d", service),
+		},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 	}
 }
 
@@ -191,7 +210,9 @@ func BenchmarkChange(b *testing.B) {
 			store := federation.NewStore()
 			r, w := begun(b, store, Options{}, 0, 1, endpoints)
 			defer r.queue.ShutDown()
-			slices := []*discoveryv1.EndpointSlice{someSlice(0, 0, 0, 100, map[int]bool{7: true}), someSlice(0, 0, 0, 100, nil)}
+			slices := []*discoveryv1.EndpointSlice{
+				someSlice(0, 0, 0, 100, map[int]bool{7: true}), someSlice(0, 0, 0, 100, nil),
+			}
 			k := key{Namespace: slices[0].Namespace, Name: slices[0].Name}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

@@ -59,11 +59,14 @@ func goodPod() *corev1.Pod {
 func goodSlice() *discoveryv1.EndpointSlice {
 	es := &discoveryv1.EndpointSlice{ObjectMeta: named("web-a")}
 	es.Labels = map[string]string{discoveryv1.LabelServiceName: "web"}
-	es.Ports = []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP), AppProtocol: new("http")}}
+	es.Ports = []discoveryv1.EndpointPort{{
+		Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP), AppProtocol: new("http"),
+	}}
 	es.Endpoints = []discoveryv1.Endpoint{
 		{
-			Addresses: []string{"10.0.0.1"}, Hostname: new("web-1"), Zone: new("zone-1"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "web-1"},
-			Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "zone-1"}}},
+			Addresses: []string{"10.0.0.1"}, Hostname: new("web-1"), Zone: new("zone-1"),
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "web-1"},
+			Hints:     &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "zone-1"}}},
 		},
 		{Addresses: []string{"10.0.0.2"}},
 	}
@@ -97,20 +100,48 @@ func TestBorder(t *testing.T) {
 				o.OwnerKind, o.OwnerName = "pod", "web-1"
 			},
 		},
-		"a node":          {func(w *world) { w.pod.Spec.NodeName = long }, "node", func(v *federation.View) { v.Slices[0].Endpoints[0].Node = "" }},
-		"a zone":          {func(w *world) { w.es.Endpoints[0].Zone = &long }, "zone", func(v *federation.View) { v.Slices[0].Endpoints[0].Zone = "" }},
-		"a hint":          {func(w *world) { w.es.Endpoints[0].Hints.ForZones[0].Name = bad }, "a hint", func(v *federation.View) { v.Slices[0].Endpoints[0].Hints = nil }},
-		"a hostname":      {func(w *world) { w.es.Endpoints[0].Hostname = new("a.b") }, "hostname", func(v *federation.View) { v.Slices[0].Endpoints[0].Hostname = "" }},
-		"appProtocol":     {func(w *world) { w.es.Ports[0].AppProtocol = new("a b") }, "application protocol", func(v *federation.View) { v.Slices[0].Ports[0].App = "" }},
-		"a port":          {func(w *world) { w.es.Ports[0].Name = new(bad) }, "a port", func(v *federation.View) { v.Slices[0].Ports = nil }},
-		"a protocol":      {func(w *world) { w.es.Ports[0].Protocol = new(corev1.Protocol("x")) }, "a port", func(v *federation.View) { v.Slices[0].Ports = nil }},
-		"a declared port": {func(w *world) { w.svc.Spec.Ports[1].Name = bad }, "a port", func(v *federation.View) { v.Ports = v.Ports[:1] }},
+		"a node": {
+			func(w *world) { w.pod.Spec.NodeName = long }, "node",
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Node = "" },
+		},
+		"a zone": {
+			func(w *world) { w.es.Endpoints[0].Zone = &long }, "zone",
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Zone = "" },
+		},
+		"a hint": {
+			func(w *world) { w.es.Endpoints[0].Hints.ForZones[0].Name = bad }, "a hint",
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Hints = nil },
+		},
+		"a hostname": {
+			func(w *world) { w.es.Endpoints[0].Hostname = new("a.b") }, "hostname",
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Hostname = "" },
+		},
+		"appProtocol": {
+			func(w *world) { w.es.Ports[0].AppProtocol = new("a b") }, "application protocol",
+			func(v *federation.View) { v.Slices[0].Ports[0].App = "" },
+		},
+		"a port": {
+			func(w *world) { w.es.Ports[0].Name = new(bad) }, "a port",
+			func(v *federation.View) { v.Slices[0].Ports = nil },
+		},
+		"a protocol": {
+			func(w *world) { w.es.Ports[0].Protocol = new(corev1.Protocol("x")) }, "a port",
+			func(v *federation.View) { v.Slices[0].Ports = nil },
+		},
+		"a declared port": {
+			func(w *world) { w.svc.Spec.Ports[1].Name = bad }, "a port",
+			func(v *federation.View) { v.Ports = v.Ports[:1] },
+		},
 		"a service account": {
-			func(w *world) { w.pod.Spec.ServiceAccountName = bad }, "all of it: its service account", func(v *federation.View) { v.Slices[0].Endpoints = v.Slices[0].Endpoints[1:] },
+			func(w *world) { w.pod.Spec.ServiceAccountName = bad }, "all of it: its service account",
+			func(v *federation.View) { v.Slices[0].Endpoints = v.Slices[0].Endpoints[1:] },
 		},
 		"addresses": {
 			func(w *world) {
-				w.es.Endpoints[1].Addresses = []string{"127.0.0.1", "10.0.0.2", "169.254.0.1", "0.0.0.0", "224.0.1.1", "::1", "fe80::1", "ff02::1", "::", "::ffff:127.0.0.1"}
+				w.es.Endpoints[1].Addresses = []string{
+					"127.0.0.1", "10.0.0.2", "169.254.0.1", "0.0.0.0", "224.0.1.1", "::1", "fe80::1", "ff02::1",
+					"::", "::ffff:127.0.0.1",
+				}
 			}, "address \\\"127.0.0.1", func(*federation.View) {},
 		},
 		"another slice": {
@@ -145,7 +176,9 @@ func TestBorderCounts(t *testing.T) {
 	for i := range 2 * maxPorts {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1000 + i)})
 		es.Ports = append(es.Ports, discoveryv1.EndpointPort{Port: new(int32(1000 + i))})
-		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{Name: fmt.Sprintf("p%d", i), ContainerPort: int32(1000 + i)})
+		pod.Spec.Containers[0].Ports = append(pod.Spec.Containers[0].Ports, corev1.ContainerPort{
+			Name: fmt.Sprintf("p%d", i), ContainerPort: int32(1000 + i),
+		})
 	}
 	for i := range 2 * maxEndpoints {
 		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{Addresses: []string{addressOf(1, 0, i)}})
@@ -154,8 +187,9 @@ func TestBorderCounts(t *testing.T) {
 	if n := len(v.Composition.Members); n != maxMembers {
 		t.Errorf("%d members", n)
 	}
-	if len(v.Ports) != maxPorts || len(v.Slices[0].Ports) != maxSlicePorts || len(v.Slices[0].Endpoints) != maxEndpoints {
-		t.Errorf("%d declared ports, %d ports, %d endpoints", len(v.Ports), len(v.Slices[0].Ports), len(v.Slices[0].Endpoints))
+	declared, ports, endpoints := len(v.Ports), len(v.Slices[0].Ports), len(v.Slices[0].Endpoints)
+	if declared != maxPorts || ports != maxSlicePorts || endpoints != maxEndpoints {
+		t.Errorf("%d declared ports, %d ports, %d endpoints", declared, ports, endpoints)
 	}
 	if len(log) != 3 {
 		t.Errorf("logged %d times: %q", len(log), log)
@@ -170,7 +204,8 @@ func TestServerBorder(t *testing.T) {
 		all = append(all, map[string]any{"key": fmt.Sprintf("k%d", i), "operator": "DoesNotExist"})
 	}
 	heavy["matchExpressions"] = all
-	if s, err := newServerRecord(someServer("ns", "s", heavy, int64(80), opaqueProtocol), &omissions{}); err == nil || s != nil {
+	s, err := newServerRecord(someServer("ns", "s", heavy, int64(80), opaqueProtocol), &omissions{})
+	if err == nil || s != nil {
 		t.Errorf("it is kept: %v, %v", s, err)
 	}
 }
@@ -178,7 +213,10 @@ func TestServerBorder(t *testing.T) {
 // TestGatewayMarks: marks of gateways count in the cluster in which they are, and in no other.
 func TestGatewayMarks(t *testing.T) {
 	es := goodSlice()
-	es.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: "gateway.test", linkerd.RemoteNameAnnotation: "web.ns.svc.cluster.local"}
+	es.Annotations = map[string]string{
+		linkerd.RemoteGatewayIdentityAnnotation: "gateway.test",
+		linkerd.RemoteNameAnnotation:            "web.ns.svc.cluster.local",
+	}
 	for _, local := range []bool{true, false} {
 		v, _ := viewed(t, Options{Local: local}, goodService(), es)
 		if m := v.Slices[0].Endpoints[0].Mirror; (m != nil) != local {
@@ -237,23 +275,37 @@ func FuzzBorder(f *testing.F) {
 		svc.Labels = map[string]string{linkerd.RemoteDiscoveryKey: odd("east"), linkerd.RemoteServiceLabel: odd("web")}
 		svc.Spec.Ports[0].Name, svc.Spec.Ports[0].Port = odd("http"), port
 		odder := goodService()
-		odder.Annotations = map[string]string{linkerd.RemoteDiscoveryKey: strings.Repeat(odd("a@b")+",", int(n%3000)), linkerd.LocalDiscoveryAnnotation: odd("web"), linkerd.OpaquePortsAnnotation: odd("25")}
+		odder.Annotations = map[string]string{
+			linkerd.RemoteDiscoveryKey:       strings.Repeat(odd("a@b")+",", int(n%3000)),
+			linkerd.LocalDiscoveryAnnotation: odd("web"), linkerd.OpaquePortsAnnotation: odd("25"),
+		}
 		pod := goodPod()
-		pod.Labels[linkerd.ControlPlaneLabel], pod.Labels[templateHashLabel], pod.Labels[odd("k")] = odd("linkerd"), odd("x"), odd("v")
+		pod.Labels[linkerd.ControlPlaneLabel], pod.Labels[templateHashLabel] = odd("linkerd"), odd("x")
+		pod.Labels[odd("k")] = odd("v")
 		pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = odd("StatefulSet"), odd("web")
 		pod.Spec.ServiceAccountName, pod.Spec.NodeName = odd("web"), odd("node")
 		pod.Spec.Containers[0].Ports[0].Name = odd("http")
-		pod.Annotations = map[string]string{linkerd.OpaquePortsAnnotation: odd("http"), linkerd.SkipInboundPortsAnnotation: odd("25")}
+		pod.Annotations = map[string]string{
+			linkerd.OpaquePortsAnnotation: odd("http"), linkerd.SkipInboundPortsAnnotation: odd("25"),
+		}
 		es := goodSlice()
 		es.Labels[linkerd.MirrorClusterNameLabel] = odd("east")
-		es.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: odd("gateway"), linkerd.RemoteNameAnnotation: odd("a.b")}
+		es.Annotations = map[string]string{
+			linkerd.RemoteGatewayIdentityAnnotation: odd("gateway"), linkerd.RemoteNameAnnotation: odd("a.b"),
+		}
 		es.Ports[0].Name, es.Ports[0].AppProtocol, es.Ports[0].Port = new(odd("http")), new(odd("http")), &port
-		es.Endpoints[0].Hostname, es.Endpoints[0].Zone, es.Endpoints[0].Hints.ForZones[0].Name = new(odd("web-1")), new(odd("z")), odd("z")
+		es.Endpoints[0].Hostname, es.Endpoints[0].Zone = new(odd("web-1")), new(odd("z"))
+		es.Endpoints[0].Hints.ForZones[0].Name = odd("z")
 		es.Endpoints[1].Addresses = []string{addr, odd("10.0.0.2")}
-		es.Endpoints[1].TargetRef = &corev1.ObjectReference{Kind: odd("ExternalWorkload"), Name: odd("web-2"), Namespace: odd("ns")}
+		es.Endpoints[1].TargetRef = &corev1.ObjectReference{
+			Kind: odd("ExternalWorkload"), Name: odd("web-2"), Namespace: odd("ns"),
+		}
 		external := &unstructured.Unstructured{Object: map[string]any{
 			"kind": "ExternalWorkload", "metadata": map[string]any{"namespace": "ns", "name": "web-2"},
-			"spec": map[string]any{"meshTLS": map[string]any{"identity": odd("spiffe://a/b"), "serverName": odd("a.b")}, "workloadIPs": []any{map[string]any{"ip": addr}}},
+			"spec": map[string]any{
+				"meshTLS":     map[string]any{"identity": odd("spiffe://a/b"), "serverName": odd("a.b")},
+				"workloadIPs": []any{map[string]any{"ip": addr}},
+			},
 		}}
 		for _, options := range []Options{{}, {Local: true}} {
 			v, _ := viewed(t, options, svc, odder, pod, es, external)

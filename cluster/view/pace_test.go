@@ -193,7 +193,11 @@ func TestPace(t *testing.T) {
 		"nor if a window ends in between": {
 			both,
 			[]step{{1000 * ms, makeSlice("c", -3)}, {1049 * ms, makeSlice("a", 1)}, {1051 * ms, makeSlice("b", 2)}},
-			[]publication{{0, "10.0.0.1 10.0.0.2"}, {1000 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}, {1099 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"}},
+			[]publication{
+				{0, "10.0.0.1 10.0.0.2"},
+				{1000 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"},
+				{1099 * ms, "10.0.0.1 10.0.0.2 10.0.0.3"},
+			},
 		},
 		"an address that leaves for good goes when the window ends": {
 			both,
@@ -222,7 +226,8 @@ func TestPace(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, published(t, tc.start, tc.steps), cmp.AllowUnexported(publication{})); diff != "" {
+			got := published(t, tc.start, tc.steps)
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(publication{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -244,7 +249,8 @@ func TestPaceUnderChurn(t *testing.T) {
 		at = append(at, p.at)
 	}
 	want := []time.Duration{
-		1000 * ms, 1050 * ms, 1125 * ms, 1237500 * time.Microsecond, 1406250 * time.Microsecond, 1656250 * time.Microsecond, 1906250 * time.Microsecond,
+		1000 * ms, 1050 * ms, 1125 * ms, 1237500 * time.Microsecond, 1406250 * time.Microsecond,
+		1656250 * time.Microsecond, 1906250 * time.Microsecond,
 		2156250 * time.Microsecond, 2406250 * time.Microsecond, 2656250 * time.Microsecond, 2906250 * time.Microsecond,
 		3156250 * time.Microsecond,                               // the last of the churn
 		3406250 * time.Microsecond, 3572916666 * time.Nanosecond, // windows shrink while single changes come
@@ -267,7 +273,7 @@ func TestPaceLaws(t *testing.T) {
 		var last string
 		for i, gap := range gaps {
 			at += time.Duration(gap) * time.Millisecond
-			if moves[i] == 0 { // and then leave it where it is for long enough that moves do not follow each other without end
+			if moves[i] == 0 { // and then leave it there, so that moves do not follow each other without end
 				to := map[string]string{"a": "b", "b": "a"}[current]
 				steps = append(steps, step{at, makeSlice(current)}, step{at + 40*time.Millisecond, makeSlice(to, 1)})
 				at, current = at+200*time.Millisecond, to
@@ -276,7 +282,8 @@ func TestPaceLaws(t *testing.T) {
 			last = fmt.Sprintf("10.0.0.1 10.0.0.%d", 100+i)
 			steps = append(steps, step{at, makeSlice("other", -100-i)})
 		}
-		all := published(t, []func(*world){makeService, makePod(1), makeSlice("a", 1), makeSlice("b"), makeSlice("other")}, steps)
+		start := []func(*world){makeService, makePod(1), makeSlice("a", 1), makeSlice("b"), makeSlice("other")}
+		all := published(t, start, steps)
 		for i, p := range all {
 			if !slices.Contains(strings.Fields(p.what), "10.0.0.1") {
 				rt.Errorf("after %v: %q lacks an address that only moved", p.at, p.what)

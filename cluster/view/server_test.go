@@ -43,7 +43,9 @@ func TestServer(t *testing.T) {
 	from := kept.class.Value()
 
 	expressions := func(key, operator string, values ...any) map[string]any {
-		return map[string]any{"matchExpressions": []any{map[string]any{"key": key, "operator": operator, "values": values}}}
+		return map[string]any{"matchExpressions": []any{
+			map[string]any{"key": key, "operator": operator, "values": values},
+		}}
 	}
 	for name, tc := range map[string]struct {
 		selector, port any
@@ -93,11 +95,14 @@ func TestServer(t *testing.T) {
 
 // A labelSet answers look-ups as the labels do from which it was made.
 func TestLabelSet(t *testing.T) {
-	for _, m := range []labels.Set{nil, {"a": "1"}, {"a": "", "ab": "2", "b/a": "a", "c": "x.y_z-1"}, {"pod": "web-3", "index": "3", "n": "web"}} {
+	for _, m := range []labels.Set{
+		nil, {"a": "1"}, {"a": "", "ab": "2", "b/a": "a", "c": "x.y_z-1"}, {"pod": "web-3", "index": "3", "n": "web"},
+	} {
 		kept := podLabels{"web-3", newLabelSet("web-3", m, &omissions{})}
 		for _, name := range append(slices.Collect(maps.Keys(m)), "x", "1", "2", "/a") {
 			want, found := m.Lookup(name)
-			if got, has := kept.Lookup(name); got != want || has != found || kept.Has(name) != found || kept.Get(name) != want {
+			got, has := kept.Lookup(name)
+			if got != want || has != found || kept.Has(name) != found || kept.Get(name) != want {
 				t.Errorf("%v: label %q is %q (%t), want %q (%t)", m, name, got, has, want, found)
 			}
 		}
@@ -108,7 +113,9 @@ func TestLabelSet(t *testing.T) {
 func TestStatefulSet(t *testing.T) {
 	replica := func(name, index string) (podRecord, podClass) {
 		p := &corev1.Pod{ObjectMeta: named(name)}
-		p.Labels = map[string]string{"app": "db", "statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": index}
+		p.Labels = map[string]string{
+			"app": "db", "statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": index,
+		}
 		kept, _ := newPodRecord(p, &omissions{})
 		return kept, kept.class.Value()
 	}
@@ -117,8 +124,12 @@ func TestStatefulSet(t *testing.T) {
 	if one != two {
 		t.Errorf("%v and %v are kept apart", one.class.Value(), two.class.Value())
 	}
-	for label, value := range map[string]string{"statefulset.kubernetes.io/pod-name": "db-2", "apps.kubernetes.io/pod-index": "2"} {
-		s, err := newServerRecord(someServer("ns", "s", map[string]any{"matchLabels": map[string]any{label: value}}, int64(80), opaqueProtocol), &omissions{})
+	for label, value := range map[string]string{
+		"statefulset.kubernetes.io/pod-name": "db-2", "apps.kubernetes.io/pod-index": "2",
+	} {
+		s, err := newServerRecord(someServer("ns", "s", map[string]any{
+			"matchLabels": map[string]any{label: value},
+		}, int64(80), opaqueProtocol), &omissions{})
 		if err != nil || s.selects(kindPod, "db-1", &from) || !s.selects(kindPod, "db-2", &from) {
 			t.Errorf("%s=%s does not select db-2 alone (%v)", label, value, err)
 		}

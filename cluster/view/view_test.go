@@ -69,25 +69,34 @@ func holds(ports federation.Ports) (all []uint16) {
 }
 
 func TestComposition(t *testing.T) {
-	const remote, service, local = linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel, linkerd.LocalDiscoveryAnnotation
+	const remote, service = linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel
+	const local = linkerd.LocalDiscoveryAnnotation
 	for name, tc := range map[string]struct {
 		labels, annotations map[string]string
 		want                string
 	}{
-		"plain":             {nil, nil, "itself"},
-		"mirror":            {map[string]string{remote: "east", service: "bb"}, nil, "one: east/bb"},
-		"half a mirror":     {map[string]string{remote: "east"}, nil, "malformed"},
-		"federated":         {nil, map[string]string{remote: "bb@east,bb@west", local: "bb"}, "union: home/bb* east/bb west/bb"},
-		"federated wins":    {map[string]string{remote: "east", service: "x"}, map[string]string{local: "bb"}, "union: home/bb*"},
-		"empty":             {nil, map[string]string{remote: ""}, "union:"},
-		"empty local":       {nil, map[string]string{local: ""}, "union:"},
-		"junk":              {nil, map[string]string{remote: "bb,@east,bb@,a@b@c, bb@north,ok@south"}, "union: south/ok north/ bb junk 4"},
+		"plain":         {nil, nil, "itself"},
+		"mirror":        {map[string]string{remote: "east", service: "bb"}, nil, "one: east/bb"},
+		"half a mirror": {map[string]string{remote: "east"}, nil, "malformed"},
+		"federated": {
+			nil, map[string]string{remote: "bb@east,bb@west", local: "bb"}, "union: home/bb* east/bb west/bb",
+		},
+		"federated wins": {
+			map[string]string{remote: "east", service: "x"}, map[string]string{local: "bb"}, "union: home/bb*",
+		},
+		"empty":       {nil, map[string]string{remote: ""}, "union:"},
+		"empty local": {nil, map[string]string{local: ""}, "union:"},
+		"junk": {nil, map[string]string{
+			remote: "bb,@east,bb@,a@b@c, bb@north,ok@south",
+		}, "union: south/ok north/ bb junk 4"},
 		"twice":             {nil, map[string]string{remote: "bb@east,bb@east"}, "union: east/bb"},
 		"ourselves by name": {nil, map[string]string{remote: "bb@home", local: "bb"}, "union: home/bb* home/bb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var left omissions
-			v := newView("home", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", Labels: tc.labels, Annotations: tc.annotations}}, &left)
+			v := newView("home", &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "s", Labels: tc.labels, Annotations: tc.annotations,
+			}}, &left)
 			got := "itself"
 			if c := v.Composition; c != nil {
 				got = "one:"
@@ -125,7 +134,9 @@ func TestServicePorts(t *testing.T) {
 		{Port: 53, Name: "dns-tcp", Protocol: corev1.ProtocolTCP},
 		{Port: 80, TargetPort: intstr.FromString("http")},
 	}}}, &omissions{})
-	want := []federation.ServicePort{{Number: 53, Name: "dns-tcp", Target: 53}, {Number: 80}, {Number: 443, Name: "https", Target: 8443}}
+	want := []federation.ServicePort{
+		{Number: 53, Name: "dns-tcp", Target: 53}, {Number: 80}, {Number: 443, Name: "https", Target: 8443},
+	}
 	if diff := cmp.Diff(want, v.Ports); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -133,7 +144,8 @@ func TestServicePorts(t *testing.T) {
 
 func TestOwner(t *testing.T) {
 	owners := map[owner]owner{
-		{"replicaset", "rs"}: {"deployment", "d"}, {"replicaset", "odd"}: {"rollout", "r"}, {"job", "j"}: {"cronjob", "c"}, {"job", "alone"}: {},
+		{"replicaset", "rs"}: {"deployment", "d"}, {"replicaset", "odd"}: {"rollout", "r"},
+		{"job", "j"}: {"cronjob", "c"}, {"job", "alone"}: {},
 	}
 	for from, want := range map[owner]string{
 		{}:                              "pod/p",
@@ -144,7 +156,11 @@ func TestOwner(t *testing.T) {
 		{"job", "alone"}:                "job/alone",
 		{"replicationcontroller", "rc"}: "replicationcontroller/rc",
 	} {
-		w := newPodWorkload(key{Namespace: "ns", Name: "p"}, &podClass{owner: from}, federation.Ports{}, func(o owner) (owner, bool) { up, found := owners[o]; return up, found })
+		ownerOf := func(o owner) (owner, bool) {
+			up, found := owners[o]
+			return up, found
+		}
+		w := newPodWorkload(key{Namespace: "ns", Name: "p"}, &podClass{owner: from}, federation.Ports{}, ownerOf)
 		if got := w.OwnerKind + "/" + w.OwnerName; got != want {
 			t.Errorf("owner %v: %s, want %s", from, got, want)
 		}
@@ -241,7 +257,8 @@ func sizes(r *Reconciler) map[string]int {
 	return map[string]int{
 		"ipsOf": len(r.ipsOf), "ownersByIP": len(r.ownersByIP), "windows": len(r.windows), "awaited": len(r.awaited),
 		"pods": len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
-		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated), "slicesOf": len(r.slicesOf), "published": len(r.published),
+		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated), "slicesOf": len(r.slicesOf),
+		"published": len(r.published),
 	}
 }
 
@@ -253,8 +270,12 @@ func (w *world) event(at int, n uint32) {
 	switch kind {
 	case 0:
 		p := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("p%d", i))}
-		p.Labels = map[string]string{linkerd.ControlPlaneLabel: []string{"", "linkerd"}[pick(2)], "app": []string{"a", "b"}[pick(2)]}
-		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: int32(80 + pick(2))}}}}
+		p.Labels = map[string]string{
+			linkerd.ControlPlaneLabel: []string{"", "linkerd"}[pick(2)], "app": []string{"a", "b"}[pick(2)],
+		}
+		p.Spec.Containers = []corev1.Container{{
+			Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: int32(80 + pick(2))}},
+		}}
 		p.Spec.NodeName = fmt.Sprintf("n%d", pick(2))
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: fmt.Sprintf("rs%d", pick(2))}}
 		p.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodPending, corev1.PodFailed}[pick(3)]
@@ -267,7 +288,12 @@ func (w *world) event(at int, n uint32) {
 		for range pick(4) {
 			es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
 				Addresses: []string{fmt.Sprintf("10.0.0.%d", pick(5))},
-				TargetRef: []*corev1.ObjectReference{nil, {Kind: "Pod", Name: fmt.Sprintf("p%d", pick(3))}, {Kind: "ExternalWorkload", Name: fmt.Sprintf("p%d", pick(3))}, {Kind: "Node", Name: "n"}}[pick(4)],
+				TargetRef: []*corev1.ObjectReference{
+					nil,
+					{Kind: "Pod", Name: fmt.Sprintf("p%d", pick(3))},
+					{Kind: "ExternalWorkload", Name: fmt.Sprintf("p%d", pick(3))},
+					{Kind: "Node", Name: "n"},
+				}[pick(4)],
 			})
 		}
 		w.apply("EndpointSlice", es, drop)
@@ -279,16 +305,21 @@ func (w *world) event(at int, n uint32) {
 	case 3:
 		rs := &metav1.PartialObjectMetadata{ObjectMeta: named(fmt.Sprintf("rs%d", i%2))}
 		rs.OwnerReferences = []metav1.OwnerReference{{Kind: "Deployment", Name: "d"}}
-		w.apply("ReplicaSet", rs, false) // what is deleted is still remembered by its Pods, and that is not part of the state
+		w.apply("ReplicaSet", rs, false) // Pods keep a deleted one as their owner, so what follows would differ
 	case 4:
 		selector := []any{nil, map[string]any{}, matching("a"), matching("b")}[pick(4)]
 		port := []any{int64(80), int64(81), "http"}[pick(3)]
-		w.apply("Server", someServer("ns", fmt.Sprintf("s%d", i), selector, port, []string{"opaque", "opaque", "HTTP/1"}[pick(3)]), drop)
+		protocol := []string{"opaque", "opaque", "HTTP/1"}[pick(3)]
+		w.apply("Server", someServer("ns", fmt.Sprintf("s%d", i), selector, port, protocol), drop)
 	case 5:
 		w.apply("ExternalWorkload", &unstructured.Unstructured{Object: map[string]any{
-			"metadata": map[string]any{"namespace": "ns", "name": fmt.Sprintf("p%d", i), "labels": map[string]any{"app": []any{"a", "b"}[pick(2)]}},
+			"metadata": map[string]any{
+				"namespace": "ns", "name": fmt.Sprintf("p%d", i),
+				"labels": map[string]any{"app": []any{"a", "b"}[pick(2)]},
+			},
 			"spec": map[string]any{
-				"meshTLS": map[string]any{"identity": "spiffe://" + []string{"a", "b"}[pick(2)]}, "ports": []any{map[string]any{"name": "http", "port": int64(80 + pick(2))}},
+				"meshTLS":     map[string]any{"identity": "spiffe://" + []string{"a", "b"}[pick(2)]},
+				"ports":       []any{map[string]any{"name": "http", "port": int64(80 + pick(2))}},
 				"workloadIPs": []any{map[string]any{"ip": fmt.Sprintf("10.0.0.%d", pick(3))}},
 			},
 		}}, drop)
@@ -318,8 +349,9 @@ func viewText(store *federation.Store, name string) string {
 		for _, e := range s.Endpoints {
 			fmt.Fprint(&b, "  ", e.Addr, " ", e.Node)
 			if e.Workload != nil {
-				fmt.Fprint(&b, " ", e.Workload.Name, " ", e.Workload.OwnerKind, "/", e.Workload.OwnerName, " ", e.Workload.Template.Value().ControlPlane, e.Workload.Template.Value().Identity, " ",
-					holds(e.Workload.Template.Value().ServerOpaque))
+				w, t := e.Workload, e.Workload.Template.Value()
+				fmt.Fprint(&b, " ", w.Name, " ", w.OwnerKind, "/", w.OwnerName, " ", t.ControlPlane, t.Identity, " ",
+					holds(t.ServerOpaque))
 			}
 			fmt.Fprintln(&b)
 		}
@@ -350,7 +382,9 @@ func FuzzSlice(f *testing.F) {
 		es := &discoveryv1.EndpointSlice{ObjectMeta: named("s")}
 		es.Labels = map[string]string{discoveryv1.LabelServiceName: "a"}
 		es.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port}, {}}
-		es.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{addr, ""}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
+		es.Endpoints = []discoveryv1.Endpoint{{
+			Addresses: []string{addr, ""}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		}}
 		if kind != "" {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
@@ -371,11 +405,14 @@ func FuzzSlice(f *testing.F) {
 
 // Any list of ports is read, and contains its plain items.
 func FuzzPorts(f *testing.F) {
-	for _, list := range []string{"", "25,443", "8000-8002, http", " 1 - 2 ,,", "65535,65536", "9-1", "-1", "1-2-3", "0", "http,8000-", "٣"} {
+	for _, list := range []string{
+		"", "25,443", "8000-8002, http", " 1 - 2 ,,", "65535,65536", "9-1", "-1", "1-2-3", "0", "http,8000-", "٣",
+	} {
 		f.Add(list, uint16(80))
 	}
 	f.Fuzz(func(t *testing.T, list string, named uint16) {
-		ports := ParsePorts(list, func(name string) (uint16, bool) { return named, name == "http" })
+		lookUp := func(name string) (uint16, bool) { return named, name == "http" }
+		ports := ParsePorts(list, lookUp)
 		if !ports.Said() {
 			t.Errorf("%q is read as no list", list)
 		}
@@ -388,7 +425,7 @@ func FuzzPorts(f *testing.F) {
 				t.Errorf("%q lacks http", list)
 			}
 		}
-		if again := ParsePorts(list, func(name string) (uint16, bool) { return named, name == "http" }); again != ports {
+		if again := ParsePorts(list, lookUp); again != ports {
 			t.Errorf("%q is read in two ways", list)
 		}
 	})

@@ -137,16 +137,20 @@ func TestParse(t *testing.T) {
 		Routes: []profile.Route{{
 			Name: "one", Retryable: true, Timeout: 200 * time.Millisecond,
 			Condition: &profile.Request{
-				All: []*profile.Request{{Method: "GET"}, {Not: &profile.Request{Path: "/private/.*"}}}, Any: []*profile.Request{}, Method: "FOO", Path: "/x",
+				All: []*profile.Request{{Method: "GET"}, {Not: &profile.Request{Path: "/private/.*"}}},
+				Any: []*profile.Request{}, Method: "FOO", Path: "/x",
 			},
 			Responses: []profile.ResponseClass{{Failure: true, Condition: &profile.Response{
 				All: []*profile.Response{}, Any: []*profile.Response{{Status: &profile.StatusRange{}}},
-				Status: &profile.StatusRange{Min: 500, Max: 599}, Not: &profile.Response{Status: &profile.StatusRange{Min: 503}},
+				Status: &profile.StatusRange{Min: 500, Max: 599},
+				Not:    &profile.Response{Status: &profile.StatusRange{Min: 503}},
 			}}},
 		}, {
 			Name: "two", Condition: &profile.Request{Not: &profile.Request{Method: "GET"}},
 			Responses: []profile.ResponseClass{{Condition: &profile.Response{
-				Not: &profile.Response{Any: []*profile.Response{{Status: &profile.StatusRange{Min: 500}}, {Status: &profile.StatusRange{Max: 200}}}},
+				Not: &profile.Response{Any: []*profile.Response{
+					{Status: &profile.StatusRange{Min: 500}}, {Status: &profile.StatusRange{Max: 200}},
+				}},
 			}}},
 		}},
 		RetryBudget: &profile.RetryBudget{Ratio: 0.5, MinRetriesPerSecond: 5, TTL: 30 * time.Second},
@@ -170,19 +174,30 @@ func TestParseLeavesOut(t *testing.T) {
 		warning string
 	}{
 		"{routes: [{name: a, condition: {method: GET}, timeout: abc}]}": {
-			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}}, `route "a": spec.routes[0].timeout: "abc" is not a duration`,
+			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}},
+			`route "a": spec.routes[0].timeout: "abc" is not a duration`,
 		},
 		"{routes: [{name: a, condition: {method: GET}, timeout: -5s}]}": {
-			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}}, `route "a": spec.routes[0].timeout: -5s is negative`,
+			profile.Profile{Routes: []profile.Route{{Name: "a", Condition: get}}},
+			`route "a": spec.routes[0].timeout: -5s is negative`,
 		},
 		"{routes: [{condition: {method: GET}}]}": {
 			profile.Profile{Routes: []profile.Route{{Condition: get}}}, "spec.routes[0]: a route needs a name",
 		},
-		"{retryBudget: {ttl: -1s}}":                  {profile.Profile{RetryBudget: &profile.RetryBudget{}}, "spec.retryBudget.ttl: -1s is negative"},
-		"{retryBudget: {ttl: 1s, retryRatio: -0.5}}": {profile.Profile{RetryBudget: &profile.RetryBudget{Ratio: -0.5, TTL: time.Second}}, "retryRatio: -0.5"},
-		"{dstOverrides: [null]}":                     {profile.Profile{}, "spec.dstOverrides[0] is null"},
-		"{dstOverrides: [{weight: -1}]}":             {profile.Profile{Overrides: []profile.Override{{}}}, `spec.dstOverrides[0]: weight "-1" is negative`},
-		"{dstOverrides: [{weight: 1e10}]}":           {profile.Profile{Overrides: []profile.Override{{Weight: 4294967290}}}, "counts as 429496729m"},
+		"{retryBudget: {ttl: -1s}}": {
+			profile.Profile{RetryBudget: &profile.RetryBudget{}}, "spec.retryBudget.ttl: -1s is negative",
+		},
+		"{retryBudget: {ttl: 1s, retryRatio: -0.5}}": {
+			profile.Profile{RetryBudget: &profile.RetryBudget{Ratio: -0.5, TTL: time.Second}},
+			"retryRatio: -0.5",
+		},
+		"{dstOverrides: [null]}": {profile.Profile{}, "spec.dstOverrides[0] is null"},
+		"{dstOverrides: [{weight: -1}]}": {
+			profile.Profile{Overrides: []profile.Override{{}}}, `spec.dstOverrides[0]: weight "-1" is negative`,
+		},
+		"{dstOverrides: [{weight: 1e10}]}": {profile.Profile{
+			Overrides: []profile.Override{{Weight: 4294967290}},
+		}, "counts as 429496729m"},
 	} {
 		got, warnings, err := Parse(stored(toJSON(t, spec)))
 		if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], want.warning) {

@@ -75,13 +75,19 @@ func TestCases(t *testing.T) {
 			{"web", "{routes: [{name: a, condition: null}]}", "spec.routes[0].condition is missing"},
 		}},
 		{"S05", []object{{"web", "{routes: [{condition: {method: GET}}]}", "needs a name"}}},
-		{"S06", []object{{"web", "{routes: [{name: a, condition: {method: ''}}]}", "spec.routes[0].condition needs one of"}}},
-		{"S07", []object{{"web", route("responseClasses: [{condition: null}]"), "spec.routes[0].responseClasses[0].condition is missing"}}},
+		{"S06", []object{{
+			"web", "{routes: [{name: a, condition: {method: ''}}]}", "spec.routes[0].condition needs one of",
+		}}},
+		{"S07", []object{{
+			"web", route("responseClasses: [{condition: null}]"),
+			"spec.routes[0].responseClasses[0].condition is missing",
+		}}},
 		{"S09", []object{
 			{"web", status("{max: 600}"), "status.max: 600"},
 			{"web", status("{min: 1}"), "status.min: 1"},
 			{
-				"web", route("responseClasses: [{condition: {any: [{status: {min: 200}}, {not: {status: {min: 300, max: 299}}}]}}]"),
+				"web",
+				route("responseClasses: [{condition: {any: [{status: {min: 200}}, {not: {status: {min: 300, max: 299}}}]}}]"),
 				"condition.any[1].not.status: max 299 is below min 300",
 			},
 		}},
@@ -96,7 +102,9 @@ func TestCases(t *testing.T) {
 			{"web", "{routes: [null]}", "spec.routes[0] is null"},
 			{"web", route("responseClasses: [null]"), "spec.routes[0].responseClasses[0] is null"},
 		}},
-		{"S14", []object{{"web", route("timeout: one-second"), `spec.routes[0].timeout: "one-second" is not a duration`}}},
+		{"S14", []object{{
+			"web", route("timeout: one-second"), `spec.routes[0].timeout: "one-second" is not a duration`,
+		}}},
 	} {
 		t.Run(c.id, func(t *testing.T) {
 			for i, o := range c.objects {
@@ -126,7 +134,10 @@ func TestCases(t *testing.T) {
 		code   int
 	}{
 		{"S15", [][]byte{nil}, http.StatusOK},
-		{"S16", [][]byte{review("", toJSON(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"), []byte("{}{}")}, http.StatusBadRequest},
+		{"S16", [][]byte{
+			review("", toJSON(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"),
+			[]byte("{}{}"),
+		}, http.StatusBadRequest},
 		{"S17", [][]byte{largest, largest[:maxBody+1]}, http.StatusInternalServerError},
 	} {
 		t.Run(c.id, func(t *testing.T) {
