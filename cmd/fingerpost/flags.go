@@ -18,8 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// options is everything that can be said to serve. Names, defaults and meanings are those of Linkerd's destination where it has
-// them.
+// serveOptions are the flags of serve. Names, defaults and meanings are those of Linkerd's destination where it has them.
 type serveOptions struct {
 	app.Options
 	kubeconfig     string
@@ -29,7 +28,7 @@ type serveOptions struct {
 	commonOptions
 }
 
-// common is what can be said to every server of this binary, as to every component of Linkerd.
+// commonOptions are flags of every server of this binary, and of every component of Linkerd.
 type commonOptions struct {
 	enablePprof         bool
 	logLevel, logFormat string
@@ -46,75 +45,120 @@ func (o *commonOptions) addFlags(fs *flag.FlagSet) {
 func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	o.Discovery = discovery.Defaults()
 	o.Discovery.ClusterDomain = ""
-	o.Patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
 
 	fs.StringVar(&o.Addr, "addr", ":8086", "address of the gRPC server")
 	fs.StringVar(&o.AdminAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
-	fs.StringVar(&o.DebugAddr, "debug-addr", "127.0.0.1:9998", "address of the debug server, which shows the whole topology, at / as a page for people; empty for none")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of this cluster; empty to use the service account of the Pod")
-	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster, by which others know it")
-	fs.StringVar(&o.Discovery.TrustDomain, "identity-trust-domain", "", "trust domain of identities in this cluster (cluster.local if empty)")
-	fs.StringVar(&o.LinkNamespace, "link-namespace", "", "namespace of Links; empty for all")
-	fs.Func("allow-kubeconfig-hosts", "names, addresses and CIDRs of API servers that are allowed although they are loopback or link-local, separated by commas", func(list string) (err error) {
-		o.AllowedHosts, err = links.ParseHosts(list)
-		return err
-	})
-	fs.DurationVar(&o.ProbeInterval, "probe-interval", 5*time.Second, "how often a cluster in contact is probed; others are probed each second")
-	fs.DurationVar(&o.Patience.Suspect, "suspect-after", o.Patience.Suspect, "how long a cluster may be out of contact before it is Suspect")
-	fs.DurationVar(&o.Patience.Stale, "stale-after", o.Patience.Stale, "how long a cluster may be out of contact before it is Stale; what it said last is kept")
-	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000, "Services that are held of a linked cluster; what is new beyond it is refused, and what was accepted stays; 0 for no limit")
-	fs.IntVar(&o.Budget.Endpoints, "cluster-max-endpoints", 200_000, "endpoints that are held of a linked cluster, and objects of each other kind; 0 for no limit")
-	fs.IntVar(&o.budgetMiB, "cluster-max-mib", 128, "MiB that the records of a linked cluster may take, of which what is served from them takes about as much again; 0 for no limit")
+	fs.StringVar(&o.DebugAddr, "debug-addr", "127.0.0.1:9998",
+		"address of the debug server, which shows the whole topology: a page for people at /, and JSON; empty for none")
+	fs.BoolVar(&o.QueueMetrics, "export-queue-metrics", true, "export metrics of work queues, workqueue_*")
+	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
+	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
 	o.Discovery.Flags(fs)
 	o.addTLSFlags(fs)
-
-	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true, "read EndpointSlices; otherwise Endpoints, which know no zones and one address family")
-	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
-	fs.BoolVar(&o.QueueMetrics, "export-queue-metrics", true, "export metrics of work queues, workqueue_*")
-
-	fs.BoolVar(&o.Writer.External, "external-workload-slices", true, "write the EndpointSlices of ExternalWorkloads, into every cluster that allows it")
-	fs.BoolVar(&o.Writer.Federated, "federated-slices", true, "write what other clusters hold as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
-	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100, "EndpointSlices with what other clusters hold that one of them may have in one Service; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
-	o.Mirrors = true
-	fs.Func("mirror-services", "write the Services that Links ask for into this cluster: on, or off. A Link whose Lease Linkerd's service mirror holds is left to that (default on)", func(text string) error {
-		if text != "on" && text != "off" {
-			return fmt.Errorf("%q is neither on nor off; on leaves those Links to Linkerd's service mirror whose Leases it holds", text)
-		}
-		o.Mirrors = text == "on"
-		return nil
-	})
-	fs.IntVar(&o.Mirror.MaxServices, "max-mirrors-per-link", 1000, "Services that stand here for one linked cluster; those that are there are kept up to date, no more are made, and a condition of its Link says so; 0 for any number")
-	fs.Func("mirror-exclude-keys", "keys of labels and annotations that are not copied onto mirrors and federated Services, besides those of known controllers (docs/mirror.md), separated by commas; foo/* for all that begin with foo/", func(list string) error {
-		o.Mirror.Exclude = nil
-		for key := range strings.SplitSeq(list, ",") {
-			if key = strings.TrimSpace(key); key == "" {
-				continue
-			}
-			if i := strings.IndexByte(key, '*'); i >= 0 && (i < len(key)-1 || !strings.HasSuffix(key, "/*")) {
-				return fmt.Errorf("%q is no key: a star stands at the end, after a slash", key)
-			}
-			o.Mirror.Exclude = append(o.Mirror.Exclude, key)
-		}
-		return nil
-	})
-	fs.BoolVar(&o.Mirror.Headless, "mirror-headless-services", false, "mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
-	fs.BoolVar(&o.Mirror.CreateNamespaces, "mirror-create-namespaces", false, "create the namespaces of mirrored Services where they are missing")
-	fs.BoolVar(&o.Mirror.Probe, "mirror-probe-gateways", false, "ask gateways whether they are alive, where Links say how; needs a sidecar, for gateways speak mTLS")
-	fs.DurationVar(&o.Writer.Timing.Duration, "lease-duration", 6*time.Second, "how long after its last renewal a Lease is free for others")
-	fs.DurationVar(&o.Writer.Timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
-	fs.DurationVar(&o.Writer.Timing.Fence, "lease-fence", 4500*time.Millisecond, "how long after its last renewal that succeeded the holder stops writing")
-	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
+	o.addClusterFlags(fs)
+	o.addWriterFlags(fs)
+	o.addMirrorFlags(fs)
 	o.commonOptions.addFlags(fs)
 }
 
 func (o *serveOptions) addTLSFlags(fs *flag.FlagSet) {
 	f := &o.TLS
-	fs.StringVar(&f.Certificate, "tls-cert-file", "", "certificate chain (PEM) of the gRPC server; empty to serve in clear, as behind a proxy")
+	fs.StringVar(&f.Certificate, "tls-cert-file", "",
+		"certificate chain (PEM) of the gRPC server; empty to serve plaintext, as behind a proxy")
 	fs.StringVar(&f.Key, "tls-key-file", "", "private key (PEM) of -tls-cert-file")
-	fs.StringVar(&f.ClientCA, "tls-client-ca-file", "", "authorities (PEM) that sign the certificates of clients, which must have one; empty to ask for none")
+	fs.StringVar(&f.ClientCA, "tls-client-ca-file", "",
+		"authorities (PEM) of the certificates that clients must present; empty to ask for none")
 }
 
-// validate fills in what follows from something else and refuses what cannot be served.
+// addClusterFlags adds what is about reading clusters.
+func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
+	o.Patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of this cluster; empty to use the service account of the Pod")
+	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster in other clusters")
+	fs.StringVar(&o.Discovery.TrustDomain, "identity-trust-domain", "",
+		"trust domain of identities in this cluster (cluster.local if empty)")
+	fs.StringVar(&o.LinkNamespace, "link-namespace", "", "namespace of Links; empty for all")
+	const hostsHelp = "names, addresses and CIDRs of API servers that are allowed although they are loopback or link-local, " +
+		"separated by commas"
+	fs.Func("allow-kubeconfig-hosts", hostsHelp, func(list string) (err error) {
+		o.AllowedHosts, err = links.ParseHosts(list)
+		return err
+	})
+	fs.BoolVar(&o.ReadSlices, "enable-endpoint-slices", true,
+		"read EndpointSlices; otherwise Endpoints, which have no zones and one address family")
+	fs.DurationVar(&o.ProbeInterval, "probe-interval", 5*time.Second,
+		"how often a cluster in contact is probed; others are probed each second")
+	fs.DurationVar(&o.Patience.Suspect, "suspect-after", o.Patience.Suspect,
+		"how long a cluster may be out of contact before it is Suspect")
+	fs.DurationVar(&o.Patience.Stale, "stale-after", o.Patience.Stale,
+		"how long a cluster may be out of contact before it is Stale; its endpoints are kept")
+	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,
+		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before stay; 0 for no limit")
+	fs.IntVar(&o.Budget.Endpoints, "cluster-max-endpoints", 200_000,
+		"endpoints that are kept of a linked cluster, and objects of each other kind; 0 for no limit")
+	fs.IntVar(&o.budgetMiB, "cluster-max-mib", 128,
+		"MiB of records that are kept of a linked cluster; what is served from them takes about as much again; 0 for no limit")
+}
+
+// addWriterFlags adds what is about EndpointSlices, and about the Leases under which replicas write.
+func (o *serveOptions) addWriterFlags(fs *flag.FlagSet) {
+	fs.BoolVar(&o.Writer.External, "external-workload-slices", true,
+		"write the EndpointSlices of ExternalWorkloads into every cluster that permits it")
+	fs.BoolVar(&o.Writer.Federated, "federated-slices", true,
+		"write endpoints of other clusters as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
+	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100,
+		"EndpointSlices of one Service with endpoints of one other cluster; beyond it none is created, existing ones are kept up to date, "+
+			"and the Link has a condition; 0 for no limit")
+	timing := &o.Writer.Timing
+	fs.DurationVar(&timing.Duration, "lease-duration", 6*time.Second,
+		"how long after its last renewal another replica may take a Lease")
+	fs.DurationVar(&timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
+	fs.DurationVar(&timing.Fence, "lease-fence", 4500*time.Millisecond,
+		"how long after the last successful renewal the holder stops writing")
+}
+
+func (o *serveOptions) addMirrorFlags(fs *flag.FlagSet) {
+	o.Mirrors = true
+	const mirrorHelp = "write the Services that Links ask for into this cluster: on, or off. Fingerpost leaves a Link to Linkerd's " +
+		"service mirror while that holds the Link's Lease (default on)"
+	fs.Func("mirror-services", mirrorHelp, func(text string) error {
+		if text != "on" && text != "off" {
+			return fmt.Errorf("%q is neither on nor off; on leaves a Link to Linkerd's service mirror while that holds its Lease", text)
+		}
+		o.Mirrors = text == "on"
+		return nil
+	})
+	fs.IntVar(&o.Mirror.MaxServices, "max-mirrors-per-link", 1000,
+		"Services that are mirrored from one linked cluster; beyond it none is created, existing ones are kept up to date, "+
+			"and the Link has a condition; 0 for no limit")
+	const excludeHelp = "keys of labels and annotations that are not copied onto mirrored and federated Services, besides those of known " +
+		"controllers (docs/mirror.md), separated by commas; foo/* for all that begin with foo/"
+	fs.Func("mirror-exclude-keys", excludeHelp, func(list string) (err error) {
+		o.Mirror.Exclude, err = parseExcludedKeys(list)
+		return err
+	})
+	fs.BoolVar(&o.Mirror.Headless, "mirror-headless-services", false,
+		"mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
+	fs.BoolVar(&o.Mirror.CreateNamespaces, "mirror-create-namespaces", false,
+		"create missing namespaces of mirrored Services")
+	fs.BoolVar(&o.Mirror.Probe, "mirror-probe-gateways", false,
+		"probe gateways as their Links define it; needs a sidecar, because gateways require mTLS")
+}
+
+func parseExcludedKeys(list string) (keys []string, err error) {
+	for key := range strings.SplitSeq(list, ",") {
+		if key = strings.TrimSpace(key); key == "" {
+			continue
+		}
+		if i := strings.IndexByte(key, '*'); i >= 0 && (i < len(key)-1 || !strings.HasSuffix(key, "/*")) {
+			return nil, fmt.Errorf("%q is no key: a star may stand at the end only, after a slash", key)
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// validate sets what follows from other options, and rejects combinations that cannot be served.
 func (o *serveOptions) validate() error {
 	if o.Discovery.ClusterDomain == "" {
 		o.Discovery.ClusterDomain = "cluster.local"
@@ -150,13 +194,13 @@ func (o *serveOptions) validate() error {
 	}
 	o.Pprof, o.Replica = o.enablePprof, os.Getenv("HOSTNAME")
 	if o.ReadSlices && o.Replica == "" {
-		return errors.New("HOSTNAME is not set, the name by which replicas tell each other apart: in a Pod it is, " +
-			"elsewhere say HOSTNAME=$(hostname) fingerpost serve")
+		return errors.New("HOSTNAME is not set, and is the name of this replica: a Pod has it, " +
+			"elsewhere run HOSTNAME=$(hostname) fingerpost serve")
 	}
 	return nil
 }
 
-// warn tells what is accepted and may not be what was meant.
+// logWarnings logs what is accepted, but may not be intended.
 func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 	if !given["cluster-domain"] {
 		log.Info("-cluster-domain is not set", "using", o.Discovery.ClusterDomain)
@@ -165,14 +209,14 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 		log.Info("-identity-trust-domain is not set", "using", o.Discovery.TrustDomain)
 	}
 	if given["stream-queue-capacity"] {
-		log.Info("-stream-queue-capacity has no effect: streams have no queues, a slow client gets the newest state when it reads again")
+		log.Info("-stream-queue-capacity has no effect: streams have no queues, and a slow client gets the newest state when it reads again")
 	}
 	if o.traceCollector != "" {
 		log.Info("-trace-collector has no effect in this version", "collector", o.traceCollector)
 	}
 }
 
-// doubleDashes lets the flags of servers be written with one dash, as Linkerd's components take them.
+// doubleDashes adds a dash to the flags of servers that have one, as Linkerd's components accept both.
 func doubleDashes(args []string) []string {
 	if len(args) == 0 || !slices.Contains([]string{"serve", "destination", "sp-validator"}, args[0]) {
 		return args

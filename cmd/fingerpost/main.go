@@ -1,4 +1,5 @@
-// Command fingerpost tells a mesh of Kubernetes clusters where every service is, now, in every cluster.
+// Command fingerpost streams the live endpoints of Services in all linked Kubernetes clusters to linkerd2-proxies, and writes them as
+// EndpointSlices. It is the server, the webhook of ServiceProfiles and the command line in one binary.
 package main
 
 import (
@@ -18,20 +19,20 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends what does not end by itself
+	context.AfterFunc(ctx, stop) // so that a second signal ends the process
 	if err := command(os.Args[1:]).ExecuteContext(ctx); err != nil {
-		if !errors.Is(err, check.ErrFailed) { // they speak for themselves
+		if !errors.Is(err, check.ErrFailed) { // the report has them
 			fmt.Fprintln(os.Stderr, "fingerpost:", cli.PrintableLines(err.Error()))
 		}
 		os.Exit(1)
 	}
 }
 
-// command returns the command line for args.
+// command returns the root command, with arguments.
 func command(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "fingerpost",
-		Short:         "Tells a mesh of Kubernetes clusters where every service is, now, in every cluster",
+		Short:         "Stream the live endpoints of Services in all linked clusters to linkerd2-proxies",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

@@ -22,15 +22,15 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "serve",
 		Aliases: []string{"destination"},
-		Short:   "Serve Linkerd's Destination API from this cluster and those that are linked",
-		Long: `Serve Linkerd's Destination API from this cluster and those that are linked.
+		Short:   "Serve Linkerd's Destination API for this cluster and all linked clusters",
+		Long: `Serve Linkerd's Destination API for this cluster and all linked clusters.
 
-Flags may be written with one dash or two, and are those of Linkerd's destination container, which this
-replaces; given twice, the last one wins. Clusters are linked by Links (multicluster.linkerd.io) and by the
+Flags may have one dash or two, and are those of Linkerd's destination container, which this replaces; of a
+flag that is given twice the last value counts. Links (multicluster.linkerd.io) link clusters, and so do the
 labelled Secrets that 'linkerd multicluster link-gen' prints.
 
-HOSTNAME must be set, unless EndpointSlices are off: it is the name by which replicas tell each other
-apart. In a Pod it is; elsewhere say HOSTNAME=$(hostname) fingerpost serve.`,
+HOSTNAME must be set, unless EndpointSlices are off: it is the name of the replica, which no other replica may
+have. A Pod has it; elsewhere run HOSTNAME=$(hostname) fingerpost serve.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printVersion {
@@ -69,33 +69,33 @@ func serve(ctx context.Context, o serveOptions, given map[string]bool) error {
 	return a.Run(ctx)
 }
 
-// hostConfig returns how to reach the cluster that we run in, and whether we run in a Pod of it. It sets no limit on the rate of
-// requests: client-go's own, of 5 a second, makes Events wait for minutes, each in a goroutine, and the API server has better ones.
+// localConfig returns the access to the local cluster, and whether this process runs in a Pod of it. It does not limit the rate of
+// requests: client-go's default of 5 a second makes Events wait for minutes, each in a goroutine, and API servers have limits of their own.
 func localConfig(kubeconfig string) (config *rest.Config, inCluster bool, err error) {
-	defer func() {
-		if config != nil {
-			config.QPS = -1
-		}
-	}()
 	if kubeconfig != "" {
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 		if err != nil {
 			return nil, false, fmt.Errorf("-kubeconfig: %w", err)
 		}
-		return config, os.Getenv("KUBERNETES_SERVICE_HOST") != "", nil
+		inCluster = os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	} else {
+		config, err = rest.InClusterConfig()
+		if err != nil {
+			return nil, false, fmt.Errorf("this is no Pod of a cluster (%w): set -kubeconfig", err)
+		}
+		inCluster = true
 	}
-	config, err = rest.InClusterConfig()
-	if err != nil {
-		return nil, false, fmt.Errorf("this is no Pod of a cluster (%w): give a -kubeconfig", err)
-	}
-	return config, true, nil
+	config.QPS = -1
+	return config, inCluster, nil
 }
 
-// setPings makes clients notice within 15 s that a connection to an API server is dead, unless the environment says otherwise.
+// setPingDefaults makes HTTP/2 clients detect a dead connection to an API server within 15 s, unless the environment sets other times.
+// client-go reads them from the environment only.
 func setPingDefaults() {
-	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"} {
+	defaults := map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"}
+	for name, seconds := range defaults {
 		if os.Getenv(name) == "" {
-			_ = os.Setenv(name, seconds) // it can only fail for a name that is none
+			_ = os.Setenv(name, seconds) // it fails for invalid names only
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
 )
 
-// validatorOptions is everything that can be said to sp-validator.
+// validatorOptions are the flags of sp-validator.
 type validatorOptions struct {
 	addr, metricsAddr  string
 	kubeconfig, tlsDir string
@@ -26,10 +26,11 @@ type validatorOptions struct {
 }
 
 func (o *validatorOptions) addFlags(fs *flag.FlagSet) {
-	fs.StringVar(&o.addr, "addr", ":8443", "address of the webhook, which speaks TLS 1.3")
+	fs.StringVar(&o.addr, "addr", ":8443", "address of the webhook, with TLS 1.3")
 	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9997", "address of the admin server: /metrics, /ping, /ready")
-	fs.StringVar(&o.tlsDir, "tls-dir", "/var/run/linkerd/tls", "directory of the certificate, tls.crt, and its key, tls.key; read again when they change")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "has no effect: a ServiceProfile is judged by itself, and nothing is asked of a cluster")
+	fs.StringVar(&o.tlsDir, "tls-dir", "/var/run/linkerd/tls",
+		"directory of the certificate, tls.crt, and its key, tls.key; read again when they change")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "has no effect: a ServiceProfile is validated without access to a cluster")
 	o.commonOptions.addFlags(fs)
 }
 
@@ -39,16 +40,16 @@ func validatorCommand() *cobra.Command {
 	o.addFlags(fs)
 	cmd := &cobra.Command{
 		Use:   "sp-validator",
-		Short: "Serve the admission webhook that refuses ServiceProfiles with mistakes",
-		Long: `Serve the admission webhook that refuses ServiceProfiles with mistakes, so that whoever applies one is told
-which route and which field is wrong, instead of the profile having no effect.
+		Short: "Serve the admission webhook that rejects invalid ServiceProfiles",
+		Long: `Serve the admission webhook that rejects invalid ServiceProfiles: 'kubectl apply' then fails with the route and
+the field that is wrong, instead of the profile having no effect.
 
-Flags may be written with one dash or two, and are those of Linkerd's sp-validator container, which this
-replaces. An API server finds it by a ValidatingWebhookConfiguration (linkerd-sp-validator-webhook-config
-in Linkerd's chart) whose caBundle must have signed the certificate in -tls-dir. That is read again when it
-changes, and until a new one can be read the old one serves.
+Flags may have one dash or two, and are those of Linkerd's sp-validator container, which this replaces. A
+ValidatingWebhookConfiguration (linkerd-sp-validator-webhook-config in Linkerd's chart) leads API servers to
+it. Its caBundle must have signed the certificate in -tls-dir. A certificate that changes is read again; the
+old one is used until the new one can be read.
 
-It needs no cluster to be tried:
+Try it without a cluster:
 
   fingerpost sp-validator -tls-dir . -addr 127.0.0.1:8443
   jq '{request: {uid: "1", object: .}}' profile.json | curl -k --data-binary @- https://127.0.0.1:8443/`,
@@ -65,7 +66,7 @@ It needs no cluster to be tried:
 	return cmd
 }
 
-// validateProfiles runs until ctx ends.
+// serveWebhook runs until ctx ends.
 func serveWebhook(ctx context.Context, o validatorOptions) error {
 	if o.addr == "" {
 		return errors.New("-addr must not be empty")
@@ -80,32 +81,34 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 		return fmt.Errorf("-tls-dir: %w", err)
 	}
 	certificate.RegisterCallback(func(c tls.Certificate) {
-		log.Info("Certificate is in use", "directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", c.Leaf.SerialNumber.String(), "notAfter", c.Leaf.NotAfter)
+		serial := c.Leaf.SerialNumber.String()
+		log.Info("Certificate is in use", "directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", serial, "notAfter", c.Leaf.NotAfter)
 	})
 	hook := webhook.New(log)
 	metrics := server.NewMetrics()
 	metrics.MustRegister(hook.Collectors()...)
-	metrics.MustRegister(server.CertificateExpiry("fingerpost_webhook_certificate_not_after_seconds", "When the certificate of the webhook ends, in seconds since 1970.", certificate))
+	metrics.MustRegister(server.CertificateExpiry(
+		"fingerpost_webhook_certificate_not_after_seconds", "When the certificate of the webhook expires, in seconds since 1970.", certificate,
+	))
 	hookServer := &server.HTTP{
 		Log: log, Name: "webhook", Addr: o.addr, Handler: hook,
 		TLS:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
 		ReadTimeout: 10 * time.Second,
-		Drain:       10 * time.Second,
+		DrainWindow: 10 * time.Second,
 	}
-	return runAll(
-		ctx,
-		hookServer,
-		&server.HTTP{Log: log, Name: "admin", Addr: o.metricsAddr, Handler: server.AdminHandler(metrics, hookServer.Listening, o.enablePprof)},
-		manager.RunnableFunc(func(ctx context.Context) error {
-			if err := certificate.Start(ctx); ctx.Err() == nil {
-				return fmt.Errorf("-tls-dir: %w", err)
-			}
-			return nil
-		}),
-	)
+	adminServer := &server.HTTP{
+		Log: log, Name: "admin", Addr: o.metricsAddr, Handler: server.AdminHandler(metrics, hookServer.Listening, o.enablePprof),
+	}
+	watchCertificate := manager.RunnableFunc(func(ctx context.Context) error {
+		if err := certificate.Start(ctx); ctx.Err() == nil {
+			return fmt.Errorf("-tls-dir: %w", err)
+		}
+		return nil
+	})
+	return runAll(ctx, hookServer, adminServer, watchCertificate)
 }
 
-// runAll runs the parts of a process, each until all shall end: when ctx does, or one of them.
+// runAll runs the parts of a process until ctx ends or one of them does, and waits for all of them.
 func runAll(ctx context.Context, parts ...manager.Runnable) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

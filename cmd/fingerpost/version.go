@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set when a release is built.
+// version is set by the linker when a release is built.
 var version = ""
 
+// binaryVersion returns the version of a release, or of the module that go install has built.
 func binaryVersion() string {
 	if version != "" {
 		return version

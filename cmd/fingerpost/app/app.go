@@ -1,4 +1,5 @@
-// Package app builds a replica of Fingerpost, once for all who run one: the serve command, scenarios and tests.
+// Package app builds a replica of Fingerpost: the Store, the Registry of clusters, what reads Links, the writers, discovery and the
+// servers. It does so once for all who run a replica: the serve command, and scenarios and tests, which need no flags for it.
 package app
 
 import (
@@ -27,14 +28,15 @@ import (
 	"github.com/fingerpost/fingerpost/links/mirror"
 )
 
-// appOptions is everything that an App depends on. Nothing in this package reads flags, files or the environment.
+// Options is everything that an App depends on. Nothing in this package reads flags, files or the environment.
 type Options struct {
-	Version   string       // of the binary
-	Replica   string       // name of this replica: no other replica has it
-	Config    *rest.Config // access to the local cluster
-	InCluster bool         // this process runs in a Pod of the local cluster
+	Version   string           // of the binary
+	Replica   string           // name of this replica: no other replica has it
+	Config    *rest.Config     // access to the local cluster
+	InCluster bool             // this process runs in a Pod of the local cluster
+	Dial      cluster.DialFunc // connects to API servers; nil for TCP
 
-	Addr, AdminAddr, DebugAddr string          // of the gRPC server, the admin server and the debug server; empty for none
+	Addr, AdminAddr, DebugAddr string          // of the servers; an empty AdminAddr or DebugAddr is for none
 	TLS                        server.TLSFiles // of the gRPC server
 	Pprof                      bool            // on the admin server
 	QueueMetrics               bool            // export workqueue_*
@@ -64,86 +66,106 @@ type App struct {
 	manager mcmanager.Manager
 }
 
-// newApp builds a replica. ctx is the one that Run will get.
+// New builds a replica. ctx is the one that Run will get: writers ask it whether the replica stops.
 func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
-	o.Discovery.Cluster = federation.Cluster(o.ClusterName)
-	o.Writer.Namespace, o.Writer.Installation, o.Writer.Replica = o.Discovery.ControllerNamespace, o.ClusterName, o.Replica
-	if !o.ReadSlices {
-		o.Writer.External, o.Writer.Federated = false, false
-	}
-	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{
-		ProbeInterval: o.ProbeInterval, Patience: o.Patience, Budget: o.Budget, Endpoints: !o.ReadSlices,
+	o.complete()
+	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics()}
+	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
+		ProbeInterval: o.ProbeInterval, Patience: o.Patience, Budget: o.Budget, Endpoints: !o.ReadSlices, Dial: o.Dial,
 	})
-	err := registry.Apply(cluster.Spec{
+	err := a.Registry.Apply(cluster.Spec{
 		Name: o.ClusterName, Local: true, TrustDomain: o.Discovery.TrustDomain, ClusterDomain: o.Discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: o.Config}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	mgr, err := newManager(o.Config, registry, o.Discovery.DrainWindow, log)
+	if a.manager, err = newManager(log, a.Registry, o); err != nil {
+		return nil, err
+	}
+	localConn, err := cluster.NewConnection(a.Registry.Counted(o.ClusterName, o.Config), o.Dial)
 	if err != nil {
 		return nil, err
 	}
-	hostConn, err := cluster.NewConnection(registry.Counted(o.ClusterName, o.Config), nil)
-	if err != nil {
+	a.Ready = server.NewReadiness(o.ClusterName, a.Registry.Statuses)
+	if err := a.addLinks(log, o, localConn); err != nil {
 		return nil, err
 	}
-	ready := server.NewReadiness(o.ClusterName, registry.Statuses)
-	reconciler, err := links.NewReconciler(log, hostConn, registry, mgr.GetLocalManager().GetEventRecorder("fingerpost"), func() {
-		ready.LinksListed.Store(true)
-		store.Listed()
-	}, links.Options{
+	if err := a.addWriters(ctx, log, o, localConn); err != nil {
+		return nil, err
+	}
+	a.Discovery = discovery.NewServer(log, a.Store, o.Discovery)
+	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
+	a.Metrics.MustRegister(a.Discovery.Collectors()...)
+	return a, a.addServers(log, o)
+}
+
+// complete sets what follows from other options.
+func (o *Options) complete() {
+	o.Discovery.Cluster = federation.Cluster(o.ClusterName)
+	o.Writer.Namespace, o.Writer.Installation, o.Writer.Replica = o.Discovery.ControllerNamespace, o.ClusterName, o.Replica
+	if !o.ReadSlices {
+		o.Writer.External, o.Writer.Federated = false, false
+	}
+}
+
+// addLinks adds what reads Links and links clusters.
+func (a *App) addLinks(log logr.Logger, o Options, localConn *cluster.Connection) (err error) {
+	events := a.manager.GetLocalManager().GetEventRecorder("fingerpost")
+	listed := func() {
+		a.Ready.LinksListed.Store(true)
+		a.Store.Listed()
+	}
+	a.Links, err = links.NewReconciler(log, localConn, a.Registry, events, listed, links.Options{
 		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain, ControllerNamespace: o.Discovery.ControllerNamespace,
 		LinkNamespace: o.LinkNamespace, Hosts: links.Hosts{InCluster: o.InCluster, Allowed: o.AllowedHosts},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	mirrors, err := mirror.New(log, store, reconciler, hostConn, o.Mirror)
-	if err != nil {
-		return nil, err
-	}
-	var mirroring func(context.Context) error
-	if o.Mirrors {
-		mirroring = mirrors.Run
-		registry.Attend(mirrors.Engage)
-	}
-	o.Writer.Stop, o.Writer.Linked = ctx.Done(), reconciler.AllApplied()
-	writer := endpointslice.NewWriter(log, store, registry, mirroring, o.Writer)
-	registry.Attend(writer.Engage)
-
-	a := &App{
-		Store: store, Registry: registry, Links: reconciler, Discovery: discovery.NewServer(log, store, o.Discovery),
-		Metrics: server.NewMetrics(), Ready: ready, manager: mgr,
-	}
-	a.Metrics.MustRegister(registry)
-	for _, collectors := range [][]prometheus.Collector{
-		a.Discovery.Collectors(), reconciler.Collectors(), writer.Collectors(), mirrors.Collectors(), {ready.Metric()},
-	} {
-		a.Metrics.MustRegister(collectors...)
-	}
-	return a, a.addServers(log, o)
+	a.Metrics.MustRegister(a.Links.Collectors()...)
+	return nil
 }
 
-// addServers adds what listens.
+// addWriters adds what writes into clusters.
+func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localConn *cluster.Connection) error {
+	mirrors, err := mirror.New(log, a.Store, a.Links, localConn, o.Mirror)
+	if err != nil {
+		return err
+	}
+	var runMirrors func(context.Context) error
+	if o.Mirrors {
+		runMirrors = mirrors.Run
+		a.Registry.Attend(mirrors.Engage)
+	}
+	o.Writer.Stop, o.Writer.Linked = ctx.Done(), a.Links.AllApplied()
+	writer := endpointslice.NewWriter(log, a.Store, a.Registry, runMirrors, o.Writer)
+	a.Registry.Attend(writer.Engage)
+	a.Metrics.MustRegister(writer.Collectors()...)
+	a.Metrics.MustRegister(mirrors.Collectors()...)
+	return nil
+}
+
+// addServers adds what listens, and all that runs, to the manager.
 func (a *App) addServers(log logr.Logger, o Options) error {
 	var queues prometheus.Gatherers
 	if o.QueueMetrics {
 		queues = prometheus.Gatherers{a.Registry.Queues()}
 	}
+	admin := server.AdminHandler(a.Metrics, a.Ready.Ready, o.Pprof, queues...)
+	pages := debug.Handler(debug.Sources{
+		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
+		Cluster: o.ClusterName, Replica: o.Replica, Version: o.Version,
+	})
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
 		server.NewGRPC(log, o.Addr, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
-		&server.HTTP{Log: log, Name: "admin", Addr: o.AdminAddr, Handler: server.AdminHandler(a.Metrics, a.Ready.Ready, o.Pprof, queues...)},
-		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Handler: debug.Handler(debug.Sources{
-			Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery, Cluster: o.ClusterName, Replica: o.Replica, Version: o.Version,
-		})},
+		&server.HTTP{Log: log, Name: "admin", Addr: o.AdminAddr, Handler: admin},
+		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Handler: pages},
 	}
-	for _, r := range parts {
-		if err := a.manager.GetLocalManager().Add(r); err != nil {
+	for _, part := range parts {
+		if err := a.manager.GetLocalManager().Add(part); err != nil {
 			return err
 		}
 	}
@@ -153,16 +175,18 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 // Run runs all parts until ctx ends or one of them fails.
 func (a *App) Run(ctx context.Context) error { return a.manager.Start(ctx) }
 
-// newManager returns the manager that runs the process: every part of it starts and stops with it. It elects nobody, serves nothing
-// and knows no kinds: those are the parts' own business.
-func newManager(config *rest.Config, registry *cluster.Registry, drain time.Duration, log logr.Logger) (mcmanager.Manager, error) {
-	patience := drain + 10*time.Second
-	return mcmanager.New(config, registry, ctrl.Options{
+// newManager returns the manager that starts and stops all parts of the process. It elects no leader, serves nothing and has no kinds:
+// the parts do that themselves.
+func newManager(log logr.Logger, registry *cluster.Registry, o Options) (mcmanager.Manager, error) {
+	grace := o.Discovery.DrainWindow + 10*time.Second
+	return mcmanager.New(o.Config, registry, ctrl.Options{
 		Scheme:                  scheme.Scheme,
 		Logger:                  log,
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
-		GracefulShutdownTimeout: &patience,
-		MapperProvider:          func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return meta.NewDefaultRESTMapper(nil), nil },
+		GracefulShutdownTimeout: &grace,
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			return meta.NewDefaultRESTMapper(nil), nil
+		},
 	})
 }

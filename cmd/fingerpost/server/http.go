@@ -19,18 +19,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// httpServer is an HTTP server as a part of the process.
+// HTTP is an HTTP server as a part of the process.
 type HTTP struct {
 	Log         logr.Logger
-	Name, Addr  string
+	Name        string // for logs and errors
+	Addr        string // empty to serve nothing
 	Handler     http.Handler
-	TLS         *tls.Config   // nil: in clear
-	ReadTimeout time.Duration // for a request; 0: none
-	Drain       time.Duration // for which requests may go on when the process is told to stop
-	listens     atomic.Bool
+	TLS         *tls.Config   // nil to serve plaintext
+	ReadTimeout time.Duration // of a request; 0 for none
+	DrainWindow time.Duration // in which open requests may end when the server stops
+
+	listens atomic.Bool
 }
 
-// Start serves until ctx ends. Without an address there is nothing to serve.
+// Start serves until ctx ends, and then for the drain window at most.
 func (s *HTTP) Start(ctx context.Context) error {
 	if s.Addr == "" {
 		<-ctx.Done()
@@ -56,10 +58,10 @@ func (s *HTTP) Start(ctx context.Context) error {
 		return fmt.Errorf("%s server: %w", s.Name, err)
 	case <-ctx.Done():
 	}
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Drain)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.DrainWindow)
 	defer cancel()
-	if server.Shutdown(patience) != nil {
-		_ = server.Close() // what has not ended is cut off
+	if server.Shutdown(drain) != nil {
+		_ = server.Close() // cuts off what is still open
 	}
 	if err := <-stopped; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("%s server: %w", s.Name, err)
@@ -67,45 +69,52 @@ func (s *HTTP) Start(ctx context.Context) error {
 	return nil
 }
 
-// listening reports whether the server listens, or did.
+// Listening reports whether the server listens, or has listened.
 func (s *HTTP) Listening() bool { return s.listens.Load() }
 
-// server returns a server that no client keeps busy for long.
+// server returns a server with bounds on what a client can make it wait for or read.
 func (s *HTTP) server() *http.Server {
 	return &http.Server{
-		Handler: withWriteDeadline(s.Handler), MaxHeaderBytes: 64 << 10, TLSConfig: s.TLS, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: s.ReadTimeout,
-		IdleTimeout: 2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
-		ErrorLog:    slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
+		Handler:           withWriteDeadline(s.Handler),
+		TLSConfig:         s.TLS,
+		MaxHeaderBytes:    64 << 10,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       s.ReadTimeout,
+		IdleTimeout:       2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
+		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
 	}
 }
 
-// answerTimeout is how long an answer may take to be made and to be taken.
+// responseTimeout is how long a response may take to be computed and read.
 const responseTimeout = 30 * time.Second
 
-// inTime cuts off whoever does not take an answer. A profile takes as long as it is asked to.
+// withWriteDeadline cuts off clients that do not read a response. A profile takes as long as its request says, and has no deadline.
 func withWriteDeadline(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var end time.Time
 		if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 			end = time.Now().Add(responseTimeout)
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(end) // net/http's own can
+		_ = http.NewResponseController(w).SetWriteDeadline(end) // net/http's own writers support it
 		handler.ServeHTTP(w, r)
 	})
 }
 
-// newMetrics returns a registry with what every process tells of itself.
+// NewMetrics returns a registry with the metrics of the process and of the Go runtime.
 func NewMetrics() *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return metrics
 }
 
-// adminHandler answers what a kubelet and Prometheus ask. Metrics are those in the registry, and what others gather.
-func AdminHandler(metrics *prometheus.Registry, ready func() bool, withPprof bool, others ...prometheus.Gatherer) *http.ServeMux {
+// AdminHandler serves probes and metrics: those in the registry, and those of other gatherers.
+func AdminHandler(
+	metrics *prometheus.Registry, ready func() bool, withPprof bool, others ...prometheus.Gatherer,
+) *http.ServeMux {
 	mux := http.NewServeMux()
 	all := append(prometheus.Gatherers{metrics}, others...)
-	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: 3})))
+	metricsHandler := promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: 3})
+	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, metricsHandler))
 	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() {

@@ -45,9 +45,12 @@ func (r *Readiness) setReady(ready bool) {
 
 // Ready reports whether the replica is ready.
 func (r *Readiness) Ready() bool {
-	ready, _ := r.ready.Load()
+	ready, _ := r.Load()
 	return ready
 }
+
+// Load returns whether the replica is ready, and a channel that closes when that changes.
+func (r *Readiness) Load() (ready bool, changed <-chan struct{}) { return r.ready.Load() }
 
 // Start watches what readiness depends on until ctx ends, when the replica is no longer ready.
 func (r *Readiness) Start(ctx context.Context) error {

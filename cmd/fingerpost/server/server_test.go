@@ -321,7 +321,7 @@ func TestHTTPServerDrains(t *testing.T) {
 	listener.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	begun := make(chan struct{})
-	server := &HTTP{Log: logr.Discard(), Name: "test", Addr: addr, Drain: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := &HTTP{Log: logr.Discard(), Name: "test", Addr: addr, DrainWindow: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if ctx.Err() == nil {
 			close(begun)
 			<-ctx.Done()

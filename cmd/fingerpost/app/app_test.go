@@ -1,0 +1,83 @@
+package app
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const objects = `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
+`
+
+// A replica is built without flags and runs in a test, beside an API server in memory: it becomes ready, serves what the cluster
+// publishes, and stops.
+func TestReplica(t *testing.T) {
+	network := apitest.NewNetwork()
+	defer network.Close()
+	east := network.Server("east")
+	for _, text := range strings.Split(objects, "---\n") {
+		var o unstructured.Unstructured
+		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		east.Apply(&o)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(east.Kubeconfig(east.Token())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Dial = network.Dial
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a, err := New(ctx, logr.Discard(), Options{
+		Replica: "a", Config: config, Dial: network.Dial, Addr: "127.0.0.1:0", ClusterName: "east", ReadSlices: true, Mirrors: true,
+		ProbeInterval: time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: time.Minute},
+		Writer:    endpointslice.Options{Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond}},
+		Discovery: discovery.Defaults(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- a.Run(ctx) }()
+	for ready, changed := a.Ready.Load(); !ready; ready, changed = a.Ready.Load() {
+		select {
+		case <-changed:
+		case err := <-stopped:
+			t.Fatalf("it stopped before it was ready: %v", err)
+		}
+	}
+	got, err := a.Discovery.Explain("web.shop.svc.cluster.local:80", discovery.Place{})
+	if err != nil || len(got.Claims) != 1 || got.Claims[0].Addr != "10.1.0.1:80" || !got.Claims[0].Kept {
+		t.Errorf("it serves %+v, %v", got, err)
+	}
+	cancel()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
