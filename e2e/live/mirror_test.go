@@ -24,7 +24,7 @@ import (
 	"github.com/fingerpost/fingerpost/links/mirror"
 )
 
-// mirroring is a world in which Services are mirrored, by this process, against real API servers.
+// mirroring is a world in which this process mirrors Services, with real API servers.
 type mirroring struct {
 	*world
 	core   kubernetes.Interface // to look at the local cluster, with all rights
@@ -42,7 +42,7 @@ func newMirroring(t *testing.T, namespace string, n int) *mirroring {
 	var err error
 	m.core, err = kubernetes.NewForConfig(w.Local.AdminConfig())
 	w.do(err)
-	for i, s := range w.Remotes { // of one age, if made within one second: then by name
+	for i, s := range slices.Backward(w.Remotes) { // north is the oldest by its age, or else by its name
 		w.do(w.Credentials(t.Context(), s, s.Kubeconfig(s.Identity, s.Proxy.URL())))
 		w.do(w.Local.Apply(t.Context(), []byte(fmt.Sprintf(`apiVersion: %s/v1alpha3
 kind: Link
@@ -205,8 +205,8 @@ endpoints: [{addresses: [198.51.100.7], hostname: %[1]s-0, conditions: {ready: t
 `, name, m.Namespace, marks, spec))))
 }
 
-// The life of mirrors on real API servers: made, changed, kept while a cluster is away, removed; a Service of somebody else is left
-// alone, and what is as it should be is not written.
+// Mirrors on real API servers are created, changed, kept while a cluster is out of contact, and deleted. A user's
+// Service is not changed, and equal objects are not written.
 func TestMirror(t *testing.T) {
 	m := newMirroring(t, "mirror", 3)
 	west, north := m.Remotes[0], m.Remotes[1]
