@@ -52,20 +52,44 @@ func TestCredentialsThatAreRefused(t *testing.T) {
 		hosts         Hosts
 		field         string
 	}{
-		"exec":             {server, `exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary + `"], interactiveMode: Never}`, inCluster, "user.exec"},
-		"exec and token":   {server, token + `, exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary + `"]}`, inCluster, "user.exec"},
-		"auth-provider":    {server, `auth-provider: {name: gcp}`, inCluster, "user.auth-provider"},
-		"token file":       {server, `tokenFile: ` + file, inCluster, "user.tokenFile"},
-		"client cert file": {server, `client-certificate: ` + file + `, client-key: ` + file, inCluster, "user.client-certificate"},
-		"CA file":          {server + `, certificate-authority: ` + file, token, inCluster, "cluster.certificate-authority"},
-		"impersonation":    {server, token + `, as: admin`, inCluster, "user.as"},
-		"groups":           {server, token + `, as-groups: [system:masters]`, inCluster, "user.as"},
-		"password":         {server, `username: admin, password: admin`, inCluster, "user.username"},
-		"insecure":         {server + `, insecure-skip-tls-verify: true`, token, inCluster, "cluster.insecure-skip-tls-verify"},
-		"proxy":            {server + `, proxy-url: "http://10.9.9.9:3128"`, token, inCluster, "cluster.proxy-url"},
-		"no credentials":   {server, ``, inCluster, "user"},
-		"bad CA":           {server + `, certificate-authority-data: ` + base64.StdEncoding.EncodeToString([]byte("junk")), token, inCluster, "cluster.certificate-authority-data"},
-		"bad certificate":  {server, `client-certificate-data: ` + base64.StdEncoding.EncodeToString([]byte("junk")), inCluster, "user.client-certificate-data"},
+		"exec": {
+			server,
+			`exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary + `"], interactiveMode: Never}`,
+			inCluster, "user.exec",
+		},
+		"exec and token": {
+			server,
+			token + `, exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary + `"]}`,
+			inCluster, "user.exec",
+		},
+		"auth-provider": {server, `auth-provider: {name: gcp}`, inCluster, "user.auth-provider"},
+		"token file":    {server, `tokenFile: ` + file, inCluster, "user.tokenFile"},
+		"client cert file": {
+			server, `client-certificate: ` + file + `, client-key: ` + file, inCluster,
+			"user.client-certificate",
+		},
+		"CA file": {
+			server + `, certificate-authority: ` + file, token, inCluster, "cluster.certificate-authority",
+		},
+		"impersonation": {server, token + `, as: admin`, inCluster, "user.as"},
+		"groups":        {server, token + `, as-groups: [system:masters]`, inCluster, "user.as"},
+		"password":      {server, `username: admin, password: admin`, inCluster, "user.username"},
+		"insecure": {
+			server + `, insecure-skip-tls-verify: true`, token, inCluster,
+			"cluster.insecure-skip-tls-verify",
+		},
+		"proxy": {
+			server + `, proxy-url: "http://10.9.9.9:3128"`, token, inCluster, "cluster.proxy-url",
+		},
+		"no credentials": {server, ``, inCluster, "user"},
+		"bad CA": {
+			server + `, certificate-authority-data: ` + base64.StdEncoding.EncodeToString([]byte("junk")),
+			token, inCluster, "cluster.certificate-authority-data",
+		},
+		"bad certificate": {
+			server, `client-certificate-data: ` + base64.StdEncoding.EncodeToString([]byte("junk")),
+			inCluster, "user.client-certificate-data",
+		},
 		"token on 2 lines": {server, `token: "abc\n"`, inCluster, "user.token"},
 		"clear text":       {`server: "http://10.0.0.1:8080"`, token, inCluster, "https://"},
 		"no server":        {``, token, inCluster, "cluster.server"},
@@ -78,7 +102,10 @@ func TestCredentialsThatAreRefused(t *testing.T) {
 		"loopback IPv6":    {`server: "https://[::1]:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
 		"localhost":        {`server: "https://LocalHost.:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
 		"below localhost":  {`server: "https://a.localhost:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
-		"other host":       {`server: "https://127.0.0.1:6443"`, token, Hosts{InCluster: true, Allowed: []string{"127.0.0.2", "10.0.0.0/8"}}, "-allow-kubeconfig-hosts"},
+		"other host": {
+			`server: "https://127.0.0.1:6443"`, token,
+			Hosts{InCluster: true, Allowed: []string{"127.0.0.2", "10.0.0.0/8"}}, "-allow-kubeconfig-hosts",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config, err := Credentials(kubeconfig(tc.cluster, tc.user), tc.hosts)
@@ -116,7 +143,9 @@ func TestHostsThatAreAllowed(t *testing.T) {
 // A name that resolves to an address which is not allowed is rejected when it is dialled, whatever it resolved to
 // before.
 func TestNamesAreCheckedWhenDialled(t *testing.T) {
-	config, err := Credentials(kubeconfig(`server: "https://api.example.org:6443"`, token), Hosts{InCluster: true})
+	config, err := Credentials(
+		kubeconfig(`server: "https://api.example.org:6443"`, token), Hosts{InCluster: true},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +160,9 @@ func TestNamesAreCheckedWhenDialled(t *testing.T) {
 }
 
 func TestBrokenKubeconfigs(t *testing.T) {
-	for _, text := range []string{"", "{", "hello", "apiVersion: v1\nkind: Secret\n", "current-context: nope\n", "\x00\x01"} {
+	for _, text := range []string{
+		"", "{", "hello", "apiVersion: v1\nkind: Secret\n", "current-context: nope\n", "\x00\x01",
+	} {
 		if config, err := Credentials([]byte(text), Hosts{}); err == nil {
 			t.Errorf("%q is accepted: %+v", text, config)
 		}
@@ -151,7 +182,10 @@ func FuzzCredentials(f *testing.F) {
 		if err != nil {
 			return
 		}
-		want := rest.TLSClientConfig{ServerName: config.ServerName, CAData: config.CAData, CertData: config.CertData, KeyData: config.KeyData}
+		want := rest.TLSClientConfig{
+			ServerName: config.ServerName, CAData: config.CAData, CertData: config.CertData,
+			KeyData: config.KeyData,
+		}
 		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" ||
 			config.Impersonate.UserName != "" || config.Username != "" || config.Proxy != nil || fmt.Sprint(config.TLSClientConfig) != fmt.Sprint(want) {
 			t.Errorf("%q is accepted as %+v", text, config)

@@ -30,10 +30,16 @@ func mirroringFrom(t *testing.T, spec string) *Mirroring {
 
 // An absent or empty selector selects nothing, unlike elsewhere in Kubernetes.
 func TestEmptySelectors(t *testing.T) {
-	m := mirroringFrom(t, `{targetClusterName: east, selector: {}, remoteDiscoverySelector: {matchLabels: {}}, federatedServiceSelector: {matchExpressions: [{key: a, operator: Exists}]}}`)
+	m := mirroringFrom(
+		t,
+		`{targetClusterName: east, selector: {}, remoteDiscoverySelector: {matchLabels: {}}, federatedServiceSelector: {matchExpressions: [{key: a, operator: Exists}]}}`,
+	)
 	set := labels.Set{"a": "b"}
 	if m.Problem != "" || m.Selector.Matches(set) || m.RemoteDiscoverySelector.Matches(set) || !m.FederatedServiceSelector.Matches(set) || m.FederatedServiceSelector.Matches(labels.Set{}) {
-		t.Errorf("selectors %v, %v, %v, problem %q", m.Selector, m.RemoteDiscoverySelector, m.FederatedServiceSelector, m.Problem)
+		t.Errorf(
+			"selectors %v, %v, %v, problem %q", m.Selector, m.RemoteDiscoverySelector,
+			m.FederatedServiceSelector, m.Problem,
+		)
 	}
 }
 
@@ -47,11 +53,17 @@ func TestGatewaySpec(t *testing.T) {
 		`{targetClusterName: east, probeSpec: {path: /ready, port: "4191"}}`: {Gateway{Port: 4143}, nil}, // of no gateway
 		`{targetClusterName: east, gatewayAddress: "b.example, 192.0.2.1,,b.example", gatewayPort: "1", gatewayIdentity: id, probeSpec: {path: /ready, port: "4191", period: 5s, timeout: 1m, failureThreshold: "7"}}`: {
 			Gateway{Addresses: []string{"192.0.2.1", "b.example"}, Port: 1, Identity: "id"},
-			&Probe{Path: "/ready", Port: 4191, Period: 5 * time.Second, Timeout: time.Minute, FailureThreshold: 7},
+			&Probe{
+				Path: "/ready", Port: 4191, Period: 5 * time.Second, Timeout: time.Minute,
+				FailureThreshold: 7,
+			},
 		},
 		`{targetClusterName: east, gatewayAddress: 192.0.2.1, probeSpec: {path: /ready, period: "9"}}`: {
 			Gateway{Addresses: []string{"192.0.2.1"}, Port: 4143},
-			&Probe{Path: "/ready", Port: 4143, Period: 9 * time.Second, Timeout: 30 * time.Second, FailureThreshold: 3},
+			&Probe{
+				Path: "/ready", Port: 4143, Period: 9 * time.Second, Timeout: 30 * time.Second,
+				FailureThreshold: 3,
+			},
 		},
 	} {
 		m := mirroringFrom(t, spec)

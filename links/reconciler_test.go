@@ -45,7 +45,9 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 		f.home = f.network.Server("home")
 		prepare(f)
 		f.registry = cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
-			ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial, Budget: f.budget,
+			ProbeInterval: 5 * time.Second,
+			Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+			Dial:          f.network.Dial, Budget: f.budget,
 		})
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 		f.must(err)
@@ -53,7 +55,10 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 		conn, err := cluster.NewConnection(config, f.network.Dial)
 		f.must(err)
 		defer conn.Close()
-		f.reconciler, err = NewReconciler(logr.Discard(), conn, f.registry, nil, func() { f.listed.Add(1) }, Options{ClusterName: "home", ControllerNamespace: "linkerd"})
+		f.reconciler, err = NewReconciler(
+			logr.Discard(), conn, f.registry, nil, func() { f.listed.Add(1) },
+			Options{ClusterName: "home", ControllerNamespace: "linkerd"},
+		)
 		f.must(err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -82,7 +87,10 @@ type patches struct {
 
 func (p patches) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodPatch && p.fleet.broken.Load() {
-		return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("no space")), Request: r}, nil
+		return &http.Response{
+			StatusCode: http.StatusInternalServerError, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader("no space")), Request: r,
+		}, nil
 	}
 	return p.next.RoundTrip(r)
 }
@@ -146,7 +154,8 @@ func TestConditionsCannotBeWritten(t *testing.T) {
 func TestBudgetIsReported(t *testing.T) {
 	pod := func(i int) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": "ns", "name": fmt.Sprint("web-", i)},
+			"apiVersion": "v1", "kind": "Pod",
+			"metadata": map[string]any{"namespace": "ns", "name": fmt.Sprint("web-", i)},
 		}}
 	}
 	inFleet(t, func(f *fleet) {
@@ -173,7 +182,9 @@ func TestBudgetIsReported(t *testing.T) {
 
 // condition returns a condition of a Link; nil if it has none of the type.
 func (f *fleet) condition(link, of string) map[string]any {
-	all, _, err := unstructured.NestedSlice(f.home.Get("links.multicluster.linkerd.io", "linkerd", link).Object, "status", "conditions")
+	all, _, err := unstructured.NestedSlice(
+		f.home.Get("links.multicluster.linkerd.io", "linkerd", link).Object, "status", "conditions",
+	)
 	f.must(err)
 	for _, c := range all {
 		if c := c.(map[string]any); c["type"] == of {
@@ -191,11 +202,17 @@ func TestAllApplied(t *testing.T) {
 		known       bool
 	}{
 		"all can be read": {func(*fleet) {}, func(*fleet) {}, true},
-		"no CRD":          {func(f *fleet) { f.home.Serve("links.multicluster.linkerd.io") }, func(*fleet) {}, true},
-		"Links are forbidden": {
-			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", true) }, func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", false) }, false,
+		"no CRD": {
+			func(f *fleet) { f.home.Serve("links.multicluster.linkerd.io") }, func(*fleet) {}, true,
 		},
-		"Secrets are forbidden": {func(f *fleet) { f.home.Forbid("secrets", true) }, func(f *fleet) { f.home.Forbid("secrets", false) }, false},
+		"Links are forbidden": {
+			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", true) },
+			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", false) }, false,
+		},
+		"Secrets are forbidden": {
+			func(f *fleet) { f.home.Forbid("secrets", true) },
+			func(f *fleet) { f.home.Forbid("secrets", false) }, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inFleet(t, func(f *fleet) {
@@ -210,7 +227,10 @@ func TestAllApplied(t *testing.T) {
 				f.pass(30 * time.Second)
 				statuses, _ := f.registry.Statuses()
 				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || !known || len(statuses) != 2 {
-					t.Errorf("in the end onListed was called %d times, AllApplied is closed: %t, with %d clusters", n, known, len(statuses))
+					t.Errorf(
+						"in the end onListed was called %d times, AllApplied is closed: %t, with %d clusters",
+						n, known, len(statuses),
+					)
 				}
 			})
 		})

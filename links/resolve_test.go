@@ -29,7 +29,10 @@ func link(name string, age time.Duration, f func(*Link)) *Link {
 }
 
 func credentials(namespace, token string, f func(*secret)) *secret {
-	s := &secret{key: records.Key{Namespace: namespace, Name: "creds"}, kubeconfig: kubeconfig(server, "token: "+token)}
+	s := &secret{
+		key:        records.Key{Namespace: namespace, Name: "creds"},
+		kubeconfig: kubeconfig(server, "token: "+token),
+	}
 	if f != nil {
 		f(s)
 	}
@@ -72,19 +75,51 @@ func TestResolve(t *testing.T) {
 		secret   *secret // that the Links name
 		want     string
 	}{
-		"nothing":          {nil, nil, nil, "wanted=false"},
-		"labelled Secret":  {nil, []*secret{labelled(nil)}, nil, "wanted=true trust=east.trust dns=east.dns Secret linkerd/creds:abc"},
-		"Link":             {[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", nil), "wanted=true winner=a trust=ours dns=east.local Secret mc/creds:abc"},
-		"both, the same":   {[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "abc", nil), "wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc"},
-		"both, different":  {[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "def", nil), "wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc Secret mc/creds:def"},
-		"first refused":    {[]*Link{link("a", 0, nil)}, []*secret{labelled(exec)}, credentials("mc", "def", nil), "wanted=true winner=a trust=east.trust dns=east.dns Secret mc/creds:def refused"},
-		"all refused":      {[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", exec), "wanted=true winner=a refused"},
-		"no Secret":        {[]*Link{link("a", 0, nil)}, nil, nil, "wanted=true winner=a refused"},
-		"no trust domain":  {nil, []*secret{labelled(func(s *secret) { s.trustDomain = "" })}, nil, "wanted=true refused"},
-		"Link has domain":  {[]*Link{link("a", 0, nil)}, []*secret{labelled(func(s *secret) { s.trustDomain, s.clusterDomain = "", "" })}, credentials("mc", "abc", nil), "wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc"},
-		"two Links":        {[]*Link{link("young", 0, nil), link("old", time.Hour, nil)}, nil, credentials("mc", "abc", nil), "wanted=true winner=old trust=ours dns=east.local Secret mc/creds:abc"},
-		"no kubeconfig":    {nil, []*secret{labelled(func(s *secret) { s.kubeconfig = nil })}, nil, "wanted=true refused"},
-		"Secret elsewhere": {[]*Link{link("a", 0, func(l *Link) { l.secret = "" })}, []*secret{labelled(nil)}, nil, "wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc"},
+		"nothing": {nil, nil, nil, "wanted=false"},
+		"labelled Secret": {
+			nil, []*secret{labelled(nil)}, nil,
+			"wanted=true trust=east.trust dns=east.dns Secret linkerd/creds:abc",
+		},
+		"Link": {
+			[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", nil),
+			"wanted=true winner=a trust=ours dns=east.local Secret mc/creds:abc",
+		},
+		"both, the same": {
+			[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "abc", nil),
+			"wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc",
+		},
+		"both, different": {
+			[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "def", nil),
+			"wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc Secret mc/creds:def",
+		},
+		"first refused": {
+			[]*Link{link("a", 0, nil)}, []*secret{labelled(exec)}, credentials("mc", "def", nil),
+			"wanted=true winner=a trust=east.trust dns=east.dns Secret mc/creds:def refused",
+		},
+		"all refused": {
+			[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", exec), "wanted=true winner=a refused",
+		},
+		"no Secret": {[]*Link{link("a", 0, nil)}, nil, nil, "wanted=true winner=a refused"},
+		"no trust domain": {
+			nil, []*secret{labelled(func(s *secret) { s.trustDomain = "" })}, nil, "wanted=true refused",
+		},
+		"Link has domain": {
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(func(s *secret) { s.trustDomain, s.clusterDomain = "", "" })},
+			credentials("mc", "abc", nil),
+			"wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc",
+		},
+		"two Links": {
+			[]*Link{link("young", 0, nil), link("old", time.Hour, nil)}, nil, credentials("mc", "abc", nil),
+			"wanted=true winner=old trust=ours dns=east.local Secret mc/creds:abc",
+		},
+		"no kubeconfig": {
+			nil, []*secret{labelled(func(s *secret) { s.kubeconfig = nil })}, nil, "wanted=true refused",
+		},
+		"Secret elsewhere": {
+			[]*Link{link("a", 0, func(l *Link) { l.secret = "" })}, []*secret{labelled(nil)}, nil,
+			"wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := inputs{name: "east", local: "local", trustDomain: "ours", links: tc.links, labelled: tc.labelled, secret: func(k records.Key) (*secret, string) {
@@ -108,21 +143,58 @@ func TestResolve(t *testing.T) {
 
 func TestConditionsFor(t *testing.T) {
 	live := cluster.Status{State: cluster.Live, Synced: true, Source: "Secret mc/creds"}
-	good := outcome{linked: true, domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)"}
+	good := outcome{
+		linked:  true,
+		domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)",
+	}
 	why := func(r cluster.Reason) error { return &cluster.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
 	for name, tc := range map[string]struct {
 		out    outcome
 		status cluster.Status
 		want   string
 	}{
-		"live":          {good, live, "Accepted=True/Accepted CredentialsValid=True/Valid Connected=True/Live Synced=True/Synced"},
-		"not tried yet": {good, cluster.Status{State: cluster.Connecting}, "Accepted=True/Accepted CredentialsValid=Unknown/Untried Connected=False/Connecting Synced=False/Waiting"},
-		"stale":         {good, cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=True/Valid Connected=False/Stale Synced=True/Synced"},
-		"revoked":       {good, cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced"},
-		"new ones fail": {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unauthorized)}, "Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced"},
-		"far too large": {good, cluster.Status{State: cluster.Connecting, Credentials: why(cluster.OverBudget), Contact: why(cluster.OverBudget), OverBudget: "too many Pods"}, "Accepted=True/Accepted CredentialsValid=Unknown/OverBudget Connected=False/Connecting Synced=False/Waiting WithinBudget=False/OverBudget"},
-		"unreachable":   {good, cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)}, "Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced"},
-		"refused":       {outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")}, live, "Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced"},
+		"live": {
+			good, live,
+			"Accepted=True/Accepted CredentialsValid=True/Valid Connected=True/Live Synced=True/Synced",
+		},
+		"not tried yet": {
+			good, cluster.Status{State: cluster.Connecting},
+			"Accepted=True/Accepted CredentialsValid=Unknown/Untried Connected=False/Connecting Synced=False/Waiting",
+		},
+		"stale": {
+			good,
+			cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(cluster.Unreachable)},
+			"Accepted=True/Accepted CredentialsValid=True/Valid Connected=False/Stale Synced=True/Synced",
+		},
+		"revoked": {
+			good,
+			cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(cluster.Unauthorized)},
+			"Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced",
+		},
+		"new ones fail": {
+			good,
+			cluster.Status{
+				State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unauthorized),
+			},
+			"Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced",
+		},
+		"far too large": {
+			good,
+			cluster.Status{
+				State: cluster.Connecting, Credentials: why(cluster.OverBudget),
+				Contact: why(cluster.OverBudget), OverBudget: "too many Pods",
+			},
+			"Accepted=True/Accepted CredentialsValid=Unknown/OverBudget Connected=False/Connecting Synced=False/Waiting WithinBudget=False/OverBudget",
+		},
+		"unreachable": {
+			good,
+			cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)},
+			"Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced",
+		},
+		"refused": {
+			outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")}, live,
+			"Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := link("a", 0, nil)
@@ -148,7 +220,10 @@ func TestConditionsFor(t *testing.T) {
 // that writes slices reports it.
 func TestSlicesComplete(t *testing.T) {
 	l := link("b", 0, nil)
-	before := &Link{key: l.key, clusterName: "b", conditions: []metav1.Condition{{Type: SlicesComplete, Status: metav1.ConditionFalse}}}
+	before := &Link{
+		key: l.key, clusterName: "b",
+		conditions: []metav1.Condition{{Type: SlicesComplete, Status: metav1.ConditionFalse}},
+	}
 	for _, c := range []struct {
 		link *Link
 		out  cluster.LeftOut
@@ -160,7 +235,9 @@ func TestSlicesComplete(t *testing.T) {
 		{before, cluster.LeftOut{}, ""},
 		{before, cluster.LeftOut{Known: true}, "SlicesComplete=True/Complete"},
 	} {
-		all := conditionsFor(c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true)
+		all := conditionsFor(
+			c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true,
+		)
 		if got := short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.out, got, c.want)
 		}
@@ -174,7 +251,10 @@ func TestWithinBudget(t *testing.T) {
 		return short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != WithinBudget }))
 	}
 	l := link("b", 0, nil)
-	before := &Link{key: l.key, clusterName: "b", conditions: []metav1.Condition{{Type: WithinBudget, Status: metav1.ConditionFalse}}}
+	before := &Link{
+		key: l.key, clusterName: "b",
+		conditions: []metav1.Condition{{Type: WithinBudget, Status: metav1.ConditionFalse}},
+	}
 	for _, c := range []struct {
 		link       *Link
 		over, want string
@@ -204,7 +284,10 @@ func short(conditions []metav1.Condition) string {
 
 // Messages are cut to what an API server and an Event accept, and never within a character.
 func TestMessagesAreBounded(t *testing.T) {
-	for _, text := range []string{"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit), "x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit)} {
+	for _, text := range []string{
+		"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit),
+		"x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit),
+	} {
 		got := conditionsFor(&Link{invalid: text}, outcome{}, cluster.Status{}, false)[0].Message
 		if len(got) > messageLimit || !utf8.ValidString(got) || (len(text) > messageLimit) != strings.HasSuffix(got, "…") || !strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
 			t.Errorf("%d bytes become %q", len(text), got)

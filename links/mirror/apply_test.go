@@ -15,14 +15,16 @@ import (
 
 // Whatever was planned, a user's own Service is neither changed nor deleted.
 func TestForeignServiceIsNotWritten(t *testing.T) {
-	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "home.test"}, &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+	client := &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		t.Errorf("%s %s", r.Method, r.URL)
 		return nil, errors.New("refused")
-	})})
+	})}
+	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "home.test"}, client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	term, k := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}), records.Key{Namespace: "shop", Name: "web-east"}
+	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()})
+	k := records.Key{Namespace: "shop", Name: "web-east"}
 	for name, want := range map[string]*corev1.Service{"changed": mirrored("web-east", "east"), "removed": nil} {
 		var taken errNameTaken
 		if err := term.applyService(t.Context(), k, want, service("web-east", plain)); !errors.As(err, &taken) {

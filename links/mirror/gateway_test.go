@@ -50,7 +50,13 @@ func TestProbe(t *testing.T) {
 		registry.MustRegister(m.collectors()...)
 		g := &gateway{
 			log: logr.Discard(), metrics: m, changed: func() { changes.Add(1) },
-			link: &links.Mirroring{Cluster: "east", Probe: &links.Probe{Path: "/ready", Port: 4191, Period: 10 * time.Second, Timeout: 2 * time.Second, FailureThreshold: 3}},
+			link: &links.Mirroring{
+				Cluster: "east",
+				Probe: &links.Probe{
+					Path: "/ready", Port: 4191, Period: 10 * time.Second, Timeout: 2 * time.Second,
+					FailureThreshold: 3,
+				},
+			},
 			options: Options{
 				ProbeURL: func(l *links.Mirroring) string { return "http://gateway:4191" + l.Probe.Path },
 				Dial: func(context.Context, string, string) (net.Conn, error) {
@@ -100,7 +106,10 @@ func TestProbe(t *testing.T) {
 		}
 		cancel()
 		<-done
-		for _, name := range []string{"gateway_alive", "gateway_enabled", "gateway_latency", "gateway_probes", "gateway_probe_latency_ms"} {
+		for _, name := range []string{
+			"gateway_alive", "gateway_enabled", "gateway_latency", "gateway_probes",
+			"gateway_probe_latency_ms",
+		} {
 			if n, err := testutil.GatherAndCount(registry, name); err != nil || n != 0 {
 				t.Errorf("%d series of %s are left: %v", n, name, err)
 			}
@@ -150,7 +159,10 @@ func TestResolve(t *testing.T) {
 		var changes atomic.Int32
 		g := &gateway{
 			log: logr.Discard(), changed: func() { changes.Add(1) }, lastResolved: map[string][]netip.Addr{},
-			link: &links.Mirroring{Cluster: "east", Gateway: links.Gateway{Addresses: []string{"192.0.2.3", "a.example", "b.example"}}},
+			link: &links.Mirroring{
+				Cluster: "east",
+				Gateway: links.Gateway{Addresses: []string{"192.0.2.3", "a.example", "b.example"}},
+			},
 			options: Options{Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 				if found := (*answers.Load())[host]; found != nil {
 					return found, nil

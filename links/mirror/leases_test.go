@@ -19,7 +19,8 @@ func TestLeaseHeldUntil(t *testing.T) {
 		k := records.Key{Namespace: "mc", Name: linkLeasePrefix + "east"}
 		note := func(holder string, renewed time.Time) {
 			kept, ok := newLeaseRecord(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)), RenewTime: &metav1.MicroTime{Time: renewed},
+				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)),
+				RenewTime: &metav1.MicroTime{Time: renewed},
 			}})
 			if !ok {
 				t.Fatal("a Lease has no record")

@@ -49,7 +49,9 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		}
 		store := federation.NewStore()
 		registry := cluster.NewRegistry(log, store, cluster.Options{
-			ProbeInterval: 5 * time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}, Dial: f.network.Dial,
+			ProbeInterval: 5 * time.Second,
+			Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+			Dial:          f.network.Dial,
 		})
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 		f.must(err)
@@ -57,7 +59,9 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		conn, err := cluster.NewConnection(config, f.network.Dial)
 		f.must(err)
 		defer conn.Close()
-		reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{ClusterName: "home", ControllerNamespace: "linkerd"})
+		reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{
+			ClusterName: "home", ControllerNamespace: "linkerd",
+		})
 		f.must(err)
 		f.mirror, err = mirror.New(log, store, reconciler, conn, options)
 		f.must(err)
@@ -480,7 +484,10 @@ func TestLeftToLinkerd(t *testing.T) {
 		f.apply("home", "web", joins, 80)
 		f.run()
 		f.wants("web-federated:80=web@west web-west:80")
-		f.mirroring("east", "False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc")
+		f.mirroring(
+			"east",
+			"False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc",
+		)
 		if got := f.home.Get("services", "shop", "web-federated").GetAnnotations()["multicluster.linkerd.io/local-discovery"]; got != "" {
 			t.Errorf("the local member is %q while the local mirror holds its Lease", got)
 		}
@@ -568,7 +575,10 @@ func TestMirrorsOfLinksThatAreNotRead(t *testing.T) {
 				if n != 0 {
 					t.Errorf("%d writes", n)
 				}
-				f.mirroring("east", "False LeftToLinkerd: Lease linkerd-multicluster/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc")
+				f.mirroring(
+					"east",
+					"False LeftToLinkerd: Lease linkerd-multicluster/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc",
+				)
 			})
 		})
 	}
@@ -603,8 +613,14 @@ func TestLeaseThatIsNotConfirmed(t *testing.T) {
 					f.wants("web-west:80")
 				}
 				if name == "refused" {
-					f.mirroring("east", "False LeftToLinkerd: whether Linkerd's service mirror runs is unknown: grant list and watch")
-					f.mirroring("west", "False LeftToLinkerd: whether Linkerd's service mirror runs is unknown: grant list and watch")
+					f.mirroring(
+						"east",
+						"False LeftToLinkerd: whether Linkerd's service mirror runs is unknown: grant list and watch",
+					)
+					f.mirroring(
+						"west",
+						"False LeftToLinkerd: whether Linkerd's service mirror runs is unknown: grant list and watch",
+					)
 				}
 				deafen(f, false)
 				for range 6 {
@@ -612,7 +628,10 @@ func TestLeaseThatIsNotConfirmed(t *testing.T) {
 					f.pass(10 * time.Second)
 					f.wants("web-west:80")
 				}
-				f.mirroring("east", "False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc")
+				f.mirroring(
+					"east",
+					"False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc",
+				)
 				f.mirroring("west", "True Mirroring")
 				f.pass(65 * time.Second) // it is not renewed any more
 				f.wants("web-east:80 web-west:80")
@@ -634,7 +653,10 @@ func TestMissingNamespace(t *testing.T) {
 		}
 		f.stop()
 		f.run()
-		events := slices.DeleteFunc(f.network.Server("east").List("events"), func(o *unstructured.Unstructured) bool { return o.Object["reason"] != "ServiceMirroringSkipped" })
+		events := slices.DeleteFunc(
+			f.network.Server("east").List("events"),
+			func(o *unstructured.Unstructured) bool { return o.Object["reason"] != "ServiceMirroringSkipped" },
+		)
 		if len(events) != 1 || events[0].Object["type"] != "Normal" {
 			t.Errorf("Events in the linked cluster: %v", events)
 		}
@@ -678,7 +700,10 @@ func TestMeddling(t *testing.T) {
 		f.apply("east", "web", exported, 80)
 		f.run()
 		o := f.home.Get("services", "shop", "web-east")
-		o.SetLabels(map[string]string{"mirror.linkerd.io/mirrored-service": "true", "mirror.linkerd.io/cluster-name": "east", "odd": "1"})
+		o.SetLabels(map[string]string{
+			"mirror.linkerd.io/mirrored-service": "true", "mirror.linkerd.io/cluster-name": "east",
+			"odd": "1",
+		})
 		f.home.Apply(o)
 		f.pass(time.Second)
 		if got := f.home.Get("services", "shop", "web-east").GetLabels()["odd"]; got != "" {
@@ -777,7 +802,10 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 		if !strings.Contains(f.mirrors(), "web-west:80") {
 			t.Errorf("west is not mirrored: %s", f.mirrors())
 		}
-		f.mirroring("east", "False TooManyServices: 3 Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to date, and 8 more")
+		f.mirroring(
+			"east",
+			"False TooManyServices: 3 Services exist here for the cluster, as many as -max-mirrors-per-link allows: they are kept up to date, and 8 more",
+		)
 		f.mirroring("west", "True Mirroring")
 		for i := range 10 { // existing mirrors are kept up to date
 			f.apply("east", fmt.Sprintf("s%d", i), direct, 81)

@@ -57,9 +57,11 @@ func (s scene) inputs() *inputs {
 		return nil
 	}
 	return &inputs{
-		links: s.links, linksComplete: !s.partial, linkNamespace: s.linkNamespace, everServed: s.seen, servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
+		links: s.links, linksComplete: !s.partial, linkNamespace: s.linkNamespace, everServed: s.seen,
+		servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
 		skipLocal:    s.localSkip,
-		excludedKeys: s.exclude, reserveSpace: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
+		excludedKeys: s.exclude,
+		reserveSpace: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
 		remote: func(cluster string, k records.Key) (*remoteService, existence) {
 			all, synced := s.remote[cluster]
 			switch svc := find(all, k); {
@@ -110,11 +112,15 @@ func linkFor(cluster string, age int) *link {
 		return selector
 	}
 	return &link{Mirroring: &links.Mirroring{
-		Link: records.Key{Namespace: "mc", Name: cluster}, UID: cluster, Cluster: cluster, ClusterDomain: cluster + ".local",
-		Created:  time.Date(2026, 1, age, 0, 0, 0, 0, time.UTC),
-		Selector: selects("mirror.linkerd.io/exported=true"), RemoteDiscoverySelector: selects("mirror.linkerd.io/exported=remote-discovery"),
+		Link: records.Key{Namespace: "mc", Name: cluster}, UID: cluster, Cluster: cluster,
+		ClusterDomain:            cluster + ".local",
+		Created:                  time.Date(2026, 1, age, 0, 0, 0, 0, time.UTC),
+		Selector:                 selects("mirror.linkerd.io/exported=true"),
+		RemoteDiscoverySelector:  selects("mirror.linkerd.io/exported=remote-discovery"),
 		FederatedServiceSelector: selects("mirror.linkerd.io/federated=member"),
-		Gateway:                  links.Gateway{Addresses: []string{"192.0.2.1"}, Port: 4143, Identity: "gateway.id"},
+		Gateway: links.Gateway{
+			Addresses: []string{"192.0.2.1"}, Port: 4143, Identity: "gateway.id",
+		},
 	}}
 }
 
@@ -129,7 +135,9 @@ func service(name string, marks map[string]string, ports ...corev1.ServicePort) 
 }
 
 func tcp(name string, number int32) corev1.ServicePort {
-	return corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: number, TargetPort: intstr.FromInt32(number + 8000)}
+	return corev1.ServicePort{
+		Name: name, Protocol: corev1.ProtocolTCP, Port: number, TargetPort: intstr.FromInt32(number + 8000),
+	}
 }
 
 func with(svc *corev1.Service, change func(*corev1.Service)) *corev1.Service {
@@ -175,12 +183,18 @@ var (
 func TestGatewayMirror(t *testing.T) {
 	h2c := "kubernetes.io/h2c"
 	web := service("web", map[string]string{
-		"mirror.linkerd.io/exported": "true", "app": "web", "secret/a": "1", "secretly/a": "2", "drop": "3", "federation.fingerpost.io/source-cluster": "west",
-	}, modified(tcp("http", 80), func(p *corev1.ServicePort) { p.NodePort = 30080; p.AppProtocol = &h2c }), tcp("admin", 90))
+		"mirror.linkerd.io/exported": "true", "app": "web", "secret/a": "1", "secretly/a": "2", "drop": "3",
+		"federation.fingerpost.io/source-cluster": "west",
+	}, modified(tcp("http", 80), func(p *corev1.ServicePort) {
+		p.NodePort = 30080
+		p.AppProtocol = &h2c
+	}), tcp("admin", 90))
 	web.Annotations = map[string]string{
-		"note": "kept", opaqueAnnotation: "90", "service.kubernetes.io/topology-mode": "Auto", "service.kubernetes.io/topology-aware-hints": "auto",
-		corev1.LastAppliedConfigAnnotation: "{}", "out/a": "1", "config.linkerd.io/x": "2",
-		discoveryKey: "web@elsewhere", "federation.fingerpost.io/members": "admin,pay@west", "federation.fingerpost.io/endpoint-slices": "enabled",
+		"note": "kept", opaqueAnnotation: "90", "service.kubernetes.io/topology-mode": "Auto",
+		"service.kubernetes.io/topology-aware-hints": "auto",
+		corev1.LastAppliedConfigAnnotation:           "{}", "out/a": "1", "config.linkerd.io/x": "2",
+		discoveryKey: "web@elsewhere", "federation.fingerpost.io/members": "admin,pay@west",
+		"federation.fingerpost.io/endpoint-slices": "enabled",
 	}
 	east := aLink(t, "east", 1)
 	east.ExcludedLabels = []string{"secret/*", "drop"}
@@ -194,22 +208,43 @@ func TestGatewayMirror(t *testing.T) {
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "web-east",
-				Labels:      map[string]string{mirroredLabel: "true", clusterLabel: "east", "app": "web", "secretly/a": "2"},
-				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", versionAnnotation: "7", "note": "kept", opaqueAnnotation: "90", linksAnnotation: "east=mc/east"},
+				Labels: map[string]string{
+					mirroredLabel: "true", clusterLabel: "east", "app": "web", "secretly/a": "2",
+				},
+				Annotations: map[string]string{
+					nameAnnotation: "web.shop.svc.east.local", versionAnnotation: "7", "note": "kept",
+					opaqueAnnotation: "90", linksAnnotation: "east=mc/east",
+				},
 			},
-			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = &h2c }), tcp("admin", 90)}},
+			Spec: corev1.ServiceSpec{
+				Ports: []corev1.ServicePort{
+					modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = &h2c }),
+					tcp("admin", 90),
+				},
+			},
 		},
 		endpoints: &endpoints{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: "web-east", Labels: map[string]string{mirroredLabel: "true", clusterLabel: "east"},
-				Annotations: map[string]string{nameAnnotation: "web.shop.svc.east.local", identityAnnotation: "gateway.id"},
+				Namespace: "shop", Name: "web-east",
+				Labels: map[string]string{mirroredLabel: "true", clusterLabel: "east"},
+				Annotations: map[string]string{
+					nameAnnotation: "web.shop.svc.east.local", identityAnnotation: "gateway.id",
+				},
 			},
 			Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
 				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}, {IP: "192.0.2.2"}},
-				Ports:     []corev1.EndpointPort{{Name: "http", Protocol: "TCP", AppProtocol: &h2c, Port: 4143}, {Name: "admin", Protocol: "TCP", Port: 4143}},
+				Ports: []corev1.EndpointPort{
+					{Name: "http", Protocol: "TCP", AppProtocol: &h2c, Port: 4143},
+					{Name: "admin", Protocol: "TCP", Port: 4143},
+				},
 			}},
 		},
-		results: []serviceResult{{link: east.Link, remote: records.Key{Namespace: "shop", Name: "web"}, mirrored: true, reason: "Mirrored"}},
+		results: []serviceResult{
+			{
+				link: east.Link, remote: records.Key{Namespace: "shop", Name: "web"}, mirrored: true,
+				reason: "Mirrored",
+			},
+		},
 	}
 	if diff := cmp.Diff(want, d, cmp.AllowUnexported(plan{}, serviceResult{})); diff != "" {
 		t.Error(diff)
@@ -229,16 +264,21 @@ func TestGatewayEndpoints(t *testing.T) {
 		gateway   gatewayState
 		want      string
 	}{
-		"an endpoint is ready":        {readiness{known: true, ready: true}, up, "ready 192.0.2.1:4143"},
-		"no endpoint is ready":        {readiness{known: true}, up, "empty"},
-		"they are not known":          {readiness{}, up, "ready 192.0.2.1:4143"},
-		"the gateway is dead":         {readiness{known: true, ready: true}, gatewayState{addresses: up.addresses, dead: true}, "not ready 192.0.2.1:4143"},
+		"an endpoint is ready": {readiness{known: true, ready: true}, up, "ready 192.0.2.1:4143"},
+		"no endpoint is ready": {readiness{known: true}, up, "empty"},
+		"they are not known":   {readiness{}, up, "ready 192.0.2.1:4143"},
+		"the gateway is dead": {
+			readiness{known: true, ready: true}, gatewayState{addresses: up.addresses, dead: true},
+			"not ready 192.0.2.1:4143",
+		},
 		"the gateway is not resolved": {readiness{known: true, ready: true}, gatewayState{}, "kept"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := scene{
-				links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {service("web", exported)}},
-				readiness: map[string]readiness{"east shop/web": c.readiness}, gateways: map[string]gatewayState{"east": c.gateway},
+				links:     []*link{aLink(t, "east", 1)},
+				remote:    map[string][]*corev1.Service{"east": {service("web", exported)}},
+				readiness: map[string]readiness{"east shop/web": c.readiness},
+				gateways:  map[string]gatewayState{"east": c.gateway},
 			}.plan("web-east")
 			if got := addresses(d); got != c.want {
 				t.Errorf("endpoints: %s, want %s", got, c.want)
@@ -322,7 +362,9 @@ func TestPlan(t *testing.T) {
 	probed.Probe, probed.Link = &links.Probe{Port: 4191}, records.Key{Namespace: "shop", Name: "east"}
 	headless := func(s *corev1.Service) { s.Spec.ClusterIP = "None" }
 	external := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }
-	gateways := map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}, "west": {addresses: []string{"192.0.2.2"}}}
+	gateways := map[string]gatewayState{
+		"east": {addresses: []string{"192.0.2.1"}}, "west": {addresses: []string{"192.0.2.2"}},
+	}
 
 	for _, c := range []struct {
 		rule string
@@ -331,8 +373,14 @@ func TestPlan(t *testing.T) {
 		want string
 	}{
 		// Which Services are selected.
-		{"what is not exported has no mirror", "web-east", scene{links: both, remote: only("east", service("web", plain))}, "none"},
-		{"an empty selector selects nothing", "web-east", scene{links: []*link{nothing}, remote: only("east", service("web", exported))}, "none"},
+		{
+			"what is not exported has no mirror", "web-east",
+			scene{links: both, remote: only("east", service("web", plain))}, "none",
+		},
+		{
+			"an empty selector selects nothing", "web-east",
+			scene{links: []*link{nothing}, remote: only("east", service("web", exported))}, "none",
+		},
 		{
 			"remote discovery: labels instead of Endpoints", "web-east",
 			scene{links: both, remote: only("east", service("web", direct))},
@@ -340,7 +388,15 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"a mirror of a mirror is rejected", "web-west-east",
-			scene{links: both, remote: only("east", with(mirrored("web-west", "west"), func(s *corev1.Service) { s.Labels["mirror.linkerd.io/exported"] = "true" }))},
+			scene{
+				links: both,
+				remote: only(
+					"east",
+					with(mirrored("web-west", "west"), func(s *corev1.Service) {
+						s.Labels["mirror.linkerd.io/exported"] = "true"
+					}),
+				),
+			},
 			"none; east InvalidService: it is itself a mirror of a Service of another cluster: link that cluster",
 		},
 		{
@@ -365,20 +421,33 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"the namespace is created if configured", "web-east",
-			scene{links: both, remote: only("east", service("web", direct)), missing: []string{"shop"}, create: true},
+			scene{
+				links: both, remote: only("east", service("web", direct)), missing: []string{"shop"},
+				create: true,
+			},
 			"web-east label east web; east Mirrored",
 		},
 
 		// Which Service has the name.
 		{
 			"a user's own Service is not changed", "web-east",
-			scene{links: both, remote: only("east", service("web", direct)), local: []*corev1.Service{service("web-east", plain)}},
+			scene{
+				links: both, remote: only("east", service("web", direct)),
+				local: []*corev1.Service{service("web-east", plain)},
+			},
 			"keep; east Error: Service shop/web-east exists already and is not a mirror: rename one of the two, or delete the local one",
 		},
-		{"a user's own Service is not deleted", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{service("web-east", plain)}}, "keep"},
+		{
+			"a user's own Service is not deleted", "web-east",
+			scene{links: both, remote: only("east"), local: []*corev1.Service{service("web-east", plain)}},
+			"keep",
+		},
 		{
 			"a mirror that Linkerd has created is taken over", "web-east",
-			scene{links: both, remote: only("east", service("web", direct)), local: []*corev1.Service{mirrored("web-east", "east")}},
+			scene{
+				links: both, remote: only("east", service("web", direct)),
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
 			"web-east label east web; east Mirrored",
 		},
 		{"two that want one name: the older Link's has it", "a-b-c", scene{
@@ -387,8 +456,19 @@ func TestPlan(t *testing.T) {
 		}, "a-b-c label c a-b; c Mirrored; b-c Error: another Service is mirrored as shop/a-b-c already"},
 
 		// What is deleted, and what stays.
-		{"unexported: it is deleted", "web-east", scene{links: both, remote: only("east", service("web", plain)), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
-		{"deleted meanwhile: it is deleted", "web-east", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
+		{
+			"unexported: it is deleted", "web-east",
+			scene{
+				links: both, remote: only("east", service("web", plain)),
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
+			"none",
+		},
+		{
+			"deleted meanwhile: it is deleted", "web-east",
+			scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}},
+			"none",
+		},
 		{
 			"the cluster was not synced: it stays", "web-east",
 			scene{links: both, local: []*corev1.Service{mirrored("web-east", "east")}},
@@ -396,33 +476,97 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"a held removal: it stays", "web-east",
-			scene{links: both, remote: only("east"), held: map[string]bool{"east": true}, local: []*corev1.Service{mirrored("web-east", "east")}},
+			scene{
+				links: both, remote: only("east"), held: map[string]bool{"east": true},
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
 			"keep; east Mirrored: kept as it is until the cluster is synced",
 		},
 		{
 			"the Link is invalid: it stays", "web-east",
-			scene{links: []*link{problem}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}},
+			scene{
+				links: []*link{problem}, remote: only("east"),
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
 			"keep; east Mirrored: kept as it is until the cluster is synced",
 		},
-		{"the Link was deleted: it is deleted", "web-east", scene{links: []*link{west}, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
-		{"the Link was deleted, but not all are known: it stays", "web-east", scene{links: []*link{west}, partial: true, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
-		{"the Link existed in this term: it is deleted", "web-east", scene{links: []*link{west}, seen: map[string]bool{"east": true}, local: []*corev1.Service{mirrored("web-east", "east")}}, "none"},
-		{"the Link was deleted where Links are read: it is deleted", "web-east", scene{linkNamespace: "mc", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "none"},
-		{"its Link may be in a namespace that is not read: it stays", "web-east", scene{linkNamespace: "ours", local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}}, "keep"},
-		{"a Link that we never saw: it stays", "web-east", scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+		{
+			"the Link was deleted: it is deleted", "web-east",
+			scene{
+				links: []*link{west},
+				local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")},
+			},
+			"none",
+		},
+		{
+			"the Link was deleted, but not all are known: it stays", "web-east",
+			scene{
+				links: []*link{west}, partial: true,
+				local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")},
+			},
+			"keep",
+		},
+		{
+			"the Link existed in this term: it is deleted", "web-east",
+			scene{
+				links: []*link{west}, seen: map[string]bool{"east": true},
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
+			"none",
+		},
+		{
+			"the Link was deleted where Links are read: it is deleted", "web-east",
+			scene{
+				linkNamespace: "mc",
+				local:         []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")},
+			},
+			"none",
+		},
+		{
+			"its Link may be in a namespace that is not read: it stays", "web-east",
+			scene{
+				linkNamespace: "ours",
+				local:         []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")},
+			},
+			"keep",
+		},
+		{
+			"a Link that we never saw: it stays", "web-east",
+			scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep",
+		},
 		{
 			"Linkerd serves the cluster by now: it stays", "web-east",
-			scene{foreign: map[string]bool{"east": true}, seen: map[string]bool{"east": true}, local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")}},
+			scene{
+				foreign: map[string]bool{"east": true}, seen: map[string]bool{"east": true},
+				local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")},
+			},
 			"keep",
 		},
 		{
 			"the mirror of a cluster that is not ours is not written over", "a-b-c",
-			scene{links: []*link{aLink(t, "c", 1)}, remote: only("c", service("a-b", direct)), local: []*corev1.Service{mirrored("a-b-c", "b-c")}},
+			scene{
+				links: []*link{aLink(t, "c", 1)}, remote: only("c", service("a-b", direct)),
+				local: []*corev1.Service{mirrored("a-b-c", "b-c")},
+			},
 			"keep; c Error: Service shop/a-b-c is the mirror of another cluster, b-c, whose Link is not served here: rename one of the two Services",
 		},
-		{"a mark on a name that no mirror has: it stays", "odd", scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("odd", "east")}}, "keep"},
-		{"left to Linkerd: nothing is created", "web-east", scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none"},
-		{"left to Linkerd: nothing is deleted", "web-east", scene{links: []*link{&left}, remote: only("east"), local: []*corev1.Service{mirrored("web-east", "east")}}, "keep"},
+		{
+			"a mark on a name that no mirror has: it stays", "odd",
+			scene{links: both, remote: only("east"), local: []*corev1.Service{mirrored("odd", "east")}},
+			"keep",
+		},
+		{
+			"left to Linkerd: nothing is created", "web-east",
+			scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none",
+		},
+		{
+			"left to Linkerd: nothing is deleted", "web-east",
+			scene{
+				links: []*link{&left}, remote: only("east"),
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
+			"keep",
+		},
 
 		// The budget of a cluster.
 		{
@@ -432,7 +576,10 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"existing mirrors are kept up to date", "web-east",
-			scene{links: both, full: true, remote: only("east", service("web", direct)), local: []*corev1.Service{mirrored("web-east", "east")}},
+			scene{
+				links: both, full: true, remote: only("east", service("web", direct)),
+				local: []*corev1.Service{mirrored("web-east", "east")},
+			},
 			"web-east label east web; east Mirrored",
 		},
 		{
@@ -442,15 +589,25 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"but not of the linked clusters if the local cluster asks for it", "web-federated",
-			scene{links: both, full: true, remote: only("east", service("web", joins)), local: []*corev1.Service{service("web", joins)}},
+			scene{
+				links: both, full: true, remote: only("east", service("web", joins)),
+				local: []*corev1.Service{service("web", joins)},
+			},
 			"web-federated web@east web; east Mirrored",
 		},
 
 		// Federated Services.
 		{"members in the order of age, the local one apart", "web-federated", scene{
-			links: both, remote: map[string][]*corev1.Service{"east": {service("web", joins)}, "west": {service("web", joins)}}, local: []*corev1.Service{service("web", joins)},
+			links: both,
+			remote: map[string][]*corev1.Service{
+				"east": {service("web", joins)}, "west": {service("web", joins)},
+			},
+			local: []*corev1.Service{service("web", joins)},
 		}, "web-federated web@east,web@west web; east Mirrored; west Mirrored"},
-		{"the local member alone", "web-federated", scene{local: []*corev1.Service{service("web", joins)}}, "web-federated web"},
+		{
+			"the local member alone", "web-federated",
+			scene{local: []*corev1.Service{service("web", joins)}}, "web-federated web",
+		},
 		{
 			"a headless Service cannot join", "web-federated",
 			scene{links: both, remote: only("east", with(service("web", joins), headless))},
@@ -462,40 +619,93 @@ func TestPlan(t *testing.T) {
 			"none; east InvalidService: it is of type ExternalName and has no endpoints",
 		},
 		{"a cluster that was not synced stays a member", "web-federated", scene{
-			links: both, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east", "")},
+			links: both, remote: only("west", service("web", joins)),
+			local: []*corev1.Service{joined("web@east", "")},
 		}, "web-federated web@east,web@west; east Mirrored: kept as it is until the cluster is synced; west Mirrored"},
-		{"and does not become one", "web-federated", scene{links: both, remote: only("west", service("web", joins))}, "web-federated web@west; west Mirrored"},
+		{
+			"and does not become one", "web-federated",
+			scene{links: both, remote: only("west", service("web", joins))},
+			"web-federated web@west; west Mirrored",
+		},
 		{"a deleted Service leaves", "web-federated", scene{
-			links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}}, local: []*corev1.Service{joined("web@east,web@west", "web")},
+			links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}},
+			local: []*corev1.Service{joined("web@east,web@west", "web")},
 		}, "web-federated web@west; west Mirrored"},
-		{"it is deleted with the last member", "web-federated", scene{links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("web@east", "")}}, "none"},
+		{
+			"it is deleted with the last member", "web-federated",
+			scene{
+				links: both, remote: map[string][]*corev1.Service{"east": {}, "west": {}},
+				local: []*corev1.Service{joined("web@east", "")},
+			},
+			"none",
+		},
 		{
 			"an unlinked cluster leaves", "web-federated",
-			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{written(joined("web@east,web@west", ""), "east=mc/east,west=mc/west")}},
+			scene{
+				links: []*link{west}, remote: only("west", service("web", joins)),
+				local: []*corev1.Service{written(joined("web@east,web@west", ""), "east=mc/east,west=mc/west")},
+			},
 			"web-federated web@west; west Mirrored",
 		},
 		{
 			"one whose Link we never saw stays", "web-federated",
-			scene{links: []*link{west}, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
+			scene{
+				links: []*link{west}, remote: only("west", service("web", joins)),
+				local: []*corev1.Service{joined("web@east,web@west", "")},
+			},
 			"web-federated web@west,web@east; west Mirrored",
 		},
-		{"all members of others: it is not changed", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@north", "")}}, "web-federated web@east,web@north"},
-		{"our last member leaves, those of others stay", "web-federated", scene{links: []*link{west}, remote: only("west"), local: []*corev1.Service{joined("web@east,web@west", "")}}, "web-federated web@east"},
-		{"without a member and never written by us: it stays", "web-federated", scene{local: []*corev1.Service{joined("", "")}}, "keep"},
+		{
+			"all members of others: it is not changed", "web-federated",
+			scene{
+				links: []*link{west}, remote: only("west"),
+				local: []*corev1.Service{joined("web@east,web@north", "")},
+			},
+			"web-federated web@east,web@north",
+		},
+		{
+			"our last member leaves, those of others stay", "web-federated",
+			scene{
+				links: []*link{west}, remote: only("west"),
+				local: []*corev1.Service{joined("web@east,web@west", "")},
+			},
+			"web-federated web@east",
+		},
+		{
+			"without a member and never written by us: it stays", "web-federated",
+			scene{local: []*corev1.Service{joined("", "")}}, "keep",
+		},
 		{
 			"unless not all Links are known", "web-federated",
-			scene{links: []*link{west}, partial: true, remote: only("west", service("web", joins)), local: []*corev1.Service{joined("web@east,web@west", "")}},
+			scene{
+				links: []*link{west}, partial: true, remote: only("west", service("web", joins)),
+				local: []*corev1.Service{joined("web@east,web@west", "")},
+			},
 			"web-federated web@west,web@east; west Mirrored",
 		},
 		{
 			"a member that is left to Linkerd stays as it is", "web-federated",
-			scene{links: []*link{&left, west}, remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}}, local: []*corev1.Service{joined("web@east", "")}},
+			scene{
+				links:  []*link{&left, west},
+				remote: map[string][]*corev1.Service{"east": {}, "west": {service("web", joins)}},
+				local:  []*corev1.Service{joined("web@east", "")},
+			},
 			"web-federated web@east,web@west; west Mirrored",
 		},
-		{"so does the local one", "web-federated", scene{links: both, localSkip: true, remote: map[string][]*corev1.Service{"east": {}, "west": {}}, local: []*corev1.Service{joined("", "web")}}, "web-federated web"},
+		{
+			"so does the local one", "web-federated",
+			scene{
+				links: both, localSkip: true, remote: map[string][]*corev1.Service{"east": {}, "west": {}},
+				local: []*corev1.Service{joined("", "web")},
+			},
+			"web-federated web",
+		},
 		{
 			"a user's own Service of the name is not changed", "web-federated",
-			scene{links: both, remote: only("east", service("web", joins)), local: []*corev1.Service{service("web-federated", plain)}},
+			scene{
+				links: both, remote: only("east", service("web", joins)),
+				local: []*corev1.Service{service("web-federated", plain)},
+			},
 			"keep; east Error: Service shop/web-federated exists already and is not a mirror: rename one of the two, or delete the local one",
 		},
 		{
@@ -505,41 +715,94 @@ func TestPlan(t *testing.T) {
 		},
 
 		// Headless Services.
-		{"without the option a headless Service has an ordinary mirror", "db-east", scene{links: both, gateways: gateways, remote: only("east", with(service("db", exported), headless))}, "db-east; east Mirrored"},
+		{
+			"without the option a headless Service has an ordinary mirror", "db-east",
+			scene{links: both, gateways: gateways, remote: only("east", with(service("db", exported), headless))},
+			"db-east; east Mirrored",
+		},
 		{"with it a headless one, if endpoints have names", "db-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true}}},
+			links: both, headless: true, gateways: gateways,
+			remote: only("east", with(service("db", exported), headless)),
+			readiness: map[string]readiness{
+				"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true}},
+			},
 		}, "db-east headless; east Mirrored"},
 		{"and an ordinary one if none has", "db-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), readiness: map[string]readiness{"east shop/db": {known: true, ready: true}},
+			links: both, headless: true, gateways: gateways,
+			remote:    only("east", with(service("db", exported), headless)),
+			readiness: map[string]readiness{"east shop/db": {known: true, ready: true}},
 		}, "db-east; east Mirrored"},
 		{
 			"it waits until that is known", "db-east",
-			scene{links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless))},
+			scene{
+				links: both, headless: true, gateways: gateways,
+				remote: only("east", with(service("db", exported), headless)),
+			},
 			"none; east Error: its endpoints are not known yet",
 		},
 		{"and keeps its kind when the last name goes", "db-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)), readiness: map[string]readiness{"east shop/db": {known: true}},
-			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+			links: both, headless: true, gateways: gateways,
+			remote:    only("east", with(service("db", exported), headless)),
+			readiness: map[string]readiness{"east shop/db": {known: true}},
+			local:     []*corev1.Service{with(mirrored("db-east", "east"), headless)},
 		}, "db-east headless; east Mirrored"},
 		{"each name is a Service", "db-0-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}}, local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+			links: both, headless: true, gateways: gateways,
+			remote: only("east", with(service("db", exported), headless)),
+			readiness: map[string]readiness{
+				"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}},
+			},
+			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
 		}, "db-0-east"},
 		{"that is deleted with the name", "db-1-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}}},
-			local:     []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
+			links: both, headless: true, gateways: gateways,
+			remote: only("east", with(service("db", exported), headless)),
+			readiness: map[string]readiness{
+				"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}},
+			},
+			local: []*corev1.Service{
+				with(mirrored("db-east", "east"), headless),
+				with(mirrored("db-1-east", "east"), func(s *corev1.Service) {
+					s.Labels[headlessLabel] = "db-east"
+				}),
+			},
 		}, "none"},
 		{"but not while the endpoints are unknown", "db-1-east", scene{
-			links: both, headless: true, gateways: gateways, remote: only("east", with(service("db", exported), headless)),
-			local: []*corev1.Service{with(mirrored("db-east", "east"), headless), with(mirrored("db-1-east", "east"), func(s *corev1.Service) { s.Labels[headlessLabel] = "db-east" })},
+			links: both, headless: true, gateways: gateways,
+			remote: only("east", with(service("db", exported), headless)),
+			local: []*corev1.Service{
+				with(mirrored("db-east", "east"), headless),
+				with(mirrored("db-1-east", "east"), func(s *corev1.Service) {
+					s.Labels[headlessLabel] = "db-east"
+				}),
+			},
 		}, "keep"},
 
 		// The gateway's own Service.
-		{"the way to probe a gateway", "probe-east", scene{links: []*link{probed}, gateways: gateways}, "probe-east"},
-		{"the chart's own is left as it is", "probe-east", scene{links: []*link{probed}, gateways: gateways, local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true"})}}, "keep"},
-		{"it is deleted with the Link", "probe-east", scene{local: []*corev1.Service{written(service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName}), "east=mc/east")}}, "none"},
+		{
+			"the way to probe a gateway", "probe-east", scene{links: []*link{probed}, gateways: gateways},
+			"probe-east",
+		},
+		{
+			"the chart's own is left as it is", "probe-east",
+			scene{
+				links: []*link{probed}, gateways: gateways,
+				local: []*corev1.Service{service("probe-east", map[string]string{gatewayLabel: "true"})},
+			},
+			"keep",
+		},
+		{
+			"it is deleted with the Link", "probe-east",
+			scene{
+				local: []*corev1.Service{
+					written(
+						service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName}),
+						"east=mc/east",
+					),
+				},
+			},
+			"none",
+		},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			if got := summary(c.plan(c.name)); got != c.want {
@@ -553,13 +816,24 @@ func TestPlan(t *testing.T) {
 func TestHeadlessEndpoints(t *testing.T) {
 	headless := func(s *corev1.Service) { s.Spec.ClusterIP = "None" }
 	at := func(name, ip string) *corev1.Service {
-		return with(mirrored(name, "east"), func(s *corev1.Service) { s.Labels[headlessLabel], s.Spec.ClusterIP = "db-east", ip })
+		return with(mirrored(name, "east"), func(s *corev1.Service) {
+			s.Labels[headlessLabel], s.Spec.ClusterIP = "db-east", ip
+		})
 	}
 	s := scene{
-		links: []*link{aLink(t, "east", 1)}, headless: true, gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}},
-		remote:    map[string][]*corev1.Service{"east": {with(service("db", exported), headless)}},
-		readiness: map[string]readiness{"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true, "db-1": false, "db-2": true}}},
-		local:     []*corev1.Service{with(mirrored("db-east", "east"), headless), at("db-0-east", "10.0.0.1"), at("db-1-east", "10.0.0.2")},
+		links: []*link{aLink(t, "east", 1)}, headless: true,
+		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}},
+		remote:   map[string][]*corev1.Service{"east": {with(service("db", exported), headless)}},
+		readiness: map[string]readiness{
+			"east shop/db": {
+				known: true, ready: true,
+				hostnames: map[string]bool{"db-0": true, "db-1": false, "db-2": true},
+			},
+		},
+		local: []*corev1.Service{
+			with(mirrored("db-east", "east"), headless), at("db-0-east", "10.0.0.1"),
+			at("db-1-east", "10.0.0.2"),
+		},
 	}
 	if got, want := addresses(s.plan("db-east")), "ready db-0=10.0.0.1:80, not ready db-1=10.0.0.2:80"; got != want {
 		t.Errorf("the headless mirror leads to %s, want %s", got, want)
@@ -583,8 +857,13 @@ func TestHeadlessEndpoints(t *testing.T) {
 // younger one's Link reports it.
 func TestFederatedPorts(t *testing.T) {
 	grpc := "grpc"
-	east := service("web", joins, tcp("http", 80), tcp("dns", 53), corev1.ServicePort{Name: "dns-udp", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(53)})
-	west := service("web", joins, tcp("http", 80), tcp("http-alt", 81), modified(tcp("dns", 53), func(p *corev1.ServicePort) { p.AppProtocol = &grpc }))
+	east := service("web", joins, tcp("http", 80), tcp("dns", 53), corev1.ServicePort{
+		Name: "dns-udp", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(53),
+	})
+	west := service(
+		"web", joins, tcp("http", 80), tcp("http-alt", 81),
+		modified(tcp("dns", 53), func(p *corev1.ServicePort) { p.AppProtocol = &grpc }),
+	)
 	north := service("web", joins, tcp("http", 8080), tcp("web", 80))
 	s := scene{
 		links:  []*link{aLink(t, "east", 1), aLink(t, "west", 2), aLink(t, "north", 3)},
@@ -612,14 +891,36 @@ func TestPortNames(t *testing.T) {
 		ports []corev1.ServicePort
 		want  []string // by number
 	}{
-		"one without a name":         {[]corev1.ServicePort{tcp("", 80)}, []string{""}},
-		"several without":            {[]corev1.ServicePort{tcp("", 80), tcp("", 81)}, []string{"port-80-tcp", "port-81-tcp"}},
-		"a name that would be given": {[]corev1.ServicePort{tcp("http", 80), tcp("http-82-tcp", 81), tcp("http", 82)}, []string{"http", "http-82-tcp", "http-82-tcp-2"}},
-		"and one that was given":     {[]corev1.ServicePort{tcp("http", 80), tcp("http", 81), tcp("http-81-tcp", 82)}, []string{"http", "http-81-tcp", "http-81-tcp-82-tcp"}},
-		"a long one":                 {[]corev1.ServicePort{tcp(long, 80), tcp(long, 65535)}, []string{long, strings.Repeat("a", 52) + "--65535-tcp"}},
-		"long ones cut to one name":  {[]corev1.ServicePort{tcp(long, 80), tcp(long, 81), udp(long, 81), tcp(long[:53]+"-81-tcp", 82)}, nil},
-		"a hyphen where it is cut":   {[]corev1.ServicePort{tcp(hyphen, 80), tcp(hyphen, 81)}, []string{hyphen, hyphen[:56] + "-81-tcp"}},
-		"invalid ones":               {[]corev1.ServicePort{tcp("-http", 80), tcp("HTTP", 81), tcp(strings.Repeat("a", 64), 82), tcp("é", 83)}, []string{"port-80-tcp", "port-81-tcp", "port-82-tcp", "port-83-tcp"}},
+		"one without a name": {[]corev1.ServicePort{tcp("", 80)}, []string{""}},
+		"several without": {
+			[]corev1.ServicePort{tcp("", 80), tcp("", 81)}, []string{"port-80-tcp", "port-81-tcp"},
+		},
+		"a name that would be given": {
+			[]corev1.ServicePort{tcp("http", 80), tcp("http-82-tcp", 81), tcp("http", 82)},
+			[]string{"http", "http-82-tcp", "http-82-tcp-2"},
+		},
+		"and one that was given": {
+			[]corev1.ServicePort{tcp("http", 80), tcp("http", 81), tcp("http-81-tcp", 82)},
+			[]string{"http", "http-81-tcp", "http-81-tcp-82-tcp"},
+		},
+		"a long one": {
+			[]corev1.ServicePort{tcp(long, 80), tcp(long, 65535)},
+			[]string{long, strings.Repeat("a", 52) + "--65535-tcp"},
+		},
+		"long ones cut to one name": {
+			[]corev1.ServicePort{tcp(long, 80), tcp(long, 81), udp(long, 81), tcp(long[:53]+"-81-tcp", 82)},
+			nil,
+		},
+		"a hyphen where it is cut": {
+			[]corev1.ServicePort{tcp(hyphen, 80), tcp(hyphen, 81)},
+			[]string{hyphen, hyphen[:56] + "-81-tcp"},
+		},
+		"invalid ones": {
+			[]corev1.ServicePort{
+				tcp("-http", 80), tcp("HTTP", 81), tcp(strings.Repeat("a", 64), 82), tcp("é", 83),
+			},
+			[]string{"port-80-tcp", "port-81-tcp", "port-82-tcp", "port-83-tcp"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -636,7 +937,9 @@ func TestPortNames(t *testing.T) {
 			}
 		})
 	}
-	odd := modified(tcp("http", 80), func(p *corev1.ServicePort) { p.Protocol = corev1.Protocol(strings.Repeat("x", 99)) })
+	odd := modified(tcp("http", 80), func(p *corev1.ServicePort) {
+		p.Protocol = corev1.Protocol(strings.Repeat("x", 99))
+	})
 	(&portUnion{[]corev1.ServicePort{odd, odd}}).sorted() // nothing makes it valid, and it must not panic
 }
 
@@ -648,13 +951,19 @@ func udp(name string, number int32) corev1.ServicePort {
 // leaves, of the next, at once.
 func TestFederatedMarks(t *testing.T) {
 	member := func(team string) *corev1.Service {
-		svc := service("web", map[string]string{"mirror.linkerd.io/federated": "member", "team": team, "excluded": "x"})
+		svc := service("web", map[string]string{
+			"mirror.linkerd.io/federated": "member", "team": team, "excluded": "x",
+		})
 		svc.Annotations = map[string]string{"federation.fingerpost.io/members": "admin@" + team} // set by its own cluster
 		return svc
 	}
 	east, west := aLink(t, "east", 1), aLink(t, "west", 2)
 	east.ExcludedLabels = []string{"excluded"}
-	s := scene{links: []*link{east, west}, remote: map[string][]*corev1.Service{"east": {member("east")}, "west": {member("west")}}, local: []*corev1.Service{member("local")}}
+	s := scene{
+		links:  []*link{east, west},
+		remote: map[string][]*corev1.Service{"east": {member("east")}, "west": {member("west")}},
+		local:  []*corev1.Service{member("local")},
+	}
 	wants := func(want map[string]string) {
 		t.Helper()
 		if diff := cmp.Diff(want, s.plan("web-federated").service.Labels); diff != "" {
@@ -687,7 +996,10 @@ func TestFederatedMarks(t *testing.T) {
 // foo/* excludes the keys that begin with foo/, and no others.
 func TestExcluded(t *testing.T) {
 	list := []string{"foo/*", "bar", "all*"}
-	for key, want := range map[string]bool{"foo/a": true, "foo/": true, "foobar/a": false, "foo": false, "bar": true, "bar/a": false, "barn": false, "allow": false} {
+	for key, want := range map[string]bool{
+		"foo/a": true, "foo/": true, "foobar/a": false, "foo": false, "bar": true, "bar/a": false,
+		"barn": false, "allow": false,
+	} {
 		if got := excluded(list, key); got != want {
 			t.Errorf("excluded(%q) is %t", key, got)
 		}
@@ -697,7 +1009,9 @@ func TestExcluded(t *testing.T) {
 // Defaults of the API server, and another order, are no reason to write.
 func TestSame(t *testing.T) {
 	want := service("web-east", plain, corev1.ServicePort{Name: "http", Port: 80})
-	is := service("web-east", plain, corev1.ServicePort{Name: "http", Port: 80, Protocol: "TCP", TargetPort: intstr.FromInt32(80)})
+	is := service("web-east", plain, corev1.ServicePort{
+		Name: "http", Port: 80, Protocol: "TCP", TargetPort: intstr.FromInt32(80),
+	})
 	is.Annotations, want.Annotations = map[string]string{versionAnnotation: "1"}, map[string]string{versionAnnotation: "2"}
 	if !sameService(is, want) {
 		t.Error("defaults, or the version of the remote Service alone, are a reason to write")
@@ -707,10 +1021,14 @@ func TestSame(t *testing.T) {
 		t.Error("another port is no reason to write")
 	}
 	a := &endpoints{Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
-		Addresses: []corev1.EndpointAddress{{IP: "b"}, {IP: "a"}}, Ports: []corev1.EndpointPort{{Name: "y", Port: 1, Protocol: "TCP"}, {Name: "x", Port: 1, Protocol: "TCP"}},
+		Addresses: []corev1.EndpointAddress{{IP: "b"}, {IP: "a"}},
+		Ports: []corev1.EndpointPort{
+			{Name: "y", Port: 1, Protocol: "TCP"}, {Name: "x", Port: 1, Protocol: "TCP"},
+		},
 	}}}
 	b := &endpoints{Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
-		Addresses: []corev1.EndpointAddress{{IP: "a"}, {IP: "b"}}, Ports: []corev1.EndpointPort{{Name: "x", Port: 1}, {Name: "y", Port: 1}},
+		Addresses: []corev1.EndpointAddress{{IP: "a"}, {IP: "b"}},
+		Ports:     []corev1.EndpointPort{{Name: "x", Port: 1}, {Name: "y", Port: 1}},
 	}}}
 	if !sameEndpoints(a, b) {
 		t.Error("another order of addresses and ports is a reason to write")

@@ -21,18 +21,31 @@ func TestConfirmation(t *testing.T) {
 		trusted bool
 	}
 	for name, listings := range map[string][]listing{
-		"confirmed":            {{0, full, true}, {1, empty, false}, {1 + confirmAfter, empty, true}},
-		"too early":            {{0, empty, false}, {500 * time.Millisecond, empty, false}, {confirmAfter - 1, empty, false}, {confirmAfter, empty, true}},
-		"to and fro":           {{0, empty, false}, {1, full, true}, {2, empty, false}, {3, full, true}, {4, empty, false}},
-		"complete in between":  {{0, empty, false}, {9 * time.Second, full, true}, {11 * time.Second, empty, false}, {12 * time.Second, empty, false}, {21 * time.Second, empty, true}},
-		"after a confirmation": {{0, empty, false}, {confirmAfter, empty, true}, {confirmAfter + 1, full, true}, {confirmAfter + 2, empty, false}},
+		"confirmed": {{0, full, true}, {1, empty, false}, {1 + confirmAfter, empty, true}},
+		"too early": {
+			{0, empty, false}, {500 * time.Millisecond, empty, false}, {confirmAfter - 1, empty, false},
+			{confirmAfter, empty, true},
+		},
+		"to and fro": {
+			{0, empty, false}, {1, full, true}, {2, empty, false}, {3, full, true}, {4, empty, false},
+		},
+		"complete in between": {
+			{0, empty, false}, {9 * time.Second, full, true}, {11 * time.Second, empty, false},
+			{12 * time.Second, empty, false}, {21 * time.Second, empty, true},
+		},
+		"after a confirmation": {
+			{0, empty, false}, {confirmAfter, empty, true}, {confirmAfter + 1, full, true},
+			{confirmAfter + 2, empty, false},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				term := newTerm(&Mirror{log: logr.Discard()})
 				var here, there []any
 				for _, name := range []string{"a", "b", "c", "d"} {
-					here, there = append(here, mirrored(name+"-east", "east")), append(there, service(name, direct))
+					here, there = append(
+						here, mirrored(name+"-east", "east"),
+					), append(there, service(name, direct))
 				}
 				if err := term.services.Replace(here, ""); err != nil {
 					t.Fatal(err)
@@ -53,7 +66,10 @@ func TestConfirmation(t *testing.T) {
 						t.Fatal(err)
 					}
 					if r.complete.Load() != l.trusted || r.removalHeld.Load() == l.trusted {
-						t.Errorf("after %s: complete %t, removal held %t", l.at, r.complete.Load(), r.removalHeld.Load())
+						t.Errorf(
+							"after %s: complete %t, removal held %t", l.at, r.complete.Load(),
+							r.removalHeld.Load(),
+						)
 					}
 				}
 			})

@@ -64,7 +64,10 @@ func refusals(svc *corev1.Service) (all []string) {
 // drawService draws a Service that joins, with parts that no API server would accept.
 func drawService(t *rapid.T, name string) *corev1.Service {
 	text := rapid.OneOf(
-		rapid.SampledFrom([]string{"", "http", "HTTP", "-a", "a b", "a/b", "a/b/c", "x\xff", "é", strings.Repeat("a", 64), strings.Repeat("b", 300), "kubernetes.io/h2c", "example.com/team"}),
+		rapid.SampledFrom([]string{
+			"", "http", "HTTP", "-a", "a b", "a/b", "a/b/c", "x\xff", "é", strings.Repeat("a", 64),
+			strings.Repeat("b", 300), "kubernetes.io/h2c", "example.com/team",
+		}),
 		rapid.String(),
 	)
 	number := rapid.OneOf(rapid.SampledFrom([]int32{-1, 0, 1, 80, 443, 65535, 65536, 99999}), rapid.Int32())
@@ -82,8 +85,11 @@ func drawService(t *rapid.T, name string) *corev1.Service {
 	}
 	for range rapid.IntRange(0, 5).Draw(t, "ports") {
 		p := corev1.ServicePort{
-			Name: text.Draw(t, "name"), Port: number.Draw(t, "port"), TargetPort: intstr.FromInt32(number.Draw(t, "target")),
-			Protocol: rapid.SampledFrom([]corev1.Protocol{"", "TCP", "UDP", "SCTP", "tcp", "ICMP", "x\xff"}).Draw(t, "protocol"),
+			Name: text.Draw(t, "name"), Port: number.Draw(t, "port"),
+			TargetPort: intstr.FromInt32(number.Draw(t, "target")),
+			Protocol: rapid.SampledFrom([]corev1.Protocol{
+				"", "TCP", "UDP", "SCTP", "tcp", "ICMP", "x\xff",
+			}).Draw(t, "protocol"),
 		}
 		if rapid.Bool().Draw(t, "named target") {
 			p.TargetPort = intstr.FromString(text.Draw(t, "target"))
@@ -152,14 +158,51 @@ func TestOmitted(t *testing.T) {
 			service("web", joins, tcp("http", 80), tcp("more", 99999)),
 			"left out, because it is invalid: port 99999",
 		},
-		"a port twice":       {service("web", joins, tcp("http", 80), tcp("again", 80)), "left out, because it is invalid: port 80"},
-		"a protocol":         {service("web", joins, tcp("http", 80), modified(tcp("x", 81), func(p *corev1.ServicePort) { p.Protocol = "tcp" })), `left out, because it is invalid: port 81 of protocol "tcp"`},
-		"a name":             {service("web", joins, tcp("HTTP", 80)), `left out, because it is invalid: name "HTTP" of port 80, which is port-80-tcp here`},
-		"an appProtocol":     {service("web", joins, modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = new("a b") })), `left out, because it is invalid: appProtocol "a b" of port 80`},
-		"a label":            {with(service("web", map[string]string{"ok": "x", "team": "not a value"}), func(*corev1.Service) {}), `left out, because it is invalid: label "team"`},
-		"an annotation":      {with(service("web", nil), func(s *corev1.Service) { s.Annotations = map[string]string{"x\xff": "", "ok": "any thing"} }), `left out, because it is invalid: annotation "x\xff"`},
-		"a large annotation": {with(service("web", nil), func(s *corev1.Service) { s.Annotations = map[string]string{"large": strings.Repeat("x", 300<<10)} }), `left out, because it is invalid: annotation "large"`},
-		"more than five":     {service("web", joins, tcp("", -1), tcp("", -2), tcp("", -3), tcp("", -4), tcp("", -5), tcp("", -6), tcp("", -7), tcp("", 1)), "left out, because it is invalid: port -1, port -2, port -3, port -4, port -5, and 2 more"},
+		"a port twice": {
+			service("web", joins, tcp("http", 80), tcp("again", 80)),
+			"left out, because it is invalid: port 80",
+		},
+		"a protocol": {
+			service(
+				"web", joins, tcp("http", 80),
+				modified(tcp("x", 81), func(p *corev1.ServicePort) { p.Protocol = "tcp" }),
+			),
+			`left out, because it is invalid: port 81 of protocol "tcp"`,
+		},
+		"a name": {
+			service("web", joins, tcp("HTTP", 80)),
+			`left out, because it is invalid: name "HTTP" of port 80, which is port-80-tcp here`,
+		},
+		"an appProtocol": {
+			service(
+				"web", joins,
+				modified(tcp("http", 80), func(p *corev1.ServicePort) { p.AppProtocol = new("a b") }),
+			),
+			`left out, because it is invalid: appProtocol "a b" of port 80`,
+		},
+		"a label": {
+			with(service("web", map[string]string{"ok": "x", "team": "not a value"}), func(*corev1.Service) {}),
+			`left out, because it is invalid: label "team"`,
+		},
+		"an annotation": {
+			with(service("web", nil), func(s *corev1.Service) {
+				s.Annotations = map[string]string{"x\xff": "", "ok": "any thing"}
+			}),
+			`left out, because it is invalid: annotation "x\xff"`,
+		},
+		"a large annotation": {
+			with(service("web", nil), func(s *corev1.Service) {
+				s.Annotations = map[string]string{"large": strings.Repeat("x", 300<<10)}
+			}),
+			`left out, because it is invalid: annotation "large"`,
+		},
+		"more than five": {
+			service(
+				"web", joins, tcp("", -1), tcp("", -2), tcp("", -3), tcp("", -4), tcp("", -5), tcp("", -6),
+				tcp("", -7), tcp("", 1),
+			),
+			"left out, because it is invalid: port -1, port -2, port -3, port -4, port -5, and 2 more",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := sanitize(c.svc).omitted; got != c.want {
@@ -183,7 +226,16 @@ func TestOmitted(t *testing.T) {
 
 // The entry in a Link names what was left out of a mirrored Service, and of a member.
 func TestOmittedIsInTheLink(t *testing.T) {
-	web := with(service("web", map[string]string{"mirror.linkerd.io/federated": "member", "mirror.linkerd.io/exported": "remote-discovery"}, tcp("http", 80), tcp("more", 99999)), func(*corev1.Service) {})
+	web := with(
+		service(
+			"web",
+			map[string]string{
+				"mirror.linkerd.io/federated": "member", "mirror.linkerd.io/exported": "remote-discovery",
+			},
+			tcp("http", 80), tcp("more", 99999),
+		),
+		func(*corev1.Service) {},
+	)
 	s := scene{links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {web}}}
 	if got, want := summary(s.plan("web-east")), "web-east label east web; east Mirrored: left out, because it is invalid: port 99999"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -199,14 +251,21 @@ func TestControllerKeys(t *testing.T) {
 	east := aLink(t, "east", 1)
 	web := with(service("web", map[string]string{
 		"mirror.linkerd.io/federated": "member", "mirror.linkerd.io/exported": "remote-discovery", "app": "web",
-		"app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "shop", "app.kubernetes.io/managed-by": "Helm", "service.kubernetes.io/service-proxy-name": "none",
+		"app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "shop",
+		"app.kubernetes.io/managed-by": "Helm", "service.kubernetes.io/service-proxy-name": "none",
 	}), func(s *corev1.Service) {
-		s.Annotations = map[string]string{"note": "kept", opaqueAnnotation: "25", "timeout.linkerd.io/request": "1s", "example.com/own": "x", "example.org/a": "x"}
+		s.Annotations = map[string]string{
+			"note": "kept", opaqueAnnotation: "25", "timeout.linkerd.io/request": "1s",
+			"example.com/own": "x", "example.org/a": "x",
+		}
 		for _, key := range controllerKeys {
 			s.Annotations[strings.Replace(key, "*", "x", 1)] = "x"
 		}
 	})
-	s := scene{links: []*link{east}, remote: map[string][]*corev1.Service{"east": {web}}, exclude: []string{"example.com/own", "example.org/*"}}
+	s := scene{
+		links: []*link{east}, remote: map[string][]*corev1.Service{"east": {web}},
+		exclude: []string{"example.com/own", "example.org/*"},
+	}
 	check := func(name string, is map[string]string, keys ...string) {
 		t.Helper()
 		got := slices.Sorted(maps.Keys(is))
@@ -216,15 +275,29 @@ func TestControllerKeys(t *testing.T) {
 		}
 	}
 	mirror := s.plan("web-east").service
-	check("labels of a mirror", mirror.Labels, "app", "app.kubernetes.io/name", mirroredLabel, clusterLabel, discoveryKey, remoteServiceLabel)
-	check("annotations of a mirror", mirror.Annotations, "note", opaqueAnnotation, "timeout.linkerd.io/request", linksAnnotation, nameAnnotation, versionAnnotation)
+	check(
+		"labels of a mirror", mirror.Labels, "app", "app.kubernetes.io/name", mirroredLabel, clusterLabel,
+		discoveryKey, remoteServiceLabel,
+	)
+	check(
+		"annotations of a mirror", mirror.Annotations, "note", opaqueAnnotation,
+		"timeout.linkerd.io/request", linksAnnotation, nameAnnotation, versionAnnotation,
+	)
 	union := s.plan("web-federated").service
 	check("labels of a federated Service", union.Labels, "app", "app.kubernetes.io/name", mirroredLabel)
-	check("annotations of a federated Service", union.Annotations, "note", opaqueAnnotation, linksAnnotation, discoveryKey)
+	check(
+		"annotations of a federated Service", union.Annotations, "note", opaqueAnnotation, linksAnnotation,
+		discoveryKey,
+	)
 	s.local = []*corev1.Service{with(service("web", joins), func(s *corev1.Service) {
-		s.Annotations = map[string]string{"timeout.linkerd.io/request": "2s", "argocd.argoproj.io/tracking-id": "x"}
+		s.Annotations = map[string]string{
+			"timeout.linkerd.io/request": "2s", "argocd.argoproj.io/tracking-id": "x",
+		}
 	})}
-	check("with a local member", s.plan("web-federated").service.Annotations, "timeout.linkerd.io/request", linksAnnotation, discoveryKey, localDiscoveryKey)
+	check(
+		"with a local member", s.plan("web-federated").service.Annotations, "timeout.linkerd.io/request",
+		linksAnnotation, discoveryKey, localDiscoveryKey,
+	)
 }
 
 // docs/mirror.md has the list of keys that are not copied.
