@@ -39,7 +39,7 @@ func TestCredentials(t *testing.T) {
 
 // Fields that could run a program, read a file, impersonate or send a secret elsewhere are rejected, and the
 // message names the field.
-func TestCredentialsThatAreRefused(t *testing.T) {
+func TestRejectedCredentials(t *testing.T) {
 	dir := t.TempDir()
 	canary := filepath.Join(dir, "ran")
 	file := filepath.Join(dir, "file")
@@ -104,7 +104,8 @@ func TestCredentialsThatAreRefused(t *testing.T) {
 		"below localhost":  {`server: "https://a.localhost:6443"`, token, inCluster, "-allow-kubeconfig-hosts"},
 		"other host": {
 			`server: "https://127.0.0.1:6443"`, token,
-			Hosts{InCluster: true, Allowed: []string{"127.0.0.2", "10.0.0.0/8"}}, "-allow-kubeconfig-hosts",
+			Hosts{InCluster: true, Allowed: []string{"127.0.0.2", "10.0.0.0/8"}},
+			"-allow-kubeconfig-hosts",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

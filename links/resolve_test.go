@@ -77,23 +77,32 @@ func TestResolve(t *testing.T) {
 	}{
 		"nothing": {nil, nil, nil, "wanted=false"},
 		"labelled Secret": {
-			nil, []*secret{labelled(nil)}, nil,
+			nil,
+			[]*secret{labelled(nil)},
+			nil,
 			"wanted=true trust=east.trust dns=east.dns Secret linkerd/creds:abc",
 		},
 		"Link": {
-			[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", nil),
+			[]*Link{link("a", 0, nil)},
+			nil, credentials("mc", "abc", nil),
 			"wanted=true winner=a trust=ours dns=east.local Secret mc/creds:abc",
 		},
 		"both, the same": {
-			[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "abc", nil),
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(nil)},
+			credentials("mc", "abc", nil),
 			"wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc",
 		},
 		"both, different": {
-			[]*Link{link("a", 0, nil)}, []*secret{labelled(nil)}, credentials("mc", "def", nil),
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(nil)},
+			credentials("mc", "def", nil),
 			"wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc Secret mc/creds:def",
 		},
 		"first refused": {
-			[]*Link{link("a", 0, nil)}, []*secret{labelled(exec)}, credentials("mc", "def", nil),
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(exec)},
+			credentials("mc", "def", nil),
 			"wanted=true winner=a trust=east.trust dns=east.dns Secret mc/creds:def refused",
 		},
 		"all refused": {
@@ -110,14 +119,17 @@ func TestResolve(t *testing.T) {
 			"wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc",
 		},
 		"two Links": {
-			[]*Link{link("young", 0, nil), link("old", time.Hour, nil)}, nil, credentials("mc", "abc", nil),
+			[]*Link{link("young", 0, nil), link("old", time.Hour, nil)},
+			nil, credentials("mc", "abc", nil),
 			"wanted=true winner=old trust=ours dns=east.local Secret mc/creds:abc",
 		},
 		"no kubeconfig": {
 			nil, []*secret{labelled(func(s *secret) { s.kubeconfig = nil })}, nil, "wanted=true refused",
 		},
 		"Secret elsewhere": {
-			[]*Link{link("a", 0, func(l *Link) { l.secret = "" })}, []*secret{labelled(nil)}, nil,
+			[]*Link{link("a", 0, func(l *Link) { l.secret = "" })},
+			[]*secret{labelled(nil)},
+			nil,
 			"wanted=true winner=a trust=east.trust dns=east.dns Secret linkerd/creds:abc",
 		},
 	} {
@@ -158,7 +170,8 @@ func TestConditionsFor(t *testing.T) {
 			"Accepted=True/Accepted CredentialsValid=True/Valid Connected=True/Live Synced=True/Synced",
 		},
 		"not tried yet": {
-			good, cluster.Status{State: cluster.Connecting},
+			good,
+			cluster.Status{State: cluster.Connecting},
 			"Accepted=True/Accepted CredentialsValid=Unknown/Untried Connected=False/Connecting Synced=False/Waiting",
 		},
 		"stale": {
@@ -192,7 +205,8 @@ func TestConditionsFor(t *testing.T) {
 			"Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced",
 		},
 		"refused": {
-			outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")}, live,
+			outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")},
+			live,
 			"Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced",
 		},
 	} {

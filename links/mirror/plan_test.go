@@ -268,7 +268,8 @@ func TestGatewayEndpoints(t *testing.T) {
 		"no endpoint is ready": {readiness{known: true}, up, "empty"},
 		"they are not known":   {readiness{}, up, "ready 192.0.2.1:4143"},
 		"the gateway is dead": {
-			readiness{known: true, ready: true}, gatewayState{addresses: up.addresses, dead: true},
+			readiness{known: true, ready: true},
+			gatewayState{addresses: up.addresses, dead: true},
 			"not ready 192.0.2.1:4143",
 		},
 		"the gateway is not resolved": {readiness{known: true, ready: true}, gatewayState{}, "kept"},
@@ -375,11 +376,13 @@ func TestPlan(t *testing.T) {
 		// Which Services are selected.
 		{
 			"what is not exported has no mirror", "web-east",
-			scene{links: both, remote: only("east", service("web", plain))}, "none",
+			scene{links: both, remote: only("east", service("web", plain))},
+			"none",
 		},
 		{
 			"an empty selector selects nothing", "web-east",
-			scene{links: []*link{nothing}, remote: only("east", service("web", exported))}, "none",
+			scene{links: []*link{nothing}, remote: only("east", service("web", exported))},
+			"none",
 		},
 		{
 			"remote discovery: labels instead of Endpoints", "web-east",
@@ -532,7 +535,8 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"a Link that we never saw: it stays", "web-east",
-			scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}}, "keep",
+			scene{links: []*link{west}, local: []*corev1.Service{mirrored("web-east", "east")}},
+			"keep",
 		},
 		{
 			"Linkerd serves the cluster by now: it stays", "web-east",
@@ -557,7 +561,8 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"left to Linkerd: nothing is created", "web-east",
-			scene{links: []*link{&left}, remote: only("east", service("web", direct))}, "none",
+			scene{links: []*link{&left}, remote: only("east", service("web", direct))},
+			"none",
 		},
 		{
 			"left to Linkerd: nothing is deleted", "web-east",
@@ -606,7 +611,8 @@ func TestPlan(t *testing.T) {
 		}, "web-federated web@east,web@west web; east Mirrored; west Mirrored"},
 		{
 			"the local member alone", "web-federated",
-			scene{local: []*corev1.Service{service("web", joins)}}, "web-federated web",
+			scene{local: []*corev1.Service{service("web", joins)}},
+			"web-federated web",
 		},
 		{
 			"a headless Service cannot join", "web-federated",
@@ -673,7 +679,8 @@ func TestPlan(t *testing.T) {
 		},
 		{
 			"without a member and never written by us: it stays", "web-federated",
-			scene{local: []*corev1.Service{joined("", "")}}, "keep",
+			scene{local: []*corev1.Service{joined("", "")}},
+			"keep",
 		},
 		{
 			"unless not all Links are known", "web-federated",
@@ -780,7 +787,8 @@ func TestPlan(t *testing.T) {
 
 		// The gateway's own Service.
 		{
-			"the way to probe a gateway", "probe-east", scene{links: []*link{probed}, gateways: gateways},
+			"the way to probe a gateway", "probe-east",
+			scene{links: []*link{probed}, gateways: gateways},
 			"probe-east",
 		},
 		{

@@ -23,18 +23,25 @@ func TestConfirmation(t *testing.T) {
 	for name, listings := range map[string][]listing{
 		"confirmed": {{0, full, true}, {1, empty, false}, {1 + confirmAfter, empty, true}},
 		"too early": {
-			{0, empty, false}, {500 * time.Millisecond, empty, false}, {confirmAfter - 1, empty, false},
+			{0, empty, false},
+			{500 * time.Millisecond, empty, false},
+			{confirmAfter - 1, empty, false},
 			{confirmAfter, empty, true},
 		},
 		"to and fro": {
 			{0, empty, false}, {1, full, true}, {2, empty, false}, {3, full, true}, {4, empty, false},
 		},
 		"complete in between": {
-			{0, empty, false}, {9 * time.Second, full, true}, {11 * time.Second, empty, false},
-			{12 * time.Second, empty, false}, {21 * time.Second, empty, true},
+			{0, empty, false},
+			{9 * time.Second, full, true},
+			{11 * time.Second, empty, false},
+			{12 * time.Second, empty, false},
+			{21 * time.Second, empty, true},
 		},
 		"after a confirmation": {
-			{0, empty, false}, {confirmAfter, empty, true}, {confirmAfter + 1, full, true},
+			{0, empty, false},
+			{confirmAfter, empty, true},
+			{confirmAfter + 1, full, true},
 			{confirmAfter + 2, empty, false},
 		},
 	} {
