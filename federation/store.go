@@ -462,7 +462,20 @@ func (s *Store) Watch(ref Ref) *Watch {
 type Watch struct {
 	store  *Store
 	head   *head
-	closed bool // guarded by Store.mu
+	closed bool   // guarded by Store.mu
+	remove func() // takes off the Bell; nil for none; of the owner
+}
+
+// Add has a Bell rung whenever there is a newer Snapshot, until Close. Like AddToDeclaration it is called by the owner, once at most.
+func (w *Watch) Add(b *watch.Bell) {
+	w.head.snapshot.Add(b)
+	w.remove = func() { w.head.snapshot.Remove(b) }
+}
+
+// AddToDeclaration is Add for the Declaration.
+func (w *Watch) AddToDeclaration(b *watch.Bell) {
+	w.head.declaration.Add(b)
+	w.remove = func() { w.head.declaration.Remove(b) }
 }
 
 // Load returns the newest Snapshot and a channel that closes once there is a newer one; after Close it returns some earlier one.
@@ -480,6 +493,9 @@ func (w *Watch) Close() {
 		return
 	}
 	w.closed = true
+	if w.remove != nil {
+		w.remove()
+	}
 	if w.head.watchers--; w.head.watchers == 0 {
 		newest, _ := w.head.snapshot.Load()
 		w.store.index(w.head, newest, nil)

@@ -5,5 +5,6 @@
 // and then waits on the channel. A reader that is slow skips values and can never miss the last one.
 //
 //   - [Value] is one level.
-//   - [Table] is a level per key, which exists while it has a value or somebody watches it.
+//   - [Table] is a level per key, which exists while it has a value or a watcher.
+//   - [Bell] lets one waiter wait on many of both.
 package watch

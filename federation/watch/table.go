@@ -109,6 +109,7 @@ type Watch[K comparable, V any] struct {
 	table  *Table[K, V]
 	key    K
 	record *record[V]
+	bell   *Bell // that is rung; nil for none
 }
 
 // Load returns the key's newest value, whether it has one, and a channel that closes once that has changed.
@@ -117,10 +118,19 @@ func (w *Watch[K, V]) Load() (V, bool, <-chan struct{}) {
 	return e.value, e.ok, superseded
 }
 
+// Add has a Bell rung whenever the key's value changes, until Close. It is called once at most.
+func (w *Watch[K, V]) Add(b *Bell) {
+	w.bell = b
+	w.record.level.Add(b)
+}
+
 // Close ends the watch and reports whether it was the key's last. A second Close does nothing.
 func (w *Watch[K, V]) Close() (last bool) {
 	if w.record == nil {
 		return false
+	}
+	if w.bell != nil {
+		w.record.level.Remove(w.bell)
 	}
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()

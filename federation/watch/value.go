@@ -5,7 +5,8 @@ import "sync/atomic"
 // A Value is a level: the newest T, and a channel that closes when it is superseded. The zero Value holds the zero T.
 // Any number of goroutines may load and store, without a lock; what is stored last wins.
 type Value[T any] struct {
-	cell atomic.Pointer[cell[T]]
+	cell  atomic.Pointer[cell[T]]
+	bells atomic.Pointer[bells] // nil until the first is added
 }
 
 type cell[T any] struct {
@@ -26,19 +27,37 @@ func (v *Value[T]) Store(t T) { v.Swap(t).Wake() }
 // the lock is released. Wake is called once.
 func (v *Value[T]) Swap(t T) Superseded {
 	old := v.cell.Swap(&cell[T]{value: t, superseded: make(chan struct{})})
-	if old == nil {
-		return Superseded{}
+	s := Superseded{bells: v.bells.Load()} // one that is added from now on finds t
+	if old != nil {
+		s.waiting = old.superseded
 	}
-	return Superseded{old.superseded}
+	return s
 }
 
+// Add has a Bell rung whenever the value is superseded, until Remove.
+func (v *Value[T]) Add(b *Bell) {
+	if v.bells.Load() == nil {
+		v.bells.CompareAndSwap(nil, &bells{})
+	}
+	v.bells.Load().add(b)
+}
+
+// Remove undoes one Add.
+func (v *Value[T]) Remove(b *Bell) { v.bells.Load().remove(b) }
+
 // Superseded is a value that is the newest no more, with those who wait on it.
-type Superseded struct{ waiting chan struct{} }
+type Superseded struct {
+	waiting chan struct{}
+	bells   *bells
+}
 
 // Wake wakes them. The zero Superseded has none.
 func (s Superseded) Wake() {
 	if s.waiting != nil {
 		close(s.waiting)
+	}
+	if s.bells != nil {
+		s.bells.ring()
 	}
 }
 
