@@ -103,7 +103,7 @@ func (w *world) addresses(name string) int {
 	watch := w.store.Watch(federation.Ref{Cluster: federation.Cluster(name), Service: federation.Service{Namespace: "ns", Name: "web"}})
 	defer watch.Close()
 	snapshot, _ := watch.Load()
-	return federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).Near(federation.Locality{}, nil).Len()
+	return federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).At(federation.Place{}, nil).Len()
 }
 
 const (
@@ -152,7 +152,7 @@ func (w *world) neverEmpty() (stop func()) {
 		defer watch.Close()
 		for {
 			snapshot, superseded := watch.Load()
-			if federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil).Len() == 0 {
+			if federation.Select(snapshot, federation.Query{Port: 80}, nil).At(federation.Place{}, nil).Len() == 0 {
 				w.t.Error("the endpoints were gone for a moment")
 			}
 			select {

@@ -3,7 +3,6 @@ package discovery
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"math"
 	"net"
@@ -14,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -31,12 +29,13 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
 // listening is a server behind gRPC, over connections in memory.
 type listening struct {
-	*Server
+	*toy
 	t        *testing.T
 	listener *bufconn.Listener
 	store    *federation.Store
@@ -48,24 +47,24 @@ func (l *listening) closeAll() { l.server.Stop() }
 
 // held returns the Set that is the answer to a first question.
 func (l *listening) held() *federation.Set {
-	w := l.store.Watch(federation.Ref{Cluster: l.config.Cluster, Service: web})
+	w := l.store.Watch(federation.Ref{Cluster: l.config.Cluster, Service: streamtest.Web})
 	defer w.Close()
 	snapshot, _ := w.Load()
-	return federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).Near(federation.Locality{}, nil)
+	return federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).At(federation.Place{}, nil)
 }
 
 // listen starts a server of one Service, web, with n addresses. It ends with the test.
 func listen(t *testing.T, n int, configure func(*Config)) *listening {
 	t.Helper()
-	store, _ := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, n))})
-	config := Defaults()
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n))})
+	config := DefaultConfig()
 	if configure != nil {
 		configure(&config)
 	}
-	l := &listening{Server: NewServer(logr.Discard(), store, config), t: t, listener: bufconn.Listen(1 << 16), store: store}
+	l := &listening{toy: newToy(store, config), t: t, listener: bufconn.Listen(1 << 16), store: store}
 	server := grpc.NewServer(append(l.Options(), grpc.WaitForHandlers(true))...)
 	l.server = server
-	pb.RegisterDestinationServer(server, l.Server)
+	pb.RegisterDestinationServer(server, l.toy)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = server.Serve(l.Listen(l.listener)) })
@@ -259,7 +258,7 @@ func TestHalfOpenStreamsEnd(t *testing.T) {
 			r.open(method)
 		}
 		asks := r.open(getMethod)
-		r.ask(asks, &pb.GetDestination{Path: path})
+		r.ask(asks, &pb.GetDestination{Path: streamtest.Path})
 		synctest.Wait()
 		if open, half := l.admission.streams.Load(), l.admission.halfOpen.Load(); open != 5 || half != 4 {
 			t.Errorf("%d streams, %d half open; want 5 and 4", open, half)
@@ -327,7 +326,7 @@ func TestHalfOpenStreamsAreBounded(t *testing.T) {
 		if half := l.admission.halfOpen.Load(); half != maxHalfOpen+10*fewHalfOpen {
 			t.Errorf("%d streams without a request, want %d and %d on each other connection", half, maxHalfOpen, fewHalfOpen)
 		}
-		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); err != nil {
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); err != nil {
 			t.Errorf("another client: %v", err)
 		}
 	})
@@ -342,7 +341,7 @@ func TestBurstsAreNotHalfOpen(t *testing.T) {
 		l.fillHalfOpen()
 		r := l.raw()
 		for range burst {
-			r.ask(r.open(getMethod), &pb.GetDestination{Path: path})
+			r.ask(r.open(getMethod), &pb.GetDestination{Path: streamtest.Path})
 		}
 		synctest.Wait()
 		if how := r.ended(); len(how) > 0 {
@@ -450,7 +449,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 			c.Admission.ConnectionRate, c.Admission.ConnectionBurst = math.SmallestNonzeroFloat64, 1
 		})
 		conn := l.client()
-		if err := getOnce(t.Context(), conn, &pb.GetDestination{Path: path}); err != nil {
+		if err := getOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path}); err != nil {
 			t.Fatal(err)
 		}
 		for _, hours := range []time.Duration{0, 1e6} {
@@ -460,7 +459,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, hours*time.Hour)
 				defer cancel()
 			}
-			if err := getOnce(ctx, conn, &pb.GetDestination{Path: path}); status.Code(err) != codes.ResourceExhausted {
+			if err := getOnce(ctx, conn, &pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("a second stream at once, with %d hours: %v", hours, err)
 			}
 			if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}); status.Code(err) != codes.ResourceExhausted {
@@ -514,11 +513,11 @@ func TestOneClientFloods(t *testing.T) {
 			for range 100 {
 				if getOnce(t.Context(), flooding, &pb.GetDestination{Path: "nothing.ns.svc.cluster.local"}) == nil {
 					t.Fatal("there is no such Service")
-				} else if err := getOnce(t.Context(), flooding, &pb.GetDestination{Path: path}); status.Code(err) == codes.ResourceExhausted {
+				} else if err := getOnce(t.Context(), flooding, &pb.GetDestination{Path: streamtest.Path}); status.Code(err) == codes.ResourceExhausted {
 					refused++
 				}
 			}
-			if err := getOnce(t.Context(), honest, &pb.GetDestination{Path: path}); err != nil {
+			if err := getOnce(t.Context(), honest, &pb.GetDestination{Path: streamtest.Path}); err != nil {
 				t.Fatalf("another client: %v", err)
 			}
 			elapse(20 * time.Millisecond)
@@ -539,7 +538,7 @@ func TestAdmission(t *testing.T) {
 			conn := l.client()
 			for range 10 {
 				wg.Go(func() {
-					switch err := getOnce(t.Context(), conn, &pb.GetDestination{Path: path}); status.Code(err) {
+					switch err := getOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path}); status.Code(err) {
 					case codes.OK:
 						answered.Add(1)
 					case codes.ResourceExhausted:
@@ -574,7 +573,7 @@ func TestStreamsAreBounded(t *testing.T) {
 				})
 				open := func(conn *grpc.ClientConn, n int) (in int) {
 					for range n {
-						stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: path})
+						stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
 						if err == nil {
 							_, err = stream.Recv()
 						}
@@ -603,58 +602,6 @@ func TestStreamsAreBounded(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Whatever is longer than it can be is refused, and not repeated.
-func TestNamesAreBounded(t *testing.T) {
-	l := listen(t, 3, nil)
-	conn := l.client()
-	long := func(n int) string { return strings.Repeat("x", n) }
-	for what, request := range map[string]*pb.GetDestination{
-		"a Service":    {Path: long(64) + ".ns.svc.cluster.local"},
-		"a namespace":  {Path: "web." + long(64) + ".svc.cluster.local"},
-		"an instance":  {Path: long(64) + ".web.ns.svc.cluster.local"},
-		"a host":       {Path: long(245) + ".ns.svc.cluster.local:80"},
-		"a path":       {Path: long(10_000) + ".ns.svc.cluster.local:80"},
-		"a domain":     {Path: "web.ns.svc." + long(10_000)},
-		"a node":       {Path: path, ContextToken: `{"nodeName":"` + long(254) + `"}`},
-		"a pod":        {Path: path, ContextToken: `{"pod":"` + long(254) + `"}`},
-		"a client":     {Path: path, ContextToken: `{"ns":"` + long(10_000) + `"}`},
-		"an old token": {Path: path, ContextToken: "ns:" + long(10_000)},
-	} {
-		for name, err := range map[string]error{"Get": getOnce(t.Context(), conn, request), "GetProfile": profileOnce(t.Context(), conn, request)} {
-			if status.Code(err) != codes.InvalidArgument {
-				t.Errorf("%s that is too long: %s: %v", what, name, status.Code(err))
-			}
-			if message := status.Convert(err).Message(); len(message) > 300 {
-				t.Errorf("%s that is too long: %s repeats it: %.300s", what, name, message)
-			}
-		}
-	}
-	for what, request := range map[string]*pb.GetDestination{
-		"names": {Path: long(63) + "." + long(63) + "." + long(63) + ".svc.cluster.local:65535"},
-		"token": {Path: path, ContextToken: fmt.Sprintf(`{"ns":%q,"nodeName":%q,"pod":%q}`, long(63), long(253), long(253))},
-	} {
-		if err := getOnce(t.Context(), conn, request); status.Code(err) == codes.InvalidArgument {
-			t.Errorf("%s that are as long as can be: %v", what, err)
-		}
-	}
-	if err := getOnce(t.Context(), conn, &pb.GetDestination{Path: path, ContextToken: long(maxRequestBytes)}); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a request that is too large: %v", err)
-	}
-	if n := l.feeds.len(); n > 2 {
-		t.Errorf("%d questions are kept", n)
-	}
-}
-
-func profileOnce(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestination) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := pb.NewDestinationClient(conn).GetProfile(ctx, request)
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	return err
 }
 
 // A stream that is opened late on a connection ends before gRPC closes the connection, and not before it has asked the client to leave.
@@ -708,7 +655,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			}
 			silent = append(silent, conn)
 		}
-		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); status.Code(err) != codes.Unavailable {
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.Unavailable {
 			t.Errorf("a client beyond the bound: %v", err)
 		}
 		if n := l.admission.connections.Load(); n != bound {
@@ -720,7 +667,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		if n := l.admission.connections.Load(); n != bound-2 {
 			t.Errorf("%d connections are open when one that was silent and one that was not are closed", n)
 		}
-		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); err != nil {
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); err != nil {
 			t.Errorf("a client within the bound: %v", err)
 		}
 		l.closeAll()
@@ -748,11 +695,11 @@ func (p *pipes) Accept() (net.Conn, error) {
 // Connections that are refused are counted, and logged once a minute.
 func TestRefusedConnectionsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, _ := local(nil)
-		config := Defaults()
+		store, _ := streamtest.Local(nil)
+		config := DefaultConfig()
 		config.Admission.Connections = 1
 		var logged []string
-		server := NewServer(funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}), store, config)
+		server := NewEngine(funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}), store, config)
 		for _, after := range []time.Duration{0, 59 * time.Second, 2 * time.Second} {
 			elapse(after)
 			l := server.Listen(&pipes{left: 100})
@@ -775,14 +722,13 @@ func TestRefusedConnectionsAreReported(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, window = 1000, 500 * time.Millisecond
-		store, _ := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 3))})
-		server := NewServer(logr.Discard(), store, Defaults())
+		store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
+		server := newToy(store, DefaultConfig())
 		var wg sync.WaitGroup
 		open := func() {
-			s := newSink(t.Context())
-			close(s.gate)
+			s := streamtest.NewOpenSink(t.Context())
 			wg.Go(func() {
-				if err := server.Get(&pb.GetDestination{Path: path}, s); err != nil {
+				if err := server.Get(&pb.GetDestination{Path: streamtest.Path}, s); err != nil {
 					t.Error(err)
 				}
 			})
@@ -822,7 +768,7 @@ func TestDrain(t *testing.T) {
 func TestDrainOfFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, nil)
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,93 +6,41 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"unique"
 
-	"github.com/go-logr/logr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"google.golang.org/grpc/metadata"
 
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// counter is the sink of many streams, whose clients read at once.
-type counter struct {
-	ctx     context.Context
-	mu      sync.Mutex
-	arrived sync.Cond
-	frames  int
-	bytes   int
-}
-
-func newCounter(ctx context.Context) *counter {
-	c := &counter{ctx: ctx}
-	c.arrived.L = &c.mu
-	return c
-}
-
-func (c *counter) Context() context.Context     { return c.ctx }
-func (c *counter) SetHeader(metadata.MD) error  { return nil }
-func (c *counter) SendHeader(metadata.MD) error { return nil }
-func (c *counter) SetTrailer(metadata.MD)       {}
-func (c *counter) RecvMsg(any) error            { return nil }
-func (c *counter) Send(*pb.Update) error        { panic("frames only") }
-func (c *counter) SendMsg(message any) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.frames++
-	c.bytes += message.(*frame).bytes.Len()
-	c.arrived.Broadcast()
-	return nil
-}
-
-// wait returns once so many frames have arrived in all.
-func (c *counter) wait(frames int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for c.frames < frames {
-		c.arrived.Wait()
-	}
-}
-
-// podsOf returns a slice of n meshed Pods in a zone.
-func podsOf(n int, zone string) *federation.Slice {
-	s := sliceOf("pods", 1, n)
-	template := unique.Make(federation.Template{ServiceAccount: "web", ControlPlane: "linkerd", Hash: "5d8f7c9b4", InboundPort: 4143, AdminPort: 4191, ControlPort: 4190})
-	for i, e := range s.Endpoints {
-		e.Zone, e.Node = zone, "node"
-		e.Workload = &federation.Workload{Namespace: "ns", Name: fmt.Sprintf("web-5d8f7c9b4-%05d", i), OwnerKind: "deployment", OwnerName: "web", Template: template}
-	}
-	return s
-}
-
 // crowdOn opens streams for the Service web and returns a step that changes all its endpoints and waits until each stream was told.
-func crowdOn(tb testing.TB, streams, endpoints int) (server *Server, step func(), sink *counter) {
+func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), sink *streamtest.Counter) {
 	tb.Helper()
-	store, claims := local(map[federation.Service]*federation.View{web: viewOf(podsOf(endpoints, "a"))})
-	config := Defaults()
+	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a"))})
+	config := DefaultConfig()
 	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
-	server = NewServer(logr.Discard(), store, config)
+	server = newToy(store, config)
 	ctx, cancel := context.WithCancel(tb.Context())
-	sink = newCounter(ctx)
+	sink = streamtest.NewCounter(ctx)
 	var wg sync.WaitGroup
 	for range streams {
-		wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: path}, sink) })
+		wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: streamtest.Path}, sink) })
 	}
 	tb.Cleanup(func() {
 		cancel()
 		wg.Wait()
 	})
-	sink.wait(streams)
+	sink.Wait(streams)
 	zones := []string{"b", "a"}
-	views := []*federation.View{viewOf(podsOf(endpoints, zones[0])), viewOf(podsOf(endpoints, zones[1]))}
+	views := []*federation.View{streamtest.ViewOf(streamtest.PodsOf(endpoints, zones[0])), streamtest.ViewOf(streamtest.PodsOf(endpoints, zones[1]))}
 	total := streams
 	i := 0
 	return server, func() {
-		claims.Set(web, views[i%2])
+		claims.Set(streamtest.Web, views[i%2])
 		i++
 		total += streams
-		sink.wait(total)
+		sink.Wait(total)
 	}, sink
 }
 
@@ -119,31 +67,10 @@ func BenchmarkScrape(b *testing.B) {
 			server.config.DetailedMetrics = detailed
 			b.ReportAllocs()
 			for b.Loop() {
-				if n := testutil.CollectAndCount(server.metrics.subscribers); n != 4 {
+				if n := testutil.CollectAndCount(server.metrics.services); n != 4 {
 					b.Fatalf("%d series", n)
 				}
 			}
-		})
-	}
-}
-
-// BenchmarkEncode is the encoding of one message.
-func BenchmarkEncode(b *testing.B) {
-	for _, endpoints := range []int{1, 10, 100, 1000} {
-		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			store, claims := local(map[federation.Service]*federation.View{web: viewOf(podsOf(endpoints, "a"))})
-			_ = claims
-			w := store.Watch(federation.Ref{Cluster: "local", Service: web})
-			defer w.Close()
-			snapshot, _ := w.Load()
-			set := federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).Near(federation.Locality{Zone: "a"}, nil)
-			config := Defaults()
-			e := encoder{&config, 80, "a"}
-			b.ReportAllocs()
-			for b.Loop() {
-				e.encode(nil, set)
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*endpoints), "ns/endpoint")
 		})
 	}
 }
@@ -156,12 +83,13 @@ func TestFrameBudget(t *testing.T) {
 	step()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	from := sink.bytes
+	_, from := sink.Count()
 	for range rounds {
 		step()
 	}
 	runtime.ReadMemStats(&after)
-	size, cost := (sink.bytes-from)/(rounds*streams), int(after.TotalAlloc-before.TotalAlloc)/(rounds*streams)
+	_, sent := sink.Count()
+	size, cost := (sent-from)/(rounds*streams), int(after.TotalAlloc-before.TotalAlloc)/(rounds*streams)
 	t.Logf("%d bytes allocated for a message of %d", cost, size)
 	if cost > budget || size < 10*budget {
 		t.Errorf("%d bytes are allocated for each message of %d bytes; the budget is %d", cost, size, budget)

@@ -70,9 +70,9 @@ func (c *connection) lastEnd(age time.Duration) time.Time {
 	return c.opened.Add(age + age/10 + rand.N(lastStreams))
 }
 
-// Options returns what a grpc.Server of s needs: frames, and bounds on everything that a client can make it hold.
-func (s *Server) Options() []grpc.ServerOption {
-	a := s.admission
+// Options returns what a grpc.Server of the Engine needs: frames, and bounds on everything that a client can make it hold.
+func (e *Engine) Options() []grpc.ServerOption {
+	a := e.admission
 	return []grpc.ServerOption{
 		Codec(),
 		grpc.MaxRecvMsgSize(maxRequestBytes),

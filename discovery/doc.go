@@ -1,21 +1,15 @@
-// Package discovery serves the Store over gRPC: Linkerd's Destination API, byte for byte, so that an unmodified linkerd2-proxy
-// uses it.
+// Package discovery serves the Answers of a Store to clients, whatever the protocol: it holds streams, what they share, and the bounds
+// on what clients can make the process hold. A protocol, such as [discovery/linkerd], stands on it: it parses requests, and encodes Answers.
 //
-//	Store.Watch --Snapshot--> feed (one a Target: newest Set, frames encoded once) --frame--> streams
+//	Store --Snapshot--> selection --Selection--> placeAnswers --Answer--> updates --Frame--> Streams
 //
-// A stream is one goroutine and one loop: load the newest of everything that its answer depends on, send the difference to what
-// this stream was sent last, wait until one of them is superseded. There is no queue: HTTP/2 flow control is the back-pressure,
-// and a client that is slow skips versions and ends with the same set. It is never cut off for being slow.
+// A stream is one goroutine and one loop ([Stream.Serve]): load the newest Answer, send the update from the one that was sent last, wait for
+// the Bell. There is no queue: HTTP/2 flow control is the back-pressure, and a client that is slow skips versions and ends with the same
+// set. It is never cut off for being slow. Everything that a stream sends follows from one Answer, so no message mixes two versions.
 //
-// A [Target] is what makes answers equal: the Service, port and hostname that were asked for, and as much of the client's place as
-// the answer depends on. All streams of a Target share its feed; each step from one Set to the next is encoded once, and the same
-// bytes go to every stream.
+// Streams with equal Queries share Selections, those at equal places share Answers, and those that go from one Answer to another by one
+// encoder share bytes (subscription.go).
 //
-// GetProfile is the same loop over other levels: who is at an IP, what the Service says of its port, and up to two ServiceProfiles. All of
-// them are known here, so that it never waits for another cluster; a message goes out when it differs from the one before. Profiles
-// of equal Services, ports and ServiceProfiles are encoded once, and kept with the steps of feeds under one bound.
-//
-// The rules of the consumer that shape all this (docs/protocol.md has them all): after a (re)connect the first Add replaces
-// everything the proxy knows, so the first message is complete or it is not sent; an Add without addresses is a heartbeat;
-// silence for 3 seconds at the start or 5 minutes later makes the proxy reconnect; 4 MiB is the largest message.
+// Every byte that a client can make the process hold is bounded and counted: streams before their goroutine exists (admission.go,
+// connection.go), messages that the client does not take (flight.go).
 package discovery

@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"google.golang.org/grpc/status"
+	"time"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// A Place is what an answer may depend on of a client, and who it is.
+// A Place is who a client is, and where, as far as an answer depends on it.
 type Place struct {
 	Namespace string `json:"ns,omitempty"`
 	Pod       string `json:"pod,omitempty"`
@@ -19,7 +18,7 @@ type Place struct {
 	Zone      string `json:"zone,omitempty"`
 }
 
-// An Explanation says what Get answers to a client about an authority, and why.
+// An Explanation is what a client gets for a Query, and why.
 type Explanation struct {
 	Authority string `json:"authority"`
 	Client    Place  `json:"client"`
@@ -27,11 +26,11 @@ type Explanation struct {
 	Refused   string `json:"refused,omitempty"` // why a stream that opens now would end at once
 	Waits     string `json:"waits,omitempty"`   // what a first answer would wait for
 
-	Claims  []Claim        `json:"claims"`  // all that the clusters say that bears on the authority
+	Claims  []Claim        `json:"claims"`  // all that the clusters publish that bears on the authority
 	Streams []StreamStatus `json:"streams"` // of the client, for the authority, with what it was sent
 }
 
-// A Claim is an address that a cluster claims, or all that it could claim if the Service were another, and what becomes of it.
+// A Claim is an address that a cluster publishes, or all that it could publish if the Service were another, and what becomes of it.
 type Claim struct {
 	Addr     string   `json:"addr,omitempty"` // with the port; empty if it is about more than one
 	Kept     bool     `json:"kept"`
@@ -48,73 +47,72 @@ type Claim struct {
 	HeldBy   []uint64 `json:"heldBy,omitempty"` // ids of the client's streams that were sent the address
 }
 
-// Explain says what Get answers to a client about an authority, and why. The client's node, if it is not given, is the one that its
-// streams tell, and its zone that of the node. An authority that Get refuses is refused.
-func (s *Server) Explain(authority string, client Place) (*Explanation, error) {
-	asked, err := parseAuthority(authority, s.config.ClusterDomain)
-	if err != nil {
-		return nil, err
-	}
-	x := &Explanation{Authority: authority, Client: client, Claims: []Claim{}, Streams: []StreamStatus{}}
+// Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is the one of its streams, and its zone
+// that of the node. reject returns why a stream that opens now would end at once with an Answer; empty if it would not.
+func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) string) *Explanation {
+	x := &Explanation{Client: client, Claims: []Claim{}, Streams: []StreamStatus{}}
 	holds := map[netip.AddrPort][]uint64{}
-	for _, st := range s.streams.all() {
-		if client.Pod == "" || st.who.Pod != client.Pod || st.who.Namespace != client.Namespace {
-			continue
+	if client.Pod != "" {
+		for _, st := range e.StreamsOf(client.Namespace, client.Pod) {
+			x.Client.Node = cmp.Or(x.Client.Node, st.Node)
+			if st.query == nil || *st.query != q {
+				continue
+			}
+			for _, addr := range st.Holds {
+				holds[addr] = append(holds[addr], st.ID)
+			}
+			x.Streams = append(x.Streams, st)
 		}
-		x.Client.Node = cmp.Or(x.Client.Node, st.who.Node)
-		if st.asked == nil || *st.asked != asked {
-			continue
-		}
-		shown := s.status(st)
-		for e := range st.holds.Load().All() {
-			shown.Holds = append(shown.Holds, e.At(asked.port))
-			holds[e.At(asked.port)] = append(holds[e.At(asked.port)], st.id)
-		}
-		x.Streams = append(x.Streams, shown)
 	}
-	slices.SortFunc(x.Streams, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
-	x.Client.Zone, _ = s.store.Nodes().Get(x.Client.Node)
-
-	watch := s.store.Watch(federation.Ref{Cluster: s.config.Cluster, Service: asked.service})
+	x.Client.Zone, _ = e.store.Nodes().Get(x.Client.Node)
+	watch := e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
 	defer watch.Close()
 	snapshot, _ := watch.Load()
 	x.Version = snapshot.Version
-	if err := refusal(snapshot, true); err != nil {
-		x.Refused = fmt.Sprintf("%s: %s", status.Code(err), status.Convert(err).Message())
-	} else if wait := s.early(snapshot); wait > 0 {
-		x.Waits = fmt.Sprintf("a first answer waits %s more for %s, which was not heard yet", wait.Round(1e8), snapshot.Unknown()[0].Origin.Cluster)
+	query := federation.Query{
+		Port: q.Port, Hostname: q.Hostname,
+		IPv6: e.config.IPv6, ControlPlane: e.config.ControllerNamespace, ZoneWeights: e.config.ZoneWeights,
 	}
-	query := federation.Query{Port: asked.port, Hostname: asked.hostname, IPv6: s.config.IPv6, ControlPlane: s.config.ControllerNamespace}
-	place := federation.Locality{Node: x.Client.Node, Zone: x.Client.Zone}
-	encoder := encoder{config: &s.config, port: asked.port, zone: place.Zone}
-	claimed := map[string]bool{}
+	place := federation.Place{Node: x.Client.Node, Zone: x.Client.Zone}
+	answer := federation.Select(snapshot, query, nil).Answer(place, nil)
+	wait := time.Until(snapshot.WaitUntil(e.config.FirstSyncGrace, e.started))
+	if wait <= 0 {
+		x.Refused = reject(answer)
+	} else {
+		x.Waits = fmt.Sprintf("a first answer waits %s more for %s, which is not synced yet",
+			wait.Round(100*time.Millisecond), snapshot.Unknown()[0].Origin.Cluster)
+	}
+	weights := map[netip.AddrPort]uint32{}
+	for c := range answer.Set.All() {
+		weights[c.Addr] = c.Weight
+	}
+	seen := map[string]bool{}
 	for _, v := range federation.Explain(snapshot, query, place) {
-		claim := claimOf(v, s.store.Standing(v.Member.Origin.Cluster), asked, place)
+		claim := claimOf(v, e.store.Standing(v.Member.Origin.Cluster), q, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
 			claim.HeldBy = holds[v.Addr]
 		}
 		if claim.Kept {
-			claim.Weight, _ = encoder.weigh(v.Endpoint)
-			if claim.Weight != weight {
+			if claim.Weight = weights[v.Addr]; claim.Weight != federation.Weight {
 				claim.Why += ", in the client's zone"
 			}
 		}
 		x.Claims = append(x.Claims, claim)
-		claimed[claim.Addr] = true
+		seen[claim.Addr] = true
 	}
-	for _, st := range x.Streams { // what is on its way out, or is kept because the Service is half-made
+	for _, st := range x.Streams { // what is on its way out, or is kept because the Service is malformed
 		for _, addr := range st.Holds {
-			if !claimed[addr.String()] {
-				x.Claims = append(x.Claims, Claim{Addr: addr.String(), Why: "nobody claims it at this port any more", HeldBy: holds[addr]})
-				claimed[addr.String()] = true
+			if !seen[addr.String()] {
+				x.Claims = append(x.Claims, Claim{Addr: addr.String(), Why: "no cluster publishes it at this port any more", HeldBy: holds[addr]})
+				seen[addr.String()] = true
 			}
 		}
 	}
-	return x, nil
+	return x
 }
 
 // claimOf puts a Verdict into words.
-func claimOf(v federation.Verdict, standing federation.Standing, asked authority, client federation.Locality) Claim {
+func claimOf(v federation.Verdict, standing federation.Standing, asked Query, client federation.Place) Claim {
 	m := v.Member
 	c := Claim{
 		Kept: v.Reason == federation.Kept, Why: v.Reason.String(),
@@ -140,14 +138,14 @@ func claimOf(v federation.Verdict, standing federation.Standing, asked authority
 	case federation.Duplicate:
 		o := v.Winner.Origin()
 		c.Why = fmt.Sprintf("duplicate: %s/%s/%s counts, %s", o.Cluster, o.Namespace, o.Name, v.For)
-	case federation.Unheard:
+	case federation.NeverSynced:
 		if !m.Linked {
 			c.Why = "clusters not listed yet"
 		}
 	case federation.Undeclared:
-		c.Why = fmt.Sprintf("port %d not declared", asked.port)
+		c.Why = fmt.Sprintf("port %d not declared", asked.Port)
 	case federation.NoTarget:
-		if declares, declared := m.View.Port(asked.port); declared {
+		if declares, declared := m.View.Port(asked.Port); declared {
 			c.Why = fmt.Sprintf("slice has no port %q", declares.Name)
 		} else {
 			c.Why = "slice has no ports"

@@ -1,49 +1,16 @@
 package discovery
 
 import (
-	"encoding/json"
+	"errors"
 	"flag"
-	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
-
-	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
-
-	"github.com/fingerpost/fingerpost/federation"
 )
 
 // Flags defines the flags that set c, with c's values as their defaults. Names and meanings are those of Linkerd's destination where
 // it has them.
 func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.ControllerNamespace, "controller-namespace", c.ControllerNamespace, "namespace of the mesh's control plane, here and in linked clusters")
-	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of this cluster")
-	fs.BoolVar(&c.H2Upgrade, "enable-h2-upgrade", c.H2Upgrade, "let proxies speak HTTP/2 to each other whatever the application speaks")
 	fs.BoolVar(&c.IPv6, "enable-ipv6", c.IPv6, "reach workloads over IPv6 where they have it")
 	fs.BoolVar(&c.ZoneWeights, "ext-endpoint-zone-weights", c.ZoneWeights, "weigh endpoints in the client's zone ten times")
-	fs.Func("default-opaque-ports", "ports, and ranges of ports, whose protocol proxies do not detect unless a workload says otherwise, separated by commas", func(list string) error {
-		ports, err := parsePorts(list)
-		c.DefaultOpaquePorts = ports
-		return err
-	})
-	fs.Func("outbound-transport-mode", "transparent, or transport-header to send all traffic between proxies through the inbound port (default transparent)", func(mode string) error {
-		if c.TransportMode = mode; mode != Transparent && mode != TransportHeader {
-			return fmt.Errorf("it is neither %s nor %s", Transparent, TransportHeader)
-		}
-		return nil
-	})
-	fs.Func("meshed-http2-client-params", "HTTP/2 settings for connections to meshed workloads, as JSON of Http2ClientParams", func(text string) error {
-		c.HTTP2 = nil
-		if text == "" {
-			return nil
-		}
-		params := &pb.Http2ClientParams{}
-		if err := json.Unmarshal([]byte(text), params); err != nil {
-			return fmt.Errorf("no JSON of Http2ClientParams: %w", err)
-		}
-		c.HTTP2 = params
-		return nil
-	})
 	fs.DurationVar(&c.MaxStreamAge, "max-connection-age", c.MaxStreamAge, "after which a connection takes no new streams and a stream ends with OK, more or less by a tenth, so that load spreads after a rollout; 0 for never")
 	fs.DurationVar(&c.DrainWindow, "drain-window", c.DrainWindow, "in which streams end, each at a random point, when the process is told to stop; the process ends within a second more. It takes a millisecond for each stream, and no more than this")
 	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace, "how long a first answer waits for a linked cluster that was never heard, from when it was linked")
@@ -66,10 +33,9 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 // Validate returns what in c makes no sense, by the names of the flags.
 func (c *Config) Validate() error {
 	for _, v := range []struct {
-		wrong bool
-		say   string
+		wrong   bool
+		message string
 	}{
-		{!isDomain(c.ClusterDomain), "-cluster-domain must be a DNS domain, such as cluster.local, without a dot before or after it"},
 		{c.ControllerNamespace == "", "-controller-namespace must not be empty"},
 		{c.MaxStreamAge < 0, "-max-connection-age must not be negative"},
 		{c.DrainWindow < 0, "-drain-window must not be negative"},
@@ -89,36 +55,8 @@ func (c *Config) Validate() error {
 		{c.Admission.Request <= 0, "-request-timeout must be greater than 0"},
 	} {
 		if v.wrong {
-			return fmt.Errorf("%s", v.say)
+			return errors.New(v.message)
 		}
 	}
 	return nil
-}
-
-// isDomain reports whether a name can be a DNS domain of Kubernetes: labels of small letters, digits and dashes.
-func isDomain(name string) bool {
-	return len(name) <= maxName-2*(maxLabel+1) && domainPattern.MatchString(name)
-}
-
-var domainPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
-
-// parsePorts reads a list of ports and ranges of ports. Unlike an annotation's, a flag's junk is an error.
-func parsePorts(list string) (federation.Ports, error) {
-	var ranges []federation.PortRange
-	for item := range strings.SplitSeq(list, ",") {
-		if item = strings.TrimSpace(item); item == "" {
-			continue
-		}
-		first, last, isRange := strings.Cut(item, "-")
-		if !isRange {
-			last = first
-		}
-		from, err := strconv.ParseUint(first, 10, 16)
-		to, err2 := strconv.ParseUint(last, 10, 16)
-		if err != nil || err2 != nil || from == 0 || from > to {
-			return federation.Ports{}, fmt.Errorf("%q is neither a port nor a range of ports", item)
-		}
-		ranges = append(ranges, federation.PortRange{First: uint16(from), Last: uint16(to)})
-	}
-	return federation.PortsOf(ranges...), nil
 }

@@ -40,12 +40,12 @@ const (
 // flight is a frame under way to one client.
 type flight struct {
 	connection *connection
-	frame      *frame
+	frame      *Frame
 	left       int // bytes; guarded by connection.mu
 }
 
 // launch counts frames that are about to be sent on the connection, and returns what to send.
-func (c *connection) launch(frames []*frame) []any {
+func (c *connection) launch(frames []*Frame) []any {
 	messages := make([]any, len(frames))
 	var charged int64
 	c.mu.Lock()
@@ -140,7 +140,7 @@ func (c *connection) abandon(messages []any) {
 
 func ringAll(alarms map[*alarm]struct{}) {
 	for a := range alarms {
-		a.ring()
+		a.Ring()
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/grpc"
+
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // stalledPorts opens n streams, each for another port of web, on one connection that never opens a window.
@@ -29,7 +32,7 @@ func (l *listening) inFlight() int64 { return l.admission.bytes.Load() }
 func TestBytesInFlightOfAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound, turns = 2 << 20, 2 + 1 // one for a large answer
-		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = bound, turns - 1 })
+		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = bound, turns-1 })
 		r := l.stalledPorts(30)
 		synctest.Wait()
 		answer := l.answerBytes()
@@ -51,7 +54,7 @@ func TestBytesInFlightOfAConnection(t *testing.T) {
 				t.Errorf("%s has waited for 3 s and was sent nothing", s.Authority)
 			}
 		}
-		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: path}); err != nil {
+		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); err != nil {
 			t.Errorf("another client: %v", err)
 		}
 		r.close()
@@ -64,7 +67,7 @@ func TestBytesInFlightOfAConnection(t *testing.T) {
 
 // answerBytes returns the size of a first answer.
 func (l *listening) answerBytes() (n int64) {
-	frames, _ := encoder{config: &l.config, port: 80}.encode(nil, l.held())
+	frames, _ := plain{80}.Update(nil, &federation.Answer{State: federation.Serving, Set: l.held()})
 	for _, f := range frames {
 		n += int64(len(f.bytes))
 	}
@@ -130,7 +133,7 @@ func TestSharedBytesCountOnce(t *testing.T) {
 		l := listen(t, 10_000, nil)
 		for range 5 {
 			r := l.raw()
-			r.ask(r.open(getMethod), &pb.GetDestination{Path: path})
+			r.ask(r.open(getMethod), &pb.GetDestination{Path: streamtest.Path})
 		}
 		synctest.Wait()
 		if held, answer := l.inFlight(), l.answerBytes(); held != answer {
@@ -144,11 +147,11 @@ func TestStalledConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, func(c *Config) { c.MaxStreamAge = 0 })
 		stalls := l.raw()
-		stalls.ask(stalls.open(getMethod), &pb.GetDestination{Path: path})
+		stalls.ask(stalls.open(getMethod), &pb.GetDestination{Path: streamtest.Path})
 		synctest.Wait()
 		slow := l.raw()
 		id := slow.open(getMethod)
-		slow.ask(id, &pb.GetDestination{Path: path})
+		slow.ask(id, &pb.GetDestination{Path: streamtest.Path})
 		elapse(4*time.Minute + 50*time.Second)
 		if stalls.gone() || slow.gone() {
 			t.Error("closed too early")
@@ -179,7 +182,7 @@ func TestStalledConnections(t *testing.T) {
 func TestIdleConnectionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, func(c *Config) { c.MaxStreamAge = 0 })
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +217,7 @@ func TestStalledConnectionsMakeRoom(t *testing.T) {
 		}
 		elapse(time.Second)
 		begun := time.Now()
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
 		for n := 0; err == nil && n == 0; {
 			var u *pb.Update
 			if u, err = stream.Recv(); err == nil {
@@ -255,7 +258,7 @@ func TestRoomIsLeft(t *testing.T) {
 			t.Errorf("%d bytes of %d are in flight", held, bound)
 		}
 		begun := time.Now()
-		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
 		for n := 0; err == nil && n == 0; {
 			var u *pb.Update
 			if u, err = stream.Recv(); err == nil {
@@ -277,7 +280,7 @@ func TestNewQuestionsCostMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, nil)
 		shares, asks := l.client(), l.client()
-		stays, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: path})
+		stays, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
 		if err == nil {
 			_, err = stays.Recv()
 		}
@@ -293,14 +296,14 @@ func TestNewQuestionsCostMore(t *testing.T) {
 			}
 			return n
 		}
-		if n := admitted(shares, func(int) string { return path }); n != 50 {
+		if n := admitted(shares, func(int) string { return streamtest.Path }); n != 50 {
 			t.Errorf("%d of 50 lookups of the same Service were admitted", n)
 		}
 		n := admitted(asks, func(i int) string { return fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i) })
 		if burst := DefaultAdmission().ConnectionBurst; n > burst/50+5 {
 			t.Errorf("%d new questions for 10,000 addresses were admitted at once; the burst is %d", n, burst)
 		}
-		if n := admitted(shares, func(int) string { return path }); n != 50 {
+		if n := admitted(shares, func(int) string { return streamtest.Path }); n != 50 {
 			t.Errorf("%d of 50 lookups of another client were admitted meanwhile", n)
 		}
 	})

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics is what the Server tells operators. No label is a client's to choose.
+// metrics are those of all streams. No client chooses a label.
 type metrics struct {
 	messages    *prometheus.CounterVec
 	addresses   *prometheus.CounterVec
@@ -18,11 +18,10 @@ type metrics struct {
 	frames      prometheus.GaugeFunc
 	questions   prometheus.GaugeFunc
 	leftOut     prometheus.CounterFunc
-	workloads   prometheus.Counter
-	subscribers *subscribers
+	services    *serviceMetrics
 
 	// Of the vectors above, looked up once and not for every message.
-	sentOf         map[what]prometheus.Counter
+	sentOf         map[Kind]prometheus.Counter
 	added, removed prometheus.Counter
 	refusedOf      map[string]prometheus.Counter
 	noConnection   prometheus.Counter
@@ -31,13 +30,13 @@ type metrics struct {
 	inFlight       prometheus.GaugeFunc
 }
 
-func newMetrics(s *Server) *metrics {
+func newMetrics(e *Engine) *metrics {
 	m := &metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_messages_total", Help: "Messages sent on streams, by what they say: add, remove, no_endpoints, heartbeat or profile.",
+			Name: "fingerpost_messages_total", Help: "Messages sent on streams, by kind: add, remove, no_endpoints, heartbeat or profile.",
 		}, []string{"what"}),
 		addresses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by what is said of them: add or remove.",
+			Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by kind: add or remove.",
 		}, []string{"what"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fingerpost_sent_bytes_total", Help: "Bytes of messages sent on streams.",
@@ -49,16 +48,16 @@ func newMetrics(s *Server) *metrics {
 		}, []string{"reason"}),
 		connections: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_connections", Help: "Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.",
-		}, func() float64 { return float64(s.admission.connections.Load()) }),
+		}, func() float64 { return float64(e.admission.connections.Load()) }),
 		noConnection: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fingerpost_connections_refused_total", Help: "Connections closed at once because as many were open as may be.",
 		}),
 		open: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_streams_open", Help: "Open gRPC streams of all kinds, from their header on: health, reflection, and those without a request included.",
-		}, func() float64 { return float64(s.admission.streams.Load()) }),
+		}, func() float64 { return float64(e.admission.streams.Load()) }),
 		halfOpen: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_streams_half_open", Help: "Open gRPC streams whose request has not arrived yet.",
-		}, func() float64 { return float64(s.admission.halfOpen.Load()) }),
+		}, func() float64 { return float64(e.admission.halfOpen.Load()) }),
 		halfOpenEnded: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fingerpost_streams_half_open_ended_total", Help: "Streams ended because their request did not arrive in time.",
 		}),
@@ -67,51 +66,46 @@ func newMetrics(s *Server) *metrics {
 		}),
 		inFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_in_flight_bytes", Help: "Bytes of messages on their way to clients that have not taken them yet. What streams share counts once.",
-		}, func() float64 { return float64(s.admission.bytes.Load()) }),
+		}, func() float64 { return float64(e.admission.bytes.Load()) }),
 		firstAnswer: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fingerpost_first_answer_seconds", Help: "Time from the opening of a Get stream to its first answer.",
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
 		}),
 		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_streams", Help: "Open streams, those of Get and of GetProfile together.",
-		}, func() float64 { return float64(s.streams.len()) }),
+		}, func() float64 { return float64(e.streams.len()) }),
 		frames: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_frame_cache_bytes", Help: "Bytes of encoded messages that are kept to be shared by streams.",
-		}, func() float64 { return float64(s.frames.size()) }),
+		}, func() float64 { return float64(e.cache.size()) }),
 		leftOut: prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "fingerpost_left_out_total", Help: "Addresses and profiles left out of messages: a text in them is no UTF-8, or they are larger than a message may be.",
-		}, func() float64 { return float64(s.frames.leftOut.Load()) }),
+		}, func() float64 { return float64(e.cache.leftOut.Load()) }),
 		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for.",
-		}, func() float64 { return float64(s.feeds.len()) }),
-		workloads: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "workload_updates", Help: "Answers to GetProfile about what is at an IP, the first and each that differs from the one before.",
-		}),
-		subscribers: &subscribers{server: s},
+		}, func() float64 { return float64(e.selections.len()) }),
+		services: &serviceMetrics{engine: e},
 	}
-	m.sentOf = map[what]prometheus.Counter{}
-	for _, w := range []what{toAdd, toRemove, isEmpty, heartbeat, toProfile} {
-		m.sentOf[w] = m.messages.WithLabelValues(string(w))
+	m.sentOf = map[Kind]prometheus.Counter{}
+	for _, k := range kinds {
+		m.sentOf[k] = m.messages.WithLabelValues(string(k))
 	}
 	m.refusedOf = map[string]prometheus.Counter{}
-	for reason := range s.admission.refusals {
+	for reason := range e.admission.refusals {
 		m.refusedOf[reason] = m.refused.WithLabelValues(reason)
 	}
-	m.added, m.removed = m.addresses.WithLabelValues(string(toAdd)), m.addresses.WithLabelValues(string(toRemove))
+	m.added, m.removed = m.addresses.WithLabelValues(string(Add)), m.addresses.WithLabelValues(string(Remove))
 	return m
 }
 
-// Collectors returns the Server's metrics, to be registered.
-func (s *Server) Collectors() []prometheus.Collector {
-	m := s.metrics
+func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.messages, m.addresses, m.bytes, m.refused, m.connections, m.noConnection, m.open, m.halfOpen, m.halfOpenEnded, m.stalled, m.inFlight, m.firstAnswer,
-		m.streams, m.frames, m.questions, m.leftOut, m.workloads, m.subscribers, s.audiences,
+		m.messages, m.addresses, m.bytes, m.refused, m.connections, m.noConnection, m.open, m.halfOpen, m.halfOpenEnded,
+		m.stalled, m.inFlight, m.firstAnswer, m.streams, m.frames, m.questions, m.leftOut, m.services,
 	}
 }
 
-func (m *metrics) sent(f *frame) {
-	m.sentOf[f.what].Inc()
+func (m *metrics) sent(f *Frame) {
+	m.sentOf[f.kind].Inc()
 	m.bytes.Add(float64(f.bytes.Len()))
 	if f.adds > 0 {
 		m.added.Add(float64(f.adds))

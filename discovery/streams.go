@@ -10,75 +10,78 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// streams knows every open stream, for people who ask why a proxy sees what it sees.
+// streams holds the state of every open stream: operators ask why a proxy has what it has.
 type streams struct {
 	mu   sync.Mutex
 	last uint64
-	byID map[uint64]*stream
+	byID map[uint64]*streamState
 	none chan struct{} // closed when the last stream is; nil until all are to end
 }
 
-// stream is what can be told of an open stream. It is written by the stream's goroutine.
-type stream struct {
-	id     uint64
-	path   string
-	who    client
-	peer   string
-	opened time.Time
-	asked  *authority // nil for a stream of GetProfile
-	alarm  alarm
+// streamState is what is known of an open stream. Its goroutine writes it, any may read it.
+type streamState struct {
+	id           uint64
+	method, path string
+	peer         string
+	client       Client
+	query        *Query // nil for a stream without one
+	opened       time.Time
+	alarm        alarm
 
-	asks    atomic.Pointer[question]         // nil until the Service is known, too
-	holds   atomic.Pointer[federation.Set]   // what was sent, all of it
-	version atomic.Uint64                    // of the Snapshot that it follows from
-	watch   atomic.Pointer[federation.Watch] // of what it asks for; nil until it is open, and for a stream of GetProfile
-	sending atomic.Int64                     // since when a message is under way, in ns since 1970; 0 for none
+	subscription atomic.Pointer[Subscription]      // nil until it is open, and for a stream without a Query
+	selection    atomic.Pointer[selection]         // of the subscription; nil until the Service is known
+	answer       atomic.Pointer[federation.Answer] // that was sent, all of it; nil for none
+	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
+	sending      atomic.Int64                      // since when a message is under way, in ns since 1970; 0 for none
 
 	mu       sync.Mutex // guards all below
 	messages uint64
-	what     what
+	kind     Kind // of the last message, like all that follows
 	adds     int
 	removes  int
 	at       time.Time
-	about    subject // of a stream of GetProfile
 }
 
-func (s *streams) open(path string, who client, peer string, asked *authority) *stream {
+func (s *streams) open(method, path, peer string, client Client, query *Query) *streamState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last++
-	st := &stream{id: s.last, path: path, who: who, peer: peer, opened: time.Now(), asked: asked}
+	st := &streamState{
+		id: s.last, method: method, path: path, peer: peer, client: client, query: query,
+		opened: time.Now(), alarm: alarm{Bell: watch.NewBell()},
+	}
 	if s.byID == nil {
-		s.byID = map[uint64]*stream{}
+		s.byID = map[uint64]*streamState{}
 	}
 	s.byID[st.id] = st
 	return st
 }
 
-func (s *streams) close(st *stream) {
+func (s *streams) close(st *streamState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, st.id)
-	s.ended()
+	s.closeIfNone()
 }
 
-// end makes every stream look again at everything, and returns a channel that is closed when none is open any more.
+// end wakes every stream, and returns a channel that is closed when none is open any more.
 func (s *streams) end() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	none := make(chan struct{})
 	s.none = none
 	for _, st := range s.byID {
-		st.alarm.ring()
+		st.alarm.Ring()
 	}
-	s.ended()
+	s.closeIfNone()
 	return none
 }
 
-// ended needs s.mu.
-func (s *streams) ended() {
+// closeIfNone needs s.mu.
+func (s *streams) closeIfNone() {
 	if s.none != nil && len(s.byID) == 0 {
 		close(s.none)
 		s.none = nil
@@ -86,10 +89,17 @@ func (s *streams) ended() {
 }
 
 // all returns every open stream, in no order.
-func (s *streams) all() []*stream {
+func (s *streams) all() []*streamState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.byID))
+}
+
+func (s *streams) get(id uint64) (*streamState, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, found := s.byID[id]
+	return st, found
 }
 
 func (s *streams) len() int {
@@ -98,27 +108,23 @@ func (s *streams) len() int {
 	return len(s.byID)
 }
 
-func (st *stream) sent(f *frame) {
+func (st *streamState) sent(f *Frame) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.sending.Store(0)
 	st.messages++
-	st.what, st.adds, st.removes, st.at = f.what, f.adds, f.removes, time.Now()
+	st.kind, st.adds, st.removes, st.at = f.kind, f.adds, f.removes, time.Now()
 }
 
-func (st *stream) answered(about subject) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.about = about
+// holds returns the addresses that the client holds.
+func (st *streamState) holds() *federation.Set {
+	if a := st.answer.Load(); a != nil {
+		return a.Set
+	}
+	return nil
 }
 
-func (st *stream) subject() subject {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.about
-}
-
-// StreamStatus is one open stream, and what was sent to it: not what would be sent now.
+// A StreamStatus is one open stream, and what was sent to it: not what would be sent now.
 type StreamStatus struct {
 	ID        uint64    `json:"id"`
 	Method    string    `json:"method"` // Get or GetProfile
@@ -137,11 +143,11 @@ type StreamStatus struct {
 
 	Holds []netip.AddrPort `json:"holds,omitempty"` // these; only where they were asked for
 
-	service federation.Service
+	query *Query
 }
 
-// Service returns the Service that a stream of Get is about; for a stream of GetProfile none.
-func (s StreamStatus) Service() federation.Service { return s.service }
+// Query returns what the stream subscribes to; nil for nothing.
+func (s StreamStatus) Query() *Query { return s.query }
 
 // LastSent is the last message of a stream.
 type LastSent struct {
@@ -153,80 +159,98 @@ type LastSent struct {
 
 // Lag is how a stream's next message would change what the client holds.
 type Lag struct {
-	Adds    int `json:"adds"` // also of addresses of which something else is said
+	Adds    int `json:"adds"` // also of addresses that are to be used otherwise
 	Removes int `json:"removes"`
 }
 
 // Streams returns every open stream, the oldest first.
-func (s *Server) Streams() []StreamStatus {
-	all := s.streams.all()
+func (e *Engine) Streams() []StreamStatus {
+	all := e.streams.all()
 	statuses := make([]StreamStatus, 0, len(all))
 	for _, st := range all {
-		statuses = append(statuses, s.status(st))
+		statuses = append(statuses, e.status(st))
 	}
 	slices.SortFunc(statuses, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return statuses
 }
 
 // Stream returns one open stream with the addresses that its client holds.
-func (s *Server) Stream(id uint64) (StreamStatus, bool) {
-	s.streams.mu.Lock()
-	st, found := s.streams.byID[id]
-	s.streams.mu.Unlock()
+func (e *Engine) Stream(id uint64) (StreamStatus, bool) {
+	st, found := e.streams.get(id)
 	if !found {
 		return StreamStatus{}, false
 	}
-	status := s.status(st)
-	for e := range st.holds.Load().All() {
-		status.Holds = append(status.Holds, e.At(st.asked.port))
-	}
-	return status, true
+	return e.statusWithHolds(st), true
 }
 
-func (s *Server) status(st *stream) StreamStatus {
-	status := st.status()
-	if st.asked != nil {
-		status.service, status.Behind = st.asked.service, s.behind(st)
+// StreamsOf returns the open streams of a client, the oldest first, with the addresses that it holds.
+func (e *Engine) StreamsOf(namespace, pod string) []StreamStatus {
+	var all []StreamStatus
+	for _, st := range e.streams.all() {
+		if st.client.Pod == pod && st.client.Namespace == namespace {
+			all = append(all, e.statusWithHolds(st))
+		}
+	}
+	slices.SortFunc(all, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+func (e *Engine) statusWithHolds(st *streamState) StreamStatus {
+	status := e.status(st)
+	for c := range st.holds().All() {
+		status.Holds = append(status.Holds, c.At(st.query.Port))
 	}
 	return status
 }
 
-// behind returns what a stream of Get was not sent yet.
-func (s *Server) behind(st *stream) *Lag {
-	watch, asks := st.watch.Load(), st.asks.Load()
-	if watch == nil || asks == nil {
+func (e *Engine) status(st *streamState) StreamStatus {
+	status := st.status()
+	if st.query != nil {
+		status.Behind = e.behind(st)
+	}
+	return status
+}
+
+// behind returns what a stream was not sent yet.
+func (e *Engine) behind(st *streamState) *Lag {
+	subscription, selection := st.subscription.Load(), st.selection.Load()
+	if subscription == nil || selection == nil {
 		return nil
 	}
-	snapshot, _ := watch.Load()
+	snapshot, _ := subscription.watch.Load()
 	if snapshot.Version <= st.version.Load() {
 		return nil
 	}
-	snapshot, selection := asks.at(snapshot)
-	zone, _ := s.store.Nodes().Get(st.who.Node)
-	holds := st.holds.Load()
-	add, remove := federation.DiffAt(holds, selection.Near(selection.Locality(st.who.Node, zone), holds), st.asked.port)
+	snapshot, made := selection.at(snapshot)
+	zone, _ := e.store.Nodes().Get(st.client.Node)
+	place := made.Reduce(federation.Place{Node: st.client.Node, Zone: zone})
+	before := st.answer.Load()
+	next := made.Answer(place, before)
+	var holds *federation.Set
+	if before != nil {
+		holds = before.Set
+	}
+	add, remove := federation.DiffAt(holds, next.Set, st.query.Port)
 	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {
 		return nil
 	}
 	return &Lag{Adds: len(add), Removes: len(remove)}
 }
 
-func (st *stream) status() StreamStatus {
+func (st *streamState) status() StreamStatus {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	status := StreamStatus{
-		ID: st.id, Method: "Get", Authority: st.path, Namespace: st.who.Namespace, Node: st.who.Node, Pod: st.who.Pod, Peer: st.peer, Opened: st.opened,
-		Messages: st.messages, Addresses: st.holds.Load().Len(),
-	}
-	if st.asked == nil {
-		status.Method = "GetProfile"
+		ID: st.id, Method: st.method, Authority: st.path, Peer: st.peer, Opened: st.opened,
+		Namespace: st.client.Namespace, Node: st.client.Node, Pod: st.client.Pod,
+		Messages: st.messages, Addresses: st.holds().Len(), query: st.query,
 	}
 	if since := st.sending.Load(); since != 0 {
 		at := time.Unix(0, since)
 		status.Sending = &at
 	}
 	if st.messages > 0 {
-		status.Last = &LastSent{What: string(st.what), Adds: st.adds, Removes: st.removes, At: st.at}
+		status.Last = &LastSent{What: string(st.kind), Adds: st.adds, Removes: st.removes, At: st.at}
 	}
 	return status
 }

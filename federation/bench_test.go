@@ -58,9 +58,9 @@ func between(nodes int, views ...*View) (step func()) {
 	store.Expect("c", Expectation{})
 	claims := store.Claim("c")
 	watch := store.Watch(Ref{"c", svc})
-	places := []Locality{{Zone: "zone-1"}}
+	places := []Place{{Zone: "zone-1"}}
 	for i := range nodes {
-		places = append(places[:i], Locality{Node: fmt.Sprintf("node-%d", i), Zone: "zone-1"})
+		places = append(places[:i], Place{Node: fmt.Sprintf("node-%d", i), Zone: "zone-1"})
 	}
 	var selection *Selection
 	sets := make([]*Set, len(places))
@@ -71,7 +71,7 @@ func between(nodes int, views ...*View) (step func()) {
 		snapshot, _ := watch.Load()
 		selection = Select(snapshot, Query{Port: 80, IPv6: true}, selection)
 		for i, place := range places {
-			next := selection.Near(place, sets[i])
+			next := selection.At(place, sets[i])
 			Diff(sets[i], next)
 			sets[i] = next
 		}

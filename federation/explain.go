@@ -10,11 +10,11 @@ const (
 	Kept Reason = iota
 
 	// About all that a member could claim.
-	Unheard    // it is not known yet what its cluster says
-	NotLinked  // its cluster is not linked
-	Absent     // its cluster has no such Service
-	Alias      // the Service is an ExternalName, which has no addresses
-	Undeclared // the Service does not declare the port, and a part of another Service must
+	NeverSynced // its cluster was never synced
+	NotLinked   // its cluster is not linked
+	NoService   // its cluster has no such Service
+	Alias       // the Service is an ExternalName, which has no addresses
+	Undeclared  // the Service does not declare the port, and a part of another Service must
 
 	// About a Slice.
 	NoTarget // it has no port of the name, or else of the number, that the Service's port has
@@ -33,7 +33,7 @@ const (
 // String returns the reason in a few words.
 func (r Reason) String() string {
 	return [...]string{
-		"kept", "cluster not heard yet", "cluster not linked", "no such Service", "ExternalName", "port not declared", "port not in slice",
+		"kept", "cluster not synced yet", "cluster not linked", "no such Service", "ExternalName", "port not declared", "port not in slice",
 		"not ready", "other hostname", "IPv6 off", "not a Pod, Service is Local", "other node, Service is Local", "hinted for other zones",
 		"reached over IPv6", "duplicate",
 	}[r]
@@ -52,15 +52,15 @@ type Verdict struct {
 	For    string         // of a Duplicate: why that one does
 }
 
-// Explain says of everything that the members of s claim what becomes of it for a client that is at l and asks q: an address is in
-// the Set that Select and Near make of it exactly if a Verdict on it is Kept. It costs as much as a Select without an earlier result.
-func Explain(s *Snapshot, q Query, l Locality) []Verdict {
+// Explain says of everything that the members of s claim what becomes of it for a client that is at p and asks q: an address is in
+// the Set that Select and At make of it exactly if a Verdict on it is Kept. It costs as much as a Select without an earlier result.
+func Explain(s *Snapshot, q Query, p Place) []Verdict {
 	t := &trace{snapshot: s, query: q, lost: map[*Entry]Reason{}}
 	x := choose(s, q, nil, t)
-	left := x.near(l, t)
+	left := x.near(p, func(e *Entry, why Reason) { t.lost[e] = why })
 	winners := map[netip.AddrPort]*Entry{}
-	for e := range x.set(left).All() {
-		winners[e.Addr] = e
+	for e := range x.set(p, left).All() {
+		winners[e.Addr] = e.Entry
 	}
 	in := map[*Entry]bool{}
 	for _, e := range left {
@@ -102,7 +102,7 @@ func (x *Selection) preference(winner, loser *Entry) string {
 	}
 }
 
-// A trace is told what choose and near leave out. A nil trace is told nothing, and costs nothing.
+// A trace records what choose leaves out of members and slices. A nil trace records nothing.
 type trace struct {
 	snapshot *Snapshot
 	query    Query
@@ -128,25 +128,12 @@ func (t *trace) block(i int, port uint16, b *block) {
 	}
 	entries := b.entries
 	for _, e := range b.slice.Endpoints {
-		v := Verdict{Reason: t.query.judge(e), Member: t.snapshot.Members[i], Slice: b.slice, Endpoint: e, Addr: netip.AddrPortFrom(e.Addr, port)}
+		v := Verdict{Reason: t.query.leavesOut(e), Member: t.snapshot.Members[i], Slice: b.slice, Endpoint: e, Addr: netip.AddrPortFrom(e.Addr, port)}
 		if v.Reason == Kept {
 			v.Entry, entries = entries[0], entries[1:]
 		}
 		t.verdicts = append(t.verdicts, v)
 	}
-}
-
-// filter returns the entries to keep.
-func (t *trace) filter(why Reason, entries []*Entry, keep func(*Entry) bool) []*Entry {
-	var out []*Entry
-	for _, e := range entries {
-		if keep(e) {
-			out = append(out, e)
-		} else if t != nil {
-			t.lost[e] = why
-		}
-	}
-	return out
 }
 
 // silent returns why a member claims nothing.
@@ -155,10 +142,10 @@ func (m *Member) silent() Reason {
 	case m.View != nil:
 		return Alias
 	case !m.Known:
-		return Unheard
+		return NeverSynced
 	case !m.Linked:
 		return NotLinked
 	default:
-		return Absent
+		return NoService
 	}
 }

@@ -63,23 +63,23 @@ func TestExplain(t *testing.T) {
 	for name, c := range map[string]struct {
 		service string
 		query   Query
-		at      Locality
+		at      Place
 		want    []string
 	}{
-		"readiness":   {"plain", Query{Port: 80, IPv6: false}, Locality{}, []string{"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off"}},
-		"dual stack":  {"plain", Query{Port: 80, IPv6: true}, Locality{}, []string{"10.0.0.1 reached over IPv6", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 kept"}},
-		"an instance": {"plain", Query{Port: 80, Hostname: "h"}, Locality{}, []string{"10.0.0.1 other hostname", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 other hostname"}},
-		"a Local policy": {"local", Query{Port: 80}, Locality{Node: "n2"}, []string{
+		"readiness":   {"plain", Query{Port: 80, IPv6: false}, Place{}, []string{"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off"}},
+		"dual stack":  {"plain", Query{Port: 80, IPv6: true}, Place{}, []string{"10.0.0.1 reached over IPv6", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 kept"}},
+		"an instance": {"plain", Query{Port: 80, Hostname: "h"}, Place{}, []string{"10.0.0.1 other hostname", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 other hostname"}},
+		"a Local policy": {"local", Query{Port: 80}, Place{Node: "n2"}, []string{
 			"10.0.0.1 other node, Service is Local", "10.0.0.2 kept", "10.0.0.9 not a Pod, Service is Local",
 		}},
-		"zone hints":                   {"hinted", Query{Port: 80}, Locality{Zone: "z2"}, []string{"10.0.0.1 hinted for other zones", "10.0.0.2 kept"}},
-		"hints for a zone with nobody": {"hinted", Query{Port: 80}, Locality{Zone: "z3"}, []string{"10.0.0.1 kept", "10.0.0.2 kept"}},
-		"a port that leads nowhere":    {"targetless", Query{Port: 80}, Locality{}, []string{"local/targetless/s port not in slice"}},
-		"a Service that is not there":  {"nobody", Query{Port: 80}, Locality{}, []string{"local/nobody no such Service"}},
-		"an ExternalName":              {"alias", Query{Port: 80}, Locality{}, []string{"local/alias ExternalName"}},
-		"members of a federated Service": {"fed", Query{Port: 80}, Locality{}, []string{
+		"zone hints":                   {"hinted", Query{Port: 80}, Place{Zone: "z2"}, []string{"10.0.0.1 hinted for other zones", "10.0.0.2 kept"}},
+		"hints for a zone with nobody": {"hinted", Query{Port: 80}, Place{Zone: "z3"}, []string{"10.0.0.1 kept", "10.0.0.2 kept"}},
+		"a port that leads nowhere":    {"targetless", Query{Port: 80}, Place{}, []string{"local/targetless/s port not in slice"}},
+		"a Service that is not there":  {"nobody", Query{Port: 80}, Place{}, []string{"local/nobody no such Service"}},
+		"an ExternalName":              {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
+		"members of a federated Service": {"fed", Query{Port: 80}, Place{}, []string{
 			"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off", "10.0.0.1 duplicate of local p1", "10.1.0.1 kept",
-			"west/plain port not declared", "south/plain cluster not heard yet", "ghost/plain cluster not linked", "local/alias ExternalName",
+			"west/plain port not declared", "south/plain cluster not synced yet", "ghost/plain cluster not linked", "local/alias ExternalName",
 			"east/nothing no such Service",
 		}},
 	} {

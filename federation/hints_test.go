@@ -33,7 +33,7 @@ func TestHintsCountByMember(t *testing.T) {
 		"":   {"10.0.0.1", "10.0.0.2", "10.0.1.1", "10.0.1.2"},
 	} {
 		var got []string
-		for e := range x.Near(Locality{Zone: zone}, nil).All() {
+		for e := range x.At(Place{Zone: zone}, nil).All() {
 			got = append(got, e.Addr.Addr().String())
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

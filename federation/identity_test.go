@@ -51,12 +51,12 @@ func TestIdentityCounts(t *testing.T) {
 			defer watch.Close()
 			snapshot, _ := watch.Load()
 			query := Query{Port: 80, ControlPlane: "linkerd"}
-			for e := range Select(snapshot, query, nil).Near(Locality{}, nil).All() {
+			for e := range Select(snapshot, query, nil).At(Place{}, nil).All() {
 				if e.Origin().Cluster != c.winner {
 					t.Errorf("the claim of %s counts, want %s", e.Origin().Cluster, c.winner)
 				}
 			}
-			for _, v := range Explain(snapshot, query, Locality{}) {
+			for _, v := range Explain(snapshot, query, Place{}) {
 				if v.Reason == Duplicate && v.For != c.why {
 					t.Errorf("it counts because %s, want: %s", v.For, c.why)
 				}

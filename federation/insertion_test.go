@@ -20,8 +20,8 @@ func TestInsertionsShare(t *testing.T) {
 		snapshot, _ := watch.Load()
 		selection = Select(snapshot, Query{Port: 80}, selection)
 		all := map[*Entry]bool{}
-		for e := range selection.Near(Locality{}, nil).All() {
-			all[e] = true
+		for c := range selection.At(Place{}, nil).All() {
+			all[c.Entry] = true
 		}
 		return all
 	}

@@ -20,7 +20,7 @@ var (
 	fed      = Service{"ns", "a-federated"}
 	mirror   = Service{"ns", "a-east"}
 	services = []Service{plain, other, fed, mirror}
-	queries  = []Query{{Port: 80, IPv6: true}, {Port: 80, IPv6: true}, {Port: 81, IPv6: true}, {Port: 80}, {Port: 80, Hostname: "h", IPv6: true}, {Port: 99, IPv6: true}, {Port: 80, IPv6: true, ControlPlane: "linkerd"}}
+	queries  = []Query{{Port: 80, IPv6: true}, {Port: 80, IPv6: true}, {Port: 81, IPv6: true}, {Port: 80}, {Port: 80, Hostname: "h", IPv6: true}, {Port: 99, IPv6: true}, {Port: 80, IPv6: true, ControlPlane: "linkerd"}, {Port: 80, IPv6: true, ZoneWeights: true}}
 	zones    = []string{"", "z1", "z2"}
 	nodes    = []string{"", "n1", "n2"}
 )
@@ -48,6 +48,8 @@ func drawView(t *rapid.T, svc Service) *View {
 			n = rapid.IntRange(0, len(all)).Draw(t, "members")
 		}
 		v.Composition.Members = rapid.Permutation(all).Draw(t, "terms")[:n]
+	} else if rapid.Float64().Draw(t, "malformed") < .05 {
+		v.Malformed = "it is"
 	}
 	return v
 }
@@ -135,6 +137,7 @@ type reader struct {
 	watch      *Watch
 	selection  *Selection // of its last visit: the base of the next
 	last       *Set
+	answer     *Answer // that last is of
 	holds      map[netip.AddrPort]string
 
 	declaration *Declaration // what it has loaded, by value, and the channel that it waits on
@@ -155,12 +158,19 @@ func (r *reader) read(t *rapid.T, m *model) {
 	}
 
 	next := Select(snapshot, r.query, r.selection)
-	set := next.Near(next.Locality(r.node, r.zone), r.last)
-	if fresh := Select(snapshot, r.query, nil); !maps.Equal(text(fresh.Near(fresh.Locality(r.node, r.zone), nil)), text(set)) {
-		t.Fatalf("purity: what a Set was computed from shows\nanew: %v\nhere: %v", text(fresh.Near(fresh.Locality(r.node, r.zone), nil)), text(set))
+	answer := next.Answer(next.Reduce(Place{r.node, r.zone}), r.answer)
+	set := answer.Set
+	if answer.Snapshot != snapshot || answer.Version != snapshot.Version {
+		t.Fatal("one answer: it is of another Snapshot")
 	}
-	if full := next.Near(Locality{r.node, r.zone}, nil); !maps.Equal(text(full), text(set)) {
-		t.Fatal("Locality leaves out what the answer depends on")
+	if want := m.state(r.ref, set.Len()); answer.State != want {
+		t.Fatalf("the answer is %s, want %s", answer.State, want)
+	}
+	if fresh := Select(snapshot, r.query, nil); !maps.Equal(text(fresh.At(fresh.Reduce(Place{r.node, r.zone}), nil)), text(set)) {
+		t.Fatalf("purity: what a Set was computed from shows\nanew: %v\nhere: %v", text(fresh.At(fresh.Reduce(Place{r.node, r.zone}), nil)), text(set))
+	}
+	if full := next.At(Place{r.node, r.zone}, nil); !maps.Equal(text(full), text(set)) {
+		t.Fatal("Reduce leaves out what the answer depends on")
 	}
 	if r.last != nil && set != r.last && maps.Equal(text(set), text(r.last)) {
 		t.Fatal("an equal Set lost its pointer")
@@ -169,7 +179,7 @@ func (r *reader) read(t *rapid.T, m *model) {
 	if snapshot.Declared(r.query.Port) == 0 {
 		query, served := r.query, map[netip.AddrPort]*Endpoint{}
 		query.Port = 0
-		for e := range Select(snapshot, query, nil).Near(Locality{r.node, r.zone}, nil).All() {
+		for e := range Select(snapshot, query, nil).At(Place{r.node, r.zone}, nil).All() {
 			served[e.At(r.query.Port)] = e.Endpoint
 		}
 		for e := range set.All() {
@@ -182,7 +192,7 @@ func (r *reader) read(t *rapid.T, m *model) {
 		}
 	}
 
-	explains(t, snapshot, r.query, Locality{r.node, r.zone}, set)
+	explains(t, snapshot, r.query, Place{r.node, r.zone}, set)
 
 	add, remove := Diff(r.last, set)
 	for _, a := range remove {
@@ -197,7 +207,7 @@ func (r *reader) read(t *rapid.T, m *model) {
 		}
 		r.holds[e.Addr] = describe(e)
 	}
-	r.selection, r.last = next, set
+	r.selection, r.last, r.answer = next, set, answer
 	r.frozen = deepCopy(set)
 	if want := m.answer(r.ref, r.query, r.node, r.zone); !maps.Equal(r.holds, want) {
 		t.Fatalf("replay: the reader of %v %v at %q %q\nholds %v\nwant  %v", r.ref, r.query, r.node, r.zone, r.holds, want)
@@ -241,11 +251,11 @@ func describeAll(s *Set) (out []string) {
 func deepCopy(s *Set) *Set {
 	var entries []*Entry
 	for e := range s.All() {
-		n, o, end := *e, *e.origin, *e.Endpoint
+		n, o, end := *e.Entry, *e.origin, *e.Endpoint
 		n.origin, n.Endpoint = &o, &end
 		entries = append(entries, &n)
 	}
-	return (&Selection{}).set(entries)
+	return &Set{entries: entries, size: s.Len(), lens: s.lens}
 }
 
 // voice is a Claims handle ever given out, so that silenced ones keep trying.
@@ -255,7 +265,7 @@ type voice struct {
 }
 
 // explains fails if an explanation does not give every claim of the members one Verdict, or keeps other claims than set has.
-func explains(t *rapid.T, s *Snapshot, q Query, l Locality, set *Set) {
+func explains(t *rapid.T, s *Snapshot, q Query, l Place, set *Set) {
 	kept := map[netip.AddrPort]string{}
 	covered := map[*Endpoint]int{} // of the first slice that it stands in
 	for _, v := range Explain(s, q, l) {
@@ -276,10 +286,10 @@ func explains(t *rapid.T, s *Snapshot, q Query, l Locality, set *Set) {
 			if _, twice := kept[v.Entry.Addr]; twice {
 				t.Fatalf("explain: %s is kept twice", v.Entry.Addr)
 			}
-			kept[v.Entry.Addr] = describe(v.Entry)
+			kept[v.Entry.Addr] = describe(set.lens.choice(v.Entry))
 		}
 		if v.Reason == Duplicate && (v.Winner.Addr != v.Entry.Addr) {
-			t.Fatalf("explain: %s loses to %s", describe(v.Entry), describe(v.Winner))
+			t.Fatalf("explain: %s loses to %s", v.Entry.Addr, v.Winner.Addr)
 		}
 	}
 	if want := text(set); !maps.Equal(kept, want) {
@@ -523,7 +533,7 @@ func TestLaws(t *testing.T) {
 			w := anew.Watch(r.ref)
 			snapshot, _ := w.Load()
 			x := Select(snapshot, r.query, nil)
-			if got := text(x.Near(Locality{r.node, r.zone}, nil)); !maps.Equal(got, r.holds) {
+			if got := text(x.At(Place{r.node, r.zone}, nil)); !maps.Equal(got, r.holds) {
 				t.Fatalf("absence of %s: a store that never heard of it says %v, this one %v", gone, got, r.holds)
 			}
 			w.Close()

@@ -73,6 +73,33 @@ func (m *model) unknown(ref Ref) []Cluster {
 	return out
 }
 
+// state returns the State of an answer with so many addresses.
+func (m *model) state(ref Ref, addresses int) State {
+	v, absent := m.view(ref), false
+	if v != nil {
+		external := v.ExternalName
+		if v.Composition != nil && !v.Composition.Union {
+			target := v.Composition.Members[0].Ref
+			w := m.view(target)
+			external = (external || w != nil && w.ExternalName) && !(m.listed && m.clusters[target.Cluster] == nil)
+			absent = w == nil
+		}
+		if external || v.Malformed != "" {
+			return Rejected
+		}
+	}
+	switch {
+	case addresses > 0:
+		return Serving
+	case len(m.unknown(ref)) > 0:
+		return Unknown
+	case v == nil || absent:
+		return Absent
+	default:
+		return Empty
+	}
+}
+
 // answer returns the address set for a client at node and zone, as text by address.
 func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]string {
 	var all []claim
@@ -124,9 +151,23 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 	}
 	out := map[netip.AddrPort]string{}
 	for a, c := range best {
-		out[a] = c.String()
+		out[a] = c.String() + usage(c.endpoint.Zone, zone, q.ZoneWeights)
 	}
 	return out
+}
+
+// usage describes how a client in a zone is to use an endpoint in another.
+func usage(endpoint, client string, weights bool) string {
+	switch {
+	case endpoint == "" || client == "":
+		return " 10000 unknown"
+	case endpoint != client:
+		return " 10000 remote"
+	case weights:
+		return " 100000 local"
+	default:
+		return " 10000 local"
+	}
 }
 
 func locally(claims []claim, local bool, node, zone string) []claim {
@@ -173,7 +214,9 @@ func text(s *Set) map[netip.AddrPort]string {
 	return out
 }
 
-func describe(e *Entry) string {
+func describe(e Choice) string {
 	o := e.Origin()
-	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, false, false, o.TrustDomain, false, e.slice, 0}.String()
+	near := [...]string{UnknownZone: "unknown", SameZone: "local", DifferentZone: "remote"}[e.Nearness]
+	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, false, false, o.TrustDomain, false, e.slice, 0}.String() +
+		fmt.Sprintf(" %d %s", e.Weight, near)
 }

@@ -17,14 +17,16 @@ type Query struct {
 	IPv6     bool   // whether workloads are reached over IPv6, which is then preferred
 
 	ControlPlane string // namespace of the mesh's control plane: a Pod of another one has no identity
+	ZoneWeights  bool   // endpoints in the client's zone weigh ten times
 }
 
 // A Selection is a Snapshot reduced to the addresses that answer a Query, before anything is known of the client's place.
 // Several claims to one address are all in it. It is immutable.
 type Selection struct {
-	query  Query
-	blocks map[blockKey]*block
-	parts  map[part][]*Entry // sorted by Entry.compare
+	snapshot *Snapshot
+	query    Query
+	blocks   map[blockKey]*block
+	parts    map[part][]*Entry // sorted by Entry.compare
 
 	local  bool             // of some members a client sees its own node only
 	hinted map[*Origin]bool // members of which every address has zone hints
@@ -89,7 +91,7 @@ func choose(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 	if prev == nil || prev.query != q {
 		prev = &Selection{}
 	}
-	x := &Selection{query: q, blocks: make(map[blockKey]*block, len(prev.blocks)), hinted: map[*Origin]bool{}, stale: map[*Origin]bool{}}
+	x := &Selection{snapshot: s, query: q, blocks: make(map[blockKey]*block, len(prev.blocks)), hinted: map[*Origin]bool{}, stale: map[*Origin]bool{}}
 	changes := changes{}
 	var v4, v6 int
 	for i := range s.Members {
@@ -182,7 +184,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 	var added []*Entry          // since then
 	room := int64(1)            // that each of them needs
 	for _, e := range slice.Endpoints {
-		if q.judge(e) != Kept {
+		if q.leavesOut(e) != Kept {
 			continue
 		}
 		at := places.find(e)
@@ -239,18 +241,24 @@ func number(entries []*Entry, first, last int64) {
 	}
 }
 
-// judge returns why an endpoint does not answer the Query, wherever the client is.
-func (q *Query) judge(e *Endpoint) Reason {
-	switch {
-	case !e.Ready:
-		return NotReady
-	case q.Hostname != "" && e.Hostname != q.Hostname:
-		return OtherHostname
-	case e.Workload != nil && e.Addr.Is6() && !q.IPv6:
-		return IPv6Off
-	default:
-		return Kept
+// endpointStages leave out endpoints wherever the client is, in this order.
+var endpointStages = []struct {
+	reason   Reason
+	leaveOut func(*Query, *Endpoint) bool
+}{
+	{NotReady, func(_ *Query, e *Endpoint) bool { return !e.Ready }},
+	{OtherHostname, func(q *Query, e *Endpoint) bool { return q.Hostname != "" && e.Hostname != q.Hostname }},
+	{IPv6Off, func(q *Query, e *Endpoint) bool { return e.Workload != nil && e.Addr.Is6() && !q.IPv6 }},
+}
+
+// leavesOut returns why an endpoint does not answer the Query, wherever the client is; Kept if it does.
+func (q *Query) leavesOut(e *Endpoint) Reason {
+	for i := range endpointStages {
+		if s := &endpointStages[i]; s.leaveOut(q, e) {
+			return s.reason
+		}
 	}
+	return Kept
 }
 
 // changes collects, for each part, the entries that it gains and loses.
@@ -373,34 +381,34 @@ func splice(base, removed, added []*Entry) []*Entry {
 	return append(out, base...)
 }
 
-// A Locality is as much of a client's place as an answer depends on.
-type Locality struct{ Node, Zone string }
+// A Place is where a client runs; empty fields are not known.
+type Place struct{ Node, Zone string }
 
-// Locality reduces a client's place to what the Selection depends on, so that clients with equal answers share them.
-func (x *Selection) Locality(node, zone string) Locality {
-	var l Locality
-	if x.local {
-		l.Node = node
+// Reduce drops from a client's place what no answer from the Selection depends on, so that clients with equal answers share them.
+func (x *Selection) Reduce(p Place) Place {
+	if !x.local {
+		p.Node = ""
 	}
-	if x.zoned || len(x.hinted) > 0 {
-		l.Zone = zone
+	if !x.zoned && len(x.hinted) == 0 {
+		p.Zone = ""
 	}
-	return l
+	return p
 }
 
-// Near returns the addresses for a client at l: locality first, then address family, then one claim for each address. prev may
-// be any earlier Set, or nil; if the result is equal to it, it is prev.
-func (x *Selection) Near(l Locality, prev *Set) *Set {
-	set := x.set(x.near(l, nil))
+// At returns the Set for clients at a place: the stages of place first, then one claim for each address. prev may be any earlier
+// Set, or nil; if the result is equal to it, it is prev.
+func (x *Selection) At(p Place, prev *Set) *Set {
+	set := x.set(p, x.near(p, nil))
 	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
 		return prev
 	}
 	return set
 }
 
-// set returns the Set of some claims. It copies them only if it is another claim than the first in order that counts for an address.
-func (x *Selection) set(entries []*Entry) *Set {
-	set := &Set{entries: entries}
+// set returns the Set of some claims for clients at a place. It copies them only if it is another claim than the first in order that
+// counts for an address.
+func (x *Selection) set(p Place, entries []*Entry) *Set {
+	set := &Set{entries: entries, lens: lens{p.Zone, x.query.ZoneWeights}}
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
 		best, next = x.best(entries, i)
@@ -497,43 +505,75 @@ func (q *Query) proven(e *Entry) bool {
 	}
 }
 
-// near returns every claim that is left for a client at l, and tells t what it leaves out.
-func (x *Selection) near(l Locality, t *trace) []*Entry {
+// A stage leaves out entries by the client's place, for a Reason.
+type stage struct {
+	reason Reason
+	// keep returns the predicate of the entries that stay, among those that the stages before have left; nil keeps all.
+	keep func(x *Selection, p Place, entries []*Entry) func(*Entry) bool
+}
+
+// placeStages are run in this order, by every answer and by Explain.
+var placeStages = []stage{
+	{OtherZone, (*Selection).hintedFor},
+	{OverIPv6, (*Selection).overIPv6},
+}
+
+// near returns every claim that is left for clients at a place. leaveOut, if it is not nil, gets what a stage leaves out.
+func (x *Selection) near(p Place, leaveOut func(*Entry, Reason)) []*Entry {
 	entries := x.parts[part{}]
-	if mine := x.parts[part{true, l.Node}]; len(entries) == 0 {
+	if mine := x.parts[part{true, p.Node}]; len(entries) == 0 {
 		entries = mine
 	} else {
 		entries = splice(entries, nil, mine)
 	}
-	if here := x.hintedFor(l.Zone, entries); len(here) > 0 {
-		entries = t.filter(OtherZone, entries, func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints, l.Zone) })
-	}
-	if x.dual {
-		v6 := map[family]bool{}
+	for _, s := range placeStages {
+		keep := s.keep(x, p, entries)
+		if keep == nil {
+			continue
+		}
+		left := make([]*Entry, 0, len(entries))
 		for _, e := range entries {
-			if e.Endpoint.Workload != nil && e.Addr.Addr().Is6() {
-				v6[e.family()] = true
+			if keep(e) {
+				left = append(left, e)
+			} else if leaveOut != nil {
+				leaveOut(e, s.reason)
 			}
 		}
-		entries = t.filter(OverIPv6, entries, func(e *Entry) bool {
-			return e.Endpoint.Workload == nil || e.Addr.Addr().Is6() || !v6[e.family()]
-		})
+		entries = left
 	}
 	return entries
 }
 
-// hintedFor returns the members for which the zone hints leave somebody in the zone; for others the hints do not count.
-func (x *Selection) hintedFor(zone string, entries []*Entry) map[*Origin]bool {
-	if len(x.hinted) == 0 || zone == "" {
+// hintedFor keeps, of members for whose addresses the zone hints leave some to the client's zone, only those; for others the hints do
+// not count.
+func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
+	if len(x.hinted) == 0 || p.Zone == "" {
 		return nil
 	}
 	here := map[*Origin]bool{}
 	for _, e := range entries {
-		if o := e.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints, zone) {
+		if o := e.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints, p.Zone) {
 			here[o] = true
 		}
 	}
-	return here
+	if len(here) == 0 {
+		return nil
+	}
+	return func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints, p.Zone) }
+}
+
+// overIPv6 keeps the IPv6 addresses only of workloads that have both families.
+func (x *Selection) overIPv6(_ Place, entries []*Entry) func(*Entry) bool {
+	if !x.dual {
+		return nil
+	}
+	v6 := map[family]bool{}
+	for _, e := range entries {
+		if e.Endpoint.Workload != nil && e.Addr.Addr().Is6() {
+			v6[e.family()] = true
+		}
+	}
+	return func(e *Entry) bool { return e.Endpoint.Workload == nil || e.Addr.Addr().Is6() || !v6[e.family()] }
 }
 
 // family names a workload in one cluster, whatever address family it is reached by.

@@ -5,10 +5,54 @@ import (
 	"net/netip"
 )
 
+// A Nearness is how far an endpoint is from the client, by their zones.
+type Nearness uint8
+
+// The degrees of nearness.
+const (
+	UnknownZone   Nearness = iota // the zone of one of the two is not known
+	SameZone                      // both are in one zone
+	DifferentZone                 // they are in two
+)
+
+// Weight is the weight of an endpoint that nothing makes heavier or lighter.
+const Weight = 10_000
+
+// A Choice is an Entry as one client is to use it. What depends on the client is here, takes part in equality, and so in Diff: no
+// protocol adds any of it.
+type Choice struct {
+	*Entry            // shared by the clients of all places
+	Weight   uint32   // its share of the client's requests, beside the weights of the others
+	Nearness Nearness // to the client
+}
+
+// lens is what turns an Entry into the Choice of the clients that a Set is for. It stands once in a Set, and not once an address, so that
+// the Sets of all zones share one slice of entries.
+type lens struct {
+	zone        string // the clients'
+	zoneWeights bool
+}
+
+func (l lens) choice(e *Entry) Choice {
+	c := Choice{Entry: e, Weight: Weight}
+	switch {
+	case e.Endpoint.Zone == "" || l.zone == "":
+	case e.Endpoint.Zone != l.zone:
+		c.Nearness = DifferentZone
+	default:
+		c.Nearness = SameZone
+		if l.zoneWeights {
+			c.Weight *= 10
+		}
+	}
+	return c
+}
+
 // A Set is what a client should hold: addresses, each with the best claim to it. It is immutable.
 type Set struct {
 	entries []*Entry // sorted by address: of several claims to one the first counts
 	size    int      // how many addresses they are
+	lens    lens
 }
 
 // Empty reports whether there are no addresses.
@@ -22,35 +66,36 @@ func (s *Set) Len() int {
 	return s.size
 }
 
-// All yields the entries, sorted by address.
-func (s *Set) All() iter.Seq[*Entry] {
-	return func(yield func(*Entry) bool) {
+// All yields the choices, sorted by address.
+func (s *Set) All() iter.Seq[Choice] {
+	return func(yield func(Choice) bool) {
 		if s == nil {
 			return
 		}
 		for i, e := range s.entries {
-			if (i == 0 || s.entries[i-1].Addr != e.Addr) && !yield(e) {
+			if (i == 0 || s.entries[i-1].Addr != e.Addr) && !yield(s.lens.choice(e)) {
 				return
 			}
 		}
 	}
 }
 
-// Diff returns what turns old into new, sorted by address: the entries to add or to replace, and the addresses to remove.
+// Diff returns what turns old into new, sorted by address: the choices to add or to replace, and the addresses to remove.
 // A nil Set is an empty one.
-func Diff(old, new *Set) (add []*Entry, remove []netip.AddrPort) { return DiffAt(old, new, 0) }
+func Diff(old, new *Set) (add []Choice, remove []netip.AddrPort) { return DiffAt(old, new, 0) }
 
 // DiffAt is Diff for a client of a port, which is the port of every entry that is for any: see [Entry.At].
-func DiffAt(old, new *Set, port uint16) (add []*Entry, remove []netip.AddrPort) {
-	var o, n []*Entry
-	if old != nil {
-		o = old.entries
+func DiffAt(old, new *Set, port uint16) (add []Choice, remove []netip.AddrPort) {
+	if old == nil {
+		old = &Set{}
 	}
-	if new != nil {
-		n = new.entries
+	if new == nil {
+		new = &Set{}
 	}
+	o, n := old.entries, new.entries
+	sameLens := old.lens == new.lens
 	for len(o) > 0 && len(n) > 0 {
-		if same := common(o, n); same > 0 { // as most of two Sets is
+		if same := common(o, n); sameLens && same > 0 { // as most of two Sets is
 			addr := o[same-1].Addr
 			o, n = after(o[same:], addr), after(n[same:], addr)
 			continue
@@ -60,8 +105,8 @@ func DiffAt(old, new *Set, port uint16) (add []*Entry, remove []netip.AddrPort) 
 		switch {
 		case c < 0:
 			remove = append(remove, was.At(port))
-		case c > 0 || !was.equalAt(port, is):
-			add = append(add, is)
+		case c > 0 || !was.equalAt(port, is) || !sameLens && !old.lens.choice(was).sameUse(new.lens.choice(is)):
+			add = append(add, new.lens.choice(is))
 		}
 		if c <= 0 {
 			o = after(o, was.Addr)
@@ -74,10 +119,13 @@ func DiffAt(old, new *Set, port uint16) (add []*Entry, remove []netip.AddrPort) 
 		remove = append(remove, o[0].At(port))
 	}
 	for ; len(n) > 0; n = after(n, n[0].Addr) {
-		add = append(add, n[0])
+		add = append(add, new.lens.choice(n[0]))
 	}
 	return add, remove
 }
+
+// sameUse reports whether a client is to use both alike.
+func (c Choice) sameUse(o Choice) bool { return c.Weight == o.Weight && c.Nearness == o.Nearness }
 
 // common returns how many entries a and b begin with in common.
 func common(a, b []*Entry) (n int) {
@@ -95,7 +143,7 @@ func after(entries []*Entry, addr netip.AddrPort) []*Entry {
 	return entries
 }
 
-// equalAt reports whether a client of a port cannot tell e from o: of a workload's sets of ports it is told what they say of the
+// equalAt reports whether a client of a port cannot distinguish e from o: of a workload's sets of ports it gets what they have of the
 // address's own. For no port it reports whether no client of any can.
 func (e *Entry) equalAt(port uint16, o *Entry) bool {
 	return e == o || e.At(port) == o.At(port) && e.Endpoint.equalAt(e.At(port).Port(), o.Endpoint) && e.origin.equal(o.origin)

@@ -35,7 +35,7 @@ func TestStaleSortsLast(t *testing.T) {
 		s.Stand(step.cluster, step.standing)
 		snapshot, _ := w.Load()
 		selection = Select(snapshot, Query{Port: 80}, selection)
-		next := selection.Near(Locality{}, set)
+		next := selection.At(Place{}, set)
 		add, remove := Diff(set, next)
 		set = next
 		if len(remove) > 0 {

@@ -154,7 +154,7 @@ func TestStaleKeepsEntries(t *testing.T) {
 	query := Query{Port: 80}
 	snapshot, _ := watches[0].Load()
 	x := Select(snapshot, query, nil)
-	set := x.Near(Locality{}, nil)
+	set := x.At(Place{}, nil)
 	for _, standing := range []Standing{Suspect, Stale, Live} {
 		store.Stand(names[1], standing)
 		snapshot, _ = watches[0].Load()
@@ -162,7 +162,7 @@ func TestStaleKeepsEntries(t *testing.T) {
 		if !slices.Equal(next.parts[part{}], x.parts[part{}]) {
 			t.Errorf("%s: entries were made anew", standing)
 		}
-		if near := next.Near(Locality{}, set); near != set {
+		if near := next.At(Place{}, set); near != set {
 			t.Errorf("%s: the Set is another", standing)
 		}
 		x = next

@@ -63,7 +63,7 @@ func TestPublishThenWake(t *testing.T) {
 			}
 			version = snapshot.Version
 			selection = Select(snapshot, Query{Port: 80}, selection)
-			next := selection.Near(Locality{}, set)
+			next := selection.At(Place{}, set)
 			add, remove := Diff(set, next)
 			for _, a := range remove {
 				delete(held, a)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
-	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -43,7 +43,7 @@ func (o *commonOptions) addFlags(fs *flag.FlagSet) {
 }
 
 func (o *serveOptions) addFlags(fs *flag.FlagSet) {
-	o.Discovery = discovery.Defaults()
+	o.Discovery = linkerd.Defaults()
 	o.Discovery.ClusterDomain = ""
 
 	fs.StringVar(&o.Addr, "addr", ":8086", "address of the gRPC server")

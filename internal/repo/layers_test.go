@@ -11,13 +11,13 @@ import (
 // at federation; the half that reads Kubernetes and the half that serves meet in cmd/fingerpost/app only. Tests may import more.
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli cmd/fingerpost/server cmd/fingerpost/webhook
-cmd/fingerpost -> discovery federation links
+cmd/fingerpost -> discovery/linkerd federation links
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
-cmd/fingerpost/app -> cluster cluster/endpointslice cluster/records discovery federation links links/mirror
+cmd/fingerpost/app -> cluster cluster/endpointslice cluster/records discovery/linkerd federation links links/mirror
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug cluster cluster/endpointslice cluster/linkerd links
 cmd/fingerpost/cli -> cmd/fingerpost/debug cluster/linkerd discovery discovery/proxy links
-cmd/fingerpost/debug -> cluster discovery federation links
-cmd/fingerpost/server -> cluster discovery federation/watch
+cmd/fingerpost/debug -> cluster discovery discovery/linkerd federation links
+cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
@@ -33,8 +33,10 @@ cluster/linkerd ->
 cluster/records ->
 cluster/apitest ->
 
-discovery -> federation federation/profile federation/watch
+discovery/linkerd -> discovery federation federation/profile federation/watch
+discovery -> federation federation/watch
 discovery/proxy ->
+discovery/streamtest -> discovery/proxy federation
 
 federation -> federation/profile federation/watch
 federation/profile ->

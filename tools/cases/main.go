@@ -40,7 +40,7 @@ func run(root string) error {
 	covered := map[string]bool{}
 	for test := range passed {
 		kind, id, _ := strings.Cut(test, "/")
-		if kind == "TestCases" || tells(filepath.Join(root, "discovery", "testdata", "cases", id+".txtar")) {
+		if kind == "TestCases" || tells(filepath.Join(root, "discovery", "linkerd", "testdata", "cases", id+".txtar")) {
 			covered[id] = true
 		}
 	}
@@ -120,7 +120,7 @@ var modules = []struct {
 	dir      string
 	packages []string
 }{
-	{".", []string{"./cluster/endpointslice", "./cmd/fingerpost/...", "./discovery"}},
+	{".", []string{"./cluster/endpointslice", "./cmd/fingerpost/...", "./discovery/linkerd"}},
 	{"e2e", []string{"./slices"}}, // on a real control plane
 }
 

@@ -22,7 +22,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
-	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 	"github.com/fingerpost/fingerpost/links/mirror"
@@ -51,7 +51,7 @@ type Options struct {
 	Mirrors       bool           // write the Services that Links ask for
 	Mirror        mirror.Options
 	Writer        endpointslice.Options
-	Discovery     discovery.Config
+	Discovery     linkerd.Config
 }
 
 // An App is one replica, with every part built and none started. The fields are for tests.
@@ -59,7 +59,7 @@ type App struct {
 	Store     *federation.Store
 	Registry  *cluster.Registry
 	Links     *links.Reconciler
-	Discovery *discovery.Server
+	Discovery *linkerd.Server
 	Metrics   *prometheus.Registry
 	Ready     *server.Readiness
 
@@ -94,7 +94,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if err := a.addWriters(ctx, log, o, localConn); err != nil {
 		return nil, err
 	}
-	a.Discovery = discovery.NewServer(log, a.Store, o.Discovery)
+	a.Discovery = linkerd.NewServer(log, a.Store, o.Discovery)
 	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
 	a.Metrics.MustRegister(a.Discovery.Collectors()...)
 	return a, a.addServers(log, o)

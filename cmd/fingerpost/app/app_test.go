@@ -16,6 +16,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -58,7 +59,7 @@ func TestReplica(t *testing.T) {
 		Replica: "a", Config: config, Dial: network.Dial, Addr: "127.0.0.1:0", ClusterName: "east", ReadSlices: true, Mirrors: true,
 		ProbeInterval: time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: time.Minute},
 		Writer:    endpointslice.Options{Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond}},
-		Discovery: discovery.Defaults(),
+		Discovery: linkerd.Defaults(),
 	})
 	if err != nil {
 		t.Fatal(err)

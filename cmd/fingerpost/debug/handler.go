@@ -11,6 +11,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -20,7 +21,7 @@ type Sources struct {
 	Store     *federation.Store
 	Registry  *cluster.Registry
 	Links     *links.Reconciler
-	Discovery *discovery.Server
+	Discovery *linkerd.Server
 	Cluster   string // name of the local cluster
 	Replica   string
 	Version   string // of the binary

@@ -178,7 +178,9 @@ func (h *statusPageHandler) newOverview() overview {
 		if s.Behind != nil || s.Sending != nil {
 			o.page.Behind++
 		}
-		o.streamsOf[s.Service()]++
+		if q := s.Query(); q != nil {
+			o.streamsOf[q.Service]++
+		}
 	}
 	slices.SortStableFunc(o.streams, CompareStreams)
 	local := o.views[federation.Cluster(h.Cluster)]

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -61,7 +61,7 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler := &statusPageHandler{Sources: Sources{
-		Store: store, Registry: registry, Links: reconciler, Discovery: discovery.NewServer(logr.Discard(), store, discovery.Defaults()),
+		Store: store, Registry: registry, Links: reconciler, Discovery: linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()),
 		Cluster: "east", Replica: "replica-0",
 	}}
 	ask := func(path string) (*http.Response, string) {

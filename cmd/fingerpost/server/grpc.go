@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 )
 
 // endGrace is how long clients have to receive the ends of their streams.
@@ -34,7 +35,7 @@ type GRPC struct {
 	addr        string
 	tls         TLSFiles
 	server      *grpc.Server
-	discovery   *discovery.Server
+	discovery   *linkerd.Server
 	ready       *Readiness
 	drainWindow time.Duration // in which streams end
 	metrics     prometheus.Registerer
@@ -42,7 +43,7 @@ type GRPC struct {
 
 // NewGRPC returns a server of Linkerd's Destination API, gRPC health and reflection.
 func NewGRPC(
-	log logr.Logger, addr string, files TLSFiles, d *discovery.Server, ready *Readiness, config discovery.Config, metrics *prometheus.Registry,
+	log logr.Logger, addr string, files TLSFiles, d *linkerd.Server, ready *Readiness, config linkerd.Config, metrics *prometheus.Registry,
 ) *GRPC {
 	// Unary calls take milliseconds, streams live for minutes.
 	buckets := grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})

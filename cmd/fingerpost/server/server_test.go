@@ -26,7 +26,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
-	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -70,7 +70,7 @@ func startGRPCReady(t *testing.T, files TLSFiles, ready *Readiness, prepare func
 	}
 	addr = listener.Addr().String()
 	listener.Close()
-	g := NewGRPC(logr.Discard(), addr, files, discovery.NewServer(logr.Discard(), store, discovery.Defaults()), ready, discovery.Defaults(), metrics)
+	g := NewGRPC(logr.Discard(), addr, files, linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()), ready, linkerd.Defaults(), metrics)
 	if prepare != nil {
 		prepare(g.server)
 	}

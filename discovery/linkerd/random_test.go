@@ -1,4 +1,4 @@
-package discovery_test
+package linkerd_test
 
 import (
 	"context"
@@ -27,6 +27,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -77,7 +78,7 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	}
 	r.Begin(store.Claim(home))
 
-	config := discovery.Defaults()
+	config := linkerd.Defaults()
 	config.Cluster, config.ClusterDomain, config.TrustDomain, config.ControllerNamespace = home, domain, trust, ours
 	config.ZoneWeights, config.TransportMode = true, mode
 	config.HTTP2 = &pb.Http2ClientParams{}
@@ -85,7 +86,7 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	config.Admission = discovery.AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: 4, Patience: 2 * time.Second}
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer(discovery.Codec())
-	pb.RegisterDestinationServer(server, discovery.NewServer(logr.Discard(), store, config))
+	pb.RegisterDestinationServer(server, linkerd.NewServer(logr.Discard(), store, config))
 	conn, err := grpc.NewClient("passthrough:///fingerpost", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
 	if err != nil {

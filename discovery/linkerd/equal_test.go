@@ -1,4 +1,4 @@
-package discovery
+package linkerd
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -40,20 +41,20 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 				Opaque: drawPorts(t, "opaque"), ServerOpaque: drawPorts(t, "servers"), Skip: drawPorts(t, "skip"),
 			}
 			w := &federation.Workload{Kind: kind, Namespace: "ns", Name: "web-1", Template: unique.Make(template)}
-			store, claims := local(nil)
-			claims.Set(web, &federation.View{
+			store, claims := streamtest.Local(nil)
+			claims.Set(streamtest.Web, &federation.View{
 				Ports: []federation.ServicePort{{Number: 80, Name: "http"}},
 				Slices: []*federation.Slice{{
 					Name: "web", Ports: []federation.Port{{Number: port, Name: "http"}},
 					Endpoints: []*federation.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true, Workload: w}},
 				}},
 			})
-			watch := store.Watch(federation.Ref{Cluster: "local", Service: web})
+			watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 			defer watch.Close()
 			snapshot, _ := watch.Load()
-			set := federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil)
+			set := federation.Select(snapshot, federation.Query{Port: 80}, nil).At(federation.Place{}, nil)
 			frames, _ := encoder{config: &config, port: 80}.encode(nil, set)
-			return set, frames[0].bytes
+			return set, frames[0].Bytes()
 		}
 		a, as := draw()
 		b, bs := draw()

@@ -1,4 +1,4 @@
-package discovery
+package linkerd
 
 import (
 	"encoding/binary"
@@ -13,12 +13,8 @@ import (
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
-)
-
-const (
-	weight     = 10_000
-	weightNear = 10 * weight // in the client's zone, if zones weigh
 )
 
 // Field numbers of the messages that are put together by hand.
@@ -36,7 +32,7 @@ const (
 	first6, last6  = 1, 2 // IPv6
 )
 
-// encoder turns entries into frames for one port, and clients in one zone.
+// encoder turns choices into frames for clients that asked for one port.
 //
 // Addresses of one kind, such as the Pods of a ReplicaSet, differ in the address, the weight and up to three labels. So weightedAddr is
 // asked once a kind, what it returns is encoded once, and for each address the rest is appended by hand: twenty times as fast as a
@@ -44,18 +40,9 @@ const (
 type encoder struct {
 	config *Config
 	port   uint16 // that clients asked for
-	zone   string // the clients'; empty if it is not known, or makes no difference
 }
 
-// encode returns the frames that turn old into new: Adds, then Removes, each within the limit of a message. Addresses that cannot be
-// encoded are left out, and counted.
-func (e encoder) encode(old, new *federation.Set) (frames []*frame, leftOut int) {
-	add, remove := federation.DiffAt(old, new, e.port)
-	frames, leftOut = e.adds(add)
-	return append(frames, removes(remove)...), leftOut
-}
-
-// A label is a metric label. Those that all addresses of a step have in common stand once, on the message.
+// A label is a metric label. Those that all addresses of an update have in common stand once, on the message.
 type label struct{ name, value string }
 
 func (l label) valid() bool { return utf8.ValidString(l.name) && utf8.ValidString(l.value) }
@@ -68,7 +55,7 @@ type kind struct {
 	mirror   federation.Mirror   // zero for none
 }
 
-func (e encoder) kindOf(entry *federation.Entry) kind {
+func (e encoder) kindOf(entry federation.Choice) kind {
 	k := kind{origin: entry.Origin(), port: entry.At(e.port).Port()}
 	if w := entry.Endpoint.Workload; w != nil {
 		k.workload = *w
@@ -103,7 +90,7 @@ type part struct {
 	own    []byte  // those of them that not all have, on the address
 }
 
-func (e encoder) part(entry *federation.Entry) *part {
+func (e encoder) part(entry federation.Choice) *part {
 	a := e.weightedAddr(entry)
 	a.Addr, a.Weight = nil, 0
 	if w := entry.Endpoint.Workload; w != nil {
@@ -127,12 +114,10 @@ type member struct {
 	own      [3]label // of a workload
 }
 
-func (e encoder) member(entry *federation.Entry, p *part) member {
-	m := member{addr: entry.At(e.port), part: p}
-	var locality string
-	m.weight, locality = e.weigh(entry.Endpoint)
+func (e encoder) member(entry federation.Choice, p *part) member {
+	m := member{addr: entry.At(e.port), weight: entry.Weight, part: p}
 	if w := entry.Endpoint.Workload; w != nil {
-		m.workload, m.own = true, [...]label{nameOf(w), {"zone", entry.Endpoint.Zone}, {"zone_locality", locality}}
+		m.workload, m.own = true, [...]label{nameOf(w), {"zone", entry.Endpoint.Zone}, {"zone_locality", localityOf(entry)}}
 	}
 	return m
 }
@@ -163,7 +148,7 @@ func (m *member) append(b []byte) []byte {
 	return append(b, m.part.own...)
 }
 
-func (e encoder) adds(entries []*federation.Entry) (frames []*frame, leftOut int) {
+func (e encoder) adds(entries []federation.Choice) (frames []*discovery.Frame, leftOut int) {
 	parts := map[kind]*part{}
 	all := make([]member, 0, len(entries))
 	var last kind
@@ -200,27 +185,29 @@ func (e encoder) adds(entries []*federation.Entry) (frames []*frame, leftOut int
 	for _, l := range shared {
 		tail = l.append(tail, setLabels)
 	}
-	frames, large := pack(toAdd, all, tail, (*member).size, (*member).append)
+	frames, large := pack(discovery.Add, all, tail, (*member).size, (*member).append)
 	return frames, leftOut + large
 }
 
-func removes(addrs []netip.AddrPort) []*frame {
+func removes(addrs []netip.AddrPort) []*discovery.Frame {
 	size := func(a *netip.AddrPort) int { return sizeTCP(*a) }
-	frames, _ := pack(toRemove, addrs, nil, size, func(a *netip.AddrPort, b []byte) []byte { return appendTCP(b, *a) })
+	frames, _ := pack(discovery.Remove, addrs, nil, size, func(a *netip.AddrPort, b []byte) []byte { return appendTCP(b, *a) })
 	return frames
 }
 
 // pack fills messages with addresses and a tail each, and leaves out what is larger than a message may be.
-func pack[A any](w what, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte) (frames []*frame, leftOut int) {
+func pack[A any](
+	kind discovery.Kind, addrs []A, tail []byte, size func(*A) int, put func(*A, []byte) []byte,
+) (frames []*discovery.Frame, leftOut int) {
 	field := protowire.Number(updateAdd)
-	if w == toRemove {
+	if kind == discovery.Remove {
 		field = updateRemove
 	}
 	for len(addrs) > 0 {
 		n, total := 0, len(tail)
 		for n < len(addrs) {
 			more := 1 + protowire.SizeBytes(size(&addrs[n]))
-			if total+more > maxFrame {
+			if total+more > discovery.MaxFrame {
 				break
 			}
 			n, total = n+1, total+more
@@ -237,13 +224,11 @@ func pack[A any](w what, addrs []A, tail []byte, size func(*A) int, put func(*A,
 			b = protowire.AppendVarint(b, uint64(size(&addrs[i])))
 			b = put(&addrs[i], b)
 		}
-		f := &frame{what: w, bytes: append(b, tail...)}
-		if w == toAdd {
-			f.adds = n
-		} else {
-			f.removes = n
+		added, removed := n, 0
+		if kind == discovery.Remove {
+			added, removed = 0, n
 		}
-		frames = append(frames, f)
+		frames = append(frames, discovery.NewFrame(kind, append(b, tail...), added, removed))
 		addrs = addrs[n:]
 	}
 	return frames, leftOut
@@ -297,7 +282,7 @@ func appendTCP(b []byte, a netip.AddrPort) []byte {
 
 // setLabelsOf returns the labels of a whole message: which Service an address belongs to, and for a mirrored one which Service it
 // stands for.
-func setLabelsOf(entry *federation.Entry) []label {
+func setLabelsOf(entry federation.Choice) []label {
 	labels := []label{{"service", entry.Origin().Name}, {"namespace", entry.Origin().Namespace}}
 	if m := entry.Endpoint.Mirror; m != nil && m.Cluster != "" {
 		labels = append(labels, label{"target_cluster", m.Cluster})
@@ -308,33 +293,22 @@ func setLabelsOf(entry *federation.Entry) []label {
 	return labels
 }
 
-// weigh returns the weight of an endpoint, and how far from the client it is.
-func (e encoder) weigh(to *federation.Endpoint) (w uint32, locality string) {
-	switch {
-	case to.Zone == "" || e.zone == "":
-		return weight, "unknown"
-	case to.Zone != e.zone:
-		return weight, "remote"
-	case e.config.ZoneWeights:
-		return weightNear, "local"
-	default:
-		return weight, "local"
-	}
+// localityOf returns the label of how far an endpoint is from the client.
+func localityOf(entry federation.Choice) string {
+	return [...]string{federation.UnknownZone: "unknown", federation.SameZone: "local", federation.DifferentZone: "remote"}[entry.Nearness]
 }
 
-// weightedAddr says everything about one address, except the labels of its message.
-func (e encoder) weightedAddr(entry *federation.Entry) *pb.WeightedAddr {
+// weightedAddr returns everything about one address, except the labels of its message.
+func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 	addr := entry.At(e.port)
-	a := &pb.WeightedAddr{Addr: tcpAddress(addr)}
-	var locality string
-	a.Weight, locality = e.weigh(entry.Endpoint)
+	a := &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: entry.Weight}
 	if w := entry.Endpoint.Workload; w != nil {
 		e.workload(a, addr, entry.Origin().TrustDomain, w)
 		if !entry.Origin().Trusts(w) {
 			a.TlsIdentity = nil
 		}
 		a.MetricLabels["zone"] = entry.Endpoint.Zone
-		a.MetricLabels["zone_locality"] = locality
+		a.MetricLabels["zone_locality"] = localityOf(entry)
 		return a
 	}
 	a.MetricLabels = map[string]string{"zone_locality": "unknown"}

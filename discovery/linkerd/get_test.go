@@ -1,142 +1,52 @@
-package discovery
+package linkerd
 
 import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/go-logr/logr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-var web = federation.Service{Namespace: "ns", Name: "web"}
-
-const path = "web.ns.svc.cluster.local:80"
-
-// sliceOf returns a slice with n bare addresses from 10.<salt>.0.0 on.
-func sliceOf(name string, salt, n int) *federation.Slice {
-	s := &federation.Slice{Name: name, Ports: []federation.Port{{Number: 8080, Name: "http"}}}
-	for i := range n {
-		s.Endpoints = append(s.Endpoints, &federation.Endpoint{Addr: netip.AddrFrom4([4]byte{10, byte(salt), byte(i >> 8), byte(i)}), Ready: true})
-	}
-	return s
-}
-
-func viewOf(slices ...*federation.Slice) *federation.View {
-	return &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Slices: slices}
-}
-
-// local returns a Store in which the local cluster has been heard, and its voice.
-func local(views map[federation.Service]*federation.View) (*federation.Store, *federation.Claims) {
-	store := federation.NewStore()
-	store.Listed()
-	store.Expect("local", federation.Expectation{TrustDomain: "cluster.local", Since: time.Now(), Local: true})
-	claims := store.Claim("local")
-	for svc, v := range views {
-		claims.Set(svc, v)
-	}
-	claims.Complete()
-	return store, claims
-}
-
-// sinkStream is the server's end of a stream whose client reads when it is let.
-type sinkStream struct {
-	ctx  context.Context
-	gate chan struct{} // closed: the client reads
-
-	mu       sync.Mutex
-	fold     proxy.Fold
-	frames   []*frame
-	problems []error
-}
-
-func newSink(ctx context.Context) *sinkStream {
-	return &sinkStream{ctx: ctx, gate: make(chan struct{})}
-}
-
-func (s *sinkStream) Context() context.Context     { return s.ctx }
-func (s *sinkStream) SetHeader(metadata.MD) error  { return nil }
-func (s *sinkStream) SendHeader(metadata.MD) error { return nil }
-func (s *sinkStream) SetTrailer(metadata.MD)       {}
-func (s *sinkStream) RecvMsg(any) error            { return nil }
-func (s *sinkStream) Send(*pb.Update) error        { panic("frames only") }
-func (s *sinkStream) SendMsg(message any) error {
-	select {
-	case <-s.gate:
-	case <-s.ctx.Done():
-		return status.FromContextError(s.ctx.Err()).Err()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := message.(*frame)
-	var u pb.Update
-	if err := proto.Unmarshal(f.bytes, &u); err != nil {
-		return err
-	}
-	if _, err := s.fold.Apply(&u); err != nil {
-		s.problems = append(s.problems, err)
-	}
-	s.frames = append(s.frames, f)
-	return nil
-}
-
-func (s *sinkStream) holds() []netip.AddrPort {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []netip.AddrPort
-	for _, a := range s.fold.Addresses() {
-		all = append(all, a.Addr)
-	}
-	return all
-}
-
-func (s *sinkStream) sent() []*frame {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.frames)
-}
-
-// Streams of equal Targets get the very same bytes; a client whose place makes no difference shares them.
+// Streams of equal Queries get the very same bytes; a client whose place makes no difference shares them.
 func TestFramesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 3))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
 		claims.SetNode("n1", "z1")
 		server := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		sinks := map[string]*sinkStream{}
+		sinks := map[string]*streamtest.Sink{}
 		for i, token := range []string{"", `{"nodeName":"n1"}`, `{"nodeName":"n2"}`} {
-			s := newSink(ctx)
-			close(s.gate)
+			s := streamtest.NewOpenSink(ctx)
 			sinks[fmt.Sprint(i)] = s
-			wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: path, ContextToken: token}, s) })
+			wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: token}, s) })
 		}
 		synctest.Wait()
-		claims.Set(web, viewOf(sliceOf("a", 1, 4)))
+		claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 4)))
 		synctest.Wait()
-		first := sinks["0"].sent()
+		first := sinks["0"].Sent()
 		if len(first) != 2 {
 			t.Fatalf("%d messages", len(first))
 		}
 		for name, s := range sinks {
-			for i, f := range s.sent() {
-				if &f.bytes[0] != &first[i].bytes[0] {
+			for i, f := range s.Sent() {
+				if &f.Bytes()[0] != &first[i].Bytes()[0] {
 					t.Errorf("stream %s got message %d encoded anew", name, i)
 				}
 			}
@@ -150,29 +60,28 @@ func TestFramesAreShared(t *testing.T) {
 func TestLargeServicesAreChunked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 20_000
-		large := sliceOf("a", 1, n)
+		large := streamtest.SliceOf("a", 1, n)
 		for _, e := range large.Endpoints {
 			e.Mirror = &federation.Mirror{Identity: strings.Repeat("gateway.", 16) + "linkerd", Name: strings.Repeat("web.", 16) + "svc"}
 		}
-		store, _ := local(map[federation.Service]*federation.View{web: viewOf(large)})
+		store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(large)})
 		config := Defaults()
 		config.FrameBytes = 1 << 20
 		server := NewServer(logr.Discard(), store, config)
 		ctx, cancel := context.WithCancel(t.Context())
-		s := newSink(ctx)
-		close(s.gate)
+		s := streamtest.NewOpenSink(ctx)
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: path}, s) })
+		wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: streamtest.Path}, s) })
 		synctest.Wait()
-		frames := s.sent()
+		frames := s.Sent()
 		total := 0
 		for _, f := range frames {
-			total += f.bytes.Len()
-			if f.bytes.Len() > proxy.MaxMessage {
-				t.Errorf("a message of %d bytes", f.bytes.Len())
+			total += len(f.Bytes())
+			if len(f.Bytes()) > proxy.MaxMessage {
+				t.Errorf("a message of %d bytes", len(f.Bytes()))
 			}
 		}
-		if got := len(s.holds()); got != n || len(frames) < 2 {
+		if got := len(s.Holds()); got != n || len(frames) < 2 {
 			t.Errorf("%d addresses in %d messages, %d bytes", got, len(frames), total)
 		}
 		cancel()
@@ -183,18 +92,18 @@ func TestLargeServicesAreChunked(t *testing.T) {
 // What is encoded by hand decodes to what the message says, and nothing is encoded twice.
 func TestEncodingIsProtobuf(t *testing.T) {
 	config := Defaults()
-	store, _ := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 2))})
-	watch := store.Watch(federation.Ref{Cluster: "local", Service: web})
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 2))})
+	watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 	defer watch.Close()
 	snapshot, _ := watch.Load()
-	set := federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil)
+	set := federation.Select(snapshot, federation.Query{Port: 80}, nil).At(federation.Place{}, nil)
 	e := encoder{config: &config, port: 80}
 	frames, _ := e.encode(nil, set)
 	if len(frames) != 1 {
 		t.Fatalf("%d frames", len(frames))
 	}
 	var got pb.Update
-	if err := proto.Unmarshal(frames[0].bytes, &got); err != nil {
+	if err := proto.Unmarshal(frames[0].Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := &pb.WeightedAddrSet{MetricLabels: map[string]string{"service": "web", "namespace": "ns"}}
@@ -210,20 +119,20 @@ func TestEncodingIsProtobuf(t *testing.T) {
 func TestSetLabels(t *testing.T) {
 	other := federation.Service{Namespace: "ns", Name: "web-2"}
 	fed := federation.Service{Namespace: "ns", Name: "fed"}
-	store, _ := local(map[federation.Service]*federation.View{
-		web: viewOf(sliceOf("a", 1, 1)), other: viewOf(sliceOf("b", 2, 1)),
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)), other: streamtest.ViewOf(streamtest.SliceOf("b", 2, 1)),
 		fed: {Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true, Members: []federation.Term{
-			{Ref: federation.Ref{Cluster: "local", Service: web}}, {Ref: federation.Ref{Cluster: "local", Service: other}},
+			{Ref: federation.Ref{Cluster: "local", Service: streamtest.Web}}, {Ref: federation.Ref{Cluster: "local", Service: other}},
 		}}},
 	})
 	watch := store.Watch(federation.Ref{Cluster: "local", Service: fed})
 	defer watch.Close()
 	snapshot, _ := watch.Load()
 	config := Defaults()
-	set := federation.Select(snapshot, federation.Query{Port: 80}, nil).Near(federation.Locality{}, nil)
+	set := federation.Select(snapshot, federation.Query{Port: 80}, nil).At(federation.Place{}, nil)
 	var u pb.Update
 	frames, _ := encoder{config: &config, port: 80}.encode(nil, set)
-	if err := proto.Unmarshal(frames[0].bytes, &u); err != nil {
+	if err := proto.Unmarshal(frames[0].Bytes(), &u); err != nil {
 		t.Fatal(err)
 	}
 	if want := map[string]string{"namespace": "ns"}; !maps.Equal(u.GetAdd().GetMetricLabels(), want) {
@@ -241,31 +150,30 @@ func TestFrameCacheIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		views := map[federation.Service]*federation.View{}
 		for i := range 50 {
-			views[federation.Service{Namespace: "ns", Name: fmt.Sprintf("s%d", i)}] = viewOf(sliceOf("a", i, 100))
+			views[federation.Service{Namespace: "ns", Name: fmt.Sprintf("s%d", i)}] = streamtest.ViewOf(streamtest.SliceOf("a", i, 100))
 		}
-		store, _ := local(views)
+		store, _ := streamtest.Local(views)
 		config := Defaults()
 		config.FrameBytes = 20_000
 		server := NewServer(logr.Discard(), store, config)
 		for range 3 {
 			for svc := range views {
 				ctx, cancel := context.WithCancel(t.Context())
-				s := newSink(ctx)
-				close(s.gate)
+				s := streamtest.NewOpenSink(ctx)
 				var wg sync.WaitGroup
 				wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: svc.Name + ".ns.svc.cluster.local:80"}, s) })
 				synctest.Wait()
-				if n := len(s.holds()); n != 100 {
+				if n := len(s.Holds()); n != 100 {
 					t.Fatalf("%s: %d addresses", svc.Name, n)
 				}
 				cancel()
 				wg.Wait()
 			}
 		}
-		if n := server.feeds.cache.size(); n > config.FrameBytes {
+		if n := metric(t, server, "fingerpost_frame_cache_bytes"); n > config.FrameBytes {
 			t.Errorf("%d bytes of frames are kept, the bound is %d", n, config.FrameBytes)
 		}
-		if n := server.feeds.len(); n > 0 {
+		if n := metric(t, server, "fingerpost_questions"); n > 0 {
 			t.Errorf("%d questions are kept that no stream asks", n)
 		}
 	})
@@ -273,12 +181,12 @@ func TestFrameCacheIsBounded(t *testing.T) {
 
 // Profiles are kept like other messages: within the same bound, however often a ServiceProfile changes.
 func TestProfilesAreBounded(t *testing.T) {
-	store, _ := local(nil)
+	store, _ := streamtest.Local(nil)
 	config := Defaults()
 	config.FrameBytes = 20_000
 	server := NewServer(logr.Discard(), store, config)
 	version := func(n int) profileKey {
-		return profileKey{service: web, port: 80, profile: &profile.Profile{Routes: []profile.Route{{
+		return profileKey{service: streamtest.Web, port: 80, profile: &profile.Profile{Routes: []profile.Route{{
 			Name: strconv.Itoa(n), Condition: &profile.Request{Path: strings.Repeat("long", 250)},
 		}}}}
 	}
@@ -288,14 +196,14 @@ func TestProfilesAreBounded(t *testing.T) {
 			t.Fatalf("version %d was encoded twice", n)
 		}
 	}
-	if n := server.frames.size(); n == 0 || n > config.FrameBytes {
+	if n := metric(t, server, "fingerpost_frame_cache_bytes"); n == 0 || n > config.FrameBytes {
 		t.Errorf("%d bytes of profiles are kept, the bound is %d", n, config.FrameBytes)
 	}
 }
 
 func FuzzAuthority(f *testing.F) {
 	for _, s := range []string{
-		path, "", ":", "a.b.svc.cluster.local", "h.a.b.svc.cluster.local:1", "[::1]:80", "10.0.0.1", "a.b.svc.cluster.local:99999", ".b.svc.cluster.local",
+		streamtest.Path, "", ":", "a.b.svc.cluster.local", "h.a.b.svc.cluster.local:1", "[::1]:80", "10.0.0.1", "a.b.svc.cluster.local:99999", ".b.svc.cluster.local",
 		"a.b.svc.cluster.local.:80", "A.B.svc.cluster.local:80", "a.b.svc.cluster.local:+80", "a.b.svc.cluster.local:080", "a..svc.cluster.local", "[fe80::1%25eth0]:80",
 		"a.b.pod.cluster.local:80", "h.i.a.b.svc.cluster.local:80", "a.b.svc.cluster.local:80:80", "ä.b.svc.cluster.local:80", "a.b.svc.cluster.local:\x00",
 	} {
@@ -309,12 +217,12 @@ func FuzzAuthority(f *testing.F) {
 			}
 			return
 		}
-		if a.port == 0 || a.service.Name == "" || a.service.Namespace == "" {
+		if a.Port == 0 || a.Service.Name == "" || a.Service.Namespace == "" {
 			t.Errorf("%q is taken as %+v", path, a)
 		}
-		host := a.service.Name + "." + a.service.Namespace + ".svc." + domain
-		if a.hostname != "" {
-			host = a.hostname + "." + host
+		host := a.Service.Name + "." + a.Service.Namespace + ".svc." + domain
+		if a.Hostname != "" {
+			host = a.Hostname + "." + host
 		}
 		if path != host && path[:min(len(host)+1, len(path))] != host+":" && path[:1] != "[" {
 			t.Errorf("%q is taken as %q", path, host)
@@ -327,7 +235,7 @@ func FuzzToken(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, token string) {
-		if c, err := parseToken(token); err != nil && c != (client{}) {
+		if c, err := parseToken(token); err != nil && c != (discovery.Client{}) {
 			t.Errorf("%q says nothing that can be read, and %+v", token, c)
 		}
 	})

@@ -1,4 +1,4 @@
-package discovery_test
+package linkerd_test
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
-	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -133,7 +133,7 @@ type scenario struct {
 
 	network  *apitest.Network
 	registry *cluster.Registry
-	server   *discovery.Server
+	server   *linkerd.Server
 	metrics  *prometheus.Registry
 	conn     *grpc.ClientConn
 	tokens   map[string]string // of clusters
@@ -225,7 +225,7 @@ func words(t *testing.T, line string) []string {
 
 // start starts Fingerpost and returns how to stop it.
 func (s *scenario) start(args []string) (stop func()) {
-	config := discovery.Defaults()
+	config := linkerd.Defaults()
 	config.TrustDomain = trust
 	config.Admission.ConnectionRate, config.Admission.ConnectionBurst = 1e6, 1e6
 	config.Admission.Rate, config.Admission.Burst, config.Admission.Answers = 1e6, 1e6, 1e3
@@ -262,7 +262,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.server = discovery.NewServer(log, store, config)
+	s.server = linkerd.NewServer(log, store, config)
 	s.metrics = prometheus.NewRegistry()
 	s.metrics.MustRegister(s.server.Collectors()...)
 	s.metrics.MustRegister(s.registry)

@@ -1,4 +1,4 @@
-package discovery
+package linkerd
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 	"unique"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/protobuf/proto"
@@ -21,23 +22,25 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// setOf returns what a client of a union of Services gets, one Service with each of the endpoints.
-func setOf(query federation.Query, endpoints ...[]*federation.Endpoint) *federation.Set {
+// setOf returns what a client at a place gets of a union of Services, one Service with each of the endpoints.
+func setOf(place federation.Place, query federation.Query, endpoints ...[]*federation.Endpoint) *federation.Set {
 	union := &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true}}
-	views := map[federation.Service]*federation.View{web: union}
+	views := map[federation.Service]*federation.View{streamtest.Web: union}
 	for i, all := range endpoints {
 		name := federation.Service{Namespace: "ns", Name: fmt.Sprintf("member-%d", i)}
-		views[name] = viewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: uint16(8080 + i), Name: "http"}}, Endpoints: all})
+		views[name] = streamtest.ViewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: uint16(8080 + i), Name: "http"}}, Endpoints: all})
 		union.Composition.Members = append(union.Composition.Members, federation.Term{Ref: federation.Ref{Cluster: "local", Service: name}})
 	}
-	store, _ := local(views)
-	watch := store.Watch(federation.Ref{Cluster: "local", Service: web})
+	store, _ := streamtest.Local(views)
+	watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 	defer watch.Close()
 	snapshot, _ := watch.Load()
-	return federation.Select(snapshot, query, nil).Near(federation.Locality{}, nil)
+	return federation.Select(snapshot, query, nil).At(place, nil)
 }
 
 // oracle returns the messages that say of each address what there is to say, one message an address, all labels on the address.
@@ -54,15 +57,16 @@ func oracle(e encoder, set *federation.Set) map[string]*pb.WeightedAddr {
 }
 
 // decoded returns the same of frames, and fails for a frame that is no message.
-func decoded(t interface{ Fatalf(string, ...any) }, frames []*frame) map[string]*pb.WeightedAddr {
+func decoded(t interface{ Fatalf(string, ...any) }, frames []*discovery.Frame) map[string]*pb.WeightedAddr {
 	all := map[string]*pb.WeightedAddr{}
 	for _, f := range frames {
 		var u pb.Update
-		if err := proto.Unmarshal(f.bytes, &u); err != nil {
-			t.Fatalf("a frame of %d bytes: %v", f.bytes.Len(), err)
+		if err := proto.Unmarshal(f.Bytes(), &u); err != nil {
+			t.Fatalf("a frame of %d bytes: %v", len(f.Bytes()), err)
 		}
-		if len(u.GetAdd().GetAddrs()) != f.adds || f.adds == 0 || f.bytes.Len() > 4<<20 || cap(f.bytes) != len(f.bytes) {
-			t.Fatalf("a frame of %d bytes of %d has %d addresses, and counts %d", len(f.bytes), cap(f.bytes), len(u.GetAdd().GetAddrs()), f.adds)
+		added, _ := f.Addresses()
+		if n := len(u.GetAdd().GetAddrs()); n != added || added == 0 || len(f.Bytes()) > 4<<20 || cap(f.Bytes()) != len(f.Bytes()) {
+			t.Fatalf("a frame of %d bytes of %d has %d addresses, and counts %d", len(f.Bytes()), cap(f.Bytes()), n, added)
 		}
 		for _, a := range u.GetAdd().GetAddrs() {
 			maps.Copy(a.GetMetricLabels(), u.GetAdd().GetMetricLabels())
@@ -121,13 +125,14 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 			}
 		}
 		config := Defaults()
-		config.ZoneWeights, config.H2Upgrade = rapid.Bool().Draw(t, "zone weights"), rapid.Bool().Draw(t, "h2")
+		config.H2Upgrade = rapid.Bool().Draw(t, "h2")
 		config.TransportMode = rapid.SampledFrom([]string{Transparent, TransportHeader}).Draw(t, "transport")
 		if rapid.Bool().Draw(t, "params") {
 			config.HTTP2 = &pb.Http2ClientParams{KeepAlive: &pb.Http2ClientParams_KeepAlive{Interval: durationpb.New(1e10)}}
 		}
-		e := encoder{config: &config, port: 80, zone: text("client zone", "z1")}
-		set := setOf(federation.Query{Port: 80, IPv6: true}, members...)
+		e := encoder{config: &config, port: 80}
+		place := federation.Place{Zone: text("client zone", "z1")}
+		set := setOf(place, federation.Query{Port: 80, IPv6: true, ZoneWeights: rapid.Bool().Draw(t, "zone weights")}, members...)
 		frames, leftOut := e.encode(nil, set)
 		if leftOut != 0 {
 			t.Fatalf("%d addresses are left out", leftOut)
@@ -137,7 +142,7 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 		}
 		again, _ := e.encode(nil, set)
 		for i := range frames {
-			if string(frames[i].bytes) != string(again[i].bytes) {
+			if string(frames[i].Bytes()) != string(again[i].Bytes()) {
 				t.Fatal("the same is encoded in two ways")
 			}
 		}
@@ -167,11 +172,11 @@ func FuzzEncode(f *testing.F) {
 		if uint(field)%3 == 0 {
 			w.Kind = federation.ExternalWorkload
 		}
-		sound := podsOf(3, "z").Endpoints
+		sound := streamtest.PodsOf(3, "z").Endpoints
 		for _, e := range sound {
 			e.Addr = e.Addr.Next()
 		}
-		set := setOf(federation.Query{Port: 80}, append([]*federation.Endpoint{odd}, sound...))
+		set := setOf(federation.Place{}, federation.Query{Port: 80}, append([]*federation.Endpoint{odd}, sound...))
 		config := Defaults()
 		e := encoder{config: &config, port: 80}
 		frames, leftOut := e.encode(nil, set)
@@ -194,9 +199,9 @@ func FuzzEncode(f *testing.F) {
 // TestEncodeBudget: encoding allocates the frame, and little besides for each address.
 func TestEncodeBudget(t *testing.T) {
 	const endpoints, allocs = 1000, 100
-	set := setOf(federation.Query{Port: 80}, podsOf(endpoints, "a").Endpoints)
+	set := setOf(federation.Place{Zone: "a"}, federation.Query{Port: 80}, streamtest.PodsOf(endpoints, "a").Endpoints)
 	config := Defaults()
-	e := encoder{config: &config, port: 80, zone: "a"}
+	e := encoder{config: &config, port: 80}
 	if n := testing.AllocsPerRun(10, func() { e.encode(nil, set) }); n > allocs {
 		t.Errorf("%v allocations for %d addresses, the budget is %d", n, endpoints, allocs)
 	}
@@ -204,7 +209,7 @@ func TestEncodeBudget(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	frames, _ := e.encode(nil, set)
 	runtime.ReadMemStats(&after)
-	if n := int(after.TotalAlloc-before.TotalAlloc) - frames[0].bytes.Len(); n > 300*endpoints {
+	if n := int(after.TotalAlloc-before.TotalAlloc) - len(frames[0].Bytes()); n > 300*endpoints {
 		t.Errorf("%d bytes are allocated for %d addresses besides the frame", n, endpoints)
 	}
 }
@@ -212,40 +217,39 @@ func TestEncodeBudget(t *testing.T) {
 // Of what a linked cluster publishes, one text that is no UTF-8 costs its own address only, on streams of either kind.
 func TestOneAddressCostsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		odd := podsOf(1, "a").Endpoints[0]
+		odd := streamtest.PodsOf(1, "a").Endpoints[0]
 		odd.Workload.Name = "pod-\xff\xfe"
-		sound := podsOf(3, "a").Endpoints[1:]
+		sound := streamtest.PodsOf(3, "a").Endpoints[1:]
 		alone := federation.Service{Namespace: "ns", Name: "alone"}
-		store, claims := local(map[federation.Service]*federation.View{
-			web:   viewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: 8080, Name: "http"}}, Endpoints: append(sound, odd)}),
-			alone: viewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: 8080, Name: "http"}}, Endpoints: []*federation.Endpoint{odd}}),
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: 8080, Name: "http"}}, Endpoints: append(sound, odd)}),
+			alone:          streamtest.ViewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: 8080, Name: "http"}}, Endpoints: []*federation.Endpoint{odd}}),
 		})
 		claims.SetAddress(odd.Addr, &federation.Address{Residents: []federation.Resident{{Workload: odd.Workload, Running: true}}})
-		s := unhurried(store)
+		s := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		get := func(path string) *sinkStream {
-			sink := newSink(ctx)
-			close(sink.gate)
+		get := func(path string) *streamtest.Sink {
+			sink := streamtest.NewOpenSink(ctx)
 			wg.Go(func() { _ = s.Get(&pb.GetDestination{Path: path}, sink) })
 			synctest.Wait()
 			return sink
 		}
-		if n := len(get(path).holds()); n != 2 {
+		if n := len(get(streamtest.Path).Holds()); n != 2 {
 			t.Errorf("%d addresses arrive, want 2", n)
 		}
-		if sent := get("alone.ns.svc.cluster.local").sent(); len(sent) != 1 || sent[0].what != isEmpty {
+		if sent := get("alone.ns.svc.cluster.local").Sent(); len(sent) != 1 || sent[0] != streamtest.Frame(emptyFrame) {
 			t.Errorf("a Service of such an address only is answered with %v", sent)
 		}
-		profile := newCounter(ctx)
+		profile := streamtest.NewCounter(ctx)
 		wg.Go(func() {
 			_ = s.GetProfile(&pb.GetDestination{Path: odd.Addr.String() + ":8080"}, profileCounter{profile})
 		})
 		synctest.Wait()
-		if profile.frames != 1 {
-			t.Errorf("%d profiles of the address", profile.frames)
+		if n, _ := profile.Count(); n != 1 {
+			t.Errorf("%d profiles of the address", n)
 		}
-		if n := s.frames.leftOut.Load(); n != 3 {
+		if n := metric(t, s, "fingerpost_left_out_total"); n != 3 {
 			t.Errorf("%d are counted, want 3", n)
 		}
 		cancel()
@@ -253,6 +257,6 @@ func TestOneAddressCostsNobodyElse(t *testing.T) {
 	})
 }
 
-type profileCounter struct{ *counter }
+type profileCounter struct{ *streamtest.Counter }
 
 func (profileCounter) Send(*pb.DestinationProfile) error { panic("frames only") }

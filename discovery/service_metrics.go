@@ -9,25 +9,25 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// subscribers tells of the Services that Get streams are open for, by the names under which Linkerd's dashboards know it. Everything
-// is counted when somebody asks, from what streams note anyway, and a series goes with its last stream.
+// serviceMetrics reports the Services that streams have Queries for, under the names that Linkerd's dashboards show. It counts when it is
+// collected, from what streams store anyway, and a series goes with its last stream.
 //
-// What a client asks for becomes a label only where a cluster knows it too: a Service that exists, a port that it declares, a
+// What a client asks for becomes a label only where a cluster publishes it, too: a Service that exists, a port that it declares, a
 // hostname with an address, a node. Of anything else there is no end.
 //
 // A Service has one series of each metric for a port, however many clusters it consists of, and counting it takes the same time.
 // With Config.DetailedMetrics it has one for each member, hostname and node.
-type subscribers struct {
-	server *Server
+type serviceMetrics struct {
+	engine *Engine
 
-	mu      sync.Mutex        // guards all below, and question.shown
-	updates map[series]uint64 // of every series that was told of last: it is again, although its Service may have gone
+	mu      sync.Mutex        // guards all below, and selection.shown
+	updates map[series]uint64 // of every series that was collected last: it is again, although its Service may have gone
 }
 
 // series is the labels of a sample, in their order.
 type series struct{ cluster, namespace, service, port, hostname, node string }
 
-// sample is what is told of a series.
+// sample is what is collected for a series.
 type sample struct {
 	streams, addresses int
 	exists             bool
@@ -35,14 +35,14 @@ type sample struct {
 	conflicts          int
 }
 
-// shown is what of a question has been shown, and goes on to be when the port or the address goes.
+// shown is which labels of a selection have been collected; they stay when the port or the address goes.
 type shown struct {
 	port, hostname bool
 	sets           uint64
 }
 
-// crowd is streams of one question that are told of together.
-type crowd struct {
+// streamGroup is streams of one selection that are counted together.
+type streamGroup struct {
 	streams int
 	holds   *federation.Set // the largest that a client holds
 }
@@ -56,13 +56,13 @@ var (
 	updatesDesc     = prometheus.NewDesc("endpoints_updates", "Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
 )
 
-func (c *subscribers) Describe(to chan<- *prometheus.Desc) {
+func (c *serviceMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc} {
 		to <- d
 	}
 }
 
-func (c *subscribers) Collect(to chan<- prometheus.Metric) {
+func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	samples := c.samples()
@@ -85,10 +85,10 @@ func (c *subscribers) Collect(to chan<- prometheus.Metric) {
 }
 
 // samples needs c.mu.
-func (c *subscribers) samples() map[series]*sample {
+func (c *serviceMetrics) samples() map[series]*sample {
 	samples := map[series]*sample{}
-	for q, crowds := range c.crowds() {
-		snapshot, selection := q.newest()
+	for q, groups := range c.groups() {
+		snapshot, selection := q.current()
 		if snapshot == nil {
 			continue
 		}
@@ -96,38 +96,38 @@ func (c *subscribers) samples() map[series]*sample {
 		for _, n := range conflicts {
 			all += n
 		}
-		q.show(snapshot, crowds)
+		q.show(snapshot, groups)
 		s := series{}
 		if q.shown.port {
 			s.port = strconv.Itoa(int(q.Port))
 		}
-		if q.shown.hostname && c.server.config.DetailedMetrics {
+		if q.shown.hostname && c.engine.config.DetailedMetrics {
 			s.hostname = q.Hostname
 		}
 		sets := q.sets.Load()
-		for node, crowd := range crowds {
+		for node, group := range groups {
 			count := func(of federation.Ref, known, exists bool, addresses, conflicts int) {
 				s.cluster, s.namespace, s.service, s.node = string(of.Cluster), of.Namespace, of.Name, node
 				x := samples[s]
 				if x == nil {
-					before, told := c.updates[s]
-					if !known && !told {
-						return // who names a Service may have made it up
+					before, collected := c.updates[s]
+					if !known && !collected {
+						return // clients may ask for any name
 					}
 					x = &sample{updates: before}
 					samples[s] = x
 				}
-				x.streams += crowd.streams
+				x.streams += group.streams
 				x.addresses, x.conflicts = max(x.addresses, addresses), max(x.conflicts, conflicts)
 				x.exists = x.exists || exists
 				x.updates += sets - q.shown.sets
 			}
-			if !c.server.config.DetailedMetrics {
-				count(snapshot.Ref, snapshot.View != nil, snapshot.Exists(), crowd.holds.Len(), all)
+			if !c.engine.config.DetailedMetrics {
+				count(snapshot.Ref, snapshot.View != nil, snapshot.Exists(), group.holds.Len(), all)
 				continue
 			}
 			addresses := map[federation.Ref]int{}
-			for e := range crowd.holds.All() {
+			for e := range group.holds.All() {
 				addresses[e.Origin().Ref]++
 			}
 			for _, m := range snapshot.Members {
@@ -139,58 +139,45 @@ func (c *subscribers) samples() map[series]*sample {
 	return samples
 }
 
-// crowds returns the streams of Get by what they ask for, and by the node of the client where that is told.
-func (c *subscribers) crowds() map[*question]map[string]*crowd {
-	all := map[*question]map[string]*crowd{}
-	for _, st := range c.server.streams.all() {
-		asks := st.asks.Load()
-		if asks == nil {
+// groups returns the streams by their selection, and by the node of the client where that is a label.
+func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
+	all := map[*selection]map[string]*streamGroup{}
+	for _, st := range c.engine.streams.all() {
+		on := st.selection.Load()
+		if on == nil {
 			continue
 		}
 		node := ""
-		if c.server.config.DetailedMetrics {
-			if _, known := c.server.store.Nodes().Get(st.who.Node); known {
-				node = st.who.Node
+		if c.engine.config.DetailedMetrics {
+			if _, known := c.engine.store.Nodes().Get(st.client.Node); known {
+				node = st.client.Node
 			}
 		}
-		crowds := all[asks]
-		if crowds == nil {
-			crowds = map[string]*crowd{}
-			all[asks] = crowds
+		groups := all[on]
+		if groups == nil {
+			groups = map[string]*streamGroup{}
+			all[on] = groups
 		}
-		in := crowds[node]
+		in := groups[node]
 		if in == nil {
-			in = &crowd{}
-			crowds[node] = in
+			in = &streamGroup{}
+			groups[node] = in
 		}
 		in.streams++
-		if holds := st.holds.Load(); holds.Len() > in.holds.Len() {
+		if holds := st.holds(); holds.Len() > in.holds.Len() {
 			in.holds = holds
 		}
 	}
 	return all
 }
 
-// show decides as what a question is shown. It needs subscribers.mu.
-func (q *question) show(snapshot *federation.Snapshot, crowds map[string]*crowd) {
+// show decides which labels a selection has. It needs serviceMetrics.mu.
+func (q *selection) show(snapshot *federation.Snapshot, groups map[string]*streamGroup) {
 	if home := snapshot.View; home != nil {
 		_, declared := home.Port(q.Port)
 		q.shown.port = q.shown.port || declared
 	}
-	for _, crowd := range crowds {
-		q.shown.hostname = q.shown.hostname || !crowd.holds.Empty()
+	for _, group := range groups {
+		q.shown.hostname = q.shown.hostname || !group.holds.Empty()
 	}
-}
-
-// asked reports whether a stream was answered from any Snapshot.
-func (q *question) asked() bool {
-	snapshot, _ := q.newest()
-	return snapshot != nil
-}
-
-// newest returns the newest Snapshot that a stream was answered from, nil if there was none, and what was selected from it.
-func (q *question) newest() (*federation.Snapshot, *federation.Selection) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.snapshot, q.selection
 }

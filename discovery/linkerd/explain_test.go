@@ -1,4 +1,4 @@
-package discovery
+package linkerd
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -21,15 +23,15 @@ import (
 func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view := func(ready bool) *federation.View {
-			s := sliceOf("a", 1, 3)
+			s := streamtest.SliceOf("a", 1, 3)
 			s.Endpoints[0].Ready = ready
 			s.Endpoints[0].Zone, s.Endpoints[1].Zone = "z1", "z2"
 			for i, e := range s.Endpoints {
 				e.Workload = &federation.Workload{Namespace: "ns", Name: fmt.Sprint("pod-", i), Template: unique.Make(federation.Template{})}
 			}
-			return viewOf(s)
+			return streamtest.ViewOf(s)
 		}
-		store, claims := local(map[federation.Service]*federation.View{web: view(true)})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: view(true)})
 		claims.SetNode("n1", "z1")
 		config := Defaults()
 		config.ZoneWeights = true
@@ -38,11 +40,11 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
-		sink := newSink(ctx)
-		sink.gate = make(chan struct{}, 1)
-		sink.gate <- struct{}{} // the client reads one message
+		sink := streamtest.NewSink(ctx)
+		sink.Gate = make(chan struct{}, 1)
+		sink.Gate <- struct{}{} // the client reads one message
 		wg.Go(func() {
-			_ = server.Get(&pb.GetDestination{Path: path, ContextToken: `{"ns":"shop","nodeName":"n1","pod":"cart"}`}, sink)
+			_ = server.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: `{"ns":"shop","nodeName":"n1","pod":"cart"}`}, sink)
 		})
 		synctest.Wait()
 		if s := server.Streams(); len(s) != 1 || s[0].Behind != nil || s[0].Sending != nil || s[0].Method != "Get" {
@@ -50,17 +52,17 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		}
 		next := view(false)
 		next.Slices[0].Endpoints = slices.Delete(next.Slices[0].Endpoints, 2, 3)
-		claims.Set(web, next)
+		claims.Set(streamtest.Web, next)
 		synctest.Wait()
 		s := server.Streams()
-		if len(s) != 1 || s[0].Sending == nil || s[0].Behind == nil || *s[0].Behind != (Lag{Removes: 2}) || s[0].Addresses != 3 {
+		if len(s) != 1 || s[0].Sending == nil || s[0].Behind == nil || *s[0].Behind != (discovery.Lag{Removes: 2}) || s[0].Addresses != 3 {
 			t.Errorf("a client that does not read: %+v", s)
 		}
-		x, err := server.Explain(path, Place{Namespace: "shop", Pod: "cart"})
+		x, err := server.Explain(streamtest.Path, discovery.Place{Namespace: "shop", Pod: "cart"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (Place{"shop", "cart", "n1", "z1"}); x.Client != want || x.Refused+x.Waits != "" {
+		if want := (discovery.Place{Namespace: "shop", Pod: "cart", Node: "n1", Zone: "z1"}); x.Client != want || x.Refused+x.Waits != "" {
 			t.Errorf("the client is %+v, refused %q, waits %q", x.Client, x.Refused, x.Waits)
 		}
 		if len(x.Streams) != 1 || !slices.Equal(x.Streams[0].Holds, []netip.AddrPort{ap("10.1.0.0:8080"), ap("10.1.0.1:8080"), ap("10.1.0.2:8080")}) {
@@ -73,22 +75,22 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		if diff := cmp.Diff(map[string]string{
 			"10.1.0.0:8080": "not ready, weight 0, held by [1]",
 			"10.1.0.1:8080": "kept, weight 10000, held by [1]",
-			"10.1.0.2:8080": "nobody claims it at this port any more, weight 0, held by [1]",
+			"10.1.0.2:8080": "no cluster publishes it at this port any more, weight 0, held by [1]",
 		}, got); diff != "" {
 			t.Error(diff)
 		}
 
-		claims.Set(web, view(true))
-		if x, err = server.Explain(path, Place{Node: "n1"}); err != nil {
+		claims.Set(streamtest.Web, view(true))
+		if x, err = server.Explain(streamtest.Path, discovery.Place{Node: "n1"}); err != nil {
 			t.Fatal(err)
 		}
-		if c := x.Claims[0]; c.Weight != weightNear || c.Why != "kept, in the client's zone" || len(x.Streams) != 0 {
+		if c := x.Claims[0]; c.Weight != 10*federation.Weight || c.Why != "kept, in the client's zone" || len(x.Streams) != 0 {
 			t.Errorf("a client in the zone: %+v", x)
 		}
-		if x, err := server.Explain("nobody.ns.svc.cluster.local", Place{}); err != nil || x.Refused != "NotFound: Service ns/nobody not found" {
+		if x, err := server.Explain("nobody.ns.svc.cluster.local", discovery.Place{}); err != nil || x.Refused != "NotFound: Service ns/nobody not found" {
 			t.Errorf("a Service that does not exist: %+v %v", x, err)
 		}
-		if _, err := server.Explain("10.0.0.1:80", Place{}); err == nil {
+		if _, err := server.Explain("10.0.0.1:80", discovery.Place{}); err == nil {
 			t.Error("an address is explained, although Get refuses it")
 		}
 	})

@@ -8,16 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
 // federated returns a server with a stream for each of some federated Services, which have an endpoint in each of some clusters.
-func federated(tb testing.TB, clusters, services int) *Server {
+func federated(tb testing.TB, clusters, services int) *toy {
 	tb.Helper()
 	name := func(service int) federation.Service {
 		return federation.Service{Namespace: "ns", Name: fmt.Sprintf("web-%d", service)}
@@ -33,22 +33,22 @@ func federated(tb testing.TB, clusters, services int) *Server {
 			Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: union,
 		}
 	}
-	store, _ := local(views)
+	store, _ := streamtest.Local(views)
 	for j := range clusters {
 		store.Expect(cluster(j), federation.Expectation{TrustDomain: "cluster.local", Since: time.Now()})
 		claims := store.Claim(cluster(j))
 		for i := range services {
-			slice := sliceOf("pods", 0, 1)
+			slice := streamtest.SliceOf("pods", 0, 1)
 			slice.Endpoints[0].Addr = netip.AddrFrom4([4]byte{10, byte(j), byte(i >> 8), byte(i)})
-			claims.Set(name(i), viewOf(slice))
+			claims.Set(name(i), streamtest.ViewOf(slice))
 		}
 		claims.Complete()
 	}
-	config := Defaults()
+	config := DefaultConfig()
 	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: services, Patience: 1e9}
-	server := NewServer(logr.Discard(), store, config)
+	server := newToy(store, config)
 	ctx, cancel := context.WithCancel(tb.Context())
-	sink := newCounter(ctx)
+	sink := streamtest.NewCounter(ctx)
 	var wg sync.WaitGroup
 	for i := range services {
 		wg.Go(func() {
@@ -59,7 +59,7 @@ func federated(tb testing.TB, clusters, services int) *Server {
 		cancel()
 		wg.Wait()
 	})
-	sink.wait(services)
+	sink.Wait(services)
 	return server
 }
 
@@ -68,15 +68,15 @@ func federated(tb testing.TB, clusters, services int) *Server {
 func TestSeries(t *testing.T) {
 	const clusters, services = 50, 20
 	few, many := federated(t, 1, services), federated(t, clusters, services)
-	for _, s := range []*Server{few, many} {
-		if n := testutil.CollectAndCount(s.metrics.subscribers); n != 4*services {
+	for _, s := range []*toy{few, many} {
+		if n := testutil.CollectAndCount(s.metrics.services); n != 4*services {
 			t.Fatalf("%d series by default for %d Services; they have 4 each", n, services)
 		}
 	}
-	collect := func(s *Server) float64 {
+	collect := func(s *toy) float64 {
 		all := make(chan prometheus.Metric, 4*services)
 		return testing.AllocsPerRun(10, func() {
-			s.metrics.subscribers.Collect(all)
+			s.metrics.services.Collect(all)
 			for len(all) > 0 {
 				<-all
 			}
@@ -86,7 +86,7 @@ func TestSeries(t *testing.T) {
 		t.Errorf("a scrape allocates %.0f objects for Services of %d clusters, and %.0f for Services of one", b, clusters, a)
 	}
 	many.config.DetailedMetrics = true
-	if n := testutil.CollectAndCount(many.metrics.subscribers); n != 4*services*clusters {
+	if n := testutil.CollectAndCount(many.metrics.services); n != 4*services*clusters {
 		t.Errorf("%d series on request for %d Services of %d clusters; they have 4 for each member", n, services, clusters)
 	}
 }
@@ -100,7 +100,7 @@ func BenchmarkScrapeFederated(b *testing.B) {
 			server.config.DetailedMetrics = detailed
 			b.ReportAllocs()
 			for b.Loop() {
-				b.ReportMetric(float64(testutil.CollectAndCount(server.metrics.subscribers)), "series")
+				b.ReportMetric(float64(testutil.CollectAndCount(server.metrics.services)), "series")
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package discovery
+package linkerd
 
 import (
 	"context"
@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -30,21 +32,21 @@ func TestCases(t *testing.T) {
 // O01: nothing can be sent on a stream that has ended. The transport says so to who tries, who does not try again.
 func testSendAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 3))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
 		server := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
-		reads, hangs := newSink(ctx), newSink(ctx)
-		close(reads.gate)
+		reads, hangs := streamtest.NewSink(ctx), streamtest.NewSink(ctx)
+		close(reads.Gate)
 		ended := make(chan error, 3)
-		for _, s := range []*sinkStream{reads, hangs} {
-			go func() { ended <- server.Get(&pb.GetDestination{Path: path}, s) }()
+		for _, s := range []*streamtest.Sink{reads, hangs} {
+			go func() { ended <- server.Get(&pb.GetDestination{Path: streamtest.Path}, s) }()
 		}
 		synctest.Wait()
 		at := time.Now()
 		cancel()
 		synctest.Wait()
-		claims.Set(web, viewOf(sliceOf("a", 1, 4)))
-		go func() { ended <- server.Get(&pb.GetDestination{Path: path}, hangs) }()
+		claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 4)))
+		go func() { ended <- server.Get(&pb.GetDestination{Path: streamtest.Path}, hangs) }()
 		for range 3 {
 			if err := <-ended; status.Code(err) != codes.Canceled {
 				t.Errorf("a stream ended with %v", err)
@@ -53,7 +55,7 @@ func testSendAfterTheEnd(t *testing.T) {
 		if d := time.Since(at); d > 0 {
 			t.Errorf("they have taken %s to end", d)
 		}
-		if n, m := len(reads.sent()), len(hangs.sent()); n != 1 || m != 0 {
+		if n, m := len(reads.Sent()), len(hangs.Sent()); n != 1 || m != 0 {
 			t.Errorf("%d and %d messages were sent, want 1 and 0", n, m)
 		}
 	})
@@ -63,10 +65,10 @@ func testSendAfterTheEnd(t *testing.T) {
 func testEndWhileSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 20_000 // addresses: more than the transport takes for a client that does not read
-		store, claims := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, n))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n))})
 		server := NewServer(logr.Discard(), store, Defaults())
 		listener := bufconn.Listen(1 << 16)
-		grpcServer := grpc.NewServer(Codec(), grpc.WaitForHandlers(true))
+		grpcServer := grpc.NewServer(discovery.Codec(), grpc.WaitForHandlers(true))
 		pb.RegisterDestinationServer(grpcServer, server)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = grpcServer.Serve(listener) })
@@ -76,12 +78,12 @@ func testEndWhileSending(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := pb.NewDestinationClient(conn).Get(ctx, &pb.GetDestination{Path: path}); err != nil {
+		if _, err := pb.NewDestinationClient(conn).Get(ctx, &pb.GetDestination{Path: streamtest.Path}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		for i := range 5 {
-			claims.Set(web, viewOf(sliceOf("a", 2+i, n)))
+			claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 2+i, n)))
 			synctest.Wait()
 		}
 		if all := server.Streams(); len(all) != 1 || all[0].Messages != 1 {
@@ -90,10 +92,10 @@ func testEndWhileSending(t *testing.T) {
 		at := time.Now()
 		cancel()
 		synctest.Wait()
-		if left := server.streams.len(); left != 0 || time.Since(at) > 0 {
+		if left := len(server.Streams()); left != 0 || time.Since(at) > 0 {
 			t.Errorf("%d streams are left after %s", left, time.Since(at))
 		}
-		claims.Set(web, viewOf(sliceOf("a", 1, 1)))
+		claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)))
 		synctest.Wait()
 		conn.Close()
 		grpcServer.Stop()
@@ -105,46 +107,46 @@ func testEndWhileSending(t *testing.T) {
 // newest state, not 50.
 func testSlowStreamSkips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 3))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
 		server := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
-		slow, fast := newSink(ctx), newSink(ctx)
-		close(fast.gate)
+		slow, fast := streamtest.NewSink(ctx), streamtest.NewSink(ctx)
+		close(fast.Gate)
 		var wg sync.WaitGroup
-		for _, s := range []*sinkStream{slow, fast} {
+		for _, s := range []*streamtest.Sink{slow, fast} {
 			wg.Go(func() {
-				if err := server.Get(&pb.GetDestination{Path: path}, s); status.Code(err) != codes.Canceled {
+				if err := server.Get(&pb.GetDestination{Path: streamtest.Path}, s); status.Code(err) != codes.Canceled {
 					t.Errorf("the stream ended with %v", err)
 				}
 			})
 		}
 		synctest.Wait()
 		for i := range 50 {
-			claims.Set(web, viewOf(sliceOf("a", 1, 3), sliceOf("b", 2+i%3, 1+i%5)))
+			claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 3), streamtest.SliceOf("b", 2+i%3, 1+i%5)))
 			synctest.Wait()
 		}
-		if n := len(fast.sent()); n < 50 {
+		if n := len(fast.Sent()); n < 50 {
 			t.Errorf("the fast client got %d messages, it must not wait for the slow one", n)
 		}
-		close(slow.gate)
+		close(slow.Gate)
 		synctest.Wait()
-		if n := len(slow.sent()); n != 2 { // the first answer, in which it hung, and the step to the newest
+		if n := len(slow.Sent()); n != 2 { // the first answer, in which it hung, and the step to the newest
 			t.Errorf("the slow client got %d messages", n)
 		}
-		if !slices.Equal(slow.holds(), fast.holds()) {
-			t.Errorf("the slow client holds %v, the fast one %v", slow.holds(), fast.holds())
+		if !slices.Equal(slow.Holds(), fast.Holds()) {
+			t.Errorf("the slow client holds %v, the fast one %v", slow.Holds(), fast.Holds())
 		}
 		cancel()
 		wg.Wait()
-		for _, s := range []*sinkStream{slow, fast} {
-			for _, p := range s.problems {
+		for _, s := range []*streamtest.Sink{slow, fast} {
+			for _, p := range s.Problems() {
 				t.Error(p)
 			}
 		}
-		if n := server.feeds.len(); n != 0 {
+		if n := metric(t, server, "fingerpost_questions"); n != 0 {
 			t.Errorf("%d questions are left", n)
 		}
-		if n := server.streams.len(); n != 0 {
+		if n := len(server.Streams()); n != 0 {
 			t.Errorf("%d streams are left", n)
 		}
 	})

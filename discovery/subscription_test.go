@@ -11,78 +11,71 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
 // open opens a stream for an authority and returns, once its first message is there, how to close it.
-func open(tb testing.TB, s *Server, path, token string) (stop func()) {
+func open(tb testing.TB, s *toy, path, token string) (stop func()) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())
-	sink := newCounter(ctx)
+	sink := streamtest.NewCounter(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Get(&pb.GetDestination{Path: path, ContextToken: token}, sink) })
-	sink.wait(1)
+	wg.Go(func() { _ = s.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: token}, sink) })
+	sink.Wait(1)
 	return func() {
 		cancel()
 		wg.Wait()
 	}
 }
 
-// unhurried returns a Server that refuses nobody.
-func unhurried(store *federation.Store) *Server {
-	config := Defaults()
-	config.Admission = AdmissionConfig{Rate: 1e9, Burst: 1e9, Answers: 1000, Patience: time.Minute}
-	return NewServer(logr.Discard(), store, config)
-}
-
-// onNodes returns a View of n Pods, each on a node of its own.
+// onNodes returns a View of n Pods, each on a node of its own: node-0, node-1 and so on.
 func onNodes(n int, localOnly bool) *federation.View {
-	s := podsOf(n, "a")
+	s := streamtest.PodsOf(n, "a")
 	for i, e := range s.Endpoints {
 		e.Node = fmt.Sprintf("node-%d", i)
 	}
-	v := viewOf(s)
+	v := streamtest.ViewOf(s)
 	v.LocalOnly = localOnly
 	return v
 }
 
-// A feed that another stream has brought further tells which Snapshot its head follows from.
-func TestHeadsComeWithTheirSnapshot(t *testing.T) {
-	store, claims := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("a", 1, 1))})
+// An Answer that another stream has made comes with the Snapshot that it follows from.
+func TestAnswersComeWithTheirSnapshot(t *testing.T) {
+	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1))})
 	s := unhurried(store)
-	watch := store.Watch(federation.Ref{Cluster: "local", Service: web})
+	watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 	defer watch.Close()
-	q := s.feeds.join(Question{Service: web, Port: 80})
-	f := q.settle(federation.Locality{}, nil)
-	defer q.leave(f)
+	q := s.selections.acquire(Query{Service: streamtest.Web, Port: 80})
+	f := q.move(nil, federation.Place{})
+	defer q.release(f)
 
 	old, _ := watch.Load()
 	old, selection := q.at(old)
-	claims.Set(web, viewOf(sliceOf("a", 1, 2)))
+	claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 2)))
 	newer, _ := watch.Load()
 	f.at(q.at(newer)) // a faster stream
-	if head, of := f.at(old, selection); of != newer || head.set.Len() != 2 {
-		t.Errorf("a head of %d addresses comes with version %d, want 2 and %d", head.set.Len(), of.Version, newer.Version)
+	if a, _ := f.at(old, selection); a.Snapshot != newer || a.Version != newer.Version || a.Set.Len() != 2 {
+		t.Errorf("%d addresses come with version %d, want 2 and %d", a.Set.Len(), a.Version, newer.Version)
 	}
 }
 
 // firstWord is a sink that notes what the first message says, and ends the stream there.
 type firstWord struct {
-	*counter
+	*streamtest.Counter
 	end  context.CancelFunc
 	said *[2]atomic.Int64 // addresses, and "no endpoints"
 }
 
 func (k *firstWord) SendMsg(message any) error {
-	switch message.(*frame).what { //nolint:exhaustive // what else may come first is no answer
-	case toAdd:
+	switch message.(*Frame).kind { //nolint:exhaustive // what else may come first is no answer
+	case Add:
 		k.said[0].Add(1)
-	case isEmpty:
+	case NoEntries:
 		k.said[1].Add(1)
 	}
 	k.end()
@@ -94,7 +87,7 @@ func (k *firstWord) SendMsg(message any) error {
 func TestUnknownIsNeverEmpty(t *testing.T) {
 	const streams = 3000
 	own := federation.Service{Namespace: "ns", Name: "own"}
-	store, claims := local(map[federation.Service]*federation.View{own: onNodes(50, false)})
+	store, claims := streamtest.Local(map[federation.Service]*federation.View{own: onNodes(50, false)})
 	store.Expect("mute", federation.Expectation{Since: time.Now()})
 	of := func(member federation.Ref) *federation.View {
 		return &federation.View{
@@ -103,13 +96,13 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 		}
 	}
 	views := []*federation.View{of(federation.Ref{Cluster: "local", Service: own}), of(federation.Ref{Cluster: "mute", Service: own})}
-	claims.Set(web, views[0])
+	claims.Set(streamtest.Web, views[0])
 	s := unhurried(store)
 	ctx, cancel := context.WithCancel(t.Context())
 	var turmoil, asking sync.WaitGroup
 	turmoil.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			claims.Set(web, views[i%2])
+			claims.Set(streamtest.Web, views[i%2])
 			runtime.Gosched()
 		}
 	})
@@ -120,7 +113,7 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 		asking.Go(func() {
 			for left.Add(-1) >= 0 {
 				streamCtx, end := context.WithCancel(ctx)
-				_ = s.Get(&pb.GetDestination{Path: path}, &firstWord{newCounter(streamCtx), end, said})
+				_ = s.Get(&pb.GetDestination{Path: streamtest.Path}, &firstWord{streamtest.NewCounter(streamCtx), end, said})
 				end()
 			}
 		})
@@ -133,7 +126,7 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 	}
 }
 
-// A stream that loaded an older Snapshot than the feed is at is answered by the newer one in everything: whether there is an answer yet,
+// A stream that loaded an older Snapshot than its Answer follows from is answered by the newer one in everything: whether there is an answer yet,
 // and at which place the client is.
 func TestAnswersAreOfOneVersion(t *testing.T) {
 	for _, c := range []struct {
@@ -154,31 +147,30 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, _ := local(map[federation.Service]*federation.View{web: onNodes(2, false)})
+				store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: onNodes(2, false)})
 				s := unhurried(store)
-				watch := store.Watch(federation.Ref{Cluster: "local", Service: web})
+				watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 				defer watch.Close()
 				old, _ := watch.Load()
 				newer := *old
 				newer.Version, newer.Members = old.Version+1, slices.Clone(old.Members)
 				c.newer(&newer)
-				q := s.feeds.join(Question{Service: web, Port: 80})
-				f := q.settle(federation.Locality{}, nil)
-				defer q.leave(f)
+				q := s.selections.acquire(Query{Service: streamtest.Web, Port: 80})
+				f := q.move(nil, federation.Place{})
+				defer q.release(f)
 				f.at(&newer, federation.Select(&newer, federation.Query{Port: 80, IPv6: true}, nil))
 
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				sink := newSink(ctx)
-				close(sink.gate)
-				go func() { _ = s.Get(&pb.GetDestination{Path: path, ContextToken: `{"nodeName":"node-0"}`}, sink) }()
+				sink := streamtest.NewOpenSink(ctx)
+				go func() { _ = s.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: "node-0"}, sink) }()
 				synctest.Wait()
-				for _, f := range sink.sent() {
-					if f.what == isEmpty {
+				for _, f := range sink.Sent() {
+					if f.(*Frame).kind == NoEntries {
 						t.Error("the client is told that there are no endpoints")
 					}
 				}
-				if n := len(sink.holds()); n != c.want {
+				if n := len(sink.Holds()); n != c.want {
 					t.Errorf("the client holds %d addresses, want %d", n, c.want)
 				}
 				cancel()
@@ -188,37 +180,37 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 	}
 }
 
-// A feed goes with its last stream, whoever else asks the same question from elsewhere; and with the last stream goes everything.
+// The answers at a place go with their last stream, whoever else has the same Query elsewhere; and with the last stream goes everything.
 func TestNothingStaysWithoutStreams(t *testing.T) {
-	store, _ := local(map[federation.Service]*federation.View{web: onNodes(3, true)})
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: onNodes(3, true)})
 	s := unhurried(store)
-	stays := open(t, s, path, `{"nodeName":"node-0"}`)
-	q := s.feeds.join(Question{Service: web, Port: 80})
+	stays := open(t, s, streamtest.Path, "node-0")
+	q := s.selections.acquire(Query{Service: streamtest.Web, Port: 80})
 	for i := range 100 {
-		open(t, s, path, fmt.Sprintf(`{"nodeName":"node-%d"}`, i))()
+		open(t, s, streamtest.Path, fmt.Sprintf("node-%d", i))()
 	}
 	if n := len(q.byPlace); n != 1 {
-		t.Errorf("%d feeds for 1 stream", n)
+		t.Errorf("%d places for 1 stream", n)
 	}
-	q.leave(nil)
+	q.release(nil)
 	for i := range 100 {
-		open(t, s, fmt.Sprintf("nobody-%d.%s", i, path), "")()
-		err := s.Get(&pb.GetDestination{Path: fmt.Sprintf("web-%d.ns.svc.cluster.local", i)}, newCounter(t.Context()))
+		open(t, s, fmt.Sprintf("nobody-%d.%s", i, streamtest.Path), "")()
+		err := s.Get(&pb.GetDestination{Path: fmt.Sprintf("web-%d.ns.svc.cluster.local", i)}, streamtest.NewCounter(t.Context()))
 		if status.Code(err) != codes.NotFound {
 			t.Fatal(err)
 		}
 	}
-	if n := s.feeds.len(); n != 1 {
-		t.Errorf("%d questions for 1 stream", n)
+	if n := s.selections.len(); n != 1 {
+		t.Errorf("%d selections for 1 stream", n)
 	}
 	stays()
-	if questions, frames := s.feeds.len(), s.frames.size(); questions != 0 || frames != 0 {
-		t.Errorf("%d questions and %d bytes of frames stay without a stream", questions, frames)
+	if selections, frames := s.selections.len(), s.cache.size(); selections != 0 || frames != 0 {
+		t.Errorf("%d selections and %d bytes of frames stay without a stream", selections, frames)
 	}
 }
 
-// checkFrames fails if a step is counted that nobody can find, or if the count is wrong.
-func checkFrames(t *testing.T, c *frameCache) {
+// checkFrames fails if an update is counted that no stream can find, or if the count is wrong.
+func checkFrames(t *testing.T, c *updateCache) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,8 +218,8 @@ func checkFrames(t *testing.T, c *frameCache) {
 	for _, key := range c.kept.Keys() {
 		k, _ := c.kept.Peek(key)
 		bytes += k.bytes
-		if s, is := key.(*step); is && s.head.steps[s.way] != s {
-			t.Errorf("%d bytes are kept of a step that its head does not have", k.bytes)
+		if u, is := key.(*update); is && u.of.byKey[u.key] != u {
+			t.Errorf("%d bytes are kept of an update that its Answer does not have", k.bytes)
 		}
 	}
 	if bytes != c.bytes {
@@ -235,59 +227,58 @@ func checkFrames(t *testing.T, c *frameCache) {
 	}
 }
 
-// Frames of a head that is dropped while they are encoded, or after they fell out of the cache, are not kept.
-func TestDroppedHeadsKeepNoFrames(t *testing.T) {
-	c := newFrameCache(1 << 20)
-	config := Defaults()
-	newHead := func() *head {
-		return &head{set: &federation.Set{}, encoder: encoder{config: &config}, cache: c, steps: map[way]*step{}}
-	}
-	h := newHead()
-	s, _ := c.step(h, way{port: 80})
-	s.frames()
-	c.drop(h)
-	c.count(s)
+// Updates of an Answer that is superseded while they are encoded, or after they fell out of the cache, are not kept.
+func TestSupersededAnswersKeepNoFrames(t *testing.T) {
+	c := newUpdateCache(1 << 20)
+	to := &federation.Answer{State: federation.Empty, Set: &federation.Set{}}
+	newUpdates := func() *updates { return &updates{cache: c, byKey: map[updateKey]*update{}} }
+	key := updateKey{encoder: plain{80}, first: true}
+	all := newUpdates()
+	u, _ := c.update(all, key, nil, to)
+	u.frames()
+	c.drop(all)
+	c.count(u)
 	if c.size() != 0 {
-		t.Errorf("%d bytes are kept of a head that was dropped meanwhile", c.size())
+		t.Errorf("%d bytes are kept of an Answer that was superseded meanwhile", c.size())
 	}
-	h = newHead()
-	h.by(way{port: 80})
-	s = h.steps[way{port: 80}]
-	c.keep("large", kept{bytes: c.max}) // s falls out
-	c.count(s)                          // as a stream does that had it before
+	all = newUpdates()
+	all.get(plain{80}, nil, to)
+	u = all.byKey[key]
+	c.keep("large", kept{bytes: c.max}) // u falls out
+	c.count(u)                          // as a stream does that had it before
 	c.keep("larger", kept{bytes: c.max})
 	checkFrames(t, c)
-	h.by(way{port: 80})
-	c.drop(h)
+	all.get(plain{80}, nil, to)
+	c.drop(all)
 	checkFrames(t, c)
 }
 
 // First answers under churn, with a cache that is large enough for all of them, and with one that is not.
 func TestFramesUnderChurn(t *testing.T) {
-	views := []*federation.View{viewOf(podsOf(100, "a")), viewOf(podsOf(99, "b")), viewOf(podsOf(100, "c"))}
+	views := []*federation.View{streamtest.ViewOf(streamtest.PodsOf(100, "a")), streamtest.ViewOf(streamtest.PodsOf(99, "b")), streamtest.ViewOf(streamtest.PodsOf(100, "c"))}
 	for _, max := range []int64{1 << 30, 1 << 16} {
-		store, claims := local(map[federation.Service]*federation.View{web: views[0]})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: views[0]})
 		s := unhurried(store)
-		s.frames.max = max
+		s.cache.max = max
 		ctx, cancel := context.WithCancel(t.Context())
-		stays := open(t, s, path, "")
+		stays := open(t, s, streamtest.Path, "")
 		var asking sync.WaitGroup
 		for range 4 {
 			asking.Go(func() {
 				for ctx.Err() == nil {
-					open(t, s, path, "")()
+					open(t, s, streamtest.Path, "")()
 				}
 			})
 		}
 		for i := range 300 {
-			claims.Set(web, views[i%len(views)])
+			claims.Set(streamtest.Web, views[i%len(views)])
 			runtime.Gosched()
 		}
 		cancel()
 		asking.Wait()
-		checkFrames(t, s.frames)
+		checkFrames(t, s.cache)
 		stays()
-		if n := s.frames.size(); n != 0 {
+		if n := s.cache.size(); n != 0 {
 			t.Errorf("%d bytes of frames stay without a stream", n)
 		}
 	}
@@ -297,10 +288,10 @@ func TestFramesUnderChurn(t *testing.T) {
 // endpoints.
 func TestPortBudget(t *testing.T) {
 	const endpoints, ports, budget = 10_000, 50, 64 << 10
-	large := podsOf(endpoints, "a")
-	store, _ := local(map[federation.Service]*federation.View{web: viewOf(large)})
+	large := streamtest.PodsOf(endpoints, "a")
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(large)})
 	s := unhurried(store)
-	s.frames.max = 1 // what is sent is bounded elsewhere
+	s.cache.max = 1 // what is sent is bounded elsewhere
 	heap := func() int {
 		runtime.GC()
 		runtime.GC()

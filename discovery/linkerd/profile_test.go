@@ -1,24 +1,28 @@
-package discovery
+package linkerd
 
 import (
 	"testing"
 
 	"github.com/go-logr/logr"
 
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
 // A profile depends on what its Service declares. Endpoints, which change much more often, wake no stream.
 func TestProfileWakesForDeclarations(t *testing.T) {
-	store, claims := local(map[federation.Service]*federation.View{web: viewOf(sliceOf("s", 0, 3))})
-	lookupOf := func(asked authority) *lookup {
-		return newLookup(NewServer(logr.Discard(), store, Defaults()), path, target{authority: asked}, client{}, newCounter(t.Context()))
+	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("s", 0, 3))})
+	streamOf := func(hostname string) *profileStream {
+		asked := profileTarget{Query: discovery.Query{Service: streamtest.Web, Port: 80, Hostname: hostname}}
+		server := NewServer(logr.Discard(), store, Defaults())
+		return server.newProfileStream(streamtest.Path, asked, discovery.Client{}, streamtest.NewCounter(t.Context()))
 	}
-	of, one := lookupOf(authority{service: web, port: 80}), lookupOf(authority{service: web, port: 80, hostname: "h"})
+	of, one := streamOf(""), streamOf("h")
 	defer of.close()
 	defer one.close()
 	changed := func(change func(*federation.View)) *federation.View {
-		v := viewOf(sliceOf("s", 0, 2))
+		v := streamtest.ViewOf(streamtest.SliceOf("s", 0, 2))
 		v.Slices[0].Endpoints[0].Hostname = "h"
 		change(v)
 		return v
@@ -30,7 +34,7 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 	}{
 		{"an endpoint leaves", changed(func(*federation.View) {}), false},
 		{"an endpoint is not ready", changed(func(v *federation.View) { v.Slices[0].Endpoints[0].Ready = false }), false},
-		{"a slice comes", changed(func(v *federation.View) { v.Slices = append(v.Slices, sliceOf("t", 1, 1)) }), false},
+		{"a slice comes", changed(func(v *federation.View) { v.Slices = append(v.Slices, streamtest.SliceOf("t", 1, 1)) }), false},
 		{"all endpoints leave", changed(func(v *federation.View) { v.Slices = nil }), false},
 		{"traffic becomes local", changed(func(v *federation.View) { v.LocalOnly = true }), false},
 		{"a port is declared", changed(func(v *federation.View) { v.Ports = append(v.Ports, federation.ServicePort{Number: 81}) }), true},
@@ -39,28 +43,31 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 		{"the Service is created", changed(func(*federation.View) {}), true},
 		{"the Service becomes an alias", changed(func(v *federation.View) { v.ExternalName = true }), true},
 	} {
-		before, on, _ := of.answer()
-		_, instance, _ := one.answer()
+		before, _ := of.answer()
+		_, _ = one.answer()
 		if of.last == nil {
 			of.last = before
 		}
+		rung(of) // by the change before
+		rung(one)
 		if c.view == nil {
-			claims.Delete(web)
+			claims.Delete(streamtest.Web)
 		} else {
-			claims.Set(web, c.view)
+			claims.Set(streamtest.Web, c.view)
 		}
-		if woken := closed(on.service); woken != c.wake {
+		if woken := rung(of); woken != c.wake {
 			t.Errorf("%s: a stream of the Service is woken: %v", c.what, woken)
 		}
-		if !closed(instance.service) {
+		if !rung(one) {
 			t.Errorf("%s: a stream of one of its endpoints is not woken", c.what)
 		}
 	}
 }
 
-func closed(c <-chan struct{}) bool {
+// rung reports whether a stream is woken, once.
+func rung(l *profileStream) bool {
 	select {
-	case <-c:
+	case <-l.Bell().Rung():
 		return true
 	default:
 		return false

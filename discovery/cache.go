@@ -1,0 +1,116 @@
+package discovery
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// An updateCache bounds the bytes of all encoded messages that are kept: updates, and what protocols keep by keys of their own. What falls
+// out is encoded again on demand.
+//
+// Its lock guards the updates of every Answer as well, so that the two agree: an update that is counted is one that its Answer has, and an
+// Answer that is superseded has none and gets none. Only while it is encoded for the first time has an Answer an update that is not
+// counted.
+type updateCache struct {
+	max     int64
+	leftOut atomic.Uint64 // addresses and other things that could not be encoded
+
+	mu    sync.Mutex
+	bytes int64
+	kept  *simplelru.LRU[any, kept] // by *update, and by the keys of protocols
+}
+
+// kept is what is known of a message: the bytes that it holds on to, and itself if it is found by its key.
+type kept struct {
+	bytes int64
+	frame *Frame
+}
+
+func newUpdateCache(max int64) *updateCache {
+	c := &updateCache{max: max}
+	c.kept, _ = simplelru.NewLRU(1<<20, c.removed) // it only fails for a size of 0
+	return c
+}
+
+// removed follows whatever leaves the cache. It needs c.mu.
+func (c *updateCache) removed(key any, k kept) {
+	c.bytes -= k.bytes
+	if u, is := key.(*update); is {
+		delete(u.of.byKey, u.key)
+	}
+}
+
+// find returns the frame that is kept under a key, if it is.
+func (c *updateCache) find(key any) (*Frame, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, known := c.kept.Get(key)
+	return k.frame, known
+}
+
+// keep counts a message under its key.
+func (c *updateCache) keep(key any, k kept) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.add(key, k)
+}
+
+// add needs c.mu.
+func (c *updateCache) add(key any, k kept) {
+	if c.kept.Contains(key) {
+		return
+	}
+	c.bytes += k.bytes
+	c.kept.Add(key, k)
+	for c.bytes > c.max && c.kept.Len() > 1 {
+		c.kept.RemoveOldest()
+	}
+}
+
+// update returns an update, and whether it is counted already. An Answer that is superseded, whose last streams are about to send it, has an
+// update for each of them.
+func (c *updateCache) update(of *updates, key updateKey, from, to *federation.Answer) (u *update, counted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if u = of.byKey[key]; u == nil {
+		if u = newUpdate(of, key, from, to); of.byKey != nil {
+			of.byKey[key] = u
+		}
+		return u, false
+	}
+	_, counted = c.kept.Get(u)
+	return u, counted
+}
+
+// count counts an update that has been encoded, if its Answer still has it.
+func (c *updateCache) count(u *update) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if u.of.byKey[u.key] == u {
+		c.add(u, kept{bytes: u.bytes})
+	}
+}
+
+// drop frees the updates of an Answer that is superseded; nil for none. Streams that are about to send some have them.
+func (c *updateCache) drop(of *updates) {
+	if of == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	byKey := of.byKey
+	of.byKey = nil
+	for _, u := range byKey {
+		c.kept.Remove(u)
+	}
+}
+
+func (c *updateCache) size() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes
+}

@@ -1,0 +1,31 @@
+package linkerd
+
+import (
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fingerpost/fingerpost/discovery"
+)
+
+// Frames that are the same for every client.
+var (
+	heartbeatFrame = constant(discovery.Heartbeat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}})
+	emptyFrame     = constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: true}}})
+	absentFrame    = constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: false}}})
+
+	// undeclaredFrame is for a port that its Service does not declare: the client falls back to the policy.
+	undeclaredFrame = constant(discovery.Profile, &pb.DestinationProfile{})
+)
+
+func constant(kind discovery.Kind, m proto.Message) *discovery.Frame {
+	b, err := marshal(m)
+	if err != nil {
+		panic("BUG: a constant that cannot be encoded: " + err.Error())
+	}
+	return discovery.NewFrame(kind, b, 0, 0)
+}
+
+// marshal encodes a message, and fails if a text in it is no UTF-8.
+func marshal(m proto.Message) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}

@@ -1,0 +1,445 @@
+package linkerd
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	metapb "github.com/linkerd/linkerd2-proxy-api/go/meta"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/profile"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// profileStream is one GetProfile stream. It belongs to the stream's goroutine. Everything that it sends is known here: it never waits for
+// another cluster, because a proxy holds back all traffic to an IP until it has an answer.
+type profileStream struct {
+	*discovery.Stream
+	server *Server
+	client discovery.Client
+	asked  profileTarget
+
+	home            *federation.Watch // of no Service: it shows whether the local cluster was synced
+	service         serviceWatch
+	address         tableWatch[netip.Addr, *federation.Address]
+	primary, backup profileWatch
+
+	last    *discovery.Frame // what the client was sent, and is sent again as a heartbeat; nil for nothing
+	subject subject          // of the newest answer
+	beat    time.Time        // when a heartbeat is due; zero for never
+}
+
+// GetProfile streams what is known of a Service, or of the workload at an IP. See docs/protocol.md.
+func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetProfileServer) error {
+	asked, err := parseTarget(request.GetPath(), s.config.ClusterDomain)
+	if err != nil {
+		return err
+	}
+	client, err := s.clientOf(request)
+	if err != nil {
+		return err
+	}
+	l := s.newProfileStream(request.GetPath(), asked, client, sink)
+	defer l.close()
+	return l.run(sink.Context())
+}
+
+func (s *Server) newProfileStream(path string, asked profileTarget, client discovery.Client, sink discovery.Sink) *profileStream {
+	l := &profileStream{Stream: s.engine.Open(sink, "GetProfile", path, client, nil), server: s, client: client, asked: asked}
+	store, bell := s.engine.Store(), l.Bell()
+	l.home = store.Watch(federation.Ref{Cluster: s.config.Cluster})
+	l.home.Add(bell)
+	l.service = serviceWatch{store: store, cluster: s.config.Cluster, bell: bell}
+	l.address = tableWatch[netip.Addr, *federation.Address]{table: store.Addresses(), bell: bell}
+	profiles := tableWatch[federation.Service, *profile.Profile]{table: store.Profiles(), bell: bell}
+	l.primary = profileWatch{followers: s.followers, tableWatch: profiles}
+	l.backup = l.primary
+	s.followers.open(l)
+	return l
+}
+
+func (l *profileStream) close() {
+	l.server.followers.close(l)
+	l.home.Close()
+	l.service.close()
+	l.address.close()
+	l.primary.close()
+	l.backup.close()
+	l.Stream.Close()
+}
+
+// run is the whole life of the stream: make the newest answer, send it if it differs from the one before, wait for the Bell.
+func (l *profileStream) run(ctx context.Context) error {
+	for {
+		now := time.Now()
+		if l.Over(now) {
+			return nil
+		}
+		var next *discovery.Frame
+		if l.last != nil || l.Room(now) {
+			var err error
+			if next, err = l.answer(); err != nil {
+				return err
+			}
+		}
+		l.server.followers.answered(l, l.subject)
+		if next == nil {
+			next = l.last
+		}
+		if next != nil {
+			if err := l.update(next, now); err != nil {
+				return err
+			}
+		}
+		l.WakeBy(now, l.beat)
+		if err := l.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// update sends a profile if the client does not have it, or a heartbeat is due.
+func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
+	differs := l.last == nil || !bytes.Equal(next.Bytes(), l.last.Bytes())
+	if !differs && now.Before(l.beat) {
+		return nil
+	}
+	if err := l.Send(next); err != nil {
+		return err
+	}
+	if differs && l.subject.workload {
+		l.server.workloads.Inc()
+	}
+	l.last, l.beat = next, now.Add(discovery.Jitter(idleHeartbeat))
+	return nil
+}
+
+// answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is watched from then on, and
+// ServiceProfiles that it does not depend on are not any more.
+func (l *profileStream) answer() (*discovery.Frame, error) {
+	primary, backup := false, false
+	defer func() {
+		if !primary {
+			l.primary.close()
+		}
+		if !backup {
+			l.backup.close()
+		}
+	}()
+	if home, _ := l.home.Load(); len(home.Unknown()) > 0 {
+		return nil, nil
+	}
+	asked := l.asked
+	if asked.ip.IsValid() {
+		a := l.address.at(asked.ip)
+		if a == nil || len(a.Services) == 0 {
+			return l.resident(a)
+		}
+		if len(a.Services) > 1 {
+			return l.refuse(codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v", asked.ip, len(a.Services), a.Services)
+		}
+		asked.Service = a.Services[0]
+	}
+	name := asked.Service
+	if asked.Hostname != "" {
+		return l.instance(name)
+	}
+	declared := l.service.declaration(name)
+	switch {
+	case declared == nil && l.last == nil:
+		return l.notFound(name)
+	case declared == nil:
+		l.subject = subject{}
+		if len(l.last.Bytes()) == 0 {
+			return nil, nil
+		}
+		// It was there: the default is what remains.
+		declared = &federation.Declaration{Ports: []federation.ServicePort{{Number: asked.Port}}}
+	default:
+		l.subject = subject{service: name}
+	}
+	if !declared.Declares(asked.Port) {
+		return undeclaredFrame, nil
+	}
+	if declared.ExternalName {
+		return nil, status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no profile", name.Namespace, name.Name)
+	}
+	key := profileKey{service: name, port: asked.Port, opaque: l.server.config.opaqueIn(declared.Opaque, asked.Port)}
+	object := federation.Service{Namespace: name.Namespace, Name: l.server.fullName(name)}
+	backup = true
+	if key.profile = l.backup.at(object); key.profile != nil {
+		key.namespace = object.Namespace
+	}
+	if l.client.Namespace != "" && l.client.Namespace != name.Namespace {
+		object.Namespace, primary = l.client.Namespace, true
+		if p := l.primary.at(object); p != nil {
+			key.profile, key.namespace = p, object.Namespace
+		}
+	}
+	return l.server.profileFrame(key), nil
+}
+
+// refuse ends a stream on which nothing was sent. What was sent once stays as it is.
+func (l *profileStream) refuse(code codes.Code, format string, args ...any) (*discovery.Frame, error) {
+	if l.last != nil {
+		return nil, nil
+	}
+	return nil, status.Errorf(code, format, args...)
+}
+
+func (l *profileStream) notFound(name federation.Service) (*discovery.Frame, error) {
+	return l.refuse(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
+}
+
+// instance returns the profile of the endpoint of a Service that has the hostname which is asked for.
+func (l *profileStream) instance(name federation.Service) (*discovery.Frame, error) {
+	snapshot := l.service.snapshot(name)
+	if snapshot.View == nil {
+		return l.notFound(snapshot.Service)
+	}
+	e := instance(snapshot.View, l.asked.Hostname)
+	if e == nil {
+		return l.refuse(codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
+			snapshot.Namespace, snapshot.Name, l.asked.Hostname)
+	}
+	if a := l.address.at(e.Addr); pending(a, e.Workload) {
+		return l.workload(e.Addr, federation.Resident{}), nil
+	}
+	return l.workload(e.Addr, federation.Resident{Workload: e.Workload}), nil
+}
+
+// resident returns the profile of an IP that is no Service's.
+func (l *profileStream) resident(a *federation.Address) (*discovery.Frame, error) {
+	who := residents(a, l.asked.Port)
+	if len(who) > 1 {
+		return l.refuse(codes.FailedPrecondition, "%s:%d is claimed by %d workloads, among them %s/%s and %s/%s",
+			l.asked.ip, l.asked.Port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
+	}
+	if len(who) == 0 || !who[0].Running {
+		return l.workload(l.asked.ip, federation.Resident{}), nil
+	}
+	return l.workload(l.asked.ip, who[0]), nil
+}
+
+// residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the port leads to, else an
+// ExternalWorkload, and several only if they have equal rights.
+func residents(a *federation.Address, port uint16) (who []federation.Resident) {
+	if a == nil {
+		return nil
+	}
+	right := func(r federation.Resident) int {
+		switch {
+		case r.Kind == federation.ExternalWorkload:
+			return 2
+		case r.Port != 0:
+			return 1
+		default:
+			return 0
+		}
+	}
+	for _, r := range a.Residents {
+		switch {
+		case r.Port != 0 && r.Port != port || len(who) > 0 && right(r) > right(who[0]):
+		case len(who) > 0 && right(r) < right(who[0]):
+			who = []federation.Resident{r}
+		default:
+			who = append(who, r)
+		}
+	}
+	return who
+}
+
+// pending reports whether a workload is a Pod that does not run yet.
+func pending(a *federation.Address, w *federation.Workload) bool {
+	return a != nil && w != nil && slices.ContainsFunc(a.Residents, func(r federation.Resident) bool {
+		return !r.Running && r.Kind == w.Kind && r.Namespace == w.Namespace && r.Name == w.Name
+	})
+}
+
+// workload returns the profile of a workload at an IP; of the zero Resident if none is known.
+func (l *profileStream) workload(ip netip.Addr, w federation.Resident) *discovery.Frame {
+	l.subject = subject{workload: true}
+	addr := netip.AddrPortFrom(ip, l.asked.Port)
+	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: federation.Weight}}
+	appendProfile(out, nil, addr.Port())
+	config := &l.server.config
+	if w.Workload == nil {
+		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, addr.Port())
+	} else {
+		encoder{config: config, port: addr.Port()}.workload(out.GetEndpoint(), addr, config.TrustDomain, w.Workload)
+		if hint := out.GetEndpoint().GetProtocolHint(); hint != nil && w.Kind == federation.Pod && w.Port != 0 {
+			hint.OpaqueTransport = nil // the node leads to that port of the Pod only, and not to its proxy's
+		}
+		out.Endpoint.MetricLabels["namespace"] = w.Namespace
+		out.Endpoint.MetricLabels["zone"] = ""
+		out.OpaqueProtocol = config.opaque(w.Template.Value(), addr.Port())
+	}
+	f, valid := l.server.profile(out)
+	if !valid && w.Workload != nil {
+		return l.workload(ip, federation.Resident{})
+	}
+	return f
+}
+
+// instance returns the first endpoint with a hostname, ready or not: over IPv4 if it can be, whatever the slices are called.
+func instance(v *federation.View, hostname string) (found *federation.Endpoint) {
+	for _, s := range v.Slices {
+		for _, e := range s.Endpoints {
+			if e.Hostname == hostname && (found == nil || e.Addr.Is4() && found.Addr.Is6()) {
+				found = e
+			}
+		}
+	}
+	return found
+}
+
+// fullName returns the name by which a Service is asked for.
+func (s *Server) fullName(name federation.Service) string {
+	return name.Name + "." + name.Namespace + ".svc." + s.config.ClusterDomain
+}
+
+// profileKey is everything that the profile of a Service depends on: streams with equal keys get the same bytes.
+type profileKey struct {
+	service   federation.Service
+	port      uint16
+	opaque    bool
+	profile   *profile.Profile
+	namespace string // of the ServiceProfile
+}
+
+// profileFrame returns the encoded profile of a Service.
+func (s *Server) profileFrame(key profileKey) *discovery.Frame {
+	if f, known := s.engine.Find(key); known {
+		return f
+	}
+	name := s.fullName(key.service)
+	out := &pb.DestinationProfile{
+		FullyQualifiedName: name,
+		OpaqueProtocol:     key.opaque,
+		ParentRef:          reference("core", "Service", key.service.Namespace, key.service.Name, key.port),
+	}
+	if key.profile != nil {
+		out.ProfileRef = reference("linkerd.io", "ServiceProfile", key.namespace, name, 0)
+	}
+	appendProfile(out, key.profile, key.port)
+	f, valid := s.profile(out)
+	if !valid && key.profile != nil {
+		key.profile, key.namespace = nil, ""
+		return s.profileFrame(key)
+	}
+	s.engine.Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
+	return f
+}
+
+// profile encodes a profile, which stays empty if it is not valid: if a text in it is no UTF-8, or it is larger than a message may be.
+func (s *Server) profile(m *pb.DestinationProfile) (f *discovery.Frame, valid bool) {
+	b, err := marshal(m)
+	if err != nil || len(b) > discovery.MaxFrame {
+		s.engine.LeaveOut()
+		return undeclaredFrame, false
+	}
+	return discovery.NewFrame(discovery.Profile, b, 0, 0), true
+}
+
+func reference(group, kind, namespace, name string, port uint16) *metapb.Metadata {
+	return &metapb.Metadata{Kind: &metapb.Metadata_Resource{
+		Resource: &metapb.Resource{Group: group, Kind: kind, Namespace: namespace, Name: name, Port: uint32(port)},
+	}}
+}
+
+// tableWatch watches one key of a Table, the one that was asked for last.
+type tableWatch[K comparable, V any] struct {
+	table watch.Reader[K, V]
+	bell  *watch.Bell
+	key   K
+	watch *watch.Watch[K, V]
+}
+
+func (w *tableWatch[K, V]) at(k K) V {
+	if w.watch == nil || w.key != k {
+		w.close()
+		w.key, w.watch = k, w.table.Watch(k)
+		w.watch.Add(w.bell)
+	}
+	v, _, _ := w.watch.Load()
+	return v
+}
+
+func (w *tableWatch[K, V]) close() {
+	if w.watch != nil {
+		w.watch.Close()
+		w.watch = nil
+	}
+}
+
+// profileWatch watches one ServiceProfile, likewise, and is counted as one of its followers.
+type profileWatch struct {
+	tableWatch[federation.Service, *profile.Profile]
+	followers *profileFollowers
+	seen      *profile.Profile
+}
+
+func (w *profileWatch) at(name federation.Service) *profile.Profile {
+	if w.watch == nil || w.key != name {
+		w.close()
+		w.followers.add(name)
+		w.seen = nil
+	}
+	p := w.tableWatch.at(name)
+	if p != w.seen {
+		w.seen = p
+		w.followers.noteUpdate(name)
+	}
+	return p
+}
+
+func (w *profileWatch) close() {
+	if w.watch != nil {
+		w.followers.remove(w.key)
+		w.tableWatch.close()
+	}
+}
+
+// serviceWatch watches one Service, likewise: its Declaration, or all of it.
+type serviceWatch struct {
+	store   *federation.Store
+	cluster federation.Cluster
+	bell    *watch.Bell
+	name    federation.Service
+	watch   *federation.Watch
+}
+
+// declaration does not ring the bell when only endpoints change.
+func (w *serviceWatch) declaration(name federation.Service) *federation.Declaration {
+	w.open(name, (*federation.Watch).AddToDeclaration)
+	d, _ := w.watch.Declaration()
+	return d
+}
+
+func (w *serviceWatch) snapshot(name federation.Service) *federation.Snapshot {
+	w.open(name, (*federation.Watch).Add)
+	s, _ := w.watch.Load()
+	return s
+}
+
+func (w *serviceWatch) open(name federation.Service, add func(*federation.Watch, *watch.Bell)) {
+	if w.watch != nil && w.name == name {
+		return
+	}
+	w.close()
+	w.name, w.watch = name, w.store.Watch(federation.Ref{Cluster: w.cluster, Service: name})
+	add(w.watch, w.bell)
+}
+
+func (w *serviceWatch) close() {
+	if w.watch != nil {
+		w.watch.Close()
+	}
+}

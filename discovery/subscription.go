@@ -1,0 +1,366 @@
+package discovery
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// What streams share.
+//
+// Streams that ask the same thing share three stages, each of which is brought to a newer Snapshot once, by the first stream that needs it:
+//
+//	selection        one for each Service, port and hostname: the newest Snapshot, and what Select made of it
+//	  placeAnswers   one for each place that the Selection distinguishes: the newest Answer
+//	    updates      of that Answer: the frames that lead to it, one list for each encoder and each Answer before it
+//
+// So ten thousand streams of one Service cost one Select, one Answer for each zone and one encoding; each stream then sends the same bytes. Ports
+// that a Service does not declare, of which clients may make up any number, share one selection.
+//
+// A stage lives as long as a stream is on it: engine.mu guards which streams are on what. An Answer is made again in about the time that it
+// takes to write it, so keeping one for clients that may come back would cost memory and save little.
+//
+// Locks are taken in this order: selections.mu, selection.mu, placeAnswers.mu, updateCache.mu. Work in proportion to a Service is done under
+// selection.mu (Select) and placeAnswers.mu (Answer) only. Frames are encoded under none.
+
+// A Query is what a client asks of a Service of this cluster.
+type Query struct {
+	federation.Service
+	Port     uint16
+	Hostname string // of one instance; empty for all
+}
+
+// selections holds the selection of every Query that a stream has.
+type selections struct {
+	config *Config
+	cache  *updateCache
+
+	mu    sync.Mutex // guards all below, and selection.streams, selection.byPlace, placeAnswers.streams
+	byKey map[Query]*selection
+}
+
+// selection is the newest Selection for a Query, of which the port is 0 if the Service does not declare it.
+type selection struct {
+	Query
+	all     *selections
+	streams int
+	byPlace map[federation.Place]*placeAnswers
+	sets    atomic.Uint64 // that its placeAnswers were brought to
+	shown   shown         // guarded by serviceMetrics.mu
+
+	mu     sync.Mutex // guards all below
+	newest *federation.Snapshot
+	made   *federation.Selection // of newest
+}
+
+// placeAnswers is the newest Answer of a selection for clients at a place.
+type placeAnswers struct {
+	place   federation.Place
+	cache   *updateCache
+	sets    *atomic.Uint64 // of its selection
+	streams int
+
+	mu      sync.Mutex // guards all below
+	newest  *federation.Answer
+	updates *updates // that lead to newest
+}
+
+func newSelections(config *Config, cache *updateCache) *selections {
+	return &selections{config: config, cache: cache, byKey: map[Query]*selection{}}
+}
+
+// acquire returns the selection for one more stream, which will release it.
+func (all *selections) acquire(q Query) *selection {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	s := all.byKey[q]
+	if s == nil {
+		s = &selection{Query: q, all: all, byPlace: map[federation.Place]*placeAnswers{}}
+		all.byKey[q] = s
+	}
+	s.streams++
+	return s
+}
+
+func (all *selections) len() int {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return len(all.byKey)
+}
+
+// release takes a stream off the selection, and off its answers if it has any.
+func (s *selection) release(answers *placeAnswers) {
+	s.all.mu.Lock()
+	if s.streams--; s.streams == 0 {
+		delete(s.all.byKey, s.Query)
+	}
+	unused := s.releaseAnswers(answers)
+	s.all.mu.Unlock()
+	unused.drop()
+}
+
+// move moves a stream from its answers, nil if it has none, to those for clients at a place.
+func (s *selection) move(from *placeAnswers, place federation.Place) *placeAnswers {
+	s.all.mu.Lock()
+	to := s.byPlace[place]
+	if to == nil {
+		to = &placeAnswers{place: place, cache: s.all.cache, sets: &s.sets}
+		s.byPlace[place] = to
+	}
+	to.streams++
+	unused := s.releaseAnswers(from)
+	s.all.mu.Unlock()
+	unused.drop()
+	return to
+}
+
+// releaseAnswers takes a stream off answers and returns them if no other is on them. It needs selections.mu.
+func (s *selection) releaseAnswers(answers *placeAnswers) (unused *placeAnswers) {
+	if answers == nil {
+		return nil
+	}
+	if answers.streams--; answers.streams > 0 {
+		return nil
+	}
+	delete(s.byPlace, answers.place)
+	return answers
+}
+
+// at brings the selection to a Snapshot, unless it is at a newer one, and returns where it is then.
+func (s *selection) at(snapshot *federation.Snapshot) (*federation.Snapshot, *federation.Selection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil || snapshot.Version > s.newest.Version {
+		config := s.all.config
+		query := federation.Query{
+			Port: s.Port, Hostname: s.Hostname,
+			IPv6: config.IPv6, ControlPlane: config.ControllerNamespace, ZoneWeights: config.ZoneWeights,
+		}
+		s.newest, s.made = snapshot, federation.Select(snapshot, query, s.made)
+	}
+	return s.newest, s.made
+}
+
+// current returns the newest Snapshot that a stream was answered from, nil if there was none, and what was selected from it.
+func (s *selection) current() (*federation.Snapshot, *federation.Selection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest, s.made
+}
+
+// at brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the newest with the updates to it.
+func (p *placeAnswers) at(snapshot *federation.Snapshot, made *federation.Selection) (*federation.Answer, *updates) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.newest != nil && snapshot.Version <= p.newest.Version {
+		return p.newest, p.updates
+	}
+	next := made.Answer(p.place, p.newest)
+	sameSet := p.newest != nil && next.Set == p.newest.Set
+	if !sameSet || next.State != p.newest.State {
+		p.cache.drop(p.updates)
+		p.updates = &updates{cache: p.cache, byKey: map[updateKey]*update{}}
+	}
+	if !sameSet {
+		p.sets.Add(1)
+	}
+	p.newest = next
+	return next, p.updates
+}
+
+// drop frees the frames of answers that no stream is on any more.
+func (p *placeAnswers) drop() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cache.drop(p.updates)
+}
+
+// A Subscription is one client's interest in one Query. It belongs to one goroutine.
+type Subscription struct {
+	engine *Engine
+	query  Query
+	node   string // that the client runs on; empty if it is not known
+
+	watch     *federation.Watch
+	zone      *watch.Watch[string, string] // of the node; nil if that is not known
+	selection *selection                   // nil until the Service is known
+	answers   *placeAnswers                // nil until there was an Answer
+	updates   *updates                     // to the Answer that was loaded last
+	answered  bool                         // an Answer was loaded that can be sent
+}
+
+// Subscribe opens a Subscription for a client on a node of this cluster. bell is rung whenever there may be a newer Answer. The caller
+// closes it.
+func (e *Engine) Subscribe(q Query, node string, bell *watch.Bell) *Subscription {
+	s := &Subscription{engine: e, query: q, node: node}
+	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
+	s.watch.Add(bell)
+	if node != "" {
+		s.zone = e.store.Nodes().Watch(node)
+		s.zone.Add(bell)
+	}
+	return s
+}
+
+// Close ends the Subscription.
+func (s *Subscription) Close() {
+	if s.selection != nil {
+		s.selection.release(s.answers)
+	}
+	if s.zone != nil {
+		s.zone.Close()
+	}
+	s.watch.Close()
+}
+
+// Load returns the newest Answer, or nil while the client should be sent none: it holds nothing, and a cluster was never synced. due is when
+// it should look again if the bell does not ring before; zero for never.
+//
+// All of an Answer follows from one Snapshot: the one that is newest now, or a newer one that another stream has brought the stages to
+// meanwhile.
+func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.Time) {
+	snapshot, _ := s.watch.Load()
+	place := federation.Place{Node: s.node}
+	if s.zone != nil {
+		place.Zone, _, _ = s.zone.Load()
+	}
+	for {
+		if due = s.waitUntil(snapshot); due.After(now) {
+			return nil, due
+		}
+		s.acquire(snapshot)
+		at, made := s.selection.at(snapshot)
+		if due = s.waitUntil(at); due.After(now) {
+			return nil, due
+		}
+		if reduced := made.Reduce(place); s.answers == nil || s.answers.place != reduced {
+			s.answers = s.selection.move(s.answers, reduced)
+		}
+		answer, s.updates = s.answers.at(at, made)
+		if snapshot = answer.Snapshot; snapshot == at && s.isFor(at) {
+			break
+		} // else another stream was faster, and the place may be reduced to another one since
+	}
+	if answer.State == federation.Unknown && !s.answered {
+		return nil, time.Time{}
+	}
+	s.answered = s.answered || answer.State != federation.Rejected
+	return answer, time.Time{}
+}
+
+// waitUntil returns until when a client that holds nothing waits for clusters that were never synced.
+func (s *Subscription) waitUntil(snapshot *federation.Snapshot) time.Time {
+	if s.answered {
+		return time.Time{}
+	}
+	return snapshot.WaitUntil(s.engine.config.FirstSyncGrace, s.engine.started)
+}
+
+// acquire joins the selection for a Snapshot: which one it is depends on the ports that the Service declares.
+func (s *Subscription) acquire(snapshot *federation.Snapshot) {
+	if s.selection != nil {
+		if s.isFor(snapshot) {
+			return
+		}
+		s.selection.release(s.answers)
+	}
+	q := s.query
+	q.Port = snapshot.Declared(q.Port)
+	s.selection, s.answers = s.engine.selections.acquire(q), nil
+}
+
+// isFor reports whether the selection is the one for a Snapshot. While there is no Service, it stays as it is.
+func (s *Subscription) isFor(snapshot *federation.Snapshot) bool {
+	return snapshot.View == nil || s.selection.Port == snapshot.Declared(s.query.Port)
+}
+
+// size returns how many addresses a first Answer has at most, if no stream has it yet. It is 0 for one that will be an error.
+func (s *Subscription) size(snapshot *federation.Snapshot) (n int) {
+	s.acquire(snapshot)
+	if answered, _ := s.selection.current(); answered != nil {
+		return 0
+	}
+	for _, m := range snapshot.Members {
+		if m.View != nil {
+			for _, slice := range m.View.Slices {
+				n += len(slice.Endpoints)
+			}
+		}
+	}
+	return n
+}
+
+// Update returns the frames that bring a client from an Answer of this Subscription, nil for a client that holds nothing, to the one that
+// was loaded last. They are encoded once for all clients that go the same way.
+func (s *Subscription) Update(e Encoder, from, to *federation.Answer) []*Frame {
+	if from != nil && from.Set == to.Set && from.State == to.State {
+		return nil
+	}
+	return s.updates.get(e, from, to)
+}
+
+// An Encoder turns the way from one Answer to another into the messages of a protocol. It is comparable: equal Encoders encode alike, and
+// share what they encode.
+type Encoder interface {
+	// Update returns the messages that bring a client from an Answer, nil if it holds nothing, to another. It looks at nothing of from
+	// but its Set and its State, which is never Unknown: that is no news, and to says by it that the state stays. leftOut is how many
+	// addresses could not be encoded.
+	Update(from, to *federation.Answer) (frames []*Frame, leftOut int)
+}
+
+// updates are the ways to one Answer that were encoded.
+type updates struct {
+	cache *updateCache
+	byKey map[updateKey]*update // nil once the Answer is superseded; guarded by cache.mu
+}
+
+// updateKey is everything that the frames of an update depend on, besides the Answer that it leads to.
+type updateKey struct {
+	encoder Encoder
+	first   bool // the client holds nothing
+	state   federation.State
+	set     *federation.Set
+}
+
+// update is one way to an Answer.
+type update struct {
+	of     *updates
+	key    updateKey
+	frames func() []*Frame // encodes once
+	bytes  int64           // that it holds on to; known with the frames
+}
+
+// get returns the frames of an update.
+func (u *updates) get(e Encoder, from, to *federation.Answer) []*Frame {
+	key := updateKey{encoder: e, first: from == nil}
+	if from != nil {
+		key.state, key.set = from.State, from.Set
+	}
+	way, counted := u.cache.update(u, key, from, to)
+	frames := way.frames() // outside of the lock
+	if !counted {
+		u.cache.count(way)
+	}
+	return frames
+}
+
+func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update {
+	way := &update{of: of, key: key}
+	way.frames = sync.OnceValue(func() []*Frame {
+		frames, leftOut := key.encoder.Update(from, to)
+		of.cache.leftOut.Add(uint64(leftOut))
+		way.bytes = 256 + int64(key.set.Len())*16 // itself, and the Set that it holds on to
+		for _, f := range frames {
+			way.bytes += int64(f.bytes.Len())
+		}
+		return slices.Clip(frames)
+	})
+	return way
+}

@@ -1,0 +1,129 @@
+package federation
+
+import "time"
+
+// A State is what there is to send about a Service.
+type State uint8
+
+// The states.
+const (
+	// Unknown: no synced cluster has an address for the client, and a cluster that was never synced may have one. There is nothing to
+	// send: what the client holds stays, except for addresses that their cluster has withdrawn.
+	Unknown State = iota
+	// Rejected: clients cannot be served, for a Rejection.
+	Rejected
+	// Absent: there is no such Service.
+	Absent
+	// Empty: there is a Service, and no address for the client.
+	Empty
+	// Serving: there are addresses.
+	Serving
+)
+
+// String returns the state's name.
+func (s State) String() string {
+	return [...]string{"Unknown", "Rejected", "Absent", "Empty", "Serving"}[s]
+}
+
+// A Rejection is why a Service cannot be served.
+type Rejection uint8
+
+// The rejections.
+const (
+	NotRejected  Rejection = iota
+	ExternalName           // a DNS alias: it has no addresses
+	Malformed              // View.Malformed has the reason. What a client holds already is better than nothing
+	Unlinked               // the Service stands for one in a cluster that is not linked; as Absent for clients that were served before
+)
+
+// An Answer is what clients at one place get for one Query. It is immutable, and everything that a client is sent follows from one
+// Answer: its State and its Set were computed from its Snapshot, and nothing is read beside it.
+//
+// It knows no time and no client. A client that has no answer yet waits, while clusters are not synced, until WaitUntil; whether a
+// Service that is Absent is an error depends on whether the client was served before. Both are up to who serves the client.
+type Answer struct {
+	Version   uint64 // of the Snapshot
+	State     State
+	Rejection Rejection
+	Set       *Set // empty unless Serving
+	Snapshot  *Snapshot
+}
+
+// Answer returns the answer for clients at a place, which Reduce may have reduced. previous may be any earlier Answer for that place, or
+// nil: its Set is taken over if it is equal. The result does not depend on it otherwise.
+func (x *Selection) Answer(p Place, previous *Answer) *Answer {
+	s := x.snapshot
+	a := &Answer{Version: s.Version, Snapshot: s}
+	var before *Set
+	if previous != nil {
+		before = previous.Set
+	}
+	a.Set = x.At(p, before)
+	a.Rejection = s.Rejection()
+	switch {
+	case a.Rejection == ExternalName || a.Rejection == Malformed:
+		a.State = Rejected
+	case !a.Set.Empty():
+		a.State = Serving
+	case !s.synced():
+		a.State = Unknown
+	case s.Exists():
+		a.State = Empty
+	default:
+		a.State = Absent
+	}
+	return a
+}
+
+// Rejection returns why clients cannot be served, as far as that is known.
+func (s *Snapshot) Rejection() Rejection {
+	v := s.View
+	if v == nil {
+		return NotRejected
+	}
+	target := v
+	if v.Composition != nil && !v.Composition.Union {
+		m := s.Members[0]
+		if m.Known && !m.Linked {
+			return Unlinked
+		}
+		target = m.View
+	}
+	switch {
+	case v.ExternalName || target != nil && target.ExternalName:
+		return ExternalName
+	case v.Malformed != "":
+		return Malformed
+	default:
+		return NotRejected
+	}
+}
+
+// synced reports whether each cluster with a member was synced.
+func (s *Snapshot) synced() bool {
+	for _, m := range s.Members {
+		if !m.Known {
+			return false
+		}
+	}
+	return true
+}
+
+// WaitUntil returns until when a client that holds nothing waits for clusters that were never synced: its first answer replaces
+// everything that it has held before, so it should be complete. Each cluster has a grace from when it was linked; before the clusters are
+// listed, from started on. The zero time is that there is nothing to wait for.
+func (s *Snapshot) WaitUntil(grace time.Duration, started time.Time) (until time.Time) {
+	for _, m := range s.Members {
+		if m.Known {
+			continue
+		}
+		since := m.Since
+		if !m.Linked { // not yet: the clusters are not listed
+			since = started
+		}
+		if end := since.Add(grace); end.After(until) {
+			until = end
+		}
+	}
+	return until
+}
