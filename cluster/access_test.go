@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 )
 
@@ -95,7 +96,7 @@ func TestNewAccessDoesNotList(t *testing.T) {
 		east.Cut(apitest.None)
 		w.wait(2 * time.Minute)
 		w.wantsState(cluster.Live)
-		if s := w.status(); s.Source != "Secret of "+token || cluster.ReasonFor(s.Credentials) != cluster.NotReady {
+		if s := w.status(); s.Source != "Secret of "+token || api.ReasonFor(s.Credentials) != api.NotReady {
 			t.Errorf("%q is in use, and the new credentials fail with %v", s.Source, s.Credentials)
 		}
 		east.Apply(objects(t, more))
@@ -168,7 +169,7 @@ func TestTokenWithoutRights(t *testing.T) {
 				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad}})
 				w.wait(20 * time.Minute)
 				w.wantsState(cluster.Live)
-				if s := w.status(); s.Source != good.Source || cluster.ReasonFor(s.Credentials) != cluster.Forbidden {
+				if s := w.status(); s.Source != good.Source || api.ReasonFor(s.Credentials) != api.Forbidden {
 					t.Errorf("%q is in use, and the new token fails with %v", s.Source, s.Credentials)
 				}
 			})

@@ -9,6 +9,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 )
 
@@ -156,7 +157,7 @@ func TestCounted(t *testing.T) {
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		w.apply(cluster.Spec{Name: "east"})
-		conn, err := cluster.NewConnection(w.registry.Counted("east", w.access("east", east.Token()).Config), w.network.Dial)
+		conn, err := api.NewConnection(w.registry.Counted("east", w.access("east", east.Token()).Config), w.network.Dial)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/multicluster-runtime/pkg/clusters"
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -26,8 +26,8 @@ type Options struct {
 	ProbeInterval time.Duration       // between probes of a cluster that is Live; 1 s otherwise
 	Patience      federation.Patience // before a cluster is Suspect, and Stale
 	Endpoints     bool                // read Endpoints instead of EndpointSlices
-	Dial          DialFunc            // nil: the network's
-	Budget        records.Limits      // of each linked cluster
+	Dial          api.DialFunc        // nil: the network's
+	Budget        api.Limits          // of each linked cluster
 }
 
 // A Registry keeps the Store informed of every cluster that was applied. It is a multicluster-runtime Provider: others may run slow
@@ -47,7 +47,7 @@ type Registry struct {
 	mu         sync.Mutex // guards all below
 	ctx        context.Context
 	aware      multicluster.Aware
-	members    map[string]*member
+	members    map[string]*supervisor
 	indexes    []clusters.Index
 	attendants []Attendant
 	writing    map[string]Writing // by cluster name, as reported last
@@ -60,7 +60,7 @@ var ErrUnlinked = errors.New("the cluster is not linked any more")
 
 // An Attendant runs beside each engagement, in a goroutine of its own. spec is what is wanted of the cluster, of which the name never
 // changes, and conn is what is in use with it. It returns soon after ctx has ended, until when the connection stays open.
-type Attendant func(ctx context.Context, spec *watch.Value[Spec], conn *Connection)
+type Attendant func(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection)
 
 var (
 	_ multicluster.Provider         = &Registry{}
@@ -69,7 +69,7 @@ var (
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
-	return &Registry{log: log, store: store, options: options, members: map[string]*member{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{}}
+	return &Registry{log: log, store: store, options: options, members: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{}}
 }
 
 // Attend has a run beside every engagement. It is called before Start.
@@ -109,7 +109,7 @@ func (r *Registry) Apply(spec Spec) error {
 	defer r.mu.Unlock()
 	m, known := r.members[spec.Name]
 	if !known {
-		m = &member{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, meters: newMeters(spec.Name)}
+		m = &supervisor{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, meters: newMeters(spec.Name)}
 		m.status = Status{Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain, State: Connecting, Since: time.Now()}
 		m.spec.Store(spec)
 		r.members[spec.Name] = m
@@ -126,7 +126,7 @@ func (r *Registry) Apply(spec Spec) error {
 }
 
 // start needs r.mu.
-func (r *Registry) start(m *member) {
+func (r *Registry) start(m *supervisor) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	m.cancel = cancel
 	r.wg.Go(func() { m.run(ctx) })
@@ -167,7 +167,7 @@ func (r *Registry) Statuses() (map[string]Status, <-chan struct{}) { return r.st
 
 // publish shows a member's Status. Like claim and stand it does nothing for a member that was removed and has not noticed yet:
 // its successor may have the same name.
-func (r *Registry) publish(m *member) {
+func (r *Registry) publish(m *supervisor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.members[m.name] == m {
@@ -175,7 +175,7 @@ func (r *Registry) publish(m *member) {
 	}
 }
 
-func (r *Registry) claim(m *member) (*federation.Claims, error) {
+func (r *Registry) claim(m *supervisor) (*federation.Claims, error) {
 	r.order.Lock()
 	defer r.order.Unlock()
 	if !r.has(m) {
@@ -184,7 +184,7 @@ func (r *Registry) claim(m *member) (*federation.Claims, error) {
 	return r.store.Claim(federation.Cluster(m.name)), nil
 }
 
-func (r *Registry) stand(m *member, s federation.Standing) {
+func (r *Registry) stand(m *supervisor, s federation.Standing) {
 	r.order.Lock()
 	defer r.order.Unlock()
 	if r.has(m) {
@@ -193,7 +193,7 @@ func (r *Registry) stand(m *member, s federation.Standing) {
 }
 
 // has reports whether m was not removed; while order is held it stays so.
-func (r *Registry) has(m *member) bool {
+func (r *Registry) has(m *supervisor) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.members[m.name] == m
@@ -249,7 +249,7 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 		return nil, time.Time{}
 	}
 	for _, k := range live.kinds {
-		kinds = append(kinds, KindStatus{Kind: k.Resource.GroupResource().String(), Objects: k.Len(), Malformed: k.Malformed(), SourceHealth: k.source.Health()})
+		kinds = append(kinds, KindStatus{Kind: k.Resource.GroupResource().String(), Objects: k.Len(), Malformed: k.Malformed(), Health: k.Health()})
 	}
 	slices.SortFunc(kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })
 	h, _ := live.health.Load()
@@ -286,7 +286,7 @@ func (r *Registry) IndexField(ctx context.Context, obj client.Object, field stri
 
 // engage hands a new engagement to those who run controllers against the cluster. They let go of the one before when its context
 // ends.
-func (r *Registry) engage(m *member, e *engagement) {
+func (r *Registry) engage(m *supervisor, e *engagement) {
 	r.mu.Lock()
 	aware, indexes, attendants := r.aware, slices.Clone(r.indexes), r.attendants
 	r.mu.Unlock()

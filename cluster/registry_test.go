@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
-	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -32,10 +32,10 @@ type world struct {
 
 func inWorld(t *testing.T, test func(*world)) {
 	t.Helper()
-	inWorldOf(t, records.Limits{}, test)
+	inWorldOf(t, api.Limits{}, test)
 }
 
-func inWorldOf(t *testing.T, budget records.Limits, test func(*world)) {
+func inWorldOf(t *testing.T, budget api.Limits, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, network: apitest.NewNetwork(), store: federation.NewStore()}
@@ -221,18 +221,18 @@ func TestServerMoves(t *testing.T) {
 // Credentials that fail leave the old ones in use, whatever is wrong with them, and say so.
 func TestBadCredentialsChangeNothing(t *testing.T) {
 	for name, bad := range map[string]func(w *world) cluster.Access{
-		string(cluster.Unauthorized): func(w *world) cluster.Access { return w.access("east", "no such token") },
-		string(cluster.Untrusted): func(w *world) cluster.Access {
+		string(api.Unauthorized): func(w *world) cluster.Access { return w.access("east", "no such token") },
+		string(api.Untrusted): func(w *world) cluster.Access {
 			a := w.access("east", w.network.Server("east").Token())
 			a.Config.CAData = w.access("other", "").Config.CAData
 			return a
 		},
-		string(cluster.Unreachable): func(w *world) cluster.Access {
+		string(api.Unreachable): func(w *world) cluster.Access {
 			a := w.access("east", w.network.Server("east").Token())
 			a.Config.Host = "https://nowhere.test:6443"
 			return a
 		},
-		string(cluster.Forbidden): func(w *world) cluster.Access {
+		string(api.Forbidden): func(w *world) cluster.Access {
 			w.network.Server("poor").Forbid("pods", true)
 			return w.access("poor", w.network.Server("poor").Token())
 		},
@@ -246,7 +246,7 @@ func TestBadCredentialsChangeNothing(t *testing.T) {
 				if s.State != cluster.Live || s.Source != "Secret of "+token {
 					t.Errorf("status %+v", s)
 				}
-				if s.Credentials == nil || string(cluster.ReasonFor(s.Credentials)) != name {
+				if s.Credentials == nil || string(api.ReasonFor(s.Credentials)) != name {
 					t.Errorf("the new credentials fail with %v, want reason %s", s.Credentials, name)
 				}
 				east.Apply(objects(t, more))
@@ -305,7 +305,7 @@ func TestRevokedToken(t *testing.T) {
 		w.wait(20 * time.Second)
 		w.wantsState(cluster.Suspect)
 		w.wants(1)
-		if s := w.status(); cluster.ReasonFor(s.Contact) != cluster.Unauthorized {
+		if s := w.status(); api.ReasonFor(s.Contact) != api.Unauthorized {
 			t.Errorf("out of contact because of %v", s.Contact)
 		}
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
@@ -324,7 +324,7 @@ func TestForbiddenKinds(t *testing.T) {
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 		w.wait(time.Minute)
 		w.wantsState(cluster.Connecting)
-		if s := w.status(); cluster.ReasonFor(s.Contact) != cluster.Forbidden {
+		if s := w.status(); api.ReasonFor(s.Contact) != api.Forbidden {
 			t.Errorf("out of contact because of %v, want Forbidden", s.Contact)
 		}
 		east.Forbid("pods", false)
@@ -386,7 +386,7 @@ func TestBlackHole(t *testing.T) {
 func TestCycles(t *testing.T) {
 	const warm = 20
 	cycles := 1000
-	if raceDetector || testing.Short() {
+	if raceDetector {
 		cycles = 100 // enough for races, and ten times slower; the Makefile runs all of them without
 	}
 	inWorld(t, func(w *world) {

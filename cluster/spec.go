@@ -1,12 +1,12 @@
 package cluster
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"net/http"
+	"net/url"
 	"slices"
 
 	"k8s.io/client-go/rest"
@@ -27,9 +27,6 @@ type Access struct {
 	Source string       // where it comes from, for people, such as "Secret linkerd/cluster-credentials-east"
 	Config *rest.Config // trusted: whoever made it has refused what may not come from a Secret
 }
-
-// DialFunc opens a connection to an API server.
-type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // validate refuses a Spec that no cluster can have.
 func (s Spec) validate() error {
@@ -66,4 +63,15 @@ func (a Access) equal(o Access) bool {
 func (s Spec) equal(o Spec) bool {
 	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain && s.Slices == o.Slices &&
 		slices.EqualFunc(s.Access, o.Access, func(a, b Access) bool { return a.Source == b.Source && a.equal(b) })
+}
+
+// proxied returns the config with the proxy that requests to a cluster take: for linked ones, none. That of the environment is for this
+// process's own network: it would see where linked clusters are, and the addresses that may not be dialed would be checked for the
+// proxy only. A kubeconfig with a proxy-url is refused.
+func proxied(config *rest.Config, spec Spec) *rest.Config {
+	if !spec.Local {
+		config = rest.CopyConfig(config)
+		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // that means none
+	}
+	return config
 }

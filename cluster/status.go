@@ -1,9 +1,9 @@
 package cluster
 
 import (
-	"errors"
 	"time"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -68,20 +68,12 @@ type LeftOut struct {
 	Excess int  `json:"excess,omitempty"` // they would take more slices than a cluster may have in a Service
 }
 
-// ReasonFor returns why err keeps a cluster out of reach.
-func ReasonFor(err error) Reason {
-	if probe, ok := errors.AsType[*ProbeError](err); ok {
-		return probe.Reason
-	}
-	return Unreachable
-}
-
 // credentials reports whether the newest credentials are in use; that is not known where none are, because the cluster does not answer.
 func (s *Status) credentials() (valid, known bool) {
-	switch reason := ReasonFor(s.Credentials); {
+	switch reason := api.ReasonFor(s.Credentials); {
 	case s.Credentials != nil:
 		return false, s.Source != "" || reason.Credentials()
-	case s.Contact != nil && ReasonFor(s.Contact) == Unauthorized:
+	case s.Contact != nil && api.ReasonFor(s.Contact) == api.Unauthorized:
 		return false, true
 	default:
 		return s.Source != "", s.Source != ""
@@ -94,7 +86,7 @@ type KindStatus struct {
 	Objects int    `json:"objects"`
 	// Malformed is how many objects so far had something that cannot be used, and is left out.
 	Malformed int `json:"malformed,omitempty"`
-	SourceHealth
+	api.Health
 }
 
 func stateOf(s federation.Standing) State {

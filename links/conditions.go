@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // The conditions of a Link that the Reconciler owns. The condition Mirroring belongs to package mirror.
@@ -96,11 +97,11 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
 		}
 	}
 	problem := oneLine(errors.Join(rejection, status.Credentials)) + "; " + serving
-	var failed cluster.Reason // why the newest credentials are not in use
+	var failed api.Reason // why the newest credentials are not in use
 	if status.Credentials != nil {
-		failed = cluster.ReasonFor(status.Credentials)
+		failed = api.ReasonFor(status.Credentials)
 	}
-	revoked := status.Contact != nil && cluster.ReasonFor(status.Contact) == cluster.Unauthorized
+	revoked := status.Contact != nil && api.ReasonFor(status.Contact) == api.Unauthorized
 	switch {
 	case rejection != nil:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, "Refused", problem)
@@ -109,7 +110,7 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
 	case status.Credentials != nil:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(failed), problem)
 	case revoked:
-		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(cluster.Unauthorized),
+		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(api.Unauthorized),
 			oneLine(status.Contact)+"; put new credentials into the Secret")
 	case status.Source == "":
 		r.addCondition(CredentialsValid, metav1.ConditionUnknown, "Untried", "the credentials were not tried yet")

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
 // What `linkerd multicluster link-gen` writes on the Secret of a linked cluster.
@@ -38,7 +38,7 @@ func linkResource(version string) schema.GroupVersionResource {
 
 // A Link is the record of a Link object: which cluster it links, and how.
 type Link struct {
-	key        records.Key
+	key        api.Key
 	uid        string
 	version    string // in which it was read
 	generation int64
@@ -62,7 +62,7 @@ func newLink(object any) (*Link, bool) {
 		return nil, false
 	}
 	l := &Link{
-		key:           records.Key{Namespace: u.GetNamespace(), Name: u.GetName()},
+		key:           api.Key{Namespace: u.GetNamespace(), Name: u.GetName()},
 		uid:           string(u.GetUID()),
 		version:       u.GroupVersionKind().Version,
 		generation:    u.GetGeneration(),
@@ -123,7 +123,7 @@ func invalidName(field, name string) string {
 
 // A secret is the record of a Secret that holds a kubeconfig.
 type secret struct {
-	key           records.Key
+	key           api.Key
 	created       time.Time
 	clusterName   string // from its label; empty for one that only a Link names
 	trustDomain   string
@@ -137,7 +137,7 @@ func newSecret(object any) (*secret, bool) {
 		return nil, false
 	}
 	return &secret{
-		key:           records.Key{Namespace: s.Namespace, Name: s.Name},
+		key:           api.Key{Namespace: s.Namespace, Name: s.Name},
 		created:       s.CreationTimestamp.Time,
 		clusterName:   s.Labels[ClusterNameLabel],
 		trustDomain:   s.Annotations[TrustDomainAnnotation],

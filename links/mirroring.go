@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // A Mirroring is the part of a Link that asks for Services in the local cluster. It is immutable.
 type Mirroring struct {
-	Link            records.Key
+	Link            api.Key
 	UID             string
 	Resource        schema.GroupVersionResource // in which it was read
 	ResourceVersion string

@@ -17,12 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -30,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -90,11 +87,10 @@ type Reconciler struct {
 	onListed func()
 	events   events.EventRecorder // may be nil
 
-	conn       *cluster.Connection
+	conn       *api.Connection
 	dynamic    dynamic.Interface
 	core       kubernetes.Interface
-	links      *records.Store[*Link]
-	linkSource *cluster.Source
+	links      *api.Informer[*Link]
 	metrics    metrics
 	changes    watch.Value[struct{}] // superseded when a Link has changed
 	allApplied chan struct{}         // see AllApplied
@@ -106,7 +102,7 @@ type Reconciler struct {
 	wg sync.WaitGroup
 
 	mu           sync.Mutex // guards the fields below
-	seenLinks    map[records.Key]*Link
+	seenLinks    map[api.Key]*Link
 	namespaces   map[string]*secretNamespace
 	sourcesReady bool
 	pending      map[string]bool // names that the running reconcileAll waits for; nil if none runs
@@ -118,17 +114,16 @@ type Reconciler struct {
 
 // A secretNamespace is one whose Secrets are watched.
 type secretNamespace struct {
-	name   string
-	store  *records.Store[*secret]
-	source *cluster.Source
-	cancel context.CancelFunc
+	name    string
+	secrets *api.Informer[*secret]
+	cancel  context.CancelFunc
 
-	clusterNames map[records.Key]string // of each labelled Secret; guarded by Reconciler.mu
+	clusterNames map[api.Key]string // of each labelled Secret; guarded by Reconciler.mu
 }
 
 // ready reports whether the Secrets were listed, or the listing was refused.
 func (n *secretNamespace) ready() bool {
-	return isClosed(n.store.Synced()) || isClosed(n.source.Refused())
+	return isClosed(n.secrets.Synced()) || isClosed(n.secrets.Refused())
 }
 
 // A lastReport is what was last computed for a Link.
@@ -160,7 +155,7 @@ func isClosed(c <-chan struct{}) bool {
 // NewReconciler returns a Reconciler that reads Links and Secrets over conn. It calls onListed once, after
 // every cluster that was linked at the start was applied. recorder may be nil.
 func NewReconciler(
-	log logr.Logger, conn *cluster.Connection, registry *cluster.Registry, recorder events.EventRecorder,
+	log logr.Logger, conn *api.Connection, registry *cluster.Registry, recorder events.EventRecorder,
 	onListed func(), options Options,
 ) (*Reconciler, error) {
 	r := &Reconciler{
@@ -171,7 +166,7 @@ func NewReconciler(
 		events:           recorder,
 		conn:             conn,
 		allApplied:       make(chan struct{}),
-		seenLinks:        map[records.Key]*Link{},
+		seenLinks:        map[api.Key]*Link{},
 		namespaces:       map[string]*secretNamespace{},
 		lastReports:      map[string]*lastReport{},
 		loggedRejections: map[string]string{},
@@ -184,9 +179,9 @@ func NewReconciler(
 		return nil, fmt.Errorf("client for Secrets: %w", err)
 	}
 	r.metrics = metrics{r}
-	r.links = records.NewStore(newLink, r.linkChanged)
-	requests := cluster.NewestLister(r.dynamic, linkerd.Links, versions, options.LinkNamespace)
-	r.linkSource = cluster.NewSource(requests, conn)
+	kind := api.Newest(linkerd.Links, versions, "Link")
+	kind.Namespace = options.LinkNamespace
+	r.links = api.NewInformer(conn, kind, newLink, r.linkChanged)
 	return r, nil
 }
 
@@ -212,7 +207,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 			r.mu.Lock()
 			r.watchNamespaces()
 			r.mu.Unlock()
-			r.wg.Go(func() { r.linkSource.Fill(r.ctx, &unstructured.Unstructured{}, r.links) })
+			r.wg.Go(func() { r.links.Run(r.ctx) })
 			r.wg.Go(r.startReconciling)
 			r.wg.Go(r.enqueueChangedClusters)
 			return nil
@@ -228,15 +223,15 @@ func (r *Reconciler) startReconciling() {
 	r.mu.Lock()
 	controllers := r.namespaces[r.options.ControllerNamespace]
 	r.mu.Unlock()
-	if !waitListed(r.ctx, r.links.Synced(), r.linkSource.Refused()) ||
-		!waitListed(r.ctx, controllers.store.Synced(), controllers.source.Refused()) {
+	if !waitListed(r.ctx, r.links.Synced(), r.links.Refused()) ||
+		!waitListed(r.ctx, controllers.secrets.Synced(), controllers.secrets.Refused()) {
 		return
 	}
-	if refused := r.linkSource.Health().Refused; refused != "" {
+	if refused := r.links.Health().Refused; refused != "" {
 		r.log.Info("Links cannot be read, so only labelled Secrets link clusters: install the Link CRD, grant "+
 			"get, list and watch on links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
 	}
-	if refused := controllers.source.Health().Refused; refused != "" {
+	if refused := controllers.secrets.Health().Refused; refused != "" {
 		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them",
 			"namespace", controllers.name, "reason", refused)
 	}
@@ -247,8 +242,8 @@ func (r *Reconciler) startReconciling() {
 		return
 	}
 	r.onListed()
-	if r.waitSyncedUnlessAbsent(r.links.Synced(), r.linkSource) &&
-		r.waitSyncedUnlessAbsent(controllers.store.Synced(), controllers.source) &&
+	if r.waitSyncedUnlessAbsent(r.links.Synced(), r.links.Watcher) &&
+		r.waitSyncedUnlessAbsent(controllers.secrets.Synced(), controllers.secrets.Watcher) &&
 		r.reconcileAll() {
 		close(r.allApplied)
 	}
@@ -256,7 +251,7 @@ func (r *Reconciler) startReconciling() {
 
 // waitSyncedUnlessAbsent waits until a kind was listed, unless its API server does not serve the kind. It
 // reports whether that came before the end of Start.
-func (r *Reconciler) waitSyncedUnlessAbsent(synced <-chan struct{}, s *cluster.Source) bool {
+func (r *Reconciler) waitSyncedUnlessAbsent(synced <-chan struct{}, s *api.Watcher) bool {
 	if isClosed(synced) || s.Health().Refused == metav1.StatusReasonNotFound {
 		return true
 	}
@@ -328,7 +323,7 @@ func (r *Reconciler) finishPass() {
 	}
 }
 
-func (r *Reconciler) linkChanged(k records.Key) {
+func (r *Reconciler) linkChanged(k api.Key) {
 	now, found := r.links.Get(k)
 	r.mu.Lock()
 	old, had := r.seenLinks[k]
@@ -372,24 +367,16 @@ func (r *Reconciler) watchNamespaces() {
 }
 
 func (r *Reconciler) watchSecrets(name string) *secretNamespace {
-	n := &secretNamespace{name: name, clusterNames: map[records.Key]string{}}
-	n.store = records.NewStore(newSecret, func(k records.Key) { r.secretChanged(n, k) })
-	selector := fields.OneTermEqualSelector("type", string(SecretType)).String()
-	n.source = cluster.NewSource(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector
-			return r.core.CoreV1().Secrets(name).List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			o.FieldSelector = selector
-			return r.core.CoreV1().Secrets(name).Watch(ctx, o)
-		},
-	}, r.conn)
+	n := &secretNamespace{name: name, clusterNames: map[api.Key]string{}}
+	kind := api.Typed(corev1.SchemeGroupVersion, "secrets", "Secret", &corev1.Secret{})
+	kind.Namespace = name
+	kind.Fields = fields.OneTermEqualSelector("type", string(SecretType)).String()
+	n.secrets = api.NewInformer(r.conn, kind, newSecret, func(k api.Key) { r.secretChanged(n, k) })
 	var ctx context.Context
 	ctx, n.cancel = context.WithCancel(r.ctx)
-	r.wg.Go(func() { n.source.Fill(ctx, &corev1.Secret{}, n.store) })
+	r.wg.Go(func() { n.secrets.Run(ctx) })
 	r.wg.Go(func() {
-		if waitListed(ctx, n.store.Synced(), n.source.Refused()) {
+		if waitListed(ctx, n.secrets.Synced(), n.secrets.Refused()) {
 			r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
 		}
 	})
@@ -404,12 +391,12 @@ func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
 	}
 }
 
-func (r *Reconciler) secretChanged(n *secretNamespace, k records.Key) {
+func (r *Reconciler) secretChanged(n *secretNamespace, k api.Key) {
 	r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == k.Namespace && l.secret == k.Name })
 	if n.name != r.options.ControllerNamespace {
 		return
 	}
-	s, found := n.store.Get(k)
+	s, found := n.secrets.Get(k)
 	r.mu.Lock()
 	old := n.clusterNames[k]
 	delete(n.clusterNames, k)
@@ -492,18 +479,18 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 	if !ready {
 		return in, false
 	}
-	labelled := namespaces[r.options.ControllerNamespace].store
+	labelled := namespaces[r.options.ControllerNamespace].secrets
 	for _, k := range labelled.Keys() {
 		if s, found := labelled.Get(k); found && s.clusterName == name && name != "" {
 			in.labelled = append(in.labelled, s)
 		}
 	}
-	in.secret = func(k records.Key) (*secret, string) {
+	in.secret = func(k api.Key) (*secret, string) {
 		n := namespaces[k.Namespace]
-		if s, found := n.store.Get(k); found {
+		if s, found := n.secrets.Get(k); found {
 			return s, ""
 		}
-		if refused := n.source.Health().Refused; refused != "" {
+		if refused := n.secrets.Health().Refused; refused != "" {
 			return nil, fmt.Sprintf("Secrets in namespace %s cannot be read (%s): "+
 				"grant get, list and watch on them", k.Namespace, refused)
 		}

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
-	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -31,8 +31,8 @@ type fleet struct {
 	home       *apitest.Server
 	registry   *cluster.Registry
 	reconciler *Reconciler
-	budget     records.Limits // of each linked cluster
-	broken     atomic.Bool    // the API server of home fails to patch
+	budget     api.Limits  // of each linked cluster
+	broken     atomic.Bool // the API server of home fails to patch
 	listed     atomic.Int32
 }
 
@@ -52,7 +52,7 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 		f.must(err)
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patches{f, next} })
-		conn, err := cluster.NewConnection(config, f.network.Dial)
+		conn, err := api.NewConnection(config, f.network.Dial)
 		f.must(err)
 		defer conn.Close()
 		f.reconciler, err = NewReconciler(
@@ -159,7 +159,7 @@ func TestBudgetIsReported(t *testing.T) {
 		}}
 	}
 	inFleet(t, func(f *fleet) {
-		f.budget = records.Limits{Endpoints: 10}
+		f.budget = api.Limits{Endpoints: 10}
 		f.link("east", true)
 		for i := range 20 {
 			f.network.Server("east").Apply(pod(i))

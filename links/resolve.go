@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // inputs is everything that the Spec of one cluster name is computed from.
@@ -19,9 +19,9 @@ type inputs struct {
 	trustDomain string // of the local cluster
 	hosts       Hosts
 
-	links    []*Link                             // all that name the cluster
-	labelled []*secret                           // in the controller namespace, with the cluster's label
-	secret   func(records.Key) (*secret, string) // by name; or nil, and why there is none
+	links    []*Link                         // all that name the cluster
+	labelled []*secret                       // in the controller namespace, with the cluster's label
+	secret   func(api.Key) (*secret, string) // by name; or nil, and why there is none
 }
 
 // outcome is the result for one cluster name.
@@ -98,7 +98,7 @@ func (in inputs) secretOf(l *Link) (*secret, error) {
 		return nil, errors.New("spec.clusterCredentialsSecret is empty, and the cluster has no labelled Secret: " +
 			"name a Secret with a kubeconfig")
 	}
-	s, problem := in.secret(records.Key{Namespace: l.key.Namespace, Name: l.secret})
+	s, problem := in.secret(api.Key{Namespace: l.key.Namespace, Name: l.secret})
 	switch {
 	case s == nil:
 		return nil, errors.New(problem)

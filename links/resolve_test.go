@@ -12,14 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 var epoch = time.Unix(1e9, 0)
 
 func link(name string, age time.Duration, f func(*Link)) *Link {
 	l := &Link{
-		key: records.Key{Namespace: "mc", Name: name}, uid: name, version: "v1alpha3", created: epoch.Add(-age),
+		key: api.Key{Namespace: "mc", Name: name}, uid: name, version: "v1alpha3", created: epoch.Add(-age),
 		clusterName: "east", clusterDomain: "east.local", secret: "creds",
 	}
 	if f != nil {
@@ -30,7 +30,7 @@ func link(name string, age time.Duration, f func(*Link)) *Link {
 
 func credentials(namespace, token string, f func(*secret)) *secret {
 	s := &secret{
-		key:        records.Key{Namespace: namespace, Name: "creds"},
+		key:        api.Key{Namespace: namespace, Name: "creds"},
 		kubeconfig: kubeconfig(server, "token: "+token),
 	}
 	if f != nil {
@@ -134,7 +134,7 @@ func TestResolve(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := inputs{name: "east", local: "local", trustDomain: "ours", links: tc.links, labelled: tc.labelled, secret: func(k records.Key) (*secret, string) {
+			in := inputs{name: "east", local: "local", trustDomain: "ours", links: tc.links, labelled: tc.labelled, secret: func(k api.Key) (*secret, string) {
 				if tc.secret == nil || tc.secret.key != k {
 					return nil, "there is no Secret " + k.String()
 				}
@@ -159,7 +159,7 @@ func TestConditionsFor(t *testing.T) {
 		linked:  true,
 		domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)",
 	}
-	why := func(r cluster.Reason) error { return &cluster.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
+	why := func(r api.Reason) error { return &api.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
 	for name, tc := range map[string]struct {
 		out    outcome
 		status cluster.Status
@@ -176,32 +176,32 @@ func TestConditionsFor(t *testing.T) {
 		},
 		"stale": {
 			good,
-			cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(cluster.Unreachable)},
+			cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(api.Unreachable)},
 			"Accepted=True/Accepted CredentialsValid=True/Valid Connected=False/Stale Synced=True/Synced",
 		},
 		"revoked": {
 			good,
-			cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(cluster.Unauthorized)},
+			cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(api.Unauthorized)},
 			"Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced",
 		},
 		"new ones fail": {
 			good,
 			cluster.Status{
-				State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unauthorized),
+				State: cluster.Live, Synced: true, Source: "x", Credentials: why(api.Unauthorized),
 			},
 			"Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced",
 		},
 		"far too large": {
 			good,
 			cluster.Status{
-				State: cluster.Connecting, Credentials: why(cluster.OverBudget),
-				Contact: why(cluster.OverBudget), OverBudget: "too many Pods",
+				State: cluster.Connecting, Credentials: why(api.OverBudget),
+				Contact: why(api.OverBudget), OverBudget: "too many Pods",
 			},
 			"Accepted=True/Accepted CredentialsValid=Unknown/OverBudget Connected=False/Connecting Synced=False/Waiting WithinBudget=False/OverBudget",
 		},
 		"unreachable": {
 			good,
-			cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(cluster.Unreachable)},
+			cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(api.Unreachable)},
 			"Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced",
 		},
 		"refused": {

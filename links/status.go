@@ -66,7 +66,7 @@ func (m metrics) Describe(to chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (m metrics) Collect(to chan<- prometheus.Metric) {
 	readable := 0.0
-	if isClosed(m.reconciler.links.Synced()) && m.reconciler.linkSource.Health().Refused == "" {
+	if isClosed(m.reconciler.links.Synced()) && m.reconciler.links.Health().Refused == "" {
 		readable = 1
 	}
 	to <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
 const (
@@ -49,7 +49,7 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 		return nil, err
 	}
 	w := &workloadRecord{
-		key: key{Namespace: records.Intern(parsed.Namespace), Name: parsed.Name},
+		key: key{Namespace: api.Intern(parsed.Namespace), Name: parsed.Name},
 		uid: parsed.UID, labels: parsed.Labels, ready: parsed.Ready(),
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs {
@@ -59,7 +59,7 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 	}
 	for _, p := range parsed.Spec.Ports {
 		if isPort(p.Port) {
-			w.ports = append(w.ports, workloadPort{records.Intern(p.Name), p.Port, protocolOf(p.Protocol)})
+			w.ports = append(w.ports, workloadPort{api.Intern(p.Name), p.Port, protocolOf(p.Protocol)})
 		}
 	}
 	return w, nil

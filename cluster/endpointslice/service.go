@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // OptIn is the annotation by which a Service asks for slices with endpoints of other clusters, and a Link
@@ -21,7 +21,7 @@ const (
 	Enabled = "enabled"
 )
 
-type key = records.Key
+type key = api.Key
 
 // serviceRecord is what is kept of a Service.
 type serviceRecord struct {
@@ -42,7 +42,7 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 		return nil, false
 	}
 	record := &serviceRecord{
-		key:      key{Namespace: records.Intern(svc.Namespace), Name: svc.Name},
+		key:      key{Namespace: api.Intern(svc.Namespace), Name: svc.Name},
 		uid:      svc.UID,
 		external: svc.Spec.Type == corev1.ServiceTypeExternalName,
 		headless: svc.Spec.ClusterIP == corev1.ClusterIPNone,

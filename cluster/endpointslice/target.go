@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
@@ -38,7 +38,7 @@ type targetCluster struct {
 	log      logr.Logger
 	name     string
 	local    bool
-	conn     *cluster.Connection
+	conn     *api.Connection
 	identity string // in Leases; unique, because two targets of one replica overlap while credentials are replaced
 	client   kubernetes.Interface
 	dynamic  dynamic.Interface
@@ -74,21 +74,16 @@ func (c *targetCluster) federatedPermissions(ctx context.Context) error {
 	return reviewPermissions(ctx, c.client, writerPermissions(c.writer.options.Namespace))
 }
 
-// workloadLister lists and watches ExternalWorkloads at the newest version that is served.
-func workloadLister(client dynamic.Interface, namespace string) cache.ListerWatcher {
-	return cluster.NewestLister(client, linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, namespace)
-}
+// workloadKind is ExternalWorkloads, at the newest version that is served.
+var workloadKind = api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)
 
 // listWorkloads lists ExternalWorkloads once.
 func listWorkloads(
 	ctx context.Context, client dynamic.Interface, namespace string, options metav1.ListOptions,
 ) (*unstructured.UnstructuredList, error) {
-	lister := cache.ToListerWatcherWithContext(workloadLister(client, namespace))
-	list, err := lister.ListWithContext(ctx, options)
-	if err != nil {
-		return nil, err
-	}
-	return list.(*unstructured.UnstructuredList), nil
+	kind := workloadKind
+	kind.Namespace = namespace
+	return kind.List(ctx, client, options)
 }
 
 // runWhileWanted campaigns for the FederatedLease while that is wanted, until ctx ends. When it is no
@@ -236,7 +231,7 @@ func (c *targetCluster) waitBeforeRetry(ctx context.Context, err error) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-c.conn.Renewed():
+	case <-c.conn.Changed():
 	case <-ctx.Done():
 	}
 }

@@ -16,15 +16,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	endpointsliceutil "k8s.io/endpointslice/util"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -100,9 +96,9 @@ type termWriter struct {
 	queue       workqueue.TypedRateLimitingInterface[key]
 	tracker     *endpointsliceutil.EndpointSliceTracker // knows which of our own writes the watch has not shown yet
 
-	services  *records.Store[*serviceRecord]
-	slices    *records.Store[*discoveryv1.EndpointSlice]
-	externals *records.Store[*workloadRecord] // nil: it writes slices of federated Services
+	services  *api.Store[*serviceRecord]
+	slices    *api.Store[*discoveryv1.EndpointSlice]
+	externals *api.Store[*workloadRecord] // nil: it writes slices of federated Services
 
 	wg sync.WaitGroup // of goroutines that watch Snapshots
 
@@ -136,8 +132,8 @@ func newTermWriter(c *targetCluster, leaseName, managedBy string, permissions fu
 		confirmations:  map[string]int{},
 		leftOut:        map[string]map[key]int{},
 	}
-	t.services = records.NewStore(newServiceRecord, t.serviceChanged)
-	t.slices = records.NewStore(func(object any) (*discoveryv1.EndpointSlice, bool) {
+	t.services = api.NewStore(newServiceRecord, t.serviceChanged)
+	t.slices = api.NewStore(func(object any) (*discoveryv1.EndpointSlice, bool) {
 		es, ok := object.(*discoveryv1.EndpointSlice)
 		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy
 	}, t.sliceChanged)
@@ -146,7 +142,7 @@ func newTermWriter(c *targetCluster, leaseName, managedBy string, permissions fu
 
 func newExternalWriter(c *targetCluster) *termWriter {
 	t := newTermWriter(c, ExternalLease, externalManagedBy, c.externalPermissions)
-	t.externals = records.NewStore(func(object any) (*workloadRecord, bool) {
+	t.externals = api.NewStore(func(object any) (*workloadRecord, bool) {
 		u, ok := object.(*unstructured.Unstructured)
 		if !ok {
 			return nil, false
@@ -170,33 +166,31 @@ func newFederatedWriter(c *targetCluster) *termWriter {
 // ExternalWorkloads.
 func (t *termWriter) writesFederated() bool { return t.externals == nil }
 
-// watchedKind is a kind of object that a termWriter reads.
-type watchedKind struct {
-	resource schema.GroupResource
-	lister   cache.ListerWatcher
-	object   runtime.Object
-	store    records.Target
-	synced   <-chan struct{}
-}
-
-func (t *termWriter) kinds() []watchedKind {
-	all := func(*metav1.ListOptions) {}
-	// A slice that loses the label is a deletion to the watch.
-	own := func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelManagedBy + "=" + t.managedBy }
-	core, discovery := t.client.CoreV1().RESTClient(), t.client.DiscoveryV1().RESTClient()
-	services := cache.NewFilteredListWatchFromClient(core, serviceResource.Resource, metav1.NamespaceAll, all)
-	endpointSlices := cache.NewFilteredListWatchFromClient(discovery, sliceResource.Resource, metav1.NamespaceAll, own)
-	kinds := []watchedKind{
-		{serviceResource, services, &corev1.Service{}, t.services, t.services.Synced()},
-		{sliceResource, endpointSlices, &discoveryv1.EndpointSlice{}, t.slices, t.slices.Synced()},
-	}
+// startInformers watches what the writer reads, until ctx ends, and returns once all of it was listed. It returns [missingPermissions] if
+// the API server refuses a kind.
+func (t *termWriter) startInformers(ctx context.Context, wg *sync.WaitGroup) error {
+	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
+	slices := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
+	slices.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
+	kinds, stores := []api.Kind{services, slices}, []api.Target{t.services, t.slices}
 	if !t.writesFederated() {
-		kinds = append(kinds, watchedKind{
-			linkerd.ExternalWorkloads, workloadLister(t.dynamic, metav1.NamespaceAll),
-			&unstructured.Unstructured{}, t.externals, t.externals.Synced(),
-		})
+		kinds, stores = append(kinds, workloadKind), append(stores, t.externals)
 	}
-	return kinds
+	watchers := make([]*api.Watcher, len(kinds))
+	for i, kind := range kinds {
+		watchers[i] = api.NewWatcher(t.conn, kind, stores[i])
+		wg.Go(func() { watchers[i].Run(logr.NewContext(ctx, t.log.V(1))) })
+	}
+	for i, w := range watchers {
+		select {
+		case <-stores[i].Synced():
+		case <-w.Refused():
+			return &missingPermissions{[]writePermission{{kinds[i].Resource.GroupResource(), "", []string{"list", "watch"}}}}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
 }
 
 // run writes until ctx ends. It returns [missingPermissions] if some are missing.
@@ -209,21 +203,8 @@ func (t *termWriter) run(ctx context.Context) error {
 	defer t.queue.ShutDown()
 	defer t.forgetLeftOut()
 	t.ctx = ctx
-	kinds := t.kinds()
-	refused := make([]<-chan struct{}, len(kinds))
-	for i, k := range kinds {
-		informer := cluster.NewSource(k.lister, t.conn)
-		refused[i] = informer.Refused()
-		wg.Go(func() { informer.Fill(logr.NewContext(ctx, t.log.V(1)), k.object, k.store) })
-	}
-	for i, k := range kinds {
-		select {
-		case <-k.synced:
-		case <-refused[i]:
-			return &missingPermissions{[]writePermission{{k.resource, "", []string{"list", "watch"}}}}
-		case <-ctx.Done():
-			return nil
-		}
+	if err := t.startInformers(ctx, &wg); err != nil || ctx.Err() != nil {
+		return err
 	}
 	t.begin()
 	if t.writesFederated() {

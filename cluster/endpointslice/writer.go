@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -43,7 +44,7 @@ type Writer struct {
 	onLocalLease func(term context.Context) error
 
 	mu    sync.Mutex // guards conns
-	conns map[string]*cluster.Connection
+	conns map[string]*api.Connection
 }
 
 // NewWriter returns a Writer, whose Engage is to be given to the registry. onLocalLease, which may be nil,
@@ -54,12 +55,12 @@ func NewWriter(
 ) *Writer {
 	return &Writer{
 		log: log, store: store, registry: registry, options: options, metrics: newWriterMetrics(),
-		onLocalLease: onLocalLease, conns: map[string]*cluster.Connection{},
+		onLocalLease: onLocalLease, conns: map[string]*api.Connection{},
 	}
 }
 
 // Engage writes into one cluster until ctx ends. It is a [cluster.Attendant].
-func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *cluster.Connection) {
+func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
 	first, _ := spec.Load()
 	name := first.Name
 	w.setConnection(name, conn)
@@ -83,14 +84,14 @@ func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 	}
 }
 
-func (w *Writer) setConnection(name string, conn *cluster.Connection) {
+func (w *Writer) setConnection(name string, conn *api.Connection) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conns[name] = conn
 }
 
 // removeConnection does nothing if a successor of the connection is set already.
-func (w *Writer) removeConnection(name string, conn *cluster.Connection) {
+func (w *Writer) removeConnection(name string, conn *api.Connection) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.conns[name] == conn {
@@ -100,7 +101,7 @@ func (w *Writer) removeConnection(name string, conn *cluster.Connection) {
 }
 
 // connection returns the connection to a cluster; nil if there is none.
-func (w *Writer) connection(name string) *cluster.Connection {
+func (w *Writer) connection(name string) *api.Connection {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.conns[name]
@@ -116,7 +117,7 @@ func (w *Writer) linksKnown() bool {
 	}
 }
 
-func (w *Writer) newTargetCluster(name string, conn *cluster.Connection) (*targetCluster, error) {
+func (w *Writer) newTargetCluster(name string, conn *api.Connection) (*targetCluster, error) {
 	c := &targetCluster{
 		writer: w, log: w.log.WithValues("cluster", name), name: name, conn: conn,
 		local:    name == w.options.Installation,

@@ -21,7 +21,7 @@
 // At the fence the term's context ends, which cancels requests, and the connections of writes are closed,
 // so that nothing that waits in a socket is sent once the network heals. A process that was stopped
 // (SIGSTOP, a frozen VM) runs its timer late; therefore each request that changes something compares the
-// clock with the fence just before it is sent ([cluster.WithFence]).
+// clock with the fence just before it is sent ([api.WithFence]).
 //
 // A fence works on the side of the sender only. What was sent before it may arrive later, when another
 // replica has the Lease, and the API server knows nothing of fences. An update or a deletion bears a

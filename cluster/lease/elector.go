@@ -13,13 +13,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/tools/cache"
 
-	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -72,8 +69,7 @@ type Elector struct {
 	config    Config
 	log       logr.Logger
 	client    coordinationclient.LeaseInterface
-	lister    cache.ListerWatcher
-	conn      *cluster.Connection
+	conn      *api.Connection
 	cutWrites func() // closes the connections over which this candidate writes
 
 	observed watch.Value[observation]
@@ -89,11 +85,8 @@ type observation struct {
 
 // NewElector returns an Elector for a Lease in the cluster of conn. client must send its requests over
 // conn.
-func NewElector(log logr.Logger, client kubernetes.Interface, conn *cluster.Connection, config Config) *Elector {
-	coordination := client.CoordinationV1()
-	e := newElector(log, coordination.Leases(config.Namespace), config)
-	one := fields.OneTermEqualSelector(metav1.ObjectNameField, config.Name)
-	e.lister = cache.NewListWatchFromClient(coordination.RESTClient(), "leases", config.Namespace, one)
+func NewElector(log logr.Logger, client kubernetes.Interface, conn *api.Connection, config Config) *Elector {
+	e := newElector(log, client.CoordinationV1().Leases(config.Namespace), config)
 	e.conn, e.cutWrites = conn, conn.CutWrites
 	return e
 }
@@ -121,18 +114,19 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	var store *records.Store[*coordinationv1.Lease]
-	store = records.NewStore(func(object any) (*coordinationv1.Lease, bool) {
+	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{}).Named(e.config.Name)
+	kind.Namespace = e.config.Namespace
+	var informer *api.Informer[*coordinationv1.Lease]
+	informer = api.NewInformer(e.conn, kind, func(object any) (*coordinationv1.Lease, bool) {
 		lease, ok := object.(*coordinationv1.Lease)
 		return lease, ok && lease.Name == e.config.Name
-	}, func(k records.Key) {
-		lease, _ := store.Get(k)
+	}, func(k api.Key) {
+		lease, _ := informer.Get(k)
 		e.observe(lease)
 	})
-	informer := cluster.NewSource(e.lister, e.conn)
-	wg.Go(func() { informer.Fill(logr.NewContext(ctx, e.log.V(1)), &coordinationv1.Lease{}, store) })
+	wg.Go(func() { informer.Run(logr.NewContext(ctx, e.log.V(1))) })
 	campaigned := make(chan error, 1)
-	wg.Go(func() { campaigned <- e.campaign(ctx, store.Synced(), lead) })
+	wg.Go(func() { campaigned <- e.campaign(ctx, informer.Synced(), lead) })
 	select {
 	case err := <-campaigned:
 		return err
@@ -294,7 +288,7 @@ func (e *Elector) serve(
 		e.cutWrites()
 	})
 	defer timer.Stop()
-	term = cluster.WithFence(term, f.check)
+	term = api.WithFence(term, f.check)
 	led := make(chan error, 1)
 	go func() { led <- lead(term) }()
 

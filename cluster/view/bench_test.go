@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
 	"testing"
 
@@ -38,7 +39,7 @@ func update(tb testing.TB, k Kind, o metav1.Object) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	arrived := k.Object.DeepCopyObject()
+	arrived := reflect.New(reflect.TypeOf(o).Elem()).Interface()
 	if err := arrived.(interface{ Unmarshal([]byte) error }).Unmarshal(b); err != nil {
 		tb.Fatal(err)
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
 // key names an object whose kind is clear from the context.
-type key = records.Key
+type key = api.Key
 
-func intern(s string) string { return records.Intern(s) }
+func intern(s string) string { return api.Intern(s) }
 
 // objectRef names something to reconcile.
 type objectRef struct {
@@ -89,15 +89,15 @@ type Reconciler struct {
 	queue    workqueue.TypedDelayingInterface[objectRef] // set by Begin, before it sets enqueues
 	enqueues atomic.Bool
 
-	services    *records.Store[serviceRecord]
-	slices      *records.Store[[]*sliceRecord] // EndpointSlices, or Endpoints
-	pods        *records.Store[podRecord]
-	externals   *records.Store[podRecord]
-	replicaSets *records.Store[owner]
-	jobs        *records.Store[owner]
-	servers     *records.Store[*serverRecord]
-	nodes       *records.Store[string]           // the zone
-	profiles    *records.Store[*profile.Profile] // nil for one that cannot be read
+	services    *api.Store[serviceRecord]
+	slices      *api.Store[[]*sliceRecord] // EndpointSlices, or Endpoints
+	pods        *api.Store[podRecord]
+	externals   *api.Store[podRecord]
+	replicaSets *api.Store[owner]
+	jobs        *api.Store[owner]
+	servers     *api.Store[*serverRecord]
+	nodes       *api.Store[string]           // the zone
+	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
 
 	// Owned by Begin, and then by Run.
 	writer         *federation.Claims
@@ -159,19 +159,19 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 			}
 		}
 	}
-	r.services = records.NewStore(checked(r.border, "Service", r.reduceService), enqueue(kindService))
+	r.services = api.NewStore(checked(r.border, "Service", r.reduceService), enqueue(kindService))
 	if options.Endpoints {
-		r.slices = records.NewStore(checked(r.border, "Endpoints", r.reduceEndpoints), enqueue(kindSlice))
+		r.slices = api.NewStore(checked(r.border, "Endpoints", r.reduceEndpoints), enqueue(kindSlice))
 	} else {
-		r.slices = records.NewStore(checked(r.border, "EndpointSlice", r.reduceSlice), enqueue(kindSlice))
+		r.slices = api.NewStore(checked(r.border, "EndpointSlice", r.reduceSlice), enqueue(kindSlice))
 	}
-	r.pods = records.NewStore(checked(r.border, "Pod", r.reducePod), enqueue(kindPod))
-	r.externals = records.NewStore(checked(r.border, "ExternalWorkload", r.reduceExternal), enqueue(kindExternal))
-	r.replicaSets = records.NewStore(checked(r.border, "ReplicaSet", reduceOwner), enqueue(kindReplicaSet))
-	r.jobs = records.NewStore(checked(r.border, "Job", reduceOwner), enqueue(kindJob))
-	r.servers = records.NewStore(checked(r.border, "Server", reduceServer), enqueue(kindServer))
-	r.nodes = records.NewStore(checked(r.border, "Node", reduceNode), enqueue(kindNode))
-	r.profiles = records.NewStore(checked(r.border, "ServiceProfile", reduceProfile), enqueue(kindProfile))
+	r.pods = api.NewStore(checked(r.border, "Pod", r.reducePod), enqueue(kindPod))
+	r.externals = api.NewStore(checked(r.border, "ExternalWorkload", r.reduceExternal), enqueue(kindExternal))
+	r.replicaSets = api.NewStore(checked(r.border, "ReplicaSet", reduceOwner), enqueue(kindReplicaSet))
+	r.jobs = api.NewStore(checked(r.border, "Job", reduceOwner), enqueue(kindJob))
+	r.servers = api.NewStore(checked(r.border, "Server", reduceServer), enqueue(kindServer))
+	r.nodes = api.NewStore(checked(r.border, "Node", reduceNode), enqueue(kindNode))
+	r.profiles = api.NewStore(checked(r.border, "ServiceProfile", reduceProfile), enqueue(kindProfile))
 	return r
 }
 
@@ -299,7 +299,7 @@ func (r *Reconciler) reconcileServer(k key) {
 }
 
 // workloadRecords returns the store of a kind of workload.
-func (r *Reconciler) workloadRecords(kind objectKind) *records.Store[podRecord] {
+func (r *Reconciler) workloadRecords(kind objectKind) *api.Store[podRecord] {
 	if kind == kindExternal {
 		return r.externals
 	}

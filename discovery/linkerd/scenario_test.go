@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
@@ -254,7 +255,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	if err := s.registry.Apply(cluster.Spec{Name: home, Local: true, TrustDomain: trust, ClusterDomain: config.ClusterDomain, Access: []cluster.Access{access}}); err != nil {
 		s.t.Fatal(err)
 	}
-	hostConn, err := cluster.NewConnection(access.Config, s.network.Dial)
+	hostConn, err := api.NewConnection(access.Config, s.network.Dial)
 	if err != nil {
 		s.t.Fatal(err)
 	}

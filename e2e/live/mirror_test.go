@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -67,7 +68,7 @@ spec:
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Patience: federation.Patience{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
 	w.do(registry.Apply(cluster.Spec{Name: w.Local.Name, Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
-	conn, err := cluster.NewConnection(config, nil)
+	conn, err := api.NewConnection(config, nil)
 	w.do(err)
 	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace})
 	w.do(err)

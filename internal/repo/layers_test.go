@@ -13,24 +13,24 @@ const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost -> discovery/linkerd federation links
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
-cmd/fingerpost/app -> cluster cluster/endpointslice cluster/records discovery/linkerd federation links links/mirror
-cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug cluster cluster/endpointslice cluster/linkerd links
+cmd/fingerpost/app -> cluster cluster/endpointslice cluster/api discovery/linkerd federation links links/mirror
+cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug cluster cluster/api cluster/endpointslice cluster/linkerd links
 cmd/fingerpost/cli -> cmd/fingerpost/debug cluster/linkerd discovery discovery/proxy links
 cmd/fingerpost/debug -> cluster discovery discovery/linkerd federation links
 cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
-links/mirror -> links cluster cluster/lease cluster/linkerd cluster/records federation federation/watch
-links -> cluster cluster/endpointslice cluster/linkerd cluster/records federation/watch
+links/mirror -> links cluster cluster/lease cluster/linkerd cluster/api federation federation/watch
+links -> cluster cluster/endpointslice cluster/linkerd cluster/api federation/watch
 
-cluster/endpointslice -> cluster cluster/lease cluster/linkerd cluster/records cluster/view federation federation/watch
-cluster/lease -> cluster cluster/records federation/watch
-cluster -> cluster/records cluster/view federation federation/watch
-cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/records federation federation/profile
+cluster/endpointslice -> cluster cluster/lease cluster/linkerd cluster/api cluster/view federation federation/watch
+cluster/lease -> cluster/api federation/watch
+cluster -> cluster/api cluster/view federation federation/watch
+cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api federation federation/profile
 cluster/linkerd/serviceprofile -> federation/profile
 cluster/linkerd ->
-cluster/records ->
+cluster/api -> federation/watch
 cluster/apitest ->
 
 discovery/linkerd -> discovery federation federation/profile federation/watch
@@ -50,7 +50,7 @@ const strangers = `
 discovery -> k8s.io sigs.k8s.io
 cluster -> google.golang.org/grpc github.com/linkerd
 links -> google.golang.org/grpc github.com/linkerd
-cluster/records -> google.golang.org/grpc
+cluster/api -> google.golang.org/grpc
 cmd/fingerpost/app -> github.com/spf13
 cmd/fingerpost/debug -> github.com/spf13
 cmd/fingerpost/server -> github.com/spf13

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 const fieldManager = productName
@@ -47,7 +47,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) (reconcile.Result, e
 }
 
 // finishPlan stores the results of a plan that was applied, or why it was not, and decides on the retry.
-func (t *term) finishPlan(in *inputs, k records.Key, p plan, err error) (reconcile.Result, error) {
+func (t *term) finishPlan(in *inputs, k api.Key, p plan, err error) (reconcile.Result, error) {
 	var retry reconcile.Result
 	var failed error
 	switch {
@@ -77,7 +77,7 @@ func isHeadlessMirror(svc *corev1.Service) bool {
 }
 
 // applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints.
-func (t *term) applyPlan(ctx context.Context, k records.Key, p plan, existing *corev1.Service) error {
+func (t *term) applyPlan(ctx context.Context, k api.Key, p plan, existing *corev1.Service) error {
 	if p.namespaceLabels != nil && !p.keepService {
 		if err := t.createNamespace(ctx, k.Namespace, p.namespaceLabels); err != nil {
 			return err
@@ -112,7 +112,7 @@ func (t *term) createNamespace(ctx context.Context, name string, labels map[stri
 
 // applyService makes the Service that exists the wanted one; nil is none, for both. It refuses to write a
 // Service that is not ours, whatever was planned.
-func (t *term) applyService(ctx context.Context, k records.Key, want, is *corev1.Service) error {
+func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Service) error {
 	switch {
 	case want == nil && is == nil:
 		t.noteMutation(k, nil, nil)
@@ -142,7 +142,7 @@ func (t *term) applyService(ctx context.Context, k records.Key, want, is *corev1
 	})
 }
 
-func (t *term) deleteService(ctx context.Context, k records.Key, is *corev1.Service) error {
+func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service) error {
 	t.noteMutation(k, nil, nil)
 	t.log.Info("Deleting a mirror", "service", k.String())
 	return t.withPermission(ctx, writePermission{"delete", "services", k.Namespace}, func() error {
@@ -150,7 +150,7 @@ func (t *term) deleteService(ctx context.Context, k records.Key, is *corev1.Serv
 	})
 }
 
-func (t *term) createService(ctx context.Context, k records.Key, want *corev1.Service) error {
+func (t *term) createService(ctx context.Context, k api.Key, want *corev1.Service) error {
 	t.log.Info("Creating a mirror", "service", k.String())
 	api := t.core.CoreV1().Services(k.Namespace)
 	return t.withPermission(ctx, writePermission{"create", "services", k.Namespace}, func() error {
@@ -174,7 +174,7 @@ func (t *term) createService(ctx context.Context, k records.Key, want *corev1.Se
 }
 
 // applyEndpoints makes the Endpoints that exist the planned ones.
-func (t *term) applyEndpoints(ctx context.Context, k records.Key, p plan, is *endpoints) error {
+func (t *term) applyEndpoints(ctx context.Context, k api.Key, p plan, is *endpoints) error {
 	api := t.core.CoreV1().Endpoints(k.Namespace)
 	want := p.endpoints
 	switch {
@@ -200,7 +200,7 @@ func (t *term) applyEndpoints(ctx context.Context, k records.Key, p plan, is *en
 	})
 }
 
-func (t *term) createEndpoints(ctx context.Context, k records.Key, want *endpoints) error {
+func (t *term) createEndpoints(ctx context.Context, k api.Key, want *endpoints) error {
 	api := t.core.CoreV1().Endpoints(k.Namespace)
 	return t.withPermission(ctx, writePermission{"create", "endpoints", k.Namespace}, func() error {
 		_, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
@@ -220,7 +220,7 @@ func (t *term) createEndpoints(ctx context.Context, k records.Key, want *endpoin
 
 // errNameTaken reports that another Service has the name of a mirror.
 type errNameTaken struct {
-	records.Key
+	api.Key
 	by *corev1.Service
 }
 
@@ -289,7 +289,7 @@ func (t *term) withPermission(ctx context.Context, needed writePermission, write
 
 // noteMutation notes how the API server has stored a Service, if not as requested: an admission webhook has
 // changed it, and patching against the webhook would never end.
-func (t *term) noteMutation(k records.Key, want, stored *corev1.Service) {
+func (t *term) noteMutation(k api.Key, want, stored *corev1.Service) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if want == nil || sameService(stored, want) {
@@ -301,7 +301,7 @@ func (t *term) noteMutation(k records.Key, want, stored *corev1.Service) {
 
 // mutatedAsBefore reports whether a Service differs from the wanted one only as a webhook has changed it
 // before.
-func (t *term) mutatedAsBefore(k records.Key, want, is *corev1.Service) bool {
+func (t *term) mutatedAsBefore(k api.Key, want, is *corev1.Service) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m, found := t.mutated[k]
@@ -309,7 +309,7 @@ func (t *term) mutatedAsBefore(k records.Key, want, is *corev1.Service) bool {
 }
 
 // setResults replaces the results for a name, and enqueues the Links that they concern.
-func (t *term) setResults(in *inputs, k records.Key, results []serviceResult) {
+func (t *term) setResults(in *inputs, k api.Key, results []serviceResult) {
 	t.mu.Lock()
 	old := t.results[k]
 	if len(results) == 0 {

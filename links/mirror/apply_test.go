@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // Whatever was planned, a user's own Service is neither changed nor deleted.
@@ -24,7 +24,7 @@ func TestForeignServiceIsNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()})
-	k := records.Key{Namespace: "shop", Name: "web-east"}
+	k := api.Key{Namespace: "shop", Name: "web-east"}
 	for name, want := range map[string]*corev1.Service{"changed": mirrored("web-east", "east"), "removed": nil} {
 		var taken errNameTaken
 		if err := term.applyService(t.Context(), k, want, service("web-east", plain)); !errors.As(err, &taken) {

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // A budget limits the Services that exist here for each linked cluster: each one takes space in etcd, and
@@ -16,20 +16,20 @@ type budget struct {
 	limit int // for each cluster; 0: none
 
 	mu        sync.Mutex
-	clusterOf map[records.Key]string // the cluster that a Service counts for; also of one that is being created
+	clusterOf map[api.Key]string // the cluster that a Service counts for; also of one that is being created
 	count     map[string]int
-	waiting   map[string]map[records.Key]bool // by cluster: Services that were not created
+	waiting   map[string]map[api.Key]bool // by cluster: Services that were not created
 }
 
 func newBudget(limit int) *budget {
 	return &budget{
-		limit: limit, clusterOf: map[records.Key]string{}, count: map[string]int{},
-		waiting: map[string]map[records.Key]bool{},
+		limit: limit, clusterOf: map[api.Key]string{}, count: map[string]int{},
+		waiting: map[string]map[api.Key]bool{},
 	}
 }
 
 // assign sets the cluster that a Service counts for; empty for none. It returns what may be created instead.
-func (b *budget) assign(k records.Key, cluster string) []records.Key {
+func (b *budget) assign(k api.Key, cluster string) []api.Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old := b.clusterOf[k]
@@ -42,7 +42,7 @@ func (b *budget) assign(k records.Key, cluster string) []records.Key {
 
 // reserve counts a Service for the first of several clusters that has space left. If none has, it returns
 // false, and the Service waits.
-func (b *budget) reserve(k records.Key, clusters []string) bool {
+func (b *budget) reserve(k api.Key, clusters []string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, cluster := range clusters {
@@ -54,7 +54,7 @@ func (b *budget) reserve(k records.Key, clusters []string) bool {
 	}
 	for _, cluster := range clusters {
 		if b.waiting[cluster] == nil {
-			b.waiting[cluster] = map[records.Key]bool{}
+			b.waiting[cluster] = map[api.Key]bool{}
 		}
 		b.waiting[cluster][k] = true
 	}
@@ -63,7 +63,7 @@ func (b *budget) reserve(k records.Key, clusters []string) bool {
 
 // withdraw removes a name that nothing is to be created under from those that wait. It returns what may be
 // created instead.
-func (b *budget) withdraw(k records.Key) (again []records.Key) {
+func (b *budget) withdraw(k api.Key) (again []api.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, cluster := range b.removeWaiting(k) {
@@ -81,7 +81,7 @@ func (b *budget) exhausted(cluster string) bool {
 
 // The caller of the following holds mu.
 
-func (b *budget) setCluster(k records.Key, cluster string) {
+func (b *budget) setCluster(k api.Key, cluster string) {
 	if old := b.clusterOf[k]; old != "" {
 		if b.count[old]--; b.count[old] == 0 {
 			delete(b.count, old)
@@ -95,7 +95,7 @@ func (b *budget) setCluster(k records.Key, cluster string) {
 }
 
 // removeWaiting returns the clusters for which k waited.
-func (b *budget) removeWaiting(k records.Key) (clusters []string) {
+func (b *budget) removeWaiting(k api.Key) (clusters []string) {
 	for cluster, waiting := range b.waiting {
 		if waiting[k] {
 			clusters = append(clusters, cluster)
@@ -108,10 +108,10 @@ func (b *budget) removeWaiting(k records.Key) (clusters []string) {
 }
 
 // nextWaiting returns a Service that waits for a cluster with space left, if there is one.
-func (b *budget) nextWaiting(cluster string) []records.Key {
+func (b *budget) nextWaiting(cluster string) []api.Key {
 	if b.count[cluster] < b.limit {
 		for k := range b.waiting[cluster] {
-			return []records.Key{k}
+			return []api.Key{k}
 		}
 	}
 	return nil

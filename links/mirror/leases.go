@@ -7,7 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -75,11 +75,11 @@ type observedLeases struct {
 	changed watch.Value[struct{}]
 
 	mu     sync.Mutex
-	byName map[records.Key]observedLease
+	byName map[api.Key]observedLease
 }
 
 // observe stores the present state of a Lease; nil if it was deleted. It ignores Leases of other programs.
-func (o *observedLeases) observe(k records.Key, now *leaseRecord) {
+func (o *observedLeases) observe(k api.Key, now *leaseRecord) {
 	if k.Name != localLeaseName && !strings.HasPrefix(k.Name, linkLeasePrefix) {
 		return
 	}
@@ -95,7 +95,7 @@ func (o *observedLeases) observe(k records.Key, now *leaseRecord) {
 	isChange := next.leaseRecord != old.leaseRecord || !known && now != nil
 	if isChange {
 		if o.byName == nil {
-			o.byName = map[records.Key]observedLease{}
+			o.byName = map[api.Key]observedLease{}
 		}
 		o.byName[k] = next
 	}
@@ -117,7 +117,7 @@ func (o *observedLeases) linkNames(namespace string) (names []string) {
 	return names
 }
 
-func (o *observedLeases) get(k records.Key) observedLease {
+func (o *observedLeases) get(k api.Key) observedLease {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.byName[k]

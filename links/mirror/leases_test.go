@@ -8,7 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // A Lease is respected until it has been free for its own duration by our clock, whether it was renewed, released,
@@ -16,7 +16,7 @@ import (
 func TestLeaseHeldUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all observedLeases
-		k := records.Key{Namespace: "mc", Name: linkLeasePrefix + "east"}
+		k := api.Key{Namespace: "mc", Name: linkLeasePrefix + "east"}
 		note := func(holder string, renewed time.Time) {
 			kept, ok := newLeaseRecord(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(20)),
@@ -57,8 +57,8 @@ func TestLeaseHeldUntil(t *testing.T) {
 		wants(true)
 		settle(2 * time.Second)
 		wants(false)
-		all.observe(records.Key{Namespace: "mc", Name: "never-seen"}, nil)
-		if got := all.get(records.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
+		all.observe(api.Key{Namespace: "mc", Name: "never-seen"}, nil)
+		if got := all.get(api.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
 			t.Error("a Lease that never existed is stored")
 		}
 	})

@@ -10,12 +10,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
-	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -133,7 +129,7 @@ func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
 		complete: isClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
 	skipReason := func(namespace, lease string) string {
-		reason, recheck := t.leaseHeld(records.Key{Namespace: namespace, Name: lease})
+		reason, recheck := t.leaseHeld(api.Key{Namespace: namespace, Name: lease})
 		if !recheck.IsZero() && (due.IsZero() || recheck.Before(due)) {
 			due = recheck
 		}
@@ -145,7 +141,7 @@ func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
 			next.complete = false // it may name any cluster
 		}
 		l := &link{Mirroring: m, skipReason: skipReason(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
-		linkerds := records.Key{Namespace: t.options.Namespace, Name: m.Cluster}
+		linkerds := api.Key{Namespace: t.options.Namespace, Name: m.Cluster}
 		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {
 			l.skipReason = skipReason(linkerds.Namespace, linkLeasePrefix+linkerds.Name)
 		}
@@ -155,7 +151,7 @@ func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
 		}
 	}
 	for _, name := range t.observedLeases.linkNames(t.options.Namespace) {
-		k := records.Key{Namespace: t.options.Namespace, Name: name}
+		k := api.Key{Namespace: t.options.Namespace, Name: name}
 		read := slices.ContainsFunc(all, func(m *links.Mirroring) bool { return m.Link == k })
 		if !read && skipReason(k.Namespace, linkLeasePrefix+name) != "" {
 			next.servedByLinkerd[name] = true
@@ -166,15 +162,15 @@ func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
 
 // leaseHeld returns why a Lease of Linkerd's keeps us from writing, empty if it does not, and when to ask
 // again; zero for not before it changes.
-func (t *term) leaseHeld(k records.Key) (reason string, recheck time.Time) {
+func (t *term) leaseHeld(k api.Key) (reason string, recheck time.Time) {
 	t.mu.Lock()
 	w := t.leases[k.Namespace]
 	t.mu.Unlock()
 	switch {
-	case w.source.Health().Refused != "": // also if it was listed before
+	case w.Health().Refused != "": // also if it was listed before
 		return "whether Linkerd's service mirror runs is unknown: grant list and watch on " +
 			"leases.coordination.k8s.io in namespace " + k.Namespace, time.Now().Add(leaseListRetry)
-	case !isClosed(w.store.Synced()):
+	case !isClosed(w.Synced()):
 		return leasesUnknown, time.Time{}
 	}
 	until := t.observedLeases.get(k).heldUntil()
@@ -210,7 +206,7 @@ func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bo
 	}
 	for i := range list.Items {
 		if now, ok := newLeaseRecord(&list.Items[i]); ok {
-			t.observedLeases.observe(records.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
+			t.observedLeases.observe(api.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
 		}
 	}
 	w.confirmedAt = w.triedAt
@@ -235,32 +231,25 @@ func (t *term) watchLeases(all []*links.Mirroring) {
 
 func (t *term) watchLeasesIn(namespace string) {
 	w := &leaseWatch{}
-	w.store = records.NewStore(newLeaseRecord, func(k records.Key) {
-		if now, found := w.store.Get(k); found {
+	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
+	kind.Namespace = namespace
+	w.Informer = api.NewInformer(t.local, kind, newLeaseRecord, func(k api.Key) {
+		if now, found := w.Get(k); found {
 			t.observedLeases.observe(k, &now)
 		} else {
 			t.observedLeases.observe(k, nil)
 		}
 	})
-	api := t.core.CoordinationV1().Leases(namespace)
-	w.source = cluster.NewSource(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return api.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return api.Watch(ctx, o)
-		},
-	}, t.local)
 	t.mu.Lock()
 	t.leases[namespace] = w
 	t.mu.Unlock()
-	t.spawn(func() { w.source.Fill(t.ctx, &coordinationv1.Lease{}, w.store) })
+	t.spawn(func() { w.Run(t.ctx) })
 	t.spawn(func() {
 		select {
-		case <-w.store.Synced():
-		case <-w.source.Refused():
+		case <-w.Synced():
+		case <-w.Refused():
 			t.observedLeases.changed.Store(struct{}{})
-			if !waitClosed(t.ctx, w.store.Synced()) {
+			if !waitClosed(t.ctx, w.Synced()) {
 				return
 			}
 		case <-t.ctx.Done():

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/cluster/records"
 )
 
 // Names and keys of what is written. Most are Linkerd's.
@@ -38,18 +38,18 @@ const (
 )
 
 // mirrorName returns the name of the mirror of a Service, or of one of its hostnames.
-func mirrorName(cluster string, k records.Key) records.Key {
-	return records.Key{Namespace: k.Namespace, Name: k.Name + "-" + cluster}
+func mirrorName(cluster string, k api.Key) api.Key {
+	return api.Key{Namespace: k.Namespace, Name: k.Name + "-" + cluster}
 }
 
 // federatedName returns the name of the federated Service that a Service may join.
-func federatedName(k records.Key) records.Key {
-	return records.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix}
+func federatedName(k api.Key) api.Key {
+	return api.Key{Namespace: k.Namespace, Name: k.Name + federatedSuffix}
 }
 
 // probeService returns the name of the Service over which the gateway of a Link is probed.
-func probeService(l *link) records.Key {
-	return records.Key{Namespace: l.Link.Namespace, Name: probePrefix + l.Link.Name}
+func probeService(l *link) api.Key {
+	return api.Key{Namespace: l.Link.Namespace, Name: probePrefix + l.Link.Name}
 }
 
 // isReservedKey reports whether a key names the members of a Service, or asks something of us. Such keys are
@@ -65,8 +65,8 @@ func isMirror(o metav1.Object) bool { return o.GetLabels()[mirroredLabel] == "tr
 func isOurs(o metav1.Object) bool { return isMirror(o) || o.GetLabels()[managedByLabel] == productName }
 
 // ownersOf returns the Links that a Service was written for, by cluster; none if we did not write it.
-func ownersOf(svc *corev1.Service) map[string]records.Key {
-	owners := map[string]records.Key{}
+func ownersOf(svc *corev1.Service) map[string]api.Key {
+	owners := map[string]api.Key{}
 	if svc == nil {
 		return owners
 	}
@@ -74,7 +74,7 @@ func ownersOf(svc *corev1.Service) map[string]records.Key {
 		cluster, link, is := strings.Cut(item, "=")
 		namespace, name, named := strings.Cut(link, "/")
 		if is && named {
-			owners[cluster] = records.Key{Namespace: namespace, Name: name}
+			owners[cluster] = api.Key{Namespace: namespace, Name: name}
 		}
 	}
 	return owners
@@ -82,7 +82,7 @@ func ownersOf(svc *corev1.Service) map[string]records.Key {
 
 // setOwners annotates a Service with the Links that it is written for. A later term, which may never see
 // one of these Links, knows by it that we wrote the Service.
-func setOwners(svc *corev1.Service, owners map[string]records.Key) {
+func setOwners(svc *corev1.Service, owners map[string]api.Key) {
 	var items []string
 	for cluster, link := range owners {
 		items = append(items, cluster+"="+link.String())

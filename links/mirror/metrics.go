@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // metrics are those of Linkerd's service mirror, and two of our own.
@@ -83,7 +83,7 @@ func (m *metrics) observeProbe(name string, success bool, took time.Duration) {
 func (m *metrics) countWrite(resource, verb string, err error) {
 	reason := ""
 	if err != nil {
-		reason = cmp.Or(string(cluster.ReasonOf(err)), "Unknown")
+		reason = cmp.Or(string(api.ReasonOf(err)), "Unknown")
 		if errors.As(err, new(errNoPermission)) {
 			reason = string(metav1.StatusReasonForbidden)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
@@ -41,7 +42,7 @@ type Mirror struct {
 	log     logr.Logger
 	store   *federation.Store
 	links   *links.Reconciler
-	local   *cluster.Connection
+	local   *api.Connection
 	options Options
 
 	core    kubernetes.Interface
@@ -54,7 +55,7 @@ type Mirror struct {
 // New returns a Mirror that writes over local, which stays the caller's to close. store provides the
 // endpoints of remote Services.
 func New(
-	log logr.Logger, store *federation.Store, reconciler *links.Reconciler, local *cluster.Connection,
+	log logr.Logger, store *federation.Store, reconciler *links.Reconciler, local *api.Connection,
 	options Options,
 ) (*Mirror, error) {
 	m := &Mirror{
@@ -81,7 +82,7 @@ func New(
 
 // Engage watches the Services of an engaged cluster while Run lasts. It is a [cluster.Attendant], given to
 // [cluster.Registry.Attend].
-func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *cluster.Connection) {
+func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
 	now, _ := spec.Load()
 	if now.Local {
 		return

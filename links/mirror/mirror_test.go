@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -56,7 +57,7 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 		f.must(err)
 		f.must(registry.Apply(cluster.Spec{Name: "home", Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
-		conn, err := cluster.NewConnection(config, f.network.Dial)
+		conn, err := api.NewConnection(config, f.network.Dial)
 		f.must(err)
 		defer conn.Close()
 		reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{

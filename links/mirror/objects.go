@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // Linkerd's tools read Endpoints; Kubernetes makes EndpointSlices of them.
@@ -52,7 +52,7 @@ func (in *inputs) copyAnnotations(l *link, svc *corev1.Service) map[string]strin
 	return copied
 }
 
-func (in *inputs) mirrorService(l *link, k records.Key, svc *corev1.Service) *corev1.Service {
+func (in *inputs) mirrorService(l *link, k api.Key, svc *corev1.Service) *corev1.Service {
 	m := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: k.Namespace, Name: k.Name,
@@ -61,13 +61,13 @@ func (in *inputs) mirrorService(l *link, k records.Key, svc *corev1.Service) *co
 		Spec: corev1.ServiceSpec{Ports: copyPorts(svc)},
 	}
 	m.Labels[clusterLabel] = l.Cluster
-	setOwners(m, map[string]records.Key{l.Cluster: l.Link})
+	setOwners(m, map[string]api.Key{l.Cluster: l.Link})
 	m.Annotations[nameAnnotation] = fmt.Sprintf("%s.%s.svc.%s", svc.Name, svc.Namespace, l.ClusterDomain)
 	m.Annotations[versionAnnotation] = svc.ResourceVersion
 	return m
 }
 
-func endpointMirrorService(l *link, k records.Key, hostname string, svc *corev1.Service) *corev1.Service {
+func endpointMirrorService(l *link, k api.Key, hostname string, svc *corev1.Service) *corev1.Service {
 	dnsName := fmt.Sprintf("%s.%s.%s.svc.%s", hostname, svc.Name, svc.Namespace, l.ClusterDomain)
 	m := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -79,7 +79,7 @@ func endpointMirrorService(l *link, k records.Key, hostname string, svc *corev1.
 		},
 		Spec: corev1.ServiceSpec{Ports: copyPorts(svc)},
 	}
-	setOwners(m, map[string]records.Key{l.Cluster: l.Link})
+	setOwners(m, map[string]api.Key{l.Cluster: l.Link})
 	return m
 }
 
@@ -143,7 +143,7 @@ func (in *inputs) headlessEndpoints(l *link, mirror *corev1.Service, remote read
 	e := emptyEndpoints(l, mirror)
 	var subset endpointSubset
 	for _, hostname := range slices.Sorted(maps.Keys(remote.hostnames)) {
-		one := in.local(mirrorName(l.Cluster, records.Key{Namespace: mirror.Namespace, Name: hostname}))
+		one := in.local(mirrorName(l.Cluster, api.Key{Namespace: mirror.Namespace, Name: hostname}))
 		if one == nil || one.Labels[headlessLabel] != mirror.Name ||
 			one.Spec.ClusterIP == "" || isHeadless(one) {
 			continue // it does not exist yet; the event of its creation enqueues this mirror
@@ -166,7 +166,7 @@ func (in *inputs) headlessEndpoints(l *link, mirror *corev1.Service, remote read
 
 // probeObjects returns the Service over which a gateway is probed, and its Endpoints; nil as long as the
 // addresses are not known. They stay ready whatever the probe finds: it needs them.
-func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, *endpoints) {
+func probeObjects(l *link, k api.Key, addresses []string) (*corev1.Service, *endpoints) {
 	labels := map[string]string{gatewayLabel: "true", clusterLabel: l.Cluster, managedByLabel: productName}
 	port := l.Probe.Port
 	service := &corev1.Service{
@@ -177,7 +177,7 @@ func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, 
 			{Name: probePort, Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(port)},
 		}},
 	}
-	setOwners(service, map[string]records.Key{l.Cluster: l.Link})
+	setOwners(service, map[string]api.Key{l.Cluster: l.Link})
 	if len(addresses) == 0 {
 		return service, nil
 	}
@@ -200,7 +200,7 @@ func probeObjects(l *link, k records.Key, addresses []string) (*corev1.Service, 
 // another writer keeps the rest. conflicts are the ports that do not fit, by Link. It returns nil if there
 // is nothing to make the Service from.
 func (in *inputs) federatedService(
-	k records.Key, base string, u union, existing *corev1.Service,
+	k api.Key, base string, u union, existing *corev1.Service,
 ) (_ *corev1.Service, conflicts map[*link]string) {
 	f := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 	firstKnown := len(u.members) > 0 && u.members[0].svc != nil
@@ -231,7 +231,7 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 	delete(f.Annotations, localDiscoveryKey)
 	delete(f.Annotations, discoveryKey)
 	delete(f.Annotations, linksAnnotation)
-	written, owners := ownersOf(existing), map[string]records.Key{}
+	written, owners := ownersOf(existing), map[string]api.Key{}
 	keepOwner := func(cluster string) {
 		if owner, found := written[cluster]; found {
 			owners[cluster] = owner

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // permissionRetry is how long a missing permission is not reviewed again.
@@ -66,7 +66,7 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 	defer r.mu.Unlock()
 	never := r.reviewedAt.IsZero()
 	if never || !r.allowed && time.Since(r.reviewedAt) >= permissionRetry {
-		status, err := cluster.Review(ctx, p.client, authorizationv1.ResourceAttributes{
+		status, err := api.Review(ctx, p.client, authorizationv1.ResourceAttributes{
 			Namespace: needed.namespace, Verb: needed.verb, Resource: needed.resource,
 		})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -35,17 +35,17 @@ type inputs struct {
 	createNamespaces bool     // Options.CreateNamespaces
 	excludedKeys     []string // Options.Exclude
 
-	remote          func(cluster string, k records.Key) (*remoteService, existence)
-	local           func(records.Key) *corev1.Service // nil: there is none
-	namespaceExists func(name string) bool            // true also if it is not known
-	readiness       func(cluster string, k records.Key) readiness
+	remote          func(cluster string, k api.Key) (*remoteService, existence)
+	local           func(api.Key) *corev1.Service // nil: there is none
+	namespaceExists func(name string) bool        // true also if it is not known
+	readiness       func(cluster string, k api.Key) readiness
 	gateway         func(cluster string) gatewayState
 
 	// serviceWithHostname returns the Service of a cluster that has an endpoint with a hostname.
 	serviceWithHostname func(cluster, namespace, hostname string) (name string, found bool)
 
 	// reserveSpace counts a new Service for one of the clusters, unless all of them have as many as they may.
-	reserveSpace func(k records.Key, clusters []string) bool
+	reserveSpace func(k api.Key, clusters []string) bool
 }
 
 // A link is a Link, and whether it is ours to serve.
@@ -69,9 +69,9 @@ type gatewayState struct {
 
 // A serviceResult is the outcome for one Service of a linked cluster, for the status of its Link.
 type serviceResult struct {
-	link       records.Key
+	link       api.Key
 	federated  bool
-	remote     records.Key
+	remote     api.Key
 	mirrored   bool
 	overBudget bool // the cluster has as many Services here as it may
 	reason     string
@@ -135,7 +135,7 @@ func (p *plan) takesName() bool { return p.service != nil || p.endpoints != nil 
 // A few map look-ups for each Link and a copy of one Service. It calls no API server and takes no lock of
 // its own. Its one effect is reserveSpace, which counts a Service that does not exist yet, so that four
 // workers cannot exceed a budget together.
-func (in *inputs) Plan(k records.Key, existing *corev1.Service) plan {
+func (in *inputs) Plan(k api.Key, existing *corev1.Service) plan {
 	p := in.firstCandidate(k, existing)
 	switch {
 	case existing == nil && p.service != nil && !in.reserveSpace(k, chargeableClusters(p.service)):
@@ -159,7 +159,7 @@ func (in *inputs) Plan(k records.Key, existing *corev1.Service) plan {
 }
 
 // firstCandidate returns the plan of the first candidate that wants a name, with the results of all.
-func (in *inputs) firstCandidate(k records.Key, existing *corev1.Service) plan {
+func (in *inputs) firstCandidate(k api.Key, existing *corev1.Service) plan {
 	candidates := []plan{in.planProbe(k, existing), in.planFederated(k, existing)}
 	for _, l := range in.links {
 		candidates = append(candidates, in.planMirror(l, k, existing))
@@ -231,7 +231,7 @@ func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
 
 // mayRemove reports whether a Service that no candidate wants is known to be wanted by none, and ours to
 // delete.
-func (in *inputs) mayRemove(k records.Key, existing *corev1.Service) bool {
+func (in *inputs) mayRemove(k api.Key, existing *corev1.Service) bool {
 	if !in.mayChange(existing) {
 		return false
 	}
@@ -258,7 +258,7 @@ func (in *inputs) mayRemove(k records.Key, existing *corev1.Service) bool {
 	if isEndpointMirror {
 		name = strings.TrimSuffix(parent, "-"+cluster)
 	}
-	remote := records.Key{Namespace: k.Namespace, Name: name}
+	remote := api.Key{Namespace: k.Namespace, Name: name}
 	svc, exists := in.remote(cluster, remote)
 	if isEndpointMirror && exists == present && in.headless && l.Selector.Matches(labels.Set(svc.Labels)) {
 		return in.readiness(cluster, remote).known
@@ -274,7 +274,7 @@ func (in *inputs) linkOf(cluster string) *link {
 	return in.links[i]
 }
 
-func (in *inputs) linkByKey(k records.Key) *link {
+func (in *inputs) linkByKey(k api.Key) *link {
 	i := slices.IndexFunc(in.links, func(l *link) bool { return l.Link == k })
 	if i < 0 {
 		return nil
@@ -304,12 +304,12 @@ func missingNamespace(name string) string {
 }
 
 // planMirror plans the mirror of one Service of a Link's cluster.
-func (in *inputs) planMirror(l *link, k records.Key, existing *corev1.Service) plan {
+func (in *inputs) planMirror(l *link, k api.Key, existing *corev1.Service) plan {
 	base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 	if l.Cluster == "" || !suffixed || base == "" {
 		return plan{}
 	}
-	remote := records.Key{Namespace: k.Namespace, Name: base}
+	remote := api.Key{Namespace: k.Namespace, Name: base}
 	exists := existing != nil && existing.Labels[clusterLabel] == l.Cluster
 	svc, remoteExists := in.remote(l.Cluster, remote)
 	if l.skipReason != "" || l.Problem != "" || remoteExists == unknown {
@@ -377,7 +377,7 @@ func (in *inputs) planMirror(l *link, k records.Key, existing *corev1.Service) p
 }
 
 // planEndpointMirror plans the Service that represents one endpoint of a headless Service.
-func (in *inputs) planEndpointMirror(l *link, k records.Key) plan {
+func (in *inputs) planEndpointMirror(l *link, k api.Key) plan {
 	hostname, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 	if !in.headless || l.Cluster == "" || !suffixed {
 		return plan{}
@@ -389,7 +389,7 @@ func (in *inputs) planEndpointMirror(l *link, k records.Key) plan {
 	if !found || !in.namespaceExists(k.Namespace) {
 		return plan{}
 	}
-	remote := records.Key{Namespace: k.Namespace, Name: name}
+	remote := api.Key{Namespace: k.Namespace, Name: name}
 	svc, remoteExists := in.remote(l.Cluster, remote)
 	if remoteExists != present || !isHeadless(svc.Service) || unsuitable(svc.Service, k.Name) != "" {
 		return plan{}
@@ -397,7 +397,7 @@ func (in *inputs) planEndpointMirror(l *link, k records.Key) plan {
 	if !mirrorsThroughGateway(l, svc) {
 		return plan{}
 	}
-	parent := in.local(records.Key{Namespace: k.Namespace, Name: name + "-" + l.Cluster})
+	parent := in.local(api.Key{Namespace: k.Namespace, Name: name + "-" + l.Cluster})
 	if parent == nil || !isOurs(parent) || !isHeadless(parent) {
 		return plan{}
 	}
@@ -409,7 +409,7 @@ func (in *inputs) planEndpointMirror(l *link, k records.Key) plan {
 }
 
 // planProbe plans the Service over which a gateway is probed. One that the chart has created stays as it is.
-func (in *inputs) planProbe(k records.Key, existing *corev1.Service) plan {
+func (in *inputs) planProbe(k api.Key, existing *corev1.Service) plan {
 	i := slices.IndexFunc(in.links, func(l *link) bool {
 		return l.Probe != nil && l.skipReason == "" && l.Problem == "" && k == probeService(l)
 	})
@@ -457,7 +457,7 @@ type union struct {
 }
 
 // planFederated plans a federated Service, the union of the Services of one name.
-func (in *inputs) planFederated(k records.Key, existing *corev1.Service) plan {
+func (in *inputs) planFederated(k api.Key, existing *corev1.Service) plan {
 	base, suffixed := strings.CutSuffix(k.Name, federatedSuffix)
 	isMirrorOfCluster := existing != nil && existing.Labels[clusterLabel] != "" && isMirror(existing)
 	if !suffixed || base == "" || isMirrorOfCluster {
@@ -501,14 +501,14 @@ func (in *inputs) planFederated(k records.Key, existing *corev1.Service) plan {
 }
 
 // addLocalMember adds the local Service of a name to a union, if it joins.
-func (in *inputs) addLocalMember(u *union, k records.Key, base string, was membership) {
+func (in *inputs) addLocalMember(u *union, k api.Key, base string, was membership) {
 	if in.skipLocal {
 		if was.local != "" {
 			u.members, u.allOurs = append(u.members, unionMember{}), false
 		}
 		return
 	}
-	svc := in.local(records.Key{Namespace: k.Namespace, Name: base})
+	svc := in.local(api.Key{Namespace: k.Namespace, Name: base})
 	if svc == nil || svc.Labels[federatedLabel] != "member" {
 		return
 	}
@@ -519,8 +519,8 @@ func (in *inputs) addLocalMember(u *union, k records.Key, base string, was membe
 
 // addRemoteMember adds the Service of a name in a Link's cluster to a union, if it joins, and its result to
 // p.
-func (in *inputs) addRemoteMember(u *union, p *plan, l *link, k records.Key, base string, was membership) {
-	name := records.Key{Namespace: k.Namespace, Name: base}
+func (in *inputs) addRemoteMember(u *union, p *plan, l *link, k api.Key, base string, was membership) {
+	name := api.Key{Namespace: k.Namespace, Name: base}
 	wasMember := was.has(base, l.Cluster)
 	svc, exists := in.remote(l.Cluster, name)
 	result := serviceResult{link: l.Link, federated: true, remote: name, reason: reasonInvalidService}

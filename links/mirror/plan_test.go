@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -48,7 +48,7 @@ type scene struct {
 }
 
 func (s scene) inputs() *inputs {
-	find := func(all []*corev1.Service, k records.Key) *corev1.Service {
+	find := func(all []*corev1.Service, k api.Key) *corev1.Service {
 		for _, svc := range all {
 			if svc.Namespace == k.Namespace && svc.Name == k.Name {
 				return svc
@@ -61,8 +61,8 @@ func (s scene) inputs() *inputs {
 		servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
 		skipLocal:    s.localSkip,
 		excludedKeys: s.exclude,
-		reserveSpace: func(_ records.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
-		remote: func(cluster string, k records.Key) (*remoteService, existence) {
+		reserveSpace: func(_ api.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
+		remote: func(cluster string, k api.Key) (*remoteService, existence) {
 			all, synced := s.remote[cluster]
 			switch svc := find(all, k); {
 			case svc != nil:
@@ -73,11 +73,11 @@ func (s scene) inputs() *inputs {
 				return nil, unknown
 			}
 		},
-		local: func(k records.Key) *corev1.Service { return find(s.local, k) },
+		local: func(k api.Key) *corev1.Service { return find(s.local, k) },
 		namespaceExists: func(name string) bool {
 			return !strings.Contains(" "+strings.Join(s.missing, " ")+" ", " "+name+" ")
 		},
-		readiness: func(cluster string, k records.Key) readiness { return s.readiness[cluster+" "+k.String()] },
+		readiness: func(cluster string, k api.Key) readiness { return s.readiness[cluster+" "+k.String()] },
 		serviceWithHostname: func(cluster, namespace, hostname string) (string, bool) {
 			for name, a := range s.readiness {
 				if base, is := strings.CutPrefix(name, cluster+" "+namespace+"/"); is {
@@ -93,7 +93,7 @@ func (s scene) inputs() *inputs {
 }
 
 func (s scene) plan(name string) plan {
-	in, k := s.inputs(), records.Key{Namespace: "shop", Name: name}
+	in, k := s.inputs(), api.Key{Namespace: "shop", Name: name}
 	return in.Plan(k, in.local(k))
 }
 
@@ -112,7 +112,7 @@ func linkFor(cluster string, age int) *link {
 		return selector
 	}
 	return &link{Mirroring: &links.Mirroring{
-		Link: records.Key{Namespace: "mc", Name: cluster}, UID: cluster, Cluster: cluster,
+		Link: api.Key{Namespace: "mc", Name: cluster}, UID: cluster, Cluster: cluster,
 		ClusterDomain:            cluster + ".local",
 		Created:                  time.Date(2026, 1, age, 0, 0, 0, 0, time.UTC),
 		Selector:                 selects("mirror.linkerd.io/exported=true"),
@@ -241,7 +241,7 @@ func TestGatewayMirror(t *testing.T) {
 		},
 		results: []serviceResult{
 			{
-				link: east.Link, remote: records.Key{Namespace: "shop", Name: "web"}, mirrored: true,
+				link: east.Link, remote: api.Key{Namespace: "shop", Name: "web"}, mirrored: true,
 				reason: "Mirrored",
 			},
 		},
@@ -360,7 +360,7 @@ func TestPlan(t *testing.T) {
 	noGateway := aLink(t, "east", 1)
 	noGateway.Gateway = links.Gateway{}
 	probed := aLink(t, "east", 1)
-	probed.Probe, probed.Link = &links.Probe{Port: 4191}, records.Key{Namespace: "shop", Name: "east"}
+	probed.Probe, probed.Link = &links.Probe{Port: 4191}, api.Key{Namespace: "shop", Name: "east"}
 	headless := func(s *corev1.Service) { s.Spec.ClusterIP = "None" }
 	external := func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }
 	gateways := map[string]gatewayState{

@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-func remoteRef(cluster string, k records.Key) federation.Ref {
+func remoteRef(cluster string, k api.Key) federation.Ref {
 	return federation.Ref{
 		Cluster: federation.Cluster(cluster),
 		Service: federation.Service{Namespace: k.Namespace, Name: k.Name},
@@ -20,7 +20,7 @@ func remoteRef(cluster string, k records.Key) federation.Ref {
 }
 
 // readinessOf returns what is known of the endpoints of a remote Service; nothing unless they are watched.
-func (t *term) readinessOf(cluster string, k records.Key) readiness {
+func (t *term) readinessOf(cluster string, k api.Key) readiness {
 	t.mu.Lock()
 	w := t.remoteEndpoints[remoteRef(cluster, k)]
 	t.mu.Unlock()
@@ -36,7 +36,7 @@ func (t *term) readinessOf(cluster string, k records.Key) readiness {
 func (t *term) serviceWithHostname(cluster, namespace, hostname string) (first string, found bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name := range t.hostnames[remoteRef(cluster, records.Key{Namespace: namespace, Name: hostname})] {
+	for name := range t.hostnames[remoteRef(cluster, api.Key{Namespace: namespace, Name: hostname})] {
 		if first == "" || name < first {
 			first = name
 		}
@@ -47,7 +47,7 @@ func (t *term) serviceWithHostname(cluster, namespace, hostname string) (first s
 // indexHostnames updates hostnames when the readiness of a Service changes. The caller holds mu.
 func (t *term) indexHostnames(r federation.Ref, old, next readiness) {
 	indexKey := func(hostname string) federation.Ref {
-		return remoteRef(string(r.Cluster), records.Key{Namespace: r.Namespace, Name: hostname})
+		return remoteRef(string(r.Cluster), api.Key{Namespace: r.Namespace, Name: hostname})
 	}
 	for hostname := range old.hostnames {
 		k := indexKey(hostname)
@@ -76,13 +76,13 @@ func (t *term) unwatchEndpoints(r federation.Ref) {
 
 // watchEndpoints begins or ends to watch the endpoints of the remote Services whose mirror is k: they are
 // needed for mirrors through a gateway only.
-func (t *term) watchEndpoints(in *inputs, k records.Key) {
+func (t *term) watchEndpoints(in *inputs, k api.Key) {
 	for _, l := range in.links {
 		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 		if l.Cluster == "" || !suffixed {
 			continue
 		}
-		name := records.Key{Namespace: k.Namespace, Name: base}
+		name := api.Key{Namespace: k.Namespace, Name: base}
 		svc, exists := in.remote(l.Cluster, name)
 		if exists == unknown {
 			continue
@@ -97,7 +97,7 @@ func mirrorsThroughGateway(l *link, svc *remoteService) bool {
 	return l.Selector.Matches(set) && !l.RemoteDiscoverySelector.Matches(set)
 }
 
-func (t *term) watchEndpointsIf(needed bool, r federation.Ref, mirror records.Key) {
+func (t *term) watchEndpointsIf(needed bool, r federation.Ref, mirror api.Key) {
 	t.mu.Lock()
 	_, watched := t.remoteEndpoints[r]
 	if watched == needed {
@@ -127,7 +127,7 @@ func (t *term) watchEndpointsIf(needed bool, r federation.Ref, mirror records.Ke
 // followEndpoints enqueues a mirror, and the mirrors of its endpoints, when the readiness of its remote
 // Service changes.
 func (t *term) followEndpoints(
-	ctx context.Context, r federation.Ref, w *endpointWatch, snapshots *federation.Watch, mirror records.Key,
+	ctx context.Context, r federation.Ref, w *endpointWatch, snapshots *federation.Watch, mirror api.Key,
 ) {
 	defer snapshots.Close()
 	for {
@@ -158,7 +158,7 @@ func (t *term) followEndpoints(
 
 func (t *term) enqueueHostnames(r federation.Ref, of readiness) {
 	for hostname := range of.hostnames {
-		t.enqueue(mirrorName(string(r.Cluster), records.Key{Namespace: r.Namespace, Name: hostname}))
+		t.enqueue(mirrorName(string(r.Cluster), api.Key{Namespace: r.Namespace, Name: hostname}))
 	}
 }
 
@@ -188,16 +188,16 @@ func (r readiness) equal(o readiness) bool {
 
 // endpointMirrors returns the names of the mirrors of a headless mirror's endpoints: those that exist, and
 // those that should.
-func (t *term) endpointMirrors(k records.Key) (keys []records.Key) {
+func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
 		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 		if !suffixed || l.Cluster == "" {
 			continue
 		}
-		name := records.Key{Namespace: k.Namespace, Name: base}
+		name := api.Key{Namespace: k.Namespace, Name: base}
 		for hostname := range t.readinessOf(l.Cluster, name).hostnames {
-			keys = append(keys, mirrorName(l.Cluster, records.Key{Namespace: k.Namespace, Name: hostname}))
+			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 		}
 	}
 	for _, o := range t.services.Keys() {

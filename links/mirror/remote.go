@@ -14,8 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // confirmAfter is how long a listing that would remove many Services is held: one that arrives at least so
@@ -31,7 +30,7 @@ const (
 // A remoteCluster is the Services of one linked cluster, as one connection lists them. It is what an informer
 // fills.
 type remoteCluster struct {
-	*records.Store[*remoteService]
+	*api.Store[*remoteService]
 	term *term
 	name string
 	core kubernetes.Interface
@@ -45,7 +44,7 @@ type remoteCluster struct {
 }
 
 // service returns a Service of the cluster, and whether it exists.
-func (r *remoteCluster) service(k records.Key) (*remoteService, existence) {
+func (r *remoteCluster) service(k api.Key) (*remoteService, existence) {
 	svc, found := r.Get(k)
 	switch {
 	case found:
@@ -76,7 +75,7 @@ func (r *remoteCluster) Replace(objects []any, version string) error {
 	if err := r.Store.Replace(objects, version); err != nil {
 		return err
 	}
-	all, missing := r.term.countMissing(r.name, func(k records.Key) bool {
+	all, missing := r.term.countMissing(r.name, func(k api.Key) bool {
 		_, found := r.Get(k)
 		return found
 	})
@@ -103,7 +102,7 @@ func (r *remoteCluster) Replace(objects []any, version string) error {
 
 // readCluster watches the Services of a cluster until ctx or the term ends. It lists anew confirmAfter a
 // removal was held.
-func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Connection) {
+func (t *term) readCluster(ctx context.Context, name string, conn *api.Connection) {
 	if !t.acquire() {
 		return
 	}
@@ -123,7 +122,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Conne
 		term: t, name: name, core: core,
 		relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents),
 	}
-	r.Store = records.NewStore(newRemoteService, func(k records.Key) {
+	r.Store = api.NewStore(newRemoteService, func(k api.Key) {
 		if t.isCurrent(r) {
 			t.enqueueRemote(name, k)
 		}
@@ -134,13 +133,14 @@ func (t *term) readCluster(ctx context.Context, name string, conn *cluster.Conne
 	var recording sync.WaitGroup
 	recording.Go(func() { r.createEvents(ctx) })
 	defer recording.Wait() // ctx has ended then
-	source := cluster.NewSource(serviceRequests(core), conn)
+	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
+	watcher := api.NewWatcher(conn, services, r)
 	for ctx.Err() == nil {
 		listing, again := context.WithCancel(ctx)
 		filled := make(chan struct{})
 		go func() {
 			defer close(filled)
-			source.Fill(listing, &corev1.Service{}, r)
+			watcher.Run(listing)
 		}()
 		select {
 		case <-r.relist:

@@ -8,7 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // A listing that lacks most mirrored Services is confirmed by one that arrives long enough after the first, whatever
@@ -58,7 +58,7 @@ func TestConfirmation(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := &remoteCluster{term: term, name: "east", relist: make(chan struct{}, 1)}
-				r.Store = records.NewStore(newRemoteService, func(records.Key) {})
+				r.Store = api.NewStore(newRemoteService, func(api.Key) {})
 				began := time.Now()
 				for _, l := range listings {
 					settle(time.Until(began.Add(l.at)))

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"pgregory.net/rapid"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // refusals returns why an API server would reject a Service: by the rules for metadata, and for ports by those of
@@ -327,8 +327,8 @@ func TestControllerKeysAreDocumented(t *testing.T) {
 func TestBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 3
-		b, there := newBudget(most), map[records.Key]string{}
-		name := func(i int) records.Key { return records.Key{Name: fmt.Sprint(i)} }
+		b, there := newBudget(most), map[api.Key]string{}
+		name := func(i int) api.Key { return api.Key{Name: fmt.Sprint(i)} }
 		count := func(cluster string) (n int) {
 			for _, of := range there {
 				if of == cluster {
@@ -337,7 +337,7 @@ func TestBudget(t *testing.T) {
 			}
 			return n
 		}
-		var again []records.Key
+		var again []api.Key
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
 			k := name(rapid.IntRange(0, 9).Draw(t, "name"))
 			if len(again) > 0 {

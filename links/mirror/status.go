@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -37,7 +37,7 @@ const (
 )
 
 // updateLinkStatus patches the results for a Link's Services into its status, as far as they have changed.
-func (t *term) updateLinkStatus(ctx context.Context, k records.Key) (reconcile.Result, error) {
+func (t *term) updateLinkStatus(ctx context.Context, k api.Key) (reconcile.Result, error) {
 	now, _ := t.linkSet.Load()
 	i := slices.IndexFunc(now.links, func(l *link) bool { return l.Link == k })
 	if i < 0 {
@@ -122,7 +122,7 @@ func hasCondition(u *unstructured.Unstructured, condition string) bool {
 func (t *term) resultsFor(l *link) (results []serviceResult, complete bool) {
 	t.mu.Lock()
 	r := t.remotes[l.Cluster]
-	known := map[bool]map[records.Key]bool{false: {}, true: {}} // by federated
+	known := map[bool]map[api.Key]bool{false: {}, true: {}} // by federated
 	for _, all := range t.results {
 		for _, result := range all {
 			if result.link == l.Link {

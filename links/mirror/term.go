@@ -10,18 +10,12 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -36,7 +30,7 @@ const (
 // A queueKey is the name of an object of the local cluster, or of a Link whose status is to be updated.
 type queueKey struct {
 	isLink bool
-	records.Key
+	api.Key
 }
 
 // A term is one period in which the local cluster's Lease is ours, with everything that is read and written
@@ -89,9 +83,9 @@ type term struct {
 	ctx   context.Context // ends with the term
 	queue workqueue.TypedRateLimitingInterface[queueKey]
 
-	services       *records.Store[*corev1.Service]
-	endpoints      *records.Store[*endpoints]
-	namespaces     *records.Store[struct{}]
+	services       *api.Informer[*corev1.Service]
+	endpoints      *api.Informer[*endpoints]
+	namespaces     *api.Informer[struct{}]
 	permissions    *permissions
 	budget         *budget
 	observedLeases observedLeases
@@ -107,8 +101,8 @@ type term struct {
 	hostnames             map[federation.Ref]map[string]bool // names of Services; the Ref has a hostname as name
 	gateways              map[string]*runningGateway         // by cluster
 	leases                map[string]*leaseWatch             // by namespace
-	results               map[records.Key][]serviceResult    // of the last plan for a name
-	mutated               map[records.Key]mutatedService
+	results               map[api.Key][]serviceResult        // of the last plan for a name
+	mutated               map[api.Key]mutatedService
 	conditionsUnsupported map[string]bool // Links whose schema drops conditions, by UID
 }
 
@@ -127,8 +121,7 @@ type runningGateway struct {
 
 // A leaseWatch watches the Leases of one namespace.
 type leaseWatch struct {
-	store  *records.Store[leaseRecord]
-	source *cluster.Source
+	*api.Informer[leaseRecord]
 
 	// Of confirmLease, which lists the Leases beside the watch.
 	triedAt       time.Time
@@ -150,23 +143,27 @@ func newTerm(m *Mirror) *term {
 		hostnames:             map[federation.Ref]map[string]bool{},
 		gateways:              map[string]*runningGateway{},
 		leases:                map[string]*leaseWatch{},
-		results:               map[records.Key][]serviceResult{},
-		mutated:               map[records.Key]mutatedService{},
+		results:               map[api.Key][]serviceResult{},
+		mutated:               map[api.Key]mutatedService{},
 		conditionsUnsupported: map[string]bool{},
 	}
 	t.linkSet.Store(&linkSet{})
-	t.services = records.NewStore(trimService, t.localServiceChanged)
-	t.endpoints = records.NewStore(func(object any) (*endpoints, bool) {
+	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
+	t.services = api.NewInformer(t.local, services, trimService, t.localServiceChanged)
+	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
+	ours.Labels = clusterLabel
+	t.endpoints = api.NewInformer(t.local, ours, func(object any) (*endpoints, bool) {
 		e, ok := object.(*endpoints)
 		if ok {
 			e.ManagedFields = nil
 		}
 		return e, ok
-	}, func(k records.Key) { t.enqueue(k) })
-	t.namespaces = records.NewStore(
+	}, func(k api.Key) { t.enqueue(k) })
+	namespaces := api.Typed(corev1.SchemeGroupVersion, "namespaces", "Namespace", &corev1.Namespace{})
+	t.namespaces = api.NewInformer(t.local, namespaces,
 		func(any) (struct{}, bool) { return struct{}{}, true },
-		func(k records.Key) {
-			t.enqueueAll(func(o records.Key) bool { return o.Namespace == k.Name })
+		func(k api.Key) {
+			t.enqueueAll(func(o api.Key) bool { return o.Namespace == k.Name })
 		})
 	return t
 }
@@ -235,15 +232,10 @@ func (t *term) spawn(f func()) bool {
 
 // startInformers watches the local cluster, and closes ready once it is known.
 func (t *term) startInformers() {
-	start := func(requests cache.ListerWatcher, object runtime.Object, store records.Target) *cluster.Source {
-		s := cluster.NewSource(requests, t.local)
-		t.spawn(func() { s.Fill(t.ctx, object, store) })
-		return s
-	}
-	services := start(serviceRequests(t.core), &corev1.Service{}, t.services)
-	endpoints := start(endpointRequests(t.core), &endpoints{}, t.endpoints)
-	namespaces := start(namespaceRequests(t.core), &corev1.Namespace{}, t.namespaces)
-	reportRefusal := func(kind string, s *cluster.Source) {
+	t.spawn(func() { t.services.Run(t.ctx) })
+	t.spawn(func() { t.endpoints.Run(t.ctx) })
+	t.spawn(func() { t.namespaces.Run(t.ctx) })
+	reportRefusal := func(kind string, s *api.Watcher) {
 		t.spawn(func() {
 			if waitClosed(t.ctx, s.Refused()) {
 				t.setLocalRefusal("the API server refuses to list " + kind +
@@ -252,8 +244,8 @@ func (t *term) startInformers() {
 		})
 	}
 	t.spawn(func() {
-		reportRefusal("services", services)
-		reportRefusal("endpoints", endpoints)
+		reportRefusal("services", t.services.Watcher)
+		reportRefusal("endpoints", t.endpoints.Watcher)
 		listed := waitClosed(t.ctx, t.links.Synced()) &&
 			waitClosed(t.ctx, t.services.Synced()) &&
 			waitClosed(t.ctx, t.endpoints.Synced())
@@ -262,7 +254,7 @@ func (t *term) startInformers() {
 		}
 		select {
 		case <-t.namespaces.Synced():
-		case <-namespaces.Refused():
+		case <-t.namespaces.Refused():
 			t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
 		case <-t.ctx.Done():
 			return
@@ -271,46 +263,6 @@ func (t *term) startInformers() {
 		close(t.ready)
 		t.enqueueAll(nil)
 	})
-}
-
-// serviceRequests lists and watches all Services of a cluster.
-func serviceRequests(core kubernetes.Interface) cache.ListerWatcher {
-	api := core.CoreV1().Services(metav1.NamespaceAll)
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return api.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return api.Watch(ctx, o)
-		},
-	}
-}
-
-// endpointRequests lists and watches the Endpoints of mirrors.
-func endpointRequests(core kubernetes.Interface) cache.ListerWatcher {
-	api := core.CoreV1().Endpoints(metav1.NamespaceAll)
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = clusterLabel
-			return api.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			o.LabelSelector = clusterLabel
-			return api.Watch(ctx, o)
-		},
-	}
-}
-
-func namespaceRequests(core kubernetes.Interface) cache.ListerWatcher {
-	api := core.CoreV1().Namespaces()
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return api.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return api.Watch(ctx, o)
-		},
-	}
 }
 
 // setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
@@ -346,7 +298,7 @@ func (t *term) isCurrent(r *remoteCluster) bool {
 
 // countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
 // found.
-func (t *term) countMissing(linked string, found func(records.Key) bool) (all, missing int) {
+func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missing int) {
 	for _, k := range t.services.Keys() {
 		svc, exists := t.services.Get(k)
 		if !exists || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
@@ -362,7 +314,7 @@ func (t *term) countMissing(linked string, found func(records.Key) bool) (all, m
 			continue
 		}
 		all++
-		if !found(records.Key{Namespace: k.Namespace, Name: name}) {
+		if !found(api.Key{Namespace: k.Namespace, Name: name}) {
 			missing++
 		}
 	}
@@ -370,7 +322,7 @@ func (t *term) countMissing(linked string, found func(records.Key) bool) (all, m
 }
 
 // enqueue does nothing before the term is ready: then everything is enqueued.
-func (t *term) enqueue(keys ...records.Key) {
+func (t *term) enqueue(keys ...api.Key) {
 	if !isClosed(t.ready) {
 		return
 	}
@@ -379,19 +331,19 @@ func (t *term) enqueue(keys ...records.Key) {
 	}
 }
 
-func (t *term) enqueueLink(link records.Key) { t.queue.AddAfter(queueKey{true, link}, statusDelay) }
+func (t *term) enqueueLink(link api.Key) { t.queue.AddAfter(queueKey{true, link}, statusDelay) }
 
-func (t *term) localServiceChanged(k records.Key) {
+func (t *term) localServiceChanged(k api.Key) {
 	now, found := t.services.Get(k)
 	t.enqueue(t.budget.assign(k, chargedCluster(now))...)
 	t.enqueue(k, federatedName(k))
 	if found && now.Labels[headlessLabel] != "" {
-		t.enqueue(records.Key{Namespace: k.Namespace, Name: now.Labels[headlessLabel]})
+		t.enqueue(api.Key{Namespace: k.Namespace, Name: now.Labels[headlessLabel]})
 	}
 }
 
 // enqueueRemote enqueues what one Service of a linked cluster bears on.
-func (t *term) enqueueRemote(home string, k records.Key) {
+func (t *term) enqueueRemote(home string, k api.Key) {
 	t.enqueue(mirrorName(home, k), federatedName(k))
 }
 
@@ -426,11 +378,11 @@ func (t *term) enqueueCluster(name string) {
 
 // enqueueAll enqueues every name that something exists or may exist under, as far as concerned selects it;
 // nil selects all.
-func (t *term) enqueueAll(concerned func(records.Key) bool) {
+func (t *term) enqueueAll(concerned func(api.Key) bool) {
 	if !isClosed(t.ready) {
 		return
 	}
-	add := func(keys ...records.Key) {
+	add := func(keys ...api.Key) {
 		for _, k := range keys {
 			if concerned == nil || concerned(k) {
 				t.enqueue(k)
@@ -460,7 +412,7 @@ func (t *term) enqueueAll(concerned func(records.Key) bool) {
 }
 
 // reserveSpace implements inputs.reserveSpace, and logs when a cluster has used its budget up.
-func (t *term) reserveSpace(k records.Key, clusters []string) bool {
+func (t *term) reserveSpace(k api.Key, clusters []string) bool {
 	wasExhausted := map[string]bool{}
 	for _, name := range clusters {
 		wasExhausted[name] = t.budget.exhausted(name)
@@ -493,18 +445,18 @@ func (t *term) planInputs() *inputs {
 		createNamespaces: t.options.CreateNamespaces,
 		excludedKeys:     t.options.Exclude,
 
-		remote: func(cluster string, k records.Key) (*remoteService, existence) {
+		remote: func(cluster string, k api.Key) (*remoteService, existence) {
 			if r := remotes[cluster]; r != nil {
 				return r.service(k)
 			}
 			return nil, unknown
 		},
-		local: func(k records.Key) *corev1.Service {
+		local: func(k api.Key) *corev1.Service {
 			svc, _ := t.services.Get(k)
 			return svc
 		},
 		namespaceExists: func(name string) bool {
-			_, found := t.namespaces.Get(records.Key{Name: name})
+			_, found := t.namespaces.Get(api.Key{Name: name})
 			return found || !isClosed(t.namespaces.Synced())
 		},
 		readiness: t.readinessOf,

@@ -18,8 +18,8 @@ import (
 	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
-	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
@@ -34,7 +34,7 @@ type Options struct {
 	Replica   string           // name of this replica: no other replica has it
 	Config    *rest.Config     // access to the local cluster
 	InCluster bool             // this process runs in a Pod of the local cluster
-	Dial      cluster.DialFunc // connects to API servers; nil for TCP
+	Dial      api.DialFunc // connects to API servers; nil for TCP
 
 	Addr, AdminAddr, DebugAddr string          // of the servers; an empty AdminAddr or DebugAddr is for none
 	TLS                        server.TLSFiles // of the gRPC server
@@ -46,9 +46,9 @@ type Options struct {
 	AllowedHosts  []string
 	ProbeInterval time.Duration
 	Patience      federation.Patience
-	Budget        records.Limits // of each linked cluster
-	ReadSlices    bool           // read EndpointSlices; otherwise Endpoints
-	Mirrors       bool           // write the Services that Links ask for
+	Budget        api.Limits // of each linked cluster
+	ReadSlices    bool       // read EndpointSlices; otherwise Endpoints
+	Mirrors       bool       // write the Services that Links ask for
 	Mirror        mirror.Options
 	Writer        endpointslice.Options
 	Discovery     linkerd.Config
@@ -83,7 +83,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if a.manager, err = newManager(log, a.Registry, o); err != nil {
 		return nil, err
 	}
-	localConn, err := cluster.NewConnection(a.Registry.Counted(o.ClusterName, o.Config), o.Dial)
+	localConn, err := api.NewConnection(a.Registry.Counted(o.ClusterName, o.Config), o.Dial)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (o *Options) complete() {
 }
 
 // addLinks adds what reads Links and links clusters.
-func (a *App) addLinks(log logr.Logger, o Options, localConn *cluster.Connection) (err error) {
+func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (err error) {
 	events := a.manager.GetLocalManager().GetEventRecorder("fingerpost")
 	listed := func() {
 		a.Ready.LinksListed.Store(true)
@@ -128,7 +128,7 @@ func (a *App) addLinks(log logr.Logger, o Options, localConn *cluster.Connection
 }
 
 // addWriters adds what writes into clusters.
-func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localConn *cluster.Connection) error {
+func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localConn *api.Connection) error {
 	mirrors, err := mirror.New(log, a.Store, a.Links, localConn, o.Mirror)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/links"
@@ -265,7 +265,7 @@ func readCredentials(secret corev1.Secret, inContact bool) (*rest.Config, error)
 
 // checkExpiry reports credentials that have expired or soon will. Not all credentials have an end that can be read.
 func checkExpiry(config *rest.Config, now time.Time) error {
-	end := cluster.Expiry(config)
+	end := api.Expiry(config)
 	switch left := end.Sub(now); {
 	case end.IsZero():
 	case left <= 0:

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
@@ -178,7 +179,7 @@ func TestChecks(t *testing.T) {
 		}},
 		"of the second replica's own": {func(w *checkWorld) {
 			west(&w.pages[1]).Credentials = "refused"
-			west(&w.pages[1]).Kinds = []cluster.KindStatus{{Kind: "pods", SourceHealth: cluster.SourceHealth{Refused: metav1.StatusReasonForbidden}}}
+			west(&w.pages[1]).Kinds = []cluster.KindStatus{{Kind: "pods", Health: api.Health{Refused: metav1.StatusReasonForbidden}}}
 			w.pages[1].Links[0].Conditions = []metav1.Condition{{Type: links.Accepted, Status: metav1.ConditionFalse, Reason: "No", Message: "no"}}
 		}, []string{
 			"error clusters/the newest credentials of west are in use: refused; in use in replica 1: none",

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
@@ -210,7 +210,7 @@ func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.I
 func reviewAccess(
 	ctx context.Context, client kubernetes.Interface, p permission, verb string,
 ) (authorizationv1.SubjectAccessReviewStatus, error) {
-	return cluster.Review(ctx, client, authorizationv1.ResourceAttributes{Group: p.group, Resource: p.resource, Verb: verb})
+	return api.Review(ctx, client, authorizationv1.ResourceAttributes{Group: p.group, Resource: p.resource, Verb: verb})
 }
 
 // checkLeases checks that each Lease of writers in a cluster has a holder. A Lease is needed if a replica holds it or waits for it, or if no

@@ -2,12 +2,8 @@ package cli
 
 import (
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) {
-	watchPeriod = 20 * time.Millisecond
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
@@ -50,7 +51,7 @@ func TestStatus(t *testing.T) {
 		}
 		claims.Complete()
 	}
-	conn, err := cluster.NewConnection(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
+	conn, err := api.NewConnection(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cluster
+package api
 
 import (
 	"context"
@@ -19,14 +19,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/features"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -43,27 +41,31 @@ const (
 
 	pageSize    = 500 // objects in a list
 	maxPageSize = 10_000
-	pageTimeout = syncPatience / 3 // for one page to arrive
+	pageTimeout = 20 * time.Second // for one page to arrive
+	// listPatience is how long the first listing of a required kind may make no progress.
+	listPatience = time.Minute
 )
 
-// A Source lists and watches one kind of object at one API server, and keeps a store filled with it.
+// A Watcher lists and watches one kind of object at one API server, and keeps a Target filled with it.
 //
 // It lists by a stream of initial events where the API server can do that, and otherwise by pages; each object is reduced to its record
 // before the next is decoded, or the next page asked for, so that a listing never stands in memory whole. Every listing asks for the newest
 // state. It outlasts the connection: a watch that breaks goes on from where it stopped. It lists anew when what it missed cannot be had any
 // more (410), and when the API server has gone back to an older state: a watch from a version that is not reached yet is accepted and stays
 // silent, without even bookmarks, so silence beyond bookmarkLimit counts as that, and so does a version lower than one before.
-type Source struct {
-	inner    cache.ListerWatcherWithContext
+type Watcher struct {
+	kind     Kind
+	target   Target
+	requests cache.ListerWatcher
 	conn     *Connection
 	lag      prometheus.Observer // of changes; nil: it is not measured
 	optional bool                // the cluster is used without it
 
-	refused chan struct{}                        // closed when the kind was first refused
-	excess  fedwatch.Value[*records.ExcessError] // why the last listing was ended; nil if it was not
+	refused chan struct{}                // closed when the kind was first refused
+	excess  fedwatch.Value[*ExcessError] // why the last listing was ended; nil if it was not
 
 	mu     sync.Mutex
-	health SourceHealth
+	health Health
 	newest time.Time // when the newest change was made that has arrived, as the API server has it
 	once   sync.Once // guards refused
 
@@ -72,8 +74,8 @@ type Source struct {
 	failure  error     // of the last request; nil if it succeeded
 }
 
-// SourceHealth is how a Source fares.
-type SourceHealth struct {
+// Health is how a Watcher fares.
+type Health struct {
 	Open        bool                `json:"open"`              // a watch is open
 	LastContact time.Time           `json:"lastContact"`       // of the last event or bookmark, or of the opening of the watch
 	Refused     metav1.StatusReason `json:"refused,omitempty"` // why the API server does not serve it: NotFound, Forbidden or Unauthorized; empty if it does
@@ -83,18 +85,27 @@ type SourceHealth struct {
 	Errors      map[string]int      `json:"errors,omitempty"` // failed requests by reason
 }
 
-// NewSource returns the kind that inner lists and watches, at the API server of conn.
-func NewSource(inner cache.ListerWatcher, conn *Connection) *Source {
-	return &Source{
-		inner:   cache.ToListerWatcherWithContext(inner),
-		conn:    conn,
-		refused: make(chan struct{}),
-		health:  SourceHealth{Errors: map[string]int{}},
+// NewWatcher returns what fills target with a kind at the API server of conn.
+func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
+	return newWatcher(conn, kind, nil, target)
+}
+
+// newWatcher takes the requests that read the kind; nil for those over the connection.
+func newWatcher(conn *Connection, kind Kind, requests cache.ListerWatcher, target Target) *Watcher {
+	return &Watcher{
+		kind: kind, target: target, requests: requests, conn: conn,
+		refused: make(chan struct{}), health: Health{Errors: map[string]int{}},
 	}
 }
 
-// Health returns how the Source fares now.
-func (s *Source) Health() SourceHealth {
+// Optional has a refusal (403) count as an absent kind, which is asked for ever more rarely. It is called before Run.
+func (s *Watcher) Optional() { s.optional = true }
+
+// ObserveLag has the lag of changes observed. It is called before Run.
+func (s *Watcher) ObserveLag(lag prometheus.Observer) { s.lag = lag }
+
+// Health returns how the Watcher fares now.
+func (s *Watcher) Health() Health {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.health
@@ -104,37 +115,40 @@ func (s *Source) Health() SourceHealth {
 
 // Refused returns a channel that is closed once the API server has refused the kind: there is no such resource, or no right to
 // it. It may be served later.
-func (s *Source) Refused() <-chan struct{} { return s.refused }
+func (s *Watcher) Refused() <-chan struct{} { return s.refused }
 
 func isExcess(err error) bool {
-	_, is := errors.AsType[*records.ExcessError](err)
+	_, is := errors.AsType[*ExcessError](err)
 	return is
 }
 
 // exceed notes why a listing has failed, if that is an excess, or that it has not.
-func (s *Source) exceed(err error) {
-	excess, is := errors.AsType[*records.ExcessError](err)
+func (s *Watcher) exceed(err error) {
+	excess, is := errors.AsType[*ExcessError](err)
 	if old, _ := s.excess.Load(); excess != old && (is || err == nil) {
 		s.excess.Store(excess)
 	}
 }
 
-// Fill keeps store filled with what there is of the kind, until ctx ends. object is an empty one of the type that the store takes; what
-// is not of it is left out.
-func (s *Source) Fill(ctx context.Context, object runtime.Object, store records.Target) {
-	if b := s.conn.budget; b != nil {
+// Run keeps the target filled with what there is of the kind, until ctx ends. It may be called again when it has returned.
+func (s *Watcher) Run(ctx context.Context) {
+	if b := s.conn.Budget; b != nil {
 		most := b.Limits().Endpoints
-		if _, ok := object.(*corev1.Service); ok {
+		if _, ok := s.kind.object.(*corev1.Service); ok {
 			most = b.Limits().Services
 		}
-		store.Limit(b, kindOf(object), most)
-		defer store.Limit(nil, "", 0)
+		s.target.Limit(b, s.kind.Name, most)
+		defer s.target.Limit(nil, "", 0)
 	}
-	i := &informer{Source: s, kind: reflect.TypeOf(object), store: store, limit: pageSize}
+	requests := s.requests
+	if requests == nil {
+		requests = s.kind.requests(s.conn)
+	}
+	i := &filler{Watcher: s, requests: cache.ToListerWatcherWithContext(requests), objects: reflect.TypeOf(s.kind.object), limit: pageSize}
 	var p pace
 	refusals := refusedBackoff
 	for ctx.Err() == nil {
-		_, wake := s.conn.wakes.Load()
+		_, wake := s.conn.retryNow.Load()
 		began := time.Now()
 		err := i.fill(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -152,24 +166,63 @@ func (s *Source) Fill(ctx context.Context, object runtime.Object, store records.
 
 // advance notes that a listing has come as far as n objects, and returns an error where that is too far. Only what is further than all
 // before counts: a server that breaks off at the same place each time makes no progress.
-func (i *informer) advance(n int) error {
+func (i *filler) advance(n int) error {
 	i.mu.Lock()
 	if n > i.furthest {
 		i.furthest, i.advanced = n, time.Now()
 	}
 	i.mu.Unlock()
-	return i.store.Excess(n, i.came.Load())
+	return i.target.Excess(n, i.came.Load())
 }
 
 // progressed returns when a listing last got further than all before; zero for never.
-func (s *Source) progressed() time.Time {
+func (s *Watcher) progressed() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.advanced
 }
 
-// trouble returns why the kind was not listed, as far as the API server says it.
-func (s *Source) trouble() string {
+// Excess returns why the last listing was ended, if it brought many times what may be held; nil if it did not.
+func (s *Watcher) Excess() error {
+	if excess, _ := s.excess.Load(); excess != nil {
+		return excess
+	}
+	return nil
+}
+
+// WaitListed returns once everything was listed. A listing may take long, as long as it gets on. It returns an error if the API server
+// refuses the kind, does not get on with listing it, or lists many times what may be held of it.
+func (s *Watcher) WaitListed(ctx context.Context) error {
+	kind := s.kind.Resource.GroupResource()
+	deadline := time.NewTimer(listPatience)
+	defer deadline.Stop()
+	for {
+		excess, changed := s.excess.Load()
+		if excess != nil {
+			return &ProbeError{OverBudget, excess}
+		}
+		select {
+		case <-s.target.Synced():
+			return nil
+		case <-s.Refused():
+			return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to list %s (%s): grant get, list and watch on them",
+				kind, s.Health().Refused)}
+		case <-changed:
+		case <-deadline.C:
+			left := listPatience - time.Since(s.progressed())
+			if left <= 0 {
+				return &ProbeError{NotReady, fmt.Errorf("the API server answers, but has not listed %s: no progress within %s (%s)",
+					kind, listPatience, s.Problem())}
+			}
+			deadline.Reset(left)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Problem returns why the kind was not listed, as far as the API server gives a reason.
+func (s *Watcher) Problem() string {
 	if excess, _ := s.excess.Load(); excess != nil {
 		return excess.Error()
 	}
@@ -182,18 +235,6 @@ func (s *Source) trouble() string {
 		return plain(s.failure).Error()
 	}
 	return errorReason(s.failure)
-}
-
-// kindOf returns how messages name what a store takes.
-func kindOf(object runtime.Object) string {
-	switch object.(type) {
-	case *unstructured.Unstructured:
-		return "custom resource"
-	case *metav1.PartialObjectMetadata:
-		return "owner of Pods"
-	default:
-		return reflect.TypeOf(object).Elem().Name()
-	}
 }
 
 // pace is the pause after something that should last: it grows while that is short.
@@ -209,8 +250,8 @@ func (p *pace) wait(ctx context.Context, wake <-chan struct{}, began time.Time) 
 	wait(ctx, wake, p.pause-lasted)
 }
 
-// alive reports whether a watch is open that can be trusted to tell of every change.
-func (s *Source) alive() bool {
+// Following reports whether a watch is open on which every change arrives.
+func (s *Watcher) Following() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.health.Open && time.Since(s.health.LastContact) < bookmarkLimit
@@ -218,7 +259,7 @@ func (s *Source) alive() bool {
 
 // arrive notes how late an object is, if it tells of a change that is newer than all before it. What was there before we asked is
 // not late. An object without a newer time, as one that is about to be deleted, says nothing.
-func (s *Source) arrive(m metav1.Object, changed bool) {
+func (s *Watcher) arrive(m metav1.Object, changed bool) {
 	if s.lag == nil {
 		return
 	}
@@ -248,37 +289,37 @@ type opened struct {
 }
 
 // open watches, as soon as it can be done.
-func (s *Source) open(ctx context.Context, options metav1.ListOptions) (o opened, err error) {
+func (i *filler) open(ctx context.Context, options metav1.ListOptions) (o opened, err error) {
 	seconds := int64((watchAge + rand.N(watchAge)).Seconds())
 	options.AllowWatchBookmarks, options.TimeoutSeconds = true, &seconds
-	err = s.insist(ctx, func(ctx context.Context) error {
-		s.note(func(h *SourceHealth) { h.Watches++ })
-		o.ctx, o.cancel = s.conn.untilReset(ctx)
-		if o.Interface, err = s.inner.WatchWithContext(o.ctx, options); err != nil {
+	err = i.insist(ctx, func(ctx context.Context) error {
+		i.note(func(h *Health) { h.Watches++ })
+		o.ctx, o.cancel = i.conn.untilReset(ctx)
+		if o.Interface, err = i.requests.WatchWithContext(o.ctx, options); err != nil {
 			o.cancel()
 		}
 		return err
 	})
 	if err == nil {
 		o.at = time.Now()
-		s.note(func(h *SourceHealth) { h.Open, h.LastContact, h.Refused = true, o.at, "" })
+		i.note(func(h *Health) { h.Open, h.LastContact, h.Refused = true, o.at, "" })
 	}
 	return o, err
 }
 
 // close ends a watch.
-func (s *Source) close(o opened) {
+func (s *Watcher) close(o opened) {
 	o.cancel()
 	o.Stop()
-	s.note(func(h *SourceHealth) { h.Open = false })
+	s.note(func(h *Health) { h.Open = false })
 }
 
 // insist repeats a request until it succeeds, ctx ends, or it fails in a way that the caller must know of. It tries again at once
 // when the connection is reset. Where there is no such resource, or no right to one that the cluster is used without, it tries ever more rarely.
-func (s *Source) insist(ctx context.Context, request func(context.Context) error) error {
+func (s *Watcher) insist(ctx context.Context, request func(context.Context) error) error {
 	refusals := refusedBackoff
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		_, wake := s.conn.wakes.Load()
+		_, wake := s.conn.retryNow.Load()
 		var server delay
 		err := request(context.WithValue(ctx, delayKey{}, &server))
 		s.fail(err)
@@ -289,11 +330,11 @@ func (s *Source) insist(ctx context.Context, request func(context.Context) error
 			return ctx.Err()
 		}
 		reason := ReasonOf(err)
-		s.note(func(h *SourceHealth) { h.Errors[errorReason(err)]++ })
+		s.note(func(h *Health) { h.Errors[errorReason(err)]++ })
 		pause := s.pause(backoff, server.asked)
 		switch reason { //nolint:exhaustive // every other reason is worth another try
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
-			s.note(func(h *SourceHealth) { h.Refused = reason })
+			s.note(func(h *Health) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
 				s.once.Do(func() { close(s.refused) })
 				pause = jitter(refusals)
@@ -317,7 +358,7 @@ func (s *Source) insist(ctx context.Context, request func(context.Context) error
 
 // pause returns how long to wait before a request that failed is made again: as long as the server asks, within limits, or else for our own
 // backoff, which stays short while the API server is there. One that has just started fails requests until its caches are filled.
-func (s *Source) pause(backoff, asked time.Duration) time.Duration {
+func (s *Watcher) pause(backoff, asked time.Duration) time.Duration {
 	if !s.conn.silent.Load() {
 		backoff = min(backoff, readyBackoff)
 	}
@@ -366,23 +407,23 @@ func short(s *metav1.Status) string {
 	return fmt.Sprintf("%.200q", s.Message)
 }
 
-func (s *Source) fail(err error) {
+func (s *Watcher) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failure = err
 }
 
-func (s *Source) note(f func(*SourceHealth)) {
+func (s *Watcher) note(f func(*Health)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f(&s.health)
 }
 
-// informer fills one store from a Source. One goroutine uses it.
-type informer struct {
-	*Source
-	kind  reflect.Type // of the objects that the store takes
-	store records.Target
+// filler fills the target of a Watcher. One goroutine uses it.
+type filler struct {
+	*Watcher
+	requests cache.ListerWatcherWithContext
+	objects  reflect.Type // that the target takes
 
 	limit   int64        // objects asked for in a page
 	version string       // the newest that was seen
@@ -390,7 +431,7 @@ type informer struct {
 }
 
 // fill lists everything and then follows the changes, until what was missed cannot be had any more.
-func (i *informer) fill(ctx context.Context) error {
+func (i *filler) fill(ctx context.Context) error {
 	i.came.Store(0)
 	w, version, err := i.list(context.WithValue(ctx, cameKey{}, &i.came))
 	i.exceed(err)
@@ -398,7 +439,7 @@ func (i *informer) fill(ctx context.Context) error {
 		return err
 	}
 	if older(version, i.version) {
-		i.note(func(h *SourceHealth) { h.Restored = time.Now() })
+		i.note(func(h *Health) { h.Restored = time.Now() })
 	}
 	i.version = version
 	var p pace
@@ -408,7 +449,7 @@ func (i *informer) fill(ctx context.Context) error {
 				return err
 			}
 		}
-		_, wake := i.conn.wakes.Load()
+		_, wake := i.conn.retryNow.Load()
 		err = i.events(w, i.apply)
 		i.close(w)
 		if err != nil || ctx.Err() != nil {
@@ -424,7 +465,7 @@ var errSilent = fmt.Errorf("no event and no bookmark within %s", bookmarkLimit)
 
 // list replaces what the store holds by all there is, and returns the version of that. If it came as a stream, that goes on as a watch.
 // Streams can be switched off as in all clients of client-go, by KUBE_FEATURE_WatchListClient=false in the environment.
-func (i *informer) list(ctx context.Context) (w opened, version string, err error) {
+func (i *filler) list(ctx context.Context) (w opened, version string, err error) {
 	if !features.FeatureGates().Enabled(features.WatchListClient) {
 		version, err = i.pages(ctx)
 		return opened{}, version, err
@@ -447,8 +488,8 @@ func (i *informer) list(ctx context.Context) (w opened, version string, err erro
 var errBroken = errors.New("the watch broke off before everything was listed")
 
 // stream stores the initial events of a watch.
-func (i *informer) stream(w opened) (version string, err error) {
-	listing := i.store.Gather()
+func (i *filler) stream(w opened) (version string, err error) {
+	listing := i.target.Gather()
 	through, n := errors.New("through"), 0
 	err = i.events(w, func(e watch.Event, m metav1.Object) error {
 		switch {
@@ -472,7 +513,7 @@ func (i *informer) stream(w opened) (version string, err error) {
 	case err == nil:
 		return "", errBroken
 	case errors.Is(err, through):
-		return version, i.store.Replace(listing.Objects(), version)
+		return version, i.target.Replace(listing.Objects(), version)
 	default:
 		return "", err
 	}
@@ -480,8 +521,8 @@ func (i *informer) stream(w opened) (version string, err error) {
 
 // pages stores a list that is asked for page by page. A page that is too much for us, or for the way here, is asked for again with fewer
 // objects; where the API server has forgotten the version of the first page before the last was read, everything is, with more.
-func (i *informer) pages(ctx context.Context) (version string, err error) {
-	listing, n := i.store.Gather(), 0
+func (i *filler) pages(ctx context.Context) (version string, err error) {
+	listing, n := i.target.Gather(), 0
 	for next := ""; ; {
 		list, err := i.page(ctx, next)
 		switch {
@@ -504,7 +545,7 @@ func (i *informer) pages(ctx context.Context) (version string, err error) {
 		}
 		err = meta.EachListItem(list, func(object runtime.Object) error {
 			m, err := meta.Accessor(object)
-			if err != nil || reflect.TypeOf(object) != i.kind {
+			if err != nil || reflect.TypeOf(object) != i.objects {
 				return nil //nolint:nilerr // one object that is none costs no other
 			}
 			i.arrive(m, false)
@@ -515,7 +556,7 @@ func (i *informer) pages(ctx context.Context) (version string, err error) {
 		}
 		last := next
 		if next = m.GetContinue(); next == "" {
-			return version, i.store.Replace(listing.Objects(), version)
+			return version, i.target.Replace(listing.Objects(), version)
 		}
 		if next == last || meta.LenList(list) == 0 {
 			return "", errors.New("the API server repeats a page of its list, or lists an empty one before the last")
@@ -523,14 +564,14 @@ func (i *informer) pages(ctx context.Context) (version string, err error) {
 	}
 }
 
-func (i *informer) page(ctx context.Context, next string) (list runtime.Object, err error) {
+func (i *filler) page(ctx context.Context, next string) (list runtime.Object, err error) {
 	err = i.insist(ctx, func(ctx context.Context) error {
 		ctx, cancel := i.conn.untilReset(ctx)
 		defer cancel()
 		ctx, stop := context.WithTimeout(ctx, pageTimeout)
 		defer stop()
-		i.note(func(h *SourceHealth) { h.Lists++ })
-		list, err = i.inner.ListWithContext(ctx, metav1.ListOptions{Limit: i.limit, Continue: next})
+		i.note(func(h *Health) { h.Lists++ })
+		list, err = i.requests.ListWithContext(ctx, metav1.ListOptions{Limit: i.limit, Continue: next})
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) || isRefused(err) {
 			i.limit = max(1, i.limit/2)
 		}
@@ -542,7 +583,7 @@ func (i *informer) page(ctx context.Context, next string) (list runtime.Object, 
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // apply stores a change.
-func (i *informer) apply(e watch.Event, m metav1.Object) error {
+func (i *filler) apply(e watch.Event, m metav1.Object) error {
 	version := m.GetResourceVersion()
 	if older(version, i.version) {
 		return fmt.Errorf("version %.20s comes after version %.20s", version, i.version)
@@ -552,15 +593,15 @@ func (i *informer) apply(e watch.Event, m metav1.Object) error {
 	}
 	switch e.Type {
 	case watch.Bookmark:
-		if i.store.Room() {
+		if i.target.Room() {
 			return errors.New("there is room for what was refused")
 		}
 		return nil
 	case watch.Deleted:
-		return i.store.Delete(e.Object)
+		return i.target.Delete(e.Object)
 	default:
 		i.arrive(m, true)
-		return i.store.Update(e.Object)
+		return i.target.Update(e.Object)
 	}
 }
 
@@ -571,7 +612,7 @@ func older(a, b string) bool {
 }
 
 // events passes events to use until the watch breaks, which can be resumed, or one is an error, or use returns one.
-func (i *informer) events(w opened, use func(watch.Event, metav1.Object) error) error {
+func (i *filler) events(w opened, use func(watch.Event, metav1.Object) error) error {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()
 	for {
@@ -588,10 +629,10 @@ func (i *informer) events(w opened, use func(watch.Event, metav1.Object) error) 
 				}
 				return apierrors.FromObject(status)
 			}
-			i.note(func(h *SourceHealth) { h.LastContact = time.Now() })
+			i.note(func(h *Health) { h.LastContact = time.Now() })
 			silence.Reset(bookmarkLimit)
 			m, err := meta.Accessor(event.Object)
-			if err != nil || reflect.TypeOf(event.Object) != i.kind {
+			if err != nil || reflect.TypeOf(event.Object) != i.objects {
 				continue // one object that is none costs no other
 			}
 			if err := use(event, m); err != nil {

@@ -1,4 +1,4 @@
-package cluster
+package api
 
 import (
 	"cmp"
@@ -23,29 +23,34 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const (
-	probeTimeout = 3 * time.Second
-	dialTimeout  = 3 * time.Second
+	// ProbeTimeout is how long a Probe waits for an answer.
+	ProbeTimeout = 3 * time.Second
+
+	dialTimeout = 3 * time.Second
 )
+
+// DialFunc opens a connection to an API server.
+type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // A Connection is one API server, reached with one set of credentials. Its token can be swapped while it is in use, and all that
 // hangs on it can be cut loose at once. What changes something has a TCP connection of its own, which can be cut without the watches.
 type Connection struct {
 	Config     *rest.Config // without the token, which is added to each request
 	HTTPClient *http.Client
+	Budget     *Budget // of what informers keep; nil for no limits. It is set before the first informer runs
 
 	token  atomic.Pointer[string]
 	dialer *connrotation.Dialer // of what reads
 	writes *connrotation.Dialer // of what changes something
 	probe  prober
-	budget *records.Budget       // of what is read; nil for no limits
-	held   atomic.Int64          // bytes of responses that are being read
-	silent atomic.Bool           // the last probe failed
-	wakes  watch.Value[struct{}] // superseded when what waits to try again should
+	held   atomic.Int64 // bytes of responses that are being read
+	silent atomic.Bool  // the last probe failed
+	// retryNow is superseded when what waits to try again should.
+	retryNow watch.Value[struct{}]
 
 	mu    sync.Mutex // guards epoch
 	epoch context.Context
@@ -198,13 +203,16 @@ func (c *Connection) setToken(token string) {
 // UseToken makes token the one in use, for open watches from their next request on.
 func (c *Connection) UseToken(token string) {
 	c.setToken(token)
-	c.wakes.Store(struct{}{})
+	c.RetryNow()
 }
 
-// Renewed returns a channel that closes when the credentials were replaced, or contact is back: what was refused may be granted now.
-func (c *Connection) Renewed() <-chan struct{} {
-	_, wake := c.wakes.Load()
-	return wake
+// RetryNow has everything try again at once that waits to: the API server answers again, or the credentials were replaced.
+func (c *Connection) RetryNow() { c.retryNow.Store(struct{}{}) }
+
+// Changed returns a channel that closes with the next RetryNow: what was refused may be granted then.
+func (c *Connection) Changed() <-chan struct{} {
+	_, changed := c.retryNow.Load()
+	return changed
 }
 
 // Probe asks the API server whether it is ready, and takes us. It waits no longer than 3 seconds.
@@ -212,6 +220,20 @@ func (c *Connection) Probe(ctx context.Context) error {
 	err := c.ask(ctx, "")
 	c.silent.Store(err != nil)
 	return err
+}
+
+// CheckToken returns an error if the API server does not take a token, or does not let it list and watch each of the kinds. The token in
+// use stays so.
+func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind) error {
+	if err := c.ask(ctx, token); err != nil {
+		return err
+	}
+	for _, k := range kinds {
+		if err := c.mayRead(ctx, token, k.Resource, k.Labels); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ask probes with the token given, or else with the one in use.
@@ -254,7 +276,7 @@ func (c *Connection) mayRead(ctx context.Context, token string, kind schema.Grou
 // get returns the status of a GET request with the token given, or else with the one in use, over a transport of its own. It waits no
 // longer than 3 seconds. A refused token is an error.
 func (c *Connection) get(ctx context.Context, token, path string, query url.Values) (code int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
 	address := c.probe.base.JoinPath(path)
 	address.RawQuery = query.Encode()
@@ -295,7 +317,7 @@ func (c *Connection) Reset() {
 	c.mu.Unlock()
 	c.dialer.CloseAll()
 	c.writes.CloseAll()
-	c.wakes.Store(struct{}{})
+	c.RetryNow()
 }
 
 // CutWrites closes the connections of what changes something, and discards what was not sent yet. What was sent may still arrive.
@@ -309,17 +331,6 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 	ctx, end := context.WithCancel(ctx)
 	stop := context.AfterFunc(epoch, end)
 	return ctx, func() { stop(); end() }
-}
-
-// proxied returns the config with the proxy that requests to a cluster take: for linked ones, none. That of the environment is for this
-// process's own network: it would see where linked clusters are, and the addresses that may not be dialed would be checked for the
-// proxy only. A kubeconfig with a proxy-url is refused.
-func proxied(config *rest.Config, spec Spec) *rest.Config {
-	if !spec.Local {
-		config = rest.CopyConfig(config)
-		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // that means none
-	}
-	return config
 }
 
 // wait returns after d, or when it is woken, or when ctx ends, and reports whether it was woken.
@@ -379,6 +390,14 @@ func (e *ProbeError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *ProbeError) Unwrap() error { return e.Err }
 
+// ReasonFor returns why err keeps a cluster out of reach.
+func ReasonFor(err error) Reason {
+	if probe, ok := errors.AsType[*ProbeError](err); ok {
+		return probe.Reason
+	}
+	return Unreachable
+}
+
 func reasonOf(err error) Reason {
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
@@ -397,7 +416,7 @@ func reasonOf(err error) Reason {
 func plain(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if e.Timeout() {
-			return fmt.Errorf("no answer within %s", probeTimeout)
+			return fmt.Errorf("no answer within %s", ProbeTimeout)
 		}
 		err = e.Err
 	}

@@ -1,4 +1,4 @@
-package cluster
+package api
 
 import (
 	"bytes"
@@ -11,14 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
-
-	"github.com/fingerpost/fingerpost/cluster/records"
-	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
 type transport func(*http.Request) (*http.Response, error)
@@ -228,21 +225,6 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// A proxy from the environment is not used for linked clusters.
-func TestNoProxy(t *testing.T) {
-	config := &rest.Config{Host: "https://east.test"}
-	if proxied(config, Spec{Local: true}).Proxy != nil {
-		t.Error("the local cluster is reached without the proxy of the environment")
-	}
-	linked := proxied(config, Spec{})
-	if linked.Proxy == nil {
-		t.Fatal("a proxy from the environment is used")
-	}
-	if proxy, err := linked.Proxy(nil); proxy != nil || err != nil {
-		t.Errorf("proxy %v, %v", proxy, err)
-	}
-}
-
 // endless reads a text again and again.
 type endless struct {
 	text string
@@ -260,32 +242,24 @@ func TestEndlessBytes(t *testing.T) {
 	pod := &endless{text: `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"ns","name":"web","annotations":{"x":"` +
 		strings.Repeat("x", 1<<20) + "\"}}}}\n"}
 	c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, http.StatusOK, func() io.Reader { return pod })
-	c.budget = records.NewBudget(records.Limits{Bytes: 1 << 20})
-	for _, k := range view.NewReconciler(logr.Discard(), "east", view.Options{}).Kinds() {
-		if k.Name != "Pod" {
-			continue
-		}
-		lw, err := listerWatcher(c, k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := NewSource(lw, c)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.Fill(ctx, k.Object, k.Store)
-		}()
-		if excess, changed := s.excess.Load(); excess == nil {
-			<-changed
-		}
-		cancel()
-		<-done
-		if pod.read < 32<<20 || pod.read > 48<<20 {
-			t.Errorf("%d MiB were read", pod.read>>20)
-		}
-		if excess, _ := s.excess.Load(); excess == nil || !strings.Contains(excess.Error(), "lists of kind Pod") {
-			t.Errorf("the listing ended with %v", excess)
-		}
+	c.Budget = NewBudget(Limits{Bytes: 1 << 20})
+	names := NewStore(func(o any) (string, bool) { return o.(*corev1.Pod).Name, true }, func(Key) {})
+	w := NewWatcher(c, Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{}), names)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx)
+	}()
+	if excess, changed := w.excess.Load(); excess == nil {
+		<-changed
+	}
+	cancel()
+	<-done
+	if pod.read < 32<<20 || pod.read > 48<<20 {
+		t.Errorf("%d MiB were read", pod.read>>20)
+	}
+	if excess, _ := w.excess.Load(); excess == nil || !strings.Contains(excess.Error(), "lists of kind Pod") {
+		t.Errorf("the listing ended with %v", excess)
 	}
 }

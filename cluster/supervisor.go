@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/fingerpost/fingerpost/cluster/records"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -18,8 +18,9 @@ const (
 	maxRetryBeside = 5 * time.Minute // where another access works
 )
 
-// A member is one cluster in the Registry.
-type member struct {
+// A supervisor owns one cluster of the Registry from Apply to Remove: it tries the accesses that its Spec has, keeps the best that works in
+// use, and reports how it fares.
+type supervisor struct {
 	registry *Registry
 	log      logr.Logger
 	name     string
@@ -34,7 +35,7 @@ type member struct {
 }
 
 // run makes what is wanted live, and watches over it, until ctx ends.
-func (m *member) run(ctx context.Context) {
+func (m *supervisor) run(ctx context.Context) {
 	defer func() {
 		if live := m.current.Swap(nil); live != nil {
 			live.stop()
@@ -43,7 +44,7 @@ func (m *member) run(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
 		spec, superseded := m.spec.Load()
 		m.status.Local, m.status.TrustDomain, m.status.ClusterDomain = spec.Local, spec.TrustDomain, spec.ClusterDomain
-		err := m.pursue(ctx, spec, superseded)
+		err := m.connect(ctx, spec, superseded)
 		if errors.Is(err, context.Canceled) {
 			continue
 		}
@@ -53,12 +54,12 @@ func (m *member) run(ctx context.Context) {
 		}
 		if m.current.Load() == nil {
 			m.status.Contact, m.status.OverBudget = err, ""
-			if excess, is := errors.AsType[*records.ExcessError](err); is {
+			if excess, is := errors.AsType[*api.ExcessError](err); is {
 				m.status.OverBudget = excess.Error()
 			}
 		}
 		m.registry.publish(m)
-		m.follow(ctx, spec, superseded, retryAfter(m.status.Credentials, failures, err == nil))
+		m.waitForChange(ctx, spec, superseded, retryAfter(m.status.Credentials, failures, err == nil))
 	}
 }
 
@@ -67,18 +68,18 @@ func retryAfter(err error, failures int, another bool) time.Duration {
 	switch {
 	case err == nil:
 		return 0
-	case another, ReasonFor(err) == OverBudget: // a listing that is ended costs as much as one that is not
+	case another, api.ReasonFor(err) == api.OverBudget: // a listing that is ended costs as much as one that is not
 		return min(urgent<<min(failures, 10), maxRetryBeside)
-	case ReasonFor(err) == Unreachable, ReasonFor(err) == NotReady:
+	case api.ReasonFor(err) == api.Unreachable, api.ReasonFor(err) == api.NotReady:
 		return urgent // a probe costs little, and one that has just started is ready soon
 	default:
 		return min(urgent<<min(failures-1, 5), maxRetry)
 	}
 }
 
-// pursue sees to it that the first of the accesses that works is in use. It returns an error if none is; what was live then stays
-// so. It returns [context.Canceled] if it was not finished.
-func (m *member) pursue(ctx context.Context, spec Spec, superseded <-chan struct{}) error {
+// connect brings the first of the accesses that works into use. It returns an error if none does; what was live then stays so.
+// It returns [context.Canceled] if it was not finished.
+func (m *supervisor) connect(ctx context.Context, spec Spec, superseded <-chan struct{}) error {
 	var failed []error
 	var inUse *Access
 	for i, access := range spec.Access {
@@ -108,18 +109,18 @@ func (m *member) pursue(ctx context.Context, spec Spec, superseded <-chan struct
 	old := m.status.Credentials
 	m.status.Credentials = errors.Join(failed...)
 	if m.status.Credentials != nil && (old == nil || old.Error() != m.status.Credentials.Error()) {
-		m.log.Info("Credentials do not work", "error", m.status.Credentials.Error(), "reason", ReasonFor(m.status.Credentials), "keeping", m.status.Source)
+		m.log.Info("Credentials do not work", "error", m.status.Credentials.Error(), "reason", api.ReasonFor(m.status.Credentials), "keeping", m.status.Source)
 	}
 	if inUse == nil {
 		return m.status.Credentials
 	}
-	m.status.Source, m.status.Expires = inUse.Source, Expiry(inUse.Config)
+	m.status.Source, m.status.Expires = inUse.Source, api.Expiry(inUse.Config)
 	return nil
 }
 
 // tryBeside tries access while the engagement in use goes on and is supervised, however long the other takes: a cluster that goes
 // dark during a rotation is Suspect, and Stale, on time. It returns [context.Canceled] once spec is superseded.
-func (m *member) tryBeside(ctx context.Context, spec Spec, access Access, superseded <-chan struct{}) (*engagement, error) {
+func (m *supervisor) tryBeside(ctx context.Context, spec Spec, access Access, superseded <-chan struct{}) (*engagement, error) {
 	type result struct {
 		next *engagement
 		err  error
@@ -135,7 +136,7 @@ func (m *member) tryBeside(ctx context.Context, spec Spec, access Access, supers
 		select {
 		case r := <-done:
 			return r.next, r.err
-		case <-m.supervise():
+		case <-m.checkHealth():
 		case <-superseded:
 			cancel()
 			if r := <-done; r.err == nil && r.next != live {
@@ -148,16 +149,16 @@ func (m *member) tryBeside(ctx context.Context, spec Spec, access Access, supers
 
 // try returns an engagement that has listed each required kind with access, and publishes nothing yet. If only the token differs it
 // returns live, for which the token was tried. The engagement ends with life.
-func (m *member) try(ctx, life context.Context, spec Spec, access Access, live *engagement) (*engagement, error) {
+func (m *supervisor) try(ctx, life context.Context, spec Spec, access Access, live *engagement) (*engagement, error) {
 	if live != nil && live.access.transport() == access.transport() {
-		return live, live.tryToken(ctx, access.Config.BearerToken)
+		return live, live.checkToken(ctx, access.Config.BearerToken)
 	}
-	conn, err := NewConnection(proxied(m.meters.counted(access.Config), spec), m.registry.options.Dial)
+	conn, err := api.NewConnection(proxied(m.meters.counted(access.Config), spec), m.registry.options.Dial)
 	if err != nil {
 		return nil, err
 	}
 	if !spec.Local {
-		conn.budget = records.NewBudget(m.registry.options.Budget)
+		conn.Budget = api.NewBudget(m.registry.options.Budget)
 	}
 	if err := conn.Probe(ctx); err != nil {
 		conn.Close()
@@ -175,7 +176,7 @@ func (m *member) try(ctx, life context.Context, spec Spec, access Access, live *
 }
 
 // use replaces the engagement in use by next, which may be the same with a new token. It does not wait for the network.
-func (m *member) use(next *engagement, access Access) error {
+func (m *supervisor) use(next *engagement, access Access) error {
 	live := m.current.Load()
 	if next == live {
 		live.conn.UseToken(access.Config.BearerToken)
@@ -188,9 +189,9 @@ func (m *member) use(next *engagement, access Access) error {
 		next.stop()
 		return err
 	}
-	// The claims of the old engagement are silenced, and stay until the new one has repeated them.
-	next.speak(claims)
-	next.watchOver(m.registry.options.ProbeInterval)
+	// The old engagement is fenced; what it wrote stays until the new one has written it again.
+	next.publish(claims)
+	next.monitor(m.registry.options.ProbeInterval)
 	m.current.Store(next)
 	m.registry.engage(m, next)
 	if live != nil {
@@ -201,8 +202,8 @@ func (m *member) use(next *engagement, access Access) error {
 	return nil
 }
 
-// follow supervises the engagement in use until something has to be done: something else is wanted, or it is time to try again.
-func (m *member) follow(ctx context.Context, spec Spec, superseded <-chan struct{}, retry time.Duration) {
+// waitForChange supervises the engagement in use until something has to be done: something else is wanted, or it is time to try again.
+func (m *supervisor) waitForChange(ctx context.Context, spec Spec, superseded <-chan struct{}, retry time.Duration) {
 	var due <-chan time.Time
 	arm := func(d time.Duration) *time.Timer {
 		timer := time.NewTimer(d)
@@ -213,7 +214,7 @@ func (m *member) follow(ctx context.Context, spec Spec, superseded <-chan struct
 		defer arm(retry).Stop()
 	}
 	for {
-		changed := m.supervise()
+		changed := m.checkHealth()
 		if due == nil && m.current.Load() != nil && m.status.State != Live && len(spec.Access) > 1 {
 			defer arm(maxRetry).Stop() // others may work
 		}
@@ -229,20 +230,20 @@ func (m *member) follow(ctx context.Context, spec Spec, superseded <-chan struct
 	}
 }
 
-// supervise draws the conclusions from the health of the engagement in use, and returns a channel that closes once that has changed;
+// checkHealth updates the state by the health of the engagement in use, and returns a channel that closes once that has changed;
 // nil without an engagement.
-func (m *member) supervise() <-chan struct{} {
+func (m *supervisor) checkHealth() <-chan struct{} {
 	live := m.current.Load()
 	if live == nil {
 		return nil
 	}
 	h, changed := live.health.Load()
-	m.judge(h)
+	m.updateState(h)
 	return changed
 }
 
-// judge draws the conclusions from how the live engagement fares.
-func (m *member) judge(h health) {
+// updateState follows from how the live engagement fares.
+func (m *supervisor) updateState(h health) {
 	standing := m.registry.options.Patience.Judge(time.Since(h.lastContact))
 	m.registry.stand(m, standing)
 	if h.restored.After(m.status.Restored) {

@@ -1,4 +1,4 @@
-package cluster
+package api
 
 import (
 	"crypto/x509"

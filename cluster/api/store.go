@@ -1,6 +1,4 @@
-// Package records keeps what is needed of Kubernetes objects, and not the objects: a [Store] holds small records, each made of an object
-// as it arrives.
-package records
+package api
 
 import (
 	"fmt"
@@ -14,6 +12,7 @@ import (
 type Target interface {
 	Limit(b *Budget, kind string, most int) // nil: no limits
 	Room() bool                             // something was refused that may fit now
+	Synced() <-chan struct{}                // closed once it holds a complete listing
 	Gather() Listing
 	Excess(objects int, bytes int64) error       // not nil: a listing that has brought so much is to be read no further
 	Replace(objects []any, version string) error // by all objects of a Listing
