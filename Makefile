@@ -41,6 +41,11 @@ demo: ## Watch three real control planes being linked, cut off and healed (ARGS=
 .PHONY: test
 test: test-short test-charts test-k3d test-e2e ## Run all tests
 
+# With -short the long tests have fewer rounds, and the image is not built.
+.PHONY: quick
+quick: ## Run all tests that need no control plane, without the race detector: under a minute, once compiled
+	go test -short $(PKGS)
+
 .PHONY: test-short
 test-short: ## Run unit, property and scenario tests
 	go test -race -timeout 20m $(PKGS)

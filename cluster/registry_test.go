@@ -386,7 +386,7 @@ func TestBlackHole(t *testing.T) {
 func TestCycles(t *testing.T) {
 	const warm = 20
 	cycles := 1000
-	if raceDetector {
+	if raceDetector || testing.Short() {
 		cycles = 100 // enough for races, and ten times slower; the Makefile runs all of them without
 	}
 	inWorld(t, func(w *world) {

@@ -15,7 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// AdmissionConfig bounds the work that streams may cause, and what they may hold. Each bound is per connection first, and then in all.
+// AdmissionConfig bounds the work that streams may cause, and what they may hold. Each bound is per
+// connection first, and then in all.
 type AdmissionConfig struct {
 	ConnectionRate  float64 // new streams a second of one connection, in the long run
 	ConnectionBurst int     // new streams at once of one connection
@@ -36,8 +37,9 @@ type AdmissionConfig struct {
 	Patience time.Duration // how long a new stream waits for its turn to be answered
 }
 
-// DefaultAdmission returns bounds for the CPUs and the memory that there are. A client is patient for 3 s, so a turn that comes later is
-// too late. Ten connections that do their worst leave the rest of the rate to others.
+// DefaultAdmission returns bounds for the CPUs and the memory that there are. A client is patient for 3
+// s, so a turn that comes later is too late. Ten connections that do their worst leave the rest of the
+// rate to others.
 func DefaultAdmission() AdmissionConfig {
 	cpus := runtime.GOMAXPROCS(0)
 	limit := debug.SetMemoryLimit(-1)
@@ -76,20 +78,23 @@ func bytesFor(limit int64) int64 {
 }
 
 const (
-	// The rest of a header is for intermediaries: a proxy sends about ten fields. gRPC keeps them as long as the stream.
+	// The rest of a header is for intermediaries: a proxy sends about ten fields. gRPC keeps them as
+	// long as the stream.
 	maxHeaderFields = 64
 	maxHeaderBytes  = 16 << 10
 	maxRequestBytes = 16 << 10
 
-	moreStreams = 1000 // than are admitted on a connection: they are refused, and further ones wait at the client
+	moreStreams = 1000 // than are admitted on a connection: they are refused; further ones wait at the client
 
-	// maxHalfOpen bounds the streams whose request has not arrived: each holds a goroutine. A client sends its requests with the headers,
-	// so that few of its streams are half open at any time: a connection with few of them is not refused for those of others.
+	// maxHalfOpen bounds the streams whose request has not arrived: each holds a goroutine. A client
+	// sends its requests with the headers, so that few of its streams are half open at any time: a
+	// connection with few of them is not refused for those of others.
 	maxHalfOpen = 600
 	fewHalfOpen = 16
 
-	// maxStarting bounds the streams of a connection whose handlers have not begun to run, and so cannot have received a request that
-	// is here. It is less than few, so that no client is refused because CPUs are busy.
+	// maxStarting bounds the streams of a connection whose handlers have not begun to run, and so
+	// cannot have received a request that is here. It is less than few, so that no client is refused
+	// because CPUs are busy.
 	maxStarting   = 8
 	startPatience = time.Second
 )
@@ -105,15 +110,18 @@ const (
 	refusedTurn              = "turn"
 )
 
-// refusals returns what clients get for each reason. They are made once: gRPC keeps them until they are written, however many a client
-// causes.
+// refusals returns what clients get for each reason. They are made once: gRPC keeps them until they are
+// written, however many a client causes.
 func (c *AdmissionConfig) refusals() map[string]error {
 	refusals := map[string]error{}
+	halfOpenText := fmt.Sprintf("more than %d streams have sent no request, %d of them on this connection",
+		maxHalfOpen, fewHalfOpen)
+	rateText := fmt.Sprintf("more than %.0f new streams a second on one connection: try again later", c.ConnectionRate)
 	for reason, text := range map[string]string{
 		refusedHeader:            fmt.Sprintf("more than %d header fields", maxHeaderFields),
-		refusedHalfOpen:          fmt.Sprintf("more than %d streams have sent no request, %d of them on this connection", maxHalfOpen, fewHalfOpen),
+		refusedHalfOpen:          halfOpenText,
 		refusedConnectionStreams: fmt.Sprintf("more than %d streams on one connection", c.ConnectionStreams),
-		refusedConnectionRate:    fmt.Sprintf("more than %.0f new streams a second on one connection: try again later", c.ConnectionRate),
+		refusedConnectionRate:    rateText,
 		refusedStreams:           fmt.Sprintf("more than %d streams: try another replica", c.Streams),
 		refusedRate:              fmt.Sprintf("more than %.0f new streams a second: try again later", c.Rate),
 		refusedTurn:              fmt.Sprintf("no turn within %s: try again later", c.Patience),
@@ -123,12 +131,13 @@ func (c *AdmissionConfig) refusals() map[string]error {
 	return refusals
 }
 
-// Admission stands before all work for a new stream, and before its goroutine. What is too much is refused, so that the rest is answered
-// in time: a client that is refused comes back later, one that is left waiting gives up and comes back at once.
+// Admission stands before all work for a new stream, and before its goroutine. What is too much is
+// refused, so that the rest is answered in time: a client that is refused comes back later, one that is
+// left waiting gives up and comes back at once.
 //
-// A first answer that nobody has yet costs as much as it is large: thousands of times what one costs that is there already. So those of large
-// Services have turns of their own, one at a time for each connection and half of the CPUs for all, and each is paid for by its size from
-// the connection's rate.
+// A first answer that no stream has yet costs as much as it is large: thousands of times what one costs
+// that is there already. So those of large Services have turns of their own, one at a time for each
+// connection and half of the CPUs for all, and each is paid for by its size from the connection's rate.
 type Admission struct {
 	config   AdmissionConfig
 	limiter  *rate.Limiter
@@ -162,8 +171,8 @@ func NewAdmission(c AdmissionConfig, count counts) *Admission {
 	}
 }
 
-// admit lets a new stream of a connection in, or refuses it with RESOURCE_EXHAUSTED. What a connection may not have costs the others
-// nothing.
+// admit lets a new stream of a connection in, or refuses it with RESOURCE_EXHAUSTED. What a connection
+// may not have costs the others nothing.
 func (a *Admission) admit(c *connection) error {
 	switch config := &a.config; {
 	case a.halfOpen.Load() >= maxHalfOpen && c.halfOpen.Load() >= fewHalfOpen:
@@ -187,7 +196,8 @@ func (a *Admission) refuse(reason string) error {
 	return a.refusals[reason]
 }
 
-// turn waits for the turn of a stream of c to be answered first, by an answer that is large or not, and returns how to end it.
+// turn waits for the turn of a stream of c to be answered first, by an answer that is large or not, and
+// returns how to end it.
 func (a *Admission) turn(ctx context.Context, c *connection, large bool) (done func(), err error) {
 	turns := []chan struct{}{a.turns}
 	if large {
@@ -234,7 +244,8 @@ const (
 	addressesPaid = 200 // for which an answer costs as much as one more stream
 )
 
-// pay charges the connection for an answer with n addresses that is made for it: it opens as many streams less for a while.
+// pay charges the connection for an answer with n addresses that is made for it: it opens as many
+// streams less for a while.
 func (c *connection) pay(n int) {
 	if c != nil {
 		c.limiter.ReserveN(time.Now(), min(n/addressesPaid, c.limiter.Burst()))

@@ -249,7 +249,8 @@ func (r *rawClient) ended() map[string]int {
 
 const getMethod = "/io.linkerd.proxy.destination.Destination/Get"
 
-// A stream without a request ends after a while, of whatever method; it is counted until then, and not after. Others go on.
+// A stream without a request ends after a while, of whatever method; it is counted until then, and not
+// after. Others go on.
 func TestHalfOpenStreamsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, nil)
@@ -300,8 +301,8 @@ func (l *listening) fillHalfOpen() *rawClient {
 	return r
 }
 
-// There are no more streams without a request than there may be in all, and then a connection has only a few. One that sends its requests
-// does not notice.
+// There are no more streams without a request than there may be in all, and then a connection has only
+// a few. One that sends its requests does not notice.
 func TestHalfOpenStreamsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const more = 1000
@@ -332,8 +333,8 @@ func TestHalfOpenStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// A client that comes back with thousands of requests at once is not refused for requests that are here and not received yet, however
-// many other streams are half open.
+// A client that comes back with thousands of requests at once is not refused for requests that are here
+// and not received yet, however many other streams are half open.
 func TestBurstsAreNotHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const burst = 3000
@@ -376,8 +377,8 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// A stream of a method that is not, or cannot be, ends at once, and nothing is kept of it, not even until a deadline that its client has chosen. Nor does
-// it keep others waiting.
+// A stream of a method that is not, or cannot be, ends at once, and nothing is kept of it, not even
+// until a deadline that its client has chosen. Nor does it keep others waiting.
 func TestMalformedMethods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, nil)
@@ -528,7 +529,8 @@ func TestOneClientFloods(t *testing.T) {
 	})
 }
 
-// Too many new streams in all are refused, whatever connections they come on; those that were let in are answered.
+// Too many new streams in all are refused, whatever connections they come on; those that were let in
+// are answered.
 func TestAdmission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, func(c *Config) { c.Admission.Rate, c.Admission.Burst, c.Admission.Answers = 10, 20, 1 })
@@ -604,7 +606,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// A stream that is opened late on a connection ends before gRPC closes the connection, and not before it has asked the client to leave.
+// A stream that is opened late on a connection ends before gRPC closes the connection, and not before
+// it has asked the client to leave.
 func TestConnectionsEnd(t *testing.T) {
 	const age = 30 * time.Minute
 	c := &connection{opened: time.Now()}
@@ -631,7 +634,8 @@ func TestBoundsOfMemory(t *testing.T) {
 	}
 }
 
-// There are no more connections than may be, whatever is spoken on them. What is more is closed at once, and one that is closed makes room.
+// There are no more connections than may be, whatever is spoken on them. What is more is closed at
+// once, and one that is closed makes room.
 func TestConnectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound = 5
@@ -718,7 +722,8 @@ func TestRefusedConnectionsAreReported(t *testing.T) {
 	})
 }
 
-// When the server drains, streams end at random points of the window, those that are opened meanwhile too, and none after it.
+// When the server drains, streams end at random points of the window, those that are opened meanwhile
+// too, and none after it.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, window = 1000, 500 * time.Millisecond

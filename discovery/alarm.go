@@ -6,8 +6,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// alarm is a Bell that rings by itself when something is due. It may ring too early: the stream looks at the time. One timer for all that
-// is due, set rarely, costs a stream less than a select with a timer for each.
+// alarm is a Bell that rings by itself when something is due. It may ring too early: the stream looks
+// at the time. One timer for all that is due, set rarely, costs a stream less than a select with a
+// timer for each.
 type alarm struct {
 	*watch.Bell
 	timer *time.Timer // owned by the stream's goroutine, like due

@@ -14,7 +14,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// crowdOn opens streams for the Service web and returns a step that changes all its endpoints and waits until each stream was told.
+// crowdOn opens streams for the Service web and returns a step that changes all its endpoints and waits
+// until each stream was told.
 func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), sink *streamtest.Counter) {
 	tb.Helper()
 	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a"))})
@@ -75,8 +76,8 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// TestFrameBudget: a message is encoded once, however many streams it goes to: what is allocated for each of them is far less than the
-// message.
+// TestFrameBudget: a message is encoded once, however many streams it goes to: what is allocated for
+// each of them is far less than the message.
 func TestFrameBudget(t *testing.T) {
 	const streams, endpoints, rounds, budget = 1000, 100, 10, 600
 	_, step, sink := crowdOn(t, streams, endpoints)

@@ -9,12 +9,12 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// An updateCache bounds the bytes of all encoded messages that are kept: updates, and what protocols keep by keys of their own. What falls
-// out is encoded again on demand.
+// An updateCache bounds the bytes of all encoded messages that are kept: updates, and what protocols
+// keep by keys of their own. What falls out is encoded again on demand.
 //
-// Its lock guards the updates of every Answer as well, so that the two agree: an update that is counted is one that its Answer has, and an
-// Answer that is superseded has none and gets none. Only while it is encoded for the first time has an Answer an update that is not
-// counted.
+// Its lock guards the updates of every Answer as well, so that the two agree: an update that is counted
+// is one that its Answer has, and an Answer that is superseded has none and gets none. Only while it is
+// encoded for the first time has an Answer an update that is not counted.
 type updateCache struct {
 	max     int64
 	leftOut atomic.Uint64 // addresses and other things that could not be encoded
@@ -71,9 +71,11 @@ func (c *updateCache) add(key any, k kept) {
 	}
 }
 
-// update returns an update, and whether it is counted already. An Answer that is superseded, whose last streams are about to send it, has an
-// update for each of them.
-func (c *updateCache) update(of *updates, key updateKey, from, to *federation.Answer) (u *update, counted bool) {
+// update returns an update, and whether it is counted already. An Answer that is superseded, whose last
+// streams are about to send it, has an update for each of them.
+func (c *updateCache) update(of *updates, key updateKey, from, to *federation.Answer) (
+	u *update, counted bool,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if u = of.byKey[key]; u == nil {
@@ -95,7 +97,8 @@ func (c *updateCache) count(u *update) {
 	}
 }
 
-// drop frees the updates of an Answer that is superseded; nil for none. Streams that are about to send some have them.
+// drop frees the updates of an Answer that is superseded; nil for none. Streams that are about to send
+// some have them.
 func (c *updateCache) drop(of *updates) {
 	if of == nil {
 		return

@@ -20,11 +20,13 @@ import (
 
 // What a client makes us hold is counted here, from the moment at which gRPC knows of it.
 //
-// A connection is found by the context that gRPC derives each of its streams from (stats.Handler). A stream is a ticket: it is made by the
-// tap, in the goroutine that reads the connection, before there is a goroutine for the stream; what is refused there costs a few hundred
-// bytes for as long as it takes to write the refusal. A ticket is counted until the handler of its stream has returned, or, if its
-// request does not arrive in time, until then: one timer ends the stream and takes it off the counts, whether a handler ever began or
-// not. gRPC has no such timer: its handlers wait for the request without end.
+// A connection is found by the context that gRPC derives each of its streams from (stats.Handler). A
+// stream is a ticket: it is made by the tap, in the goroutine that reads the connection, before there
+// is a goroutine for the stream; what is refused there costs a few hundred bytes for as long as it
+// takes to write the refusal. A ticket is counted until the handler of its stream has returned, or, if
+// its request does not arrive in time, until then: one timer ends the stream and takes it off the
+// counts, whether a handler ever began or not. gRPC has no such timer: its handlers wait for the
+// request without end.
 //
 // No lock is held here while calling gRPC.
 
@@ -58,11 +60,12 @@ func connectionOf(ctx context.Context) *connection {
 	return c
 }
 
-// lastStreams is the time in which a connection's last streams end, once gRPC is sure to have asked its client to open no more.
+// lastStreams is the time in which a connection's last streams end, once gRPC is sure to have asked its
+// client to open no more.
 const lastStreams = 90 * time.Second
 
-// ConnectionGrace returns how long after it has asked a client to leave a connection of an age gRPC closes it. gRPC varies the age by a
-// tenth.
+// ConnectionGrace returns how long after it has asked a client to leave a connection of an age gRPC
+// closes it. gRPC varies the age by a tenth.
 func ConnectionGrace(age time.Duration) time.Duration { return age/5 + lastStreams + 30*time.Second }
 
 // lastEnd returns when the last streams of the connection end by themselves: some time before gRPC closes it.
@@ -70,7 +73,8 @@ func (c *connection) lastEnd(age time.Duration) time.Time {
 	return c.opened.Add(age + age/10 + rand.N(lastStreams))
 }
 
-// Options returns what a grpc.Server of the Engine needs: frames, and bounds on everything that a client can make it hold.
+// Options returns what a grpc.Server of the Engine needs: frames, and bounds on everything that a
+// client can make it hold.
 func (e *Engine) Options() []grpc.ServerOption {
 	a := e.admission
 	return []grpc.ServerOption{
@@ -79,7 +83,7 @@ func (e *Engine) Options() []grpc.ServerOption {
 		grpc.StaticStreamWindowSize(4 * maxRequestBytes), // or gRPC lets windows grow to 16 MiB
 		grpc.StaticConnWindowSize(4 * maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams) + moreStreams), // what is more than admitted waits at the client
+		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams) + moreStreams), // the rest waits at the client
 		grpc.Creds(keeper{}),
 		grpc.StatsHandler(connections{a}),
 		grpc.InTapHandle(a.tap),
@@ -136,8 +140,9 @@ func (h connections) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// tap decides on a new stream. It runs in the goroutine that reads the connection, and lets that wait for the handlers of earlier streams
-// to begin: before, they cannot have received a request that is here, and seem to have none.
+// tap decides on a new stream. It runs in the goroutine that reads the connection, and lets that wait
+// for the handlers of earlier streams to begin: before, they cannot have received a request that is
+// here, and seem to have none.
 func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c := connectionOf(ctx)
 	if !c.start() {
@@ -156,12 +161,13 @@ func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 		c.started()
 		return ctx, nil // gRPC ends it at once, and never calls TagRPC
 	}
-	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has chosen. Such a stream is refused by
-	// its handler.
+	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has
+	// chosen. Such a stream is refused by its handler.
 	return a.newTicket(ctx, c, err), nil
 }
 
-// start waits until few enough streams of the connection have a handler that has not begun; started ends that of one.
+// start waits until few enough streams of the connection have a handler that has not begun; started
+// ends that of one.
 func (c *connection) start() bool {
 	select {
 	case c.starting <- struct{}{}:
@@ -245,8 +251,8 @@ func (t *ticket) count(ofConnection, ofAll *atomic.Int64, n int64) {
 	ofAll.Add(n)
 }
 
-// begin notes that the handler runs, or never will. gRPC lets a call that is no stream wait for its request before anything else, even if it
-// is refused: it waits in vain where many do.
+// begin notes that the handler runs, or never will. gRPC lets a call that is no stream wait for its
+// request before anything else, even if it is refused: it waits in vain where many do.
 func (t *ticket) begin() {
 	t.mu.Lock()
 	first := !t.begun
@@ -304,7 +310,9 @@ func (t *ticket) served() {
 }
 
 // serveStream stands before the handler of each stream.
-func (a *Admission) serveStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (a *Admission) serveStream(
+	srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
 	t := ticketOf(stream.Context())
 	defer t.served()
 	switch {
@@ -334,7 +342,9 @@ func (s *awaited) RecvMsg(message any) error {
 }
 
 // serveUnary stands before the handler of each call that is no stream. Its request is here.
-func (a *Admission) serveUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (a *Admission) serveUnary(
+	ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	t := ticketOf(ctx)
 	defer t.served()
 	if t.refused != nil {

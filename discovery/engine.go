@@ -15,25 +15,32 @@ import (
 // Config is what the operator decides about answers and streams, whatever their protocol.
 type Config struct {
 	Cluster             federation.Cluster // that we run in: the one whose Services are asked for
-	ControllerNamespace string             // of the mesh's control plane: workloads of another one get no identity
+	ControllerNamespace string             // of the mesh's control plane: other meshes' workloads get no identity
 	IPv6                bool               // reach workloads over IPv6 where they have it
 	ZoneWeights         bool               // weigh endpoints in the client's zone ten times
 
-	MaxStreamAge   time.Duration // after which a stream ends with OK, more or less by a tenth, so that clients spread anew; 0: never
-	DrainWindow    time.Duration // in which streams end when the process is to stop
-	FirstSyncGrace time.Duration // how long a first answer waits for a cluster that was never synced, from when it was linked
-	FrameBytes     int64         // bound on the encoded messages that are kept
+	// MaxStreamAge is after which a stream ends with OK, more or less by a tenth, so that clients
+	// spread anew; 0: never.
+	MaxStreamAge time.Duration
+	DrainWindow  time.Duration // in which streams end when the process is to stop
+	// FirstSyncGrace is how long a first answer waits for a cluster that was never synced, from when it
+	// was linked.
+	FirstSyncGrace time.Duration
+	FrameBytes     int64 // bound on the encoded messages that are kept
 	Admission      AdmissionConfig
 
-	DetailedMetrics bool // count streams by the member of the Service, the node of the client and the hostname, too
+	// DetailedMetrics counts streams by the member of the Service, the node of the client and the
+	// hostname, too.
+	DetailedMetrics bool
 }
 
 // DefaultConfig returns a Config with the defaults of everything that has one.
 func DefaultConfig() Config {
 	return Config{
 		Cluster: "local", ControllerNamespace: "linkerd", IPv6: true,
-		MaxStreamAge: 30 * time.Minute, DrainWindow: 5 * time.Second, FirstSyncGrace: 10 * time.Second, FrameBytes: 64 << 20,
-		Admission: DefaultAdmission(),
+		MaxStreamAge: 30 * time.Minute, DrainWindow: 5 * time.Second, FirstSyncGrace: 10 * time.Second,
+		FrameBytes: 64 << 20,
+		Admission:  DefaultAdmission(),
 	}
 }
 
@@ -59,7 +66,8 @@ func NewEngine(log logr.Logger, store *federation.Store, config Config) *Engine 
 		connectionRefused: func() {
 			e.metrics.noConnection.Inc()
 			full.Do(func() {
-				log.Info("New connections are closed: as many are open as -max-connections allows", "open", config.Admission.Connections)
+				log.Info("New connections are closed: as many are open as -max-connections allows",
+					"open", config.Admission.Connections)
 			})
 		},
 		halfOpenEnded: func() { e.metrics.halfOpenEnded.Inc() },
@@ -80,7 +88,8 @@ func (e *Engine) Collectors() []prometheus.Collector { return e.metrics.collecto
 // Find returns the frame that Keep was given for a key.
 func (e *Engine) Find(key any) (*Frame, bool) { return e.cache.find(key) }
 
-// Keep keeps a frame under a comparable key, within the bound on all that are kept. The key holds on to so many bytes besides.
+// Keep keeps a frame under a comparable key, within the bound on all that are kept. The key holds on to
+// so many bytes besides.
 func (e *Engine) Keep(key any, f *Frame, bytes int) {
 	e.cache.keep(key, kept{256 + int64(bytes) + int64(f.bytes.Len()), f})
 }
@@ -88,8 +97,8 @@ func (e *Engine) Keep(key any, f *Frame, bytes int) {
 // LeaveOut counts something that could not be encoded.
 func (e *Engine) LeaveOut() { e.cache.leftOut.Add(1) }
 
-// drain is how streams end when the server is about to stop: at random points of a spread, so that their clients do not all come to
-// the other replicas at once.
+// drain is how streams end when the server is about to stop: at random points of a spread, so that
+// their clients do not all come to the other replicas at once.
 type drain struct {
 	from   time.Time
 	spread time.Duration
@@ -97,9 +106,11 @@ type drain struct {
 
 func (d *drain) end() time.Time { return d.from.Add(rand.N(d.spread + 1)) }
 
-// Drain ends every stream, those to come included, with OK: their clients go elsewhere. It takes a millisecond for each stream that is
-// open, and no more than within. The channel that it returns is closed when there is none any more.
+// Drain ends every stream, those to come included, with OK: their clients go elsewhere. It takes a
+// millisecond for each stream that is open, and no more than within. The channel that it returns is
+// closed when there is none any more.
 func (e *Engine) Drain(within time.Duration) (drained <-chan struct{}) {
-	e.draining.Store(&drain{from: time.Now(), spread: min(within, time.Duration(e.streams.len())*time.Millisecond)})
+	spread := min(within, time.Duration(e.streams.len())*time.Millisecond)
+	e.draining.Store(&drain{from: time.Now(), spread: spread})
 	return e.streams.end()
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// lines is a protocol: a stream of lines of JSON, one for each message. All that the engine needs of it is below: how a request becomes a
-// Query and a Client (serve), when a stream ends with an error (reject), and how an Answer becomes messages (encoder).
+// lines is a protocol: a stream of lines of JSON, one for each message. All that the engine needs of it
+// is below: how a request becomes a Query and a Client (serve), when a stream ends with an error
+// (reject), and how an Answer becomes messages (encoder).
 type lines struct{ engine *discovery.Engine }
 
 // message is one line.
@@ -31,8 +32,8 @@ type address struct {
 	Weight uint32         `json:"weight"`
 }
 
-// serve serves a stream until ctx ends. A server of a real protocol does it in the handler of a gRPC method, and has the options of
-// [discovery.Engine.Options], which bound what clients can make it hold.
+// serve serves a stream until ctx ends. A server of a real protocol does it in the handler of a gRPC
+// method, and has the options of [discovery.Engine.Options], which bound what clients can make it hold.
 func (l lines) serve(ctx context.Context, service, node string, port uint16, write func(line []byte)) error {
 	namespace, name, _ := strings.Cut(service, "/")
 	query := discovery.Query{Service: federation.Service{Namespace: namespace, Name: name}, Port: port}

@@ -30,7 +30,8 @@ type Explanation struct {
 	Streams []StreamStatus `json:"streams"` // of the client, for the authority, with what it was sent
 }
 
-// A Claim is an address that a cluster publishes, or all that it could publish if the Service were another, and what becomes of it.
+// A Claim is an address that a cluster publishes, or all that it could publish if the Service were
+// another, and what becomes of it.
 type Claim struct {
 	Addr     string   `json:"addr,omitempty"` // with the port; empty if it is about more than one
 	Kept     bool     `json:"kept"`
@@ -47,8 +48,9 @@ type Claim struct {
 	HeldBy   []uint64 `json:"heldBy,omitempty"` // ids of the client's streams that were sent the address
 }
 
-// Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is the one of its streams, and its zone
-// that of the node. reject returns why a stream that opens now would end at once with an Answer; empty if it would not.
+// Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is
+// the one of its streams, and its zone that of the node. reject returns why a stream that opens now
+// would end at once with an Answer; empty if it would not.
 func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) string) *Explanation {
 	x := &Explanation{Client: client, Claims: []Claim{}, Streams: []StreamStatus{}}
 	holds := map[netip.AddrPort][]uint64{}
@@ -103,8 +105,10 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	for _, st := range x.Streams { // what is on its way out, or is kept because the Service is malformed
 		for _, addr := range st.Holds {
 			if !seen[addr.String()] {
-				x.Claims = append(x.Claims, Claim{Addr: addr.String(), Why: "no cluster publishes it at this port any more", HeldBy: holds[addr]})
-				seen[addr.String()] = true
+				why := "no cluster publishes it at this port any more"
+				gone := Claim{Addr: addr.String(), Why: why, HeldBy: holds[addr]}
+				x.Claims = append(x.Claims, gone)
+				seen[gone.Addr] = true
 			}
 		}
 	}
@@ -116,7 +120,8 @@ func claimOf(v federation.Verdict, standing federation.Standing, asked Query, cl
 	m := v.Member
 	c := Claim{
 		Kept: v.Reason == federation.Kept, Why: v.Reason.String(),
-		Cluster: string(m.Origin.Cluster), Standing: standing.String(), Service: m.Origin.Namespace + "/" + m.Origin.Name,
+		Cluster: string(m.Origin.Cluster), Standing: standing.String(),
+		Service: m.Origin.Namespace + "/" + m.Origin.Name,
 	}
 	if v.Slice != nil {
 		c.Slice = v.Slice.Name

@@ -12,22 +12,25 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Bytes in flight are those of messages that were handed to gRPC and that it has not written yet, because the client has not opened its
-// windows. gRPC keeps a message as buffers and frees each as soon as its last byte is written, or its stream is reset: so a large message
-// is handed over as buffers of 64 KiB, and each counts until then. What a connection still holds when it is closed is freed with it.
+// Bytes in flight are those of messages that were handed to gRPC and that it has not written yet,
+// because the client has not opened its windows. gRPC keeps a message as buffers and frees each as soon
+// as its last byte is written, or its stream is reset: so a large message is handed over as buffers of
+// 64 KiB, and each counts until then. What a connection still holds when it is closed is freed with it.
 //
-// A connection is charged for each of its streams; in all, a frame counts once, however many streams send it, because they share its
-// bytes. A first answer waits, before it is made, until its connection has less in flight than it may, and less than a quarter of what is
-// left of the bound in all; its stream sends heartbeats meanwhile. So each connection that takes all it gets and reads nothing leaves four
-// fifths of what it found: a client that has taken what it was sent does not wait for a few that have not. Changes never wait: a stream
-// that has not sent the message before has none under way. So the bounds are passed by no more than the first answers that are made at the
-// same time.
+// A connection is charged for each of its streams; in all, a frame counts once, however many streams
+// send it, because they share its bytes. A first answer waits, before it is made, until its connection
+// has less in flight than it may, and less than a quarter of what is left of the bound in all; its
+// stream sends heartbeats meanwhile. So each connection that takes all it gets and reads nothing leaves
+// four fifths of what it found: a client that has taken what it was sent does not wait for a few that
+// have not. Changes never wait: a stream that has not sent the message before has none under way. So
+// the bounds are passed by no more than the first answers that are made at the same time.
 //
 // Not counted are messages under 1 KiB, of which gRPC takes no more than 64 KiB for a stream.
 //
-// A connection that holds bytes, or on which a send waits, and that makes no progress at all on any stream for -stall-timeout is closed:
-// ending a stream would not free what gRPC has of it. Where answers wait and three quarters of what all may have are in flight, ten seconds
-// are enough. A client that reads, however slowly, makes progress.
+// A connection that holds bytes, or on which a send waits, and that makes no progress at all on any
+// stream for -stall-timeout is closed: ending a stream would not free what gRPC has of it. Where
+// answers wait and three quarters of what all may have are in flight, ten seconds are enough. A client
+// that reads, however slowly, makes progress.
 //
 // No lock is held while another is taken, or while calling gRPC.
 
@@ -123,7 +126,8 @@ func (c *connection) wake() {
 	ringAll(wake)
 }
 
-// hasRoom reports whether the connection has less in flight than it may, and than a quarter of what is left in all. It needs c.mu.
+// hasRoom reports whether the connection has less in flight than it may, and than a quarter of what is
+// left in all. It needs c.mu.
 func (c *connection) hasRoom() bool {
 	a := c.admission
 	return c.bytes == 0 || c.bytes < min(a.config.ConnectionBytes, (a.config.Bytes-a.bytes.Load())/4)
@@ -155,8 +159,8 @@ func (a *Admission) freed(n int) {
 	ringAll(wake)
 }
 
-// room reports whether a first answer may be made now. If not, the bell rings when it should be asked again: once the connection itself has
-// taken something, or, if it has nothing in flight, others have.
+// room reports whether a first answer may be made now. If not, the bell rings when it should be asked
+// again: once the connection itself has taken something, or, if it has nothing in flight, others have.
 func (c *connection) room(bell *alarm) bool {
 	c.mu.Lock()
 	has := c.hasRoom()
@@ -240,10 +244,11 @@ func (c *connection) left() time.Duration {
 	return max(0, time.Until(time.Unix(0, c.progress.Load()).Add(c.patience())))
 }
 
-// stalled closes the connection if it has made no progress for as long as it may, and else looks again when it should.
+// stalled closes the connection if it has made no progress for as long as it may, and else looks again
+// when it should.
 func (c *connection) stalled() {
 	c.mu.Lock()
-	c.watched.Store(false) // whoever sends from now on sees to the timer, or is seen here
+	c.watched.Store(false) // a send from now on sets the timer, or is seen here
 	if c.closed || c.sends.Load() == 0 && len(c.flights) == 0 {
 		c.mu.Unlock()
 		return
@@ -261,7 +266,8 @@ func (c *connection) stalled() {
 	}
 }
 
-// hurry lets every connection on which something waits be looked at, at most once a second, if little is left in all.
+// hurry lets every connection on which something waits be looked at, at most once a second, if little
+// is left in all.
 func (a *Admission) hurry() {
 	now := time.Now()
 	a.mu.Lock()
@@ -300,8 +306,8 @@ func (c *connection) end() {
 	c.admission.freed(freed)
 }
 
-// held are the transport credentials of a server whose listener does what there is to do: by them a connection knows the net.Conn that
-// it is on.
+// held are the transport credentials of a server whose listener does what there is to do: by them a
+// connection knows the net.Conn that it is on.
 type held struct{ net.Conn }
 
 // AuthType is what gRPC calls it.
@@ -309,7 +315,8 @@ func (held) AuthType() string { return "none" }
 
 type keeper struct{}
 
-// ServerHandshake gives gRPC the TCP connection itself: of another type gRPC would keep a buffer of 32 KiB to read into.
+// ServerHandshake gives gRPC the TCP connection itself: of another type gRPC would keep a buffer of 32
+// KiB to read into.
 func (keeper) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if counted, is := conn.(*accepted); is {
 		return counted.Conn, held{conn}, nil
@@ -317,7 +324,9 @@ func (keeper) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, er
 	return conn, held{conn}, nil
 }
 
-func (keeper) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (keeper) ClientHandshake(_ context.Context, _ string, conn net.Conn) (
+	net.Conn, credentials.AuthInfo, error,
+) {
 	return conn, held{conn}, nil
 }
 

@@ -27,8 +27,8 @@ func (l *listening) stalledPorts(n int) *rawClient {
 
 func (l *listening) inFlight() int64 { return l.admission.bytes.Load() }
 
-// Many streams on a connection that does not read hold no more than its share: the others wait, on heartbeats, and nothing is made for
-// them. Another client is served.
+// Many streams on a connection that does not read hold no more than its share: the others wait, on
+// heartbeats, and nothing is made for them. Another client is served.
 func TestBytesInFlightOfAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound, turns = 2 << 20, 2 + 1 // one for a large answer
@@ -142,7 +142,8 @@ func TestSharedBytesCountOnce(t *testing.T) {
 	})
 }
 
-// A connection on which nothing moves is closed after a while; one whose client reads, however slowly, is not.
+// A connection on which nothing moves is closed after a while; one whose client reads, however slowly,
+// is not.
 func TestStalledConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, func(c *Config) { c.MaxStreamAge = 0 })
@@ -205,7 +206,8 @@ func TestIdleConnectionsStay(t *testing.T) {
 	})
 }
 
-// Where the room of all is taken by clients that do not read, they are closed after seconds and not minutes: others wait.
+// Where the room of all is taken by clients that do not read, they are closed after seconds and not
+// minutes: others wait.
 func TestStalledConnectionsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, func(c *Config) { c.Admission.Bytes = 3 << 20 })
@@ -275,7 +277,8 @@ func TestRoomIsLeft(t *testing.T) {
 	})
 }
 
-// New questions are paid for by their size: one client that asks for port after port cannot go on for long, and others are served.
+// New questions are paid for by their size: one client that asks for port after port cannot go on for
+// long, and others are served.
 func TestNewQuestionsCostMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 10_000, nil)

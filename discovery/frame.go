@@ -9,7 +9,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// MaxFrame bounds a message, in bytes: linkerd2-proxy decodes no more than 4 MiB, which is grpc-go's default, too.
+// MaxFrame bounds a message, in bytes: linkerd2-proxy decodes no more than 4 MiB, which is grpc-go's
+// default, too.
 const MaxFrame = 4<<20 - 64<<10
 
 // A Frame is one encoded message. Any number of streams may send it at the same time.
@@ -21,8 +22,8 @@ type Frame struct {
 	flights atomic.Int64 // that gRPC has it in
 }
 
-// NewFrame returns a message of which bytes are the encoding, which nobody writes to any more. adds and removes are how many addresses it
-// adds and removes.
+// NewFrame returns a message of which bytes are the encoding, which is not written to any more. adds and
+// removes are how many addresses it adds and removes.
 func NewFrame(kind Kind, bytes []byte, adds, removes int) *Frame {
 	return &Frame{bytes: bytes, kind: kind, adds: adds, removes: removes}
 }

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Listen returns a listener that passes on as many connections as may be open, and closes what is more at once: before TLS, and before
-// gRPC spends a goroutine and buffers on it.
+// Listen returns a listener that passes on as many connections as may be open, and closes what is more
+// at once: before TLS, and before gRPC spends a goroutine and buffers on it.
 func (e *Engine) Listen(l net.Listener) net.Listener { return &listener{l, e.admission} }
 
 type listener struct {
@@ -25,7 +25,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return &accepted{Conn: conn, leave: sync.OnceFunc(func() { a.connections.Add(-1) })}, nil
 		}
 		a.connections.Add(-1)
-		_ = conn.Close() // there is nobody to report an error to
+		_ = conn.Close() // of an error there is nothing to report
 		a.count.connectionRefused()
 	}
 }

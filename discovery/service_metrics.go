@@ -9,19 +9,21 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// serviceMetrics reports the Services that streams have Queries for, under the names that Linkerd's dashboards show. It counts when it is
-// collected, from what streams store anyway, and a series goes with its last stream.
+// serviceMetrics reports the Services that streams have Queries for, under the names that Linkerd's
+// dashboards show. It counts when it is collected, from what streams store anyway, and a series goes
+// with its last stream.
 //
-// What a client asks for becomes a label only where a cluster publishes it, too: a Service that exists, a port that it declares, a
-// hostname with an address, a node. Of anything else there is no end.
+// What a client asks for becomes a label only where a cluster publishes it, too: a Service that exists,
+// a port that it declares, a hostname with an address, a node. Of anything else there is no end.
 //
-// A Service has one series of each metric for a port, however many clusters it consists of, and counting it takes the same time.
-// With Config.DetailedMetrics it has one for each member, hostname and node.
+// A Service has one series of each metric for a port, however many clusters it consists of, and
+// counting it takes the same time. With Config.DetailedMetrics it has one for each member, hostname and
+// node.
 type serviceMetrics struct {
 	engine *Engine
 
 	mu      sync.Mutex        // guards all below, and selection.shown
-	updates map[series]uint64 // of every series that was collected last: it is again, although its Service may have gone
+	updates map[series]uint64 // of the series that were collected last: they are again, even if the Service is gone
 }
 
 // series is the labels of a sample, in their order.
@@ -49,11 +51,17 @@ type streamGroup struct {
 
 var (
 	seriesLabels    = []string{"cluster", "namespace", "service", "port", "hostname", "nodename"}
-	subscribersDesc = prometheus.NewDesc("endpoints_subscribers", "Open Get streams for a Service, or with -detailed-metrics for each member of it.", seriesLabels, nil)
-	podsDesc        = prometheus.NewDesc("endpoints_pods", "Addresses of the Service that a client of these streams holds, at most.", seriesLabels, nil)
-	existsDesc      = prometheus.NewDesc("endpoints_exists", "Whether the Service exists: 1 or 0.", seriesLabels, nil)
-	conflictsDesc   = prometheus.NewDesc("fingerpost_endpoint_conflicts", "Claims of clusters to an address of the Service that do not count, because another cluster publishes something else of it. No series where there are none.", seriesLabels, nil)
-	updatesDesc     = prometheus.NewDesc("endpoints_updates", "Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
+	subscribersDesc = prometheus.NewDesc("endpoints_subscribers",
+		"Open Get streams for a Service, or with -detailed-metrics for each member of it.", seriesLabels, nil)
+	podsDesc = prometheus.NewDesc("endpoints_pods",
+		"Addresses of the Service that a client of these streams holds, at most.", seriesLabels, nil)
+	existsDesc = prometheus.NewDesc("endpoints_exists",
+		"Whether the Service exists: 1 or 0.", seriesLabels, nil)
+	conflictsDesc = prometheus.NewDesc("fingerpost_endpoint_conflicts",
+		"Claims of clusters to an address of the Service that do not count, because another cluster "+
+			"publishes something else of it. No series where there are none.", seriesLabels, nil)
+	updatesDesc = prometheus.NewDesc("endpoints_updates",
+		"Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
 )
 
 func (c *serviceMetrics) Describe(to chan<- *prometheus.Desc) {
@@ -74,12 +82,15 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 		if x.exists {
 			exists = 1
 		}
-		to <- prometheus.MustNewConstMetric(subscribersDesc, prometheus.GaugeValue, float64(x.streams), labels...)
-		to <- prometheus.MustNewConstMetric(podsDesc, prometheus.GaugeValue, float64(x.addresses), labels...)
-		to <- prometheus.MustNewConstMetric(existsDesc, prometheus.GaugeValue, exists, labels...)
+		gauge := func(d *prometheus.Desc, n float64) {
+			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
+		}
+		gauge(subscribersDesc, float64(x.streams))
+		gauge(podsDesc, float64(x.addresses))
+		gauge(existsDesc, exists)
 		to <- prometheus.MustNewConstMetric(updatesDesc, prometheus.CounterValue, float64(x.updates), labels...)
 		if x.conflicts > 0 {
-			to <- prometheus.MustNewConstMetric(conflictsDesc, prometheus.GaugeValue, float64(x.conflicts), labels...)
+			gauge(conflictsDesc, float64(x.conflicts))
 		}
 	}
 }
@@ -131,7 +142,8 @@ func (c *serviceMetrics) samples() map[series]*sample {
 				addresses[e.Origin().Ref]++
 			}
 			for _, m := range snapshot.Members {
-				count(m.Origin.Ref, m.View != nil, m.View != nil, addresses[m.Origin.Ref], conflicts[m.Origin.Ref])
+				ref := m.Origin.Ref
+				count(ref, m.View != nil, m.View != nil, addresses[ref], conflicts[ref])
 			}
 		}
 		q.shown.sets = sets

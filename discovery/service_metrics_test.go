@@ -16,7 +16,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// federated returns a server with a stream for each of some federated Services, which have an endpoint in each of some clusters.
+// federated returns a server with a stream for each of some federated Services, which have an endpoint
+// in each of some clusters.
 func federated(tb testing.TB, clusters, services int) *toy {
 	tb.Helper()
 	name := func(service int) federation.Service {
@@ -63,8 +64,8 @@ func federated(tb testing.TB, clusters, services int) *toy {
 	return server
 }
 
-// TestSeries: how many clusters a federated Service consists of decides neither how many series it has nor what it costs to count it,
-// unless that is asked for.
+// TestSeries: how many clusters a federated Service consists of decides neither how many series it has
+// nor what it costs to count it, unless that is asked for.
 func TestSeries(t *testing.T) {
 	const clusters, services = 50, 20
 	few, many := federated(t, 1, services), federated(t, clusters, services)

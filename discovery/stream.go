@@ -25,8 +25,8 @@ type Client struct {
 	Node      string `json:"node,omitempty"`
 }
 
-// A Stream is one open stream of any protocol: it is listed in Streams, ends when it is old or the server drains, and counts what it has in
-// flight. It belongs to the goroutine that serves it.
+// A Stream is one open stream of any protocol: it is listed in Streams, ends when it is old or the
+// server drains, and counts what it has in flight. It belongs to the goroutine that serves it.
 type Stream struct {
 	engine     *Engine
 	sink       Sink
@@ -38,8 +38,8 @@ type Stream struct {
 	drains bool      // end is within the server's drain
 }
 
-// Open opens a stream. method and path are what the client asked for, for people; query is the Query that it subscribes to, nil for none. The
-// caller closes it.
+// Open opens a stream. method and path are what the client asked for, for people; query is the Query
+// that it subscribes to, nil for none. The caller closes it.
 func (e *Engine) Open(sink Sink, method, path string, client Client, query *Query) *Stream {
 	s := &Stream{
 		engine: e, sink: sink, connection: connectionOf(sink.Context()),
@@ -90,8 +90,8 @@ func (s *Stream) Wait(ctx context.Context) error {
 // WakeBy has Wait return at t at the latest. The zero time asks for nothing.
 func (s *Stream) WakeBy(now, t time.Time) { s.state.alarm.by(now, t) }
 
-// Over reports whether the stream should end with OK, because it is old or the server drains: its client goes elsewhere. Else it wakes the
-// stream when it should be asked again.
+// Over reports whether the stream should end with OK, because it is old or the server drains: its
+// client goes elsewhere. Else it wakes the stream when it should be asked again.
 func (s *Stream) Over(now time.Time) bool {
 	if d := s.engine.draining.Load(); d != nil && !s.drains {
 		s.drains = true
@@ -106,8 +106,8 @@ func (s *Stream) Over(now time.Time) bool {
 	return false
 }
 
-// Room reports whether a first answer may be made now: what was sent before must have left, as much as there are bounds on it. If not,
-// the stream is woken when it should look again.
+// Room reports whether a first answer may be made now: what was sent before must have left, as much as
+// there are bounds on it. If not, the stream is woken when it should look again.
 func (s *Stream) Room(now time.Time) bool {
 	if s.connection == nil || s.connection.room(&s.state.alarm) {
 		return true
@@ -162,16 +162,18 @@ func (s *Stream) sendOne(f *Frame, message any) error {
 // A Protocol is how Serve sends the Answers of a Query.
 type Protocol struct {
 	Encoder Encoder
-	// Reject returns the error that ends the stream, if an Answer is one for the client; first is whether it was sent nothing yet. An
-	// Answer that is Rejected and no error is not sent: the client keeps what it holds.
+	// Reject returns the error that ends the stream, if an Answer is one for the client; first is
+	// whether it was sent nothing yet. An Answer that is Rejected and no error is not sent: the client
+	// keeps what it holds.
 	Reject func(a *federation.Answer, first bool) error
-	// Heartbeat is sent when nothing else was for FirstBeat, before the first answer, and for IdleBeat after it; nil for none.
+	// Heartbeat is sent when nothing else was for FirstBeat, before the first answer, and for IdleBeat
+	// after it; nil for none.
 	Heartbeat           *Frame
 	FirstBeat, IdleBeat time.Duration
 }
 
-// Serve is the whole life of a stream of one Query: load the newest Answer, send the update from the one that was sent last, wait for the
-// Bell. It returns nil when the stream should end with OK.
+// Serve is the whole life of a stream of one Query: load the newest Answer, send the update from the
+// one that was sent last, wait for the Bell. It returns nil when the stream should end with OK.
 func (s *Stream) Serve(ctx context.Context, q Query, client Client, p Protocol) error {
 	subscription := s.engine.Subscribe(q, client.Node, s.Bell())
 	defer subscription.Close()
@@ -236,7 +238,7 @@ func (s *Stream) update(
 		}
 		s.setBeat(now, true, p)
 	}
-	if last != nil && answer.State == federation.Unknown { // which is no news of the Service: to the client it is as it was
+	if last != nil && answer.State == federation.Unknown { // no news of the Service: to the client it is as it was
 		held := *answer
 		held.State = last.State
 		answer = &held
@@ -246,7 +248,8 @@ func (s *Stream) update(
 	return answer, nil
 }
 
-// load is Subscription.Load for a stream: a first answer waits for room, and for its turn, which release ends. It is nil while there is none.
+// load is Subscription.Load for a stream: a first answer waits for room, and for its turn, which
+// release ends. It is nil while there is none.
 func (s *Stream) load(ctx context.Context, subscription *Subscription, first bool, now time.Time) (
 	answer *federation.Answer, release func(), err error,
 ) {
@@ -256,7 +259,8 @@ func (s *Stream) load(ctx context.Context, subscription *Subscription, first boo
 		s.WakeBy(now, due)
 		return nil, release, nil
 	}
-	if first && snapshot.View != nil && snapshot.Rejection() == federation.NotRejected { // else it is an error, which needs neither
+	served := snapshot.View != nil && snapshot.Rejection() == federation.NotRejected
+	if first && served { // else it is an error, which needs neither
 		size := subscription.size(snapshot)
 		s.state.selection.Store(subscription.selection)
 		if !s.Room(now) {
@@ -276,5 +280,6 @@ func (s *Stream) load(ctx context.Context, subscription *Subscription, first boo
 	return answer, release, nil
 }
 
-// Jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not happen at once.
+// Jitter returns a duration that differs from d by up to a tenth, so that what many streams do does not
+// happen at once.
 func Jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }

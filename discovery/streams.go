@@ -35,7 +35,7 @@ type streamState struct {
 	selection    atomic.Pointer[selection]         // of the subscription; nil until the Service is known
 	answer       atomic.Pointer[federation.Answer] // that was sent, all of it; nil for none
 	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
-	sending      atomic.Int64                      // since when a message is under way, in ns since 1970; 0 for none
+	sending      atomic.Int64                      // when the message that is under way was begun, in Unix ns; 0 for none
 
 	mu       sync.Mutex // guards all below
 	messages uint64
@@ -138,7 +138,7 @@ type StreamStatus struct {
 	Last      *LastSent `json:"last,omitempty"` // nil if nothing was sent yet
 	Addresses int       `json:"addresses"`      // that the client holds
 
-	Sending *time.Time `json:"sending,omitempty"` // since when the client has not taken a message; nil if it has taken all
+	Sending *time.Time `json:"sending,omitempty"` // since when the client takes no message; nil if it has taken all
 	Behind  *Lag       `json:"behind,omitempty"`  // what it has not been sent yet; nil if it has been sent all
 
 	Holds []netip.AddrPort `json:"holds,omitempty"` // these; only where they were asked for

@@ -12,20 +12,24 @@ import (
 
 // What streams share.
 //
-// Streams that ask the same thing share three stages, each of which is brought to a newer Snapshot once, by the first stream that needs it:
+// Streams that ask the same thing share three stages, each of which is brought to a newer Snapshot
+// once, by the first stream that needs it:
 //
 //	selection        one for each Service, port and hostname: the newest Snapshot, and what Select made of it
 //	  placeAnswers   one for each place that the Selection distinguishes: the newest Answer
 //	    updates      of that Answer: the frames that lead to it, one list for each encoder and each Answer before it
 //
-// So ten thousand streams of one Service cost one Select, one Answer for each zone and one encoding; each stream then sends the same bytes. Ports
-// that a Service does not declare, of which clients may make up any number, share one selection.
+// So ten thousand streams of one Service cost one Select, one Answer for each zone and one encoding;
+// each stream then sends the same bytes. Ports that a Service does not declare, of which clients may
+// make up any number, share one selection.
 //
-// A stage lives as long as a stream is on it: engine.mu guards which streams are on what. An Answer is made again in about the time that it
-// takes to write it, so keeping one for clients that may come back would cost memory and save little.
+// A stage lives as long as a stream is on it: engine.mu guards which streams are on what. An Answer is
+// made again in about the time that it takes to write it, so keeping one for clients that may come back
+// would cost memory and save little.
 //
-// Locks are taken in this order: selections.mu, selection.mu, placeAnswers.mu, updateCache.mu. Work in proportion to a Service is done under
-// selection.mu (Select) and placeAnswers.mu (Answer) only. Frames are encoded under none.
+// Locks are taken in this order: selections.mu, selection.mu, placeAnswers.mu, updateCache.mu. Work in
+// proportion to a Service is done under selection.mu (Select) and placeAnswers.mu (Answer) only. Frames
+// are encoded under none.
 
 // A Query is what a client asks of a Service of this cluster.
 type Query struct {
@@ -145,15 +149,19 @@ func (s *selection) at(snapshot *federation.Snapshot) (*federation.Snapshot, *fe
 	return s.newest, s.made
 }
 
-// current returns the newest Snapshot that a stream was answered from, nil if there was none, and what was selected from it.
+// current returns the newest Snapshot that a stream was answered from, nil if there was none, and what
+// was selected from it.
 func (s *selection) current() (*federation.Snapshot, *federation.Selection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest, s.made
 }
 
-// at brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the newest with the updates to it.
-func (p *placeAnswers) at(snapshot *federation.Snapshot, made *federation.Selection) (*federation.Answer, *updates) {
+// at brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the
+// newest with the updates to it.
+func (p *placeAnswers) at(snapshot *federation.Snapshot, made *federation.Selection) (
+	*federation.Answer, *updates,
+) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.newest != nil && snapshot.Version <= p.newest.Version {
@@ -196,8 +204,8 @@ type Subscription struct {
 	answered  bool                         // an Answer was loaded that can be sent
 }
 
-// Subscribe opens a Subscription for a client on a node of this cluster. bell is rung whenever there may be a newer Answer. The caller
-// closes it.
+// Subscribe opens a Subscription for a client on a node of this cluster. bell is rung whenever there
+// may be a newer Answer. The caller closes it.
 func (e *Engine) Subscribe(q Query, node string, bell *watch.Bell) *Subscription {
 	s := &Subscription{engine: e, query: q, node: node}
 	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
@@ -220,11 +228,12 @@ func (s *Subscription) Close() {
 	s.watch.Close()
 }
 
-// Load returns the newest Answer, or nil while the client should be sent none: it holds nothing, and a cluster was never synced. due is when
-// it should look again if the bell does not ring before; zero for never.
+// Load returns the newest Answer, or nil while the client should be sent none: it holds nothing, and a
+// cluster was never synced. due is when it should look again if the bell does not ring before; zero for
+// never.
 //
-// All of an Answer follows from one Snapshot: the one that is newest now, or a newer one that another stream has brought the stages to
-// meanwhile.
+// All of an Answer follows from one Snapshot: the one that is newest now, or a newer one that another
+// stream has brought the stages to meanwhile.
 func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.Time) {
 	snapshot, _ := s.watch.Load()
 	place := federation.Place{Node: s.node}
@@ -276,12 +285,14 @@ func (s *Subscription) acquire(snapshot *federation.Snapshot) {
 	s.selection, s.answers = s.engine.selections.acquire(q), nil
 }
 
-// isFor reports whether the selection is the one for a Snapshot. While there is no Service, it stays as it is.
+// isFor reports whether the selection is the one for a Snapshot. While there is no Service, it stays as
+// it is.
 func (s *Subscription) isFor(snapshot *federation.Snapshot) bool {
 	return snapshot.View == nil || s.selection.Port == snapshot.Declared(s.query.Port)
 }
 
-// size returns how many addresses a first Answer has at most, if no stream has it yet. It is 0 for one that will be an error.
+// size returns how many addresses a first Answer has at most, if no stream has it yet. It is 0 for one
+// that will be an error.
 func (s *Subscription) size(snapshot *federation.Snapshot) (n int) {
 	s.acquire(snapshot)
 	if answered, _ := s.selection.current(); answered != nil {
@@ -297,8 +308,9 @@ func (s *Subscription) size(snapshot *federation.Snapshot) (n int) {
 	return n
 }
 
-// Update returns the frames that bring a client from an Answer of this Subscription, nil for a client that holds nothing, to the one that
-// was loaded last. They are encoded once for all clients that go the same way.
+// Update returns the frames that bring a client from an Answer of this Subscription, nil for a client
+// that holds nothing, to the one that was loaded last. They are encoded once for all clients that go
+// the same way.
 func (s *Subscription) Update(e Encoder, from, to *federation.Answer) []*Frame {
 	if from != nil && from.Set == to.Set && from.State == to.State {
 		return nil
@@ -306,12 +318,13 @@ func (s *Subscription) Update(e Encoder, from, to *federation.Answer) []*Frame {
 	return s.updates.get(e, from, to)
 }
 
-// An Encoder turns the way from one Answer to another into the messages of a protocol. It is comparable: equal Encoders encode alike, and
-// share what they encode.
+// An Encoder turns the way from one Answer to another into the messages of a protocol. It is
+// comparable: equal Encoders return equal messages, and share them.
 type Encoder interface {
-	// Update returns the messages that bring a client from an Answer, nil if it holds nothing, to another. It looks at nothing of from
-	// but its Set and its State, which is never Unknown: that is no news, and to says by it that the state stays. leftOut is how many
-	// addresses could not be encoded.
+	// Update returns the messages that bring a client from an Answer, nil if it holds nothing, to
+	// another. It looks at nothing of from but its Set and its State, which is never Unknown: that is
+	// no news, and to says by it that the state stays. leftOut is how many addresses could not be
+	// encoded.
 	Update(from, to *federation.Answer) (frames []*Frame, leftOut int)
 }
 

@@ -82,8 +82,9 @@ func (k *firstWord) SendMsg(message any) error {
 	return nil
 }
 
-// Law: unknown is not empty. Each version of a Service either has endpoints or consists of a cluster that was never heard: whatever a
-// stream is answered, it is never that there are none. Versions follow each other as fast as they can.
+// Law: unknown is not empty. Each version of a Service either has endpoints or consists of a cluster
+// that was never heard: whatever a stream is answered, it is never that there are none. Versions follow
+// each other as fast as they can.
 func TestUnknownIsNeverEmpty(t *testing.T) {
 	const streams = 3000
 	own := federation.Service{Namespace: "ns", Name: "own"}
@@ -126,8 +127,8 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 	}
 }
 
-// A stream that loaded an older Snapshot than its Answer follows from is answered by the newer one in everything: whether there is an answer yet,
-// and at which place the client is.
+// A stream that loaded an older Snapshot than its Answer follows from is answered by the newer one in
+// everything: whether there is an answer yet, and at which place the client is.
 func TestAnswersAreOfOneVersion(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -180,7 +181,8 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 	}
 }
 
-// The answers at a place go with their last stream, whoever else has the same Query elsewhere; and with the last stream goes everything.
+// The answers at a place go with their last stream, whoever else has the same Query elsewhere; and with
+// the last stream goes everything.
 func TestNothingStaysWithoutStreams(t *testing.T) {
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: onNodes(3, true)})
 	s := unhurried(store)
@@ -227,7 +229,8 @@ func checkFrames(t *testing.T, c *updateCache) {
 	}
 }
 
-// Updates of an Answer that is superseded while they are encoded, or after they fell out of the cache, are not kept.
+// Updates of an Answer that is superseded while they are encoded, or after they fell out of the cache,
+// are not kept.
 func TestSupersededAnswersKeepNoFrames(t *testing.T) {
 	c := newUpdateCache(1 << 20)
 	to := &federation.Answer{State: federation.Empty, Set: &federation.Set{}}
@@ -284,8 +287,8 @@ func TestFramesUnderChurn(t *testing.T) {
 	}
 }
 
-// TestPortBudget: streams for ports that a Service does not declare, of which a client may open any number, share what is known of its
-// endpoints.
+// TestPortBudget: streams for ports that a Service does not declare, of which a client may open any
+// number, share what is known of its endpoints.
 func TestPortBudget(t *testing.T) {
 	const endpoints, ports, budget = 10_000, 50, 64 << 10
 	large := streamtest.PodsOf(endpoints, "a")

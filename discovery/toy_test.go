@@ -17,8 +17,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// toy is a protocol with nothing to it, which the tests of the engine use: clients ask for <service>.<namespace>.svc.cluster.local:<port>,
-// their token is the name of their node, and an Answer is sent as a message of addresses to add and one of addresses to remove.
+// toy is a protocol with nothing to it, which the tests of the engine use: clients ask for
+// <service>.<namespace>.svc.cluster.local:<port>, their token is the name of their node, and an Answer
+// is sent as a message of addresses to add and one of addresses to remove.
 type toy struct {
 	pb.UnimplementedDestinationServer
 	*Engine

@@ -22,14 +22,16 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// TestCases are the contract cases of section O that a scenario cannot tell, because they are about a client that does not read.
+// TestCases are the contract cases of section O that a scenario cannot tell, because they are about a
+// client that does not read.
 func TestCases(t *testing.T) {
 	t.Run("O01", testSendAfterTheEnd)
 	t.Run("O02", testEndWhileSending)
 	t.Run("O04", testSlowStreamSkips)
 }
 
-// O01: nothing can be sent on a stream that has ended. The transport says so to who tries, who does not try again.
+// O01: nothing can be sent on a stream that has ended. The transport says so to who tries, who does not
+// try again.
 func testSendAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
@@ -103,8 +105,8 @@ func testEndWhileSending(t *testing.T) {
 	})
 }
 
-// O04: a client that stops reading while 50 changes happen delays nobody, is not cut off, and when it reads again gets one step to the
-// newest state, not 50.
+// O04: a client that stops reading while 50 changes happen delays nobody, is not cut off, and when it
+// reads again gets one step to the newest state, not 50.
 func testSlowStreamSkips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})

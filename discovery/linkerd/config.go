@@ -15,8 +15,8 @@ type Config struct {
 	TrustDomain        string           // of the identities of this cluster's workloads
 	DefaultOpaquePorts federation.Ports // of workloads that have no set of their own
 
-	H2Upgrade     bool                  // proxies speak HTTP/2 to each other
-	TransportMode string                // "transport-header": use the opaque transport for all ports; anything else: for opaque ones
+	H2Upgrade     bool                  // proxies use HTTP/2 between each other
+	TransportMode string                // TransportHeader: opaque transport for all ports; else for opaque ones
 	HTTP2         *pb.Http2ClientParams // for connections to meshed workloads; nil for none
 }
 

@@ -34,9 +34,10 @@ const (
 
 // encoder turns choices into frames for clients that asked for one port.
 //
-// Addresses of one kind, such as the Pods of a ReplicaSet, differ in the address, the weight and up to three labels. So weightedAddr is
-// asked once a kind, what it returns is encoded once, and for each address the rest is appended by hand: twenty times as fast as a
-// message for each address, and without garbage. A property test compares what decoders see with weightedAddr of each address.
+// Addresses of one kind, such as the Pods of a ReplicaSet, differ in the address, the weight and up to
+// three labels. So weightedAddr is asked once a kind, what it returns is encoded once, and for each
+// address the rest is appended by hand: twenty times as fast as a message for each address, and without
+// garbage. A property test compares what decoders see with weightedAddr of each address.
 type encoder struct {
 	config *Config
 	port   uint16 // that clients asked for
@@ -47,7 +48,8 @@ type label struct{ name, value string }
 
 func (l label) valid() bool { return utf8.ValidString(l.name) && utf8.ValidString(l.value) }
 
-// kind is everything that a message says of an address depends on, but for the address itself and what each address has for itself.
+// kind is everything that the content of a message for an address depends on, but for the address
+// itself and what each address has for itself.
 type kind struct {
 	origin   *federation.Origin
 	port     uint16
@@ -117,7 +119,8 @@ type member struct {
 func (e encoder) member(entry federation.Choice, p *part) member {
 	m := member{addr: entry.At(e.port), weight: entry.Weight, part: p}
 	if w := entry.Endpoint.Workload; w != nil {
-		m.workload, m.own = true, [...]label{nameOf(w), {"zone", entry.Endpoint.Zone}, {"zone_locality", localityOf(entry)}}
+		m.workload = true
+		m.own = [...]label{nameOf(w), {"zone", entry.Endpoint.Zone}, {"zone_locality", localityOf(entry)}}
 	}
 	return m
 }
@@ -125,7 +128,8 @@ func (e encoder) member(entry federation.Choice, p *part) member {
 func (m *member) valid() bool { return m.part.valid && m.own[0].valid() && m.own[1].valid() }
 
 func (m *member) size() int {
-	n := 1 + protowire.SizeBytes(sizeTCP(m.addr)) + 1 + protowire.SizeVarint(uint64(m.weight)) + len(m.part.bytes) + len(m.part.own)
+	n := 1 + protowire.SizeBytes(sizeTCP(m.addr)) + 1 + protowire.SizeVarint(uint64(m.weight))
+	n += len(m.part.bytes) + len(m.part.own)
 	if m.workload {
 		for _, l := range m.own {
 			n += 1 + protowire.SizeBytes(l.size())
@@ -191,7 +195,8 @@ func (e encoder) adds(entries []federation.Choice) (frames []*discovery.Frame, l
 
 func removes(addrs []netip.AddrPort) []*discovery.Frame {
 	size := func(a *netip.AddrPort) int { return sizeTCP(*a) }
-	frames, _ := pack(discovery.Remove, addrs, nil, size, func(a *netip.AddrPort, b []byte) []byte { return appendTCP(b, *a) })
+	put := func(a *netip.AddrPort, b []byte) []byte { return appendTCP(b, *a) }
+	frames, _ := pack(discovery.Remove, addrs, nil, size, put)
 	return frames
 }
 
@@ -280,8 +285,8 @@ func appendTCP(b []byte, a netip.AddrPort) []byte {
 	return protowire.AppendVarint(b, uint64(a.Port()))
 }
 
-// setLabelsOf returns the labels of a whole message: which Service an address belongs to, and for a mirrored one which Service it
-// stands for.
+// setLabelsOf returns the labels of a whole message: which Service an address belongs to, and for a
+// mirrored one which Service it stands for.
 func setLabelsOf(entry federation.Choice) []label {
 	labels := []label{{"service", entry.Origin().Name}, {"namespace", entry.Origin().Namespace}}
 	if m := entry.Endpoint.Mirror; m != nil && m.Cluster != "" {
@@ -295,7 +300,9 @@ func setLabelsOf(entry federation.Choice) []label {
 
 // localityOf returns the label of how far an endpoint is from the client.
 func localityOf(entry federation.Choice) string {
-	return [...]string{federation.UnknownZone: "unknown", federation.SameZone: "local", federation.DifferentZone: "remote"}[entry.Nearness]
+	return [...]string{
+		federation.UnknownZone: "unknown", federation.SameZone: "local", federation.DifferentZone: "remote",
+	}[entry.Nearness]
 }
 
 // weightedAddr returns everything about one address, except the labels of its message.
@@ -327,7 +334,7 @@ func (e encoder) workload(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain s
 	}
 }
 
-// external adds what is known of an ExternalWorkload: it is always meshed, and says itself who it is.
+// external adds what is known of an ExternalWorkload: it is always meshed, and names its own identity.
 func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workload) {
 	t := w.Template.Value()
 	a.MetricLabels = map[string]string{"external_workload": w.Name}
@@ -364,7 +371,7 @@ func (c *Config) opaque(t federation.Template, port uint16) bool {
 	return c.opaqueIn(t.Opaque, port) || t.ServerOpaque.Contains(port)
 }
 
-// opaqueIn reports whether a port is in a set of opaque ones, or in the default one if nobody said.
+// opaqueIn reports whether a port is in a set of opaque ones, or in the default one if none is given.
 func (c *Config) opaqueIn(ports federation.Ports, port uint16) bool {
 	if !ports.Said() {
 		ports = c.DefaultOpaquePorts
@@ -398,7 +405,7 @@ func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string
 	case e.config.H2Upgrade:
 		a.ProtocolHint.Protocol = &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}
 	}
-	known := t.InboundPort != 0 && t.AdminPort != 0 && t.ControlPort != 0 // else the port may be one of the proxy's own
+	known := t.InboundPort != 0 && t.AdminPort != 0 && t.ControlPort != 0 // else port may be the proxy's own
 	if (opaque || e.config.TransportMode == TransportHeader) && known && port != t.AdminPort && port != t.ControlPort {
 		a.ProtocolHint.OpaqueTransport = opaqueTransport(t.InboundPort)
 	}
@@ -409,7 +416,7 @@ func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string
 	}
 }
 
-// gateway adds what a mirrored slice says of the gateway that its addresses lead to.
+// gateway adds what a mirrored slice has about the gateway that its addresses lead to.
 func (e encoder) gateway(a *pb.WeightedAddr, m *federation.Mirror) {
 	if m.Name != "" {
 		a.AuthorityOverride = &pb.AuthorityOverride{AuthorityOverride: fmt.Sprintf("%s:%d", m.Name, e.port)}
@@ -425,7 +432,8 @@ func (e encoder) gateway(a *pb.WeightedAddr, m *federation.Mirror) {
 }
 
 func dnsIdentity(name string) *pb.TlsIdentity {
-	return &pb.TlsIdentity{Strategy: &pb.TlsIdentity_DnsLikeIdentity_{DnsLikeIdentity: &pb.TlsIdentity_DnsLikeIdentity{Name: name}}}
+	dns := &pb.TlsIdentity_DnsLikeIdentity{Name: name}
+	return &pb.TlsIdentity{Strategy: &pb.TlsIdentity_DnsLikeIdentity_{DnsLikeIdentity: dns}}
 }
 
 func tcpAddress(a netip.AddrPort) *netpb.TcpAddress {
@@ -435,7 +443,8 @@ func tcpAddress(a netip.AddrPort) *netpb.TcpAddress {
 		ip.Ip = &netpb.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
 	} else {
 		b := a.Addr().As16()
-		ip.Ip = &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{First: binary.BigEndian.Uint64(b[:8]), Last: binary.BigEndian.Uint64(b[8:])}}
+		first, last := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+		ip.Ip = &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{First: first, Last: last}}
 	}
 	return &netpb.TcpAddress{Ip: ip, Port: uint32(a.Port())}
 }

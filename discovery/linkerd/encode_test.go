@@ -43,7 +43,8 @@ func setOf(place federation.Place, query federation.Query, endpoints ...[]*feder
 	return federation.Select(snapshot, query, nil).At(place, nil)
 }
 
-// oracle returns the messages that say of each address what there is to say, one message an address, all labels on the address.
+// oracle returns the messages that say of each address what there is to say, one message an address,
+// all labels on the address.
 func oracle(e encoder, set *federation.Set) map[string]*pb.WeightedAddr {
 	all := map[string]*pb.WeightedAddr{}
 	for entry := range set.All() {
@@ -214,7 +215,8 @@ func TestEncodeBudget(t *testing.T) {
 	}
 }
 
-// Of what a linked cluster publishes, one text that is no UTF-8 costs its own address only, on streams of either kind.
+// Of what a linked cluster publishes, one text that is no UTF-8 costs its own address only, on streams
+// of either kind.
 func TestOneAddressCostsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		odd := streamtest.PodsOf(1, "a").Endpoints[0]

@@ -19,7 +19,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// A client that does not read holds what it was sent, whatever an explanation says that it should: both are told.
+// A client that does not read holds what it was sent, whatever an explanation says that it should: both
+// are told.
 func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view := func(ready bool) *federation.View {

@@ -14,35 +14,41 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Flags defines the flags that set c, with c's values as their defaults. Names and meanings are those of Linkerd's destination where
-// it has them.
+// Flags defines the flags that set c, with c's values as their defaults. Names and meanings are those
+// of Linkerd's destination where it has them.
 func (c *Config) Flags(fs *flag.FlagSet) {
 	c.Config.Flags(fs)
 	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of this cluster")
-	fs.BoolVar(&c.H2Upgrade, "enable-h2-upgrade", c.H2Upgrade, "let proxies speak HTTP/2 to each other whatever the application speaks")
-	fs.Func("default-opaque-ports", "ports, and ranges of ports, whose protocol proxies do not detect unless a workload says otherwise, separated by commas", func(list string) error {
-		ports, err := parsePorts(list)
-		c.DefaultOpaquePorts = ports
-		return err
-	})
-	fs.Func("outbound-transport-mode", "transparent, or transport-header to send all traffic between proxies through the inbound port (default transparent)", func(mode string) error {
-		if c.TransportMode = mode; mode != Transparent && mode != TransportHeader {
-			return fmt.Errorf("it is neither %s nor %s", Transparent, TransportHeader)
-		}
-		return nil
-	})
-	fs.Func("meshed-http2-client-params", "HTTP/2 settings for connections to meshed workloads, as JSON of Http2ClientParams", func(text string) error {
-		c.HTTP2 = nil
-		if text == "" {
+	fs.BoolVar(&c.H2Upgrade, "enable-h2-upgrade", c.H2Upgrade,
+		"let proxies speak HTTP/2 to each other whatever the application speaks")
+	fs.Func("default-opaque-ports",
+		"ports, and ranges of ports, whose protocol proxies do not detect unless a workload says "+
+			"otherwise, separated by commas", func(list string) error {
+			ports, err := parsePorts(list)
+			c.DefaultOpaquePorts = ports
+			return err
+		})
+	fs.Func("outbound-transport-mode",
+		"transparent, or transport-header to send all traffic between proxies through the inbound port "+
+			"(default transparent)", func(mode string) error {
+			if c.TransportMode = mode; mode != Transparent && mode != TransportHeader {
+				return fmt.Errorf("it is neither %s nor %s", Transparent, TransportHeader)
+			}
 			return nil
-		}
-		params := &pb.Http2ClientParams{}
-		if err := json.Unmarshal([]byte(text), params); err != nil {
-			return fmt.Errorf("no JSON of Http2ClientParams: %w", err)
-		}
-		c.HTTP2 = params
-		return nil
-	})
+		})
+	fs.Func("meshed-http2-client-params",
+		"HTTP/2 settings for connections to meshed workloads, as JSON of Http2ClientParams", func(text string) error {
+			c.HTTP2 = nil
+			if text == "" {
+				return nil
+			}
+			params := &pb.Http2ClientParams{}
+			if err := json.Unmarshal([]byte(text), params); err != nil {
+				return fmt.Errorf("no JSON of Http2ClientParams: %w", err)
+			}
+			c.HTTP2 = params
+			return nil
+		})
 }
 
 // Validate returns what in c makes no sense, by the names of the flags.
@@ -53,7 +59,8 @@ func (c *Config) Validate() error {
 	return c.Config.Validate()
 }
 
-// isDomain reports whether a name can be a DNS domain of Kubernetes: labels of small letters, digits and dashes.
+// isDomain reports whether a name can be a DNS domain of Kubernetes: labels of small letters, digits
+// and dashes.
 func isDomain(name string) bool {
 	return len(name) <= maxName-2*(maxLabel+1) && domainPattern.MatchString(name)
 }

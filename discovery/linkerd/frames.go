@@ -10,12 +10,17 @@ import (
 // Frames that are the same for every client.
 var (
 	heartbeatFrame = constant(discovery.Heartbeat, &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{}}})
-	emptyFrame     = constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: true}}})
-	absentFrame    = constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: false}}})
+	emptyFrame     = noEndpoints(true)
+	absentFrame    = noEndpoints(false)
 
 	// undeclaredFrame is for a port that its Service does not declare: the client falls back to the policy.
 	undeclaredFrame = constant(discovery.Profile, &pb.DestinationProfile{})
 )
+
+func noEndpoints(exists bool) *discovery.Frame {
+	none := &pb.NoEndpoints{Exists: exists}
+	return constant(discovery.NoEntries, &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: none}})
+}
 
 func constant(kind discovery.Kind, m proto.Message) *discovery.Frame {
 	b, err := marshal(m)

@@ -35,12 +35,14 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	})
 }
 
-// reject returns why a Service cannot be served. What was served once goes on, whatever becomes of it, except as an ExternalName.
+// reject returns why a Service cannot be served. What was served once goes on, whatever becomes of it,
+// except as an ExternalName.
 func reject(a *federation.Answer, first bool) error {
 	s := a.Snapshot
 	switch a.Rejection {
 	case federation.ExternalName:
-		return status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no addresses", s.Namespace, s.Name)
+		return status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no addresses",
+			s.Namespace, s.Name)
 	case federation.Malformed:
 		if first {
 			return status.Error(codes.FailedPrecondition, s.View.Malformed)
@@ -57,8 +59,9 @@ func reject(a *federation.Answer, first bool) error {
 	return nil
 }
 
-// Update returns the frames that bring a client from one Answer to another: Adds, then Removes, each within the limit of a message, and then
-// NoEndpoints where there is no address and the client does not know yet whether the Service exists.
+// Update returns the frames that bring a client from one Answer to another: Adds, then Removes, each
+// within the limit of a message, and then NoEndpoints where there is no address and the client does not
+// know yet whether the Service exists.
 func (e encoder) Update(from, to *federation.Answer) (frames []*discovery.Frame, leftOut int) {
 	first := from == nil
 	if first {
@@ -76,14 +79,16 @@ func (e encoder) Update(from, to *federation.Answer) (frames []*discovery.Frame,
 	return frames, leftOut
 }
 
-// encode returns the frames that turn one Set into another. Addresses that cannot be encoded are left out, and counted.
+// encode returns the frames that turn one Set into another. Addresses that cannot be encoded are left
+// out, and counted.
 func (e encoder) encode(from, to *federation.Set) (frames []*discovery.Frame, leftOut int) {
 	add, remove := federation.DiffAt(from, to, e.port)
 	frames, leftOut = e.adds(add)
 	return append(frames, removes(remove)...), leftOut
 }
 
-// Explain returns what Get sends to a client for an authority, and why. An authority that Get refuses is refused.
+// Explain returns what Get sends to a client for an authority, and why. An authority that Get refuses
+// is refused.
 func (s *Server) Explain(authority string, client discovery.Place) (*discovery.Explanation, error) {
 	asked, err := parseAuthority(authority, s.config.ClusterDomain)
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// profileStream is one GetProfile stream. It belongs to the stream's goroutine. Everything that it sends is known here: it never waits for
-// another cluster, because a proxy holds back all traffic to an IP until it has an answer.
+// profileStream is one GetProfile stream. It belongs to the stream's goroutine. Everything that it
+// sends is known here: it never waits for another cluster, because a proxy holds back all traffic to an
+// IP until it has an answer.
 type profileStream struct {
 	*discovery.Stream
 	server *Server
@@ -51,8 +52,11 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 	return l.run(sink.Context())
 }
 
-func (s *Server) newProfileStream(path string, asked profileTarget, client discovery.Client, sink discovery.Sink) *profileStream {
-	l := &profileStream{Stream: s.engine.Open(sink, "GetProfile", path, client, nil), server: s, client: client, asked: asked}
+func (s *Server) newProfileStream(
+	path string, asked profileTarget, client discovery.Client, sink discovery.Sink,
+) *profileStream {
+	stream := s.engine.Open(sink, "GetProfile", path, client, nil)
+	l := &profileStream{Stream: stream, server: s, client: client, asked: asked}
 	store, bell := s.engine.Store(), l.Bell()
 	l.home = store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.home.Add(bell)
@@ -75,7 +79,8 @@ func (l *profileStream) close() {
 	l.Stream.Close()
 }
 
-// run is the whole life of the stream: make the newest answer, send it if it differs from the one before, wait for the Bell.
+// run is the whole life of the stream: make the newest answer, send it if it differs from the one
+// before, wait for the Bell.
 func (l *profileStream) run(ctx context.Context) error {
 	for {
 		now := time.Now()
@@ -121,8 +126,8 @@ func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
 	return nil
 }
 
-// answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is watched from then on, and
-// ServiceProfiles that it does not depend on are not any more.
+// answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is
+// watched from then on, and ServiceProfiles that it does not depend on are not any more.
 func (l *profileStream) answer() (*discovery.Frame, error) {
 	primary, backup := false, false
 	defer func() {
@@ -143,7 +148,8 @@ func (l *profileStream) answer() (*discovery.Frame, error) {
 			return l.resident(a)
 		}
 		if len(a.Services) > 1 {
-			return l.refuse(codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v", asked.ip, len(a.Services), a.Services)
+			return l.refuse(codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v",
+				asked.ip, len(a.Services), a.Services)
 		}
 		asked.Service = a.Services[0]
 	}
@@ -169,9 +175,11 @@ func (l *profileStream) answer() (*discovery.Frame, error) {
 		return undeclaredFrame, nil
 	}
 	if declared.ExternalName {
-		return nil, status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no profile", name.Namespace, name.Name)
+		return nil, status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no profile",
+			name.Namespace, name.Name)
 	}
-	key := profileKey{service: name, port: asked.Port, opaque: l.server.config.opaqueIn(declared.Opaque, asked.Port)}
+	opaque := l.server.config.opaqueIn(declared.Opaque, asked.Port)
+	key := profileKey{service: name, port: asked.Port, opaque: opaque}
 	object := federation.Service{Namespace: name.Namespace, Name: l.server.fullName(name)}
 	backup = true
 	if key.profile = l.backup.at(object); key.profile != nil {
@@ -228,8 +236,8 @@ func (l *profileStream) resident(a *federation.Address) (*discovery.Frame, error
 	return l.workload(l.asked.ip, who[0]), nil
 }
 
-// residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the port leads to, else an
-// ExternalWorkload, and several only if they have equal rights.
+// residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the
+// port leads to, else an ExternalWorkload, and several only if they have equal rights.
 func residents(a *federation.Address, port uint16) (who []federation.Resident) {
 	if a == nil {
 		return nil
@@ -288,7 +296,8 @@ func (l *profileStream) workload(ip netip.Addr, w federation.Resident) *discover
 	return f
 }
 
-// instance returns the first endpoint with a hostname, ready or not: over IPv4 if it can be, whatever the slices are called.
+// instance returns the first endpoint with a hostname, ready or not: over IPv4 if it can be, whatever
+// the slices are called.
 func instance(v *federation.View, hostname string) (found *federation.Endpoint) {
 	for _, s := range v.Slices {
 		for _, e := range s.Endpoints {
@@ -305,7 +314,8 @@ func (s *Server) fullName(name federation.Service) string {
 	return name.Name + "." + name.Namespace + ".svc." + s.config.ClusterDomain
 }
 
-// profileKey is everything that the profile of a Service depends on: streams with equal keys get the same bytes.
+// profileKey is everything that the profile of a Service depends on: streams with equal keys get the
+// same bytes.
 type profileKey struct {
 	service   federation.Service
 	port      uint16
@@ -338,7 +348,8 @@ func (s *Server) profileFrame(key profileKey) *discovery.Frame {
 	return f
 }
 
-// profile encodes a profile, which stays empty if it is not valid: if a text in it is no UTF-8, or it is larger than a message may be.
+// profile encodes a profile, which stays empty if it is not valid: if a text in it is no UTF-8, or it
+// is larger than a message may be.
 func (s *Server) profile(m *pb.DestinationProfile) (f *discovery.Frame, valid bool) {
 	b, err := marshal(m)
 	if err != nil || len(b) > discovery.MaxFrame {

@@ -13,11 +13,11 @@ import (
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-// defaultBudget holds where no ServiceProfile says otherwise.
+// defaultBudget holds where no ServiceProfile has another one.
 var defaultBudget = profile.RetryBudget{Ratio: 0.2, MinRetriesPerSecond: 10, TTL: 10 * time.Second}
 
-// appendProfile adds to a message what a ServiceProfile says about a Service at a port: routes, retry budget, overrides. A nil p says
-// what is true without one.
+// appendProfile adds to a message what a ServiceProfile has about a Service at a port: routes, retry
+// budget, overrides. A nil p adds the default.
 func appendProfile(to *pb.DestinationProfile, p *profile.Profile, port uint16) {
 	if p == nil {
 		p = &profile.Profile{}
@@ -29,9 +29,12 @@ func appendProfile(to *pb.DestinationProfile, p *profile.Profile, port uint16) {
 	if budget == nil {
 		budget = &defaultBudget
 	}
-	to.RetryBudget = &pb.RetryBudget{RetryRatio: budget.Ratio, MinRetriesPerSecond: budget.MinRetriesPerSecond, Ttl: duration(budget.TTL)}
+	to.RetryBudget = &pb.RetryBudget{
+		RetryRatio: budget.Ratio, MinRetriesPerSecond: budget.MinRetriesPerSecond, Ttl: duration(budget.TTL),
+	}
 	for _, o := range p.Overrides {
-		to.DstOverrides = append(to.DstOverrides, &pb.WeightedDst{Authority: withPort(o.Authority, port), Weight: o.Weight})
+		override := &pb.WeightedDst{Authority: withPort(o.Authority, port), Weight: o.Weight}
+		to.DstOverrides = append(to.DstOverrides, override)
 	}
 }
 
@@ -43,13 +46,14 @@ func route(r *profile.Route) *pb.Route {
 		Timeout:       duration(r.Timeout),
 	}
 	for _, c := range r.Responses {
-		to.ResponseClasses = append(to.ResponseClasses, &pb.ResponseClass{Condition: responseMatch(c.Condition), IsFailure: c.Failure})
+		class := &pb.ResponseClass{Condition: responseMatch(c.Condition), IsFailure: c.Failure}
+		to.ResponseClasses = append(to.ResponseClasses, class)
 	}
 	return to
 }
 
-// requestMatch returns nil for a condition without a field. Several fields become one match of all of them; their order is fixed, so
-// that equal profiles are equal messages.
+// requestMatch returns nil for a condition without a field. Several fields become one match of all of
+// them; their order is fixed, so that equal profiles are equal messages.
 func requestMatch(r *profile.Request) *pb.RequestMatch {
 	if r == nil {
 		return nil
@@ -103,7 +107,8 @@ func responseMatch(r *profile.Response) *pb.ResponseMatch {
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Any{Any: responseSeq(r.Any)}})
 	}
 	if r.Status != nil {
-		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Status{Status: &pb.HttpStatusRange{Min: r.Status.Min, Max: r.Status.Max}}})
+		codes := &pb.HttpStatusRange{Min: r.Status.Min, Max: r.Status.Max}
+		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Status{Status: codes}})
 	}
 	if not := responseMatch(r.Not); not != nil {
 		fields = append(fields, &pb.ResponseMatch{Match: &pb.ResponseMatch_Not{Not: not}})
@@ -136,7 +141,7 @@ func method(name string) *httppb.HttpMethod {
 	return &httppb.HttpMethod{Type: &httppb.HttpMethod_Unregistered{Unregistered: name}}
 }
 
-// duration returns nil for 0, which nobody asks for.
+// duration returns nil for 0, which is not set.
 func duration(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil

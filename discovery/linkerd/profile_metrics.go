@@ -10,8 +10,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// profileFollowers reports what streams of GetProfile are about, under the names that Linkerd's dashboards show. As with those of
-// Get a series goes with its last stream, and no label is a name that a client has made up.
+// profileFollowers reports what streams of GetProfile are about, under the names that Linkerd's
+// dashboards show. As with those of Get a series goes with its last stream, and no label is a name that
+// a client has made up.
 type profileFollowers struct {
 	table watch.Reader[federation.Service, *profile.Profile]
 
@@ -35,16 +36,20 @@ type subject struct {
 
 var (
 	profileLabels          = []string{"namespace", "profile"}
-	profileSubscribersDesc = prometheus.NewDesc("profile_subscribers", "Open GetProfile streams that follow a ServiceProfile.", profileLabels, nil)
-	profileUpdatesDesc     = prometheus.NewDesc("profile_updates",
+	profileSubscribersDesc = prometheus.NewDesc("profile_subscribers",
+		"Open GetProfile streams that follow a ServiceProfile.", profileLabels, nil)
+	profileUpdatesDesc = prometheus.NewDesc("profile_updates",
 		"Changes of a ServiceProfile that these streams were answered by, counted once for all.", profileLabels, nil)
-	workloadSubscribersDesc = prometheus.NewDesc("workload_subscribers", "Open GetProfile streams that were answered about what is at an IP.", nil, nil)
-	serviceSubscribersDesc  = prometheus.NewDesc("service_subscribers",
+	workloadSubscribersDesc = prometheus.NewDesc("workload_subscribers",
+		"Open GetProfile streams that were answered about what is at an IP.", nil, nil)
+	serviceSubscribersDesc = prometheus.NewDesc("service_subscribers",
 		"Open GetProfile streams that were answered about a Service.", []string{"namespace", "name"}, nil)
 )
 
 func newProfileFollowers(table watch.Reader[federation.Service, *profile.Profile]) *profileFollowers {
-	return &profileFollowers{table: table, byProfile: map[federation.Service]*followers{}, subjects: map[*profileStream]subject{}}
+	return &profileFollowers{
+		table: table, byProfile: map[federation.Service]*followers{}, subjects: map[*profileStream]subject{},
+	}
 }
 
 // open counts a stream, until close.
@@ -73,7 +78,8 @@ func (a *profileFollowers) add(name federation.Service) {
 	a.byProfile[name].streams++
 }
 
-// noteUpdate counts the newest ServiceProfile, unless another stream has loaded it before. Streams load in any order.
+// noteUpdate counts the newest ServiceProfile, unless another stream has loaded it before. Streams load
+// in any order.
 func (a *profileFollowers) noteUpdate(name federation.Service) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,7 +98,9 @@ func (a *profileFollowers) remove(name federation.Service) {
 }
 
 func (a *profileFollowers) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{profileSubscribersDesc, profileUpdatesDesc, workloadSubscribersDesc, serviceSubscribersDesc} {
+	for _, d := range []*prometheus.Desc{
+		profileSubscribersDesc, profileUpdatesDesc, workloadSubscribersDesc, serviceSubscribersDesc,
+	} {
 		to <- d
 	}
 }
@@ -118,7 +126,8 @@ func (a *profileFollowers) Collect(to chan<- prometheus.Metric) {
 	for name, of := range a.byProfile {
 		if of.updates > 0 {
 			gauge(profileSubscribersDesc, of.streams, name.Namespace, name.Name)
-			to <- prometheus.MustNewConstMetric(profileUpdatesDesc, prometheus.CounterValue, float64(of.updates), name.Namespace, name.Name)
+			to <- prometheus.MustNewConstMetric(profileUpdatesDesc, prometheus.CounterValue, float64(of.updates),
+				name.Namespace, name.Name)
 		}
 	}
 }

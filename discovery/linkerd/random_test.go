@@ -34,8 +34,9 @@ import (
 
 var randomSeed = flag.Uint64("random-seed", 0, "seed of TestRandomRequests; 0: another one each time")
 
-// TestRandomRequests asks for anything, legal or not, in a cluster that may hold anything, legal or not, and changes all the time. Every
-// request is answered in time, by a message or by a status, and every message is one that a proxy can use.
+// TestRandomRequests asks for anything, legal or not, in a cluster that may hold anything, legal or
+// not, and changes all the time. Every request is answered in time, by a message or by a status, and
+// every message is one that a proxy can use.
 func TestRandomRequests(t *testing.T) {
 	requests := 50_000
 	if testing.Short() {
@@ -140,8 +141,8 @@ func open(t *testing.T, conn *grpc.ClientConn, kind string, r proxy.Request, obs
 	return asked{kind, r, proxy.OpenProfile(t.Context(), conn, r, observe)}
 }
 
-// ask makes n requests at once, while the world changes, and goes on changing it until each is answered. It returns one that it has not
-// closed.
+// ask makes n requests at once, while the world changes, and goes on changing it until each is
+// answered. It returns one that it has not closed.
 func (w world) ask(t *testing.T, conn *grpc.ClientConn, n int, answers map[string]int) asked {
 	t.Helper()
 	streams, first := make([]asked, n), make([]atomic.Pointer[string], n)
@@ -194,8 +195,8 @@ func (a asked) close(t *testing.T) {
 	}
 }
 
-// agrees checks that a stream which has seen much says what one says that was opened just now, unless either has ended. It closes it,
-// and returns whether there was anything to check.
+// agrees checks that a stream which has seen much says what one says that was opened just now, unless
+// either has ended. It closes it, and returns whether there was anything to check.
 func (a asked) agrees(t *testing.T, conn *grpc.ClientConn) (checked bool) {
 	t.Helper()
 	fresh := open(t, conn, a.kind, a.Request, nil)
@@ -242,7 +243,8 @@ func (d dice) in(n int) bool { return d.IntN(n) == 0 }
 
 func of[T any](d dice, all ...T) T { return all[d.IntN(len(all))] }
 
-// world is what the API server of the cluster holds, told to the stores of a Reconciler, and what another cluster claims.
+// world is what the API server of the cluster holds, told to the stores of a Reconciler, and what
+// another cluster claims.
 type world struct {
 	dice
 	kinds map[string]view.Kind
@@ -509,7 +511,8 @@ func (w world) pod() metav1.Object {
 	return o
 }
 
-// unstructured returns what an API server would, should the definition of the resource not keep it from anything.
+// unstructured returns what an API server would, should the definition of the resource not keep it from
+// anything.
 func (w world) unstructured(spec map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	if w.in(20) {

@@ -23,8 +23,9 @@ const (
 	maxPort  = 8   // bytes of a colon, a port, and what else was always taken
 )
 
-// parseAuthority reads host[:port] where host is <service>.<namespace>.svc.<domain> or <hostname>.<service>.<namespace>.svc.<domain>.
-// Everything is compared to the letter: there is no trailing dot, and no other case. An address instead of a name is not for Get.
+// parseAuthority reads host[:port] where host is <service>.<namespace>.svc.<domain> or
+// <hostname>.<service>.<namespace>.svc.<domain>. Everything is compared to the letter: there is no
+// trailing dot, and no other case. An address instead of a name is not for Get.
 func parseAuthority(path, domain string) (discovery.Query, error) {
 	t, err := parseTarget(path, domain)
 	if err == nil && t.ip.IsValid() {
@@ -39,10 +40,12 @@ type profileTarget struct {
 	ip netip.Addr // zero for a name
 }
 
-// parseTarget reads an authority, or ip:port. A path that is longer than a name can be is not repeated in the error.
+// parseTarget reads an authority, or ip:port. A path that is longer than a name can be is not repeated
+// in the error.
 func parseTarget(path, domain string) (profileTarget, error) {
 	if len(path) > maxName+maxPort {
-		return profileTarget{}, status.Errorf(codes.InvalidArgument, "Invalid authority: %d bytes are more than a name and a port have", len(path))
+		return profileTarget{}, status.Errorf(codes.InvalidArgument,
+			"Invalid authority: %d bytes are more than a name and a port have", len(path))
 	}
 	invalid := status.Errorf(codes.InvalidArgument, "Invalid authority: %s", path)
 	host, port := path, uint64(defaultPort)
@@ -89,7 +92,8 @@ func isLabel(s string) bool { return s != "" && len(s) <= maxLabel }
 func validate(c discovery.Client) error {
 	for _, field := range []struct{ name, value string }{{"ns", c.Namespace}, {"nodeName", c.Node}, {"pod", c.Pod}} {
 		if len(field.value) > maxName {
-			return status.Errorf(codes.InvalidArgument, "context token: %s has %d bytes, more than a name has (%d)", field.name, len(field.value), maxName)
+			return status.Errorf(codes.InvalidArgument, "context token: %s has %d bytes, more than a name has (%d)",
+				field.name, len(field.value), maxName)
 		}
 	}
 	return nil

@@ -27,9 +27,11 @@ type Server struct {
 // NewServer returns a Server of what store holds.
 func NewServer(log logr.Logger, store *federation.Store, config Config) *Server {
 	return &Server{
-		log: log, config: config, engine: discovery.NewEngine(log, store, config.Config), followers: newProfileFollowers(store.Profiles()),
+		log: log, config: config, engine: discovery.NewEngine(log, store, config.Config),
+		followers: newProfileFollowers(store.Profiles()),
 		workloads: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "workload_updates", Help: "Answers to GetProfile about what is at an IP, the first and each that differs from the one before.",
+			Name: "workload_updates",
+			Help: "Answers to GetProfile about what is at an IP, the first and each that differs from the one before.",
 		}),
 	}
 }
@@ -40,7 +42,8 @@ func (s *Server) Engine() *discovery.Engine { return s.engine }
 // Options returns what a grpc.Server needs that serves the Server.
 func (s *Server) Options() []grpc.ServerOption { return s.engine.Options() }
 
-// Listen returns a listener that passes on no more connections than may be open; see [discovery.Engine.Listen].
+// Listen returns a listener that passes on no more connections than may be open; see
+// [discovery.Engine.Listen].
 func (s *Server) Listen(l net.Listener) net.Listener { return s.engine.Listen(l) }
 
 // Collectors returns the metrics of the Server and its Engine, to be registered.

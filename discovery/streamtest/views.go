@@ -1,5 +1,6 @@
-// Package streamtest is what the tests of the engine and of its protocols have in common: Services to ask for, in a Store, and sinks that
-// stand for clients. It imports neither the engine nor a protocol, so that their internal tests can import it.
+// Package streamtest is what the tests of the engine and of its protocols have in common: Services to
+// ask for, in a Store, and sinks that stand for clients. It imports neither the engine nor a protocol,
+// so that their internal tests can import it.
 package streamtest
 
 import (

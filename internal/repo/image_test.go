@@ -24,6 +24,9 @@ import (
 // is asked, so the image that it is built FROM is not the real one but one of its name: the shell, the certificates and the Go of this
 // machine, with Go's caches of this machine.
 func TestImage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the binary twice")
+	}
 	if _, err := exec.LookPath("buildah"); err != nil {
 		t.Skip("there is nothing to build the image with: apt-get install buildah")
 	}

@@ -19,9 +19,10 @@ import (
 const (
 	pageTimeout   = 10 * time.Second
 	maxPageBytes  = 256 << 20
-	watchPeriod   = 2 * time.Second
 	listPodsEvery = 3 // rounds of watchPeriod
 )
+
+var watchPeriod = 2 * time.Second // less in tests
 
 // A debugCommand shows a page of the debug servers of all replicas: as a table or as JSON, once or whenever it has changed.
 type debugCommand struct {

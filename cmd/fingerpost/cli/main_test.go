@@ -2,8 +2,12 @@ package cli
 
 import (
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	watchPeriod = 20 * time.Millisecond
+	goleak.VerifyTestMain(m)
+}
