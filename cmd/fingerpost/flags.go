@@ -18,7 +18,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// serveOptions are the flags of serve. Names, defaults and meanings are those of Linkerd's destination where it has them.
+// serveOptions are the flags of serve. Names, defaults and meanings are those of Linkerd's destination where
+// it has them.
 type serveOptions struct {
 	app.Options
 	kubeconfig     string
@@ -49,7 +50,8 @@ func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.Addr, "addr", ":8086", "address of the gRPC server")
 	fs.StringVar(&o.AdminAddr, "metrics-addr", ":9996", "address of the admin server: /metrics, /ping, /ready")
 	fs.StringVar(&o.DebugAddr, "debug-addr", "127.0.0.1:9998",
-		"address of the debug server, which shows the whole topology: a page for people at /, and JSON; empty for none")
+		"address of the debug server, which shows the whole topology: a page for people at /, and JSON; "+
+			"empty for none")
 	fs.BoolVar(&o.QueueMetrics, "export-queue-metrics", true, "export metrics of work queues, workqueue_*")
 	fs.IntVar(&o.queueCapacity, "stream-queue-capacity", 100, "has no effect: streams have no queues")
 	fs.StringVar(&o.traceCollector, "trace-collector", "", "has no effect in this version")
@@ -73,13 +75,14 @@ func (o *serveOptions) addTLSFlags(fs *flag.FlagSet) {
 // addClusterFlags adds what is about reading clusters.
 func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	o.Patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of this cluster; empty to use the service account of the Pod")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"kubeconfig of this cluster; empty to use the service account of the Pod")
 	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster in other clusters")
 	fs.StringVar(&o.Discovery.TrustDomain, "identity-trust-domain", "",
 		"trust domain of identities in this cluster (cluster.local if empty)")
 	fs.StringVar(&o.LinkNamespace, "link-namespace", "", "namespace of Links; empty for all")
-	const hostsHelp = "names, addresses and CIDRs of API servers that are allowed although they are loopback or link-local, " +
-		"separated by commas"
+	const hostsHelp = "names, addresses and CIDRs of API servers that are allowed although they are loopback or " +
+		"link-local, separated by commas"
 	fs.Func("allow-kubeconfig-hosts", hostsHelp, func(list string) (err error) {
 		o.AllowedHosts, err = links.ParseHosts(list)
 		return err
@@ -93,11 +96,13 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.Patience.Stale, "stale-after", o.Patience.Stale,
 		"how long a cluster may be out of contact before it is Stale; its endpoints are kept")
 	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,
-		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before stay; 0 for no limit")
+		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before "+
+			"stay; 0 for no limit")
 	fs.IntVar(&o.Budget.Endpoints, "cluster-max-endpoints", 200_000,
 		"endpoints that are kept of a linked cluster, and objects of each other kind; 0 for no limit")
 	fs.IntVar(&o.budgetMiB, "cluster-max-mib", 128,
-		"MiB of records that are kept of a linked cluster; what is served from them takes about as much again; 0 for no limit")
+		"MiB of records that are kept of a linked cluster; what is served from them takes about as much again; "+
+			"0 for no limit")
 }
 
 // addWriterFlags adds what is about EndpointSlices, and about the Leases under which replicas write.
@@ -105,40 +110,44 @@ func (o *serveOptions) addWriterFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.Writer.External, "external-workload-slices", true,
 		"write the EndpointSlices of ExternalWorkloads into every cluster that permits it")
 	fs.BoolVar(&o.Writer.Federated, "federated-slices", true,
-		"write endpoints of other clusters as EndpointSlices, for Services that ask for it, into this cluster and those whose Link asks for it")
+		"write endpoints of other clusters as EndpointSlices, for Services that ask for it, into this cluster "+
+			"and those whose Link asks for it")
 	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100,
-		"EndpointSlices of one Service with endpoints of one other cluster; beyond it none is created, existing ones are kept up to date, "+
-			"and the Link has a condition; 0 for no limit")
+		"EndpointSlices of one Service with endpoints of one other cluster; beyond it none is created, existing ones "+
+			"are kept up to date, and the Link has a condition; 0 for no limit")
 	timing := &o.Writer.Timing
 	fs.DurationVar(&timing.Duration, "lease-duration", 6*time.Second,
 		"how long after its last renewal another replica may take a Lease")
-	fs.DurationVar(&timing.Renew, "lease-renew-interval", 2*time.Second, "how often the holder of a Lease renews it")
+	fs.DurationVar(&timing.Renew, "lease-renew-interval", 2*time.Second,
+		"how often the holder of a Lease renews it")
 	fs.DurationVar(&timing.Fence, "lease-fence", 4500*time.Millisecond,
 		"how long after the last successful renewal the holder stops writing")
 }
 
 func (o *serveOptions) addMirrorFlags(fs *flag.FlagSet) {
 	o.Mirrors = true
-	const mirrorHelp = "write the Services that Links ask for into this cluster: on, or off. Fingerpost leaves a Link to Linkerd's " +
-		"service mirror while that holds the Link's Lease (default on)"
+	const mirrorHelp = "write the Services that Links ask for into this cluster: on, or off. Fingerpost leaves a " +
+		"Link to Linkerd's service mirror while that holds the Link's Lease (default on)"
 	fs.Func("mirror-services", mirrorHelp, func(text string) error {
 		if text != "on" && text != "off" {
-			return fmt.Errorf("%q is neither on nor off; on leaves a Link to Linkerd's service mirror while that holds its Lease", text)
+			return fmt.Errorf("%q is neither on nor off; on leaves a Link to Linkerd's service mirror while "+
+				"that holds its Lease", text)
 		}
 		o.Mirrors = text == "on"
 		return nil
 	})
 	fs.IntVar(&o.Mirror.MaxServices, "max-mirrors-per-link", 1000,
-		"Services that are mirrored from one linked cluster; beyond it none is created, existing ones are kept up to date, "+
-			"and the Link has a condition; 0 for no limit")
-	const excludeHelp = "keys of labels and annotations that are not copied onto mirrored and federated Services, besides those of known " +
-		"controllers (docs/mirror.md), separated by commas; foo/* for all that begin with foo/"
+		"Services that are mirrored from one linked cluster; beyond it none is created, existing ones are kept up to "+
+			"date, and the Link has a condition; 0 for no limit")
+	const excludeHelp = "keys of labels and annotations that are not copied onto mirrored and federated Services, " +
+		"besides those of known controllers (docs/mirror.md), separated by commas; foo/* for all that begin with foo/"
 	fs.Func("mirror-exclude-keys", excludeHelp, func(list string) (err error) {
 		o.Mirror.Exclude, err = parseExcludedKeys(list)
 		return err
 	})
 	fs.BoolVar(&o.Mirror.Headless, "mirror-headless-services", false,
-		"mirror headless Services as such, with a Service for each named instance; otherwise as Services with a cluster IP")
+		"mirror headless Services as such, with a Service for each named instance; otherwise as Services with a "+
+			"cluster IP")
 	fs.BoolVar(&o.Mirror.CreateNamespaces, "mirror-create-namespaces", false,
 		"create missing namespaces of mirrored Services")
 	fs.BoolVar(&o.Mirror.Probe, "mirror-probe-gateways", false,
@@ -172,7 +181,8 @@ func (o *serveOptions) validate() error {
 	case o.queueCapacity <= 0:
 		return errors.New("-stream-queue-capacity must be greater than 0")
 	case len(validation.IsDNS1123Label(o.ClusterName)) > 0:
-		return fmt.Errorf("-cluster-name must be a DNS label, small letters, digits and dashes, and not %q", o.ClusterName)
+		return fmt.Errorf("-cluster-name must be a DNS label, small letters, digits and dashes, and not %q",
+			o.ClusterName)
 	case o.Addr == "":
 		return errors.New("-addr must not be empty: it is where clients reach the gRPC server, such as :8086")
 	case o.ProbeInterval <= 0:
@@ -182,11 +192,14 @@ func (o *serveOptions) validate() error {
 	case o.Writer.MaxSlices < 0:
 		return errors.New("-max-slices-per-source must not be negative")
 	case o.Budget.Services < 0 || o.Budget.Endpoints < 0 || o.budgetMiB < 0:
-		return errors.New("-cluster-max-services, -cluster-max-endpoints and -cluster-max-mib must not be negative")
+		return errors.New("-cluster-max-services, -cluster-max-endpoints and -cluster-max-mib must not be " +
+			"negative")
 	case o.Patience.Suspect <= o.ProbeInterval:
-		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)", o.Patience.Suspect, o.ProbeInterval)
+		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)",
+			o.Patience.Suspect, o.ProbeInterval)
 	case o.Patience.Stale <= o.Patience.Suspect:
-		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)", o.Patience.Stale, o.Patience.Suspect)
+		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)",
+			o.Patience.Stale, o.Patience.Suspect)
 	}
 	o.Budget.Bytes = int64(o.budgetMiB) << 20
 	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Writer.Timing.Validate()); err != nil {
@@ -209,7 +222,8 @@ func (o *serveOptions) logWarnings(log logr.Logger, given map[string]bool) {
 		log.Info("-identity-trust-domain is not set", "using", o.Discovery.TrustDomain)
 	}
 	if given["stream-queue-capacity"] {
-		log.Info("-stream-queue-capacity has no effect: streams have no queues, and a slow client gets the newest state when it reads again")
+		log.Info("-stream-queue-capacity has no effect: streams have no queues, and a slow client gets the " +
+			"newest state when it reads again")
 	}
 	if o.traceCollector != "" {
 		log.Info("-trace-collector has no effect in this version", "collector", o.traceCollector)

@@ -64,7 +64,8 @@ var theirs = map[string]struct{ byDefault, legal string }{
 	"version":                    {"false", "true"},
 }
 
-// Every flag of Linkerd's destination is taken, with one dash and with two, with = and where it is no switch with a space.
+// Every flag of Linkerd's destination is taken, with one dash and with two, with = and where it is no switch
+// with a space.
 func TestDropInFlags(t *testing.T) {
 	serve, _, err := command(nil).Find([]string{"destination"})
 	if err != nil {

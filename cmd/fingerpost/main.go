@@ -1,5 +1,6 @@
-// Command fingerpost streams the live endpoints of Services in all linked Kubernetes clusters to linkerd2-proxies, and writes them as
-// EndpointSlices. It is the server, the webhook of ServiceProfiles and the command line in one binary.
+// Command fingerpost streams the live endpoints of Services in all linked Kubernetes clusters to
+// linkerd2-proxies, and writes them as EndpointSlices. It is the server, the webhook of ServiceProfiles and
+// the command line in one binary.
 package main
 
 import (

@@ -69,8 +69,9 @@ func serve(ctx context.Context, o serveOptions, given map[string]bool) error {
 	return a.Run(ctx)
 }
 
-// localConfig returns the access to the local cluster, and whether this process runs in a Pod of it. It does not limit the rate of
-// requests: client-go's default of 5 a second makes Events wait for minutes, each in a goroutine, and API servers have limits of their own.
+// localConfig returns the access to the local cluster, and whether this process runs in a Pod of it. It does
+// not limit the rate of requests: client-go's default of 5 a second makes Events wait for minutes, each in a
+// goroutine, and API servers have limits of their own.
 func localConfig(kubeconfig string) (config *rest.Config, inCluster bool, err error) {
 	if kubeconfig != "" {
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -89,8 +90,8 @@ func localConfig(kubeconfig string) (config *rest.Config, inCluster bool, err er
 	return config, inCluster, nil
 }
 
-// setPingDefaults makes HTTP/2 clients detect a dead connection to an API server within 15 s, unless the environment sets other times.
-// client-go reads them from the environment only.
+// setPingDefaults makes HTTP/2 clients detect a dead connection to an API server within 15 s, unless the
+// environment sets other times. client-go reads them from the environment only.
 func setPingDefaults() {
 	defaults := map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"}
 	for name, seconds := range defaults {

@@ -27,10 +27,12 @@ type validatorOptions struct {
 
 func (o *validatorOptions) addFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.addr, "addr", ":8443", "address of the webhook, with TLS 1.3")
-	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9997", "address of the admin server: /metrics, /ping, /ready")
+	fs.StringVar(&o.metricsAddr, "metrics-addr", ":9997",
+		"address of the admin server: /metrics, /ping, /ready")
 	fs.StringVar(&o.tlsDir, "tls-dir", "/var/run/linkerd/tls",
 		"directory of the certificate, tls.crt, and its key, tls.key; read again when they change")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "has no effect: a ServiceProfile is validated without access to a cluster")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"has no effect: a ServiceProfile is validated without access to a cluster")
 	o.commonOptions.addFlags(fs)
 }
 
@@ -41,8 +43,8 @@ func validatorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sp-validator",
 		Short: "Serve the admission webhook that rejects invalid ServiceProfiles",
-		Long: `Serve the admission webhook that rejects invalid ServiceProfiles: 'kubectl apply' then fails with the route and
-the field that is wrong, instead of the profile having no effect.
+		Long: `Serve the admission webhook that rejects invalid ServiceProfiles: 'kubectl apply' then fails with the
+route and the field that is wrong, instead of the profile having no effect.
 
 Flags may have one dash or two, and are those of Linkerd's sp-validator container, which this replaces. A
 ValidatingWebhookConfiguration (linkerd-sp-validator-webhook-config in Linkerd's chart) leads API servers to
@@ -82,13 +84,16 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 	}
 	certificate.RegisterCallback(func(c tls.Certificate) {
 		serial := c.Leaf.SerialNumber.String()
-		log.Info("Certificate is in use", "directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", serial, "notAfter", c.Leaf.NotAfter)
+		log.Info("Certificate is in use",
+			"directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", serial, "notAfter", c.Leaf.NotAfter)
 	})
 	hook := webhook.New(log)
 	metrics := server.NewMetrics()
 	metrics.MustRegister(hook.Collectors()...)
 	metrics.MustRegister(server.CertificateExpiry(
-		"fingerpost_webhook_certificate_not_after_seconds", "When the certificate of the webhook expires, in seconds since 1970.", certificate,
+		"fingerpost_webhook_certificate_not_after_seconds",
+		"When the certificate of the webhook expires, in seconds since 1970.",
+		certificate,
 	))
 	hookServer := &server.HTTP{
 		Log: log, Name: "webhook", Addr: o.addr, Handler: hook,
@@ -97,7 +102,8 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 		DrainWindow: 10 * time.Second,
 	}
 	adminServer := &server.HTTP{
-		Log: log, Name: "admin", Addr: o.metricsAddr, Handler: server.AdminHandler(metrics, hookServer.Listening, o.enablePprof),
+		Log: log, Name: "admin", Addr: o.metricsAddr,
+		Handler: server.AdminHandler(metrics, hookServer.Listening, o.enablePprof),
 	}
 	watchCertificate := manager.RunnableFunc(func(ctx context.Context) error {
 		if err := certificate.Start(ctx); ctx.Err() == nil {

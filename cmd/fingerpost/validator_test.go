@@ -79,7 +79,8 @@ func (p *process) ends() (string, error) {
 	return strings.Join(rest, "\n"), p.cmd.Wait()
 }
 
-// writeCertificate writes a new certificate for 127.0.0.1 into a directory, as a kubelet does: all files change at once.
+// writeCertificate writes a new certificate for 127.0.0.1 into a directory, as a kubelet does: all files
+// change at once.
 func writeCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
 	t.Helper()
 	certificate, key := cmdtest.Certificate(t, "linkerd-sp-validator.linkerd.svc", serial)
@@ -89,7 +90,8 @@ func writeCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
 	return pool
 }
 
-// mount makes dir look like a Secret's volume with these contents: files are links into ..data, which is a link itself and is replaced.
+// mount makes dir look like a Secret's volume with these contents: files are links into ..data, which is a
+// link itself and is replaced.
 func mount(t *testing.T, dir string, certificate, key []byte) {
 	t.Helper()
 	data := filepath.Join(dir, "..data")
@@ -130,7 +132,8 @@ func review(profile string) string {
 	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u1","namespace":"shop","name":"web","operation":"CREATE","object":` + profile + `}}`
 }
 
-// The whole command, as its container runs it: it answers reviews over TLS 1.3, tells what it does, and ends in order.
+// The whole command, as its container runs it: it answers reviews over TLS 1.3, tells what it does, and ends
+// in order.
 func TestValidator(t *testing.T) {
 	dir := t.TempDir()
 	pool := writeCertificate(t, dir, 1)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Pages are true to the tree: the tests, scenarios, cases, metrics and commands that a page names exist, and so do the files and
-// headings that its links lead to.
+// Pages are true to the tree: the tests, scenarios, cases, metrics and commands that a page names exist, and
+// so do the files and headings that its links lead to.
 func TestDocs(t *testing.T) {
 	var pages []string
 	var source strings.Builder

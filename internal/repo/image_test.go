@@ -20,9 +20,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestImage builds the image for both architectures, looks at what a registry would get, and runs the one for this machine. No registry
-// is asked, so the image that it is built FROM is not the real one but one of its name: the shell, the certificates and the Go of this
-// machine, with Go's caches of this machine.
+// TestImage builds the image for both architectures, looks at what a registry would get, and runs the one for
+// this machine. No registry is asked, so the image that it is built FROM is not the real one but one of its
+// name: the shell, the certificates and the Go of this machine, with Go's caches of this machine.
 func TestImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the binary twice")
@@ -39,8 +39,8 @@ func TestImage(t *testing.T) {
 	version := string(regexp.MustCompile(`(?m)^go (\S+)$`).FindSubmatch(mod)[1])
 	mounts := buildah.base(t, "docker.io/library/golang:"+version)
 
-	// Nothing is pulled, so the Dockerfile must name the Go of go.mod, and have it run on this machine whatever it builds for. Debian 12's
-	// buildah must be told of $BUILDPLATFORM.
+	// Nothing is pulled, so the Dockerfile must name the Go of go.mod, and have it run on this machine
+	// whatever it builds for. Debian 12's buildah must be told of $BUILDPLATFORM.
 	args := append([]string{
 		"build", "--pull=never", "--manifest", "fingerpost", "--platform", "linux/amd64,linux/arm64",
 		"--build-arg", "BUILDPLATFORM=linux/" + runtime.GOARCH, "--build-arg", "VERSION=v1.2.3-test",
@@ -107,7 +107,8 @@ func TestImage(t *testing.T) {
 	})
 }
 
-// buildah keeps all that it stores in this directory, as plain files. No daemon and no runtime of containers is needed.
+// buildah keeps all that it stores in this directory, as plain files. No daemon and no runtime of containers
+// is needed.
 type buildah string
 
 func newBuildah(t *testing.T) buildah {
@@ -145,8 +146,8 @@ func (b buildah) run(t *testing.T, args ...string) string {
 	return stdout.String()
 }
 
-// base makes the image that the Dockerfile builds FROM, and returns what is to be mounted into it. As in the real one, cgo is used where
-// nobody turns it off.
+// base makes the image that the Dockerfile builds FROM, and returns what is to be mounted into it. As in the
+// real one, cgo is used where nobody turns it off.
 func (b buildah) base(t *testing.T, name string) []string {
 	t.Helper()
 	goEnv, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT", "GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB").Output()

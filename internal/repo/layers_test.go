@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// imports is the graph of the module: a package may import the packages in its line, and no others of this module. Everything points
-// at federation; the half that reads Kubernetes and the half that serves meet in cmd/fingerpost/app only. Tests may import more.
+// imports is the graph of the module: a package may import the packages in its line, and no others of this
+// module. Everything points at federation; the half that reads Kubernetes and the half that serves meet in
+// cmd/fingerpost/app only. Tests may import more.
 const imports = `
 cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost -> discovery/linkerd federation links

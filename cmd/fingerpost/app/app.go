@@ -1,5 +1,6 @@
-// Package app builds a replica of Fingerpost: the Store, the Registry of clusters, what reads Links, the writers, discovery and the
-// servers. It does so once for all who run a replica: the serve command, and scenarios and tests, which need no flags for it.
+// Package app builds a replica of Fingerpost: the Store, the Registry of clusters, what reads Links, the
+// writers, discovery and the servers. It does so once for all who run a replica: the serve command, and
+// scenarios and tests, which need no flags for it.
 package app
 
 import (
@@ -28,7 +29,8 @@ import (
 	"github.com/fingerpost/fingerpost/links/mirror"
 )
 
-// Options is everything that an App depends on. Nothing in this package reads flags, files or the environment.
+// Options is everything that an App depends on. Nothing in this package reads flags, files or the
+// environment.
 type Options struct {
 	Version   string           // of the binary
 	Replica   string           // name of this replica: no other replica has it
@@ -71,10 +73,12 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	o.complete()
 	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics()}
 	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
-		ProbeInterval: o.ProbeInterval, Patience: o.Patience, Budget: o.Budget, Endpoints: !o.ReadSlices, Dial: o.Dial,
+		ProbeInterval: o.ProbeInterval, Patience: o.Patience, Budget: o.Budget,
+		Endpoints: !o.ReadSlices, Dial: o.Dial,
 	})
 	err := a.Registry.Apply(cluster.Spec{
-		Name: o.ClusterName, Local: true, TrustDomain: o.Discovery.TrustDomain, ClusterDomain: o.Discovery.ClusterDomain,
+		Name: o.ClusterName, Local: true,
+		TrustDomain: o.Discovery.TrustDomain, ClusterDomain: o.Discovery.ClusterDomain,
 		Access: []cluster.Access{{Source: "this process's own", Config: o.Config}},
 	})
 	if err != nil {
@@ -103,7 +107,8 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 // complete sets what follows from other options.
 func (o *Options) complete() {
 	o.Discovery.Cluster = federation.Cluster(o.ClusterName)
-	o.Writer.Namespace, o.Writer.Installation, o.Writer.Replica = o.Discovery.ControllerNamespace, o.ClusterName, o.Replica
+	o.Writer.Namespace, o.Writer.Installation = o.Discovery.ControllerNamespace, o.ClusterName
+	o.Writer.Replica = o.Replica
 	if !o.ReadSlices {
 		o.Writer.External, o.Writer.Federated = false, false
 	}
@@ -117,8 +122,9 @@ func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (e
 		a.Store.Listed()
 	}
 	a.Links, err = links.NewReconciler(log, localConn, a.Registry, events, listed, links.Options{
-		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain, ControllerNamespace: o.Discovery.ControllerNamespace,
-		LinkNamespace: o.LinkNamespace, Hosts: links.Hosts{InCluster: o.InCluster, Allowed: o.AllowedHosts},
+		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain,
+		ControllerNamespace: o.Discovery.ControllerNamespace, LinkNamespace: o.LinkNamespace,
+		Hosts: links.Hosts{InCluster: o.InCluster, Allowed: o.AllowedHosts},
 	})
 	if err != nil {
 		return err
@@ -175,8 +181,8 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 // Run runs all parts until ctx ends or one of them fails.
 func (a *App) Run(ctx context.Context) error { return a.manager.Start(ctx) }
 
-// newManager returns the manager that starts and stops all parts of the process. It elects no leader, serves nothing and has no kinds:
-// the parts do that themselves.
+// newManager returns the manager that starts and stops all parts of the process. It elects no leader, serves
+// nothing and has no kinds: the parts do that themselves.
 func newManager(log logr.Logger, registry *cluster.Registry, o Options) (mcmanager.Manager, error) {
 	grace := o.Discovery.DrainWindow + 10*time.Second
 	return mcmanager.New(o.Config, registry, ctrl.Options{

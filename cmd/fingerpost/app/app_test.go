@@ -35,8 +35,8 @@ ports: [{port: 80}]
 endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
 `
 
-// A replica is built without flags and runs in a test, beside an API server in memory: it becomes ready, serves what the cluster
-// publishes, and stops.
+// A replica is built without flags and runs in a test, beside an API server in memory: it becomes ready,
+// serves what the cluster publishes, and stops.
 func TestReplica(t *testing.T) {
 	network := apitest.NewNetwork()
 	defer network.Close()

@@ -1,8 +1,10 @@
-// Package check has the health report: what replicas report, and what can be seen from where the command runs.
+// Package check has the health report: what replicas report, and what can be seen from where the command
+// runs.
 //
-// A [runner] runs checks in their order, retries those that may pass later, and prints each result at once. check.go has the runner and the
-// command, local.go the checks of the local cluster, replicas.go those of what replicas report, linked.go those of linked clusters with the
-// credentials of their Links. Each check has a heading in docs/checks.md.
+// A [runner] runs checks in their order, retries those that may pass later, and prints each result at once.
+// check.go has the runner and the command, local.go the checks of the local cluster, replicas.go those of
+// what replicas report, linked.go those of linked clusters with the credentials of their Links. Each check
+// has a heading in docs/checks.md.
 package check
 
 import (
@@ -203,9 +205,9 @@ func Command(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the health of Fingerpost and of the linked clusters",
-		Long: `Check the health of Fingerpost and of the linked clusters: what replicas report, and what can be seen from
-here, with your permissions and with the credentials of Links. With --pre, check that Fingerpost can be
-installed. The exit code is 1 if a check has failed (×); warnings (‼) do not fail the report.
+		Long: `Check the health of Fingerpost and of the linked clusters: what replicas report, and what can be seen
+from here, with your permissions and with the credentials of Links. With --pre, check that Fingerpost can
+be installed. The exit code is 1 if a check has failed (×); warnings (‼) do not fail the report.
 
 Installed as linkerd-fingerpost it is part of 'linkerd check', for namespaces with the label
 linkerd.io/extension=fingerpost.`,
@@ -213,7 +215,7 @@ linkerd.io/extension=fingerpost.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if proxy {
-				e.Namespace = "" // with --proxy, linkerd sets it to the namespace of proxies, and we have no check of proxies
+				e.Namespace = "" // linkerd sets it to the namespace of proxies, which we do not check
 			}
 			r := &runner{deadline: time.Now().Add(wait), timeout: timeout, pause: 2 * time.Second}
 			r.report.Success = true

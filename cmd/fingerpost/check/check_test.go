@@ -105,7 +105,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// What may become right is tried again until it is or the time is up, what is skipped is not told, and only failures fail.
+// What may become right is tried again until it is or the time is up, what is skipped is not told, and only
+// failures fail.
 func TestChecker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -51,8 +51,8 @@ func (l linkedClusters) get(name string) *linkedCluster {
 	return l[name]
 }
 
-// listLinkedClusters returns the linked clusters, sorted by name, and an error if it cannot read all of them. That your permissions do not
-// suffice is a warning if replicas respond, which have permissions of their own.
+// listLinkedClusters returns the linked clusters, sorted by name, and an error if it cannot read all of them.
+// That your permissions do not suffice is a warning if replicas respond, which have permissions of their own.
 func (e *environment) listLinkedClusters(
 	ctx context.Context, config *rest.Config, client kubernetes.Interface, linksServed bool, known *knownReplicas,
 ) ([]*linkedCluster, error) {
@@ -83,7 +83,8 @@ func (e *environment) listLinkedClusters(
 		l := all[name]
 		if forbidden {
 			l.secretErrs = append(l.secretErrs,
-				warningf("the labelled Secrets in namespace %s cannot be read with your permissions", e.controllerNamespace))
+				warningf("the labelled Secrets in namespace %s cannot be read with your permissions",
+					e.controllerNamespace))
 		}
 		sorted = append(sorted, l)
 	}
@@ -132,14 +133,20 @@ func (l *linkedCluster) addSecret(ctx context.Context, client kubernetes.Interfa
 	secret, err := client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		l.secretErrs = append(l.secretErrs, fmt.Errorf("there is no Secret %s/%s, which a Link names", namespace, name))
+		l.secretErrs = append(
+			l.secretErrs,
+			fmt.Errorf("there is no Secret %s/%s, which a Link names", namespace, name),
+		)
 		return
 	case apierrors.IsForbidden(err):
 		l.secretErrs = append(l.secretErrs,
 			warningf("Secret %s/%s, which a Link names, cannot be read with your permissions", namespace, name))
 		return
 	case err != nil:
-		l.secretErrs = append(l.secretErrs, fmt.Errorf("read Secret %s/%s, which a Link names: %w", namespace, name, err))
+		l.secretErrs = append(
+			l.secretErrs,
+			fmt.Errorf("read Secret %s/%s, which a Link names: %w", namespace, name, err),
+		)
 		return
 	}
 	known := slices.ContainsFunc(l.secrets, func(other corev1.Secret) bool {
@@ -163,7 +170,8 @@ func (e *environment) checkLinked(ctx context.Context, r *runner, l *linkedClust
 		r.check(ctx, check{
 			description: "Fingerpost reads Link " + name, anchor: "fingerpost-knows-what-is-linked",
 			run: func(context.Context) error {
-				return warningf("Link %s is not read: it is not in the namespace that -link-namespace names", name)
+				return warningf("Link %s is not read: it is not in the namespace that -link-namespace names",
+					name)
 			},
 		})
 	}
@@ -219,11 +227,12 @@ func (l *linkedCluster) checkOneLink() error {
 	for _, link := range l.links {
 		names = append(names, link.GetNamespace()+"/"+link.GetName())
 	}
-	return fmt.Errorf("the Links %s all name it: the oldest counts, delete the others", strings.Join(names, ", "))
+	return fmt.Errorf("the Links %s all name it: the oldest counts, delete the others",
+		strings.Join(names, ", "))
 }
 
-// connect makes a client from the first Secret that can be used, and returns what is wrong with any. An address that Fingerpost rejects
-// unless a flag allows it is a warning if a replica is in contact.
+// connect makes a client from the first Secret that can be used, and returns what is wrong with any. An
+// address that Fingerpost rejects unless a flag allows it is a warning if a replica is in contact.
 func (l *linkedCluster) connect(timeout time.Duration, inContact bool) error {
 	errs := slices.Clone(l.secretErrs)
 	if len(l.secrets) == 0 && len(errs) == 0 {
@@ -247,14 +256,16 @@ func (l *linkedCluster) connect(timeout time.Duration, inContact bool) error {
 	return joinWarnings(errs...)
 }
 
-// readCredentials returns the credentials in a Secret, nil if they cannot be used, and what is wrong with them.
+// readCredentials returns the credentials in a Secret, nil if they cannot be used, and what is wrong with
+// them.
 func readCredentials(secret corev1.Secret, inContact bool) (*rest.Config, error) {
 	kubeconfig := secret.Data[links.KubeconfigKey]
 	config, err := links.Credentials(kubeconfig, links.Hosts{})
 	if err != nil && inContact {
 		allowed, allowedErr := links.Credentials(kubeconfig, cli.AnyHost)
 		if allowedErr == nil {
-			config, err = allowed, warningf("Fingerpost is in contact, so -allow-kubeconfig-hosts may allow it: %w", err)
+			config, err = allowed, warningf("Fingerpost is in contact, so -allow-kubeconfig-hosts may allow "+
+				"it: %w", err)
 		}
 	}
 	if config == nil {
@@ -263,15 +274,18 @@ func readCredentials(secret corev1.Secret, inContact bool) (*rest.Config, error)
 	return config, joinWarnings(err, checkExpiry(config, time.Now()))
 }
 
-// checkExpiry reports credentials that have expired or soon will. Not all credentials have an end that can be read.
+// checkExpiry reports credentials that have expired or soon will. Not all credentials have an end that can be
+// read.
 func checkExpiry(config *rest.Config, now time.Time) error {
 	end := api.Expiry(config)
 	switch left := end.Sub(now); {
 	case end.IsZero():
 	case left <= 0:
-		return fmt.Errorf("the token or certificate has expired %s ago: 'fingerpost link rotate' makes new ones", debug.Age(end, now))
+		return fmt.Errorf("the token or certificate has expired %s ago: 'fingerpost link rotate' makes new "+
+			"ones", debug.Age(end, now))
 	case left < minExpiry:
-		return warningf("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones", left.Round(time.Second))
+		return warningf("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones",
+			left.Round(time.Second))
 	}
 	return nil
 }
@@ -284,7 +298,8 @@ func (e *environment) checkRemote(ctx context.Context, r *runner, l *linkedClust
 	})
 	r.check(ctx, check{
 		description: "its credentials have permission to read", anchor: "credentials-have-permission",
-		run: func(context.Context) error { return l.checkPermissions(ctx, r.timeout) }, // each response has its own timeout
+		// Each response has its own timeout.
+		run: func(context.Context) error { return l.checkPermissions(ctx, r.timeout) },
 	})
 	r.check(ctx, check{
 		description: "its trust domain is the one that clients get", anchor: "trust-domains-agree",
@@ -314,13 +329,15 @@ func (l *linkedCluster) checkPermissions(ctx context.Context, timeout time.Durat
 	case len(missing) == 0:
 		return nil
 	case required:
-		return fmt.Errorf("they may not %s: without it Fingerpost gets nothing new from the cluster", strings.Join(missing, ", "))
+		return fmt.Errorf("they may not %s: without it Fingerpost gets nothing new from the cluster",
+			strings.Join(missing, ", "))
 	default:
 		return warningf("they may not %s: what depends on it is left out", strings.Join(missing, ", "))
 	}
 }
 
-// checkTrustDomain compares the trust domain of a cluster's mesh with the one in the identities that clients get.
+// checkTrustDomain compares the trust domain of a cluster's mesh with the one in the identities that clients
+// get.
 func (e *environment) checkTrustDomain(ctx context.Context, l *linkedCluster, known *knownReplicas) error {
 	theirs, _, err := cli.MeshDomains(ctx, l.client, e.controllerNamespace)
 	switch {
@@ -336,8 +353,11 @@ func (e *environment) checkTrustDomain(ctx context.Context, l *linkedCluster, kn
 		served = reported[0].Page.TrustDomain
 	}
 	if served != "" && theirs != served {
-		return fmt.Errorf("identities there end in %s, and clients get %s, so that mTLS fails: set the annotation %s of the labelled Secret",
-			theirs, served, links.TrustDomainAnnotation)
+		return fmt.Errorf(
+			"identities there end in %s, and clients get %s, so that mTLS fails: "+
+				"set the annotation %s of the labelled Secret",
+			theirs, served, links.TrustDomainAnnotation,
+		)
 	}
 	return nil
 }
@@ -365,5 +385,7 @@ func checkGateway(ctx context.Context, r *runner, link unstructured.Unstructured
 		}
 		return nil
 	}
-	r.check(ctx, check{description: "its gateway can be reached from here", anchor: "a-gateway-can-be-reached", run: dial})
+	r.check(ctx, check{
+		description: "its gateway can be reached from here", anchor: "a-gateway-can-be-reached", run: dial,
+	})
 }

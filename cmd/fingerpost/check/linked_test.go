@@ -23,7 +23,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// clusterAPI is as much of an API server as is checked: objects by path, and what is not allowed or out of order.
+// clusterAPI is as much of an API server as is checked: objects by path, and what is not allowed or out of
+// order.
 type clusterAPI struct {
 	objects map[string]any
 	codes   map[string]int  // of the answers to paths
@@ -96,7 +97,8 @@ func (a *clusterAPI) addSecret(namespace, name string, kubeconfig []byte) {
 	}
 }
 
-// A checkWorld is a cluster and two linked ones, west and north, that are the same API server, and what replicas say of them.
+// A checkWorld is a cluster and two linked ones, west and north, that are the same API server, and what
+// replicas say of them.
 type checkWorld struct {
 	api       *clusterAPI
 	pages     []debug.ClustersPage

@@ -65,7 +65,8 @@ var installPermissions = []permission{
 	{"apiextensions.k8s.io", "customresourcedefinitions", false},
 }
 
-// An environment is what is checked: the local cluster, which the kubeconfig names, its replicas, and the clusters linked there.
+// An environment is what is checked: the local cluster, which the kubeconfig names, its replicas, and the
+// clusters linked there.
 type environment struct {
 	cli.ReplicaFlags
 	controllerNamespace string
@@ -161,7 +162,8 @@ func checkClock(ctx context.Context, config *rest.Config) error {
 		skew = latest.Sub(sent)
 	}
 	if skew.Abs() > maxSkew {
-		return warningf("it is %s away from this one: tokens and Leases depend on clocks, so set both by NTP", skew.Round(time.Second))
+		return warningf("it is %s away from this one: tokens and Leases depend on clocks, so set both by NTP",
+			skew.Round(time.Second))
 	}
 	return nil
 }
@@ -182,10 +184,13 @@ func checkLinkVersion(client kubernetes.Interface) error {
 			}
 			versions = append(versions, v.Version)
 		}
-		return warningf("they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster chart",
-			strings.Join(versions, ", "))
+		return warningf(
+			"they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster chart",
+			strings.Join(versions, ", "),
+		)
 	}
-	return warningf("there is no CRD of Links, so that only labelled Secrets can link clusters: apply links/crd/links.yaml")
+	return warningf("there is no CRD of Links, so that only labelled Secrets can link clusters: apply " +
+		"links/crd/links.yaml")
 }
 
 func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.Interface) {
@@ -210,13 +215,19 @@ func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.I
 func reviewAccess(
 	ctx context.Context, client kubernetes.Interface, p permission, verb string,
 ) (authorizationv1.SubjectAccessReviewStatus, error) {
-	return api.Review(ctx, client, authorizationv1.ResourceAttributes{Group: p.group, Resource: p.resource, Verb: verb})
+	attributes := authorizationv1.ResourceAttributes{Group: p.group, Resource: p.resource, Verb: verb}
+	return api.Review(ctx, client, attributes)
 }
 
-// checkLeases checks that each Lease of writers in a cluster has a holder. A Lease is needed if a replica holds it or waits for it, or if no
-// replica can be read.
+// checkLeases checks that each Lease of writers in a cluster has a holder. A Lease is needed if a replica
+// holds it or waits for it, or if no replica can be read.
 func (e *environment) checkLeases(
-	ctx context.Context, r *runner, where string, client kubernetes.Interface, known *knownReplicas, which func(debug.Cluster) bool,
+	ctx context.Context,
+	r *runner,
+	where string,
+	client kubernetes.Interface,
+	known *knownReplicas,
+	which func(debug.Cluster) bool,
 ) {
 	for _, name := range writerLeases {
 		run := func(ctx context.Context) error {
@@ -228,12 +239,14 @@ func (e *environment) checkLeases(
 			return checkHolder(lease, err, needed, time.Now())
 		}
 		r.check(ctx, check{
-			description: "the Lease " + name + " in " + where + " has a holder", anchor: "a-lease-has-a-holder", retry: true, run: run,
+			description: "the Lease " + name + " in " + where + " has a holder", anchor: "a-lease-has-a-holder",
+			retry: true, run: run,
 		})
 	}
 }
 
-// checkHolder returns what is wrong with a Lease, or with the error of reading it. A Lease without a holder is a warning if it is needed.
+// checkHolder returns what is wrong with a Lease, or with the error of reading it. A Lease without a holder
+// is a warning if it is needed.
 func checkHolder(lease *coordinationv1.Lease, getErr error, needed bool, now time.Time) error {
 	switch {
 	case getErr != nil && !needed:

@@ -102,7 +102,10 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 	for _, replica := range all {
 		var page debug.ClustersPage
 		fetch := func(ctx context.Context) error { return cli.FetchPage(ctx, replica, "/debug/clusters", &page) }
-		if r.check(ctx, check{description: replica.Name + " answers", anchor: "replicas-are-ready", retry: true, run: fetch}) {
+		responds := r.check(ctx, check{
+			description: replica.Name + " answers", anchor: "replicas-are-ready", retry: true, run: fetch,
+		})
+		if responds {
 			known.all = append(known.all, replica)
 			known.pages = append(known.pages, cli.Response[debug.ClustersPage]{Replica: replica.Name, Page: page})
 		}
@@ -120,7 +123,8 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 	return known, done
 }
 
-// compareReplicas returns how two replicas differ. It takes longer than the timeout of a response, because differences have to last.
+// compareReplicas returns how two replicas differ. It takes longer than the timeout of a response, because
+// differences have to last.
 func compareReplicas(ctx context.Context, first, other cli.Replica, timeout time.Duration) error {
 	const settle = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout+settle)
@@ -130,7 +134,8 @@ func compareReplicas(ctx context.Context, first, other cli.Replica, timeout time
 		return err
 	}
 	d := differences[0]
-	return warningf("they differ in %d places, such as %s %s: %s; see 'fingerpost diff'", len(differences), d.Cluster, d.Service, d.What)
+	return warningf("they differ in %d places, such as %s %s: %s; see 'fingerpost diff'",
+		len(differences), d.Cluster, d.Service, d.What)
 }
 
 // states of clusters, the best first.
@@ -158,11 +163,12 @@ func checkClusters(ctx context.Context, r *runner, known *knownReplicas) {
 			}
 		}
 		r.check(ctx, check{
-			description: name + " is in contact", anchor: "a-cluster-is-in-contact", retry: true, run: refreshed(known.checkContact),
+			description: name + " is in contact", anchor: "a-cluster-is-in-contact", retry: true,
+			run: refreshed(known.checkContact),
 		})
 		r.check(ctx, check{
-			description: "the newest credentials of " + name + " are in use", anchor: "credentials-are-in-use", retry: true,
-			run: refreshed(known.checkCredentials),
+			description: "the newest credentials of " + name + " are in use", anchor: "credentials-are-in-use",
+			retry: true, run: refreshed(known.checkCredentials),
 		})
 		r.check(ctx, check{
 			description: "everything in " + name + " may be read", anchor: "everything-may-be-read", retry: true,
@@ -193,13 +199,16 @@ func checkClusters(ctx context.Context, r *runner, known *knownReplicas) {
 // checkContact returns the worst state of a cluster, which is a warning for Suspect.
 func (k *knownReplicas) checkContact(reported []cli.Response[debug.Cluster]) error {
 	rank := func(r cli.Response[debug.Cluster]) int { return slices.Index(states, r.Page.State) }
-	worst := slices.MaxFunc(reported, func(a, b cli.Response[debug.Cluster]) int { return cmp.Compare(rank(a), rank(b)) })
+	worst := slices.MaxFunc(reported, func(a, b cli.Response[debug.Cluster]) int {
+		return cmp.Compare(rank(a), rank(b))
+	})
 	c := worst.Page
 	if c.State == cluster.Live {
 		return nil
 	}
 	reason := cmp.Or(c.Contact, c.Credentials, "it was never synced")
-	err := fmt.Errorf("it is %s%s, last contact %s: %s", c.State, k.suffix(worst.Replica), debug.Ago(c.LastContact, time.Now()), reason)
+	err := fmt.Errorf("it is %s%s, last contact %s: %s",
+		c.State, k.suffix(worst.Replica), debug.Ago(c.LastContact, time.Now()), reason)
 	if c.State == cluster.Suspect {
 		return warning{error: err}
 	}
@@ -215,7 +224,8 @@ func (k *knownReplicas) checkCredentials(reported []cli.Response[debug.Cluster])
 	return nil
 }
 
-// checkReadable returns the kinds that replicas may not read in a cluster. A kind without a CRD has no objects.
+// checkReadable returns the kinds that replicas may not read in a cluster. A kind without a CRD has no
+// objects.
 func checkReadable(reported []cli.Response[debug.Cluster]) error {
 	var refused []string
 	required := false
@@ -237,11 +247,15 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 	case required:
 		return fmt.Errorf("grant get, list and watch on %s", strings.Join(refused, ", "))
 	default:
-		return permanentWarningf("what depends on it is left out: grant get, list and watch on %s", strings.Join(refused, ", "))
+		return permanentWarningf(
+			"what depends on it is left out: grant get, list and watch on %s",
+			strings.Join(refused, ", "),
+		)
 	}
 }
 
-// checkWriting returns what keeps replicas from writing in a cluster. It does not apply where there is nothing to write, or no permission.
+// checkWriting returns what keeps replicas from writing in a cluster. It does not apply where there is
+// nothing to write, or no permission.
 func (k *knownReplicas) checkWriting(name string) error {
 	err := errSkipped
 	for _, r := range k.clusters(hasName(name)) {
@@ -283,6 +297,7 @@ func checkServices(ctx context.Context, r *runner, known *knownReplicas) {
 		return errors.Join(errs...)
 	}
 	r.check(ctx, check{
-		description: "no mirrored or federated Service is malformed", anchor: "no-service-is-malformed", retry: true, run: run,
+		description: "no mirrored or federated Service is malformed", anchor: "no-service-is-malformed",
+		retry: true, run: run,
 	})
 }

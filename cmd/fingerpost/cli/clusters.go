@@ -27,7 +27,9 @@ the cluster published last are kept).`,
   fingerpost clusters --watch
   fingerpost clusters -o json | jq '.clusters[] | select(.state != "Live")'`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			merge := func(responses []Response[debug.ClustersPage]) replicaClusters { return mergeClusters(responses, names) }
+			merge := func(responses []Response[debug.ClustersPage]) replicaClusters {
+				return mergeClusters(responses, names)
+			}
 			return showPages(cmd, &d, "/debug/clusters", merge, printClusters)
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -71,7 +73,8 @@ type replicaLink struct {
 	links.LinkStatus
 }
 
-// mergeClusters returns the named clusters of all replicas, or all if there are no names, cluster by cluster and Link by Link.
+// mergeClusters returns the named clusters of all replicas, or all if there are no names, cluster by cluster
+// and Link by Link.
 func mergeClusters(responses []Response[debug.ClustersPage], names []string) replicaClusters {
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}}
@@ -104,7 +107,8 @@ func printClusters(to io.Writer, all replicaClusters, several bool, now time.Tim
 		}
 		services, pods := strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods"))
 		note := cmp.Or(c.Contact, c.Credentials, c.Writing.Problem)
-		t.addRow(name, c.Replica, string(c.State), debug.Ago(c.LastContact, now), services, pods, dash(c.Source), note)
+		contact := debug.Ago(c.LastContact, now)
+		t.addRow(name, c.Replica, string(c.State), contact, services, pods, dash(c.Source), note)
 	}
 	if !several {
 		t.dropColumn(1) // REPLICA

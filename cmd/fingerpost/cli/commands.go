@@ -1,5 +1,6 @@
-// Package cli has the commands that read replicas, and the one that links clusters. A command finds replicas by [ReplicaFlags]; a
-// debugCommand shows a page of their debug servers, a grpcCommand opens a stream to one of them.
+// Package cli has the commands that read replicas, and the one that links clusters. A command finds replicas
+// by [ReplicaFlags]; a debugCommand shows a page of their debug servers, a grpcCommand opens a stream to one
+// of them.
 package cli
 
 import "github.com/spf13/cobra"
@@ -7,7 +8,7 @@ import "github.com/spf13/cobra"
 // Commands returns the commands of a binary of this version.
 func Commands(version string) []*cobra.Command {
 	return []*cobra.Command{
-		clustersCommand(version), diffCommand(version), endpointsCommand(version), explainCommand(version), linkCommand(version),
-		metricsCommand(version), profileCommand(version), streamsCommand(version),
+		clustersCommand(version), diffCommand(version), endpointsCommand(version), explainCommand(version),
+		linkCommand(version), metricsCommand(version), profileCommand(version), streamsCommand(version),
 	}
 }

@@ -24,7 +24,8 @@ const (
 
 var watchPeriod = 2 * time.Second // less in tests
 
-// A debugCommand shows a page of the debug servers of all replicas: as a table or as JSON, once or whenever it has changed.
+// A debugCommand shows a page of the debug servers of all replicas: as a table or as JSON, once or whenever
+// it has changed.
 type debugCommand struct {
 	ReplicaFlags
 	output string
@@ -38,7 +39,8 @@ func newDebugCommand(version string) debugCommand {
 func (d *debugCommand) addFlags(cmd *cobra.Command) {
 	d.ReplicaFlags.AddFlags(cmd)
 	addOutputFlag(cmd, &d.output)
-	cmd.Flags().BoolVarP(&d.watch, "watch", "w", false, "read the page every 2 s and print it again when it has changed, until interrupted")
+	cmd.Flags().BoolVarP(&d.watch, "watch", "w", false,
+		"read the page every 2 s and print it again when it has changed, until interrupted")
 }
 
 func addOutputFlag(cmd *cobra.Command, output *string) {
@@ -58,9 +60,15 @@ func checkOutput(output string) error {
 // A printFunc prints a page as a table. If there are several replicas, the table names them.
 type printFunc[V any] func(to io.Writer, page V, several bool, now time.Time) error
 
-// showPages reads a page of every replica, merges the responses and prints the result. Replicas that fail are an error at the end; the
-// pages of the others are shown nevertheless.
-func showPages[T, V any](cmd *cobra.Command, d *debugCommand, path string, merge func([]Response[T]) V, printTable printFunc[V]) error {
+// showPages reads a page of every replica, merges the responses and prints the result. Replicas that fail are
+// an error at the end; the pages of the others are shown nevertheless.
+func showPages[T, V any](
+	cmd *cobra.Command,
+	d *debugCommand,
+	path string,
+	merge func([]Response[T]) V,
+	printTable printFunc[V],
+) error {
 	if err := checkOutput(d.output); err != nil {
 		return err
 	}
@@ -147,8 +155,8 @@ type Response[T any] struct {
 	Page    T
 }
 
-// FetchAll reads a page of every replica at the same time, and returns the responses in the order of the replicas. The error names the
-// replicas that fail; if all fail in the same way it has that text once.
+// FetchAll reads a page of every replica at the same time, and returns the responses in the order of the
+// replicas. The error names the replicas that fail; if all fail in the same way it has that text once.
 func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (responses []Response[T], err error) {
 	pages := make([]T, len(replicas))
 	errs := make([]error, len(replicas))
@@ -209,12 +217,14 @@ func fetchBody(ctx context.Context, from Replica, path string) ([]byte, error) {
 	text := bytes.TrimSpace(body)
 	noSuchPage := response.StatusCode == http.StatusNotFound && bytes.HasPrefix(text, []byte("404"))
 	if len(text) == 0 || noSuchPage {
-		return nil, fmt.Errorf("%s%s: %s: the server may be of another version", from.target, path, response.Status)
+		return nil, fmt.Errorf("%s%s: %s: the server may be of another version",
+			from.target, path, response.Status)
 	}
 	return nil, errors.New(string(text))
 }
 
-// responseError names what did not respond. At the end of a forwarded port the error's own addresses are those of this host.
+// responseError names what did not respond. At the end of a forwarded port the error's own addresses are
+// those of this host.
 func (r Replica) responseError(err error) error {
 	if r.target == r.Addr {
 		return fmt.Errorf("no response from %s (is it the right address?): %w", r.target, err)

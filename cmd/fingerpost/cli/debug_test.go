@@ -128,7 +128,8 @@ func TestClustersOfReplicas(t *testing.T) {
 	}
 }
 
-// What the replicas explain that have a stream of the client is shown, else what the first does; and who differs.
+// What the replicas explain that have a stream of the client is shown, else what the first does; and who
+// differs.
 func TestExplanationsOfReplicas(t *testing.T) {
 	explanation := func(replica, node string, stream uint64, kept ...string) replicaExplanation {
 		x := replicaExplanation{replica, discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Node: node}}}
@@ -200,7 +201,8 @@ func TestExplanationsOfReplicas(t *testing.T) {
 	}
 }
 
-// A replica that does not answer, or not well, is named at the end, and what the others say is shown; what all of them say is said once.
+// A replica that does not answer, or not well, is named at the end, and what the others say is shown; what
+// all of them say is said once.
 func TestReplicasThatFail(t *testing.T) {
 	pages := map[string]any{
 		"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "clusters"}}}},

@@ -23,8 +23,8 @@ func diffCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [REPLICA REPLICA]",
 		Short: "Compare what two replicas know of each cluster and Service",
-		Long: `Compare what two replicas know of each cluster and Service. A change reaches one replica before the other:
-a difference is reported if it lasts for --settle.
+		Long: `Compare what two replicas know of each cluster and Service. A change reaches one replica before the
+other: a difference is reported if it lasts for --settle.
 
 REPLICA is the name of a Pod. Without names the first two are compared. The exit code is 1 if there is a
 difference.`,
@@ -134,8 +134,8 @@ func Compare(ctx context.Context, pair [2]Replica, settle time.Duration) ([]Diff
 	return all, nil
 }
 
-// currentDifferences returns how two replicas differ now. What is empty for a Service that both have: their digests differ, and what
-// differs is read once it has lasted.
+// currentDifferences returns how two replicas differ now. What is empty for a Service that both have: their
+// digests differ, and what differs is read once it has lasted.
 func currentDifferences(ctx context.Context, pair [2]Replica) (map[Difference]bool, error) {
 	digests, err := FetchAll[debug.DigestsPage](ctx, pair[:], "/debug/digests")
 	if err != nil {
@@ -155,7 +155,8 @@ func currentDifferences(ctx context.Context, pair [2]Replica) (map[Difference]bo
 	for name := range allKeys(states[0], states[1]) {
 		first, second := states[0][name], states[1][name]
 		if first != second {
-			what := fmt.Sprintf("%s in %s, %s in %s", cmp.Or(first, "not linked"), pair[0].Name, cmp.Or(second, "not linked"), pair[1].Name)
+			what := fmt.Sprintf("%s in %s, %s in %s",
+				cmp.Or(first, "not linked"), pair[0].Name, cmp.Or(second, "not linked"), pair[1].Name)
 			all[Difference{name, "", what}] = true
 		}
 		if first == "" || second == "" {
@@ -194,7 +195,10 @@ func allKeys[V any](a, b map[string]V) map[string]V {
 // describeDifference names up to five addresses of a Service in which two replicas differ.
 func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (string, error) {
 	namespace, name, _ := strings.Cut(d.Service, "/")
-	path := "/debug/views/" + url.PathEscape(d.Cluster) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
+	path := "/debug/views"
+	for _, part := range []string{d.Cluster, namespace, name} {
+		path += "/" + url.PathEscape(part)
+	}
 	views, err := FetchAll[debug.ViewPage](ctx, pair[:], path)
 	if err != nil {
 		return "", err

@@ -17,7 +17,8 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 )
 
-// quietPeriod without a message ends an answer: a large one has several messages, and the protocol does not mark the last one.
+// quietPeriod without a message ends an answer: a large one has several messages, and the protocol does not
+// mark the last one.
 const quietPeriod = 200 * time.Millisecond
 
 func endpointsCommand(version string) *cobra.Command {
@@ -25,8 +26,8 @@ func endpointsCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "endpoints AUTHORITY",
 		Short: "Print the endpoints of a service that a proxy gets",
-		Long: `Print the endpoints of a service that a proxy gets, by a stream of its own. 'fingerpost explain' shows what the
-streams of proxies were sent.
+		Long: `Print the endpoints of a service that a proxy gets, by a stream of its own. 'fingerpost explain' shows
+what the streams of proxies were sent.
 
 AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port]. The hostname of one instance may stand in
 front of it.`,
@@ -83,7 +84,12 @@ func newEndpointJSON(a proxy.Address) endpointJSON {
 }
 
 // printEndpoints prints the first answer, once no message has arrived for the quietPeriod.
-func (g *grpcCommand) printEndpoints(ctx context.Context, to io.Writer, conn grpc.ClientConnInterface, request proxy.Request) error {
+func (g *grpcCommand) printEndpoints(
+	ctx context.Context,
+	to io.Writer,
+	conn grpc.ClientConnInterface,
+	request proxy.Request,
+) error {
 	var mu sync.Mutex // guards end and received, which the stream's goroutine sets
 	var end *status.Status
 	received := false
@@ -128,7 +134,8 @@ func (g *grpcCommand) printEndpoints(ctx context.Context, to io.Writer, conn grp
 }
 
 func noResponseError(authority string) error {
-	return fmt.Errorf("no response about %s: a cluster may not be synced yet, see 'fingerpost clusters'", authority)
+	return fmt.Errorf("no response about %s: a cluster may not be synced yet, see 'fingerpost clusters'",
+		authority)
 }
 
 func printAddresses(to io.Writer, all []proxy.Address, output string) error {
@@ -147,8 +154,9 @@ func printAddresses(to io.Writer, all []proxy.Address, output string) error {
 	t.keepColumns = 2
 	for _, a := range all {
 		t.addRow(
-			a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
-			dash(a.Labels["zone"]), dash(newEndpointJSON(a).Identity),
+			a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())),
+			a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"], dash(a.Labels["zone"]),
+			dash(newEndpointJSON(a).Identity),
 		)
 	}
 	return t.print(to)

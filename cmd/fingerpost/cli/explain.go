@@ -23,8 +23,8 @@ func explainCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain AUTHORITY",
 		Short: "Explain which endpoints a client gets, and why",
-		Long: `Explain which endpoints a client gets, and why: for each address that a cluster publishes, whether it is kept
-(+) or not (-), the reason, and whether the client's streams were sent it.
+		Long: `Explain which endpoints a client gets, and why: for each address that a cluster publishes, whether it is
+kept (+) or not (-), the reason, and whether the client's streams were sent it.
 
 AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port]. The hostname of one instance may stand in
 front of it. Without --client the explanation is for a client without context. The node of a client is that
@@ -91,8 +91,8 @@ func mergeExplanations(responses []Response[discovery.Explanation]) []replicaExp
 	return all
 }
 
-// printExplanations prints those of the replicas that have a stream of the client, or if there is none the first, and names the
-// replicas that differ from it.
+// printExplanations prints those of the replicas that have a stream of the client, or if there is none the
+// first, and names the replicas that differ from it.
 func printExplanations(to io.Writer, all []replicaExplanation, several bool, now time.Time) error {
 	chosen := slices.DeleteFunc(slices.Clone(all), func(x replicaExplanation) bool { return len(x.Streams) == 0 })
 	if len(chosen) == 0 {
@@ -111,14 +111,15 @@ func printExplanations(to io.Writer, all []replicaExplanation, several bool, now
 	}
 	for _, x := range all {
 		if disagree(chosen[0].Explanation, x.Explanation) {
-			fmt.Fprintf(to, "\nbut: replicas differ, see 'fingerpost diff %s %s'\n", Printable(chosen[0].Replica), Printable(x.Replica))
+			fmt.Fprintf(to, "\nbut: replicas differ, see 'fingerpost diff %s %s'\n",
+				Printable(chosen[0].Replica), Printable(x.Replica))
 		}
 	}
 	return nil
 }
 
-// disagree reports whether two replicas would send different endpoints to the same client. Replicas that see the client on different
-// nodes cannot be compared.
+// disagree reports whether two replicas would send different endpoints to the same client. Replicas that see
+// the client on different nodes cannot be compared.
 func disagree(a, b discovery.Explanation) bool {
 	kept := func(x discovery.Explanation) map[string]bool {
 		addrs := map[string]bool{}

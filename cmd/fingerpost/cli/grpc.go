@@ -42,13 +42,16 @@ func (g *grpcCommand) addFlags(cmd *cobra.Command) {
 	g.ReplicaFlags.AddFlags(cmd)
 	addOutputFlag(cmd, &g.output)
 	fs := cmd.Flags()
-	fs.StringVar(&g.token, "token", "", `context of the client, as its proxy sends it, such as {"ns":"shop","nodeName":"node-1"}`)
+	fs.StringVar(&g.token, "token", "",
+		`context of the client, as its proxy sends it, such as {"ns":"shop","nodeName":"node-1"}`)
 	fs.BoolVarP(&g.watch, "watch", "w", false, "print every change until interrupted")
 	fs.DurationVar(&g.timeout, "timeout", 15*time.Second, "how long to wait for the response")
-	fs.StringVar(&g.ca, "tls-ca-file", "", "authorities (PEM) of the certificate of a server with TLS; empty for those of this host")
+	fs.StringVar(&g.ca, "tls-ca-file", "",
+		"authorities (PEM) of the certificate of a server with TLS; empty for those of this host")
 	fs.StringVar(&g.cert, "tls-cert-file", "", "certificate chain (PEM) to present to a server with TLS")
 	fs.StringVar(&g.key, "tls-key-file", "", "private key (PEM) of --tls-cert-file")
-	fs.StringVar(&g.serverName, "tls-server-name", "", "name in the certificate of a server with TLS; empty for the host of its address")
+	fs.StringVar(&g.serverName, "tls-server-name", "",
+		"name in the certificate of a server with TLS; empty for the host of its address")
 }
 
 // usesTLS reports whether there is any flag about TLS.
@@ -97,11 +100,12 @@ func (g *grpcCommand) connect(ctx context.Context) (*grpc.ClientConn, func(), er
 	return conn, func() { conn.Close(); done() }, nil
 }
 
-// A streamFunc runs a stream until it ends. It returns the status that the server ended it with, nil if we ended it, and whether a
-// message arrived.
+// A streamFunc runs a stream until it ends. It returns the status that the server ended it with, nil if we
+// ended it, and whether a message arrived.
 type streamFunc func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool)
 
-// keepOpen runs a stream again whenever it has ended, to another replica if this one is gone, until the server rejects the request.
+// keepOpen runs a stream again whenever it has ended, to another replica if this one is gone, until the
+// server rejects the request.
 func (g *grpcCommand) keepOpen(cmd *cobra.Command, run streamFunc) error {
 	ctx := cmd.Context()
 	conn, done, err := g.connect(ctx)
@@ -165,10 +169,9 @@ func (g *grpcCommand) streamError(end *status.Status) error {
 	return errors.New(text)
 }
 
-// closedByPeer reports whether a connection was closed before HTTP/2 began. A server with TLS closes it like that, and which error it
-// is depends on who is faster.
+// closedByPeer reports whether a connection was closed before HTTP/2 began. A server with TLS closes it like
+// that, and which error it is depends on who is faster.
 func closedByPeer(text string) bool {
-	return slices.ContainsFunc([]string{"server preface", "EOF", "broken pipe", "reset by peer"}, func(s string) bool {
-		return strings.Contains(text, s)
-	})
+	signs := []string{"server preface", "EOF", "broken pipe", "reset by peer"}
+	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
 }

@@ -38,9 +38,9 @@ func linkCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "link",
 		Short: "Print manifests that link a cluster, or that renew its credentials",
-		Long: `Print manifests that link a cluster, or that renew its credentials. --kubeconfig and --context name the cluster
-to be linked; apply what is printed to the cluster that links it. The command applies nothing. It creates a
-token, and nothing else.`,
+		Long: `Print manifests that link a cluster, or that renew its credentials. --kubeconfig and --context name the
+cluster to be linked; apply what is printed to the cluster that links it. The command applies nothing. It
+creates a token, and nothing else.`,
 	}
 	cmd.AddCommand(linkGenCommand(version), linkRotateCommand(version))
 	return cmd
@@ -57,7 +57,8 @@ The Secret belongs into the namespace of the mesh's control plane. Fingerpost fi
 token of a ServiceAccount of the linked cluster: with it one can read that cluster's Services, EndpointSlices
 and Pods.`,
 		Example: `  fingerpost link gen west --context west | kubectl --context east apply -f -
-  fingerpost link gen west --context west --api-server-address https://west.example:6443 | kubectl --context east apply -f -`,
+  fingerpost link gen west --context west --api-server-address https://west.example:6443 |
+    kubectl --context east apply -f -`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"} {
@@ -70,11 +71,14 @@ and Pods.`,
 	o.addFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
-	fs.BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret for the Link's namespace as well, where Linkerd's service mirror reads it")
-	fs.BoolVar(&o.gateway, "gateway", true, "add the addresses of the cluster's gateway to the Link, if there is a gateway")
+	fs.BoolVar(&o.mirrorSecret, "service-mirror", false,
+		"print the Secret for the Link's namespace as well, where Linkerd's service mirror reads it")
+	fs.BoolVar(&o.gateway, "gateway", true,
+		"add the addresses of the cluster's gateway to the Link, if there is a gateway")
 	fs.StringVar(&o.gatewayName, "gateway-name", "linkerd-gateway", "Service of the gateway")
 	fs.StringVar(&o.gatewayNamespace, "gateway-namespace", "linkerd-multicluster", "namespace of the gateway")
-	fs.StringVar(&o.gatewayAddresses, "gateway-addresses", "", "addresses of the gateway, separated by commas, instead of those of its Service")
+	fs.StringVar(&o.gatewayAddresses, "gateway-addresses", "",
+		"addresses of the gateway, separated by commas, instead of those of its Service")
 	return cmd
 }
 
@@ -83,8 +87,8 @@ func linkRotateCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate NAME",
 		Short: "Print the Secret of a linked cluster with a new token",
-		Long: `Print the Secret of a linked cluster with a new token. When it is applied, Fingerpost uses the old token until
-the new one works, so that clients notice nothing. Use the flags that you used with 'fingerpost link gen'.`,
+		Long: `Print the Secret of a linked cluster with a new token. When it is applied, Fingerpost uses the old token
+until the new one works, so that clients notice nothing. Use the flags that you used with 'fingerpost link gen'.`,
 		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.printManifests(cmd, args[0], false) },
@@ -92,8 +96,10 @@ the new one works, so that clients notice nothing. Use the flags that you used w
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link, for --service-mirror")
-	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false, "print the Secret for the Link's namespace as well")
+	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster",
+		"namespace of the Link, for --service-mirror")
+	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false,
+		"print the Secret for the Link's namespace as well")
 	return cmd
 }
 
@@ -116,14 +122,23 @@ func (o *linkOptions) addFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.kubeFlags.AddFlags(fs)
 	fs.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")
-	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd", "namespace of the mesh's control plane, in both clusters")
-	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default", "ServiceAccount of the token")
-	fs.StringVar(&o.accountNamespace, "service-account-namespace", "linkerd-multicluster", "namespace of the ServiceAccount")
-	fs.DurationVar(&o.duration, "token-duration", 30*24*time.Hour, "how long the token is valid, at least 10m; the API server may grant less")
-	fs.StringVar(&o.tokenSecret, "token-secret", "", "Secret with a token of the ServiceAccount that does not expire, in its namespace, instead of a new token")
-	fs.StringVar(&o.server, "api-server-address", "", "URL by which Fingerpost reaches the API server, if it is not that of your kubeconfig")
-	fs.StringVar(&o.trustDomain, "trust-domain", "", "trust domain of the cluster's identities, instead of that of its mesh")
-	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "domain of the cluster's DNS names, instead of that of its mesh")
+	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd",
+		"namespace of the mesh's control plane, in both clusters")
+	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default",
+		"ServiceAccount of the token")
+	fs.StringVar(&o.accountNamespace, "service-account-namespace", "linkerd-multicluster",
+		"namespace of the ServiceAccount")
+	fs.DurationVar(&o.duration, "token-duration", 30*24*time.Hour,
+		"how long the token is valid, at least 10m; the API server may grant less")
+	fs.StringVar(&o.tokenSecret, "token-secret", "",
+		"Secret with a token of the ServiceAccount that does not expire, in its namespace, instead of a new "+
+			"token")
+	fs.StringVar(&o.server, "api-server-address", "",
+		"URL by which Fingerpost reaches the API server, if it is not that of your kubeconfig")
+	fs.StringVar(&o.trustDomain, "trust-domain", "",
+		"trust domain of the cluster's identities, instead of that of its mesh")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", "",
+		"domain of the cluster's DNS names, instead of that of its mesh")
 }
 
 // A manifest has the fields that we set, and no others.
@@ -154,8 +169,10 @@ func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink b
 	if err != nil {
 		return err
 	}
-	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil { // a server outside of a Pod may accept it
-		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects this: %s. Set --api-server-address.\n", Printable(err.Error()))
+	// A server outside of a Pod may accept an address that one in a Pod rejects.
+	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects this: %s. Set --api-server-address.\n",
+			Printable(err.Error()))
 	}
 	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig, true)}
 	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace {
@@ -170,7 +187,8 @@ func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink b
 	}
 	if !expires.IsZero() {
 		end := expires.UTC().Format(time.RFC3339)
-		fmt.Fprintf(cmd.ErrOrStderr(), "The token is valid until %s: 'fingerpost link rotate %s' prints a new one.\n", end, name)
+		fmt.Fprintf(cmd.ErrOrStderr(), "The token is valid until %s: 'fingerpost link rotate %s' prints a "+
+			"new one.\n", end, name)
 	}
 	return o.writeManifests(cmd.OutOrStdout(), manifests)
 }
@@ -183,7 +201,8 @@ func (o *linkOptions) validate(name string) error {
 		return fmt.Errorf("%q cannot name a cluster: it must be the name of a Link and the value of a label, "+
 			"up to 63 small letters, digits and dashes", name)
 	case o.duration < minTokenDuration:
-		return fmt.Errorf("--token-duration %s is too short: API servers make no token for less than %s", o.duration, minTokenDuration)
+		return fmt.Errorf("--token-duration %s is too short: API servers make no token for less than %s",
+			o.duration, minTokenDuration)
 	}
 	return nil
 }
@@ -217,27 +236,38 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 	}
 	trust, dns, err := MeshDomains(ctx, client, o.controllerNamespace)
 	if err != nil {
-		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and --cluster-domain: %w", err)
+		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and "+
+			"--cluster-domain: %w", err)
 	}
 	o.trustDomain, o.clusterDomain = cmp.Or(o.trustDomain, trust), cmp.Or(o.clusterDomain, dns)
 	return nil
 }
 
 // newToken returns a token of the ServiceAccount, and when it expires; zero for never.
-func (o *linkOptions) newToken(ctx context.Context, client kubernetes.Interface) (token string, expires time.Time, err error) {
+func (o *linkOptions) newToken(
+	ctx context.Context,
+	client kubernetes.Interface,
+) (token string, expires time.Time, err error) {
 	if o.tokenSecret != "" {
 		token, err := o.readToken(ctx, client)
 		return token, time.Time{}, err
 	}
 	seconds := int64(o.duration.Seconds())
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	created, err := client.CoreV1().ServiceAccounts(o.accountNamespace).CreateToken(ctx, o.account, request, metav1.CreateOptions{})
+	created, err := client.CoreV1().
+		ServiceAccounts(o.accountNamespace).
+		CreateToken(ctx, o.account, request, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", time.Time{}, fmt.Errorf("there is no ServiceAccount %s/%s for the token: "+
 			"install the chart for remote access there, or name another one", o.accountNamespace, o.account)
 	case err != nil:
-		return "", time.Time{}, fmt.Errorf("create a token of ServiceAccount %s/%s: %w", o.accountNamespace, o.account, err)
+		return "", time.Time{}, fmt.Errorf(
+			"create a token of ServiceAccount %s/%s: %w",
+			o.accountNamespace,
+			o.account,
+			err,
+		)
 	}
 	return created.Status.Token, created.Status.ExpirationTimestamp.Time, nil
 }
@@ -249,7 +279,8 @@ func (o *linkOptions) readToken(ctx context.Context, client kubernetes.Interface
 		return "", fmt.Errorf("--token-secret: %w", err)
 	}
 	token := secret.Data[corev1.ServiceAccountTokenKey]
-	ofAccount := secret.Type == corev1.SecretTypeServiceAccountToken && secret.Annotations[corev1.ServiceAccountNameKey] == o.account
+	ofAccount := secret.Type == corev1.SecretTypeServiceAccountToken &&
+		secret.Annotations[corev1.ServiceAccountNameKey] == o.account
 	if !ofAccount || len(token) == 0 {
 		return "", fmt.Errorf("--token-secret: %s/%s holds no token of ServiceAccount %s/%s",
 			secret.Namespace, secret.Name, o.accountNamespace, o.account)
@@ -257,17 +288,23 @@ func (o *linkOptions) readToken(ctx context.Context, client kubernetes.Interface
 	return string(token), nil
 }
 
-// newKubeconfig returns a kubeconfig with inline data only, which Fingerpost accepts unless it does not allow the host.
+// newKubeconfig returns a kubeconfig with inline data only, which Fingerpost accepts unless it does not allow
+// the host.
 func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
 	if config.Insecure {
-		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost rejects: add a certificate-authority")
+		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost rejects: " +
+			"add a certificate-authority")
 	}
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, fmt.Errorf("your kubeconfig: %w", err)
 	}
 	server := cmp.Or(o.server, config.Host)
 	k := clientcmdapi.NewConfig()
-	k.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: config.CAData, TLSServerName: config.ServerName}
+	k.Clusters[name] = &clientcmdapi.Cluster{
+		Server:                   server,
+		CertificateAuthorityData: config.CAData,
+		TLSServerName:            config.ServerName,
+	}
 	k.AuthInfos[o.account] = &clientcmdapi.AuthInfo{Token: token}
 	k.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: o.account}
 	k.CurrentContext = name
@@ -279,12 +316,16 @@ func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token stri
 	return b, err
 }
 
-// newSecret returns the Secret of a kubeconfig. Fingerpost finds it by its label, or else by its name in a Link.
+// newSecret returns the Secret of a kubeconfig. Fingerpost finds it by its label, or else by its name in a
+// Link.
 func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte, labelled bool) manifest {
 	meta := manifest{"name": "cluster-credentials-" + name, "namespace": namespace}
 	if labelled {
 		meta["labels"] = manifest{links.ClusterNameLabel: name}
-		meta["annotations"] = manifest{links.TrustDomainAnnotation: o.trustDomain, links.ClusterDomainAnnotation: o.clusterDomain}
+		meta["annotations"] = manifest{
+			links.TrustDomainAnnotation:   o.trustDomain,
+			links.ClusterDomainAnnotation: o.clusterDomain,
+		}
 	}
 	return manifest{
 		"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": string(links.SecretType),
@@ -294,9 +335,10 @@ func (o *linkOptions) newSecret(name, namespace string, kubeconfig []byte, label
 
 func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, name string) (manifest, error) {
 	spec := manifest{
-		"targetClusterName": name, "targetClusterDomain": o.clusterDomain, "targetClusterLinkerdNamespace": o.controllerNamespace,
-		"remoteDiscoverySelector":  selectLabel(linkerd.ExportedLabel, "remote-discovery"),
-		"federatedServiceSelector": selectLabel(linkerd.FederatedLabel, "member"),
+		"targetClusterName": name, "targetClusterDomain": o.clusterDomain,
+		"targetClusterLinkerdNamespace": o.controllerNamespace,
+		"remoteDiscoverySelector":       selectLabel(linkerd.ExportedLabel, "remote-discovery"),
+		"federatedServiceSelector":      selectLabel(linkerd.FederatedLabel, "member"),
 	}
 	if o.mirrorSecret {
 		spec["clusterCredentialsSecret"] = "cluster-credentials-" + name
@@ -309,7 +351,8 @@ func (o *linkOptions) newLink(ctx context.Context, client kubernetes.Interface, 
 			return nil, fmt.Errorf("the gateway (--gateway=false for none): %w", err)
 		default:
 			if err := o.addGateway(spec, gateway); err != nil {
-				return nil, fmt.Errorf("gateway %s/%s (--gateway=false for none): %w", gateway.Namespace, gateway.Name, err)
+				return nil, fmt.Errorf("gateway %s/%s (--gateway=false for none): %w",
+					gateway.Namespace, gateway.Name, err)
 			}
 			spec["selector"] = selectLabel(linkerd.ExportedLabel, "true")
 		}
@@ -375,7 +418,8 @@ func gatewayPort(gateway *corev1.Service, name string) (string, error) {
 	return "", fmt.Errorf("it has no port %s", name)
 }
 
-// MeshDomains returns the trust domain and the cluster domain of a cluster's mesh, from the values that Linkerd was installed with.
+// MeshDomains returns the trust domain and the cluster domain of a cluster's mesh, from the values that
+// Linkerd was installed with.
 func MeshDomains(ctx context.Context, client kubernetes.Interface, namespace string) (trust, dns string, err error) {
 	config, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "linkerd-config", metav1.GetOptions{})
 	if err != nil {

@@ -28,7 +28,8 @@ func metricsCommand(version string) *cobra.Command {
 					failed = errors.Join(failed, fmt.Errorf("%s: %w", replica.Name, err))
 					continue
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "#\n# POD %s (%d of %d)\n#\n", Printable(replica.Name), i+1, len(replicas))
+				fmt.Fprintf(cmd.OutOrStdout(), "#\n# POD %s (%d of %d)\n#\n",
+					Printable(replica.Name), i+1, len(replicas))
 				if err := printMetrics(cmd.OutOrStdout(), string(body), prefixes); err != nil {
 					return err
 				}
@@ -41,7 +42,8 @@ func metricsCommand(version string) *cobra.Command {
 	return cmd
 }
 
-// printMetrics prints the lines of a page about metrics whose names have one of the prefixes, or all if there is none.
+// printMetrics prints the lines of a page about metrics whose names have one of the prefixes, or all if there
+// is none.
 func printMetrics(to io.Writer, page string, prefixes []string) error {
 	for line := range strings.Lines(page) {
 		name := line

@@ -22,8 +22,8 @@ func profileCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile AUTHORITY|IP:PORT",
 		Short: "Print the profile of a service or of a workload that a proxy gets",
-		Long: `Print the profile that a proxy gets of a port of a name or of an IP, which may be a Service's or a Pod's, by a
-stream of its own.`,
+		Long: `Print the profile that a proxy gets of a port of a name or of an IP, which may be a Service's or a Pod's,
+by a stream of its own.`,
 		Example: "  fingerpost profile web.shop.svc.cluster.local:8080\n  fingerpost profile 10.20.1.7:8080 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -95,7 +95,15 @@ func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 	t.addRow("profile", dash(namespacedName(resource.GetNamespace(), resource.GetName())))
 	t.addRow("opaque", strconv.FormatBool(p.GetOpaqueProtocol()))
 	if b := p.GetRetryBudget(); b != nil {
-		t.addRow("retries", fmt.Sprintf("ratio %g, at least %d/s, over %s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), b.GetTtl().AsDuration()))
+		t.addRow(
+			"retries",
+			fmt.Sprintf(
+				"ratio %g, at least %d/s, over %s",
+				b.GetRetryRatio(),
+				b.GetMinRetriesPerSecond(),
+				b.GetTtl().AsDuration(),
+			),
+		)
 	}
 	for _, route := range p.GetRoutes() {
 		t.addRow("route", routeText(route))

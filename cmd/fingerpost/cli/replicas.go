@@ -32,8 +32,8 @@ const (
 	forwardTimeout = 30 * time.Second
 )
 
-// kubeFlags name the cluster that a command reads, as they do for kubectl. They are four flags on client-go's clientcmd: the
-// ConfigFlags of k8s.io/cli-runtime would add 22 modules to the binary for them.
+// kubeFlags name the cluster that a command reads, as they do for kubectl. They are four flags on client-go's
+// clientcmd: the ConfigFlags of k8s.io/cli-runtime would add 22 modules to the binary for them.
 type kubeFlags struct {
 	version   string // of the binary
 	rules     *clientcmd.ClientConfigLoadingRules
@@ -45,10 +45,13 @@ func newKubeFlags(version string) kubeFlags { return kubeFlags{version: version}
 // AddFlags adds the flags to a command.
 func (k *kubeFlags) AddFlags(fs *pflag.FlagSet) {
 	k.rules = clientcmd.NewDefaultClientConfigLoadingRules()
-	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "", "kubeconfig of the cluster (default $KUBECONFIG, or ~/.kube/config)")
-	fs.StringVar(&k.overrides.CurrentContext, "context", "", "context of the kubeconfig; empty for the current one")
+	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "",
+		"kubeconfig of the cluster (default $KUBECONFIG, or ~/.kube/config)")
+	fs.StringVar(&k.overrides.CurrentContext, "context", "",
+		"context of the kubeconfig; empty for the current one")
 	fs.StringVar(&k.overrides.AuthInfo.Impersonate, "as", "", "user to impersonate")
-	fs.StringArrayVar(&k.overrides.AuthInfo.ImpersonateGroups, "as-group", nil, "group to impersonate; may be repeated")
+	fs.StringArrayVar(&k.overrides.AuthInfo.ImpersonateGroups, "as-group", nil,
+		"group to impersonate; may be repeated")
 }
 
 // RESTConfig returns the access to the API server. It does not limit the rate of requests.
@@ -64,7 +67,8 @@ func (k *kubeFlags) RESTConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// parseGroups flattens groups that are lists in brackets: 'linkerd check' passes its own flag as such a list, [] for none.
+// parseGroups flattens groups that are lists in brackets: 'linkerd check' passes its own flag as such a list,
+// [] for none.
 func parseGroups(groups []string) (all []string) {
 	for _, group := range groups {
 		list, opened := strings.CutPrefix(group, "[")
@@ -92,14 +96,15 @@ var (
 	debugPort = serverPort{"debug-addr", 9998, "debug server"}
 )
 
-// podSelectors find the Pods of Fingerpost; the first selector with Pods counts. They are those of our chart, and those of Linkerd's
-// destination, in which our image may replace a container.
+// podSelectors find the Pods of Fingerpost; the first selector with Pods counts. They are those of our chart,
+// and those of Linkerd's destination, in which our image may replace a container.
 var podSelectors = []string{
 	"app.kubernetes.io/name=fingerpost,app.kubernetes.io/component=destination",
 	"linkerd.io/control-plane-component=destination",
 }
 
-// ReplicaFlags name the replicas that a command reads: by addresses, or else as ready Pods, to which it forwards a port.
+// ReplicaFlags name the replicas that a command reads: by addresses, or else as ready Pods, to which it
+// forwards a port.
 type ReplicaFlags struct {
 	kubeFlags
 	port      serverPort
@@ -167,8 +172,8 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, func(), error) {
 	return Replica{}, nil, errors.Join(errs...)
 }
 
-// Open returns all replicas, at least one, and a function that closes the ways to them. A replica without a connection has an error,
-// and the others can be read.
+// Open returns all replicas, at least one, and a function that closes the ways to them. A replica without a
+// connection has an error, and the others can be read.
 func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), err error) {
 	if len(r.addrs) > 0 {
 		for _, addr := range r.addrs {
@@ -243,7 +248,8 @@ func (r *ReplicaFlags) listReadyPods(ctx context.Context, client kubernetes.Inte
 		case len(ready) > 0:
 			return ready, nil
 		case len(list.Items) > 0:
-			return nil, fmt.Errorf("none of the %d Pods %s in %s is ready", len(list.Items), selector, r.scope())
+			return nil, fmt.Errorf("none of the %d Pods %s in %s is ready",
+				len(list.Items), selector, r.scope())
 		}
 	}
 	return nil, fmt.Errorf("there is no Pod %s in %s: set -n and -l to where Fingerpost runs, or name a --%s",
@@ -259,13 +265,18 @@ func (r *ReplicaFlags) scope() string {
 }
 
 func isReady(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return pod.DeletionTimestamp == nil &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
 // forwardTo forwards a port to a Pod, and returns a function that ends it.
-func (r *ReplicaFlags) forwardTo(ctx context.Context, pods readyPods, pod *corev1.Pod) (replica Replica, end func()) {
+func (r *ReplicaFlags) forwardTo(
+	ctx context.Context,
+	pods readyPods,
+	pod *corev1.Pod,
+) (replica Replica, end func()) {
 	replica = Replica{Name: pod.Name}
 	number, err := r.port.numberIn(pod)
 	if err == nil {
@@ -278,7 +289,8 @@ func (r *ReplicaFlags) forwardTo(ctx context.Context, pods readyPods, pod *corev
 	return replica, func() {}
 }
 
-// numberIn returns the number of the port in a Pod: of the flags in its arguments that move it, the last one counts.
+// numberIn returns the number of the port in a Pod: of the flags in its arguments that move it, the last one
+// counts.
 func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 	for _, container := range pod.Spec.Containers {
 		args := append(slices.Clone(container.Command), container.Args...)
@@ -319,7 +331,11 @@ func (p serverPort) addrIn(args []string) (addr string, set bool) {
 }
 
 // forwardPort opens a port on loopback that leads to a Pod's, until end is called.
-func (p readyPods) forwardPort(ctx context.Context, pod *corev1.Pod, number uint16) (addr string, end func(), err error) {
+func (p readyPods) forwardPort(
+	ctx context.Context,
+	pod *corev1.Pod,
+	number uint16,
+) (addr string, end func(), err error) {
 	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	forwarder, err := p.newForwarder(pod, number, stop, ready)
 	if err != nil {
@@ -357,7 +373,8 @@ func (p readyPods) forwardPort(ctx context.Context, pod *corev1.Pod, number uint
 	return fmt.Sprintf("127.0.0.1:%d", forwarded[0].Local), end, nil
 }
 
-// newForwarder forwards by a WebSocket, or by SPDY where the API server is too old for that or a proxy in between does not let it pass.
+// newForwarder forwards by a WebSocket, or by SPDY where the API server is too old for that or a proxy in
+// between does not let it pass.
 func (p readyPods) newForwarder(
 	pod *corev1.Pod, number uint16, stop <-chan struct{}, ready chan struct{},
 ) (*portforward.PortForwarder, error) {

@@ -26,7 +26,8 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 )
 
-// apiServer is as much of an API server and of a kubelet as lists Pods and forwards ports: those of every Pod lead to target.
+// apiServer is as much of an API server and of a kubelet as lists Pods and forwards ports: those of every Pod
+// lead to target.
 type apiServer struct {
 	t      *testing.T
 	target string
@@ -129,7 +130,8 @@ func fingerpost(t *testing.T, args ...string) (string, error) {
 	return cmdtest.Run(t, Commands("test"), args...)
 }
 
-// Without an address a port is forwarded to each ready Pod: to the one where its arguments have put the server.
+// Without an address a port is forwarded to each ready Pod: to the one where its arguments have put the
+// server.
 func TestPortForward(t *testing.T) {
 	debug := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/debug/clusters" && r.URL.Path != "/metrics" {

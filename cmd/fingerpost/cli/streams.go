@@ -21,10 +21,10 @@ func streamsCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "streams",
 		Short: "Show every open stream of all replicas, the slowest first",
-		Long: `Show every open stream of all replicas: its client and its request, how many addresses it was sent and holds,
-and how far it is behind. The slowest come first: those whose client has not read for the longest time, then
-those with the most changes to send: +2 -1 is two addresses to add and one to remove. An ID is unique in its
-replica.`,
+		Long: `Show every open stream of all replicas: its client and its request, how many addresses it was sent and
+holds, and how far it is behind. The slowest come first: those whose client has not read for the longest
+time, then those with the most changes to send: +2 -1 is two addresses to add and one to remove. An ID is
+unique in its replica.`,
 		Example: "  fingerpost streams --slow --watch\n  fingerpost streams -o json | jq '.[] | select(.sending)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -53,7 +53,10 @@ func mergeStreams(responses []Response[[]discovery.StreamStatus]) []replicaStrea
 			all = append(all, replicaStream{r.Replica, s})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b replicaStream) int { return debug.CompareStreams(a.StreamStatus, b.StreamStatus) })
+	slices.SortStableFunc(
+		all,
+		func(a, b replicaStream) int { return debug.CompareStreams(a.StreamStatus, b.StreamStatus) },
+	)
 	return all
 }
 

@@ -18,9 +18,9 @@ const (
 	minLast    = 30  // columns that the last cell keeps until all others are cut to the least
 )
 
-// A table is for people. It fits into TableWidth columns: cells that are too long are cut in the middle, because names have the same
-// beginnings, and the last one of a row is wrapped. What is cut is in the JSON. text/tabwriter aligns the columns; it does not fit them
-// into a width.
+// A table is for people. It fits into TableWidth columns: cells that are too long are cut in the middle,
+// because names have the same beginnings, and the last one of a row is wrapped. What is cut is in the JSON.
+// text/tabwriter aligns the columns; it does not fit them into a width.
 type table struct {
 	header      []string
 	rows        [][]string
@@ -43,7 +43,8 @@ func (t *table) dropColumn(i int) {
 	}
 }
 
-// Printable drops the characters that a terminal interprets, such as escapes: texts of servers are not trusted.
+// Printable drops the characters that a terminal interprets, such as escapes: texts of servers are not
+// trusted.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
@@ -91,8 +92,8 @@ func (t *table) print(to io.Writer) error {
 	return nil
 }
 
-// widths returns the width of each column. Columns have what their cells need; if that is too much, the widest of them lose a column
-// at a time: first those after keepColumns, then all.
+// widths returns the width of each column. Columns have what their cells need; if that is too much, the
+// widest of them lose a column at a time: first those after keepColumns, then all.
 func (t *table) widths() []int {
 	widths := make([]int, len(t.header))
 	for _, row := range append([][]string{t.header}, t.rows...) {

@@ -91,7 +91,8 @@ func WriteKubeconfig(t *testing.T, url string) string {
 func Kubeconfig(t *testing.T, server *httptest.Server, url string) []byte {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: authority}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: "token"}
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	config.CurrentContext = "x"
@@ -125,7 +126,9 @@ func Certificate(t *testing.T, name string, serial int64) (certificate, key []by
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: bytes})
+	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	key = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: bytes})
+	return certificate, key
 }
 
 // request asks a server for its answer over a connection of its own.

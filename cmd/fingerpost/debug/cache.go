@@ -10,8 +10,8 @@ import (
 // cachePeriod is how long a page is served before it is computed again.
 const cachePeriod = time.Second
 
-// A cachedValue is computed at most once in a cachePeriod, however many clients ask: it bounds what pages about everything cost. A
-// client that asks while it is computed waits for it. The zero value is empty.
+// A cachedValue is computed at most once in a cachePeriod, however many clients ask: it bounds what pages
+// about everything cost. A client that asks while it is computed waits for it. The zero value is empty.
 type cachedValue[T any] struct {
 	mu       sync.Mutex // guards all below, and is held while the value is computed
 	computed time.Time

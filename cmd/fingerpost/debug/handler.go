@@ -1,4 +1,5 @@
-// Package debug shows what a replica knows: as a page for people, and as JSON, in types that the commands decode.
+// Package debug shows what a replica knows: as a page for people, and as JSON, in types that the commands
+// decode.
 package debug
 
 import (
@@ -35,7 +36,10 @@ func Handler(s Sources) http.Handler {
 		return ClustersPage{Clusters: newClusters(s.Registry), Links: s.Links.Links()}
 	}))
 	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
-	mux.HandleFunc("GET /debug/malformed", serveCached(func() MalformedPage { return newMalformedPage(s.Store, s.Cluster) }))
+	mux.HandleFunc(
+		"GET /debug/malformed",
+		serveCached(func() MalformedPage { return newMalformedPage(s.Store, s.Cluster) }),
+	)
 	mux.HandleFunc("GET /debug/digests", serveCached(func() DigestsPage { return newDigestsPage(s.Store) }))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", s.serveService)
 	mux.HandleFunc("GET /debug/streams/{id}", s.serveStream)

@@ -100,7 +100,13 @@ type endpointPage struct {
 }
 
 func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) federation.Standing) servicePage {
-	page := servicePage{Namespace: s.Namespace, Name: s.Name, Version: s.Version, Exists: s.Exists(), Members: []memberPage{}}
+	page := servicePage{
+		Namespace: s.Namespace,
+		Name:      s.Name,
+		Version:   s.Version,
+		Exists:    s.Exists(),
+		Members:   []memberPage{},
+	}
 	if v := s.View; v != nil {
 		page.Malformed, page.Ports = v.Malformed, v.Ports
 		page.Federated = v.Composition != nil && v.Composition.Union
@@ -120,8 +126,8 @@ func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) fed
 	return page
 }
 
-// DigestsPage is /debug/digests: for each cluster and Service (namespace/name), a digest of its View. Replicas whose digests are equal
-// have the same View.
+// DigestsPage is /debug/digests: for each cluster and Service (namespace/name), a digest of its View.
+// Replicas whose digests are equal have the same View.
 type DigestsPage map[string]map[string]string
 
 func newDigestsPage(store *federation.Store) DigestsPage {
@@ -136,7 +142,8 @@ func newDigestsPage(store *federation.Store) DigestsPage {
 	return page
 }
 
-// MalformedPage is /debug/malformed: Services of the local cluster (namespace/name), and why they cannot be served.
+// MalformedPage is /debug/malformed: Services of the local cluster (namespace/name), and why they cannot be
+// served.
 type MalformedPage map[string]string
 
 func newMalformedPage(store *federation.Store, local string) MalformedPage {
@@ -154,7 +161,7 @@ type ViewPage struct {
 	Ports     []federation.ServicePort `json:"ports,omitempty"`
 	LocalOnly bool                     `json:"localOnly,omitempty"`
 	Malformed string                   `json:"malformed,omitempty"`
-	Members   []string                 `json:"members,omitempty"` // of a mirrored or federated Service: namespace/name@cluster
+	Members   []string                 `json:"members,omitempty"` // namespace/name@cluster, if mirrored or federated
 	Slices    []slicePage              `json:"slices"`
 }
 
@@ -174,7 +181,8 @@ func newSlicePages(v *federation.View) []slicePage {
 		page := slicePage{Name: s.Name, Ports: s.Ports, Endpoints: []endpointPage{}}
 		for _, e := range s.Endpoints {
 			p := endpointPage{
-				Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname, Node: e.Node, Zone: e.Zone, Hints: e.Hints, Mirror: e.Mirror,
+				Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname,
+				Node: e.Node, Zone: e.Zone, Hints: e.Hints, Mirror: e.Mirror,
 			}
 			if e.Workload != nil {
 				p.Pod = cmp.Or(e.Workload.Namespace, "default") + "/" + e.Workload.Name

@@ -39,8 +39,9 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	},
 }).Parse(statusHTML))
 
-// contentSecurityPolicy lets the page's own style and script run, and nothing else that a name may bring into it. It has their hashes
-// instead of a nonce, because the script puts parts of later responses into the page, whose nonces would differ.
+// contentSecurityPolicy lets the page's own style and script run, and nothing else that a name may bring into
+// it. It has their hashes instead of a nonce, because the script puts parts of later responses into the page,
+// whose nonces would differ.
 var contentSecurityPolicy = sync.OnceValue(func() string {
 	var b strings.Builder
 	if err := statusTemplate.Execute(&b, statusPage{}); err != nil {
@@ -52,8 +53,12 @@ var contentSecurityPolicy = sync.OnceValue(func() string {
 		sum := sha256.Sum256([]byte(text))
 		return base64.StdEncoding.EncodeToString(sum[:])
 	}
-	return fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; script-src 'sha256-%s'; connect-src 'self'; img-src data:; "+
-		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'", hash("style"), hash("script"))
+	return fmt.Sprintf(
+		"default-src 'none'; style-src 'sha256-%s'; script-src 'sha256-%s'; connect-src 'self'; img-src data:; "+
+			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+		hash("style"),
+		hash("script"),
+	)
 })
 
 // statusPage is the page at / of the debug server.
@@ -92,8 +97,8 @@ type serviceRow struct {
 	Notes   []note
 }
 
-// statusPageHandler serves the statusPage. The overview, and the page without a filter, are computed at most once a second; a page with
-// a filter is cheap next to the overview that it is made from.
+// statusPageHandler serves the statusPage. The overview, and the page without a filter, are computed at most
+// once a second; a page with a filter is cheap next to the overview that it is made from.
 type statusPageHandler struct {
 	cachedOverview cachedValue[overview]
 	cachedPage     cachedValue[renderedPage]
@@ -169,7 +174,13 @@ func (h *statusPageHandler) newPage(filter string) statusPage {
 
 func (h *statusPageHandler) newOverview() overview {
 	o := overview{
-		page:      statusPage{Now: time.Now(), Replica: h.Replica, Version: h.Version, Cluster: h.Cluster, Clusters: h.newClusterRows()},
+		page: statusPage{
+			Now:      time.Now(),
+			Replica:  h.Replica,
+			Version:  h.Version,
+			Cluster:  h.Cluster,
+			Clusters: h.newClusterRows(),
+		},
 		streams:   h.Discovery.Streams(),
 		streamsOf: map[federation.Service]int{},
 		views:     maps.Collect(h.Store.All()),
@@ -189,7 +200,11 @@ func (h *statusPageHandler) newOverview() overview {
 		o.services = append(o.services, svc)
 	}
 	slices.SortFunc(o.services, func(a, b federation.Service) int {
-		return cmp.Or(o.streamsOf[b]-o.streamsOf[a], strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		return cmp.Or(
+			o.streamsOf[b]-o.streamsOf[a],
+			strings.Compare(a.Namespace, b.Namespace),
+			strings.Compare(a.Name, b.Name),
+		)
 	})
 	return o
 }
@@ -199,15 +214,22 @@ func (h *statusPageHandler) newClusterRows() (rows []clusterRow) {
 	for _, l := range h.Links.Links() {
 		for _, c := range l.Conditions {
 			if c.Status != metav1.ConditionTrue {
-				text := fmt.Sprintf("Link %s/%s: %s is %s: %s", l.Namespace, l.Name, c.Type, c.Status, c.Message)
+				text := fmt.Sprintf("Link %s/%s: %s is %s: %s",
+					l.Namespace, l.Name, c.Type, c.Status, c.Message)
 				linkNotes[l.Cluster] = append(linkNotes[l.Cluster], note{"bad", text})
 			}
 		}
 	}
 	for _, c := range newClusters(h.Registry) {
-		row := clusterRow{Cluster: c, Services: c.Objects("services"), Pods: c.Objects("pods"), Notes: linkNotes[c.Name]}
+		row := clusterRow{
+			Cluster:  c,
+			Services: c.Objects("services"),
+			Pods:     c.Objects("pods"),
+			Notes:    linkNotes[c.Name],
+		}
 		add := func(class, text string) { row.Notes = append(row.Notes, note{class, text}) }
-		if problem := cmp.Or(c.Contact, c.Credentials); problem != "" && row.Notes == nil { // conditions of Links report it, too
+		problem := cmp.Or(c.Contact, c.Credentials)
+		if problem != "" && row.Notes == nil { // conditions of Links report it, too
 			add("bad", problem)
 		}
 		if w := c.Writing; w.State != cluster.NotWriting {
@@ -264,7 +286,8 @@ func (o *overview) newServiceRow(svc federation.Service) serviceRow {
 	return row
 }
 
-// countEndpoints returns how many endpoints a View has, and how many of them are ready; it has none if it is nil.
+// countEndpoints returns how many endpoints a View has, and how many of them are ready; it has none if it is
+// nil.
 func countEndpoints(view *federation.View) (ready, total int) {
 	if view == nil {
 		return 0, 0

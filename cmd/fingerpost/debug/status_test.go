@@ -20,8 +20,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// The page counts what a Service consists of, finds by a part of a name, shows a part of what is too much, and is the same for
-// everybody: what comes from outside is text, and no other script runs.
+// The page counts what a Service consists of, finds by a part of a name, shows a part of what is too much,
+// and is the same for everybody: what comes from outside is text, and no other script runs.
 func TestStatus(t *testing.T) {
 	store := federation.NewStore()
 	store.Listed()

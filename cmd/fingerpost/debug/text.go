@@ -33,7 +33,8 @@ func Age(at, now time.Time) string {
 	}
 }
 
-// LagText describes how far a stream is behind, each part after a comma; it is empty for one that is not behind.
+// LagText describes how far a stream is behind, each part after a comma; it is empty for one that is not
+// behind.
 func LagText(s discovery.StreamStatus, now time.Time) string {
 	text := ""
 	if s.Behind != nil {
@@ -45,8 +46,8 @@ func LagText(s discovery.StreamStatus, now time.Time) string {
 	return text
 }
 
-// CompareStreams puts slow streams first: those whose client has not read for the longest time, then those with the most changes to
-// send.
+// CompareStreams puts slow streams first: those whose client has not read for the longest time, then those
+// with the most changes to send.
 func CompareStreams(a, b discovery.StreamStatus) int {
 	lastRead := func(s discovery.StreamStatus) int64 {
 		if s.Sending == nil {

@@ -1,4 +1,5 @@
-// Package server has what listens in a process: gRPC and HTTP servers and their TLS, with readiness and the log.
+// Package server has what listens in a process: gRPC and HTTP servers and their TLS, with readiness and the
+// log.
 package server
 
 import (
@@ -43,7 +44,8 @@ type GRPC struct {
 
 // NewGRPC returns a server of Linkerd's Destination API, gRPC health and reflection.
 func NewGRPC(
-	log logr.Logger, addr string, files TLSFiles, d *linkerd.Server, ready *Readiness, config linkerd.Config, metrics *prometheus.Registry,
+	log logr.Logger, addr string, files TLSFiles, d *linkerd.Server, ready *Readiness, config linkerd.Config,
+	metrics *prometheus.Registry,
 ) *GRPC {
 	// Unary calls take milliseconds, streams live for minutes.
 	buckets := grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})
@@ -54,7 +56,8 @@ func NewGRPC(
 	metrics.MustRegister(withoutMessageMetrics{counts}, panics)
 	recovered := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error {
 		panics.Inc()
-		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", string(debug.Stack()))
+		stack := string(debug.Stack())
+		log.Error(fmt.Errorf("%v", p), "BUG: a stream has panicked; the others go on", "stack", stack)
 		return status.Error(codes.Internal, "internal error; the server's log has more")
 	})
 	age := config.MaxStreamAge
@@ -65,7 +68,8 @@ func NewGRPC(
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: age, MaxConnectionAgeGrace: discovery.ConnectionGrace(age), Time: time.Minute, Timeout: 20 * time.Second,
+			MaxConnectionAge: age, MaxConnectionAgeGrace: discovery.ConnectionGrace(age),
+			Time: time.Minute, Timeout: 20 * time.Second,
 		}),
 		grpc.ChainUnaryInterceptor(counts.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(recovered)),
 		grpc.ChainStreamInterceptor(countStreams(counts), recovery.StreamServerInterceptor(recovered)),
@@ -75,11 +79,13 @@ func NewGRPC(
 	reflection.Register(s)
 	counts.InitializeMetrics(s)
 	return &GRPC{
-		log: log, addr: addr, tls: files, server: s, discovery: d, ready: ready, drainWindow: config.DrainWindow, metrics: metrics,
+		log: log, addr: addr, tls: files, server: s, discovery: d, ready: ready,
+		drainWindow: config.DrainWindow, metrics: metrics,
 	}
 }
 
-// Start serves until ctx ends, and then drains: each stream ends with OK at a random point of the drain window.
+// Start serves until ctx ends, and then drains: each stream ends with OK at a random point of the drain
+// window.
 func (g *GRPC) Start(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", g.addr)
 	if err != nil {
@@ -111,14 +117,15 @@ func (g *GRPC) Start(ctx context.Context) error {
 	case <-g.discovery.Drain(g.drainWindow * 9 / 10):
 	case <-timer.C:
 	}
-	// Streams that are not ours, such as a health check that watches, end here, and so do those whose client does not read.
+	// Streams that are not ours, such as a health check that watches, end here, and so do those whose client
+	// does not read.
 	stop := time.AfterFunc(endGrace, g.server.Stop)
 	defer stop.Stop()
 	return <-stopped
 }
 
-// countStreams counts streams that start and end, but not their messages: fingerpost_messages_total counts those at a hundredth of the
-// cost, which is a look-up of labels for each message.
+// countStreams counts streams that start and end, but not their messages: fingerpost_messages_total counts
+// those at a hundredth of the cost, which is a look-up of labels for each message.
 func countStreams(counts *grpcprom.ServerMetrics) grpc.StreamServerInterceptor {
 	count := counts.StreamServerInterceptor()
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {

@@ -80,7 +80,7 @@ func (s *HTTP) server() *http.Server {
 		MaxHeaderBytes:    64 << 10,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       s.ReadTimeout,
-		IdleTimeout:       2 * time.Minute, // longer than clients keep a connection: they close it, and lose no request
+		IdleTimeout:       2 * time.Minute, // longer than clients', who thus close, and lose no request
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
 	}
 }
@@ -88,7 +88,8 @@ func (s *HTTP) server() *http.Server {
 // responseTimeout is how long a response may take to be computed and read.
 const responseTimeout = 30 * time.Second
 
-// withWriteDeadline cuts off clients that do not read a response. A profile takes as long as its request says, and has no deadline.
+// withWriteDeadline cuts off clients that do not read a response. A profile takes as long as its request
+// says, and has no deadline.
 func withWriteDeadline(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var end time.Time
@@ -103,7 +104,10 @@ func withWriteDeadline(handler http.Handler) http.Handler {
 // NewMetrics returns a registry with the metrics of the process and of the Go runtime.
 func NewMetrics() *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	return metrics
 }
 

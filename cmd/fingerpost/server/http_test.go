@@ -17,7 +17,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// dialHTTP starts a server, over connections in memory, and sends it a piece of a request. Both end with the test.
+// dialHTTP starts a server, over connections in memory, and sends it a piece of a request. Both end with the
+// test.
 func dialHTTP(t *testing.T, handler http.Handler, request string) net.Conn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 10)
@@ -39,7 +40,8 @@ func dialHTTP(t *testing.T, handler http.Handler, request string) net.Conn {
 	return conn
 }
 
-// A client that does not take its answer is cut off, unless it has asked for a profile, which takes as long as it is asked to.
+// A client that does not take its answer is cut off, unless it has asked for a profile, which takes as long
+// as it is asked to.
 func TestAnswersThatAreNotTaken(t *testing.T) {
 	for path, cut := range map[string]bool{"/metrics": true, "/debug/streams": true, "/debug/pprof/profile": false} {
 		t.Run(path, func(t *testing.T) {

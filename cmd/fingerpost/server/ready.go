@@ -12,9 +12,10 @@ import (
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// Readiness is whether this replica serves. /ready, the metric fingerpost_ready and gRPC's health (of the whole server and of the
-// Destination service) report the same value. A replica becomes ready once: when Links were listed, gRPC is served and the local
-// cluster is synced. It stays ready until it stops, whatever becomes of clusters.
+// Readiness is whether this replica serves. /ready, the metric fingerpost_ready and gRPC's health (of the
+// whole server and of the Destination service) report the same value. A replica becomes ready once: when
+// Links were listed, gRPC is served and the local cluster is synced. It stays ready until it stops, whatever
+// becomes of clusters.
 type Readiness struct {
 	localCluster string
 	statuses     func() (map[string]cluster.Status, <-chan struct{}) // of clusters
@@ -76,7 +77,10 @@ func (r *Readiness) Start(ctx context.Context) error {
 
 // Metric returns the metric fingerpost_ready.
 func (r *Readiness) Metric() prometheus.Collector {
-	opts := prometheus.GaugeOpts{Name: "fingerpost_ready", Help: "1 once this replica is ready to serve, as /ready reports."}
+	opts := prometheus.GaugeOpts{
+		Name: "fingerpost_ready",
+		Help: "1 once this replica is ready to serve, as /ready reports.",
+	}
 	return prometheus.NewGaugeFunc(opts, func() float64 {
 		if r.Ready() {
 			return 1

@@ -31,7 +31,8 @@ import (
 	fedwatch "github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// startGRPC starts the gRPC server on a free port and returns a connection to it, its metrics, and how to stop it.
+// startGRPC starts the gRPC server on a free port and returns a connection to it, its metrics, and how to
+// stop it.
 func startGRPC(t *testing.T, prepare func(*grpc.Server)) (*grpc.ClientConn, *prometheus.Registry, func() error) {
 	t.Helper()
 	addr, metrics, stop := startGRPCWith(t, TLSFiles{}, prepare)
@@ -123,7 +124,8 @@ func TestGRPCServer(t *testing.T) {
 	}
 }
 
-// What does not end by itself keeps no replica: a health check that watches, a stream without a request, a reflection stream.
+// What does not end by itself keeps no replica: a health check that watches, a stream without a request, a
+// reflection stream.
 func TestStopWaitsForNobody(t *testing.T) {
 	conn, _, stop := startGRPC(t, nil)
 	watched, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})

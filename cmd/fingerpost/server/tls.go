@@ -16,7 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
-// TLSFiles are the files with which a server terminates TLS itself, without a proxy beside it. It reads them again when they change.
+// TLSFiles are the files with which a server terminates TLS itself, without a proxy beside it. It reads them
+// again when they change.
 type TLSFiles struct {
 	Certificate string // certificate chain (PEM); empty to serve plaintext
 	Key         string // its private key (PEM)
@@ -34,10 +35,11 @@ func (f *TLSFiles) Validate() error {
 	return nil
 }
 
-// wrap returns a listener that terminates TLS, or the same one if there are no files. It registers the metric of when the certificate
-// expires. wg waits for the goroutine that watches the files until ctx ends.
+// wrap returns a listener that terminates TLS, or the same one if there are no files. It registers the metric
+// of when the certificate expires. wg waits for the goroutine that watches the files until ctx ends.
 //
-// These are not gRPC's own transport credentials: those refuse clients that offer no ALPN, such as linkerd2-proxy.
+// These are not gRPC's own transport credentials: those refuse clients that offer no ALPN, such as
+// linkerd2-proxy.
 func (f *TLSFiles) wrap(
 	ctx context.Context, wg *sync.WaitGroup, log logr.Logger, metrics prometheus.Registerer, listener net.Listener,
 ) (net.Listener, error) {
@@ -63,7 +65,9 @@ func (f *TLSFiles) wrap(
 	}
 	config.GetCertificate = certificate.GetCertificate
 	metrics.MustRegister(CertificateExpiry(
-		"fingerpost_certificate_not_after_seconds", "When the certificate of the gRPC server expires, in seconds since 1970.", certificate,
+		"fingerpost_certificate_not_after_seconds",
+		"When the certificate of the gRPC server expires, in seconds since 1970.",
+		certificate,
 	))
 	wg.Go(func() {
 		if err := certificate.Start(ctx); err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 )
 
-// TestTLS serves without a sidecar: clients with ALPN and, like linkerd2-proxy, without; clients without a certificate are refused; a
-// new certificate and new authorities are used without a restart.
+// TestTLS serves without a sidecar: clients with ALPN and, like linkerd2-proxy, without; clients without a
+// certificate are refused; a new certificate and new authorities are used without a restart.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, content []byte) string {
