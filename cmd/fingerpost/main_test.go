@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A second signal ends what does not hear of the first, such as a program that makes credentials.
+// A second signal ends the process when the first one did not, such as while a program makes credentials.
 func TestSecondSignal(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	err := os.WriteFile(kubeconfig, []byte(`apiVersion: v1
@@ -25,11 +25,11 @@ users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, int
 	if err != nil {
 		t.Fatal(err)
 	}
-	said, stderr, err := os.Pipe()
+	reader, stderr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer said.Close()
+	defer reader.Close()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "clusters", "--kubeconfig", kubeconfig)
 	cmd.Env, cmd.Stderr = append(os.Environ(), asProcess+"=1"), stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -38,7 +38,7 @@ users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, int
 	}
 	stderr.Close()
 	defer func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }() // the program that makes credentials
-	lines := bufio.NewScanner(said)
+	lines := bufio.NewScanner(reader)
 	for lines.Scan() && lines.Text() != "started" {
 	}
 	ended := make(chan error, 1)

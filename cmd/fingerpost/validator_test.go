@@ -48,7 +48,7 @@ func start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// logged waits for a line with this message, and more that it says, and returns it.
+// logged waits for a line with this message and these fields, and returns it.
 func (p *process) logged(msg string, fields ...string) map[string]any {
 	p.t.Helper()
 	var read []string
@@ -132,12 +132,24 @@ func review(profile string) string {
 	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u1","namespace":"shop","name":"web","operation":"CREATE","object":` + profile + `}}`
 }
 
-// The whole command, as its container runs it: it answers reviews over TLS 1.3, tells what it does, and ends
+// The whole command, as its container runs it: it answers reviews over TLS 1.3, logs, and ends
 // in order.
 func TestValidator(t *testing.T) {
 	dir := t.TempDir()
 	pool := writeCertificate(t, dir, 1)
-	p := start(t, "sp-validator", "-addr=127.0.0.1:0", "-metrics-addr", "127.0.0.1:0", "--tls-dir", dir, "-log-level=info", "-log-format=json", "-enable-pprof=false", "-kubeconfig=")
+	p := start(
+		t,
+		"sp-validator",
+		"-addr=127.0.0.1:0",
+		"-metrics-addr",
+		"127.0.0.1:0",
+		"--tls-dir",
+		dir,
+		"-log-level=info",
+		"-log-format=json",
+		"-enable-pprof=false",
+		"-kubeconfig=",
+	)
 	addrs := map[any]string{}
 	for range 2 {
 		line := p.logged("HTTP server listens")
@@ -147,11 +159,14 @@ func TestValidator(t *testing.T) {
 	trust := &tls.Config{RootCAs: pool, ServerName: "linkerd-sp-validator.linkerd.svc"}
 
 	code, body, err := cmdtest.Request(t, hook, review(validProfile), trust)
-	if want := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"u1","allowed":true}}` + "\n"; err != nil || code != http.StatusOK || body != want {
+	if want := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"u1","allowed":true}}` + "\n"; err != nil ||
+		code != http.StatusOK ||
+		body != want {
 		t.Errorf("a valid profile: %d %s %v", code, body, err)
 	}
 	code, body, err = cmdtest.Request(t, hook, review(invalidProfile), trust)
-	if err != nil || code != http.StatusOK || !strings.Contains(body, `"allowed":false`) || !strings.Contains(body, "spec.routes[0].condition needs") {
+	if err != nil || code != http.StatusOK || !strings.Contains(body, `"allowed":false`) ||
+		!strings.Contains(body, "spec.routes[0].condition needs") {
 		t.Errorf("an invalid profile: %d %s %v", code, body, err)
 	}
 	denied := p.logged("Denied a ServiceProfile", "namespace", "shop", "name", "web")
@@ -160,20 +175,24 @@ func TestValidator(t *testing.T) {
 	}
 	old := trust.Clone()
 	old.MaxVersion = tls.VersionTLS12
-	if _, _, err := cmdtest.Request(t, hook, review(validProfile), old); err == nil || !strings.Contains(err.Error(), "protocol version") {
+	if _, _, err := cmdtest.Request(t, hook, review(validProfile), old); err == nil ||
+		!strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
 	for path, want := range map[string]string{"/ready": "ok\n", "/ping": "pong\n"} {
-		if code, body, err := cmdtest.Request(t, admin+path, "", nil); err != nil || code != http.StatusOK || body != want {
+		if code, body, err := cmdtest.Request(t, admin+path, "", nil); err != nil || code != http.StatusOK ||
+			body != want {
 			t.Errorf("%s: %d %q %v", path, code, body, err)
 		}
 	}
-	if code, _, err := cmdtest.Request(t, admin+"/debug/pprof/", "", nil); err != nil || code != http.StatusNotFound {
+	if code, _, err := cmdtest.Request(t, admin+"/debug/pprof/", "", nil); err != nil ||
+		code != http.StatusNotFound {
 		t.Errorf("/debug/pprof/: %d %v", code, err)
 	}
 	_, body, err = cmdtest.Request(t, admin+"/metrics", "", nil)
 	for _, want := range []string{
-		`fingerpost_profile_reviews_total{verdict="allowed"} 1`, `fingerpost_profile_reviews_total{verdict="denied"} 1`,
+		`fingerpost_profile_reviews_total{verdict="allowed"} 1`,
+		`fingerpost_profile_reviews_total{verdict="denied"} 1`,
 		"fingerpost_webhook_certificate_not_after_seconds 4e+09", "go_goroutines ", "process_cpu_seconds_total ",
 	} {
 		if err != nil || !strings.Contains(body, want) {
@@ -196,7 +215,12 @@ func TestCertificateIsReloaded(t *testing.T) {
 	p.logged("Certificate is in use", "serial", "1")
 	hook := "https://" + p.logged("HTTP server listens", "server", "webhook")["addr"].(string) + "/"
 	served := func(pool *x509.CertPool) error {
-		code, _, err := cmdtest.Request(t, hook, review(validProfile), &tls.Config{RootCAs: pool, ServerName: "linkerd-sp-validator.linkerd.svc"})
+		code, _, err := cmdtest.Request(
+			t,
+			hook,
+			review(validProfile),
+			&tls.Config{RootCAs: pool, ServerName: "linkerd-sp-validator.linkerd.svc"},
+		)
 		if err == nil && code != http.StatusOK {
 			t.Errorf("answered with %d", code)
 		}
@@ -241,7 +265,8 @@ func TestValidatorRefusesToStart(t *testing.T) {
 		"address of the webhook server": {"-tls-dir", dir, "-metrics-addr=", "-addr", addr},
 		"address of the admin server":   {"-tls-dir", dir, "-addr=127.0.0.1:0", "-metrics-addr", addr},
 	} {
-		if err := command(append([]string{"sp-validator"}, args...)).ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		if err := command(append([]string{"sp-validator"}, args...)).ExecuteContext(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", args, err, want)
 		}
 	}
@@ -258,7 +283,8 @@ func TestValidatorFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, byDefault := range map[string]string{
-		"addr": ":8443", "metrics-addr": ":9997", "kubeconfig": "", "enable-pprof": "false", "log-level": "info", "log-format": "plain", "version": "false",
+		"addr": ":8443", "metrics-addr": ":9997", "kubeconfig": "", "enable-pprof": "false", "log-level": "info",
+		"log-format": "plain", "version": "false",
 	} {
 		if f := validator.Flags().Lookup(name); f == nil || f.DefValue != byDefault {
 			t.Errorf("-%s: %+v, want %q by default", name, f, byDefault)

@@ -27,7 +27,8 @@ func TestDocs(t *testing.T) {
 		case strings.HasSuffix(name, ".txtar"):
 			scenarios[strings.TrimSuffix(name, ".txtar")] = true
 		case strings.HasSuffix(name, "_test.go"):
-			for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, path), -1) {
+			for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, path),
+				-1) {
 				tests[match[1]] = true
 			}
 		case strings.HasSuffix(name, ".go"):
@@ -39,7 +40,8 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	cases := map[string]bool{}
-	for _, match := range regexp.MustCompile(`(?m)^\| ([A-T]\d{2}[a-z]?) `).FindAllStringSubmatch(read(t, root+"/docs/cases.md"), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^\| ([A-T]\d{2}[a-z]?) `).FindAllStringSubmatch(read(t,
+		root+"/docs/cases.md"), -1) {
 		cases[match[1]] = true
 	}
 
@@ -60,11 +62,22 @@ func TestDocs(t *testing.T) {
 	}
 	for _, page := range pages {
 		check(page, "the test", `\b(Test[A-Z]\w*)`, func(name string) bool { return tests[name] })
-		check(page, "the metric", `\b(fingerpost_[a-z_]*[a-z])\b`, func(name string) bool { return strings.Contains(source.String(), `"`+name+`"`) })
-		check(page, "the command", "(?m)(?:`|^ *|-- )fingerpost ([a-z-]+)", func(name string) bool { return commands[name] })
+		check(
+			page,
+			"the metric",
+			`\b(fingerpost_[a-z_]*[a-z])\b`,
+			func(name string) bool { return strings.Contains(source.String(), `"`+name+`"`) },
+		)
+		check(
+			page,
+			"the command",
+			"(?m)(?:`|^ *|-- )fingerpost ([a-z-]+)",
+			func(name string) bool { return commands[name] },
+		)
 		check(page, "the file", `\]\(([^)\s]+)\)`, func(link string) bool { return leads(t, page, link) })
 	}
-	for _, page := range []string{root + "/docs/protocol.md", root + "/docs/drop-in.md"} { // there, italics are for scenarios
+	// In these, italics are for scenarios.
+	for _, page := range []string{root + "/docs/protocol.md", root + "/docs/drop-in.md"} {
 		check(page, "the case", `\b([A-T]\d{2}[a-z]?)\b`, func(name string) bool { return cases[name] })
 		check(page, "the scenario", `\*([a-z0-9-]+)\*`, func(name string) bool { return scenarios[name] })
 	}

@@ -33,7 +33,8 @@ func TestGenerated(t *testing.T) {
 
 func flagsPage(t *testing.T) string {
 	t.Helper()
-	page := "# Flags\n\nGenerated from `fingerpost serve --help` and `fingerpost sp-validator --help` by `make generate`. One dash does as well as two.\n"
+	page := "# Flags\n\nGenerated from `fingerpost serve --help` and `fingerpost sp-validator --help` by `make generate`. " +
+		"One dash does as well as two.\n"
 	for _, name := range []string{"serve", "sp-validator"} {
 		_, flags, _ := strings.Cut(fingerpost(t, name, "--help"), "Flags:\n")
 		page += "\n## `fingerpost " + name + "`\n\n```\n" + strings.TrimRight(flags, "\n") + "\n```\n"
@@ -44,7 +45,8 @@ func flagsPage(t *testing.T) string {
 // dependencies lists the modules that are linked into the binary: a new one is a line in a diff.
 func dependencies(t *testing.T) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", binary).Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
+		"{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", binary).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestImage(t *testing.T) {
 	mounts := buildah.base(t, "docker.io/library/golang:"+version)
 
 	// Nothing is pulled, so the Dockerfile must name the Go of go.mod, and have it run on this machine
-	// whatever it builds for. Debian 12's buildah must be told of $BUILDPLATFORM.
+	// whatever it builds for. Debian 12's buildah needs $BUILDPLATFORM.
 	args := append([]string{
 		"build", "--pull=never", "--manifest", "fingerpost", "--platform", "linux/amd64,linux/arm64",
 		"--build-arg", "BUILDPLATFORM=linux/" + runtime.GOARCH, "--build-arg", "VERSION=v1.2.3-test",
@@ -51,13 +51,14 @@ func TestImage(t *testing.T) {
 		t.Fatalf("images for %q", got)
 	}
 
-	for platform, machine := range map[string]elf.Machine{"linux/amd64": elf.EM_X86_64, "linux/arm64": elf.EM_AARCH64} {
+	for platform, machine := range map[string]elf.Machine{"linux/amd64": elf.EM_X86_64,
+		"linux/arm64": elf.EM_AARCH64} {
 		t.Run(platform, func(t *testing.T) {
 			got := images[platform]
 			if got.OS+"/"+got.Architecture != platform {
-				t.Errorf("it says that it is for %s/%s", got.OS, got.Architecture)
+				t.Errorf("it is labelled for %s/%s", got.OS, got.Architecture)
 			}
-			// A number: where runAsNonRoot is asked for, a kubelet cannot tell whether a name is root's.
+			// A number: where runAsNonRoot is asked for, a kubelet does not know whether a name is root's.
 			if got.Config.User != "65532:65532" {
 				t.Errorf("user %q", got.Config.User)
 			}
@@ -71,7 +72,10 @@ func TestImage(t *testing.T) {
 			for name, file := range got.files {
 				modes[name] = file.mode
 			}
-			want := map[string]os.FileMode{"etc/ssl/certs/ca-certificates.crt": 0o644, "usr/local/bin/fingerpost": 0o755}
+			want := map[string]os.FileMode{
+				"etc/ssl/certs/ca-certificates.crt": 0o644,
+				"usr/local/bin/fingerpost":          0o755,
+			}
 			if diff := cmp.Diff(want, modes); diff != "" {
 				t.Fatalf("files (-want +got):\n%s", diff)
 			}
@@ -91,7 +95,9 @@ func TestImage(t *testing.T) {
 	}
 
 	t.Run("run", func(t *testing.T) {
-		container := strings.TrimSpace(buildah.run(t, "from", "--pull-never", "--platform", "linux/"+runtime.GOARCH, "fingerpost"))
+		container := strings.TrimSpace(
+			buildah.run(t, "from", "--pull-never", "--platform", "linux/"+runtime.GOARCH, "fingerpost"),
+		)
 		if got := buildah.run(t, "run", container, "--", "fingerpost", "version"); got != "v1.2.3-test\n" {
 			t.Errorf("fingerpost version: %q", got)
 		}
@@ -119,7 +125,8 @@ func newBuildah(t *testing.T) buildah {
 			return
 		}
 		// Files of the images are of other users, in a namespace of users.
-		if out, err := b.command("unshare", "rm", "-rf", filepath.Join(string(b), "root")).CombinedOutput(); err != nil {
+		if out, err := b.command("unshare", "rm", "-rf",
+			filepath.Join(string(b), "root")).CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
@@ -128,7 +135,14 @@ func newBuildah(t *testing.T) buildah {
 
 func (b buildah) command(args ...string) *exec.Cmd {
 	dir := string(b)
-	store := []string{"--storage-driver", "vfs", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run")}
+	store := []string{
+		"--storage-driver",
+		"vfs",
+		"--root",
+		filepath.Join(dir, "root"),
+		"--runroot",
+		filepath.Join(dir, "run"),
+	}
 	cmd := exec.Command("buildah", append(store, args...)...)
 	cmd.Env = append(os.Environ(), "BUILDAH_ISOLATION=chroot", "TMPDIR="+dir)
 	return cmd
@@ -147,10 +161,12 @@ func (b buildah) run(t *testing.T, args ...string) string {
 }
 
 // base makes the image that the Dockerfile builds FROM, and returns what is to be mounted into it. As in the
-// real one, cgo is used where nobody turns it off.
+// real one, cgo is used unless it is turned off.
 func (b buildah) base(t *testing.T, name string) []string {
 	t.Helper()
-	goEnv, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT", "GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB").Output()
+	goEnv, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT", "GOCACHE", "GOMODCACHE", "GOPROXY",
+		"GOSUMDB").
+		Output()
 	if err != nil {
 		t.Fatal(err)
 	}

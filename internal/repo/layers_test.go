@@ -11,11 +11,13 @@ import (
 // module. Everything points at federation; the half that reads Kubernetes and the half that serves meet in
 // cmd/fingerpost/app only. Tests may import more.
 const imports = `
-cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli cmd/fingerpost/server cmd/fingerpost/webhook
+cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
+cmd/fingerpost -> cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost -> discovery/linkerd federation links
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
 cmd/fingerpost/app -> cluster cluster/endpointslice cluster/api discovery/linkerd federation links links/mirror
-cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug cluster cluster/api cluster/endpointslice cluster/linkerd links
+cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
+cmd/fingerpost/check -> cluster cluster/api cluster/endpointslice cluster/linkerd links
 cmd/fingerpost/cli -> cmd/fingerpost/debug cluster/linkerd discovery discovery/proxy links
 cmd/fingerpost/debug -> cluster discovery discovery/linkerd federation links
 cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
@@ -73,7 +75,8 @@ func TestLayers(t *testing.T) {
 				t.Errorf("%s imports %s: federation imports the standard library only", path, i)
 			}
 			for layer, prefixes := range never {
-				if within(path, layer) && slices.ContainsFunc(prefixes, func(prefix string) bool { return within(i, prefix) }) {
+				if within(path, layer) &&
+					slices.ContainsFunc(prefixes, func(prefix string) bool { return within(i, prefix) }) {
 					t.Errorf("%s imports %s, which %s must not", path, i, layer)
 				}
 			}
@@ -99,7 +102,9 @@ func lists(text string) map[string][]string {
 // packages returns what each package of the module imports, tests left out.
 func packages(t *testing.T) map[string][]string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", module+"/...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}",
+		module+"/...").
+		Output()
 	if err != nil {
 		t.Fatal(err)
 	}

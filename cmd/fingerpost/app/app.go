@@ -32,10 +32,10 @@ import (
 // Options is everything that an App depends on. Nothing in this package reads flags, files or the
 // environment.
 type Options struct {
-	Version   string           // of the binary
-	Replica   string           // name of this replica: no other replica has it
-	Config    *rest.Config     // access to the local cluster
-	InCluster bool             // this process runs in a Pod of the local cluster
+	Version   string       // of the binary
+	Replica   string       // name of this replica: no other replica has it
+	Config    *rest.Config // access to the local cluster
+	InCluster bool         // this process runs in a Pod of the local cluster
 	Dial      api.DialFunc // connects to API servers; nil for TCP
 
 	Addr, AdminAddr, DebugAddr string          // of the servers; an empty AdminAddr or DebugAddr is for none

@@ -41,7 +41,7 @@ func TestReplica(t *testing.T) {
 	network := apitest.NewNetwork()
 	defer network.Close()
 	east := network.Server("east")
-	for _, text := range strings.Split(objects, "---\n") {
+	for text := range strings.SplitSeq(objects, "---\n") {
 		var o unstructured.Unstructured
 		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 			t.Fatal(err)
@@ -56,9 +56,12 @@ func TestReplica(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a, err := New(ctx, logr.Discard(), Options{
-		Replica: "a", Config: config, Dial: network.Dial, Addr: "127.0.0.1:0", ClusterName: "east", ReadSlices: true, Mirrors: true,
+		Replica: "a", Config: config, Dial: network.Dial, Addr: "127.0.0.1:0", ClusterName: "east", ReadSlices: true,
+		Mirrors:       true,
 		ProbeInterval: time.Second, Patience: federation.Patience{Suspect: 10 * time.Second, Stale: time.Minute},
-		Writer:    endpointslice.Options{Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond}},
+		Writer: endpointslice.Options{
+			Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
+		},
 		Discovery: linkerd.Defaults(),
 	})
 	if err != nil {

@@ -34,10 +34,11 @@ func fingerpostCheck(t *testing.T, args ...string) (string, error) {
 	return cmdtest.Run(t, []*cobra.Command{Command("test")}, args...)
 }
 
-// A clock that is away is told, in either direction, and one that is a second off by rounding is not.
+// A clock that differs is reported, in either direction, and one that differs by rounding is not.
 func TestClockSkew(t *testing.T) {
 	for skew, want := range map[time.Duration]string{
-		0: "", -time.Second: "", 8 * time.Second: "", -8 * time.Second: "", 5 * time.Minute: "5m0s away", -5 * time.Minute: "-5m0s away",
+		0: "", -time.Second: "", 8 * time.Second: "", -8 * time.Second: "", 5 * time.Minute: "5m0s away",
+		-5 * time.Minute: "-5m0s away",
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
@@ -45,19 +46,27 @@ func TestClockSkew(t *testing.T) {
 		err := checkClock(t.Context(), &rest.Config{Host: server.URL})
 		server.Close()
 		_, warned := errors.AsType[warning](err)
-		// The Date tells whole seconds, so that the difference may be a second less.
-		got := regexp.MustCompile(`-?4m5[0-9]s`).ReplaceAllStringFunc(fmt.Sprint(err), func(s string) string { return strings.Replace(s, s[len(s)-5:], "5m0s", 1) })
+		// The Date has whole seconds, so that the difference may be a second less.
+		got := regexp.MustCompile(`-?4m5[0-9]s`).
+			ReplaceAllStringFunc(fmt.Sprint(err),
+				func(s string) string { return strings.Replace(s, s[len(s)-5:], "5m0s", 1) })
 		if want == "" && err != nil || want != "" && (!warned || !strings.Contains(got, want)) {
 			t.Errorf("%s: %v", skew, err)
 		}
 	}
 }
 
-// A Lease that nobody holds is told where something is to be written; one whose holder is gone, anyhow.
+// A Lease without a holder is reported if it is needed; one whose holder is gone, always.
 func TestHeld(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	lease := func(holder string, renewed time.Duration) *coordinationv1.Lease {
-		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)), RenewTime: &metav1.MicroTime{Time: now.Add(renewed)}}}
+		return &coordinationv1.Lease{
+			Spec: coordinationv1.LeaseSpec{
+				HolderIdentity:       &holder,
+				LeaseDurationSeconds: new(int32(30)),
+				RenewTime:            &metav1.MicroTime{Time: now.Add(renewed)},
+			},
+		}
 	}
 	leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	none, forbidden := apierrors.NewNotFound(leases, "x"), apierrors.NewForbidden(leases, "x", nil)
@@ -66,17 +75,20 @@ func TestHeld(t *testing.T) {
 		missing           error
 		needed, notNeeded string
 	}{
-		"held":                  {lease("a", -10*time.Second), nil, "", ""},
-		"expired":               {lease("a", -10*time.Minute), nil, "a held it until 9m30s ago", "a held it until 9m30s ago"},
-		"given up":              {lease("", -time.Second), nil, "it has no holder", "skipped"},
-		"not there":             {nil, none, "there is no such Lease", "skipped"},
-		"not to be read":        {nil, forbidden, "it cannot be read", "skipped"},
-		"held for nobody knows": {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil, "without an end", "without an end"},
+		"held": {lease("a", -10*time.Second), nil, "", ""},
+		"expired": {lease("a", -10*time.Minute), nil, "a held it until 9m30s ago",
+			"a held it until 9m30s ago"},
+		"given up":       {lease("", -time.Second), nil, "it has no holder", "skipped"},
+		"not there":      {nil, none, "there is no such Lease", "skipped"},
+		"not to be read": {nil, forbidden, "it cannot be read", "skipped"},
+		"held without an end": {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil,
+			"without an end", "without an end"},
 	} {
 		for needed, want := range map[bool]string{true: c.needed, false: c.notNeeded} {
 			err := checkHolder(c.lease, c.missing, needed, now)
 			_, warned := errors.AsType[warning](err)
-			if want == "" && err != nil || want != "" && !strings.Contains(fmt.Sprint(err), want) || err != nil && !warned && !errors.Is(err, errSkipped) {
+			if want == "" && err != nil || want != "" && !strings.Contains(fmt.Sprint(err), want) ||
+				err != nil && !warned && !errors.Is(err, errSkipped) {
 				t.Errorf("%s, needed %t: %v", name, needed, err)
 			}
 		}
@@ -86,7 +98,9 @@ func TestHeld(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	token := func(left time.Duration) string {
-		return "h." + base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, now.Add(left).Unix())) + ".s"
+		return "h." + base64.RawURLEncoding.EncodeToString(
+			fmt.Appendf(nil, `{"exp":%d}`, now.Add(left).Unix()),
+		) + ".s"
 	}
 	for name, c := range map[string]struct{ token, want string }{
 		"expired":     {token(-2 * time.Hour), "the token or certificate has expired 2h0m ago"},
@@ -99,18 +113,24 @@ func TestExpiry(t *testing.T) {
 		"no JSON":     {"a." + base64.RawURLEncoding.EncodeToString([]byte("{")) + ".c", ""},
 		"wrong types": {"a." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":"x"}`)) + ".c", ""},
 	} {
-		if err := checkExpiry(&rest.Config{BearerToken: c.token}, now); c.want == "" && err != nil || c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
+		if err := checkExpiry(&rest.Config{BearerToken: c.token}, now); c.want == "" && err != nil ||
+			c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// What may become right is tried again until it is or the time is up, what is skipped is not told, and only
-// failures fail.
+// Checks that may pass later are retried until they do or the time is up, skipped ones are not reported, and
+// only failures fail the report.
 func TestChecker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		c := &runner{to: &out, deadline: time.Now().Add(10 * time.Second), timeout: time.Second, pause: 2 * time.Second}
+		c := &runner{
+			to:       &out,
+			deadline: time.Now().Add(10 * time.Second),
+			timeout:  time.Second,
+			pause:    2 * time.Second,
+		}
 		c.report.Success = true
 		began, tries := time.Now(), 0
 		c.beginCategory("one")
@@ -125,15 +145,29 @@ func TestChecker(t *testing.T) {
 		}
 		c.check(t.Context(), check{"skipped", "b", false, func(context.Context) error { return errSkipped }})
 		c.beginCategory("tw\x1bo")
-		c.check(t.Context(), check{"warned", "c", false, func(context.Context) error { return warningf("a\x1b[31m %w", errors.New("b\nc")) }})
-		c.check(t.Context(), check{"lasts", "c", true, func(context.Context) error { return permanentWarningf("no right") }})
+		c.check(
+			t.Context(),
+			check{
+				"warned",
+				"c",
+				false,
+				func(context.Context) error { return warningf("a\x1b[31m %w", errors.New("b\nc")) },
+			},
+		)
+		c.check(
+			t.Context(),
+			check{"lasts", "c", true, func(context.Context) error { return permanentWarningf("no right") }},
+		)
 		if d := time.Since(began); d != 4*time.Second {
 			t.Errorf("what does not come right by itself was tried until %s", d)
 		}
 		if !c.report.Success {
 			t.Error("a warning fails")
 		}
-		c.check(t.Context(), check{"hangs", "d", true, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
+		c.check(
+			t.Context(),
+			check{"hangs", "d", true, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
+		)
 		if d := time.Since(began); c.report.Success || d > 10*time.Second || d < 8*time.Second {
 			t.Errorf("success %t after %s", c.report.Success, d)
 		}
@@ -149,7 +183,19 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 	addr := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{}})
 	c := &runner{timeout: time.Second}
 	c.report.Success = true
-	known := &knownReplicas{[]cli.Replica{{Addr: addr}}, []cli.Response[debug.ClustersPage]{{Page: debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "west"}}, {Status: cluster.Status{Name: "south"}}}}}}}
+	known := &knownReplicas{
+		[]cli.Replica{{Addr: addr}},
+		[]cli.Response[debug.ClustersPage]{
+			{
+				Page: debug.ClustersPage{
+					Clusters: []debug.Cluster{
+						{Status: cluster.Status{Name: "west"}},
+						{Status: cluster.Status{Name: "south"}},
+					},
+				},
+			},
+		},
+	}
 	checkClusters(t.Context(), c, known)
 	if len(c.report.Categories) != 0 || !c.report.Success {
 		t.Errorf("%+v", c.report)
@@ -184,7 +230,8 @@ func TestHints(t *testing.T) {
 
 func TestCheckSaysWhatItCannotDo(t *testing.T) {
 	out, err := fingerpostCheck(t, "check", "--kubeconfig", "/nowhere", "--wait", "0s")
-	if !errors.Is(err, ErrFailed) || !strings.Contains(out, "× the API server answers\n    which cluster?") || !strings.HasSuffix(out, "results are ×\n") {
+	if !errors.Is(err, ErrFailed) || !strings.Contains(out, "× the API server answers\n    which cluster?") ||
+		!strings.HasSuffix(out, "results are ×\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := fingerpostCheck(t, "check", "-o", "yaml"); err == nil || errors.Is(err, ErrFailed) {

@@ -35,10 +35,16 @@ func (a *clusterAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status := func(code int, reason metav1.StatusReason) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Message: string(reason), Code: int32(code)})
+		_ = json.NewEncoder(w).
+			Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+				Status: metav1.StatusFailure, Reason: reason, Message: string(reason), Code: int32(code)})
 	}
 	if code := a.codes[r.URL.Path]; code != 0 {
-		status(code, map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusInternalServerError: metav1.StatusReasonInternalError}[code])
+		status(
+			code,
+			map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden,
+				http.StatusInternalServerError: metav1.StatusReasonInternalError}[code],
+		)
 		return
 	}
 	switch object, found := a.objects[r.URL.Path]; {
@@ -48,10 +54,20 @@ func (a *clusterAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/api":
 		encode(w, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	case r.URL.Path == "/apis":
-		version := metav1.GroupVersionForDiscovery{GroupVersion: links.Group + "/" + cli.LinkVersion, Version: cli.LinkVersion}
-		encode(w, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{{
-			Name: links.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
-		}}})
+		version := metav1.GroupVersionForDiscovery{
+			GroupVersion: links.Group + "/" + cli.LinkVersion,
+			Version:      cli.LinkVersion,
+		}
+		encode(
+			w,
+			metav1.APIGroupList{
+				TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"},
+				Groups: []metav1.APIGroup{{
+					Name: links.Group, Versions: []metav1.GroupVersionForDiscovery{version},
+					PreferredVersion: version,
+				}},
+			},
+		)
 	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
 		body, _ := io.ReadAll(r.Body)
 		asked, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
@@ -80,11 +96,19 @@ const linksPath = "/apis/" + links.Group + "/" + cli.LinkVersion + "/links"
 func (a *clusterAPI) addLink(namespace, name, target string, kubeconfig []byte) {
 	list, _ := a.objects[linksPath].(map[string]any)
 	if list == nil {
-		list = map[string]any{"apiVersion": links.Group + "/" + cli.LinkVersion, "kind": "LinkList", "items": []any{}}
+		list = map[string]any{
+			"apiVersion": links.Group + "/" + cli.LinkVersion,
+			"kind":       "LinkList",
+			"items":      []any{},
+		}
 	}
 	list["items"] = append(list["items"].([]any), map[string]any{
-		"apiVersion": links.Group + "/" + cli.LinkVersion, "kind": "Link", "metadata": map[string]any{"namespace": namespace, "name": name},
-		"spec": map[string]any{"targetClusterName": target, "clusterCredentialsSecret": "cluster-credentials-" + name},
+		"apiVersion": links.Group + "/" + cli.LinkVersion, "kind": "Link",
+		"metadata": map[string]any{"namespace": namespace, "name": name},
+		"spec": map[string]any{
+			"targetClusterName":        target,
+			"clusterCredentialsSecret": "cluster-credentials-" + name,
+		},
 	})
 	a.objects[linksPath] = list
 	a.addSecret(namespace, "cluster-credentials-"+name, kubeconfig)
@@ -92,8 +116,9 @@ func (a *clusterAPI) addLink(namespace, name, target string, kubeconfig []byte) 
 
 func (a *clusterAPI) addSecret(namespace, name string, kubeconfig []byte) {
 	a.objects["/api/v1/namespaces/"+namespace+"/secrets/"+name] = corev1.Secret{
-		TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Data: map[string][]byte{links.KubeconfigKey: kubeconfig},
+		TypeMeta:   metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Data:       map[string][]byte{links.KubeconfigKey: kubeconfig},
 	}
 }
 
@@ -107,12 +132,22 @@ type checkWorld struct {
 	args      []string
 }
 
-// lines returns "result category/description: error" of what a check says that is not right.
+// lines returns "result category/description: error" of each check that did not succeed.
 func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 	t.Helper()
 	var addrs []string
 	for _, page := range w.pages {
-		addrs = append(addrs, cmdtest.DebugServer(t, map[string]any{"/debug/clusters": page, "/debug/malformed": w.malformed, "/debug/digests": debug.DigestsPage{}}))
+		addrs = append(
+			addrs,
+			cmdtest.DebugServer(
+				t,
+				map[string]any{
+					"/debug/clusters":  page,
+					"/debug/malformed": w.malformed,
+					"/debug/digests":   debug.DigestsPage{},
+				},
+			),
+		)
 	}
 	args := []string{"check", "--kubeconfig", kubeconfig, "--wait", "0s", "-o", "json"}
 	if len(addrs) > 0 {
@@ -124,7 +159,13 @@ func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 			if c.Result == resultSuccess {
 				continue
 			}
-			line := fmt.Sprintf("%s %s/%s: %s", c.Result, strings.TrimPrefix(category.Name, "fingerpost-"), c.Description, c.Error)
+			line := fmt.Sprintf(
+				"%s %s/%s: %s",
+				c.Result,
+				strings.TrimPrefix(category.Name, "fingerpost-"),
+				c.Description,
+				c.Error,
+			)
 			for i, addr := range addrs {
 				line = strings.ReplaceAll(line, addr, fmt.Sprintf("replica %d", i))
 			}
@@ -134,7 +175,7 @@ func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 	return lines
 }
 
-// What is not right is told of what it is about, of whatever replica, and of nothing else.
+// Each fault is reported where it is, in any replica, and nothing else is.
 func TestChecks(t *testing.T) {
 	west := func(p *debug.ClustersPage) *debug.Cluster { return &p.Clusters[1] }
 	for name, c := range map[string]struct {
@@ -181,8 +222,10 @@ func TestChecks(t *testing.T) {
 		}},
 		"of the second replica's own": {func(w *checkWorld) {
 			west(&w.pages[1]).Credentials = "refused"
-			west(&w.pages[1]).Kinds = []cluster.KindStatus{{Kind: "pods", Health: api.Health{Refused: metav1.StatusReasonForbidden}}}
-			w.pages[1].Links[0].Conditions = []metav1.Condition{{Type: links.Accepted, Status: metav1.ConditionFalse, Reason: "No", Message: "no"}}
+			west(&w.pages[1]).Kinds = []cluster.KindStatus{{Kind: "pods",
+				Health: api.Health{Refused: metav1.StatusReasonForbidden}}}
+			w.pages[1].Links[0].Conditions = []metav1.Condition{{Type: links.Accepted, Status: metav1.ConditionFalse,
+				Reason: "No", Message: "no"}}
 		}, []string{
 			"error clusters/the newest credentials of west are in use: refused; in use in replica 1: none",
 			"error clusters/everything in west may be read: grant get, list and watch on pods (Forbidden)",
@@ -192,7 +235,8 @@ func TestChecks(t *testing.T) {
 			w.pages = w.pages[:1]
 			west(&w.pages[0]).State = "Stale"
 		}, []string{"error clusters/west is in contact: it is Stale, last contact"}},
-		"malformed": {func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} }, []string{"error services/no mirrored or federated Service is malformed: shop/web: no port"}},
+		"malformed": {func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} },
+			[]string{"error services/no mirrored or federated Service is malformed: shop/web: no port"}},
 		"a Secret that may not be read": {func(w *checkWorld) {
 			w.api.codes["/api/v1/namespaces/mesh/secrets/cluster-credentials-west"] = http.StatusForbidden
 		}, []string{"warning link-west/its credentials can be used: Secret mesh/cluster-credentials-west, which a Link names, cannot be read with your permissions"}},
@@ -203,9 +247,13 @@ func TestChecks(t *testing.T) {
 			"warning link-north/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
 			"warning link-west/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
 		}},
-		"Links may not be listed": {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusForbidden }, []string{"warning links/Links and their Secrets can be read: "}},
-		"Links cannot be listed":  {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusInternalServerError }, []string{"error links/Links and their Secrets can be read: "}},
-		"a right is missing":      {func(w *checkWorld) { w.api.denied["watch jobs"] = true }, []string{"warning link-north/its credentials have permission to read: they may not watch jobs.batch", "warning link-west/its cred"}},
+		"Links may not be listed": {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusForbidden },
+			[]string{"warning links/Links and their Secrets can be read: "}},
+		"Links cannot be listed": {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusInternalServerError },
+			[]string{"error links/Links and their Secrets can be read: "}},
+		"a right is missing": {func(w *checkWorld) { w.api.denied["watch jobs"] = true },
+			[]string{"warning link-north/its credentials have permission to read: they may not watch jobs.batch",
+				"warning link-west/its cred"}},
 		"rights cannot be asked": {func(w *checkWorld) {
 			w.api.codes["/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = http.StatusInternalServerError
 		}, []string{"error link-north/its credentials have permission to read: review whether they may list services: ", "error link-west/its cred"}},
@@ -225,7 +273,8 @@ func TestChecks(t *testing.T) {
 			"warning leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder: it cannot be read",
 			"warning leases/the Lease fingerpost-write in this cluster has a holder: there is no such",
 			"error link-north/its credentials can be used: Secret mesh/cluster-credentials-north: ",
-			"warning link-west/the Lease linkerd-destination-endpoint-write", "warning link-west/the Lease fingerpost-write",
+			"warning link-west/the Lease linkerd-destination-endpoint-write",
+			"warning link-west/the Lease fingerpost-write",
 		}},
 		"an installation": {func(w *checkWorld) {
 			w.args = []string{"--pre"}
@@ -237,7 +286,9 @@ func TestChecks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := &clusterAPI{objects: map[string]any{}, codes: map[string]int{}, denied: map[string]bool{}}
-			api.objects["/api/v1/namespaces/linkerd/secrets"] = corev1.SecretList{TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"}}
+			api.objects["/api/v1/namespaces/linkerd/secrets"] = corev1.SecretList{
+				TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"},
+			}
 			server, local := httptest.NewTLSServer(api), httptest.NewServer(api)
 			defer server.Close()
 			defer local.Close()
@@ -245,8 +296,15 @@ func TestChecks(t *testing.T) {
 			w := &checkWorld{api: api, elsewhere: config("https://0.0.0.0:1"), args: []string{"--timeout", "1s"}}
 			for range 2 {
 				w.pages = append(w.pages, debug.ClustersPage{
-					Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", Local: true, State: "Live"}}, {Status: cluster.Status{Name: "west", State: "Live"}}, {Status: cluster.Status{Name: "north", State: "Live"}}},
-					Links:    []links.LinkStatus{{Namespace: "mesh", Name: "west"}, {Namespace: "mesh", Name: "north"}},
+					Clusters: []debug.Cluster{
+						{Status: cluster.Status{Name: "east", Local: true, State: "Live"}},
+						{Status: cluster.Status{Name: "west", State: "Live"}},
+						{Status: cluster.Status{Name: "north", State: "Live"}},
+					},
+					Links: []links.LinkStatus{
+						{Namespace: "mesh", Name: "west"},
+						{Namespace: "mesh", Name: "north"},
+					},
 				})
 			}
 			api.addLink("mesh", "west", "west", config(server.URL))

@@ -37,7 +37,7 @@ func newDebugCommand(version string) debugCommand {
 }
 
 func (d *debugCommand) addFlags(cmd *cobra.Command) {
-	d.ReplicaFlags.AddFlags(cmd)
+	d.AddFlags(cmd)
 	addOutputFlag(cmd, &d.output)
 	cmd.Flags().BoolVarP(&d.watch, "watch", "w", false,
 		"read the page every 2 s and print it again when it has changed, until interrupted")

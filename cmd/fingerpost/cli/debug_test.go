@@ -28,35 +28,51 @@ func rows(out string) (lines []string) {
 	return lines
 }
 
-// The streams of all replicas are one list, the slowest first wherever it is open, and say whose they are.
+// The streams of all replicas are one list, the slowest first, and name their replica.
 func TestStreamsOfReplicas(t *testing.T) {
 	ago := func(d time.Duration) *time.Time { return new(time.Now().Add(-d)) }
 	stream := func(id uint64, pod string, sending *time.Time, behind *discovery.Lag) discovery.StreamStatus {
 		return discovery.StreamStatus{
-			ID: id, Method: "Get", Authority: "web.shop.svc.cluster.local:80", Namespace: "s", Pod: pod, Peer: "1:40",
+			ID: id, Method: "Get", Authority: "web.shop.svc.cluster.local:80", Namespace: "s", Pod: pod,
+			Peer:   "1:40",
 			Opened: time.Now().Add(-90 * time.Minute), Sending: sending, Behind: behind,
 		}
 	}
 	a := cmdtest.DebugServer(t, map[string]any{"/debug/streams": []discovery.StreamStatus{
-		stream(1, "quick", nil, nil), stream(2, "slow", ago(time.Minute), &discovery.Lag{Adds: 1}), stream(3, "", nil, nil),
+		stream(
+			1,
+			"quick",
+			nil,
+			nil,
+		), stream(2, "slow", ago(time.Minute), &discovery.Lag{Adds: 1}), stream(3, "", nil, nil),
 	}})
 	b := cmdtest.DebugServer(t, map[string]any{"/debug/streams": []discovery.StreamStatus{
-		stream(1, "far", nil, &discovery.Lag{Adds: 2, Removes: 3}), stream(2, "slowest", ago(time.Hour), &discovery.Lag{Removes: 1}),
+		stream(
+			1,
+			"far",
+			nil,
+			&discovery.Lag{Adds: 2, Removes: 3},
+		), stream(2, "slowest", ago(time.Hour), &discovery.Lag{Removes: 1}),
 	}})
 	out, err := fingerpost(t, "streams", "--debug-addr", a+","+b)
 	if diff := cmp.Diff([]string{
 		"REPLICA ID AGE METHOD ASKS FOR CLIENT HOLDS LAST SENT BEHIND",
 		"s/slowest", "s/slow", "s/far", "s/quick", "s/1:40",
-	}, pick(rows(out), "s/", "REPLICA")); err != nil || diff != "" || !strings.HasSuffix(out, "5 streams, 3 behind.\n") {
+	}, pick(rows(out), "s/", "REPLICA")); err != nil || diff != "" ||
+		!strings.HasSuffix(out, "5 streams, 3 behind.\n") {
 		t.Errorf("%v %s\n%s", err, diff, out)
 	}
-	if out, err := fingerpost(t, "streams", "--slow", "--debug-addr", a+","+b); err != nil || strings.Contains(out, "quick") || !strings.Contains(out, "far") {
+	if out, err := fingerpost(t, "streams", "--slow", "--debug-addr", a+","+b); err != nil ||
+		strings.Contains(out, "quick") ||
+		!strings.Contains(out, "far") {
 		t.Errorf("--slow: %v\n%s", err, out)
 	}
-	if out, err := fingerpost(t, "streams", "--debug-addr", a); err != nil || !strings.HasPrefix(out, "ID ") || strings.Contains(out, a) {
+	if out, err := fingerpost(t, "streams", "--debug-addr", a); err != nil || !strings.HasPrefix(out, "ID ") ||
+		strings.Contains(out, a) {
 		t.Errorf("one replica: %v\n%s", err, out)
 	}
-	for addrs, want := range map[string][]string{a + "," + b: {b + " 2", a + " 2", b + " 1", a + " 1", a + " 3"}, b: {b + " 2", b + " 1"}} {
+	for addrs, want := range map[string][]string{a + "," + b: {b + " 2", a + " 2", b + " 1", a + " 1", a + " 3"},
+		b: {b + " 2", b + " 1"}} {
 		out, err := fingerpost(t, "streams", "-o", "json", "--debug-addr", addrs)
 		var got []string
 		for _, s := range cmdtest.DecodeJSON[[]struct {
@@ -73,7 +89,9 @@ func TestStreamsOfReplicas(t *testing.T) {
 			t.Errorf("%v %s\n%s", err, diff, out)
 		}
 	}
-	if out, err := fingerpost(t, "streams", "-o", "json", "--debug-addr", cmdtest.DebugServer(t, map[string]any{"/debug/streams": nil})); err != nil || out != "[]\n" {
+	if out, err := fingerpost(t, "streams", "-o", "json", "--debug-addr",
+		cmdtest.DebugServer(t, map[string]any{"/debug/streams": nil})); err != nil ||
+		out != "[]\n" {
 		t.Errorf("no streams: %v\n%s", err, out)
 	}
 }
@@ -98,11 +116,20 @@ func pick(lines []string, prefix, header string) (picked []string) {
 func TestClustersOfReplicas(t *testing.T) {
 	page := func(state cluster.State) debug.ClustersPage {
 		return debug.ClustersPage{
-			Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", Local: true, State: "Live"}}, {Status: cluster.Status{Name: "west", State: state}, Contact: "timeout"}},
-			Links:    []links.LinkStatus{{Namespace: "linkerd", Name: "west", Cluster: "west"}},
+			Clusters: []debug.Cluster{
+				{Status: cluster.Status{Name: "east", Local: true, State: "Live"}},
+				{Status: cluster.Status{Name: "west", State: state}, Contact: "timeout"},
+			},
+			Links: []links.LinkStatus{{Namespace: "linkerd", Name: "west", Cluster: "west"}},
 		}
 	}
-	a, b := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": page("Live")}), cmdtest.DebugServer(t, map[string]any{"/debug/clusters": page("Stale")})
+	a, b := cmdtest.DebugServer(
+		t,
+		map[string]any{"/debug/clusters": page("Live")},
+	), cmdtest.DebugServer(
+		t,
+		map[string]any{"/debug/clusters": page("Stale")},
+	)
 	out, err := fingerpost(t, "clusters", "--debug-addr", a+","+b)
 	if diff := cmp.Diff([]string{
 		"CLUSTER REPLICA STATE CONTACT SERVICES PODS CREDENTIALS NOTE",
@@ -111,18 +138,23 @@ func TestClustersOfReplicas(t *testing.T) {
 	}, rows(out)); err != nil || diff != "" {
 		t.Errorf("%v %s\n%s", err, diff, out)
 	}
-	if out, err := fingerpost(t, "clusters", "west", "--debug-addr", a); err != nil || strings.Contains(out, a) || len(rows(out)) != 2 {
+	if out, err := fingerpost(t, "clusters", "west", "--debug-addr", a); err != nil || strings.Contains(out, a) ||
+		len(rows(out)) != 2 {
 		t.Errorf("one of one replica: %v\n%s", err, out)
 	}
 	type named struct{ Replica, Name, State string }
 	for addrs, want := range map[string]struct{ Clusters, Links []named }{
 		a + " east": {[]named{{a, "east", "Live"}}, []named{}},
 		a:           {[]named{{a, "east", "Live"}, {a, "west", "Live"}}, []named{{a, "west", ""}}},
-		a + "," + b: {[]named{{a, "east", "Live"}, {b, "east", "Live"}, {a, "west", "Live"}, {b, "west", "Stale"}}, []named{{a, "west", ""}, {b, "west", ""}}},
+		a + "," + b: {[]named{{a, "east", "Live"}, {b, "east", "Live"}, {a, "west", "Live"}, {b, "west", "Stale"}},
+			[]named{{a, "west", ""}, {b, "west", ""}}},
 	} {
 		addrs, names, _ := strings.Cut(addrs, " ")
-		out, err := fingerpost(t, append([]string{"clusters", "-o", "json", "--debug-addr", addrs}, strings.Fields(names)...)...)
-		if diff := cmp.Diff(want, cmdtest.DecodeJSON[struct{ Clusters, Links []named }](t, out)); err != nil || diff != "" {
+		out, err := fingerpost(
+			t,
+			append([]string{"clusters", "-o", "json", "--debug-addr", addrs}, strings.Fields(names)...)...)
+		if diff := cmp.Diff(want, cmdtest.DecodeJSON[struct{ Clusters, Links []named }](t, out)); err != nil ||
+			diff != "" {
 			t.Errorf("%v %s\n%s", err, diff, out)
 		}
 	}
@@ -132,7 +164,10 @@ func TestClustersOfReplicas(t *testing.T) {
 // differs.
 func TestExplanationsOfReplicas(t *testing.T) {
 	explanation := func(replica, node string, stream uint64, kept ...string) replicaExplanation {
-		x := replicaExplanation{replica, discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Node: node}}}
+		x := replicaExplanation{
+			replica,
+			discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Node: node}},
+		}
 		if stream > 0 {
 			x.Streams = []discovery.StreamStatus{{ID: stream}}
 		}
@@ -149,22 +184,27 @@ func TestExplanationsOfReplicas(t *testing.T) {
 		all  []replicaExplanation
 		want []string // headings, streams and who differs
 	}{
-		"one replica":           {[]replicaExplanation{explanation("a", "", 0)}, nil},
-		"no stream, they agree": {[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), explanation("b", "", 0, "10.0.0.1:80")}, []string{"replica a"}},
+		"one replica": {[]replicaExplanation{explanation("a", "", 0)}, nil},
+		"no stream, they agree": {[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"),
+			explanation("b", "", 0, "10.0.0.1:80")}, []string{"replica a"}},
 		"no stream, they do not": {
-			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), explanation("b", "", 0, "10.0.0.1:80", "10.0.0.2:80"), explanation("c", "", 0)},
+			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"),
+				explanation("b", "", 0, "10.0.0.1:80", "10.0.0.2:80"), explanation("c", "", 0)},
 			[]string{"replica a", differs("a b"), differs("a c")},
 		},
-		"one refuses": {[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), refused}, []string{"replica a", differs("a b")}},
+		"one refuses": {[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), refused},
+			[]string{"replica a", differs("a b")}},
 		"a stream of the second": {
 			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), explanation("b", "n", 7, "10.0.0.2:80")},
 			[]string{"replica b", "stream 7"}, // a does not know the node, and cannot be compared
 		},
 		"streams of both": {
-			[]replicaExplanation{explanation("a", "n", 1, "10.0.0.1:80"), explanation("b", "n", 1), explanation("c", "n", 0, "10.0.0.1:80")},
+			[]replicaExplanation{explanation("a", "n", 1, "10.0.0.1:80"), explanation("b", "n", 1),
+				explanation("c", "n", 0, "10.0.0.1:80")},
 			[]string{"replica a", "stream 1", "replica b", "stream 1", differs("a b")},
 		},
-		"escapes": {[]replicaExplanation{explanation("a\x1b[31m", "", 0), explanation("b\x1b[31m", "", 0, "10.0.0.1:80")}, []string{"replica a[31m", differs("a[31m b[31m")}},
+		"escapes": {[]replicaExplanation{explanation("a\x1b[31m", "", 0),
+			explanation("b\x1b[31m", "", 0, "10.0.0.1:80")}, []string{"replica a[31m", differs("a[31m b[31m")}},
 	} {
 		var out bytes.Buffer
 		if err := printExplanations(&out, c.all, len(c.all) > 1, time.Now()); err != nil {
@@ -201,20 +241,29 @@ func TestExplanationsOfReplicas(t *testing.T) {
 	}
 }
 
-// A replica that does not answer, or not well, is named at the end, and what the others say is shown; what
-// all of them say is said once.
+// A replica that does not respond, or with nonsense, is named at the end, and the others are shown; the same
+// error of all of them is shown once.
 func TestReplicasThatFail(t *testing.T) {
 	pages := map[string]any{
 		"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "clusters"}}}},
-		"/debug/streams":  []discovery.StreamStatus{{Pod: "streams"}}, "/debug/explain": discovery.Explanation{Authority: "explain"},
+		"/debug/streams": []discovery.StreamStatus{
+			{Pod: "streams"},
+		}, "/debug/explain": discovery.Explanation{Authority: "explain"},
 	}
-	good, closed, strange := cmdtest.DebugServer(t, pages), "127.0.0.1:1", cmdtest.DebugServer(t, map[string]any{"/debug/clusters": 1, "/debug/streams": 1, "/debug/explain": 1})
+	good, closed, strange := cmdtest.DebugServer(
+		t,
+		pages,
+	), "127.0.0.1:1", cmdtest.DebugServer(
+		t,
+		map[string]any{"/debug/clusters": 1, "/debug/streams": 1, "/debug/explain": 1},
+	)
 	for _, args := range [][]string{{"clusters"}, {"streams"}, {"explain", "web.shop"}} {
 		for _, output := range []string{"table", "json"} {
 			args := append(args, "-o", output, "--debug-addr", strings.Join([]string{closed, good, strange}, ","))
 			out, err := fingerpost(t, args...)
-			if !strings.Contains(out, args[0]) || output == "json" && !strings.Contains(out, fmt.Sprintf(`"replica": %q`, good)) {
-				t.Errorf("%s: what one says is not shown:\n%s", args, out)
+			if !strings.Contains(out, args[0]) ||
+				output == "json" && !strings.Contains(out, fmt.Sprintf(`"replica": %q`, good)) {
+				t.Errorf("%s: the page of one is not shown:\n%s", args, out)
 			}
 			for _, want := range []string{closed + ": no response from", strange + ": the server's response: json"} {
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), good+":") {
@@ -224,10 +273,12 @@ func TestReplicasThatFail(t *testing.T) {
 		}
 	}
 	if out, err := fingerpost(t, "streams", "--debug-addr", closed+","+strange); err == nil || out != "" {
-		t.Errorf("nobody answers: %v\n%s", err, out)
+		t.Errorf("no replica responds: %v\n%s", err, out)
 	}
 	refusal := map[string]any{"/debug/explain": fmt.Errorf("Invalid authority: foo")}
-	if _, err := fingerpost(t, "explain", "foo", "--debug-addr", cmdtest.DebugServer(t, refusal)+","+cmdtest.DebugServer(t, refusal)); err == nil || err.Error() != "Invalid authority: foo" {
+	if _, err := fingerpost(t, "explain", "foo", "--debug-addr",
+		cmdtest.DebugServer(t, refusal)+","+cmdtest.DebugServer(t, refusal)); err == nil ||
+		err.Error() != "Invalid authority: foo" {
 		t.Errorf("refused by both: %v", err)
 	}
 }
@@ -240,21 +291,30 @@ func TestReplicasWithLongNames(t *testing.T) {
 	var clusters []Response[debug.ClustersPage]
 	for _, replica := range []string{long("7d9c4b8f5-x2x4z"), long("7d9c4b8f5-tvqp9")} {
 		streams = append(streams, Response[[]discovery.StreamStatus]{replica, []discovery.StreamStatus{{
-			ID: 1e6, Method: "GetProfile", Authority: "web-federated.shop.svc.cluster.local:8080", Namespace: long("shop"), Pod: long("cart"),
-			Addresses: 1e5, Opened: now.Add(-47 * time.Hour), Last: &discovery.LastSent{At: now.Add(-time.Hour)}, Sending: new(now.Add(-time.Hour)),
-			Behind: &discovery.Lag{Adds: 1e5, Removes: 1e5},
+			ID: 1e6, Method: "GetProfile", Authority: "web-federated.shop.svc.cluster.local:8080",
+			Namespace: long("shop"), Pod: long("cart"),
+			Addresses: 1e5, Opened: now.Add(-47 * time.Hour), Last: &discovery.LastSent{At: now.Add(-time.Hour)},
+			Sending: new(now.Add(-time.Hour)),
+			Behind:  &discovery.Lag{Adds: 1e5, Removes: 1e5},
 		}}})
-		clusters = append(clusters, Response[debug.ClustersPage]{replica, debug.ClustersPage{Clusters: []debug.Cluster{{
-			Status: cluster.Status{
-				Name: long("west"), State: cluster.Connecting, LastContact: now.Add(-time.Hour), Source: "linkerd/" + long("credentials"),
-			},
-			Contact: long("err or"),
-			Kinds:   []cluster.KindStatus{{Kind: "pods", Objects: 1e6}, {Kind: "services", Objects: 1e5}},
-		}}}})
+		clusters = append(
+			clusters,
+			Response[debug.ClustersPage]{replica, debug.ClustersPage{Clusters: []debug.Cluster{{
+				Status: cluster.Status{
+					Name: long(
+						"west",
+					), State: cluster.Connecting, LastContact: now.Add(-time.Hour),
+					Source: "linkerd/" + long("credentials"),
+				},
+				Contact: long("err or"),
+				Kinds:   []cluster.KindStatus{{Kind: "pods", Objects: 1e6}, {Kind: "services", Objects: 1e5}},
+			}}}},
+		)
 	}
 	var out bytes.Buffer
 	for _, err := range []error{
-		printStreams(&out, mergeStreams(streams), false, true, now), printClusters(&out, mergeClusters(clusters, nil), true, now),
+		printStreams(&out, mergeStreams(streams), false, true, now), printClusters(&out,
+			mergeClusters(clusters, nil), true, now),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -267,29 +327,38 @@ func TestReplicasWithLongNames(t *testing.T) {
 	}
 	for _, end := range []string{"x4z ", "qp9 "} {
 		if strings.Count(out.String(), end) != 2 {
-			t.Errorf("replicas cannot be told apart:\n%s", out.String())
+			t.Errorf("replicas cannot be distinguished:\n%s", out.String())
 		}
 	}
 }
 
-// What a server says is not acted upon by a terminal, whatever is printed; lines stay lines.
+// Texts of servers do not control the terminal, whatever is printed; lines stay lines.
 func TestEscapesOfServers(t *testing.T) {
 	if got := PrintableLines("a\x1b[31m: b\r\nc\td\n"); got != "a[31m: b\nc d\n" {
 		t.Errorf("%q", got)
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a\x1b[31m 1\nb 2\n") }))
+	server := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a\x1b[31m 1\nb 2\n") }),
+	)
 	defer server.Close()
 	out, err := fingerpost(t, "metrics", "--metrics-addr", server.Listener.Addr().String())
 	if err != nil || !strings.HasSuffix(out, "\na[31m 1\nb 2\n") {
 		t.Errorf("%v %q", err, out)
 	}
 	refuses := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": errors.New("no\x1b[31m")})
-	w := watch(t, "clusters", "--watch", "--debug-addr", refuses+","+cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{}}))
+	w := watch(
+		t,
+		"clusters",
+		"--watch",
+		"--debug-addr",
+		refuses+","+cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{}}),
+	)
 	w.until(refuses + ": no[31m")
 }
 
 func TestDiffSettlesForward(t *testing.T) {
-	if _, err := fingerpost(t, "diff", "--settle=-1s", "--debug-addr", "127.0.0.1:1,127.0.0.1:1"); err == nil || err.Error() != "--settle -1s is negative" {
+	if _, err := fingerpost(t, "diff", "--settle=-1s", "--debug-addr", "127.0.0.1:1,127.0.0.1:1"); err == nil ||
+		err.Error() != "--settle -1s is negative" {
 		t.Error(err)
 	}
 }

@@ -195,10 +195,7 @@ func allKeys[V any](a, b map[string]V) map[string]V {
 // describeDifference names up to five addresses of a Service in which two replicas differ.
 func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (string, error) {
 	namespace, name, _ := strings.Cut(d.Service, "/")
-	path := "/debug/views"
-	for _, part := range []string{d.Cluster, namespace, name} {
-		path += "/" + url.PathEscape(part)
-	}
+	path := fmt.Sprintf("/debug/views/%s/%s/%s", url.PathEscape(d.Cluster), url.PathEscape(namespace), url.PathEscape(name))
 	views, err := FetchAll[debug.ViewPage](ctx, pair[:], path)
 	if err != nil {
 		return "", err

@@ -39,7 +39,7 @@ func newGRPCCommand(version string) grpcCommand {
 }
 
 func (g *grpcCommand) addFlags(cmd *cobra.Command) {
-	g.ReplicaFlags.AddFlags(cmd)
+	g.AddFlags(cmd)
 	addOutputFlag(cmd, &g.output)
 	fs := cmd.Flags()
 	fs.StringVar(&g.token, "token", "",

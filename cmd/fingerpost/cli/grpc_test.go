@@ -21,7 +21,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 )
 
-// destination answers each stream as it is told, by its number.
+// destination serves each stream by a function, which gets its number.
 type destination struct {
 	pb.UnimplementedDestinationServer
 	streams atomic.Int32
@@ -33,7 +33,10 @@ func (d *destination) Get(_ *pb.GetDestination, stream grpc.ServerStreamingServe
 	return d.get(d.streams.Add(1), stream)
 }
 
-func (d *destination) GetProfile(_ *pb.GetDestination, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
+func (d *destination) GetProfile(
+	_ *pb.GetDestination,
+	stream grpc.ServerStreamingServer[pb.DestinationProfile],
+) error {
 	return d.profile(d.streams.Add(1), stream)
 }
 
@@ -59,12 +62,13 @@ func (d *destination) serve(t *testing.T, options ...grpc.ServerOption) (string,
 
 func add(ip uint32, pod string) *pb.Update {
 	return &pb.Update{Update: &pb.Update_Add{Add: &pb.WeightedAddrSet{Addrs: []*pb.WeightedAddr{{
-		Addr: &netpb.TcpAddress{Ip: &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv4{Ipv4: ip}}, Port: 80}, Weight: 1, MetricLabels: map[string]string{"pod": pod},
+		Addr:   &netpb.TcpAddress{Ip: &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv4{Ipv4: ip}}, Port: 80},
+		Weight: 1, MetricLabels: map[string]string{"pod": pod},
 	}}}}}
 }
 
-// A stream that ends before anything was said is no answer.
-func TestAnswerThatIsNone(t *testing.T) {
+// A stream that ends before a message is an error.
+func TestStreamWithoutMessage(t *testing.T) {
 	d := &destination{get: func(int32, grpc.ServerStreamingServer[pb.Update]) error { return nil }}
 	addr, _ := d.serve(t)
 	out, err := fingerpost(t, "endpoints", "web.shop.svc.cluster.local", "--addr", addr)
@@ -73,7 +77,7 @@ func TestAnswerThatIsNone(t *testing.T) {
 	}
 }
 
-// Whoever watches is told of the ends of streams, and what the next one replaces.
+// A watch reports the ends of streams, and that the next one replaces all addresses.
 func TestWatchEndpoints(t *testing.T) {
 	d := &destination{get: func(n int32, stream grpc.ServerStreamingServer[pb.Update]) error {
 		if err := stream.Send(add(uint32(n), "pod\x1b[31m")); err != nil || n == 1 {
@@ -87,17 +91,29 @@ func TestWatchEndpoints(t *testing.T) {
 	}}
 	addr, _ := d.serve(t)
 	w := watch(t, "endpoints", "web.shop.svc.cluster.local", "--watch", "-o", "json", "--addr", addr)
-	w.until(`"what":"add","reset":true,"added":[{"addr":"0.0.0.1:80"`, `"what":"add","reset":true,"added":[{"addr":"0.0.0.2:80"`, "0.0.0.3:80", "the stream has ended ", "the stream has ended: Internal: broken[31m ")
+	w.until(
+		`"what":"add","reset":true,"added":[{"addr":"0.0.0.1:80"`,
+		`"what":"add","reset":true,"added":[{"addr":"0.0.0.2:80"`,
+		"0.0.0.3:80",
+		"the stream has ended ",
+		"the stream has ended: Internal: broken[31m ",
+	)
 	d.streams.Store(0)
 	w = watch(t, "endpoints", "web.shop.svc.cluster.local", "--watch", "--addr", addr)
-	w.until("+ 0.0.0.1:80 pod[31m", "these replace all addresses before", "+ 0.0.0.2:80", "+ 0.0.0.3:80", "the stream has ended: Internal: broken[31m ")
+	w.until(
+		"+ 0.0.0.1:80 pod[31m",
+		"these replace all addresses before",
+		"+ 0.0.0.2:80",
+		"+ 0.0.0.3:80",
+		"the stream has ended: Internal: broken[31m ",
+	)
 	if before, _, _ := strings.Cut(w.seen.String(), "0.0.0.1"); strings.Contains(before, "replace") {
 		t.Errorf("nothing was before:\n%s", w.seen.String())
 	}
 }
 
-// A replica that is gone is left for another one.
-func TestWatchOfAReplicaThatGoes(t *testing.T) {
+// If a replica is gone, the watch moves to another one.
+func TestWatchMovesToAnotherReplica(t *testing.T) {
 	stay := func(ip uint32) *destination {
 		return &destination{
 			get: func(_ int32, stream grpc.ServerStreamingServer[pb.Update]) error {
@@ -108,7 +124,8 @@ func TestWatchOfAReplicaThatGoes(t *testing.T) {
 				return nil
 			},
 			profile: func(_ int32, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
-				if err := stream.Send(&pb.DestinationProfile{FullyQualifiedName: add(ip, "").GetAdd().String()}); err != nil {
+				if err := stream.Send(&pb.DestinationProfile{FullyQualifiedName: add(ip,
+					"").GetAdd().String()}); err != nil {
 					return err
 				}
 				<-stream.Context().Done()
@@ -122,28 +139,33 @@ func TestWatchOfAReplicaThatGoes(t *testing.T) {
 		w := watch(t, verb, "web.shop.svc.cluster.local", "--watch", "-o", "json", "--addr", first+","+second)
 		w.until("1")
 		stop()
-		w.until("the stream has ended: Unavailable", map[string]string{"endpoints": "0.0.0.2:80", "profile": "ipv4:2"}[verb])
+		w.until(
+			"the stream has ended: Unavailable",
+			map[string]string{"endpoints": "0.0.0.2:80", "profile": "ipv4:2"}[verb],
+		)
 	}
 }
 
-// An authority that makes no sense ends the watch.
-func TestWatchOfWhatMakesNoSense(t *testing.T) {
+// An invalid authority ends the watch.
+func TestWatchOfInvalidAuthority(t *testing.T) {
 	d := &destination{get: func(int32, grpc.ServerStreamingServer[pb.Update]) error {
 		return status.Error(codes.InvalidArgument, "Invalid authority: foo")
 	}}
 	addr, _ := d.serve(t)
-	if _, err := fingerpost(t, "endpoints", "foo", "--watch", "--addr", addr); err == nil || err.Error() != "Invalid authority: foo" {
+	if _, err := fingerpost(t, "endpoints", "foo", "--watch", "--addr", addr); err == nil ||
+		err.Error() != "Invalid authority: foo" {
 		t.Error(err)
 	}
 }
 
-// A server that speaks TLS is asked so, and whoever does not is told.
-func TestAskWithTLS(t *testing.T) {
+// A server with TLS is read with TLS; without it the error names the flag.
+func TestServerWithTLS(t *testing.T) {
 	dir := t.TempDir()
 	serverCert, serverKey := cmdtest.Certificate(t, "dst.test", 1)
 	clientCert, clientKey := cmdtest.Certificate(t, "client.test", 2)
 	path := func(name string) string { return filepath.Join(dir, name) }
-	for name, content := range map[string][]byte{"tls.crt": serverCert, "tls.key": serverKey, "client.crt": clientCert, "client.key": clientKey, "empty": nil} {
+	for name, content := range map[string][]byte{"tls.crt": serverCert, "tls.key": serverKey,
+		"client.crt": clientCert, "client.key": clientKey, "empty": nil} {
 		if err := os.WriteFile(path(name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +183,8 @@ func TestAskWithTLS(t *testing.T) {
 		},
 	}
 	addr, _ := d.serve(t, grpc.Creds(credentials.NewTLS(&tls.Config{
-		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authorities, MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs: authorities, MinVersion: tls.VersionTLS12,
 	})))
 	known := []string{"--tls-ca-file", path("tls.crt"), "--tls-server-name", "dst.test"}
 	shown := []string{"--tls-cert-file", path("client.crt"), "--tls-key-file", path("client.key")}
@@ -169,9 +192,10 @@ func TestAskWithTLS(t *testing.T) {
 		args []string
 		want string
 	}{
-		"both":              {append(known, shown...), ""},
-		"in clear":          {nil, "(if the server has TLS, add --tls-ca-file)"},
-		"no certificate":    {known, "Unavailable: "}, // in the server's own words, unless it has hung up before they are read
+		"both":      {append(known, shown...), ""},
+		"plaintext": {nil, "(if the server has TLS, add --tls-ca-file)"},
+		"no certificate": {known,
+			"Unavailable: "}, // in the server's own words, unless it has hung up before they are read
 		"unknown authority": {append(shown, "--tls-server-name", "dst.test"), "unknown authority"},
 		"another name":      {append(shown, known[:2]...), "certificate"},
 		"no key":            {append(known, shown[:2]...), "--tls-cert-file, --tls-key-file: "},
@@ -179,8 +203,11 @@ func TestAskWithTLS(t *testing.T) {
 		"no file":           {[]string{"--tls-ca-file", path("none")}, "--tls-ca-file: open"},
 	} {
 		for _, verb := range []string{"endpoints", "profile"} {
-			out, err := fingerpost(t, append([]string{verb, "web.ns.svc.cluster.local", "--addr", addr}, c.args...)...)
-			if c.want == "" && (err != nil || out == "") || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			out, err := fingerpost(
+				t,
+				append([]string{verb, "web.ns.svc.cluster.local", "--addr", addr}, c.args...)...)
+			if c.want == "" && (err != nil || out == "") ||
+				c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%s, %s: %v\n%s", verb, name, err, out)
 			}
 		}

@@ -120,7 +120,7 @@ type linkOptions struct {
 
 func (o *linkOptions) addFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	o.kubeFlags.AddFlags(fs)
+	o.addKubeFlags(fs)
 	fs.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")
 	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane, in both clusters")

@@ -42,8 +42,7 @@ type kubeFlags struct {
 
 func newKubeFlags(version string) kubeFlags { return kubeFlags{version: version} }
 
-// AddFlags adds the flags to a command.
-func (k *kubeFlags) AddFlags(fs *pflag.FlagSet) {
+func (k *kubeFlags) addKubeFlags(fs *pflag.FlagSet) {
 	k.rules = clientcmd.NewDefaultClientConfigLoadingRules()
 	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "",
 		"kubeconfig of the cluster (default $KUBECONFIG, or ~/.kube/config)")
@@ -128,7 +127,7 @@ func (r *ReplicaFlags) AddFlags(cmd *cobra.Command) {
 	fs.StringVarP(&r.Namespace, "namespace", "n", "", "namespace of Fingerpost's Pods; empty for all")
 	fs.StringVarP(&r.selector, "selector", "l", "",
 		"label selector of Fingerpost's Pods (default "+strings.Join(podSelectors, ", or else ")+")")
-	r.kubeFlags.AddFlags(fs)
+	r.addKubeFlags(fs)
 }
 
 // A Replica is one server that a command can read.

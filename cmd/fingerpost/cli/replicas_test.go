@@ -150,7 +150,9 @@ func TestPortForward(t *testing.T) {
 	defer server.Close()
 	kubeconfig := cmdtest.WriteKubeconfig(t, server.URL)
 	out, err := fingerpost(t, "clusters", "--kubeconfig", kubeconfig)
-	if flat := strings.Join(rows(out), "\n"); err != nil || !strings.Contains(flat, "east (local) destination-b Live") || !strings.Contains(flat, "east (local) destination-c Live") {
+	if flat := strings.Join(rows(out), "\n"); err != nil ||
+		!strings.Contains(flat, "east (local) destination-b Live") ||
+		!strings.Contains(flat, "east (local) destination-c Live") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, err = fingerpost(t, "metrics", "--kubeconfig", kubeconfig)
@@ -165,22 +167,26 @@ func TestPortForward(t *testing.T) {
 	asked := strings.Join(api.asked, "\n")
 	api.mu.Unlock()
 	for _, want := range []string{
-		"GET /api/v1/pods?" + podSelectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?", "port 7777",
+		"GET /api/v1/pods?" + podSelectors[0], "POST /api/v1/namespaces/linkerd/pods/destination-b/portforward?",
+		"port 7777",
 		"POST /api/v1/namespaces/linkerd/pods/destination-c/portforward?", "port 9998", "port 9996",
 	} {
 		if !strings.Contains(asked, want) {
-			t.Errorf("nobody asked %s:\n%s", want, asked)
+			t.Errorf("no request is %s:\n%s", want, asked)
 		}
 	}
 
 	api.broken = "destination-b"
 	out, err = fingerpost(t, "clusters", "--kubeconfig", kubeconfig)
-	if err == nil || !strings.HasPrefix(err.Error(), "destination-b: forward a port to Pod linkerd/destination-b") || strings.Contains(err.Error(), "destination-c") ||
-		!strings.Contains(out, "destination-c  Live") || strings.Contains(out, "destination-b") {
+	if err == nil || !strings.HasPrefix(err.Error(), "destination-b: forward a port to Pod linkerd/destination-b") ||
+		strings.Contains(err.Error(), "destination-c") ||
+		!strings.Contains(out, "destination-c  Live") ||
+		strings.Contains(out, "destination-b") {
 		t.Errorf("one Pod cannot be reached: %v\n%s", err, out)
 	}
 	out, err = fingerpost(t, "metrics", "--kubeconfig", kubeconfig)
-	if err == nil || !strings.HasPrefix(err.Error(), "destination-b: forward") || !strings.Contains(out, "# POD destination-c (2 of 2)") {
+	if err == nil || !strings.HasPrefix(err.Error(), "destination-b: forward") ||
+		!strings.Contains(out, "# POD destination-c (2 of 2)") {
 		t.Errorf("metrics of one Pod: %v\n%s", err, out)
 	}
 
@@ -198,13 +204,17 @@ func TestPortForward(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no Pod is ready":        {[]string{"--kubeconfig", kubeconfig}, "none of the 1 Pods " + podSelectors[1] + " in any namespace is ready"},
-		"no Pod":                 {[]string{"--kubeconfig", kubeconfig, "-l", "a=b", "-n", "here"}, "there is no Pod a=b in namespace here"},
-		"no kubeconfig":          {[]string{"--kubeconfig", "/nowhere"}, "no --debug-addr is given, and which cluster?"},
-		"nobody listens":         {[]string{"--debug-addr", "127.0.0.1:1"}, "no response from 127.0.0.1:1"},
+		"no Pod is ready": {[]string{"--kubeconfig", kubeconfig},
+			"none of the 1 Pods " + podSelectors[1] + " in any namespace is ready"},
+		"no Pod": {[]string{"--kubeconfig", kubeconfig, "-l", "a=b", "-n", "here"},
+			"there is no Pod a=b in namespace here"},
+		"no kubeconfig": {[]string{"--kubeconfig", "/nowhere"},
+			"no --debug-addr is given, and which cluster?"},
+		"no server":              {[]string{"--debug-addr", "127.0.0.1:1"}, "no response from 127.0.0.1:1"},
 		"another form of output": {[]string{"-o", "yaml"}, "-o yaml is neither table nor json"},
 	} {
-		if out, err := fingerpost(t, append([]string{"clusters"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
+		if out, err := fingerpost(t, append([]string{"clusters"}, c.args...)...); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
@@ -212,8 +222,20 @@ func TestPortForward(t *testing.T) {
 
 // A Pod that cannot be reached is tried again while a page is watched: after a rollout there are others.
 func TestWatchAfterRollout(t *testing.T) {
-	debug := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", State: "Live"}}}}})
-	api := &apiServer{t: t, target: debug, pods: []corev1.Pod{pod("old", podSelectors[1], true), pod("stays", podSelectors[1], true)}, broken: "old"}
+	debug := cmdtest.DebugServer(
+		t,
+		map[string]any{
+			"/debug/clusters": debug.ClustersPage{
+				Clusters: []debug.Cluster{{Status: cluster.Status{Name: "east", State: "Live"}}},
+			},
+		},
+	)
+	api := &apiServer{
+		t:      t,
+		target: debug,
+		pods:   []corev1.Pod{pod("old", podSelectors[1], true), pod("stays", podSelectors[1], true)},
+		broken: "old",
+	}
 	server := httptest.NewServer(api)
 	defer server.Close()
 	w := watch(t, "clusters", "--watch", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
@@ -228,7 +250,7 @@ func TestWatchAfterRollout(t *testing.T) {
 	w.until("east third Live") // although all others answer
 }
 
-// A Pod that does not answer is named, not our end of what is forwarded to it.
+// A Pod that does not respond is named, not our end of what is forwarded to it.
 func TestPodThatFails(t *testing.T) {
 	debug := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/debug/clusters" {
@@ -236,10 +258,17 @@ func TestPodThatFails(t *testing.T) {
 		}
 	}))
 	defer debug.Close()
-	server := httptest.NewServer(&apiServer{t: t, target: debug.Listener.Addr().String(), pods: []corev1.Pod{pod("a", podSelectors[1], true)}})
+	server := httptest.NewServer(
+		&apiServer{
+			t:      t,
+			target: debug.Listener.Addr().String(),
+			pods:   []corev1.Pod{pod("a", podSelectors[1], true)},
+		},
+	)
 	defer server.Close()
 	_, err := fingerpost(t, "clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
-	if err == nil || !strings.HasPrefix(err.Error(), "no response from Pod linkerd/a, port 9998: ") || strings.Contains(err.Error(), "127.0.0.1") {
+	if err == nil || !strings.HasPrefix(err.Error(), "no response from Pod linkerd/a, port 9998: ") ||
+		strings.Contains(err.Error(), "127.0.0.1") {
 		t.Error(err)
 	}
 }
@@ -248,10 +277,16 @@ func TestPodThatFails(t *testing.T) {
 func TestPortForwardThatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	released := make(chan struct{})
-	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", podSelectors[1], true)}, hangs: func(http.ResponseWriter, *http.Request) {
-		cancel()
-		<-released
-	}})
+	server := httptest.NewServer(
+		&apiServer{
+			t:    t,
+			pods: []corev1.Pod{pod("a", podSelectors[1], true)},
+			hangs: func(http.ResponseWriter, *http.Request) {
+				cancel()
+				<-released
+			},
+		},
+	)
 	defer server.Close()
 	cmd := cmdtest.Root(Commands("test"), "clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
 	ended := make(chan error, 1)
@@ -281,7 +316,8 @@ func TestPortOfAPod(t *testing.T) {
 		{[]string{"serve", "-debug-addr", ":7777"}, 7777, ""},
 		{[]string{"serve", "--debug-addr", "[::1]:7777", "-addr=:1"}, 7777, ""},
 		{[]string{"serve", "debug-addr=:1", "-not-debug-addr=:2"}, 9998, ""},
-		{[]string{"serve", "-debug-addr=:1", "-debug-addr="}, 0, "it has no debug server: its arguments have -debug-addr="},
+		{[]string{"serve", "-debug-addr=:1", "-debug-addr="}, 0,
+			"it has no debug server: its arguments have -debug-addr="},
 		{[]string{"serve", "-debug-addr="}, 0, "it has no debug server"},
 		{[]string{"serve", "-debug-addr", ""}, 0, "it has no debug server"},
 		{[]string{"serve", "-debug-addr=127.0.0.1"}, 0, "-debug-addr=127.0.0.1, which names no port"},
@@ -289,20 +325,25 @@ func TestPortOfAPod(t *testing.T) {
 		{[]string{"proxy", "-debug-addr="}, 9998, ""},
 	} {
 		p := pod("a", podSelectors[0], true, c.args...)
-		if got, err := debugPort.numberIn(&p); got != c.want || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if got, err := debugPort.numberIn(&p); got != c.want || (err != nil) != (c.err != "") ||
+			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: %d %v", c.args, got, err)
 		}
 	}
-	server := httptest.NewServer(&apiServer{t: t, pods: []corev1.Pod{pod("a", podSelectors[1], true, "serve", "-debug-addr=")}})
+	server := httptest.NewServer(
+		&apiServer{t: t, pods: []corev1.Pod{pod("a", podSelectors[1], true, "serve", "-debug-addr=")}},
+	)
 	defer server.Close()
-	if _, err := fingerpost(t, "clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL)); err == nil || !strings.Contains(err.Error(), "Pod linkerd/a: it has no debug server") {
+	if _, err := fingerpost(t, "clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL)); err == nil ||
+		!strings.Contains(err.Error(), "Pod linkerd/a: it has no debug server") {
 		t.Error(err)
 	}
 }
 
 // Groups come as 'linkerd check' hands them on, too.
 func TestGroups(t *testing.T) {
-	for given, want := range map[string][]string{"": {""}, "a": {"a"}, "a,b": {"a,b"}, "[]": nil, "[a]": {"a"}, "[a,b]": {"a", "b"}, `["a,b",c]`: {"a,b", "c"}, "[a": {"[a"}} {
+	for given, want := range map[string][]string{"": {""}, "a": {"a"}, "a,b": {"a,b"}, "[]": nil, "[a]": {"a"},
+		"[a,b]": {"a", "b"}, `["a,b",c]`: {"a,b", "c"}, "[a": {"[a"}} {
 		if got := parseGroups([]string{given}); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", given, got, want)
 		}
@@ -312,7 +353,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// A page that is watched is shown again when it has changed, whoever does not answer meanwhile.
+// A watched page is shown again when it has changed, although another replica does not respond.
 func TestWatch(t *testing.T) {
 	var mu sync.Mutex
 	state := "Live"

@@ -11,11 +11,13 @@ import (
 	"unicode/utf8"
 )
 
+// TableWidth is how many columns a table has. It has more only if its headers do not fit.
+const TableWidth = 100
+
 const (
-	TableWidth = 100 // columns of a table; it has more only if its headers do not fit
-	tableGap   = 2   // columns between cells
-	minCell    = 8   // columns that a cell keeps when it is cut, unless its header is longer
-	minLast    = 30  // columns that the last cell keeps until all others are cut to the least
+	tableGap = 2  // columns between cells
+	minCell  = 8  // columns that a cell keeps when it is cut, unless its header is longer
+	minLast  = 30 // columns that the last cell keeps until all others are cut to the least
 )
 
 // A table is for people. It fits into TableWidth columns: cells that are too long are cut in the middle,

@@ -17,7 +17,10 @@ func TestTableWidth(t *testing.T) {
 		columns := rapid.IntRange(1, 10).Draw(t, "columns")
 		cells := func() (row []string) {
 			for range columns {
-				row = append(row, rapid.StringOfN(rapid.SampledFrom([]rune("abc-. \n\x1bé")), 0, 60, -1).Draw(t, "cell"))
+				row = append(
+					row,
+					rapid.StringOfN(rapid.SampledFrom([]rune("abc-. \n\x1bé")), 0, 60, -1).Draw(t, "cell"),
+				)
 			}
 			return row
 		}
@@ -66,7 +69,11 @@ func TestTableOfManyColumns(t *testing.T) {
 
 func TestTableCuts(t *testing.T) {
 	table := newTable("NAME", "STATE", "NOTE")
-	table.addRow("a-name-that-is-so-long-that-it-cannot-stand-there-as-a-whole-and-has-to-lose-its-middle", "Live", "some words that go on in the next line because there is no room")
+	table.addRow(
+		"a-name-that-is-so-long-that-it-cannot-stand-there-as-a-whole-and-has-to-lose-its-middle",
+		"Live",
+		"some words that go on in the next line because there is no room",
+	)
 	table.addRow("b", "Stale", "")
 	var out bytes.Buffer
 	if err := table.print(&out); err != nil {

@@ -25,7 +25,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// runCommand runs a command line with these commands, and returns what it prints.
+// Run runs a command line with these commands, and returns what it prints.
 func Run(t *testing.T, commands []*cobra.Command, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -36,7 +36,7 @@ func Run(t *testing.T, commands []*cobra.Command, args ...string) (string, error
 	return out.String(), err
 }
 
-// rootOf returns a command line with these commands.
+// Root returns a command line with these commands.
 func Root(commands []*cobra.Command, args ...string) *cobra.Command {
 	root := &cobra.Command{Use: "fingerpost", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(commands...)
@@ -44,7 +44,7 @@ func Root(commands []*cobra.Command, args ...string) *cobra.Command {
 	return root
 }
 
-// debugServer serves pages as a replica's debug server does, and returns its address.
+// DebugServer serves pages as a replica's debug server does, and returns its address.
 func DebugServer(t *testing.T, pages map[string]any) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -64,6 +64,7 @@ func DebugServer(t *testing.T, pages map[string]any) string {
 	return server.Listener.Addr().String()
 }
 
+// DecodeJSON decodes what a command has printed.
 func DecodeJSON[T any](t *testing.T, text string) (page T) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &page); err != nil {
@@ -72,7 +73,7 @@ func DecodeJSON[T any](t *testing.T, text string) (page T) {
 	return page
 }
 
-// writeKubeconfig writes one that leads to url.
+// WriteKubeconfig writes a kubeconfig for a server at url, and returns its path.
 func WriteKubeconfig(t *testing.T, url string) string {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
@@ -87,7 +88,7 @@ func WriteKubeconfig(t *testing.T, url string) string {
 	return path
 }
 
-// kubeconfigOf leads to a server at url.
+// Kubeconfig returns a kubeconfig for a TLS server at url.
 func Kubeconfig(t *testing.T, server *httptest.Server, url string) []byte {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
@@ -103,10 +104,10 @@ func Kubeconfig(t *testing.T, server *httptest.Server, url string) []byte {
 	return b
 }
 
-// notAfter is when the certificates of tests end.
+// NotAfter is when the certificates of tests expire.
 var NotAfter = time.Unix(4e9, 0)
 
-// identity is a certificate that signs itself, and its key, both in PEM.
+// Certificate returns a self-signed certificate and its key, both in PEM.
 func Certificate(t *testing.T, name string, serial int64) (certificate, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -122,16 +123,16 @@ func Certificate(t *testing.T, name string, serial int64) (certificate, key []by
 	if err != nil {
 		t.Fatal(err)
 	}
-	bytes, err := x509.MarshalECPrivateKey(private)
+	encoded, err := x509.MarshalECPrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
 	}
 	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	key = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: bytes})
+	key = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 	return certificate, key
 }
 
-// request asks a server for its answer over a connection of its own.
+// Request sends a request over a connection of its own.
 func Request(t *testing.T, url, body string, config *tls.Config) (int, string, error) {
 	t.Helper()
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}

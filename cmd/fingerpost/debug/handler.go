@@ -101,9 +101,9 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 }
 
 // refOf returns the Service that a path names, in a cluster.
-func refOf(r *http.Request, cluster string) federation.Ref {
+func refOf(r *http.Request, clusterName string) federation.Ref {
 	return federation.Ref{
-		Cluster: federation.Cluster(cluster),
+		Cluster: federation.Cluster(clusterName),
 		Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
 	}
 }

@@ -34,9 +34,13 @@ func TestStatus(t *testing.T) {
 		return &federation.View{Slices: []*federation.Slice{s}, LocalOnly: len(ready) == 1}
 	}
 	for name, views := range map[federation.Cluster]map[federation.Service]*federation.View{
-		"east": {svc("web"): view(true, false), svc("alone"): view(true), svc("bad"): {Malformed: "<b>half-made</b>"}, svc("web-federated"): {Composition: &federation.Composition{
-			Union: true, Members: []federation.Term{{Ref: federation.Ref{Cluster: "east", Service: svc("web")}}, {Ref: federation.Ref{Cluster: "west", Service: svc("web")}}, {Ref: federation.Ref{Cluster: "ghost", Service: svc("web")}}},
-		}}},
+		"east": {svc("web"): view(true, false), svc("alone"): view(true),
+			svc("bad"): {Malformed: "<b>half-made</b>"}, svc("web-federated"): {Composition: &federation.Composition{
+				Union: true, Members: []federation.Term{{Ref: federation.Ref{Cluster: "east", Service: svc("web")}},
+					{Ref: federation.Ref{Cluster: "west", Service: svc("web")}},
+					{Ref: federation.Ref{Cluster: "ghost",
+						Service: svc("web")}}},
+			}}},
 		"west": {svc("web"): view(true, true, true)},
 	} {
 		store.Expect(name, federation.Expectation{Since: time.Now()})
@@ -62,7 +66,8 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler := &statusPageHandler{Sources: Sources{
-		Store: store, Registry: registry, Links: reconciler, Discovery: linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()),
+		Store: store, Registry: registry, Links: reconciler, Discovery: linkerd.NewServer(logr.Discard(), store,
+			linkerd.Defaults()),
 		Cluster: "east", Replica: "replica-0",
 	}}
 	ask := func(path string) (*http.Response, string) {
@@ -73,12 +78,16 @@ func TestStatus(t *testing.T) {
 	}
 	response, body := ask("/")
 	policy := response.Header.Get("Content-Security-Policy")
-	if !regexp.MustCompile(`default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}=';`).MatchString(policy) || policy != contentSecurityPolicy() {
+	if !regexp.MustCompile(`default-src 'none'; style-src 'sha256-[\w+/]{43}='; script-src 'sha256-[\w+/]{43}=';`).
+		MatchString(policy) ||
+		policy != contentSecurityPolicy() {
 		t.Errorf("policy %q", policy)
 	}
-	flat := regexp.MustCompile(`\s+`).ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")
+	flat := regexp.MustCompile(`\s+`).
+		ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")
 	for _, want := range []string{
-		"204 in east, 200 shown", "shop/alone plain 1 of 1 east 0 for clients on the same node", "shop/bad plain 0 of 0 east 0 &lt;b&gt;half-made&lt;/b&gt;",
+		"204 in east, 200 shown", "shop/alone plain 1 of 1 east 0 for clients on the same node",
+		"shop/bad plain 0 of 0 east 0 &lt;b&gt;half-made&lt;/b&gt;",
 	} {
 		if !strings.Contains(flat, want) {
 			t.Errorf("the page lacks %q:\n%s", want, flat)
@@ -86,7 +95,8 @@ func TestStatus(t *testing.T) {
 	}
 	_, body = ask("/?q=WEB")
 	flat = regexp.MustCompile(`\s+`).ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")
-	for _, want := range []string{"2 found", "shop/web plain 1 of 2 east 0", "shop/web-federated federated 4 of 5 east, ghost, west 0 cluster ghost is not linked"} {
+	for _, want := range []string{"2 found", "shop/web plain 1 of 2 east 0",
+		"shop/web-federated federated 4 of 5 east, ghost, west 0 cluster ghost is not linked"} {
 		if !strings.Contains(flat, want) {
 			t.Errorf("the page lacks %q:\n%s", want, flat)
 		}

@@ -24,7 +24,8 @@ func TestCases(t *testing.T) {
 // O07: one connection carries as many streams as a client opens.
 func testManyStreams(t *testing.T) {
 	conn, _, stop := startGRPC(t, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a stream that is not accepted waits for one that ends
+	// A stream that is not accepted waits for one that ends.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const n = 1100
 	var streams []pb.Destination_GetClient
@@ -50,7 +51,7 @@ func testManyStreams(t *testing.T) {
 
 func never() bool { return false }
 
-// T01: before the clusters were heard the process is alive, and tells its metrics.
+// T01: before clusters are synced the process is alive and serves its metrics.
 func testAlive(t *testing.T) {
 	for _, path := range []string{"/ping", "/metrics"} {
 		if code, body := ask(never, false, path); code != 200 {
@@ -59,7 +60,7 @@ func testAlive(t *testing.T) {
 	}
 }
 
-// T02: it is ready once it has heard them.
+// T02: it is ready once they are synced.
 func testReady(t *testing.T) {
 	ready := NewReadiness("local", nil)
 	if code, body := ask(ready.Ready, false, "/ready"); code != 500 || body != "not ready\n" {

@@ -87,10 +87,15 @@ func TestRequestsForMetricsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound = 3
 		finish := make(chan struct{})
-		handler := AdminHandler(NewMetrics(), func() bool { return true }, false, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-			<-finish
-			return nil, nil
-		}))
+		handler := AdminHandler(
+			NewMetrics(),
+			func() bool { return true },
+			false,
+			prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+				<-finish
+				return nil, nil
+			}),
+		)
 		ask := func(path string) int {
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -105,7 +110,8 @@ func TestRequestsForMetricsAreBounded(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		for path, want := range map[string]int{"/metrics": http.StatusServiceUnavailable, "/ping": http.StatusOK, "/ready": http.StatusOK} {
+		for path, want := range map[string]int{"/metrics": http.StatusServiceUnavailable, "/ping": http.StatusOK,
+			"/ready": http.StatusOK} {
 			if code := ask(path); code != want {
 				t.Errorf("%s beside %d requests for metrics: %d, want %d", path, bound, code, want)
 			}

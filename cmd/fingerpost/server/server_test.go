@@ -41,7 +41,9 @@ func startGRPC(t *testing.T, prepare func(*grpc.Server)) (*grpc.ClientConn, *pro
 
 func dial(t *testing.T, addr string, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+addr, append(options, grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))...)
+	conn, err := grpc.NewClient(
+		"passthrough:///"+addr,
+		append(options, grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,14 +51,23 @@ func dial(t *testing.T, addr string, options ...grpc.DialOption) *grpc.ClientCon
 	return conn
 }
 
-func startGRPCWith(t *testing.T, files TLSFiles, prepare func(*grpc.Server)) (addr string, metrics *prometheus.Registry, stop func() error) {
+func startGRPCWith(
+	t *testing.T,
+	files TLSFiles,
+	prepare func(*grpc.Server),
+) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
 	ready := NewReadiness("local", nil)
 	ready.setReady(true)
 	return startGRPCReady(t, files, ready, prepare)
 }
 
-func startGRPCReady(t *testing.T, files TLSFiles, ready *Readiness, prepare func(*grpc.Server)) (addr string, metrics *prometheus.Registry, stop func() error) {
+func startGRPCReady(
+	t *testing.T,
+	files TLSFiles,
+	ready *Readiness,
+	prepare func(*grpc.Server),
+) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
 	store := federation.NewStore()
 	store.Listed()
@@ -71,7 +82,15 @@ func startGRPCReady(t *testing.T, files TLSFiles, ready *Readiness, prepare func
 	}
 	addr = listener.Addr().String()
 	listener.Close()
-	g := NewGRPC(logr.Discard(), addr, files, linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()), ready, linkerd.Defaults(), metrics)
+	g := NewGRPC(
+		logr.Discard(),
+		addr,
+		files,
+		linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()),
+		ready,
+		linkerd.Defaults(),
+		metrics,
+	)
 	if prepare != nil {
 		prepare(g.server)
 	}
@@ -124,9 +143,9 @@ func TestGRPCServer(t *testing.T) {
 	}
 }
 
-// What does not end by itself keeps no replica: a health check that watches, a stream without a request, a
-// reflection stream.
-func TestStopWaitsForNobody(t *testing.T) {
+// Streams that do not end by themselves do not delay the stop: a health check that watches, a stream without
+// a request, a reflection stream.
+func TestStopEndsForeignStreams(t *testing.T) {
 	conn, _, stop := startGRPC(t, nil)
 	watched, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 	if err != nil {
@@ -135,7 +154,8 @@ func TestStopWaitsForNobody(t *testing.T) {
 	if _, err := watched.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/io.linkerd.proxy.destination.Destination/Get"); err != nil {
+	if _, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true},
+		"/io.linkerd.proxy.destination.Destination/Get"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context()); err != nil {
@@ -247,12 +267,18 @@ func TestStreamsAreCounted(t *testing.T) {
 	}
 }
 
-// A panic ends its stream, is counted, and troubles nobody else.
+// A panic ends its stream and is counted; other streams go on.
 func TestPanicsAreCaught(t *testing.T) {
 	conn, metrics, stop := startGRPC(t, func(s *grpc.Server) {
-		s.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
-			StreamName: "Panic", ServerStreams: true, Handler: func(any, grpc.ServerStream) error { panic("planted") },
-		}}}, struct{}{})
+		s.RegisterService(
+			&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+				StreamName: "Panic", ServerStreams: true, Handler: func(any,
+					grpc.ServerStream) error {
+					panic("planted")
+				},
+			}}},
+			struct{}{},
+		)
 	})
 	get, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.ns.svc.cluster.local"})
 	if err != nil {
@@ -286,19 +312,28 @@ fingerpost_panics_total 1
 // ask asks an admin server.
 func ask(ready func() bool, withPprof bool, path string) (int, string) {
 	w := httptest.NewRecorder()
-	AdminHandler(prometheus.NewRegistry(), ready, withPprof).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	AdminHandler(
+		prometheus.NewRegistry(),
+		ready,
+		withPprof,
+	).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
 
-// What others gather is told with the rest.
+// Metrics of other gatherers are served with the rest.
 func TestMetricsOfOthers(t *testing.T) {
 	other := prometheus.NewRegistry()
 	other.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "other"}))
 	w := httptest.NewRecorder()
-	AdminHandler(NewMetrics(), never, false, other).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	AdminHandler(
+		NewMetrics(),
+		never,
+		false,
+		other,
+	).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, name := range []string{"\nother 0\n", "\ngo_goroutines "} {
 		if !strings.Contains(w.Body.String(), name) {
-			t.Errorf("%q is not told", name)
+			t.Errorf("%q is not served", name)
 		}
 	}
 }
@@ -313,7 +348,7 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// A request that has begun is answered, although the process is told to stop.
+// A request that has begun is answered although the process stops.
 func TestHTTPServerDrains(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -323,20 +358,27 @@ func TestHTTPServerDrains(t *testing.T) {
 	listener.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	begun := make(chan struct{})
-	server := &HTTP{Log: logr.Discard(), Name: "test", Addr: addr, DrainWindow: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if ctx.Err() == nil {
-			close(begun)
-			<-ctx.Done()
-		}
-		io.WriteString(w, "answer")
-	})}
+	server := &HTTP{
+		Log:         logr.Discard(),
+		Name:        "test",
+		Addr:        addr,
+		DrainWindow: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if ctx.Err() == nil {
+				close(begun)
+				<-ctx.Done()
+			}
+			io.WriteString(w, "answer")
+		}),
+	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Start(ctx) }()
 	go func() { <-begun; cancel() }()
 	var code int
 	var body string
 	for { // until it listens
-		if code, body, err = cmdtest.Request(t, "http://"+addr, "", nil); err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
+		if code, body, err = cmdtest.Request(t, "http://"+addr, "", nil); err == nil ||
+			!errors.Is(err, syscall.ECONNREFUSED) {
 			break
 		}
 	}

@@ -60,7 +60,8 @@ func TestTLS(t *testing.T) {
 			return err
 		}
 		defer conn.Close()
-		get, err := pb.NewDestinationClient(conn).Get(ctx, &pb.GetDestination{Path: "web.ns.svc.cluster.local"}, grpc.WaitForReady(false))
+		get, err := pb.NewDestinationClient(conn).
+			Get(ctx, &pb.GetDestination{Path: "web.ns.svc.cluster.local"}, grpc.WaitForReady(false))
 		if err != nil {
 			return err
 		}
@@ -80,7 +81,8 @@ func TestTLS(t *testing.T) {
 		t.Errorf("a client without ALPN: %v", err)
 	}
 	otherCert, otherKey := cmdtest.Certificate(t, "client.test", 3)
-	for what, c := range map[string]*tls.Config{"no certificate": config(serverCert, nil, nil), "a stranger's": config(serverCert, otherCert, otherKey)} {
+	for what, c := range map[string]*tls.Config{"no certificate": config(serverCert, nil, nil),
+		"a stranger's": config(serverCert, otherCert, otherKey)} {
 		if err := ask(with(c)); err == nil {
 			t.Errorf("a client with %s was let in", what)
 		}
@@ -109,7 +111,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// listens waits until somebody listens.
+// listens waits until a server listens.
 func listens(t *testing.T, addr string) {
 	t.Helper()
 	for {
@@ -136,7 +138,8 @@ func TestTLSFilesThatCannotBeRead(t *testing.T) {
 	}
 	good, junk := TLSFiles{write("tls.crt", cert), write("tls.key", key), ""}, write("junk", []byte("junk"))
 	for name, files := range map[string]TLSFiles{
-		"-tls-cert-file": {junk, good.Key, ""}, "-tls-key-file": {good.Certificate, "/nowhere", ""}, "-tls-client-ca-file": {good.Certificate, good.Key, junk},
+		"-tls-cert-file": {junk, good.Key, ""}, "-tls-key-file": {good.Certificate, "/nowhere",
+			""}, "-tls-client-ca-file": {good.Certificate, good.Key, junk},
 	} {
 		_, _, stop := startGRPCWith(t, files, nil)
 		if err := stop(); err == nil || !strings.Contains(err.Error(), name) {
