@@ -88,6 +88,13 @@ func (c *updateCache) update(of *updates, key updateKey, from, to *federation.An
 	return u, counted
 }
 
+// has reports whether an update is encoded, or about to be.
+func (c *updateCache) has(of *updates, key updateKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return of.byKey[key] != nil
+}
+
 // count counts an update that has been encoded, if its Answer still has it.
 func (c *updateCache) count(u *update) {
 	c.mu.Lock()

@@ -244,7 +244,7 @@ func TestStalledConnectionsMakeRoom(t *testing.T) {
 // However much connections take that do not read, something is left for others, which do not wait.
 func TestRoomIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const bound, connections, ports = 64 << 20, 10, 40
+		const bound, connections, ports = 64 << 20, 16, 40
 		l := listen(t, 10_000, func(c *Config) {
 			c.Admission.Bytes, c.Admission.ConnectionBurst, c.Admission.Burst = bound, 10_000, 100_000
 			c.Admission.Answers, c.Admission.Patience = 2, time.Hour

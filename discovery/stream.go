@@ -215,7 +215,7 @@ func (s *Stream) setBeat(now time.Time, answered bool, p *Protocol) {
 func (s *Stream) update(
 	ctx context.Context, subscription *Subscription, last *federation.Answer, now time.Time, p *Protocol,
 ) (*federation.Answer, error) {
-	answer, release, err := s.load(ctx, subscription, last == nil, now)
+	answer, release, err := s.load(ctx, subscription, p.Encoder, last == nil, now)
 	if err != nil || answer == nil {
 		release()
 		return last, err
@@ -250,7 +250,9 @@ func (s *Stream) update(
 
 // load is Subscription.Load for a stream: a first answer waits for room, and for its turn, which
 // release ends. It is nil while there is none.
-func (s *Stream) load(ctx context.Context, subscription *Subscription, first bool, now time.Time) (
+func (s *Stream) load(
+	ctx context.Context, subscription *Subscription, e Encoder, first bool, now time.Time,
+) (
 	answer *federation.Answer, release func(), err error,
 ) {
 	release = func() {}
@@ -261,7 +263,7 @@ func (s *Stream) load(ctx context.Context, subscription *Subscription, first boo
 	}
 	served := snapshot.View != nil && snapshot.Rejection() == federation.NotRejected
 	if first && served { // else it is an error, which needs neither
-		size := subscription.size(snapshot)
+		size := subscription.size(snapshot, e)
 		s.state.selection.Store(subscription.selection)
 		if !s.Room(now) {
 			return nil, release, nil

@@ -157,6 +157,24 @@ func (s *selection) current() (*federation.Snapshot, *federation.Selection) {
 	return s.newest, s.made
 }
 
+// hasFirst reports whether the newest Answer for clients at a place was encoded for those that hold nothing.
+func (s *selection) hasFirst(place federation.Place, e Encoder) bool {
+	_, made := s.current()
+	if made == nil {
+		return false
+	}
+	s.all.mu.Lock()
+	p := s.byPlace[made.Reduce(place)]
+	s.all.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	updates := p.updates
+	p.mu.Unlock()
+	return updates != nil && p.cache.has(updates, updateKey{encoder: e, first: true})
+}
+
 // at brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the
 // newest with the updates to it.
 func (p *placeAnswers) at(snapshot *federation.Snapshot, made *federation.Selection) (
@@ -236,10 +254,7 @@ func (s *Subscription) Close() {
 // stream has brought the stages to meanwhile.
 func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.Time) {
 	snapshot, _ := s.watch.Load()
-	place := federation.Place{Node: s.node}
-	if s.zone != nil {
-		place.Zone, _, _ = s.zone.Load()
-	}
+	place := s.place()
 	for {
 		if due = s.waitUntil(snapshot); due.After(now) {
 			return nil, due
@@ -262,6 +277,15 @@ func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.
 	}
 	s.answered = s.answered || answer.State != federation.Rejected
 	return answer, time.Time{}
+}
+
+// place returns where the client runs.
+func (s *Subscription) place() federation.Place {
+	place := federation.Place{Node: s.node}
+	if s.zone != nil {
+		place.Zone, _, _ = s.zone.Load()
+	}
+	return place
 }
 
 // waitUntil returns until when a client that holds nothing waits for clusters that were never synced.
@@ -291,11 +315,12 @@ func (s *Subscription) isFor(snapshot *federation.Snapshot) bool {
 	return snapshot.View == nil || s.selection.Port == snapshot.Declared(s.query.Port)
 }
 
-// size returns how many addresses a first Answer has at most, if no stream has it yet. It is 0 for one
-// that will be an error.
-func (s *Subscription) size(snapshot *federation.Snapshot) (n int) {
+// size returns for how many addresses, at most, there is something to do for a first answer. It is 0 if
+// another stream was sent the same bytes. Streams that ask for different undeclared ports share all but
+// those.
+func (s *Subscription) size(snapshot *federation.Snapshot, e Encoder) (n int) {
 	s.acquire(snapshot)
-	if answered, _ := s.selection.current(); answered != nil {
+	if s.selection.hasFirst(s.place(), e) {
 		return 0
 	}
 	for _, m := range snapshot.Members {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // open opens a stream for an authority and returns, once its first message is there, how to close it.
@@ -25,7 +26,7 @@ func open(tb testing.TB, s *toy, path, token string) (stop func()) {
 	ctx, cancel := context.WithCancel(tb.Context())
 	sink := streamtest.NewCounter(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = s.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: token}, sink) })
+	wg.Go(func() { _ = s.Get(&pb.GetDestination{Path: path, ContextToken: token}, sink) })
 	sink.Wait(1)
 	return func() {
 		cancel()
@@ -315,5 +316,23 @@ func TestPortBudget(t *testing.T) {
 	}
 	for _, stop := range stops {
 		stop()
+	}
+}
+
+// A first answer for a port that a Service does not declare is as large as the first for another such port:
+// they share all but the bytes.
+func TestSizeOfFirstAnswers(t *testing.T) {
+	const endpoints = 600
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a"))})
+	s := unhurried(store)
+	size := func(port uint16) int {
+		subscription := s.Subscribe(Query{Service: streamtest.Web, Port: port}, "", watch.NewBell())
+		defer subscription.Close()
+		snapshot, _ := subscription.watch.Load()
+		return subscription.size(snapshot, plain{port})
+	}
+	defer open(t, s, "web.ns.svc.cluster.local:1000", "")()
+	if has, first := size(1000), size(1001); has != 0 || first != endpoints {
+		t.Errorf("%d addresses are to be encoded for a port that was answered, and %d for another", has, first)
 	}
 }
