@@ -20,7 +20,14 @@ kind: Config
 current-context: x
 contexts: [{name: x, context: {cluster: c, user: u}}]
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
-users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: sh, args: ["-c", "echo started >&2; exec sleep 30"]}}}]
+users:
+- name: u
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      interactiveMode: Never
+      command: sh
+      args: ["-c", "echo started >&2; exec sleep 30"]
 `), 0o600)
 	if err != nil {
 		t.Fatal(err)

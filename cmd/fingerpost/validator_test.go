@@ -123,13 +123,19 @@ func mount(t *testing.T, dir string, certificate, key []byte) {
 	}
 }
 
-const (
-	validProfile   = `{"metadata":{"name":"web.shop.svc.cluster.local"},"spec":{"routes":[{"name":"a","condition":{"method":"GET"}}]}}`
-	invalidProfile = `{"metadata":{"name":"web.shop.svc.cluster.local"},"spec":{"routes":[{"name":"a","condition":{}}]}}`
+var (
+	validProfile   = profileWith(`{"method":"GET"}`)
+	invalidProfile = profileWith(`{}`)
 )
 
+func profileWith(condition string) string {
+	return `{"metadata":{"name":"web.shop.svc.cluster.local"},"spec":{"routes":[{"name":"a","condition":` +
+		condition + `}]}}`
+}
+
 func review(profile string) string {
-	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u1","namespace":"shop","name":"web","operation":"CREATE","object":` + profile + `}}`
+	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":` +
+		`{"uid":"u1","namespace":"shop","name":"web","operation":"CREATE","object":` + profile + `}}`
 }
 
 // The whole command, as its container runs it: it answers reviews over TLS 1.3, logs, and ends
@@ -159,9 +165,8 @@ func TestValidator(t *testing.T) {
 	trust := &tls.Config{RootCAs: pool, ServerName: "linkerd-sp-validator.linkerd.svc"}
 
 	code, body, err := cmdtest.Request(t, hook, review(validProfile), trust)
-	if want := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"u1","allowed":true}}` + "\n"; err != nil ||
-		code != http.StatusOK ||
-		body != want {
+	const want = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"u1","allowed":true}}`
+	if err != nil || code != http.StatusOK || body != want+"\n" {
 		t.Errorf("a valid profile: %d %s %v", code, body, err)
 	}
 	code, body, err = cmdtest.Request(t, hook, review(invalidProfile), trust)

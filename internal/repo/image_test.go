@@ -51,8 +51,10 @@ func TestImage(t *testing.T) {
 		t.Fatalf("images for %q", got)
 	}
 
-	for platform, machine := range map[string]elf.Machine{"linux/amd64": elf.EM_X86_64,
-		"linux/arm64": elf.EM_AARCH64} {
+	for platform, machine := range map[string]elf.Machine{
+		"linux/amd64": elf.EM_X86_64,
+		"linux/arm64": elf.EM_AARCH64,
+	} {
 		t.Run(platform, func(t *testing.T) {
 			got := images[platform]
 			if got.OS+"/"+got.Architecture != platform {
@@ -172,12 +174,15 @@ func (b buildah) base(t *testing.T, name string) []string {
 	}
 	env := strings.Split(string(goEnv), "\n")
 	dir := t.TempDir()
-	const files = `umask 022; mkdir "$0/tmp"; cp -L --parents /bin/sh $(ldd /bin/sh | grep -o '/[^ ]*') /etc/ssl/certs/ca-certificates.crt "$0"`
+	const files = `umask 022
+mkdir "$0/tmp"
+cp -L --parents /bin/sh $(ldd /bin/sh | grep -o '/[^ ]*') /etc/ssl/certs/ca-certificates.crt "$0"`
 	if out, err := exec.CommandContext(t.Context(), "sh", "-euc", files, dir).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", files, err, out)
 	}
 	file := filepath.Join(t.TempDir(), "Dockerfile")
-	text := "FROM scratch\nCOPY . /\nENV PATH=/usr/local/go/bin:/bin CGO_ENABLED=1 GOTOOLCHAIN=local GOCACHE=/cache/build GOMODCACHE=/cache/mod" +
+	text := "FROM scratch\nCOPY . /\nENV PATH=/usr/local/go/bin:/bin CGO_ENABLED=1 GOTOOLCHAIN=local" +
+		" GOCACHE=/cache/build GOMODCACHE=/cache/mod" +
 		" GOPROXY=" + env[3] + " GOSUMDB=" + env[4] + "\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -76,13 +76,17 @@ func TestHeld(t *testing.T) {
 		needed, notNeeded string
 	}{
 		"held": {lease("a", -10*time.Second), nil, "", ""},
-		"expired": {lease("a", -10*time.Minute), nil, "a held it until 9m30s ago",
-			"a held it until 9m30s ago"},
+		"expired": {
+			lease("a", -10*time.Minute), nil, "a held it until 9m30s ago",
+			"a held it until 9m30s ago",
+		},
 		"given up":       {lease("", -time.Second), nil, "it has no holder", "skipped"},
 		"not there":      {nil, none, "there is no such Lease", "skipped"},
 		"not to be read": {nil, forbidden, "it cannot be read", "skipped"},
-		"held without an end": {&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil,
-			"without an end", "without an end"},
+		"held without an end": {
+			&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a")}}, nil,
+			"without an end", "without an end",
+		},
 	} {
 		for needed, want := range map[bool]string{true: c.needed, false: c.notNeeded} {
 			err := checkHolder(c.lease, c.missing, needed, now)
@@ -171,8 +175,11 @@ func TestChecker(t *testing.T) {
 		if d := time.Since(began); c.report.Success || d > 10*time.Second || d < 8*time.Second {
 			t.Errorf("success %t after %s", c.report.Success, d)
 		}
-		if diff := cmp.Diff("one\n---\n√ comes right\n\ntwo\n---\n‼ warned\n    a[31m b; c\n    see "+hintsURL+"c for hints\n‼ lasts\n    no right\n    see "+hintsURL+"c for hints\n× hangs\n    context deadline exceeded\n    see "+
-			hintsURL+"d for hints\n", out.String()); diff != "" {
+		want := "one\n---\n√ comes right\n\ntwo\n---\n" +
+			"‼ warned\n    a[31m b; c\n    see " + hintsURL + "c for hints\n" +
+			"‼ lasts\n    no right\n    see " + hintsURL + "c for hints\n" +
+			"× hangs\n    context deadline exceeded\n    see " + hintsURL + "d for hints\n"
+		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Error(diff)
 		}
 	})

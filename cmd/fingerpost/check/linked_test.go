@@ -36,14 +36,18 @@ func (a *clusterAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
 		_ = json.NewEncoder(w).
-			Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-				Status: metav1.StatusFailure, Reason: reason, Message: string(reason), Code: int32(code)})
+			Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+				Status:   metav1.StatusFailure, Reason: reason, Message: string(reason), Code: int32(code),
+			})
 	}
 	if code := a.codes[r.URL.Path]; code != 0 {
 		status(
 			code,
-			map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden,
-				http.StatusInternalServerError: metav1.StatusReasonInternalError}[code],
+			map[int]metav1.StatusReason{
+				http.StatusForbidden:           metav1.StatusReasonForbidden,
+				http.StatusInternalServerError: metav1.StatusReasonInternalError,
+			}[code],
 		)
 		return
 	}
@@ -217,15 +221,20 @@ func TestChecks(t *testing.T) {
 		"Stale in the second replica": {func(w *checkWorld) {
 			west(&w.pages[0]).State, west(&w.pages[1]).State, west(&w.pages[1]).Contact = "Suspect", "Stale", "timeout"
 		}, []string{
-			"warning replicas/replica 1 agrees with replica 0: they differ in 1 places", // and is no error, though it takes longer than --timeout
+			// This is no error, although it takes longer than --timeout.
+			"warning replicas/replica 1 agrees with replica 0: they differ in 1 places",
 			"error clusters/west is in contact: it is Stale in replica 1, last contact never: timeout",
 		}},
 		"of the second replica's own": {func(w *checkWorld) {
 			west(&w.pages[1]).Credentials = "refused"
-			west(&w.pages[1]).Kinds = []cluster.KindStatus{{Kind: "pods",
-				Health: api.Health{Refused: metav1.StatusReasonForbidden}}}
-			w.pages[1].Links[0].Conditions = []metav1.Condition{{Type: links.Accepted, Status: metav1.ConditionFalse,
-				Reason: "No", Message: "no"}}
+			west(&w.pages[1]).Kinds = []cluster.KindStatus{{
+				Kind:   "pods",
+				Health: api.Health{Refused: metav1.StatusReasonForbidden},
+			}}
+			w.pages[1].Links[0].Conditions = []metav1.Condition{{
+				Type: links.Accepted, Status: metav1.ConditionFalse,
+				Reason: "No", Message: "no",
+			}}
 		}, []string{
 			"error clusters/the newest credentials of west are in use: refused; in use in replica 1: none",
 			"error clusters/everything in west may be read: grant get, list and watch on pods (Forbidden)",
@@ -235,11 +244,16 @@ func TestChecks(t *testing.T) {
 			w.pages = w.pages[:1]
 			west(&w.pages[0]).State = "Stale"
 		}, []string{"error clusters/west is in contact: it is Stale, last contact"}},
-		"malformed": {func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} },
-			[]string{"error services/no mirrored or federated Service is malformed: shop/web: no port"}},
+		"malformed": {
+			func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} },
+			[]string{"error services/no mirrored or federated Service is malformed: shop/web: no port"},
+		},
 		"a Secret that may not be read": {func(w *checkWorld) {
 			w.api.codes["/api/v1/namespaces/mesh/secrets/cluster-credentials-west"] = http.StatusForbidden
-		}, []string{"warning link-west/its credentials can be used: Secret mesh/cluster-credentials-west, which a Link names, cannot be read with your permissions"}},
+		}, []string{
+			"warning link-west/its credentials can be used: " +
+				"Secret mesh/cluster-credentials-west, which a Link names, cannot be read with your permissions",
+		}},
 		"Secrets may not be listed": {func(w *checkWorld) {
 			w.api.codes["/api/v1/namespaces/linkerd/secrets"] = http.StatusForbidden
 		}, []string{
@@ -247,30 +261,44 @@ func TestChecks(t *testing.T) {
 			"warning link-north/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
 			"warning link-west/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
 		}},
-		"Links may not be listed": {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusForbidden },
-			[]string{"warning links/Links and their Secrets can be read: "}},
-		"Links cannot be listed": {func(w *checkWorld) { w.api.codes[linksPath] = http.StatusInternalServerError },
-			[]string{"error links/Links and their Secrets can be read: "}},
-		"a right is missing": {func(w *checkWorld) { w.api.denied["watch jobs"] = true },
-			[]string{"warning link-north/its credentials have permission to read: they may not watch jobs.batch",
-				"warning link-west/its cred"}},
+		"Links may not be listed": {
+			func(w *checkWorld) { w.api.codes[linksPath] = http.StatusForbidden },
+			[]string{"warning links/Links and their Secrets can be read: "},
+		},
+		"Links cannot be listed": {
+			func(w *checkWorld) { w.api.codes[linksPath] = http.StatusInternalServerError },
+			[]string{"error links/Links and their Secrets can be read: "},
+		},
+		"a right is missing": {
+			func(w *checkWorld) { w.api.denied["watch jobs"] = true },
+			[]string{
+				"warning link-north/its credentials have permission to read: they may not watch jobs.batch",
+				"warning link-west/its cred",
+			},
+		},
 		"rights cannot be asked": {func(w *checkWorld) {
 			w.api.codes["/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = http.StatusInternalServerError
-		}, []string{"error link-north/its credentials have permission to read: review whether they may list services: ", "error link-west/its cred"}},
+		}, []string{
+			"error link-north/its credentials have permission to read: review whether they may list services: ",
+			"error link-west/its cred",
+		}},
 		"an address that may be allowed": {func(w *checkWorld) {
 			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
 		}, []string{
-			"warning link-north/its credentials can be used: Secret mesh/cluster-credentials-north: Fingerpost is in contact, so -allow",
+			"warning link-north/its credentials can be used: Secret mesh/cluster-credentials-north: " +
+				"Fingerpost is in contact, so -allow",
 			"warning link-north/its API server accepts them: it cannot be reached from here",
 		}},
 		"an address that is refused": {func(w *checkWorld) {
 			w.pages = nil
 			w.args = []string{"--debug-addr", "127.0.0.1:1"}
 			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
-			w.api.codes["/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"+writerLeases[0]] = http.StatusForbidden
+			const leasesPath = "/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"
+			w.api.codes[leasesPath+writerLeases[0]] = http.StatusForbidden
 		}, []string{
 			"error replicas/127.0.0.1:1 answers: no response",
-			"warning leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder: it cannot be read",
+			"warning leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder: " +
+				"it cannot be read",
 			"warning leases/the Lease fingerpost-write in this cluster has a holder: there is no such",
 			"error link-north/its credentials can be used: Secret mesh/cluster-credentials-north: ",
 			"warning link-west/the Lease linkerd-destination-endpoint-write",
@@ -280,7 +308,8 @@ func TestChecks(t *testing.T) {
 			w.args = []string{"--pre"}
 			w.api.denied["create customresourcedefinitions"], w.api.denied["create roles"] = true, true
 		}, []string{
-			"error install/you may create roles.rbac.authorization.k8s.io: create roles.rbac.authorization.k8s.io is not allowed",
+			"error install/you may create roles.rbac.authorization.k8s.io: " +
+				"create roles.rbac.authorization.k8s.io is not allowed",
 			"warning install/you may create customresourcedefinitions.apiextensions.k8s.io: create cust",
 		}},
 	} {

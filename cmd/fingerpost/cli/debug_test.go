@@ -71,8 +71,10 @@ func TestStreamsOfReplicas(t *testing.T) {
 		strings.Contains(out, a) {
 		t.Errorf("one replica: %v\n%s", err, out)
 	}
-	for addrs, want := range map[string][]string{a + "," + b: {b + " 2", a + " 2", b + " 1", a + " 1", a + " 3"},
-		b: {b + " 2", b + " 1"}} {
+	for addrs, want := range map[string][]string{
+		a + "," + b: {b + " 2", a + " 2", b + " 1", a + " 1", a + " 3"},
+		b:           {b + " 2", b + " 1"},
+	} {
 		out, err := fingerpost(t, "streams", "-o", "json", "--debug-addr", addrs)
 		var got []string
 		for _, s := range cmdtest.DecodeJSON[[]struct {
@@ -146,8 +148,10 @@ func TestClustersOfReplicas(t *testing.T) {
 	for addrs, want := range map[string]struct{ Clusters, Links []named }{
 		a + " east": {[]named{{a, "east", "Live"}}, []named{}},
 		a:           {[]named{{a, "east", "Live"}, {a, "west", "Live"}}, []named{{a, "west", ""}}},
-		a + "," + b: {[]named{{a, "east", "Live"}, {b, "east", "Live"}, {a, "west", "Live"}, {b, "west", "Stale"}},
-			[]named{{a, "west", ""}, {b, "west", ""}}},
+		a + "," + b: {
+			[]named{{a, "east", "Live"}, {b, "east", "Live"}, {a, "west", "Live"}, {b, "west", "Stale"}},
+			[]named{{a, "west", ""}, {b, "west", ""}},
+		},
 	} {
 		addrs, names, _ := strings.Cut(addrs, " ")
 		out, err := fingerpost(
@@ -185,26 +189,36 @@ func TestExplanationsOfReplicas(t *testing.T) {
 		want []string // headings, streams and who differs
 	}{
 		"one replica": {[]replicaExplanation{explanation("a", "", 0)}, nil},
-		"no stream, they agree": {[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"),
-			explanation("b", "", 0, "10.0.0.1:80")}, []string{"replica a"}},
+		"no stream, they agree": {[]replicaExplanation{
+			explanation("a", "", 0, "10.0.0.1:80"),
+			explanation("b", "", 0, "10.0.0.1:80"),
+		}, []string{"replica a"}},
 		"no stream, they do not": {
-			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"),
-				explanation("b", "", 0, "10.0.0.1:80", "10.0.0.2:80"), explanation("c", "", 0)},
+			[]replicaExplanation{
+				explanation("a", "", 0, "10.0.0.1:80"),
+				explanation("b", "", 0, "10.0.0.1:80", "10.0.0.2:80"), explanation("c", "", 0),
+			},
 			[]string{"replica a", differs("a b"), differs("a c")},
 		},
-		"one refuses": {[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), refused},
-			[]string{"replica a", differs("a b")}},
+		"one refuses": {
+			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), refused},
+			[]string{"replica a", differs("a b")},
+		},
 		"a stream of the second": {
 			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), explanation("b", "n", 7, "10.0.0.2:80")},
 			[]string{"replica b", "stream 7"}, // a does not know the node, and cannot be compared
 		},
 		"streams of both": {
-			[]replicaExplanation{explanation("a", "n", 1, "10.0.0.1:80"), explanation("b", "n", 1),
-				explanation("c", "n", 0, "10.0.0.1:80")},
+			[]replicaExplanation{
+				explanation("a", "n", 1, "10.0.0.1:80"), explanation("b", "n", 1),
+				explanation("c", "n", 0, "10.0.0.1:80"),
+			},
 			[]string{"replica a", "stream 1", "replica b", "stream 1", differs("a b")},
 		},
-		"escapes": {[]replicaExplanation{explanation("a\x1b[31m", "", 0),
-			explanation("b\x1b[31m", "", 0, "10.0.0.1:80")}, []string{"replica a[31m", differs("a[31m b[31m")}},
+		"escapes": {[]replicaExplanation{
+			explanation("a\x1b[31m", "", 0),
+			explanation("b\x1b[31m", "", 0, "10.0.0.1:80"),
+		}, []string{"replica a[31m", differs("a[31m b[31m")}},
 	} {
 		var out bytes.Buffer
 		if err := printExplanations(&out, c.all, len(c.all) > 1, time.Now()); err != nil {

@@ -195,7 +195,8 @@ func allKeys[V any](a, b map[string]V) map[string]V {
 // describeDifference names up to five addresses of a Service in which two replicas differ.
 func describeDifference(ctx context.Context, pair [2]Replica, d Difference) (string, error) {
 	namespace, name, _ := strings.Cut(d.Service, "/")
-	path := fmt.Sprintf("/debug/views/%s/%s/%s", url.PathEscape(d.Cluster), url.PathEscape(namespace), url.PathEscape(name))
+	escape := url.PathEscape
+	path := fmt.Sprintf("/debug/views/%s/%s/%s", escape(d.Cluster), escape(namespace), escape(name))
 	views, err := FetchAll[debug.ViewPage](ctx, pair[:], path)
 	if err != nil {
 		return "", err

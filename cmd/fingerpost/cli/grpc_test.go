@@ -164,8 +164,10 @@ func TestServerWithTLS(t *testing.T) {
 	serverCert, serverKey := cmdtest.Certificate(t, "dst.test", 1)
 	clientCert, clientKey := cmdtest.Certificate(t, "client.test", 2)
 	path := func(name string) string { return filepath.Join(dir, name) }
-	for name, content := range map[string][]byte{"tls.crt": serverCert, "tls.key": serverKey,
-		"client.crt": clientCert, "client.key": clientKey, "empty": nil} {
+	for name, content := range map[string][]byte{
+		"tls.crt": serverCert, "tls.key": serverKey,
+		"client.crt": clientCert, "client.key": clientKey, "empty": nil,
+	} {
 		if err := os.WriteFile(path(name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -194,8 +196,10 @@ func TestServerWithTLS(t *testing.T) {
 	}{
 		"both":      {append(known, shown...), ""},
 		"plaintext": {nil, "(if the server has TLS, add --tls-ca-file)"},
-		"no certificate": {known,
-			"Unavailable: "}, // in the server's own words, unless it has hung up before they are read
+		"no certificate": {
+			known,
+			"Unavailable: ",
+		}, // in the server's own words, unless it has hung up before they are read
 		"unknown authority": {append(shown, "--tls-server-name", "dst.test"), "unknown authority"},
 		"another name":      {append(shown, known[:2]...), "certificate"},
 		"no key":            {append(known, shown[:2]...), "--tls-cert-file, --tls-key-file: "},

@@ -44,7 +44,8 @@ func TestLinkGen(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, cmdtest.Kubeconfig(t, server, server.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const loopback, nowhere = "A server in a Pod rejects this: cluster.server is rejected: 127.0.0.1 is this process's own host", "the gateway (--gateway=false for none)"
+	const loopback = "A server in a Pod rejects this: cluster.server is rejected: 127.0.0.1 is this process's own host"
+	const nowhere = "the gateway (--gateway=false for none)"
 	for name, c := range map[string]struct {
 		args    []string
 		secrets int
@@ -52,16 +53,22 @@ func TestLinkGen(t *testing.T) {
 	}{
 		"loopback":        {nil, 1, loopback},
 		"another address": {[]string{"--api-server-address", "https://west.example:6443"}, 1, ""},
-		"a service mirror": {[]string{"--api-server-address", "https://west.example:6443",
-			"--service-mirror"}, 2, ""},
-		"of the same namespace": {[]string{"--api-server-address", "https://west.example:6443",
-			"--service-mirror", "--link-namespace", "linkerd"}, 1, ""},
+		"a service mirror": {[]string{
+			"--api-server-address", "https://west.example:6443",
+			"--service-mirror",
+		}, 2, ""},
+		"of the same namespace": {[]string{
+			"--api-server-address", "https://west.example:6443",
+			"--service-mirror", "--link-namespace", "linkerd",
+		}, 1, ""},
 		"a gateway":             {[]string{"--gateway"}, 0, nowhere},
 		"a gateway's name":      {[]string{"--gateway-name", "gw"}, 0, nowhere},
 		"a gateway's namespace": {[]string{"--gateway-namespace", "gw"}, 0, nowhere},
 		"a gateway's addresses": {[]string{"--gateway-addresses", "192.0.2.1"}, 0, nowhere},
-		"no gateway, though named": {[]string{"--gateway=false", "--gateway-name", "gw", "--api-server-address",
-			"https://west.example"}, 1, ""},
+		"no gateway, though named": {[]string{
+			"--gateway=false", "--gateway-name", "gw", "--api-server-address",
+			"https://west.example",
+		}, 1, ""},
 	} {
 		args := append(
 			[]string{

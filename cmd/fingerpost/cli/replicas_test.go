@@ -204,12 +204,18 @@ func TestPortForward(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no Pod is ready": {[]string{"--kubeconfig", kubeconfig},
-			"none of the 1 Pods " + podSelectors[1] + " in any namespace is ready"},
-		"no Pod": {[]string{"--kubeconfig", kubeconfig, "-l", "a=b", "-n", "here"},
-			"there is no Pod a=b in namespace here"},
-		"no kubeconfig": {[]string{"--kubeconfig", "/nowhere"},
-			"no --debug-addr is given, and which cluster?"},
+		"no Pod is ready": {
+			[]string{"--kubeconfig", kubeconfig},
+			"none of the 1 Pods " + podSelectors[1] + " in any namespace is ready",
+		},
+		"no Pod": {
+			[]string{"--kubeconfig", kubeconfig, "-l", "a=b", "-n", "here"},
+			"there is no Pod a=b in namespace here",
+		},
+		"no kubeconfig": {
+			[]string{"--kubeconfig", "/nowhere"},
+			"no --debug-addr is given, and which cluster?",
+		},
 		"no server":              {[]string{"--debug-addr", "127.0.0.1:1"}, "no response from 127.0.0.1:1"},
 		"another form of output": {[]string{"-o", "yaml"}, "-o yaml is neither table nor json"},
 	} {
@@ -316,8 +322,11 @@ func TestPortOfAPod(t *testing.T) {
 		{[]string{"serve", "-debug-addr", ":7777"}, 7777, ""},
 		{[]string{"serve", "--debug-addr", "[::1]:7777", "-addr=:1"}, 7777, ""},
 		{[]string{"serve", "debug-addr=:1", "-not-debug-addr=:2"}, 9998, ""},
-		{[]string{"serve", "-debug-addr=:1", "-debug-addr="}, 0,
-			"it has no debug server: its arguments have -debug-addr="},
+		{
+			[]string{"serve", "-debug-addr=:1", "-debug-addr="},
+			0,
+			"it has no debug server: its arguments have -debug-addr=",
+		},
 		{[]string{"serve", "-debug-addr="}, 0, "it has no debug server"},
 		{[]string{"serve", "-debug-addr", ""}, 0, "it has no debug server"},
 		{[]string{"serve", "-debug-addr=127.0.0.1"}, 0, "-debug-addr=127.0.0.1, which names no port"},
@@ -342,8 +351,10 @@ func TestPortOfAPod(t *testing.T) {
 
 // Groups come as 'linkerd check' hands them on, too.
 func TestGroups(t *testing.T) {
-	for given, want := range map[string][]string{"": {""}, "a": {"a"}, "a,b": {"a,b"}, "[]": nil, "[a]": {"a"},
-		"[a,b]": {"a", "b"}, `["a,b",c]`: {"a,b", "c"}, "[a": {"[a"}} {
+	for given, want := range map[string][]string{
+		"": {""}, "a": {"a"}, "a,b": {"a,b"}, "[]": nil, "[a]": {"a"},
+		"[a,b]": {"a", "b"}, `["a,b",c]`: {"a,b", "c"}, "[a": {"[a"},
+	} {
 		if got := parseGroups([]string{given}); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", given, got, want)
 		}

@@ -34,13 +34,19 @@ func TestStatus(t *testing.T) {
 		return &federation.View{Slices: []*federation.Slice{s}, LocalOnly: len(ready) == 1}
 	}
 	for name, views := range map[federation.Cluster]map[federation.Service]*federation.View{
-		"east": {svc("web"): view(true, false), svc("alone"): view(true),
+		"east": {
+			svc("web"): view(true, false), svc("alone"): view(true),
 			svc("bad"): {Malformed: "<b>half-made</b>"}, svc("web-federated"): {Composition: &federation.Composition{
-				Union: true, Members: []federation.Term{{Ref: federation.Ref{Cluster: "east", Service: svc("web")}},
+				Union: true, Members: []federation.Term{
+					{Ref: federation.Ref{Cluster: "east", Service: svc("web")}},
 					{Ref: federation.Ref{Cluster: "west", Service: svc("web")}},
-					{Ref: federation.Ref{Cluster: "ghost",
-						Service: svc("web")}}},
-			}}},
+					{Ref: federation.Ref{
+						Cluster: "ghost",
+						Service: svc("web"),
+					}},
+				},
+			}},
+		},
 		"west": {svc("web"): view(true, true, true)},
 	} {
 		store.Expect(name, federation.Expectation{Since: time.Now()})
@@ -95,8 +101,10 @@ func TestStatus(t *testing.T) {
 	}
 	_, body = ask("/?q=WEB")
 	flat = regexp.MustCompile(`\s+`).ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")
-	for _, want := range []string{"2 found", "shop/web plain 1 of 2 east 0",
-		"shop/web-federated federated 4 of 5 east, ghost, west 0 cluster ghost is not linked"} {
+	for _, want := range []string{
+		"2 found", "shop/web plain 1 of 2 east 0",
+		"shop/web-federated federated 4 of 5 east, ghost, west 0 cluster ghost is not linked",
+	} {
 		if !strings.Contains(flat, want) {
 			t.Errorf("the page lacks %q:\n%s", want, flat)
 		}

@@ -63,7 +63,6 @@ func NewGRPC(
 	age := config.MaxStreamAge
 	s := grpc.NewServer(append(d.Options(),
 		grpc.WriteBufferSize(64<<10),
-		grpc.SharedWriteBuffer(true), // an idle connection has none
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),

@@ -110,8 +110,10 @@ func TestRequestsForMetricsAreBounded(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		for path, want := range map[string]int{"/metrics": http.StatusServiceUnavailable, "/ping": http.StatusOK,
-			"/ready": http.StatusOK} {
+		for path, want := range map[string]int{
+			"/metrics": http.StatusServiceUnavailable, "/ping": http.StatusOK,
+			"/ready": http.StatusOK,
+		} {
 			if code := ask(path); code != want {
 				t.Errorf("%s beside %d requests for metrics: %d, want %d", path, bound, code, want)
 			}

@@ -110,7 +110,8 @@ func TestGRPCServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := reflection.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+	list := &reflectionpb.ServerReflectionRequest_ListServices{}
+	if err := reflection.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: list}); err != nil {
 		t.Fatal(err)
 	}
 	services, err := reflection.Recv()
@@ -273,7 +274,8 @@ func TestPanicsAreCaught(t *testing.T) {
 		s.RegisterService(
 			&grpc.ServiceDesc{ServiceName: "test.Panics", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 				StreamName: "Panic", ServerStreams: true, Handler: func(any,
-					grpc.ServerStream) error {
+					grpc.ServerStream,
+				) error {
 					panic("planted")
 				},
 			}}},

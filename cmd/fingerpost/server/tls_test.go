@@ -81,8 +81,10 @@ func TestTLS(t *testing.T) {
 		t.Errorf("a client without ALPN: %v", err)
 	}
 	otherCert, otherKey := cmdtest.Certificate(t, "client.test", 3)
-	for what, c := range map[string]*tls.Config{"no certificate": config(serverCert, nil, nil),
-		"a stranger's": config(serverCert, otherCert, otherKey)} {
+	for what, c := range map[string]*tls.Config{
+		"no certificate": config(serverCert, nil, nil),
+		"a stranger's":   config(serverCert, otherCert, otherKey),
+	} {
 		if err := ask(with(c)); err == nil {
 			t.Errorf("a client with %s was let in", what)
 		}
@@ -138,8 +140,10 @@ func TestTLSFilesThatCannotBeRead(t *testing.T) {
 	}
 	good, junk := TLSFiles{write("tls.crt", cert), write("tls.key", key), ""}, write("junk", []byte("junk"))
 	for name, files := range map[string]TLSFiles{
-		"-tls-cert-file": {junk, good.Key, ""}, "-tls-key-file": {good.Certificate, "/nowhere",
-			""}, "-tls-client-ca-file": {good.Certificate, good.Key, junk},
+		"-tls-cert-file": {junk, good.Key, ""}, "-tls-key-file": {
+			good.Certificate, "/nowhere",
+			"",
+		}, "-tls-client-ca-file": {good.Certificate, good.Key, junk},
 	} {
 		_, _, stop := startGRPCWith(t, files, nil)
 		if err := stop(); err == nil || !strings.Contains(err.Error(), name) {
