@@ -1,6 +1,6 @@
 // Package cluster keeps the Store informed of every linked cluster, the local one included.
 //
-//	Spec --Apply--> Registry --> member --> engagement --> view.Reconciler --> federation.Claims
+//	Spec --Apply--> Registry --> member --> engagement --> view.Reconciler --> federation.ClusterWriter
 //	                   |            one cluster   one set of credentials in use
 //	                   '--> Statuses, metrics, multicluster-runtime
 //

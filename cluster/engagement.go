@@ -134,7 +134,7 @@ func (e *engagement) checkToken(ctx context.Context, token string) error {
 }
 
 // publish writes everything that is in the cluster, and then what changes until the engagement ends.
-func (e *engagement) publish(claims *federation.Claims) {
+func (e *engagement) publish(claims *federation.ClusterWriter) {
 	e.reconciler.Begin(claims)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
 }

@@ -23,11 +23,11 @@ import (
 
 // Options are what the operator decides about all clusters.
 type Options struct {
-	ProbeInterval time.Duration       // between probes of a cluster that is Live; 1 s otherwise
-	Patience      federation.Patience // before a cluster is Suspect, and Stale
-	Endpoints     bool                // read Endpoints instead of EndpointSlices
-	Dial          api.DialFunc        // nil: the network's
-	Budget        api.Limits          // of each linked cluster
+	ProbeInterval time.Duration         // between probes of a cluster that is Live; 1 s otherwise
+	Patience      federation.Thresholds // before a cluster is Suspect, and Stale
+	Endpoints     bool                  // read Endpoints instead of EndpointSlices
+	Dial          api.DialFunc          // nil: the network's
+	Budget        api.Limits            // of each linked cluster
 }
 
 // A Registry keeps the Store informed of every cluster that was applied. It is a multicluster-runtime Provider: others may run slow
@@ -104,7 +104,7 @@ func (r *Registry) Apply(spec Spec) error {
 	}
 	r.order.Lock()
 	defer r.order.Unlock()
-	r.store.Expect(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local})
+	r.store.AddCluster(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, known := r.members[spec.Name]
@@ -137,7 +137,7 @@ func (r *Registry) Remove(name string) {
 	r.order.Lock()
 	defer r.order.Unlock()
 	if r.drop(name) {
-		r.store.Forget(federation.Cluster(name))
+		r.store.RemoveCluster(federation.Cluster(name))
 	}
 }
 
@@ -175,20 +175,20 @@ func (r *Registry) publish(m *supervisor) {
 	}
 }
 
-func (r *Registry) claim(m *supervisor) (*federation.Claims, error) {
+func (r *Registry) claim(m *supervisor) (*federation.ClusterWriter, error) {
 	r.order.Lock()
 	defer r.order.Unlock()
 	if !r.has(m) {
 		return nil, context.Canceled
 	}
-	return r.store.Claim(federation.Cluster(m.name)), nil
+	return r.store.NewWriter(federation.Cluster(m.name)), nil
 }
 
-func (r *Registry) stand(m *supervisor, s federation.Standing) {
+func (r *Registry) stand(m *supervisor, s federation.ClusterState) {
 	r.order.Lock()
 	defer r.order.Unlock()
 	if r.has(m) {
-		r.store.Stand(federation.Cluster(m.name), s)
+		r.store.SetState(federation.Cluster(m.name), s)
 	}
 }
 

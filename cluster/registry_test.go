@@ -39,14 +39,14 @@ func inWorldOf(t *testing.T, budget api.Limits, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, network: apitest.NewNetwork(), store: federation.NewStore()}
-		w.store.Listed()
+		w.store.MarkClustersListed()
 		log := logr.Discard()
 		if testing.Verbose() {
 			log = testr.New(t)
 		}
 		w.registry = cluster.NewRegistry(log, w.store, cluster.Options{
 			ProbeInterval: 5 * time.Second,
-			Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+			Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 			Dial:          w.network.Dial,
 			Budget:        budget,
 		})

@@ -89,7 +89,7 @@ type KindStatus struct {
 	api.Health
 }
 
-func stateOf(s federation.Standing) State {
+func stateOf(s federation.ClusterState) State {
 	switch s {
 	case federation.Live:
 		return Live

@@ -244,7 +244,7 @@ func (m *supervisor) checkHealth() <-chan struct{} {
 
 // updateState follows from how the live engagement fares.
 func (m *supervisor) updateState(h health) {
-	standing := m.registry.options.Patience.Judge(time.Since(h.lastContact))
+	standing := m.registry.options.Patience.StateAfter(time.Since(h.lastContact))
 	m.registry.stand(m, standing)
 	if h.restored.After(m.status.Restored) {
 		m.status.Restored = h.restored

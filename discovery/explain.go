@@ -90,7 +90,7 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	}
 	seen := map[string]bool{}
 	for _, v := range federation.Explain(snapshot, query, place) {
-		claim := claimOf(v, e.store.Standing(v.Member.Origin.Cluster), q, place)
+		claim := claimOf(v, e.store.State(v.Member.Origin.Cluster), q, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
 			claim.HeldBy = holds[v.Addr]
 		}
@@ -116,7 +116,7 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 }
 
 // claimOf puts a Verdict into words.
-func claimOf(v federation.Verdict, standing federation.Standing, asked Query, client federation.Place) Claim {
+func claimOf(v federation.Verdict, standing federation.ClusterState, asked Query, client federation.Place) Claim {
 	m := v.Member
 	c := Claim{
 		Kept: v.Reason == federation.Kept, Why: v.Reason.String(),

@@ -28,7 +28,7 @@ func federated(tb testing.TB, clusters, services int) *toy {
 	for i := range services {
 		union := &federation.Composition{Union: true}
 		for j := range clusters {
-			union.Members = append(union.Members, federation.Term{Ref: federation.Ref{Cluster: cluster(j), Service: name(i)}})
+			union.Members = append(union.Members, federation.MemberRef{Ref: federation.Ref{Cluster: cluster(j), Service: name(i)}})
 		}
 		views[federation.Service{Namespace: "ns", Name: name(i).Name + "-federated"}] = &federation.View{
 			Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: union,
@@ -36,14 +36,14 @@ func federated(tb testing.TB, clusters, services int) *toy {
 	}
 	store, _ := streamtest.Local(views)
 	for j := range clusters {
-		store.Expect(cluster(j), federation.Expectation{TrustDomain: "cluster.local", Since: time.Now()})
-		claims := store.Claim(cluster(j))
+		store.AddCluster(cluster(j), federation.Expectation{TrustDomain: "cluster.local", Since: time.Now()})
+		claims := store.NewWriter(cluster(j))
 		for i := range services {
 			slice := streamtest.SliceOf("pods", 0, 1)
 			slice.Endpoints[0].Addr = netip.AddrFrom4([4]byte{10, byte(j), byte(i >> 8), byte(i)})
 			claims.Set(name(i), streamtest.ViewOf(slice))
 		}
-		claims.Complete()
+		claims.MarkSynced()
 	}
 	config := DefaultConfig()
 	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: services, Patience: 1e9}

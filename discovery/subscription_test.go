@@ -90,11 +90,11 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 	const streams = 3000
 	own := federation.Service{Namespace: "ns", Name: "own"}
 	store, claims := streamtest.Local(map[federation.Service]*federation.View{own: onNodes(50, false)})
-	store.Expect("mute", federation.Expectation{Since: time.Now()})
+	store.AddCluster("mute", federation.Expectation{Since: time.Now()})
 	of := func(member federation.Ref) *federation.View {
 		return &federation.View{
 			Ports:       []federation.ServicePort{{Number: 80, Name: "http"}},
-			Composition: &federation.Composition{Union: true, Members: []federation.Term{{Ref: member}}},
+			Composition: &federation.Composition{Union: true, Members: []federation.MemberRef{{Ref: member}}},
 		}
 	}
 	views := []*federation.View{of(federation.Ref{Cluster: "local", Service: own}), of(federation.Ref{Cluster: "mute", Service: own})}

@@ -7,8 +7,9 @@ type State uint8
 
 // The states.
 const (
-	// Unknown: no synced cluster has an address for the client, and a cluster that was never synced may have one. There is nothing to
-	// send: what the client holds stays, except for addresses that their cluster has withdrawn.
+	// Unknown: no synced cluster has an address for the client, and a cluster that was never synced may
+	// have one. There is nothing to send: what the client holds stays, except for addresses that their
+	// cluster has withdrawn.
 	Unknown State = iota
 	// Rejected: clients cannot be served, for a Rejection.
 	Rejected
@@ -33,14 +34,16 @@ const (
 	NotRejected  Rejection = iota
 	ExternalName           // a DNS alias: it has no addresses
 	Malformed              // View.Malformed has the reason. What a client holds already is better than nothing
-	Unlinked               // the Service stands for one in a cluster that is not linked; as Absent for clients that were served before
+	Unlinked               // it stands for one in a cluster that is not linked; Absent for clients that were served
 )
 
-// An Answer is what clients at one place get for one Query. It is immutable, and everything that a client is sent follows from one
-// Answer: its State and its Set were computed from its Snapshot, and nothing is read beside it.
+// An Answer is what clients at one place get for one Query. It is immutable, and everything that a
+// client is sent follows from one Answer: its State and its Set were computed from its Snapshot, and
+// nothing is read beside it.
 //
-// It knows no time and no client. A client that has no answer yet waits, while clusters are not synced, until WaitUntil; whether a
-// Service that is Absent is an error depends on whether the client was served before. Both are up to who serves the client.
+// It knows no time and no client. A client that has no answer yet waits, while clusters are not synced,
+// until WaitUntil; whether a Service that is Absent is an error depends on whether the client was
+// served before. Both are up to who serves the client.
 type Answer struct {
 	Version   uint64 // of the Snapshot
 	State     State
@@ -49,8 +52,9 @@ type Answer struct {
 	Snapshot  *Snapshot
 }
 
-// Answer returns the answer for clients at a place, which Reduce may have reduced. previous may be any earlier Answer for that place, or
-// nil: its Set is taken over if it is equal. The result does not depend on it otherwise.
+// Answer returns the answer for clients at a place, which Reduce may have reduced. previous may be any
+// earlier Answer for that place, or nil: its Set is taken over if it is equal. The result does not
+// depend on it otherwise.
 func (x *Selection) Answer(p Place, previous *Answer) *Answer {
 	s := x.snapshot
 	a := &Answer{Version: s.Version, Snapshot: s}
@@ -109,9 +113,10 @@ func (s *Snapshot) synced() bool {
 	return true
 }
 
-// WaitUntil returns until when a client that holds nothing waits for clusters that were never synced: its first answer replaces
-// everything that it has held before, so it should be complete. Each cluster has a grace from when it was linked; before the clusters are
-// listed, from started on. The zero time is that there is nothing to wait for.
+// WaitUntil returns until when a client that holds nothing waits for clusters that were never synced:
+// its first answer replaces everything that it has held before, so it should be complete. Each cluster
+// has a grace from when it was linked; before the clusters are listed, from started on. The zero time
+// is that there is nothing to wait for.
 func (s *Snapshot) WaitUntil(grace time.Duration, started time.Time) (until time.Time) {
 	for _, m := range s.Members {
 		if m.Known {

@@ -33,7 +33,8 @@ func (v *View) without7() *View {
 	return &n
 }
 
-// withFirst returns v as if read anew, with one endpoint more at the front: nothing of the first Slice is shared.
+// withFirst returns v as if read anew, with one endpoint more at the front: nothing of the first Slice
+// is shared.
 func (v *View) withFirst() *View {
 	n := *v
 	n.Slices = slices.Clone(n.Slices)
@@ -45,8 +46,8 @@ func (v *View) withFirst() *View {
 	return &n
 }
 
-// follower returns a step in which one endpoint of a Service comes or goes: from the claim to what is to be sent, for clients in one
-// zone, or on each of so many nodes under a Local policy.
+// follower returns a step in which one endpoint of a Service comes or goes: from the claim to what is
+// to be sent, for clients in one zone, or on each of so many nodes under a Local policy.
 func follower(endpoints, nodes int) (step func()) {
 	full := bigView(endpoints, nodes > 0)
 	return between(nodes, full, full.without7())
@@ -55,8 +56,8 @@ func follower(endpoints, nodes int) (step func()) {
 // between returns a step between Views, for clients in one zone or on each of so many nodes.
 func between(nodes int, views ...*View) (step func()) {
 	store, svc := NewStore(), Service{"ns", "a"}
-	store.Expect("c", Expectation{})
-	claims := store.Claim("c")
+	store.AddCluster("c", Expectation{})
+	claims := store.NewWriter("c")
 	watch := store.Watch(Ref{"c", svc})
 	places := []Place{{Zone: "zone-1"}}
 	for i := range nodes {
@@ -95,7 +96,8 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkInsertion is the work of the domain for one endpoint that comes to the front of a slice of 100, or goes from there.
+// BenchmarkInsertion is the work of the domain for one endpoint that comes to the front of a slice of
+// 100, or goes from there.
 func BenchmarkInsertion(b *testing.B) {
 	for _, endpoints := range []int{100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
@@ -109,8 +111,8 @@ func BenchmarkInsertion(b *testing.B) {
 	}
 }
 
-// TestChangeBudget: what a change costs is in proportion to the change. Of the whole Service only pointers are copied, and under a
-// Local policy only those of the node.
+// TestChangeBudget: what a change costs is in proportion to the change. Of the whole Service only
+// pointers are copied, and under a Local policy only those of the node.
 func TestChangeBudget(t *testing.T) {
 	for _, c := range []struct{ endpoints, nodes, allocs, bytes int }{
 		{100, 0, 40, 8 << 10},

@@ -2,8 +2,8 @@ package federation
 
 import "slices"
 
-// A cursor finds the items of a list by their keys. It costs next to nothing while most are asked for in the order of the list, whatever was
-// put in or left out between them.
+// A cursor finds the items of a list by their keys. It costs next to nothing while most are asked for
+// in the order of the list, whatever was put in or left out between them.
 type cursor[K comparable, T any] struct {
 	list []T
 	key  func(T) K

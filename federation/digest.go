@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// Digest returns a number that is the same for equal Views, in every process of one version, and hardly ever for others.
+// Digest returns a number that is the same for equal Views, in every process of one version, and hardly
+// ever for others.
 func (v *View) Digest() uint64 {
 	h := fnv.New64a()
 	own := *v

@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Equal Views have equal digests, whatever their pointers, and one thing that is different about one endpoint shows.
+// Equal Views have equal digests, whatever their pointers, and one thing that is different about one
+// endpoint shows.
 func TestDigest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawView(t, fed)

@@ -2,14 +2,15 @@ package federation
 
 import "net/netip"
 
-// A Reason says why a client does not get what a cluster claims. The zero Reason is that it does.
+// A Reason is why a client does not get an address that a cluster publishes. The zero Reason is that it
+// does.
 type Reason uint8
 
 // The reasons, in the order in which they are looked at.
 const (
 	Kept Reason = iota
 
-	// About all that a member could claim.
+	// About all addresses of a member.
 	NeverSynced // its cluster was never synced
 	NotLinked   // its cluster is not linked
 	NoService   // its cluster has no such Service
@@ -27,14 +28,15 @@ const (
 	OtherNode     // the Service is for clients on the same node, and this runs on another
 	OtherZone     // it has zone hints, others are hinted for the client's zone
 	OverIPv6      // the same workload is reached over IPv6
-	Duplicate     // a better claim to the same address counts
+	Duplicate     // another claim to the same address counts
 )
 
 // String returns the reason in a few words.
 func (r Reason) String() string {
 	return [...]string{
-		"kept", "cluster not synced yet", "cluster not linked", "no such Service", "ExternalName", "port not declared", "port not in slice",
-		"not ready", "other hostname", "IPv6 off", "not a Pod, Service is Local", "other node, Service is Local", "hinted for other zones",
+		"kept", "cluster not synced yet", "cluster not linked", "no such Service", "ExternalName",
+		"port not declared", "port not in slice", "not ready", "other hostname", "IPv6 off",
+		"not a Pod, Service is Local", "other node, Service is Local", "hinted for other zones",
 		"reached over IPv6", "duplicate",
 	}[r]
 }
@@ -52,11 +54,12 @@ type Verdict struct {
 	For    string         // of a Duplicate: why that one does
 }
 
-// Explain says of everything that the members of s claim what becomes of it for a client that is at p and asks q: an address is in
-// the Set that Select and At make of it exactly if a Verdict on it is Kept. It costs as much as a Select without an earlier result.
+// Explain returns what becomes of every address of the members of s for a client at p and a Query: an
+// address is in the Set that Select and At make of it exactly if a Verdict on it is
+// Kept. It costs as much as a Select without an earlier result.
 func Explain(s *Snapshot, q Query, p Place) []Verdict {
 	t := &trace{snapshot: s, query: q, lost: map[*Entry]Reason{}}
-	x := choose(s, q, nil, t)
+	x := selectWith(s, q, nil, t)
 	left := x.near(p, func(e *Entry, why Reason) { t.lost[e] = why })
 	winners := map[netip.AddrPort]*Entry{}
 	for e := range x.set(p, left).All() {
@@ -102,7 +105,7 @@ func (x *Selection) preference(winner, loser *Entry) string {
 	}
 }
 
-// A trace records what choose leaves out of members and slices. A nil trace records nothing.
+// A trace records what selectWith leaves out of members and slices. A nil trace records nothing.
 type trace struct {
 	snapshot *Snapshot
 	query    Query
@@ -128,7 +131,10 @@ func (t *trace) block(i int, port uint16, b *block) {
 	}
 	entries := b.entries
 	for _, e := range b.slice.Endpoints {
-		v := Verdict{Reason: t.query.leavesOut(e), Member: t.snapshot.Members[i], Slice: b.slice, Endpoint: e, Addr: netip.AddrPortFrom(e.Addr, port)}
+		v := Verdict{
+			Reason: t.query.leavesOut(e), Addr: netip.AddrPortFrom(e.Addr, port),
+			Member: t.snapshot.Members[i], Slice: b.slice, Endpoint: e,
+		}
 		if v.Reason == Kept {
 			v.Entry, entries = entries[0], entries[1:]
 		}
@@ -136,8 +142,8 @@ func (t *trace) block(i int, port uint16, b *block) {
 	}
 }
 
-// silent returns why a member claims nothing.
-func (m *Member) silent() Reason {
+// reason returns why a member has no addresses.
+func (m *Member) reason() Reason {
 	switch {
 	case m.View != nil:
 		return Alias

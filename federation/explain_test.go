@@ -11,7 +11,7 @@ import (
 func TestExplain(t *testing.T) {
 	store := NewStore()
 	for _, c := range []Cluster{"local", "east", "west", "south"} {
-		store.Expect(c, Expectation{})
+		store.AddCluster(c, Expectation{})
 	}
 	pod := func(name string) *Workload {
 		return &Workload{Namespace: "ns", Name: name, Template: unique.Make(Template{})}
@@ -24,11 +24,11 @@ func TestExplain(t *testing.T) {
 	}
 
 	say := func(c Cluster, views map[Service]*View) {
-		claims := store.Claim(c)
+		claims := store.NewWriter(c)
 		for svc, v := range views {
 			claims.Set(svc, v)
 		}
-		claims.Complete()
+		claims.MarkSynced()
 	}
 	notReady, host, six := ready("10.0.0.2", "p2"), ready("10.0.0.3", "p3"), ready("fd00::1", "p1")
 	notReady.Ready = false
@@ -37,7 +37,7 @@ func TestExplain(t *testing.T) {
 	onNode.LocalOnly = true
 	targetless := view(ready("10.0.0.1", "p1"))
 	targetless.Slices[0].Ports = []Port{{Number: 9090, Name: "metrics"}}
-	union := func(members ...Term) *View {
+	union := func(members ...MemberRef) *View {
 		return &View{Ports: []ServicePort{{80, "http", 0}}, Composition: &Composition{Union: true, Members: members}}
 	}
 	named := func(name string) Service { return Service{"ns", name} }
@@ -48,17 +48,17 @@ func TestExplain(t *testing.T) {
 		named("targetless"): targetless,
 		named("alias"):      {ExternalName: true},
 		named("fed"): union(
-			Term{Ref{"local", named("plain")}, true}, Term{Ref{"east", named("plain")}, false}, Term{Ref{"west", named("plain")}, false},
-			Term{Ref{"south", named("plain")}, false}, Term{Ref{"ghost", named("plain")}, false}, Term{Ref{"local", named("alias")}, true},
-			Term{Ref{"east", named("nothing")}, false},
+			MemberRef{Ref{"local", named("plain")}, true}, MemberRef{Ref{"east", named("plain")}, false}, MemberRef{Ref{"west", named("plain")}, false},
+			MemberRef{Ref{"south", named("plain")}, false}, MemberRef{Ref{"ghost", named("plain")}, false}, MemberRef{Ref{"local", named("alias")}, true},
+			MemberRef{Ref{"east", named("nothing")}, false},
 		),
 	})
 	say("east", map[Service]*View{named("plain"): view(ready("10.0.0.1", "other"), ready("10.1.0.1", "e1"))})
 	undeclared := view(ready("10.2.0.1", "w1"))
 	undeclared.Ports[0].Number = 81
 	say("west", map[Service]*View{named("plain"): undeclared})
-	store.Listed()
-	store.Stand("east", Stale)
+	store.MarkClustersListed()
+	store.SetState("east", Stale)
 
 	for name, c := range map[string]struct {
 		service string

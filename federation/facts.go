@@ -8,7 +8,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// An Address is what the local cluster knows of an IP. It is immutable. An IP of which nothing is known has none.
+// An Address is what the local cluster knows of an IP. It is immutable. An IP of which nothing is known
+// has none.
 type Address struct {
 	Services  []Service  // whose cluster IP it is; sorted. More than one is a conflict
 	Residents []Resident // sorted
@@ -18,7 +19,7 @@ type Address struct {
 type Resident struct {
 	*Workload
 	Port    uint16 // the one that leads to the workload, as a node's may; 0: the IP is the workload's own
-	Running bool   // otherwise it is not known yet who it is
+	Running bool   // otherwise it is not known yet what runs there
 }
 
 func (a *Address) equal(o *Address) bool {
@@ -27,7 +28,7 @@ func (a *Address) equal(o *Address) bool {
 	})
 }
 
-// facts is what the local cluster says besides its Services; guarded by Store.mu.
+// facts is what the local cluster publishes besides its Services; guarded by Store.mu.
 type facts struct {
 	nodes     *kind[string, string]
 	addresses *kind[netip.Addr, *Address]
@@ -48,50 +49,50 @@ func (s *Store) newFacts() *facts {
 	}
 }
 
-// claim, complete and forget are what they are for the cluster.
-func (f *facts) claim()    { f.nodes.now++; f.addresses.now++; f.profiles.now++ }
-func (f *facts) complete() { f.nodes.prune(true); f.addresses.prune(true); f.profiles.prune(true) }
-func (f *facts) forget()   { f.nodes.prune(false); f.addresses.prune(false); f.profiles.prune(false) }
+// begin, prune and clear follow NewWriter, MarkSynced and RemoveCluster of the cluster.
+func (f *facts) begin() { f.nodes.generation++; f.addresses.generation++; f.profiles.generation++ }
+func (f *facts) prune() { f.nodes.prune(true); f.addresses.prune(true); f.profiles.prune(true) }
+func (f *facts) clear() { f.nodes.prune(false); f.addresses.prune(false); f.profiles.prune(false) }
 
 // kind is the facts of one kind, in the Table that shows it.
 type kind[K comparable, V any] struct {
-	store *Store
-	table *watch.Table[K, V]
-	equal func(a, b V) bool
-	said  map[K]int // in which generation it was said last
-	now   int       // the generation of the cluster's voice
+	store      *Store
+	table      *watch.Table[K, V]
+	equal      func(a, b V) bool
+	written    map[K]int // the generation in which it was written last
+	generation int       // the generation of the cluster's writer
 }
 
 func newKind[K comparable, V any](s *Store, table *watch.Table[K, V], equal func(a, b V) bool) *kind[K, V] {
-	return &kind[K, V]{store: s, table: table, equal: equal, said: map[K]int{}}
+	return &kind[K, V]{store: s, table: table, equal: equal, written: map[K]int{}}
 }
 
 func (f *kind[K, V]) set(k K, v V) {
-	_, known := f.said[k]
-	f.said[k] = f.now
+	_, known := f.written[k]
+	f.written[k] = f.generation
 	if old, _ := f.table.Get(k); !known || !f.equal(old, v) {
 		f.store.superseded = append(f.store.superseded, f.table.Swap(k, v))
 	}
 }
 
-// keep says again whatever was said of k.
+// keep writes the value of k again, if it has one.
 func (f *kind[K, V]) keep(k K) {
-	if _, known := f.said[k]; known {
-		f.said[k] = f.now
+	if _, known := f.written[k]; known {
+		f.written[k] = f.generation
 	}
 }
 
 func (f *kind[K, V]) delete(k K) {
-	if _, known := f.said[k]; known {
-		delete(f.said, k)
+	if _, known := f.written[k]; known {
+		delete(f.written, k)
 		f.store.superseded = append(f.store.superseded, f.table.Remove(k))
 	}
 }
 
-// prune withdraws everything but what this generation has said, or that too.
-func (f *kind[K, V]) prune(but bool) {
-	for k, when := range f.said {
-		if !but || when != f.now {
+// prune removes everything but what this generation has written, or that too.
+func (f *kind[K, V]) prune(keepWritten bool) {
+	for k, when := range f.written {
+		if !keepWritten || when != f.generation {
 			f.delete(k)
 		}
 	}
@@ -100,14 +101,14 @@ func (f *kind[K, V]) prune(but bool) {
 // Nodes returns the zone of each node of the local cluster.
 func (s *Store) Nodes() watch.Reader[string, string] { return &s.nodes }
 
-// Addresses returns who is at an IP of the local cluster.
+// Addresses returns what is at an IP of the local cluster.
 func (s *Store) Addresses() watch.Reader[netip.Addr, *Address] { return &s.addresses }
 
 // Profiles returns the ServiceProfiles of the local cluster, by namespace and name.
 func (s *Store) Profiles() watch.Reader[Service, *profile.Profile] { return &s.profiles }
 
-// state runs f on the facts. The handle of any other cluster than the local one states none.
-func (k *Claims) state(f func(*facts)) {
+// updateFacts runs f on the facts. Only the local cluster has some.
+func (k *ClusterWriter) updateFacts(f func(*facts)) {
 	k.do(func(c *cluster) {
 		if c.facts != nil {
 			f(c.facts)
@@ -115,27 +116,39 @@ func (k *Claims) state(f func(*facts)) {
 	})
 }
 
-// SetNode says in which zone a node is. Only the local cluster speaks of nodes, and of all that follows; of another it changes nothing.
-func (k *Claims) SetNode(name, zone string) { k.state(func(f *facts) { f.nodes.set(name, zone) }) }
-
-// DeleteNode withdraws a node.
-func (k *Claims) DeleteNode(name string) { k.state(func(f *facts) { f.nodes.delete(name) }) }
-
-// SetAddress says who is at an IP.
-func (k *Claims) SetAddress(ip netip.Addr, a *Address) {
-	k.state(func(f *facts) { f.addresses.set(ip, a) })
+// SetNode sets the zone of a node. Only the local cluster has nodes, and all that follows; the writer of
+// another one changes nothing by it.
+func (k *ClusterWriter) SetNode(name, zone string) {
+	k.updateFacts(func(f *facts) { f.nodes.set(name, zone) })
 }
 
-// DeleteAddress says that nobody is.
-func (k *Claims) DeleteAddress(ip netip.Addr) { k.state(func(f *facts) { f.addresses.delete(ip) }) }
-
-// SetProfile says what a ServiceProfile is. It is told apart from another one by its pointer.
-func (k *Claims) SetProfile(name Service, p *profile.Profile) {
-	k.state(func(f *facts) { f.profiles.set(name, p) })
+// DeleteNode removes a node.
+func (k *ClusterWriter) DeleteNode(name string) {
+	k.updateFacts(func(f *facts) { f.nodes.delete(name) })
 }
 
-// KeepProfile says that a ServiceProfile is there that cannot be read: what was said of it before, if anything, stays.
-func (k *Claims) KeepProfile(name Service) { k.state(func(f *facts) { f.profiles.keep(name) }) }
+// SetAddress sets what is at an IP.
+func (k *ClusterWriter) SetAddress(ip netip.Addr, a *Address) {
+	k.updateFacts(func(f *facts) { f.addresses.set(ip, a) })
+}
 
-// DeleteProfile withdraws a ServiceProfile.
-func (k *Claims) DeleteProfile(name Service) { k.state(func(f *facts) { f.profiles.delete(name) }) }
+// DeleteAddress removes an IP.
+func (k *ClusterWriter) DeleteAddress(ip netip.Addr) {
+	k.updateFacts(func(f *facts) { f.addresses.delete(ip) })
+}
+
+// SetProfile sets a ServiceProfile. One with another pointer is another one.
+func (k *ClusterWriter) SetProfile(name Service, p *profile.Profile) {
+	k.updateFacts(func(f *facts) { f.profiles.set(name, p) })
+}
+
+// KeepProfile reports that a ServiceProfile is there that cannot be read: the one that was set before, if
+// any, stays.
+func (k *ClusterWriter) KeepProfile(name Service) {
+	k.updateFacts(func(f *facts) { f.profiles.keep(name) })
+}
+
+// DeleteProfile removes a ServiceProfile.
+func (k *ClusterWriter) DeleteProfile(name Service) {
+	k.updateFacts(func(f *facts) { f.profiles.delete(name) })
+}

@@ -7,27 +7,28 @@ import (
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-// What the local cluster says besides its Services follows the same laws: it stays until a new voice has said everything, a silenced
-// voice changes nothing, what is said again wakes nobody, and Forget leaves nothing.
+// What the local cluster says besides its Services follows the same laws: it stays until a new voice
+// has said everything, a silenced voice changes nothing, what is said again wakes nobody, and Forget
+// leaves nothing.
 func TestFacts(t *testing.T) {
 	s := NewStore()
-	s.Expect("local", Expectation{Local: true})
+	s.AddCluster("local", Expectation{Local: true})
 	ip, gone := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	at := func(name string) *Address {
 		return &Address{Services: []Service{plain}, Residents: []Resident{{Workload: &Workload{Name: name}, Running: true}}}
 	}
 	name, p := Service{"ns", "a.ns.svc.cluster.local"}, &profile.Profile{}
-	first := s.Claim("local")
+	first := s.NewWriter("local")
 	first.SetNode("n", "z")
 	first.SetAddress(ip, at("p"))
 	first.SetAddress(gone, at("q"))
 	first.SetProfile(name, p)
-	first.Complete()
+	first.MarkSynced()
 
 	watch := s.Addresses().Watch(ip)
 	defer watch.Close()
 	_, _, superseded := watch.Load()
-	second := s.Claim("local")
+	second := s.NewWriter("local")
 	first.DeleteAddress(ip)
 	first.SetNode("n", "other")
 	second.SetAddress(ip, at("p"))
@@ -42,14 +43,14 @@ func TestFacts(t *testing.T) {
 	second.SetAddress(ip, at("r"))
 	<-superseded
 	second.SetNode("n", "z")
-	second.Complete()
+	second.MarkSynced()
 	_, goneKnown := s.Addresses().Get(gone)
 	_, profileKnown := s.Profiles().Get(name)
 	if zone, _ := s.Nodes().Get("n"); goneKnown || profileKnown || zone != "z" {
 		t.Errorf("prune: %v %v %q", goneKnown, profileKnown, zone)
 	}
 	second.DeleteNode("n")
-	s.Forget("local")
+	s.RemoveCluster("local")
 	if _, known, _ := watch.Load(); known || s.Nodes().Len()+s.Profiles().Len() != 0 || s.Addresses().Len() != 1 {
 		t.Error("absence: something is left")
 	}

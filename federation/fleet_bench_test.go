@@ -12,7 +12,7 @@ func BenchmarkRepeatedState(b *testing.B) {
 	store, names, _, _ := fleet(200, 1_000, 1_000)
 	b.ReportAllocs()
 	for b.Loop() {
-		store.Stand(names[1], Live)
+		store.SetState(names[1], Live)
 	}
 }
 
@@ -21,11 +21,12 @@ func BenchmarkStale(b *testing.B) {
 	store, names, _, _ := fleet(200, 1_000, 1_000)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		store.Stand(names[1], []Standing{Stale, Live}[i%2])
+		store.SetState(names[1], []ClusterState{Stale, Live}[i%2])
 	}
 }
 
-// BenchmarkFirstSync is a start: 100 clusters of 500 Services say everything at once, while so many federated Services are watched.
+// BenchmarkFirstSync is a start: 100 clusters of 500 Services say everything at once, while so many
+// federated Services are watched.
 func BenchmarkFirstSync(b *testing.B) {
 	for _, federated := range []int{0, 100, 500} {
 		b.Run(fmt.Sprintf("federated=%d", federated), func(b *testing.B) {
@@ -38,9 +39,9 @@ func BenchmarkFirstSync(b *testing.B) {
 				var wg sync.WaitGroup
 				for i, c := range names[1:] {
 					wg.Go(func() {
-						k := store.Claim(c)
+						k := store.NewWriter(c)
 						fill(k, i, 500)
-						k.Complete()
+						k.MarkSynced()
 					})
 				}
 				wg.Wait()
@@ -49,16 +50,17 @@ func BenchmarkFirstSync(b *testing.B) {
 	}
 }
 
-// BenchmarkWake is one change of a Service on which so many streams wait: how long it keeps the writer, and how long others cannot write.
+// BenchmarkWake is one change of a Service on which so many streams wait: how long it keeps the writer,
+// and how long others cannot write.
 func BenchmarkWake(b *testing.B) {
 	for _, streams := range []int{0, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
 			store := NewStore()
-			store.Expect("c", Expectation{})
-			k := store.Claim("c")
+			store.AddCluster("c", Expectation{})
+			k := store.NewWriter("c")
 			views := []*View{oneEndpoint(1, 1), oneEndpoint(1, 2)}
 			k.Set(plain, views[0])
-			k.Complete()
+			k.MarkSynced()
 			stop := make(chan struct{})
 			var running, waiting sync.WaitGroup
 			waiting.Add(streams)
@@ -100,16 +102,17 @@ func BenchmarkWake(b *testing.B) {
 	}
 }
 
-// BenchmarkSet is one change of one Service, of a cluster with so many, while so many readers walk through all Views all the time.
+// BenchmarkSet is one change of one Service, of a cluster with so many, while so many readers walk
+// through all Views all the time.
 func BenchmarkSet(b *testing.B) {
 	for _, services := range []int{2_000, 100_000} {
 		for _, readers := range []int{0, 4} {
 			b.Run(fmt.Sprintf("services=%d/readers=%d", services, readers), func(b *testing.B) {
 				store := NewStore()
-				store.Expect("c", Expectation{})
-				k := store.Claim("c")
+				store.AddCluster("c", Expectation{})
+				k := store.NewWriter("c")
 				fill(k, 1, services)
-				k.Complete()
+				k.MarkSynced()
 				views := []*View{oneEndpoint(1, 1), oneEndpoint(1, 2)}
 				done := make(chan struct{})
 				var reading sync.WaitGroup

@@ -6,11 +6,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Zone hints count member by member: where one has nobody for the client's zone, all of its addresses count, whatever the others have.
+// Zone hints count member by member: where one has nobody for the client's zone, all of its addresses
+// count, whatever the others have.
 func TestHintsCountByMember(t *testing.T) {
 	store := NewStore()
-	store.Expect("local", Expectation{})
-	claims := store.Claim("local")
+	store.AddCluster("local", Expectation{})
+	claims := store.NewWriter("local")
 	hinted := func(first, second string) *View {
 		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
 			{Addr: addr(first), Ready: true, Hints: []string{"z1"}}, {Addr: addr(second), Ready: true, Hints: []string{"z2"}},
@@ -20,8 +21,8 @@ func TestHintsCountByMember(t *testing.T) {
 	elsewhere := hinted("10.0.1.1", "10.0.1.2")
 	elsewhere.Slices[0].Endpoints[0].Hints = []string{"z3"}
 	claims.Set(other, elsewhere)
-	claims.Set(fed, &View{Composition: &Composition{Union: true, Members: []Term{{Ref{"local", plain}, true}, {Ref{"local", other}, true}}}})
-	claims.Complete()
+	claims.Set(fed, &View{Composition: &Composition{Union: true, Members: []MemberRef{{Ref{"local", plain}, true}, {Ref{"local", other}, true}}}})
+	claims.MarkSynced()
 	watch := store.Watch(Ref{"local", fed})
 	defer watch.Close()
 	snapshot, _ := watch.Load()

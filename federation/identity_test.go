@@ -5,8 +5,9 @@ import (
 	"unique"
 )
 
-// A cluster that claims the address of another's meshed Pod does not take its identity off, whatever it is called and however long the
-// other has been out of contact; and the Service's own cluster is always believed first.
+// A cluster that claims the address of another's meshed Pod does not take its identity off, whatever it
+// is called and however long the other has been out of contact; and the Service's own cluster is always
+// believed first.
 func TestIdentityCounts(t *testing.T) {
 	pod := func(controlPlane string, skip ...PortRange) *View {
 		v := oneEndpoint(1, 1)
@@ -17,7 +18,7 @@ func TestIdentityCounts(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		home, attacker, zurich *View
-		standing               Standing // of zurich
+		standing               ClusterState // of zurich
 		winner                 Cluster
 		why                    string
 	}{
@@ -33,20 +34,20 @@ func TestIdentityCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := NewStore()
 			for cluster, v := range map[Cluster]*View{"local": c.home, "attacker": c.attacker, "zurich": c.zurich} {
-				store.Expect(cluster, Expectation{TrustDomain: "cluster.local"})
-				k := store.Claim(cluster)
+				store.AddCluster(cluster, Expectation{TrustDomain: "cluster.local"})
+				k := store.NewWriter(cluster)
 				if v != nil {
 					k.Set(plain, v)
 				}
 				if cluster == "local" {
-					k.Set(fed, &View{Ports: []ServicePort{{80, "http", 8080}}, Composition: &Composition{Union: true, Members: []Term{
+					k.Set(fed, &View{Ports: []ServicePort{{80, "http", 8080}}, Composition: &Composition{Union: true, Members: []MemberRef{
 						{Ref{"local", plain}, true}, {Ref{"attacker", plain}, false}, {Ref{"zurich", plain}, false},
 					}}})
 				}
-				k.Complete()
+				k.MarkSynced()
 			}
-			store.Listed()
-			store.Stand("zurich", c.standing)
+			store.MarkClustersListed()
+			store.SetState("zurich", c.standing)
 			watch := store.Watch(Ref{"local", fed})
 			defer watch.Close()
 			snapshot, _ := watch.Load()

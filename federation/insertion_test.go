@@ -8,11 +8,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// An endpoint that comes to a slice, or goes, wherever in it that is, leaves the others and their entries what they are.
+// An endpoint that comes to a slice, or goes, wherever in it that is, leaves the others and their
+// entries what they are.
 func TestInsertionsShare(t *testing.T) {
 	store, svc := NewStore(), Service{"ns", "a"}
-	store.Expect("c", Expectation{})
-	claims, watch := store.Claim("c"), store.Watch(Ref{"c", svc})
+	store.AddCluster("c", Expectation{})
+	claims, watch := store.NewWriter("c"), store.Watch(Ref{"c", svc})
 	defer watch.Close()
 	var selection *Selection
 	entries := func(v *View) map[*Entry]bool {
@@ -65,7 +66,8 @@ func TestInsertionsShare(t *testing.T) {
 	}
 }
 
-// Labels rise with the place in the slice, whatever comes and goes, so that entries stand in the order of the slice; and few are given anew.
+// Labels rise with the place in the slice, whatever comes and goes, so that entries stand in the order
+// of the slice; and few are given anew.
 func TestLabels(t *testing.T) {
 	key, query := blockKey{origin: &Origin{}, slice: "s", port: 80}, Query{Port: 80}
 	check := func(t rapid.TB, b *block) {

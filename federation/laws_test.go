@@ -42,7 +42,7 @@ func drawView(t *rapid.T, svc Service) *View {
 	}
 	if (svc == fed || svc == mirror) && rapid.Float64().Draw(t, "composed") < .9 {
 		v.Composition = &Composition{Union: svc == fed}
-		all := []Term{{Ref{"local", plain}, true}, {Ref{"local", other}, rapid.Bool().Draw(t, "filtered")}, {Ref{"east", plain}, false}, {Ref{"west", plain}, false}, {Ref{"ghost", plain}, false}}
+		all := []MemberRef{{Ref{"local", plain}, true}, {Ref{"local", other}, rapid.Bool().Draw(t, "filtered")}, {Ref{"east", plain}, false}, {Ref{"west", plain}, false}, {Ref{"ghost", plain}, false}}
 		n := 1
 		if v.Composition.Union {
 			n = rapid.IntRange(0, len(all)).Draw(t, "members")
@@ -260,11 +260,12 @@ func deepCopy(s *Set) *Set {
 
 // voice is a Claims handle ever given out, so that silenced ones keep trying.
 type voice struct {
-	claims *Claims
+	claims *ClusterWriter
 	alive  bool
 }
 
-// explains fails if an explanation does not give every claim of the members one Verdict, or keeps other claims than set has.
+// explains fails if an explanation does not give every claim of the members one Verdict, or keeps other
+// claims than set has.
 func explains(t *rapid.T, s *Snapshot, q Query, l Place, set *Set) {
 	kept := map[netip.AddrPort]string{}
 	covered := map[*Endpoint]int{} // of the first slice that it stands in
@@ -314,8 +315,8 @@ func explains(t *rapid.T, s *Snapshot, q Query, l Place, set *Set) {
 	}
 }
 
-// TestLaws runs a Store beside the model: replay, explain, purity, succession, reference count, silence, immutability, ignorance, index, declaration,
-// and at the end absence and empty.
+// TestLaws runs a Store beside the model: replay, explain, purity, succession, reference count,
+// silence, immutability, ignorance, index, declaration, and at the end absence and empty.
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, m := NewStore(), &model{clusters: map[Cluster]*modelCluster{}}
@@ -352,17 +353,17 @@ func TestLaws(t *testing.T) {
 		expect := func(t *rapid.T, c Cluster) {
 			domain := rapid.SampledFrom([]string{"one", "two"}).Draw(t, "domain")
 			e := Expectation{TrustDomain: domain, Since: time.Unix(1, 0)}
-			s.Expect(c, e)
+			s.AddCluster(c, e)
 			if m.clusters[c] == nil {
 				m.clusters[c] = &modelCluster{views: map[Service]*View{}}
 			}
 			m.clusters[c].domain = domain
-			quiet(t, "the same expectation", func() { s.Expect(c, e) })
+			quiet(t, "the same expectation", func() { s.AddCluster(c, e) })
 		}
 		take := func(t *rapid.T, c Cluster) {
 			silence(c)
 			quiet(t, "a take-over", func() {
-				voices[c] = append(voices[c], &voice{s.Claim(c), m.clusters[c] != nil})
+				voices[c] = append(voices[c], &voice{s.NewWriter(c), m.clusters[c] != nil})
 			})
 			if m.clusters[c] != nil {
 				m.clusters[c].said = map[Service]bool{}
@@ -421,7 +422,7 @@ func TestLaws(t *testing.T) {
 			set(t, c, drawVoice(t, c), svc, drawView(t, svc))
 		}
 		t.Repeat(map[string]func(*rapid.T){
-			"listed": func(*rapid.T) { m.listed = true; s.Listed() },
+			"listed": func(*rapid.T) { m.listed = true; s.MarkClustersListed() },
 			"expect": func(t *rapid.T) { expect(t, drawCluster(t)) },
 			"claim":  func(t *rapid.T) { take(t, drawCluster(t)) },
 			"set":    anySet,
@@ -440,15 +441,15 @@ func TestLaws(t *testing.T) {
 			"read":   read,
 			"read 2": read,
 			"stand": func(t *rapid.T) {
-				c, st := drawCluster(t), rapid.SampledFrom([]Standing{Live, Suspect, Stale}).Draw(t, "standing")
-				if (s.Standing(c) == Stale) == (st == Stale) {
-					quiet(t, "a standing that is as good", func() { s.Stand(c, st) })
+				c, st := drawCluster(t), rapid.SampledFrom([]ClusterState{Live, Suspect, Stale}).Draw(t, "standing")
+				if (s.State(c) == Stale) == (st == Stale) {
+					quiet(t, "a standing that is as good", func() { s.SetState(c, st) })
 				}
-				s.Stand(c, st)
+				s.SetState(c, st)
 				if m.clusters[c] != nil {
 					m.clusters[c].standing = st
 				}
-				quiet(t, "the same standing", func() { s.Stand(c, st) })
+				quiet(t, "the same standing", func() { s.SetState(c, st) })
 			},
 			"delete": func(t *rapid.T) {
 				c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
@@ -462,17 +463,17 @@ func TestLaws(t *testing.T) {
 			"complete": func(t *rapid.T) {
 				c := drawCluster(t)
 				w := drawVoice(t, c)
-				w.claims.Complete()
+				w.claims.MarkSynced()
 				if w.alive && m.clusters[c].said != nil {
 					k := m.clusters[c]
 					maps.DeleteFunc(k.views, func(svc Service, _ *View) bool { return !k.said[svc] })
 					k.said, k.complete = nil, true
 				}
-				quiet(t, "a second Complete", w.claims.Complete)
+				quiet(t, "a second Complete", w.claims.MarkSynced)
 			},
 			"forget": func(t *rapid.T) {
 				c := drawCluster(t)
-				s.Forget(c)
+				s.RemoveCluster(c)
 				silence(c)
 				delete(m.clusters, c)
 			},
@@ -505,27 +506,27 @@ func TestLaws(t *testing.T) {
 		}
 		// Absence: a Store that hears only the survivors' claims, in another order, says the same.
 		gone := rapid.SampledFrom(clusters).Draw(t, "gone")
-		s.Forget(gone)
+		s.RemoveCluster(gone)
 		delete(m.clusters, gone)
 		anew := NewStore()
 		if m.listed {
-			anew.Listed()
+			anew.MarkClustersListed()
 		}
 		for _, c := range rapid.Permutation(clusters).Draw(t, "order") {
 			k := m.clusters[c]
 			if k == nil {
 				continue
 			}
-			anew.Expect(c, Expectation{TrustDomain: k.domain, Since: time.Unix(1, 0)})
-			anew.Stand(c, k.standing)
-			claims := anew.Claim(c)
+			anew.AddCluster(c, Expectation{TrustDomain: k.domain, Since: time.Unix(1, 0)})
+			anew.SetState(c, k.standing)
+			claims := anew.NewWriter(c)
 			for _, svc := range rapid.Permutation(services).Draw(t, "services") {
 				if v := k.views[svc]; v != nil {
 					claims.Set(svc, clone(v))
 				}
 			}
 			if k.complete {
-				claims.Complete()
+				claims.MarkSynced()
 			}
 		}
 		for _, r := range readers {
@@ -541,7 +542,7 @@ func TestLaws(t *testing.T) {
 		}
 		// Empty: no claims and no watchers, no records.
 		for _, c := range clusters {
-			s.Forget(c)
+			s.RemoveCluster(c)
 		}
 		if n := len(*s.clusters.Load()) + len(s.uses) + len(s.heads) + s.Nodes().Len() + s.Addresses().Len() + s.Profiles().Len(); n != 0 {
 			t.Fatalf("empty: %d records are left: %v %v %v", n, *s.clusters.Load(), s.uses, s.heads)

@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// model is the slow, obvious answer: what the Store was told, and how an answer follows from that, address by address.
+// model is the slow, obvious answer: what the Store was told, and how an answer follows from that,
+// address by address.
 type model struct {
 	listed   bool
 	clusters map[Cluster]*modelCluster
@@ -15,7 +16,7 @@ type model struct {
 
 type modelCluster struct {
 	domain   string
-	standing Standing
+	standing ClusterState
 	complete bool
 	views    map[Service]*View
 	said     map[Service]bool // nil: nobody speaks, or everything was said
@@ -25,7 +26,7 @@ type modelCluster struct {
 type claim struct {
 	addr     netip.AddrPort
 	endpoint Endpoint
-	term     Term
+	term     MemberRef
 	home     bool
 	stale    bool
 	proven   bool // clients learn of an identity
@@ -48,11 +49,11 @@ func (c claim) String() string {
 		c.endpoint.Zone, c.endpoint.Hints, c.endpoint.Node, c.endpoint.Hostname, mirror, c.domain)
 }
 
-func (m *model) terms(ref Ref) []Term {
+func (m *model) terms(ref Ref) []MemberRef {
 	if v := m.view(ref); v != nil && v.Composition != nil {
 		return v.Composition.Members
 	}
-	return []Term{{ref, true}}
+	return []MemberRef{{ref, true}}
 }
 
 func (m *model) view(ref Ref) *View {
@@ -217,6 +218,6 @@ func text(s *Set) map[netip.AddrPort]string {
 func describe(e Choice) string {
 	o := e.Origin()
 	near := [...]string{UnknownZone: "unknown", SameZone: "local", DifferentZone: "remote"}[e.Nearness]
-	return claim{e.Addr, *e.Endpoint, o.Term, o.Home, false, false, o.TrustDomain, false, e.slice, 0}.String() +
+	return claim{e.Addr, *e.Endpoint, o.MemberRef, o.Home, false, false, o.TrustDomain, false, e.slice, 0}.String() +
 		fmt.Sprintf(" %d %s", e.Weight, near)
 }

@@ -20,8 +20,8 @@ type Query struct {
 	ZoneWeights  bool   // endpoints in the client's zone weigh ten times
 }
 
-// A Selection is a Snapshot reduced to the addresses that answer a Query, before anything is known of the client's place.
-// Several claims to one address are all in it. It is immutable.
+// A Selection is a Snapshot reduced to the addresses that answer a Query, before anything is known of
+// the client's place. Several claims to one address are all in it. It is immutable.
 type Selection struct {
 	snapshot *Snapshot
 	query    Query
@@ -54,8 +54,9 @@ type Entry struct {
 	label  int64 // rises with the place in the slice
 }
 
-// At returns the address for a client of a port. An entry that is for any port has none of its own, so that all clients of a Service
-// that ask for ports which it does not declare, of which there are many, share its entries.
+// At returns the address for a client of a port. An entry that is for any port has none of its own, so
+// that all clients of a Service that ask for ports which it does not declare, of which there are many,
+// share its entries.
 func (e *Entry) At(port uint16) netip.AddrPort {
 	if e.Addr.Port() != 0 {
 		return e.Addr
@@ -63,7 +64,7 @@ func (e *Entry) At(port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(e.Addr.Addr(), port)
 }
 
-// Origin returns what the Composition says about the address.
+// Origin returns where the address comes from.
 func (e *Entry) Origin() *Origin { return e.origin }
 
 // block holds the entries that one Slice contributes.
@@ -82,16 +83,20 @@ type blockKey struct {
 	local  bool // internalTrafficPolicy counts, and is Local
 }
 
-// Select applies q to s. prev may be any earlier Selection of the same Query, or nil: what did not change since is taken over
-// from it, so that the work is in proportion to the change. The result does not depend on prev.
-func Select(s *Snapshot, q Query, prev *Selection) *Selection { return choose(s, q, prev, nil) }
+// Select applies q to s. prev may be any earlier Selection of the same Query, or nil: what did not
+// change since is taken over from it, so that the work is in proportion to the change. The result does
+// not depend on prev.
+func Select(s *Snapshot, q Query, prev *Selection) *Selection { return selectWith(s, q, prev, nil) }
 
-// choose is Select that tells t what it leaves out.
-func choose(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
+// selectWith is Select that records what it leaves out.
+func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 	if prev == nil || prev.query != q {
 		prev = &Selection{}
 	}
-	x := &Selection{snapshot: s, query: q, blocks: make(map[blockKey]*block, len(prev.blocks)), hinted: map[*Origin]bool{}, stale: map[*Origin]bool{}}
+	x := &Selection{
+		snapshot: s, query: q, blocks: make(map[blockKey]*block, len(prev.blocks)),
+		hinted: map[*Origin]bool{}, stale: map[*Origin]bool{},
+	}
 	changes := changes{}
 	var v4, v6 int
 	for i := range s.Members {
@@ -100,7 +105,7 @@ func choose(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 			x.stale[m.Origin] = true
 		}
 		if m.View == nil || m.View.ExternalName {
-			t.member(i, m.silent())
+			t.member(i, m.reason())
 			continue // it has no addresses, whatever slices name it
 		}
 		declares, declared := m.View.Port(q.Port)
@@ -154,8 +159,9 @@ func (s *Slice) target(p ServicePort) uint16 {
 	return 0
 }
 
-// Target returns which of the slice's Ports is the Service's port p: the one with its name, or where none has it (yet, after p was
-// given another name) one with its number at the endpoints. It returns -1 for none.
+// Target returns which of the slice's Ports is the Service's port p: the one with its name, or where
+// none has it (yet, after p was given another name) one with its number at the endpoints. It returns -1
+// for none.
 func (s *Slice) Target(p ServicePort) int {
 	number := -1
 	for i, own := range s.Ports {
@@ -169,7 +175,8 @@ func (s *Slice) Target(p ServicePort) int {
 	return number
 }
 
-// newBlock takes over from old, which may be nil, the entries of endpoints that are the same and in the same order.
+// newBlock takes over from old, which may be nil, the entries of endpoints that are the same and in the
+// same order.
 func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) *block {
 	b := &block{slice: slice}
 	if q.Hostname == "" { // else few
@@ -290,7 +297,7 @@ func (c changes) of(local bool, e *Entry) *struct{ added, removed []*Entry } {
 	return c[p]
 }
 
-// part returns the part that e is in. What runs on no node is local to nobody.
+// part returns the part that e is in. What runs on no node is local to no client.
 func (e *Entry) part(local bool) (p part, some bool) {
 	if !local {
 		return part{}, true
@@ -317,8 +324,9 @@ func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
 	return next
 }
 
-// compare is a total order over the entries of a Selection: by address, and where several claim one, the best claim first if all
-// clusters are in contact. It depends on nothing that changes from one Selection to the next.
+// compare is a total order over the entries of a Selection: by address, and where several claim one,
+// the best claim first if all clusters are in contact. It depends on nothing that changes from one
+// Selection to the next.
 func (e *Entry) compare(o *Entry) int {
 	if c := e.Addr.Compare(o.Addr); c != 0 || e == o {
 		return c
@@ -358,7 +366,8 @@ func (w *Workload) compare(o *Workload) int {
 	return cmp.Or(cmp.Compare(w.Kind, o.Kind), strings.Compare(w.Namespace, o.Namespace), strings.Compare(w.Name, o.Name))
 }
 
-// splice returns base without removed and with added, all sorted. It copies base in runs between the few changes.
+// splice returns base without removed and with added, all sorted. It copies base in runs between the
+// few changes.
 func splice(base, removed, added []*Entry) []*Entry {
 	if len(removed) == 0 && len(added) == 0 {
 		return base
@@ -384,7 +393,8 @@ func splice(base, removed, added []*Entry) []*Entry {
 // A Place is where a client runs; empty fields are not known.
 type Place struct{ Node, Zone string }
 
-// Reduce drops from a client's place what no answer from the Selection depends on, so that clients with equal answers share them.
+// Reduce drops from a client's place what no answer from the Selection depends on, so that clients with
+// equal answers share them.
 func (x *Selection) Reduce(p Place) Place {
 	if !x.local {
 		p.Node = ""
@@ -395,8 +405,8 @@ func (x *Selection) Reduce(p Place) Place {
 	return p
 }
 
-// At returns the Set for clients at a place: the stages of place first, then one claim for each address. prev may be any earlier
-// Set, or nil; if the result is equal to it, it is prev.
+// At returns the Set for clients at a place: the stages of place first, then one claim for each
+// address. prev may be any earlier Set, or nil; if the result is equal to it, it is prev.
 func (x *Selection) At(p Place, prev *Set) *Set {
 	set := x.set(p, x.near(p, nil))
 	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
@@ -405,8 +415,8 @@ func (x *Selection) At(p Place, prev *Set) *Set {
 	return set
 }
 
-// set returns the Set of some claims for clients at a place. It copies them only if it is another claim than the first in order that
-// counts for an address.
+// set returns the Set of some claims for clients at a place. It copies them only if it is another claim
+// than the first in order that counts for an address.
 func (x *Selection) set(p Place, entries []*Entry) *Set {
 	set := &Set{entries: entries, lens: lens{p.Zone, x.query.ZoneWeights}}
 	for i, next := 0, 0; i < len(entries); i = next {
@@ -424,7 +434,8 @@ func (x *Selection) set(p Place, entries []*Entry) *Set {
 	return set
 }
 
-// best returns which of the claims to an address counts, of which the first is at i, and where those to the next address begin.
+// best returns which of the claims to an address counts, of which the first is at i, and where those to
+// the next address begin.
 func (x *Selection) best(entries []*Entry, i int) (best, next int) {
 	best = i
 	for next = i + 1; next < len(entries) && entries[next].Addr == entries[i].Addr; next++ {
@@ -435,9 +446,9 @@ func (x *Selection) best(entries []*Entry, i int) (best, next int) {
 	return best, next
 }
 
-// Conflicts returns, for each member, how many of its claims to an address do not count because another cluster publishes something else of
-// the address, wherever the client is. Clusters that publish the same of an address do not contradict each other. The result is not to be
-// written to.
+// Conflicts returns, for each member, how many of its claims to an address do not count because another
+// cluster publishes something else of the address, wherever the client is. Clusters that publish the
+// same of an address do not contradict each other. The result is not to be written to.
 func (x *Selection) Conflicts() map[Ref]int {
 	x.counts.Do(func() { x.conflicts = x.count() })
 	return x.conflicts
@@ -473,9 +484,10 @@ func (x *Selection) count() map[Ref]int {
 	return conflicts
 }
 
-// rank is lower the better a claim is; of equal ones the first in order counts. The Service's own cluster knows best who is at an
-// address of its network. Of others one that names an identity comes first, whatever the state of its cluster: else any
-// cluster could take the encryption off other clusters' Pods by claiming their addresses.
+// rank is lower the better a claim is; of equal ones the first in order counts. The Service's own
+// cluster knows best who is at an address of its network. Of others one that names an identity comes
+// first, whatever the state of its cluster: else any cluster could take the encryption off other
+// clusters' Pods by claiming their addresses.
 func (x *Selection) rank(e *Entry) (rank int) {
 	if !e.origin.Home {
 		rank += 8
@@ -508,7 +520,8 @@ func (q *Query) proven(e *Entry) bool {
 // A stage leaves out entries by the client's place, for a Reason.
 type stage struct {
 	reason Reason
-	// keep returns the predicate of the entries that stay, among those that the stages before have left; nil keeps all.
+	// keep returns the predicate of the entries that stay, among those that the stages before have
+	// left; nil keeps all.
 	keep func(x *Selection, p Place, entries []*Entry) func(*Entry) bool
 }
 
@@ -518,7 +531,8 @@ var placeStages = []stage{
 	{OverIPv6, (*Selection).overIPv6},
 }
 
-// near returns every claim that is left for clients at a place. leaveOut, if it is not nil, gets what a stage leaves out.
+// near returns every claim that is left for clients at a place. leaveOut, if it is not nil, gets what a
+// stage leaves out.
 func (x *Selection) near(p Place, leaveOut func(*Entry, Reason)) []*Entry {
 	entries := x.parts[part{}]
 	if mine := x.parts[part{true, p.Node}]; len(entries) == 0 {
@@ -544,8 +558,8 @@ func (x *Selection) near(p Place, leaveOut func(*Entry, Reason)) []*Entry {
 	return entries
 }
 
-// hintedFor keeps, of members for whose addresses the zone hints leave some to the client's zone, only those; for others the hints do
-// not count.
+// hintedFor keeps, of members for whose addresses the zone hints leave some to the client's zone, only
+// those; for others the hints do not count.
 func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
 	if len(x.hinted) == 0 || p.Zone == "" {
 		return nil

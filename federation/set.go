@@ -18,16 +18,16 @@ const (
 // Weight is the weight of an endpoint that nothing makes heavier or lighter.
 const Weight = 10_000
 
-// A Choice is an Entry as one client is to use it. What depends on the client is here, takes part in equality, and so in Diff: no
-// protocol adds any of it.
+// A Choice is an Entry as one client is to use it. What depends on the client is here, takes part in
+// equality, and so in Diff: no protocol adds any of it.
 type Choice struct {
 	*Entry            // shared by the clients of all places
 	Weight   uint32   // its share of the client's requests, beside the weights of the others
 	Nearness Nearness // to the client
 }
 
-// lens is what turns an Entry into the Choice of the clients that a Set is for. It stands once in a Set, and not once an address, so that
-// the Sets of all zones share one slice of entries.
+// lens is what turns an Entry into the Choice of the clients that a Set is for. It stands once in a
+// Set, and not once an address, so that the Sets of all zones share one slice of entries.
 type lens struct {
 	zone        string // the clients'
 	zoneWeights bool
@@ -80,8 +80,8 @@ func (s *Set) All() iter.Seq[Choice] {
 	}
 }
 
-// Diff returns what turns old into new, sorted by address: the choices to add or to replace, and the addresses to remove.
-// A nil Set is an empty one.
+// Diff returns what turns old into new, sorted by address: the choices to add or to replace, and the
+// addresses to remove. A nil Set is an empty one.
 func Diff(old, new *Set) (add []Choice, remove []netip.AddrPort) { return DiffAt(old, new, 0) }
 
 // DiffAt is Diff for a client of a port, which is the port of every entry that is for any: see [Entry.At].
@@ -124,7 +124,7 @@ func DiffAt(old, new *Set, port uint16) (add []Choice, remove []netip.AddrPort) 
 	return add, remove
 }
 
-// sameUse reports whether a client is to use both alike.
+// sameUse reports whether a client is to use both in the same way.
 func (c Choice) sameUse(o Choice) bool { return c.Weight == o.Weight && c.Nearness == o.Nearness }
 
 // common returns how many entries a and b begin with in common.
@@ -143,8 +143,8 @@ func after(entries []*Entry, addr netip.AddrPort) []*Entry {
 	return entries
 }
 
-// equalAt reports whether a client of a port cannot distinguish e from o: of a workload's sets of ports it gets what they have of the
-// address's own. For no port it reports whether no client of any can.
+// equalAt reports whether a client of a port cannot distinguish e from o: of a workload's sets of ports
+// it gets what they have of the address's own. For no port it reports whether no client of any can.
 func (e *Entry) equalAt(port uint16, o *Entry) bool {
 	return e == o || e.At(port) == o.At(port) && e.Endpoint.equalAt(e.At(port).Port(), o.Endpoint) && e.origin.equal(o.origin)
 }

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// Standing says how far to trust what a cluster said last.
-type Standing uint8
+// A ClusterState is how far to trust what a cluster has written.
+type ClusterState uint8
 
-// The standings, from the best to the worst.
+// The states, from the best to the worst.
 const (
-	Live    Standing = iota // in contact
-	Suspect                 // no contact for a while; nothing changes yet
-	Stale                   // no contact for so long that others come first where both claim an address
+	Live    ClusterState = iota // in contact
+	Suspect                     // no contact for a while; nothing changes yet
+	Stale                       // no contact for so long that others come first where both claim an address
 )
 
-// String returns the standing's name.
-func (s Standing) String() string { return [...]string{"Live", "Suspect", "Stale"}[s] }
+// String returns the state's name.
+func (s ClusterState) String() string { return [...]string{"Live", "Suspect", "Stale"}[s] }
 
-// Patience is how long a cluster may be silent. Zero fields mean no limit.
-type Patience struct{ Suspect, Stale time.Duration }
+// Thresholds are how long a cluster may be without contact. Zero fields mean no limit.
+type Thresholds struct{ Suspect, Stale time.Duration }
 
-// Judge returns the standing of a cluster from which nothing was heard for so long.
-func (p Patience) Judge(silence time.Duration) Standing {
+// StateAfter returns the state of a cluster that was without contact for so long.
+func (p Thresholds) StateAfter(silence time.Duration) ClusterState {
 	switch {
 	case p.Stale > 0 && silence > p.Stale:
 		return Stale
@@ -33,43 +33,47 @@ func (p Patience) Judge(silence time.Duration) Standing {
 	}
 }
 
-// A Snapshot is one Service as its home cluster sees it, at one version: the members of its Composition, each with what its
-// cluster says. It is immutable. A newer Snapshot of the same Service has a higher Version.
+// A Snapshot is one Service as its home cluster sees it, at one version: the members of its
+// Composition, each with its View. It is immutable. A newer Snapshot of the same Service
+// has a higher Version.
 type Snapshot struct {
 	Ref
 	Version uint64
-	View    *View // what the home cluster says about the Service itself; nil: nothing
+	View    *View // of the Service itself in its home cluster; nil: there is none
 	Members []*Member
 }
 
-// A Member is one cluster's part in a Snapshot. Equal ones keep their pointer from one Snapshot of a Service to the next.
+// A Member is one cluster's part in a Snapshot. Equal ones keep their pointer from one Snapshot of a
+// Service to the next.
 type Member struct {
 	Origin *Origin
-	View   *View // nil: the cluster says nothing about the Service
-	Linked bool  // the cluster is expected; false for everyone as long as the clusters were not listed
-	Known  bool  // View is the cluster's word, even if it is nil
+	View   *View // nil: the cluster has no such Service, or is not known
+	Linked bool  // the cluster was added; false for all of them until the clusters are listed
+	Known  bool  // View is what the cluster has, even if it is nil
 	Stale  bool  // the cluster is; others come first where both claim an address
 
-	Since time.Time // when the cluster was first expected; zero if it is not Linked
+	Since time.Time // when the cluster was added first; zero if it is not Linked
 }
 
-func (m *Member) sameTerm(o *Member) bool { return m.Origin.Term == o.Origin.Term }
+func (m *Member) sameRef(o *Member) bool { return m.Origin.MemberRef == o.Origin.MemberRef }
 
-// An Origin is where an address comes from, as the Composition says it. Equal origins keep their pointer from one
-// Snapshot of a Service to the next.
+// An Origin is where an address comes from, by the Composition. Equal origins keep their
+// pointer from one Snapshot of a Service to the next.
 type Origin struct {
-	Term
+	MemberRef
 	Home        bool // the cluster is the one whose Service this is
 	TrustDomain string
 }
 
-// Exists reports whether there is a Service that clients can be told about: the Service itself, and for one that stands for
-// another (remote discovery) that one too. It is meaningful where all members are Known.
+// Exists reports whether there is a Service for clients: the Service itself, and for
+// one that stands for another (remote discovery) that one too. It is meaningful where all members are
+// Known.
 func (s *Snapshot) Exists() bool {
 	return s.View != nil && (s.View.Composition == nil || s.View.Composition.Union || s.Members[0].View != nil)
 }
 
-// Declared returns port if a member declares it, and else 0: of ports that none declares, all are answered by the same entries.
+// Declared returns port if a member declares it, and else 0: of ports that none declares, all are
+// answered by the same entries.
 func (s *Snapshot) Declared(port uint16) uint16 {
 	for _, m := range s.Members {
 		if m.View != nil {
@@ -81,7 +85,7 @@ func (s *Snapshot) Declared(port uint16) uint16 {
 	return 0
 }
 
-// Unknown returns the members whose clusters have not been heard.
+// Unknown returns the members whose clusters were never synced.
 func (s *Snapshot) Unknown() []*Member {
 	var unknown []*Member
 	for _, m := range s.Members {
@@ -97,18 +101,18 @@ func (s *Snapshot) equal(o *Snapshot) bool {
 	return s.View == o.View && slices.Equal(s.Members, o.Members)
 }
 
-// members returns what finds the member of s that was made of the i-th of the terms: as a rule it is the i-th, too. It
-// finds nil for none; s may be nil.
-func (s *Snapshot) members(terms []Term) func(i int) *Member {
+// members returns what finds the member of s that was made of the i-th of the terms: as a rule it is
+// the i-th, too. It finds nil for none; s may be nil.
+func (s *Snapshot) members(terms []MemberRef) func(i int) *Member {
 	switch {
 	case s == nil:
 		return func(int) *Member { return nil }
-	case slices.EqualFunc(s.Members, terms, func(m *Member, t Term) bool { return m.Origin.Term == t }):
+	case slices.EqualFunc(s.Members, terms, func(m *Member, t MemberRef) bool { return m.Origin.MemberRef == t }):
 		return func(i int) *Member { return s.Members[i] }
 	}
-	by := make(map[Term]*Member, len(s.Members))
+	by := make(map[MemberRef]*Member, len(s.Members))
 	for _, m := range s.Members {
-		by[m.Origin.Term] = m
+		by[m.Origin.MemberRef] = m
 	}
 	return func(i int) *Member { return by[terms[i]] }
 }

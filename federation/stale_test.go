@@ -2,18 +2,19 @@ package federation
 
 import "testing"
 
-// Where two clusters claim an address, the one that is in contact wins over a stale one, and the address never leaves.
+// Where two clusters claim an address, the one that is in contact wins over a stale one, and the
+// address never leaves.
 func TestStaleSortsLast(t *testing.T) {
 	s := NewStore()
-	s.Listed()
+	s.MarkClustersListed()
 	for _, c := range []Cluster{"local", "east", "west"} {
-		s.Expect(c, Expectation{})
-		claims := s.Claim(c)
+		s.AddCluster(c, Expectation{})
+		claims := s.NewWriter(c)
 		claims.Set(plain, &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{{Addr: addr("10.0.0.1"), Ready: true}}}}})
 		if c == "local" {
-			claims.Set(fed, &View{Composition: &Composition{Union: true, Members: []Term{{Ref{"east", plain}, false}, {Ref{"west", plain}, false}}}})
+			claims.Set(fed, &View{Composition: &Composition{Union: true, Members: []MemberRef{{Ref{"east", plain}, false}, {Ref{"west", plain}, false}}}})
 		}
-		claims.Complete()
+		claims.MarkSynced()
 	}
 	w := s.Watch(Ref{"local", fed})
 	defer w.Close()
@@ -21,7 +22,7 @@ func TestStaleSortsLast(t *testing.T) {
 	var set *Set
 	for _, step := range []struct {
 		cluster  Cluster
-		standing Standing
+		standing ClusterState
 		winner   Cluster
 		messages int
 	}{
@@ -32,7 +33,7 @@ func TestStaleSortsLast(t *testing.T) {
 		{"west", Live, "west", 1},
 		{"east", Live, "east", 1},
 	} {
-		s.Stand(step.cluster, step.standing)
+		s.SetState(step.cluster, step.standing)
 		snapshot, _ := w.Load()
 		selection = Select(snapshot, Query{Port: 80}, selection)
 		next := selection.At(Place{}, set)

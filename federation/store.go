@@ -13,11 +13,13 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// A Store holds what every cluster says and republishes the Services that a change concerns. Writers are serialised and do
-// work in proportion to what they change, times the watched Services that name it; readers never lock.
+// A Store holds the Views of every cluster and republishes the Services that a change concerns. Writers
+// are serialised and do work in proportion to what they change, times the watched Services that name
+// it; readers never lock.
 //
-// Snapshots are built under the lock: a Service that an operation changes more than once gets one draft, which is published when
-// the operation is done. Those who wait are woken after that, without the lock: it takes as long as there are many of them.
+// Snapshots are built under the lock: a Service that an operation changes more than once gets one
+// draft, which is published when the operation is done. Those who wait are woken after that, without
+// the lock: it takes as long as there are many of them.
 type Store struct {
 	nodes     watch.Table[string, string]
 	addresses watch.Table[netip.Addr, *Address]
@@ -34,14 +36,15 @@ type Store struct {
 	superseded []watch.Superseded            // whose waiters are to be woken
 }
 
-// cluster is what is known of an expected cluster. Its pointers are written under Store.mu, and read by all; the rest is guarded by it.
+// cluster is what is known of an expected cluster. Its pointers are written under Store.mu, and read by
+// all; the rest is guarded by it.
 type cluster struct {
-	views    atomic.Pointer[Views]
-	standing atomic.Uint32
+	views atomic.Pointer[Views]
+	state atomic.Uint32
 
 	expectation Expectation
-	complete    bool // it has been heard once
-	voice       *Claims
+	synced      bool // it was synced once
+	writer      *ClusterWriter
 	facts       *facts // nil for all but the local cluster
 }
 
@@ -60,11 +63,11 @@ type use struct {
 	i    int
 }
 
-// An Expectation is what is known of a cluster before it has said anything.
+// An Expectation is what is known of a cluster before it is synced.
 type Expectation struct {
 	TrustDomain string    // of the identities of its workloads
-	Since       time.Time // when the cluster was first expected
-	Local       bool      // it is the one that we run in, which alone states facts; it never changes
+	Since       time.Time // when the cluster was added first
+	Local       bool      // it is the one that we run in, which alone has facts; it never changes
 }
 
 // NewStore returns an empty Store.
@@ -74,9 +77,9 @@ func NewStore() *Store {
 	return s
 }
 
-// Listed declares that all clusters which are linked now have been expected: from here on a cluster that was never
-// expected is known to contribute nothing.
-func (s *Store) Listed() {
+// MarkClustersListed reports that all clusters which are linked now were added: from here on a cluster
+// that was not added is known to have nothing.
+func (s *Store) MarkClustersListed() {
 	s.mu.Lock()
 	defer s.unlock()
 	if s.listed {
@@ -90,8 +93,9 @@ func (s *Store) Listed() {
 	}
 }
 
-// Expect makes c a linked cluster. Until its first Complete it is unknown. A second Expect replaces the trust domain only.
-func (s *Store) Expect(c Cluster, e Expectation) {
+// AddCluster makes c a linked cluster. Until its first MarkSynced it is unknown. A second AddCluster
+// replaces the trust domain only.
+func (s *Store) AddCluster(c Cluster, e Expectation) {
 	s.mu.Lock()
 	defer s.unlock()
 	k := s.cluster(c)
@@ -110,28 +114,29 @@ func (s *Store) Expect(c Cluster, e Expectation) {
 	s.refresh(c)
 }
 
-// Stand says how far to trust c from now on. Only Stale makes a difference for clients.
-func (s *Store) Stand(c Cluster, standing Standing) {
+// SetState sets how far to trust c from now on. Only Stale makes a difference for clients.
+func (s *Store) SetState(c Cluster, standing ClusterState) {
 	s.mu.Lock()
 	defer s.unlock()
 	if k := s.cluster(c); k != nil {
-		before := Standing(k.standing.Swap(uint32(standing)))
+		before := ClusterState(k.state.Swap(uint32(standing)))
 		if before != standing && (before == Stale || standing == Stale) {
 			s.refresh(c)
 		}
 	}
 }
 
-// Standing returns how far c is trusted now. A cluster that is not expected is Live.
-func (s *Store) Standing(c Cluster) Standing {
+// State returns how far c is trusted now. A cluster that was not added is Live.
+func (s *Store) State(c Cluster) ClusterState {
 	if k := s.cluster(c); k != nil {
-		return Standing(k.standing.Load())
+		return ClusterState(k.state.Load())
 	}
 	return Live
 }
 
-// Forget withdraws everything c ever said, silences it, and expects it no more.
-func (s *Store) Forget(c Cluster) {
+// RemoveCluster removes everything that c has written, fences its writer, and makes it a cluster that is
+// not linked.
+func (s *Store) RemoveCluster(c Cluster) {
 	s.mu.Lock()
 	defer s.unlock()
 	k := s.cluster(c)
@@ -139,9 +144,9 @@ func (s *Store) Forget(c Cluster) {
 		return
 	}
 	s.link(c, nil)
-	k.voice = nil
+	k.writer = nil
 	if k.facts != nil {
-		k.facts.forget()
+		k.facts.clear()
 	}
 	for svc := range k.views.Load().All() {
 		s.recompose(Ref{c, svc})
@@ -149,7 +154,7 @@ func (s *Store) Forget(c Cluster) {
 	s.refresh(c)
 }
 
-// cluster returns what is known of c; nil if it is not expected.
+// cluster returns what is known of c; nil if it was not added.
 func (s *Store) cluster(c Cluster) *cluster { return (*s.clusters.Load())[c] }
 
 // link makes k what is known of c; nil for nothing. It needs s.mu.
@@ -161,7 +166,8 @@ func (s *Store) link(c Cluster, k *cluster) {
 	s.clusters.Store(&next)
 }
 
-// Views returns what c says now; nil, which is empty, if c is not expected or has said nothing. Like all that follows it takes no lock.
+// Views returns the Views of c now; nil, which is empty, if c was not added or has written none. Like
+// all that follows it takes no lock.
 func (s *Store) Views(c Cluster) *Views {
 	if k := s.cluster(c); k != nil {
 		return k.views.Load()
@@ -169,10 +175,10 @@ func (s *Store) Views(c Cluster) *Views {
 	return nil
 }
 
-// View returns what a cluster says about a Service now; nil for nothing.
+// View returns the View of a Service now; nil for none.
 func (s *Store) View(ref Ref) *View { return s.Views(ref.Cluster).Get(ref.Service) }
 
-// All yields what every expected cluster says now, in no order.
+// All yields the Views of every cluster now, in no order.
 func (s *Store) All() iter.Seq2[Cluster, *Views] {
 	return func(yield func(Cluster, *Views) bool) {
 		for c, k := range *s.clusters.Load() {
@@ -183,35 +189,37 @@ func (s *Store) All() iter.Seq2[Cluster, *Views] {
 	}
 }
 
-// Claim opens a handle through which c speaks from now on and silences the handle before it. What that one said stays until
-// the new one's Complete, so that taking over leaves no gap. The handle of a cluster that is not expected is mute.
-func (s *Store) Claim(c Cluster) *Claims {
+// NewWriter returns the writer of c from now on, and fences the one before it. What that one has written
+// stays until the new one's MarkSynced, so that taking over leaves no gap. The writer of a cluster that
+// was not added is fenced from the beginning.
+func (s *Store) NewWriter(c Cluster) *ClusterWriter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := &Claims{store: s, name: c, cluster: s.cluster(c), said: map[Service]bool{}}
+	k := &ClusterWriter{store: s, name: c, cluster: s.cluster(c), written: map[Service]bool{}}
 	if k.cluster != nil {
-		k.cluster.voice = k
+		k.cluster.writer = k
 		if k.cluster.facts != nil {
-			k.cluster.facts.claim()
+			k.cluster.facts.begin()
 		}
 	}
 	return k
 }
 
-// Claims is a cluster's voice. Its owner may say the same thing again at any time, says everything that changes, and calls
-// Complete when it has said everything once. After the cluster's next Claim, or Forget, it changes nothing any more.
-// A Service is set and deleted by one goroutine at a time.
-type Claims struct {
+// A ClusterWriter writes what one cluster publishes. Its owner may write the same again at any time,
+// writes everything that changes, and calls MarkSynced when it has written everything once. It is fenced,
+// and changes nothing any more, by the cluster's next NewWriter and by RemoveCluster. A Service is set
+// and deleted by one goroutine at a time.
+type ClusterWriter struct {
 	store   *Store
 	name    Cluster
-	cluster *cluster // nil: it was not expected
+	cluster *cluster // nil: it was not added
 
-	said map[Service]bool // guarded by Store.mu; nil once complete
+	written map[Service]bool // guarded by Store.mu; nil once synced
 }
 
-// Set replaces what the cluster says about svc and returns what is stored: a View equal to v that shares all equal parts with
-// the one before.
-func (k *Claims) Set(svc Service, v *View) *View {
+// Set replaces the View of svc and returns what is stored: a View equal to v that
+// shares all equal parts with the one before.
+func (k *ClusterWriter) Set(svc Service, v *View) *View {
 	for {
 		old := k.view(svc)
 		v := v.sharing(old) // outside the lock
@@ -221,68 +229,68 @@ func (k *Claims) Set(svc Service, v *View) *View {
 	}
 }
 
-// Delete withdraws what the cluster says about svc.
-func (k *Claims) Delete(svc Service) {
+// Delete removes the View of svc.
+func (k *ClusterWriter) Delete(svc Service) {
 	k.do(func(*cluster) { k.replace(svc, nil) })
 }
 
-// Complete declares that everything has been said once since Claim: what was not repeated is withdrawn, and the cluster is
-// known from now on.
-func (k *Claims) Complete() {
+// MarkSynced reports that everything was written once since NewWriter: what was not is removed, and the
+// cluster is known from now on.
+func (k *ClusterWriter) MarkSynced() {
 	k.do(func(c *cluster) {
-		if k.said == nil {
+		if k.written == nil {
 			return
 		}
-		first := !c.complete
-		c.complete = true
+		first := !c.synced
+		c.synced = true
 		for svc := range c.views.Load().All() {
-			if !k.said[svc] {
+			if !k.written[svc] {
 				k.replace(svc, nil)
 			}
 		}
 		if c.facts != nil {
-			c.facts.complete()
+			c.facts.prune()
 		}
-		k.said = nil
+		k.written = nil
 		if first {
 			k.store.refresh(k.name)
 		}
 	})
 }
 
-// do runs f under the lock unless the handle is silenced.
-func (k *Claims) do(f func(*cluster)) {
+// do runs f under the lock unless the writer is fenced.
+func (k *ClusterWriter) do(f func(*cluster)) {
 	k.store.mu.Lock()
 	defer k.store.unlock()
-	if k.cluster != nil && k.cluster.voice == k {
+	if k.cluster != nil && k.cluster.writer == k {
 		f(k.cluster)
 	}
 }
 
-func (k *Claims) view(svc Service) *View {
+func (k *ClusterWriter) view(svc Service) *View {
 	if k.cluster == nil {
 		return nil
 	}
 	return k.cluster.views.Load().Get(svc)
 }
 
-// exchange replaces old by v and fails if something else is claimed by now.
-func (k *Claims) exchange(svc Service, old, v *View) (done bool) {
-	done = true // a silenced handle has nothing to do
+// exchange replaces old by v and fails if there is another View by now.
+func (k *ClusterWriter) exchange(svc Service, old, v *View) (done bool) {
+	done = true // a fenced writer has nothing to do
 	k.do(func(c *cluster) {
 		if done = c.views.Load().Get(svc) == old; !done {
 			return
 		}
-		if k.said != nil {
-			k.said[svc] = true
+		if k.written != nil {
+			k.written[svc] = true
 		}
 		k.replace(svc, v)
 	})
 	return done
 }
 
-// replace and all below need Store.mu. A nil View withdraws the claim.
-func (k *Claims) replace(svc Service, v *View) {
+// replace and all below need Store.mu. A nil View removes the one that there is.
+func (k *ClusterWriter) replace(svc Service, v *View) {
 	views := k.cluster.views.Load()
 	if v == views.Get(svc) {
 		return
@@ -334,7 +342,7 @@ func (s *Store) refresh(c Cluster) {
 func (s *Store) exchange(u use) {
 	newest := u.head.newest()
 	old := newest.Members[u.i]
-	m := s.member(u.head.ref, old.Origin.Term, old)
+	m := s.member(u.head.ref, old.Origin.MemberRef, old)
 	if m == old {
 		return
 	}
@@ -346,7 +354,7 @@ func (s *Store) exchange(u use) {
 	u.head.draft.Members[u.i] = m
 }
 
-// recompose looks again at what the home cluster says about ref, if it is watched, and at all its members.
+// recompose looks again at the home cluster's View of ref, if it is watched, and at all its members.
 func (s *Store) recompose(ref Ref) {
 	h, watched := s.heads[ref]
 	if !watched {
@@ -379,7 +387,7 @@ func (s *Store) draft(h *head, next *Snapshot) {
 
 // index keeps uses true when a head goes from the members of one Snapshot to those of another; nil for none.
 func (s *Store) index(h *head, old, next *Snapshot) {
-	if old != nil && next != nil && slices.EqualFunc(old.Members, next.Members, (*Member).sameTerm) {
+	if old != nil && next != nil && slices.EqualFunc(old.Members, next.Members, (*Member).sameRef) {
 		return
 	}
 	if old != nil {
@@ -406,10 +414,11 @@ func (s *Store) index(h *head, old, next *Snapshot) {
 	}
 }
 
-// resolve builds the Snapshot of ref from the claims. It copies pointers, one a member, and keeps the equal members of old.
+// resolve builds the Snapshot of ref from the Views. It copies pointers, one a member, and keeps the
+// equal members of old.
 func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
 	snapshot := &Snapshot{Ref: ref, View: s.View(ref)}
-	terms := []Term{{Ref: ref, Filtered: true}}
+	terms := []MemberRef{{Ref: ref, Filtered: true}}
 	if snapshot.View != nil && snapshot.View.Composition != nil {
 		terms = snapshot.View.Composition.Members
 	}
@@ -422,13 +431,13 @@ func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
 }
 
 // member returns a member of home, and old if that is equal. An equal Origin of old's is kept in any case.
-func (s *Store) member(home Ref, term Term, old *Member) *Member {
+func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 	m := Member{Known: s.listed}
-	origin := Origin{Term: term, Home: term.Cluster == home.Cluster}
+	origin := Origin{MemberRef: term, Home: term.Cluster == home.Cluster}
 	if c := s.cluster(term.Cluster); c != nil {
 		m.View = c.views.Load().Get(term.Service)
-		m.Linked, m.Known, m.Since = true, c.complete || m.View != nil, c.expectation.Since
-		m.Stale = Standing(c.standing.Load()) == Stale
+		m.Linked, m.Known, m.Since = true, c.synced || m.View != nil, c.expectation.Since
+		m.Stale = ClusterState(c.state.Load()) == Stale
 		origin.TrustDomain = c.expectation.TrustDomain
 	}
 	if old != nil && *old.Origin == origin {
@@ -442,7 +451,8 @@ func (s *Store) member(home Ref, term Term, old *Member) *Member {
 	return new(m)
 }
 
-// Watch opens a watch on a Service as its home cluster sees it. The Service need not exist. The caller closes the Watch.
+// Watch opens a watch on a Service as its home cluster sees it. The Service need not exist. The caller
+// closes the Watch.
 func (s *Store) Watch(ref Ref) *Watch {
 	s.mu.Lock()
 	defer s.unlock()
@@ -466,7 +476,8 @@ type Watch struct {
 	remove func() // takes off the Bell; nil for none; of the owner
 }
 
-// Add has a Bell rung whenever there is a newer Snapshot, until Close. Like AddToDeclaration it is called by the owner, once at most.
+// Add has a Bell rung whenever there is a newer Snapshot, until Close. Like AddToDeclaration it is
+// called by the owner, once at most.
 func (w *Watch) Add(b *watch.Bell) {
 	w.head.snapshot.Add(b)
 	w.remove = func() { w.head.snapshot.Remove(b) }
@@ -478,11 +489,12 @@ func (w *Watch) AddToDeclaration(b *watch.Bell) {
 	w.remove = func() { w.head.declaration.Remove(b) }
 }
 
-// Load returns the newest Snapshot and a channel that closes once there is a newer one; after Close it returns some earlier one.
+// Load returns the newest Snapshot and a channel that closes once there is a newer one; after Close it
+// returns some earlier one.
 func (w *Watch) Load() (*Snapshot, <-chan struct{}) { return w.head.snapshot.Load() }
 
-// Declaration is Load for those who need no more than the Declaration, nil for a Service that does not exist: they are not
-// woken when only endpoints change, which is what changes nearly always.
+// Declaration is Load for readers that need no more than the Declaration, nil for a Service that does not
+// exist: they are not woken when only endpoints change, which is what changes nearly always.
 func (w *Watch) Declaration() (*Declaration, <-chan struct{}) { return w.head.declaration.Load() }
 
 // Close ends the watch. A second Close does nothing.

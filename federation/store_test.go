@@ -8,35 +8,35 @@ import (
 	"pgregory.net/rapid"
 )
 
-// fleet returns a Store of a local cluster and so many linked ones, each with so many Services of one endpoint. So many of the
-// Services are federated over all linked clusters, and watched.
-func fleet(clusters, services, federated int) (*Store, []Cluster, []*Claims, []*Watch) {
+// fleet returns a Store of a local cluster and so many linked ones, each with so many Services of one
+// endpoint. So many of the Services are federated over all linked clusters, and watched.
+func fleet(clusters, services, federated int) (*Store, []Cluster, []*ClusterWriter, []*Watch) {
 	store, names := NewStore(), []Cluster{"local"}
 	for i := range clusters {
 		names = append(names, Cluster(fmt.Sprintf("cluster-%03d", i)))
 	}
-	var voices []*Claims
+	var voices []*ClusterWriter
 	for _, c := range names {
-		store.Expect(c, Expectation{})
-		voices = append(voices, store.Claim(c))
+		store.AddCluster(c, Expectation{})
+		voices = append(voices, store.NewWriter(c))
 	}
-	store.Listed()
+	store.MarkClustersListed()
 	var watches []*Watch
 	for j := range federated {
 		watches = append(watches, federate(store, voices[0], names[1:], j))
 	}
 	for i, k := range voices {
 		fill(k, i, services)
-		k.Complete()
+		k.MarkSynced()
 	}
 	return store, names, voices, watches
 }
 
 // federate watches a Service that consists of the j-th of each cluster.
-func federate(store *Store, local *Claims, clusters []Cluster, j int) *Watch {
+func federate(store *Store, local *ClusterWriter, clusters []Cluster, j int) *Watch {
 	composition := &Composition{Union: true}
 	for _, c := range clusters {
-		composition.Members = append(composition.Members, Term{Ref: Ref{c, numbered(j)}})
+		composition.Members = append(composition.Members, MemberRef{Ref: Ref{c, numbered(j)}})
 	}
 	svc := Service{"ns", numbered(j).Name + "-federated"}
 	local.Set(svc, &View{Ports: []ServicePort{{80, "http", 8080}}, Composition: composition})
@@ -45,7 +45,7 @@ func federate(store *Store, local *Claims, clusters []Cluster, j int) *Watch {
 
 func numbered(j int) Service { return Service{"ns", fmt.Sprintf("svc-%05d", j)} }
 
-func fill(k *Claims, cluster, services int) {
+func fill(k *ClusterWriter, cluster, services int) {
 	for j := range services {
 		k.Set(numbered(j), oneEndpoint(cluster, j))
 	}
@@ -57,24 +57,25 @@ func oneEndpoint(cluster, n int) *View {
 	}}}}
 }
 
-// What is repeated costs nothing: it allocates nothing, however many Services name the cluster, and publishes nothing.
+// What is repeated costs nothing: it allocates nothing, however many Services name the cluster, and
+// publishes nothing.
 func TestRepeatedStateIsFree(t *testing.T) {
 	store, names, voices, watches := fleet(20, 50, 50)
-	store.Stand(names[1], Suspect)
+	store.SetState(names[1], Suspect)
 	version := store.version
 	for what, repeat := range map[string]func(){
-		"Stand":    func() { store.Stand(names[1], Suspect) },
-		"Expect":   func() { store.Expect(names[1], Expectation{}) },
-		"Listed":   store.Listed,
-		"Complete": voices[1].Complete,
+		"Stand":    func() { store.SetState(names[1], Suspect) },
+		"Expect":   func() { store.AddCluster(names[1], Expectation{}) },
+		"Listed":   store.MarkClustersListed,
+		"Complete": voices[1].MarkSynced,
 	} {
 		if n := testing.AllocsPerRun(10, repeat); n > 2 {
 			t.Errorf("%s of what is known makes %v allocations", what, n)
 		}
 	}
 	_, superseded := watches[0].Load()
-	store.Stand(names[1], Live)
-	store.Stand(names[1], Suspect)
+	store.SetState(names[1], Live)
+	store.SetState(names[1], Suspect)
 	select {
 	case <-superseded:
 		t.Error("a cluster that is Suspect and Live again wakes readers")
@@ -83,7 +84,7 @@ func TestRepeatedStateIsFree(t *testing.T) {
 	if store.version != version {
 		t.Errorf("%d Snapshots were published for nothing", store.version-version)
 	}
-	if store.Standing(names[1]) != Suspect || store.Standing("nobody") != Live {
+	if store.State(names[1]) != Suspect || store.State("nobody") != Live {
 		t.Error("the standing cannot be read")
 	}
 }
@@ -91,10 +92,10 @@ func TestRepeatedStateIsFree(t *testing.T) {
 // One operation publishes one Snapshot of a Service, whatever part of it changes.
 func TestOneOperationOneSnapshot(t *testing.T) {
 	store, local := NewStore(), Cluster("local")
-	store.Expect(local, Expectation{})
-	store.Expect("east", Expectation{})
-	k, east := store.Claim(local), store.Claim("east")
-	k.Set(fed, &View{Composition: &Composition{Union: true, Members: []Term{
+	store.AddCluster(local, Expectation{})
+	store.AddCluster("east", Expectation{})
+	k, east := store.NewWriter(local), store.NewWriter("east")
+	k.Set(fed, &View{Composition: &Composition{Union: true, Members: []MemberRef{
 		{Ref{local, plain}, true}, {Ref{"east", plain}, false}, {Ref{"east", other}, false}, {Ref{"east", mirror}, false},
 	}}})
 	for _, svc := range []Service{plain, other, mirror} {
@@ -102,22 +103,22 @@ func TestOneOperationOneSnapshot(t *testing.T) {
 	}
 	watch := store.Watch(Ref{local, fed})
 	for what, operation := range map[string]func(){
-		"Stand":                     func() { store.Stand("east", Stale) },
-		"Expect":                    func() { store.Expect("east", Expectation{TrustDomain: "another"}) },
-		"Forget":                    func() { store.Forget("east") },
-		"Complete that withdraws 3": func() { east = store.Claim("east"); east.Complete() },
-		"Listed":                    store.Listed,
+		"Stand":                     func() { store.SetState("east", Stale) },
+		"Expect":                    func() { store.AddCluster("east", Expectation{TrustDomain: "another"}) },
+		"Forget":                    func() { store.RemoveCluster("east") },
+		"Complete that withdraws 3": func() { east = store.NewWriter("east"); east.MarkSynced() },
+		"Listed":                    store.MarkClustersListed,
 	} {
 		t.Run(what, func(t *testing.T) {
 			if store.cluster("east") == nil {
-				store.Expect("east", Expectation{})
+				store.AddCluster("east", Expectation{})
 			}
-			store.Stand("east", Live)
-			again := store.Claim("east")
+			store.SetState("east", Live)
+			again := store.NewWriter("east")
 			for _, svc := range []Service{plain, other, mirror} {
 				again.Set(svc, oneEndpoint(1, 1))
 			}
-			again.Complete()
+			again.MarkSynced()
 			before := store.version
 			_, superseded := watch.Load()
 			operation()
@@ -136,11 +137,12 @@ func TestOneOperationOneSnapshot(t *testing.T) {
 	}
 }
 
-// A cluster that joins in front of others leaves them their Members, so that all that was made of them is kept.
+// A cluster that joins in front of others leaves them their Members, so that all that was made of them
+// is kept.
 func TestMembersKeepTheirPointers(t *testing.T) {
 	store, names, voices, watches := fleet(3, 1, 1)
 	before, _ := watches[0].Load()
-	store.Expect("a-newcomer", Expectation{})
+	store.AddCluster("a-newcomer", Expectation{})
 	federate(store, voices[0], append([]Cluster{"a-newcomer"}, names[1:]...), 0).Close()
 	after, _ := watches[0].Load()
 	if !slices.Equal(after.Members[1:], before.Members) {
@@ -148,15 +150,16 @@ func TestMembersKeepTheirPointers(t *testing.T) {
 	}
 }
 
-// Of a cluster that becomes Stale and is Live again no Entry is made anew, and where it claims alone the Set stays the same.
+// Of a cluster that becomes Stale and is Live again no Entry is made anew, and where it claims alone
+// the Set stays the same.
 func TestStaleKeepsEntries(t *testing.T) {
 	store, names, _, watches := fleet(2, 1, 1)
 	query := Query{Port: 80}
 	snapshot, _ := watches[0].Load()
 	x := Select(snapshot, query, nil)
 	set := x.At(Place{}, nil)
-	for _, standing := range []Standing{Suspect, Stale, Live} {
-		store.Stand(names[1], standing)
+	for _, standing := range []ClusterState{Suspect, Stale, Live} {
+		store.SetState(names[1], standing)
 		snapshot, _ = watches[0].Load()
 		next := Select(snapshot, query, x)
 		if !slices.Equal(next.parts[part{}], x.parts[part{}]) {
@@ -172,8 +175,8 @@ func TestStaleKeepsEntries(t *testing.T) {
 // Those who wait are woken when the lock is released: there may be very many of them.
 func TestWakeWithoutTheLock(t *testing.T) {
 	store := NewStore()
-	store.Expect("local", Expectation{Local: true})
-	k := store.Claim("local")
+	store.AddCluster("local", Expectation{Local: true})
+	k := store.NewWriter("local")
 	watch, node := store.Watch(Ref{"local", plain}), store.Nodes().Watch("n")
 	_, service := watch.Load()
 	_, _, zone := node.Load()
@@ -201,23 +204,24 @@ func TestWakeWithoutTheLock(t *testing.T) {
 	watch.Close()
 }
 
-// Facts are the local cluster's only: what another one says of them changes nothing, and neither does its going.
+// Facts are the local cluster's only: what another one says of them changes nothing, and neither does
+// its going.
 func TestFactsAreLocal(t *testing.T) {
 	store := NewStore()
-	store.Expect("local", Expectation{Local: true})
-	store.Expect("east", Expectation{})
-	store.Expect("impostor", Expectation{Local: true})
-	home := store.Claim("local")
+	store.AddCluster("local", Expectation{Local: true})
+	store.AddCluster("east", Expectation{})
+	store.AddCluster("impostor", Expectation{Local: true})
+	home := store.NewWriter("local")
 	home.SetNode("n", "z")
-	home.Complete()
+	home.MarkSynced()
 	for _, c := range []Cluster{"east", "impostor"} {
-		k := store.Claim(c)
+		k := store.NewWriter(c)
 		k.SetNode("n", "elsewhere")
 		k.SetAddress(addr("10.0.0.1"), &Address{})
 		k.SetProfile(plain, nil)
 		k.DeleteNode("n")
-		k.Complete()
-		store.Forget(c)
+		k.MarkSynced()
+		store.RemoveCluster(c)
 	}
 	if zone, _ := store.Nodes().Get("n"); zone != "z" || store.Addresses().Len()+store.Profiles().Len() != 0 {
 		t.Errorf("node n is in zone %q, and there are %d addresses", zone, store.Addresses().Len())
@@ -234,7 +238,7 @@ func indexed(t *rapid.T, s *Store) {
 		}
 		for i, m := range newest.Members {
 			if !slices.Contains(s.uses[m.Origin.Cluster][m.Origin.Service], use{h, i}) {
-				t.Fatalf("index: member %d of %v, %v, is not in it", i, ref, m.Origin.Term)
+				t.Fatalf("index: member %d of %v, %v, is not in it", i, ref, m.Origin.MemberRef)
 			}
 			n++
 		}

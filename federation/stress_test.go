@@ -8,20 +8,22 @@ import (
 	"testing"
 )
 
-// TestPublishThenWake: writers of several clusters and readers at their own pace, all at once. A reader that waits on what it loaded
-// never sees a version go back and, once the writers are done, is never left waiting on anything but the newest: it holds what a
-// reader holds that comes afterwards. Run it with -race.
+// TestPublishThenWake: writers of several clusters and readers at their own pace, all at once. A reader
+// that waits on what it loaded never sees a version go back and, once the writers are done, is never
+// left waiting on anything but the newest: it holds what a reader holds that comes afterwards. Run it
+// with -race.
 func TestPublishThenWake(t *testing.T) {
 	const rounds, readers = 300, 16
 	names := []Cluster{"local", "east", "west"}
 	svc, union := Service{"ns", "a"}, Service{"ns", "a-federated"}
 	store := NewStore()
 	for _, c := range names {
-		store.Expect(c, Expectation{})
+		store.AddCluster(c, Expectation{})
 	}
-	store.Listed()
+	store.MarkClustersListed()
 
-	// In round n a cluster claims one address: the round's, so that the last one tells that nothing was missed.
+	// In round n a cluster claims one address: the round's, so that the last one tells that nothing was
+	// missed.
 	view := func(cluster, round int) *View {
 		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
 			{Addr: netip.AddrFrom4([4]byte{10, byte(cluster), byte(round >> 8), byte(round)}), Ready: true},
@@ -30,23 +32,23 @@ func TestPublishThenWake(t *testing.T) {
 	var writing, reading sync.WaitGroup
 	for i, c := range names {
 		writing.Go(func() {
-			claims := store.Claim(c)
+			claims := store.NewWriter(c)
 			for round := range rounds {
 				if round%50 == 49 { // an engagement takes over from another
 					claims.Delete(svc)
-					claims = store.Claim(c)
+					claims = store.NewWriter(c)
 				}
 				if i == 0 {
-					terms := []Term{{Ref{"local", svc}, true}, {Ref{"east", svc}, false}, {Ref{"west", svc}, false}}
+					terms := []MemberRef{{Ref{"local", svc}, true}, {Ref{"east", svc}, false}, {Ref{"west", svc}, false}}
 					claims.Set(union, &View{Ports: []ServicePort{{80, "", 80}}, Composition: &Composition{true, terms[:1+round%3]}})
 				}
 				claims.Set(svc, view(i, round))
 				if round%50 == 49 {
-					claims.Complete()
+					claims.MarkSynced()
 				}
-				store.Stand(c, Standing(round%2))
+				store.SetState(c, ClusterState(round%2))
 			}
-			store.Stand(c, Live)
+			store.SetState(c, Live)
 		})
 	}
 	done := make(chan struct{})

@@ -20,19 +20,20 @@ type Ref struct {
 	Service
 }
 
-// A View is what one cluster says about one of its Services. It is immutable once it was passed to [Claims.Set].
+// A View is what one cluster publishes about one of its Services. It is immutable once it was passed to
+// [ClusterWriter.Set].
 type View struct {
 	ExternalName bool          // a DNS alias: it has no endpoints and cannot be resolved
 	LocalOnly    bool          // internalTrafficPolicy: Local
 	Malformed    string        // why clients cannot be served although the Service exists; empty if they can
 	Ports        []ServicePort // sorted by Number, one entry a number
-	Opaque       Ports         // ports of the Service that carry no protocol a proxy should detect; nobody said: the server's default holds
+	Opaque       Ports         // ports whose protocol a proxy should not detect; not given: the server's default holds
 	Composition  *Composition  // nil: the Service consists of its own endpoints
 	Slices       []*Slice      // sorted by Name
 }
 
-// A Declaration is what a View publishes about the Service itself, without its members and endpoints. It is immutable, and an equal one
-// keeps its pointer from one View to the next.
+// A Declaration is what a View publishes about the Service itself, without its members and endpoints.
+// It is immutable, and an equal one keeps its pointer from one View to the next.
 type Declaration struct {
 	ExternalName bool
 	Ports        []ServicePort
@@ -43,7 +44,7 @@ type Declaration struct {
 type ServicePort struct {
 	Number uint16
 	Name   string
-	Target uint16 // number of the port at the endpoints, if the Service says it; 0: only the Slices do
+	Target uint16 // number of the port at the endpoints, if the Service has one; 0: only the Slices do
 }
 
 // A Port is a port of endpoints, by the name that the Service gives it.
@@ -51,17 +52,18 @@ type Port struct {
 	Number   uint16
 	Name     string
 	Protocol string // TCP, UDP or SCTP
-	App      string // the application protocol, if the slice says it
+	App      string // the application protocol, if the slice has one
 }
 
-// A Composition says which claims make up a Service as its clients see it. Members are claims, never compositions.
+// A Composition is the Services of clusters that make up a Service as its clients see it. Members have
+// endpoints of their own; they are never compositions.
 type Composition struct {
-	Union   bool   // a federated Service; otherwise the Service stands for exactly one other
-	Members []Term // distinct
+	Union   bool        // a federated Service; otherwise the Service stands for exactly one other
+	Members []MemberRef // distinct
 }
 
-// A Term is one member of a Composition.
-type Term struct {
+// A MemberRef names one member of a Composition.
+type MemberRef struct {
 	Ref
 	Filtered bool // locality applies: zone hints and internalTrafficPolicy count for this member
 }
@@ -80,20 +82,20 @@ type Endpoint struct {
 	Draining bool // it does not start anything new, and still answers: terminating and serving
 	Hostname string
 	Node     string    // where the Pod runs; empty for everything else
-	Zone     string    // empty where nobody answers for the address
+	Zone     string    // empty where it is not known
 	Hints    []string  // zones that should use the address; sorted
-	Workload *Workload // who answers there; nil for a bare address
-	Mirror   *Mirror   // what a mirrored slice says of its addresses; nil otherwise
+	Workload *Workload // what runs there; nil for a bare address
+	Mirror   *Mirror   // of a mirrored slice; nil otherwise
 }
 
-// A Mirror is what the slice of a mirrored Service says about the gateway behind its addresses.
+// A Mirror is what the slice of a mirrored Service has about the gateway behind its addresses.
 type Mirror struct {
-	Cluster  string // the Service's home; empty if the slice does not say
+	Cluster  string // the Service's home; empty if the slice has none
 	Identity string // TLS identity of the gateway; empty for none
-	Name     string // fully qualified name of the Service in its home; empty if the slice does not say
+	Name     string // fully qualified name of the Service in its home; empty if the slice has none
 }
 
-// WorkloadKind tells what a Workload is.
+// A WorkloadKind is what a Workload is.
 type WorkloadKind uint8
 
 // The kinds of workload.
@@ -102,11 +104,11 @@ const (
 	ExternalWorkload
 )
 
-// A Workload is who answers at an address. It is computed once and shared by all Endpoints that name it.
+// A Workload is what runs at an address. It is computed once and shared by all Endpoints that name it.
 type Workload struct {
 	Kind                 WorkloadKind
 	Namespace, Name      string
-	OwnerKind, OwnerName string                  // the controller's, kind in lower case; if it has none, a Pod itself, and otherwise empty
+	OwnerKind, OwnerName string                  // of the controller, or of a Pod without one; kind in lower case
 	Template             unique.Handle[Template] // never the zero Handle
 }
 
@@ -115,7 +117,7 @@ type Template struct {
 	ServiceAccount string
 	ControlPlane   string // namespace of the mesh's control plane; empty for a workload that is not meshed
 	Hash           string // label pod-template-hash
-	Opaque         Ports  // ports that carry no protocol a proxy should detect; nobody said: the server's default holds
+	Opaque         Ports  // ports whose protocol a proxy should not detect; not given: the server's default holds
 	ServerOpaque   Ports  // further ones: those that Servers declare
 	Skip           Ports  // ports that bypass the proxy
 	InboundPort    uint16 // of the proxy; 0: unknown
@@ -125,19 +127,21 @@ type Template struct {
 	ServerName     string // for TLS with it
 }
 
-// Identity returns the name that a meshed Pod proves to its clients over TLS, in a trust domain; empty for none: it is not in the mesh whose
-// control plane runs in this namespace, or no Pod.
+// Identity returns the name that a meshed Pod proves to its clients over TLS, in a trust domain; empty
+// for none: it is not in the mesh whose control plane runs in this namespace, or no Pod.
 func (w *Workload) Identity(controlPlane, trustDomain string) string {
 	t := w.Template.Value()
 	if w.Kind != Pod || t.ControlPlane == "" || t.ControlPlane != controlPlane || trustDomain == "" {
 		return ""
 	}
-	return t.ServiceAccount + "." + cmp.Or(w.Namespace, "default") + ".serviceaccount.identity." + controlPlane + "." + trustDomain
+	account := t.ServiceAccount + "." + cmp.Or(w.Namespace, "default")
+	return account + ".serviceaccount.identity." + controlPlane + "." + trustDomain
 }
 
-// Trusts reports whether clients of the Service may take the identity that a workload gives itself. One in the Service's own cluster may have
-// any. One in another cluster must be of that cluster's trust domain, or of one below it: else the cluster could send clients to whatever it
-// likes and have them accept an identity that is another's.
+// Trusts reports whether clients of the Service may take the identity that a workload gives itself. One
+// in the Service's own cluster may have any. One in another cluster must be of that cluster's trust
+// domain, or of one below it: else the cluster could send clients to whatever it likes and have them
+// accept an identity that is another's.
 func (o *Origin) Trusts(w *Workload) bool {
 	identity := w.Template.Value().Identity
 	if o.Home || identity == "" {
@@ -148,7 +152,8 @@ func (o *Origin) Trusts(w *Workload) bool {
 	return spiffe && o.TrustDomain != "" && (domain == o.TrustDomain || strings.HasSuffix(domain, "."+o.TrustDomain))
 }
 
-// equalAt reports whether w and o, which may be nil, are the same to clients of a port; of every port if it is 0.
+// equalAt reports whether w and o, which may be nil, are the same to clients of a port; of every port
+// if it is 0.
 func (w *Workload) equalAt(port uint16, o *Workload) bool {
 	if equal := equalValues(w, o); equal || w == nil || o == nil || port == 0 {
 		return equal
@@ -158,18 +163,19 @@ func (w *Workload) equalAt(port uint16, o *Workload) bool {
 	return a == b && w.Template.Value().at(port) == o.Template.Value().at(port)
 }
 
-// at returns a Template whose sets say what t's say of one port, and nothing else.
+// at returns a Template whose sets are t's as far as one port is concerned.
 func (t Template) at(port uint16) Template {
 	t.Opaque = t.Opaque.at(port)
 	t.ServerOpaque, t.Skip = t.ServerOpaque.at(port), t.Skip.at(port)
-	t.ServerOpaque.said, t.Skip.said = true, true // nobody cares, where there is no default
+	t.ServerOpaque.given, t.Skip.given = true, true // it makes no difference where there is no default
 	return t
 }
 
-// Ports is a set of port numbers. It is comparable. The zero Ports is an empty set of which nobody said anything.
+// Ports is a set of port numbers. It is comparable. The zero Ports is an empty set that was not
+// given.
 type Ports struct {
 	ranges string // four bytes a range: first and last, big-endian
-	said   bool
+	given  bool
 }
 
 // A PortRange holds both its ends.
@@ -184,8 +190,8 @@ func PortsOf(ranges ...PortRange) Ports {
 	return Ports{string(b), true}
 }
 
-// Said reports whether somebody said which ports are in the set, if only that none is.
-func (p Ports) Said() bool { return p.said }
+// Given reports whether the set was given, be it empty.
+func (p Ports) Given() bool { return p.given }
 
 // Contains reports whether port n is in the set.
 func (p Ports) Contains(n uint16) bool {
@@ -203,7 +209,7 @@ func (p Ports) at(n uint16) Ports {
 	if p.Contains(n) {
 		ranges = []PortRange{{n, n}}
 	}
-	return Ports{PortsOf(ranges...).ranges, p.said}
+	return Ports{PortsOf(ranges...).ranges, p.given}
 }
 
 // Port returns what the Service declares of its port n.
@@ -231,7 +237,8 @@ func (v *View) declaration(old *Declaration) *Declaration {
 	return &Declaration{v.ExternalName, v.Ports, v.Opaque}
 }
 
-// sharing returns old if it equals v, and otherwise a View that says what v says and shares every equal part with old.
+// sharing returns old if it equals v, and otherwise a View that is equal to v and shares every equal
+// part with old.
 func (v *View) sharing(old *View) *View {
 	if old == nil || v == old {
 		return v
@@ -255,7 +262,7 @@ func (v *View) sharing(old *View) *View {
 	return &n
 }
 
-// SameComposition reports whether both are made up of the same claims; nil for a Service that does not exist.
+// SameComposition reports whether both have the same members; nil for a Service that does not exist.
 func (v *View) SameComposition(o *View) bool {
 	return v == o || v != nil && o != nil && v.Composition.equal(o.Composition)
 }
@@ -267,8 +274,8 @@ func (c *Composition) equal(o *Composition) bool {
 	return c.Union == o.Union && slices.Equal(c.Members, o.Members)
 }
 
-// sharing returns old if it equals s, and otherwise a Slice that says what s says and shares every endpoint with old that is
-// equal, wherever in the slice it is.
+// sharing returns old if it equals s, and otherwise a Slice that is equal to s and shares every
+// endpoint with old that is equal, wherever in the slice it is.
 func (s *Slice) sharing(old *Slice) *Slice {
 	if s == old {
 		return s
@@ -293,7 +300,8 @@ func (e *Endpoint) equal(o *Endpoint) bool {
 	return e == o || e.Ready == o.Ready && e.Draining == o.Draining && equalValues(e.Workload, o.Workload) && e.equalBesides(o)
 }
 
-// equalAt reports whether e and o are the same to clients of a port, who are told of it only while it is ready.
+// equalAt reports whether e and o are the same to clients of a port, which get it only while it
+// is ready.
 func (e *Endpoint) equalAt(port uint16, o *Endpoint) bool {
 	return e == o || e.Workload.equalAt(port, o.Workload) && e.equalBesides(o)
 }

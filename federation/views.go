@@ -7,10 +7,11 @@ import (
 	"slices"
 )
 
-// Views is what one cluster says about its Services at one moment. It is immutable: a change makes another one, which shares all but
-// a few nodes with it, so that any number of readers walk through all Services of a cluster while it goes on writing, and none of
-// them waits. It is a trie by the hash of the Service: a change copies one node a level, of 16 pointers at most, and there are
-// four levels at 100,000 Services. nil is empty.
+// Views are the Views of one cluster at one moment. It is immutable: a change makes
+// another one, which shares all but a few nodes with it, so that any number of readers walk through all
+// Services of a cluster while it goes on writing, and none of them waits. It is a trie by the hash of
+// the Service: a change copies one node a level, of 16 pointers at most, and there are four levels at
+// 100,000 Services. nil is empty.
 type Views struct {
 	root *node
 	len  int
@@ -24,7 +25,7 @@ type node struct {
 	kids []*node // these
 }
 
-// Get returns what the cluster says about svc; nil for nothing.
+// Get returns the View of svc; nil for none.
 func (v *Views) Get(svc Service) *View {
 	if v == nil || v.root == nil {
 		return nil
@@ -72,7 +73,7 @@ func (n *node) all(yield func(Service, *View) bool) bool {
 	return true
 }
 
-// with returns the Views in which view is what is said about svc; nil for nothing.
+// with returns the Views in which view is that of svc; nil for none.
 func (v *Views) with(svc Service, view *View) *Views {
 	next := Views{}
 	if v != nil {
@@ -148,7 +149,8 @@ func (n *node) without(p path) *node {
 // before returns how many kids stand before that of a bit.
 func (n *node) before(bit uint16) int { return bits.OnesCount16(n.bits & (bit - 1)) }
 
-// path leads to a Service: four bits of its hash a level, and of another hash each 16 levels, so that different Services part sometime.
+// path leads to a Service: four bits of its hash a level, and of another hash each 16 levels, so that
+// different Services part sometime.
 type path struct {
 	svc   Service
 	hash  uint64

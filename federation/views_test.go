@@ -62,13 +62,13 @@ func TestViewsAreAMap(t *testing.T) {
 	})
 }
 
-// Who reads all Views of a cluster takes no lock, and finds what was there at one moment: of Services that are written one after the
-// other, round by round, never a later one ahead of an earlier one.
+// Who reads all Views of a cluster takes no lock, and finds what was there at one moment: of Services
+// that are written one after the other, round by round, never a later one ahead of an earlier one.
 func TestViewsAreOfOneMoment(t *testing.T) {
 	const rounds, services, readers = 200, 100, 4
 	store := NewStore()
-	store.Expect("c", Expectation{})
-	k := store.Claim("c")
+	store.AddCluster("c", Expectation{})
+	k := store.NewWriter("c")
 	write := func(round int) {
 		for i := range services {
 			k.Set(numbered(i), &View{Malformed: fmt.Sprintf("%03d", round)})
@@ -110,7 +110,7 @@ func TestViewsAreOfOneMoment(t *testing.T) {
 	store.mu.Lock() // a reader that took it would wait for ever
 	defer store.mu.Unlock()
 	for range store.All() {
-		if store.View(Ref{"c", numbered(0)}) == nil || store.Standing("c") != Live || store.Views("another").Len() != 0 {
+		if store.View(Ref{"c", numbered(0)}) == nil || store.State("c") != Live || store.Views("another").Len() != 0 {
 			t.Error("the Views are not what was written")
 		}
 	}
@@ -120,8 +120,8 @@ func TestViewsAreOfOneMoment(t *testing.T) {
 func TestSetBudget(t *testing.T) {
 	for _, services := range []int{100, 2_000, 20_000} {
 		store := NewStore()
-		store.Expect("c", Expectation{})
-		k := store.Claim("c")
+		store.AddCluster("c", Expectation{})
+		k := store.NewWriter("c")
 		fill(k, 1, services)
 		views := []*View{oneEndpoint(1, 1), oneEndpoint(1, 2)}
 		const rounds = 1_000

@@ -20,16 +20,16 @@ import (
 // scene is a Store with the clusters home, east and west, and a federated Service of home.
 type scene struct {
 	*federation.Store
-	claims map[string]*federation.Claims
+	claims map[string]*federation.ClusterWriter
 }
 
 func newScene(clusters ...string) *scene {
-	s := &scene{federation.NewStore(), map[string]*federation.Claims{}}
+	s := &scene{federation.NewStore(), map[string]*federation.ClusterWriter{}}
 	for _, c := range clusters {
-		s.Expect(federation.Cluster(c), federation.Expectation{TrustDomain: c + ".example"})
-		s.claims[c] = s.Claim(federation.Cluster(c))
+		s.AddCluster(federation.Cluster(c), federation.Expectation{TrustDomain: c + ".example"})
+		s.claims[c] = s.NewWriter(federation.Cluster(c))
 	}
-	s.Listed()
+	s.MarkClustersListed()
 	return s
 }
 
@@ -61,7 +61,7 @@ func (s *scene) holds(cluster string, addrs ...string) {
 
 func (s *scene) complete(clusters ...string) {
 	for _, c := range clusters {
-		s.claims[c].Complete()
+		s.claims[c].MarkSynced()
 	}
 }
 

@@ -68,7 +68,7 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(log, store, cluster.Options{
 		ProbeInterval: 5 * time.Second,
-		Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Dial:          f.network.Dial,
 	})
 	w := NewWriter(log, store, registry, func(term context.Context) error {
@@ -217,7 +217,7 @@ func (f *fleet) wants(namespace, name string, n int) {
 // new credentials, all is written.
 func TestRightIsTakenAway(t *testing.T) {
 	inFleet(t, func(f *fleet) {
-		f.store.Listed()
+		f.store.MarkClustersListed()
 		close(f.linked)
 		if f.writing() != cluster.Holding || f.beside.Load() != 1 {
 			t.Fatalf("%s, and %d beside", f.writing(), f.beside.Load())
@@ -242,7 +242,7 @@ func TestRightIsTakenAway(t *testing.T) {
 // What a quota or a webhook refuses is the affair of one Service.
 func TestQuotaIsExceeded(t *testing.T) {
 	inFleet(t, func(f *fleet) {
-		f.store.Listed()
+		f.store.MarkClustersListed()
 		close(f.linked)
 		f.holds("home", "full", "web", 3)
 		f.union("full", "all", "web")
@@ -264,7 +264,7 @@ func TestOneRefusalStopsNoOther(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
 		f.link("west")
-		f.store.Listed()
+		f.store.MarkClustersListed()
 		close(f.linked)
 		f.holds("east", "tight", "web", 4)
 		f.holds("west", "tight", "web", 3)
@@ -289,7 +289,7 @@ func TestOneClusterDoesNotConfirm(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
 		f.link("west")
-		f.store.Listed()
+		f.store.MarkClustersListed()
 		close(f.linked)
 		f.holds("east", "ns", "web", 10)
 		f.holds("west", "ns", "web", 3)
@@ -313,7 +313,7 @@ func TestSlicesOfASourceAreLimited(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
 		f.link("west")
-		f.store.Listed()
+		f.store.MarkClustersListed()
 		close(f.linked)
 		f.holds("west", "ns", "web", 3)
 		f.holds("east", "ns", "web", 2)
@@ -358,7 +358,7 @@ func TestSlicesOfASourceAreLimited(t *testing.T) {
 func TestClusterDoesNotConfirm(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
-		f.store.Listed()
+		f.store.MarkClustersListed()
 		close(f.linked)
 		const services = 3 * workers
 		name := func(i int) string { return fmt.Sprintf("web-%d", i) }
@@ -396,7 +396,7 @@ func TestClusterDoesNotConfirm(t *testing.T) {
 func TestLinksCannotBeRead(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
-		f.store.Listed()
+		f.store.MarkClustersListed()
 		f.holds("home", "ns", "web", 3)
 		f.holds("east", "ns", "web", 2)
 		f.union("ns", "all", "web,web@east")

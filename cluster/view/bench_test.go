@@ -139,7 +139,7 @@ func someReplicaSet(service int) *metav1.PartialObjectMetadata {
 func begun(tb testing.TB, store *federation.Store, options Options, cluster, n, endpoints int) (*Reconciler, *world) {
 	tb.Helper()
 	name := federation.Cluster(fmt.Sprintf("cluster-%d", cluster))
-	store.Expect(name, federation.Expectation{TrustDomain: "cluster.local", Local: true})
+	store.AddCluster(name, federation.Expectation{TrustDomain: "cluster.local", Local: true})
 	r := NewReconciler(logr.Discard(), name, options)
 	w := newWorld(r)
 	for s := range n {
@@ -152,7 +152,7 @@ func begun(tb testing.TB, store *federation.Store, options Options, cluster, n, 
 			update(tb, w.kinds["EndpointSlice"], someSlice(cluster, s, from, min(100, endpoints-from), nil))
 		}
 	}
-	r.Begin(store.Claim(name))
+	r.Begin(store.NewWriter(name))
 	return r, w
 }
 

@@ -26,7 +26,7 @@ const bad = "x\xff" // no UTF-8
 func viewed(tb testing.TB, options Options, objects ...metav1.Object) (v *federation.View, log []string) {
 	tb.Helper()
 	store := federation.NewStore()
-	store.Expect("c", federation.Expectation{})
+	store.AddCluster("c", federation.Expectation{})
 	r := NewReconciler(funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}), "c", options)
 	w := newWorld(r)
 	for _, o := range objects {
@@ -39,7 +39,7 @@ func viewed(tb testing.TB, options Options, objects ...metav1.Object) (v *federa
 		}
 		w.put(kind, o)
 	}
-	r.Begin(store.Claim("c"))
+	r.Begin(store.NewWriter("c"))
 	r.queue.ShutDown()
 	watch := store.Watch(federation.Ref{Cluster: "c", Service: federation.Service{Namespace: "ns", Name: "web"}})
 	defer watch.Close()

@@ -2,7 +2,7 @@
 // Service, and, of the local cluster, who owns each IP, the zones of nodes and the ServiceProfiles.
 //
 //	Service ------------------------------> record --.
-//	EndpointSlice -> record --.                       +--> federation.View --> Claims.Set
+//	EndpointSlice -> record --.                       +--> federation.View --> ClusterWriter.Set
 //	Pod -----------> record ---+--> federation.Slice -'
 //	ReplicaSet, Job -> owner --+
 //	Server --------> record ---'

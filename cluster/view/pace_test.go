@@ -39,13 +39,13 @@ func published(t *testing.T, start []func(*world), steps []step) (all []publicat
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		store := federation.NewStore()
-		store.Expect("c", federation.Expectation{})
+		store.AddCluster("c", federation.Expectation{})
 		r := NewReconciler(logr.Discard(), "c", Options{})
 		w := newWorld(r)
 		for _, do := range start {
 			do(w)
 		}
-		r.Begin(store.Claim("c"))
+		r.Begin(store.NewWriter("c"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{}, 2)
 		go func() { r.Run(ctx); done <- struct{}{} }()

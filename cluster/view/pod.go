@@ -176,7 +176,7 @@ func newPodWorkload(
 
 // withServers adds to a Template which ports Servers make opaque.
 func withServers(template templateHandle, opaque federation.Ports) templateHandle {
-	if !opaque.Said() {
+	if !opaque.Given() {
 		return template
 	}
 	t := template.Value()

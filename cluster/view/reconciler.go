@@ -100,7 +100,7 @@ type Reconciler struct {
 	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
 
 	// Owned by Begin, and then by Run.
-	writer         *federation.Claims
+	writer         *federation.ClusterWriter
 	appliedServers byNamespace[*serverRecord]                 // with which workloads were resolved
 	workloads      map[objectKind]byNamespace[*workloadState] // Pods and ExternalWorkloads
 	translated     map[key]*translatedSlice                   // by EndpointSlice
@@ -177,7 +177,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 
 // Begin publishes everything that the stores hold and marks the cluster as synced. It is called once; Run
 // must follow.
-func (r *Reconciler) Begin(writer *federation.Claims) {
+func (r *Reconciler) Begin(writer *federation.ClusterWriter) {
 	name := QueueName(string(r.cluster))
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
 	r.writer = writer
@@ -203,7 +203,7 @@ func (r *Reconciler) Begin(writer *federation.Claims) {
 		r.publishService(k)
 	}
 	r.windows = map[key]*window{}
-	writer.Complete()
+	writer.MarkSynced()
 }
 
 // Run reconciles what changes after Begin, until ctx ends.

@@ -143,7 +143,7 @@ func BenchmarkServer(b *testing.B) {
 	for _, selected := range []int{10, pods} {
 		b.Run(fmt.Sprintf("selected=%d", selected), func(b *testing.B) {
 			store := federation.NewStore()
-			store.Expect("cluster", federation.Expectation{Local: true})
+			store.AddCluster("cluster", federation.Expectation{Local: true})
 			r := NewReconciler(logr.Discard(), "cluster", Options{})
 			w := newWorld(r)
 			update(b, w.kinds["Service"], someService(0))
@@ -155,7 +155,7 @@ func BenchmarkServer(b *testing.B) {
 			for from := 0; from < pods; from += 100 {
 				update(b, w.kinds["EndpointSlice"], someSlice(0, 0, from, 100, nil))
 			}
-			r.Begin(store.Claim("cluster"))
+			r.Begin(store.NewWriter("cluster"))
 			defer r.queue.ShutDown()
 			namespace := someService(0).Namespace
 			s := someServer(namespace, "s", matching("app-0"), "http", opaqueProtocol)

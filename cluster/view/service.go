@@ -85,7 +85,7 @@ func newComposition(
 	local, hasLocal := svc.Annotations[linkerd.LocalDiscoveryAnnotation]
 	members, hasMembers := svc.Annotations[MembersKey]
 	if hasRemotes || hasLocal || hasMembers {
-		m := memberList{cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.Term]bool{}}
+		m := memberList{cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.MemberRef]bool{}}
 		if local != "" {
 			m.addMember(local, cluster, true)
 		}
@@ -113,7 +113,7 @@ func newComposition(
 	}
 	service := federation.Service{Namespace: svc.Namespace, Name: name}
 	ref := federation.Ref{Cluster: federation.Cluster(remote), Service: service}
-	return &federation.Composition{Members: []federation.Term{{Ref: ref}}}, ""
+	return &federation.Composition{Members: []federation.MemberRef{{Ref: ref}}}, ""
 }
 
 // memberList collects the members of a federated Service, each once.
@@ -122,8 +122,8 @@ type memberList struct {
 	namespace string
 	out       *omissions
 
-	all   []federation.Term
-	known map[federation.Term]bool
+	all   []federation.MemberRef
+	known map[federation.MemberRef]bool
 	more  int // beyond maxMembers
 }
 
@@ -151,7 +151,7 @@ func (m *memberList) addMember(service string, cluster federation.Cluster, filte
 		return
 	}
 	ref := federation.Ref{Cluster: cluster, Service: federation.Service{Namespace: m.namespace, Name: service}}
-	switch member := (federation.Term{Ref: ref, Filtered: filtered}); {
+	switch member := (federation.MemberRef{Ref: ref, Filtered: filtered}); {
 	case m.known[member]:
 	case len(m.all) == maxMembers:
 		m.more++

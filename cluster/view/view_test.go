@@ -50,7 +50,7 @@ func TestParsePorts(t *testing.T) {
 		"with-dash":                     {99},
 	} {
 		ports := ParsePorts(list, named)
-		if !ports.Said() {
+		if !ports.Given() {
 			t.Errorf("%q is read as no list", list)
 		}
 		if got := holds(ports); !slices.Equal(got, want) {
@@ -206,10 +206,10 @@ func TestReconcilerFollows(t *testing.T) {
 		seed := rapid.SliceOfN(rapid.Uint32Range(0, 1<<24), 20, 80).Draw(rt, "events")
 		synctest.Test(t, func(t *testing.T) {
 			store := federation.NewStore()
-			store.Expect("c", federation.Expectation{Local: true})
+			store.AddCluster("c", federation.Expectation{Local: true})
 			r := NewReconciler(logr.Discard(), "c", Options{Local: true})
 			w := newWorld(r)
-			r.Begin(store.Claim("c"))
+			r.Begin(store.NewWriter("c"))
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() { defer close(done); r.Run(ctx) }()
@@ -226,14 +226,14 @@ func TestReconcilerFollows(t *testing.T) {
 			<-done
 
 			fresh := federation.NewStore()
-			fresh.Expect("c", federation.Expectation{Local: true})
+			fresh.AddCluster("c", federation.Expectation{Local: true})
 			r2 := NewReconciler(logr.Discard(), "c", Options{Local: true})
 			w2 := newWorld(r2)
 			for id, o := range w.log {
 				kind, _, _ := strings.Cut(id, " ")
 				w2.put(kind, o.(metav1.Object))
 			}
-			r2.Begin(fresh.Claim("c"))
+			r2.Begin(fresh.NewWriter("c"))
 			r2.queue.ShutDown()
 			for _, svc := range []string{"a", "b"} {
 				if diff := cmp.Diff(viewText(fresh, svc), viewText(store, svc)); diff != "" {
@@ -413,7 +413,7 @@ func FuzzPorts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, list string, named uint16) {
 		lookUp := func(name string) (uint16, bool) { return named, name == "http" }
 		ports := ParsePorts(list, lookUp)
-		if !ports.Said() {
+		if !ports.Given() {
 			t.Errorf("%q is read as no list", list)
 		}
 		for item := range strings.SplitSeq(list, ",") {

@@ -74,7 +74,7 @@ func (o *serveOptions) addTLSFlags(fs *flag.FlagSet) {
 
 // addClusterFlags adds what is about reading clusters.
 func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
-	o.Patience = federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second}
+	o.Patience = federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second}
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"kubeconfig of this cluster; empty to use the service account of the Pod")
 	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster in other clusters")

@@ -373,7 +373,7 @@ func (c *Config) opaque(t federation.Template, port uint16) bool {
 
 // opaqueIn reports whether a port is in a set of opaque ones, or in the default one if none is given.
 func (c *Config) opaqueIn(ports federation.Ports, port uint16) bool {
-	if !ports.Said() {
+	if !ports.Given() {
 		ports = c.DefaultOpaquePorts
 	}
 	return ports.Contains(port)

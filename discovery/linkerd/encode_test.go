@@ -34,7 +34,7 @@ func setOf(place federation.Place, query federation.Query, endpoints ...[]*feder
 	for i, all := range endpoints {
 		name := federation.Service{Namespace: "ns", Name: fmt.Sprintf("member-%d", i)}
 		views[name] = streamtest.ViewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: uint16(8080 + i), Name: "http"}}, Endpoints: all})
-		union.Composition.Members = append(union.Composition.Members, federation.Term{Ref: federation.Ref{Cluster: "local", Service: name}})
+		union.Composition.Members = append(union.Composition.Members, federation.MemberRef{Ref: federation.Ref{Cluster: "local", Service: name}})
 	}
 	store, _ := streamtest.Local(views)
 	watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})

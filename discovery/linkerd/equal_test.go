@@ -79,6 +79,6 @@ func sameSets(a, b *federation.Set, port uint16) bool {
 		panic("BUG: an empty Set")
 	}
 	x, y := of(a), of(b)
-	return x.Opaque.Said() == y.Opaque.Said() && x.Opaque.Contains(port) == y.Opaque.Contains(port) &&
+	return x.Opaque.Given() == y.Opaque.Given() && x.Opaque.Contains(port) == y.Opaque.Contains(port) &&
 		x.ServerOpaque.Contains(port) == y.ServerOpaque.Contains(port) && x.Skip.Contains(port) == y.Skip.Contains(port)
 }

@@ -121,7 +121,7 @@ func TestSetLabels(t *testing.T) {
 	fed := federation.Service{Namespace: "ns", Name: "fed"}
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{
 		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)), other: streamtest.ViewOf(streamtest.SliceOf("b", 2, 1)),
-		fed: {Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true, Members: []federation.Term{
+		fed: {Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true, Members: []federation.MemberRef{
 			{Ref: federation.Ref{Cluster: "local", Service: streamtest.Web}}, {Ref: federation.Ref{Cluster: "local", Service: other}},
 		}}},
 	})

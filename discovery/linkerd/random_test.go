@@ -63,12 +63,12 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	t.Helper()
 	dice := dice{rand.New(source)}
 	store := federation.NewStore()
-	store.Expect(home, federation.Expectation{TrustDomain: trust, Since: time.Now(), Local: true})
-	store.Expect("mute", federation.Expectation{TrustDomain: trust, Since: time.Now()}) // was never heard
-	store.Expect("east", federation.Expectation{TrustDomain: trust, Since: time.Now()})
-	east := store.Claim("east")
-	east.Complete()
-	store.Listed()
+	store.AddCluster(home, federation.Expectation{TrustDomain: trust, Since: time.Now(), Local: true})
+	store.AddCluster("mute", federation.Expectation{TrustDomain: trust, Since: time.Now()}) // was never heard
+	store.AddCluster("east", federation.Expectation{TrustDomain: trust, Since: time.Now()})
+	east := store.NewWriter("east")
+	east.MarkSynced()
+	store.MarkClustersListed()
 	r := view.NewReconciler(logr.Discard(), home, view.Options{Local: true, Endpoints: mode == "endpoints"})
 	w := world{dice: dice, kinds: map[string]view.Kind{}, east: east}
 	for _, k := range r.Kinds() {
@@ -77,7 +77,7 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	for range 300 {
 		w.change()
 	}
-	r.Begin(store.Claim(home))
+	r.Begin(store.NewWriter(home))
 
 	config := linkerd.Defaults()
 	config.Cluster, config.ClusterDomain, config.TrustDomain, config.ControllerNamespace = home, domain, trust, ours
@@ -248,7 +248,7 @@ func of[T any](d dice, all ...T) T { return all[d.IntN(len(all))] }
 type world struct {
 	dice
 	kinds map[string]view.Kind
-	east  *federation.Claims
+	east  *federation.ClusterWriter
 }
 
 // Few names, so that objects find each other.

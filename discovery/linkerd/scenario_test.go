@@ -247,7 +247,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	store := federation.NewStore()
 	s.registry = cluster.NewRegistry(log, store, cluster.Options{
 		ProbeInterval: 5 * time.Second,
-		Patience:      federation.Patience{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Endpoints:     !*endpointSlices,
 		Dial:          s.network.Dial,
 	})
@@ -259,7 +259,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	reconciler, err := links.NewReconciler(log, hostConn, s.registry, nil, store.Listed, links.Options{ClusterName: home, TrustDomain: trust, ControllerNamespace: ours})
+	reconciler, err := links.NewReconciler(log, hostConn, s.registry, nil, store.MarkClustersListed, links.Options{ClusterName: home, TrustDomain: trust, ControllerNamespace: ours})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -49,14 +49,14 @@ func ViewOf(slices ...*federation.Slice) *federation.View {
 }
 
 // Local returns a Store in which the local cluster is synced with some Services, and how to change them.
-func Local(views map[federation.Service]*federation.View) (*federation.Store, *federation.Claims) {
+func Local(views map[federation.Service]*federation.View) (*federation.Store, *federation.ClusterWriter) {
 	store := federation.NewStore()
-	store.Listed()
-	store.Expect("local", federation.Expectation{TrustDomain: "cluster.local", Since: time.Now(), Local: true})
-	claims := store.Claim("local")
+	store.MarkClustersListed()
+	store.AddCluster("local", federation.Expectation{TrustDomain: "cluster.local", Since: time.Now(), Local: true})
+	claims := store.NewWriter("local")
 	for svc, v := range views {
 		claims.Set(svc, v)
 	}
-	claims.Complete()
+	claims.MarkSynced()
 	return store, claims
 }

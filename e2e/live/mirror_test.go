@@ -66,11 +66,11 @@ spec:
 	}
 	config := w.Local.Config(w.Local.Identity, w.Local.Proxy.URL())
 	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Patience: federation.Patience{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
+	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Patience: federation.Thresholds{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
 	w.do(registry.Apply(cluster.Spec{Name: w.Local.Name, Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
 	conn, err := api.NewConnection(config, nil)
 	w.do(err)
-	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.Listed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace})
+	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.MarkClustersListed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace})
 	w.do(err)
 	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Namespace: namespace, Headless: true})
 	w.do(err)

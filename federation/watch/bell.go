@@ -2,9 +2,10 @@ package watch
 
 import "sync"
 
-// A Bell wakes one waiter when any of the Values that it was added to is superseded. The waiter adds it to each Value before it loads
-// that, loads and works, and then waits on Rung: a Value that is superseded after it was loaded rings the Bell. Several rings before the
-// waiter looks count as one, and a ring may be one too many: it means "look again".
+// A Bell wakes one waiter when any of the Values that it was added to is superseded. The waiter adds it
+// to each Value before it loads that, loads and works, and then waits on Rung: a Value that is
+// superseded after it was loaded rings the Bell. Several rings before the waiter looks count as one,
+// and a ring may be one too many: it means "look again".
 type Bell struct{ rung chan struct{} }
 
 // NewBell returns a Bell that has not been rung.

@@ -18,8 +18,8 @@ func (b *Bell) wasRung() bool {
 	}
 }
 
-// A Bell rings if, and only if, something changes that it was added to more often than removed from. What was removed everywhere is
-// referred to by nothing.
+// A Bell rings if, and only if, something changes that it was added to more often than removed from.
+// What was removed everywhere is referred to by nothing.
 func TestBells(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values, bells := make([]Value[int], 3), []*Bell{NewBell(), NewBell(), NewBell()}
@@ -102,8 +102,8 @@ func TestBells(t *testing.T) {
 	})
 }
 
-// A waiter with one Bell on many Values ends with the last of each, whatever it skips, while other Bells come and go. If a ring were lost,
-// nothing in the bubble could go on.
+// A waiter with one Bell on many Values ends with the last of each, whatever it skips, while other
+// Bells come and go. If a ring were lost, nothing in the bubble could go on.
 func TestNoRingIsLost(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {

@@ -2,8 +2,8 @@ package watch
 
 import "sync"
 
-// A Table is a level per key. A key has a record while it has a value or a watcher, and costs nothing otherwise.
-// The zero Table is empty. All methods may be called from any goroutine.
+// A Table is a level per key. A key has a record while it has a value or a watcher, and costs nothing
+// otherwise. The zero Table is empty. All methods may be called from any goroutine.
 type Table[K comparable, V any] struct {
 	mu      sync.Mutex
 	records map[K]*record[V]

@@ -2,8 +2,9 @@ package watch
 
 import "sync/atomic"
 
-// A Value is a level: the newest T, and a channel that closes when it is superseded. The zero Value holds the zero T.
-// Any number of goroutines may load and store, without a lock; what is stored last wins.
+// A Value is a level: the newest T, and a channel that closes when it is superseded. The zero Value
+// holds the zero T. Any number of goroutines may load and store, without a lock; what is stored last
+// wins.
 type Value[T any] struct {
 	cell  atomic.Pointer[cell[T]]
 	bells atomic.Pointer[bells] // nil until the first is added
@@ -20,11 +21,12 @@ func (v *Value[T]) Load() (T, <-chan struct{}) {
 	return c.value, c.superseded
 }
 
-// Store makes t the newest value, and only then wakes those who wait on the old one: whoever wakes finds t or newer.
+// Store makes t the newest value, and only then wakes the readers of the old one: each of them then
+// finds t or newer.
 func (v *Value[T]) Store(t T) { v.Swap(t).Wake() }
 
-// Swap is Store for a caller that holds a lock: it leaves the waking, which costs as much as there are waiters, until
-// the lock is released. Wake is called once.
+// Swap is Store for a caller that holds a lock: it leaves the waking, which costs as much as there are
+// waiters, until the lock is released. Wake is called once.
 func (v *Value[T]) Swap(t T) Superseded {
 	old := v.cell.Swap(&cell[T]{value: t, superseded: make(chan struct{})})
 	s := Superseded{bells: v.bells.Load()} // one that is added from now on finds t

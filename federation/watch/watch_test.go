@@ -11,7 +11,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A reader that waits on every value it loads ends with the last one, whatever it skips, and never sees one go back.
+// A reader that waits on every value it loads ends with the last one, whatever it skips, and never sees
+// one go back.
 func TestValueEndsWithTheLast(t *testing.T) {
 	const last = 10_000
 	var v watch.Value[int]

@@ -47,7 +47,7 @@ type Options struct {
 	LinkNamespace string // empty for all
 	AllowedHosts  []string
 	ProbeInterval time.Duration
-	Patience      federation.Patience
+	Patience      federation.Thresholds
 	Budget        api.Limits // of each linked cluster
 	ReadSlices    bool       // read EndpointSlices; otherwise Endpoints
 	Mirrors       bool       // write the Services that Links ask for
@@ -119,7 +119,7 @@ func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (e
 	events := a.manager.GetLocalManager().GetEventRecorder("fingerpost")
 	listed := func() {
 		a.Ready.LinksListed.Store(true)
-		a.Store.Listed()
+		a.Store.MarkClustersListed()
 	}
 	a.Links, err = links.NewReconciler(log, localConn, a.Registry, events, listed, links.Options{
 		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain,

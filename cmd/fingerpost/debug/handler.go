@@ -59,7 +59,7 @@ func (s *Sources) serveService(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, text, http.StatusNotFound)
 		return
 	}
-	writeJSON(w, newServicePage(snapshot, s.Store.Standing))
+	writeJSON(w, newServicePage(snapshot, s.Store.State))
 }
 
 // serveView shows what one cluster publishes about one Service.

@@ -99,7 +99,7 @@ type endpointPage struct {
 	Mirror   *federation.Mirror `json:"mirror,omitempty"`
 }
 
-func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) federation.Standing) servicePage {
+func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) federation.ClusterState) servicePage {
 	page := servicePage{
 		Namespace: s.Namespace,
 		Name:      s.Name,

@@ -24,7 +24,7 @@ import (
 // and is the same for everybody: what comes from outside is text, and no other script runs.
 func TestStatus(t *testing.T) {
 	store := federation.NewStore()
-	store.Listed()
+	store.MarkClustersListed()
 	svc := func(name string) federation.Service { return federation.Service{Namespace: "shop", Name: name} }
 	view := func(ready ...bool) *federation.View {
 		s := &federation.Slice{Name: "s"}
@@ -37,7 +37,7 @@ func TestStatus(t *testing.T) {
 		"east": {
 			svc("web"): view(true, false), svc("alone"): view(true),
 			svc("bad"): {Malformed: "<b>half-made</b>"}, svc("web-federated"): {Composition: &federation.Composition{
-				Union: true, Members: []federation.Term{
+				Union: true, Members: []federation.MemberRef{
 					{Ref: federation.Ref{Cluster: "east", Service: svc("web")}},
 					{Ref: federation.Ref{Cluster: "west", Service: svc("web")}},
 					{Ref: federation.Ref{
@@ -49,8 +49,8 @@ func TestStatus(t *testing.T) {
 		},
 		"west": {svc("web"): view(true, true, true)},
 	} {
-		store.Expect(name, federation.Expectation{Since: time.Now()})
-		claims := store.Claim(name)
+		store.AddCluster(name, federation.Expectation{Since: time.Now()})
+		claims := store.NewWriter(name)
 		for s, v := range views {
 			claims.Set(s, v)
 		}
@@ -59,7 +59,7 @@ func TestStatus(t *testing.T) {
 				claims.Set(svc(fmt.Sprintf("many-%03d", i)), &federation.View{ExternalName: true})
 			}
 		}
-		claims.Complete()
+		claims.MarkSynced()
 	}
 	conn, err := api.NewConnection(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
 	if err != nil {

@@ -70,11 +70,11 @@ func startGRPCReady(
 ) (addr string, metrics *prometheus.Registry, stop func() error) {
 	t.Helper()
 	store := federation.NewStore()
-	store.Listed()
-	store.Expect("local", federation.Expectation{Since: time.Now(), Local: true})
-	claims := store.Claim("local")
+	store.MarkClustersListed()
+	store.AddCluster("local", federation.Expectation{Since: time.Now(), Local: true})
+	claims := store.NewWriter("local")
 	claims.Set(federation.Service{Namespace: "ns", Name: "web"}, &federation.View{})
-	claims.Complete()
+	claims.MarkSynced()
 	metrics = prometheus.NewRegistry()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
