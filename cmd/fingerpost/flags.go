@@ -36,7 +36,7 @@ type commonOptions struct {
 	printVersion        bool
 }
 
-func (o *commonOptions) addFlags(fs *flag.FlagSet) {
+func (o *commonOptions) addCommonFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.enablePprof, "enable-pprof", false, "serve /debug/pprof on the admin server")
 	fs.StringVar(&o.logLevel, "log-level", "info", "error, warn, info, debug or trace")
 	fs.StringVar(&o.logFormat, "log-format", "plain", "plain or json")
@@ -60,7 +60,7 @@ func (o *serveOptions) addFlags(fs *flag.FlagSet) {
 	o.addClusterFlags(fs)
 	o.addWriterFlags(fs)
 	o.addMirrorFlags(fs)
-	o.commonOptions.addFlags(fs)
+	o.addCommonFlags(fs)
 }
 
 func (o *serveOptions) addTLSFlags(fs *flag.FlagSet) {

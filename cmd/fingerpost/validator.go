@@ -33,7 +33,7 @@ func (o *validatorOptions) addFlags(fs *flag.FlagSet) {
 		"directory of the certificate, tls.crt, and its key, tls.key; read again when they change")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"has no effect: a ServiceProfile is validated without access to a cluster")
-	o.commonOptions.addFlags(fs)
+	o.addCommonFlags(fs)
 }
 
 func validatorCommand() *cobra.Command {

@@ -117,7 +117,7 @@ func (r *runner) check(ctx context.Context, c check) bool {
 		result.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
 		result.Hint = hintsURL + c.anchor
 	}
-	r.add(result)
+	r.addResult(result)
 	return result.Result != resultError
 }
 
@@ -146,8 +146,8 @@ func (r *runner) try(ctx context.Context, c check) error {
 	}
 }
 
-// add adds a result to the report, and prints it.
-func (r *runner) add(result checkResult) {
+// addResult adds a result to the report, and prints it.
+func (r *runner) addResult(result checkResult) {
 	if result.Result == resultError {
 		r.report.Success = false
 	}

@@ -197,7 +197,7 @@ func (e *environment) checkLinked(ctx context.Context, r *runner, l *linkedClust
 	inContact := known.inContact(l.name)
 	r.check(ctx, check{
 		description: "its credentials can be used", anchor: "credentials-can-be-used",
-		run: func(context.Context) error { return l.connect(r.timeout, inContact) },
+		run: func(context.Context) error { return l.newClient(r.timeout, inContact) },
 	})
 	if l.client != nil {
 		accepted := r.check(ctx, check{
@@ -231,9 +231,9 @@ func (l *linkedCluster) checkOneLink() error {
 		strings.Join(names, ", "))
 }
 
-// connect makes a client from the first Secret that can be used, and returns what is wrong with any. An
+// newClient makes a client from the first Secret that can be used, and returns what is wrong with any. An
 // address that Fingerpost rejects unless a flag allows it is a warning if a replica is in contact.
-func (l *linkedCluster) connect(timeout time.Duration, inContact bool) error {
+func (l *linkedCluster) newClient(timeout time.Duration, inContact bool) error {
 	errs := slices.Clone(l.secretErrs)
 	if len(l.secrets) == 0 && len(errs) == 0 {
 		errs = append(errs, errors.New("there is no Secret with a kubeconfig for it"))

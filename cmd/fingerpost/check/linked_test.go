@@ -127,7 +127,7 @@ func (a *clusterAPI) addSecret(namespace, name string, kubeconfig []byte) {
 }
 
 // A checkWorld is a cluster and two linked ones, west and north, that are the same API server, and what
-// replicas say of them.
+// replicas report of them.
 type checkWorld struct {
 	api       *clusterAPI
 	pages     []debug.ClustersPage

@@ -36,7 +36,7 @@ the cluster published last are kept).`,
 			return d.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	d.addFlags(cmd)
+	d.addDebugFlags(cmd)
 	return cmd
 }
 

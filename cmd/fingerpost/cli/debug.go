@@ -36,7 +36,7 @@ func newDebugCommand(version string) debugCommand {
 	return debugCommand{ReplicaFlags: NewReplicaFlags(version)}
 }
 
-func (d *debugCommand) addFlags(cmd *cobra.Command) {
+func (d *debugCommand) addDebugFlags(cmd *cobra.Command) {
 	d.AddFlags(cmd)
 	addOutputFlag(cmd, &d.output)
 	cmd.Flags().BoolVarP(&d.watch, "watch", "w", false,

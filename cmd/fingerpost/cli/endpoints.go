@@ -53,7 +53,7 @@ front of it.`,
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	g.addFlags(cmd)
+	g.addGRPCFlags(cmd)
 	return cmd
 }
 

@@ -52,7 +52,7 @@ the first replica, and names replicas that differ from it. With -o json there ar
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	d.addFlags(cmd)
+	d.addDebugFlags(cmd)
 	cmd.Flags().StringVar(&client, "client", "", "Pod of the client, namespace/name")
 	cmd.Flags().StringVar(&node, "node", "", "node of the client, instead of its Pod's")
 	return cmd

@@ -38,7 +38,7 @@ func newGRPCCommand(version string) grpcCommand {
 	return grpcCommand{ReplicaFlags: newReplicaFlags(version, grpcPort)}
 }
 
-func (g *grpcCommand) addFlags(cmd *cobra.Command) {
+func (g *grpcCommand) addGRPCFlags(cmd *cobra.Command) {
 	g.AddFlags(cmd)
 	addOutputFlag(cmd, &g.output)
 	fs := cmd.Flags()

@@ -68,7 +68,7 @@ and Pods.`,
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.addFlags(cmd)
+	o.addLinkFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster", "namespace of the Link")
 	fs.BoolVar(&o.mirrorSecret, "service-mirror", false,
@@ -95,7 +95,7 @@ until the new one works, so that clients notice nothing. Use the flags that you 
 
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	o.addFlags(cmd)
+	o.addLinkFlags(cmd)
 	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster",
 		"namespace of the Link, for --service-mirror")
 	cmd.Flags().BoolVar(&o.mirrorSecret, "service-mirror", false,
@@ -118,7 +118,7 @@ type linkOptions struct {
 	gatewayName, gatewayNamespace, gatewayAddresses string
 }
 
-func (o *linkOptions) addFlags(cmd *cobra.Command) {
+func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.addKubeFlags(fs)
 	fs.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")

@@ -15,7 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 )
 
-// What is printed can be applied as it is, or a warning says why it cannot be used.
+// What is printed can be applied as it is, or a warning explains why it cannot be used.
 func TestLinkGen(t *testing.T) {
 	var api http.ServeMux
 	api.HandleFunc(

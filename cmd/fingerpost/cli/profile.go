@@ -34,7 +34,7 @@ by a stream of its own.`,
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	g.addFlags(cmd)
+	g.addGRPCFlags(cmd)
 	return cmd
 }
 

@@ -34,7 +34,7 @@ unique in its replica.`,
 			return showPages(cmd, &d, "/debug/streams", mergeStreams, printAll)
 		},
 	}
-	d.addFlags(cmd)
+	d.addDebugFlags(cmd)
 	cmd.Flags().BoolVar(&slow, "slow", false, "only streams that are behind; without effect on -o json")
 	return cmd
 }

@@ -88,8 +88,8 @@ func (s *HTTP) server() *http.Server {
 // responseTimeout is how long a response may take to be computed and read.
 const responseTimeout = 30 * time.Second
 
-// withWriteDeadline cuts off clients that do not read a response. A profile takes as long as its request
-// says, and has no deadline.
+// withWriteDeadline cuts off clients that do not read a response. A profile of the process has no deadline: its
+// request sets how long it takes.
 func withWriteDeadline(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var end time.Time
