@@ -217,10 +217,10 @@ func FuzzAuthority(f *testing.F) {
 			}
 			return
 		}
-		if a.Port == 0 || a.Service.Name == "" || a.Service.Namespace == "" {
+		if a.Port == 0 || a.Name == "" || a.Namespace == "" {
 			t.Errorf("%q is taken as %+v", path, a)
 		}
-		host := a.Service.Name + "." + a.Service.Namespace + ".svc." + domain
+		host := a.Name + "." + a.Namespace + ".svc." + domain
 		if a.Hostname != "" {
 			host = a.Hostname + "." + host
 		}

@@ -76,7 +76,7 @@ func (l *profileStream) close() {
 	l.address.close()
 	l.primary.close()
 	l.backup.close()
-	l.Stream.Close()
+	l.Close()
 }
 
 // run is the whole life of the stream: make the newest answer, send it if it differs from the one
