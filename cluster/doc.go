@@ -2,7 +2,7 @@
 //
 //	Spec --Apply--> Registry --> member --> engagement --> view.Reconciler --> federation.ClusterWriter
 //	                   |            one cluster   one set of credentials in use
-//	                   '--> Statuses, metrics, multicluster-runtime
+//	                   '--> Statuses, metrics
 //
 // The [Registry] owns one member for each cluster: one context and one wait group hold everything of it. [Registry.Apply] never
 // waits for the network. A member makes before it breaks: new credentials are tried beside the old, which go on and are supervised.

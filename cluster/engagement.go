@@ -3,17 +3,10 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
-	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/view"
@@ -35,7 +28,6 @@ type engagement struct {
 	conn       *api.Connection
 	reconciler *view.Reconciler
 	kinds      []kind
-	facade     ctrlcluster.Cluster // for slow controllers of others; it watches nothing until one asks
 
 	health watch.Value[health]
 
@@ -59,7 +51,7 @@ type health struct {
 }
 
 // newEngagement prepares an engagement, which ends with ctx or stop. It does not use the network. The connection is closed with it.
-func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *api.Connection, meters *meters, endpoints bool) (*engagement, error) {
+func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *api.Connection, meters *meters, endpoints bool) *engagement {
 	e := &engagement{log: log, access: access, conn: conn, reconciler: view.NewReconciler(log, federation.Cluster(spec.Name), view.Options{Local: spec.Local, Endpoints: endpoints})}
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	for _, k := range e.reconciler.Kinds() {
@@ -70,12 +62,7 @@ func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Acces
 		}
 		e.kinds = append(e.kinds, kind{k, w})
 	}
-	var err error
-	if e.facade, err = newFacade(conn, e.kinds); err != nil {
-		e.stop()
-		return nil, fmt.Errorf("client for controllers: %w", err)
-	}
-	return e, nil
+	return e
 }
 
 // stop ends the engagement and waits for everything in it. It may have been started or not.
@@ -89,7 +76,6 @@ func (e *engagement) stop() {
 // listed, refused, or given some seconds. A kind that comes later is read from then on. It returns early if ctx ends, or if the API
 // server refuses a required kind, does not get on with listing one, or lists many times what may be held of it.
 func (e *engagement) sync(ctx context.Context) error {
-	e.wg.Go(func() { _ = e.facade.Start(e.ctx) }) // it can only fail by being started twice
 	for _, k := range e.kinds {
 		e.wg.Go(func() { k.Run(logr.NewContext(e.ctx, e.log.V(1))) })
 	}
@@ -216,24 +202,4 @@ func (e *engagement) unhealthyWatch() error {
 		return &api.ProbeError{Reason: api.Unreachable, Err: fmt.Errorf("the watch of %s is interrupted", k.Resource.GroupResource())}
 	}
 	return nil
-}
-
-// newFacade returns the cluster as controller-runtime knows one. Its RESTMapper is static, so that nothing is discovered, and its
-// cache serves only what it was asked to watch.
-func newFacade(conn *api.Connection, kinds []kind) (ctrlcluster.Cluster, error) {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, k := range kinds {
-		scope := meta.RESTScopeNamespace
-		if k.Name == "Node" {
-			scope = meta.RESTScopeRoot
-		}
-		gv := k.Resource.GroupVersion()
-		mapper.AddSpecific(gv.WithKind(k.Name), k.Resource, schema.GroupVersionResource{}, scope)
-	}
-	return ctrlcluster.New(conn.Config, func(o *ctrlcluster.Options) {
-		o.Scheme = scheme.Scheme
-		o.HTTPClient = conn.HTTPClient
-		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil }
-		o.Cache = ctrlcache.Options{ReaderFailOnMissingInformer: true, DefaultTransform: ctrlcache.TransformStripManagedFields()}
-	})
 }

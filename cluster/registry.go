@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,10 +10,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
-	"sigs.k8s.io/multicluster-runtime/pkg/clusters"
-	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
@@ -30,8 +25,7 @@ type Options struct {
 	Budget        api.Limits            // of each linked cluster
 }
 
-// A Registry keeps the Store informed of every cluster that was applied. It is a multicluster-runtime Provider: others may run slow
-// controllers against the same clusters.
+// A Registry keeps the Store informed of every cluster that was applied.
 type Registry struct {
 	log     logr.Logger
 	store   *federation.Store
@@ -44,49 +38,42 @@ type Registry struct {
 	// who reads statuses or metrics does not wait for the Store.
 	order sync.Mutex
 
-	mu         sync.Mutex // guards all below
-	ctx        context.Context
-	aware      multicluster.Aware
-	members    map[string]*supervisor
-	indexes    []clusters.Index
-	attendants []Attendant
-	writing    map[string]Writing // by cluster name, as reported last
-	leftOut    map[string]LeftOut // the same
-	wg         sync.WaitGroup     // every member's run
+	mu      sync.Mutex // guards all below
+	ctx     context.Context
+	members map[string]*supervisor
+	engage  []EngageFunc
+	writing map[string]Writing // by cluster name, as reported last
+	leftOut map[string]LeftOut // the same
+	wg      sync.WaitGroup     // every member's run
 }
 
 // ErrUnlinked is why the context of a cluster ended that was removed.
 var ErrUnlinked = errors.New("the cluster is not linked any more")
 
-// An Attendant runs beside each engagement, in a goroutine of its own. spec is what is wanted of the cluster, of which the name never
-// changes, and conn is what is in use with it. It returns soon after ctx has ended, until when the connection stays open.
-type Attendant func(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection)
-
-var (
-	_ multicluster.Provider         = &Registry{}
-	_ multicluster.ProviderRunnable = &Registry{}
-)
+// An EngageFunc runs beside each engagement, in a goroutine of its own. spec is the wanted Spec, whose name never changes; conn is the
+// connection of the engagement. It returns soon after ctx has ended; the connection stays open until it has returned.
+type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection)
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
 	return &Registry{log: log, store: store, options: options, members: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{}}
 }
 
-// Attend has a run beside every engagement. It is called before Start.
-func (r *Registry) Attend(a Attendant) {
+// Engage has f run beside every engagement. It is called before Start.
+func (r *Registry) Engage(f EngageFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.attendants = append(r.attendants, a)
+	r.engage = append(r.engage, f)
 }
 
 // Start runs the members, those applied already and those to come, until ctx ends, and waits for them.
-func (r *Registry) Start(ctx context.Context, aware multicluster.Aware) error {
+func (r *Registry) Start(ctx context.Context) error {
 	r.mu.Lock()
 	if r.ctx != nil {
 		r.mu.Unlock()
 		return errors.New("the Registry was started before")
 	}
-	r.ctx, r.aware = ctx, aware
+	r.ctx = ctx
 	for _, m := range r.members {
 		r.start(m)
 	}
@@ -256,52 +243,9 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 	return kinds, h.lastContact
 }
 
-// Get returns a cluster as controller-runtime knows one, for slow controllers.
-func (r *Registry) Get(_ context.Context, name multicluster.ClusterName) (ctrlcluster.Cluster, error) {
+// engaged returns what runs beside every engagement.
+func (r *Registry) engaged() []EngageFunc {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m, known := r.members[string(name)]; known {
-		if live := m.current.Load(); live != nil {
-			return live.facade, nil
-		}
-	}
-	return nil, fmt.Errorf("cluster %s: %w", name, multicluster.ErrClusterNotFound)
-}
-
-// IndexField adds an index to the caches of all clusters, those to come included.
-func (r *Registry) IndexField(ctx context.Context, obj client.Object, field string, extract client.IndexerFunc) error {
-	r.mu.Lock()
-	r.indexes = append(r.indexes, clusters.Index{Object: obj, Field: field, Extractor: extract})
-	members := maps.Clone(r.members)
-	r.mu.Unlock()
-	for name, m := range members {
-		if live := m.current.Load(); live != nil {
-			if err := live.facade.GetFieldIndexer().IndexField(ctx, obj, field, extract); err != nil {
-				return fmt.Errorf("index %s of cluster %s: %w", field, name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// engage hands a new engagement to those who run controllers against the cluster. They let go of the one before when its context
-// ends.
-func (r *Registry) engage(m *supervisor, e *engagement) {
-	r.mu.Lock()
-	aware, indexes, attendants := r.aware, slices.Clone(r.indexes), r.attendants
-	r.mu.Unlock()
-	for _, a := range attendants {
-		e.wg.Go(func() { a(e.ctx, &m.spec, e.conn) })
-	}
-	for _, i := range indexes {
-		if err := e.facade.GetFieldIndexer().IndexField(e.ctx, i.Object, i.Field, i.Extractor); err != nil {
-			e.log.Error(err, "Index for controllers", "field", i.Field)
-		}
-	}
-	if aware == nil {
-		return
-	}
-	if err := aware.Engage(e.ctx, multicluster.ClusterName(m.name), e.facade); err != nil {
-		e.log.Error(err, "Controllers could not be started; discovery goes on")
-	}
+	return r.engage
 }

@@ -52,7 +52,7 @@ func inWorldOf(t *testing.T, budget api.Limits, test func(*world)) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error)
-		go func() { stopped <- w.registry.Start(ctx, nil) }()
+		go func() { stopped <- w.registry.Start(ctx) }()
 		test(w)
 		cancel()
 		if err := <-stopped; err != nil {

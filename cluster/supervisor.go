@@ -164,10 +164,7 @@ func (m *supervisor) try(ctx, life context.Context, spec Spec, access Access, li
 		conn.Close()
 		return nil, err
 	}
-	next, err := newEngagement(life, m.log, spec, access, conn, m.meters, m.registry.options.Endpoints)
-	if err != nil {
-		return nil, err
-	}
+	next := newEngagement(life, m.log, spec, access, conn, m.meters, m.registry.options.Endpoints)
 	if err := next.sync(ctx); err != nil {
 		next.stop()
 		return nil, err
@@ -193,7 +190,9 @@ func (m *supervisor) use(next *engagement, access Access) error {
 	next.publish(claims)
 	next.monitor(m.registry.options.ProbeInterval)
 	m.current.Store(next)
-	m.registry.engage(m, next)
+	for _, f := range m.registry.engaged() {
+		next.wg.Go(func() { f(next.ctx, &m.spec, next.conn) })
+	}
 	if live != nil {
 		live.stop()
 	}

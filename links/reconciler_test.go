@@ -63,7 +63,7 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := f.registry.Start(ctx, nil); err != nil {
+			if err := f.registry.Start(ctx); err != nil {
 				t.Error(err)
 			}
 		})

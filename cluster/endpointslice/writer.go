@@ -59,7 +59,7 @@ func NewWriter(
 	}
 }
 
-// Engage writes into one cluster until ctx ends. It is a [cluster.Attendant].
+// Engage writes into one cluster until ctx ends. It is a [cluster.EngageFunc].
 func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
 	first, _ := spec.Load()
 	name := first.Name

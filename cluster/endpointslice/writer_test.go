@@ -83,9 +83,9 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 	if f.metrics == nil {
 		f.metrics = w.metrics // of the first
 	}
-	registry.Attend(w.Engage)
+	registry.Engage(w.Engage)
 	f.wg.Go(func() {
-		if err := registry.Start(f.ctx, nil); err != nil {
+		if err := registry.Start(f.ctx); err != nil {
 			f.t.Error(err)
 		}
 	})

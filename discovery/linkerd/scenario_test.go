@@ -275,7 +275,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = grpcServer.Serve(listener) })
 	wg.Go(func() {
-		if err := s.registry.Start(ctx, nil); err != nil {
+		if err := s.registry.Start(ctx); err != nil {
 			s.t.Error(err)
 		}
 	})

@@ -74,11 +74,11 @@ spec:
 	w.do(err)
 	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Namespace: namespace, Headless: true})
 	w.do(err)
-	registry.Attend(m.mirror.Engage)
+	registry.Engage(m.mirror.Engage)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := registry.Start(ctx, nil); err != nil {
+		if err := registry.Start(ctx); err != nil {
 			t.Error(err)
 		}
 	})

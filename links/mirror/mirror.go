@@ -80,8 +80,8 @@ func New(
 	return m, nil
 }
 
-// Engage watches the Services of an engaged cluster while Run lasts. It is a [cluster.Attendant], given to
-// [cluster.Registry.Attend].
+// Engage watches the Services of an engaged cluster while Run lasts. It is a [cluster.EngageFunc], given to
+// [cluster.Registry.Engage].
 func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
 	now, _ := spec.Load()
 	if now.Local {

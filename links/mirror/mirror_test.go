@@ -66,13 +66,13 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		f.must(err)
 		f.mirror, err = mirror.New(log, store, reconciler, conn, options)
 		f.must(err)
-		registry.Attend(f.mirror.Engage)
+		registry.Engage(f.mirror.Engage)
 		f.link("east", 1)
 		f.link("west", 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := registry.Start(ctx, nil); err != nil {
+			if err := registry.Start(ctx); err != nil {
 				t.Error(err)
 			}
 		})

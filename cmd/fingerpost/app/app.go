@@ -13,10 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -65,7 +63,7 @@ type App struct {
 	Metrics   *prometheus.Registry
 	Ready     *server.Readiness
 
-	manager mcmanager.Manager
+	manager manager.Manager
 }
 
 // New builds a replica. ctx is the one that Run will get: writers ask it whether the replica stops.
@@ -84,7 +82,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.manager, err = newManager(log, a.Registry, o); err != nil {
+	if a.manager, err = newManager(log, o); err != nil {
 		return nil, err
 	}
 	localConn, err := api.NewConnection(a.Registry.Counted(o.ClusterName, o.Config), o.Dial)
@@ -116,7 +114,7 @@ func (o *Options) complete() {
 
 // addLinks adds what reads Links and links clusters.
 func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (err error) {
-	events := a.manager.GetLocalManager().GetEventRecorder("fingerpost")
+	events := a.manager.GetEventRecorder("fingerpost")
 	listed := func() {
 		a.Ready.LinksListed.Store(true)
 		a.Store.MarkClustersListed()
@@ -142,11 +140,11 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	var runMirrors func(context.Context) error
 	if o.Mirrors {
 		runMirrors = mirrors.Run
-		a.Registry.Attend(mirrors.Engage)
+		a.Registry.Engage(mirrors.Engage)
 	}
 	o.Writer.Stop, o.Writer.Linked = ctx.Done(), a.Links.AllApplied()
 	writer := endpointslice.NewWriter(log, a.Store, a.Registry, runMirrors, o.Writer)
-	a.Registry.Attend(writer.Engage)
+	a.Registry.Engage(writer.Engage)
 	a.Metrics.MustRegister(writer.Collectors()...)
 	a.Metrics.MustRegister(mirrors.Collectors()...)
 	return nil
@@ -169,9 +167,10 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 		server.NewGRPC(log, o.Addr, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
 		&server.HTTP{Log: log, Name: "admin", Addr: o.AdminAddr, Handler: admin},
 		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Handler: pages},
+		a.Registry,
 	}
 	for _, part := range parts {
-		if err := a.manager.GetLocalManager().Add(part); err != nil {
+		if err := a.manager.Add(part); err != nil {
 			return err
 		}
 	}
@@ -183,9 +182,9 @@ func (a *App) Run(ctx context.Context) error { return a.manager.Start(ctx) }
 
 // newManager returns the manager that starts and stops all parts of the process. It elects no leader, serves
 // nothing and has no kinds: the parts do that themselves.
-func newManager(log logr.Logger, registry *cluster.Registry, o Options) (mcmanager.Manager, error) {
+func newManager(log logr.Logger, o Options) (manager.Manager, error) {
 	grace := o.Discovery.DrainWindow + 10*time.Second
-	return mcmanager.New(o.Config, registry, ctrl.Options{
+	return manager.New(o.Config, manager.Options{
 		Scheme:                  scheme.Scheme,
 		Logger:                  log,
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
