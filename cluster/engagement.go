@@ -16,9 +16,9 @@ import (
 
 const (
 	// urgent is how often a cluster is probed, or tried, that is out of contact.
-	urgent = time.Second
+	retryInterval = time.Second
 	// optionalPatience is how long a cluster waits, once its required kinds were listed, for the optional ones.
-	optionalPatience = 5 * time.Second
+	optionalTimeout = 5 * time.Second
 )
 
 // An engagement is one set of informers on one connection to a cluster, and the reconciler that publishes what they hold.
@@ -27,7 +27,7 @@ type engagement struct {
 	access     Access
 	conn       *api.Connection
 	reconciler *view.Reconciler
-	kinds      []kind
+	kinds      []kindInformer
 
 	health watch.Value[health]
 
@@ -37,7 +37,7 @@ type engagement struct {
 }
 
 // kind is one kind of object in an engagement.
-type kind struct {
+type kindInformer struct {
 	view.Kind
 	*api.Watcher
 }
@@ -51,7 +51,7 @@ type health struct {
 }
 
 // newEngagement prepares an engagement, which ends with ctx or stop. It does not use the network. The connection is closed with it.
-func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *api.Connection, meters *meters, endpoints bool) *engagement {
+func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *api.Connection, meters *clusterMetrics, endpoints bool) *engagement {
 	e := &engagement{log: log, access: access, conn: conn, reconciler: view.NewReconciler(log, federation.Cluster(spec.Name), view.Options{Local: spec.Local, Endpoints: endpoints})}
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	for _, k := range e.reconciler.Kinds() {
@@ -60,7 +60,7 @@ func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Acces
 		if !k.Required {
 			w.Optional()
 		}
-		e.kinds = append(e.kinds, kind{k, w})
+		e.kinds = append(e.kinds, kindInformer{k, w})
 	}
 	return e
 }
@@ -81,12 +81,12 @@ func (e *engagement) sync(ctx context.Context) error {
 	}
 	for _, k := range e.kinds {
 		if k.Required {
-			if err := k.WaitListed(ctx); err != nil {
+			if err := k.WaitSynced(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	patience := time.NewTimer(optionalPatience)
+	patience := time.NewTimer(optionalTimeout)
 	defer patience.Stop()
 	for _, k := range e.kinds {
 		select {
@@ -120,14 +120,14 @@ func (e *engagement) checkToken(ctx context.Context, token string) error {
 }
 
 // publish writes everything that is in the cluster, and then what changes until the engagement ends.
-func (e *engagement) publish(claims *federation.ClusterWriter) {
+func (e *engagement) startReconciler(claims *federation.ClusterWriter) {
 	e.reconciler.Begin(claims)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
 }
 
 // monitor probes the cluster until the engagement ends. When an answer comes again, whatever waits is woken; after a longer silence
 // everything is connected anew, because connections that hung may not notice for as long again.
-func (e *engagement) monitor(interval time.Duration) {
+func (e *engagement) startProbe(interval time.Duration) {
 	h := health{lastContact: time.Now()}
 	e.health.Store(h)
 	answered, silent := time.Now(), false
@@ -144,7 +144,7 @@ func (e *engagement) monitor(interval time.Duration) {
 			if e.ctx.Err() != nil {
 				return
 			}
-			reset := h.err == nil && silent && time.Since(answered) > 2*urgent+api.ProbeTimeout
+			reset := h.err == nil && silent && time.Since(answered) > 2*retryInterval+api.ProbeTimeout
 			switch {
 			case h.err != nil:
 				silent = true
@@ -157,16 +157,16 @@ func (e *engagement) monitor(interval time.Duration) {
 				answered, silent = time.Now(), false
 				h.err = e.unhealthyWatch()
 			}
-			h.restored = e.restored()
+			h.restored = e.lastRestored()
 			if e.conn.Budget != nil {
 				h.overBudget = e.conn.Budget.Problem()
 			}
-			next := min(interval, urgent)
+			next := min(interval, retryInterval)
 			switch {
 			case h.err == nil:
 				h.lastContact, next = time.Now(), interval
 			case reset:
-				next = urgent / 5 // the watches are about to be back
+				next = retryInterval / 5 // the watches are about to be back
 			}
 			e.health.Store(h)
 			timer.Reset(next)
@@ -175,7 +175,7 @@ func (e *engagement) monitor(interval time.Duration) {
 }
 
 // restored returns when the API server was last found to have gone back to an older state.
-func (e *engagement) restored() (last time.Time) {
+func (e *engagement) lastRestored() (last time.Time) {
 	for _, k := range e.kinds {
 		if at := k.Health().Restored; at.After(last) {
 			last = at
@@ -193,7 +193,7 @@ func (e *engagement) unhealthyWatch() error {
 		if excess := k.Excess(); excess != nil {
 			return &api.ProbeError{Reason: api.OverBudget, Err: excess}
 		}
-		if k.Following() {
+		if k.Healthy() {
 			continue
 		}
 		if refused := k.Health().Refused; refused != "" {

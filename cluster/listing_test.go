@@ -54,7 +54,7 @@ func (w *world) wantsPods(n int) {
 // A watch that is silent, without even a bookmark, is not trusted: everything is listed anew.
 func TestSilentWatch(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
-		east.Mute(endpointSlices, true)
+		east.SilenceWatches(endpointSlices, true)
 		east.Apply(objects(t, moreEndpoints))
 		w.wait(time.Second)
 		w.wants(1)
@@ -186,9 +186,9 @@ func TestFarOverBudget(t *testing.T) {
 				pods(east, far)
 				w.wait(10 * time.Second)
 				w.wantsState(cluster.Live)
-				east.Mute("pods", true) // has it listed anew
+				east.SilenceWatches("pods", true) // has it listed anew
 				w.wait(4 * time.Minute)
-				east.Mute("pods", false)
+				east.SilenceWatches("pods", false)
 				reported(w)
 				w.wantsPods(budget)
 				w.wants(1)

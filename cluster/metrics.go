@@ -34,9 +34,9 @@ var (
 		"1 for how it goes with writing into a cluster: Holding (this replica writes), Standby (another does) or ReadOnly (we may not).", []string{"cluster", "state"}, nil)
 	descLease = prometheus.NewDesc("fingerpost_lease_holder",
 		"1 for each Lease that this replica holds in a cluster, and so writes what goes with it.", []string{"cluster", "lease"}, nil)
-	descOver = prometheus.NewDesc("fingerpost_cluster_over_budget",
+	descOverBudget = prometheus.NewDesc("fingerpost_cluster_over_budget",
 		"1 if the cluster publishes more than is held of one cluster: what is new is refused.", []string{"cluster"}, nil)
-	descSize = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
+	descLinked = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
 
 // descCaches is how Linkerd's dashboards know what descObjects tells, by resource.
@@ -61,14 +61,14 @@ func descCache(name string) *prometheus.Desc {
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descState, descContact, descSynced, descCredentials, descExpiry, descOpen, descObjects, descMalformed, descLists, descWatches, descErrors,
-		descWriter, descLease, descOver, descSize,
+		descWriter, descLease, descOverBudget, descLinked,
 	} {
 		to <- d
 	}
 	for _, d := range descCaches {
 		to <- d
 	}
-	for _, c := range newMeters("").collectors() {
+	for _, c := range newClusterMetrics("").collectors() {
 		c.Describe(to)
 	}
 }
@@ -88,15 +88,15 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			linked++
 		}
 		for _, state := range []State{Connecting, Live, Suspect, Stale} {
-			gauge(descState, truth(s.State == state), name, string(state))
+			gauge(descState, oneIf(s.State == state), name, string(state))
 		}
-		gauge(descSynced, truth(s.Synced), name)
-		if valid, known := s.credentials(); known {
-			gauge(descCredentials, truth(valid), name)
+		gauge(descSynced, oneIf(s.Synced), name)
+		if valid, known := s.credentialsValid(); known {
+			gauge(descCredentials, oneIf(valid), name)
 		}
 		if s.Writing.State != NotWriting {
 			for _, state := range []WritingState{ReadOnly, Standby, Holding} {
-				gauge(descWriter, truth(s.Writing.State == state), name, string(state))
+				gauge(descWriter, oneIf(s.Writing.State == state), name, string(state))
 			}
 		}
 		for lease := range strings.SplitSeq(s.Writing.Leases, ",") {
@@ -105,7 +105,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			}
 		}
 		if !s.Local {
-			gauge(descOver, truth(s.OverBudget != ""), name)
+			gauge(descOverBudget, oneIf(s.OverBudget != ""), name)
 		}
 		if !s.Expires.IsZero() {
 			gauge(descExpiry, float64(s.Expires.Unix()), name)
@@ -115,7 +115,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			gauge(descContact, time.Since(contact).Seconds(), name)
 		}
 		for _, k := range kinds {
-			gauge(descOpen, truth(k.Open), name, k.Kind)
+			gauge(descOpen, oneIf(k.Open), name, k.Kind)
 			gauge(descObjects, float64(k.Objects), name, k.Kind)
 			if d, known := descCaches[k.Kind]; known {
 				gauge(d, float64(k.Objects), name)
@@ -128,24 +128,24 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			}
 		}
 	}
-	gauge(descSize, float64(linked))
-	for _, m := range r.meters() {
+	gauge(descLinked, float64(linked))
+	for _, m := range r.allMetrics() {
 		for _, c := range m.collectors() {
 			c.Collect(to)
 		}
 	}
 }
 
-func (r *Registry) meters() (all []*meters) {
+func (r *Registry) allMetrics() (all []*clusterMetrics) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, m := range r.members {
-		all = append(all, m.meters)
+	for _, m := range r.supervisors {
+		all = append(all, m.metrics)
 	}
 	return all
 }
 
-func truth(b bool) float64 {
+func oneIf(b bool) float64 {
 	if b {
 		return 1
 	}

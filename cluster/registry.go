@@ -38,13 +38,13 @@ type Registry struct {
 	// who reads statuses or metrics does not wait for the Store.
 	order sync.Mutex
 
-	mu      sync.Mutex // guards all below
-	ctx     context.Context
-	members map[string]*supervisor
-	engage  []EngageFunc
-	writing map[string]Writing // by cluster name, as reported last
-	leftOut map[string]LeftOut // the same
-	wg      sync.WaitGroup     // every member's run
+	mu          sync.Mutex // guards all below
+	ctx         context.Context
+	supervisors map[string]*supervisor
+	engageFuncs []EngageFunc
+	writing     map[string]Writing // by cluster name, as reported last
+	leftOut     map[string]LeftOut // the same
+	wg          sync.WaitGroup     // every member's run
 }
 
 // ErrUnlinked is why the context of a cluster ended that was removed.
@@ -56,14 +56,14 @@ type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Con
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
-	return &Registry{log: log, store: store, options: options, members: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{}}
+	return &Registry{log: log, store: store, options: options, supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{}}
 }
 
 // Engage has f run beside every engagement. It is called before Start.
 func (r *Registry) Engage(f EngageFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.engage = append(r.engage, f)
+	r.engageFuncs = append(r.engageFuncs, f)
 }
 
 // Start runs the members, those applied already and those to come, until ctx ends, and waits for them.
@@ -74,8 +74,8 @@ func (r *Registry) Start(ctx context.Context) error {
 		return errors.New("the Registry was started before")
 	}
 	r.ctx = ctx
-	for _, m := range r.members {
-		r.start(m)
+	for _, s := range r.supervisors {
+		r.startSupervisor(s)
 	}
 	r.mu.Unlock()
 	<-ctx.Done()
@@ -94,53 +94,53 @@ func (r *Registry) Apply(spec Spec) error {
 	r.store.AddCluster(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, known := r.members[spec.Name]
+	s, known := r.supervisors[spec.Name]
 	if !known {
-		m = &supervisor{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, meters: newMeters(spec.Name)}
-		m.status = Status{Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain, State: Connecting, Since: time.Now()}
-		m.spec.Store(spec)
-		r.members[spec.Name] = m
-		r.show(m.status)
+		s = &supervisor{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, metrics: newClusterMetrics(spec.Name)}
+		s.status = Status{Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain, State: Connecting, Since: time.Now()}
+		s.spec.Store(spec)
+		r.supervisors[spec.Name] = s
+		r.setStatus(s.status)
 		if r.ctx != nil {
-			r.start(m)
+			r.startSupervisor(s)
 		}
 		return nil
 	}
-	if old, _ := m.spec.Load(); !old.equal(spec) {
-		m.spec.Store(spec)
+	if old, _ := s.spec.Load(); !old.equal(spec) {
+		s.spec.Store(spec)
 	}
 	return nil
 }
 
 // start needs r.mu.
-func (r *Registry) start(m *supervisor) {
+func (r *Registry) startSupervisor(s *supervisor) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
-	m.cancel = cancel
-	r.wg.Go(func() { m.run(ctx) })
+	s.cancel = cancel
+	r.wg.Go(func() { s.supervise(ctx) })
 }
 
 // Remove forgets a cluster and everything it said. It does not wait for what is running to end.
 func (r *Registry) Remove(name string) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if r.drop(name) {
+	if r.unlink(name) {
 		r.store.RemoveCluster(federation.Cluster(name))
 	}
 }
 
 // drop ends a member and reports whether there was one.
-func (r *Registry) drop(name string) bool {
+func (r *Registry) unlink(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, known := r.members[name]
+	s, known := r.supervisors[name]
 	if !known {
 		return false
 	}
-	delete(r.members, name)
+	delete(r.supervisors, name)
 	delete(r.writing, name)
 	delete(r.leftOut, name)
-	if m.cancel != nil {
-		m.cancel(ErrUnlinked)
+	if s.cancel != nil {
+		s.cancel(ErrUnlinked)
 	}
 	statuses, _ := r.statuses.Load()
 	statuses = maps.Clone(statuses)
@@ -154,43 +154,43 @@ func (r *Registry) Statuses() (map[string]Status, <-chan struct{}) { return r.st
 
 // publish shows a member's Status. Like claim and stand it does nothing for a member that was removed and has not noticed yet:
 // its successor may have the same name.
-func (r *Registry) publish(m *supervisor) {
+func (r *Registry) updateStatus(s *supervisor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.members[m.name] == m {
-		r.show(m.status)
+	if r.supervisors[s.name] == s {
+		r.setStatus(s.status)
 	}
 }
 
-func (r *Registry) claim(m *supervisor) (*federation.ClusterWriter, error) {
+func (r *Registry) newWriter(s *supervisor) (*federation.ClusterWriter, error) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if !r.has(m) {
+	if !r.isCurrent(s) {
 		return nil, context.Canceled
 	}
-	return r.store.NewWriter(federation.Cluster(m.name)), nil
+	return r.store.NewWriter(federation.Cluster(s.name)), nil
 }
 
-func (r *Registry) stand(m *supervisor, s federation.ClusterState) {
+func (r *Registry) setState(s *supervisor, state federation.ClusterState) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if r.has(m) {
-		r.store.SetState(federation.Cluster(m.name), s)
+	if r.isCurrent(s) {
+		r.store.SetState(federation.Cluster(s.name), state)
 	}
 }
 
-// has reports whether m was not removed; while order is held it stays so.
-func (r *Registry) has(m *supervisor) bool {
+// has reports whether s was not removed; while order is held it stays so.
+func (r *Registry) isCurrent(s *supervisor) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.members[m.name] == m
+	return r.supervisors[s.name] == s
 }
 
 // show needs r.mu.
-func (r *Registry) show(s Status) {
+func (r *Registry) setStatus(s Status) {
 	statuses, _ := r.statuses.Load()
 	s.Writing, s.LeftOut = r.writing[s.Name], r.leftOut[s.Name]
-	if old, found := statuses[s.Name]; found && old.Same(s) {
+	if old, found := statuses[s.Name]; found && old.SameButTimes(s) {
 		return
 	}
 	statuses = maps.Clone(statuses)
@@ -203,22 +203,22 @@ func (r *Registry) show(s Status) {
 
 // Report puts how writing into a cluster goes into its Status.
 func (r *Registry) Report(name string, w Writing) {
-	r.report(name, func() { r.writing[name] = w })
+	r.setReport(name, func() { r.writing[name] = w })
 }
 
 // ReportLeftOut puts what of a cluster is in no slice of the local one into its Status.
 func (r *Registry) ReportLeftOut(name string, n LeftOut) {
-	r.report(name, func() { r.leftOut[name] = n })
+	r.setReport(name, func() { r.leftOut[name] = n })
 }
 
 // report shows the Status of a cluster after set, with mu held, unless the cluster was removed.
-func (r *Registry) report(name string, set func()) {
+func (r *Registry) setReport(name string, set func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.members[name] != nil {
+	if r.supervisors[name] != nil {
 		set()
 		statuses, _ := r.statuses.Load()
-		r.show(statuses[name])
+		r.setStatus(statuses[name])
 	}
 }
 
@@ -226,12 +226,12 @@ func (r *Registry) report(name string, set func()) {
 // that is not connected.
 func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Time) {
 	r.mu.Lock()
-	m := r.members[name]
+	s := r.supervisors[name]
 	r.mu.Unlock()
-	if m == nil {
+	if s == nil {
 		return nil, time.Time{}
 	}
-	live := m.current.Load()
+	live := s.current.Load()
 	if live == nil {
 		return nil, time.Time{}
 	}
@@ -244,8 +244,8 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 }
 
 // engaged returns what runs beside every engagement.
-func (r *Registry) engaged() []EngageFunc {
+func (r *Registry) allEngageFuncs() []EngageFunc {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.engage
+	return r.engageFuncs
 }

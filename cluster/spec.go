@@ -42,7 +42,7 @@ func (s Spec) validate() error {
 }
 
 // transport identifies everything that a connection depends on, except the bearer token.
-func (a Access) transport() string {
+func (a Access) transportKey() string {
 	c := a.Config
 	b, err := json.Marshal([]any{
 		c.Host, c.APIPath, c.Username, c.Password, c.BearerTokenFile, c.ServerName, c.Insecure, c.CAFile,
@@ -56,7 +56,7 @@ func (a Access) transport() string {
 
 // equal reports whether both say the same, whatever they call it.
 func (a Access) equal(o Access) bool {
-	return a.transport() == o.transport() && a.Config.BearerToken == o.Config.BearerToken
+	return a.transportKey() == o.transportKey() && a.Config.BearerToken == o.Config.BearerToken
 }
 
 // equal reports whether both want the same.
@@ -68,7 +68,7 @@ func (s Spec) equal(o Spec) bool {
 // proxied returns the config with the proxy that requests to a cluster take: for linked ones, none. That of the environment is for this
 // process's own network: it would see where linked clusters are, and the addresses that may not be dialed would be checked for the
 // proxy only. A kubeconfig with a proxy-url is refused.
-func proxied(config *rest.Config, spec Spec) *rest.Config {
+func withProxy(config *rest.Config, spec Spec) *rest.Config {
 	if !spec.Local {
 		config = rest.CopyConfig(config)
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // that means none

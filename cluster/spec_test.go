@@ -9,10 +9,10 @@ import (
 // A proxy from the environment is not used for linked clusters.
 func TestNoProxy(t *testing.T) {
 	config := &rest.Config{Host: "https://east.test"}
-	if proxied(config, Spec{Local: true}).Proxy != nil {
+	if withProxy(config, Spec{Local: true}).Proxy != nil {
 		t.Error("the local cluster is reached without the proxy of the environment")
 	}
-	linked := proxied(config, Spec{})
+	linked := withProxy(config, Spec{})
 	if linked.Proxy == nil {
 		t.Fatal("a proxy from the environment is used")
 	}

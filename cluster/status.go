@@ -69,7 +69,7 @@ type LeftOut struct {
 }
 
 // credentials reports whether the newest credentials are in use; that is not known where none are, because the cluster does not answer.
-func (s *Status) credentials() (valid, known bool) {
+func (s *Status) credentialsValid() (valid, known bool) {
 	switch reason := api.ReasonFor(s.Credentials); {
 	case s.Credentials != nil:
 		return false, s.Source != "" || reason.Credentials()
@@ -101,7 +101,7 @@ func stateOf(s federation.ClusterState) State {
 }
 
 // Same reports whether both say the same, apart from times.
-func (s Status) Same(o Status) bool {
+func (s Status) SameButTimes(o Status) bool {
 	text := func(err error) string {
 		if err == nil {
 			return ""

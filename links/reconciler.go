@@ -418,7 +418,7 @@ func (r *Reconciler) enqueueChangedClusters() {
 	for {
 		statuses, changed := r.registry.Statuses()
 		for name, s := range statuses {
-			if old, known := seen[name]; !known || !old.Same(s) {
+			if old, known := seen[name]; !known || !old.SameButTimes(s) {
 				r.queue.Add(name)
 			}
 		}

@@ -86,10 +86,10 @@ func (b *Budget) Problem() string {
 }
 
 // take charges n bytes, of which old ones may be a quarter more than the limit.
-func (b *Budget) take(n int64, old bool) bool {
+func (b *Budget) reserve(n int64, old bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n > 0 && over(b.bytes+n, b.limits.Bytes, old) {
+	if n > 0 && exceeds(b.bytes+n, b.limits.Bytes, old) {
 		return false
 	}
 	b.bytes += n
@@ -97,14 +97,14 @@ func (b *Budget) take(n int64, old bool) bool {
 }
 
 // refuse notes that something is left out of a share.
-func (b *Budget) refuse(s *share) {
+func (b *Budget) markRefused(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refused[s] = true
 }
 
 // settle notes whether something is left out of a share, now that everything was listed, or that it is not used any more.
-func (b *Budget) settle(s *share, something bool) {
+func (b *Budget) setRefused(s *share, something bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.ended = false; something {
@@ -115,14 +115,14 @@ func (b *Budget) settle(s *share, something bool) {
 }
 
 // end notes that a listing for a share was not read to its end.
-func (b *Budget) end(s *share) error {
+func (b *Budget) endListing(s *share) error {
 	b.mu.Lock()
 	s.ended, b.refused[s] = true, true
 	b.mu.Unlock()
 	return &ExcessError{b.Problem()}
 }
 
-func over(n, limit int64, old bool) bool {
+func exceeds(n, limit int64, old bool) bool {
 	if old {
 		limit += limit / 4
 	}
@@ -132,23 +132,23 @@ func over(n, limit int64, old bool) bool {
 // share is what one store uses of a Budget.
 type share struct {
 	*Budget
-	kind  string
-	most  int64 // units
-	units int64
-	bytes int64
-	none  int  // objects that were refused since everything was listed
-	ended bool // the last listing was not read to its end; guarded by Budget.mu
+	kind         string
+	maxUnits     int64 // units
+	units        int64
+	bytes        int64
+	refusedCount int  // objects that were refused since everything was listed
+	ended        bool // the last listing was not read to its end; guarded by Budget.mu
 }
 
 // size is what one object uses.
-type size struct{ units, bytes int64 }
+type usage struct{ units, bytes int64 }
 
 // charge has a share hold an object of size now that was of size before, if there is room.
-func (s *share) charge(before, now size, known bool) bool {
+func (s *share) charge(before, now usage, known bool) bool {
 	units := now.units - before.units
-	if units > 0 && over(s.units+units, s.most, known) || !s.take(now.bytes-before.bytes, known) {
-		s.none++
-		s.refuse(s)
+	if units > 0 && exceeds(s.units+units, s.maxUnits, known) || !s.reserve(now.bytes-before.bytes, known) {
+		s.refusedCount++
+		s.markRefused(s)
 		return false
 	}
 	s.units += units
@@ -157,21 +157,21 @@ func (s *share) charge(before, now size, known bool) bool {
 }
 
 // excess returns an error if a listing that has brought so many objects and bytes is to be read no further.
-func (s *share) excess(objects int, bytes int64) error {
-	if over(int64(objects), maxTimesObjects*s.most, false) || over(bytes, maxTimesBytes*s.limits.Bytes, false) {
-		return s.end(s)
+func (s *share) checkListing(objects int, bytes int64) error {
+	if exceeds(int64(objects), maxTimesObjects*s.maxUnits, false) || exceeds(bytes, maxTimesBytes*s.limits.Bytes, false) {
+		return s.endListing(s)
 	}
 	return nil
 }
 
 // room reports whether something was refused that may fit now.
-func (s *share) room() bool {
-	return s.none > 0 && !over(s.units+s.units/10, s.most, false) && !over(s.Bytes()+s.Bytes()/10, s.limits.Bytes, false)
+func (s *share) mayFit() bool {
+	return s.refusedCount > 0 && !exceeds(s.units+s.units/10, s.maxUnits, false) && !exceeds(s.Bytes()+s.Bytes()/10, s.limits.Bytes, false)
 }
 
 // sizeOf returns what an object uses whose record is this.
-func sizeOf(object, record any) size {
-	s := size{units: 1, bytes: int64(deep(reflect.ValueOf(record), 0)) + 64} // and its key
+func usageOf(object, record any) usage {
+	s := usage{units: 1, bytes: int64(deepSize(reflect.ValueOf(record), 0)) + 64} // and its key
 	switch o := object.(type) {
 	case *discoveryv1.EndpointSlice:
 		s.units = int64(len(o.Endpoints))
@@ -185,14 +185,14 @@ func sizeOf(object, record any) size {
 }
 
 // deep returns the bytes that a value takes, with what it points to, as if nothing was shared.
-func deep(v reflect.Value, depth int) uintptr {
+func deepSize(v reflect.Value, depth int) uintptr {
 	if !v.IsValid() {
 		return 0
 	}
-	return v.Type().Size() + below(v, depth)
+	return v.Type().Size() + pointedSize(v, depth)
 }
 
-func below(v reflect.Value, depth int) (n uintptr) {
+func pointedSize(v reflect.Value, depth int) (n uintptr) {
 	if depth > 16 {
 		return 0
 	}
@@ -201,7 +201,7 @@ func below(v reflect.Value, depth int) (n uintptr) {
 		return uintptr(v.Len())
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			return deep(v.Elem(), depth+1)
+			return deepSize(v.Elem(), depth+1)
 		}
 	case reflect.Slice, reflect.Array:
 		if v.Kind() == reflect.Slice {
@@ -211,18 +211,18 @@ func below(v reflect.Value, depth int) (n uintptr) {
 			return n
 		}
 		for i := range v.Len() {
-			n += below(v.Index(i), depth+1)
+			n += pointedSize(v.Index(i), depth+1)
 		}
 	case reflect.Map:
 		for i := v.MapRange(); i.Next(); {
-			n += deep(i.Key(), depth+1) + deep(i.Value(), depth+1)
+			n += deepSize(i.Key(), depth+1) + deepSize(i.Value(), depth+1)
 		}
 	case reflect.Struct:
 		if t := v.Type(); t == reflect.TypeFor[netip.Addr]() || t == reflect.TypeFor[time.Time]() {
 			return 0 // what they point to is common
 		}
 		for _, field := range v.Fields() {
-			n += below(field, depth+1)
+			n += pointedSize(field, depth+1)
 		}
 	}
 	return n

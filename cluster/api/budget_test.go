@@ -24,7 +24,7 @@ func TestBudget(t *testing.T) {
 		stores, whole := make([]*Store[string], 2), make([]map[Key]bool, 2)
 		for i := range stores {
 			stores[i], whole[i] = NewStore(keep, func(Key) {}), map[Key]bool{}
-			stores[i].Limit(b, "Pod", most)
+			stores[i].UseBudget(b, "Pod", most)
 		}
 		text := rapid.SampledFrom([]int{0, 10, 300, 2000})
 		t.Repeat(map[string]func(*rapid.T){
@@ -50,7 +50,7 @@ func TestBudget(t *testing.T) {
 			},
 			"list": func(t *rapid.T) {
 				i := rapid.IntRange(0, 1).Draw(t, "store")
-				l, listed := stores[i].Gather(), map[Key]bool{}
+				l, listed := stores[i].NewListing(), map[Key]bool{}
 				before := stores[i].Keys()
 				for range rapid.IntRange(0, 15).Draw(t, "objects") {
 					o := object(rapid.IntRange(0, 20).Draw(t, "name"), text.Draw(t, "text"))
@@ -85,11 +85,11 @@ func TestBudget(t *testing.T) {
 						}
 					}
 					s.abandon()
-					for _, x := range s.sizes {
+					for _, x := range s.usages {
 						all += x.bytes
 					}
-					if len(s.sizes) != s.Len() || s.share.units != int64(s.Len()) {
-						t.Fatalf("%d sizes and %d units for %d objects", len(s.sizes), s.share.units, s.Len())
+					if len(s.usages) != s.Len() || s.share.units != int64(s.Len()) {
+						t.Fatalf("%d sizes and %d units for %d objects", len(s.usages), s.share.units, s.Len())
 					}
 				}
 				if all != b.Bytes() || all > bytes*5/4 {
@@ -101,7 +101,7 @@ func TestBudget(t *testing.T) {
 			},
 		})
 		for _, s := range stores {
-			s.Limit(nil, "", 0)
+			s.UseBudget(nil, "", 0)
 		}
 		if b.Bytes() != 0 || b.Problem() != "" {
 			t.Fatalf("%d bytes are charged by nobody: %s", b.Bytes(), b.Problem())
@@ -119,7 +119,7 @@ func TestSize(t *testing.T) {
 	}
 	long := strings.Repeat("x", 1000)
 	for _, r := range []any{long, record{name: long}, record{list: []string{long}}, record{next: &record{name: long}}, record{m: map[string]string{"a": long}}, &record{m: map[string]string{long: ""}}} {
-		if n := sizeOf(nil, r).bytes; n < 1000 || n > 1400 {
+		if n := usageOf(nil, r).bytes; n < 1000 || n > 1400 {
 			t.Errorf("%T: %d bytes", r, n)
 		}
 	}

@@ -43,12 +43,12 @@ type Connection struct {
 	HTTPClient *http.Client
 	Budget     *Budget // of what informers keep; nil for no limits. It is set before the first informer runs
 
-	token  atomic.Pointer[string]
-	dialer *connrotation.Dialer // of what reads
-	writes *connrotation.Dialer // of what changes something
-	probe  prober
-	held   atomic.Int64 // bytes of responses that are being read
-	silent atomic.Bool  // the last probe failed
+	token       atomic.Pointer[string]
+	dialer      *connrotation.Dialer // of what reads
+	writes      *connrotation.Dialer // of what changes something
+	probe       probeClient
+	buffered    atomic.Int64 // bytes of responses that are being read
+	unreachable atomic.Bool  // the last probe failed
 	// retryNow is superseded when what waits to try again should.
 	retryNow watch.Value[struct{}]
 
@@ -58,7 +58,7 @@ type Connection struct {
 }
 
 // prober has a transport of its own, so that it finds out about the network and not about a connection.
-type prober struct {
+type probeClient struct {
 	client *http.Client
 	base   *url.URL
 	dialer *connrotation.Dialer
@@ -87,21 +87,21 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return delayed{&border{base.Host, &c.held, &bearer{&c.token, next}}}
+		return retryAfterTransport{&limitTransport{base.Host, &c.buffered, &tokenTransport{&c.token, next}}}
 	})
 
 	reads, err := rest.HTTPClientFor(c.Config)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
 	}
-	c.writes = connrotation.NewDialer(abortive(dial))
+	c.writes = connrotation.NewDialer(abortOnClose(dial))
 	writeConfig := rest.CopyConfig(c.Config)
 	writeConfig.Dial = c.writes.DialContext
 	writes, err := rest.HTTPClientFor(writeConfig)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
 	}
-	c.HTTPClient = &http.Client{Transport: lanes{reads.Transport, writes.Transport}, Timeout: reads.Timeout}
+	c.HTTPClient = &http.Client{Transport: laneTransport{reads.Transport, writes.Transport}, Timeout: reads.Timeout}
 	c.probe.dialer = connrotation.NewDialer(connrotation.DialFunc(dial))
 	probeConfig := rest.CopyConfig(c.Config)
 	probeConfig.Dial = c.probe.dialer.DialContext
@@ -113,7 +113,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 }
 
 // abortive makes closing a connection discard what was not sent yet. Otherwise the kernel goes on trying to deliver it.
-func abortive(dial DialFunc) connrotation.DialFunc {
+func abortOnClose(dial DialFunc) connrotation.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if tcp, ok := conn.(*net.TCPConn); ok {
@@ -132,10 +132,10 @@ func WithFence(ctx context.Context, fence func() error) context.Context {
 
 // lanes sends what changes something over connections of its own. Its Audit-ID, which the API server's audit log repeats, has the time at
 // which it was sent: a UUID of version 7.
-type lanes struct{ reads, writes http.RoundTripper }
+type laneTransport struct{ reads, writes http.RoundTripper }
 
 // RoundTrip sends a request.
-func (l lanes) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l laneTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return l.reads.RoundTrip(r)
 	}
@@ -155,13 +155,13 @@ func (l lanes) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // bearer adds the newest token to a request.
-type bearer struct {
+type tokenTransport struct {
 	token *atomic.Pointer[string]
 	next  http.RoundTripper
 }
 
 // RoundTrip sends a request.
-func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b *tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	token := b.token.Load()
 	if token == nil || r.Header.Get("Authorization") != "" {
 		return b.next.RoundTrip(r)
@@ -172,18 +172,18 @@ func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // A delay is how long an API server asks us to wait before one request is made again; zero if it does not.
-type delay struct{ asked time.Duration }
+type retryAfter struct{ asked time.Duration }
 
-type delayKey struct{} // of the *delay in the context of a request
+type retryAfterKey struct{} // of the *delay in the context of a request
 
 // delayed moves the Retry-After of a response into the delay of its request, if it has one. client-go would wait there itself: ten times,
 // for as long as the server asks, and neither counted nor reported.
-type delayed struct{ next http.RoundTripper }
+type retryAfterTransport struct{ next http.RoundTripper }
 
 // RoundTrip sends a request.
-func (d delayed) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d retryAfterTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := d.next.RoundTrip(r)
-	if to, ok := r.Context().Value(delayKey{}).(*delay); ok && err == nil {
+	if to, ok := r.Context().Value(retryAfterKey{}).(*retryAfter); ok && err == nil {
 		if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
 			to.asked = time.Duration(seconds) * time.Second
 		}
@@ -217,19 +217,19 @@ func (c *Connection) Changed() <-chan struct{} {
 
 // Probe asks the API server whether it is ready, and takes us. It waits no longer than 3 seconds.
 func (c *Connection) Probe(ctx context.Context) error {
-	err := c.ask(ctx, "")
-	c.silent.Store(err != nil)
+	err := c.checkReady(ctx, "")
+	c.unreachable.Store(err != nil)
 	return err
 }
 
 // CheckToken returns an error if the API server does not take a token, or does not let it list and watch each of the kinds. The token in
 // use stays so.
 func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind) error {
-	if err := c.ask(ctx, token); err != nil {
+	if err := c.checkReady(ctx, token); err != nil {
 		return err
 	}
 	for _, k := range kinds {
-		if err := c.mayRead(ctx, token, k.Resource, k.Labels); err != nil {
+		if err := c.checkReadable(ctx, token, k.Resource, k.Labels); err != nil {
 			return err
 		}
 	}
@@ -237,7 +237,7 @@ func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind
 }
 
 // ask probes with the token given, or else with the one in use.
-func (c *Connection) ask(ctx context.Context, token string) error {
+func (c *Connection) checkReady(ctx context.Context, token string) error {
 	code, err := c.get(ctx, token, "readyz", nil)
 	switch {
 	case err != nil:
@@ -250,7 +250,7 @@ func (c *Connection) ask(ctx context.Context, token string) error {
 }
 
 // mayRead returns an error if the API server does not let a token list and watch a kind. Being taken is not enough: that needs no right.
-func (c *Connection) mayRead(ctx context.Context, token string, kind schema.GroupVersionResource, selector string) error {
+func (c *Connection) checkReadable(ctx context.Context, token string, kind schema.GroupVersionResource, selector string) error {
 	path := "api/" + kind.Version + "/" + kind.Resource
 	if kind.Group != "" {
 		path = "apis/" + kind.Group + "/" + kind.Version + "/" + kind.Resource
@@ -290,19 +290,19 @@ func (c *Connection) get(ctx context.Context, token, path string, query url.Valu
 	response, err := c.probe.client.Do(request)
 	if err != nil {
 		c.probe.dialer.CloseAll() // the next probe dials anew
-		return 0, &ProbeError{reasonOf(err), plain(err)}
+		return 0, &ProbeError{transportReason(err), stableError(err)}
 	}
 	defer response.Body.Close()
 	if query.Has("watch") { // it has no end
-		return response.StatusCode, unauthorized(response)
+		return response.StatusCode, checkAuthorized(response)
 	}
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
-		return 0, &ProbeError{Unreachable, plain(err)}
+		return 0, &ProbeError{Unreachable, stableError(err)}
 	}
-	return response.StatusCode, unauthorized(response)
+	return response.StatusCode, checkAuthorized(response)
 }
 
-func unauthorized(r *http.Response) error {
+func checkAuthorized(r *http.Response) error {
 	if r.StatusCode == http.StatusUnauthorized {
 		return &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
 	}
@@ -334,7 +334,7 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 }
 
 // wait returns after d, or when it is woken, or when ctx ends, and reports whether it was woken.
-func wait(ctx context.Context, wake <-chan struct{}, d time.Duration) (woken bool) {
+func waitOrWake(ctx context.Context, wake <-chan struct{}, d time.Duration) (woken bool) {
 	if d <= 0 {
 		return false
 	}
@@ -398,14 +398,14 @@ func ReasonFor(err error) Reason {
 	return Unreachable
 }
 
-func reasonOf(err error) Reason {
+func transportReason(err error) Reason {
 	var authority x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
 	var host x509.HostnameError
 	if errors.As(err, &authority) || errors.As(err, &invalid) || errors.As(err, &host) {
 		return Untrusted
 	}
-	if isRefused(err) {
+	if isResponseError(err) {
 		return Malformed
 	}
 	return Unreachable
@@ -413,7 +413,7 @@ func reasonOf(err error) Reason {
 
 // plain drops from an error of net/http what is known, as the request, or differs each time, as the port that we called from: a message
 // that stays the same can be compared.
-func plain(err error) error {
+func stableError(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if e.Timeout() {
 			return fmt.Errorf("no answer within %s", ProbeTimeout)
@@ -425,11 +425,11 @@ func plain(err error) error {
 		why := e.Err[strings.LastIndexByte(e.Err, ':')+1:]
 		text = strings.ReplaceAll(text, e.Error(), "lookup "+e.Name+": "+strings.TrimSpace(why))
 	}
-	if text = passing.ReplaceAllString(text, "$1"); text == err.Error() {
+	if text = variableParts.ReplaceAllString(text, "$1"); text == err.Error() {
 		return err
 	}
 	return errors.New(text)
 }
 
 // passing is the address of our end of a connection, and the time at which a certificate was not valid.
-var passing = regexp.MustCompile(`\S+->|(current time )\S+ `)
+var variableParts = regexp.MustCompile(`\S+->|(current time )\S+ `)

@@ -48,7 +48,7 @@ func TestPlain(t *testing.T) {
 		}, "x509: certificate has expired or is not yet valid: current time is after 2000-01-01T00:00:00Z"},
 	} {
 		for n := range 2 {
-			if got := plain(&url.Error{Op: "Get", URL: "https://east.test:6443/readyz", Err: c.at(n)}).Error(); got != c.want {
+			if got := stableError(&url.Error{Op: "Get", URL: "https://east.test:6443/readyz", Err: c.at(n)}).Error(); got != c.want {
 				t.Errorf("%s: %q, want %q", name, got, c.want)
 			}
 		}
@@ -201,7 +201,7 @@ func TestAbortive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	conn, err := abortive(new(net.Dialer).DialContext)(t.Context(), "tcp", l.Addr().String())
+	conn, err := abortOnClose(new(net.Dialer).DialContext)(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,24 +105,24 @@ func (k Kind) newestRequests(client dynamic.Interface, selected func(*metav1.Lis
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			selected(&o)
-			return newest(k.versions, func(version string) (*unstructured.UnstructuredList, error) { return at(version).List(ctx, o) })
+			return newestServed(k.versions, func(version string) (*unstructured.UnstructuredList, error) { return at(version).List(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			selected(&o)
-			return newest(k.versions, func(version string) (watch.Interface, error) { return at(version).Watch(ctx, o) })
+			return newestServed(k.versions, func(version string) (watch.Interface, error) { return at(version).Watch(ctx, o) })
 		},
 	}
 }
 
 // List lists a kind made by Newest once, and reads all of it into memory: for one namespace, or with a limit.
 func (k Kind) List(ctx context.Context, client dynamic.Interface, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	return newest(k.versions, func(version string) (*unstructured.UnstructuredList, error) {
+	return newestServed(k.versions, func(version string) (*unstructured.UnstructuredList, error) {
 		return client.Resource(k.Resource.GroupResource().WithVersion(version)).Namespace(k.Namespace).List(ctx, options)
 	})
 }
 
 // newest returns the answer for the newest version that exists.
-func newest[T any](versions []string, ask func(version string) (T, error)) (answer T, err error) {
+func newestServed[T any](versions []string, ask func(version string) (T, error)) (answer T, err error) {
 	for _, version := range versions {
 		if answer, err = ask(version); !apierrors.IsNotFound(err) {
 			return answer, err

@@ -29,7 +29,7 @@ type fakeKind struct {
 var errNoStream = apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
 
 // filled runs test while a Source fills a store of the names of its Pods.
-func (f *fakeKind) filled(t *testing.T, test func(store *Store[string], watcher *Watcher)) {
+func (f *fakeKind) run(t *testing.T, test func(store *Store[string], watcher *Watcher)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		conn, err := NewConnection(&rest.Config{Host: "https://east.test"}, nil)
@@ -113,7 +113,7 @@ func TestEachPageIsReduced(t *testing.T) {
 		}
 		return page(o, 1200), nil
 	}
-	f.filled(t, func(store *Store[string], _ *Watcher) {
+	f.run(t, func(store *Store[string], _ *Watcher) {
 		wantsSynced(t, store, 1200)
 		if requests != 3 {
 			t.Errorf("%d requests, want 3", requests)
@@ -133,7 +133,7 @@ func TestContinueExpires(t *testing.T) {
 		}
 		return page(o, 1200), nil
 	}
-	f.filled(t, func(store *Store[string], _ *Watcher) {
+	f.run(t, func(store *Store[string], _ *Watcher) {
 		if store.Len() != 0 {
 			t.Error("half a list was stored")
 		}
@@ -155,7 +155,7 @@ func TestSlowPages(t *testing.T) {
 		}
 		return page(o, 300), nil
 	}
-	f.filled(t, func(store *Store[string], _ *Watcher) {
+	f.run(t, func(store *Store[string], _ *Watcher) {
 		time.Sleep(130 * time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		wantsSynced(t, store, 300)
@@ -170,7 +170,7 @@ func TestEndlessPages(t *testing.T) {
 		requests++
 		return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "x"}, Items: []corev1.Pod{somePod(1)}}, nil
 	}
-	f.filled(t, func(store *Store[string], _ *Watcher) {
+	f.run(t, func(store *Store[string], _ *Watcher) {
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		if store.Len() != 0 || requests > 100 {
@@ -192,7 +192,7 @@ func TestHangingUp(t *testing.T) {
 		w.Stop()
 		return w, nil
 	}
-	f.filled(t, func(store *Store[string], _ *Watcher) {
+	f.run(t, func(store *Store[string], _ *Watcher) {
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		wantsSynced(t, store, 3)
@@ -215,7 +215,7 @@ func TestVersionsGoBackwards(t *testing.T) {
 				}
 				return list, nil
 			}
-			f.filled(t, func(store *Store[string], watcher *Watcher) {
+			f.run(t, func(store *Store[string], watcher *Watcher) {
 				wantsSynced(t, store, 3)
 				old := somePod(2)
 				old.ResourceVersion = "8"
@@ -234,7 +234,7 @@ func TestVersionsGoBackwards(t *testing.T) {
 // What is not of the kind that was asked for is left out.
 func TestOtherKinds(t *testing.T) {
 	f := &fakeKind{list: func(o metav1.ListOptions) (*corev1.PodList, error) { return page(o, 3), nil }}
-	f.filled(t, func(store *Store[string], _ *Watcher) {
+	f.run(t, func(store *Store[string], _ *Watcher) {
 		f.open.Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x", ResourceVersion: "10"}})
 		synctest.Wait()
 		wantsSynced(t, store, 3)

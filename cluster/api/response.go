@@ -25,10 +25,12 @@ type ResponseError struct{ message string }
 
 func (e *ResponseError) Error() string { return e.message }
 
-func refused(format string, args ...any) error { return &ResponseError{fmt.Sprintf(format, args...)} }
+func newResponseError(format string, args ...any) error {
+	return &ResponseError{fmt.Sprintf(format, args...)}
+}
 
 // isRefused reports whether err comes from a response that we did not take.
-func isRefused(err error) bool {
+func isResponseError(err error) bool {
 	_, refused := errors.AsType[*ResponseError](err)
 	return refused
 }
@@ -36,16 +38,16 @@ func isRefused(err error) bool {
 // border is what all requests to one API server go through, and all its responses. Requests go to its host only, for they carry our
 // credentials: a redirect is an error. Responses are not compressed, because a small one could become a large one here; what is read of
 // them and not decoded yet is bounded.
-type border struct {
-	host string
-	held *atomic.Int64 // bytes of responses that are being read
-	next http.RoundTripper
+type limitTransport struct {
+	host     string
+	buffered *atomic.Int64 // bytes of responses that are being read
+	next     http.RoundTripper
 }
 
 // RoundTrip sends a request.
-func (b *border) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Host != b.host {
-		return nil, refused("a request for %s does not go to the API server %s", r.URL.Host, b.host)
+		return nil, newResponseError("a request for %s does not go to the API server %s", r.URL.Host, b.host)
 	}
 	response, err := b.next.RoundTrip(r)
 	if err != nil {
@@ -53,34 +55,34 @@ func (b *border) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	switch code, encoding := response.StatusCode, response.Header.Get("Content-Encoding"); {
 	case code >= 300 && code < 400:
-		err = refused("the API server redirects to %s (%d): redirects are not followed; let the kubeconfig name the server that answers itself",
-			elsewhere(response), code)
+		err = newResponseError("the API server redirects to %s (%d): redirects are not followed; let the kubeconfig name the server that answers itself",
+			redirectHost(response), code)
 	case encoding != "" && encoding != "identity":
-		err = refused("the API server compresses a response (%.20q), which was not asked for", encoding)
+		err = newResponseError("the API server compresses a response (%.20q), which was not asked for", encoding)
 	}
 	if err != nil {
 		response.Body.Close()
 		return nil, err
 	}
-	body := &body{ReadCloser: response.Body, held: b.held, came: new(atomic.Int64), most: maxResponses}
-	if came, counted := r.Context().Value(cameKey{}).(*atomic.Int64); counted {
-		body.came = came
+	body := &limitedBody{ReadCloser: response.Body, buffered: b.buffered, received: new(atomic.Int64), maxOwn: maxResponses}
+	if came, counted := r.Context().Value(receivedKey{}).(*atomic.Int64); counted {
+		body.received = came
 	}
 	switch watch := r.URL.Query().Get("watch"); {
 	case response.StatusCode >= 400:
-		body.most = maxError
+		body.maxOwn = maxError
 	case watch == "true" || watch == "1":
-		body.events = &events{most: maxEvent, protobuf: strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf)}
+		body.events = &eventSizes{most: maxEvent, protobuf: strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf)}
 	}
 	response.Body = body
 	return response, nil
 }
 
 // cameKey is of the *atomic.Int64 in the context of a request to which the bytes of its response are added.
-type cameKey struct{}
+type receivedKey struct{}
 
 // elsewhere returns the host that a response redirects to.
-func elsewhere(r *http.Response) string {
+func redirectHost(r *http.Response) string {
 	if to, err := url.Parse(r.Header.Get("Location")); err == nil && to.Host != "" && len(to.Host) < 256 {
 		return to.Host
 	}
@@ -88,42 +90,42 @@ func elsewhere(r *http.Response) string {
 }
 
 // body is the body of a response. It is an error where it is too large.
-type body struct {
+type limitedBody struct {
 	io.ReadCloser
-	held *atomic.Int64 // by all bodies
-	came *atomic.Int64 // with this response, and with those that are counted with it
-	mine int64         // of held
-	most int64         // that mine may be
+	buffered *atomic.Int64 // by all bodies
+	received *atomic.Int64 // with this response, and with those that are counted with it
+	own      int64         // of held
+	maxOwn   int64         // that mine may be
 	// events is nil for anything but a watch.
-	events *events
+	events *eventSizes
 }
 
 // Read reads.
-func (b *body) Read(into []byte) (int, error) {
+func (b *limitedBody) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
-	b.came.Add(int64(n))
+	b.received.Add(int64(n))
 	if b.events != nil {
-		if !b.events.pass(into[:n]) {
-			return 0, refused("an event is larger than %d MiB", maxEvent>>20)
+		if !b.events.withinLimit(into[:n]) {
+			return 0, newResponseError("an event is larger than %d MiB", maxEvent>>20)
 		}
 		return n, err
 	}
-	b.mine += int64(n)
-	if all := b.held.Add(int64(n)); all > maxResponses || b.mine > b.most {
-		return 0, refused("what the API server answers at once is larger than %d KiB", min(b.most, maxResponses)>>10)
+	b.own += int64(n)
+	if all := b.buffered.Add(int64(n)); all > maxResponses || b.own > b.maxOwn {
+		return 0, newResponseError("what the API server answers at once is larger than %d KiB", min(b.maxOwn, maxResponses)>>10)
 	}
 	return n, err
 }
 
 // Close ends the reading, after what was read has been decoded.
-func (b *body) Close() error {
-	b.held.Add(-b.mine)
-	b.mine = 0
+func (b *limitedBody) Close() error {
+	b.buffered.Add(-b.own)
+	b.own = 0
 	return b.ReadCloser.Close()
 }
 
 // events follows where the events of a watch begin: decoders read one as a whole, however large it is.
-type events struct {
+type eventSizes struct {
 	protobuf bool
 	most     int // bytes of one
 	left     int // bytes of this event that are still to come
@@ -135,9 +137,9 @@ type events struct {
 }
 
 // pass reports whether no event is too large, as far as what was read so far and b show it.
-func (e *events) pass(b []byte) bool {
+func (e *eventSizes) withinLimit(b []byte) bool {
 	if !e.protobuf {
-		return e.passJSON(b)
+		return e.withinLimitJSON(b)
 	}
 	for len(b) > 0 {
 		if e.left > 0 {
@@ -160,7 +162,7 @@ func (e *events) pass(b []byte) bool {
 	return true
 }
 
-func (e *events) passJSON(b []byte) bool {
+func (e *eventSizes) withinLimitJSON(b []byte) bool {
 	for _, c := range b {
 		if e.size++; e.size > e.most {
 			return false

@@ -57,7 +57,7 @@ func TestRedirect(t *testing.T) {
 	for _, code := range []int{301, 302, 303, 307, 308} {
 		for _, to := range []string{"http://victim.test/admin", "https://east.test/elsewhere", "/elsewhere", ":"} {
 			c, seen := serverOf(t, http.Header{"Location": {to}}, code, nothing)
-			if _, err := get(t, c, "https://east.test/api/v1/pods"); !isRefused(err) {
+			if _, err := get(t, c, "https://east.test/api/v1/pods"); !isResponseError(err) {
 				t.Errorf("%d to %s: error %v", code, to, err)
 			}
 			if err := c.Probe(t.Context()); ReasonFor(err) != Malformed || !strings.Contains(err.Error(), "redirects") {
@@ -74,7 +74,7 @@ func TestRedirect(t *testing.T) {
 func TestTokenStaysAtItsHost(t *testing.T) {
 	c, seen := serverOf(t, nil, http.StatusOK, nothing)
 	for _, address := range []string{"https://victim.test/", "https://east.test:8443/", "http://east.test.victim.test/"} {
-		if _, err := get(t, c, address); !isRefused(err) {
+		if _, err := get(t, c, address); !isResponseError(err) {
 			t.Errorf("%s: error %v", address, err)
 		}
 	}
@@ -96,7 +96,7 @@ func (u unread) Read([]byte) (int, error) {
 // A response that is compressed, which nobody asks for, is not read.
 func TestCompressedResponse(t *testing.T) {
 	c, _ := serverOf(t, http.Header{"Content-Encoding": {"gzip"}}, http.StatusOK, func() io.Reader { return unread{t} })
-	if _, err := get(t, c, "https://east.test/api/v1/pods"); !isRefused(err) || !strings.Contains(err.Error(), "compresses") {
+	if _, err := get(t, c, "https://east.test/api/v1/pods"); !isResponseError(err) || !strings.Contains(err.Error(), "compresses") {
 		t.Errorf("error %v", err)
 	}
 	if !c.Config.DisableCompression {
@@ -133,7 +133,7 @@ func TestEndlessResponses(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer response.Body.Close()
-			if _, err := io.Copy(io.Discard, response.Body); !isRefused(err) {
+			if _, err := io.Copy(io.Discard, response.Body); !isResponseError(err) {
 				t.Errorf("error %v", err)
 			}
 			if source.read > x.most+64<<10 {
@@ -156,7 +156,7 @@ func TestEndlessResponses(t *testing.T) {
 		if err := read(maxResponses * 3 / 4); err != nil {
 			t.Error(err)
 		}
-		if err := read(maxResponses / 2); !isRefused(err) {
+		if err := read(maxResponses / 2); !isResponseError(err) {
 			t.Errorf("both are more than is allowed: %v", err)
 		}
 		for _, o := range open {
@@ -192,10 +192,10 @@ func TestEventSizes(t *testing.T) {
 			stream.Write(append(text, '\n'))
 			fits = fits && len(text) < most
 		}
-		e := &events{protobuf: protobuf, most: most}
+		e := &eventSizes{protobuf: protobuf, most: most}
 		passed := true
 		for stream.Len() > 0 && passed {
-			passed = e.pass(stream.Next(rapid.SampledFrom([]int{1 << 20, 4096, 777, most - 1}).Draw(t, "read")))
+			passed = e.withinLimit(stream.Next(rapid.SampledFrom([]int{1 << 20, 4096, 777, most - 1}).Draw(t, "read")))
 		}
 		if passed != fits {
 			t.Fatalf("passed %t, fits %t", passed, fits)
@@ -217,9 +217,9 @@ func TestReasons(t *testing.T) {
 		{status(strings.Repeat("x", 1<<20), 403), "Unknown"},
 		{status("", 500), "Unknown"},
 		{errors.New("no route to host"), "Unreachable"},
-		{refused("x"), "Malformed"},
+		{newResponseError("x"), "Malformed"},
 	} {
-		if got := errorReason(x.err); got != x.want {
+		if got := reasonLabel(x.err); got != x.want {
 			t.Errorf("%.40v: %s, want %s", x.err, got, x.want)
 		}
 	}

@@ -10,11 +10,11 @@ import (
 
 // A Target is what an informer fills. It is a [Store], or wraps one.
 type Target interface {
-	Limit(b *Budget, kind string, most int) // nil: no limits
-	Room() bool                             // something was refused that may fit now
-	Synced() <-chan struct{}                // closed once it holds a complete listing
-	Gather() Listing
-	Excess(objects int, bytes int64) error       // not nil: a listing that has brought so much is to be read no further
+	UseBudget(b *Budget, kind string, most int) // nil: no limits
+	MayFit() bool                               // something was refused that may fit now
+	Synced() <-chan struct{}                    // closed once it holds a complete listing
+	NewListing() Listing
+	CheckListing(objects int, bytes int64) error // not nil: a listing that has brought so much is to be read no further
 	Replace(objects []any, version string) error // by all objects of a Listing
 	Update(object any) error                     // one that is new or has changed
 	Delete(object any) error
@@ -39,16 +39,16 @@ func (k Key) String() string {
 
 // A Store holds the records of one kind of object. An informer is its only writer; anybody may read it.
 type Store[R any] struct {
-	keep    func(object any) (R, bool)
-	changed func(Key)
-	synced  chan struct{} // closed by the first Replace
+	newRecord func(object any) (R, bool)
+	changed   func(Key)
+	synced    chan struct{} // closed by the first Replace
 
-	gathering *listing[R] // the last that was not stored; of the informer, like share
-	share     *share      // nil: there are no limits
+	unstored *listing[R] // the last that was not stored; of the informer, like share
+	share    *share      // nil: there are no limits
 
-	mu    sync.RWMutex
-	byKey map[Key]R
-	sizes map[Key]size // where there are limits
+	mu     sync.RWMutex
+	byKey  map[Key]R
+	usages map[Key]usage // where there are limits
 }
 
 var _ Target = &Store[int]{}
@@ -56,7 +56,7 @@ var _ Target = &Store[int]{}
 // NewStore returns an empty Store. keep reduces an object to its record, or returns false if nothing is to be kept of it. changed is
 // told the keys of what has changed, or may have, after the change can be read, and with no lock held.
 func NewStore[R any](keep func(object any) (R, bool), changed func(Key)) *Store[R] {
-	return &Store[R]{keep: keep, changed: changed, synced: make(chan struct{}), byKey: map[Key]R{}}
+	return &Store[R]{newRecord: keep, changed: changed, synced: make(chan struct{}), byKey: map[Key]R{}}
 }
 
 // Synced returns a channel that is closed once the Store holds a complete listing.
@@ -89,11 +89,11 @@ func (s *Store[R]) Len() int {
 }
 
 // kept is what an object was reduced to on its way into the store.
-type kept[R any] struct {
+type reduced[R any] struct {
 	key    Key
 	record R
 	ok     bool
-	size   size
+	size   usage
 }
 
 func keyOf(object any) (Key, error) {
@@ -105,78 +105,78 @@ func keyOf(object any) (Key, error) {
 }
 
 // reduce returns what is to be kept of an object, which may have been reduced before.
-func (s *Store[R]) reduce(object any) (*kept[R], error) {
-	if k, done := object.(*kept[R]); done {
+func (s *Store[R]) reduce(object any) (*reduced[R], error) {
+	if k, done := object.(*reduced[R]); done {
 		return k, nil
 	}
 	key, err := keyOf(object)
 	if err != nil {
 		return nil, err
 	}
-	k := &kept[R]{key: key}
-	k.record, k.ok = s.keep(object)
+	k := &reduced[R]{key: key}
+	k.record, k.ok = s.newRecord(object)
 	if k.ok && s.share != nil {
-		k.size = sizeOf(object, k.record)
+		k.size = usageOf(object, k.record)
 	}
 	return k, nil
 }
 
 // Limit has what is stored from now on count in a Budget: at most so many units of a kind. Without one, nothing does any more.
-func (s *Store[R]) Limit(b *Budget, kind string, most int) {
+func (s *Store[R]) UseBudget(b *Budget, kind string, most int) {
 	if s.share != nil {
-		s.share.take(-s.share.bytes, true)
-		s.share.settle(s.share, false)
+		s.share.reserve(-s.share.bytes, true)
+		s.share.setRefused(s.share, false)
 	}
-	s.share, s.gathering, s.sizes = nil, nil, nil
+	s.share, s.unstored, s.usages = nil, nil, nil
 	if b == nil {
 		return
 	}
-	s.share, s.sizes = &share{Budget: b, kind: kind, most: int64(most)}, map[Key]size{}
+	s.share, s.usages = &share{Budget: b, kind: kind, maxUnits: int64(most)}, map[Key]usage{}
 	for k, r := range s.byKey { // from an informer before
-		now := sizeOf(nil, r)
-		s.sizes[k] = now
-		s.share.charge(size{}, now, true)
+		now := usageOf(nil, r)
+		s.usages[k] = now
+		s.share.charge(usage{}, now, true)
 	}
 }
 
 // Room reports whether something was refused that may fit now.
-func (s *Store[R]) Room() bool { return s.share != nil && s.share.room() }
+func (s *Store[R]) MayFit() bool { return s.share != nil && s.share.mayFit() }
 
 // listing is a Listing for a Store.
 type listing[R any] struct {
 	store   *Store[R]
-	objects map[Key]*kept[R]
+	objects map[Key]*reduced[R]
 	before  share // what was used when it began
 }
 
 // Gather returns an empty Listing, whose objects Replace takes. What is in the store already goes before what is new.
-func (s *Store[R]) Gather() Listing {
+func (s *Store[R]) NewListing() Listing {
 	s.abandon()
-	l := &listing[R]{store: s, objects: map[Key]*kept[R]{}}
+	l := &listing[R]{store: s, objects: map[Key]*reduced[R]{}}
 	if s.share != nil {
 		l.before = *s.share
-		s.share.none = 0
-		s.gathering = l
+		s.share.refusedCount = 0
+		s.unstored = l
 	}
 	return l
 }
 
 // abandon gives back what a listing used that was not stored.
 func (s *Store[R]) abandon() {
-	if s.gathering != nil {
-		s.share.take(s.gathering.before.bytes-s.share.bytes, true)
-		s.share.units, s.share.bytes = s.gathering.before.units, s.gathering.before.bytes
-		s.gathering = nil
+	if s.unstored != nil {
+		s.share.reserve(s.unstored.before.bytes-s.share.bytes, true)
+		s.share.units, s.share.bytes = s.unstored.before.units, s.unstored.before.bytes
+		s.unstored = nil
 	}
 }
 
 // Excess returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes as they were sent, is to be read no
 // further. What was gathered of it is let go.
-func (s *Store[R]) Excess(objects int, bytes int64) error {
+func (s *Store[R]) CheckListing(objects int, bytes int64) error {
 	if s.share == nil {
 		return nil
 	}
-	err := s.share.excess(objects, bytes)
+	err := s.share.checkListing(objects, bytes)
 	if err != nil {
 		s.abandon()
 	}
@@ -193,13 +193,13 @@ func (l *listing[R]) Update(object any) error {
 	}
 	s := l.store
 	if s.share != nil {
-		before, known := s.sizes[k.key]
+		before, known := s.usages[k.key]
 		if twice, found := l.objects[k.key]; found {
 			before, known = twice.size, true
 		}
 		if !s.share.charge(before, k.size, known) {
 			if old, found := s.Get(k.key); found && l.objects[k.key] == nil {
-				l.objects[k.key] = &kept[R]{k.key, old, true, before}
+				l.objects[k.key] = &reduced[R]{k.key, old, true, before}
 			}
 			return nil
 		}
@@ -231,13 +231,13 @@ func (s *Store[R]) Update(object any) error {
 		return err
 	}
 	if s.share != nil {
-		before, known := s.sizes[k.key]
+		before, known := s.usages[k.key]
 		if !s.share.charge(before, k.size, known) {
 			return nil
 		}
-		s.sizes[k.key] = k.size
+		s.usages[k.key] = k.size
 		if !k.ok {
-			delete(s.sizes, k.key)
+			delete(s.usages, k.key)
 		}
 	}
 	s.mu.Lock()
@@ -258,8 +258,8 @@ func (s *Store[R]) Delete(object any) error {
 		return err
 	}
 	if s.share != nil {
-		s.share.charge(s.sizes[k], size{}, true)
-		delete(s.sizes, k)
+		s.share.charge(s.usages[k], usage{}, true)
+		delete(s.usages, k)
 	}
 	s.mu.Lock()
 	delete(s.byKey, k)
@@ -271,8 +271,8 @@ func (s *Store[R]) Delete(object any) error {
 // Replace stores a complete listing.
 func (s *Store[R]) Replace(objects []any, _ string) error {
 	next := make(map[Key]R, len(objects))
-	var all size
-	sizes := map[Key]size{}
+	var all usage
+	sizes := map[Key]usage{}
 	for _, o := range objects {
 		k, err := s.reduce(o)
 		if err != nil {
@@ -287,9 +287,9 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 		}
 	}
 	if s.share != nil { // each was charged as it was gathered, and what is gone not given back yet
-		s.share.take(all.bytes-s.share.bytes, true)
-		s.share.units, s.share.bytes, s.sizes, s.gathering = all.units, all.bytes, sizes, nil
-		s.share.settle(s.share, s.share.none > 0)
+		s.share.reserve(all.bytes-s.share.bytes, true)
+		s.share.units, s.share.bytes, s.usages, s.unstored = all.units, all.bytes, sizes, nil
+		s.share.setRefused(s.share, s.share.refusedCount > 0)
 	}
 	s.mu.Lock()
 	old := s.byKey

@@ -77,7 +77,7 @@ func (n *Network) Close() {
 }
 
 // line is the way to one server.
-type line struct {
+type networkPath struct {
 	mu      sync.Mutex
 	cut     Cut
 	opened  chan struct{} // closed once the cut ends
@@ -87,8 +87,8 @@ type line struct {
 	closing sync.Once
 }
 
-func newLine() *line {
-	return &line{opened: closedChannel(), conns: map[*conn]bool{}, accept: make(chan net.Conn), closed: make(chan struct{})}
+func newNetworkPath() *networkPath {
+	return &networkPath{opened: closedChannel(), conns: map[*conn]bool{}, accept: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 func closedChannel() chan struct{} {
@@ -149,15 +149,15 @@ func pipe() (a, b net.Conn) {
 }
 
 // buffered is an end of a pipe whose Write does not wait for the reader.
-type buffered struct {
+type bufferedConn struct {
 	net.Conn
 	mu     sync.Mutex
 	queue  chan []byte
 	closed bool
 }
 
-func newBuffered(c net.Conn) *buffered {
-	b := &buffered{Conn: c, queue: make(chan []byte, 1<<12)}
+func newBuffered(c net.Conn) *bufferedConn {
+	b := &bufferedConn{Conn: c, queue: make(chan []byte, 1<<12)}
 	go func() {
 		for data := range b.queue {
 			if _, err := c.Write(data); err != nil {
@@ -169,7 +169,7 @@ func newBuffered(c net.Conn) *buffered {
 	return b
 }
 
-func (b *buffered) Write(data []byte) (int, error) {
+func (b *bufferedConn) Write(data []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -179,7 +179,7 @@ func (b *buffered) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func (b *buffered) Close() error {
+func (b *bufferedConn) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
@@ -193,7 +193,7 @@ func (b *buffered) Close() error {
 // closes connections, which writes, with a lock held that stops virtual time for those who wait for it.
 type conn struct {
 	net.Conn
-	line *line
+	line *networkPath
 	done chan struct{}
 	once sync.Once
 
@@ -269,7 +269,7 @@ func (c *conn) Close() error {
 }
 
 // Accept, Close and Addr make a line the listener of its server.
-func (l *line) Accept() (net.Conn, error) {
+func (l *networkPath) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.accept:
 		return c, nil
@@ -279,13 +279,13 @@ func (l *line) Accept() (net.Conn, error) {
 }
 
 // Close stops listening.
-func (l *line) Close() error {
+func (l *networkPath) Close() error {
 	l.closing.Do(func() { close(l.closed) })
 	return nil
 }
 
 // Addr is of no use.
-func (l *line) Addr() net.Addr { return &net.TCPAddr{} }
+func (l *networkPath) Addr() net.Addr { return &net.TCPAddr{} }
 
 func (s *Server) serve() {
 	server := &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}

@@ -30,40 +30,40 @@ type Server struct {
 	cluster, addr string
 	certificate   tls.Certificate
 	authority     []byte
-	line          *line
+	line          *networkPath
 
-	mu         sync.Mutex
-	http       *http.Server
-	version    int
-	tokens     map[string]bool
-	forbidden  map[string]bool                             // group resources, and verbs with group resources
-	failing    map[string]failure                          // by group resource
-	served     map[string][]string                         // group resource -> versions, newest first; nil: not served
-	pruned     map[string]bool                             // group resources whose status.conditions are dropped on write
-	mutate     map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
-	objects    map[string]map[string]*unstructured.Unstructured
-	events     []event
-	restored   int                         // how often an older state was restored
-	muted      map[string]bool             // group resources whose watches are silent
-	answers    map[string]http.HandlerFunc // what answers instead, by group resource
-	unstreamed bool                        // lists are not streamed
-	rest       map[string]rest             // what is left of lists that were read by pages, by continue token
-	changed    chan struct{}               // closed by the next event
-	requests   map[string]int
+	mu             sync.Mutex
+	http           *http.Server
+	version        int
+	tokens         map[string]bool
+	forbidden      map[string]bool                             // group resources, and verbs with group resources
+	failing        map[string]failure                          // by group resource
+	served         map[string][]string                         // group resource -> versions, newest first; nil: not served
+	pruned         map[string]bool                             // group resources whose status.conditions are dropped on write
+	mutate         map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
+	objects        map[string]map[string]*unstructured.Unstructured
+	events         []event
+	restored       int                         // how often an older state was restored
+	silentWatches  map[string]bool             // group resources whose watches are silent
+	answers        map[string]http.HandlerFunc // what answers instead, by group resource
+	withoutStreams bool                        // lists are not streamed
+	listRemainders map[string]listRemainder    // what is left of lists that were read by pages, by continue token
+	changed        chan struct{}               // closed by the next event
+	requests       map[string]int
 }
 
 // rest is the part of a list that follows a page.
-type rest struct {
+type listRemainder struct {
 	version int
 	items   []any
 }
 
 // event is one change of an object, in the order in which they happened.
 type event struct {
-	kind    string
-	version int
-	what    string
-	object  *unstructured.Unstructured
+	kind      string
+	version   int
+	eventType string
+	object    *unstructured.Unstructured
 }
 
 // Kinds served from the start, by group resource.
@@ -78,8 +78,8 @@ var served = map[string][]string{
 func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
-		cluster: cluster, addr: addr, line: newLine(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, muted: map[string]bool{}, answers: map[string]http.HandlerFunc{}, rest: map[string]rest{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
+		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{}, listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
 		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}), requests: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
@@ -108,7 +108,7 @@ func (s *Server) Forbid(resource string, forbidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forbidden[resource] = forbidden
-	s.wake()
+	s.broadcast()
 }
 
 // Deny answers 403 to requests of one verb about a group resource, such as "create" and "services", or stops doing so. Access reviews
@@ -135,7 +135,7 @@ func (s *Server) Fail(resource string, code, retryAfter int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failing[resource] = failure{code, retryAfter}
-	s.wake()
+	s.broadcast()
 }
 
 // Serve makes the server know a group resource in these versions, the newest first; with none it does not exist.
@@ -143,14 +143,14 @@ func (s *Server) Serve(resource string, versions ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.served[resource] = versions
-	s.wake()
+	s.broadcast()
 }
 
 // Stream makes the server stream lists, as it does from the start, or refuse to, as API servers before 1.32 do.
 func (s *Server) Stream(can bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unstreamed = !can
+	s.withoutStreams = !can
 }
 
 // Answer has a handler answer all requests about a group resource, or the server again if it is nil.
@@ -164,14 +164,14 @@ func (s *Server) Answer(resource string, handler http.HandlerFunc) {
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.rest)
+	clear(s.listRemainders)
 }
 
 // Mute makes watches of a group resource silent, without as much as a bookmark, or ends that. What happens meanwhile is never sent.
-func (s *Server) Mute(resource string, muted bool) {
+func (s *Server) SilenceWatches(resource string, muted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.muted[resource] = muted
+	s.silentWatches[resource] = muted
 }
 
 // Backup returns a function that puts the server back into the state in which it is now, as an etcd that is restored from a snapshot.
@@ -188,7 +188,7 @@ func (s *Server) Backup() (restore func()) {
 		defer s.mu.Unlock()
 		s.version, s.events, s.objects = version, slices.Clone(s.events[:events]), objects
 		s.restored++
-		s.wake()
+		s.broadcast()
 	}
 }
 
@@ -228,7 +228,7 @@ func (s *Server) Delete(kind, namespace, name string) bool {
 	defer s.mu.Unlock()
 	for resource, objects := range s.objects {
 		if o := objects[namespace+"/"+name]; o != nil && strings.EqualFold(o.GetKind(), kind) {
-			s.remove(resource, namespace+"/"+name)
+			s.deleteObject(resource, namespace+"/"+name)
 			return true
 		}
 	}
@@ -299,24 +299,24 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 	if s.pruned[resource] {
 		unstructured.RemoveNestedField(o.Object, "status", "conditions")
 	}
-	s.add(resource, what, o)
+	s.recordEvent(resource, what, o)
 	s.objects[resource][name] = o
 }
 
-func (s *Server) remove(resource, name string) {
+func (s *Server) deleteObject(resource, name string) {
 	o := s.objects[resource][name].DeepCopy()
 	delete(s.objects[resource], name)
-	s.add(resource, "DELETED", o)
+	s.recordEvent(resource, "DELETED", o)
 }
 
-func (s *Server) add(resource, what string, o *unstructured.Unstructured) {
+func (s *Server) recordEvent(resource, what string, o *unstructured.Unstructured) {
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
 	s.events = append(s.events, event{resource, s.version, what, o})
-	s.wake()
+	s.broadcast()
 }
 
-func (s *Server) wake() {
+func (s *Server) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -333,7 +333,7 @@ type request struct {
 }
 
 // kind returns the group resource.
-func (r request) kind() string {
+func (r request) groupResource() string {
 	if r.group != "" {
 		return r.resource + "." + r.group
 	}
@@ -347,7 +347,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	readiness := s.failing["readyz"]
 	s.mu.Unlock()
 	if !known {
-		fail(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
+		writeError(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
 		return
 	}
 	if r.URL.Path == "/readyz" {
@@ -360,7 +360,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	req, err := parse(r)
 	if err != nil {
-		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return
 	}
 	if req.resource == "" { // discovery of one group version
@@ -368,11 +368,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	s.requests[req.verb+" "+req.kind()]++
-	failing := s.failing[req.kind()]
-	instead := s.answers[req.kind()]
-	unstreamed := s.unstreamed && req.options.SendInitialEvents != nil
-	forbidden, serves := s.forbidden[req.kind()] || s.forbidden[req.verb+" "+req.kind()], slices.Contains(s.served[req.kind()], req.version)
+	s.requests[req.verb+" "+req.groupResource()]++
+	failing := s.failing[req.groupResource()]
+	instead := s.answers[req.groupResource()]
+	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
+	forbidden, serves := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()], slices.Contains(s.served[req.groupResource()], req.version)
 	s.mu.Unlock()
 	switch {
 	case instead != nil:
@@ -380,17 +380,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case failing.code != 0:
 		failing.answer(w)
 	case !serves:
-		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	case forbidden:
-		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.kind()+" is forbidden")
+		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.groupResource()+" is forbidden")
 	case unstreamed:
-		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	case req.verb == "watch":
 		s.watch(w, r, req)
 	case req.resource == "selfsubjectaccessreviews":
 		s.review(w, r)
 	default:
-		s.answer(w, r, req)
+		s.serveObject(w, r, req)
 	}
 }
 
@@ -419,15 +419,15 @@ func (s *Server) review(w http.ResponseWriter, r *http.Request) {
 		err = json.Unmarshal(body, &review)
 	}
 	if err != nil || review.Spec.ResourceAttributes == nil {
-		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "only reviews of resources are understood")
+		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "only reviews of resources are understood")
 		return
 	}
 	asked := review.Spec.ResourceAttributes
-	kind := request{resource: asked.Resource, group: asked.Group}.kind()
+	kind := request{resource: asked.Resource, group: asked.Group}.groupResource()
 	s.mu.Lock()
 	review.Status.Allowed = !s.forbidden[kind] && !s.forbidden[asked.Verb+" "+kind]
 	s.mu.Unlock()
-	reply(w, http.StatusCreated, review)
+	writeJSON(w, http.StatusCreated, review)
 }
 
 func parse(r *http.Request) (request, error) {
@@ -511,11 +511,11 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 	}
 	switch {
 	case len(versions) == 0 || req.version != "" && len(list.APIResources) == 0:
-		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	case req.version == "":
-		reply(w, http.StatusOK, metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: req.group, Versions: versions, PreferredVersion: versions[0]})
+		writeJSON(w, http.StatusOK, metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: req.group, Versions: versions, PreferredVersion: versions[0]})
 	default:
-		reply(w, http.StatusOK, list)
+		writeJSON(w, http.StatusOK, list)
 	}
 }
 
@@ -537,21 +537,21 @@ func (r request) render(o *unstructured.Unstructured) map[string]any {
 	return out
 }
 
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
+func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	objects := s.objects[req.kind()]
+	objects := s.objects[req.groupResource()]
 	name := req.namespace + "/" + req.name
 	if req.name != "" && objects[name] == nil {
-		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", req.kind(), req.name))
+		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", req.groupResource(), req.name))
 		return
 	}
 	switch req.verb {
 	case "get":
-		reply(w, http.StatusOK, req.render(objects[name]))
+		writeJSON(w, http.StatusOK, req.render(objects[name]))
 	case "delete":
-		s.remove(req.kind(), name)
-		reply(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+		s.deleteObject(req.groupResource(), name)
+		writeJSON(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
 	case "list":
 		s.list(w, req)
 	default:
@@ -561,15 +561,15 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, req request) {
 
 // list answers a list, or the page of it that is asked for; it needs s.mu.
 func (s *Server) list(w http.ResponseWriter, req request) {
-	now := rest{version: s.version, items: []any{}}
+	now := listRemainder{version: s.version, items: []any{}}
 	if req.options.Continue != "" {
 		var known bool
-		if now, known = s.rest[req.options.Continue]; !known {
-			fail(w, http.StatusGone, metav1.StatusReasonExpired, "the provided continue parameter is too old")
+		if now, known = s.listRemainders[req.options.Continue]; !known {
+			writeError(w, http.StatusGone, metav1.StatusReasonExpired, "the provided continue parameter is too old")
 			return
 		}
 	} else {
-		objects := s.objects[req.kind()]
+		objects := s.objects[req.groupResource()]
 		for _, k := range slices.Sorted(maps.Keys(objects)) {
 			if req.matches(objects[k]) {
 				now.items = append(now.items, req.render(objects[k]))
@@ -587,11 +587,11 @@ func (s *Server) list(w http.ResponseWriter, req request) {
 	}
 	metadata := map[string]any{"resourceVersion": strconv.Itoa(now.version)}
 	if n := int(req.options.Limit); n > 0 && n < len(now.items) {
-		token := fmt.Sprintf("%s-%d-%d", req.kind(), now.version, len(now.items)-n)
-		s.rest[token] = rest{now.version, now.items[n:]}
+		token := fmt.Sprintf("%s-%d-%d", req.groupResource(), now.version, len(now.items)-n)
+		s.listRemainders[token] = listRemainder{now.version, now.items[n:]}
 		metadata["continue"], now.items = token, now.items[:n]
 	}
-	reply(w, http.StatusOK, map[string]any{"kind": kind, "apiVersion": apiVersion, "items": now.items, "metadata": metadata})
+	writeJSON(w, http.StatusOK, map[string]any{"kind": kind, "apiVersion": apiVersion, "items": now.items, "metadata": metadata})
 }
 
 var listKinds = map[string]string{
@@ -604,7 +604,7 @@ var listKinds = map[string]string{
 func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old *unstructured.Unstructured) {
 	body, err := bodyOf(r)
 	if err != nil {
-		fail(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "only JSON, and protobuf of built-in kinds, are understood: "+err.Error())
+		writeError(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "only JSON, and protobuf of built-in kinds, are understood: "+err.Error())
 		return
 	}
 	if req.verb == "patch" {
@@ -613,13 +613,13 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 			body, err = jsonpatch.MergePatch(before, body)
 		}
 		if err != nil {
-			fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+			writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 			return
 		}
 	}
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(body); err != nil {
-		fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
 		return
 	}
 	if o.GetName() == "" {
@@ -628,12 +628,12 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 	if req.namespace != "" {
 		o.SetNamespace(req.namespace)
 	}
-	if req.verb == "create" && s.objects[req.kind()][o.GetNamespace()+"/"+o.GetName()] != nil {
-		fail(w, http.StatusConflict, metav1.StatusReasonAlreadyExists, fmt.Sprintf("%s %q already exists", req.kind(), o.GetName()))
+	if req.verb == "create" && s.objects[req.groupResource()][o.GetNamespace()+"/"+o.GetName()] != nil {
+		writeError(w, http.StatusConflict, metav1.StatusReasonAlreadyExists, fmt.Sprintf("%s %q already exists", req.groupResource(), o.GetName()))
 		return
 	}
 	if (req.verb == "update" || req.verb == "patch") && o.GetResourceVersion() != "" && o.GetResourceVersion() != old.GetResourceVersion() {
-		fail(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+		writeError(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
 		return
 	}
 	if req.subresource == "status" {
@@ -641,11 +641,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 		changed.Object["status"] = o.Object["status"]
 		o = changed
 	}
-	if change := s.mutate[req.kind()]; change != nil {
+	if change := s.mutate[req.groupResource()]; change != nil {
 		change(o)
 	}
-	s.put(req.kind(), o)
-	reply(w, http.StatusOK, req.render(o))
+	s.put(req.groupResource(), o)
+	writeJSON(w, http.StatusOK, req.render(o))
 }
 
 const bookmarkInterval = time.Minute
@@ -690,7 +690,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	restored := s.restored
 	if req.options.SendInitialEvents != nil {
 		var initial []map[string]any
-		for _, o := range s.objects[req.kind()] {
+		for _, o := range s.objects[req.groupResource()] {
 			if req.matches(o) {
 				initial = append(initial, req.render(o))
 			}
@@ -715,12 +715,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		}
 		pending := s.events[next:]
 		next = len(s.events)
-		muted := s.muted[req.kind()]
+		muted := s.silentWatches[req.groupResource()]
 		changed, version := s.changed, s.version
-		gone := s.failing[req.kind()].code != 0 || s.forbidden[req.kind()] || !slices.Contains(s.served[req.kind()], req.version)
+		gone := s.failing[req.groupResource()].code != 0 || s.forbidden[req.groupResource()] || !slices.Contains(s.served[req.groupResource()], req.version)
 		s.mu.Unlock()
 		for _, e := range pending {
-			if e.kind == req.kind() && e.version > from && !muted && req.matches(e.object) && !send(e.what, req.render(e.object)) {
+			if e.kind == req.groupResource() && e.version > from && !muted && req.matches(e.object) && !send(e.eventType, req.render(e.object)) {
 				return
 			}
 		}
@@ -742,13 +742,13 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	}
 }
 
-func fail(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
-	reply(w, code, metav1.Status{
+func writeError(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
+	writeJSON(w, code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
 	})
 }
 
-func reply(w http.ResponseWriter, code int, object any) {
+func writeJSON(w http.ResponseWriter, code int, object any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	if err := json.NewEncoder(w).Encode(object); err != nil {

@@ -66,7 +66,7 @@ func reviewPermissions(ctx context.Context, client kubernetes.Interface, permiss
 	for _, p := range permissions {
 		denied := writePermission{resource: p.resource, namespace: p.namespace}
 		for _, verb := range p.verbs {
-			status, err := api.Review(ctx, client, authorizationv1.ResourceAttributes{
+			status, err := api.ReviewAccess(ctx, client, authorizationv1.ResourceAttributes{
 				Group: p.resource.Group, Resource: p.resource.Resource, Namespace: p.namespace, Verb: verb,
 			})
 			if err != nil {

@@ -83,7 +83,7 @@ func (m *metrics) observeProbe(name string, success bool, took time.Duration) {
 func (m *metrics) countWrite(resource, verb string, err error) {
 	reason := ""
 	if err != nil {
-		reason = cmp.Or(string(api.ReasonOf(err)), "Unknown")
+		reason = cmp.Or(string(api.StatusReason(err)), "Unknown")
 		if errors.As(err, new(errNoPermission)) {
 			reason = string(metav1.StatusReasonForbidden)
 		}

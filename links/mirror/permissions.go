@@ -66,7 +66,7 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 	defer r.mu.Unlock()
 	never := r.reviewedAt.IsZero()
 	if never || !r.allowed && time.Since(r.reviewedAt) >= permissionRetry {
-		status, err := api.Review(ctx, p.client, authorizationv1.ResourceAttributes{
+		status, err := api.ReviewAccess(ctx, p.client, authorizationv1.ResourceAttributes{
 			Namespace: needed.namespace, Verb: needed.verb, Resource: needed.resource,
 		})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {

@@ -85,7 +85,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	if a.manager, err = newManager(log, o); err != nil {
 		return nil, err
 	}
-	localConn, err := api.NewConnection(a.Registry.Counted(o.ClusterName, o.Config), o.Dial)
+	localConn, err := api.NewConnection(a.Registry.Instrument(o.ClusterName, o.Config), o.Dial)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 func (a *App) addServers(log logr.Logger, o Options) error {
 	var queues prometheus.Gatherers
 	if o.QueueMetrics {
-		queues = prometheus.Gatherers{a.Registry.Queues()}
+		queues = prometheus.Gatherers{a.Registry.QueueMetrics()}
 	}
 	admin := server.AdminHandler(a.Metrics, a.Ready.Ready, o.Pprof, queues...)
 	pages := debug.Handler(debug.Sources{

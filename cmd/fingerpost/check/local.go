@@ -216,7 +216,7 @@ func reviewAccess(
 	ctx context.Context, client kubernetes.Interface, p permission, verb string,
 ) (authorizationv1.SubjectAccessReviewStatus, error) {
 	attributes := authorizationv1.ResourceAttributes{Group: p.group, Resource: p.resource, Verb: verb}
-	return api.Review(ctx, client, attributes)
+	return api.ReviewAccess(ctx, client, attributes)
 }
 
 // checkLeases checks that each Lease of writers in a cluster has a holder. A Lease is needed if a replica

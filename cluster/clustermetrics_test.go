@@ -126,7 +126,7 @@ func TestQueues(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
 		of := func(name string) *dto.Metric {
 			t.Helper()
-			all := samples(t, w.registry.Queues(), name, "name", "cluster/east")
+			all := samples(t, w.registry.QueueMetrics(), name, "name", "cluster/east")
 			if len(all) != 1 {
 				t.Fatalf("%d samples of %s", len(all), name)
 			}
@@ -146,7 +146,7 @@ func TestQueues(t *testing.T) {
 		}
 		w.registry.Remove("east")
 		w.wait(time.Second)
-		if left := samples(t, w.registry.Queues(), "workqueue_depth", "name", "cluster/east"); len(left) > 0 {
+		if left := samples(t, w.registry.QueueMetrics(), "workqueue_depth", "name", "cluster/east"); len(left) > 0 {
 			t.Errorf("%v is left of a cluster that was removed", left)
 		}
 	})
@@ -157,7 +157,7 @@ func TestCounted(t *testing.T) {
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		w.apply(cluster.Spec{Name: "east"})
-		conn, err := api.NewConnection(w.registry.Counted("east", w.access("east", east.Token()).Config), w.network.Dial)
+		conn, err := api.NewConnection(w.registry.Instrument("east", w.access("east", east.Token()).Config), w.network.Dial)
 		if err != nil {
 			t.Fatal(err)
 		}

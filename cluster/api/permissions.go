@@ -9,7 +9,7 @@ import (
 )
 
 // Review asks an API server whether the credentials of client let us do something there. Everybody may ask that of himself, as a rule.
-func Review(ctx context.Context, client kubernetes.Interface, what authorizationv1.ResourceAttributes) (authorizationv1.SubjectAccessReviewStatus, error) {
+func ReviewAccess(ctx context.Context, client kubernetes.Interface, what authorizationv1.ResourceAttributes) (authorizationv1.SubjectAccessReviewStatus, error) {
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &what},
 	}, metav1.CreateOptions{})

@@ -17,7 +17,7 @@ import (
 
 // meters count what goes on between us and one cluster as it goes, by the names of Linkerd's destination. A member has its own, so that
 // a cluster that is unlinked leaves no series behind.
-type meters struct {
+type clusterMetrics struct {
 	cluster string
 
 	requests, failures *prometheus.CounterVec
@@ -27,7 +27,7 @@ type meters struct {
 }
 
 // lagged is how Linkerd's dashboards know the resources whose lag is measured.
-var lagged = map[string]string{
+var lagNames = map[string]string{
 	"endpoints":                             "endpoints",
 	"endpointslices.discovery.k8s.io":       "endpointslices",
 	"externalworkloads.workload.linkerd.io": "externalworkload",
@@ -37,8 +37,8 @@ var lagged = map[string]string{
 	"services":                              "services",
 }
 
-func newMeters(cluster string) *meters {
-	m := &meters{
+func newClusterMetrics(cluster string) *clusterMetrics {
+	m := &clusterMetrics{
 		cluster: cluster,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "http_client_requests_total", Help: "Requests to the API server of a cluster that it has answered.",
@@ -55,7 +55,7 @@ func newMeters(cluster string) *meters {
 		}, []string{"client"}),
 		lags: map[string]*prometheus.HistogramVec{},
 	}
-	for resource, name := range lagged {
+	for resource, name := range lagNames {
 		m.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name + "_informer_lag_seconds",
 			Help: "Time from a change to its arrival here: from when the API server's clock says it was made, in whole seconds, to now on ours. " +
@@ -66,7 +66,7 @@ func newMeters(cluster string) *meters {
 	return m
 }
 
-func (m *meters) collectors() []prometheus.Collector {
+func (m *clusterMetrics) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{m.requests, m.failures, m.latency, m.inFlight}
 	for _, lag := range m.lags {
 		all = append(all, lag)
@@ -75,7 +75,7 @@ func (m *meters) collectors() []prometheus.Collector {
 }
 
 // lag returns where the lag of a resource is told; nil for nowhere.
-func (m *meters) lag(resource string) prometheus.Observer {
+func (m *clusterMetrics) lag(resource string) prometheus.Observer {
 	if lag, measured := m.lags[resource]; measured {
 		return lag.WithLabelValues(m.cluster)
 	}
@@ -83,7 +83,7 @@ func (m *meters) lag(resource string) prometheus.Observer {
 }
 
 // counted returns the config with every request counted.
-func (m *meters) counted(config *rest.Config) *rest.Config {
+func (m *clusterMetrics) instrument(config *rest.Config) *rest.Config {
 	client := prometheus.Labels{"client": m.cluster}
 	requests, failures, latency := m.requests.MustCurryWith(client), m.failures.MustCurryWith(client), m.latency.MustCurryWith(client)
 	config = rest.CopyConfig(config)
@@ -103,18 +103,18 @@ func (m *meters) counted(config *rest.Config) *rest.Config {
 
 // Counted returns a config for the API server of a cluster whose requests count as the cluster's. It is for connections that do not belong
 // to an engagement.
-func (r *Registry) Counted(cluster string, config *rest.Config) *rest.Config {
+func (r *Registry) Instrument(cluster string, config *rest.Config) *rest.Config {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m, known := r.members[cluster]; known {
-		return m.meters.counted(config)
+	if m, known := r.supervisors[cluster]; known {
+		return m.metrics.instrument(config)
 	}
 	return config
 }
 
 // Queues gathers what work queues tell of themselves, workqueue_*, those of the clusters and those of controllers. controller-runtime keeps
 // it in a registry of its own, among much that is told elsewhere.
-func (r *Registry) Queues() prometheus.Gatherer {
+func (r *Registry) QueueMetrics() prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := metrics.Registry.Gather()
 		statuses, _ := r.Statuses()
