@@ -215,20 +215,10 @@ func (s *Stream) setBeat(now time.Time, answered bool, p *Protocol) {
 func (s *Stream) update(
 	ctx context.Context, subscription *Subscription, last *federation.Answer, now time.Time, p *Protocol,
 ) (*federation.Answer, error) {
-	answer, release, err := s.load(ctx, subscription, p.Encoder, last == nil, now)
+	answer, frames, messages, err := s.prepare(ctx, subscription, last, now, p)
 	if err != nil || answer == nil {
-		release()
 		return last, err
 	}
-	err = p.Reject(answer, last == nil)
-	if err != nil || answer.State == federation.Rejected {
-		release()
-		s.state.version.Store(answer.Version)
-		return last, err
-	}
-	frames := subscription.Update(p.Encoder, last, answer)
-	messages := s.launch(frames)
-	release() // and the next first answer finds in flight what this one sends
 	if last == nil {
 		s.engine.metrics.firstAnswer.Observe(time.Since(s.state.opened).Seconds())
 	}
@@ -246,6 +236,25 @@ func (s *Stream) update(
 	s.state.answer.Store(answer)
 	s.state.version.Store(answer.Version)
 	return answer, nil
+}
+
+// prepare returns the newest Answer with the frames that bring the client to it, and as messages that are
+// counted as in flight. The Answer is nil if there is none to send.
+func (s *Stream) prepare(
+	ctx context.Context, subscription *Subscription, last *federation.Answer, now time.Time, p *Protocol,
+) (answer *federation.Answer, frames []*Frame, messages []any, err error) {
+	answer, release, err := s.load(ctx, subscription, p.Encoder, last == nil, now)
+	defer release() // whatever an Encoder does; the next first answer finds in flight what this one sends
+	if err != nil || answer == nil {
+		return nil, nil, nil, err
+	}
+	err = p.Reject(answer, last == nil)
+	if err != nil || answer.State == federation.Rejected {
+		s.state.version.Store(answer.Version)
+		return nil, nil, nil, err
+	}
+	frames = subscription.Update(p.Encoder, last, answer)
+	return answer, frames, s.launch(frames), nil
 }
 
 // load is Subscription.Load for a stream: a first answer waits for room, and for its turn, which

@@ -336,3 +336,30 @@ func TestSizeOfFirstAnswers(t *testing.T) {
 		t.Errorf("%d addresses are to be encoded for a port that was answered, and %d for another", has, first)
 	}
 }
+
+// broken is an Encoder that panics.
+type broken struct{}
+
+func (broken) Update(*federation.Answer, *federation.Answer) ([]*Frame, int) { panic("it is broken") }
+
+// An Encoder that panics ends its stream, and keeps no turn from others.
+func TestBrokenEncoder(t *testing.T) {
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(largeAnswer, "a")),
+	})
+	s := unhurried(store)
+	query := Query{Service: streamtest.Web, Port: 80}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the Encoder did not panic")
+			}
+		}()
+		stream := s.Open(streamtest.NewCounter(t.Context()), "Get", streamtest.Path, Client{}, &query)
+		defer stream.Close()
+		_ = stream.Serve(t.Context(), query, Client{}, Protocol{Encoder: broken{}, Reject: rejection})
+	}()
+	if n := len(s.admission.turns) + len(s.admission.large); n != 0 {
+		t.Errorf("%d turns are not given back", n)
+	}
+}

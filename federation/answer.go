@@ -82,8 +82,11 @@ func (x *Selection) Answer(p Place, previous *Answer) *Answer {
 // Rejection returns why clients cannot be served, as far as that is known.
 func (s *Snapshot) Rejection() Rejection {
 	v := s.View
-	if v == nil {
+	switch {
+	case v == nil:
 		return NotRejected
+	case v.ExternalName:
+		return ExternalName
 	}
 	target := v
 	if v.Composition != nil && !v.Composition.Union {
@@ -94,7 +97,7 @@ func (s *Snapshot) Rejection() Rejection {
 		target = m.View
 	}
 	switch {
-	case v.ExternalName || target != nil && target.ExternalName:
+	case target != nil && target.ExternalName:
 		return ExternalName
 	case v.Malformed != "":
 		return Malformed

@@ -82,7 +82,7 @@ func (m *model) state(ref Ref, addresses int) State {
 		if v.Composition != nil && !v.Composition.Union {
 			target := v.Composition.Members[0].Ref
 			w := m.view(target)
-			external = (external || w != nil && w.ExternalName) && (!m.listed || m.clusters[target.Cluster] != nil)
+			external = external || w != nil && w.ExternalName && (!m.listed || m.clusters[target.Cluster] != nil)
 			absent = w == nil
 		}
 		if external || v.Malformed != "" {
