@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +51,12 @@ spec: {policyName: no-slices, validationActions: [Deny]}
 // happens here once.
 func TestDashboards(t *testing.T) {
 	c := newCharted(t, "dashboards", `mirror: {mode: "on", probeGateways: true}`, "")
+	shared := netip.MustParseAddrPort("192.0.2.79:8080")
+	c.claim(c.Local, shared)
+	c.claim(c.west, shared)
+	_, err := c.west.Kubectl(t.Context(), "-n", c.Namespace, "patch", "endpointslice/shared", "--type=json", "-p",
+		`[{"op": "add", "path": "/endpoints/0/hostname", "value": "another"}]`) // the clusters contradict each other
+	c.do(err)
 	certified, err := c.west.Certify(c.west.Identity, time.Hour) // the chart's token does not end
 	c.do(err)
 	c.west.Identity = certified
@@ -108,7 +115,8 @@ func TestDashboards(t *testing.T) {
 			})
 		}
 		return errors.Join(
-			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds", "fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods", "fingerpost_link_condition"),
+			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds", "fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods", "fingerpost_link_condition",
+				"fingerpost_endpoint_conflicts"),
 			lift(t.Context()),
 			counted("fingerpost_slice_writes_total", "fingerpost_lease_holder", "fingerpost_mirror_services", "fingerpost_mirror_writes_total", "gateway_alive", "gateway_probes"),
 		)

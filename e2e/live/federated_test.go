@@ -107,7 +107,8 @@ func (w *world) mark(s *mesh.Watch) int {
 	return len(events)
 }
 
-// since returns the addresses that were added and removed since a mark.
+// since returns the addresses that were added and removed since a mark. One that was added again counts once: where watches are slow, an
+// EndpointSlice may arrive a moment before the last of its Pod.
 func (w *world) since(s *mesh.Watch, mark int) (added, removed []netip.AddrPort) {
 	events, _ := s.Events()
 	for _, e := range events[mark:] {
@@ -115,7 +116,9 @@ func (w *world) since(s *mesh.Watch, mark int) (added, removed []netip.AddrPort)
 			continue
 		}
 		for _, a := range e.Message.Added {
-			added = append(added, a.Addr)
+			if !slices.Contains(added, a.Addr) {
+				added = append(added, a.Addr)
+			}
 		}
 		removed = append(removed, e.Message.Removed...)
 	}
