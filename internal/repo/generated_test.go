@@ -3,7 +3,6 @@ package repo
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -45,12 +44,8 @@ func flagsPage(t *testing.T) string {
 // dependencies lists the modules that are linked into the binary: a new one is a line in a diff.
 func dependencies(t *testing.T) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
-		"{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", binary).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	modules := strings.Fields(string(out))
+	out := goCommand(t, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", binary)
+	modules := strings.Fields(out)
 	slices.Sort(modules)
 	return strings.Join(slices.Compact(modules), "\n") + "\n"
 }

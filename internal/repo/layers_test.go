@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -109,14 +108,9 @@ func lists(text string) map[string][]string {
 // packages returns what each package of the module imports, tests left out.
 func packages(t *testing.T) map[string][]string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}",
-		module+"/...").
-		Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := goCommand(t, "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", module+"/...")
 	all := map[string][]string{}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		fields := strings.Fields(line)
 		all[strings.TrimPrefix(fields[0], module+"/")] = fields[1:]
 	}
