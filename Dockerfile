@@ -9,7 +9,7 @@ RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache
 FROM scratch
 ARG VERSION
 LABEL org.opencontainers.image.title="fingerpost" \
-      org.opencontainers.image.description="Tells a mesh of Kubernetes clusters where every service is, now, in every cluster." \
+      org.opencontainers.image.description="Streams the live endpoints of a Service in all linked Kubernetes clusters to the proxies of a mesh." \
       org.opencontainers.image.source="https://github.com/fingerpost/fingerpost" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION"

@@ -25,7 +25,7 @@ build: ## Build bin/fingerpost, static
 
 # Both architectures, to a registry: with docker ARGS='--platform linux/amd64,linux/arm64 --push'. Podman and buildah do not push, and put a
 # tag on one image only: ARGS='--platform linux/amd64,linux/arm64 --manifest NAME', and then podman manifest push --all NAME docker://...;
-# those of Debian 12 must be told --build-arg BUILDPLATFORM=linux/amd64 as well. An old Docker must be told of BuildKit.
+# those of Debian 12 need --build-arg BUILDPLATFORM=linux/amd64 as well. DOCKER_BUILDKIT=1 is for old Dockers.
 .PHONY: image
 image: ## Build the image, with docker, podman or buildah, for this architecture (for both, see the Makefile)
 	@[ -n "$(ENGINE)" ] || { echo 'make image: neither docker nor podman nor buildah is installed' >&2; exit 1; }

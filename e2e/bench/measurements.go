@@ -256,7 +256,7 @@ func reconnect(ctx context.Context, b *bench) (err error) {
 	}
 	again, err := crowdOf(ctx, s.Addr, s.PID(), o)
 	b.table.add(fmt.Sprintf("%d streams on 1,000 endpoints reconnect at once", streams), "",
-		"all answered in %.2f s, %.2f CPU s, %d told to come again", again.took.Seconds(), again.cpu.Seconds(), again.refused)
+		"all answered in %.2f s, %.2f CPU s, %d refused and retried", again.took.Seconds(), again.cpu.Seconds(), again.refused)
 	return err
 }
 
@@ -445,7 +445,7 @@ func admission(ctx context.Context, b *bench) (err error) {
 		}
 	}
 	b.table.add(fmt.Sprintf("%d streams come at once, the server has one CPU", streams), "all answered or refused in 3 s",
-		"all answered in %.1f s, %.2f CPU s, %d told to come again, nobody left waiting", all.took.Seconds(), all.cpu.Seconds(), all.refused)
+		"all answered in %.1f s, %.2f CPU s, %d refused and retried, none left waiting", all.took.Seconds(), all.cpu.Seconds(), all.refused)
 	b.table.add("  goroutines before and after", "", "%d and %d", before.Goroutines, after.Goroutines)
 	return nil
 }

@@ -147,7 +147,7 @@ func TestCRD(t *testing.T) {
 	}
 }
 
-// What is rendered is told to a server in flags that it knows.
+// The flags that the chart renders are flags of the server.
 func TestFlagsExist(t *testing.T) {
 	page, err := os.ReadFile("../../docs/flags.md")
 	if err != nil {
@@ -190,13 +190,13 @@ func TestImage(t *testing.T) {
 		}
 		for _, w := range want {
 			if !strings.Contains(string(text), w) {
-				t.Errorf("docs/%s does not say %q", page, w)
+				t.Errorf("docs/%s does not have %q", page, w)
 			}
 		}
 	}
 }
 
-// Go's collector is told nine tenths of the container's limit, however that is written.
+// GOMEMLIMIT is nine tenths of the container's limit, however that is written.
 func TestGoMemLimit(t *testing.T) {
 	for limit, want := range map[string]string{
 		"512Mi": "483183820", "1.5Gi": "1449551462", "1Ti": "989560464998", "100Ki": "92160",
@@ -207,7 +207,7 @@ func TestGoMemLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !strings.Contains(manifests, "- name: GOMEMLIMIT\n          value: \""+want+"\"\n") {
-			t.Errorf("a limit of %s is not told as %s", limit, want)
+			t.Errorf("a limit of %s is not rendered as %s", limit, want)
 		}
 	}
 }
@@ -229,7 +229,7 @@ func TestRefusals(t *testing.T) {
 		"a number as a label":    {server, "{podLabels: {a: 1}}", "at '/podLabels/a': got number, want string"},
 		"a duration without":     {server, "{links: {staleAfter: 150}}", "at '/links/staleAfter': got number, want string"},
 		"two client authorities": {server, "{tls: {clientCA: {secretName: a, configMapName: b}}}", "at '/tls/clientCA'"},
-		"clients, in clear":      {server, "{tls: {clientCA: {configMapName: linkerd-identity-trust-roots}}}", "at '/tls/secretName': minLength: got 0, want 1"},
+		"clients, in plaintext":  {server, "{tls: {clientCA: {configMapName: linkerd-identity-trust-roots}}}", "at '/tls/secretName': minLength: got 0, want 1"},
 		"mirrors of Endpoints":   {server, `{mirror: {mode: "on"}, mesh: {endpointSlices: false}}`, "at '/mirror/mode': value must be 'off'"},
 		"IPv6 in Endpoints":      {server, "{mesh: {ipv6: true, endpointSlices: false}}", "at '/mesh/ipv6': value must be false"},
 		"no issuer":              {server, "{tls: {certManager: {enabled: true}}}", "at '/tls/certManager/issuerRef': missing property 'name'"},

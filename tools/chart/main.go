@@ -1,5 +1,5 @@
 // Command chart prints what a chart renders to, as `helm template` does, in the order in which helm applies it. It is a module of its
-// own, so that helm's dependencies are nobody else's. With -questions it prints what the chart's dashboards and alerts need of the server.
+// own, so that helm's dependencies stay in it. With -questions it prints what the chart's dashboards and alerts need of the server.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// quiet leaves out what helm tells of each link that it follows.
+// quiet drops the line that helm logs for each symbolic link that it follows.
 func quiet() { slog.SetLogLoggerLevel(slog.LevelWarn) }
 
 func main() {
@@ -57,7 +57,7 @@ type release struct {
 	set             string   // YAML, wins over them
 }
 
-// render returns what is applied, and what is told whoever applies it. Values that the chart's schema refuses are an error.
+// render returns the manifests, and the notes for the user. Values that the chart's schema refuses are an error.
 func (r release) render(dir string) (manifests, notes string, err error) {
 	chart, err := loader.LoadDir(dir)
 	if err != nil {

@@ -61,7 +61,7 @@ func questionLines(dir string) (string, error) {
 	return b.String(), err
 }
 
-// A dashboard is as much of one of Grafana's as says what it asks.
+// A dashboard has the fields of one of Grafana's that hold queries.
 type dashboard struct {
 	UID        string
 	Panels     []panel

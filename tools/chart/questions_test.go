@@ -148,7 +148,7 @@ func variables(t *testing.T, path string, d dashboard) {
 	}
 }
 
-// selects tells what a query selects that it should not.
+// selects returns the series that a query selects and should not.
 func selects(query string) error {
 	expr, err := parse(query)
 	if err != nil {

@@ -60,7 +60,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- if and .Values.mesh.endpointSlices (or .Values.write.externalWorkloads .Values.write.federated (ne .Values.mirror.mode "off")) }}true{{ end -}}
 {{- end -}}
 
-{{/* The Secret with the certificate of the gRPC server; empty to serve in clear. */}}
+{{/* The Secret with the certificate of the gRPC server; empty to serve plaintext. */}}
 {{- define "fingerpost.tlsSecret" -}}
 {{- if .Values.tls.secretName }}{{ .Values.tls.secretName }}{{ else if .Values.tls.certManager.enabled }}{{ include "fingerpost.fullname" . }}-tls{{ end -}}
 {{- end -}}
