@@ -17,7 +17,6 @@ var cycles = flag.Int("cycles", 50, "how often TestLinkCycles links and unlinks 
 // Clusters are linked and unlinked again and again under one open stream, some with a token that is rotated, some while they are cut
 // off. The stream always holds what is linked, and in the end the server takes up no more than after the first few cycles.
 func TestLinkCycles(t *testing.T) {
-	t.Parallel()
 	const warmup = 5
 	w := newWorld(t, "cycles", 3)
 	west, north := w.Remotes[0], w.Remotes[1]
