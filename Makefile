@@ -5,6 +5,7 @@ SHELL := /bin/bash
 # Tools are built once for each set of versions.
 CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fingerpost
 TOOLS    := $(CACHE)/$(shell cat tools/lint/go.mod tools/lint/go.sum <(go version) | sha256sum | cut -c1-16)/lint
+VALE     := $(CACHE)/$(shell cat tools/lint/vale/go.mod tools/lint/vale/go.sum <(go version) | sha256sum | cut -c1-16)/vale
 MODULES  := . e2e e2e/k3d e2e/kube tools/cases tools/chart
 PKGS     ?= ./...
 ARGS     ?=
@@ -84,7 +85,7 @@ soak: ## Compare streams with the oracle under random changes for 10 minutes (AR
 	go test -C e2e -count 1 -timeout 30m -v ./oracle -duration 10m $(ARGS)
 
 .PHONY: check
-check: fmt lint tidy generated shell ## Run everything that CI checks besides the tests
+check: fmt lint words tidy generated shell ## Run everything that CI checks besides the tests
 
 .PHONY: cases
 cases: ## Run the contract cases and count them by section
@@ -120,15 +121,18 @@ format: $(TOOLS)/golangci-lint ## Format the sources
 
 # The parts of check.
 
-.PHONY: fmt lint tidy generated shell
+.PHONY: fmt lint words tidy generated shell
 fmt: $(TOOLS)/golangci-lint
 	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint fmt -c $(CURDIR)/.golangci.yml --diff ./...); done
 
 lint: $(TOOLS)/golangci-lint
 	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint run -c $(CURDIR)/.golangci.yml ./...); done
 
+words: $(VALE)/vale # of pages and Go comments; tools/lint/styles has the rule
+	@git ls-files '*.md' '*.go' | xargs $(VALE)/vale --no-global --config tools/lint/vale.ini --output line
+
 tidy:
-	@for m in $(MODULES) tools/lint; do (cd $$m && go mod tidy -diff); done
+	@for m in $(MODULES) tools/lint tools/lint/vale; do (cd $$m && go mod tidy -diff); done
 
 generated:
 	go test ./internal/repo -run TestGenerated
@@ -141,3 +145,9 @@ $(TOOLS)/golangci-lint: # what it is made of is in the name
 	@echo "Building golangci-lint, once; this takes some minutes." >&2
 	@mkdir -p $(TOOLS)
 	@go build -C tools/lint -o $(TOOLS)/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+# In a module of its own: Vale's dependencies would change those of golangci-lint.
+$(VALE)/vale:
+	@echo "Building Vale, once; this takes a minute or two." >&2
+	@mkdir -p $(VALE)
+	@go build -C tools/lint/vale -o $(VALE)/ github.com/vale-cli/vale/v3/cmd/vale 2>$(VALE)/log || { cat $(VALE)/log >&2; exit 1; }

@@ -23,7 +23,7 @@ type AdmissionConfig struct {
 	Rate            float64 // of all
 	Burst           int
 
-	Connections       int // open, whether HTTP/2 is spoken on them yet or not
+	Connections       int // open, those before the HTTP/2 preface included
 	ConnectionStreams int // open streams of one connection
 	Streams           int // of all
 

@@ -348,7 +348,7 @@ func (s *Subscription) Update(e Encoder, from, to *federation.Answer) []*Frame {
 type Encoder interface {
 	// Update returns the messages that bring a client from an Answer, nil if it holds nothing, to
 	// another. It looks at nothing of from but its Set and its State, which is never Unknown: that is
-	// no news, and to says by it that the state stays. leftOut is how many addresses could not be
+	// no news: in to it means that the state stays. leftOut is how many addresses could not be
 	// encoded.
 	Update(from, to *federation.Answer) (frames []*Frame, leftOut int)
 }

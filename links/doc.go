@@ -12,7 +12,7 @@
 // Linkerd's destination controller reads. `linkerd multicluster link-gen` prints both. They may arrive in
 // any order. One cluster name is one Spec: if several Links name it, the oldest counts.
 //
-// Kubeconfigs are untrusted input: [Credentials] says what is accepted. Rejected credentials are reported
+// Kubeconfigs are untrusted input: [Credentials] defines what is accepted. Rejected credentials are reported
 // in a condition of the Link, and those in use stay in use. If Links cannot be listed, because their kind
 // is not served or we lack the permission, labelled Secrets alone link clusters.
 package links

@@ -11,7 +11,7 @@ import (
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 )
 
-// Kind tells what a message says.
+// Kind is the kind of a message.
 type Kind string
 
 // The kinds of message.
@@ -33,7 +33,7 @@ type Message struct {
 	Bytes     int               // encoded
 }
 
-// An Address is an endpoint with everything that is said about it.
+// An Address is an endpoint with everything that messages have about it.
 type Address struct {
 	Addr netip.AddrPort
 	*pb.WeightedAddr

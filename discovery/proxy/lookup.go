@@ -22,15 +22,15 @@ const (
 	MaxMessage     = 4 << 20         // bytes
 )
 
-// tooLarge is what gRPC says of a message beyond the limit. A server that admits nobody else says something different by the same code.
+// tooLarge is in gRPC's error for a message beyond the limit. A server that admits no more streams uses the same code with another text.
 const tooLarge = "message larger than max"
 
 // A Request is what a proxy asks for.
 type Request struct {
-	Scheme    string // "k8s" unless said
+	Scheme    string // "k8s" if empty
 	Authority string
 	Token     string // context token
-	Reconnect bool   // come back when the stream ends, unless the server says that it makes no sense
+	Reconnect bool   // come back when the stream ends, unless the code of its end is permanent
 }
 
 // An Event is what a stream has seen: a message, or its end.
@@ -148,7 +148,7 @@ func (l *lookup) run(ctx context.Context) {
 	}
 }
 
-// attempt runs one stream and returns how it ended, and whether it said anything.
+// attempt runs one stream and returns how it ended, and whether it sent anything.
 func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

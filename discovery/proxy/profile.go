@@ -11,11 +11,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// quiet is how long a stream must have been silent for a profile that says nothing new to count as a heartbeat: no other message of
+// quiet is how long a stream must have been silent for an unchanged profile to count as a heartbeat: no other message of
 // this kind changes nothing. One that comes sooner is a waste.
 const quiet = time.Minute
 
-// A Profile is one DestinationProfile as a proxy understands it. It replaces everything that was said before.
+// A Profile is one DestinationProfile as a proxy understands it. It replaces the one before it.
 type Profile struct {
 	*pb.DestinationProfile
 	Address   *Address // the endpoint, if the target is one
