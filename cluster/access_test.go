@@ -44,8 +44,8 @@ func failPath(part string, code int) func(*http.Request) int {
 	}
 }
 
-// A kind that is a mere feature and cannot be listed, as with a conversion webhook that is down, delays the cluster by seconds, and is read
-// once it can be.
+// A kind that is a mere feature and cannot be listed, as with a conversion webhook that is down, delays the
+// cluster by seconds, and is read once it can be.
 func TestOptionalKindFails(t *testing.T) {
 	for _, code := range []int{500, 503, 429} {
 		t.Run(strconv.Itoa(code), func(t *testing.T) {
@@ -78,7 +78,8 @@ func TestOptionalKindFails(t *testing.T) {
 	}
 }
 
-// New access whose API server answers probes and never lists Pods does not replace what works, which goes on being supervised.
+// New access whose API server answers probes and never lists Pods does not replace what works, which goes
+// on being supervised.
 func TestNewAccessDoesNotList(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, token string) {
 		defer w.neverEmpty()()

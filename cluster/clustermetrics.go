@@ -9,14 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/client-go/rest"
-	_ "sigs.k8s.io/controller-runtime/pkg/controller" // it makes every work queue with a name tell of itself
+	_ "sigs.k8s.io/controller-runtime/pkg/controller" // its import registers the metrics of named work queues
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
-// meters count what goes on between us and one cluster as it goes, by the names of Linkerd's destination. A member has its own, so that
-// a cluster that is unlinked leaves no series behind.
+// clusterMetrics count requests to one cluster and the lag of its changes, under the names of Linkerd's
+// destination. Each supervisor has its own, so that an unlinked cluster leaves no series behind.
 type clusterMetrics struct {
 	cluster string
 
@@ -26,7 +26,7 @@ type clusterMetrics struct {
 	lags               map[string]*prometheus.HistogramVec // by resource
 }
 
-// lagged is how Linkerd's dashboards know the resources whose lag is measured.
+// lagNames are the names by which Linkerd's dashboards know the resources whose lag is measured.
 var lagNames = map[string]string{
 	"endpoints":                             "endpoints",
 	"endpointslices.discovery.k8s.io":       "endpointslices",
@@ -58,8 +58,8 @@ func newClusterMetrics(cluster string) *clusterMetrics {
 	for resource, name := range lagNames {
 		m.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name + "_informer_lag_seconds",
-			Help: "Time from a change to its arrival here: from when the API server's clock says it was made, in whole seconds, to now on ours. " +
-				"A change that is no newer than one that has arrived before is not counted.",
+			Help: "Time from a change to its arrival here: from when it was made, by the API server's clock " +
+				"and in whole seconds, to now by ours. A change that is no newer than one that has arrived before is not counted.",
 			Buckets: []float64{.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000},
 		}, []string{"cluster"})
 	}
@@ -74,7 +74,7 @@ func (m *clusterMetrics) collectors() []prometheus.Collector {
 	return all
 }
 
-// lag returns where the lag of a resource is told; nil for nowhere.
+// lag returns the histogram of a resource; nil if its lag is not measured.
 func (m *clusterMetrics) lag(resource string) prometheus.Observer {
 	if lag, measured := m.lags[resource]; measured {
 		return lag.WithLabelValues(m.cluster)
@@ -82,27 +82,29 @@ func (m *clusterMetrics) lag(resource string) prometheus.Observer {
 	return nil
 }
 
-// counted returns the config with every request counted.
+// instrument returns the config with every request counted.
 func (m *clusterMetrics) instrument(config *rest.Config) *rest.Config {
 	client := prometheus.Labels{"client": m.cluster}
-	requests, failures, latency := m.requests.MustCurryWith(client), m.failures.MustCurryWith(client), m.latency.MustCurryWith(client)
+	requests, failures := m.requests.MustCurryWith(client), m.failures.MustCurryWith(client)
+	latency := m.latency.MustCurryWith(client)
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		failing := promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
 			if err != nil {
-				failures.WithLabelValues(strings.ToLower(r.Method)).Inc() // as promhttp says it
+				failures.WithLabelValues(strings.ToLower(r.Method)).Inc() // like the labels of promhttp
 			}
 			return response, err
 		})
-		return promhttp.InstrumentRoundTripperInFlight(m.inFlight.With(client),
-			promhttp.InstrumentRoundTripperDuration(latency, promhttp.InstrumentRoundTripperCounter(requests, failing)))
+		counting := promhttp.InstrumentRoundTripperCounter(requests, failing)
+		timing := promhttp.InstrumentRoundTripperDuration(latency, counting)
+		return promhttp.InstrumentRoundTripperInFlight(m.inFlight.With(client), timing)
 	})
 	return config
 }
 
-// Counted returns a config for the API server of a cluster whose requests count as the cluster's. It is for connections that do not belong
-// to an engagement.
+// Instrument returns a config for the API server of a cluster whose requests count as the cluster's. It is
+// for connections that do not belong to an engagement.
 func (r *Registry) Instrument(cluster string, config *rest.Config) *rest.Config {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,8 +114,9 @@ func (r *Registry) Instrument(cluster string, config *rest.Config) *rest.Config 
 	return config
 }
 
-// Queues gathers what work queues tell of themselves, workqueue_*, those of the clusters and those of controllers. controller-runtime keeps
-// it in a registry of its own, among much that is told elsewhere.
+// QueueMetrics gathers the metrics of work queues, workqueue_*, those of the clusters and those of
+// controllers. controller-runtime keeps it in a registry of its own, among much that we export under other
+// names.
 func (r *Registry) QueueMetrics() prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := metrics.Registry.Gather()
@@ -127,7 +130,8 @@ func (r *Registry) QueueMetrics() prometheus.Gatherer {
 			}
 			return false
 		}
-		families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), "workqueue_") })
+		other := func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), "workqueue_") }
+		families = slices.DeleteFunc(families, other)
 		for _, f := range families {
 			f.Metric = slices.DeleteFunc(f.GetMetric(), gone)
 		}

@@ -15,13 +15,17 @@ import (
 )
 
 const (
-	// urgent is how often a cluster is probed, or tried, that is out of contact.
+	// retryInterval is the pause between probes of a cluster that is out of contact, and between tries to
+	// connect.
 	retryInterval = time.Second
-	// optionalPatience is how long a cluster waits, once its required kinds were listed, for the optional ones.
+	// optionalTimeout is how long a cluster waits for its optional kinds once its required kinds were
+	// listed.
 	optionalTimeout = 5 * time.Second
 )
 
-// An engagement is one set of informers on one connection to a cluster, and the reconciler that publishes what they hold.
+// An engagement is one set of informers on one connection to a cluster, and the reconciler that publishes
+// their records. It goes through newEngagement, sync, startReconciler and startProbe to stop; one that
+// failed to sync is stopped without having published.
 type engagement struct {
 	log        logr.Logger
 	access     Access
@@ -36,27 +40,35 @@ type engagement struct {
 	wg     sync.WaitGroup // all its goroutines
 }
 
-// kind is one kind of object in an engagement.
+// kindInformer is the informer of one kind in an engagement.
 type kindInformer struct {
 	view.Kind
 	*api.Watcher
 }
 
-// health is how an engagement fares.
+// health is what the probe of an engagement found.
 type health struct {
-	lastContact time.Time // when all was last known to be in order
-	err         error     // why it is not; nil if it is
+	lastContact time.Time // of the last probe that found the API server and each required watch in order
+	err         error     // why the engagement is out of contact; nil if it is in contact
 	overBudget  string    // what of the cluster is refused, and why
 	restored    time.Time // when the API server was last found to have gone back to an older state
 }
 
-// newEngagement prepares an engagement, which ends with ctx or stop. It does not use the network. The connection is closed with it.
-func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Access, conn *api.Connection, meters *clusterMetrics, endpoints bool) *engagement {
-	e := &engagement{log: log, access: access, conn: conn, reconciler: view.NewReconciler(log, federation.Cluster(spec.Name), view.Options{Local: spec.Local, Endpoints: endpoints})}
+// newEngagement prepares an engagement, which ends with ctx or stop and closes conn then. It does not use
+// the network.
+func newEngagement(
+	ctx context.Context, log logr.Logger, spec Spec, access Access, conn *api.Connection,
+	metrics *clusterMetrics, endpoints bool,
+) *engagement {
+	options := view.Options{Local: spec.Local, Endpoints: endpoints}
+	e := &engagement{
+		log: log, access: access, conn: conn,
+		reconciler: view.NewReconciler(log, federation.Cluster(spec.Name), options),
+	}
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	for _, k := range e.reconciler.Kinds() {
 		w := api.NewWatcher(conn, k.Kind, k.Store)
-		w.ObserveLag(meters.lag(k.Resource.GroupResource().String()))
+		w.ObserveLag(metrics.lag(k.Resource.GroupResource().String()))
 		if !k.Required {
 			w.Optional()
 		}
@@ -65,16 +77,17 @@ func newEngagement(ctx context.Context, log logr.Logger, spec Spec, access Acces
 	return e
 }
 
-// stop ends the engagement and waits for everything in it. It may have been started or not.
+// stop ends the engagement, waits for all its goroutines and closes its connection.
 func (e *engagement) stop() {
 	e.cancel()
 	e.wg.Wait()
 	e.conn.Close()
 }
 
-// sync starts the watches and returns once the engagement can replace another: each required kind was listed, and the optional ones were
-// listed, refused, or given some seconds. A kind that comes later is read from then on. It returns early if ctx ends, or if the API
-// server refuses a required kind, does not get on with listing one, or lists many times what may be held of it.
+// sync starts the informers and returns once the engagement can replace another: each required kind was
+// listed, and each optional kind was listed, was refused, or had some seconds. A kind that is listed later
+// is read from then on. sync returns an error if ctx ends, or if the API server refuses a required kind,
+// makes no progress with listing one, or lists many times what the budget allows.
 func (e *engagement) sync(ctx context.Context) error {
 	for _, k := range e.kinds {
 		e.wg.Go(func() { k.Run(logr.NewContext(e.ctx, e.log.V(1))) })
@@ -101,14 +114,15 @@ func (e *engagement) sync(ctx context.Context) error {
 		select {
 		case <-k.Store.Synced():
 		default:
-			e.log.Info("The API server does not serve a kind: what depends on it is left out until it is served",
+			e.log.Info("The API server does not serve an optional kind: what depends on it is left out until then",
 				"kind", k.Resource.GroupResource().String(), "reason", k.Problem())
 		}
 	}
 	return nil
 }
 
-// checkToken returns an error if the API server does not let a token list and watch each required kind. The token in use stays so.
+// checkToken returns an error if the API server does not let a token list and watch each required kind. The
+// token in use stays.
 func (e *engagement) checkToken(ctx context.Context, token string) error {
 	var required []api.Kind
 	for _, k := range e.kinds {
@@ -119,14 +133,16 @@ func (e *engagement) checkToken(ctx context.Context, token string) error {
 	return e.conn.CheckToken(ctx, token, required...)
 }
 
-// publish writes everything that is in the cluster, and then what changes until the engagement ends.
-func (e *engagement) startReconciler(claims *federation.ClusterWriter) {
-	e.reconciler.Begin(claims)
+// startReconciler publishes everything that the cluster holds, and then what changes, until the engagement
+// ends.
+func (e *engagement) startReconciler(writer *federation.ClusterWriter) {
+	e.reconciler.Begin(writer)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
 }
 
-// monitor probes the cluster until the engagement ends. When an answer comes again, whatever waits is woken; after a longer silence
-// everything is connected anew, because connections that hung may not notice for as long again.
+// startProbe probes the cluster until the engagement ends. When the API server answers again, requests that
+// wait to be retried are made at once. After a longer silence everything is connected anew, because a
+// connection that hangs may take as long again to notice.
 func (e *engagement) startProbe(interval time.Duration) {
 	h := health{lastContact: time.Now()}
 	e.health.Store(h)
@@ -166,7 +182,7 @@ func (e *engagement) startProbe(interval time.Duration) {
 			case h.err == nil:
 				h.lastContact, next = time.Now(), interval
 			case reset:
-				next = retryInterval / 5 // the watches are about to be back
+				next = retryInterval / 5 // the watches are about to be open again
 			}
 			e.health.Store(h)
 			timer.Reset(next)
@@ -174,7 +190,7 @@ func (e *engagement) startProbe(interval time.Duration) {
 	})
 }
 
-// restored returns when the API server was last found to have gone back to an older state.
+// lastRestored returns when the API server was last found to have gone back to an older state.
 func (e *engagement) lastRestored() (last time.Time) {
 	for _, k := range e.kinds {
 		if at := k.Health().Restored; at.After(last) {
@@ -184,7 +200,7 @@ func (e *engagement) lastRestored() (last time.Time) {
 	return last
 }
 
-// unhealthyWatch returns an error if changes of a required kind do not arrive.
+// unhealthyWatch returns an error if changes of a required kind may not arrive.
 func (e *engagement) unhealthyWatch() error {
 	for _, k := range e.kinds {
 		if !k.Required {
@@ -197,9 +213,11 @@ func (e *engagement) unhealthyWatch() error {
 			continue
 		}
 		if refused := k.Health().Refused; refused != "" {
-			return &api.ProbeError{Reason: api.Forbidden, Err: fmt.Errorf("the API server refuses to watch %s (%s)", k.Resource.GroupResource(), refused)}
+			err := fmt.Errorf("the API server refuses to watch %s (%s)", k.Resource.GroupResource(), refused)
+			return &api.ProbeError{Reason: api.Forbidden, Err: err}
 		}
-		return &api.ProbeError{Reason: api.Unreachable, Err: fmt.Errorf("the watch of %s is interrupted", k.Resource.GroupResource())}
+		err := fmt.Errorf("the watch of %s is interrupted", k.Resource.GroupResource())
+		return &api.ProbeError{Reason: api.Unreachable, Err: err}
 	}
 	return nil
 }

@@ -64,7 +64,8 @@ func TestSilentWatch(t *testing.T) {
 	})
 }
 
-// An API server that was restored from a backup accepts a watch from a version that it has not reached, and is silent.
+// An API server that was restored from a backup accepts a watch from a version that it has not reached, and
+// is silent.
 func TestRestoredFromBackup(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
 		restore := east.Backup()
@@ -86,7 +87,8 @@ func TestRestoredFromBackup(t *testing.T) {
 	})
 }
 
-// Past its budget a cluster keeps what was accepted, updated; what is new is refused, reported, and accepted once there is room.
+// Past its budget a cluster keeps what was accepted, updated; what is new is refused, reported, and
+// accepted once there is room.
 func TestOverBudget(t *testing.T) {
 	inWorldOf(t, api.Limits{Endpoints: 10}, func(w *world) {
 		east := w.network.Server("east")
@@ -122,8 +124,9 @@ func TestOverBudget(t *testing.T) {
 	})
 }
 
-// A cluster that lists many times what may be held of it is not read to the end: one that was never synced is not used, one in use keeps
-// what was accepted. Both are reported, tried again at growing pauses, and recover.
+// A cluster that lists many times what may be held of it is not read to the end: one that was never synced
+// is not used, one in use keeps what was accepted. Both are reported, tried again at growing pauses, and
+// recover.
 func TestFarOverBudget(t *testing.T) {
 	const budget, far = 10, 60
 	pods := func(east *apitest.Server, n int) {

@@ -13,33 +13,39 @@ var (
 	descContact = prometheus.NewDesc("fingerpost_cluster_last_contact_seconds",
 		"Time since the cluster was last known to be in order, on our own clock.", []string{"cluster"}, nil)
 	descSynced = prometheus.NewDesc("fingerpost_cluster_synced",
-		"1 if everything in the cluster has been heard once.", []string{"cluster"}, nil)
+		"1 if each required kind of the cluster was listed once.", []string{"cluster"}, nil)
 	descCredentials = prometheus.NewDesc("fingerpost_cluster_credentials_valid",
-		"1 if the newest credentials of the cluster are in use, 0 if they do not work; no series as long as it cannot be told.", []string{"cluster"}, nil)
+		"1 if the newest credentials of the cluster are in use, 0 if they do not work; no series while that is not known.",
+		[]string{"cluster"}, nil)
 	descExpiry = prometheus.NewDesc("fingerpost_cluster_credentials_expiry_timestamp_seconds",
-		"When the credentials in use end, in seconds since 1970; there is no series for those that do not end, or do not say so.", []string{"cluster"}, nil)
+		"When the credentials in use expire, in seconds since 1970; no series if they do not, or if that is not known.",
+		[]string{"cluster"}, nil)
 	descOpen = prometheus.NewDesc("fingerpost_watch_open",
 		"1 if a watch of the resource is open.", []string{"cluster", "resource"}, nil)
 	descObjects = prometheus.NewDesc("fingerpost_objects",
-		"Objects that are known of a resource.", []string{"cluster", "resource"}, nil)
+		"Objects of a resource that are held.", []string{"cluster", "resource"}, nil)
 	descMalformed = prometheus.NewDesc("fingerpost_malformed_objects_total",
-		"Objects of a resource of which something cannot be used and is left out; each is counted once until it is in order again.", []string{"cluster", "resource"}, nil)
+		"Objects of a resource of which something cannot be used and is left out; each is counted once until it is mended.",
+		[]string{"cluster", "resource"}, nil)
 	descLists = prometheus.NewDesc("fingerpost_lists_total",
 		"Requests to list a resource.", []string{"cluster", "resource"}, nil)
 	descWatches = prometheus.NewDesc("fingerpost_watches_total",
 		"Requests to watch a resource.", []string{"cluster", "resource"}, nil)
 	descErrors = prometheus.NewDesc("fingerpost_api_errors_total",
-		"Requests about a resource that failed, by the reason that the API server gave; Unreachable if it gave none.", []string{"cluster", "resource", "reason"}, nil)
+		"Requests about a resource that failed, by the reason that the API server gave; Unreachable if it gave none.",
+		[]string{"cluster", "resource", "reason"}, nil)
 	descWriter = prometheus.NewDesc("fingerpost_writer_state",
-		"1 for how it goes with writing into a cluster: Holding (this replica writes), Standby (another does) or ReadOnly (we may not).", []string{"cluster", "state"}, nil)
+		"1 for the state of writing into a cluster: Holding (this replica writes), Standby (another does) or "+
+			"ReadOnly (permissions are missing).",
+		[]string{"cluster", "state"}, nil)
 	descLease = prometheus.NewDesc("fingerpost_lease_holder",
-		"1 for each Lease that this replica holds in a cluster, and so writes what goes with it.", []string{"cluster", "lease"}, nil)
+		"1 for each Lease that this replica holds in a cluster.", []string{"cluster", "lease"}, nil)
 	descOverBudget = prometheus.NewDesc("fingerpost_cluster_over_budget",
-		"1 if the cluster publishes more than is held of one cluster: what is new is refused.", []string{"cluster"}, nil)
+		"1 if the cluster publishes more than its budget: new objects are refused.", []string{"cluster"}, nil)
 	descLinked = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
 
-// descCaches is how Linkerd's dashboards know what descObjects tells, by resource.
+// descCaches has descObjects under the names of Linkerd's dashboards, by resource.
 var descCaches = map[string]*prometheus.Desc{
 	"endpoints":                             descCache("endpoints"),
 	"endpointslices.discovery.k8s.io":       descCache("endpointslices"),
@@ -60,7 +66,8 @@ func descCache(name string) *prometheus.Desc {
 // Describe makes the Registry a [prometheus.Collector].
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descState, descContact, descSynced, descCredentials, descExpiry, descOpen, descObjects, descMalformed, descLists, descWatches, descErrors,
+		descState, descContact, descSynced, descCredentials, descExpiry,
+		descOpen, descObjects, descMalformed, descLists, descWatches, descErrors,
 		descWriter, descLease, descOverBudget, descLinked,
 	} {
 		to <- d
@@ -73,7 +80,7 @@ func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect tells how every cluster fares. A cluster that is unlinked leaves no series behind.
+// Collect sends the metrics of each cluster. A cluster that is unlinked leaves no series behind.
 func (r *Registry) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)

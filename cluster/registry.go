@@ -19,54 +19,71 @@ import (
 // Options are what the operator decides about all clusters.
 type Options struct {
 	ProbeInterval time.Duration         // between probes of a cluster that is Live; 1 s otherwise
-	Patience      federation.Thresholds // before a cluster is Suspect, and Stale
+	Thresholds    federation.Thresholds // before a cluster is Suspect, and Stale
 	Endpoints     bool                  // read Endpoints instead of EndpointSlices
-	Dial          api.DialFunc          // nil: the network's
+	Dial          api.DialFunc          // nil for TCP
 	Budget        api.Limits            // of each linked cluster
 }
 
-// A Registry keeps the Store informed of every cluster that was applied.
+// A Registry runs one supervisor for each cluster that was applied, and publishes their Statuses.
+//
+// The Store and the Registry must agree on which clusters there are. If Remove and Apply of one name raced,
+// the Store could forget the cluster that was just applied, and a supervisor that was removed a moment ago
+// could fence the writer of its successor. Two locks exclude that, always taken in this sequence:
+//
+//   - order serializes every change of the set of clusters and every call from it into the Store:
+//     AddCluster, RemoveCluster, a new writer, a new state. The calls reach the Store in the sequence in
+//     which supervisors come and go. A supervisor that was removed and has not noticed yet finds itself
+//     replaced (isCurrent), and its call does nothing.
+//   - mu guards the fields below it. It is held for a few map operations, never across a call of the Store.
+//
+// The Store's lock may be held for long when a large cluster is added or removed. Whoever waits for it
+// holds order only. Status pages, metrics and Report take mu alone, so none of them waits for the Store.
+// Supervisors call into the Registry without holding locks of their own; run goroutines are never awaited
+// under either lock.
 type Registry struct {
 	log     logr.Logger
 	store   *federation.Store
 	options Options
 
-	statuses watch.Value[map[string]Status] // immutable maps; written under mu
+	statuses watch.Value[map[string]Status] // immutable maps; stored under mu
 
-	// order is held while the Store learns which clusters there are, and who speaks for them and how well: it comes there in
-	// the order in which members come and go. It is taken before mu, which is never held across the Store's lock, so that
-	// who reads statuses or metrics does not wait for the Store.
-	order sync.Mutex
+	order sync.Mutex // taken before mu
 
 	mu          sync.Mutex // guards all below
 	ctx         context.Context
 	supervisors map[string]*supervisor
 	engageFuncs []EngageFunc
-	writing     map[string]Writing // by cluster name, as reported last
-	leftOut     map[string]LeftOut // the same
-	wg          sync.WaitGroup     // every member's run
+	writing     map[string]Writing // by cluster name, as last reported
+	leftOut     map[string]LeftOut // likewise
+	wg          sync.WaitGroup     // all supervisors
 }
 
-// ErrUnlinked is why the context of a cluster ended that was removed.
+// ErrUnlinked is the cause for which the context of a removed cluster ends.
 var ErrUnlinked = errors.New("the cluster is not linked any more")
 
-// An EngageFunc runs beside each engagement, in a goroutine of its own. spec is the wanted Spec, whose name never changes; conn is the
-// connection of the engagement. It returns soon after ctx has ended; the connection stays open until it has returned.
+// An EngageFunc runs beside each engagement, in a goroutine of its own. spec is the wanted Spec, whose name
+// never changes; conn is the connection of the engagement. It must return soon after ctx has ended; the
+// connection stays open until then.
 type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection)
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
-	return &Registry{log: log, store: store, options: options, supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{}}
+	return &Registry{
+		log: log, store: store, options: options,
+		supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{},
+	}
 }
 
-// Engage has f run beside every engagement. It is called before Start.
+// Engage makes f run beside every engagement. It is called before Start.
 func (r *Registry) Engage(f EngageFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.engageFuncs = append(r.engageFuncs, f)
 }
 
-// Start runs the members, those applied already and those to come, until ctx ends, and waits for them.
+// Start runs a supervisor for each cluster, those applied later included, until ctx ends. It waits for all
+// of them.
 func (r *Registry) Start(ctx context.Context) error {
 	r.mu.Lock()
 	if r.ctx != nil {
@@ -83,22 +100,21 @@ func (r *Registry) Start(ctx context.Context) error {
 	return nil
 }
 
-// Apply makes spec what is wanted of its cluster. It never waits for the network; how it went is told in the Status. An equal Spec
-// changes nothing.
+// Apply sets what is wanted of a cluster. It never waits for the network; the Status reports the outcome.
+// An equal Spec changes nothing.
 func (r *Registry) Apply(spec Spec) error {
 	if err := spec.validate(); err != nil {
 		return err
 	}
 	r.order.Lock()
 	defer r.order.Unlock()
-	r.store.AddCluster(federation.Cluster(spec.Name), federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local})
+	expectation := federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local}
+	r.store.AddCluster(federation.Cluster(spec.Name), expectation)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, known := r.supervisors[spec.Name]
 	if !known {
-		s = &supervisor{registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, metrics: newClusterMetrics(spec.Name)}
-		s.status = Status{Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain, State: Connecting, Since: time.Now()}
-		s.spec.Store(spec)
+		s = newSupervisor(r, spec)
 		r.supervisors[spec.Name] = s
 		r.setStatus(s.status)
 		if r.ctx != nil {
@@ -112,14 +128,14 @@ func (r *Registry) Apply(spec Spec) error {
 	return nil
 }
 
-// start needs r.mu.
+// startSupervisor needs mu.
 func (r *Registry) startSupervisor(s *supervisor) {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	s.cancel = cancel
 	r.wg.Go(func() { s.supervise(ctx) })
 }
 
-// Remove forgets a cluster and everything it said. It does not wait for what is running to end.
+// Remove unlinks a cluster and removes what it published. It does not wait for its goroutines to end.
 func (r *Registry) Remove(name string) {
 	r.order.Lock()
 	defer r.order.Unlock()
@@ -128,7 +144,7 @@ func (r *Registry) Remove(name string) {
 	}
 }
 
-// drop ends a member and reports whether there was one.
+// unlink cancels a supervisor and reports whether there was one.
 func (r *Registry) unlink(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,11 +165,12 @@ func (r *Registry) unlink(name string) bool {
 	return true
 }
 
-// Statuses returns the Status of every cluster by name, which must not be written to, and a channel that closes once one has changed.
+// Statuses returns the Status of each cluster by name, and a channel that closes with the next change. The
+// map must not be written to.
 func (r *Registry) Statuses() (map[string]Status, <-chan struct{}) { return r.statuses.Load() }
 
-// publish shows a member's Status. Like claim and stand it does nothing for a member that was removed and has not noticed yet:
-// its successor may have the same name.
+// updateStatus publishes the Status of a supervisor. Like newWriter and setState it does nothing for a
+// supervisor that was removed and has not noticed yet: its successor may have the same name.
 func (r *Registry) updateStatus(s *supervisor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,14 +196,14 @@ func (r *Registry) setState(s *supervisor, state federation.ClusterState) {
 	}
 }
 
-// has reports whether s was not removed; while order is held it stays so.
+// isCurrent reports whether s was not removed. The result holds for as long as the caller holds order.
 func (r *Registry) isCurrent(s *supervisor) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.supervisors[s.name] == s
 }
 
-// show needs r.mu.
+// setStatus needs mu.
 func (r *Registry) setStatus(s Status) {
 	statuses, _ := r.statuses.Load()
 	s.Writing, s.LeftOut = r.writing[s.Name], r.leftOut[s.Name]
@@ -201,17 +218,18 @@ func (r *Registry) setStatus(s Status) {
 	r.statuses.Store(statuses)
 }
 
-// Report puts how writing into a cluster goes into its Status.
+// Report sets in the Status of a cluster how writing into it goes.
 func (r *Registry) Report(name string, w Writing) {
 	r.setReport(name, func() { r.writing[name] = w })
 }
 
-// ReportLeftOut puts what of a cluster is in no slice of the local one into its Status.
+// ReportLeftOut sets in the Status of a cluster how many of its endpoints are in no slice of the local
+// cluster.
 func (r *Registry) ReportLeftOut(name string, n LeftOut) {
 	r.setReport(name, func() { r.leftOut[name] = n })
 }
 
-// report shows the Status of a cluster after set, with mu held, unless the cluster was removed.
+// setReport calls set with mu held and publishes the Status of the cluster, unless the cluster was removed.
 func (r *Registry) setReport(name string, set func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,8 +240,8 @@ func (r *Registry) setReport(name string, set func()) {
 	}
 }
 
-// Inspect returns how each kind of object in a cluster fares, sorted, and when the cluster was last in order; nothing for a cluster
-// that is not connected.
+// Inspect returns the state of each informer of a cluster, sorted by kind, and when the cluster was last in
+// contact. It returns nothing for a cluster without an engagement.
 func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Time) {
 	r.mu.Lock()
 	s := r.supervisors[name]
@@ -236,14 +254,16 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 		return nil, time.Time{}
 	}
 	for _, k := range live.kinds {
-		kinds = append(kinds, KindStatus{Kind: k.Resource.GroupResource().String(), Objects: k.Len(), Malformed: k.Malformed(), Health: k.Health()})
+		kinds = append(kinds, KindStatus{
+			Kind: k.Resource.GroupResource().String(), Objects: k.Len(), Malformed: k.Malformed(), Health: k.Health(),
+		})
 	}
 	slices.SortFunc(kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })
 	h, _ := live.health.Load()
 	return kinds, h.lastContact
 }
 
-// engaged returns what runs beside every engagement.
+// allEngageFuncs returns what runs beside every engagement.
 func (r *Registry) allEngageFuncs() []EngageFunc {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,7 +46,7 @@ func inWorldOf(t *testing.T, budget api.Limits, test func(*world)) {
 		}
 		w.registry = cluster.NewRegistry(log, w.store, cluster.Options{
 			ProbeInterval: 5 * time.Second,
-			Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+			Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 			Dial:          w.network.Dial,
 			Budget:        budget,
 		})
@@ -179,7 +179,8 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// A new token is swapped in place once it was tried: nothing else is listed or watched again, and what comes later is seen although the old one is revoked.
+// A new token is swapped in place once it was tried: nothing else is listed or watched again, and what
+// comes later is seen although the old one is revoked.
 func TestTokenIsSwapped(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, old string) {
 		defer w.neverEmpty()()
@@ -262,7 +263,8 @@ func TestBadCredentialsChangeNothing(t *testing.T) {
 	}
 }
 
-// A cluster that is cut off keeps what it said, is Suspect and then Stale, and goes on where it was within 2 s of its return.
+// A cluster that is cut off keeps what it said, is Suspect and then Stale, and goes on where it was within
+// 2 s of its return.
 func TestPartition(t *testing.T) {
 	for name, cut := range map[string]apitest.Cut{"silence": apitest.Silence, "refuse": apitest.Refuse} {
 		for _, outage := range []time.Duration{4 * time.Second, time.Minute, time.Hour} {
@@ -314,7 +316,8 @@ func TestRevokedToken(t *testing.T) {
 	})
 }
 
-// A kind that is needed and refused keeps the cluster unknown; one that is not needed is left out until it is served.
+// A kind that is needed and refused keeps the cluster unknown; one that is not needed is left out until it
+// is served.
 func TestForbiddenKinds(t *testing.T) {
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
@@ -381,8 +384,8 @@ func TestBlackHole(t *testing.T) {
 	})
 }
 
-// Linking and unlinking leaves nothing behind, however often, and whatever happens meanwhile: goroutines and live heap are back
-// where they were.
+// Linking and unlinking leaves nothing behind, however often, and whatever happens meanwhile: goroutines
+// and live heap are back where they were.
 func TestCycles(t *testing.T) {
 	const warm = 20
 	cycles := 1000

@@ -12,23 +12,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A Spec says how to reach a cluster, and what to make of it.
+// A Spec is what is wanted of one cluster: how it is reached, and what may be done with it.
 type Spec struct {
 	Name          string   // fleet-wide
 	Local         bool     // the process runs in this cluster
 	TrustDomain   string   // of the identities of its workloads
 	ClusterDomain string   // of its DNS names
-	Slices        bool     // what other clusters hold may be written into it as EndpointSlices
-	Access        []Access // tried in this order; with none the cluster is expected, and not reached
+	Slices        bool     // endpoints of other clusters may be written into it as EndpointSlices
+	Access        []Access // tried in this sequence; with none the cluster is known to the Store and not reached
 }
 
 // Access is one address of a cluster's API server with the credentials for it.
 type Access struct {
-	Source string       // where it comes from, for people, such as "Secret linkerd/cluster-credentials-east"
-	Config *rest.Config // trusted: whoever made it has refused what may not come from a Secret
+	Source string       // where it comes from, for users, such as "Secret linkerd/cluster-credentials-east"
+	Config *rest.Config // trusted: package links rejects what may not come from a Secret
 }
 
-// validate refuses a Spec that no cluster can have.
+// validate rejects a Spec that no cluster can have.
 func (s Spec) validate() error {
 	if s.Name == "" {
 		return errors.New("a cluster needs a name")
@@ -41,7 +41,7 @@ func (s Spec) validate() error {
 	return nil
 }
 
-// transport identifies everything that a connection depends on, except the bearer token.
+// transportKey identifies everything that a connection depends on, except the bearer token.
 func (a Access) transportKey() string {
 	c := a.Config
 	b, err := json.Marshal([]any{
@@ -54,20 +54,23 @@ func (a Access) transportKey() string {
 	return fmt.Sprintf("%x", sha256.Sum256(b))
 }
 
-// equal reports whether both say the same, whatever they call it.
+// equal reports whether both reach the same API server with the same credentials; their Sources may differ.
 func (a Access) equal(o Access) bool {
 	return a.transportKey() == o.transportKey() && a.Config.BearerToken == o.Config.BearerToken
 }
 
-// equal reports whether both want the same.
+// equal reports whether both want the same, Sources included.
 func (s Spec) equal(o Spec) bool {
-	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain && s.Slices == o.Slices &&
-		slices.EqualFunc(s.Access, o.Access, func(a, b Access) bool { return a.Source == b.Source && a.equal(b) })
+	sameAccess := func(a, b Access) bool { return a.Source == b.Source && a.equal(b) }
+	return s.Name == o.Name && s.Local == o.Local && s.Slices == o.Slices &&
+		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
+		slices.EqualFunc(s.Access, o.Access, sameAccess)
 }
 
-// proxied returns the config with the proxy that requests to a cluster take: for linked ones, none. That of the environment is for this
-// process's own network: it would see where linked clusters are, and the addresses that may not be dialed would be checked for the
-// proxy only. A kubeconfig with a proxy-url is refused.
+// withProxy returns the config with the proxy that requests to a cluster take: for linked ones, none. That
+// of the environment is for this process's own network: it would see where linked clusters are, and the
+// addresses that may not be dialed would be checked for the proxy only. A kubeconfig with a proxy-url is
+// refused.
 func withProxy(config *rest.Config, spec Spec) *rest.Config {
 	if !spec.Local {
 		config = rest.CopyConfig(config)

@@ -7,18 +7,19 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// State is how a cluster fares.
+// State is how far to trust what a cluster has published: [federation.ClusterState], and Connecting before
+// there is anything. What a cluster published is kept in all states.
 type State string
 
-// The states. What a cluster said is kept in all of them.
+// The states.
 const (
-	Connecting State = "Connecting" // never heard since it was applied
+	Connecting State = "Connecting" // never synced since it was applied
 	Live       State = "Live"       // in contact
 	Suspect    State = "Suspect"    // out of contact for a while
-	Stale      State = "Stale"      // out of contact for so long that what it said last should be doubted
+	Stale      State = "Stale"      // out of contact for so long that live clusters come first
 )
 
-// Status is what is known of one cluster. Its errors have no place in JSON: who writes one adds them as text.
+// Status is what is known of one cluster. Errors are not part of its JSON: pages add them as text.
 type Status struct {
 	Name          string `json:"name"`
 	Local         bool   `json:"local,omitempty"`
@@ -29,46 +30,47 @@ type Status struct {
 	Since time.Time `json:"since"` // when the State was entered
 
 	Source      string    `json:"source,omitempty"`     // of the credentials in use; empty for none
-	Expires     time.Time `json:"expires,omitzero"`     // when they end; zero if they do not, or do not say so
-	Synced      bool      `json:"synced"`               // everything in the cluster has been heard once
+	Expires     time.Time `json:"expires,omitzero"`     // when they expire; zero for never, or not known
+	Synced      bool      `json:"synced"`               // each required kind was listed once
 	LastContact time.Time `json:"lastContact,omitzero"` // zero for never
-	Restored    time.Time `json:"restored,omitzero"`    // when its API server was last found to have gone back to an older state, as after a restore; zero for never
+	Restored    time.Time `json:"restored,omitzero"`    // when its API server last went back to an older state
 
-	OverBudget string `json:"overBudget,omitempty"` // what of it is refused, because it publishes more than we hold of one cluster; empty for nothing
+	OverBudget string `json:"overBudget,omitempty"` // what of it its budget refuses; empty for nothing
 
-	Writing Writing `json:"writing,omitzero"` // how writing into it goes
-	LeftOut LeftOut `json:"leftOut,omitzero"` // what it holds and is in no slice of the local cluster
+	Writing Writing `json:"writing,omitzero"` // of this replica into it
+	LeftOut LeftOut `json:"leftOut,omitzero"` // what it publishes that is in no slice of the local cluster
 
 	Contact     error `json:"-"` // why it is out of contact; nil if it is not
-	Credentials error `json:"-"` // why the credentials wanted first are not in use; nil if they are, or were not tried yet
+	Credentials error `json:"-"` // why the preferred credentials do not work; nil if they do, or were not tried
 }
 
-// WritingState is whether this replica writes into a cluster.
+// WritingState reports whether this replica writes into a cluster.
 type WritingState string
 
 // The states of writing.
 const (
-	NotWriting WritingState = ""         // nothing is to be written, or it is not known yet what may be
-	ReadOnly   WritingState = "ReadOnly" // we may not
+	NotWriting WritingState = ""         // nothing is to be written, or permissions are not known yet
+	ReadOnly   WritingState = "ReadOnly" // the permissions are missing
 	Standby    WritingState = "Standby"  // another replica does
 	Holding    WritingState = "Holding"  // this replica does
 )
 
-// Writing is how writing into a cluster goes.
+// Writing is the state of writing into a cluster.
 type Writing struct {
 	State   WritingState `json:"state,omitempty"`
-	Leases  string       `json:"leases,omitempty"`       // that this replica holds, separated by commas
-	Wanted  string       `json:"wantedLeases,omitempty"` // Leases that it holds or waits for: others may rightly be nobody's
-	Problem string       `json:"problem,omitempty"`      // what keeps us from writing, or from writing everything; empty if nothing does
+	Leases  string       `json:"leases,omitempty"`       // held by this replica, separated by commas
+	Wanted  string       `json:"wantedLeases,omitempty"` // held or waited for; others may have no holder
+	Problem string       `json:"problem,omitempty"`      // what prevents writing all or a part; empty for nothing
 }
 
-// LeftOut is how many endpoints of a cluster are in no slice of the local cluster although they should be.
+// LeftOut counts the endpoints of a cluster that should be in slices of the local cluster, and are not.
 type LeftOut struct {
-	Known  bool `json:"known"`            // this replica writes them
-	Excess int  `json:"excess,omitempty"` // they would take more slices than a cluster may have in a Service
+	Known  bool `json:"known"`            // this replica writes those slices
+	Excess int  `json:"excess,omitempty"` // past the slices that one cluster may have in a Service
 }
 
-// credentials reports whether the newest credentials are in use; that is not known where none are, because the cluster does not answer.
+// credentialsValid reports whether the newest credentials are in use. That is not known while none are in
+// use because the cluster does not answer.
 func (s *Status) credentialsValid() (valid, known bool) {
 	switch reason := api.ReasonFor(s.Credentials); {
 	case s.Credentials != nil:
@@ -80,11 +82,11 @@ func (s *Status) credentialsValid() (valid, known bool) {
 	}
 }
 
-// KindStatus is how one kind of object in a cluster fares.
+// KindStatus is the state of one informer of a cluster.
 type KindStatus struct {
 	Kind    string `json:"resource"`
 	Objects int    `json:"objects"`
-	// Malformed is how many objects so far had something that cannot be used, and is left out.
+	// Malformed counts the objects so far of which something could not be used and was left out.
 	Malformed int `json:"malformed,omitempty"`
 	api.Health
 }
@@ -100,16 +102,13 @@ func stateOf(s federation.ClusterState) State {
 	}
 }
 
-// Same reports whether both say the same, apart from times.
+// SameButTimes reports whether both are equal but for Since and LastContact. Errors are equal if their
+// texts are.
 func (s Status) SameButTimes(o Status) bool {
-	text := func(err error) string {
-		if err == nil {
-			return ""
-		}
-		return err.Error()
-	}
-	return s.Name == o.Name && s.Local == o.Local && s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
-		s.State == o.State && s.Source == o.Source && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) && s.Synced == o.Synced && s.Writing == o.Writing && s.LeftOut == o.LeftOut &&
-		s.OverBudget == o.OverBudget &&
-		text(s.Contact) == text(o.Contact) && text(s.Credentials) == text(o.Credentials)
+	return s.Name == o.Name && s.Local == o.Local &&
+		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
+		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
+		s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
+		s.Writing == o.Writing && s.LeftOut == o.LeftOut && s.OverBudget == o.OverBudget &&
+		errorText(s.Contact) == errorText(o.Contact) && errorText(s.Credentials) == errorText(o.Credentials)
 }

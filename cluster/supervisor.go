@@ -18,23 +18,63 @@ const (
 	maxRetryBesideLive = 5 * time.Minute // where another access works
 )
 
-// A supervisor owns one cluster of the Registry from Apply to Remove: it tries the accesses that its Spec has, keeps the best that works in
-// use, and reports how it fares.
+// A supervisor owns one cluster of the Registry from Apply to Remove. It tries the accesses of its Spec in
+// their sequence, keeps the first that works in use, and publishes the Status.
+//
+// What it keeps true: access that works is never given up for access that has not proved itself. New access
+// is tried beside the old one, as a second engagement with a connection, informers and a budget of its own.
+// It publishes nothing while it lists. Only when each required kind was listed does switchTo take a new
+// writer from the Store, which fences the old engagement, and publish. The Store keeps what the old
+// engagement wrote until the new one has written everything again, so clients see no gap. Until then the
+// old engagement is in use like any other: it publishes changes, its probe runs, and the supervisor updates
+// the state by its health while the attempt is under way (tryBeside), so that a cluster that becomes
+// unreachable during a rotation is Suspect and Stale on time. If the attempt fails, nothing has happened
+// but a condition.
+//
+// A token is the one exception to the second engagement: where nothing but the token differs, the new one
+// is checked against the API server (is it taken, may it list and watch each required kind?) and then
+// swapped in the connection that is in use. Listing everything again each hour, as bound tokens rotate,
+// would cost too much.
+//
+// The order of accesses is a preference. If the one in use is healthy, those before it that fail are
+// retried with a growing pause, up to five minutes, because a listing that fails late costs as much as one
+// that succeeds. If none works, an API server that does not answer is probed each second, which costs
+// little.
+//
+// What this costs: during an attempt a cluster is held twice in memory, for as long as its listing takes.
+//
+// One goroutine, supervise, owns status and is the only one that stores current. An attempt runs in a
+// second goroutine, which returns its engagement and touches nothing else; supervise always waits for it. A
+// new Spec ends an attempt through the channel superseded. No lock is held; calls into the Registry take
+// its locks.
 type supervisor struct {
 	registry *Registry
 	log      logr.Logger
 	name     string
 	metrics  *clusterMetrics
 	spec     watch.Value[Spec]       // what is wanted
-	cancel   context.CancelCauseFunc // nil until run was started; guarded by Registry.mu
+	cancel   context.CancelCauseFunc // nil until supervise was started; guarded by Registry.mu
 
-	current atomic.Pointer[engagement] // the live one, written by run
+	current atomic.Pointer[engagement] // the one in use; stored by supervise
 
-	// Owned by run.
-	status Status
+	status Status // owned by supervise
 }
 
-// run makes what is wanted live, and watches over it, until ctx ends.
+// newSupervisor returns the supervisor of a cluster that was never reached.
+func newSupervisor(r *Registry, spec Spec) *supervisor {
+	s := &supervisor{
+		registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, metrics: newClusterMetrics(spec.Name),
+	}
+	s.status = Status{
+		Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain,
+		State: Connecting, Since: time.Now(),
+	}
+	s.spec.Store(spec)
+	return s
+}
+
+// supervise connects to the cluster as its Spec wants, and supervises the engagement in use, until ctx
+// ends.
 func (s *supervisor) supervise(ctx context.Context) {
 	defer func() {
 		if live := s.current.Swap(nil); live != nil {
@@ -63,22 +103,23 @@ func (s *supervisor) supervise(ctx context.Context) {
 	}
 }
 
-// retryAfter returns how long to wait before accesses that failed are tried again, where another works or none does; 0 for not at all.
+// retryAfter returns the pause before accesses that failed with err are tried again; 0 for never. another
+// is whether one access works.
 func retryAfter(err error, failures int, another bool) time.Duration {
 	switch {
 	case err == nil:
 		return 0
-	case another, api.ReasonFor(err) == api.OverBudget: // a listing that is ended costs as much as one that is not
+	case another, api.ReasonFor(err) == api.OverBudget: // a listing that is ended early is still expensive
 		return min(retryInterval<<min(failures, 10), maxRetryBesideLive)
 	case api.ReasonFor(err) == api.Unreachable, api.ReasonFor(err) == api.NotReady:
-		return retryInterval // a probe costs little, and one that has just started is ready soon
+		return retryInterval // a probe is cheap, and an API server that has just started is ready soon
 	default:
 		return min(retryInterval<<min(failures-1, 5), maxRetry)
 	}
 }
 
-// connect brings the first of the accesses that works into use. It returns an error if none does; what was live then stays so.
-// It returns [context.Canceled] if it was not finished.
+// tryAccesses uses the first access that works. If none does it returns an error, and the engagement in use
+// stays. It returns [context.Canceled] if ctx ended or the Spec was superseded before it was finished.
 func (s *supervisor) tryAccesses(ctx context.Context, spec Spec, superseded <-chan struct{}) error {
 	var failed []error
 	var inUse *Access
@@ -88,7 +129,7 @@ func (s *supervisor) tryAccesses(ctx context.Context, spec Spec, superseded <-ch
 			if h, _ := live.health.Load(); h.err == nil {
 				break
 			}
-			continue // another may work; this one is supervised anyway
+			continue // another may work; this one goes on and is supervised
 		}
 		next, err := s.tryBeside(ctx, spec, access, superseded)
 		if err == nil {
@@ -109,7 +150,8 @@ func (s *supervisor) tryAccesses(ctx context.Context, spec Spec, superseded <-ch
 	old := s.status.Credentials
 	s.status.Credentials = errors.Join(failed...)
 	if s.status.Credentials != nil && (old == nil || old.Error() != s.status.Credentials.Error()) {
-		s.log.Info("Credentials do not work", "error", s.status.Credentials.Error(), "reason", api.ReasonFor(s.status.Credentials), "keeping", s.status.Source)
+		s.log.Info("Credentials do not work", "error", s.status.Credentials.Error(),
+			"reason", api.ReasonFor(s.status.Credentials), "keeping", s.status.Source)
 	}
 	if inUse == nil {
 		return s.status.Credentials
@@ -118,9 +160,11 @@ func (s *supervisor) tryAccesses(ctx context.Context, spec Spec, superseded <-ch
 	return nil
 }
 
-// tryBeside tries access while the engagement in use goes on and is supervised, however long the other takes: a cluster that goes
-// dark during a rotation is Suspect, and Stale, on time. It returns [context.Canceled] once spec is superseded.
-func (s *supervisor) tryBeside(ctx context.Context, spec Spec, access Access, superseded <-chan struct{}) (*engagement, error) {
+// tryBeside tries access while it supervises the engagement in use, however long that takes. It returns
+// [context.Canceled] once spec is superseded.
+func (s *supervisor) tryBeside(
+	ctx context.Context, spec Spec, access Access, superseded <-chan struct{},
+) (*engagement, error) {
 	type result struct {
 		next *engagement
 		err  error
@@ -147,13 +191,17 @@ func (s *supervisor) tryBeside(ctx context.Context, spec Spec, access Access, su
 	}
 }
 
-// try returns an engagement that has listed each required kind with access, and publishes nothing yet. If only the token differs it
-// returns live, for which the token was tried. The engagement ends with life.
-func (s *supervisor) try(ctx, life context.Context, spec Spec, access Access, live *engagement) (*engagement, error) {
+// try returns an engagement that has listed each required kind with access and publishes nothing yet. If
+// only the token differs from that of live, it checks the token and returns live. ctx ends the attempt; the
+// engagement ends with life.
+func (s *supervisor) try(
+	ctx, life context.Context, spec Spec, access Access, live *engagement,
+) (*engagement, error) {
 	if live != nil && live.access.transportKey() == access.transportKey() {
 		return live, live.checkToken(ctx, access.Config.BearerToken)
 	}
-	conn, err := api.NewConnection(withProxy(s.metrics.instrument(access.Config), spec), s.registry.options.Dial)
+	config := withProxy(s.metrics.instrument(access.Config), spec)
+	conn, err := api.NewConnection(config, s.registry.options.Dial)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +220,8 @@ func (s *supervisor) try(ctx, life context.Context, spec Spec, access Access, li
 	return next, nil
 }
 
-// use replaces the engagement in use by next, which may be the same with a new token. It does not wait for the network.
+// switchTo replaces the engagement in use by next, which may be the same one with a new token. It does not
+// wait for the network.
 func (s *supervisor) switchTo(next *engagement, access Access) error {
 	live := s.current.Load()
 	if next == live {
@@ -181,13 +230,13 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 		s.log.Info("A new token is in use", "source", access.Source)
 		return nil
 	}
-	claims, err := s.registry.newWriter(s)
+	writer, err := s.registry.newWriter(s)
 	if err != nil {
 		next.stop()
 		return err
 	}
-	// The old engagement is fenced; what it wrote stays until the new one has written it again.
-	next.startReconciler(claims)
+	// The old engagement is fenced. What it wrote stays until the new one has written everything.
+	next.startReconciler(writer)
 	next.startProbe(s.registry.options.ProbeInterval)
 	s.current.Store(next)
 	for _, f := range s.registry.allEngageFuncs() {
@@ -201,8 +250,11 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 	return nil
 }
 
-// waitForChange supervises the engagement in use until something has to be done: something else is wanted, or it is time to try again.
-func (s *supervisor) waitForChange(ctx context.Context, spec Spec, superseded <-chan struct{}, retry time.Duration) {
+// waitForChange supervises the engagement in use until the Spec is superseded, or until accesses are to be
+// tried again: after retry unless that is 0, and while the one in use is out of contact.
+func (s *supervisor) waitForChange(
+	ctx context.Context, spec Spec, superseded <-chan struct{}, retry time.Duration,
+) {
 	var due <-chan time.Time
 	arm := func(d time.Duration) *time.Timer {
 		timer := time.NewTimer(d)
@@ -229,8 +281,8 @@ func (s *supervisor) waitForChange(ctx context.Context, spec Spec, superseded <-
 	}
 }
 
-// checkHealth updates the state by the health of the engagement in use, and returns a channel that closes once that has changed;
-// nil without an engagement.
+// checkHealth updates the state by the health of the engagement in use, and returns a channel that closes
+// with the next change of that health; nil without an engagement.
 func (s *supervisor) checkHealth() <-chan struct{} {
 	live := s.current.Load()
 	if live == nil {
@@ -241,23 +293,25 @@ func (s *supervisor) checkHealth() <-chan struct{} {
 	return changed
 }
 
-// updateState follows from how the live engagement fares.
+// updateState derives the state of the cluster from the health of the engagement in use, and publishes it.
 func (s *supervisor) updateState(h health) {
-	standing := s.registry.options.Patience.StateAfter(time.Since(h.lastContact))
+	standing := s.registry.options.Thresholds.StateAfter(time.Since(h.lastContact))
 	s.registry.setState(s, standing)
 	if h.restored.After(s.status.Restored) {
 		s.status.Restored = h.restored
-		s.log.Info("The API server has gone back to an older state, as after a restore from a backup: everything was listed anew")
+		s.log.Info("The API server went back to an older state, as after a restore from a backup: " +
+			"everything was listed anew")
 	}
 	if s.status.OverBudget != h.overBudget {
 		s.status.OverBudget = h.overBudget
-		s.log.Info("What the cluster publishes is more than its budget, or is not any more", "problem", h.overBudget)
+		s.log.Info("The cluster went over its budget, or back below it", "problem", h.overBudget)
 	}
 	s.status.LastContact, s.status.Contact = h.lastContact, h.err
 	state := stateOf(standing)
 	if s.status.State != state {
 		s.status.State, s.status.Since = state, time.Now()
-		s.log.Info("Cluster is "+string(state), "lastContact", time.Since(h.lastContact).Round(time.Second).String()+" ago", "error", errorText(h.err))
+		contact := time.Since(h.lastContact).Round(time.Second).String() + " ago"
+		s.log.Info("Cluster is "+string(state), "lastContact", contact, "error", errorText(h.err))
 	}
 	s.registry.updateStatus(s)
 }

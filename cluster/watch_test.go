@@ -12,7 +12,8 @@ import (
 
 var overloaded = []int{http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable}
 
-// An API server that is ready, and fails requests while its caches fill, is in use a second after it serves, however long that took.
+// An API server that is ready, and fails requests while its caches fill, is in use a second after it
+// serves, however long that took.
 func TestFillingCaches(t *testing.T) {
 	for _, code := range overloaded {
 		for _, retryAfter := range []int{0, 1} {
@@ -43,7 +44,8 @@ func TestFillingCaches(t *testing.T) {
 	}
 }
 
-// A kind that is not served for a while comes back a second after it is served again, because the probes succeed all the while.
+// A kind that is not served for a while comes back a second after it is served again, because the probes
+// succeed all the while.
 func TestWatchComesBack(t *testing.T) {
 	for _, code := range overloaded {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -62,7 +64,8 @@ func TestWatchComesBack(t *testing.T) {
 const moreEndpoints = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}},
   addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}, {addresses: [10.0.0.2]}]}`
 
-// A server that asks for time gets it, up to 15 s: neither is it asked earlier, nor can it make us wait for ever.
+// A server that asks for time gets it, up to 15 s: neither is it asked earlier, nor can it make us wait for
+// ever.
 func TestRetryAfter(t *testing.T) {
 	for _, c := range []struct {
 		asks        int           // seconds
@@ -88,7 +91,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// A kind that is not there, or may not be read and is not needed, is asked for ever more rarely, and at once after an outage.
+// A kind that is not there, or may not be read and is not needed, is asked for ever more rarely, and at
+// once after an outage.
 func TestAbsentKinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind         string
@@ -128,7 +132,8 @@ func TestAbsentKinds(t *testing.T) {
 	}
 }
 
-// A kind that the cluster is not used without is asked for every few seconds, for as long as there is no right to it.
+// A kind that the cluster is not used without is asked for every few seconds, for as long as there is no
+// right to it.
 func TestRightToPodsComesBack(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
 		east.Forbid("pods", true)

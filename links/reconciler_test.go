@@ -46,7 +46,7 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 		prepare(f)
 		f.registry = cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
 			ProbeInterval: 5 * time.Second,
-			Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+			Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 			Dial:          f.network.Dial, Budget: f.budget,
 		})
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))

@@ -21,9 +21,9 @@ type Limits struct {
 	Bytes     int64 // of records, in all stores
 }
 
-// A Budget bounds what all stores hold that read one cluster. Past it what was accepted stays and is updated, and what is new is refused.
-// An update may grow the whole by a quarter more; what is refused then leaves the object as it was. What was refused is asked for again
-// once there is room.
+// A Budget bounds what all stores of one cluster hold. Past it, what was accepted stays and is updated, and
+// new objects are refused. Updates may grow the whole by a quarter more; an update past that leaves the
+// object as it was. What was refused is listed again once there is room.
 type Budget struct {
 	limits Limits
 
@@ -32,14 +32,15 @@ type Budget struct {
 	refused map[*share]bool // those from which something is left out
 }
 
-// A listing has brought too much for a cluster that is merely larger than its budget, and may have no end, once it has brought so many times
-// what may be held: of objects, of which the budget takes as many as it can, and of bytes as they are sent, of which records are few.
+// A listing is ended when it brings so many times what the budget allows: of objects, or of bytes as they
+// are sent, of which records keep few. A cluster that is merely larger than its budget stays below that; a
+// listing beyond may have no end.
 const (
 	maxTimesObjects = 5
 	maxTimesBytes   = 32
 )
 
-// An ExcessError is why a listing was not read to its end: it brings many times what may be held of the cluster.
+// An ExcessError is why a listing was not read to its end: it brings many times the Budget.
 type ExcessError struct{ message string }
 
 func (e *ExcessError) Error() string { return e.message }
@@ -78,14 +79,15 @@ func (b *Budget) Problem() string {
 		what = append(what, "what was accepted is kept and updated, new objects of kind "+names(refused)+" are refused")
 	}
 	if len(ended) > 0 {
-		what = append(what, "lists of kind "+names(ended)+" bring many times as much and are not read to their end, what was accepted of them before is kept")
+		what = append(what, "lists of kind "+names(ended)+" bring many times as much and are not read to their end, "+
+			"what was accepted of them before is kept")
 	}
 	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: %s; "+
 		"raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib, and the memory limit with them",
 		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(what, "; "))
 }
 
-// take charges n bytes, of which old ones may be a quarter more than the limit.
+// reserve charges n bytes. The limit is a quarter higher for objects that were accepted before (old).
 func (b *Budget) reserve(n int64, old bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,14 +98,15 @@ func (b *Budget) reserve(n int64, old bool) bool {
 	return true
 }
 
-// refuse notes that something is left out of a share.
+// markRefused records that something of a share was refused.
 func (b *Budget) markRefused(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refused[s] = true
 }
 
-// settle notes whether something is left out of a share, now that everything was listed, or that it is not used any more.
+// setRefused records whether something of a share is refused, after everything was listed or when the share
+// ends.
 func (b *Budget) setRefused(s *share, something bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +117,7 @@ func (b *Budget) setRefused(s *share, something bool) {
 	}
 }
 
-// end notes that a listing for a share was not read to its end.
+// endListing records that a listing of a share was not read to its end.
 func (b *Budget) endListing(s *share) error {
 	b.mu.Lock()
 	s.ended, b.refused[s] = true, true
@@ -140,10 +143,11 @@ type share struct {
 	ended        bool // the last listing was not read to its end; guarded by Budget.mu
 }
 
-// size is what one object uses.
+// usage is what one object uses.
 type usage struct{ units, bytes int64 }
 
-// charge has a share hold an object of size now that was of size before, if there is room.
+// charge replaces the usage before of an object by now, if there is room. known is whether it was accepted
+// before.
 func (s *share) charge(before, now usage, known bool) bool {
 	units := now.units - before.units
 	if units > 0 && exceeds(s.units+units, s.maxUnits, known) || !s.reserve(now.bytes-before.bytes, known) {
@@ -156,26 +160,32 @@ func (s *share) charge(before, now usage, known bool) bool {
 	return true
 }
 
-// excess returns an error if a listing that has brought so many objects and bytes is to be read no further.
+// checkListing returns an error if a listing that has brought so many objects and bytes must not be read
+// further.
 func (s *share) checkListing(objects int, bytes int64) error {
-	if exceeds(int64(objects), maxTimesObjects*s.maxUnits, false) || exceeds(bytes, maxTimesBytes*s.limits.Bytes, false) {
+	tooMany := exceeds(int64(objects), maxTimesObjects*s.maxUnits, false)
+	if tooMany || exceeds(bytes, maxTimesBytes*s.limits.Bytes, false) {
 		return s.endListing(s)
 	}
 	return nil
 }
 
-// room reports whether something was refused that may fit now.
+// mayFit reports whether something was refused that may fit now, with a tenth to spare.
 func (s *share) mayFit() bool {
-	return s.refusedCount > 0 && !exceeds(s.units+s.units/10, s.maxUnits, false) && !exceeds(s.Bytes()+s.Bytes()/10, s.limits.Bytes, false)
+	if s.refusedCount == 0 {
+		return false
+	}
+	bytes := s.Bytes()
+	return !exceeds(s.units+s.units/10, s.maxUnits, false) && !exceeds(bytes+bytes/10, s.limits.Bytes, false)
 }
 
-// sizeOf returns what an object uses whose record is this.
+// usageOf returns what an object with this record uses.
 func usageOf(object, record any) usage {
 	s := usage{units: 1, bytes: int64(deepSize(reflect.ValueOf(record), 0)) + 64} // and its key
 	switch o := object.(type) {
 	case *discoveryv1.EndpointSlice:
 		s.units = int64(len(o.Endpoints))
-	case *corev1.Endpoints: //nolint:staticcheck // who reads Endpoints was asked to
+	case *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
 		s.units = 0
 		for _, subset := range o.Subsets {
 			s.units += int64(len(subset.Addresses) + len(subset.NotReadyAddresses))
@@ -184,7 +194,7 @@ func usageOf(object, record any) usage {
 	return s
 }
 
-// deep returns the bytes that a value takes, with what it points to, as if nothing was shared.
+// deepSize returns the bytes of a value and of all that it points to, as if nothing was shared.
 func deepSize(v reflect.Value, depth int) uintptr {
 	if !v.IsValid() {
 		return 0

@@ -14,8 +14,9 @@ func object(name, text int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: strconv.Itoa(name)}, Spec: corev1.PodSpec{NodeName: strings.Repeat("x", text)}}
 }
 
-// Whatever comes in whatever order: no more is held than the limits and a quarter; an object that was accepted stays until it is deleted;
-// what is charged is what is held; and an unlimited store would hold the same, if nothing is refused.
+// Whatever comes in whatever order: no more is held than the limits and a quarter; an object that was
+// accepted stays until it is deleted; what is charged is what is held; and an unlimited store would hold
+// the same, if nothing is refused.
 func TestBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most, bytes = 8, 4000

@@ -36,12 +36,38 @@ const (
 // DialFunc opens a connection to an API server.
 type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// A Connection is one API server, reached with one set of credentials. Its token can be swapped while it is in use, and all that
-// hangs on it can be cut loose at once. What changes something has a TCP connection of its own, which can be cut without the watches.
+// A Connection is one API server, reached with one set of credentials. It does not reconnect: net/http
+// does, for each request. It keeps true what net/http and client-go leave open.
+//
+// Two lanes. GET requests go over one transport and requests that change something over another, so over
+// different TCP connections. HTTP/2 puts all requests of a transport on one connection, and whoever cuts
+// that to stop a write cuts every watch with it. With two lanes CutWrites costs no watch. Connections of
+// the write lane discard unsent data when they are closed (SO_LINGER 0); otherwise the kernel goes on
+// delivering a write after the cut. The probe has a third transport, so that it tests the network rather
+// than a connection that happens to be open.
+//
+// Fence. A request that changes something and carries a fence (WithFence) asks it right before it enters
+// the transport. That is the last moment at which we can stop it: no check of ours takes back a request
+// that was sent. Whoever holds a Lease cuts the lane when its term ends, and its successor repairs what
+// arrived later.
+//
+// Retry. Nothing in here repeats a request. client-go would repeat one up to ten times by itself, waiting
+// as long as Retry-After asks, unseen by metrics; so that header is taken off responses and handed to the
+// caller, whose pause it becomes (Watcher.retry). RetryNow ends such pauses: after a new token, and when a
+// probe succeeds again. Reset also ends requests under way, open watches included, because a connection
+// that hangs may not notice for minutes: each request lives in an epoch, a context that Reset ends and
+// replaces.
+//
+// Credentials stay with their host: a request for another host fails, a redirect is an error
+// (limitTransport). The token is not part of the transports but added to each request, so that a new token
+// needs no new connection and open watches go on. Responses are bounded before they are decoded
+// (response.go).
+//
+// mu guards epoch and end; all else is atomic or set before use. No lock is held across a request.
 type Connection struct {
 	Config     *rest.Config // without the token, which is added to each request
 	HTTPClient *http.Client
-	Budget     *Budget // of what informers keep; nil for no limits. It is set before the first informer runs
+	Budget     *Budget // of what informers keep; nil for none. It is set before the first informer runs
 
 	token       atomic.Pointer[string]
 	dialer      *connrotation.Dialer // of what reads
@@ -49,7 +75,7 @@ type Connection struct {
 	probe       probeClient
 	buffered    atomic.Int64 // bytes of responses that are being read
 	unreachable atomic.Bool  // the last probe failed
-	// retryNow is superseded when what waits to try again should.
+	// retryNow is stored anew when requests that wait to be retried are to be made at once.
 	retryNow watch.Value[struct{}]
 
 	mu    sync.Mutex // guards epoch
@@ -57,14 +83,15 @@ type Connection struct {
 	end   context.CancelFunc // of the epoch
 }
 
-// prober has a transport of its own, so that it finds out about the network and not about a connection.
+// probeClient has a transport of its own.
 type probeClient struct {
 	client *http.Client
 	base   *url.URL
 	dialer *connrotation.Dialer
 }
 
-// NewConnection prepares a connection. It does not use the network. dial replaces the Config's own way to dial; it may be nil.
+// NewConnection prepares a connection. It does not use the network. dial replaces the Config's own way to
+// dial; it may be nil.
 func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if dial == nil {
 		dial = config.Dial
@@ -80,8 +107,9 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	c.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
 	c.Config.Dial = c.dialer.DialContext
 	c.Config.WarningHandler = rest.NoWarnings{}
-	c.Config.DisableCompression = true // of responses; see border
-	c.Config.ContentType, c.Config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	c.Config.DisableCompression = true // of responses; see limitTransport
+	c.Config.ContentType = runtime.ContentTypeProtobuf
+	c.Config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	base, _, err := rest.DefaultServerUrlFor(c.Config)
 	if err != nil {
 		return nil, fmt.Errorf("address of the API server: %w", err)
@@ -112,7 +140,8 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	return c, nil
 }
 
-// abortive makes closing a connection discard what was not sent yet. Otherwise the kernel goes on trying to deliver it.
+// abortOnClose makes closing a connection discard what was not sent yet. Otherwise the kernel goes on
+// trying to deliver it.
 func abortOnClose(dial DialFunc) connrotation.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -125,13 +154,14 @@ func abortOnClose(dial DialFunc) connrotation.DialFunc {
 
 type fenceKey struct{} // of a func() error in the context of a request
 
-// WithFence returns a context for requests. One that changes something is sent only if fence returns nil just before.
+// WithFence returns a context for requests. One that changes something is sent only if fence returns nil
+// just before.
 func WithFence(ctx context.Context, fence func() error) context.Context {
 	return context.WithValue(ctx, fenceKey{}, fence)
 }
 
-// lanes sends what changes something over connections of its own. Its Audit-ID, which the API server's audit log repeats, has the time at
-// which it was sent: a UUID of version 7.
+// laneTransport sends requests that change something over connections of their own. Their Audit-ID, which
+// the API server's audit log repeats, has the time at which it was sent: a UUID of version 7.
 type laneTransport struct{ reads, writes http.RoundTripper }
 
 // RoundTrip sends a request.
@@ -154,7 +184,7 @@ func (l laneTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return l.writes.RoundTrip(r)
 }
 
-// bearer adds the newest token to a request.
+// tokenTransport adds the newest token to a request.
 type tokenTransport struct {
 	token *atomic.Pointer[string]
 	next  http.RoundTripper
@@ -171,13 +201,13 @@ func (b *tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// A delay is how long an API server asks us to wait before one request is made again; zero if it does not.
+// retryAfter is the pause that an API server asks for before one request is made again; zero for none.
 type retryAfter struct{ asked time.Duration }
 
 type retryAfterKey struct{} // of the *delay in the context of a request
 
-// delayed moves the Retry-After of a response into the delay of its request, if it has one. client-go would wait there itself: ten times,
-// for as long as the server asks, and neither counted nor reported.
+// delayed moves the Retry-After of a response into the delay of its request, if it has one. client-go would
+// wait there itself: ten times, for as long as the server asks, and neither counted nor reported.
 type retryAfterTransport struct{ next http.RoundTripper }
 
 // RoundTrip sends a request.
@@ -200,16 +230,17 @@ func (c *Connection) setToken(token string) {
 	}
 }
 
-// UseToken makes token the one in use, for open watches from their next request on.
+// UseToken replaces the token in use. Open watches use it from their next request on.
 func (c *Connection) UseToken(token string) {
 	c.setToken(token)
 	c.RetryNow()
 }
 
-// RetryNow has everything try again at once that waits to: the API server answers again, or the credentials were replaced.
+// RetryNow has everything try again at once that waits to: the API server answers again, or the credentials
+// were replaced.
 func (c *Connection) RetryNow() { c.retryNow.Store(struct{}{}) }
 
-// Changed returns a channel that closes with the next RetryNow: what was refused may be granted then.
+// Changed returns a channel that closes with the next RetryNow: what was refused may be permitted then.
 func (c *Connection) Changed() <-chan struct{} {
 	_, changed := c.retryNow.Load()
 	return changed
@@ -222,8 +253,8 @@ func (c *Connection) Probe(ctx context.Context) error {
 	return err
 }
 
-// CheckToken returns an error if the API server does not take a token, or does not let it list and watch each of the kinds. The token in
-// use stays so.
+// CheckToken returns an error if the API server does not take a token, or does not let it list and watch
+// each of the kinds. The token in use stays so.
 func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind) error {
 	if err := c.checkReady(ctx, token); err != nil {
 		return err
@@ -236,7 +267,7 @@ func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind
 	return nil
 }
 
-// ask probes with the token given, or else with the one in use.
+// checkReady asks whether the API server is ready and accepts token, or the token in use if that is empty.
 func (c *Connection) checkReady(ctx context.Context, token string) error {
 	code, err := c.get(ctx, token, "readyz", nil)
 	switch {
@@ -245,12 +276,15 @@ func (c *Connection) checkReady(ctx context.Context, token string) error {
 	case code >= 500 || code == http.StatusTooManyRequests:
 		return &ProbeError{NotReady, fmt.Errorf("the API server is not ready (%d)", code)}
 	default:
-		return nil // also where we may not ask: it is there, and knows us
+		return nil // 403, too: the API server is there and accepts the credentials
 	}
 }
 
-// mayRead returns an error if the API server does not let a token list and watch a kind. Being taken is not enough: that needs no right.
-func (c *Connection) checkReadable(ctx context.Context, token string, kind schema.GroupVersionResource, selector string) error {
+// mayRead returns an error if the API server does not let a token list and watch a kind. Being taken is not
+// enough: that needs no right.
+func (c *Connection) checkReadable(
+	ctx context.Context, token string, kind schema.GroupVersionResource, selector string,
+) error {
 	path := "api/" + kind.Version + "/" + kind.Resource
 	if kind.Group != "" {
 		path = "apis/" + kind.Group + "/" + kind.Version + "/" + kind.Resource
@@ -264,17 +298,19 @@ func (c *Connection) checkReadable(ctx context.Context, token string, kind schem
 		case err != nil:
 			return err
 		case code == http.StatusForbidden || code == http.StatusNotFound:
-			return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to %s %s with the new token (%d): grant get, list and watch on them",
+			return &ProbeError{Forbidden, fmt.Errorf(
+				"the API server refuses to %s %s with the new token (%d): grant get, list and watch on them",
 				verb, kind.GroupResource(), code)}
 		case code != http.StatusOK:
-			return &ProbeError{NotReady, fmt.Errorf("the API server does not %s %s with the new token (%d)", verb, kind.GroupResource(), code)}
+			return &ProbeError{NotReady, fmt.Errorf(
+				"the API server does not %s %s with the new token (%d)", verb, kind.GroupResource(), code)}
 		}
 	}
 	return nil
 }
 
-// get returns the status of a GET request with the token given, or else with the one in use, over a transport of its own. It waits no
-// longer than 3 seconds. A refused token is an error.
+// get returns the status of a GET request with the token given, or else with the one in use, over a
+// transport of its own. It waits no longer than 3 seconds. A refused token is an error.
 func (c *Connection) get(ctx context.Context, token, path string, query url.Values) (code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
@@ -309,7 +345,8 @@ func checkAuthorized(r *http.Response) error {
 	return nil
 }
 
-// Reset closes every connection, ends every request that is under way, open watches included, and wakes what waits to try again.
+// Reset closes every connection, ends every request that is under way, open watches included, and wakes
+// what waits to try again.
 func (c *Connection) Reset() {
 	c.mu.Lock()
 	c.end()
@@ -320,7 +357,8 @@ func (c *Connection) Reset() {
 	c.RetryNow()
 }
 
-// CutWrites closes the connections of what changes something, and discards what was not sent yet. What was sent may still arrive.
+// CutWrites closes the connections of what changes something, and discards what was not sent yet. What was
+// sent may still arrive.
 func (c *Connection) CutWrites() { c.writes.CloseAll() }
 
 // untilReset returns a context that ends with ctx, with the next Reset, or with cancel.
@@ -333,7 +371,7 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 	return ctx, func() { stop(); end() }
 }
 
-// wait returns after d, or when it is woken, or when ctx ends, and reports whether it was woken.
+// waitOrWake returns after d, when wake closes, or when ctx ends. It reports whether wake closed.
 func waitOrWake(ctx context.Context, wake <-chan struct{}, d time.Duration) (woken bool) {
 	if d <= 0 {
 		return false
@@ -362,18 +400,18 @@ func (c *Connection) Close() {
 	c.probe.client.CloseIdleConnections()
 }
 
-// Reason tells why a cluster is out of reach.
+// A Reason is why a cluster is out of reach.
 type Reason string
 
 // The reasons.
 const (
 	Unreachable  Reason = "Unreachable"  // no answer
 	Untrusted    Reason = "Untrusted"    // its certificate is not signed by the authority we were given
-	Unauthorized Reason = "Unauthorized" // it does not take the credentials
-	NotReady     Reason = "NotReady"     // it says so itself
-	Forbidden    Reason = "Forbidden"    // it does not let us read what we cannot do without
-	Malformed    Reason = "Malformed"    // it answers as no API server should: with a redirect, compressed, or with too much at once
-	OverBudget   Reason = "OverBudget"   // it lists many times what may be held of it
+	Unauthorized Reason = "Unauthorized" // it rejects the credentials
+	NotReady     Reason = "NotReady"     // it reports so itself
+	Forbidden    Reason = "Forbidden"    // it refuses to list or watch a required kind
+	Malformed    Reason = "Malformed"    // it redirects, compresses, or sends too much at once
+	OverBudget   Reason = "OverBudget"   // it lists many times its budget
 )
 
 // Credentials reports whether the reason may lie in the credentials; otherwise it is the cluster's.
@@ -411,8 +449,8 @@ func transportReason(err error) Reason {
 	return Unreachable
 }
 
-// plain drops from an error of net/http what is known, as the request, or differs each time, as the port that we called from: a message
-// that stays the same can be compared.
+// stableError drops from an error of net/http what is known, as the request, or differs each time, as the
+// port that we called from: a message that stays the same can be compared.
 func stableError(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if e.Timeout() {
@@ -431,5 +469,6 @@ func stableError(err error) error {
 	return errors.New(text)
 }
 
-// passing is the address of our end of a connection, and the time at which a certificate was not valid.
+// variableParts are the address of our end of a connection, and the time at which a certificate was not
+// valid.
 var variableParts = regexp.MustCompile(`\S+->|(current time )\S+ `)

@@ -221,7 +221,8 @@ func TestAbortive(t *testing.T) {
 	}
 }
 
-// Nothing is changed after the fence, and reading goes on. What is changed bears the time at which it was sent.
+// Nothing is changed after the fence, and reading goes on. What is changed bears the time at which it was
+// sent.
 func TestFence(t *testing.T) {
 	var ids []string
 	config := apiServer(t, func(_ http.ResponseWriter, r *http.Request) { ids = append(ids, r.Method, r.Header.Get("Audit-ID")) })

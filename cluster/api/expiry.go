@@ -11,8 +11,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Expiry returns when the credentials in config end, as far as they say it themselves: a token that is a JWT (RFC 7519, exp), or a client
-// certificate. It is zero for those that do not end, or do not say so. Nothing is verified: that is the API server's part.
+// Expiry returns when the credentials in config expire, as far as they contain it: a token that is a JWT
+// (RFC 7519, exp), or a client certificate. It is zero for credentials that do not expire, or do not
+// contain it. Nothing is verified: the API server does that.
 func Expiry(config *rest.Config) time.Time {
 	if token := config.BearerToken; token != "" {
 		return tokenExpiry(token)
@@ -40,8 +41,12 @@ func tokenExpiry(token string) time.Time {
 	var claims struct {
 		Expiry *float64 `json:"exp"` // a NumericDate may have a fraction
 	}
-	if err := json.Unmarshal(payload, &claims); err != nil || claims.Expiry == nil || *claims.Expiry < 0 || *claims.Expiry > 1e11 {
+	if err := json.Unmarshal(payload, &claims); err != nil || claims.Expiry == nil {
 		return time.Time{}
 	}
-	return time.Unix(int64(*claims.Expiry), 0)
+	seconds := *claims.Expiry
+	if seconds < 0 || seconds > 1e11 { // no time, and it would overflow
+		return time.Time{}
+	}
+	return time.Unix(int64(seconds), 0)
 }

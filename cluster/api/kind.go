@@ -19,7 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// A Kind is a kind of object, and which objects of it are read. It is made by [Typed], [Metadata] or [Newest].
+// A Kind is a kind of object, and which objects of it are read. It is made by [Typed], [Metadata] or
+// [Newest].
 type Kind struct {
 	Resource schema.GroupVersionResource
 	Name     string // such as Service
@@ -43,15 +44,16 @@ func Metadata(gv schema.GroupVersion, resource, name string) Kind {
 	return Kind{Resource: gv.WithResource(resource), Name: name, object: &metav1.PartialObjectMetadata{}, metadata: true}
 }
 
-// Newest returns a kind of custom resource, read as Unstructured at the first of these versions that is served. An upgrade or a downgrade of
-// its CRD shows at the next request.
+// Newest returns a kind of custom resource, read as Unstructured at the first of these versions that is
+// served. An upgrade or a downgrade of its CRD shows at the next request.
 func Newest(resource schema.GroupResource, versions []string, name string) Kind {
 	return Kind{Resource: resource.WithVersion(versions[0]), Name: name, object: &unstructured.Unstructured{}, versions: versions}
 }
 
 var codecs = serializer.NewCodecFactory(scheme.Scheme)
 
-// requests returns the requests that read a kind. If no client can be made, which a Connection that was made rules out, each request fails.
+// requests returns the requests that read a kind. If no client can be made, which NewConnection rules out,
+// each request fails.
 func (k Kind) requests(conn *Connection) cache.ListerWatcher {
 	requests, err := k.clientRequests(conn)
 	if err == nil {
@@ -90,7 +92,8 @@ func (k Kind) clientRequests(conn *Connection) (cache.ListerWatcher, error) {
 			},
 		}, nil
 	default:
-		client, err := apiutil.RESTClientForGVK(k.Resource.GroupVersion().WithKind(k.Name), false, false, conn.Config, codecs, conn.HTTPClient)
+		gvk := k.Resource.GroupVersion().WithKind(k.Name)
+		client, err := apiutil.RESTClientForGVK(gvk, false, false, conn.Config, codecs, conn.HTTPClient)
 		if err != nil {
 			return nil, err
 		}
@@ -105,30 +108,37 @@ func (k Kind) newestRequests(client dynamic.Interface, selected func(*metav1.Lis
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			selected(&o)
-			return newestServed(k.versions, func(version string) (*unstructured.UnstructuredList, error) { return at(version).List(ctx, o) })
+			return newestServed(k.versions, func(version string) (*unstructured.UnstructuredList, error) {
+				return at(version).List(ctx, o)
+			})
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			selected(&o)
-			return newestServed(k.versions, func(version string) (watch.Interface, error) { return at(version).Watch(ctx, o) })
+			return newestServed(k.versions, func(version string) (watch.Interface, error) {
+				return at(version).Watch(ctx, o)
+			})
 		},
 	}
 }
 
-// List lists a kind made by Newest once, and reads all of it into memory: for one namespace, or with a limit.
-func (k Kind) List(ctx context.Context, client dynamic.Interface, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+// List lists a kind made by Newest once, and reads all of it into memory: for one namespace, or with a
+// limit.
+func (k Kind) List(
+	ctx context.Context, client dynamic.Interface, options metav1.ListOptions,
+) (*unstructured.UnstructuredList, error) {
 	return newestServed(k.versions, func(version string) (*unstructured.UnstructuredList, error) {
 		return client.Resource(k.Resource.GroupResource().WithVersion(version)).Namespace(k.Namespace).List(ctx, options)
 	})
 }
 
-// newest returns the answer for the newest version that exists.
-func newestServed[T any](versions []string, ask func(version string) (T, error)) (answer T, err error) {
+// newestServed returns the result of request for the newest version that is served.
+func newestServed[T any](versions []string, request func(version string) (T, error)) (result T, err error) {
 	for _, version := range versions {
-		if answer, err = ask(version); !apierrors.IsNotFound(err) {
-			return answer, err
+		if result, err = request(version); !apierrors.IsNotFound(err) {
+			return result, err
 		}
 	}
-	return answer, err
+	return result, err
 }
 
 // Named restricts a Kind to the object of a name.

@@ -121,8 +121,8 @@ func TestEachPageIsReduced(t *testing.T) {
 	})
 }
 
-// Where the version of the first page was forgotten before the last was read, nothing of that list is used: it is read again, from its
-// start, and with larger pages.
+// Where the version of the first page was forgotten before the last was read, nothing of that list is used:
+// it is read again, from its start, and with larger pages.
 func TestContinueExpires(t *testing.T) {
 	f := &fakeKind{}
 	var asked []string
@@ -202,7 +202,8 @@ func TestHangingUp(t *testing.T) {
 	})
 }
 
-// A watch whose versions go backwards is that of an API server that was restored from a backup: everything is listed anew.
+// A watch whose versions go backwards is that of an API server that was restored from a backup: everything
+// is listed anew.
 func TestVersionsGoBackwards(t *testing.T) {
 	for _, event := range []watch.EventType{watch.Bookmark, watch.Modified} {
 		t.Run(string(event), func(t *testing.T) {

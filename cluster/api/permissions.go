@@ -8,8 +8,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Review asks an API server whether the credentials of client let us do something there. Everybody may ask that of himself, as a rule.
-func ReviewAccess(ctx context.Context, client kubernetes.Interface, what authorizationv1.ResourceAttributes) (authorizationv1.SubjectAccessReviewStatus, error) {
+// ReviewAccess asks an API server whether the credentials of client permit an action. As a rule all users
+// may ask that about themselves.
+func ReviewAccess(
+	ctx context.Context, client kubernetes.Interface, what authorizationv1.ResourceAttributes,
+) (authorizationv1.SubjectAccessReviewStatus, error) {
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &what},
 	}, metav1.CreateOptions{})

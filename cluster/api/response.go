@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// What an API server may make us hold before it is decoded. An object has 1.5 MiB in etcd, as it comes, and a request 3 MiB.
+// What an API server may send before it is decoded. An object has at most 1.5 MiB in etcd, and a request 3
+// MiB.
 const (
 	maxResponses = 16 << 20 // bytes of all responses to a Connection, but watches, that are being read
 	maxEvent     = 4 << 20  // bytes of one event of a watch
 	maxError     = 64 << 10 // bytes of a response that is an error
 )
 
-// A ResponseError is a response that we do not take: it leads elsewhere, or is more than an API server sends.
+// A ResponseError is a response that we reject: a redirect, or more than an API server sends.
 type ResponseError struct{ message string }
 
 func (e *ResponseError) Error() string { return e.message }
@@ -29,15 +30,15 @@ func newResponseError(format string, args ...any) error {
 	return &ResponseError{fmt.Sprintf(format, args...)}
 }
 
-// isRefused reports whether err comes from a response that we did not take.
+// isResponseError reports whether err is a response that we rejected.
 func isResponseError(err error) bool {
 	_, refused := errors.AsType[*ResponseError](err)
 	return refused
 }
 
-// border is what all requests to one API server go through, and all its responses. Requests go to its host only, for they carry our
-// credentials: a redirect is an error. Responses are not compressed, because a small one could become a large one here; what is read of
-// them and not decoded yet is bounded.
+// limitTransport is passed by all requests to one API server. Requests go to its host only, because they
+// carry our credentials, and a redirect is an error. Responses are not compressed, because a small one
+// could inflate to a huge one here. What is read of them and not decoded yet is bounded.
 type limitTransport struct {
 	host     string
 	buffered *atomic.Int64 // bytes of responses that are being read
@@ -55,8 +56,8 @@ func (b *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	switch code, encoding := response.StatusCode, response.Header.Get("Content-Encoding"); {
 	case code >= 300 && code < 400:
-		err = newResponseError("the API server redirects to %s (%d): redirects are not followed; let the kubeconfig name the server that answers itself",
-			redirectHost(response), code)
+		err = newResponseError("the API server redirects to %s (%d): redirects are not followed; "+
+			"let the kubeconfig name the server that answers itself", redirectHost(response), code)
 	case encoding != "" && encoding != "identity":
 		err = newResponseError("the API server compresses a response (%.20q), which was not asked for", encoding)
 	}
@@ -72,16 +73,18 @@ func (b *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	case response.StatusCode >= 400:
 		body.maxOwn = maxError
 	case watch == "true" || watch == "1":
-		body.events = &eventSizes{most: maxEvent, protobuf: strings.HasPrefix(response.Header.Get("Content-Type"), runtime.ContentTypeProtobuf)}
+		contentType := response.Header.Get("Content-Type")
+		body.events = &eventSizes{most: maxEvent, protobuf: strings.HasPrefix(contentType, runtime.ContentTypeProtobuf)}
 	}
 	response.Body = body
 	return response, nil
 }
 
-// cameKey is of the *atomic.Int64 in the context of a request to which the bytes of its response are added.
+// receivedKey is the key of an *atomic.Int64 in the context of a request. The bytes of its response are
+// added to it.
 type receivedKey struct{}
 
-// elsewhere returns the host that a response redirects to.
+// redirectHost returns the host that a response redirects to.
 func redirectHost(r *http.Response) string {
 	if to, err := url.Parse(r.Header.Get("Location")); err == nil && to.Host != "" && len(to.Host) < 256 {
 		return to.Host
@@ -89,7 +92,7 @@ func redirectHost(r *http.Response) string {
 	return "another path"
 }
 
-// body is the body of a response. It is an error where it is too large.
+// limitedBody is the body of a response. Reading it fails once it is too large.
 type limitedBody struct {
 	io.ReadCloser
 	buffered *atomic.Int64 // by all bodies
@@ -124,7 +127,8 @@ func (b *limitedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// events follows where the events of a watch begin: decoders read one as a whole, however large it is.
+// eventSizes finds where the events of a watch begin, because decoders read each as a whole, however large
+// it is.
 type eventSizes struct {
 	protobuf bool
 	most     int // bytes of one
@@ -136,7 +140,7 @@ type eventSizes struct {
 	quoted, escaped bool
 }
 
-// pass reports whether no event is too large, as far as what was read so far and b show it.
+// withinLimit reports whether every event is small enough, as far as all bytes so far and b show.
 func (e *eventSizes) withinLimit(b []byte) bool {
 	if !e.protobuf {
 		return e.withinLimitJSON(b)

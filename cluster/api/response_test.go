@@ -22,7 +22,8 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// serverOf returns a connection to an API server that gives one response to every request, and what was sent to it.
+// serverOf returns a connection to an API server that gives one response to every request, and what was
+// sent to it.
 func serverOf(t *testing.T, header http.Header, code int, body func() io.Reader) (*Connection, *[]*http.Request) {
 	t.Helper()
 	var seen []*http.Request
@@ -237,7 +238,8 @@ func (e *endless) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// However little is kept of what comes with a listing, and however often the same comes: so many bytes are read of one.
+// However little is kept of what comes with a listing, and however often the same comes: so many bytes are
+// read of one.
 func TestEndlessBytes(t *testing.T) {
 	pod := &endless{text: `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"ns","name":"web","annotations":{"x":"` +
 		strings.Repeat("x", 1<<20) + "\"}}}}\n"}

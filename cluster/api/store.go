@@ -10,17 +10,17 @@ import (
 
 // A Target is what an informer fills. It is a [Store], or wraps one.
 type Target interface {
-	UseBudget(b *Budget, kind string, most int) // nil: no limits
-	MayFit() bool                               // something was refused that may fit now
-	Synced() <-chan struct{}                    // closed once it holds a complete listing
+	UseBudget(b *Budget, kind string, maxUnits int) // nil: no limits
+	MayFit() bool                                   // something was refused that may fit now
+	Synced() <-chan struct{}                        // closed once it holds a complete listing
 	NewListing() Listing
-	CheckListing(objects int, bytes int64) error // not nil: a listing that has brought so much is to be read no further
+	CheckListing(objects int, bytes int64) error // an error ends a listing that brought so much
 	Replace(objects []any, version string) error // by all objects of a Listing
 	Update(object any) error                     // one that is new or has changed
 	Delete(object any) error
 }
 
-// A Listing gathers all objects there are, each reduced as it arrives, before they replace what a Target holds.
+// A Listing gathers all objects there are, each reduced as it arrives, before Replace stores them at once.
 type Listing interface {
 	Update(object any) error
 	Delete(object any) error // one that was deleted while the others were listed
@@ -37,7 +37,8 @@ func (k Key) String() string {
 	return k.Namespace + "/" + k.Name
 }
 
-// A Store holds the records of one kind of object. An informer is its only writer; anybody may read it.
+// A Store holds the records of one kind of object. Its informer is the only writer; any goroutine may read
+// it.
 type Store[R any] struct {
 	newRecord func(object any) (R, bool)
 	changed   func(Key)
@@ -53,8 +54,9 @@ type Store[R any] struct {
 
 var _ Target = &Store[int]{}
 
-// NewStore returns an empty Store. keep reduces an object to its record, or returns false if nothing is to be kept of it. changed is
-// told the keys of what has changed, or may have, after the change can be read, and with no lock held.
+// NewStore returns an empty Store. newRecord reduces an object to its record, or returns false if nothing
+// is to be kept of it. changed is called with the key of each object that has changed, or may have: after
+// the change can be read, and with no lock held.
 func NewStore[R any](keep func(object any) (R, bool), changed func(Key)) *Store[R] {
 	return &Store[R]{newRecord: keep, changed: changed, synced: make(chan struct{}), byKey: map[Key]R{}}
 }
@@ -88,7 +90,7 @@ func (s *Store[R]) Len() int {
 	return len(s.byKey)
 }
 
-// kept is what an object was reduced to on its way into the store.
+// reduced is an object on its way into the Store.
 type reduced[R any] struct {
 	key    Key
 	record R
@@ -104,7 +106,7 @@ func keyOf(object any) (Key, error) {
 	return Key{Intern(m.GetNamespace()), m.GetName()}, nil
 }
 
-// reduce returns what is to be kept of an object, which may have been reduced before.
+// reduce reduces an object, unless that was done before.
 func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	if k, done := object.(*reduced[R]); done {
 		return k, nil
@@ -121,8 +123,8 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	return k, nil
 }
 
-// Limit has what is stored from now on count in a Budget: at most so many units of a kind. Without one, nothing does any more.
-func (s *Store[R]) UseBudget(b *Budget, kind string, most int) {
+// UseBudget makes records count in a Budget from now on: at most maxUnits units of a kind. nil ends that.
+func (s *Store[R]) UseBudget(b *Budget, kind string, maxUnits int) {
 	if s.share != nil {
 		s.share.reserve(-s.share.bytes, true)
 		s.share.setRefused(s.share, false)
@@ -131,7 +133,7 @@ func (s *Store[R]) UseBudget(b *Budget, kind string, most int) {
 	if b == nil {
 		return
 	}
-	s.share, s.usages = &share{Budget: b, kind: kind, maxUnits: int64(most)}, map[Key]usage{}
+	s.share, s.usages = &share{Budget: b, kind: kind, maxUnits: int64(maxUnits)}, map[Key]usage{}
 	for k, r := range s.byKey { // from an informer before
 		now := usageOf(nil, r)
 		s.usages[k] = now
@@ -139,7 +141,7 @@ func (s *Store[R]) UseBudget(b *Budget, kind string, most int) {
 	}
 }
 
-// Room reports whether something was refused that may fit now.
+// MayFit reports whether something was refused that may fit now.
 func (s *Store[R]) MayFit() bool { return s.share != nil && s.share.mayFit() }
 
 // listing is a Listing for a Store.
@@ -149,7 +151,8 @@ type listing[R any] struct {
 	before  share // what was used when it began
 }
 
-// Gather returns an empty Listing, whose objects Replace takes. What is in the store already goes before what is new.
+// NewListing returns an empty Listing, whose objects Replace takes. Objects that the Store holds already
+// take precedence over new ones in the Budget.
 func (s *Store[R]) NewListing() Listing {
 	s.abandon()
 	l := &listing[R]{store: s, objects: map[Key]*reduced[R]{}}
@@ -161,7 +164,7 @@ func (s *Store[R]) NewListing() Listing {
 	return l
 }
 
-// abandon gives back what a listing used that was not stored.
+// abandon returns to the Budget what a listing used that was not stored.
 func (s *Store[R]) abandon() {
 	if s.unstored != nil {
 		s.share.reserve(s.unstored.before.bytes-s.share.bytes, true)
@@ -170,8 +173,8 @@ func (s *Store[R]) abandon() {
 	}
 }
 
-// Excess returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes as they were sent, is to be read no
-// further. What was gathered of it is let go.
+// CheckListing returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes
+// as they were sent, must not be read further. What was gathered of it is dropped.
 func (s *Store[R]) CheckListing(objects int, bytes int64) error {
 	if s.share == nil {
 		return nil

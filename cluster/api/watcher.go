@@ -30,10 +30,10 @@ import (
 
 const (
 	minBackoff        = 500 * time.Millisecond
-	readyBackoff      = time.Second      // is the longest while the API server answers probes: it is there, and about to serve
-	maxBackoff        = 15 * time.Second // is the longest while it does not; the probe that succeeds ends the pause
-	refusedBackoff    = 10 * time.Second // is the first where another answer is not to be expected soon
-	maxRefusedBackoff = 5 * time.Minute  // is the longest there
+	readyBackoff      = time.Second      // the longest while probes succeed: the API server is about to serve
+	maxBackoff        = 15 * time.Second // the longest while they fail; the first that succeeds ends the pause
+	refusedBackoff    = 10 * time.Second // the first where another result is not to be expected soon
+	maxRefusedBackoff = 5 * time.Minute  // the longest there
 	// bookmarkLimit is how long a watch may be silent; API servers send a bookmark about once a minute.
 	bookmarkLimit = 150 * time.Second
 	// watchAge is after how long the API server is asked to end a watch, or up to twice as long.
@@ -46,13 +46,42 @@ const (
 	listTimeout = time.Minute
 )
 
-// A Watcher lists and watches one kind of object at one API server, and keeps a Target filled with it.
+// A Watcher lists and watches one kind of object at one API server, and keeps a Target filled with it. It
+// is what client-go's Reflector is, with four differences; without them its user would have to watch over
+// it.
 //
-// It lists by a stream of initial events where the API server can do that, and otherwise by pages; each object is reduced to its record
-// before the next is decoded, or the next page asked for, so that a listing never stands in memory whole. Every listing asks for the newest
-// state. It outlasts the connection: a watch that breaks goes on from where it stopped. It lists anew when what it missed cannot be had any
-// more (410), and when the API server has gone back to an older state: a watch from a version that is not reached yet is accepted and stays
-// silent, without even bookmarks, so silence beyond bookmarkLimit counts as that, and so does a version lower than one before.
+// Memory. A listing never stands in memory whole. It comes as a stream of initial events where the API
+// server can stream, and otherwise by pages, and each object is reduced to its record before the next one,
+// or the next page, is decoded. A page that is too large, or too slow to arrive, is requested again with
+// half as many objects.
+//
+// Freshness. Each listing requests the newest state. The cache of an API server that has just started may
+// be older than what we hold, and a listing from it would withdraw what is there.
+//
+// What it trusts. A watch that breaks is resumed from the last version that was seen; events and bookmarks
+// carry it. The Watcher lists anew in four cases only:
+//   - The API server rejects the version, or the request as it is (410, Expired, Invalid, "too large resource
+//     version").
+//   - A version is lower than the one before. Versions grow as long as etcd is the same, so that etcd was
+//     restored from a backup.
+//   - Nothing came for bookmarkLimit, not even a bookmark, of which API servers send one a minute. A watch
+//     from a version that a restored etcd has not reached yet is accepted and stays silent.
+//   - There is room again for objects that the Budget refused.
+//
+// An error event of 429 or 5xx, an event that cannot be decoded and a closed connection are breaks, not
+// reasons to list. An object of another kind, or none, is skipped. While it lists anew the Target keeps
+// what it holds; a complete listing replaces all of it at once, so that an interrupted one withdraws
+// nothing.
+//
+// Pauses. Every request that fails is retried here and nowhere else. While probes succeed the pause stays
+// at or below a second, because an API server that has just started is about to serve; otherwise it grows
+// to 15 s, and the next successful probe ends it. Retry-After is honoured up to 15 s. A kind that the API
+// server refuses (403, 404) is retried after 5 to 10 s; the pause for an absent or an optional one grows to
+// minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal.
+// A watch that is closed at once is reopened with a growing pause.
+//
+// One goroutine runs all this (reflector); mu guards what Health, Healthy and Problem read beside it. It is
+// never held while the Target is called.
 type Watcher struct {
 	kind     Kind
 	target   Target
@@ -74,23 +103,23 @@ type Watcher struct {
 	failure      error     // of the last request; nil if it succeeded
 }
 
-// Health is how a Watcher fares.
+// Health is the state of a Watcher.
 type Health struct {
 	Open        bool                `json:"open"`              // a watch is open
 	LastContact time.Time           `json:"lastContact"`       // of the last event or bookmark, or of the opening of the watch
-	Refused     metav1.StatusReason `json:"refused,omitempty"` // why the API server does not serve it: NotFound, Forbidden or Unauthorized; empty if it does
-	Restored    time.Time           `json:"restored,omitzero"` // when the API server was last found to have gone back to an older state; zero for never
+	Refused     metav1.StatusReason `json:"refused,omitempty"` // NotFound, Forbidden or Unauthorized; empty if it is served
+	Restored    time.Time           `json:"restored,omitzero"` // when the API server last went back to an older state
 	Lists       int                 `json:"lists"`             // requests so far
 	Watches     int                 `json:"watches"`
 	Errors      map[string]int      `json:"errors,omitempty"` // failed requests by reason
 }
 
-// NewWatcher returns what fills target with a kind at the API server of conn.
+// NewWatcher returns a Watcher that fills target with the objects of a kind.
 func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
 	return newWatcher(conn, kind, nil, target)
 }
 
-// newWatcher takes the requests that read the kind; nil for those over the connection.
+// newWatcher takes the requests that read the kind; nil for those over conn.
 func newWatcher(conn *Connection, kind Kind, requests cache.ListerWatcher, target Target) *Watcher {
 	return &Watcher{
 		kind: kind, target: target, requests: requests, conn: conn,
@@ -98,13 +127,14 @@ func newWatcher(conn *Connection, kind Kind, requests cache.ListerWatcher, targe
 	}
 }
 
-// Optional has a refusal (403) count as an absent kind, which is asked for ever more rarely. It is called before Run.
+// Optional makes a refusal (403) count like an absent kind, which is retried with a growing pause. It is
+// called before Run.
 func (w *Watcher) Optional() { w.optional = true }
 
-// ObserveLag has the lag of changes observed. It is called before Run.
+// ObserveLag makes the Watcher observe the lag of changes. It is called before Run.
 func (w *Watcher) ObserveLag(lag prometheus.Observer) { w.lag = lag }
 
-// Health returns how the Watcher fares now.
+// Health returns the state of the Watcher.
 func (w *Watcher) Health() Health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,8 +143,8 @@ func (w *Watcher) Health() Health {
 	return h
 }
 
-// Refused returns a channel that is closed once the API server has refused the kind: there is no such resource, or no right to
-// it. It may be served later.
+// Refused returns a channel that closes once the API server has refused the kind: there is no such
+// resource, or no permission. It may be served later.
 func (w *Watcher) Refused() <-chan struct{} { return w.refusedOnce }
 
 func isExcess(err error) bool {
@@ -122,7 +152,7 @@ func isExcess(err error) bool {
 	return is
 }
 
-// exceed notes why a listing has failed, if that is an excess, or that it has not.
+// recordExcess records the outcome of a listing: an excess, or success.
 func (w *Watcher) recordExcess(err error) {
 	excess, is := errors.AsType[*ExcessError](err)
 	if old, _ := w.excess.Load(); excess != old && (is || err == nil) {
@@ -130,7 +160,8 @@ func (w *Watcher) recordExcess(err error) {
 	}
 }
 
-// Run keeps the target filled with what there is of the kind, until ctx ends. It may be called again when it has returned.
+// Run keeps the target filled with what there is of the kind, until ctx ends. It may be called again when
+// it has returned.
 func (w *Watcher) Run(ctx context.Context) {
 	if b := w.conn.Budget; b != nil {
 		most := b.Limits().Endpoints
@@ -144,7 +175,10 @@ func (w *Watcher) Run(ctx context.Context) {
 	if requests == nil {
 		requests = w.kind.requests(w.conn)
 	}
-	r := &reflector{Watcher: w, requests: cache.ToListerWatcherWithContext(requests), objects: reflect.TypeOf(w.kind.object), pageLimit: pageSize}
+	r := &reflector{
+		Watcher: w, requests: cache.ToListerWatcherWithContext(requests),
+		objects: reflect.TypeOf(w.kind.object), pageLimit: pageSize,
+	}
 	var p restartPause
 	refusals := refusedBackoff
 	for ctx.Err() == nil {
@@ -164,8 +198,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// advance notes that a listing has come as far as n objects, and returns an error where that is too far. Only what is further than all
-// before counts: a server that breaks off at the same place each time makes no progress.
+// recordProgress records that a listing has brought n objects, and returns an error if the Budget ends it.
+// Only more objects than in each listing before are progress: a server that breaks off at the same place
+// each time makes none.
 func (r *reflector) recordProgress(n int) error {
 	r.mu.Lock()
 	if n > r.furthest {
@@ -175,14 +210,15 @@ func (r *reflector) recordProgress(n int) error {
 	return r.target.CheckListing(n, r.received.Load())
 }
 
-// progressed returns when a listing last got further than all before; zero for never.
+// progressedAt returns when a listing last got further than all before; zero for never.
 func (w *Watcher) progressedAt() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lastProgress
 }
 
-// Excess returns why the last listing was ended, if it brought many times what may be held; nil if it did not.
+// Excess returns why the last listing was ended, if it brought many times what may be held; nil if it did
+// not.
 func (w *Watcher) Excess() error {
 	if excess, _ := w.excess.Load(); excess != nil {
 		return excess
@@ -190,8 +226,9 @@ func (w *Watcher) Excess() error {
 	return nil
 }
 
-// WaitListed returns once everything was listed. A listing may take long, as long as it gets on. It returns an error if the API server
-// refuses the kind, does not get on with listing it, or lists many times what may be held of it.
+// WaitSynced returns once everything was listed. A listing may take long while it makes progress. It
+// returns an error if the API server refuses the kind, makes no progress for listTimeout, or lists many
+// times the Budget.
 func (w *Watcher) WaitSynced(ctx context.Context) error {
 	kind := w.kind.Resource.GroupResource()
 	deadline := time.NewTimer(listTimeout)
@@ -205,13 +242,14 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 		case <-w.target.Synced():
 			return nil
 		case <-w.Refused():
-			return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to list %s (%s): grant get, list and watch on them",
-				kind, w.Health().Refused)}
+			return &ProbeError{Forbidden, fmt.Errorf(
+				"the API server refuses to list %s (%s): grant get, list and watch on them", kind, w.Health().Refused)}
 		case <-changed:
 		case <-deadline.C:
 			left := listTimeout - time.Since(w.progressedAt())
 			if left <= 0 {
-				return &ProbeError{NotReady, fmt.Errorf("the API server answers, but has not listed %s: no progress within %s (%s)",
+				return &ProbeError{NotReady, fmt.Errorf(
+					"the API server answers, but has not listed %s: no progress within %s (%s)",
 					kind, listTimeout, w.Problem())}
 			}
 			deadline.Reset(left)
@@ -237,10 +275,12 @@ func (w *Watcher) Problem() string {
 	return reasonLabel(w.failure)
 }
 
-// pace is the pause after something that should last: it grows while that is short.
+// restartPause is the pause after a watch or a listing ended. It grows while they end soon after they
+// began.
 type restartPause struct{ pause time.Duration }
 
-// wait returns at once if what began then has lasted, and otherwise after a pause, or when it is woken, or when ctx ends.
+// wait returns at once if what began then has lasted, and otherwise after a pause, or when it is woken, or
+// when ctx ends.
 func (p *restartPause) wait(ctx context.Context, wake <-chan struct{}, began time.Time) {
 	lasted := time.Since(began)
 	if lasted > maxBackoff {
@@ -250,15 +290,16 @@ func (p *restartPause) wait(ctx context.Context, wake <-chan struct{}, began tim
 	waitOrWake(ctx, wake, p.pause-lasted)
 }
 
-// Following reports whether a watch is open on which every change arrives.
+// Healthy reports whether a watch is open on which every change arrives.
 func (w *Watcher) Healthy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.health.Open && time.Since(w.health.LastContact) < bookmarkLimit
 }
 
-// arrive notes how late an object is, if it tells of a change that is newer than all before it. What was there before we asked is
-// not late. An object without a newer time, as one that is about to be deleted, says nothing.
+// recordLag observes how late a change is, if it is newer than all before it. What was there before the
+// watch is not late. An object without a newer time, such as one that is about to be deleted, is not
+// observed.
 func (w *Watcher) recordLag(m metav1.Object, changed bool) {
 	if w.lag == nil {
 		return
@@ -280,7 +321,7 @@ func (w *Watcher) recordLag(m metav1.Object, changed bool) {
 	}
 }
 
-// opened is one watch. Its context ends at the latest with the next Reset of the connection.
+// openedWatch is one watch. Its context ends at the latest with the next Reset of the connection.
 type openedWatch struct {
 	watch.Interface
 	ctx    context.Context
@@ -288,7 +329,7 @@ type openedWatch struct {
 	at     time.Time
 }
 
-// open watches, as soon as it can be done.
+// openWatch opens a watch, and retries until it can.
 func (r *reflector) openWatch(ctx context.Context, options metav1.ListOptions) (o openedWatch, err error) {
 	seconds := int64((watchAge + rand.N(watchAge)).Seconds())
 	options.AllowWatchBookmarks, options.TimeoutSeconds = true, &seconds
@@ -307,15 +348,16 @@ func (r *reflector) openWatch(ctx context.Context, options metav1.ListOptions) (
 	return o, err
 }
 
-// close ends a watch.
+// closeWatch ends a watch.
 func (w *Watcher) closeWatch(o openedWatch) {
 	o.cancel()
 	o.Stop()
 	w.updateHealth(func(h *Health) { h.Open = false })
 }
 
-// insist repeats a request until it succeeds, ctx ends, or it fails in a way that the caller must know of. It tries again at once
-// when the connection is reset. Where there is no such resource, or no right to one that the cluster is used without, it tries ever more rarely.
+// retry repeats a request until it succeeds, ctx ends, or it fails for a reason that only a new listing can
+// mend. It retries at once when the connection is reset. A missing resource, and an optional one that is
+// refused, it retries with a growing pause.
 func (w *Watcher) retry(ctx context.Context, request func(context.Context) error) error {
 	refusals := refusedBackoff
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
@@ -356,8 +398,9 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 	}
 }
 
-// pause returns how long to wait before a request that failed is made again: as long as the server asks, within limits, or else for our own
-// backoff, which stays short while the API server is there. One that has just started fails requests until its caches are filled.
+// pauseAfter returns the pause before a request that failed is retried: what the server asks for, within
+// limits, or our own back-off, which stays short while probes succeed. A server that has just started fails
+// requests until its caches are filled.
 func (w *Watcher) pauseAfter(backoff, asked time.Duration) time.Duration {
 	if !w.conn.unreachable.Load() {
 		backoff = min(backoff, readyBackoff)
@@ -368,7 +411,7 @@ func (w *Watcher) pauseAfter(backoff, asked time.Duration) time.Duration {
 // jitter returns about d, at most.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2) }
 
-// reasons are those that API servers give.
+// knownReasons are those that API servers give.
 var knownReasons = []metav1.StatusReason{
 	metav1.StatusReasonUnauthorized, metav1.StatusReasonForbidden, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists,
 	metav1.StatusReasonConflict, metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonServerTimeout,
@@ -377,8 +420,8 @@ var knownReasons = []metav1.StatusReason{
 	metav1.StatusReasonUnsupportedMediaType, metav1.StatusReasonInternalError, metav1.StatusReasonExpired, metav1.StatusReasonServiceUnavailable,
 }
 
-// ReasonOf returns the reason that an API server gave for an error, if it is one that API servers give, and otherwise none: it becomes
-// part of labels, conditions and keys of maps.
+// StatusReason returns the reason that an API server gave for an error if it is a known one, and Unknown
+// otherwise: reasons become labels, conditions and keys of maps.
 func StatusReason(err error) metav1.StatusReason {
 	if reason := apierrors.ReasonForError(err); slices.Contains(knownReasons, reason) {
 		return reason
@@ -386,7 +429,7 @@ func StatusReason(err error) metav1.StatusReason {
 	return metav1.StatusReasonUnknown
 }
 
-// errorReason returns how an error is counted.
+// reasonLabel returns the label under which an error is counted.
 func reasonLabel(err error) string {
 	reason, answered := StatusReason(err), errors.As(err, new(apierrors.APIStatus))
 	switch {
@@ -399,7 +442,7 @@ func reasonLabel(err error) string {
 	}
 }
 
-// short returns what a Status says, in a line.
+// statusText returns the message of a Status, on one line.
 func statusText(s *metav1.Status) string {
 	if s == nil {
 		return "no Status"
@@ -419,7 +462,7 @@ func (w *Watcher) updateHealth(f func(*Health)) {
 	f(&w.health)
 }
 
-// filler fills the target of a Watcher. One goroutine uses it.
+// A reflector fills the target of a Watcher. One goroutine uses it.
 type reflector struct {
 	*Watcher
 	requests cache.ListerWatcherWithContext
@@ -430,7 +473,7 @@ type reflector struct {
 	received  atomic.Int64 // bytes of the listing that is under way
 }
 
-// fill lists everything and then follows the changes, until what was missed cannot be had any more.
+// listAndWatch lists everything and then applies changes, until what was missed cannot be had any more.
 func (r *reflector) listAndWatch(ctx context.Context) error {
 	r.received.Store(0)
 	w, version, err := r.list(context.WithValue(ctx, receivedKey{}, &r.received))
@@ -463,14 +506,17 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 // errSilent ends a watch on which nothing came for too long.
 var errSilent = fmt.Errorf("no event and no bookmark within %s", bookmarkLimit)
 
-// list replaces what the store holds by all there is, and returns the version of that. If it came as a stream, that goes on as a watch.
-// Streams can be switched off as in all clients of client-go, by KUBE_FEATURE_WatchListClient=false in the environment.
+// list replaces what the Target holds by a complete listing, and returns its version. If it came as a
+// stream, the stream goes on as a watch. Streams can be switched off as in all clients of client-go, by
+// KUBE_FEATURE_WatchListClient=false in the environment.
 func (r *reflector) list(ctx context.Context) (w openedWatch, version string, err error) {
 	if !features.FeatureGates().Enabled(features.WatchListClient) {
 		version, err = r.listPages(ctx)
 		return openedWatch{}, version, err
 	}
-	w, err = r.openWatch(ctx, metav1.ListOptions{SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	w, err = r.openWatch(ctx, metav1.ListOptions{
+		SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	})
 	if err == nil {
 		if version, err = r.readStream(w); err == nil {
 			return w, version, nil
@@ -484,10 +530,10 @@ func (r *reflector) list(ctx context.Context) (w openedWatch, version string, er
 	return openedWatch{}, version, err
 }
 
-// errBroken is the end of a watch before its initial events were through.
+// errInterrupted is the end of a watch before its initial events were through.
 var errInterrupted = errors.New("the watch broke off before everything was listed")
 
-// stream stores the initial events of a watch.
+// readStream stores the initial events of a watch.
 func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	listing := r.target.NewListing()
 	through, n := errors.New("through"), 0
@@ -519,8 +565,9 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	}
 }
 
-// pages stores a list that is asked for page by page. A page that is too much for us, or for the way here, is asked for again with fewer
-// objects; where the API server has forgotten the version of the first page before the last was read, everything is, with more.
+// listPages stores a list that it requests page by page. A page that is too large or too slow is requested
+// again with fewer objects. If the API server has forgotten the version of the first page before the last
+// one was read, the whole list is requested again with larger pages.
 func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 	listing, n := r.target.NewListing(), 0
 	for next := ""; ; {
@@ -582,7 +629,7 @@ func (r *reflector) listPage(ctx context.Context, next string) (list runtime.Obj
 
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// apply stores a change.
+// applyEvent stores a change.
 func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 	version := m.GetResourceVersion()
 	if older(version, r.version) {
@@ -605,13 +652,14 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 	}
 }
 
-// older reports whether version a is from before version b, as far as that can be known.
+// older reports whether version a is from before version b. It is false where they cannot be compared.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }
 
-// events passes events to use until the watch breaks, which can be resumed, or one is an error, or use returns one.
+// readEvents calls use with each event. It returns nil when the watch breaks and can be resumed, and an
+// error when an event is one, when use returns one, or when nothing came for bookmarkLimit.
 func (r *reflector) readEvents(w openedWatch, use func(watch.Event, metav1.Object) error) error {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()

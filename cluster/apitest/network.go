@@ -142,7 +142,8 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
-// pipe returns the two ends of a connection that holds what was written until it is read, as a network does.
+// pipe returns the two ends of a connection that holds what was written until it is read, as a network
+// does.
 func pipe() (a, b net.Conn) {
 	a, b = net.Pipe()
 	return newBuffered(a), newBuffered(b)
@@ -189,8 +190,9 @@ func (b *bufferedConn) Close() error {
 	return b.SetReadDeadline(time.Unix(1, 0))
 }
 
-// conn is the client's end of a connection. A write never waits, as it does not where a kernel buffers it: the transport of net/http
-// closes connections, which writes, with a lock held that stops virtual time for those who wait for it.
+// conn is the client's end of a connection. A write never waits, as it does not where a kernel buffers it:
+// the transport of net/http closes connections, which writes, with a lock held that stops virtual time for
+// those who wait for it.
 type conn struct {
 	net.Conn
 	line *networkPath
@@ -219,7 +221,8 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 }
 
-// Write sends, or has the bytes wait for the line to open. What still waits when the connection is closed is lost.
+// Write sends, or has the bytes wait for the line to open. What still waits when the connection is closed
+// is lost.
 func (c *conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -102,8 +102,8 @@ func (s *Server) Revoke(token string) {
 	s.tokens[token] = false
 }
 
-// Forbid answers 403 to all requests about a group resource, such as "pods" or "jobs.batch", or stops doing so. Watches that are
-// open end.
+// Forbid answers 403 to all requests about a group resource, such as "pods" or "jobs.batch", or stops doing
+// so. Watches that are open end.
 func (s *Server) Forbid(resource string, forbidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,15 +111,16 @@ func (s *Server) Forbid(resource string, forbidden bool) {
 	s.broadcast()
 }
 
-// Deny answers 403 to requests of one verb about a group resource, such as "create" and "services", or stops doing so. Access reviews
-// say so too.
+// Deny answers 403 to requests of one verb about a group resource, such as "create" and "services", or
+// stops doing so. Access reviews say so too.
 func (s *Server) Deny(verb, resource string, denied bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forbidden[verb+" "+resource] = denied
 }
 
-// failure is an error that the server answers, and after how many seconds it asks the client to come back; 0 for nothing.
+// failure is an error that the server answers, and after how many seconds it asks the client to come back;
+// 0 for nothing.
 type failure struct{ code, retryAfter int }
 
 func (f failure) answer(w http.ResponseWriter) {
@@ -129,8 +130,8 @@ func (f failure) answer(w http.ResponseWriter) {
 	http.Error(w, "the server is overloaded", f.code)
 }
 
-// Fail answers all requests about a group resource, or about "readyz", with an error code, such as 503, and a Retry-After in seconds unless
-// that is 0. Code 0 ends it. Watches that are open end.
+// Fail answers all requests about a group resource, or about "readyz", with an error code, such as 503, and
+// a Retry-After in seconds unless that is 0. Code 0 ends it. Watches that are open end.
 func (s *Server) Fail(resource string, code, retryAfter int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +139,8 @@ func (s *Server) Fail(resource string, code, retryAfter int) {
 	s.broadcast()
 }
 
-// Serve makes the server know a group resource in these versions, the newest first; with none it does not exist.
+// Serve makes the server know a group resource in these versions, the newest first; with none it does not
+// exist.
 func (s *Server) Serve(resource string, versions ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +148,8 @@ func (s *Server) Serve(resource string, versions ...string) {
 	s.broadcast()
 }
 
-// Stream makes the server stream lists, as it does from the start, or refuse to, as API servers before 1.32 do.
+// Stream makes the server stream lists, as it does from the start, or refuse to, as API servers before 1.32
+// do.
 func (s *Server) Stream(can bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,15 +170,16 @@ func (s *Server) Compact() {
 	clear(s.listRemainders)
 }
 
-// Mute makes watches of a group resource silent, without as much as a bookmark, or ends that. What happens meanwhile is never sent.
+// Mute makes watches of a group resource silent, without as much as a bookmark, or ends that. What happens
+// meanwhile is never sent.
 func (s *Server) SilenceWatches(resource string, muted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.silentWatches[resource] = muted
 }
 
-// Backup returns a function that puts the server back into the state in which it is now, as an etcd that is restored from a snapshot.
-// Watches end; one from a version that is not reached yet is accepted and silent.
+// Backup returns a function that puts the server back into the state in which it is now, as an etcd that is
+// restored from a snapshot. Watches end; one from a version that is not reached yet is accepted and silent.
 func (s *Server) Backup() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +196,8 @@ func (s *Server) Backup() (restore func()) {
 	}
 }
 
-// Prune makes the server drop the conditions from every status of a group resource, as a schema without them does.
+// Prune makes the server drop the conditions from every status of a group resource, as a schema without
+// them does.
 func (s *Server) Prune(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +211,8 @@ func (s *Server) Mutate(resource string, change func(*unstructured.Unstructured)
 	s.mutate[resource] = change
 }
 
-// Requests returns how many requests of a verb, such as "list" or "watch", were made about a group resource.
+// Requests returns how many requests of a verb, such as "list" or "watch", were made about a group
+// resource.
 func (s *Server) Requests(verb, resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,7 +68,7 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(log, store, cluster.Options{
 		ProbeInterval: 5 * time.Second,
-		Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Dial:          f.network.Dial,
 	})
 	w := NewWriter(log, store, registry, func(term context.Context) error {

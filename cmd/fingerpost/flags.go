@@ -74,7 +74,7 @@ func (o *serveOptions) addTLSFlags(fs *flag.FlagSet) {
 
 // addClusterFlags adds what is about reading clusters.
 func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
-	o.Patience = federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second}
+	o.Thresholds = federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second}
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"kubeconfig of this cluster; empty to use the service account of the Pod")
 	fs.StringVar(&o.ClusterName, "cluster-name", "local", "name of this cluster in other clusters")
@@ -91,9 +91,9 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 		"read EndpointSlices; otherwise Endpoints, which have no zones and one address family")
 	fs.DurationVar(&o.ProbeInterval, "probe-interval", 5*time.Second,
 		"how often a cluster in contact is probed; others are probed each second")
-	fs.DurationVar(&o.Patience.Suspect, "suspect-after", o.Patience.Suspect,
+	fs.DurationVar(&o.Thresholds.Suspect, "suspect-after", o.Thresholds.Suspect,
 		"how long a cluster may be out of contact before it is Suspect")
-	fs.DurationVar(&o.Patience.Stale, "stale-after", o.Patience.Stale,
+	fs.DurationVar(&o.Thresholds.Stale, "stale-after", o.Thresholds.Stale,
 		"how long a cluster may be out of contact before it is Stale; its endpoints are kept")
 	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,
 		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before "+
@@ -194,12 +194,12 @@ func (o *serveOptions) validate() error {
 	case o.Budget.Services < 0 || o.Budget.Endpoints < 0 || o.budgetMiB < 0:
 		return errors.New("-cluster-max-services, -cluster-max-endpoints and -cluster-max-mib must not be " +
 			"negative")
-	case o.Patience.Suspect <= o.ProbeInterval:
+	case o.Thresholds.Suspect <= o.ProbeInterval:
 		return fmt.Errorf("-suspect-after (%s) must be greater than -probe-interval (%s)",
-			o.Patience.Suspect, o.ProbeInterval)
-	case o.Patience.Stale <= o.Patience.Suspect:
+			o.Thresholds.Suspect, o.ProbeInterval)
+	case o.Thresholds.Stale <= o.Thresholds.Suspect:
 		return fmt.Errorf("-stale-after (%s) must be greater than -suspect-after (%s)",
-			o.Patience.Stale, o.Patience.Suspect)
+			o.Thresholds.Stale, o.Thresholds.Suspect)
 	}
 	o.Budget.Bytes = int64(o.budgetMiB) << 20
 	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Writer.Timing.Validate()); err != nil {

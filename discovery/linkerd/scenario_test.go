@@ -247,7 +247,7 @@ func (s *scenario) start(args []string) (stop func()) {
 	store := federation.NewStore()
 	s.registry = cluster.NewRegistry(log, store, cluster.Options{
 		ProbeInterval: 5 * time.Second,
-		Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Endpoints:     !*endpointSlices,
 		Dial:          s.network.Dial,
 	})

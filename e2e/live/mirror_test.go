@@ -66,7 +66,7 @@ spec:
 	}
 	config := w.Local.Config(w.Local.Identity, w.Local.Proxy.URL())
 	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Patience: federation.Thresholds{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
+	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Thresholds: federation.Thresholds{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
 	w.do(registry.Apply(cluster.Spec{Name: w.Local.Name, Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
 	conn, err := api.NewConnection(config, nil)
 	w.do(err)

@@ -51,7 +51,7 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		store := federation.NewStore()
 		registry := cluster.NewRegistry(log, store, cluster.Options{
 			ProbeInterval: 5 * time.Second,
-			Patience:      federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+			Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 			Dial:          f.network.Dial,
 		})
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))

@@ -45,7 +45,7 @@ type Options struct {
 	LinkNamespace string // empty for all
 	AllowedHosts  []string
 	ProbeInterval time.Duration
-	Patience      federation.Thresholds
+	Thresholds    federation.Thresholds
 	Budget        api.Limits // of each linked cluster
 	ReadSlices    bool       // read EndpointSlices; otherwise Endpoints
 	Mirrors       bool       // write the Services that Links ask for
@@ -71,7 +71,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	o.complete()
 	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics()}
 	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
-		ProbeInterval: o.ProbeInterval, Patience: o.Patience, Budget: o.Budget,
+		ProbeInterval: o.ProbeInterval, Thresholds: o.Thresholds, Budget: o.Budget,
 		Endpoints: !o.ReadSlices, Dial: o.Dial,
 	})
 	err := a.Registry.Apply(cluster.Spec{

@@ -58,7 +58,7 @@ func TestReplica(t *testing.T) {
 	a, err := New(ctx, logr.Discard(), Options{
 		Replica: "a", Config: config, Dial: network.Dial, Addr: "127.0.0.1:0", ClusterName: "east", ReadSlices: true,
 		Mirrors:       true,
-		ProbeInterval: time.Second, Patience: federation.Thresholds{Suspect: 10 * time.Second, Stale: time.Minute},
+		ProbeInterval: time.Second, Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: time.Minute},
 		Writer: endpointslice.Options{
 			Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
 		},
