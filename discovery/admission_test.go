@@ -98,7 +98,7 @@ func getOnce(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestinat
 	return err
 }
 
-// rawClient speaks HTTP/2 frame by frame. It reads everything, and opens no window.
+// rawClient sends HTTP/2 frame by frame. It reads everything, and opens no window.
 type rawClient struct {
 	t      *testing.T
 	conn   net.Conn
@@ -634,7 +634,7 @@ func TestBoundsOfMemory(t *testing.T) {
 	}
 }
 
-// There are no more connections than may be, whatever is spoken on them. What is more is closed at
+// There are no more connections than may be, with HTTP/2 or without it. What is more is closed at
 // once, and one that is closed makes room.
 func TestConnectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

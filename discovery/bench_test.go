@@ -15,7 +15,7 @@ import (
 )
 
 // crowdOn opens streams for the Service web and returns a step that changes all its endpoints and waits
-// until each stream was told.
+// until each stream got it.
 func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), sink *streamtest.Counter) {
 	tb.Helper()
 	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a"))})
@@ -60,7 +60,7 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkScrape is what it takes to tell of 10,000 streams, on request by node.
+// BenchmarkScrape is what it takes to collect the metrics of 10,000 streams, on request by node.
 func BenchmarkScrape(b *testing.B) {
 	for _, detailed := range []bool{false, true} {
 		b.Run(fmt.Sprintf("detailed=%t", detailed), func(b *testing.B) {

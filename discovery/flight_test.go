@@ -295,7 +295,7 @@ func TestNewQuestionsCostMore(t *testing.T) {
 				if getOnce(t.Context(), conn, &pb.GetDestination{Path: path(i)}) == nil {
 					n++
 				}
-				synctest.Wait() // nobody asks the question any more
+				synctest.Wait() // no stream has the query any more
 			}
 			return n
 		}

@@ -65,26 +65,26 @@ func TestAnswersComeWithTheirSnapshot(t *testing.T) {
 	}
 }
 
-// firstWord is a sink that notes what the first message says, and ends the stream there.
-type firstWord struct {
+// firstMessage is a sink that keeps the kind of the first message, and ends the stream there.
+type firstMessage struct {
 	*streamtest.Counter
-	end  context.CancelFunc
-	said *[2]atomic.Int64 // addresses, and "no endpoints"
+	end   context.CancelFunc
+	count *[2]atomic.Int64 // addresses, and "no endpoints"
 }
 
-func (k *firstWord) SendMsg(message any) error {
+func (k *firstMessage) SendMsg(message any) error {
 	switch message.(*Frame).kind { //nolint:exhaustive // what else may come first is no answer
 	case Add:
-		k.said[0].Add(1)
+		k.count[0].Add(1)
 	case NoEntries:
-		k.said[1].Add(1)
+		k.count[1].Add(1)
 	}
 	k.end()
 	return nil
 }
 
 // Law: unknown is not empty. Each version of a Service either has endpoints or consists of a cluster
-// that was never heard: whatever a stream is answered, it is never that there are none. Versions follow
+// that was never synced: whatever a stream is answered, it is never that there are none. Versions follow
 // each other as fast as they can.
 func TestUnknownIsNeverEmpty(t *testing.T) {
 	const streams = 3000
@@ -110,12 +110,12 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 	})
 	var left atomic.Int64
 	left.Store(streams)
-	said := &[2]atomic.Int64{}
+	count := &[2]atomic.Int64{}
 	for range 16 {
 		asking.Go(func() {
 			for left.Add(-1) >= 0 {
 				streamCtx, end := context.WithCancel(ctx)
-				_ = s.Get(&pb.GetDestination{Path: streamtest.Path}, &firstWord{streamtest.NewCounter(streamCtx), end, said})
+				_ = s.Get(&pb.GetDestination{Path: streamtest.Path}, &firstMessage{streamtest.NewCounter(streamCtx), end, count})
 				end()
 			}
 		})
@@ -123,7 +123,7 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 	asking.Wait()
 	cancel()
 	turmoil.Wait()
-	if add, empty := said[0].Load(), said[1].Load(); add < streams || empty > 0 {
+	if add, empty := count[0].Load(), count[1].Load(); add < streams || empty > 0 {
 		t.Errorf("%d of %d streams began with addresses, %d with no endpoints", add, streams, empty)
 	}
 }
@@ -182,7 +182,7 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 	}
 }
 
-// The answers at a place go with their last stream, whoever else has the same Query elsewhere; and with
+// The answers at a place go with their last stream, whatever other streams have the same Query elsewhere; and with
 // the last stream goes everything.
 func TestNothingStaysWithoutStreams(t *testing.T) {
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: onNodes(3, true)})

@@ -22,7 +22,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// TestCases are the contract cases of section O that a scenario cannot tell, because they are about a
+// TestCases are the contract cases of section O that a scenario cannot express, because they are about a
 // client that does not read.
 func TestCases(t *testing.T) {
 	t.Run("O01", testSendAfterTheEnd)
@@ -30,8 +30,8 @@ func TestCases(t *testing.T) {
 	t.Run("O04", testSlowStreamSkips)
 }
 
-// O01: nothing can be sent on a stream that has ended. The transport says so to who tries, who does not
-// try again.
+// O01: nothing can be sent on a stream that has ended. The transport returns an error to a sender, which does
+// not try again.
 func testSendAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
@@ -105,7 +105,7 @@ func testEndWhileSending(t *testing.T) {
 	})
 }
 
-// O04: a client that stops reading while 50 changes happen delays nobody, is not cut off, and when it
+// O04: a client that stops reading while 50 changes happen delays no other, is not cut off, and when it
 // reads again gets one step to the newest state, not 50.
 func testSlowStreamSkips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,7 @@ func setOf(place federation.Place, query federation.Query, endpoints ...[]*feder
 	return federation.Select(snapshot, query, nil).At(place, nil)
 }
 
-// oracle returns the messages that say of each address what there is to say, one message an address,
+// oracle returns the messages with each address and all its fields, one message an address,
 // all labels on the address.
 func oracle(e encoder, set *federation.Set) map[string]*pb.WeightedAddr {
 	all := map[string]*pb.WeightedAddr{}
@@ -81,7 +81,7 @@ func decoded(t interface{ Fatalf(string, ...any) }, frames []*discovery.Frame) m
 	return all
 }
 
-// What a client decodes of an address is what weightedAddr says of it, whatever shares its message.
+// What a client decodes of an address is what weightedAddr returns for it, whatever shares its message.
 func TestEncodingIsWhatIsSaid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(name string, more ...string) string {

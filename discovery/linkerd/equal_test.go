@@ -12,9 +12,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// An address is said again if, and only if, there is something new to say of it: what differs between
+// An address is sent again if, and only if, it has changed for the client: what differs between
 // two Workloads makes a message exactly where the messages differ. Two that differ in labels, names or
-// the proxy's ports are told apart in any case.
+// the proxy's ports are distinguished in any case.
 func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 	ports := []uint16{80, 443, 3306, 8080}
 	drawPorts := func(t *rapid.T, name string) federation.Ports {

@@ -19,8 +19,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// A client that does not read holds what it was sent, whatever an explanation says that it should: both
-// are told.
+// A client that does not read holds what it was sent, even if an explanation has a newer state: both
+// are shown.
 func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view := func(ready bool) *federation.View {

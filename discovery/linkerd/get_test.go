@@ -56,7 +56,7 @@ func TestFramesAreShared(t *testing.T) {
 	})
 }
 
-// A large Service is told in messages that a proxy can decode, and the bytes that are kept have a bound.
+// A large Service is sent in messages that a proxy can decode, and the bytes that are kept have a bound.
 func TestLargeServicesAreChunked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 20_000
@@ -89,7 +89,7 @@ func TestLargeServicesAreChunked(t *testing.T) {
 	})
 }
 
-// What is encoded by hand decodes to what the message says, and nothing is encoded twice.
+// What is encoded by hand decodes to the message, and nothing is encoded twice.
 func TestEncodingIsProtobuf(t *testing.T) {
 	config := Defaults()
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 2))})

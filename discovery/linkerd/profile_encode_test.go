@@ -97,7 +97,7 @@ func TestAppendProfileBudgetAndOverrides(t *testing.T) {
 			IsRetryable:   true,
 			Timeout:       &durationpb.Duration{Nanos: 200_000_000},
 		}},
-		RetryBudget: &pb.RetryBudget{RetryRatio: 0.5, MinRetriesPerSecond: 5}, // a ttl of 0 is not said
+		RetryBudget: &pb.RetryBudget{RetryRatio: 0.5, MinRetriesPerSecond: 5}, // a ttl of 0 is not sent
 		DstOverrides: []*pb.WeightedDst{
 			{Authority: "a.ns.svc.cluster.local:8080", Weight: 9000},
 			{Authority: "b.ns.svc.cluster.local:7070", Weight: 500},

@@ -64,7 +64,7 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 	dice := dice{rand.New(source)}
 	store := federation.NewStore()
 	store.AddCluster(home, federation.Expectation{TrustDomain: trust, Since: time.Now(), Local: true})
-	store.AddCluster("mute", federation.Expectation{TrustDomain: trust, Since: time.Now()}) // was never heard
+	store.AddCluster("silent", federation.Expectation{TrustDomain: trust, Since: time.Now()}) // was never synced
 	store.AddCluster("east", federation.Expectation{TrustDomain: trust, Since: time.Now()})
 	east := store.NewWriter("east")
 	east.MarkSynced()
@@ -195,7 +195,7 @@ func (a asked) close(t *testing.T) {
 	}
 }
 
-// agrees checks that a stream which has seen much says what one says that was opened just now, unless
+// agrees checks that a stream which has seen much holds what one holds that was opened just now, unless
 // either has ended. It closes it, and returns whether there was anything to check.
 func (a asked) agrees(t *testing.T, conn *grpc.ClientConn) (checked bool) {
 	t.Helper()
@@ -225,7 +225,7 @@ func (a asked) says() string {
 		var all []string
 		for _, held := range s.Holds() {
 			w := proto.CloneOf(held.WeightedAddr)
-			w.MetricLabels = held.Labels // wherever they were said
+			w.MetricLabels = held.Labels // of the message or of the address
 			all = append(all, w.String())
 		}
 		return strings.Join(all, "\n")
@@ -243,7 +243,7 @@ func (d dice) in(n int) bool { return d.IntN(n) == 0 }
 
 func of[T any](d dice, all ...T) T { return all[d.IntN(len(all))] }
 
-// world is what the API server of the cluster holds, told to the stores of a Reconciler, and what
+// world is what the API server of the cluster holds, written to the stores of a Reconciler, and what
 // another cluster claims.
 type world struct {
 	dice
@@ -330,7 +330,7 @@ func (w world) object() (kind string, o metav1.Object) {
 		return of(w.dice, "ReplicaSet", "Job"), o
 	default:
 		if w.in(2) {
-			w.say()
+			w.publish()
 		}
 		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: of(w.dice, randomNodes...)}}
 		o.Labels = map[string]string{corev1.LabelTopologyZone: of(w.dice, randomZones...)}
@@ -338,8 +338,8 @@ func (w world) object() (kind string, o metav1.Object) {
 	}
 }
 
-// say makes the other cluster say something.
-func (w world) say() {
+// publish has the other cluster publish something.
+func (w world) publish() {
 	name := federation.Service{Namespace: of(w.dice, randomNamespaces...), Name: w.name()}
 	if w.in(3) {
 		w.east.Delete(name)
@@ -377,13 +377,13 @@ func (w world) service() metav1.Object {
 	w.marks(o.Annotations, map[string][]string{"config.linkerd.io/opaque-ports": randomOpaque})
 	if w.in(3) {
 		w.marks(o.Annotations, map[string][]string{
-			"multicluster.linkerd.io/remote-discovery": {"", "a@east", "b@mute", "a@east,b@east,a@nowhere", ",@,a@,@b,a@b@c", "a"},
+			"multicluster.linkerd.io/remote-discovery": {"", "a@east", "b@silent", "a@east,b@east,a@nowhere", ",@,a@,@b,a@b@c", "a"},
 			"multicluster.linkerd.io/local-discovery":  {"", "a", "b", o.Name},
 		})
 	}
 	if w.in(4) {
 		w.marks(o.Labels, map[string][]string{
-			"multicluster.linkerd.io/remote-discovery": {"east", "mute", "nowhere", "", home},
+			"multicluster.linkerd.io/remote-discovery": {"east", "silent", "nowhere", "", home},
 			"multicluster.linkerd.io/remote-service":   {"a", "b", ""},
 		})
 	}

@@ -332,7 +332,7 @@ func (s *scenario) do(verb string, args []string) {
 		for _, name := range args[1:] {
 			for _, o := range s.objects(name) {
 				s.network.Server(at(0)).Apply(o)
-				synctest.Wait() // so that the first one is published before the second is written, whoever is faster
+				synctest.Wait() // so that the first one is published before the second is written, in each run
 			}
 		}
 	case "delete":

@@ -71,8 +71,8 @@ func lookUp(t *testing.T, d time.Duration, reconnect bool, answer func(pb.Destin
 func TestProfileStream(t *testing.T) {
 	t.Parallel()
 	named := func(name string) *pb.DestinationProfile { return &pb.DestinationProfile{FullyQualifiedName: name} }
-	// say sends profiles, each after a wait, and leaves the stream open.
-	say := func(wait time.Duration, profiles ...*pb.DestinationProfile) func(pb.Destination_GetProfileServer) error {
+	// sendEach sends Profiles, each after a wait, and leaves the stream open.
+	sendEach := func(wait time.Duration, profiles ...*pb.DestinationProfile) func(pb.Destination_GetProfileServer) error {
 		return func(to pb.Destination_GetProfileServer) error {
 			for _, p := range profiles {
 				time.Sleep(wait) //nolint:forbidigo // virtual time
@@ -102,9 +102,9 @@ func TestProfileStream(t *testing.T) {
 		seen      string // the first of it
 		violation string // none if empty
 	}{
-		{"the newest counts", time.Minute, false, say(time.Second, named("a"), named("b")), "a b", ""},
-		{"the same at once is a waste", time.Minute, false, say(time.Second, named("a"), named("a")), "a repeated", ""},
-		{"the same at once is no heartbeat either", 6 * time.Minute, false, say(0, named("a"), named("a"), named("a")), "a repeated repeated", "no message for 5m0s"},
+		{"the newest counts", time.Minute, false, sendEach(time.Second, named("a"), named("b")), "a b", ""},
+		{"the same at once is a waste", time.Minute, false, sendEach(time.Second, named("a"), named("a")), "a repeated", ""},
+		{"the same at once is no heartbeat either", 6 * time.Minute, false, sendEach(0, named("a"), named("a"), named("a")), "a repeated repeated", "no message for 5m0s"},
 		{"heartbeats", 9 * time.Minute, false, func(to pb.Destination_GetProfileServer) error {
 			for {
 				if err := to.Send(named("a")); err != nil {
@@ -117,11 +117,11 @@ func TestProfileStream(t *testing.T) {
 				}
 			}
 		}, "a heartbeat heartbeat", ""},
-		{"a late answer", time.Minute, false, say(4*time.Second, named("a")), "a", "no message within 3s"},
-		{"silence", 6 * time.Minute, false, say(0, named("a")), "a", "no message for 5m0s"},
-		{"a message that is too large", time.Minute, false, say(0, named(strings.Repeat("a", proxy.MaxMessage))), "end ResourceExhausted", "a message that cannot be received"},
-		{"a URI identity without a server name", time.Minute, false, say(0, endpoint(uri)), "", "without a server name"},
-		{"a URI identity with one", time.Minute, false, say(0, endpoint(named2)), "", ""},
+		{"a late answer", time.Minute, false, sendEach(4*time.Second, named("a")), "a", "no message within 3s"},
+		{"silence", 6 * time.Minute, false, sendEach(0, named("a")), "a", "no message for 5m0s"},
+		{"a message that is too large", time.Minute, false, sendEach(0, named(strings.Repeat("a", proxy.MaxMessage))), "end ResourceExhausted", "a message that cannot be received"},
+		{"a URI identity without a server name", time.Minute, false, sendEach(0, endpoint(uri)), "", "without a server name"},
+		{"a URI identity with one", time.Minute, false, sendEach(0, endpoint(named2)), "", ""},
 		{"a lookup that makes no sense", time.Minute, true, end(codes.InvalidArgument), "end InvalidArgument", ""},
 		{"a lookup that is impossible", time.Minute, true, end(codes.FailedPrecondition), "end FailedPrecondition", ""},
 		{"what is tried again", time.Second / 2, true, end(codes.NotFound), "end NotFound end NotFound", ""},
