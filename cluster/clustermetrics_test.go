@@ -104,7 +104,7 @@ func TestLag(t *testing.T) {
 		if n != 1 || prompt > 1 {
 			t.Errorf("%d lags, %v s in all, of one change", n, prompt)
 		}
-		east.Apply(objects(t, slice)) // nothing says when
+		east.Apply(objects(t, slice)) // it carries no time
 		w.wait(10 * time.Second)
 		if n, _ := lag(); n != 1 {
 			t.Errorf("%d lags with one of a change without a time", n)
@@ -121,7 +121,7 @@ func TestLag(t *testing.T) {
 	})
 }
 
-// The work queue of a cluster is told of by client-go's names, as long as the cluster is linked.
+// The work queue of a cluster has metrics under client-go's names while the cluster is linked.
 func TestQueues(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
 		of := func(name string) *dto.Metric {

@@ -37,7 +37,7 @@ type Options struct {
 //     replaced (isCurrent), and its call does nothing.
 //   - mu guards the fields below it. It is held for a few map operations, never across a call of the Store.
 //
-// The Store's lock may be held for long when a large cluster is added or removed. Whoever waits for it
+// The Store's lock may be held for long when a large cluster is added or removed. A caller that waits for it
 // holds order only. Status pages, metrics and Report take mu alone, so none of them waits for the Store.
 // Supervisors call into the Registry without holding locks of their own; run goroutines are never awaited
 // under either lock.

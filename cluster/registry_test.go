@@ -219,7 +219,7 @@ func TestServerMoves(t *testing.T) {
 	})
 }
 
-// Credentials that fail leave the old ones in use, whatever is wrong with them, and say so.
+// Credentials that fail leave the old ones in use, whatever is wrong with them, and the Status reports why.
 func TestBadCredentialsChangeNothing(t *testing.T) {
 	for name, bad := range map[string]func(w *world) cluster.Access{
 		string(api.Unauthorized): func(w *world) cluster.Access { return w.access("east", "no such token") },
@@ -263,7 +263,7 @@ func TestBadCredentialsChangeNothing(t *testing.T) {
 	}
 }
 
-// A cluster that is cut off keeps what it said, is Suspect and then Stale, and goes on where it was within
+// A cluster that is cut off keeps what it published, is Suspect and then Stale, and goes on where it was within
 // 2 s of its return.
 func TestPartition(t *testing.T) {
 	for name, cut := range map[string]apitest.Cut{"silence": apitest.Silence, "refuse": apitest.Refuse} {
@@ -300,7 +300,7 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// A cluster whose token is revoked is out of contact for that reason, and keeps what it said.
+// A cluster whose token is revoked is out of contact for that reason, and keeps what it published.
 func TestRevokedToken(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, token string) {
 		east.Revoke(token)
@@ -345,13 +345,13 @@ func TestForbiddenKinds(t *testing.T) {
 	})
 }
 
-// The second access is used while the first does not work, and the Status says so.
+// The second access is used while the first does not work, and the Status reports it.
 func TestSecondAccess(t *testing.T) {
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		east.Apply(objects(t, service), objects(t, slice))
 		good := w.access("east", east.Token())
-		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("nobody", "home"), good}})
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("unreachable", "home"), good}})
 		w.wait(10 * time.Second)
 		w.wantsState(cluster.Live)
 		if s := w.status(); s.Source != good.Source || s.Credentials == nil {

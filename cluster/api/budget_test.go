@@ -105,7 +105,7 @@ func TestBudget(t *testing.T) {
 			s.UseBudget(nil, "", 0)
 		}
 		if b.Bytes() != 0 || b.Problem() != "" {
-			t.Fatalf("%d bytes are charged by nobody: %s", b.Bytes(), b.Problem())
+			t.Fatalf("%d bytes are charged to no store: %s", b.Bytes(), b.Problem())
 		}
 	})
 }

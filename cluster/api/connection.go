@@ -40,15 +40,15 @@ type DialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 // does, for each request. It keeps true what net/http and client-go leave open.
 //
 // Two lanes. GET requests go over one transport and requests that change something over another, so over
-// different TCP connections. HTTP/2 puts all requests of a transport on one connection, and whoever cuts
-// that to stop a write cuts every watch with it. With two lanes CutWrites costs no watch. Connections of
-// the write lane discard unsent data when they are closed (SO_LINGER 0); otherwise the kernel goes on
-// delivering a write after the cut. The probe has a third transport, so that it tests the network rather
-// than a connection that happens to be open.
+// different TCP connections. HTTP/2 puts all requests of a transport on one connection, and cutting it to
+// stop a write cuts every watch with it. With two lanes CutWrites costs no watch. Connections of the write
+// lane discard unsent data when they are closed (SO_LINGER 0); otherwise the kernel goes on delivering a
+// write after the cut. The probe has a third transport, so that it tests the network rather than a
+// connection that happens to be open.
 //
 // Fence. A request that changes something and carries a fence (WithFence) asks it right before it enters
 // the transport. That is the last moment at which we can stop it: no check of ours takes back a request
-// that was sent. Whoever holds a Lease cuts the lane when its term ends, and its successor repairs what
+// that was sent. The holder of a Lease cuts the lane when its term ends, and its successor repairs what
 // arrived later.
 //
 // Retry. Nothing in here repeats a request. client-go would repeat one up to ten times by itself, waiting

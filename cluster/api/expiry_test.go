@@ -19,7 +19,7 @@ func TestExpiry(t *testing.T) {
 		"a bound token":      {token(`{"exp": 1795183200}`), time.Unix(1795183200, 0)},
 		"with a fraction":    {token(`{"exp": 1795183200.5}`), time.Unix(1795183200, 0)},
 		"a lasting token":    {token(`{"sub": "system:serviceaccount:ns:name"}`), time.Time{}},
-		"a token of nobody":  {"opaque", time.Time{}},
+		"an opaque token":    {"opaque", time.Time{}},
 		"junk in it":         {"a.b.c", time.Time{}},
 		"a time of no sense": {token(`{"exp": -1}`), time.Time{}},
 		"no time":            {token(`{"exp": "tomorrow"}`), time.Time{}},

@@ -34,7 +34,7 @@ type Kind struct {
 	versions []string       // the newest of these that is served is read
 }
 
-// Typed returns a kind of Kubernetes' own, in protobuf where the API server speaks it.
+// Typed returns a kind of Kubernetes' own, in protobuf where the API server supports it.
 func Typed(gv schema.GroupVersion, resource, name string, object runtime.Object) Kind {
 	return Kind{Resource: gv.WithResource(resource), Name: name, object: object}
 }

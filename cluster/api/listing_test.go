@@ -28,7 +28,7 @@ type fakeKind struct {
 
 var errNoStream = apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
 
-// filled runs test while a Source fills a store of the names of its Pods.
+// run runs test while a Watcher fills a store of the names of its Pods.
 func (f *fakeKind) run(t *testing.T, test func(store *Store[string], watcher *Watcher)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -94,7 +94,7 @@ func (u unread) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// A response that is compressed, which nobody asks for, is not read.
+// A response that is compressed, which no request asks for, is not read.
 func TestCompressedResponse(t *testing.T) {
 	c, _ := serverOf(t, http.Header{"Content-Encoding": {"gzip"}}, http.StatusOK, func() io.Reader { return unread{t} })
 	if _, err := get(t, c, "https://east.test/api/v1/pods"); !isResponseError(err) || !strings.Contains(err.Error(), "compresses") {

@@ -57,8 +57,8 @@ var _ Target = &Store[int]{}
 // NewStore returns an empty Store. newRecord reduces an object to its record, or returns false if nothing
 // is to be kept of it. changed is called with the key of each object that has changed, or may have: after
 // the change can be read, and with no lock held.
-func NewStore[R any](keep func(object any) (R, bool), changed func(Key)) *Store[R] {
-	return &Store[R]{newRecord: keep, changed: changed, synced: make(chan struct{}), byKey: map[Key]R{}}
+func NewStore[R any](newRecord func(object any) (R, bool), changed func(Key)) *Store[R] {
+	return &Store[R]{newRecord: newRecord, changed: changed, synced: make(chan struct{}), byKey: map[Key]R{}}
 }
 
 // Synced returns a channel that is closed once the Store holds a complete listing.

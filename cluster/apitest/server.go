@@ -79,8 +79,12 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{}, silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{}, listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{}, mutate: map[string]func(*unstructured.Unstructured){},
-		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}), requests: map[string]int{},
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{},
+		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
+		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
+		mutate:  map[string]func(*unstructured.Unstructured){},
+		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}),
+		requests: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
 	return s
@@ -112,7 +116,7 @@ func (s *Server) Forbid(resource string, forbidden bool) {
 }
 
 // Deny answers 403 to requests of one verb about a group resource, such as "create" and "services", or
-// stops doing so. Access reviews say so too.
+// stops doing so. Access reviews report it, too.
 func (s *Server) Deny(verb, resource string, denied bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,12 +174,12 @@ func (s *Server) Compact() {
 	clear(s.listRemainders)
 }
 
-// Mute makes watches of a group resource silent, without as much as a bookmark, or ends that. What happens
+// SilenceWatches makes watches of a group resource silent, without even a bookmark, or ends that. What happens
 // meanwhile is never sent.
-func (s *Server) SilenceWatches(resource string, muted bool) {
+func (s *Server) SilenceWatches(resource string, silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.silentWatches[resource] = muted
+	s.silentWatches[resource] = silent
 }
 
 // Backup returns a function that puts the server back into the state in which it is now, as an etcd that is
@@ -378,7 +382,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	failing := s.failing[req.groupResource()]
 	instead := s.answers[req.groupResource()]
 	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
-	forbidden, serves := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()], slices.Contains(s.served[req.groupResource()], req.version)
+	forbidden := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()]
+	serves := slices.Contains(s.served[req.groupResource()], req.version)
 	s.mu.Unlock()
 	switch {
 	case instead != nil:
@@ -390,7 +395,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case forbidden:
 		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.groupResource()+" is forbidden")
 	case unstreamed:
-		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
+			"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	case req.verb == "watch":
 		s.watch(w, r, req)
 	case req.resource == "selfsubjectaccessreviews":
@@ -519,7 +525,10 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 	case len(versions) == 0 || req.version != "" && len(list.APIResources) == 0:
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 	case req.version == "":
-		writeJSON(w, http.StatusOK, metav1.APIGroup{TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}, Name: req.group, Versions: versions, PreferredVersion: versions[0]})
+		writeJSON(w, http.StatusOK, metav1.APIGroup{
+			TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"},
+			Name:     req.group, Versions: versions, PreferredVersion: versions[0],
+		})
 	default:
 		writeJSON(w, http.StatusOK, list)
 	}
@@ -721,12 +730,14 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		}
 		pending := s.events[next:]
 		next = len(s.events)
-		muted := s.silentWatches[req.groupResource()]
+		silent := s.silentWatches[req.groupResource()]
 		changed, version := s.changed, s.version
-		gone := s.failing[req.groupResource()].code != 0 || s.forbidden[req.groupResource()] || !slices.Contains(s.served[req.groupResource()], req.version)
+		serves := slices.Contains(s.served[req.groupResource()], req.version)
+		gone := !serves || s.failing[req.groupResource()].code != 0 || s.forbidden[req.groupResource()]
 		s.mu.Unlock()
 		for _, e := range pending {
-			if e.kind == req.groupResource() && e.version > from && !muted && req.matches(e.object) && !send(e.eventType, req.render(e.object)) {
+			wanted := e.kind == req.groupResource() && e.version > from && req.matches(e.object)
+			if wanted && !silent && !send(e.eventType, req.render(e.object)) {
 				return
 			}
 		}
@@ -736,7 +747,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		select {
 		case <-changed:
 		case <-ticks.C:
-			if version >= from && !muted {
+			if version >= from && !silent {
 				send("BOOKMARK", bookmark(version, nil))
 			}
 		case <-deadline.C:
