@@ -620,9 +620,9 @@ func (r *Reconciler) patchConditions(
 	if err != nil {
 		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
 	}
-	api := r.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
+	client := r.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
 	options := metav1.PatchOptions{FieldManager: "fingerpost"}
-	back, err := api.Patch(ctx, l.key.Name, types.MergePatchType, patch, options, "status")
+	back, err := client.Patch(ctx, l.key.Name, types.MergePatchType, patch, options, "status")
 	oldest := versions[len(versions)-1]
 	switch {
 	case apierrors.IsNotFound(err) && l.version == oldest:

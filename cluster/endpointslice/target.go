@@ -153,8 +153,8 @@ func (c *targetCluster) deleteSlices(term context.Context) error {
 	own := labels.Set{
 		discoveryv1.LabelManagedBy: view.ManagedBy, installationLabel: c.writer.options.Installation,
 	}
-	api := c.client.DiscoveryV1()
-	list, err := api.EndpointSlices(metav1.NamespaceAll).List(term, metav1.ListOptions{LabelSelector: own.String()})
+	client := c.client.DiscoveryV1()
+	list, err := client.EndpointSlices(metav1.NamespaceAll).List(term, metav1.ListOptions{LabelSelector: own.String()})
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (c *targetCluster) deleteSlices(term context.Context) error {
 			return term.Err()
 		}
 		es := &list.Items[i]
-		err := api.EndpointSlices(es.Namespace).Delete(term, es.Name, deleteExactly(es))
+		err := client.EndpointSlices(es.Namespace).Delete(term, es.Name, deleteExactly(es))
 		if err != nil && !apierrors.IsNotFound(err) {
 			failed = append(failed, err)
 			continue

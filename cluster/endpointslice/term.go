@@ -170,9 +170,9 @@ func (t *termWriter) writesFederated() bool { return t.externals == nil }
 // the API server refuses a kind.
 func (t *termWriter) startInformers(ctx context.Context, wg *sync.WaitGroup) error {
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	slices := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
-	slices.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
-	kinds, stores := []api.Kind{services, slices}, []api.Target{t.services, t.slices}
+	ownSlices := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
+	ownSlices.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
+	kinds, stores := []api.Kind{services, ownSlices}, []api.Target{t.services, t.slices}
 	if !t.writesFederated() {
 		kinds, stores = append(kinds, workloadKind), append(stores, t.externals)
 	}

@@ -152,9 +152,9 @@ func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service)
 
 func (t *term) createService(ctx context.Context, k api.Key, want *corev1.Service) error {
 	t.log.Info("Creating a mirror", "service", k.String())
-	api := t.core.CoreV1().Services(k.Namespace)
+	client := t.core.CoreV1().Services(k.Namespace)
 	return t.withPermission(ctx, writePermission{"create", "services", k.Namespace}, func() error {
-		stored, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
+		stored, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
 		switch {
 		case err == nil:
 			t.noteMutation(k, want, stored)
@@ -165,7 +165,7 @@ func (t *term) createService(ctx context.Context, k api.Key, want *corev1.Servic
 		if err := t.permissions.require(ctx, writePermission{"get", "services", k.Namespace}); err != nil {
 			return err
 		}
-		found, getErr := api.Get(ctx, k.Name, metav1.GetOptions{})
+		found, getErr := client.Get(ctx, k.Name, metav1.GetOptions{})
 		if getErr == nil && (found.DeletionTimestamp != nil || !isOurs(found)) {
 			return errNameTaken{k, found}
 		}
@@ -175,14 +175,14 @@ func (t *term) createService(ctx context.Context, k api.Key, want *corev1.Servic
 
 // applyEndpoints makes the Endpoints that exist the planned ones.
 func (t *term) applyEndpoints(ctx context.Context, k api.Key, p plan, is *endpoints) error {
-	api := t.core.CoreV1().Endpoints(k.Namespace)
+	client := t.core.CoreV1().Endpoints(k.Namespace)
 	want := p.endpoints
 	switch {
 	case want == nil && (p.keepEndpoints || is == nil || !isOurs(is)):
 		return nil
 	case want == nil:
 		return t.withPermission(ctx, writePermission{"delete", "endpoints", k.Namespace}, func() error {
-			return ignoreNotFound(api.Delete(ctx, k.Name, unchanged(is)))
+			return ignoreNotFound(client.Delete(ctx, k.Name, unchanged(is)))
 		})
 	case is == nil:
 		return t.createEndpoints(ctx, k, want)
@@ -195,22 +195,22 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p plan, is *endpoi
 	}
 	return t.withPermission(ctx, writePermission{"patch", "endpoints", k.Namespace}, func() error {
 		options := metav1.PatchOptions{FieldManager: fieldManager}
-		_, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, options)
+		_, err := client.Patch(ctx, k.Name, types.MergePatchType, patch, options)
 		return ignoreNotFound(err)
 	})
 }
 
 func (t *term) createEndpoints(ctx context.Context, k api.Key, want *endpoints) error {
-	api := t.core.CoreV1().Endpoints(k.Namespace)
+	client := t.core.CoreV1().Endpoints(k.Namespace)
 	return t.withPermission(ctx, writePermission{"create", "endpoints", k.Namespace}, func() error {
-		_, err := api.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
+		_, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 		if err := t.permissions.require(ctx, writePermission{"get", "endpoints", k.Namespace}); err != nil {
 			return err
 		}
-		found, getErr := api.Get(ctx, k.Name, metav1.GetOptions{})
+		found, getErr := client.Get(ctx, k.Name, metav1.GetOptions{})
 		if getErr == nil && found.Labels[clusterLabel] == "" {
 			return fmt.Errorf("the Endpoints %s exist already and are not a mirror: delete them", k)
 		}

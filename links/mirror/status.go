@@ -82,9 +82,9 @@ func (t *term) patchStatus(ctx context.Context, l *link, status map[string]any) 
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	api := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace)
+	client := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace)
 	options := metav1.PatchOptions{FieldManager: fieldManager}
-	back, err := api.Patch(ctx, l.Link.Name, types.MergePatchType, patch, options, "status")
+	back, err := client.Patch(ctx, l.Link.Name, types.MergePatchType, patch, options, "status")
 	t.metrics.countWrite("links/status", "patch", err)
 	switch {
 	case ctx.Err() != nil: // the next term patches it
