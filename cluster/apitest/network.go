@@ -76,7 +76,7 @@ func (n *Network) Close() {
 	n.serving.Wait()
 }
 
-// line is the way to one server.
+// networkPath is the way to one server.
 type networkPath struct {
 	mu      sync.Mutex
 	cut     Cut
@@ -149,7 +149,7 @@ func pipe() (a, b net.Conn) {
 	return newBuffered(a), newBuffered(b)
 }
 
-// buffered is an end of a pipe whose Write does not wait for the reader.
+// bufferedConn is an end of a pipe whose Write does not wait for the reader.
 type bufferedConn struct {
 	net.Conn
 	mu     sync.Mutex

@@ -52,7 +52,7 @@ type Server struct {
 	requests       map[string]int
 }
 
-// rest is the part of a list that follows a page.
+// listRemainder is the part of a list that follows a page.
 type listRemainder struct {
 	version int
 	items   []any
@@ -273,7 +273,7 @@ func resourceOf(o *unstructured.Unstructured) string {
 	return plural
 }
 
-// put, remove, add and wake need s.mu.
+// put, deleteObject, recordEvent and broadcast need s.mu.
 func (s *Server) put(resource string, o *unstructured.Unstructured) {
 	name := o.GetNamespace() + "/" + o.GetName()
 	what := "MODIFIED"
@@ -342,7 +342,7 @@ type request struct {
 	options                      metav1.ListOptions
 }
 
-// kind returns the group resource.
+// groupResource returns the group resource.
 func (r request) groupResource() string {
 	if r.group != "" {
 		return r.resource + "." + r.group
