@@ -7,9 +7,9 @@ import (
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-// What the local cluster says besides its Services follows the same laws: it stays until a new voice
-// has said everything, a silenced voice changes nothing, what is said again wakes nobody, and Forget
-// leaves nothing.
+// What the local cluster publishes besides its Services follows the same laws: it stays until a new writer
+// is synced, a fenced writer changes nothing, equal values wake no reader, and RemoveCluster leaves
+// nothing.
 func TestFacts(t *testing.T) {
 	s := NewStore()
 	s.AddCluster("local", Expectation{Local: true})
@@ -34,11 +34,11 @@ func TestFacts(t *testing.T) {
 	second.SetAddress(ip, at("p"))
 	select {
 	case <-superseded:
-		t.Error("silence: an equal Address, or a silenced voice, wakes a watcher")
+		t.Error("silence: an equal Address, or a fenced writer, wakes a watcher")
 	default:
 	}
 	if _, known := s.Addresses().Get(gone); !known {
-		t.Error("succession: an Address is withdrawn before the new voice is complete")
+		t.Error("succession: an Address is withdrawn before the new writer is complete")
 	}
 	second.SetAddress(ip, at("r"))
 	<-superseded

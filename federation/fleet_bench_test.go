@@ -25,16 +25,16 @@ func BenchmarkStale(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstSync is a start: 100 clusters of 500 Services say everything at once, while so many
+// BenchmarkFirstSync is a start: 100 clusters of 500 Services are synced at once, while so many
 // federated Services are watched.
 func BenchmarkFirstSync(b *testing.B) {
 	for _, federated := range []int{0, 100, 500} {
 		b.Run(fmt.Sprintf("federated=%d", federated), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				store, names, voices, _ := fleet(100, 0, 0)
+				store, names, writers, _ := fleet(100, 0, 0)
 				for j := range federated {
-					federate(store, voices[0], names[1:], j)
+					federate(store, writers[0], names[1:], j)
 				}
 				var wg sync.WaitGroup
 				for i, c := range names[1:] {

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Zone hints count member by member: where one has nobody for the client's zone, all of its addresses
+// Zone hints count member by member: where one has no endpoint for the client's zone, all of its addresses
 // count, whatever the others have.
 func TestHintsCountByMember(t *testing.T) {
 	store := NewStore()

@@ -7,7 +7,7 @@ import (
 
 // A cluster that claims the address of another's meshed Pod does not take its identity off, whatever it
 // is called and however long the other has been out of contact; and the Service's own cluster is always
-// believed first.
+// ranked first.
 func TestIdentityCounts(t *testing.T) {
 	pod := func(controlPlane string, skip ...PortRange) *View {
 		v := oneEndpoint(1, 1)

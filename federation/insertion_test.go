@@ -81,7 +81,7 @@ func TestLabels(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		// Few addresses: entries of the same one are told apart by their labels.
+		// Few addresses: entries of the same one are distinguished by their labels.
 		endpoint := func() *Endpoint {
 			return &Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 3).Draw(t, "addr"))}), Ready: true}
 		}

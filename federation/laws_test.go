@@ -129,7 +129,7 @@ func clone(v *View) *View {
 	return &n
 }
 
-// reader is a stream: it holds what it was told, and comes back when it likes.
+// reader is a stream: it holds what it was sent, and comes back when it likes.
 type reader struct {
 	ref        Ref
 	query      Query
@@ -258,8 +258,8 @@ func deepCopy(s *Set) *Set {
 	return &Set{entries: entries, size: s.Len(), lens: s.lens}
 }
 
-// voice is a Claims handle ever given out, so that silenced ones keep trying.
-type voice struct {
+// openWriter is a ClusterWriter that was returned, fenced ones included: they keep trying.
+type openWriter struct {
 	claims *ClusterWriter
 	alive  bool
 }
@@ -320,19 +320,19 @@ func explains(t *rapid.T, s *Snapshot, q Query, l Place, set *Set) {
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, m := NewStore(), &model{clusters: map[Cluster]*modelCluster{}}
-		voices := map[Cluster][]*voice{}
+		writers := map[Cluster][]*openWriter{}
 		silence := func(c Cluster) {
-			for _, v := range voices[c] {
+			for _, v := range writers[c] {
 				v.alive = false
 			}
 		}
 		var readers []*reader
 		drawCluster := func(t *rapid.T) Cluster { return rapid.SampledFrom(clusters).Draw(t, "cluster") }
-		drawVoice := func(t *rapid.T, c Cluster) *voice {
-			if len(voices[c]) == 0 {
+		drawWriter := func(t *rapid.T, c Cluster) *openWriter {
+			if len(writers[c]) == 0 {
 				t.Skip("nobody spoke for it yet")
 			}
-			return rapid.SampledFrom(voices[c]).Draw(t, "voice")
+			return rapid.SampledFrom(writers[c]).Draw(t, "writer")
 		}
 		// quiet runs f and fails if it wakes a reader.
 		quiet := func(t *rapid.T, what string, f func()) {
@@ -363,27 +363,27 @@ func TestLaws(t *testing.T) {
 		take := func(t *rapid.T, c Cluster) {
 			silence(c)
 			quiet(t, "a take-over", func() {
-				voices[c] = append(voices[c], &voice{s.NewWriter(c), m.clusters[c] != nil})
+				writers[c] = append(writers[c], &openWriter{s.NewWriter(c), m.clusters[c] != nil})
 			})
 			if m.clusters[c] != nil {
-				m.clusters[c].said = map[Service]bool{}
+				m.clusters[c].written = map[Service]bool{}
 			}
 		}
-		set := func(t *rapid.T, c Cluster, w *voice, svc Service, v *View) {
+		set := func(t *rapid.T, c Cluster, w *openWriter, svc Service, v *View) {
 			kept, pointers := clone(v), slices.Clone(v.Slices)
 			set := func() { w.claims.Set(svc, v) }
 			if w.alive {
 				set()
 			} else {
-				quiet(t, "a silenced voice", set)
+				quiet(t, "a fenced writer", set)
 			}
 			if !reflect.DeepEqual(v, kept) || !slices.Equal(v.Slices, pointers) {
 				t.Fatal("immutability: Set changed its argument")
 			}
 			if w.alive {
 				m.clusters[c].views[svc] = v
-				if m.clusters[c].said != nil {
-					m.clusters[c].said[svc] = true
+				if m.clusters[c].written != nil {
+					m.clusters[c].written[svc] = true
 				}
 				quiet(t, "the same View", func() { w.claims.Set(svc, clone(v)) })
 			}
@@ -410,7 +410,7 @@ func TestLaws(t *testing.T) {
 				expect(t, c)
 				take(t, c)
 				for _, svc := range services {
-					set(t, c, voices[c][0], svc, drawView(t, svc))
+					set(t, c, writers[c][0], svc, drawView(t, svc))
 				}
 			}
 		}
@@ -419,7 +419,7 @@ func TestLaws(t *testing.T) {
 		}
 		anySet := func(t *rapid.T) {
 			c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
-			set(t, c, drawVoice(t, c), svc, drawView(t, svc))
+			set(t, c, drawWriter(t, c), svc, drawView(t, svc))
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"listed": func(*rapid.T) { m.listed = true; s.MarkClustersListed() },
@@ -429,7 +429,7 @@ func TestLaws(t *testing.T) {
 			"set 2":  anySet, // the action that matters most
 			"touch": func(t *rapid.T) {
 				c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
-				w := drawVoice(t, c)
+				w := drawWriter(t, c)
 				if m.clusters[c] == nil || m.clusters[c].views[svc] == nil {
 					t.Skip("nothing to touch")
 				}
@@ -453,7 +453,7 @@ func TestLaws(t *testing.T) {
 			},
 			"delete": func(t *rapid.T) {
 				c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
-				w := drawVoice(t, c)
+				w := drawWriter(t, c)
 				w.claims.Delete(svc)
 				if w.alive {
 					delete(m.clusters[c].views, svc)
@@ -462,12 +462,12 @@ func TestLaws(t *testing.T) {
 			},
 			"complete": func(t *rapid.T) {
 				c := drawCluster(t)
-				w := drawVoice(t, c)
+				w := drawWriter(t, c)
 				w.claims.MarkSynced()
-				if w.alive && m.clusters[c].said != nil {
+				if w.alive && m.clusters[c].written != nil {
 					k := m.clusters[c]
-					maps.DeleteFunc(k.views, func(svc Service, _ *View) bool { return !k.said[svc] })
-					k.said, k.complete = nil, true
+					maps.DeleteFunc(k.views, func(svc Service, _ *View) bool { return !k.written[svc] })
+					k.written, k.complete = nil, true
 				}
 				quiet(t, "a second Complete", w.claims.MarkSynced)
 			},
@@ -504,7 +504,7 @@ func TestLaws(t *testing.T) {
 		for _, r := range readers {
 			r.read(t, m)
 		}
-		// Absence: a Store that hears only the survivors' claims, in another order, says the same.
+		// Absence: a Store that gets only the survivors' Views, in another order, has the same state.
 		gone := rapid.SampledFrom(clusters).Draw(t, "gone")
 		s.RemoveCluster(gone)
 		delete(m.clusters, gone)

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// model is the slow, obvious answer: what the Store was told, and how an answer follows from that,
+// model is the slow, obvious answer: what was written to the Store, and how an answer follows from that,
 // address by address.
 type model struct {
 	listed   bool
@@ -19,7 +19,7 @@ type modelCluster struct {
 	standing ClusterState
 	complete bool
 	views    map[Service]*View
-	said     map[Service]bool // nil: nobody speaks, or everything was said
+	written  map[Service]bool // since NewWriter; nil: no writer, or synced
 }
 
 // claim is one claim to an address with all that decides about it.
@@ -36,7 +36,7 @@ type claim struct {
 	index    int
 }
 
-// String tells everything by which a client could tell two claims apart.
+// String has everything by which a client could distinguish two claims.
 func (c claim) String() string {
 	who, mirror := "nobody", Mirror{}
 	if w := c.endpoint.Workload; w != nil {

@@ -75,7 +75,7 @@ type block struct {
 	v4, v6        int      // how many entries of workloads are of a family
 }
 
-// blockKey is everything that a block depends on, besides the Query and what the Slice says.
+// blockKey is everything that a block depends on, besides the Query and the content of the Slice.
 type blockKey struct {
 	origin *Origin
 	slice  string
@@ -504,7 +504,7 @@ func (x *Selection) rank(e *Entry) (rank int) {
 	return rank
 }
 
-// proven reports whether a client learns of an identity that whoever answers must have.
+// proven reports whether a client learns of an identity that the server must have.
 func (q *Query) proven(e *Entry) bool {
 	switch w := e.Endpoint.Workload; {
 	case w == nil:

@@ -15,21 +15,21 @@ func fleet(clusters, services, federated int) (*Store, []Cluster, []*ClusterWrit
 	for i := range clusters {
 		names = append(names, Cluster(fmt.Sprintf("cluster-%03d", i)))
 	}
-	var voices []*ClusterWriter
+	var writers []*ClusterWriter
 	for _, c := range names {
 		store.AddCluster(c, Expectation{})
-		voices = append(voices, store.NewWriter(c))
+		writers = append(writers, store.NewWriter(c))
 	}
 	store.MarkClustersListed()
 	var watches []*Watch
 	for j := range federated {
-		watches = append(watches, federate(store, voices[0], names[1:], j))
+		watches = append(watches, federate(store, writers[0], names[1:], j))
 	}
-	for i, k := range voices {
+	for i, k := range writers {
 		fill(k, i, services)
 		k.MarkSynced()
 	}
-	return store, names, voices, watches
+	return store, names, writers, watches
 }
 
 // federate watches a Service that consists of the j-th of each cluster.
@@ -60,14 +60,14 @@ func oneEndpoint(cluster, n int) *View {
 // What is repeated costs nothing: it allocates nothing, however many Services name the cluster, and
 // publishes nothing.
 func TestRepeatedStateIsFree(t *testing.T) {
-	store, names, voices, watches := fleet(20, 50, 50)
+	store, names, writers, watches := fleet(20, 50, 50)
 	store.SetState(names[1], Suspect)
 	version := store.version
 	for what, repeat := range map[string]func(){
 		"Stand":    func() { store.SetState(names[1], Suspect) },
 		"Expect":   func() { store.AddCluster(names[1], Expectation{}) },
 		"Listed":   store.MarkClustersListed,
-		"Complete": voices[1].MarkSynced,
+		"Complete": writers[1].MarkSynced,
 	} {
 		if n := testing.AllocsPerRun(10, repeat); n > 2 {
 			t.Errorf("%s of what is known makes %v allocations", what, n)
@@ -140,10 +140,10 @@ func TestOneOperationOneSnapshot(t *testing.T) {
 // A cluster that joins in front of others leaves them their Members, so that all that was made of them
 // is kept.
 func TestMembersKeepTheirPointers(t *testing.T) {
-	store, names, voices, watches := fleet(3, 1, 1)
+	store, names, writers, watches := fleet(3, 1, 1)
 	before, _ := watches[0].Load()
 	store.AddCluster("a-newcomer", Expectation{})
-	federate(store, voices[0], append([]Cluster{"a-newcomer"}, names[1:]...), 0).Close()
+	federate(store, writers[0], append([]Cluster{"a-newcomer"}, names[1:]...), 0).Close()
 	after, _ := watches[0].Load()
 	if !slices.Equal(after.Members[1:], before.Members) {
 		t.Error("members that did not change were made anew")
@@ -204,8 +204,8 @@ func TestWakeWithoutTheLock(t *testing.T) {
 	watch.Close()
 }
 
-// Facts are the local cluster's only: what another one says of them changes nothing, and neither does
-// its going.
+// Facts are the local cluster's only: what another one writes of them changes nothing, and neither does
+// its removal.
 func TestFactsAreLocal(t *testing.T) {
 	store := NewStore()
 	store.AddCluster("local", Expectation{Local: true})

@@ -22,7 +22,7 @@ func TestPublishThenWake(t *testing.T) {
 	}
 	store.MarkClustersListed()
 
-	// In round n a cluster claims one address: the round's, so that the last one tells that nothing was
+	// In round n a cluster claims one address: the round's, so that the last one shows that nothing was
 	// missed.
 	view := func(cluster, round int) *View {
 		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{

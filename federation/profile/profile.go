@@ -1,5 +1,5 @@
-// Package profile holds what a ServiceProfile says about the traffic to a Service, in plain values: what was parsed, and nothing of
-// Kubernetes or of the wire.
+// Package profile holds a ServiceProfile, which configures the traffic to a Service, as plain values: what was
+// parsed, and nothing of Kubernetes or of the wire.
 package profile
 
 import "time"
@@ -29,7 +29,7 @@ type Request struct {
 	Path     string // regular expression
 }
 
-// A ResponseClass says what its responses count as.
+// A ResponseClass is a class of responses, and whether they count as failures.
 type ResponseClass struct {
 	Condition *Response
 	Failure   bool
@@ -49,7 +49,7 @@ type StatusRange struct{ Min, Max uint32 }
 type RetryBudget struct {
 	Ratio               float32 // of retries to requests
 	MinRetriesPerSecond uint32
-	TTL                 time.Duration // for which a request counts; 0: not said
+	TTL                 time.Duration // for which a request counts; 0: not set
 }
 
 // An Override sends a part of the traffic to another authority.

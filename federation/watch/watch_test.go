@@ -41,7 +41,7 @@ func TestValueEndsWithTheLast(t *testing.T) {
 // Who swaps wakes the waiters when it likes: they can load what is newer before.
 func TestSwap(t *testing.T) {
 	var v watch.Value[int]
-	v.Swap(1).Wake() // nobody waits
+	v.Swap(1).Wake() // without a waiter
 	_, superseded := v.Load()
 	old := v.Swap(2)
 	select {
