@@ -42,7 +42,7 @@ const (
 	pageSize    = 500 // objects in a list
 	maxPageSize = 10_000
 	pageTimeout = 20 * time.Second // for one page to arrive
-	// listPatience is how long the first listing of a required kind may make no progress.
+	// listTimeout is how long the first listing of a required kind may make no progress.
 	listTimeout = time.Minute
 )
 
