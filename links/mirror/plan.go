@@ -57,6 +57,7 @@ type link struct {
 // readiness is the state of a remote Service's endpoints.
 type readiness struct {
 	known     bool
+	endpoints bool            // there are some, ready or not
 	ready     bool            // at least one endpoint is
 	hostnames map[string]bool // of endpoints; whether that endpoint is ready
 }
@@ -362,6 +363,10 @@ func (in *inputs) planMirror(l *link, k api.Key, existing *corev1.Service) plan 
 			}
 		case !remoteReadiness.known:
 			result.mirrored, result.reason, result.message = false, reasonError, "its endpoints are not known yet"
+			return plan{results: []serviceResult{result}}
+		case !remoteReadiness.endpoints: // a Service comes before its endpoints, and a mirror keeps its kind
+			result.mirrored, result.reason = false, reasonError
+			result.message = "it is headless and has no endpoints yet: whether they have names decides what its mirror is"
 			return plan{results: []serviceResult{result}}
 		case len(remoteReadiness.hostnames) > 0:
 			p.service.Spec.ClusterIP = corev1.ClusterIPNone

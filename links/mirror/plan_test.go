@@ -731,14 +731,19 @@ func TestPlan(t *testing.T) {
 			links: both, headless: true, gateways: gateways,
 			remote: only("east", with(service("db", exported), headless)),
 			readiness: map[string]readiness{
-				"east shop/db": {known: true, ready: true, hostnames: map[string]bool{"db-0": true}},
+				"east shop/db": {known: true, endpoints: true, ready: true, hostnames: map[string]bool{"db-0": true}},
 			},
 		}, "db-east headless; east Mirrored"},
 		{"and an ordinary one if none has", "db-east", scene{
 			links: both, headless: true, gateways: gateways,
 			remote:    only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{"east shop/db": {known: true, ready: true}},
+			readiness: map[string]readiness{"east shop/db": {known: true, endpoints: true, ready: true}},
 		}, "db-east; east Mirrored"},
+		{"it waits until there is an endpoint", "db-east", scene{
+			links: both, headless: true, gateways: gateways,
+			remote:    only("east", with(service("db", exported), headless)),
+			readiness: map[string]readiness{"east shop/db": {known: true}},
+		}, "none; east Error: it is headless and has no endpoints yet: whether they have names decides what its mirror is"},
 		{
 			"it waits until that is known", "db-east",
 			scene{

@@ -172,7 +172,7 @@ func newReadiness(s *federation.Snapshot) readiness {
 		}
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
-				r.ready = r.ready || e.Ready
+				r.endpoints, r.ready = true, r.ready || e.Ready
 				if len(validation.IsDNS1123Label(e.Hostname)) == 0 {
 					r.hostnames[e.Hostname] = r.hostnames[e.Hostname] || e.Ready
 				}
@@ -183,7 +183,7 @@ func newReadiness(s *federation.Snapshot) readiness {
 }
 
 func (r readiness) equal(o readiness) bool {
-	return r.known == o.known && r.ready == o.ready && maps.Equal(r.hostnames, o.hostnames)
+	return r.known == o.known && r.endpoints == o.endpoints && r.ready == o.ready && maps.Equal(r.hostnames, o.hostnames)
 }
 
 // endpointMirrors returns the names of the mirrors of a headless mirror's endpoints: those that exist, and
