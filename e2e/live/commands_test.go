@@ -50,7 +50,6 @@ func (w *world) says(claimed time.Duration, want []string, args ...string) {
 
 // A client's addresses are explained as they come and go: whose they are, why they are kept, and which the client was sent.
 func TestExplain(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "explain", 2)
 	west := w.Remotes[0]
 	w.serve()
@@ -89,7 +88,6 @@ func TestExplain(t *testing.T) {
 
 // A client that does not read is the first in the list, with how far it is behind; profiles and metrics are shown.
 func TestSlowStream(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "slow", 1)
 	w.serve()
 	w.do(w.Local.Apply(t.Context(), crowd(w.Namespace, 0, 100)))
@@ -134,7 +132,6 @@ func TestSlowStream(t *testing.T) {
 
 // Two replicas, one of which is cut off from a cluster: what it does not know is told, cluster by cluster and Service by Service.
 func TestDiff(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "diff", 2)
 	west := w.Remotes[0]
 	w.serve()

@@ -17,7 +17,6 @@ import (
 // A linked cluster that does not answer at the start: the server is ready at once, plain Services are answered at once, federated ones
 // after the grace, and the cluster joins within 5 s of its return.
 func TestBlackHoleAtStart(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "black-hole", 2)
 	west := w.Remotes[0]
 	w.do(west.Proxy.Silence())
@@ -254,7 +253,6 @@ func TestCredentials(t *testing.T) {
 
 // A kubeconfig that would run a program, read a file or trust any server is rejected, and the condition reports it.
 func TestRefusedKubeconfigs(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "refused", 2)
 	west := w.Remotes[0]
 	canary := filepath.Join(t.TempDir(), "ran")

@@ -16,7 +16,6 @@ import (
 // is linked later joins, unlinking withdraws a cluster's own addresses only, and an address that two clusters claim stays until the
 // last claim goes.
 func TestFederatedStream(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "federated", 4)
 	west, north, south := w.Remotes[0], w.Remotes[1], w.Remotes[2]
 	w.serve()
@@ -71,7 +70,6 @@ func TestFederatedStream(t *testing.T) {
 // A drop-in works with what `linkerd multicluster link-gen` prints for Linkerd's destination: a labelled Secret in the controller
 // namespace, and no Link.
 func TestLabelledSecret(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "labelled", 2)
 	west := w.Remotes[0]
 	w.serve()
@@ -139,7 +137,6 @@ endpoints: [{addresses: [%s]}]
 
 // Endpoints instead of EndpointSlices: the same addresses, and the same changes.
 func TestEndpointsMode(t *testing.T) {
-	t.Parallel()
 	w := newShops(t, "endpoints", 2)
 	west := w.Remotes[0]
 	w.do(w.Install(t.Context(), mesh.Linkerd, "mesh: {endpointSlices: false}", "endpointSlices: false"))

@@ -18,7 +18,6 @@ import (
 // What 'link gen' prints for one real control plane links it to another, what 'link rotate' prints replaces the token without a word to
 // clients, and neither changes anything by itself.
 func TestLinkGen(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "linkgen", 2)
 	west := w.Remotes[0]
 	w.serve()

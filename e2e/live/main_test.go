@@ -14,8 +14,8 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// What all tests share: the server's binary, and the clusters, of which each test uses a namespace. Tests that stop a cluster or a proxy, whose port
-// another may get, change what is there once, such as a CRD, or need Leases run alone, and the others after them, two at a time: they wait most of the time.
+// What all tests share: the server's binary, and the clusters, of which each test uses a namespace. They run one after the other: faults of one
+// test's proxies reach tests beside it.
 var (
 	binary   string
 	clusters []*controlplane.Cluster

@@ -24,7 +24,6 @@ import (
 // One of 200 clients stops reading while a large Service changes again and again: the others are not delayed, it is not cut off, and
 // when it reads again it ends with the same set.
 func TestStalledReader(t *testing.T) {
-	t.Parallel()
 	const streams, addresses, changes = 200, 50, 12
 	w := newWorld(t, "stalled", 1)
 	w.serve("-admission-burst=1000")
@@ -135,7 +134,6 @@ endpoints:
 
 // SIGTERM: every stream ends with OK, and the process ends by itself and well.
 func TestDrain(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "drain", 1)
 	w.serve()
 	var all []*mesh.Watch
@@ -173,7 +171,6 @@ func TestDrain(t *testing.T) {
 
 // The command line shows what a running server knows and answers.
 func TestCommandLine(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "cli", 2)
 	west := w.Remotes[0]
 	w.serve()
@@ -219,7 +216,6 @@ func TestCommandLine(t *testing.T) {
 // Links that are not there yet, and whose schema knows no conditions: labelled Secrets work at once, Links when they appear, and
 // Events tell what the Link cannot hold. What else the status holds stays.
 func TestForeignLinks(t *testing.T) {
-	t.Parallel()
 	bare, err := controlplane.Start(t.Context(), controlplane.Options{Name: "bare", Light: true})
 	if err != nil {
 		t.Fatal(err)

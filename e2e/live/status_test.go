@@ -114,7 +114,6 @@ func (b *browser) picture(name string) {
 // The status page in a browser: it shows the clusters, Services and streams, follows by itself when a cluster goes stale, fits a phone,
 // says as much without its script, and what a client makes up is text.
 func TestStatusPage(t *testing.T) {
-	t.Parallel()
 	b := openBrowser(t)
 	w := newWorld(t, "status", 3)
 	west, north := w.Remotes[0], w.Remotes[1]
