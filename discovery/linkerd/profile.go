@@ -94,7 +94,6 @@ func (l *profileStream) run(ctx context.Context) error {
 				return err
 			}
 		}
-		l.server.followers.answered(l, l.subject)
 		if next == nil {
 			next = l.last
 		}
@@ -162,14 +161,14 @@ func (l *profileStream) answer() (*discovery.Frame, error) {
 	case declared == nil && l.last == nil:
 		return l.notFound(name)
 	case declared == nil:
-		l.subject = subject{}
+		l.setSubject(subject{})
 		if len(l.last.Bytes()) == 0 {
 			return nil, nil
 		}
 		// It was there: the default is what remains.
 		declared = &federation.Declaration{Ports: []federation.ServicePort{{Number: asked.Port}}}
 	default:
-		l.subject = subject{service: name}
+		l.setSubject(subject{service: name})
 	}
 	if !declared.Declares(asked.Port) {
 		return undeclaredFrame, nil
@@ -192,6 +191,15 @@ func (l *profileStream) answer() (*discovery.Frame, error) {
 		}
 	}
 	return l.server.profileFrame(key), nil
+}
+
+// setSubject notes what the newest answer is about. That rarely differs from the one before, and all streams
+// share what counts it.
+func (l *profileStream) setSubject(s subject) {
+	if l.subject != s {
+		l.subject = s
+		l.server.followers.answered(l, s)
+	}
 }
 
 // refuse ends a stream on which nothing was sent. What was sent once stays as it is.
@@ -273,7 +281,7 @@ func pending(a *federation.Address, w *federation.Workload) bool {
 
 // workload returns the profile of a workload at an IP; of the zero Resident if none is known.
 func (l *profileStream) workload(ip netip.Addr, w federation.Resident) *discovery.Frame {
-	l.subject = subject{workload: true}
+	l.setSubject(subject{workload: true})
 	addr := netip.AddrPortFrom(ip, l.asked.Port)
 	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: federation.Weight}}
 	appendProfile(out, nil, addr.Port())
