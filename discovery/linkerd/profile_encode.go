@@ -85,13 +85,17 @@ func requestMatch(r *profile.Request) *pb.RequestMatch {
 }
 
 func requestSeq(rs []*profile.Request) *pb.RequestMatch_Seq {
-	seq := &pb.RequestMatch_Seq{}
-	for _, r := range rs {
-		if m := requestMatch(r); m != nil {
-			seq.Matches = append(seq.Matches, m)
+	return &pb.RequestMatch_Seq{Matches: encodeEach(rs, requestMatch)}
+}
+
+// encodeEach encodes each condition of a list, and leaves out those of which nothing is left.
+func encodeEach[C, M any](conditions []*C, encode func(*C) *M) (matches []*M) {
+	for _, c := range conditions {
+		if m := encode(c); m != nil {
+			matches = append(matches, m)
 		}
 	}
-	return seq
+	return matches
 }
 
 // responseMatch does for responses what requestMatch does for requests.
@@ -124,13 +128,7 @@ func responseMatch(r *profile.Response) *pb.ResponseMatch {
 }
 
 func responseSeq(rs []*profile.Response) *pb.ResponseMatch_Seq {
-	seq := &pb.ResponseMatch_Seq{}
-	for _, r := range rs {
-		if m := responseMatch(r); m != nil {
-			seq.Matches = append(seq.Matches, m)
-		}
-	}
-	return seq
+	return &pb.ResponseMatch_Seq{Matches: encodeEach(rs, responseMatch)}
 }
 
 func method(name string) *httppb.HttpMethod {
