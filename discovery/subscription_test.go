@@ -90,14 +90,14 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 	const streams = 3000
 	own := federation.Service{Namespace: "ns", Name: "own"}
 	store, claims := streamtest.Local(map[federation.Service]*federation.View{own: onNodes(50, false)})
-	store.AddCluster("mute", federation.Expectation{Since: time.Now()})
+	store.AddCluster("silent", federation.Expectation{Since: time.Now()})
 	of := func(member federation.Ref) *federation.View {
 		return &federation.View{
 			Ports:       []federation.ServicePort{{Number: 80, Name: "http"}},
 			Composition: &federation.Composition{Union: true, Members: []federation.MemberRef{{Ref: member}}},
 		}
 	}
-	views := []*federation.View{of(federation.Ref{Cluster: "local", Service: own}), of(federation.Ref{Cluster: "mute", Service: own})}
+	views := []*federation.View{of(federation.Ref{Cluster: "local", Service: own}), of(federation.Ref{Cluster: "silent", Service: own})}
 	claims.Set(streamtest.Web, views[0])
 	s := unhurried(store)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -145,7 +145,7 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 			m := *s.Members[0]
 			m.View, s.Members[0] = s.View, &m
 		}, 1},
-		{"half-made", func(s *federation.Snapshot) { s.View = &federation.View{Malformed: "it is"} }, 0},
+		{"malformed", func(s *federation.Snapshot) { s.View = &federation.View{Malformed: "it is"} }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 				synctest.Wait()
 				for _, f := range sink.Sent() {
 					if f.(*Frame).kind == NoEntries {
-						t.Error("the client is told that there are no endpoints")
+						t.Error("the client is sent that there are no endpoints")
 					}
 				}
 				if n := len(sink.Holds()); n != c.want {
@@ -197,7 +197,7 @@ func TestNothingStaysWithoutStreams(t *testing.T) {
 	}
 	q.release(nil)
 	for i := range 100 {
-		open(t, s, fmt.Sprintf("nobody-%d.%s", i, streamtest.Path), "")()
+		open(t, s, fmt.Sprintf("absent-%d.%s", i, streamtest.Path), "")()
 		err := s.Get(&pb.GetDestination{Path: fmt.Sprintf("web-%d.ns.svc.cluster.local", i)}, streamtest.NewCounter(t.Context()))
 		if status.Code(err) != codes.NotFound {
 			t.Fatal(err)

@@ -331,7 +331,7 @@ func TestLaws(t *testing.T) {
 		drawCluster := func(t *rapid.T) Cluster { return rapid.SampledFrom(clusters).Draw(t, "cluster") }
 		drawWriter := func(t *rapid.T, c Cluster) *openWriter {
 			if len(writers[c]) == 0 {
-				t.Skip("nobody spoke for it yet")
+				t.Skip("it has no writer yet")
 			}
 			return rapid.SampledFrom(writers[c]).Draw(t, "writer")
 		}

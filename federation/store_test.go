@@ -130,7 +130,7 @@ func TestOneOperationOneSnapshot(t *testing.T) {
 				}
 			default:
 				if published != 0 || what != "Listed" { // it changes nothing for those that are expected
-					t.Errorf("nobody was woken for %d Snapshots", published)
+					t.Errorf("no waiter was woken for %d Snapshots", published)
 				}
 			}
 		})

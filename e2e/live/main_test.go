@@ -14,8 +14,8 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// What all tests share: the server's binary, and the clusters, of which each test uses a namespace. They run one after the other: faults of one
-// test's proxies reach tests beside it.
+// What all tests share: the server's binary, and the clusters, of which each test uses a namespace. They run one after the other: two at a
+// time a cluster that a test had cut off stayed in contact, for a reason that is not known.
 var (
 	binary   string
 	clusters []*controlplane.Cluster

@@ -17,8 +17,8 @@ import (
 
 // Linkerd's tools read Endpoints; Kubernetes makes EndpointSlices of them.
 type (
-	endpoints      = corev1.Endpoints      //nolint:staticcheck // as said above
-	endpointSubset = corev1.EndpointSubset //nolint:staticcheck // as said above
+	endpoints      = corev1.Endpoints      //nolint:staticcheck // Linkerd's tools read them
+	endpointSubset = corev1.EndpointSubset //nolint:staticcheck // Linkerd's tools read them
 )
 
 // copiesKey reports whether a label or annotation of a Service is copied onto what is made of it.

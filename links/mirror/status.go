@@ -88,7 +88,7 @@ func (t *term) patchStatus(ctx context.Context, l *link, status map[string]any) 
 	t.metrics.countWrite("links/status", "patch", err)
 	switch {
 	case ctx.Err() != nil: // the next term patches it
-		return reconcile.Result{}, nil //nolint:nilerr // as said
+		return reconcile.Result{}, nil //nolint:nilerr // it is no failure
 	case apierrors.IsNotFound(err): // the Link was deleted, or is served without status
 		return reconcile.Result{}, nil
 	case apierrors.IsConflict(err): // the event of the newer Link enqueues it; this is a second net

@@ -40,7 +40,7 @@ func run(root string) error {
 	covered := map[string]bool{}
 	for test := range passed {
 		kind, id, _ := strings.Cut(test, "/")
-		if kind == "TestCases" || tells(filepath.Join(root, "discovery", "linkerd", "testdata", "cases", id+".txtar")) {
+		if kind == "TestCases" || hasTranscript(filepath.Join(root, "discovery", "linkerd", "testdata", "cases", id+".txtar")) {
 			covered[id] = true
 		}
 	}
@@ -157,8 +157,8 @@ func play(root string) (passed map[string]bool, failed []string, err error) {
 	return passed, failed, nil
 }
 
-// tells reports whether the transcript of a case holds more than its script.
-func tells(path string) bool {
+// hasTranscript reports whether the transcript of a case holds more than its script.
+func hasTranscript(path string) bool {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return false // no case

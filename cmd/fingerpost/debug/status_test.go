@@ -36,7 +36,7 @@ func TestStatus(t *testing.T) {
 	for name, views := range map[federation.Cluster]map[federation.Service]*federation.View{
 		"east": {
 			svc("web"): view(true, false), svc("alone"): view(true),
-			svc("bad"): {Malformed: "<b>half-made</b>"}, svc("web-federated"): {Composition: &federation.Composition{
+			svc("bad"): {Malformed: "<b>malformed</b>"}, svc("web-federated"): {Composition: &federation.Composition{
 				Union: true, Members: []federation.MemberRef{
 					{Ref: federation.Ref{Cluster: "east", Service: svc("web")}},
 					{Ref: federation.Ref{Cluster: "west", Service: svc("web")}},
@@ -93,7 +93,7 @@ func TestStatus(t *testing.T) {
 		ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")
 	for _, want := range []string{
 		"204 in east, 200 shown", "shop/alone plain 1 of 1 east 0 for clients on the same node",
-		"shop/bad plain 0 of 0 east 0 &lt;b&gt;half-made&lt;/b&gt;",
+		"shop/bad plain 0 of 0 east 0 &lt;b&gt;malformed&lt;/b&gt;",
 	} {
 		if !strings.Contains(flat, want) {
 			t.Errorf("the page lacks %q:\n%s", want, flat)
