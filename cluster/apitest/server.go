@@ -228,7 +228,10 @@ func (s *Server) Apply(objects ...*unstructured.Unstructured) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range objects {
-		s.put(resourceOf(o), o.DeepCopy())
+		o, resource, kind := o.DeepCopy(), resourceOf(o), o.GroupVersionKind()
+		req := request{group: kind.Group, version: kind.Version, resource: strings.TrimSuffix(resource, "."+kind.Group)}
+		s.recordOwner(req, s.objects[resource][o.GetNamespace()+"/"+o.GetName()], o, ownTests)
+		s.put(resource, o)
 	}
 }
 
@@ -557,7 +560,8 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 	defer s.mu.Unlock()
 	objects := s.objects[req.groupResource()]
 	name := req.namespace + "/" + req.name
-	if req.name != "" && objects[name] == nil {
+	applies := req.verb == "patch" && r.Header.Get("Content-Type") == string(types.ApplyPatchType)
+	if req.name != "" && objects[name] == nil && (!applies || req.subresource != "") {
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", req.groupResource(), req.name))
 		return
 	}
@@ -570,6 +574,10 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 	case "list":
 		s.list(w, req)
 	default:
+		if applies {
+			s.apply(w, r, req, objects[name])
+			return
+		}
 		s.write(w, r, req, objects[name])
 	}
 }
@@ -659,6 +667,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 	if change := s.mutate[req.groupResource()]; change != nil {
 		change(o)
 	}
+	s.recordOwner(req, old, o, writtenBy(r))
 	s.put(req.groupResource(), o)
 	writeJSON(w, http.StatusOK, req.render(o))
 }

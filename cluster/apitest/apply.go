@@ -1,0 +1,296 @@
+package apitest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/client-go/applyconfigurations"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/yaml"
+)
+
+// # Who owns a field
+//
+// Server-side apply is done by the library of API servers, which keeps the owners of fields in
+// metadata.managedFields. What it needs to know is which lists are merged by key, and which are one value:
+// for built-in kinds client-go has that, for Links it is linkSchema, and all other kinds are deduced, with
+// every list as one value. An apply that changes nothing gets no new version, as in an API server.
+//
+// Owners are recorded of what clients write into the kinds of tracked, and of what anybody writes into an
+// object that was applied once: other kinds have too many objects for that. Who applies an object that has
+// no owners yet finds all its fields owned by before-first-apply, as in an API server.
+
+// tracked are the group resources whose fields have owners from the first request of a client on.
+var tracked = []string{"services", "endpoints", linkResource}
+
+const (
+	linkResource = "links.multicluster.linkerd.io"
+	ownTests     = "test" // the manager of what tests write with Server.Apply
+)
+
+// linkSchema is the schema of Links as far as it matters for merging: conditions are merged by type, the
+// other lists of the status are one value each. A schema without conditions rejects them in an apply.
+func linkSchema(versions []string, conditions bool) map[string]*spec.Schema {
+	const untyped = `{"type": "object", "x-kubernetes-preserve-unknown-fields": true}`
+	const list = `{"type": "array", "x-kubernetes-list-type": "atomic", "items": ` + untyped + `}`
+	status := `"mirrorServices": ` + list + `, "federatedServices": ` + list
+	if conditions {
+		status += `, "conditions": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+			"items": {"type": "object", "properties": {"type": {"type": "string"}, "status": {"type": "string"},
+			"reason": {"type": "string"}, "message": {"type": "string"}, "lastTransitionTime": {"type": "string"},
+			"observedGeneration": {"type": "integer"}}}}`
+	}
+	models := map[string]*spec.Schema{}
+	for _, version := range versions {
+		text := fmt.Sprintf(`{"type": "object", "properties": {"apiVersion": {"type": "string"}, "kind": {"type": "string"},
+			"metadata": %s, "spec": %s, "status": {"type": "object", "properties": {%s}}},
+			"x-kubernetes-group-version-kind": [{"group": "multicluster.linkerd.io", "version": %q, "kind": "Link"}]}`,
+			untyped, untyped, status, version)
+		var model spec.Schema
+		if err := json.Unmarshal([]byte(text), &model); err != nil {
+			panic(err)
+		}
+		models["Link."+version] = &model
+	}
+	return models
+}
+
+var builtIn = sync.OnceValue(func() managedfields.TypeConverter {
+	return applyconfigurations.NewTypeConverter(scheme.Scheme)
+})
+
+var linkConverters = map[bool]func() managedfields.TypeConverter{
+	true:  sync.OnceValue(func() managedfields.TypeConverter { return linkConverter(true) }),
+	false: sync.OnceValue(func() managedfields.TypeConverter { return linkConverter(false) }),
+}
+
+func linkConverter(conditions bool) managedfields.TypeConverter {
+	c, err := managedfields.NewTypeConverter(linkSchema(served[linkResource], conditions), false)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// typeConverter returns what knows the lists of a kind; it needs s.mu.
+func (s *Server) typeConverter(resource string, kind schema.GroupVersionKind) managedfields.TypeConverter {
+	switch {
+	case resource == linkResource:
+		return linkConverters[!s.pruned[resource]]()
+	case scheme.Scheme.Recognizes(kind):
+		return builtIn()
+	}
+	return managedfields.NewDeducedTypeConverter()
+}
+
+// fieldManager returns what merges objects of a kind, and records who owns their fields. A request about the
+// status changes nothing else, and one about the object does not change its status. It needs s.mu.
+func (s *Server) fieldManager(req request, kind schema.GroupVersionKind) (*managedfields.FieldManager, error) {
+	kind.Group, kind.Version = req.group, req.version
+	reset := fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
+	if req.subresource == "status" {
+		reset = fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata"))
+	}
+	resetFields := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(kind.GroupVersion().String()): reset}
+	return managedfields.NewDefaultCRDFieldManager(
+		s.typeConverter(req.groupResource(), kind), versionSetter{}, versionSetter{}, versionSetter{},
+		kind, kind.GroupVersion(), req.subresource, fieldpath.NewExcludeFilterSetMap(resetFields))
+}
+
+// versionSetter converts between versions, which differ in their names only, sets no defaults, and makes
+// empty objects.
+type versionSetter struct{ runtime.ObjectConvertor }
+
+func (versionSetter) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner) (runtime.Object, error) {
+	u, ok := in.(*unstructured.Unstructured)
+	version, isVersion := to.(schema.GroupVersion)
+	if !ok || !isVersion {
+		return nil, fmt.Errorf("convert %T to %v", in, to)
+	}
+	out := &unstructured.Unstructured{Object: maps.Clone(u.Object)}
+	out.SetAPIVersion(version.String())
+	return out, nil
+}
+
+func (versionSetter) Default(runtime.Object) {}
+
+func (versionSetter) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(kind)
+	return u, nil
+}
+
+// writtenBy returns the manager of a request: the one that it names, or the program that sent it.
+func writtenBy(r *http.Request) string {
+	if manager := r.URL.Query().Get("fieldManager"); manager != "" {
+		return manager
+	}
+	program, _, _ := strings.Cut(r.UserAgent(), "/")
+	return program
+}
+
+// apply creates or merges what a client applies; old is nil if there is no object. It needs s.mu.
+func (s *Server) apply(w http.ResponseWriter, r *http.Request, req request, old *unstructured.Unstructured) {
+	o, err := s.applied(r, req, old)
+	switch {
+	case err != nil:
+		writeFailure(w, err)
+		return
+	case old == nil:
+		s.put(req.groupResource(), o)
+		writeJSON(w, http.StatusCreated, req.render(o))
+		return
+	case sameButTimes(old, o):
+		o = old
+	default:
+		s.put(req.groupResource(), o)
+	}
+	writeJSON(w, http.StatusOK, req.render(o))
+}
+
+// applied returns an object as it is after a request.
+func (s *Server) applied(r *http.Request, req request, old *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	patch, err := appliedPatch(r)
+	if err != nil {
+		return nil, err
+	}
+	query := r.URL.Query()
+	if query.Get("fieldManager") == "" {
+		return nil, apierrors.NewBadRequest("fieldManager is required for apply patch")
+	}
+	if patch.GetName() != "" && patch.GetName() != req.name {
+		return nil, apierrors.NewBadRequest("the name of the object does not match the name on the URL")
+	}
+	live := &unstructured.Unstructured{Object: map[string]any{"kind": patch.GetKind()}}
+	live.SetName(req.name)
+	live.SetNamespace(req.namespace)
+	if old != nil {
+		live = old.DeepCopy()
+	}
+	version, id := patch.GetResourceVersion(), patch.GetUID()
+	if version != "" && version != live.GetResourceVersion() || id != "" && id != live.GetUID() {
+		kind := schema.GroupResource{Group: req.group, Resource: req.resource}
+		return nil, apierrors.NewConflict(kind, req.name, errors.New("the object has been modified"))
+	}
+	live.SetAPIVersion(schema.GroupVersion{Group: req.group, Version: req.version}.String())
+	fields, err := s.fieldManager(req, patch.GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	merged, err := fields.Apply(live, patch, query.Get("fieldManager"), query.Get("force") == "true")
+	if err != nil {
+		return nil, err
+	}
+	o, isObject := merged.(*unstructured.Unstructured)
+	if !isObject {
+		return nil, fmt.Errorf("an apply of a %T", merged)
+	}
+	if old != nil {
+		o = onlyPart(req, live, o)
+	}
+	o.SetResourceVersion("")
+	if change := s.mutate[req.groupResource()]; change != nil {
+		change(o)
+	}
+	return o, nil
+}
+
+func appliedPatch(r *http.Request) (*unstructured.Unstructured, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	if body, err = yaml.YAMLToJSON(body); err != nil {
+		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+	}
+	patch := &unstructured.Unstructured{}
+	if err := patch.UnmarshalJSON(body); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return patch, nil
+}
+
+// onlyPart returns what a request makes of an object: one about the status changes nothing else, and one
+// about the object does not change its status.
+func onlyPart(req request, live, o *unstructured.Unstructured) *unstructured.Unstructured {
+	status, rest := live, o.DeepCopy()
+	if req.subresource == "status" {
+		status, rest = o, live.DeepCopy()
+		rest.SetManagedFields(o.GetManagedFields())
+	}
+	delete(rest.Object, "status")
+	if value, found := status.Object["status"]; found {
+		rest.Object["status"] = value
+	} else if req.subresource == "status" {
+		rest.Object["status"] = map[string]any{} // nothing is left of it
+	}
+	return rest
+}
+
+// sameButTimes reports whether two states of an object are equal but for the times at which fields were
+// written.
+func sameButTimes(a, b *unstructured.Unstructured) bool {
+	a, b = a.DeepCopy(), b.DeepCopy()
+	for _, o := range []*unstructured.Unstructured{a, b} {
+		entries := o.GetManagedFields()
+		for i := range entries {
+			entries[i].Time = nil
+		}
+		o.SetManagedFields(entries)
+		o.SetResourceVersion("")
+		o.SetAPIVersion("")
+	}
+	return reflect.DeepEqual(a.Object, b.Object)
+}
+
+// recordOwner records who owns the fields that differ between two states of an object; old is nil if o is
+// new. It needs s.mu.
+func (s *Server) recordOwner(req request, old, o *unstructured.Unstructured, manager string) {
+	owned := old != nil && len(old.GetManagedFields()) > 0
+	if !owned && (manager == ownTests || !slices.Contains(tracked, req.groupResource())) {
+		return
+	}
+	if s.pruned[req.groupResource()] {
+		unstructured.RemoveNestedField(o.Object, "status", "conditions")
+	}
+	live := &unstructured.Unstructured{Object: map[string]any{"kind": o.GetKind()}}
+	if old != nil {
+		live = old.DeepCopy()
+	}
+	version := schema.GroupVersion{Group: req.group, Version: req.version}.String()
+	live.SetAPIVersion(version)
+	o.SetAPIVersion(version)
+	fields, err := s.fieldManager(req, o.GroupVersionKind())
+	if err != nil {
+		panic(err)
+	}
+	if updated, is := fields.UpdateNoErrors(live, o.DeepCopy(), manager).(*unstructured.Unstructured); is {
+		o.SetManagedFields(updated.GetManagedFields())
+	}
+}
+
+// writeFailure writes an error as an API server does: one that has no code is an internal one.
+func writeFailure(w http.ResponseWriter, err error) {
+	status := apierrors.NewInternalError(err).Status()
+	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
+		status = known.Status()
+	}
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	writeJSON(w, int(status.Code), status)
+}
