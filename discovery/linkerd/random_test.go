@@ -32,6 +32,13 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
+const (
+	home   = "local"           // the cluster that the server runs in
+	ours   = "linkerd"         // controller namespace
+	domain = "mycluster.local" // of home
+	trust  = "trust.domain"    // of home
+)
+
 var randomSeed = flag.Uint64("random-seed", 0, "seed of TestRandomRequests; 0: another one each time")
 
 // TestRandomRequests asks for anything, legal or not, in a cluster that may hold anything, legal or
@@ -200,7 +207,7 @@ func (a asked) close(t *testing.T) {
 func (a asked) agrees(t *testing.T, conn *grpc.ClientConn) (checked bool) {
 	t.Helper()
 	fresh := open(t, conn, a.kind, a.Request, nil)
-	elapse(settle)
+	elapse(time.Second / 2)
 	if checked = !ended(a) && !ended(fresh); checked && a.says() != fresh.says() {
 		t.Errorf("%s %+v: a stream that was open for long says\n%s\na new one\n%s", a.kind, a.Request, a.says(), fresh.says())
 	}
@@ -621,4 +628,10 @@ func (w world) mutate(text string) string {
 		chars = append(append(append([]rune{}, chars[:at]...), with...), chars[min(len(chars), at+w.IntN(3)):]...)
 	}
 	return string(chars)
+}
+
+// elapse lets virtual time pass, until nothing more can happen at its end.
+func elapse(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // virtual time
+	synctest.Wait()
 }

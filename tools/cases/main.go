@@ -40,7 +40,7 @@ func run(root string) error {
 	covered := map[string]bool{}
 	for test := range passed {
 		kind, id, _ := strings.Cut(test, "/")
-		if kind == "TestCases" || hasTranscript(filepath.Join(root, "discovery", "linkerd", "testdata", "cases", id+".txtar")) {
+		if kind == "TestCases" || hasTranscript(filepath.Join(root, "cmd", "fingerpost", "app", "testdata", "cases", id+".txtar")) {
 			covered[id] = true
 		}
 	}

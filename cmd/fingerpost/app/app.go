@@ -36,10 +36,11 @@ type Options struct {
 	InCluster bool         // this process runs in a Pod of the local cluster
 	Dial      api.DialFunc // connects to API servers; nil for TCP
 
-	Addr, AdminAddr, DebugAddr string          // of the servers; an empty AdminAddr or DebugAddr is for none
-	TLS                        server.TLSFiles // of the gRPC server
-	Pprof                      bool            // on the admin server
-	QueueMetrics               bool            // export workqueue_*
+	Addr, AdminAddr, DebugAddr string            // of the servers; an empty AdminAddr or DebugAddr is for none
+	Listen                     server.ListenFunc // opens the listeners of the servers; nil for TCP
+	TLS                        server.TLSFiles   // of the gRPC server
+	Pprof                      bool              // on the admin server
+	QueueMetrics               bool              // export workqueue_*
 
 	ClusterName   string // of the local cluster
 	LinkNamespace string // empty for all
@@ -164,9 +165,9 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
-		server.NewGRPC(log, o.Addr, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
-		&server.HTTP{Log: log, Name: "admin", Addr: o.AdminAddr, Handler: admin},
-		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Handler: pages},
+		server.NewGRPC(log, o.Addr, o.Listen, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
+		&server.HTTP{Log: log, Name: "admin", Addr: o.AdminAddr, Listen: o.Listen, Handler: admin},
+		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Listen: o.Listen, Handler: pages},
 		a.Registry,
 	}
 	for _, part := range parts {

@@ -30,10 +30,21 @@ import (
 // endGrace is how long clients have to receive the ends of their streams.
 const endGrace = 500 * time.Millisecond
 
+// A ListenFunc opens a listener; nil opens one of the operating system.
+type ListenFunc func(ctx context.Context, network, address string) (net.Listener, error)
+
+func (f ListenFunc) listen(ctx context.Context, address string) (net.Listener, error) {
+	if f == nil {
+		f = (&net.ListenConfig{}).Listen
+	}
+	return f(ctx, "tcp", address)
+}
+
 // GRPC is the gRPC server as a part of the process.
 type GRPC struct {
 	log         logr.Logger
 	addr        string
+	listen      ListenFunc
 	tls         TLSFiles
 	server      *grpc.Server
 	discovery   *linkerd.Server
@@ -44,7 +55,7 @@ type GRPC struct {
 
 // NewGRPC returns a server of Linkerd's Destination API, gRPC health and reflection.
 func NewGRPC(
-	log logr.Logger, addr string, files TLSFiles, d *linkerd.Server, ready *Readiness, config linkerd.Config,
+	log logr.Logger, addr string, listen ListenFunc, files TLSFiles, d *linkerd.Server, ready *Readiness, config linkerd.Config,
 	metrics *prometheus.Registry,
 ) *GRPC {
 	// Unary calls take milliseconds, streams live for minutes.
@@ -78,7 +89,7 @@ func NewGRPC(
 	reflection.Register(s)
 	counts.InitializeMetrics(s)
 	return &GRPC{
-		log: log, addr: addr, tls: files, server: s, discovery: d, ready: ready,
+		log: log, addr: addr, listen: listen, tls: files, server: s, discovery: d, ready: ready,
 		drainWindow: config.DrainWindow, metrics: metrics,
 	}
 }
@@ -86,7 +97,7 @@ func NewGRPC(
 // Start serves until ctx ends, and then drains: each stream ends with OK at a random point of the drain
 // window.
 func (g *GRPC) Start(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", g.addr)
+	listener, err := g.listen.listen(ctx, g.addr)
 	if err != nil {
 		return fmt.Errorf("-addr: %w", err)
 	}

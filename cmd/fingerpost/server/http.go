@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"strings"
@@ -24,6 +23,7 @@ type HTTP struct {
 	Log         logr.Logger
 	Name        string // for logs and errors
 	Addr        string // empty to serve nothing
+	Listen      ListenFunc
 	Handler     http.Handler
 	TLS         *tls.Config   // nil to serve plaintext
 	ReadTimeout time.Duration // of a request; 0 for none
@@ -38,7 +38,7 @@ func (s *HTTP) Start(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Addr)
+	listener, err := s.Listen.listen(ctx, s.Addr)
 	if err != nil {
 		return fmt.Errorf("address of the %s server: %w", s.Name, err)
 	}

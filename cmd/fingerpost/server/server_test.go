@@ -85,6 +85,7 @@ func startGRPCReady(
 	g := NewGRPC(
 		logr.Discard(),
 		addr,
+		nil,
 		files,
 		linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()),
 		ready,

@@ -1,12 +1,10 @@
-package linkerd_test
+package app_test
 
 import (
 	"bytes"
-	"context"
 	"flag"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,30 +16,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
-	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
-	http "github.com/linkerd/linkerd2-proxy-api/go/http_types"
-	"github.com/linkerd/linkerd2-proxy-api/go/meta"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
-	"github.com/fingerpost/fingerpost/discovery/linkerd"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
-	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -132,18 +117,18 @@ type scenario struct {
 	archive *txtar.Archive
 	out     bytes.Buffer
 
-	network  *apitest.Network
-	registry *cluster.Registry
-	server   *linkerd.Server
-	metrics  *prometheus.Registry
-	conn     *grpc.ClientConn
-	tokens   map[string]string // of clusters
-	show     []string
-	streams  map[string]lookup
-	opened   []string // names of streams, in order
+	network *apitest.Network
+	flags   []string
+	conn    *grpc.ClientConn
+	ended   []<-chan struct{} // closed when a replica has ended
+	tokens  map[string]string // of clusters
+	show    []string
+	streams map[string]lookup
+	opened  []string // names of streams, in order
 
-	mu   sync.Mutex
-	seen map[string][]string // lines by stream since the last verb
+	mu       sync.Mutex
+	replicas []*replica          // that run, in the order in which they have started
+	seen     map[string][]string // lines by stream since the last verb
 }
 
 // lookup is a stream of either kind.
@@ -173,11 +158,12 @@ func (s *scenario) play() string {
 		}
 		script, lines = append(script, words(s.t, line)), append(lines, line)
 	}
-	var flags []string
 	if len(script) > 0 && script[0][0] == "flags" {
-		flags = script[0][1:]
+		s.flags = script[0][1:]
 	}
-	stop := s.start(flags)
+	s.start("replica-1")
+	s.conn = s.connect()
+	elapse(settle)
 	for i, args := range script {
 		fmt.Fprintf(&s.out, "> %s\n", lines[i])
 		s.do(args[0], args[1:])
@@ -194,7 +180,14 @@ func (s *scenario) play() string {
 	for _, v := range violations {
 		s.t.Error(v)
 	}
-	stop()
+	s.conn.Close()
+	for len(s.replicas) > 0 {
+		s.stop(s.replicas[0].name)
+	}
+	for _, ended := range s.ended {
+		<-ended
+	}
+	s.network.Close()
 	return s.out.String()
 }
 
@@ -224,82 +217,6 @@ func words(t *testing.T, line string) []string {
 	return all
 }
 
-// start starts Fingerpost and returns how to stop it.
-func (s *scenario) start(args []string) (stop func()) {
-	config := linkerd.Defaults()
-	config.TrustDomain = trust
-	config.Admission.ConnectionRate, config.Admission.ConnectionBurst = 1e6, 1e6
-	config.Admission.Rate, config.Admission.Burst, config.Admission.Answers = 1e6, 1e6, 1e3
-	fs := flag.NewFlagSet("flags", flag.ContinueOnError)
-	config.Flags(fs)
-	endpointSlices := fs.Bool("enable-endpoint-slices", true, "as that of serve")
-	if err := fs.Parse(append([]string{"-cluster-domain=" + domain, "-controller-namespace=" + ours, "-default-opaque-ports=" + opaque, "-max-connection-age=0"}, args...)); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := config.Validate(); err != nil {
-		s.t.Fatal(err)
-	}
-	log := logr.Discard()
-	if testing.Verbose() {
-		log = testr.New(s.t)
-	}
-
-	store := federation.NewStore()
-	s.registry = cluster.NewRegistry(log, store, cluster.Options{
-		ProbeInterval: 5 * time.Second,
-		Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
-		Endpoints:     !*endpointSlices,
-		Dial:          s.network.Dial,
-	})
-	access := s.access(home)
-	if err := s.registry.Apply(cluster.Spec{Name: home, Local: true, TrustDomain: trust, ClusterDomain: config.ClusterDomain, Access: []cluster.Access{access}}); err != nil {
-		s.t.Fatal(err)
-	}
-	hostConn, err := api.NewConnection(access.Config, s.network.Dial)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	reconciler, err := links.NewReconciler(log, hostConn, s.registry, nil, store.MarkClustersListed, links.Options{ClusterName: home, TrustDomain: trust, ControllerNamespace: ours})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.server = linkerd.NewServer(log, store, config)
-	s.metrics = prometheus.NewRegistry()
-	s.metrics.MustRegister(s.server.Collectors()...)
-	s.metrics.MustRegister(s.registry)
-
-	listener := bufconn.Listen(1 << 16)
-	grpcServer := grpc.NewServer(s.server.Options()...)
-	pb.RegisterDestinationServer(grpcServer, s.server)
-	ctx, cancel := context.WithCancel(s.t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = grpcServer.Serve(listener) })
-	wg.Go(func() {
-		if err := s.registry.Start(ctx); err != nil {
-			s.t.Error(err)
-		}
-	})
-	wg.Go(func() {
-		if err := reconciler.Start(ctx); err != nil {
-			s.t.Error(err)
-		}
-	})
-	s.conn, err = grpc.NewClient("passthrough:///fingerpost", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	elapse(settle)
-	return func() {
-		s.conn.Close()
-		grpcServer.Stop()
-		cancel()
-		wg.Wait()
-		hostConn.Close()
-		s.network.Close()
-	}
-}
-
 func (s *scenario) token(name string) string {
 	if s.tokens[name] == "" {
 		s.tokens[name] = s.network.Server(name).Token()
@@ -307,12 +224,14 @@ func (s *scenario) token(name string) string {
 	return s.tokens[name]
 }
 
-func (s *scenario) access(name string) cluster.Access {
+// access returns the access to a cluster.
+func (s *scenario) access(name string) *rest.Config {
+	s.t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(s.network.Server(name).Kubeconfig(s.token(name))))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return cluster.Access{Source: "scenario", Config: config}
+	return config
 }
 
 // do plays one verb.
@@ -325,7 +244,7 @@ func (s *scenario) do(verb string, args []string) {
 		return args[i]
 	}
 	switch verb {
-	case "flags": // see start
+	case "flags": // see play
 	case "show":
 		s.show = args
 	case "apply":
@@ -404,10 +323,16 @@ func (s *scenario) do(verb string, args []string) {
 		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
 		s.advance(at(0))
+	case "start":
+		s.start(at(0))
+	case "stop":
+		s.stop(at(0))
+	case "kill":
+		s.kill(at(0))
 	case "drain":
-		s.server.Drain(0)
+		s.first().Discovery.Drain(0)
 	case "clusters":
-		statuses, _ := s.registry.Statuses()
+		statuses, _ := s.first().Registry.Statuses()
 		for _, name := range sortedKeys(statuses) {
 			fmt.Fprintf(&s.out, "%s %s\n", name, statuses[name].State)
 		}
@@ -415,7 +340,7 @@ func (s *scenario) do(verb string, args []string) {
 		s.conditions(at(0))
 	case "streams":
 		names := slices.Clone(s.opened) // in the order in which the server knows the streams
-		for _, st := range s.server.Streams() {
+		for _, st := range s.first().Discovery.Streams() {
 			i := slices.IndexFunc(names, func(name string) bool { return s.streams[name].Request().Authority == st.Authority })
 			if i < 0 {
 				s.t.Fatalf("streams: nobody has opened %s", st.Authority)
@@ -574,239 +499,6 @@ func (s *scenario) flush() {
 	clear(s.seen)
 }
 
-// lines renders what a stream has seen; it needs s.mu.
-func (s *scenario) lines(name string, e proxy.Event) []string {
-	if e.End != nil {
-		if e.End.Code() == codes.OK {
-			return []string{name + " end OK"}
-		}
-		return []string{fmt.Sprintf("%s end %s: %s", name, e.End.Code(), e.End.Message())}
-	}
-	if e.Profile != nil {
-		return s.profiled(name, e.Profile)
-	}
-	switch m := e.Message; m.Kind {
-	case proxy.Add:
-		return s.added(name, m)
-	case proxy.Remove:
-		line := name + " remove"
-		for _, a := range m.Removed {
-			line += " " + a.String()
-		}
-		return []string{line}
-	case proxy.NoEndpoints:
-		return []string{fmt.Sprintf("%s no-endpoints exists=%t", name, m.Exists)}
-	default:
-		return nil // a heartbeat is no message
-	}
-}
-
-func (s *scenario) added(name string, m *proxy.Message) []string {
-	head := name + " add"
-	if slices.Contains(s.show, "set-labels") {
-		head += " " + labels(m.SetLabels)
-	}
-	if len(s.show) == 0 {
-		for _, a := range m.Added {
-			head += " " + a.Addr.String()
-		}
-		return []string{head}
-	}
-	all := []string{head}
-	for _, a := range m.Added {
-		all = append(all, "  "+s.address(a))
-	}
-	return all
-}
-
-// address renders an address and those of its fields that are shown.
-func (s *scenario) address(a proxy.Address) string {
-	line := a.Addr.String()
-	for _, f := range s.show {
-		if f != "set-labels" { // of a message
-			line += " " + f + "=" + field(s.t, a, f)
-		}
-	}
-	return line
-}
-
-func (s *scenario) profiled(name string, p *proxy.Profile) []string {
-	switch {
-	case p.Heartbeat:
-		return nil
-	case p.Repeated:
-		return []string{name + " profile repeated"}
-	case p.Bytes == 0:
-		return []string{name + " profile empty"}
-	}
-	all := []string{fmt.Sprintf("%s profile %s opaque=%t budget=%s parent=%s profile=%s", name, dash(p.GetFullyQualifiedName()), p.GetOpaqueProtocol(),
-		budget(p.GetRetryBudget()), reference(p.GetParentRef()), reference(p.GetProfileRef()))}
-	for _, r := range p.GetRoutes() {
-		classes := make([]string, 0, len(r.GetResponseClasses()))
-		for _, c := range r.GetResponseClasses() {
-			means := "success"
-			if c.GetIsFailure() {
-				means = "failure"
-			}
-			classes = append(classes, responses(c.GetCondition())+"="+means)
-		}
-		all = append(all, fmt.Sprintf("  route %s retryable=%t timeout=%s condition=%s responses=[%s]", labels(r.GetMetricsLabels()), r.GetIsRetryable(),
-			duration(r.GetTimeout()), requests(r.GetCondition()), strings.Join(classes, ", ")))
-	}
-	for _, o := range p.GetDstOverrides() {
-		all = append(all, fmt.Sprintf("  override %s weight=%d backend=%s", o.GetAuthority(), o.GetWeight(), reference(o.GetBackendRef())))
-	}
-	if p.Address != nil {
-		all = append(all, "  endpoint "+s.address(*p.Address))
-	}
-	return all
-}
-
-func budget(b *pb.RetryBudget) string {
-	if b == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%v/%d/%s", b.GetRetryRatio(), b.GetMinRetriesPerSecond(), duration(b.GetTtl()))
-}
-
-// reference renders what a profile is about, with the parts that are not set left empty.
-func reference(m *meta.Metadata) string {
-	switch r := m.GetResource(); {
-	case m == nil:
-		return "-"
-	case r == nil:
-		return "default/" + m.GetDefault()
-	default:
-		to := strings.Join([]string{r.GetGroup(), r.GetKind(), r.GetNamespace(), r.GetName()}, "/")
-		if r.GetSection() != "" {
-			to += "#" + r.GetSection()
-		}
-		if r.GetPort() != 0 {
-			to += ":" + strconv.Itoa(int(r.GetPort()))
-		}
-		return to
-	}
-}
-
-func duration(d *durationpb.Duration) string {
-	if d == nil {
-		return "-"
-	}
-	return d.AsDuration().String()
-}
-
-// requests renders a condition on requests.
-func requests(m *pb.RequestMatch) string {
-	switch m := m.GetMatch().(type) {
-	case *pb.RequestMatch_All:
-		return "all[" + list(m.All.GetMatches(), requests) + "]"
-	case *pb.RequestMatch_Any:
-		return "any[" + list(m.Any.GetMatches(), requests) + "]"
-	case *pb.RequestMatch_Not:
-		return "not(" + requests(m.Not) + ")"
-	case *pb.RequestMatch_Path:
-		return "path(" + m.Path.GetRegex() + ")"
-	case *pb.RequestMatch_Method:
-		if name, ok := m.Method.GetType().(*http.HttpMethod_Unregistered); ok {
-			return fmt.Sprintf("method(%q)", name.Unregistered)
-		}
-		return "method(" + m.Method.GetRegistered().String() + ")"
-	default:
-		return "-"
-	}
-}
-
-// responses renders a condition on responses.
-func responses(m *pb.ResponseMatch) string {
-	switch m := m.GetMatch().(type) {
-	case *pb.ResponseMatch_All:
-		return "all[" + list(m.All.GetMatches(), responses) + "]"
-	case *pb.ResponseMatch_Any:
-		return "any[" + list(m.Any.GetMatches(), responses) + "]"
-	case *pb.ResponseMatch_Not:
-		return "not(" + responses(m.Not) + ")"
-	case *pb.ResponseMatch_Status:
-		return "status(" + bound(m.Status.GetMin()) + "-" + bound(m.Status.GetMax()) + ")"
-	default:
-		return "-"
-	}
-}
-
-// bound renders one end of a range; nothing if it is open.
-func bound(n uint32) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.Itoa(int(n))
-}
-
-func list[M any](ms []M, render func(M) string) string {
-	all := make([]string, 0, len(ms))
-	for _, m := range ms {
-		all = append(all, render(m))
-	}
-	return strings.Join(all, ", ")
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func labels(m map[string]string) string {
-	var all []string
-	for _, k := range sortedKeys(m) {
-		all = append(all, k+"="+m[k])
-	}
-	return "{" + strings.Join(all, ",") + "}"
-}
-
-// field renders one field of an address; "-" if it is not set.
-func field(t *testing.T, a proxy.Address, name string) string {
-	t.Helper()
-	switch name {
-	case "weight":
-		return strconv.Itoa(int(a.GetWeight()))
-	case "identity":
-		return dash(a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri())
-	case "server-name":
-		return dash(a.GetTlsIdentity().GetServerName().GetName())
-	case "hint":
-		switch h := a.GetProtocolHint(); {
-		case h == nil:
-			return "-"
-		case h.GetH2() != nil:
-			return "h2"
-		case h.GetOpaque() != nil:
-			return "opaque"
-		default:
-			return "none"
-		}
-	case "inbound-port":
-		if o := a.GetProtocolHint().GetOpaqueTransport(); o != nil {
-			return strconv.Itoa(int(o.GetInboundPort()))
-		}
-		return "-"
-	case "authority":
-		return dash(a.GetAuthorityOverride().GetAuthorityOverride())
-	case "http2":
-		if k := a.GetHttp2().GetKeepAlive(); k != nil {
-			return fmt.Sprintf("keepalive=%s/%s", k.GetInterval().AsDuration(), k.GetTimeout().AsDuration())
-		}
-		return "-"
-	case "labels":
-		return labels(a.GetMetricLabels())
-	default:
-		label, ok := strings.CutPrefix(name, "label:")
-		if !ok {
-			t.Fatalf("unknown field %q", name)
-		}
-		return dash(a.Labels[label])
-	}
-}
-
 func (s *scenario) conditions(name string) {
 	namespace, link, _ := strings.Cut(name, "/")
 	o := s.network.Server(home).Get("links."+links.Group, namespace, link)
@@ -821,7 +513,7 @@ func (s *scenario) conditions(name string) {
 }
 
 func (s *scenario) printMetrics(name string) {
-	families, err := s.metrics.Gather()
+	families, err := s.first().Metrics.Gather()
 	if err != nil {
 		s.t.Fatal(err)
 	}
