@@ -50,10 +50,15 @@ var (
 	serviceResource = schema.GroupResource{Resource: "services"}
 )
 
+// leasePermission is what campaigning for a Lease in a namespace needs.
+func leasePermission(namespace string) writePermission {
+	return writePermission{leaseResource, namespace, []string{"get", "list", "watch", "create", "update"}}
+}
+
 // writerPermissions are those that each kind of slices needs in a cluster with its Leases in namespace.
 func writerPermissions(namespace string) []writePermission {
 	return []writePermission{
-		{leaseResource, namespace, []string{"get", "list", "watch", "create", "update"}},
+		leasePermission(namespace),
 		{sliceResource, "", []string{"list", "watch", "create", "update", "delete"}},
 		{serviceResource, "", []string{"get", "list", "watch"}},
 	}

@@ -71,6 +71,9 @@ func (c *targetCluster) externalPermissions(ctx context.Context) error {
 }
 
 func (c *targetCluster) federatedPermissions(ctx context.Context) error {
+	if !c.writer.options.Federated { // the Lease is campaigned for by onLocalLease alone
+		return reviewPermissions(ctx, c.client, []writePermission{leasePermission(c.writer.options.Namespace)})
+	}
 	return reviewPermissions(ctx, c.client, writerPermissions(c.writer.options.Namespace))
 }
 
@@ -321,12 +324,14 @@ func (c *targetCluster) writeFederated(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel() // if slices lack a permission, the Lease is given up for onLocalLease, too
-	if run := c.writer.onLocalLease; run != nil && c.local {
-		wg.Go(func() {
-			if err := run(ctx); err != nil && ctx.Err() == nil {
-				c.log.Error(err, "Mirror Services are not written")
-			}
-		})
+	if c.local {
+		for _, run := range c.writer.onLocalLease {
+			wg.Go(func() {
+				if err := run(ctx); err != nil && ctx.Err() == nil {
+					c.log.Error(err, "A task of the term of the Lease failed: what it writes is not written")
+				}
+			})
+		}
 	}
 	if !c.writer.options.Federated {
 		<-ctx.Done()

@@ -40,18 +40,19 @@ type Writer struct {
 	options  Options
 	metrics  *writerMetrics
 
-	// onLocalLease runs in each term of the local cluster's FederatedLease; nil for nothing.
-	onLocalLease func(term context.Context) error
+	// onLocalLease run in each term of the local cluster's FederatedLease, side by side.
+	onLocalLease []func(term context.Context) error
 
 	mu    sync.Mutex // guards conns
 	conns map[string]*api.Connection
 }
 
-// NewWriter returns a Writer, whose Engage is to be given to the registry. onLocalLease, which may be nil,
-// runs in each term in which this replica holds the local cluster's Lease; it returns when the term ends.
+// NewWriter returns a Writer, whose Engage is to be given to the registry. Each of onLocalLease runs in each
+// term in which this replica holds the local cluster's Lease, and returns when the term ends. If there are
+// any, the replica campaigns for that Lease also if no slices are to be written.
 func NewWriter(
 	log logr.Logger, store *federation.Store, registry *cluster.Registry,
-	onLocalLease func(term context.Context) error, options Options,
+	onLocalLease []func(term context.Context) error, options Options,
 ) *Writer {
 	return &Writer{
 		log: log, store: store, registry: registry, options: options, metrics: newWriterMetrics(),
@@ -75,7 +76,7 @@ func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 	if w.options.External {
 		wg.Go(func() { c.runWhilePermitted(ctx, ExternalLease, c.writeExternal, c.externalPermissions) })
 	}
-	if w.options.Federated || w.onLocalLease != nil && first.Local {
+	if w.options.Federated || len(w.onLocalLease) > 0 && first.Local {
 		wanted := func() (bool, <-chan struct{}) {
 			s, changed := spec.Load()
 			return s.Local || s.Slices, changed

@@ -71,12 +71,13 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 		Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Dial:          f.network.Dial,
 	})
-	w := NewWriter(log, store, registry, func(term context.Context) error {
+	beside := func(term context.Context) error {
 		f.beside.Add(1)
 		<-term.Done()
 		f.beside.Add(-1)
 		return nil
-	}, Options{
+	}
+	w := NewWriter(log, store, registry, []func(context.Context) error{beside}, Options{
 		Namespace: "linkerd", Installation: "home", Replica: name, Timing: testTiming,
 		Federated: true, Linked: f.linked, MaxSlices: 3,
 	})

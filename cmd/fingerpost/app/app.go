@@ -138,13 +138,13 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	if err != nil {
 		return err
 	}
-	var runMirrors func(context.Context) error
+	var tasks []func(context.Context) error // of the local cluster's Lease
 	if o.Mirrors {
-		runMirrors = mirrors.Run
+		tasks = append(tasks, mirrors.Run)
 		a.Registry.Engage(mirrors.Engage)
 	}
 	o.Writer.Stop, o.Writer.Linked = ctx.Done(), a.Links.AllApplied()
-	writer := endpointslice.NewWriter(log, a.Store, a.Registry, runMirrors, o.Writer)
+	writer := endpointslice.NewWriter(log, a.Store, a.Registry, tasks, o.Writer)
 	a.Registry.Engage(writer.Engage)
 	a.Metrics.MustRegister(writer.Collectors()...)
 	a.Metrics.MustRegister(mirrors.Collectors()...)
