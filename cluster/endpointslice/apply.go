@@ -14,7 +14,7 @@ import (
 // applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota
 // or a webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go
 // first. It stops if the API server does not respond, or the term is over.
-func (t *termWriter) applyPlan(ctx context.Context, svc *serviceRecord, p plan) error {
+func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p plan) error {
 	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
 	var failed []error
 	done := func(verb, what string, err error) (goOn bool) {
@@ -69,7 +69,7 @@ func (t *termWriter) applyPlan(ctx context.Context, svc *serviceRecord, p plan) 
 
 // serviceExists reads whether a Service may still get new slices. When it is deleted, the watch of slices
 // may show that before the watch of Services does.
-func (t *termWriter) serviceExists(ctx context.Context, svc *serviceRecord) (bool, error) {
+func (t *sliceWriter) serviceExists(ctx context.Context, svc *serviceRecord) (bool, error) {
 	now, err := readService(ctx, t.client, svc.key)
 	if err != nil {
 		return false, fmt.Errorf("read whether the Service still exists: %w", err)

@@ -2,17 +2,24 @@ package endpointslice
 
 import (
 	"cmp"
+	"context"
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
@@ -23,6 +30,91 @@ const (
 
 	externalManagedBy = "linkerd-external-workloads-controller"
 )
+
+// externalSlices is the content of slices of ExternalWorkloads.
+type externalSlices struct {
+	*sliceWriter
+	workloads *api.Informer[*workloadRecord]
+
+	mu          sync.Mutex
+	workloadsIn map[string]map[string]*workloadRecord // by namespace, as last seen
+}
+
+func newExternalSlices(c *targetCluster) *externalSlices {
+	e := &externalSlices{
+		sliceWriter: newSliceWriter(c, ExternalLease, externalManagedBy, c.externalPermissions),
+		workloadsIn: map[string]map[string]*workloadRecord{},
+	}
+	e.content = e
+	e.workloads = api.NewInformer(c.conn, workloadKind, func(object any) (*workloadRecord, bool) {
+		u, ok := object.(*unstructured.Unstructured)
+		if !ok {
+			return nil, false
+		}
+		w, err := newWorkloadRecord(u)
+		if err != nil {
+			e.log.Info("An ExternalWorkload is left out: it is malformed",
+				"externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+			return nil, false
+		}
+		return w, true
+	}, e.indexWorkload)
+	e.loop.Read(e.workloads, apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs})
+	return e
+}
+
+func (e *externalSlices) indexWorkload(k key) {
+	now, _ := e.workloads.Get(k)
+	e.mu.Lock()
+	old := e.workloadsIn[k.Namespace][k.Name]
+	setIn(e.workloadsIn, k.Namespace, k.Name, now)
+	e.mu.Unlock()
+	e.loop.Enqueue(affectedServices(old, now, e.servicesInNamespace(k.Namespace))...)
+}
+
+func (e *externalSlices) serviceChanged(key, *serviceRecord) {}
+
+func (e *externalSlices) applied(key, map[string]bool, map[string]int) {}
+
+// desired implements content. Slices in kube-system are nobody's business but that of the cluster.
+func (e *externalSlices) desired(svc *serviceRecord) (desired, bool) {
+	if svc.Namespace == metav1.NamespaceSystem || svc.external || svc.selector == nil {
+		return desired{}, false
+	}
+	e.mu.Lock()
+	workloads := slices.Collect(maps.Values(e.workloadsIn[svc.Namespace]))
+	e.mu.Unlock()
+	slices.SortFunc(workloads, func(a, b *workloadRecord) int { return strings.Compare(a.Name, b.Name) })
+	return desired{
+		groups: externalGroups(svc, workloads),
+		confirm: func(ctx context.Context, gone []sourceAddress) error {
+			return e.confirmWorkloads(ctx, svc, gone)
+		},
+	}, true
+}
+
+// confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
+func (e *externalSlices) confirmWorkloads(ctx context.Context, svc *serviceRecord, gone []sourceAddress) error {
+	now, err := readService(ctx, e.client, svc.key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	if now == nil {
+		return nil
+	}
+	fresh, _ := newServiceRecord(now)
+	listed, err := listWorkloads(ctx, e.dynamic, svc.Namespace, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	var all []*workloadRecord
+	for _, u := range listed.Items {
+		if w, err := newWorkloadRecord(&u); err == nil {
+			all = append(all, w)
+		}
+	}
+	return checkRemoved(gone, externalGroups(fresh, all))
+}
 
 // workloadRecord is what is kept of an ExternalWorkload.
 type workloadRecord struct {

@@ -2,12 +2,17 @@ package endpointslice
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	endpointsliceutil "k8s.io/endpointslice/util"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -30,6 +35,132 @@ const (
 	// slices without identity.
 	maxIdentities = 16
 )
+
+// federatedSlices is the content of slices of federated Services: the endpoints of their members.
+type federatedSlices struct {
+	*sliceWriter
+	leftOut leftOut
+}
+
+func newFederatedSlices(c *targetCluster) *federatedSlices {
+	f := &federatedSlices{}
+	f.sliceWriter = newSliceWriter(c, FederatedLease, view.ManagedBy, c.federatedPermissions, f.enqueueWhenLinked)
+	f.content = f
+	f.leftOut = leftOut{targetCluster: c, log: f.log, bySource: map[string]map[key]int{}}
+	return f
+}
+
+// run writes until ctx ends. It returns [apply.MissingPermissions] if some are missing.
+func (f *federatedSlices) run(ctx context.Context) error {
+	defer f.leftOut.forget()
+	return f.loop.Run(ctx)
+}
+
+// enqueueWhenLinked enqueues the Services that opt in once it is known which clusters are linked.
+func (f *federatedSlices) enqueueWhenLinked(ctx context.Context) {
+	if f.writer.linksKnown() {
+		return
+	}
+	select {
+	case <-f.writer.options.Linked:
+		f.loop.Enqueue(f.loop.Followed()...)
+	case <-ctx.Done():
+	}
+}
+
+func (f *federatedSlices) serviceChanged(k key, now *serviceRecord) {
+	if now != nil && now.optIn {
+		f.loop.Follow(k, f.ref(k))
+	} else {
+		f.loop.Unfollow(k)
+	}
+}
+
+func (f *federatedSlices) ref(k key) federation.Ref {
+	service := federation.Service{Namespace: k.Namespace, Name: k.Name}
+	return federation.Ref{Cluster: federation.Cluster(f.name), Service: service}
+}
+
+// desired implements content.
+func (f *federatedSlices) desired(svc *serviceRecord) (desired, bool) {
+	snapshot := f.loop.Snapshot(svc.key)
+	if snapshot == nil { // it does not opt in: what it had is to be withdrawn
+		w := f.writer.store.Watch(f.ref(svc.key))
+		snapshot, _ = w.Load()
+		w.Close()
+	}
+	if !f.writer.linksKnown() {
+		snapshot = withUnknownMembers(snapshot)
+	}
+	options := f.writer.options
+	groups, keep := federatedGroups(svc, snapshot, options.Installation, options.Namespace)
+	confirm := func(ctx context.Context, gone []sourceAddress) error {
+		return f.confirmMembers(ctx, svc, snapshot, gone)
+	}
+	return desired{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}, true
+}
+
+func (f *federatedSlices) applied(k key, sources map[string]bool, excess map[string]int) {
+	f.leftOut.record(k, sources, excess)
+}
+
+// confirmMembers reads again, from the Service's own cluster, whether it still has the same members, and
+// from their clusters, which slices these have. A cluster that is no longer linked is not asked: that it
+// was unlinked is certain.
+func (f *federatedSlices) confirmMembers(
+	ctx context.Context, svc *serviceRecord, snapshot *federation.Snapshot, gone []sourceAddress,
+) error {
+	now, err := readService(ctx, f.client, svc.key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	if now == nil {
+		return nil
+	}
+	record, _ := newServiceRecord(now)
+	fresh := *snapshot
+	fresh.View, fresh.Members = view.Of(federation.Cluster(f.name), now, nil), slices.Clone(snapshot.Members)
+	if !fresh.View.SameComposition(snapshot.View) {
+		return fmt.Errorf("%w: the Service has other members by now", errUnconfirmed)
+	}
+	for i, m := range fresh.Members {
+		loses := slices.ContainsFunc(gone, func(a sourceAddress) bool { return a.source == string(m.Origin.Cluster) })
+		if !m.Linked || !loses {
+			continue
+		}
+		member := *m
+		if member.View, err = f.readView(ctx, m.Origin.Ref); err != nil {
+			return fmt.Errorf("%w: cluster %s: %w", errUnconfirmed, m.Origin.Cluster, err)
+		}
+		fresh.Members[i] = &member
+	}
+	groups, _ := federatedGroups(record, &fresh, f.writer.options.Installation, f.writer.options.Namespace)
+	return checkRemoved(gone, groups)
+}
+
+// readView reads the View of a Service from its cluster, without workloads; nil if there is no such
+// Service.
+func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*federation.View, error) {
+	conn := f.writer.connection(string(ref.Cluster))
+	if conn == nil {
+		return nil, errors.New("it is out of reach")
+	}
+	client, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	if err != nil {
+		return nil, err
+	}
+	svc, err := readService(ctx, client, key{Namespace: ref.Namespace, Name: ref.Name})
+	if err != nil || svc == nil {
+		return nil, err
+	}
+	listed, err := client.DiscoveryV1().EndpointSlices(ref.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + ref.Name,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return view.Of(ref.Cluster, svc, listed.Items), nil
+}
 
 // federatedGroups returns the endpoints of the members of a Service, and which of its slices are left as
 // they are: those of a cluster that was never synced, or that only the installation knows that wrote them.

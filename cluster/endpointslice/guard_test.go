@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // Most endpoints of a Service are withdrawn only if the API server confirms it, and not because a watch
@@ -57,7 +58,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 		t.Fatalf("%d endpoints", n)
 	}
 
-	if err := x.externals.Replace(all[:3], ""); err != nil { // seven are gone, as far as the watch goes
+	if err := x.workloads.Replace(all[:3], ""); err != nil { // seven are gone, as far as the watch goes
 		t.Fatal(err)
 	}
 	if err := reconcile(); !errors.Is(err, errUnconfirmed) || count() != 10 {
@@ -100,7 +101,7 @@ func TestWithdrawalOfManySmallServicesIsConfirmed(t *testing.T) {
 func TestSmallChangesAreNotHeldBack(t *testing.T) {
 	x := newTestWriter(t, fake.NewClientset(someClientService())) // without a dynamic client a confirmation would panic
 	var all []any
-	for i := range guard {
+	for i := range policy.Free {
 		u := someWorkload()
 		u.SetName(fmt.Sprintf("ew-%d", i))
 		u.Object["spec"].(map[string]any)["workloadIPs"] = []any{map[string]any{"ip": fmt.Sprintf("10.0.0.%d", i+1)}}
@@ -108,7 +109,7 @@ func TestSmallChangesAreNotHeldBack(t *testing.T) {
 	}
 	x.load(t, all...)
 	for _, have := range [][]any{all, nil} {
-		if err := x.externals.Replace(have, ""); err != nil {
+		if err := x.workloads.Replace(have, ""); err != nil {
 			t.Fatal(err)
 		}
 		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {

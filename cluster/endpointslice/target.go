@@ -21,6 +21,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
@@ -32,7 +33,7 @@ const (
 )
 
 // A targetCluster is a cluster that is written into, over one connection. It campaigns for up to two Leases
-// there, and runs a termWriter in each term.
+// there, and runs a sliceWriter in each term.
 type targetCluster struct {
 	writer   *Writer
 	log      logr.Logger
@@ -58,9 +59,9 @@ var errNoWorkloads = errors.New("there are no ExternalWorkloads: their CRD is no
 // externalPermissions returns nil if the slices of ExternalWorkloads can be written. Without
 // ExternalWorkloads the Lease is left to other candidates.
 func (c *targetCluster) externalPermissions(ctx context.Context) error {
-	workloads := writePermission{linkerd.ExternalWorkloads, "", []string{"list", "watch"}}
+	workloads := apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs}
 	needed := append(writerPermissions(c.writer.options.Namespace), workloads)
-	if err := reviewPermissions(ctx, c.client, needed); err != nil {
+	if err := apply.Review(ctx, c.client, needed...); err != nil {
 		return err
 	}
 	_, err := listWorkloads(ctx, c.dynamic, metav1.NamespaceAll, metav1.ListOptions{Limit: 1})
@@ -72,9 +73,9 @@ func (c *targetCluster) externalPermissions(ctx context.Context) error {
 
 func (c *targetCluster) federatedPermissions(ctx context.Context) error {
 	if !c.writer.options.Federated { // the Lease is campaigned for by onLocalLease alone
-		return reviewPermissions(ctx, c.client, []writePermission{leasePermission(c.writer.options.Namespace)})
+		return apply.Review(ctx, c.client, leasePermission(c.writer.options.Namespace))
 	}
-	return reviewPermissions(ctx, c.client, writerPermissions(c.writer.options.Namespace))
+	return apply.Review(ctx, c.client, writerPermissions(c.writer.options.Namespace)...)
 }
 
 // workloadKind is ExternalWorkloads, at the newest version that is served.
@@ -202,7 +203,7 @@ func (c *targetCluster) runWhilePermitted(
 			return
 		case errors.Is(err, errNoWorkloads):
 			c.reportLease(name, cluster.NotWriting, nil)
-		case isMissingPermissions(err), apierrors.IsForbidden(err):
+		case apply.IsMissingPermissions(err), apierrors.IsForbidden(err):
 			c.reportLease(name, cluster.ReadOnly, err)
 		default:
 			c.reportLease(name, cluster.Standby, err)
@@ -225,7 +226,7 @@ func (c *targetCluster) acquireDelay() time.Duration {
 func (c *targetCluster) waitBeforeRetry(ctx context.Context, err error) {
 	wait := c.writer.options.Timing.Duration
 	switch {
-	case isMissingPermissions(err) || apierrors.IsForbidden(err):
+	case apply.IsMissingPermissions(err) || apierrors.IsForbidden(err):
 		wait = permissionRetry
 	case errors.Is(err, errNoWorkloads):
 		wait = workloadsRetry
@@ -255,7 +256,8 @@ func (c *targetCluster) elect(
 	wg.Go(func() { c.reportHolder(ctx, name, elector) })
 	err := elector.Run(ctx, lead)
 	if errors.Is(err, lease.ErrUnreadable) {
-		return &missingPermissions{[]writePermission{{leaseResource, namespace, []string{"list", "watch"}}}}
+		missing := apply.Permission{Resource: leaseResource, Namespace: namespace, Verbs: readVerbs}
+		return &apply.MissingPermissions{All: []apply.Permission{missing}}
 	}
 	return err
 }
@@ -337,12 +339,12 @@ func (c *targetCluster) writeFederated(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	return newFederatedWriter(c).run(ctx)
+	return newFederatedSlices(c).run(ctx)
 }
 
 // writeExternal runs in each term of the ExternalLease.
 func (c *targetCluster) writeExternal(ctx context.Context) error {
-	return newExternalWriter(c).run(ctx)
+	return newExternalSlices(c).loop.Run(ctx)
 }
 
 func problemText(err error) string {

@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -38,17 +39,16 @@ func testNeverGivesUp(t *testing.T) {
 		})
 		x := newTestWriter(t, client)
 		x.load(t, someWorkload())
-		ctx, cancel := context.WithCancelCause(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		x.loop = apply.NewLoop(logr.Discard(), x.loopConfig()) // without inputs
 		var wg sync.WaitGroup
-		for range workers {
-			wg.Go(func() {
-				for x.reconcileNext(ctx, cancel) {
-				}
-			})
-		}
+		wg.Go(func() {
+			if err := x.loop.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
 		pass(30 * time.Minute)
-		cancel(nil)
-		x.queue.ShutDown()
+		cancel()
 		wg.Wait()
 		if len(tries) < 30 {
 			t.Fatalf("%d tries in half an hour", len(tries))
@@ -80,9 +80,9 @@ func TestServiceThatIsGone(t *testing.T) {
 	}
 }
 
-// testWriter is a termWriter over clients in memory, with one Service.
+// testWriter writes over clients in memory, with one Service.
 type testWriter struct {
-	*termWriter
+	*externalSlices
 }
 
 func newTestWriter(t *testing.T, client *fake.Clientset) testWriter {
@@ -91,10 +91,9 @@ func newTestWriter(t *testing.T, client *fake.Clientset) testWriter {
 	w := NewWriter(logr.Discard(), store, cluster.NewRegistry(logr.Discard(), store, cluster.Options{}), nil, Options{
 		Namespace: "linkerd", Installation: "local", Timing: testTiming,
 	})
-	x := newExternalWriter(&targetCluster{
+	x := newExternalSlices(&targetCluster{
 		writer: w, log: logr.Discard(), name: "local", client: client, leases: map[string]leaseState{},
 	})
-	t.Cleanup(x.queue.ShutDown)
 	return testWriter{x}
 }
 
@@ -107,19 +106,18 @@ func someClientService() *corev1.Service {
 	return svc
 }
 
-// load gives the writer what it would have listed, and begins.
+// load gives the writer what it would have listed.
 func (x testWriter) load(t *testing.T, workloads ...any) {
 	t.Helper()
 	for _, err := range []error{
 		x.services.Replace([]any{someClientService()}, ""),
 		x.slices.Replace(nil, ""),
-		x.externals.Replace(workloads, ""),
+		x.workloads.Replace(workloads, ""),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	x.begin()
 }
 
 // catchUp shows the writer the slices that exist.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -160,4 +161,39 @@ func TestBellsCostNothingUnused(t *testing.T) {
 	if v.bells.Load() != nil {
 		t.Error("it has bells")
 	}
+}
+
+// A KeyedBell keeps each key that was rung, once, until it is taken.
+func TestKeyedBell(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		values, keyed := make([]Value[int], 4), NewKeyedBell[int]()
+		for i := range values {
+			values[i].Add(keyed.Bell(i))
+		}
+		rung := map[int]bool{}
+		t.Repeat(map[string]func(*rapid.T){
+			"store": func(t *rapid.T) {
+				i := rapid.IntRange(0, len(values)-1).Draw(t, "value")
+				values[i].Store(1)
+				rung[i] = true
+			},
+			"take": func(t *rapid.T) {
+				select {
+				case <-keyed.Rung():
+				default:
+					if len(rung) > 0 {
+						t.Fatalf("%v were rung, and the waiter is not woken", rung)
+					}
+				}
+				taken := map[int]bool{}
+				for _, k := range keyed.Take() {
+					taken[k] = true
+				}
+				if !maps.Equal(taken, rung) {
+					t.Fatalf("%v were taken, and %v were rung", taken, rung)
+				}
+				clear(rung)
+			},
+		})
+	})
 }

@@ -26,7 +26,9 @@ cmd/fingerpost/cmdtest ->
 links/mirror -> links cluster cluster/linkerd cluster/api federation federation/watch
 links -> cluster cluster/endpointslice cluster/linkerd cluster/api federation/watch
 
-cluster/endpointslice -> cluster cluster/lease cluster/linkerd cluster/api cluster/view federation federation/watch
+cluster/endpointslice -> cluster cluster/apply cluster/lease cluster/linkerd cluster/api cluster/view
+cluster/endpointslice -> federation federation/policy federation/watch
+cluster/apply -> cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/view federation federation/watch
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api federation federation/profile
@@ -41,6 +43,7 @@ discovery/proxy ->
 discovery/streamtest -> discovery/proxy federation
 
 federation -> federation/profile federation/watch
+federation/policy ->
 federation/profile ->
 federation/watch ->
 

@@ -1,0 +1,324 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// reviewEvery is how often permissions are reviewed, at most, while requests are forbidden: many may be.
+const reviewEvery = 10 * time.Second
+
+// An Input is what a Loop reads, such as an [api.Informer]. The owner of its records enqueues the keys that a
+// change bears on.
+type Input interface {
+	Run(ctx context.Context)
+	Synced() <-chan struct{}  // closed once it was listed completely, and each record was handed over
+	Refused() <-chan struct{} // closed once the API server does not serve it, or not to us
+}
+
+// Config is what a Loop does for one kind of writer. Only Reconcile is required.
+type Config[K comparable] struct {
+	// Reconcile makes what exists for a key what should. It reads everything as it is now. The context ends with
+	// the term. One worker at a time has a key.
+	//
+	// An error is retried after a pause that doubles each time, for ever; a [Retry] as it says. Conflicts are
+	// errors like others: the event that made the request fail enqueues the key as well.
+	Reconcile func(ctx context.Context, k K) error
+
+	// Begin is called once when all inputs were listed; it enqueues every key.
+	Begin func()
+
+	// Background runs beside the workers, from Begin to the end.
+	Background []func(ctx context.Context)
+
+	// Review returns a [MissingPermissions] if a permission that every key needs is missing. It is called after a
+	// Forbidden response, which ends the Loop if a permission is missing; otherwise the refusal concerns that
+	// object, as by a quota or a webhook, and is a failure like another.
+	Review func(ctx context.Context) error
+
+	// Failed is called for each error that is retried with back-off and is no Retry. failures counts those in a
+	// row.
+	Failed func(k K, err error, failures int)
+
+	Store    *federation.Store // of the Snapshots that Follow follows
+	Queue    string            // name of the queue in metrics; none if empty
+	Workers  int               // how many keys are reconciled at once; 1 if zero
+	Delay    time.Duration     // how long changes of one key are collected
+	MinRetry time.Duration     // the first pause after an error; 200 ms if zero
+	MaxRetry time.Duration     // the longest one; a minute if zero
+}
+
+// A Retry is an error that is no failure: the key is reconciled again After that time, or after the pause that
+// its failures in a row would have if that is zero.
+type Retry struct {
+	After time.Duration
+	Err   error // why; for people
+}
+
+func (r *Retry) Error() string { return r.Err.Error() }
+
+// Unwrap returns why the key is retried.
+func (r *Retry) Unwrap() error { return r.Err }
+
+// A Loop reconciles keys in one term. It is made for that term, and not used again.
+//
+// The life of a key:
+//
+//	Enqueue --Delay--> Reconcile --> nil --------------------> at rest, until it is enqueued again
+//	   ^                   |
+//	   |                   +-------> error, Retry{0} ---------> enqueued after 200 ms, 400 ms, ... a minute
+//	   |                   +-------> Retry{After} ------------> enqueued After
+//	   |                   '-------> Forbidden, and Review finds a permission missing: the Loop ends
+//	   |
+//	   '-- an input has changed, or the Snapshot that the key follows
+//
+// The queue holds a key once, whatever happened, and hands it to one worker at a time. Informers may call Enqueue
+// and Follow from the moment that the Loop is made: what comes before all inputs were listed is dropped, because
+// Begin enqueues everything then.
+//
+// All Snapshots are followed by one goroutine, so the number of goroutines does not depend on the number of keys.
+// mu is a leaf but for opening and closing Watches, which take the Store's lock; the Store never calls back.
+type Loop[K comparable] struct {
+	config Config[K]
+	log    logr.Logger
+	inputs []input
+	synced atomic.Bool                             // keys are accepted
+	queue  workqueue.TypedRateLimitingInterface[K] // nil before that
+	bell   *watch.KeyedBell[K]
+
+	mu       sync.Mutex
+	followed map[K]*federation.Watch
+	ended    bool
+	reviewed time.Time // when permissions were last reviewed
+}
+
+type input struct {
+	Input
+	optional bool
+	needed   Permission
+}
+
+// NewLoop returns a Loop, to which inputs are added before Run.
+func NewLoop[K comparable](log logr.Logger, c Config[K]) *Loop[K] {
+	c.Workers = max(c.Workers, 1)
+	if c.MinRetry == 0 {
+		c.MinRetry = 200 * time.Millisecond
+	}
+	if c.MaxRetry == 0 {
+		c.MaxRetry = time.Minute
+	}
+	return &Loop[K]{
+		config: c, log: log, bell: watch.NewKeyedBell[K](), followed: map[K]*federation.Watch{},
+	}
+}
+
+// Read adds an input without which nothing can be written. If it is refused, Run returns a [MissingPermissions].
+func (l *Loop[K]) Read(in Input, needed Permission) {
+	l.inputs = append(l.inputs, input{Input: in, needed: needed})
+}
+
+// ReadOptional adds an input that may be refused.
+func (l *Loop[K]) ReadOptional(in Input) {
+	l.inputs = append(l.inputs, input{Input: in, optional: true})
+}
+
+// Enqueue has keys reconciled after Delay.
+func (l *Loop[K]) Enqueue(keys ...K) {
+	if !l.synced.Load() {
+		return
+	}
+	for _, k := range keys {
+		l.queue.AddAfter(k, l.config.Delay)
+	}
+}
+
+// EnqueueAfter has a key reconciled after a time.
+func (l *Loop[K]) EnqueueAfter(k K, after time.Duration) {
+	if l.synced.Load() {
+		l.queue.AddAfter(k, after)
+	}
+}
+
+// Follow has a key reconciled whenever the Snapshot of a Service changes, until Unfollow or the end of the Loop.
+// A key follows one Service: another call for it does nothing.
+func (l *Loop[K]) Follow(k K, ref federation.Ref) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.followed[k] == nil && !l.ended {
+		w := l.config.Store.Watch(ref)
+		w.Add(l.bell.Bell(k))
+		l.followed[k] = w
+	}
+}
+
+// Unfollow ends Follow.
+func (l *Loop[K]) Unfollow(k K) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.followed[k]; w != nil {
+		w.Close()
+		delete(l.followed, k)
+	}
+}
+
+// Snapshot returns the newest Snapshot of the Service that a key follows; nil if it follows none.
+func (l *Loop[K]) Snapshot(k K) *federation.Snapshot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.followed[k]
+	if w == nil {
+		return nil
+	}
+	snapshot, _ := w.Load()
+	return snapshot
+}
+
+// Followed returns the keys that follow a Snapshot, in no order.
+func (l *Loop[K]) Followed() []K {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := make([]K, 0, len(l.followed))
+	for k := range l.followed {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// Run reads and reconciles until ctx ends, and returns nil then. It returns a [MissingPermissions] if some are
+// missing. All its goroutines have ended when it returns.
+func (l *Loop[K]) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer l.unfollowAll()
+	defer wg.Wait()
+	defer cancel(nil)
+	for _, in := range l.inputs {
+		wg.Go(func() { in.Run(logr.NewContext(ctx, l.log.V(1))) })
+	}
+	if err := l.waitSynced(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	l.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[K](l.config.MinRetry, l.config.MaxRetry),
+		workqueue.TypedRateLimitingQueueConfig[K]{Name: l.config.Queue})
+	defer l.queue.ShutDown()
+	l.synced.Store(true)
+	if l.config.Begin != nil {
+		l.config.Begin()
+	}
+	for _, run := range append(l.config.Background, l.enqueueFollowers) {
+		wg.Go(func() { run(ctx) })
+	}
+	for range l.config.Workers {
+		wg.Go(func() {
+			for l.reconcileNext(ctx, cancel) {
+			}
+		})
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); IsMissingPermissions(err) {
+		return err
+	}
+	return nil
+}
+
+// waitSynced waits until each input was listed, or is optional and refused.
+func (l *Loop[K]) waitSynced(ctx context.Context) error {
+	for _, in := range l.inputs {
+		select {
+		case <-in.Synced():
+		case <-in.Refused():
+			if !in.optional {
+				return &MissingPermissions{[]Permission{in.needed}}
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+func (l *Loop[K]) unfollowAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	for k, w := range l.followed {
+		w.Close()
+		delete(l.followed, k)
+	}
+}
+
+// enqueueFollowers enqueues the keys whose Snapshots change.
+func (l *Loop[K]) enqueueFollowers(ctx context.Context) {
+	for {
+		select {
+		case <-l.bell.Rung():
+			l.Enqueue(l.bell.Take()...)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reconcileNext reconciles one key, and returns false once the Loop is over.
+func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc) bool {
+	k, shutdown := l.queue.Get()
+	if shutdown || ctx.Err() != nil {
+		return false
+	}
+	defer l.queue.Done(k)
+	err := l.config.Reconcile(ctx, k)
+	if ctx.Err() != nil {
+		return true
+	}
+	if missing := l.review(ctx, err); missing != nil {
+		end(missing)
+		return true
+	}
+	retry, isRetry := errors.AsType[*Retry](err)
+	switch {
+	case err == nil:
+		l.queue.Forget(k)
+		return true
+	case isRetry && retry.After > 0: // it does not count: the next pause after a failure is no longer for it
+		l.queue.AddAfter(k, retry.After)
+		return true
+	case !isRetry && l.config.Failed != nil:
+		l.config.Failed(k, err, l.queue.NumRequeues(k)+1)
+	}
+	l.queue.AddRateLimited(k)
+	return true
+}
+
+// review returns a [MissingPermissions] if a response was Forbidden because a permission is missing that all keys
+// need.
+func (l *Loop[K]) review(ctx context.Context, err error) error {
+	if l.config.Review == nil || !apierrors.IsForbidden(err) ||
+		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	l.mu.Lock()
+	due := time.Since(l.reviewed) >= reviewEvery
+	if due {
+		l.reviewed = time.Now()
+	}
+	l.mu.Unlock()
+	if !due {
+		return nil
+	}
+	if err := l.config.Review(ctx); IsMissingPermissions(err) {
+		return err
+	}
+	return nil
+}
