@@ -48,10 +48,11 @@ type kindInformer struct {
 
 // health is what the probe of an engagement found.
 type health struct {
-	lastContact time.Time // of the last probe that found the API server and each required watch in order
-	err         error     // why the engagement is out of contact; nil if it is in contact
-	overBudget  string    // what of the cluster is refused, and why
-	restored    time.Time // when the API server was last found to have gone back to an older state
+	lastContact time.Time     // of the last probe that found the API server and each required watch in order
+	err         error         // why the engagement is out of contact; nil if it is in contact
+	overBudget  string        // what of the cluster is refused, and why
+	skew        time.Duration // how far its clock is ahead of ours, beyond maxSkew
+	restored    time.Time     // when the API server was last found to have gone back to an older state
 }
 
 // newEngagement prepares an engagement, which ends with ctx or stop and closes conn then. It does not use
@@ -173,7 +174,7 @@ func (e *engagement) startProbe(interval time.Duration) {
 				answered, silent = time.Now(), false
 				h.err = e.unhealthyWatch()
 			}
-			h.restored = e.lastRestored()
+			h.restored, h.skew = e.lastRestored(), steadySkew(h.skew, e.conn.ClockSkew())
 			if e.conn.Budget != nil {
 				h.overBudget = e.conn.Budget.Problem()
 			}

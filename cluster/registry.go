@@ -23,6 +23,9 @@ type Options struct {
 	Endpoints     bool                  // read Endpoints instead of EndpointSlices
 	Dial          api.DialFunc          // nil for TCP
 	Budget        api.Limits            // of each linked cluster
+	// ControllerNamespace is that of Linkerd's control plane in linked clusters, whose trust domain is read
+	// there; empty to read none.
+	ControllerNamespace string
 }
 
 // A Registry runs one supervisor for each cluster that was applied, and publishes their Statuses.
@@ -54,9 +57,10 @@ type Registry struct {
 	ctx         context.Context
 	supervisors map[string]*supervisor
 	engageFuncs []EngageFunc
-	writing     map[string]Writing // by cluster name, as last reported
-	leftOut     map[string]LeftOut // likewise
-	wg          sync.WaitGroup     // all supervisors
+	writing     map[string]Writing  // by cluster name, as last reported
+	leftOut     map[string]LeftOut  // likewise
+	identities  map[string]Identity // likewise
+	wg          sync.WaitGroup      // all supervisors
 }
 
 // ErrUnlinked is the cause for which the context of a removed cluster ends.
@@ -69,10 +73,13 @@ type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Con
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
-	return &Registry{
+	r := &Registry{
 		log: log, store: store, options: options,
 		supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{},
+		identities: map[string]Identity{},
 	}
+	r.engageFuncs = []EngageFunc{r.identify}
+	return r
 }
 
 // Engage makes f run beside every engagement. It is called before Start.
@@ -155,12 +162,14 @@ func (r *Registry) unlink(name string) bool {
 	delete(r.supervisors, name)
 	delete(r.writing, name)
 	delete(r.leftOut, name)
+	delete(r.identities, name)
 	if s.cancel != nil {
 		s.cancel(ErrUnlinked)
 	}
 	statuses, _ := r.statuses.Load()
 	statuses = maps.Clone(statuses)
 	delete(statuses, name)
+	nameSameClusters(statuses)
 	r.statuses.Store(statuses)
 	return true
 }
@@ -206,8 +215,10 @@ func (r *Registry) isCurrent(s *supervisor) bool {
 // setStatus needs mu.
 func (r *Registry) setStatus(s Status) {
 	statuses, _ := r.statuses.Load()
-	s.Writing, s.LeftOut = r.writing[s.Name], r.leftOut[s.Name]
-	if old, found := statuses[s.Name]; found && old.SameButTimes(s) {
+	s.Writing, s.LeftOut, s.Identity = r.writing[s.Name], r.leftOut[s.Name], r.identities[s.Name]
+	old, found := statuses[s.Name]
+	s.SameAs = old.SameAs
+	if found && old.SameButTimes(s) {
 		return
 	}
 	statuses = maps.Clone(statuses)
@@ -215,6 +226,7 @@ func (r *Registry) setStatus(s Status) {
 		statuses = map[string]Status{}
 	}
 	statuses[s.Name] = s
+	nameSameClusters(statuses)
 	r.statuses.Store(statuses)
 }
 

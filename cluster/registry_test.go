@@ -49,6 +49,8 @@ func inWorldOf(t *testing.T, budget api.Limits, test func(*world)) {
 			Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 			Dial:          w.network.Dial,
 			Budget:        budget,
+
+			ControllerNamespace: "linkerd",
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error)

@@ -35,6 +35,10 @@ type Status struct {
 	LastContact time.Time `json:"lastContact,omitzero"` // zero for never
 	Restored    time.Time `json:"restored,omitzero"`    // when its API server last went back to an older state
 
+	Identity  Identity `json:"identity,omitzero"`   // as it reports itself
+	SameAs    string   `json:"sameAs,omitempty"`    // names of other clusters with its UID, separated by commas
+	ClockSkew string   `json:"clockSkew,omitempty"` // such as "5m0s ahead"; empty up to 10 s
+
 	OverBudget string `json:"overBudget,omitempty"` // what of it its budget refuses; empty for nothing
 
 	Writing Writing `json:"writing,omitzero"` // of this replica into it
@@ -109,6 +113,7 @@ func (s Status) SameButTimes(o Status) bool {
 		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
 		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
 		s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
+		s.Identity == o.Identity && s.SameAs == o.SameAs && s.ClockSkew == o.ClockSkew &&
 		s.Writing == o.Writing && s.LeftOut == o.LeftOut && s.OverBudget == o.OverBudget &&
 		errorText(s.Contact) == errorText(o.Contact) && errorText(s.Credentials) == errorText(o.Credentials)
 }

@@ -306,6 +306,10 @@ func (s *supervisor) updateState(h health) {
 		s.status.OverBudget = h.overBudget
 		s.log.Info("The cluster went over its budget, or back below it", "problem", h.overBudget)
 	}
+	if skew := skewText(h.skew); s.status.ClockSkew != skew {
+		s.status.ClockSkew = skew
+		s.log.Info("The clock of the cluster is off, or is right again", "skew", skew)
+	}
 	s.status.LastContact, s.status.Contact = h.lastContact, h.err
 	state := stateOf(standing)
 	if s.status.State != state {

@@ -22,6 +22,7 @@ const (
 	WithinBudget     = "WithinBudget"     // all that it publishes is accepted; absent until some was not
 	Writable         = "Writable"         // we may write into the cluster; absent if nothing is to be written
 	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
+	Consistent       = "Consistent"       // the cluster is as the Link describes it; absent until it was not
 )
 
 const (
@@ -70,6 +71,7 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool) []
 	r.reportBudget(status)
 	r.reportWritable(status.Writing)
 	r.reportSlices(status.LeftOut)
+	r.reportConsistent(status)
 	return r.conditions
 }
 
@@ -168,6 +170,22 @@ func (r *reporter) reportSlices(out cluster.LeftOut) {
 	case out.Known && r.reported(SlicesComplete):
 		r.addCondition(SlicesComplete, metav1.ConditionTrue, "Complete",
 			"all endpoints of the cluster are in EndpointSlices here, for Services that ask for them")
+	}
+}
+
+// reportConsistent reports what the cluster is found not to have in common with its Link. What is not known
+// is no Mismatch.
+func (r *reporter) reportConsistent(status cluster.Status) {
+	all := status.Mismatches()
+	switch {
+	case len(all) > 0:
+		var messages []string
+		for _, m := range all {
+			messages = append(messages, m.Message)
+		}
+		r.addCondition(Consistent, metav1.ConditionFalse, all[0].Reason, strings.Join(messages, "; "))
+	case r.reported(Consistent):
+		r.addCondition(Consistent, metav1.ConditionTrue, "Consistent", "the cluster is as the Link describes it")
 	}
 }
 

@@ -258,6 +258,39 @@ func TestSlicesComplete(t *testing.T) {
 	}
 }
 
+// The condition Consistent appears with the first mismatch, whose worst reason it has, and stays.
+func TestConsistent(t *testing.T) {
+	l := link("b", 0, nil)
+	before := &Link{
+		key: l.key, clusterName: "b",
+		conditions: []metav1.Condition{{Type: Consistent, Status: metav1.ConditionFalse}},
+	}
+	trust := cluster.Status{TrustDomain: "a", Identity: cluster.Identity{TrustDomain: "b"}, ClockSkew: "1m0s ahead"}
+	for _, c := range []struct {
+		link   *Link
+		status cluster.Status
+		want   string
+	}{
+		{l, cluster.Status{}, ""},
+		{l, cluster.Status{TrustDomain: "a"}, ""},
+		{l, trust, "Consistent=False/OtherTrustDomain"},
+		{before, cluster.Status{SameAs: "c", ClockSkew: "1m0s ahead"}, "Consistent=False/SameCluster"},
+		{before, cluster.Status{}, "Consistent=True/Consistent"},
+	} {
+		c.status.State = cluster.Live
+		all := conditionsFor(c.link, outcome{winner: c.link}, c.status, true)
+		all = slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != Consistent })
+		if got := short(all); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.status, got, c.want)
+		}
+	}
+	all := conditionsFor(l, outcome{winner: l}, trust, true)
+	message := all[len(all)-1].Message
+	if !strings.Contains(message, "identities there end in b") || !strings.Contains(message, "1m0s ahead of ours") {
+		t.Errorf("a message without both mismatches: %s", message)
+	}
+}
+
 // What is more than is held of a cluster is a condition from then on.
 func TestWithinBudget(t *testing.T) {
 	within := func(l *Link, over string) string {

@@ -74,6 +74,7 @@ type Connection struct {
 	writes      *connrotation.Dialer // of what changes something
 	probe       probeClient
 	buffered    atomic.Int64 // bytes of responses that are being read
+	skew        atomic.Int64 // how far the API server's clock is ahead of ours, in nanoseconds
 	unreachable atomic.Bool  // the last probe failed
 	// retryNow is stored anew when requests that wait to be retried are to be made at once.
 	retryNow watch.Value[struct{}]
@@ -253,6 +254,27 @@ func (c *Connection) Probe(ctx context.Context) error {
 	return err
 }
 
+// ClockSkew returns by how much the API server's clock was ahead of ours at the last probe; 0 if the response
+// had no date.
+func (c *Connection) ClockSkew() time.Duration { return time.Duration(c.skew.Load()) }
+
+// MeasureSkew returns by how much the clock of a server is ahead of ours, by the Date of its response. A
+// difference within the time of the request is none. It returns 0 without a date.
+func MeasureSkew(sent, received time.Time, header http.Header) time.Duration {
+	theirs, err := http.ParseTime(header.Get("Date"))
+	latest := theirs.Add(time.Second) // the header has whole seconds
+	switch {
+	case err != nil:
+		return 0
+	case theirs.After(received):
+		return theirs.Sub(received)
+	case latest.Before(sent):
+		return latest.Sub(sent)
+	default:
+		return 0
+	}
+}
+
 // CheckToken returns an error if the API server does not take a token, or does not let it list and watch
 // each of the kinds. The token in use stays so.
 func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind) error {
@@ -323,12 +345,14 @@ func (c *Connection) get(ctx context.Context, token, path string, query url.Valu
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
+	sent := time.Now()
 	response, err := c.probe.client.Do(request)
 	if err != nil {
 		c.probe.dialer.CloseAll() // the next probe dials anew
 		return 0, &ProbeError{transportReason(err), stableError(err)}
 	}
 	defer response.Body.Close()
+	c.skew.Store(int64(MeasureSkew(sent, time.Now(), response.Header)))
 	if query.Has("watch") { // it has no end
 		return response.StatusCode, checkAuthorized(response)
 	}

@@ -47,6 +47,7 @@ type Server struct {
 	silentWatches  map[string]bool             // group resources whose watches are silent
 	answers        map[string]http.HandlerFunc // what answers instead, by group resource
 	withoutStreams bool                        // lists are not streamed
+	skew           time.Duration               // how far its clock is ahead
 	listRemainders map[string]listRemainder    // what is left of lists that were read by pages, by continue token
 	changed        chan struct{}               // closed by the next event
 	requests       map[string]int
@@ -69,6 +70,7 @@ type event struct {
 // Kinds served from the start, by group resource.
 var served = map[string][]string{
 	"pods": {"v1"}, "services": {"v1"}, "endpoints": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
+	"configmaps":                      {"v1"},
 	"endpointslices.discovery.k8s.io": {"v1"}, "replicasets.apps": {"v1"}, "jobs.batch": {"v1"}, "events.events.k8s.io": {"v1"},
 	"leases.coordination.k8s.io": {"v1"}, "selfsubjectaccessreviews.authorization.k8s.io": {"v1"},
 	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"},
@@ -132,6 +134,13 @@ func (f failure) answer(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", strconv.Itoa(f.retryAfter))
 	}
 	http.Error(w, "the server is overloaded", f.code)
+}
+
+// Skew puts the clock of the API server ahead of the real one, as the dates of its responses show.
+func (s *Server) Skew(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.skew = d
 }
 
 // Fail answers all requests about a group resource, or about "readyz", with an error code, such as 503, and
@@ -358,6 +367,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	known := s.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
 	readiness := s.failing["readyz"]
+	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
 	if !known {
 		writeError(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")

@@ -497,6 +497,8 @@ func (c *charted) misses(r *right, log *logged) error {
 		return c.says("CredentialsValid", "False Refused: Secrets in namespace charted cannot be read (Forbidden)")
 	case r.kind == "secrets":
 		return c.logs(log, "Secrets in the controller namespace cannot be read")
+	case r.kind == "namespaces" && r.verb == "get":
+		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name), "grant get on namespaces of the name kube-system")
 	case r.kind == "configmaps":
 		return c.checks("warning", "grant get on configmaps of the name linkerd-config")
 	case writes:

@@ -30,7 +30,7 @@ cluster/endpointslice -> cluster cluster/apply cluster/lease cluster/linkerd clu
 cluster/endpointslice -> federation federation/policy federation/watch
 cluster/apply -> cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
-cluster -> cluster/api cluster/view federation federation/watch
+cluster -> cluster/api cluster/linkerd cluster/view federation federation/watch
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api federation federation/profile
 cluster/linkerd/serviceprofile -> federation/profile
 cluster/linkerd ->

@@ -73,7 +73,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics()}
 	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
 		ProbeInterval: o.ProbeInterval, Thresholds: o.Thresholds, Budget: o.Budget,
-		Endpoints: !o.ReadSlices, Dial: o.Dial,
+		Endpoints: !o.ReadSlices, Dial: o.Dial, ControllerNamespace: o.Discovery.ControllerNamespace,
 	})
 	err := a.Registry.Apply(cluster.Spec{
 		Name: o.ClusterName, Local: true,

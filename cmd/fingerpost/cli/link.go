@@ -421,17 +421,9 @@ func gatewayPort(gateway *corev1.Service, name string) (string, error) {
 // MeshDomains returns the trust domain and the cluster domain of a cluster's mesh, from the values that
 // Linkerd was installed with.
 func MeshDomains(ctx context.Context, client kubernetes.Interface, namespace string) (trust, dns string, err error) {
-	config, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "linkerd-config", metav1.GetOptions{})
+	config, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
 	if err != nil {
 		return "", "", err
 	}
-	var values struct {
-		IdentityTrustDomain string `json:"identityTrustDomain"`
-		ClusterDomain       string `json:"clusterDomain"`
-	}
-	if err := yaml.Unmarshal([]byte(config.Data["values"]), &values); err != nil {
-		return "", "", fmt.Errorf("ConfigMap %s/linkerd-config: %w", namespace, err)
-	}
-	dns = cmp.Or(values.ClusterDomain, "cluster.local")
-	return cmp.Or(values.IdentityTrustDomain, dns), dns, nil
+	return linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
 }

@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// Is a cluster the one that its Link describes? Three things that Links get wrong are cheap to find, and
+// each of them fails in ways that are hard to trace back: two names for one API server duplicate every
+// endpoint, a wrong trust domain fails mTLS, and a clock that is off fails tokens and Leases.
+//
+// Each engagement reads the identity of its cluster, once and then each identityInterval, in a goroutine of
+// its own (an EngageFunc), so that nothing waits for it. The probe measures the clock, because it requests
+// something anyway. Whatever cannot be read is unknown, and nothing follows from it: a linked cluster need
+// not grant the permissions. Nothing is withdrawn or rejected for a Mismatch either. A cluster can claim the
+// UID of another one, so that a Mismatch is a report for people, not a proof.
+
+const (
+	identityInterval = 5 * time.Minute
+	identityTimeout  = 10 * time.Second
+
+	// maxSkew is how far the clock of a cluster may be from ours.
+	maxSkew = 10 * time.Second
+
+	maxIdentity = 253 // length of what is kept of an Identity
+)
+
+// Identity is what a cluster reports of itself. Fields that are not known are empty.
+type Identity struct {
+	UID         string `json:"uid,omitempty"`         // of the namespace kube-system
+	TrustDomain string `json:"trustDomain,omitempty"` // that its mesh was installed with
+}
+
+// A Mismatch is one reason why a cluster may not be the one that its Link describes.
+type Mismatch struct {
+	Reason  string // of a condition
+	Message string
+}
+
+// Reasons of a Mismatch.
+const (
+	SameCluster      = "SameCluster"      // another name leads to the same cluster
+	OtherTrustDomain = "OtherTrustDomain" // its mesh has another trust domain than clients get
+	ClockSkew        = "ClockSkew"        // its clock is off
+)
+
+// Mismatches returns what is known to differ from what the Link of the cluster describes, the worst first.
+func (s *Status) Mismatches() (all []Mismatch) {
+	if s.SameAs != "" {
+		all = append(all, Mismatch{SameCluster, fmt.Sprintf(
+			"it is the same cluster as %s: their namespaces kube-system have one UID; remove one of the Links, or "+
+				"correct the address in its kubeconfig", s.SameAs)})
+	}
+	if theirs := s.Identity.TrustDomain; theirs != "" && s.TrustDomain != "" && theirs != s.TrustDomain {
+		all = append(all, Mismatch{OtherTrustDomain, fmt.Sprintf(
+			"identities there end in %s, and clients get %s, so that mTLS fails: set the annotation %s of the "+
+				"labelled Secret", theirs, s.TrustDomain, linkerd.TrustDomainAnnotation)})
+	}
+	if s.ClockSkew != "" {
+		all = append(all, Mismatch{ClockSkew, fmt.Sprintf(
+			"its clock is %s of ours: tokens and Leases depend on clocks, so set both by NTP", s.ClockSkew)})
+	}
+	return all
+}
+
+// identify reads the identity of a cluster until its engagement ends: again after each interval, and when
+// the credentials were replaced or the API server is back.
+func (r *Registry) identify(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection) {
+	s, _ := spec.Load()
+	log := r.log.WithValues("cluster", s.Name)
+	core, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	if err != nil {
+		log.Error(err, "BUG: no client from a configuration that is in use")
+		return
+	}
+	timer := time.NewTimer(identityInterval)
+	defer timer.Stop()
+	reported := ""
+	for {
+		changed := conn.Changed()
+		found, err := r.readIdentity(ctx, core, s.Local)
+		if ctx.Err() != nil {
+			return
+		}
+		if text := errorText(err); text != reported {
+			reported = text
+			log.Info("The identity of the cluster is not known completely", "error", text)
+		}
+		r.setReport(s.Name, func() { r.identities[s.Name] = found })
+		timer.Reset(identityInterval)
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// readIdentity returns what can be read of the identity of a cluster. What does not exist is no error. The
+// trust domain of the local cluster is a flag, and is not read.
+func (r *Registry) readIdentity(
+	ctx context.Context, core kubernetes.Interface, local bool,
+) (found Identity, err error) {
+	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
+	defer cancel()
+	system, systemErr := core.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if systemErr == nil {
+		found.UID = bounded(string(system.UID))
+	}
+	if !local && r.options.ControllerNamespace != "" {
+		found.TrustDomain, err = readTrustDomain(ctx, core, r.options.ControllerNamespace)
+	}
+	return found, errors.Join(
+		describeGet(systemErr, "namespaces", metav1.NamespaceSystem), describeGet(err, "configmaps", linkerd.ConfigName))
+}
+
+func readTrustDomain(ctx context.Context, core kubernetes.Interface, namespace string) (string, error) {
+	config, err := core.CoreV1().ConfigMaps(namespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	trustDomain, _, err := linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
+	return bounded(trustDomain), err
+}
+
+// describeGet returns the error of a get request, nil if there is no such object.
+func describeGet(err error, resource, name string) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("grant get on %s of the name %s", resource, name)
+	case err == nil, apierrors.IsNotFound(err):
+		return nil
+	default:
+		return fmt.Errorf("get %s %s: %w", resource, name, err)
+	}
+}
+
+func bounded(text string) string {
+	if len(text) > maxIdentity {
+		return ""
+	}
+	return text
+}
+
+// nameSameClusters sets in each Status the names of the other clusters with its UID.
+func nameSameClusters(statuses map[string]Status) {
+	names := map[string][]string{} // by UID
+	for _, name := range slices.Sorted(maps.Keys(statuses)) {
+		uid := statuses[name].Identity.UID
+		names[uid] = append(names[uid], name)
+	}
+	for name, s := range statuses {
+		s.SameAs = ""
+		if uid := s.Identity.UID; uid != "" {
+			others := slices.DeleteFunc(slices.Clone(names[uid]), func(o string) bool { return o == name })
+			s.SameAs = strings.Join(others, ", ")
+		}
+		statuses[name] = s
+	}
+}
+
+// steadySkew returns the skew to report after a measurement: none up to maxSkew, and the old one while the
+// new one is close to it, because measurements vary by as much as a request takes.
+func steadySkew(old, measured time.Duration) time.Duration {
+	switch {
+	case old != 0 && (measured-old).Abs() <= maxSkew/2:
+		return old
+	case measured.Abs() <= maxSkew:
+		return 0
+	default:
+		return measured.Round(time.Second)
+	}
+}
+
+// skewText returns a skew as Statuses have it; empty for none.
+func skewText(skew time.Duration) string {
+	switch {
+	case skew > 0:
+		return skew.String() + " ahead"
+	case skew < 0:
+		return skew.Abs().String() + " behind"
+	default:
+		return ""
+	}
+}

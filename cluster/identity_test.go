@@ -1,0 +1,138 @@
+package cluster_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fingerpost/fingerpost/cluster"
+)
+
+const kubeSystem = `{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}`
+
+// reasons returns why a cluster may not be the one that its Link describes.
+func (w *world) reasons(name string) (all string) {
+	statuses, _ := w.registry.Statuses()
+	s := statuses[name]
+	for _, m := range s.Mismatches() {
+		all += m.Reason + " "
+	}
+	return all
+}
+
+func (w *world) wantsReasons(name, want string) {
+	w.t.Helper()
+	if got := w.reasons(name); got != want {
+		w.t.Errorf("%s has the mismatches %q, want %q", name, got, want)
+	}
+}
+
+// Two names for one API server are reported in both, until one of them is removed. Other clusters have other
+// UIDs.
+func TestTwoNamesForOneCluster(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for _, name := range []string{"east", "west"} {
+			w.network.Server(name).Apply(objects(t, kubeSystem))
+		}
+		east, west := w.network.Server("east").Token(), w.network.Server("west").Token()
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east)}})
+		w.apply(cluster.Spec{Name: "west", Access: []cluster.Access{w.access("west", west)}})
+		w.wait(time.Second)
+		w.wantsReasons("east", "")
+		w.apply(cluster.Spec{Name: "again", Access: []cluster.Access{w.access("east", east)}})
+		w.wait(time.Second)
+		if s := w.status(); s.SameAs != "again" || s.Identity.UID == "" {
+			t.Errorf("status %+v", s)
+		}
+		w.wantsReasons("again", "SameCluster ")
+		w.wantsReasons("west", "")
+		w.registry.Remove("again")
+		w.wait(time.Second)
+		w.wantsReasons("east", "")
+	})
+}
+
+// A cluster whose identity may not be read is unknown: nothing follows. The identity is read once it may be.
+func TestIdentityThatMayNotBeRead(t *testing.T) {
+	inWorld(t, func(w *world) {
+		server := w.network.Server("east")
+		server.Apply(objects(t, kubeSystem))
+		server.Forbid("namespaces", true)
+		token := server.Token()
+		for _, name := range []string{"east", "again"} {
+			w.apply(cluster.Spec{Name: name, Access: []cluster.Access{w.access("east", token)}})
+		}
+		w.wait(time.Second)
+		if s := w.status(); s.State != cluster.Live || s.Identity != (cluster.Identity{}) {
+			t.Errorf("status %+v", s)
+		}
+		w.wantsReasons("east", "")
+		server.Forbid("namespaces", false)
+		w.wait(6 * time.Minute)
+		w.wantsReasons("east", "SameCluster ")
+	})
+}
+
+// A trust domain that differs from what clients get is reported until one of the two is corrected. A cluster
+// without a mesh, or with a configuration that cannot be read, has none.
+func TestTrustDomains(t *testing.T) {
+	config := func(values string) string {
+		return `{apiVersion: v1, kind: ConfigMap, metadata: {name: linkerd-config, namespace: linkerd}, data: {values: "` +
+			values + `"}}`
+	}
+	for name, c := range map[string]struct{ config, served, want string }{
+		"the same":              {config("identityTrustDomain: a.example"), "a.example", ""},
+		"another":               {config("identityTrustDomain: a.example"), "b.example", "OtherTrustDomain "},
+		"of the cluster domain": {config("clusterDomain: a.example"), "a.example", ""},
+		"the default":           {config("{}"), "a.example", "OtherTrustDomain "},
+		"no configuration":      {"", "a.example", ""},
+		"malformed":             {config("["), "a.example", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				server := w.network.Server("east")
+				if c.config != "" {
+					server.Apply(objects(t, c.config))
+				}
+				spec := cluster.Spec{
+					Name: "east", TrustDomain: c.served, Access: []cluster.Access{w.access("east", server.Token())},
+				}
+				w.apply(spec)
+				w.wait(time.Second)
+				w.wantsReasons("east", c.want)
+				if c.want != "" {
+					spec.TrustDomain = w.status().Identity.TrustDomain
+					w.apply(spec)
+					w.wait(time.Second)
+					w.wantsReasons("east", "")
+				}
+			})
+		})
+	}
+}
+
+// A clock that is off is reported with its difference, which does not change with each probe.
+func TestClockSkew(t *testing.T) {
+	inWorld(t, func(w *world) {
+		server := w.network.Server("east")
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", server.Token())}})
+		for _, c := range []struct {
+			skew time.Duration
+			want string
+		}{
+			{0, ""},
+			{8 * time.Second, ""},
+			{-8 * time.Second, ""},
+			{5 * time.Minute, "5m0s ahead"},
+			{5*time.Minute + 3*time.Second, "5m0s ahead"},
+			{5*time.Minute + 7*time.Second, "5m7s ahead"},
+			{-time.Minute, "59s behind"}, // the date has whole seconds
+			{0, ""},
+		} {
+			server.Skew(c.skew)
+			w.wait(10 * time.Second)
+			if got := w.status().ClockSkew; got != c.want {
+				t.Errorf("a clock that is %s ahead is %q, want %q", c.skew, got, c.want)
+			}
+		}
+	})
+}
