@@ -267,6 +267,18 @@ func (s *Server) Get(resource, namespace, name string) *unstructured.Unstructure
 	return nil
 }
 
+// Find returns a copy of an object by its kind, or nil.
+func (s *Server) Find(kind, namespace, name string) *unstructured.Unstructured {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, objects := range s.objects {
+		if o := objects[namespace+"/"+name]; o != nil && strings.EqualFold(o.GetKind(), kind) {
+			return o.DeepCopy()
+		}
+	}
+	return nil
+}
+
 // List returns copies of all objects of a group resource.
 func (s *Server) List(resource string) (all []*unstructured.Unstructured) {
 	s.mu.Lock()

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
@@ -126,6 +127,9 @@ type scenario struct {
 	streams map[string]lookup
 	opened  []string // names of streams, in order
 
+	sliceNames sliceNames
+	written    map[string]int // by cluster, verb and resource: how often it was asked for when it was printed
+
 	mu       sync.Mutex
 	replicas []*replica          // that run, in the order in which they have started
 	seen     map[string][]string // lines by stream since the last verb
@@ -144,6 +148,7 @@ func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 	t.Helper()
 	return &scenario{
 		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{}, streams: map[string]lookup{}, seen: map[string][]string{},
+		written: map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
 	}
 }
 
@@ -161,6 +166,7 @@ func (s *scenario) play() string {
 	if len(script) > 0 && script[0][0] == "flags" {
 		s.flags = script[0][1:]
 	}
+	defer s.end()
 	s.start("replica-1")
 	s.conn = s.connect()
 	elapse(settle)
@@ -180,7 +186,14 @@ func (s *scenario) play() string {
 	for _, v := range violations {
 		s.t.Error(v)
 	}
-	s.conn.Close()
+	return s.out.String()
+}
+
+// end stops everything that runs, also where the script has failed.
+func (s *scenario) end() {
+	if s.conn != nil {
+		s.conn.Close()
+	}
 	for len(s.replicas) > 0 {
 		s.stop(s.replicas[0].name)
 	}
@@ -188,7 +201,6 @@ func (s *scenario) play() string {
 		<-ended
 	}
 	s.network.Close()
-	return s.out.String()
 }
 
 // elapse lets virtual time pass, until nothing more can happen at its end.
@@ -255,13 +267,12 @@ func (s *scenario) do(verb string, args []string) {
 			}
 		}
 	case "delete":
-		namespace, name, namespaced := strings.Cut(at(2), "/")
-		if !namespaced {
-			namespace, name = "", namespace
-		}
-		if !s.network.Server(at(0)).Delete(at(1), namespace, name) {
+		namespace, name := namespaced(at(2))
+		if !s.network.Server(at(0)).Delete(at(1), namespace, s.objectName(at(0), namespace, name)) {
 			s.t.Fatalf("delete: cluster %s has no %s %s", args[0], args[1], args[2])
 		}
+	case "patch":
+		s.patch(at(0), at(1), at(2), at(3))
 	case "link":
 		s.link(at(0), args[1:])
 	case "unlink":
@@ -319,6 +330,11 @@ func (s *scenario) do(verb string, args []string) {
 		if len(args) > 2 {
 			s.advance(args[2])
 		}
+	case "deny", "grant":
+		s.network.Server(at(0)).Deny(at(1), at(2), verb == "deny")
+		if len(args) > 3 {
+			s.advance(args[3])
+		}
 	case "serve":
 		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
@@ -338,6 +354,24 @@ func (s *scenario) do(verb string, args []string) {
 		}
 	case "conditions":
 		s.conditions(at(0))
+	case "status":
+		s.printStatus(at(0))
+	case "slices":
+		s.printSlices(at(0), at(1), args[2:])
+	case "mirrors":
+		s.printMirrors(at(0), args[1:])
+	case "holders":
+		s.printHolders(at(0), strings.Join(args[1:], ""))
+	case "count":
+		for _, resource := range args[1:] {
+			s.writes(at(0), resource)
+		}
+	case "writes":
+		for _, resource := range args[1:] {
+			fmt.Fprintln(&s.out, resource+s.writes(at(0), resource))
+		}
+	case "print":
+		s.printObject(at(0), at(1), at(2), args[3:])
 	case "streams":
 		names := slices.Clone(s.opened) // in the order in which the server knows the streams
 		for _, st := range s.first().Discovery.Streams() {
@@ -408,8 +442,26 @@ func (s *scenario) expand(text string) string {
 	})
 }
 
+// objects returns the objects of a file; those of FILE*N N times over, with 1 to N as ${n}.
 func (s *scenario) objects(name string) (all []*unstructured.Unstructured) {
-	for doc := range strings.SplitSeq("\n"+s.text(name), "\n---") {
+	s.t.Helper()
+	if file, times, repeated := strings.Cut(name, "*"); repeated {
+		n, err := strconv.Atoi(times)
+		if err != nil {
+			s.t.Fatalf("%s: %v", name, err)
+		}
+		text := s.text(file)
+		for i := range n {
+			all = append(all, s.parse(file, strings.ReplaceAll(text, "${n}", strconv.Itoa(i+1)))...)
+		}
+		return all
+	}
+	return s.parse(name, s.text(name))
+}
+
+func (s *scenario) parse(name, text string) (all []*unstructured.Unstructured) {
+	s.t.Helper()
+	for doc := range strings.SplitSeq("\n"+text, "\n---") {
 		var object map[string]any
 		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
 			s.t.Fatalf("%s: %v", name, err)
@@ -500,11 +552,7 @@ func (s *scenario) flush() {
 }
 
 func (s *scenario) conditions(name string) {
-	namespace, link, _ := strings.Cut(name, "/")
-	o := s.network.Server(home).Get("links."+links.Group, namespace, link)
-	if o == nil {
-		s.t.Fatalf("no Link %s", name)
-	}
+	o := s.linkObject(name)
 	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range conditions {
 		c := c.(map[string]any)
