@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -106,10 +105,8 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 				gauge(descWriter, oneIf(s.Writing.State == state), name, string(state))
 			}
 		}
-		for lease := range strings.SplitSeq(s.Writing.Leases, ",") {
-			if lease != "" {
-				gauge(descLease, 1, name, lease)
-			}
+		for _, lease := range s.Writing.Leases {
+			gauge(descLease, 1, name, lease)
 		}
 		if !s.Local {
 			gauge(descOverBudget, oneIf(s.OverBudget != ""), name)

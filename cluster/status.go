@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -62,9 +63,14 @@ const (
 // Writing is the state of writing into a cluster.
 type Writing struct {
 	State   WritingState `json:"state,omitempty"`
-	Leases  string       `json:"leases,omitempty"`       // held by this replica, separated by commas
-	Wanted  string       `json:"wantedLeases,omitempty"` // held or waited for; others may have no holder
+	Leases  []string     `json:"leases,omitempty"`       // held by this replica, sorted
+	Wanted  []string     `json:"wantedLeases,omitempty"` // held or waited for, sorted; others may have no holder
 	Problem string       `json:"problem,omitempty"`      // what prevents writing all or a part; empty for nothing
+}
+
+func (w Writing) equal(o Writing) bool {
+	return w.State == o.State && w.Problem == o.Problem &&
+		slices.Equal(w.Leases, o.Leases) && slices.Equal(w.Wanted, o.Wanted)
 }
 
 // LeftOut counts the endpoints of a cluster that should be in slices of the local cluster, and are not.
@@ -114,6 +120,6 @@ func (s Status) SameButTimes(o Status) bool {
 		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
 		s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
 		s.Identity == o.Identity && s.SameAs == o.SameAs && s.ClockSkew == o.ClockSkew &&
-		s.Writing == o.Writing && s.LeftOut == o.LeftOut && s.OverBudget == o.OverBudget &&
+		s.Writing.equal(o.Writing) && s.LeftOut == o.LeftOut && s.OverBudget == o.OverBudget &&
 		errorText(s.Contact) == errorText(o.Contact) && errorText(s.Credentials) == errorText(o.Credentials)
 }

@@ -71,3 +71,15 @@ func Review(ctx context.Context, client kubernetes.Interface, permissions ...Per
 	}
 	return nil
 }
+
+// appendProblem adds a problem to those that are known, once.
+func appendProblem(all, one string) string {
+	switch {
+	case one == "" || strings.Contains(all, one):
+		return all
+	case all == "":
+		return one
+	default:
+		return all + "; " + one
+	}
+}

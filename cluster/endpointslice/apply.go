@@ -15,11 +15,11 @@ import (
 // or a webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go
 // first. It stops if the API server does not respond, or the term is over.
 func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p plan) error {
-	api := t.client.DiscoveryV1().EndpointSlices(svc.Namespace)
+	api := t.Client.DiscoveryV1().EndpointSlices(svc.Namespace)
 	var failed []error
 	done := func(verb, what string, err error) (goOn bool) {
 		if err == nil {
-			t.writer.metrics.writes.WithLabelValues(t.name, t.managedBy, verb).Inc()
+			t.writer.metrics.writes.WithLabelValues(t.Name, t.managedBy, verb).Inc()
 			return true
 		}
 		failed = append(failed, fmt.Errorf("%s %s: %w", verb, what, err))
@@ -70,7 +70,7 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p plan)
 // serviceExists reads whether a Service may still get new slices. When it is deleted, the watch of slices
 // may show that before the watch of Services does.
 func (t *sliceWriter) serviceExists(ctx context.Context, svc *serviceRecord) (bool, error) {
-	now, err := readService(ctx, t.client, svc.key)
+	now, err := readService(ctx, t.Client, svc.key)
 	if err != nil {
 		return false, fmt.Errorf("read whether the Service still exists: %w", err)
 	}

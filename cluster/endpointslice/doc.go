@@ -2,8 +2,7 @@
 // destination controller does, and those of federated and mirrored Services, so that clients without a mesh
 // find what other clusters hold.
 //
-//	Registry --Engage--> Writer --> targetCluster --lease.Elector--> sliceWriter --> API server
-//	                                one connection                   one term, an apply.Loop
+//	apply.Campaign --a task in a term--> sliceWriter, on an apply.Loop --> API server
 //
 //	Services, ExternalWorkloads --.
 //	                              +--> groups of endpoints --> plan --> confirm --> create, update, delete

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
@@ -31,6 +32,18 @@ const (
 	externalManagedBy = "linkerd-external-workloads-controller"
 )
 
+// workloadKind is ExternalWorkloads, at the newest version that is served.
+var workloadKind = api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)
+
+// listWorkloads lists ExternalWorkloads once.
+func listWorkloads(
+	ctx context.Context, client dynamic.Interface, namespace string, options metav1.ListOptions,
+) (*unstructured.UnstructuredList, error) {
+	kind := workloadKind
+	kind.Namespace = namespace
+	return kind.List(ctx, client, options)
+}
+
 // externalSlices is the content of slices of ExternalWorkloads.
 type externalSlices struct {
 	*sliceWriter
@@ -40,20 +53,20 @@ type externalSlices struct {
 	workloadsIn map[string]map[string]*workloadRecord // by namespace, as last seen
 }
 
-func newExternalSlices(c *targetCluster) *externalSlices {
+func newExternalSlices(w *Writer, t *apply.Target) *externalSlices {
 	e := &externalSlices{
-		sliceWriter: newSliceWriter(c, ExternalLease, externalManagedBy, c.externalPermissions),
+		sliceWriter: newSliceWriter(w, t, externalManagedBy, w.reviewExternal),
 		workloadsIn: map[string]map[string]*workloadRecord{},
 	}
 	e.content = e
-	e.workloads = api.NewInformer(c.conn, workloadKind, func(object any) (*workloadRecord, bool) {
+	e.workloads = api.NewInformer(t.Conn, workloadKind, func(object any) (*workloadRecord, bool) {
 		u, ok := object.(*unstructured.Unstructured)
 		if !ok {
 			return nil, false
 		}
 		w, err := newWorkloadRecord(u)
 		if err != nil {
-			e.log.Info("An ExternalWorkload is left out: it is malformed",
+			e.Log.Info("An ExternalWorkload is left out: it is malformed",
 				"externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
 			return nil, false
 		}
@@ -95,7 +108,7 @@ func (e *externalSlices) desired(svc *serviceRecord) (desired, bool) {
 
 // confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
 func (e *externalSlices) confirmWorkloads(ctx context.Context, svc *serviceRecord, gone []sourceAddress) error {
-	now, err := readService(ctx, e.client, svc.key)
+	now, err := readService(ctx, e.Client, svc.key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
@@ -103,7 +116,7 @@ func (e *externalSlices) confirmWorkloads(ctx context.Context, svc *serviceRecor
 		return nil
 	}
 	fresh, _ := newServiceRecord(now)
-	listed, err := listWorkloads(ctx, e.dynamic, svc.Namespace, metav1.ListOptions{})
+	listed, err := listWorkloads(ctx, e.Dynamic, svc.Namespace, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}

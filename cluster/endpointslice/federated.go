@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	endpointsliceutil "k8s.io/endpointslice/util"
 
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
@@ -42,11 +43,10 @@ type federatedSlices struct {
 	leftOut leftOut
 }
 
-func newFederatedSlices(c *targetCluster) *federatedSlices {
-	f := &federatedSlices{}
-	f.sliceWriter = newSliceWriter(c, FederatedLease, view.ManagedBy, c.federatedPermissions, f.enqueueWhenLinked)
+func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
+	f := &federatedSlices{leftOut: leftOut{Target: t, writer: w, bySource: map[string]map[key]int{}}}
+	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, reviewFederated, f.enqueueWhenLinked)
 	f.content = f
-	f.leftOut = leftOut{targetCluster: c, log: f.log, bySource: map[string]map[key]int{}}
 	return f
 }
 
@@ -78,7 +78,7 @@ func (f *federatedSlices) serviceChanged(k key, now *serviceRecord) {
 
 func (f *federatedSlices) ref(k key) federation.Ref {
 	service := federation.Service{Namespace: k.Namespace, Name: k.Name}
-	return federation.Ref{Cluster: federation.Cluster(f.name), Service: service}
+	return federation.Ref{Cluster: federation.Cluster(f.Name), Service: service}
 }
 
 // desired implements content.
@@ -110,7 +110,7 @@ func (f *federatedSlices) applied(k key, sources map[string]bool, excess map[str
 func (f *federatedSlices) confirmMembers(
 	ctx context.Context, svc *serviceRecord, snapshot *federation.Snapshot, gone []sourceAddress,
 ) error {
-	now, err := readService(ctx, f.client, svc.key)
+	now, err := readService(ctx, f.Client, svc.key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
 	}
@@ -119,7 +119,7 @@ func (f *federatedSlices) confirmMembers(
 	}
 	record, _ := newServiceRecord(now)
 	fresh := *snapshot
-	fresh.View, fresh.Members = view.Of(federation.Cluster(f.name), now, nil), slices.Clone(snapshot.Members)
+	fresh.View, fresh.Members = view.Of(federation.Cluster(f.Name), now, nil), slices.Clone(snapshot.Members)
 	if !fresh.View.SameComposition(snapshot.View) {
 		return fmt.Errorf("%w: the Service has other members by now", errUnconfirmed)
 	}

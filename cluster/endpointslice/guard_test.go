@@ -32,7 +32,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	x := newTestWriter(t, client)
 	resource := linkerd.ExternalWorkloads.WithVersion("v1beta1")
 	lists := map[schema.GroupVersionResource]string{resource: "ExternalWorkloadList"}
-	x.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, listed...)
+	x.Dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, listed...)
 	x.load(t, all...)
 	k := key{Namespace: "ns", Name: "web"}
 	ctx := t.Context()
@@ -66,7 +66,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 	}
 	for _, o := range listed[3:] { // now they are
 		u := o.(*unstructured.Unstructured)
-		err := x.dynamic.Resource(resource).Namespace("ns").Delete(ctx, u.GetName(), metav1.DeleteOptions{})
+		err := x.Dynamic.Resource(resource).Namespace("ns").Delete(ctx, u.GetName(), metav1.DeleteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,6 +115,6 @@ func TestSmallChangesAreNotHeldBack(t *testing.T) {
 		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
 			t.Fatal(err)
 		}
-		x.catchUp(t, x.client.(*fake.Clientset))
+		x.catchUp(t, x.Client.(*fake.Clientset))
 	}
 }

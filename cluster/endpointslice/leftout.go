@@ -3,17 +3,17 @@ package endpointslice
 import (
 	"sync"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 )
 
 // leftOut counts the endpoints that are in no slice of a cluster, and reports the sums of each source cluster that
 // has slices there.
 type leftOut struct {
-	*targetCluster
-	log logr.Logger
+	*apply.Target
+	writer *Writer
 
 	mu       sync.Mutex
 	bySource map[string]map[key]int // by Service
@@ -23,12 +23,12 @@ type leftOut struct {
 // that changed. sources are those of its slices.
 func (l *leftOut) record(k key, sources map[string]bool, now map[string]int) {
 	for source, sum := range l.update(k, sources, now) {
-		l.writer.metrics.leftOut.WithLabelValues(l.name, source).Set(float64(sum.Excess))
-		if l.local {
+		l.writer.metrics.leftOut.WithLabelValues(l.Name, source).Set(float64(sum.Excess))
+		if l.Local {
 			l.writer.registry.ReportLeftOut(source, sum)
 		}
 		if n := now[source]; n != 0 {
-			l.log.Info("Endpoints are in no slice: they would take more slices than -max-slices-per-source allows",
+			l.Log.Info("Endpoints are in no slice: they would take more slices than -max-slices-per-source allows",
 				"service", k.String(), "source", source, "endpoints", n)
 		}
 	}
@@ -68,8 +68,8 @@ func (l *leftOut) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for source := range l.bySource {
-		l.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": l.name, "source": source})
-		if l.local {
+		l.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": l.Name, "source": source})
+		if l.Local {
 			l.writer.registry.ReportLeftOut(source, cluster.LeftOut{})
 		}
 	}

@@ -1,30 +1,43 @@
 package endpointslice
 
 import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
 var (
-	leaseResource   = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	sliceResource   = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	serviceResource = schema.GroupResource{Resource: "services"}
 )
 
 var readVerbs = []string{"list", "watch"}
 
-// leasePermission is what campaigning for a Lease in a namespace needs.
-func leasePermission(namespace string) apply.Permission {
-	verbs := []string{"get", "list", "watch", "create", "update"}
-	return apply.Permission{Resource: leaseResource, Namespace: namespace, Verbs: verbs}
+// permissions are those that slices of each kind need.
+var permissions = []apply.Permission{
+	{Resource: sliceResource, Verbs: []string{"list", "watch", "create", "update", "delete"}},
+	{Resource: serviceResource, Verbs: []string{"get", "list", "watch"}},
 }
 
-// writerPermissions are those that each kind of slices needs in a cluster with its Leases in namespace.
-func writerPermissions(namespace string) []apply.Permission {
-	return []apply.Permission{
-		leasePermission(namespace),
-		{Resource: sliceResource, Verbs: []string{"list", "watch", "create", "update", "delete"}},
-		{Resource: serviceResource, Verbs: []string{"get", "list", "watch"}},
+// reviewFederated returns nil if slices of federated Services can be written.
+func reviewFederated(ctx context.Context, t *apply.Target) error {
+	return apply.Review(ctx, t.Client, permissions...)
+}
+
+// reviewExternal returns nil if slices of ExternalWorkloads can be written.
+func (w *Writer) reviewExternal(ctx context.Context, t *apply.Target) error {
+	workloads := apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs}
+	if err := apply.Review(ctx, t.Client, append(permissions[:len(permissions):len(permissions)], workloads)...); err != nil {
+		return err
 	}
+	_, err := listWorkloads(ctx, t.Dynamic, metav1.NamespaceAll, metav1.ListOptions{Limit: 1})
+	if apierrors.IsNotFound(err) {
+		return apply.ErrNothingToWrite
+	}
+	return err
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,8 +66,8 @@ const (
 // affects; informers keep them up to date from the first listing on. mu guards the indexes; under it only stores
 // are called, which have locks of their own and call nothing back.
 type sliceWriter struct {
-	*targetCluster
-	log       logr.Logger
+	*apply.Target
+	writer    *Writer
 	managedBy string
 	content   content
 	loop      *apply.Loop[key]
@@ -106,11 +105,11 @@ type desired struct {
 
 // newSliceWriter returns a sliceWriter without content.
 func newSliceWriter(
-	c *targetCluster, leaseName, managedBy string, review func(context.Context) error,
+	w *Writer, target *apply.Target, managedBy string, review func(context.Context, *apply.Target) error,
 	background ...func(context.Context),
 ) *sliceWriter {
 	t := &sliceWriter{
-		targetCluster: c, log: c.log.WithValues("lease", leaseName), managedBy: managedBy,
+		Target: target, writer: w, managedBy: managedBy,
 		tracker:        endpointsliceutil.NewEndpointSliceTracker(),
 		servicesIn:     map[string]map[string]*serviceRecord{},
 		slicesOf:       map[key]map[string]*discoveryv1.EndpointSlice{},
@@ -118,13 +117,14 @@ func newSliceWriter(
 		confirmations:  map[string]int{},
 	}
 	config := t.loopConfig()
-	config.Review, config.Background = review, background
-	t.loop = apply.NewLoop(t.log, config)
+	config.Review = func(ctx context.Context) error { return review(ctx, target) }
+	config.Background = background
+	t.loop = apply.NewLoop(t.Log, config)
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	t.services = api.NewInformer(c.conn, services, newServiceRecord, t.indexService)
+	t.services = api.NewInformer(target.Conn, services, newServiceRecord, t.indexService)
 	own := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
 	own.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
-	t.slices = api.NewInformer(c.conn, own, func(object any) (*discoveryv1.EndpointSlice, bool) {
+	t.slices = api.NewInformer(target.Conn, own, func(object any) (*discoveryv1.EndpointSlice, bool) {
 		es, ok := object.(*discoveryv1.EndpointSlice)
 		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy
 	}, t.indexSlice)
@@ -144,8 +144,8 @@ func (t *sliceWriter) loopConfig() apply.Config[key] {
 func (t *sliceWriter) enqueueAll() { t.loop.Enqueue(t.services.Keys()...) }
 
 func (t *sliceWriter) logFailure(k key, err error, failures int) {
-	t.writer.metrics.failures.WithLabelValues(t.name).Inc()
-	t.log.Info("Writing slices of a Service failed, and is retried",
+	t.writer.metrics.failures.WithLabelValues(t.Name).Inc()
+	t.Log.Info("Writing slices of a Service failed, and is retried",
 		"service", k.String(), "error", err.Error(), "failures", failures)
 }
 

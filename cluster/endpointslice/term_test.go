@@ -88,13 +88,9 @@ type testWriter struct {
 func newTestWriter(t *testing.T, client *fake.Clientset) testWriter {
 	t.Helper()
 	store := federation.NewStore()
-	w := NewWriter(logr.Discard(), store, cluster.NewRegistry(logr.Discard(), store, cluster.Options{}), nil, Options{
-		Namespace: "linkerd", Installation: "local", Timing: testTiming,
-	})
-	x := newExternalSlices(&targetCluster{
-		writer: w, log: logr.Discard(), name: "local", client: client, leases: map[string]leaseState{},
-	})
-	return testWriter{x}
+	registry := cluster.NewRegistry(logr.Discard(), store, cluster.Options{})
+	w := NewWriter(store, registry, Options{Namespace: "linkerd", Installation: "local"})
+	return testWriter{newExternalSlices(w, &apply.Target{Name: "local", Client: client, Log: logr.Discard()})}
 }
 
 func someClientService() *corev1.Service {
@@ -133,37 +129,5 @@ func (x testWriter) catchUp(t *testing.T, client *fake.Clientset) {
 	}
 	if err := x.slices.Replace(all, ""); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// A Lease that is not wanted is reported differently from one that another replica holds.
-func TestReportOfLeases(t *testing.T) {
-	x := newTestWriter(t, fake.NewClientset())
-	registry := x.writer.registry
-	if err := registry.Apply(cluster.Spec{Name: "local", Local: true}); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		external, federated cluster.WritingState
-		want                cluster.Writing
-	}{
-		{cluster.NotWriting, cluster.Standby, cluster.Writing{State: cluster.Standby, Wanted: FederatedLease}},
-		{cluster.Holding, cluster.NotWriting, cluster.Writing{
-			State: cluster.Holding, Leases: ExternalLease, Wanted: ExternalLease,
-		}},
-		{cluster.ReadOnly, cluster.Holding, cluster.Writing{
-			State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease,
-		}},
-		{cluster.Standby, cluster.Holding, cluster.Writing{
-			State: cluster.Holding, Leases: FederatedLease, Wanted: FederatedLease + "," + ExternalLease,
-		}},
-		{cluster.NotWriting, cluster.NotWriting, cluster.Writing{}},
-	} {
-		x.reportLease(ExternalLease, c.external, nil)
-		x.reportLease(FederatedLease, c.federated, nil)
-		statuses, _ := registry.Statuses()
-		if got := statuses["local"].Writing; got != c.want {
-			t.Errorf("%q and %q: %+v, want %+v", c.external, c.federated, got, c.want)
-		}
 	}
 }

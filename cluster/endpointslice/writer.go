@@ -2,87 +2,76 @@ package endpointslice
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"sync"
-
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/transport"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
-	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // Options are those of a Writer, from flags.
 type Options struct {
-	Namespace    string // of the control plane, in every cluster: the Leases are there
-	Installation string // name of the cluster that we run in
-	Replica      string // distinguishes this replica from others
-	Timing       lease.Timing
-	Stop         <-chan struct{} // closed when the process is to end; nil: never
+	Namespace    string          // of the control plane
+	Installation string          // name of the cluster that we run in
 	Linked       <-chan struct{} // closed when it is known which clusters are linked; nil: the Store knows
 	External     bool            // write the slices of ExternalWorkloads
 	Federated    bool            // write slices with endpoints of other clusters
 	MaxSlices    int             // of one source cluster in one Service; 0: any number
 }
 
-// A Writer writes slices into every engaged cluster that permits it.
+// A Writer writes slices into every engaged cluster that permits it. What it does in one cluster is two tasks of
+// a Campaign.
 type Writer struct {
-	log      logr.Logger
 	store    *federation.Store
 	registry *cluster.Registry
 	options  Options
 	metrics  *writerMetrics
 
-	// onLocalLease run in each term of the local cluster's FederatedLease, side by side.
-	onLocalLease []func(term context.Context) error
-
 	mu    sync.Mutex // guards conns
 	conns map[string]*api.Connection
 }
 
-// NewWriter returns a Writer, whose Engage is to be given to the registry. Each of onLocalLease runs in each
-// term in which this replica holds the local cluster's Lease, and returns when the term ends. If there are
-// any, the replica campaigns for that Lease also if no slices are to be written.
-func NewWriter(
-	log logr.Logger, store *federation.Store, registry *cluster.Registry,
-	onLocalLease []func(term context.Context) error, options Options,
-) *Writer {
+// NewWriter returns a Writer, which writes what a Campaign has it write. Its Engage is to be given to the registry.
+func NewWriter(store *federation.Store, registry *cluster.Registry, options Options) *Writer {
 	return &Writer{
-		log: log, store: store, registry: registry, options: options, metrics: newWriterMetrics(),
-		onLocalLease: onLocalLease, conns: map[string]*api.Connection{},
+		store: store, registry: registry, options: options, metrics: newWriterMetrics(),
+		conns: map[string]*api.Connection{},
 	}
 }
 
-// Engage writes into one cluster until ctx ends. It is a [cluster.EngageFunc].
-func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
-	first, _ := spec.Load()
-	name := first.Name
-	w.setConnection(name, conn)
-	defer w.removeConnection(name, conn)
-	c, err := w.newTargetCluster(name, conn)
-	if err != nil {
-		w.log.Error(err, "Nothing is written into the cluster", "cluster", name)
-		return
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
+// AddTo adds the tasks of the Writer to a Campaign.
+func (w *Writer) AddTo(c *apply.Campaign) {
 	if w.options.External {
-		wg.Go(func() { c.runWhilePermitted(ctx, ExternalLease, c.writeExternal, c.externalPermissions) })
+		c.Add(ExternalLease, apply.Task{
+			Name:   "slices of ExternalWorkloads",
+			Review: w.reviewExternal,
+			Run: func(term context.Context, t *apply.Target) error {
+				return newExternalSlices(w, t).loop.Run(term)
+			},
+		})
 	}
-	if w.options.Federated || len(w.onLocalLease) > 0 && first.Local {
-		wanted := func() (bool, <-chan struct{}) {
-			s, changed := spec.Load()
-			return s.Local || s.Slices, changed
-		}
-		wg.Go(func() { c.runWhileWanted(ctx, wanted) })
+	if w.options.Federated {
+		c.Add(FederatedLease, apply.Task{
+			Name:   "slices of federated Services",
+			Wanted: func(s cluster.Spec) bool { return s.Local || s.Slices },
+			Review: reviewFederated,
+			Run: func(term context.Context, t *apply.Target) error {
+				return newFederatedSlices(w, t).run(term)
+			},
+			Clean: w.deleteOwn,
+		})
 	}
+}
+
+// Engage keeps the connection to one cluster, over which withdrawals are confirmed, until ctx ends. It is a
+// [cluster.EngageFunc].
+func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
+	now, _ := spec.Load()
+	w.setConnection(now.Name, conn)
+	defer w.removeConnection(now.Name, conn)
+	<-ctx.Done()
 }
 
 func (w *Writer) setConnection(name string, conn *api.Connection) {
@@ -116,25 +105,4 @@ func (w *Writer) linksKnown() bool {
 	default:
 		return w.options.Linked == nil
 	}
-}
-
-func (w *Writer) newTargetCluster(name string, conn *api.Connection) (*targetCluster, error) {
-	c := &targetCluster{
-		writer: w, log: w.log.WithValues("cluster", name), name: name, conn: conn,
-		local:    name == w.options.Installation,
-		identity: w.options.Replica + "_" + rand.String(8),
-		leases:   map[string]leaseState{},
-	}
-	// The user agent distinguishes replicas in the API server's audit log.
-	client := &http.Client{
-		Transport: transport.NewUserAgentRoundTripper("fingerpost/"+c.identity, conn.HTTPClient.Transport),
-	}
-	var err error
-	if c.client, err = kubernetes.NewForConfigAndClient(conn.Config, client); err != nil {
-		return nil, fmt.Errorf("client to write slices: %w", err)
-	}
-	if c.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, client); err != nil {
-		return nil, fmt.Errorf("client to read ExternalWorkloads: %w", err)
-	}
-	return c, nil
 }

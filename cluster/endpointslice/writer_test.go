@@ -23,6 +23,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -71,20 +72,27 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 		Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Dial:          f.network.Dial,
 	})
-	beside := func(term context.Context) error {
-		f.beside.Add(1)
-		<-term.Done()
-		f.beside.Add(-1)
-		return nil
-	}
-	w := NewWriter(log, store, registry, []func(context.Context) error{beside}, Options{
-		Namespace: "linkerd", Installation: "home", Replica: name, Timing: testTiming,
-		Federated: true, Linked: f.linked, MaxSlices: 3,
+	w := NewWriter(store, registry, Options{
+		Namespace: "linkerd", Installation: "home", Federated: true, Linked: f.linked, MaxSlices: 3,
+	})
+	campaign := apply.NewCampaign(log, registry, apply.Options{
+		Namespace: "linkerd", Local: "home", Replica: name, Timing: testTiming,
+	})
+	w.AddTo(campaign)
+	campaign.Add(FederatedLease, apply.Task{
+		Name: "what runs beside", Wanted: func(s cluster.Spec) bool { return s.Local },
+		Run: func(term context.Context, _ *apply.Target) error {
+			f.beside.Add(1)
+			<-term.Done()
+			f.beside.Add(-1)
+			return nil
+		},
 	})
 	if f.metrics == nil {
 		f.metrics = w.metrics // of the first
 	}
 	registry.Engage(w.Engage)
+	registry.Engage(campaign.Engage)
 	f.wg.Go(func() {
 		if err := registry.Start(f.ctx); err != nil {
 			f.t.Error(err)
@@ -202,7 +210,7 @@ func (f *fleet) writing() cluster.WritingState {
 
 // holder returns the holder of the Lease in home.
 func (f *fleet) holder() string {
-	lease := f.home.Get(leaseResource.String(), "linkerd", FederatedLease)
+	lease := f.home.Get("leases.coordination.k8s.io", "linkerd", FederatedLease)
 	holder, _, _ := unstructured.NestedString(lease.Object, "spec", "holderIdentity")
 	return holder
 }
@@ -214,7 +222,7 @@ func (f *fleet) wants(namespace, name string, n int) {
 	}
 }
 
-// Where a right is taken away the Lease is given up, whatever else runs under it, and when it is back, with
+// Where a right is taken away no slices are written, and what else runs under the Lease goes on; when it is back, with
 // new credentials, all is written.
 func TestRightIsTakenAway(t *testing.T) {
 	inFleet(t, func(f *fleet) {
@@ -227,7 +235,7 @@ func TestRightIsTakenAway(t *testing.T) {
 		f.holds("home", "ns", "web", 3)
 		f.union("ns", "all", "web")
 		f.pass(2 * time.Second)
-		if f.writing() != cluster.ReadOnly || f.beside.Load() != 0 {
+		if f.writing() != cluster.ReadOnly || f.beside.Load() != 1 {
 			t.Errorf("%s, and %d beside", f.writing(), f.beside.Load())
 		}
 		f.home.Deny("create", sliceResource.String(), false)

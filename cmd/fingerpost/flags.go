@@ -115,7 +115,7 @@ func (o *serveOptions) addWriterFlags(fs *flag.FlagSet) {
 	fs.IntVar(&o.Writer.MaxSlices, "max-slices-per-source", 100,
 		"EndpointSlices of one Service with endpoints of one other cluster; beyond it none is created, existing ones "+
 			"are kept up to date, and the Link has a condition; 0 for no limit")
-	timing := &o.Writer.Timing
+	timing := &o.Lease
 	fs.DurationVar(&timing.Duration, "lease-duration", 6*time.Second,
 		"how long after its last renewal another replica may take a Lease")
 	fs.DurationVar(&timing.Renew, "lease-renew-interval", 2*time.Second,
@@ -202,7 +202,7 @@ func (o *serveOptions) validate() error {
 			o.Thresholds.Stale, o.Thresholds.Suspect)
 	}
 	o.Budget.Bytes = int64(o.budgetMiB) << 20
-	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Writer.Timing.Validate()); err != nil {
+	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Lease.Validate()); err != nil {
 		return err
 	}
 	o.Pprof, o.Replica = o.enablePprof, os.Getenv("HOSTNAME")

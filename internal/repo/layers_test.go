@@ -14,7 +14,8 @@ cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost -> discovery/linkerd federation links
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
-cmd/fingerpost/app -> cluster cluster/endpointslice cluster/api discovery/linkerd federation links links/mirror
+cmd/fingerpost/app -> cluster cluster/apply cluster/endpointslice cluster/api cluster/lease
+cmd/fingerpost/app -> discovery/linkerd federation links links/mirror
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
 cmd/fingerpost/check -> cluster cluster/api cluster/endpointslice cluster/linkerd links
 cmd/fingerpost/cli -> cmd/fingerpost/debug cluster/linkerd discovery discovery/proxy links
@@ -26,9 +27,9 @@ cmd/fingerpost/cmdtest ->
 links/mirror -> links cluster cluster/linkerd cluster/api federation federation/watch
 links -> cluster cluster/endpointslice cluster/linkerd cluster/api federation/watch
 
-cluster/endpointslice -> cluster cluster/apply cluster/lease cluster/linkerd cluster/api cluster/view
+cluster/endpointslice -> cluster cluster/apply cluster/linkerd cluster/api cluster/view
 cluster/endpointslice -> federation federation/policy federation/watch
-cluster/apply -> cluster/api federation federation/watch
+cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/linkerd cluster/view federation federation/watch
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api federation federation/profile

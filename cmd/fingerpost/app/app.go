@@ -18,7 +18,9 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery/linkerd"
@@ -51,6 +53,7 @@ type Options struct {
 	ReadSlices    bool       // read EndpointSlices; otherwise Endpoints
 	Mirrors       bool       // write the Services that Links ask for
 	Mirror        mirror.Options
+	Lease         lease.Timing // of the Leases under which replicas write
 	Writer        endpointslice.Options
 	Discovery     linkerd.Config
 }
@@ -107,7 +110,6 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 func (o *Options) complete() {
 	o.Discovery.Cluster = federation.Cluster(o.ClusterName)
 	o.Writer.Namespace, o.Writer.Installation = o.Discovery.ControllerNamespace, o.ClusterName
-	o.Writer.Replica = o.Replica
 	if !o.ReadSlices {
 		o.Writer.External, o.Writer.Federated = false, false
 	}
@@ -138,18 +140,27 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	if err != nil {
 		return err
 	}
-	var tasks []func(context.Context) error // of the local cluster's Lease
+	campaign := apply.NewCampaign(log, a.Registry, apply.Options{
+		Namespace: o.Writer.Namespace, Local: o.ClusterName, Replica: o.Replica, Timing: o.Lease, Stop: ctx.Done(),
+	})
+	o.Writer.Linked = a.Links.AllApplied()
+	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
+	writer.AddTo(campaign)
+	a.Registry.Engage(writer.Engage)
 	if o.Mirrors {
-		tasks = append(tasks, mirrors.Run)
+		campaign.Add(endpointslice.FederatedLease, apply.Task{
+			Name: "mirror Services", Wanted: isLocal,
+			Run: func(term context.Context, _ *apply.Target) error { return mirrors.Run(term) },
+		})
 		a.Registry.Engage(mirrors.Engage)
 	}
-	o.Writer.Stop, o.Writer.Linked = ctx.Done(), a.Links.AllApplied()
-	writer := endpointslice.NewWriter(log, a.Store, a.Registry, tasks, o.Writer)
-	a.Registry.Engage(writer.Engage)
+	a.Registry.Engage(campaign.Engage)
 	a.Metrics.MustRegister(writer.Collectors()...)
 	a.Metrics.MustRegister(mirrors.Collectors()...)
 	return nil
 }
+
+func isLocal(s cluster.Spec) bool { return s.Local }
 
 // addServers adds what listens, and all that runs, to the manager.
 func (a *App) addServers(log logr.Logger, o Options) error {

@@ -59,9 +59,8 @@ func TestReplica(t *testing.T) {
 		Replica: "a", Config: config, Dial: network.Dial, Addr: "127.0.0.1:0", ClusterName: "east", ReadSlices: true,
 		Mirrors:       true,
 		ProbeInterval: time.Second, Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: time.Minute},
-		Writer: endpointslice.Options{
-			Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
-		},
+		Lease:     lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
+		Writer:    endpointslice.Options{},
 		Discovery: linkerd.Defaults(),
 	})
 	if err != nil {

@@ -79,9 +79,8 @@ func (s *scenario) options(args []string) app.Options {
 		ClusterName: home, Addr: "fingerpost.test:8086", ProbeInterval: 5 * time.Second,
 		Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Discovery:  linkerd.Defaults(),
-		Writer: endpointslice.Options{
-			Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
-		},
+		Lease:      lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
+		Writer:     endpointslice.Options{},
 	}
 	o.Discovery.TrustDomain = trust
 	o.Discovery.Admission.ConnectionRate, o.Discovery.Admission.ConnectionBurst = 1e6, 1e6

@@ -188,8 +188,8 @@ func TestChecks(t *testing.T) {
 	}{
 		"all is right": {func(*checkWorld) {}, nil},
 		"a Lease that is wanted is not there": {func(w *checkWorld) {
-			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: writerLeases[1]}
-			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: writerLeases[1]}
+			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: writerLeases[1:]}
+			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: writerLeases[1:]}
 		}, []string{
 			"warning leases/the Lease fingerpost-write in this cluster has a holder: there is no such Lease",
 			"warning link-west/the Lease fingerpost-write in west has a holder: there is no such Lease",

@@ -59,7 +59,7 @@ func (k *knownReplicas) inContact(name string) bool {
 // wantLease reports whether one of them holds a Lease in a cluster, or waits for it.
 func (k *knownReplicas) wantLease(lease string, match func(debug.Cluster) bool) bool {
 	return slices.ContainsFunc(k.clusters(match), func(r cli.Response[debug.Cluster]) bool {
-		return slices.Contains(strings.Split(r.Page.Writing.Wanted, ","), lease)
+		return slices.Contains(r.Page.Writing.Wanted, lease)
 	})
 }
 

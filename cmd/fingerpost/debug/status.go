@@ -233,7 +233,7 @@ func (h *statusPageHandler) newClusterRows() (rows []clusterRow) {
 			add("bad", problem)
 		}
 		if w := c.Writing; w.State != cluster.NotWriting {
-			add("soft", strings.TrimRight("writing: "+string(w.State)+" "+w.Leases, " "))
+			add("soft", strings.TrimRight("writing: "+string(w.State)+" "+strings.Join(w.Leases, ", "), " "))
 		}
 		if c.Writing.Problem != "" {
 			add("bad", c.Writing.Problem)

@@ -1,0 +1,526 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/transport"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+const (
+	permissionRetry = 5 * time.Minute // until permissions that were missing are reviewed again
+	nothingRetry    = time.Minute     // until a task that had nothing to write is asked again
+)
+
+// ErrNothingToWrite is returned by [Task.Review] if a cluster has nothing to write about, such as a kind that it
+// does not serve. Then the Lease is left to other candidates.
+var ErrNothingToWrite = errors.New("there is nothing to write")
+
+// A Task is what one writer does in the terms of a Lease.
+type Task struct {
+	Name string // for logs and reports, such as "slices of federated Services"
+
+	// Wanted reports whether the task is to run in a cluster; nil: in each.
+	Wanted func(cluster.Spec) bool
+
+	// Review returns nil if the task can run: a [MissingPermissions] or [ErrNothingToWrite] if it cannot, or why
+	// that is not known. nil: it always can.
+	Review func(ctx context.Context, t *Target) error
+
+	// Run writes until the term ends, and returns nil then. If it returns before, with or without an error, it is
+	// reviewed and run again after a pause.
+	Run func(term context.Context, t *Target) error
+
+	// Clean deletes what was written, once the task is not wanted any more or the cluster was unlinked. nil:
+	// nothing is deleted.
+	Clean func(term context.Context, t *Target) error
+}
+
+// Options are those of a Campaign.
+type Options struct {
+	Namespace string // of the control plane, in every cluster: the Leases are there
+	Local     string // name of the cluster that we run in
+	Replica   string // distinguishes this replica from others
+	Timing    lease.Timing
+	Stop      <-chan struct{} // closed when the process is to end; nil: never
+}
+
+// A Campaign campaigns for Leases in every engaged cluster, and runs the tasks that share a Lease in its terms.
+//
+// In one cluster and for one Lease:
+//
+//	           nothing wanted                      no task can run, or
+//	  .------------------------------.           the term has ended
+//	  |                              |    .--------------------------------.
+//	  v                              |    v                                |
+//	NotWriting --a task is wanted--> review --a task can run--> Standby --Lease--> Holding: each task by itself
+//	                                 |                                             review --> Run --> pause --.
+//	                                 '--none can: ReadOnly, until permissions        ^                        |
+//	                                    were granted (retried in minutes)            '------------------------'
+//
+// So a task that lacks a permission stops no other, and no replica holds a Lease that it can do nothing with. A
+// cluster that is not written into any more is cleaned: the Lease is taken once more, if it stays free for as long
+// as it would last, and each task deletes what it wrote.
+//
+// In a free Lease's first moments the installation in the cluster itself goes first, being nearest; so Leases are
+// spread over installations.
+type Campaign struct {
+	log      logr.Logger
+	registry *cluster.Registry
+	options  Options
+	leases   []string          // in the order in which they were added
+	tasks    map[string][]Task // by Lease
+}
+
+// NewCampaign returns a Campaign without tasks. Its Engage is to be given to the registry.
+func NewCampaign(log logr.Logger, registry *cluster.Registry, options Options) *Campaign {
+	return &Campaign{log: log, registry: registry, options: options, tasks: map[string][]Task{}}
+}
+
+// Add adds a task that runs in the terms of a Lease, before Engage is called.
+func (c *Campaign) Add(leaseName string, task Task) {
+	if c.tasks[leaseName] == nil {
+		c.leases = append(c.leases, leaseName)
+	}
+	c.tasks[leaseName] = append(c.tasks[leaseName], task)
+}
+
+// Engage campaigns in one cluster until ctx ends. It is a [cluster.EngageFunc].
+func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
+	now, _ := spec.Load()
+	t, err := c.newTarget(now, conn)
+	if err != nil {
+		c.log.Error(err, "Nothing is written into the cluster", "cluster", now.Name)
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, name := range c.leases {
+		k := &candidacy{Target: t, leaseName: name, tasks: c.tasks[name], problems: map[string]error{}}
+		wg.Go(func() { k.run(ctx, spec) })
+	}
+}
+
+// A Target is a cluster that is written into, over one connection.
+type Target struct {
+	Name    string
+	Local   bool // it is the cluster that we run in
+	Conn    *api.Connection
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+	Log     logr.Logger
+
+	campaign *Campaign
+	identity string // in Leases; unique, because two Targets of one replica overlap while credentials are replaced
+
+	mu     sync.Mutex // guards leases, and orders reports; Registry.mu is taken under it
+	leases map[string]leaseState
+}
+
+// leaseState is what is reported about one Lease.
+type leaseState struct {
+	state   cluster.WritingState
+	held    bool
+	problem string
+}
+
+func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, error) {
+	t := &Target{
+		Name: spec.Name, Local: spec.Local, Conn: conn, Log: c.log.WithValues("cluster", spec.Name),
+		campaign: c, identity: c.options.Replica + "_" + rand.String(8), leases: map[string]leaseState{},
+	}
+	// The user agent distinguishes replicas in the API server's audit log.
+	client := &http.Client{
+		Transport: transport.NewUserAgentRoundTripper("fingerpost/"+t.identity, conn.HTTPClient.Transport),
+	}
+	var err error
+	if t.Client, err = kubernetes.NewForConfigAndClient(conn.Config, client); err != nil {
+		return nil, fmt.Errorf("client for writing: %w", err)
+	}
+	if t.Dynamic, err = dynamic.NewForConfigAndClient(conn.Config, client); err != nil {
+		return nil, fmt.Errorf("client for custom resources: %w", err)
+	}
+	return t, nil
+}
+
+var leaseResource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// LeasePermission is what campaigning for a Lease in a namespace needs.
+func LeasePermission(namespace string) Permission {
+	verbs := []string{"get", "list", "watch", "create", "update"}
+	return Permission{Resource: leaseResource, Namespace: namespace, Verbs: verbs}
+}
+
+// A candidacy is for one Lease in one cluster.
+type candidacy struct {
+	*Target
+	leaseName string
+	tasks     []Task
+
+	mu       sync.Mutex
+	problems map[string]error // of the tasks that cannot run, by name; nil error: they run
+}
+
+// run campaigns while a task is wanted, until ctx ends. Tasks that are not wanted any more clean up.
+func (k *candidacy) run(ctx context.Context, spec *watch.Value[cluster.Spec]) {
+	for ctx.Err() == nil {
+		now, changed := spec.Load()
+		wanted := k.wanted(now)
+		running, end := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		if len(wanted) > 0 {
+			wg.Go(func() { k.runWhilePermitted(running, wanted) })
+		} else {
+			k.report(leaseState{})
+		}
+		next := wanted
+		for sameTasks(next, wanted) && ctx.Err() == nil {
+			select {
+			case <-changed:
+				now, changed = spec.Load()
+				next = k.wanted(now)
+			case <-ctx.Done():
+			}
+		}
+		end()
+		wg.Wait()
+		switch {
+		case ctx.Err() == nil:
+			k.clean(ctx, slices.DeleteFunc(wanted, func(t Task) bool { return slices.ContainsFunc(next, t.same) }))
+		case errors.Is(context.Cause(ctx), cluster.ErrUnlinked):
+			k.clean(ctx, wanted)
+		}
+	}
+}
+
+func (k *candidacy) wanted(spec cluster.Spec) (tasks []Task) {
+	for _, t := range k.tasks {
+		if t.Wanted == nil || t.Wanted(spec) {
+			tasks = append(tasks, t)
+		}
+	}
+	return tasks
+}
+
+func (t Task) same(o Task) bool { return t.Name == o.Name }
+
+func sameTasks(a, b []Task) bool { return slices.EqualFunc(a, b, Task.same) }
+
+// runWhilePermitted campaigns for the Lease while at least one of the tasks can run, until ctx ends.
+func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
+	for ctx.Err() == nil {
+		err := k.review(ctx, tasks)
+		if err == nil {
+			err = k.elect(ctx, k.acquireDelay(), func(term context.Context) error { return k.lead(term, tasks) })
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case errors.Is(err, ErrNothingToWrite):
+			k.report(leaseState{})
+		case IsMissingPermissions(err), apierrors.IsForbidden(err):
+			k.report(leaseState{state: cluster.ReadOnly, problem: problemText(err)})
+		default:
+			k.report(leaseState{state: cluster.Standby, problem: problemText(err)})
+		}
+		k.waitBeforeRetry(ctx, err)
+	}
+}
+
+// review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
+func (k *candidacy) review(ctx context.Context, tasks []Task) error {
+	if err := Review(ctx, k.Client, LeasePermission(k.campaign.options.Namespace)); err != nil {
+		return err
+	}
+	k.setProblems(map[string]error{})
+	for _, t := range tasks {
+		k.setProblem(t, k.reviewTask(ctx, t))
+	}
+	return k.problemOfAll(tasks)
+}
+
+func (k *candidacy) reviewTask(ctx context.Context, t Task) error {
+	if t.Review == nil {
+		return nil
+	}
+	return t.Review(ctx, k.Target)
+}
+
+// lead runs each of the tasks in one term. It returns an error if none can run any more, so that the Lease is
+// given up.
+func (k *candidacy) lead(term context.Context, tasks []Task) error {
+	term, end := context.WithCancelCause(term)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end(nil)
+	for _, t := range tasks {
+		wg.Go(func() {
+			k.runTask(term, t, func() bool {
+				err := k.problemOfAll(tasks)
+				if err != nil {
+					end(err)
+				}
+				return err != nil
+			})
+		})
+	}
+	<-term.Done()
+	if err := context.Cause(term); cannotRun(err) {
+		return err
+	}
+	return nil
+}
+
+// runTask runs one task until the term ends. It calls giveUp when the task cannot run; that ends the term, and
+// returns true, if no other can either.
+func (k *candidacy) runTask(term context.Context, t Task, giveUp func() bool) {
+	for term.Err() == nil {
+		err := k.reviewTask(term, t)
+		if err == nil {
+			k.setProblem(t, nil)
+			err = t.Run(term, k.Target)
+		}
+		if term.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = fmt.Errorf("the %s are not written: the task has ended", t.Name)
+		}
+		k.Log.Info("A task of the Lease waits", "lease", k.leaseName, "task", t.Name, "reason", err.Error())
+		k.setProblem(t, err)
+		if giveUp() {
+			return
+		}
+		k.waitBeforeRetry(term, err)
+	}
+}
+
+// cannotRun reports whether an error of a task means that it cannot run with the permissions, and the kinds, that
+// there are.
+func cannotRun(err error) bool {
+	return IsMissingPermissions(err) || apierrors.IsForbidden(err) || errors.Is(err, ErrNothingToWrite)
+}
+
+func (k *candidacy) setProblems(problems map[string]error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.problems = problems
+}
+
+// setProblem notes why a task does not run; nil: it does.
+func (k *candidacy) setProblem(t Task, err error) {
+	k.mu.Lock()
+	k.problems[t.Name] = err
+	k.mu.Unlock()
+	k.Target.mu.Lock()
+	held := k.Target.leases[k.leaseName].held
+	k.Target.mu.Unlock()
+	if held {
+		k.reportHeld()
+	}
+}
+
+// problemOfAll returns nil if one of the tasks can run, or else why they cannot.
+func (k *candidacy) problemOfAll(tasks []Task) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []error
+	for _, t := range tasks {
+		err := k.problems[t.Name]
+		if !cannotRun(err) {
+			return nil
+		}
+		if !errors.Is(err, ErrNothingToWrite) {
+			all = append(all, err)
+		}
+	}
+	if len(all) == 0 {
+		return ErrNothingToWrite
+	}
+	return errors.Join(all...)
+}
+
+// acquireDelay is how long a free Lease is left to the installation in the cluster itself, if there is one.
+func (k *candidacy) acquireDelay() time.Duration {
+	if k.Local {
+		return 0
+	}
+	return k.campaign.options.Timing.Renew / 4
+}
+
+// waitBeforeRetry waits for minutes if permissions are missing, for seconds after another failure, and no longer
+// than until the connection has new credentials.
+func (k *candidacy) waitBeforeRetry(ctx context.Context, err error) {
+	wait := k.campaign.options.Timing.Duration
+	switch {
+	case IsMissingPermissions(err) || apierrors.IsForbidden(err):
+		wait = permissionRetry
+	case errors.Is(err, ErrNothingToWrite):
+		wait = nothingRetry
+	}
+	timer := time.NewTimer(wait/2 + time.Duration(rand.Int63nRange(0, int64(wait))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-k.Conn.Changed():
+	case <-ctx.Done():
+	}
+}
+
+// elect runs lead in each term of the Lease, until ctx ends or an error makes campaigning useless. A free Lease is
+// left to other candidates for delay.
+func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(term context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	o := k.campaign.options
+	elector := lease.NewElector(k.Log, k.Client, k.Conn, lease.Config{
+		Namespace: o.Namespace, Name: k.leaseName, Identity: k.identity, Timing: o.Timing, AcquireDelay: delay,
+	})
+	wg.Go(func() { k.reportHolder(ctx, elector) })
+	err := elector.Run(ctx, lead)
+	if errors.Is(err, lease.ErrUnreadable) {
+		unreadable := Permission{Resource: leaseResource, Namespace: o.Namespace, Verbs: []string{"list", "watch"}}
+		return &MissingPermissions{[]Permission{unreadable}}
+	}
+	return err
+}
+
+// clean has tasks delete what they wrote, if no other installation goes on writing: if the Lease stays free for as
+// long as it would last.
+func (k *candidacy) clean(ctx context.Context, tasks []Task) {
+	tasks = slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Clean == nil })
+	if len(tasks) == 0 {
+		return
+	}
+	timing := k.campaign.options.Timing
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*timing.Duration)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		select {
+		case <-k.campaign.options.Stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	if k.review(ctx, tasks) != nil {
+		return
+	}
+	errCleaned := errors.New("what was written is deleted")
+	err := k.elect(ctx, timing.Duration, func(term context.Context) error {
+		for _, t := range tasks {
+			if err := t.Clean(term, k.Target); err != nil {
+				return err
+			}
+		}
+		return errCleaned
+	})
+	switch {
+	case errors.Is(err, errCleaned):
+	case ctx.Err() != nil:
+		k.Log.Info("What was written into the cluster stays: another replica goes on writing, " +
+			"or the cluster is out of reach")
+	default:
+		k.Log.Info("What was written into the cluster stays: deleting it failed", "error", problemText(err))
+	}
+}
+
+// reportHolder reports whether this replica holds the Lease, whenever that changes, and whenever the Lease does:
+// while credentials are replaced the Target before this one reports as well, and its last report must not stay.
+func (k *candidacy) reportHolder(ctx context.Context, elector *lease.Elector) {
+	for {
+		held, changed := elector.Held()
+		observed := elector.Observed()
+		if held {
+			k.reportHeld()
+		} else {
+			k.report(leaseState{state: cluster.Standby})
+		}
+		select {
+		case <-changed:
+		case <-observed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reportHeld reports that the Lease is held here, and which of the tasks cannot run.
+func (k *candidacy) reportHeld() {
+	s := leaseState{state: cluster.Holding, held: true}
+	k.mu.Lock()
+	for _, name := range slices.Sorted(maps.Keys(k.problems)) {
+		if err := k.problems[name]; err != nil && !errors.Is(err, ErrNothingToWrite) {
+			s.problem = appendProblem(s.problem, err.Error())
+			if cannotRun(err) {
+				s.state = cluster.ReadOnly
+			}
+		}
+	}
+	k.mu.Unlock()
+	k.report(s)
+}
+
+// report records the state of the Lease, and reports that of all to the Registry.
+func (k *candidacy) report(s leaseState) {
+	t := k.Target
+	t.mu.Lock()
+	before := t.leases[k.leaseName]
+	t.leases[k.leaseName] = s
+	t.campaign.registry.Report(t.Name, writingOf(t.leases))
+	t.mu.Unlock()
+	if s.state == cluster.ReadOnly && before != s {
+		t.Log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",
+			"lease", k.leaseName, "reason", s.problem)
+	}
+}
+
+// writingOf sums up the states of all Leases: Holding if one is, else Standby if one is waited for.
+func writingOf(leases map[string]leaseState) cluster.Writing {
+	var w cluster.Writing
+	for _, name := range slices.Sorted(maps.Keys(leases)) {
+		s := leases[name]
+		switch {
+		case s.state == cluster.Holding:
+			w.State = cluster.Holding
+		case w.State != cluster.Holding && s.state != cluster.NotWriting && w.State != cluster.Standby:
+			w.State = s.state
+		}
+		if s.held {
+			w.Leases = append(w.Leases, name)
+		}
+		if s.held || s.state == cluster.Standby {
+			w.Wanted = append(w.Wanted, name)
+		}
+		w.Problem = appendProblem(w.Problem, s.problem)
+	}
+	return w
+}
+
+func problemText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -1,0 +1,50 @@
+package endpointslice
+
+import (
+	"context"
+	"errors"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/view"
+)
+
+// deleteOwn deletes all slices that this installation wrote into a cluster.
+func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
+	own := labels.Set{
+		discoveryv1.LabelManagedBy: view.ManagedBy, installationLabel: w.options.Installation,
+	}
+	client := t.Client.DiscoveryV1()
+	list, err := client.EndpointSlices(metav1.NamespaceAll).List(term, metav1.ListOptions{LabelSelector: own.String()})
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for i := range list.Items {
+		if term.Err() != nil {
+			return term.Err()
+		}
+		es := &list.Items[i]
+		err := client.EndpointSlices(es.Namespace).Delete(term, es.Name, deleteExactly(es))
+		if err != nil && !apierrors.IsNotFound(err) {
+			failed = append(failed, err)
+			continue
+		}
+		w.metrics.writes.WithLabelValues(t.Name, view.ManagedBy, "delete").Inc()
+	}
+	if len(failed) > 0 {
+		return errors.Join(failed...)
+	}
+	t.Log.Info("Deleted all slices written into the cluster: none are wanted any more", "slices", len(list.Items))
+	return nil
+}
+
+// deleteExactly makes a deletion fail if the slice has changed.
+func deleteExactly(es *discoveryv1.EndpointSlice) metav1.DeleteOptions {
+	exactly := &metav1.Preconditions{UID: &es.UID, ResourceVersion: &es.ResourceVersion}
+	return metav1.DeleteOptions{Preconditions: exactly}
+}
