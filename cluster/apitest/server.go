@@ -65,6 +65,7 @@ type event struct {
 	version   int
 	eventType string
 	object    *unstructured.Unstructured
+	old       *unstructured.Unstructured // what object was before; nil if it was created
 }
 
 // Kinds served from the start, by group resource.
@@ -333,20 +334,20 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 	if s.pruned[resource] {
 		unstructured.RemoveNestedField(o.Object, "status", "conditions")
 	}
-	s.recordEvent(resource, what, o)
+	s.recordEvent(resource, what, o, old)
 	s.objects[resource][name] = o
 }
 
 func (s *Server) deleteObject(resource, name string) {
-	o := s.objects[resource][name].DeepCopy()
+	old := s.objects[resource][name]
 	delete(s.objects[resource], name)
-	s.recordEvent(resource, "DELETED", o)
+	s.recordEvent(resource, "DELETED", old.DeepCopy(), old)
 }
 
-func (s *Server) recordEvent(resource, what string, o *unstructured.Unstructured) {
+func (s *Server) recordEvent(resource, what string, o, old *unstructured.Unstructured) {
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
-	s.events = append(s.events, event{resource, s.version, what, o})
+	s.events = append(s.events, event{resource, s.version, what, o, old})
 	s.broadcast()
 }
 
@@ -567,6 +568,24 @@ func (r request) matches(o *unstructured.Unstructured) bool {
 		r.fields.Matches(fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace(), "type": kind})
 }
 
+// eventFor returns what a watch is sent of an event, as API servers do it: an object that a selector begins to
+// match is added, one that it does not match any more is deleted; no object if it never did.
+func (r request) eventFor(e event) (what string, o *unstructured.Unstructured) {
+	is, was := r.matches(e.object), e.old != nil && r.matches(e.old)
+	switch {
+	case is && was, is && e.eventType != "MODIFIED":
+		return e.eventType, e.object
+	case is:
+		return "ADDED", e.object
+	case was:
+		o = e.old.DeepCopy()
+		o.SetResourceVersion(e.object.GetResourceVersion())
+		return "DELETED", o
+	default:
+		return "", nil
+	}
+}
+
 // render returns an object in the version and form asked for.
 func (r request) render(o *unstructured.Unstructured) map[string]any {
 	out := maps.Clone(o.Object)
@@ -767,8 +786,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		gone := !serves || s.failing[req.groupResource()].code != 0 || s.forbidden[req.groupResource()]
 		s.mu.Unlock()
 		for _, e := range pending {
-			wanted := e.kind == req.groupResource() && e.version > from && req.matches(e.object)
-			if wanted && !silent && !send(e.eventType, req.render(e.object)) {
+			if e.kind != req.groupResource() || e.version <= from || silent {
+				continue
+			}
+			if what, o := req.eventFor(e); o != nil && !send(what, req.render(o)) {
 				return
 			}
 		}

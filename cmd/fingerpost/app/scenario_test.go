@@ -433,35 +433,43 @@ func (s *scenario) text(name string) string {
 	return ""
 }
 
-var placeholder = regexp.MustCompile(`\$\{kubeconfig:([^}]+)\}`)
+var (
+	repeated   = regexp.MustCompile(`(?m)^\$\{(\d+)-(\d+)\} (.*\n)`)
+	kubeconfig = regexp.MustCompile(`\$\{kubeconfig:([^}]+)\}`)
+	uid        = regexp.MustCompile(`\$\{uid:([^/}]+)/([^/}]+)/([^/}]+)/([^/}]+)\}`)
+)
 
+// expand replaces placeholders: ${kubeconfig:CLUSTER}, ${uid:CLUSTER/KIND/NAMESPACE/NAME}, and in front of a
+// line ${FIRST-LAST}, which repeats it with each number as ${n}.
 func (s *scenario) expand(text string) string {
-	return placeholder.ReplaceAllStringFunc(text, func(p string) string {
-		name := placeholder.FindStringSubmatch(p)[1]
+	s.t.Helper()
+	text = repeated.ReplaceAllStringFunc(text, func(line string) (lines string) {
+		m := repeated.FindStringSubmatch(line)
+		first, _ := strconv.Atoi(m[1]) // it has digits only
+		last, _ := strconv.Atoi(m[2])
+		for n := first; n <= last; n++ {
+			lines += strings.ReplaceAll(m[3], "${n}", strconv.Itoa(n))
+		}
+		return lines
+	})
+	text = uid.ReplaceAllStringFunc(text, func(p string) string {
+		m := uid.FindStringSubmatch(p)
+		o := s.network.Server(m[1]).Find(m[2], m[3], m[4])
+		if o == nil {
+			s.t.Fatalf("%s: no such object", p)
+		}
+		return string(o.GetUID())
+	})
+	return kubeconfig.ReplaceAllStringFunc(text, func(p string) string {
+		name := kubeconfig.FindStringSubmatch(p)[1]
 		return s.network.Server(name).Kubeconfig(s.token(name))
 	})
 }
 
-// objects returns the objects of a file; those of FILE*N N times over, with 1 to N as ${n}.
+// objects returns the objects of a file.
 func (s *scenario) objects(name string) (all []*unstructured.Unstructured) {
 	s.t.Helper()
-	if file, times, repeated := strings.Cut(name, "*"); repeated {
-		n, err := strconv.Atoi(times)
-		if err != nil {
-			s.t.Fatalf("%s: %v", name, err)
-		}
-		text := s.text(file)
-		for i := range n {
-			all = append(all, s.parse(file, strings.ReplaceAll(text, "${n}", strconv.Itoa(i+1)))...)
-		}
-		return all
-	}
-	return s.parse(name, s.text(name))
-}
-
-func (s *scenario) parse(name, text string) (all []*unstructured.Unstructured) {
-	s.t.Helper()
-	for doc := range strings.SplitSeq("\n"+text, "\n---") {
+	for doc := range strings.SplitSeq("\n"+s.text(name), "\n---") {
 		var object map[string]any
 		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
 			s.t.Fatalf("%s: %v", name, err)
