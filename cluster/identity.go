@@ -71,7 +71,7 @@ func (s *Status) Mismatches() (all []Mismatch) {
 	}
 	if s.ClockSkew != "" {
 		all = append(all, Mismatch{ClockSkew, fmt.Sprintf(
-			"its clock is %s of ours: tokens and Leases depend on clocks, so set both by NTP", s.ClockSkew)})
+			"compared with ours its clock is %s: tokens and Leases depend on clocks, so set both by NTP", s.ClockSkew)})
 	}
 	return all
 }

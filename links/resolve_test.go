@@ -286,7 +286,7 @@ func TestConsistent(t *testing.T) {
 	}
 	all := conditionsFor(l, outcome{winner: l}, trust, true)
 	message := all[len(all)-1].Message
-	if !strings.Contains(message, "identities there end in b") || !strings.Contains(message, "1m0s ahead of ours") {
+	if !strings.Contains(message, "identities there end in b") || !strings.Contains(message, "its clock is 1m0s ahead") {
 		t.Errorf("a message without both mismatches: %s", message)
 	}
 }

@@ -3,8 +3,9 @@
 //
 // A [runner] runs checks in their order, retries those that may pass later, and prints each result at once.
 // check.go has the runner and the command, local.go the checks of the local cluster, replicas.go those of
-// what replicas report, linked.go those of linked clusters with the credentials of their Links. Each check
-// has a heading in docs/checks.md.
+// what replicas report, of linked clusters above all, and compare.go how replicas differ. Nothing is sent to
+// a linked cluster from here: replicas have the credentials, and report what they find. Each check has a
+// heading in docs/checks.md.
 package check
 
 import (
@@ -206,8 +207,8 @@ func Command(version string) *cobra.Command {
 		Use:   "check",
 		Short: "Check the health of Fingerpost and of the linked clusters",
 		Long: `Check the health of Fingerpost and of the linked clusters: what replicas report, and what can be seen
-from here, with your permissions and with the credentials of Links. With --pre, check that Fingerpost can
-be installed. The exit code is 1 if a check has failed (×); warnings (‼) do not fail the report.
+of this cluster with your permissions. With --pre, check that Fingerpost can be installed. The exit code
+is 1 if a check has failed (×); warnings (‼) do not fail the report.
 
 Installed as linkerd-fingerpost it is part of 'linkerd check', for namespaces with the label
 linkerd.io/extension=fingerpost.`,
@@ -235,7 +236,7 @@ linkerd.io/extension=fingerpost.`,
 	e.AddFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVarP(&e.controllerNamespace, "linkerd-namespace", "L", "linkerd",
-		"namespace of the mesh's control plane, here and in linked clusters")
+		"namespace of the mesh's control plane")
 	fs.StringVarP(&output, "output", "o", "table", "table, short (only what did not succeed) or json")
 	fs.BoolVar(&pre, "pre", false, "check that Fingerpost can be installed")
 	fs.DurationVar(&wait, "wait", 5*time.Minute, "how long to retry checks that may pass later by themselves")

@@ -3,7 +3,6 @@ package check
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -99,31 +98,6 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-func TestExpiry(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	token := func(left time.Duration) string {
-		return "h." + base64.RawURLEncoding.EncodeToString(
-			fmt.Appendf(nil, `{"exp":%d}`, now.Add(left).Unix()),
-		) + ".s"
-	}
-	for name, c := range map[string]struct{ token, want string }{
-		"expired":     {token(-2 * time.Hour), "the token or certificate has expired 2h0m ago"},
-		"soon":        {token(10 * time.Minute), "the token or certificate expires in 10m0s"},
-		"good":        {token(30 * 24 * time.Hour), ""},
-		"no JWT":      {"opaque", ""},
-		"no claims":   {"a.!.c", ""},
-		"never":       {"a." + base64.RawURLEncoding.EncodeToString([]byte("{}")) + ".c", ""},
-		"no token":    {"", ""},
-		"no JSON":     {"a." + base64.RawURLEncoding.EncodeToString([]byte("{")) + ".c", ""},
-		"wrong types": {"a." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":"x"}`)) + ".c", ""},
-	} {
-		if err := checkExpiry(&rest.Config{BearerToken: c.token}, now); c.want == "" && err != nil ||
-			c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // Checks that may pass later are retried until they do or the time is up, skipped ones are not reported, and
 // only failures fail the report.
 func TestChecker(t *testing.T) {
@@ -212,7 +186,7 @@ func TestCheckOfAClusterThatGoes(t *testing.T) {
 // Each hint leads to a heading.
 func TestHints(t *testing.T) {
 	var source []byte
-	for _, name := range []string{"local.go", "replicas.go", "linked.go"} {
+	for _, name := range []string{"local.go", "replicas.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -19,7 +21,6 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
-	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -37,17 +38,6 @@ type permission struct {
 
 func (p permission) String() string {
 	return schema.GroupResource{Group: p.group, Resource: p.resource}.String()
-}
-
-// readPermissions are what Fingerpost lists and watches in every cluster.
-var readPermissions = []permission{
-	{"", "services", true},
-	{"", "pods", true},
-	{"discovery.k8s.io", "endpointslices", true},
-	{"apps", "replicasets", false},
-	{"batch", "jobs", false},
-	{linkerd.Servers.Group, linkerd.Servers.Resource, false},
-	{linkerd.ExternalWorkloads.Group, linkerd.ExternalWorkloads.Resource, false},
 }
 
 // installPermissions are what the chart creates: always, or where its values ask for it.
@@ -108,20 +98,15 @@ func (e *environment) run(ctx context.Context, r *runner, pre bool) {
 		checkClusters(ctx, r, known)
 		checkServices(ctx, r, known)
 	}
-	r.beginCategory("fingerpost-links")
-	var linked []*linkedCluster
-	r.check(ctx, check{
-		description: "Links and their Secrets can be read", anchor: "links-can-be-read",
-		run: func(context.Context) (err error) { // not the check's ctx: each response has its own timeout
-			linked, err = e.listLinkedClusters(ctx, config, client, linksServed, known)
-			return err
-		},
-	})
-	r.beginCategory("fingerpost-leases")
-	e.checkLeases(ctx, r, "this cluster", client, known, func(c debug.Cluster) bool { return c.Local })
-	for _, l := range linked {
-		e.checkLinked(ctx, r, l, known)
+	if linksServed && len(known.pages) > 0 {
+		r.beginCategory("fingerpost-links")
+		r.check(ctx, check{
+			description: "every Link is read", anchor: "every-link-is-read", retry: true,
+			run: func(ctx context.Context) error { return checkLinksRead(ctx, config, client, known) },
+		})
 	}
+	r.beginCategory("fingerpost-leases")
+	e.checkLeases(ctx, r, client, known)
 }
 
 // ping reads the version of an API server, which needs credentials but no permission.
@@ -149,18 +134,7 @@ func checkClock(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 	response.Body.Close()
-	received := time.Now()
-	theirs, err := http.ParseTime(response.Header.Get("Date"))
-	if err != nil {
-		return errSkipped
-	}
-	var skew time.Duration
-	switch latest := theirs.Add(time.Second); { // the header has whole seconds
-	case theirs.After(received):
-		skew = theirs.Sub(received)
-	case latest.Before(sent):
-		skew = latest.Sub(sent)
-	}
+	skew := api.MeasureSkew(sent, time.Now(), response.Header)
 	if skew.Abs() > maxSkew {
 		return warningf("it is %s away from this one: tokens and Leases depend on clocks, so set both by NTP",
 			skew.Round(time.Second))
@@ -211,7 +185,7 @@ func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.I
 	}
 }
 
-// reviewAccess asks an API server whether the client may do something in all namespaces.
+// reviewAccess asks the API server whether the client may do something in all namespaces.
 func reviewAccess(
 	ctx context.Context, client kubernetes.Interface, p permission, verb string,
 ) (authorizationv1.SubjectAccessReviewStatus, error) {
@@ -219,19 +193,54 @@ func reviewAccess(
 	return api.ReviewAccess(ctx, client, attributes)
 }
 
-// checkLeases checks that each Lease of writers in a cluster has a holder. A Lease is needed if a replica
-// holds it or waits for it, or if no replica can be read.
+// checkLinksRead reports the Links that no replica reads.
+func checkLinksRead(
+	ctx context.Context, config *rest.Config, client kubernetes.Interface, known *knownReplicas,
+) error {
+	untyped, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	groups, err := client.Discovery().ServerGroups()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == links.Group })
+	if i < 0 {
+		return errSkipped // there is no CRD, as was reported
+	}
+	version := groups.Groups[i].PreferredVersion.Version
+	list, err := untyped.Resource(linkerd.Links.WithVersion(version)).List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return permanentWarningf("Links cannot be listed with your permissions: %w", err)
+	case err != nil:
+		return err
+	}
+	if err := known.refresh(ctx); err != nil {
+		return err
+	}
+	var unread []string
+	for _, link := range list.Items {
+		if !known.readsLink(link.GetNamespace(), link.GetName()) {
+			unread = append(unread, link.GetNamespace()+"/"+link.GetName())
+		}
+	}
+	if len(unread) == 0 {
+		return nil
+	}
+	return warningf("%s: not in the namespace that -link-namespace names", strings.Join(unread, ", "))
+}
+
+// checkLeases checks that each Lease of writers in this cluster has a holder. A Lease is needed if a replica
+// holds it or waits for it, or if no replica can be read. In a linked cluster, a replica that waits for a
+// Lease acquires one that has expired, or reports why it cannot.
 func (e *environment) checkLeases(
-	ctx context.Context,
-	r *runner,
-	where string,
-	client kubernetes.Interface,
-	known *knownReplicas,
-	which func(debug.Cluster) bool,
+	ctx context.Context, r *runner, client kubernetes.Interface, known *knownReplicas,
 ) {
 	for _, name := range writerLeases {
 		run := func(ctx context.Context) error {
-			needed := len(known.pages) == 0 || known.wantLease(name, which)
+			needed := len(known.pages) == 0 || known.wantLease(name)
 			lease, err := client.CoordinationV1().Leases(e.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
@@ -239,7 +248,7 @@ func (e *environment) checkLeases(
 			return checkHolder(lease, err, needed, time.Now())
 		}
 		r.check(ctx, check{
-			description: "the Lease " + name + " in " + where + " has a holder", anchor: "a-lease-has-a-holder",
+			description: "the Lease " + name + " in this cluster has a holder", anchor: "a-lease-has-a-holder",
 			retry: true, run: run,
 		})
 	}

@@ -49,24 +49,18 @@ func hasName(name string) func(debug.Cluster) bool {
 	return func(c debug.Cluster) bool { return c.Name == name }
 }
 
-// inContact reports whether one of them is in contact with a cluster.
-func (k *knownReplicas) inContact(name string) bool {
-	return slices.ContainsFunc(k.clusters(hasName(name)), func(r cli.Response[debug.Cluster]) bool {
-		return r.Page.State == cluster.Live
-	})
-}
-
-// wantLease reports whether one of them holds a Lease in a cluster, or waits for it.
-func (k *knownReplicas) wantLease(lease string, match func(debug.Cluster) bool) bool {
-	return slices.ContainsFunc(k.clusters(match), func(r cli.Response[debug.Cluster]) bool {
+// wantLease reports whether one of them holds a Lease in the local cluster, or waits for it.
+func (k *knownReplicas) wantLease(lease string) bool {
+	local := k.clusters(func(c debug.Cluster) bool { return c.Local })
+	return slices.ContainsFunc(local, func(r cli.Response[debug.Cluster]) bool {
 		return slices.Contains(r.Page.Writing.Wanted, lease)
 	})
 }
 
-// readsLink reports whether one of them reads a Link, or none responds.
+// readsLink reports whether one of them reads a Link.
 func (k *knownReplicas) readsLink(namespace, name string) bool {
 	isThis := func(l links.LinkStatus) bool { return l.Namespace == namespace && l.Name == name }
-	return len(k.pages) == 0 || slices.ContainsFunc(k.pages, func(r cli.Response[debug.ClustersPage]) bool {
+	return slices.ContainsFunc(k.pages, func(r cli.Response[debug.ClustersPage]) bool {
 		return slices.ContainsFunc(r.Page.Links, isThis)
 	})
 }
@@ -123,20 +117,11 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 	return known, done
 }
 
-// compareReplicas returns how two replicas differ. It takes longer than the timeout of a response, because
-// differences have to last.
-func compareReplicas(ctx context.Context, first, other cli.Replica, timeout time.Duration) error {
-	const settle = 2 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, timeout+settle)
-	defer cancel()
-	differences, err := cli.Compare(ctx, [2]cli.Replica{first, other}, settle)
-	if err != nil || len(differences) == 0 {
-		return err
-	}
-	d := differences[0]
-	return warningf("they differ in %d places, such as %s %s: %s; see 'fingerpost diff'",
-		len(differences), d.Cluster, d.Service, d.What)
-}
+// minExpiry is how long credentials should still be valid.
+const minExpiry = time.Hour
+
+// requiredKinds are those without which a cluster cannot be synced.
+var requiredKinds = []string{"services", "pods", "endpointslices.discovery.k8s.io", "endpoints"}
 
 // states of clusters, the best first.
 var states = []cluster.State{cluster.Live, cluster.Suspect, cluster.Connecting, cluster.Stale}
@@ -177,21 +162,25 @@ func checkClusters(ctx context.Context, r *runner, known *knownReplicas) {
 	}
 	for _, name := range names {
 		r.check(ctx, check{
+			description: name + " is the cluster that it should be", anchor: "a-cluster-is-the-one-that-it-should-be",
+			run: func(context.Context) error { return known.checkConsistent(name) },
+		})
+		r.check(ctx, check{
 			description: "nothing keeps Fingerpost from writing in " + name, anchor: "nothing-keeps-from-writing",
 			run: func(context.Context) error { return known.checkWriting(name) },
 		})
 	}
-	acceptedErrs := map[string]error{} // by Link
+	conditionErrs := map[string]error{} // by Link
 	for _, page := range known.pages {
 		for _, l := range page.Page.Links {
 			name := l.Namespace + "/" + l.Name
-			acceptedErrs[name] = cmp.Or(acceptedErrs[name], checkAccepted(l))
+			conditionErrs[name] = cmp.Or(conditionErrs[name], checkConditions(l))
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(acceptedErrs)) {
+	for _, name := range slices.Sorted(maps.Keys(conditionErrs)) {
 		r.check(ctx, check{
-			description: "Link " + name + " is accepted", anchor: "a-link-is-accepted",
-			run: func(context.Context) error { return acceptedErrs[name] },
+			description: "the conditions of Link " + name + " hold", anchor: "conditions-of-a-link-hold",
+			run: func(context.Context) error { return conditionErrs[name] },
 		})
 	}
 }
@@ -221,6 +210,18 @@ func (k *knownReplicas) checkCredentials(reported []cli.Response[debug.Cluster])
 			return fmt.Errorf("%s; in use%s: %s", c.Credentials, k.suffix(r.Replica), cmp.Or(c.Source, "none"))
 		}
 	}
+	now := time.Now()
+	for _, r := range reported { // the local token is rotated by the kubelet
+		switch left := r.Page.Expires.Sub(now); {
+		case r.Page.Local || r.Page.Expires.IsZero():
+		case left <= 0:
+			return fmt.Errorf("the token or certificate has expired %s ago: 'fingerpost link rotate' makes new ones",
+				debug.Age(r.Page.Expires, now))
+		case left < minExpiry:
+			return permanentWarningf("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones",
+				left.Round(time.Second))
+		}
+	}
 	return nil
 }
 
@@ -236,9 +237,7 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 				continue
 			}
 			refused = append(refused, text)
-			required = required || slices.ContainsFunc(readPermissions, func(p permission) bool {
-				return p.required && kind.Kind == p.String()
-			})
+			required = required || slices.Contains(requiredKinds, kind.Kind)
 		}
 	}
 	switch {
@@ -270,13 +269,50 @@ func (k *knownReplicas) checkWriting(name string) error {
 	return err
 }
 
-func checkAccepted(l links.LinkStatus) error {
-	for _, c := range l.Conditions {
-		if c.Type == links.Accepted && c.Status == metav1.ConditionFalse {
-			return fmt.Errorf("%s: %s", c.Reason, c.Message)
-		}
+// checkConsistent returns how a cluster differs from what its Link describes. That its clock is off is a
+// warning. The worst replica counts.
+func (k *knownReplicas) checkConsistent(name string) error {
+	reported := k.clusters(hasName(name))
+	if len(reported) == 0 {
+		return errSkipped // it was unlinked
 	}
-	return nil
+	var worst error
+	for _, r := range reported {
+		var errs []error
+		for _, m := range r.Page.Mismatches() {
+			err := fmt.Errorf("%s%s", m.Message, k.suffix(r.Replica))
+			if m.Reason == cluster.ClockSkew {
+				err = warning{error: err}
+			}
+			errs = append(errs, err)
+		}
+		err := joinWarnings(errs...)
+		if _, is := errors.AsType[warning](err); err != nil && !is {
+			return err
+		}
+		worst = cmp.Or(worst, err)
+	}
+	return worst
+}
+
+// reportedElsewhere are conditions that other checks report, and Writable, which an operator may leave False.
+var reportedElsewhere = []string{links.Connected, links.Synced, links.Consistent, links.Writable}
+
+// checkConditions returns the conditions of a Link that are False. Without Accepted and CredentialsValid the
+// Link does not do its work; the others are warnings.
+func checkConditions(l links.LinkStatus) error {
+	var errs []error
+	for _, c := range l.Conditions {
+		if c.Status != metav1.ConditionFalse || slices.Contains(reportedElsewhere, c.Type) {
+			continue
+		}
+		err := fmt.Errorf("%s: %s", c.Reason, c.Message)
+		if c.Type != links.Accepted && c.Type != links.CredentialsValid {
+			err = warning{error: err}
+		}
+		errs = append(errs, err)
+	}
+	return joinWarnings(errs...)
 }
 
 func checkServices(ctx context.Context, r *runner, known *knownReplicas) {

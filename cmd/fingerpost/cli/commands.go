@@ -8,7 +8,7 @@ import "github.com/spf13/cobra"
 // Commands returns the commands of a binary of this version.
 func Commands(version string) []*cobra.Command {
 	return []*cobra.Command{
-		clustersCommand(version), diffCommand(version), endpointsCommand(version), explainCommand(version),
+		clustersCommand(version), endpointsCommand(version), explainCommand(version),
 		linkCommand(version), metricsCommand(version), profileCommand(version), streamsCommand(version),
 	}
 }

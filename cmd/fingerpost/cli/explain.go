@@ -111,7 +111,7 @@ func printExplanations(to io.Writer, all []replicaExplanation, several bool, now
 	}
 	for _, x := range all {
 		if disagree(chosen[0].Explanation, x.Explanation) {
-			fmt.Fprintf(to, "\nbut: replicas differ, see 'fingerpost diff %s %s'\n",
+			fmt.Fprintf(to, "\nbut: replicas %s and %s differ, see 'fingerpost check'\n",
 				Printable(chosen[0].Replica), Printable(x.Replica))
 		}
 	}

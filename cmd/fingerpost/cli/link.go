@@ -31,8 +31,8 @@ const LinkVersion = "v1alpha3"
 
 const minTokenDuration = 10 * time.Minute // the least that API servers accept
 
-// AnyHost allows every address of an API server: which addresses are allowed is decided by the server.
-var AnyHost = links.Hosts{Allowed: []string{"0.0.0.0/0", "::/0"}}
+// anyHost allows every address of an API server: which addresses are allowed is decided by the server.
+var anyHost = links.Hosts{Allowed: []string{"0.0.0.0/0", "::/0"}}
 
 func linkCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
@@ -234,7 +234,7 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 	if o.trustDomain != "" && o.clusterDomain != "" {
 		return nil
 	}
-	trust, dns, err := MeshDomains(ctx, client, o.controllerNamespace)
+	trust, dns, err := meshDomains(ctx, client, o.controllerNamespace)
 	if err != nil {
 		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and "+
 			"--cluster-domain: %w", err)
@@ -312,7 +312,7 @@ func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token stri
 	if err != nil {
 		return nil, err
 	}
-	_, err = links.Credentials(b, AnyHost)
+	_, err = links.Credentials(b, anyHost)
 	return b, err
 }
 
@@ -418,9 +418,9 @@ func gatewayPort(gateway *corev1.Service, name string) (string, error) {
 	return "", fmt.Errorf("it has no port %s", name)
 }
 
-// MeshDomains returns the trust domain and the cluster domain of a cluster's mesh, from the values that
+// meshDomains returns the trust domain and the cluster domain of a cluster's mesh, from the values that
 // Linkerd was installed with.
-func MeshDomains(ctx context.Context, client kubernetes.Interface, namespace string) (trust, dns string, err error) {
+func meshDomains(ctx context.Context, client kubernetes.Interface, namespace string) (trust, dns string, err error) {
 	config, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
 	if err != nil {
 		return "", "", err

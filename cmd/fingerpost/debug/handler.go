@@ -43,14 +43,16 @@ func Handler(s Sources) http.Handler {
 	mux.HandleFunc("GET /debug/digests", serveCached(func() DigestsPage { return newDigestsPage(s.Store) }))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", s.serveService)
 	mux.HandleFunc("GET /debug/streams/{id}", s.serveStream)
-	mux.HandleFunc("GET /debug/views/{cluster}/{namespace}/{name}", s.serveView)
 	mux.HandleFunc("GET /debug/explain", s.serveExplanation)
 	return mux
 }
 
 // serveService shows one Service of the local cluster, resolved to members.
 func (s *Sources) serveService(w http.ResponseWriter, r *http.Request) {
-	ref := refOf(r, s.Cluster)
+	ref := federation.Ref{
+		Cluster: federation.Cluster(s.Cluster),
+		Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
+	}
 	watch := s.Store.Watch(ref)
 	defer watch.Close()
 	snapshot, _ := watch.Load()
@@ -60,18 +62,6 @@ func (s *Sources) serveService(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, newServicePage(snapshot, s.Store.State))
-}
-
-// serveView shows what one cluster publishes about one Service.
-func (s *Sources) serveView(w http.ResponseWriter, r *http.Request) {
-	ref := refOf(r, r.PathValue("cluster"))
-	view := s.Store.View(ref)
-	if view == nil {
-		text := fmt.Sprintf("cluster %s publishes no Service %s/%s", ref.Cluster, ref.Namespace, ref.Name)
-		http.Error(w, text, http.StatusNotFound)
-		return
-	}
-	writeJSON(w, newViewPage(view))
 }
 
 func (s *Sources) serveStream(w http.ResponseWriter, r *http.Request) {
@@ -98,14 +88,6 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, explanation)
-}
-
-// refOf returns the Service that a path names, in a cluster.
-func refOf(r *http.Request, clusterName string) federation.Ref {
-	return federation.Ref{
-		Cluster: federation.Cluster(clusterName),
-		Service: federation.Service{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
-	}
 }
 
 func writeJSON(w http.ResponseWriter, page any) {

@@ -156,25 +156,6 @@ func newMalformedPage(store *federation.Store, local string) MalformedPage {
 	return page
 }
 
-// ViewPage is /debug/views: what one cluster publishes about one Service.
-type ViewPage struct {
-	Ports     []federation.ServicePort `json:"ports,omitempty"`
-	LocalOnly bool                     `json:"localOnly,omitempty"`
-	Malformed string                   `json:"malformed,omitempty"`
-	Members   []string                 `json:"members,omitempty"` // namespace/name@cluster, if mirrored or federated
-	Slices    []slicePage              `json:"slices"`
-}
-
-func newViewPage(v *federation.View) ViewPage {
-	page := ViewPage{Ports: v.Ports, LocalOnly: v.LocalOnly, Malformed: v.Malformed, Slices: newSlicePages(v)}
-	if v.Composition != nil {
-		for _, m := range v.Composition.Members {
-			page.Members = append(page.Members, fmt.Sprintf("%s/%s@%s", m.Namespace, m.Name, m.Cluster))
-		}
-	}
-	return page
-}
-
 func newSlicePages(v *federation.View) []slicePage {
 	all := []slicePage{}
 	for _, s := range v.Slices {

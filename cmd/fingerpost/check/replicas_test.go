@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 
@@ -96,8 +96,8 @@ func encode(w http.ResponseWriter, object any) {
 
 const linksPath = "/apis/" + links.Group + "/" + cli.LinkVersion + "/links"
 
-// addLink adds a Link, and the Secret that it names.
-func (a *clusterAPI) addLink(namespace, name, target string, kubeconfig []byte) {
+// addLink adds a Link.
+func (a *clusterAPI) addLink(namespace, name string) {
 	list, _ := a.objects[linksPath].(map[string]any)
 	if list == nil {
 		list = map[string]any{
@@ -109,30 +109,16 @@ func (a *clusterAPI) addLink(namespace, name, target string, kubeconfig []byte) 
 	list["items"] = append(list["items"].([]any), map[string]any{
 		"apiVersion": links.Group + "/" + cli.LinkVersion, "kind": "Link",
 		"metadata": map[string]any{"namespace": namespace, "name": name},
-		"spec": map[string]any{
-			"targetClusterName":        target,
-			"clusterCredentialsSecret": "cluster-credentials-" + name,
-		},
 	})
 	a.objects[linksPath] = list
-	a.addSecret(namespace, "cluster-credentials-"+name, kubeconfig)
 }
 
-func (a *clusterAPI) addSecret(namespace, name string, kubeconfig []byte) {
-	a.objects["/api/v1/namespaces/"+namespace+"/secrets/"+name] = corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Data:       map[string][]byte{links.KubeconfigKey: kubeconfig},
-	}
-}
-
-// A checkWorld is a cluster and two linked ones, west and north, that are the same API server, and what
-// replicas report of them.
+// A checkWorld is a cluster and two linked ones, west and north, and what replicas report of them.
 type checkWorld struct {
 	api       *clusterAPI
 	pages     []debug.ClustersPage
+	digests   []debug.DigestsPage // of the replicas
 	malformed debug.MalformedPage
-	elsewhere []byte // a kubeconfig with an address that is refused unless it is allowed
 	args      []string
 }
 
@@ -140,7 +126,7 @@ type checkWorld struct {
 func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 	t.Helper()
 	var addrs []string
-	for _, page := range w.pages {
+	for i, page := range w.pages {
 		addrs = append(
 			addrs,
 			cmdtest.DebugServer(
@@ -148,7 +134,7 @@ func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 				map[string]any{
 					"/debug/clusters":  page,
 					"/debug/malformed": w.malformed,
-					"/debug/digests":   debug.DigestsPage{},
+					"/debug/digests":   w.digests[i],
 				},
 			),
 		)
@@ -189,35 +175,46 @@ func TestChecks(t *testing.T) {
 		"all is right": {func(*checkWorld) {}, nil},
 		"a Lease that is wanted is not there": {func(w *checkWorld) {
 			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: writerLeases[1:]}
-			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: writerLeases[1:]}
+			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: writerLeases[:1]}
 		}, []string{
 			"warning leases/the Lease fingerpost-write in this cluster has a holder: there is no such Lease",
-			"warning link-west/the Lease fingerpost-write in west has a holder: there is no such Lease",
 		}},
-		"a Link that is not read": {func(w *checkWorld) {
-			w.api.addLink("elsewhere", "south", "south", []byte("nonsense"))
+		"Links that are not read": {func(w *checkWorld) {
+			w.api.addLink("elsewhere", "south")
+			w.api.addLink("elsewhere", "west")
+		}, []string{"warning links/every Link is read: elsewhere/south, elsewhere/west: not in the namespace"}},
+		"one cluster under two names": {func(w *checkWorld) {
+			west(&w.pages[1]).SameAs = "north"
+			west(&w.pages[1]).ClockSkew = "5m0s ahead"
 		}, []string{
-			"warning link-south/Fingerpost reads Link elsewhere/south: Link elsewhere/south is not read",
-			"error link-south/Fingerpost knows south: no replica has this cluster",
+			"error clusters/west is the cluster that it should be: it is the same cluster as north: their namespaces " +
+				"kube-system have one UID; remove one of the Links, or correct the address in its kubeconfig in replica 1; " +
+				"compared with ours its clock is 5m0s ahead",
 		}},
-		"a second Link that is not read": {func(w *checkWorld) {
-			w.api.addLink("elsewhere", "west", "west", []byte("nonsense"))
-		}, []string{"warning link-west/Fingerpost reads Link elsewhere/west: Link elsewhere/west is not read"}},
-		"a second Link that is": {func(w *checkWorld) {
-			w.api.addLink("elsewhere", "west", "west", w.elsewhere)
-			for i := range w.pages {
-				w.pages[i].Links = append(w.pages[i].Links, links.LinkStatus{Namespace: "elsewhere", Name: "west"})
-			}
-			delete(w.api.objects, "/api/v1/namespaces/elsewhere/secrets/cluster-credentials-west")
+		"another trust domain": {func(w *checkWorld) {
+			west(&w.pages[0]).ClockSkew = "1m0s behind"
+			west(&w.pages[1]).TrustDomain, west(&w.pages[1]).Identity.TrustDomain = "a", "b"
+		}, []string{"error clusters/west is the cluster that it should be: identities there end in b, and clients get a"}},
+		"a clock that is off": {
+			func(w *checkWorld) { west(&w.pages[0]).ClockSkew = "1m0s behind" },
+			[]string{"warning clusters/west is the cluster that it should be: compared with ours its clock is 1m0s behind"},
+		},
+		"credentials with an end": {func(w *checkWorld) {
+			w.pages[0].Clusters[0].Expires = time.Now().Add(time.Minute) // of the local cluster
+			west(&w.pages[0]).Expires = time.Now().Add(10 * time.Hour)
+			west(&w.pages[1]).Expires = time.Now().Add(30*time.Minute + 20*time.Second)
+			w.pages[1].Clusters[2].Expires = time.Now().Add(-2 * time.Hour)
 		}, []string{
-			"error link-west/one Link names west: the Links mesh/west, elsewhere/west all name it",
-			"error link-west/its credentials can be used: there is no Secret elsewhere/cluster-credentials-west",
+			"error clusters/the newest credentials of north are in use: the token or certificate has expired 2h0m ago",
+			"warning clusters/the newest credentials of west are in use: the token or certificate expires in 30m",
 		}},
-		"a cluster that no replica has": {func(w *checkWorld) {
-			for i := range w.pages {
-				w.pages[i].Clusters = w.pages[i].Clusters[:2]
-			}
-		}, []string{"error link-north/Fingerpost knows north: no replica has this cluster"}},
+		"replicas with other Services": {func(w *checkWorld) {
+			w.digests[0] = debug.DigestsPage{"west": {"shop/web": "1", "shop/api": "1"}}
+			w.digests[1] = debug.DigestsPage{"west": {"shop/web": "2"}}
+		}, []string{
+			"warning replicas/replica 1 agrees with replica 0: they differ in 2 places, such as west shop/api: " +
+				"only in replica 0",
+		}},
 		"Stale in the second replica": {func(w *checkWorld) {
 			west(&w.pages[0]).State, west(&w.pages[1]).State, west(&w.pages[1]).Contact = "Suspect", "Stale", "timeout"
 		}, []string{
@@ -235,10 +232,15 @@ func TestChecks(t *testing.T) {
 				Type: links.Accepted, Status: metav1.ConditionFalse,
 				Reason: "No", Message: "no",
 			}}
+			w.pages[1].Links[1].Conditions = []metav1.Condition{
+				{Type: links.Writable, Status: metav1.ConditionFalse},
+				{Type: links.SlicesComplete, Status: metav1.ConditionFalse, Reason: "TooMany", Message: "many"},
+			}
 		}, []string{
 			"error clusters/the newest credentials of west are in use: refused; in use in replica 1: none",
 			"error clusters/everything in west may be read: grant get, list and watch on pods (Forbidden)",
-			"error clusters/Link mesh/west is accepted: No: no",
+			"warning clusters/the conditions of Link mesh/north hold: TooMany: many",
+			"error clusters/the conditions of Link mesh/west hold: No: no",
 		}},
 		"one replica is not named": {func(w *checkWorld) {
 			w.pages = w.pages[:1]
@@ -248,51 +250,17 @@ func TestChecks(t *testing.T) {
 			func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} },
 			[]string{"error services/no mirrored or federated Service is malformed: shop/web: no port"},
 		},
-		"a Secret that may not be read": {func(w *checkWorld) {
-			w.api.codes["/api/v1/namespaces/mesh/secrets/cluster-credentials-west"] = http.StatusForbidden
-		}, []string{
-			"warning link-west/its credentials can be used: " +
-				"Secret mesh/cluster-credentials-west, which a Link names, cannot be read with your permissions",
-		}},
-		"Secrets may not be listed": {func(w *checkWorld) {
-			w.api.codes["/api/v1/namespaces/linkerd/secrets"] = http.StatusForbidden
-		}, []string{
-			"warning links/Links and their Secrets can be read: ",
-			"warning link-north/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
-			"warning link-west/its credentials can be used: the labelled Secrets in namespace linkerd cannot be read",
-		}},
 		"Links may not be listed": {
 			func(w *checkWorld) { w.api.codes[linksPath] = http.StatusForbidden },
-			[]string{"warning links/Links and their Secrets can be read: "},
+			[]string{"warning links/every Link is read: Links cannot be listed with your permissions"},
 		},
 		"Links cannot be listed": {
 			func(w *checkWorld) { w.api.codes[linksPath] = http.StatusInternalServerError },
-			[]string{"error links/Links and their Secrets can be read: "},
+			[]string{"error links/every Link is read: "},
 		},
-		"a right is missing": {
-			func(w *checkWorld) { w.api.denied["watch jobs"] = true },
-			[]string{
-				"warning link-north/its credentials have permission to read: they may not watch jobs.batch",
-				"warning link-west/its cred",
-			},
-		},
-		"rights cannot be asked": {func(w *checkWorld) {
-			w.api.codes["/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = http.StatusInternalServerError
-		}, []string{
-			"error link-north/its credentials have permission to read: review whether they may list services: ",
-			"error link-west/its cred",
-		}},
-		"an address that may be allowed": {func(w *checkWorld) {
-			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
-		}, []string{
-			"warning link-north/its credentials can be used: Secret mesh/cluster-credentials-north: " +
-				"Fingerpost is in contact, so -allow",
-			"warning link-north/its API server accepts them: it cannot be reached from here",
-		}},
-		"an address that is refused": {func(w *checkWorld) {
+		"no replica responds": {func(w *checkWorld) {
 			w.pages = nil
 			w.args = []string{"--debug-addr", "127.0.0.1:1"}
-			w.api.addSecret("mesh", "cluster-credentials-north", w.elsewhere)
 			const leasesPath = "/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/"
 			w.api.codes[leasesPath+writerLeases[0]] = http.StatusForbidden
 		}, []string{
@@ -300,9 +268,6 @@ func TestChecks(t *testing.T) {
 			"warning leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder: " +
 				"it cannot be read",
 			"warning leases/the Lease fingerpost-write in this cluster has a holder: there is no such",
-			"error link-north/its credentials can be used: Secret mesh/cluster-credentials-north: ",
-			"warning link-west/the Lease linkerd-destination-endpoint-write",
-			"warning link-west/the Lease fingerpost-write",
 		}},
 		"an installation": {func(w *checkWorld) {
 			w.args = []string{"--pre"}
@@ -315,14 +280,9 @@ func TestChecks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := &clusterAPI{objects: map[string]any{}, codes: map[string]int{}, denied: map[string]bool{}}
-			api.objects["/api/v1/namespaces/linkerd/secrets"] = corev1.SecretList{
-				TypeMeta: metav1.TypeMeta{Kind: "SecretList", APIVersion: "v1"},
-			}
-			server, local := httptest.NewTLSServer(api), httptest.NewServer(api)
+			server := httptest.NewServer(api)
 			defer server.Close()
-			defer local.Close()
-			config := func(url string) []byte { return cmdtest.Kubeconfig(t, server, url) }
-			w := &checkWorld{api: api, elsewhere: config("https://0.0.0.0:1"), args: []string{"--timeout", "1s"}}
+			w := &checkWorld{api: api, args: []string{"--timeout", "1s"}, digests: make([]debug.DigestsPage, 2)}
 			for range 2 {
 				w.pages = append(w.pages, debug.ClustersPage{
 					Clusters: []debug.Cluster{
@@ -336,10 +296,10 @@ func TestChecks(t *testing.T) {
 					},
 				})
 			}
-			api.addLink("mesh", "west", "west", config(server.URL))
-			api.addLink("mesh", "north", "north", config(server.URL))
+			api.addLink("mesh", "west")
+			api.addLink("mesh", "north")
 			c.change(w)
-			got := w.lines(t, cmdtest.WriteKubeconfig(t, local.URL))
+			got := w.lines(t, cmdtest.WriteKubeconfig(t, server.URL))
 			if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
