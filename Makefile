@@ -6,7 +6,7 @@ SHELL := /bin/bash
 CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fingerpost
 TOOLS    := $(CACHE)/$(shell cat tools/lint/go.mod tools/lint/go.sum <(go version) | sha256sum | cut -c1-16)/lint
 VALE     := $(CACHE)/$(shell cat tools/lint/vale/go.mod tools/lint/vale/go.sum <(go version) | sha256sum | cut -c1-16)/vale
-MODULES  := . e2e e2e/k3d e2e/kube tools/cases tools/chart
+MODULES  := . e2e e2e/kube tools
 PKGS     ?= ./...
 ARGS     ?=
 VERSION  ?= $(shell git describe --tags --always --dirty)
@@ -40,7 +40,7 @@ demo: ## Watch three real control planes being linked, cut off and healed (ARGS=
 
 # Go remembers that a test has passed, and knows nothing of files outside of the test's module, which charts and the server are: -count 1.
 .PHONY: test
-test: test-short test-charts test-k3d test-e2e ## Run all tests
+test: test-short test-tools test-e2e ## Run all tests
 
 # With -short the long tests have fewer rounds, and the image is not built.
 .PHONY: quick
@@ -52,13 +52,9 @@ test-short: ## Run unit, property and scenario tests
 	go test -race -timeout 20m $(PKGS)
 	go test -count 1 -run '^TestCycles$$' ./cluster
 
-.PHONY: test-charts
-test-charts: ## Lint and render the charts, and run the unit tests of their alerts
-	go test -C tools/chart -count 1 ./...
-
-.PHONY: test-k3d
-test-k3d: ## Ask k3d what it would make of the files of the k3d kit, without Docker
-	go test -C e2e/k3d -count 1 ./...
+.PHONY: test-tools
+test-tools: ## Lint and render the charts, run the unit tests of their alerts, and ask k3d about the files of its kit, without Docker
+	go test -C tools -count 1 ./...
 
 # The packages run one after the other, because each starts control planes of its own, and two cores are not enough for more. Before the first one
 # everything is compiled: API servers beside compilers answer after seconds.

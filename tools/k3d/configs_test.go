@@ -1,5 +1,4 @@
-// Package k3d holds a kit for three real clusters in Docker: see README.md. Its tests ask k3d itself, without Docker, what it would make
-// of the files.
+// Package k3d asks k3d, without Docker, what it would make of the files of the kit in e2e/k3d.
 package k3d
 
 import (
@@ -18,6 +17,9 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// kit is the directory of the files.
+const kit = "../../e2e/k3d"
 
 var clusters = []string{"east", "west", "north"}
 
@@ -68,7 +70,7 @@ func TestClusters(t *testing.T) {
 // load takes a file through all that `k3d cluster create --config` does before it asks Docker.
 func load(t *testing.T, name string) *v1alpha5.ClusterConfig {
 	t.Helper()
-	path := name + ".yaml"
+	path := filepath.Join(kit, name+".yaml")
 	if err := config.ValidateSchemaFile(path, []byte(v1alpha5.JSONSchema)); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}

@@ -1,3 +1,0 @@
-module github.com/fingerpost/fingerpost/tools/cases
-
-go 1.26.3
