@@ -12,24 +12,22 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 )
 
 const fieldManager = productName
 
-// reconcile applies the plan for one name, or updates the status of a Link.
-func (t *term) reconcile(ctx context.Context, key queueKey) (reconcile.Result, error) {
-	if key.isLink {
-		return t.updateLinkStatus(ctx, key.Key)
-	}
-	if !isClosed(t.ready) {
-		return reconcile.Result{}, nil // everything is enqueued then
+// reconcile applies the plan for one name, or updates what is known of the endpoints of a remote Service.
+func (t *term) reconcile(ctx context.Context, key queueKey) error {
+	if key.cluster != "" {
+		t.reconcileEndpoints(key)
+		return nil
 	}
 	k := key.Key
 	in := t.planInputs()
-	t.watchEndpoints(in, k)
+	t.followEndpoints(in, k)
 	existing := in.local(k) // read once: the plan and the write are about the same version
 	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
 	p := in.Plan(k, existing)
@@ -41,35 +39,34 @@ func (t *term) reconcile(ctx context.Context, key queueKey) (reconcile.Result, e
 		t.enqueue(t.endpointMirrors(k)...)
 	}
 	if ctx.Err() != nil {
-		return reconcile.Result{}, nil //nolint:nilerr // the next term enqueues everything
+		return nil //nolint:nilerr // the next term enqueues everything
 	}
 	return t.finishPlan(in, k, p, err)
 }
 
 // finishPlan stores the results of a plan that was applied, or why it was not, and decides on the retry.
-func (t *term) finishPlan(in *inputs, k api.Key, p plan, err error) (reconcile.Result, error) {
-	var retry reconcile.Result
-	var failed error
+func (t *term) finishPlan(in *inputs, k api.Key, p plan, err error) error {
+	var retried error
 	switch {
 	case err == nil:
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		// The record was not the newest: the event of the newer one enqueues the name. This is a second net.
-		return reconcile.Result{RequeueAfter: time.Second}, nil
+		return &apply.Retry{After: time.Second, Err: err}
 	case apierrors.IsNotFound(err): // only the namespace of a created object can be missing
 		failResults(p.results, missingNamespace(k.Namespace))
 		for i := range p.results {
 			p.results[i].reason = reasonMissingNamespace
 		}
-		retry.RequeueAfter = permissionRetry
+		retried = &apply.Retry{After: permissionRetry, Err: err}
 	case errors.As(err, new(errNoPermission)) || apierrors.IsForbidden(err):
 		failResults(p.results, err.Error())
-		retry.RequeueAfter = permissionRetry
+		retried = &apply.Retry{After: permissionRetry, Err: err}
 	default:
 		failResults(p.results, err.Error())
-		failed = fmt.Errorf("mirror %s: %w", k, err)
+		retried = err
 	}
 	t.setResults(in, k, p.results)
-	return retry, failed
+	return retried
 }
 
 func isHeadlessMirror(svc *corev1.Service) bool {

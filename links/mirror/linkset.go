@@ -6,8 +6,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -18,6 +20,7 @@ import (
 // A linkSet is all Links, and which of them are ours to serve. It is immutable.
 type linkSet struct {
 	links           []*link
+	synced          bool            // all Links that can be read were
 	complete        bool            // all Links of the namespace that is read are known
 	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
 	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
@@ -37,22 +40,28 @@ func (s *linkSet) linked(name string) bool {
 	return slices.ContainsFunc(s.links, func(l *link) bool { return l.Cluster == name })
 }
 
-// followLinks keeps the linkSet up to date, and with it gateways and watches of Leases. It is the only
-// goroutine that stores t.linkSet, lists Leases and changes t.gateways.
-func (t *term) followLinks() {
+// followLinks keeps the linkSet up to date, and with it gateways and watches of Leases, until ctx ends. It is
+// the only goroutine that stores t.linkSet, lists Leases and changes t.gateways. It waits for those that it
+// has started.
+func (t *term) followLinks(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	var before *linkSet
 	synced := t.links.Synced()
 	for {
 		all, linksChanged := t.links.Mirrorings()
 		_, leasesChanged := t.observedLeases.changed.Load()
-		t.watchLeases(all)
-		next, due := t.newLinkSet(all)
+		t.watchLeases(ctx, &wg, all)
+		next, due := t.newLinkSet(ctx, all)
 		if before != nil {
 			maps.Copy(next.everServed, before.everServed)
 		}
 		t.linkSet.Store(next)
-		t.updateGateways(next)
+		t.updateGateways(ctx, &wg, next)
 		t.dropUnlinked()
+		if next.synced && (before == nil || !before.synced) {
+			close(t.linksSynced)
+		}
 		t.enqueueDifference(before, next)
 		before = next
 		again := time.NewTimer(time.Until(due))
@@ -65,10 +74,10 @@ func (t *term) followLinks() {
 		case <-again.C:
 		case <-synced:
 			synced = nil
-		case <-t.ctx.Done():
+		case <-ctx.Done():
 		}
 		again.Stop()
-		if t.ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return
 		}
 	}
@@ -97,16 +106,12 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 func (t *term) dropUnlinked() {
 	now, _ := t.linkSet.Load()
 	linked := func(name string) bool { return !now.complete || now.linked(name) }
+	t.remoteEndpoints.unfollowAll(func(k queueKey) bool { return !linked(k.cluster) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, r := range t.remotes {
 		if !r.connected.Load() && !linked(name) {
 			delete(t.remotes, name)
-		}
-	}
-	for r := range t.remoteEndpoints {
-		if !linked(string(r.Cluster)) {
-			t.unwatchEndpoints(r)
 		}
 	}
 }
@@ -124,12 +129,13 @@ const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs
 // for never. A Link is Linkerd's while Linkerd's service mirror holds its Lease. The namespace of Linkerd's
 // multicluster extension may have Links that are not read: a Lease held there is that of the Link, and of
 // the cluster, of its name.
-func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
+func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkSet, due time.Time) {
 	next := &linkSet{
-		complete: isClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
+		synced: isClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
+	next.complete = next.synced
 	skipReason := func(namespace, lease string) string {
-		reason, recheck := t.leaseHeld(api.Key{Namespace: namespace, Name: lease})
+		reason, recheck := t.leaseHeld(ctx, api.Key{Namespace: namespace, Name: lease})
 		if !recheck.IsZero() && (due.IsZero() || recheck.Before(due)) {
 			due = recheck
 		}
@@ -162,7 +168,7 @@ func (t *term) newLinkSet(all []*links.Mirroring) (_ *linkSet, due time.Time) {
 
 // leaseHeld returns why a Lease of Linkerd's keeps us from writing, empty if it does not, and when to ask
 // again; zero for not before it changes.
-func (t *term) leaseHeld(k api.Key) (reason string, recheck time.Time) {
+func (t *term) leaseHeld(ctx context.Context, k api.Key) (reason string, recheck time.Time) {
 	t.mu.Lock()
 	w := t.leases[k.Namespace]
 	t.mu.Unlock()
@@ -174,7 +180,7 @@ func (t *term) leaseHeld(k api.Key) (reason string, recheck time.Time) {
 		return leasesUnknown, time.Time{}
 	}
 	until := t.observedLeases.get(k).heldUntil()
-	if !time.Now().Before(until) && !t.confirmLease(k.Namespace, w, until) {
+	if !time.Now().Before(until) && !t.confirmLease(ctx, k.Namespace, w, until) {
 		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
 			"namespace " + k.Namespace, w.triedAt.Add(leaseListRetry)
 	}
@@ -188,7 +194,7 @@ func (t *term) leaseHeld(k api.Key) (reason string, recheck time.Time) {
 
 // confirmLease reports whether the Leases of a namespace were listed after a time, and lists them if they
 // were not: a Link must not be taken over because a watch is silent.
-func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bool {
+func (t *term) confirmLease(ctx context.Context, namespace string, w *leaseWatch, since time.Time) bool {
 	if !w.confirmedAt.Before(since) {
 		return true
 	}
@@ -196,7 +202,7 @@ func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bo
 		return false
 	}
 	w.triedAt = time.Now()
-	ctx, cancel := context.WithTimeout(t.ctx, leaseListTimeout)
+	ctx, cancel := context.WithTimeout(ctx, leaseListTimeout)
 	defer cancel()
 	list, err := t.core.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
 	w.lastTryFailed = err != nil
@@ -214,7 +220,7 @@ func (t *term) confirmLease(namespace string, w *leaseWatch, since time.Time) bo
 }
 
 // watchLeases watches the Leases of every namespace with a Link, until the term ends.
-func (t *term) watchLeases(all []*links.Mirroring) {
+func (t *term) watchLeases(ctx context.Context, wg *sync.WaitGroup, all []*links.Mirroring) {
 	needed := map[string]bool{t.options.Namespace: true}
 	for _, m := range all {
 		needed[m.Link.Namespace] = true
@@ -224,12 +230,12 @@ func (t *term) watchLeases(all []*links.Mirroring) {
 		_, found := t.leases[namespace]
 		t.mu.Unlock()
 		if !found {
-			t.watchLeasesIn(namespace)
+			t.watchLeasesIn(ctx, wg, namespace)
 		}
 	}
 }
 
-func (t *term) watchLeasesIn(namespace string) {
+func (t *term) watchLeasesIn(ctx context.Context, wg *sync.WaitGroup, namespace string) {
 	w := &leaseWatch{}
 	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
 	kind.Namespace = namespace
@@ -243,16 +249,16 @@ func (t *term) watchLeasesIn(namespace string) {
 	t.mu.Lock()
 	t.leases[namespace] = w
 	t.mu.Unlock()
-	t.spawn(func() { w.Run(t.ctx) })
-	t.spawn(func() {
+	wg.Go(func() { w.Run(logr.NewContext(ctx, t.log.V(1))) })
+	wg.Go(func() {
 		select {
 		case <-w.Synced():
 		case <-w.Refused():
 			t.observedLeases.changed.Store(struct{}{})
-			if !waitClosed(t.ctx, w.Synced()) {
+			if !waitClosed(ctx, w.Synced()) {
 				return
 			}
-		case <-t.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
 		t.observedLeases.changed.Store(struct{}{})
@@ -261,7 +267,7 @@ func (t *term) watchLeasesIn(namespace string) {
 
 // updateGateways starts resolving and probing the gateways of new Links, and stops it for removed ones. The
 // gateway of a Link with a problem stays as it is.
-func (t *term) updateGateways(now *linkSet) {
+func (t *term) updateGateways(ctx context.Context, wg *sync.WaitGroup, now *linkSet) {
 	wanted := map[string]bool{}
 	for _, l := range now.links {
 		switch {
@@ -269,7 +275,7 @@ func (t *term) updateGateways(now *linkSet) {
 			wanted[l.Cluster] = true
 		case l.skipReason == "" && len(l.Gateway.Addresses) > 0:
 			wanted[l.Cluster] = true
-			t.updateGateway(l)
+			t.updateGateway(ctx, wg, l)
 		}
 	}
 	t.mu.Lock()
@@ -284,7 +290,7 @@ func (t *term) updateGateways(now *linkSet) {
 
 // updateGateway replaces the gateway of a cluster if its Link describes another one. The new one starts
 // with the old one's addresses, if it has the same hosts, so that mirrors lead somewhere meanwhile.
-func (t *term) updateGateway(l *link) {
+func (t *term) updateGateway(ctx context.Context, wg *sync.WaitGroup, l *link) {
 	t.mu.Lock()
 	old := t.gateways[l.Cluster]
 	t.mu.Unlock()
@@ -306,13 +312,13 @@ func (t *term) updateGateway(l *link) {
 			g.addresses.Store(addresses)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	running := &runningGateway{gateway: g, spec: spec, cancel: cancel, probeEnded: make(chan struct{})}
 	t.mu.Lock()
 	t.gateways[l.Cluster] = running
 	t.mu.Unlock()
-	t.spawn(func() { g.runResolver(ctx) })
-	t.spawn(func() {
+	wg.Go(func() { g.runResolver(ctx) })
+	wg.Go(func() {
 		defer close(running.probeEnded)
 		if old != nil {
 			<-old.probeEnded // it deletes series of the same name

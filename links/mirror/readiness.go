@@ -1,42 +1,44 @@
 package mirror
 
 import (
-	"context"
 	"maps"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-func remoteRef(cluster string, k api.Key) federation.Ref {
-	return federation.Ref{
-		Cluster: federation.Cluster(cluster),
-		Service: federation.Service{Namespace: k.Namespace, Name: k.Name},
-	}
+// remoteEndpoints is what is known of the endpoints of remote Services, as far as mirrors depend on it. The Loop
+// follows the Snapshot of each of them, and enqueues its key when that changes; the readiness is computed when
+// the key comes up.
+//
+// mu is held while a Snapshot is read, so that an older one never replaces a newer one.
+type remoteEndpoints struct {
+	loop *apply.Loop[queueKey]
+
+	mu        sync.Mutex
+	of        map[queueKey]readiness       // of the Services that are followed
+	hostnames map[queueKey]map[string]bool // names of Services; the key has a hostname as name
 }
 
-// readinessOf returns what is known of the endpoints of a remote Service; nothing unless they are watched.
-func (t *term) readinessOf(cluster string, k api.Key) readiness {
-	t.mu.Lock()
-	w := t.remoteEndpoints[remoteRef(cluster, k)]
-	t.mu.Unlock()
-	if w == nil {
-		return readiness{}
-	}
-	now, _ := w.readiness.Load()
-	return now
+// readiness returns what is known of the endpoints of a remote Service; nothing unless they are followed.
+func (e *remoteEndpoints) readiness(cluster string, k api.Key) readiness {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.of[queueKey{cluster, k}]
 }
 
 // serviceWithHostname returns the Service of a cluster that has an endpoint with a hostname, the first by
 // name.
-func (t *term) serviceWithHostname(cluster, namespace, hostname string) (first string, found bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name := range t.hostnames[remoteRef(cluster, api.Key{Namespace: namespace, Name: hostname})] {
+func (e *remoteEndpoints) serviceWithHostname(cluster, namespace, hostname string) (first string, found bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for name := range e.hostnames[queueKey{cluster, api.Key{Namespace: namespace, Name: hostname}}] {
 		if first == "" || name < first {
 			first = name
 		}
@@ -44,39 +46,91 @@ func (t *term) serviceWithHostname(cluster, namespace, hostname string) (first s
 	return first, first != ""
 }
 
-// indexHostnames updates hostnames when the readiness of a Service changes. The caller holds mu.
-func (t *term) indexHostnames(r federation.Ref, old, next readiness) {
-	indexKey := func(hostname string) federation.Ref {
-		return remoteRef(string(r.Cluster), api.Key{Namespace: r.Namespace, Name: hostname})
-	}
-	for hostname := range old.hostnames {
-		k := indexKey(hostname)
-		delete(t.hostnames[k], r.Name)
-		if len(t.hostnames[k]) == 0 {
-			delete(t.hostnames, k)
-		}
-	}
-	for hostname := range next.hostnames {
-		k := indexKey(hostname)
-		if t.hostnames[k] == nil {
-			t.hostnames[k] = map[string]bool{}
-		}
-		t.hostnames[k][r.Name] = true
+// followIf begins or ends to follow the endpoints of a remote Service.
+func (e *remoteEndpoints) followIf(needed bool, k queueKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, followed := e.of[k]
+	switch {
+	case followed == needed:
+	case needed:
+		e.loop.Follow(k, federation.Ref{
+			Cluster: federation.Cluster(k.cluster),
+			Service: federation.Service{Namespace: k.Namespace, Name: k.Name},
+		})
+		e.setReadiness(k, e.readSnapshot(k))
+	default:
+		e.unfollow(k)
 	}
 }
 
-// unwatchEndpoints ends the watch of a Service's endpoints. The caller holds mu.
-func (t *term) unwatchEndpoints(r federation.Ref) {
-	w := t.remoteEndpoints[r]
-	w.cancel()
-	now, _ := w.readiness.Load()
-	t.indexHostnames(r, now, readiness{})
-	delete(t.remoteEndpoints, r)
+// unfollowAll ends to follow the Services that are not wanted.
+func (e *remoteEndpoints) unfollowAll(unwanted func(queueKey) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for k := range e.of {
+		if unwanted(k) {
+			e.unfollow(k)
+		}
+	}
 }
 
-// watchEndpoints begins or ends to watch the endpoints of the remote Services whose mirror is k: they are
+// update returns what is known of the endpoints of a remote Service now, and what was known before. Both are
+// nothing if they are not followed.
+func (e *remoteEndpoints) update(k queueKey) (old, now readiness) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	old, followed := e.of[k]
+	if !followed {
+		return readiness{}, readiness{}
+	}
+	now = e.readSnapshot(k)
+	if !now.equal(old) {
+		e.setReadiness(k, now)
+	}
+	return old, now
+}
+
+// The caller of the following holds mu.
+
+func (e *remoteEndpoints) unfollow(k queueKey) {
+	e.loop.Unfollow(k)
+	e.setReadiness(k, readiness{})
+	delete(e.of, k)
+}
+
+// readSnapshot returns the readiness of a Service that is followed; nothing at the end of the term.
+func (e *remoteEndpoints) readSnapshot(k queueKey) readiness {
+	if s := e.loop.Snapshot(k); s != nil {
+		return newReadiness(s)
+	}
+	return readiness{}
+}
+
+func (e *remoteEndpoints) setReadiness(k queueKey, now readiness) {
+	if e.of == nil {
+		e.of, e.hostnames = map[queueKey]readiness{}, map[queueKey]map[string]bool{}
+	}
+	at := func(hostname string) queueKey {
+		return queueKey{k.cluster, api.Key{Namespace: k.Namespace, Name: hostname}}
+	}
+	for hostname := range e.of[k].hostnames {
+		if delete(e.hostnames[at(hostname)], k.Name); len(e.hostnames[at(hostname)]) == 0 {
+			delete(e.hostnames, at(hostname))
+		}
+	}
+	e.of[k] = now
+	for hostname := range now.hostnames {
+		if e.hostnames[at(hostname)] == nil {
+			e.hostnames[at(hostname)] = map[string]bool{}
+		}
+		e.hostnames[at(hostname)][k.Name] = true
+	}
+}
+
+// followEndpoints begins or ends to follow the endpoints of the remote Services whose mirror is k: they are
 // needed for mirrors through a gateway only.
-func (t *term) watchEndpoints(in *inputs, k api.Key) {
+func (t *term) followEndpoints(in *inputs, k api.Key) {
 	for _, l := range in.links {
 		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
 		if l.Cluster == "" || !suffixed {
@@ -88,7 +142,7 @@ func (t *term) watchEndpoints(in *inputs, k api.Key) {
 			continue
 		}
 		needed := exists == present && l.skipReason == "" && mirrorsThroughGateway(l, svc)
-		t.watchEndpointsIf(needed, remoteRef(l.Cluster, name), k)
+		t.remoteEndpoints.followIf(needed, queueKey{l.Cluster, name})
 	}
 }
 
@@ -97,69 +151,26 @@ func mirrorsThroughGateway(l *link, svc *remoteService) bool {
 	return l.Selector.Matches(set) && !l.RemoteDiscoverySelector.Matches(set)
 }
 
-func (t *term) watchEndpointsIf(needed bool, r federation.Ref, mirror api.Key) {
-	t.mu.Lock()
-	_, watched := t.remoteEndpoints[r]
-	if watched == needed {
-		t.mu.Unlock()
+// reconcileEndpoints enqueues the mirror of a remote Service, and the mirrors of its hostnames that have changed,
+// if the readiness of its endpoints has changed.
+func (t *term) reconcileEndpoints(k queueKey) {
+	old, now := t.remoteEndpoints.update(k)
+	if old.equal(now) {
 		return
 	}
-	if watched {
-		t.unwatchEndpoints(r)
-		t.mu.Unlock()
+	t.enqueue(mirrorName(k.cluster, k.Key))
+	if !t.options.Headless {
 		return
 	}
-	w := &endpointWatch{}
-	var ctx context.Context
-	ctx, w.cancel = context.WithCancel(t.ctx)
-	snapshots := t.store.Watch(r)
-	snapshot, _ := snapshots.Load()
-	first := newReadiness(snapshot)
-	w.readiness.Store(first)
-	t.remoteEndpoints[r] = w
-	t.indexHostnames(r, readiness{}, first)
-	t.mu.Unlock()
-	if !t.spawn(func() { t.followEndpoints(ctx, r, w, snapshots, mirror) }) {
-		snapshots.Close()
-	}
-}
-
-// followEndpoints enqueues a mirror, and the mirrors of its endpoints, when the readiness of its remote
-// Service changes.
-func (t *term) followEndpoints(
-	ctx context.Context, r federation.Ref, w *endpointWatch, snapshots *federation.Watch, mirror api.Key,
-) {
-	defer snapshots.Close()
-	for {
-		snapshot, changed := snapshots.Load()
-		old, _ := w.readiness.Load()
-		if next := newReadiness(snapshot); !old.equal(next) {
-			t.mu.Lock()
-			if t.remoteEndpoints[r] != w {
-				t.mu.Unlock()
-				return // the watch was ended
-			}
-			w.readiness.Store(next)
-			t.indexHostnames(r, old, next)
-			t.mu.Unlock()
-			t.enqueue(mirror)
-			if t.options.Headless {
-				t.enqueueHostnames(r, next)
-				t.enqueueHostnames(r, old)
+	enqueueChanged := func(of, other readiness) {
+		for hostname, ready := range of.hostnames {
+			if was, had := other.hostnames[hostname]; !had || was != ready || of.known != other.known {
+				t.enqueue(mirrorName(k.cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 			}
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
 	}
-}
-
-func (t *term) enqueueHostnames(r federation.Ref, of readiness) {
-	for hostname := range of.hostnames {
-		t.enqueue(mirrorName(string(r.Cluster), api.Key{Namespace: r.Namespace, Name: hostname}))
-	}
+	enqueueChanged(now, old)
+	enqueueChanged(old, now)
 }
 
 // newReadiness summarizes a Snapshot. Nothing is known as long as the Service or one of its members is
@@ -196,7 +207,7 @@ func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 			continue
 		}
 		name := api.Key{Namespace: k.Namespace, Name: base}
-		for hostname := range t.readinessOf(l.Cluster, name).hostnames {
+		for hostname := range t.remoteEndpoints.readiness(l.Cluster, name).hostnames {
 			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 		}
 	}

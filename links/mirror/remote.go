@@ -103,10 +103,6 @@ func (r *remoteCluster) Replace(objects []any, version string) error {
 // readCluster watches the Services of a cluster until ctx or the term ends. It lists anew confirmAfter a
 // removal was held.
 func (t *term) readCluster(ctx context.Context, name string, conn *api.Connection) {
-	if !t.acquire() {
-		return
-	}
-	defer t.wg.Done()
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, t.log.V(1)))
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -10,26 +11,23 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
-	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const (
-	minBackoff = 200 * time.Millisecond
-	maxBackoff = time.Minute
+	// workers is how many names are reconciled at once.
+	workers = 4
 	// statusDelay is how long results are collected before they are patched into a Link.
 	statusDelay = 500 * time.Millisecond
 )
 
-// A queueKey is the name of an object of the local cluster, or of a Link whose status is to be updated.
+// A queueKey is the name of an object of the local cluster, or, with a cluster, of a Service there whose
+// endpoints are followed.
 type queueKey struct {
-	isLink bool
+	cluster string // empty: the local one
 	api.Key
 }
 
@@ -39,77 +37,71 @@ type queueKey struct {
 //
 // # What starts when
 //
-//  1. run creates a controller with four workers. When that starts, startInformers watches Services,
-//     Endpoints and Namespaces of the local cluster, followLinks begins, and currentTerm publishes the
-//     term.
+//  1. run starts two Loops. That of statuses updates Links from the begin on: they also report why nothing is
+//     written yet. That of names reads Services, Endpoints and Namespaces of the local cluster, and Links, for which
+//     followLinks is the input. Services and Endpoints are waited for as long as the API server refuses
+//     them, which each Link reports; Namespaces may be refused.
 //  2. followLinks computes a linkSet at once, and again for each change of a Link or of a Lease of
-//     Linkerd's service mirror. It starts what the set needs: watches of Leases, and one gateway for each
-//     Link that has gatewayAddresses.
-//  3. ready closes when Links, local Services and local Endpoints were listed, and Namespaces were listed
-//     or refused. Before that nothing is enqueued and nothing is written; then everything is enqueued once.
+//     Linkerd's service mirror. It starts what the set needs, and waits for it at the end: watches of
+//     Leases, and one gateway for each Link that has gatewayAddresses.
+//  3. begin is called when all inputs were listed. It closes ready, and enqueues everything once. Before that
+//     nothing is enqueued and nothing is written.
 //  4. Mirror.Engage finds the term in currentTerm and calls readCluster for its cluster, which waits for
 //     ready: the guard against mass removal has to know the existing mirrors. From its first complete
 //     listing on, the cluster is in remotes, and its Services are known.
-//  5. reconcile watches the endpoints of a remote Service from the first plan that needs them.
+//  5. reconcileName follows the endpoints of a remote Service from the first plan that needs them.
 //
-// When the context of run ends, its workers and goroutines end with it. shutDown then takes the term out of
-// currentTerm, makes acquire return false, and waits for wg. No request is sent after run has returned.
+// When the context of run ends, the Loops end with all their goroutines: no request that writes is sent after
+// run has returned. The goroutines of Engage, which the Registry owns, stop reading at that time; what
+// they still enqueue is dropped.
 //
 // # The order of events
 //
 // An event carries no data. The informer stores the new record first and enqueues the keys that it may bear
-// on afterwards, so the reconcile that follows reads a state at least as new as the event. The queue merges
-// equal keys, and never gives one key to two workers; between different keys there is no order. What we
+// on afterwards, so the reconcile that follows reads a state at least as new as the event. Between
+// different keys there is no order. What we
 // write comes back as an event like every other, and is then found equal. A patch or deletion is conditional
 // on the resourceVersion that was planned from, and a creation on that there is no such object. If one fails
 // for that, the event that made it fail is on its way; a retry after a second is only a second net.
 //
 // Four kinds of event enqueue: a local object (localServiceChanged), a Service of a linked cluster
-// (enqueueRemote), the readiness of its endpoints (followEndpoints) and, for everything of one cluster or
+// (enqueueRemote), the readiness of its endpoints (reconcileEndpoints) and, for everything of one cluster or
 // of all, listings, gateways and Links (enqueueCluster, enqueueAll). Results enqueue their Link with a
 // delay.
 //
 // # Locks
 //
 // mu guards the maps below it. It is a leaf: no API server, queue, log, record store or budget is called
-// under it. The one exception is watchEndpoints, which opens a federation.Watch under mu; the Store never
-// calls back. budget, permissions and observedLeases have locks of their own, and call nothing under them.
-// Each permission has another one, which is held while its access review is sent: the other workers wait
+// under it. remoteEndpoints, budget, permissions and observedLeases have locks of their own. The last three call
+// nothing under them; remoteEndpoints reads a Snapshot, under the locks of the Loop and of the Store. Each
+// permission has another one, which is held while its access review is sent: the other workers wait
 // for the same answer. The last three fields of a leaseWatch belong to followLinks alone.
 type term struct {
 	*Mirror
 
-	// Set before anything is started, and not changed afterwards.
-	ctx   context.Context // ends with the term
-	queue workqueue.TypedRateLimitingInterface[queueKey]
+	ctx      context.Context // ends with the term; set before anything is started
+	names    *apply.Loop[queueKey]
+	statuses *apply.Loop[api.Key] // of Links
 
-	services       *api.Informer[*corev1.Service]
-	endpoints      *api.Informer[*endpoints]
-	namespaces     *api.Informer[struct{}]
-	permissions    *permissions
-	budget         *budget
-	observedLeases observedLeases
-	linkSet        watch.Value[*linkSet] // stored by followLinks
-	ready          chan struct{}         // see above; closed once
-	wg             sync.WaitGroup        // acquire adds to it
+	services        *api.Informer[*corev1.Service]
+	endpoints       *api.Informer[*endpoints]
+	namespaces      *api.Informer[struct{}]
+	permissions     *permissions
+	budget          *budget
+	observedLeases  observedLeases
+	remoteEndpoints remoteEndpoints
+	linkSet         watch.Value[*linkSet] // stored by followLinks
+	linksSynced     chan struct{}         // closed once a linkSet of all Links was stored
+	ready           chan struct{}         // see above; closed once
 
-	mu                    sync.Mutex // guards the fields below
-	ended                 bool
-	localRefusal          string                    // why the local cluster cannot be listed; empty if it can
-	remotes               map[string]*remoteCluster // by name; listed completely once
-	remoteEndpoints       map[federation.Ref]*endpointWatch
-	hostnames             map[federation.Ref]map[string]bool // names of Services; the Ref has a hostname as name
-	gateways              map[string]*runningGateway         // by cluster
-	leases                map[string]*leaseWatch             // by namespace
-	results               map[api.Key][]serviceResult        // of the last plan for a name
+	mu                    sync.Mutex                  // guards the fields below
+	localRefusal          string                      // why the local cluster cannot be listed; empty if it can
+	remotes               map[string]*remoteCluster   // by name; listed completely once
+	gateways              map[string]*runningGateway  // by cluster
+	leases                map[string]*leaseWatch      // by namespace
+	results               map[api.Key][]serviceResult // of the last plan for a name
 	mutated               map[api.Key]mutatedService
 	conditionsUnsupported map[string]bool // Links whose schema drops conditions, by UID
-}
-
-// An endpointWatch follows the endpoints of one remote Service.
-type endpointWatch struct {
-	cancel    context.CancelFunc
-	readiness watch.Value[readiness]
 }
 
 type runningGateway struct {
@@ -137,10 +129,9 @@ func newTerm(m *Mirror) *term {
 		Mirror:                m,
 		permissions:           &permissions{log: m.log, client: m.core},
 		budget:                newBudget(m.options.MaxServices),
+		linksSynced:           make(chan struct{}),
 		ready:                 make(chan struct{}),
 		remotes:               map[string]*remoteCluster{},
-		remoteEndpoints:       map[federation.Ref]*endpointWatch{},
-		hostnames:             map[federation.Ref]map[string]bool{},
 		gateways:              map[string]*runningGateway{},
 		leases:                map[string]*leaseWatch{},
 		results:               map[api.Key][]serviceResult{},
@@ -148,6 +139,15 @@ func newTerm(m *Mirror) *term {
 		conditionsUnsupported: map[string]bool{},
 	}
 	t.linkSet.Store(&linkSet{})
+	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
+		Reconcile: t.reconcileStatus, Failed: t.logFailure, Queue: "mirror-statuses", Delay: statusDelay,
+	})
+	t.names = apply.NewLoop(m.log, apply.Config[queueKey]{
+		Reconcile: t.reconcile, Begin: t.begin,
+		Failed: func(k queueKey, err error, failures int) { t.logFailure(k.Key, err, failures) },
+		Store:  m.store, Queue: "mirror", Workers: workers,
+	})
+	t.remoteEndpoints.loop = t.names
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
 	t.services = api.NewInformer(t.local, services, trimService, t.localServiceChanged)
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
@@ -165,104 +165,79 @@ func newTerm(m *Mirror) *term {
 		func(k api.Key) {
 			t.enqueueAll(func(o api.Key) bool { return o.Namespace == k.Name })
 		})
+	t.names.Read(linksInput{t}, apply.Permission{})
+	t.names.Read(localInput{t.services, t, "services"}, apply.Permission{})
+	t.names.Read(localInput{t.endpoints, t, "endpoints"}, apply.Permission{})
+	t.names.ReadOptional(t.namespaces)
 	return t
 }
 
 func (t *term) run(ctx context.Context) error {
-	c, err := controller.NewTypedUnmanaged("mirror", controller.TypedOptions[queueKey]{
-		Reconciler:              reconcile.TypedFunc[queueKey](t.reconcile),
-		MaxConcurrentReconciles: 4,
-		SkipNameValidation:      new(true),
-		Logger:                  t.log,
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[queueKey](
-			minBackoff, maxBackoff),
-	})
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer t.shutDown(cancel)
-	err = c.Watch(source.TypedFunc[queueKey](
-		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[queueKey]) error {
-			t.ctx, t.queue = logr.NewContext(ctx, t.log.V(1)), queue
-			t.startInformers()
-			t.spawn(t.followLinks)
-			t.currentTerm.Store(t)
-			return nil
-		}))
-	if err != nil {
-		return err
-	}
+	defer t.currentTerm.Store(nil)
+	defer cancel()
+	t.ctx = logr.NewContext(ctx, t.log.V(1))
+	t.currentTerm.Store(t)
 	t.log.Info("This replica mirrors Services")
-	return c.Start(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _ = t.statuses.Run(ctx) }) // it reads nothing, and so lacks no permission
+	return t.names.Run(ctx)
 }
 
-func (t *term) shutDown(cancel context.CancelFunc) {
-	cancel()
-	t.currentTerm.Store(nil)
-	t.mu.Lock()
-	t.ended = true
-	t.mu.Unlock()
-	t.wg.Wait()
+// linksInput is Links as an input of the names.
+type linksInput struct{ *term }
+
+func (i linksInput) Run(ctx context.Context)  { i.followLinks(ctx) }
+func (i linksInput) Synced() <-chan struct{}  { return i.linksSynced }
+func (i linksInput) Refused() <-chan struct{} { return nil }
+
+// A localInput is what must be read of the local cluster. While it is refused, each Link reports that.
+type localInput struct {
+	apply.Input
+	term *term
+	kind string
 }
 
-// acquire makes the end of the term wait until the caller calls t.wg.Done. It returns false if the term has
-// ended.
-func (t *term) acquire() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ended || t.ctx.Err() != nil {
-		return false
-	}
-	t.wg.Add(1)
-	return true
-}
-
-// spawn runs f in a goroutine that the term waits for. It returns false if the term has ended.
-func (t *term) spawn(f func()) bool {
-	joined := t.acquire()
-	if joined {
-		go func() {
-			defer t.wg.Done()
-			f()
-		}()
-	}
-	return joined
-}
-
-// startInformers watches the local cluster, and closes ready once it is known.
-func (t *term) startInformers() {
-	t.spawn(func() { t.services.Run(t.ctx) })
-	t.spawn(func() { t.endpoints.Run(t.ctx) })
-	t.spawn(func() { t.namespaces.Run(t.ctx) })
-	reportRefusal := func(kind string, s *api.Watcher) {
-		t.spawn(func() {
-			if waitClosed(t.ctx, s.Refused()) {
-				t.setLocalRefusal("the API server refuses to list " + kind +
-					": grant get, list and watch on services and endpoints")
-			}
-		})
-	}
-	t.spawn(func() {
-		reportRefusal("services", t.services.Watcher)
-		reportRefusal("endpoints", t.endpoints.Watcher)
-		listed := waitClosed(t.ctx, t.links.Synced()) &&
-			waitClosed(t.ctx, t.services.Synced()) &&
-			waitClosed(t.ctx, t.endpoints.Synced())
-		if !listed {
-			return
+func (i localInput) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if waitClosed(ctx, i.Input.Refused()) {
+			i.term.setLocalRefusal("the API server refuses to list " + i.kind +
+				": grant get, list and watch on services and endpoints")
 		}
-		select {
-		case <-t.namespaces.Synced():
-		case <-t.namespaces.Refused():
-			t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
-		case <-t.ctx.Done():
-			return
-		}
-		t.setLocalRefusal("")
-		close(t.ready)
-		t.enqueueAll(nil)
 	})
+	i.Input.Run(ctx)
+	wg.Wait()
+}
+
+// Refused never closes: the term waits.
+func (i localInput) Refused() <-chan struct{} { return nil }
+
+// begin enqueues everything, once all inputs were listed.
+func (t *term) begin() {
+	if !isClosed(t.namespaces.Synced()) {
+		t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
+	}
+	close(t.ready)
+	t.setLocalRefusal("")
+	t.enqueueAll(nil)
+}
+
+func (t *term) logFailure(k api.Key, err error, failures int) {
+	t.log.Info("Writing for Links failed, and is retried",
+		"name", k.String(), "error", err.Error(), "failures", failures)
+}
+
+var errRetried = errors.New("it is retried") // the log names the reason
+
+// reconcileStatus updates the status of a Link.
+func (t *term) reconcileStatus(ctx context.Context, k api.Key) error {
+	result, err := t.updateLinkStatus(ctx, k)
+	if err == nil && result.RequeueAfter > 0 {
+		return &apply.Retry{After: result.RequeueAfter, Err: errRetried}
+	}
+	return err
 }
 
 // setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
@@ -276,6 +251,11 @@ func (t *term) setLocalRefusal(reason string) {
 	if reason != "" {
 		t.log.Info("Nothing can be mirrored", "reason", reason)
 	}
+	t.enqueueLinks()
+}
+
+// enqueueLinks has the status of every Link updated.
+func (t *term) enqueueLinks() {
 	now, _ := t.linkSet.Load()
 	for _, l := range now.links {
 		t.enqueueLink(l.Link)
@@ -321,17 +301,13 @@ func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missi
 	return all, missing
 }
 
-// enqueue does nothing before the term is ready: then everything is enqueued.
 func (t *term) enqueue(keys ...api.Key) {
-	if !isClosed(t.ready) {
-		return
-	}
 	for _, k := range keys {
-		t.queue.Add(queueKey{Key: k})
+		t.names.Enqueue(queueKey{Key: k})
 	}
 }
 
-func (t *term) enqueueLink(link api.Key) { t.queue.AddAfter(queueKey{true, link}, statusDelay) }
+func (t *term) enqueueLink(link api.Key) { t.statuses.Enqueue(link) }
 
 func (t *term) localServiceChanged(k api.Key) {
 	now, found := t.services.Get(k)
@@ -459,14 +435,14 @@ func (t *term) planInputs() *inputs {
 			_, found := t.namespaces.Get(api.Key{Name: name})
 			return found || !isClosed(t.namespaces.Synced())
 		},
-		readiness: t.readinessOf,
+		readiness: t.remoteEndpoints.readiness,
 		gateway: func(cluster string) gatewayState {
 			if g := gateways[cluster]; g != nil {
 				return g.state()
 			}
 			return gatewayState{}
 		},
-		serviceWithHostname: t.serviceWithHostname,
+		serviceWithHostname: t.remoteEndpoints.serviceWithHostname,
 		reserveSpace:        t.reserveSpace,
 	}
 }
