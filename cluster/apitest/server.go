@@ -37,6 +37,7 @@ type Server struct {
 	version        int
 	tokens         map[string]bool
 	forbidden      map[string]bool                             // group resources, and verbs with group resources
+	rejected       map[string]bool                             // verb, group resource and namespace, or none for all
 	failing        map[string]failure                          // by group resource
 	served         map[string][]string                         // group resource -> versions, newest first; nil: not served
 	pruned         map[string]bool                             // group resources whose status.conditions are dropped on write
@@ -82,7 +83,7 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, failing: map[string]failure{},
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, rejected: map[string]bool{}, failing: map[string]failure{},
 		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
 		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
 		mutate:  map[string]func(*unstructured.Unstructured){},
@@ -124,6 +125,14 @@ func (s *Server) Deny(verb, resource string, denied bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forbidden[verb+" "+resource] = denied
+}
+
+// Reject answers 403 to requests of one verb about a group resource, in one namespace or, if that is empty, in
+// all, or stops doing so. It is a quota or a webhook: access reviews do not report it.
+func (s *Server) Reject(verb, resource, namespace string, rejected bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rejected[verb+" "+resource+" "+namespace] = rejected
 }
 
 // failure is an error that the server answers, and after how many seconds it asks the client to come back;
@@ -411,7 +420,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	forbidden := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()]
 	serves := slices.Contains(s.served[req.groupResource()], req.version)
 	s.mu.Unlock()
+	key := req.verb + " " + req.groupResource() + " "
+	s.mu.Lock()
+	rejected := s.rejected[key] || s.rejected[key+req.namespace]
+	s.mu.Unlock()
 	switch {
+	case rejected:
+		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, "exceeded quota")
 	case instead != nil:
 		instead(w, r)
 	case failing.code != 0:

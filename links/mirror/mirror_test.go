@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -193,16 +191,6 @@ func (f *fleet) wants(mirrors string) {
 	}
 }
 
-// leads returns the subsets of the Endpoints of a mirror.
-func (f *fleet) leads(name string) string {
-	o := f.home.Get("endpoints", "shop", name)
-	if o == nil {
-		return "nowhere"
-	}
-	subsets, _, _ := unstructured.NestedSlice(o.Object, "subsets")
-	return fmt.Sprint(subsets...)
-}
-
 // writes counts the writes that the local cluster received.
 func (f *fleet) writes() (n int) {
 	for _, resource := range []string{"services", "endpoints", "links.multicluster.linkerd.io", "namespaces"} {
@@ -250,143 +238,6 @@ func (f *fleet) mirroring(link, want string) {
 	}
 }
 
-// Mirrors are created, changed and deleted. Equal objects are not written, neither in this term nor in the next.
-func TestLife(t *testing.T) {
-	inFleet(t, mirror.Options{}, func(f *fleet) {
-		f.apply("east", "web", exported, 80)
-		f.apply("east", "api", direct, 90)
-		f.apply("east", "hidden", "app: x", 80)
-		f.apply("west", "web", joins, 80)
-		f.apply("home", "web", joins, 80)
-		f.apply("home", "mine-east", "app: x", 80)
-		f.apply("east", "mine", direct, 80)
-		f.pass(time.Second)
-		f.wants("")
-		if n := f.home.Requests("list", "namespaces") + f.home.Requests("watch", "namespaces"); n != 0 {
-			t.Errorf("%d requests about namespaces without a term", n)
-		}
-		f.run()
-		const all = "api-east:90 web-east:80 web-federated:80=web@west"
-		f.wants(all)
-		if got, want := f.leads("web-east"), "map[addresses:[map[ip:192.0.2.1]] ports:[map[name:http port:4143 protocol:TCP]]]"; got != want {
-			t.Errorf("web-east leads to %s, want %s", got, want)
-		}
-		if got := f.leads("api-east"); got != "nowhere" {
-			t.Errorf("api-east leads to %s", got)
-		}
-		for link, want := range map[string][2]string{
-			"east": {"api->api-east True Mirrored, mine-> False Error, web->web-east True Mirrored", ""},
-			"west": {"", "web->web-federated True Mirrored"},
-		} {
-			if m, fed := f.status(link, "mirrorServices"), f.status(link, "federatedServices"); m != want[0] || fed != want[1] {
-				t.Errorf("status of %s: %q and %q, want %q", link, m, fed, want)
-			}
-			f.mirroring(link, "True Mirroring: ")
-			if got := f.condition(link, "Connected"); !strings.HasPrefix(got, "True") {
-				t.Errorf("%s is Connected: %q", link, got)
-			}
-		}
-
-		before := f.writes()
-		f.stop()
-		f.run()
-		f.pass(time.Hour)
-		if n := f.writes() - before; n != 0 {
-			t.Errorf("%d writes although everything was as it should be", n)
-		}
-
-		f.apply("east", "web", exported, 81)
-		f.pass(time.Second)
-		f.wants("api-east:90 web-east:81 web-federated:80=web@west")
-		f.network.Server("east").Delete("EndpointSlice", "shop", "web-1")
-		f.pass(time.Second)
-		if got := f.leads("web-east"); got != "" {
-			t.Errorf("no endpoint is ready, and web-east leads to %s", got)
-		}
-
-		f.stop() // changes between two terms are found by the second
-		f.apply("east", "web", "app: x", 81)
-		f.apply("east", "api", exported, 90)
-		f.network.Server("west").Delete("Service", "shop", "web")
-		f.apply("home", "web", "app: x", 80)
-		f.pass(time.Second)
-		f.run()
-		f.wants("api-east:90")
-		if got := f.leads("api-east"); got == "nowhere" {
-			t.Error("api-east leads nowhere after it was given a gateway")
-		}
-		f.apply("east", "api", direct, 90)
-		f.pass(time.Second)
-		if got := f.leads("api-east"); got != "nowhere" {
-			t.Errorf("api-east leads to %s after it was taken from the gateway", got)
-		}
-		f.network.Server("east").Delete("Service", "shop", "api")
-		f.network.Server("east").Delete("Service", "shop", "mine")
-		f.pass(3 * time.Second)
-		f.wants("")
-		if m, fed := f.status("east", "mirrorServices"), f.status("west", "federatedServices"); m != "" || fed != "" {
-			t.Errorf("the last entries stay in the status: %q, %q", m, fed)
-		}
-		if o := f.home.Get("services", "shop", "mine-east"); o == nil || o.GetLabels()["app"] != "x" || len(o.GetAnnotations()) != 0 {
-			t.Errorf("a Service that is not ours was changed: %v", o)
-		}
-	})
-}
-
-// A cluster that is out of contact keeps its mirrors and memberships, also in a term that starts meanwhile. Its
-// changes take effect when contact is back. Other clusters are not affected.
-func TestCutOff(t *testing.T) {
-	inFleet(t, mirror.Options{}, func(f *fleet) {
-		f.apply("east", "web", exported+", "+joins, 80)
-		f.apply("east", "old", exported, 80)
-		f.apply("west", "web", joins, 80)
-		f.run()
-		f.wants("old-east:80 web-east:80 web-federated:80=web@east,web@west")
-		east := f.network.Server("east")
-		east.Cut(apitest.Refuse)
-		east.Delete("Service", "shop", "old")
-		f.pass(10 * time.Minute)
-		f.wants("old-east:80 web-east:80 web-federated:80=web@east,web@west")
-		f.stop()
-		f.network.Server("west").Delete("Service", "shop", "web")
-		f.run()
-		f.wants("old-east:80 web-east:80 web-federated:80=web@east")
-		f.apply("west", "web", joins, 80)
-		f.pass(time.Minute)
-		f.wants("old-east:80 web-east:80 web-federated:80=web@east,web@west")
-		if got := f.leads("web-east"); !strings.Contains(got, "192.0.2.1") {
-			t.Errorf("web-east leads to %s", got)
-		}
-		f.mirroring("east", "Unknown Waiting")
-		east.Cut(apitest.None)
-		f.pass(time.Minute)
-		f.wants("web-east:80 web-federated:80=web@east,web@west")
-		f.mirroring("east", "True Mirroring")
-	})
-}
-
-// The mirrors and memberships of a Link are deleted with it, also if no term was running at that time.
-func TestUnlink(t *testing.T) {
-	inFleet(t, mirror.Options{}, func(f *fleet) {
-		for _, in := range []string{"east", "west"} {
-			f.apply(in, "web", exported+", "+joins, 80)
-		}
-		f.run()
-		f.wants("web-east:80 web-federated:80=web@east,web@west web-west:80")
-		f.home.Delete("Link", "mc", "east")
-		f.pass(3 * time.Second)
-		f.wants("web-federated:80=web@west web-west:80")
-		f.stop()
-		f.home.Delete("Link", "mc", "west")
-		f.pass(3 * time.Second)
-		f.run()
-		f.wants("")
-		f.link("west", 1)
-		f.pass(3 * time.Second)
-		f.wants("web-federated:80=web@west web-west:80")
-	})
-}
-
 // As long as the local cluster cannot be listed, nothing is created or deleted.
 func TestLocalUnknown(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
@@ -403,37 +254,6 @@ func TestLocalUnknown(t *testing.T) {
 		f.pass(time.Minute)
 		f.wants("")
 		f.mirroring("east", "True Mirroring")
-	})
-}
-
-// A listing that lacks most of the mirrored Services takes effect only if another one confirms it.
-func TestRemovalIsHeld(t *testing.T) {
-	inFleet(t, mirror.Options{}, func(f *fleet) {
-		east := f.network.Server("east")
-		names := []string{"a", "b", "c", "d", "e"}
-		for _, name := range names {
-			f.apply("east", name, direct, 80)
-		}
-		f.run()
-		f.stop()
-		const all = "a-east:80 b-east:80 c-east:80 d-east:80 e-east:80"
-		f.wants(all)
-		for _, name := range names[:4] {
-			east.Delete("Service", "shop", name)
-		}
-		f.run()
-		f.wants(all)
-		f.mirroring("east", "Unknown RemovalHeld")
-		f.apply("east", "a", direct, 80) // it is back before the second listing
-		f.pass(time.Second)
-		f.wants(all)
-		f.pass(time.Minute)
-		f.wants("a-east:80 e-east:80")
-		f.mirroring("east", "True Mirroring")
-		east.Delete("Service", "shop", "a") // the watch delivers it
-		east.Delete("Service", "shop", "e")
-		f.pass(time.Second)
-		f.wants("")
 	})
 }
 
@@ -470,52 +290,8 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
-// A Link is left to Linkerd's service mirror while that holds its Lease, and taken over when the Lease has been
-// free for its duration.
-func TestLeftToLinkerd(t *testing.T) {
-	inFleet(t, mirror.Options{Namespace: "mc"}, func(f *fleet) {
-		renew := func(name, holder string, i int) {
-			f.home.Apply(f.object(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: %s, namespace: mc},
-  spec: {holderIdentity: %q, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:00:%02d.000000Z"}}`, name, holder, i)))
-		}
-		renew("service-mirror-write-east", "linkerd-abc", 0)
-		renew("local-service-mirror-write", "linkerd-abc", 0)
-		f.apply("east", "web", exported+", "+joins, 80)
-		f.apply("west", "web", exported+", "+joins, 80)
-		f.apply("home", "web", joins, 80)
-		f.run()
-		f.wants("web-federated:80=web@west web-west:80")
-		f.mirroring(
-			"east",
-			"False LeftToLinkerd: Lease mc/service-mirror-write-east of Linkerd's service mirror is held by linkerd-abc",
-		)
-		if got := f.home.Get("services", "shop", "web-federated").GetAnnotations()["multicluster.linkerd.io/local-discovery"]; got != "" {
-			t.Errorf("the local member is %q while the local mirror holds its Lease", got)
-		}
-		if got := f.status("east", "mirrorServices"); got != "" {
-			t.Errorf("status of a Link that is left to Linkerd: %s", got)
-		}
-		for i := range 20 {
-			renew("service-mirror-write-east", "linkerd-abc", i+1)
-			f.pass(10 * time.Second)
-		}
-		f.wants("web-federated:80=web@west web-west:80")
-		renew("service-mirror-write-east", "", 30)
-		f.pass(25 * time.Second)
-		f.wants("web-federated:80=web@west web-west:80")
-		f.pass(10 * time.Second)
-		f.wants("web-east:80 web-federated:80=web@east,web@west web-west:80")
-		f.mirroring("east", "True Mirroring")
-		if got := f.home.Get("services", "shop", "web-federated").GetAnnotations()["multicluster.linkerd.io/local-discovery"]; got != "web" {
-			t.Errorf("the local member is %q after the Lease of the local mirror has expired", got)
-		}
-		renew("service-mirror-write-east", "linkerd-def", 31) // it is back
-		f.pass(time.Second)
-		f.mirroring("east", "False LeftToLinkerd")
-		f.network.Server("east").Delete("Service", "shop", "web")
-		f.pass(10 * time.Second)
-		f.wants("web-east:80 web-federated:80=web@east,web@west web-west:80")
-	})
+// As long as Leases cannot be read, every Link is left to Linkerd's service mirror.
+func TestLeasesForbidden(t *testing.T) {
 	inFleet(t, mirror.Options{Namespace: "mc"}, func(f *fleet) {
 		f.home.Forbid("leases.coordination.k8s.io", true)
 		f.apply("east", "web", exported, 80)
@@ -641,96 +417,6 @@ func TestLeaseThatIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// A Service whose namespace is missing is reported in its Link and by one Event in its cluster, and mirrored when
-// the namespace is created.
-func TestMissingNamespace(t *testing.T) {
-	inFleet(t, mirror.Options{}, func(f *fleet) {
-		f.home.Delete("Namespace", "", "shop")
-		f.apply("east", "web", exported, 80)
-		f.run()
-		f.wants("")
-		if got, want := f.status("east", "mirrorServices"), "web-> False MissingNamespace"; got != want {
-			t.Errorf("status %q, want %q", got, want)
-		}
-		f.stop()
-		f.run()
-		events := slices.DeleteFunc(
-			f.network.Server("east").List("events"),
-			func(o *unstructured.Unstructured) bool { return o.Object["reason"] != "ServiceMirroringSkipped" },
-		)
-		if len(events) != 1 || events[0].Object["type"] != "Normal" {
-			t.Errorf("Events in the linked cluster: %v", events)
-		}
-		f.home.Apply(f.object(`{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
-		f.pass(3 * time.Second)
-		f.wants("web-east:80")
-	})
-	inFleet(t, mirror.Options{CreateNamespaces: true}, func(f *fleet) {
-		f.home.Delete("Namespace", "", "shop")
-		f.apply("east", "web", exported, 80)
-		f.run()
-		f.wants("web-east:80")
-		if got := f.home.Get("namespaces", "", "shop").GetLabels()["mirror.linkerd.io/cluster-name"]; got != "east" {
-			t.Errorf("the namespace has the cluster name %q", got)
-		}
-	})
-}
-
-// A cluster that hangs while an Event is created in it delays no other.
-func TestMissingNamespaceOfOneThatHangs(t *testing.T) {
-	inFleet(t, mirror.Options{}, func(f *fleet) {
-		for i := range 8 { // more than there are workers
-			f.apply("east", fmt.Sprintf("s%d", i), direct, 80)
-		}
-		f.run()
-		f.network.Server("east").Cut(apitest.Silence)
-		f.home.Delete("Namespace", "", "shop")
-		f.pass(time.Second)
-		f.wants("")
-		f.home.Apply(f.object(`{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
-		f.apply("west", "web", direct, 80)
-		f.pass(time.Second)
-		f.wants("s0-east:80 s1-east:80 s2-east:80 s3-east:80 s4-east:80 s5-east:80 s6-east:80 s7-east:80 web-west:80")
-		f.network.Server("east").Cut(apitest.None)
-	})
-}
-
-// Changes of a mirror by others are undone. A user's Service that takes its name is left as it is.
-func TestMeddling(t *testing.T) {
-	inFleet(t, mirror.Options{}, func(f *fleet) {
-		f.apply("east", "web", exported, 80)
-		f.run()
-		o := f.home.Get("services", "shop", "web-east")
-		o.SetLabels(map[string]string{
-			"mirror.linkerd.io/mirrored-service": "true", "mirror.linkerd.io/cluster-name": "east",
-			"odd": "1",
-		})
-		f.home.Apply(o)
-		f.pass(time.Second)
-		if got := f.home.Get("services", "shop", "web-east").GetLabels()["odd"]; got != "" {
-			t.Error("the label of another writer stays")
-		}
-		f.home.Delete("Service", "shop", "web-east")
-		f.home.Delete("Endpoints", "shop", "web-east")
-		f.pass(3 * time.Second)
-		f.wants("web-east:80")
-		if got := f.leads("web-east"); !strings.Contains(got, "192.0.2.1") {
-			t.Errorf("it leads to %s", got)
-		}
-		f.stop()
-		f.home.Delete("Service", "shop", "web-east")
-		f.apply("home", "web-east", "app: x", 99)
-		f.run()
-		f.wants("")
-		if got, want := f.status("east", "mirrorServices"), "web-> False Error"; got != want {
-			t.Errorf("status %q, want %q", got, want)
-		}
-		f.home.Delete("Service", "shop", "web-east")
-		f.pass(3 * time.Second)
-		f.wants("web-east:80")
-	})
-}
-
 // A Service that is kept by its finalizers delays only its own mirror, which is retried with back-off.
 func TestNameHeldByFinalizer(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
@@ -827,53 +513,5 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 		f.pass(3 * time.Second)
 		f.wants("s8-east:81 s9-east:81 web-federated:80=web@east web-west:80")
 		f.mirroring("east", "True Mirroring")
-	})
-}
-
-// A gateway that fails its probes makes its own mirrors not ready, and no others. The Service over which it is
-// probed is created and deleted with the Link.
-func TestGatewayThatFails(t *testing.T) {
-	options := mirror.Options{Probe: true, Dial: func(_ context.Context, _, address string) (net.Conn, error) {
-		return nil, fmt.Errorf("dial %s: connection refused", address)
-	}}
-	inFleet(t, options, func(f *fleet) {
-		o := f.home.Get("links.multicluster.linkerd.io", "mc", "east")
-		f.must(unstructured.SetNestedStringMap(o.Object, map[string]string{"path": "/ready", "port": "4191", "period": "10s", "failureThreshold": "2"}, "spec", "probeSpec"))
-		f.home.Apply(o)
-		f.apply("east", "web", exported, 80)
-		f.apply("west", "web", exported, 80)
-		f.run()
-		const ready, dead = "map[addresses:[map[ip:192.0.2.%d]] ports:[map[name:http port:4143 protocol:TCP]]]", "map[notReadyAddresses:[map[ip:192.0.2.1]] ports:[map[name:http port:4143 protocol:TCP]]]"
-		if got, want := f.leads("web-east"), fmt.Sprintf(ready, 1); got != want {
-			t.Errorf("before a probe web-east leads to %s, want %s", got, want)
-		}
-		probe := f.home.Get("endpoints", "mc", "probe-east")
-		if probe == nil || probe.GetAnnotations()["mirror.linkerd.io/remote-gateway-identity"] != "gateway.east" || f.home.Get("services", "mc", "probe-east") == nil {
-			t.Errorf("the Endpoints for the probe are %v", probe)
-		}
-		f.pass(22 * time.Second)
-		if got := f.leads("web-east"); got != dead {
-			t.Errorf("after two failures web-east leads to %s, want %s", got, dead)
-		}
-		if got, want := f.leads("web-west"), fmt.Sprintf(ready, 2); got != want {
-			t.Errorf("web-west leads to %s, want %s", got, want)
-		}
-		o = f.home.Get("links.multicluster.linkerd.io", "mc", "east")
-		f.must(unstructured.SetNestedField(o.Object, "extra", "spec", "selector", "matchLabels", "never"))
-		f.home.Apply(o) // the selector does not concern the gateway
-		f.pass(time.Second)
-		f.wants("web-west:80")
-		o = f.home.Get("links.multicluster.linkerd.io", "mc", "east")
-		unstructured.RemoveNestedField(o.Object, "spec", "selector", "matchLabels", "never")
-		f.home.Apply(o)
-		f.pass(time.Second)
-		if got := f.leads("web-east"); got != dead {
-			t.Errorf("it leads to %s after the selector has changed to and fro, want %s", got, dead)
-		}
-		f.home.Delete("Link", "mc", "east")
-		f.pass(3 * time.Second)
-		if f.home.Get("services", "mc", "probe-east") != nil || f.home.Get("endpoints", "mc", "probe-east") != nil {
-			t.Error("the Service for the probe outlives the Link")
-		}
 	})
 }

@@ -364,6 +364,28 @@ func (s *scenario) printStatus(name string) {
 	}
 }
 
+// printEvents prints the Events of a cluster, in any order.
+func (s *scenario) printEvents(cluster string) {
+	s.t.Helper()
+	counts := map[string]int{}
+	for _, resource := range []string{"events", "events.events.k8s.io"} {
+		for _, o := range s.network.Server(cluster).List(resource) {
+			about, _, _ := unstructured.NestedStringMap(o.Object, "involvedObject")
+			if about == nil {
+				about, _, _ = unstructured.NestedStringMap(o.Object, "regarding")
+			}
+			counts[fmt.Sprintf("%s %s %s/%s/%s", o.Object["type"], o.Object["reason"],
+				about["kind"], about["namespace"], about["name"])]++
+		}
+	}
+	if len(counts) == 0 {
+		fmt.Fprintln(&s.out, "no Events")
+	}
+	for _, event := range sortedKeys(counts) {
+		fmt.Fprintf(&s.out, "%s x%d\n", event, counts[event])
+	}
+}
+
 func (s *scenario) linkObject(name string) *unstructured.Unstructured {
 	s.t.Helper()
 	o := s.network.Server(home).Get(linkResource, first(splitName(name)), second(splitName(name)))

@@ -335,6 +335,8 @@ func (s *scenario) do(verb string, args []string) {
 		if len(args) > 3 {
 			s.advance(args[3])
 		}
+	case "reject", "admit":
+		s.network.Server(at(0)).Reject(at(1), at(2), strings.Join(args[3:], ""), verb == "reject")
 	case "serve":
 		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
@@ -353,7 +355,9 @@ func (s *scenario) do(verb string, args []string) {
 			fmt.Fprintf(&s.out, "%s %s\n", name, statuses[name].State)
 		}
 	case "conditions":
-		s.conditions(at(0))
+		s.conditions(at(0), args[1:])
+	case "events":
+		s.printEvents(at(0))
 	case "status":
 		s.printStatus(at(0))
 	case "slices":
@@ -559,12 +563,16 @@ func (s *scenario) flush() {
 	clear(s.seen)
 }
 
-func (s *scenario) conditions(name string) {
+// conditions prints the conditions of a Link, or those of some types.
+func (s *scenario) conditions(name string, kinds []string) {
+	s.t.Helper()
 	o := s.linkObject(name)
 	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range conditions {
 		c := c.(map[string]any)
-		fmt.Fprintf(&s.out, "%s=%s %s\n", c["type"], c["status"], c["reason"])
+		if kind, _ := c["type"].(string); len(kinds) == 0 || slices.Contains(kinds, kind) {
+			fmt.Fprintf(&s.out, "%s=%s %s\n", kind, c["status"], c["reason"])
+		}
 	}
 }
 
