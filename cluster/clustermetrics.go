@@ -26,7 +26,8 @@ type clusterMetrics struct {
 	lags               map[string]*prometheus.HistogramVec // by resource
 }
 
-// lagNames are the names by which Linkerd's dashboards know the resources whose lag is measured.
+// lagNames are the names by which Linkerd's destination knows the resources whose lag is measured. Without
+// Options.DetailedMetrics those of endpoints are measured alone.
 var lagNames = map[string]string{
 	"endpoints":                             "endpoints",
 	"endpointslices.discovery.k8s.io":       "endpointslices",
@@ -37,7 +38,7 @@ var lagNames = map[string]string{
 	"services":                              "services",
 }
 
-func newClusterMetrics(cluster string) *clusterMetrics {
+func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 	m := &clusterMetrics{
 		cluster: cluster,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -56,6 +57,9 @@ func newClusterMetrics(cluster string) *clusterMetrics {
 		lags: map[string]*prometheus.HistogramVec{},
 	}
 	for resource, name := range lagNames {
+		if !detailed && !strings.HasPrefix(name, "endpoint") {
+			continue
+		}
 		m.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name + "_informer_lag_seconds",
 			Help: "Time from a change to its arrival here: from when it was made, by the API server's clock " +

@@ -82,6 +82,26 @@ func TestRequestsAreCounted(t *testing.T) {
 	})
 }
 
+// What no dashboard shows is exported on request only.
+func TestMetricsWithoutDetails(t *testing.T) {
+	linked(t, func(w *world, _ *apitest.Server, _ string) {
+		families, err := w.metrics().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := false
+		for _, f := range families {
+			held = held || f.GetName() == "fingerpost_objects"
+			if name := f.GetName(); strings.HasSuffix(name, "_cache_size") || name == "pods_informer_lag_seconds" {
+				t.Errorf("%s is exported without DetailedMetrics", name)
+			}
+		}
+		if !held {
+			t.Error("fingerpost_objects is not exported")
+		}
+	})
+}
+
 // The lag of a change is how long ago it was made when it arrives, and nothing but changes has one.
 func TestLag(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {

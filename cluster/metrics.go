@@ -44,7 +44,7 @@ var (
 	descLinked = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
 
-// descCaches has descObjects under the names of Linkerd's dashboards, by resource.
+// descCaches has descObjects under the names of Linkerd's destination, by resource.
 var descCaches = map[string]*prometheus.Desc{
 	"endpoints":                             descCache("endpoints"),
 	"endpointslices.discovery.k8s.io":       descCache("endpointslices"),
@@ -71,10 +71,12 @@ func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 	} {
 		to <- d
 	}
-	for _, d := range descCaches {
-		to <- d
+	if r.options.DetailedMetrics {
+		for _, d := range descCaches {
+			to <- d
+		}
 	}
-	for _, c := range newClusterMetrics("").collectors() {
+	for _, c := range newClusterMetrics("", r.options.DetailedMetrics).collectors() {
 		c.Describe(to)
 	}
 }
@@ -121,7 +123,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		for _, k := range kinds {
 			gauge(descOpen, oneIf(k.Open), name, k.Kind)
 			gauge(descObjects, float64(k.Objects), name, k.Kind)
-			if d, known := descCaches[k.Kind]; known {
+			if d, known := descCaches[k.Kind]; known && r.options.DetailedMetrics {
 				gauge(d, float64(k.Objects), name)
 			}
 			counter(descMalformed, k.Malformed, name, k.Kind)

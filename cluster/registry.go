@@ -23,6 +23,9 @@ type Options struct {
 	Endpoints     bool                  // read Endpoints instead of EndpointSlices
 	Dial          api.DialFunc          // nil for TCP
 	Budget        api.Limits            // of each linked cluster
+	// DetailedMetrics exports what no dashboard shows: the sizes of caches by Linkerd's names, which
+	// fingerpost_objects has, and the lag of every kind.
+	DetailedMetrics bool
 	// ControllerNamespace is that of Linkerd's control plane in linked clusters, whose trust domain is read
 	// there; empty to read none.
 	ControllerNamespace string

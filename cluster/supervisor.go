@@ -63,7 +63,8 @@ type supervisor struct {
 // newSupervisor returns the supervisor of a cluster that was never reached.
 func newSupervisor(r *Registry, spec Spec) *supervisor {
 	s := &supervisor{
-		registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name, metrics: newClusterMetrics(spec.Name),
+		registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name,
+		metrics: newClusterMetrics(spec.Name, r.options.DetailedMetrics),
 	}
 	s.status = Status{
 		Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain,

@@ -29,8 +29,8 @@ type Config struct {
 	FrameBytes     int64 // bound on the encoded messages that are kept
 	Admission      AdmissionConfig
 
-	// DetailedMetrics counts streams by the member of the Service, the node of the client and the
-	// hostname, too.
+	// DetailedMetrics exports what no dashboard shows, and counts streams by the member of the Service, the
+	// node of the client and the hostname, too.
 	DetailedMetrics bool
 }
 

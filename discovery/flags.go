@@ -27,7 +27,8 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 		"split the metrics endpoints_* by the member of a federated or mirrored Service, and by the "+
 			"hostname and the node of clients: four series for each combination that streams are open for, so "+
 			"four times as many as a Service has member clusters. By default a Service has four for each "+
-			"port, with its own name, whatever it consists of")
+			"port, with its own name, whatever it consists of. Export, too, what no dashboard shows: *_cache_size, "+
+			"profile_*, workload_*, service_subscribers, and *_informer_lag_seconds of every kind")
 	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate,
 		"new streams a second, in the long run; more are refused and come back later")
 	fs.IntVar(&c.Admission.Burst, "admission-burst", c.Admission.Burst, "new streams that may come at once")

@@ -10,8 +10,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// profileFollowers reports what streams of GetProfile are about, under the names that Linkerd's
-// dashboards show. As with those of Get a series goes with its last stream, and no label is a name that
+// profileFollowers reports what streams of GetProfile are about, under the names of Linkerd's
+// destination. As with those of Get a series goes with its last stream, and no label is a name that
 // a client has made up.
 type profileFollowers struct {
 	table watch.Reader[federation.Service, *profile.Profile]

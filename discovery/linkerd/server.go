@@ -46,8 +46,12 @@ func (s *Server) Options() []grpc.ServerOption { return s.engine.Options() }
 // [discovery.Engine.Listen].
 func (s *Server) Listen(l net.Listener) net.Listener { return s.engine.Listen(l) }
 
-// Collectors returns the metrics of the Server and its Engine, to be registered.
+// Collectors returns the metrics of the Server and its Engine, to be registered. What no dashboard shows of
+// GetProfile is among them with Config.DetailedMetrics.
 func (s *Server) Collectors() []prometheus.Collector {
+	if !s.config.DetailedMetrics {
+		return s.engine.Collectors()
+	}
 	return append(s.engine.Collectors(), s.followers, s.workloads)
 }
 

@@ -77,6 +77,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
 		ProbeInterval: o.ProbeInterval, Thresholds: o.Thresholds, Budget: o.Budget,
 		Endpoints: !o.ReadSlices, Dial: o.Dial, ControllerNamespace: o.Discovery.ControllerNamespace,
+		DetailedMetrics: o.Discovery.DetailedMetrics,
 	})
 	err := a.Registry.Apply(cluster.Spec{
 		Name: o.ClusterName, Local: true,
