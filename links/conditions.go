@@ -13,7 +13,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
-// The conditions of a Link that the Reconciler owns. The condition Mirroring belongs to package mirror.
+// The conditions of a Link. Package mirror computes Mirrors, the Reconciler all others.
 const (
 	Accepted         = "Accepted"         // the Link names a cluster, and is the oldest to do so
 	CredentialsValid = "CredentialsValid" // the newest credentials are in use
@@ -23,7 +23,12 @@ const (
 	Writable         = "Writable"         // we may write into the cluster; absent if nothing is to be written
 	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
 	Consistent       = "Consistent"       // the cluster is as the Link describes it; absent until it was not
+	Mirrors          = "Mirroring"        // its Services are mirrored as the Link asks; absent without mirrors
 )
+
+var ownConditions = []string{
+	Accepted, CredentialsValid, Connected, Synced, WithinBudget, Writable, SlicesComplete, Consistent, Mirrors,
+}
 
 const (
 	reasonNotAccepted = "NotAccepted"
@@ -46,7 +51,7 @@ func (r *reporter) addCondition(kind string, status metav1.ConditionStatus, reas
 // reported reports whether the Link has a condition already. Conditions that most Links never need begin
 // with a problem; from then on they are kept up to date.
 func (r *reporter) reported(kind string) bool {
-	return meta.FindStatusCondition(r.link.conditions, kind) != nil
+	return meta.FindStatusCondition(r.link.status.conditions, kind) != nil
 }
 
 // conditionsFor computes the conditions of a Link. status is the cluster's, if a Spec was applied for it.
@@ -187,18 +192,6 @@ func (r *reporter) reportConsistent(status cluster.Status) {
 	case r.reported(Consistent):
 		r.addCondition(Consistent, metav1.ConditionTrue, "Consistent", "the cluster is as the Link describes it")
 	}
-}
-
-// sameConditions reports whether a contains every condition of b, equal but for its transition time.
-func sameConditions(a, b []metav1.Condition) bool {
-	for _, c := range b {
-		o := meta.FindStatusCondition(a, c.Type)
-		if o == nil || o.Status != c.Status || o.Reason != c.Reason ||
-			o.Message != c.Message || o.ObservedGeneration != c.ObservedGeneration {
-			return false
-		}
-	}
-	return true
 }
 
 // messageLimit bounds the message of a condition, in bytes, so that an Event can carry it as well: parts of

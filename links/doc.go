@@ -5,7 +5,9 @@
 //	      |  by cluster name
 //	      '--> resolve (pure) --> cluster.Spec --> Registry.Apply
 //	                                                    |
-//	conditions, Events <-- conditionsFor (pure) <-- cluster.Status
+//	metrics, debug pages <-- conditionsFor (pure) <-- cluster.Status
+//	                               |
+//	status, Events <-- holder of the local cluster's Lease <-- MirrorStatus, from package mirror
 //
 // A cluster is linked by a Link (multicluster.linkerd.io) and the Secret that it names, or by a labelled
 // Secret of type mirror.linkerd.io/remote-kubeconfig in the controller namespace, which is all that

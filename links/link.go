@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -43,7 +42,9 @@ type Link struct {
 	version    string // in which it was read
 	generation int64
 	created    time.Time
-	conditions []metav1.Condition
+	status     writtenStatus // as it was read
+
+	resourceVersion string
 
 	clusterName   string
 	clusterDomain string
@@ -62,12 +63,15 @@ func newLink(object any) (*Link, bool) {
 		return nil, false
 	}
 	l := &Link{
-		key:           api.Key{Namespace: u.GetNamespace(), Name: u.GetName()},
-		uid:           string(u.GetUID()),
-		version:       u.GroupVersionKind().Version,
-		generation:    u.GetGeneration(),
-		created:       u.GetCreationTimestamp().Time,
-		conditions:    readConditions(u),
+		key:        api.Key{Namespace: u.GetNamespace(), Name: u.GetName()},
+		uid:        string(u.GetUID()),
+		version:    u.GroupVersionKind().Version,
+		generation: u.GetGeneration(),
+		created:    u.GetCreationTimestamp().Time,
+		status:     readStatus(u),
+
+		resourceVersion: u.GetResourceVersion(),
+
 		slicesEnabled: u.GetAnnotations()[endpointslice.OptIn] == endpointslice.Enabled,
 	}
 	var parsed struct {
@@ -92,21 +96,21 @@ func newLink(object any) (*Link, bool) {
 	return l, true
 }
 
-// readConditions returns status.conditions; none if they cannot be read.
-func readConditions(u *unstructured.Unstructured) []metav1.Condition {
-	list, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
-	if err != nil {
-		return nil
+// readStatus reads a Link's status; a part that cannot be read is empty.
+func readStatus(u *unstructured.Unstructured) (s writtenStatus) {
+	read := func(field string, to any) {
+		list, _, err := unstructured.NestedFieldNoCopy(u.Object, "status", field)
+		if err != nil {
+			return
+		}
+		if text, err := json.Marshal(list); err == nil {
+			_ = json.Unmarshal(text, to) // what cannot be read is written anew
+		}
 	}
-	var conditions []metav1.Condition
-	b, err := json.Marshal(list)
-	if err == nil {
-		err = json.Unmarshal(b, &conditions)
-	}
-	if err != nil {
-		return nil
-	}
-	return conditions
+	read("conditions", &s.conditions)
+	read("mirrorServices", &s.mirrorServices)
+	read("federatedServices", &s.federatedServices)
+	return s
 }
 
 // invalidName returns why a name cannot name a cluster; empty if it can. Cluster names are label values, and

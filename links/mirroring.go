@@ -13,20 +13,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // A Mirroring is the part of a Link that asks for Services in the local cluster. It is immutable.
 type Mirroring struct {
-	Link            api.Key
-	UID             string
-	Resource        schema.GroupVersionResource // in which it was read
-	ResourceVersion string
-	Generation      int64
-	Created         time.Time
-	Spec            string // as JSON, to compare
+	Link       api.Key
+	UID        string
+	Generation int64
+	Created    time.Time
+	Spec       string // as JSON, to compare
 
 	Cluster       string
 	ClusterDomain string
@@ -41,10 +38,6 @@ type Mirroring struct {
 	Probe               *Probe   // nil: the gateway is not probed
 	ExcludedAnnotations []string // keys that are not copied; foo/* excludes all that begin with foo/
 	ExcludedLabels      []string
-
-	Conditions        []metav1.Condition // as they were read
-	MirrorServices    []ServiceStatus
-	FederatedServices []ServiceStatus
 }
 
 // A Gateway is the gateway of a linked cluster.
@@ -60,22 +53,6 @@ type Probe struct {
 	Port             int32
 	Period, Timeout  time.Duration
 	FailureThreshold int // consecutive failures after which the gateway counts as dead
-}
-
-// A ServiceStatus reports in a Link whether one Service of its cluster is mirrored.
-type ServiceStatus struct {
-	ControllerName string             `json:"controllerName"`
-	RemoteRef      ObjectRef          `json:"remoteRef"`
-	LocalRef       *ObjectRef         `json:"localRef,omitempty"` // nil if it is not mirrored
-	Conditions     []metav1.Condition `json:"conditions"`
-}
-
-// An ObjectRef names an object in a status.
-type ObjectRef struct {
-	Group     string `json:"group,omitempty"`
-	Kind      string `json:"kind,omitempty"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
 }
 
 // Defaults of a Link's fields. The CRD sets them itself since v1alpha2.
@@ -109,8 +86,7 @@ type mirroringSpec struct {
 // linked.
 func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	m := &Mirroring{
-		Link: l.key, UID: l.uid, Resource: linkResource(l.version), ResourceVersion: u.GetResourceVersion(),
-		Generation: l.generation, Created: l.created, Conditions: l.conditions,
+		Link: l.key, UID: l.uid, Generation: l.generation, Created: l.created,
 		Cluster: l.clusterName, ClusterDomain: cmp.Or(l.clusterDomain, "cluster.local"), Problem: l.invalid,
 	}
 	var fields fieldReader
@@ -121,13 +97,6 @@ func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 		err = json.Unmarshal(text, &spec)
 	}
 	fields.problems = err
-	var status struct {
-		MirrorServices    []ServiceStatus `json:"mirrorServices"`
-		FederatedServices []ServiceStatus `json:"federatedServices"`
-	}
-	if text, err := json.Marshal(u.Object["status"]); err == nil && json.Unmarshal(text, &status) == nil {
-		m.MirrorServices, m.FederatedServices = status.MirrorServices, status.FederatedServices
-	}
 	m.Selector = fields.readSelector("spec.selector", spec.Selector)
 	m.RemoteDiscoverySelector = fields.readSelector("spec.remoteDiscoverySelector", spec.RemoteDiscoverySelector)
 	m.FederatedServiceSelector = fields.readSelector("spec.federatedServiceSelector", spec.FederatedServiceSelector)

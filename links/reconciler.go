@@ -2,18 +2,13 @@ package links
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -28,6 +23,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -38,6 +34,7 @@ type Options struct {
 	TrustDomain         string // of the local cluster
 	ControllerNamespace string // of labelled Secrets
 	LinkNamespace       string // of Links; empty for all namespaces
+	Mirrors             bool   // the condition Mirroring is computed here: see SetMirrorStatus
 	Hosts               Hosts
 }
 
@@ -65,14 +62,10 @@ type Options struct {
 // Neither step waits for anything to be written into a Link. A name counts as applied before its conditions
 // are patched, so that an API server that rejects patches does not keep a replica from serving.
 //
-// # Who owns a condition
+// # Who writes the status
 //
-// Every replica reads every Link and computes its conditions. It patches them when its own conclusion has
-// changed, never because it finds another one in the Link: two replicas that see a cluster differently
-// would overwrite each other for ever (docs/decisions, 5). The last change stands; metrics have each
-// replica's view. The condition Mirroring and the lists of Services belong to package mirror. A merge patch
-// replaces the whole list of conditions, so a Mirroring that was written after our last read is lost until
-// the mirror's watch shows that, and it writes again.
+// Every replica reads every Link and computes its conditions, for metrics and debug pages. The one that
+// holds the local cluster's Lease writes them (statusWriter), with what package mirror hands over.
 //
 // # Concurrency
 //
@@ -91,7 +84,7 @@ type Reconciler struct {
 	dynamic    dynamic.Interface
 	core       kubernetes.Interface
 	links      *api.Informer[*Link]
-	metrics    metrics
+	metrics    *metrics
 	changes    watch.Value[struct{}] // superseded when a Link has changed
 	allApplied chan struct{}         // see AllApplied
 
@@ -108,8 +101,9 @@ type Reconciler struct {
 	pending      map[string]bool // names that the running reconcileAll waits for; nil if none runs
 	passDone     chan struct{}   // closed when pending becomes empty
 
-	lastReports      map[string]*lastReport // by the Link's UID
-	loggedRejections map[string]string      // by cluster name; of labelled Secrets without a Link
+	reports          map[string]*report // by the Link's UID
+	statusWriter     *statusWriter      // nil: this replica does not write the status of Links
+	loggedRejections map[string]string  // by cluster name; of labelled Secrets without a Link
 }
 
 // A secretNamespace is one whose Secrets are watched.
@@ -124,23 +118,6 @@ type secretNamespace struct {
 // ready reports whether the Secrets were listed, or the listing was refused.
 func (n *secretNamespace) ready() bool {
 	return isClosed(n.secrets.Synced()) || isClosed(n.secrets.Refused())
-}
-
-// A lastReport is what was last computed for a Link.
-type lastReport struct {
-	conditions []metav1.Condition
-
-	// The Link cannot hold conditions: its schema drops them, or we may not patch them. The patch is tried
-	// again when the Link is served in another version, or after unsupportedRetry.
-	unsupported  bool
-	triedVersion string
-	triedAt      time.Time
-}
-
-const unsupportedRetry = 10 * time.Minute
-
-func (r *lastReport) mayPatch(l *Link) bool {
-	return !r.unsupported || r.triedVersion != l.version || time.Since(r.triedAt) > unsupportedRetry
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -168,7 +145,7 @@ func NewReconciler(
 		allApplied:       make(chan struct{}),
 		seenLinks:        map[api.Key]*Link{},
 		namespaces:       map[string]*secretNamespace{},
-		lastReports:      map[string]*lastReport{},
+		reports:          map[string]*report{},
 		loggedRejections: map[string]string{},
 	}
 	var err error
@@ -178,7 +155,7 @@ func NewReconciler(
 	if r.core, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for Secrets: %w", err)
 	}
-	r.metrics = metrics{r}
+	r.metrics = newMetrics(r)
 	kind := api.Newest(linkerd.Links, versions, "Link")
 	kind.Namespace = options.LinkNamespace
 	r.links = api.NewInformer(conn, kind, newLink, r.linkChanged)
@@ -188,8 +165,8 @@ func NewReconciler(
 // Start watches and reconciles until ctx ends.
 func (r *Reconciler) Start(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("links", controller.TypedOptions[string]{
-		Reconciler: reconcile.TypedFunc[string](func(ctx context.Context, name string) (reconcile.Result, error) {
-			return reconcile.Result{}, r.reconcile(ctx, name)
+		Reconciler: reconcile.TypedFunc[string](func(_ context.Context, name string) (reconcile.Result, error) {
+			return reconcile.Result{}, r.reconcile(name)
 		}),
 		MaxConcurrentReconciles: 4,
 		SkipNameValidation:      new(true),
@@ -333,7 +310,7 @@ func (r *Reconciler) linkChanged(k api.Key) {
 		delete(r.seenLinks, k)
 	}
 	if had && (!found || old.uid != now.uid) {
-		delete(r.lastReports, old.uid)
+		delete(r.reports, old.uid)
 	}
 	r.watchNamespaces()
 	r.mu.Unlock()
@@ -343,6 +320,7 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	}
 	if found {
 		r.queue.Add(now.clusterName)
+		r.enqueueStatus(k)
 	}
 }
 
@@ -415,8 +393,15 @@ func (r *Reconciler) secretChanged(n *secretNamespace, k api.Key) {
 // enqueueChangedClusters enqueues the clusters whose Status has changed.
 func (r *Reconciler) enqueueChangedClusters() {
 	var seen map[string]cluster.Status
+	problem := ""
 	for {
 		statuses, changed := r.registry.Statuses()
+		if next := leaseProblem(statuses[r.options.ClusterName].Writing); next != problem {
+			if problem = next; problem != "" {
+				r.log.Info("This replica cannot write the status of Links: it cannot hold the local cluster's "+
+					"Lease. Metrics and debug pages report their conditions", "reason", problem)
+			}
+		}
 		for name, s := range statuses {
 			if old, known := seen[name]; !known || !old.SameButTimes(s) {
 				r.queue.Add(name)
@@ -431,8 +416,17 @@ func (r *Reconciler) enqueueChangedClusters() {
 	}
 }
 
+// leaseProblem returns why the Lease cannot be had under which the status of Links is written; empty if it
+// can, or if that is not known yet.
+func leaseProblem(w cluster.Writing) string {
+	if slices.Contains(w.Wanted, endpointslice.FederatedLease) {
+		return ""
+	}
+	return w.Problem
+}
+
 // reconcile applies the Spec of one cluster name, and reports the outcome in the Links that name it.
-func (r *Reconciler) reconcile(ctx context.Context, name string) error {
+func (r *Reconciler) reconcile(name string) error {
 	in, ready := r.inputsFor(name)
 	if !ready {
 		return nil // the name is enqueued again when the missing listing arrives
@@ -451,11 +445,10 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) error {
 		}
 	}
 	r.markReconciled(name)
-	var failed []error
 	for _, l := range in.links {
-		failed = append(failed, r.updateStatus(ctx, l, conditionsFor(l, out, status, applied)))
+		r.setConditions(l, conditionsFor(l, out, status, applied))
 	}
-	return errors.Join(failed...)
+	return nil
 }
 
 // inputsFor gathers what one cluster name is resolved from. It returns false as long as something that
@@ -533,67 +526,22 @@ func (r *Reconciler) isNewRejection(name string, rejection error) bool {
 	return old != rejection.Error()
 }
 
-// updateStatus patches the conditions of a Link if this replica's conclusion has changed.
-func (r *Reconciler) updateStatus(ctx context.Context, l *Link, conditions []metav1.Condition) error {
+// setConditions stores the conditions that this replica computed for a Link, and logs what has changed.
+func (r *Reconciler) setConditions(l *Link, conditions []metav1.Condition) {
 	r.mu.Lock()
-	last := r.lastReports[l.uid]
+	if now := r.seenLinks[l.key]; now == nil || now.uid != l.uid {
+		r.mu.Unlock()
+		return // it was deleted meanwhile
+	}
+	p := r.reportOf(l.uid)
+	before := p.conditions
+	p.conditions = conditions
 	r.mu.Unlock()
-	if last != nil && sameConditions(last.conditions, conditions) {
-		return nil
-	}
-	next := &lastReport{}
-	if last != nil {
-		*next = *last
-	}
-	next.conditions = conditions
-	if last != nil || !sameConditions(l.conditions, conditions) {
-		r.recordEvents(l, last, conditions)
-		if next.mayPatch(l) {
-			unsupported, err := r.patchConditions(ctx, l, conditions)
-			if err != nil {
-				return err
-			}
-			next.unsupported, next.triedVersion, next.triedAt = unsupported, l.version, time.Now()
-		}
-	}
-	r.mu.Lock()
-	if now := r.seenLinks[l.key]; now != nil && now.uid == l.uid { // it was not deleted meanwhile
-		r.lastReports[l.uid] = next
-	}
-	r.mu.Unlock()
-	return nil
-}
-
-// recordEvents records an Event, and logs, for each condition whose status or reason has changed.
-func (r *Reconciler) recordEvents(l *Link, last *lastReport, conditions []metav1.Condition) {
-	for _, c := range conditions {
-		var before *metav1.Condition
-		if last != nil {
-			before = meta.FindStatusCondition(last.conditions, c.Type)
-		}
-		if before == nil && isStarting(c) {
-			continue
-		}
-		if before != nil && before.Status == c.Status && before.Reason == c.Reason {
-			continue
-		}
-		kind := corev1.EventTypeNormal
-		if c.Status == metav1.ConditionFalse && c.Type != Writable { // Linkerd's own role allows reading only
-			kind = corev1.EventTypeWarning
-		}
+	for _, c := range changedConditions(before, l.status.conditions, conditions) {
 		r.log.Info("Link: "+c.Type+" is "+string(c.Status),
 			"link", l.key.String(), "cluster", l.clusterName, "reason", c.Reason, "message", c.Message)
-		if r.events != nil {
-			r.events.Eventf(l.reference(), nil, kind, c.Reason, c.Type,
-				"%s is %s: %s", c.Type, c.Status, c.Message)
-		}
 	}
-}
-
-// isStarting reports whether a condition describes the normal start of a link, which is no news.
-func isStarting(c metav1.Condition) bool {
-	return c.Status == metav1.ConditionUnknown ||
-		c.Reason == reasonNeverSynced || c.Reason == string(cluster.Connecting)
+	r.enqueueStatus(l.key)
 }
 
 // reference returns an object that names the Link, for Events.
@@ -605,42 +553,4 @@ func (l *Link) reference() *unstructured.Unstructured {
 	object.SetName(l.key.Name)
 	object.SetUID(types.UID(l.uid))
 	return object
-}
-
-// patchConditions patches the conditions into the status of a Link, and no other field. It reports whether
-// the Link cannot hold conditions, so that only Events, metrics and the debug page show them.
-func (r *Reconciler) patchConditions(
-	ctx context.Context, l *Link, conditions []metav1.Condition,
-) (unsupported bool, err error) {
-	merged := slices.Clone(l.conditions)
-	for _, c := range conditions {
-		meta.SetStatusCondition(&merged, c)
-	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": merged}})
-	if err != nil {
-		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
-	}
-	client := r.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
-	options := metav1.PatchOptions{FieldManager: "fingerpost"}
-	back, err := client.Patch(ctx, l.key.Name, types.MergePatchType, patch, options, "status")
-	oldest := versions[len(versions)-1]
-	switch {
-	case apierrors.IsNotFound(err) && l.version == oldest:
-		r.log.Info("Links are served without status: only Events and metrics report their conditions",
-			"link", l.key.String())
-		return true, nil
-	case apierrors.IsNotFound(err):
-		return false, nil // deleted meanwhile
-	case apierrors.IsForbidden(err):
-		r.log.Info("Conditions cannot be written: grant patch on links/status in "+Group,
-			"link", l.key.String(), "error", err.Error())
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("conditions of Link %s: %w", l.key, err)
-	case len(readConditions(back)) == 0:
-		r.log.Info("The schema of Links drops conditions, so only Events and metrics report them: install "+
-			"Fingerpost's Link CRD to see them in the Link", "link", l.key.String())
-		return true, nil
-	}
-	return false, nil
 }

@@ -3,8 +3,10 @@ package links
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,8 +16,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -26,17 +30,49 @@ import (
 
 // fleet is the cluster home, which links others, with API servers in memory and virtual time.
 type fleet struct {
-	t          *testing.T
-	network    *apitest.Network
-	home       *apitest.Server
-	registry   *cluster.Registry
-	reconciler *Reconciler
-	budget     api.Limits  // of each linked cluster
-	broken     atomic.Bool // the API server of home fails to patch
-	listed     atomic.Int32
+	t       *testing.T
+	network *apitest.Network
+	home    *apitest.Server
+	budget  api.Limits             // of each linked cluster
+	broken  atomic.Bool            // the API server of home fails to patch
+	before  atomic.Pointer[func()] // runs once, before the next patch is sent
+	blind   bool                   // new replicas do not reach the linked clusters
+	ctx     context.Context
+	running sync.WaitGroup
+
+	*replica // the first one
 }
 
-// inFleet runs a test after prepare has set up what exists at the start.
+// replica is what runs in one process.
+type replica struct {
+	fleet      *fleet
+	registry   *cluster.Registry
+	reconciler *Reconciler
+	events     *events.FakeRecorder
+	log        *recorded
+	listed     atomic.Int32
+	end        func() // of its term; nil without one
+}
+
+// recorded is a log.
+type recorded struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *recorded) count(text string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// inFleet runs a test after prepare has set up what exists at the start. The one replica writes the status of
+// Links.
 func inFleet(t *testing.T, prepare, test func(*fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,39 +80,77 @@ func inFleet(t *testing.T, prepare, test func(*fleet)) {
 		defer f.network.Close()
 		f.home = f.network.Server("home")
 		prepare(f)
-		f.registry = cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
-			ProbeInterval: 5 * time.Second,
-			Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
-			Dial:          f.network.Dial, Budget: f.budget,
-		})
-		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
-		f.must(err)
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patches{f, next} })
-		conn, err := api.NewConnection(config, f.network.Dial)
-		f.must(err)
-		defer conn.Close()
-		f.reconciler, err = NewReconciler(
-			logr.Discard(), conn, f.registry, nil, func() { f.listed.Add(1) },
-			Options{ClusterName: "home", ControllerNamespace: "linkerd"},
-		)
-		f.must(err)
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := f.registry.Start(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-		wg.Go(func() {
-			if err := f.reconciler.Start(ctx); err != nil {
-				t.Error(err)
-			}
-		})
+		var cancel context.CancelFunc
+		f.ctx, cancel = context.WithCancel(t.Context())
+		f.replica = f.newReplica()
+		f.lead()
 		f.pass(3 * time.Second)
 		test(f)
+		f.stop()
 		cancel()
-		wg.Wait()
+		f.running.Wait()
 	})
+}
+
+// newReplica runs a replica until the test ends.
+func (f *fleet) newReplica() *replica {
+	f.t.Helper()
+	r := &replica{fleet: f, events: events.NewFakeRecorder(1000), log: &recorded{}}
+	log := funcr.New(func(_, line string) {
+		r.log.mu.Lock()
+		defer r.log.mu.Unlock()
+		r.log.lines = append(r.log.lines, line)
+	}, funcr.Options{})
+	dial := f.network.Dial
+	if f.blind {
+		dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no route") }
+	}
+	r.registry = cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
+		ProbeInterval: 5 * time.Second,
+		Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
+		Dial:          dial, Budget: f.budget,
+	})
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
+	f.must(err)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return patches{f, next} })
+	conn, err := api.NewConnection(config, f.network.Dial)
+	f.must(err)
+	r.reconciler, err = NewReconciler(
+		log, conn, r.registry, r.events, func() { r.listed.Add(1) },
+		Options{ClusterName: "home", ControllerNamespace: "linkerd", Mirrors: true},
+	)
+	f.must(err)
+	f.running.Go(func() {
+		if err := r.registry.Start(f.ctx); err != nil {
+			f.t.Error(err)
+		}
+	})
+	f.running.Go(func() {
+		defer conn.Close()
+		if err := r.reconciler.Start(f.ctx); err != nil {
+			f.t.Error(err)
+		}
+	})
+	return r
+}
+
+// lead begins a term of the local cluster's Lease.
+func (r *replica) lead() {
+	term, cancel := context.WithCancel(r.fleet.ctx)
+	ended := make(chan error)
+	go func() { ended <- r.reconciler.WriteStatus(term) }()
+	r.end = func() {
+		cancel()
+		r.fleet.must(<-ended)
+	}
+}
+
+// stop ends the term, if there is one.
+func (r *replica) stop() {
+	if r.end != nil {
+		r.end()
+		r.end = nil
+	}
 }
 
 // patches fails PATCH requests while fleet.broken is set.
@@ -91,6 +165,11 @@ func (p patches) RoundTrip(r *http.Request) (*http.Response, error) {
 			StatusCode: http.StatusInternalServerError, Header: http.Header{},
 			Body: io.NopCloser(strings.NewReader("no space")), Request: r,
 		}, nil
+	}
+	if r.Method == http.MethodPatch {
+		if before := p.fleet.before.Swap(nil); before != nil {
+			(*before)()
+		}
 	}
 	return p.next.RoundTrip(r)
 }
@@ -126,7 +205,7 @@ func (f *fleet) link(name string, withLink bool) {
 }
 
 func (f *fleet) conditions(link string) int {
-	return len(readConditions(f.home.Get("links.multicluster.linkerd.io", "linkerd", link)))
+	return len(readStatus(f.home.Get("links.multicluster.linkerd.io", "linkerd", link)).conditions)
 }
 
 // A replica applies every linked cluster although it cannot patch conditions. It patches them later.
@@ -166,7 +245,7 @@ func TestBudgetIsReported(t *testing.T) {
 		}
 	}, func(f *fleet) {
 		f.pass(10 * time.Second)
-		c := f.condition("east", WithinBudget)
+		c := f.condition(WithinBudget)
 		if c["status"] != "False" || c["reason"] != "OverBudget" || !strings.Contains(fmt.Sprint(c["message"]), "-cluster-max-endpoints") {
 			t.Errorf("condition %v", c)
 		}
@@ -174,16 +253,16 @@ func TestBudgetIsReported(t *testing.T) {
 			f.network.Server("east").Delete("Pod", "ns", fmt.Sprint("web-", i))
 		}
 		f.pass(3 * time.Minute)
-		if c := f.condition("east", WithinBudget); c["status"] != "True" {
+		if c := f.condition(WithinBudget); c["status"] != "True" {
 			t.Errorf("condition %v", c)
 		}
 	})
 }
 
-// condition returns a condition of a Link; nil if it has none of the type.
-func (f *fleet) condition(link, of string) map[string]any {
+// condition returns a condition of the Link east; nil if it has none of the type.
+func (f *fleet) condition(of string) map[string]any {
 	all, _, err := unstructured.NestedSlice(
-		f.home.Get("links.multicluster.linkerd.io", "linkerd", link).Object, "status", "conditions",
+		f.home.Get("links.multicluster.linkerd.io", "linkerd", "east").Object, "status", "conditions",
 	)
 	f.must(err)
 	for _, c := range all {

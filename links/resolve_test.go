@@ -236,7 +236,7 @@ func TestSlicesComplete(t *testing.T) {
 	l := link("b", 0, nil)
 	before := &Link{
 		key: l.key, clusterName: "b",
-		conditions: []metav1.Condition{{Type: SlicesComplete, Status: metav1.ConditionFalse}},
+		status: writtenStatus{conditions: []metav1.Condition{{Type: SlicesComplete, Status: metav1.ConditionFalse}}},
 	}
 	for _, c := range []struct {
 		link *Link
@@ -263,7 +263,7 @@ func TestConsistent(t *testing.T) {
 	l := link("b", 0, nil)
 	before := &Link{
 		key: l.key, clusterName: "b",
-		conditions: []metav1.Condition{{Type: Consistent, Status: metav1.ConditionFalse}},
+		status: writtenStatus{conditions: []metav1.Condition{{Type: Consistent, Status: metav1.ConditionFalse}}},
 	}
 	trust := cluster.Status{TrustDomain: "a", Identity: cluster.Identity{TrustDomain: "b"}, ClockSkew: "1m0s ahead"}
 	for _, c := range []struct {
@@ -300,7 +300,7 @@ func TestWithinBudget(t *testing.T) {
 	l := link("b", 0, nil)
 	before := &Link{
 		key: l.key, clusterName: "b",
-		conditions: []metav1.Condition{{Type: WithinBudget, Status: metav1.ConditionFalse}},
+		status: writtenStatus{conditions: []metav1.Condition{{Type: WithinBudget, Status: metav1.ConditionFalse}}},
 	}
 	for _, c := range []struct {
 		link       *Link

@@ -1,11 +1,14 @@
 package links
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // LinkStatus is one Link with the conditions that this replica computed for it.
@@ -16,6 +19,7 @@ type LinkStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
 
 	// The Link cannot hold conditions: its schema drops them, or we lack the permission to patch its status.
+	// Only the replica that writes them finds that out.
 	ConditionsUnsupported bool `json:"conditionsUnsupported,omitempty"`
 }
 
@@ -26,8 +30,9 @@ func (r *Reconciler) Links() []LinkStatus {
 	all := []LinkStatus{}
 	for _, l := range r.seenLinks {
 		s := LinkStatus{Namespace: l.key.Namespace, Name: l.key.Name, Cluster: l.clusterName}
-		if last := r.lastReports[l.uid]; last != nil {
-			s.Conditions, s.ConditionsUnsupported = last.conditions, last.unsupported
+		if p := r.reports[l.uid]; p != nil {
+			s.Conditions = p.conditions
+			s.ConditionsUnsupported = p.attempt != nil && p.attempt.support != supportsAll
 		}
 		all = append(all, s)
 	}
@@ -40,9 +45,26 @@ func (r *Reconciler) Links() []LinkStatus {
 // Collectors returns the Reconciler's metrics.
 func (r *Reconciler) Collectors() []prometheus.Collector { return []prometheus.Collector{r.metrics} }
 
-// metrics exports the conditions of Links, also of those that cannot hold conditions.
+// metrics exports the conditions of Links, also of those that cannot hold conditions, and counts writes.
 type metrics struct {
 	reconciler *Reconciler
+	writes     *prometheus.CounterVec
+}
+
+func newMetrics(r *Reconciler) *metrics {
+	return &metrics{r, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fingerpost_link_status_writes_total",
+		Help: "Writes of the status of Links, by the reason of their failure; empty for those that succeeded.",
+	}, []string{"reason"})}
+}
+
+// countWrite counts a write. The reason of an error that is no API server's is Unknown.
+func (m *metrics) countWrite(err error) {
+	reason := ""
+	if err != nil {
+		reason = cmp.Or(string(api.StatusReason(err)), "Unknown")
+	}
+	m.writes.WithLabelValues(reason).Inc()
 }
 
 var (
@@ -58,18 +80,20 @@ var conditionValues = map[metav1.ConditionStatus]float64{
 }
 
 // Describe implements [prometheus.Collector].
-func (m metrics) Describe(to chan<- *prometheus.Desc) {
+func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 	to <- descReadable
 	to <- descCondition
+	m.writes.Describe(to)
 }
 
 // Collect implements [prometheus.Collector].
-func (m metrics) Collect(to chan<- prometheus.Metric) {
+func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	readable := 0.0
 	if isClosed(m.reconciler.links.Synced()) && m.reconciler.links.Health().Refused == "" {
 		readable = 1
 	}
 	to <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
+	m.writes.Collect(to)
 	for _, l := range m.reconciler.Links() {
 		for _, c := range l.Conditions {
 			to <- prometheus.MustNewConstMetric(descCondition, prometheus.GaugeValue, conditionValues[c.Status],

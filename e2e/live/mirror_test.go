@@ -29,6 +29,7 @@ import (
 type mirroring struct {
 	*world
 	core   kubernetes.Interface // to look at the local cluster, with all rights
+	links  *links.Reconciler
 	mirror *mirror.Mirror
 	term   context.CancelFunc
 	over   chan error
@@ -70,8 +71,9 @@ spec:
 	w.do(registry.Apply(cluster.Spec{Name: w.Local.Name, Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
 	conn, err := api.NewConnection(config, nil)
 	w.do(err)
-	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.MarkClustersListed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace})
+	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.MarkClustersListed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace, Mirrors: true})
 	w.do(err)
+	m.links = reconciler
 	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Namespace: namespace, Headless: true})
 	w.do(err)
 	registry.Engage(m.mirror.Engage)
@@ -102,6 +104,7 @@ func (m *mirroring) run() {
 	ctx, m.term = context.WithCancel(m.t.Context())
 	m.over = make(chan error, 1)
 	go func() { m.over <- m.mirror.Run(ctx) }()
+	go func() { m.over <- m.links.WriteStatus(ctx) }()
 }
 
 func (m *mirroring) stop() {
@@ -109,8 +112,10 @@ func (m *mirroring) stop() {
 		return
 	}
 	m.term()
-	if err := <-m.over; err != nil {
-		m.t.Error(err)
+	for range 2 {
+		if err := <-m.over; err != nil {
+			m.t.Error(err)
+		}
 	}
 	m.term = nil
 }
@@ -264,7 +269,7 @@ func TestMirror(t *testing.T) {
 	m.run()
 	m.within(5*time.Second, "west is not synced", func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(ctx context.Context) error {
-			got, err := m.Condition(ctx, west, mirror.Mirroring)
+			got, err := m.Condition(ctx, west, links.Mirrors)
 			if err == nil && !strings.HasPrefix(got, "Unknown Waiting") {
 				err = fmt.Errorf("Mirroring of west is %q", got)
 			}

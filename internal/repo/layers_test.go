@@ -25,7 +25,7 @@ cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/linkerd cluster/api federation federation/watch
-links -> cluster cluster/endpointslice cluster/linkerd cluster/api federation/watch
+links -> cluster cluster/apply cluster/endpointslice cluster/linkerd cluster/api federation/watch
 
 cluster/endpointslice -> cluster cluster/apply cluster/linkerd cluster/api cluster/view
 cluster/endpointslice -> federation federation/policy federation/watch

@@ -308,18 +308,11 @@ func (t *term) mutatedAsBefore(k api.Key, want, is *corev1.Service) bool {
 // setResults replaces the results for a name, and enqueues the Links that they concern.
 func (t *term) setResults(in *inputs, k api.Key, results []serviceResult) {
 	t.mu.Lock()
-	old := t.results[k]
-	if len(results) == 0 {
-		delete(t.results, k)
-	} else {
-		t.results[k] = results
-	}
+	old := t.results.byName[k]
+	concerned := t.results.set(k, results)
 	t.mu.Unlock()
-	if slices.Equal(old, results) {
-		return
-	}
-	for _, r := range slices.Concat(old, results) {
-		t.enqueueLink(r.link)
+	for _, link := range concerned {
+		t.enqueueLink(link)
 	}
 	for _, r := range results {
 		if r.reason == reasonMissingNamespace && !slices.Contains(old, r) {

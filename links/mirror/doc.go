@@ -7,7 +7,7 @@
 //	      v
 //	    Plan (pure) ---> one Service and its Endpoints ---> create, patch, delete in the local cluster
 //	      |
-//	      '-----------> results, one for each Link that asks ---> status of the Link
+//	      '-----------> results, one for each Link that asks ---> links.MirrorStatus
 //
 // The rules:
 //

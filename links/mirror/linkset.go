@@ -90,7 +90,8 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 	}
 	for _, l := range next.links {
 		unchanged := before != nil && slices.ContainsFunc(before.links, func(o *link) bool {
-			return o.Mirroring == l.Mirroring && o.skipReason == l.skipReason
+			return o.UID == l.UID && o.Generation == l.Generation && o.Spec == l.Spec &&
+				o.Problem == l.Problem && o.skipReason == l.skipReason
 		})
 		if !unchanged {
 			t.enqueueLink(l.Link)

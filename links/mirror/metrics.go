@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,7 +20,13 @@ type metrics struct {
 	probes                  *prometheus.CounterVec
 	writes                  *prometheus.CounterVec
 	services                *prometheus.GaugeVec
+
+	mu       sync.Mutex
+	outcomes map[string]map[serviceOutcome]int // with a series, by cluster
 }
+
+// A serviceOutcome is the labels of a series of Services, besides the cluster.
+type serviceOutcome struct{ federated, reason string }
 
 const targetLabel = "target_cluster_name"
 
@@ -31,7 +38,8 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	return &metrics{
-		enabled: gauge("gateway_enabled", "1 if the gateway of a linked cluster is probed.", targetLabel),
+		outcomes: map[string]map[serviceOutcome]int{},
+		enabled:  gauge("gateway_enabled", "1 if the gateway of a linked cluster is probed.", targetLabel),
 		alive: gauge("gateway_alive",
 			"1 if the gateway of a linked cluster answers probes, 0 if it has failed as often as its Link allows.",
 			targetLabel),
@@ -103,12 +111,31 @@ func (m *metrics) deleteGateway(name string) {
 
 // setServices counts the Services of a cluster by their results.
 func (m *metrics) setServices(name string, results []serviceResult) {
-	m.services.DeletePartialMatch(prometheus.Labels{"cluster": name})
+	counts := map[serviceOutcome]int{}
 	for _, r := range results {
-		reason := r.reason
+		outcome := serviceOutcome{strconv.FormatBool(r.federated), r.reason}
 		if r.overBudget {
-			reason = reasonTooMany
+			outcome.reason = reasonTooMany
 		}
-		m.services.WithLabelValues(name, strconv.FormatBool(r.federated), reason).Inc()
+		counts[outcome]++
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for outcome := range m.outcomes[name] {
+		if counts[outcome] == 0 {
+			m.services.DeleteLabelValues(name, outcome.federated, outcome.reason)
+		}
+	}
+	for outcome, n := range counts {
+		m.services.WithLabelValues(name, outcome.federated, outcome.reason).Set(float64(n))
+	}
+	m.outcomes[name] = counts
+}
+
+// forgetServices deletes the counts of all clusters.
+func (m *metrics) forgetServices() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.outcomes)
+	m.services.Reset()
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -46,7 +45,6 @@ type Mirror struct {
 	options Options
 
 	core    kubernetes.Interface
-	dynamic dynamic.Interface
 	metrics *metrics
 
 	currentTerm watch.Value[*term] // nil unless Run lasts
@@ -74,9 +72,6 @@ func New(
 	if m.core, err = kubernetes.NewForConfigAndClient(local.Config, local.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for mirrors: %w", err)
 	}
-	if m.dynamic, err = dynamic.NewForConfigAndClient(local.Config, local.HTTPClient); err != nil {
-		return nil, fmt.Errorf("client for Links: %w", err)
-	}
 	return m, nil
 }
 
@@ -102,7 +97,8 @@ func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 // Run writes until ctx ends, and returns after every goroutine that it started. It keeps no state of an
 // earlier Run. Two Runs must not overlap.
 func (m *Mirror) Run(ctx context.Context) error {
-	defer m.metrics.services.Reset()
+	defer m.metrics.forgetServices()
+	defer m.links.ForgetMirrorStatuses()
 	return newTerm(m).run(ctx)
 }
 

@@ -31,6 +31,7 @@ type fleet struct {
 	network *apitest.Network
 	home    *apitest.Server
 	mirror  *mirror.Mirror
+	links   *links.Reconciler
 	end     func() // of the term; nil without one
 }
 
@@ -59,9 +60,10 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		f.must(err)
 		defer conn.Close()
 		reconciler, err := links.NewReconciler(log, conn, registry, nil, store.MarkClustersListed, links.Options{
-			ClusterName: "home", ControllerNamespace: "linkerd",
+			ClusterName: "home", ControllerNamespace: "linkerd", Mirrors: true,
 		})
 		f.must(err)
+		f.links = reconciler
 		f.mirror, err = mirror.New(log, store, reconciler, conn, options)
 		f.must(err)
 		registry.Engage(f.mirror.Engage)
@@ -100,10 +102,13 @@ func (f *fleet) run() {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	stopped := make(chan error)
 	go func() { stopped <- f.mirror.Run(ctx) }()
+	go func() { stopped <- f.links.WriteStatus(ctx) }()
 	f.end = func() {
 		cancel()
-		if err := <-stopped; err != nil {
-			f.t.Error(err)
+		for range 2 {
+			if err := <-stopped; err != nil {
+				f.t.Error(err)
+			}
 		}
 	}
 	f.pass(3 * time.Second)

@@ -2,26 +2,16 @@ package mirror
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/links"
 )
-
-// Mirroring is the condition of a Link that reports whether we mirror its Services.
-const Mirroring = "Mirroring"
 
 // The reasons of the condition Mirroring.
 const (
@@ -36,102 +26,87 @@ const (
 	kindService         = "Service"
 )
 
-// updateLinkStatus patches the results for a Link's Services into its status, as far as they have changed.
-func (t *term) updateLinkStatus(ctx context.Context, k api.Key) (reconcile.Result, error) {
+// resultIndex has the results of the last plans by Link, so that a change of one costs what its Link has, and
+// not what all Links have.
+type resultIndex struct {
+	byName map[api.Key][]serviceResult             // of the last plan for a name
+	byLink map[api.Key]map[api.Key][]serviceResult // by Link and name
+}
+
+func newResultIndex() *resultIndex {
+	return &resultIndex{map[api.Key][]serviceResult{}, map[api.Key]map[api.Key][]serviceResult{}}
+}
+
+// set replaces the results for a name, and returns the Links that this concerns; none if they are equal.
+func (x *resultIndex) set(name api.Key, results []serviceResult) (concerned []api.Key) {
+	old := x.byName[name]
+	if slices.Equal(old, results) {
+		return nil
+	}
+	if x.byName[name] = results; len(results) == 0 {
+		delete(x.byName, name)
+	}
+	for _, r := range old {
+		if delete(x.byLink[r.link], name); len(x.byLink[r.link]) == 0 {
+			delete(x.byLink, r.link)
+		}
+	}
+	for _, r := range results {
+		if x.byLink[r.link] == nil {
+			x.byLink[r.link] = map[api.Key][]serviceResult{}
+		}
+		x.byLink[r.link][name] = append(x.byLink[r.link][name], r)
+	}
+	for _, r := range slices.Concat(old, results) {
+		if !slices.Contains(concerned, r.link) {
+			concerned = append(concerned, r.link)
+		}
+	}
+	return concerned
+}
+
+// of returns the results for a Link's Services, sorted.
+func (x *resultIndex) of(link api.Key) (results []serviceResult) {
+	for _, some := range x.byLink[link] {
+		results = append(results, some...)
+	}
+	slices.SortFunc(results, func(a, b serviceResult) int {
+		return cmp.Or(strings.Compare(a.remote.Namespace, b.remote.Namespace),
+			strings.Compare(a.remote.Name, b.remote.Name), strings.Compare(a.reason, b.reason),
+			strings.Compare(a.message, b.message))
+	})
+	return results
+}
+
+// reportLink hands over what the status of a Link is to report. The lists of Services are handed over when
+// there is a result for each that the Link selects.
+func (t *term) reportLink(k api.Key) {
 	now, _ := t.linkSet.Load()
 	i := slices.IndexFunc(now.links, func(l *link) bool { return l.Link == k })
 	if i < 0 {
-		return reconcile.Result{}, nil
+		return
 	}
 	l := now.links[i]
 	results, complete := t.resultsFor(l)
-	condition := t.mirroringCondition(l, results)
-	status := map[string]any{}
-	t.mu.Lock()
-	unsupported := t.conditionsUnsupported[l.UID]
-	t.mu.Unlock()
-	if !unsupported && !sameCondition(meta.FindStatusCondition(l.Conditions, Mirroring), &condition) {
-		conditions := slices.Clone(l.Conditions)
-		meta.SetStatusCondition(&conditions, condition)
-		status["conditions"] = conditions
-	}
+	s := links.MirrorStatus{Condition: t.mirroringCondition(l, results)}
 	if complete {
-		if list := serviceStatuses(l, results, false, l.MirrorServices); list != nil {
-			status["mirrorServices"] = list
-		}
-		if list := serviceStatuses(l, results, true, l.FederatedServices); list != nil {
-			status["federatedServices"] = list
+		s.Services = &links.MirroredServices{
+			Mirrored: serviceStatuses(l, results, false), Federated: serviceStatuses(l, results, true),
 		}
 	}
-	if len(status) == 0 {
-		return reconcile.Result{}, nil
-	}
-	return t.patchStatus(ctx, l, status)
+	t.links.SetMirrorStatus(l.Link, l.UID, s)
 }
 
-func sameCondition(is, want *metav1.Condition) bool {
-	return is != nil && is.Status == want.Status && is.Reason == want.Reason &&
-		is.Message == want.Message && is.ObservedGeneration == want.ObservedGeneration
-}
-
-func (t *term) patchStatus(ctx context.Context, l *link, status map[string]any) (reconcile.Result, error) {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": l.UID, "resourceVersion": l.ResourceVersion},
-		"status":   status,
-	})
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	client := t.dynamic.Resource(l.Resource).Namespace(l.Link.Namespace)
-	options := metav1.PatchOptions{FieldManager: fieldManager}
-	back, err := client.Patch(ctx, l.Link.Name, types.MergePatchType, patch, options, "status")
-	t.metrics.countWrite("links/status", "patch", err)
-	switch {
-	case ctx.Err() != nil: // the next term patches it
-		return reconcile.Result{}, nil //nolint:nilerr // it is no failure
-	case apierrors.IsNotFound(err): // the Link was deleted, or is served without status
-		return reconcile.Result{}, nil
-	case apierrors.IsConflict(err): // the event of the newer Link enqueues it; this is a second net
-		return reconcile.Result{RequeueAfter: 2 * statusDelay}, nil
-	case apierrors.IsForbidden(err):
-		t.log.Info("The status of Links cannot be written: grant patch on links/status in "+links.Group,
-			"link", l.Link.String(), "error", err.Error())
-		return reconcile.Result{RequeueAfter: permissionRetry}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("status of Link %s: %w", l.Link, err)
-	}
-	_, patched := status["conditions"]
-	if patched && !hasCondition(back, Mirroring) { // the schema of Links drops conditions
-		t.mu.Lock()
-		t.conditionsUnsupported[l.UID] = true
-		t.mu.Unlock()
-	}
-	return reconcile.Result{}, nil
-}
-
-func hasCondition(u *unstructured.Unstructured, condition string) bool {
-	list, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
-	return err == nil && slices.ContainsFunc(list, func(c any) bool {
-		m, ok := c.(map[string]any)
-		return ok && m["type"] == condition
-	})
-}
-
-// resultsFor returns the results for a Link's Services, and whether there is one for each that it selects. As
-// long as one is missing, the lists in the Link's status stay as they are.
+// resultsFor returns the results for a Link's Services, and whether there is one for each that it selects.
 func (t *term) resultsFor(l *link) (results []serviceResult, complete bool) {
 	t.mu.Lock()
 	r := t.remotes[l.Cluster]
-	known := map[bool]map[api.Key]bool{false: {}, true: {}} // by federated
-	for _, all := range t.results {
-		for _, result := range all {
-			if result.link == l.Link {
-				results = append(results, result)
-				known[result.federated][result.remote] = true
-			}
-		}
-	}
+	results = t.results.of(l.Link)
 	t.mu.Unlock()
+	known := map[bool]map[api.Key]bool{false: {}, true: {}} // by federated
+	for _, result := range results {
+		known[result.federated][result.remote] = true
+	}
 	t.metrics.setServices(l.Cluster, results)
 	if r == nil || l.skipReason != "" || l.Problem != "" || !isClosed(t.ready) {
 		return results, false
@@ -157,7 +132,7 @@ func (t *term) mirroringCondition(l *link, results []serviceResult) metav1.Condi
 	t.mu.Unlock()
 	condition := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{
-			Type: Mirroring, Status: status, Reason: reason, Message: message, ObservedGeneration: l.Generation,
+			Type: links.Mirrors, Status: status, Reason: reason, Message: message, ObservedGeneration: l.Generation,
 		}
 	}
 	forbidden := slices.IndexFunc(results, func(r serviceResult) bool {
@@ -192,44 +167,19 @@ func (t *term) mirroringCondition(l *link, results []serviceResult) metav1.Condi
 	return condition(metav1.ConditionTrue, reasonMirroring, "Services are mirrored as the Link asks")
 }
 
-// serviceStatuses returns a list of Services for a Link's status; nil if the present list is equal. Entries
-// of other controllers are kept.
-func serviceStatuses(
-	l *link, results []serviceResult, federated bool, present []links.ServiceStatus,
-) []links.ServiceStatus {
-	want := []links.ServiceStatus{} // not nil: an empty list must be patched as such
+// serviceStatuses returns a list of Services for a Link's status.
+func serviceStatuses(l *link, results []serviceResult, federated bool) (list []links.ServiceStatus) {
 	for _, r := range results {
 		if r.federated == federated {
-			want = append(want, r.statusEntry(l))
+			list = append(list, r.statusEntry(l))
 		}
 	}
-	slices.SortFunc(want, func(a, b links.ServiceStatus) int {
-		return cmp.Or(
-			strings.Compare(a.RemoteRef.Namespace, b.RemoteRef.Namespace),
-			strings.Compare(a.RemoteRef.Name, b.RemoteRef.Name))
-	})
-	for _, s := range present {
-		if s.ControllerName != controllerName {
-			want = append(want, s)
-			continue
-		}
-		i := slices.IndexFunc(want, func(o links.ServiceStatus) bool {
-			return o.ControllerName == controllerName && o.RemoteRef == s.RemoteRef
-		})
-		if i >= 0 && len(s.Conditions) == 1 && s.Conditions[0].Status == want[i].Conditions[0].Status {
-			want[i].Conditions[0].LastTransitionTime = s.Conditions[0].LastTransitionTime
-		}
-	}
-	if slices.EqualFunc(present, want, sameStatus) {
-		return nil
-	}
-	return want
+	return list
 }
 
 func (r serviceResult) statusEntry(l *link) links.ServiceStatus {
 	c := metav1.Condition{
 		Type: conditionMirrored, Status: metav1.ConditionFalse, Reason: r.reason, Message: r.message,
-		LastTransitionTime: metav1.Now(),
 	}
 	s := links.ServiceStatus{
 		ControllerName: controllerName,
@@ -245,13 +195,4 @@ func (r serviceResult) statusEntry(l *link) links.ServiceStatus {
 	}
 	s.Conditions = []metav1.Condition{c}
 	return s
-}
-
-func sameStatus(a, b links.ServiceStatus) bool {
-	sameLocal := a.LocalRef == b.LocalRef || a.LocalRef != nil && b.LocalRef != nil && *a.LocalRef == *b.LocalRef
-	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef && sameLocal &&
-		slices.EqualFunc(a.Conditions, b.Conditions, func(a, b metav1.Condition) bool {
-			return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message &&
-				a.LastTransitionTime.Equal(&b.LastTransitionTime)
-		})
 }

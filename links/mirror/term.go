@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -20,7 +19,7 @@ import (
 const (
 	// workers is how many names are reconciled at once.
 	workers = 4
-	// statusDelay is how long results are collected before they are patched into a Link.
+	// statusDelay is how long results are collected before they are handed over.
 	statusDelay = 500 * time.Millisecond
 )
 
@@ -37,7 +36,7 @@ type queueKey struct {
 //
 // # What starts when
 //
-//  1. run starts two Loops. That of statuses updates Links from the begin on: they also report why nothing is
+//  1. run starts two Loops. That of statuses reports what Links show, from the begin on: also why nothing is
 //     written yet. That of names reads Services, Endpoints and Namespaces of the local cluster, and Links, for which
 //     followLinks is the input. Services and Endpoints are waited for as long as the API server refuses
 //     them, which each Link reports; Namespaces may be refused.
@@ -94,14 +93,13 @@ type term struct {
 	linksSynced     chan struct{}         // closed once a linkSet of all Links was stored
 	ready           chan struct{}         // see above; closed once
 
-	mu                    sync.Mutex                  // guards the fields below
-	localRefusal          string                      // why the local cluster cannot be listed; empty if it can
-	remotes               map[string]*remoteCluster   // by name; listed completely once
-	gateways              map[string]*runningGateway  // by cluster
-	leases                map[string]*leaseWatch      // by namespace
-	results               map[api.Key][]serviceResult // of the last plan for a name
-	mutated               map[api.Key]mutatedService
-	conditionsUnsupported map[string]bool // Links whose schema drops conditions, by UID
+	mu           sync.Mutex                 // guards the fields below
+	localRefusal string                     // why the local cluster cannot be listed; empty if it can
+	remotes      map[string]*remoteCluster  // by name; listed completely once
+	gateways     map[string]*runningGateway // by cluster
+	leases       map[string]*leaseWatch     // by namespace
+	results      *resultIndex
+	mutated      map[api.Key]mutatedService
 }
 
 type runningGateway struct {
@@ -126,17 +124,16 @@ type mutatedService struct{ requested, stored *corev1.Service }
 
 func newTerm(m *Mirror) *term {
 	t := &term{
-		Mirror:                m,
-		permissions:           &permissions{log: m.log, client: m.core},
-		budget:                newBudget(m.options.MaxServices),
-		linksSynced:           make(chan struct{}),
-		ready:                 make(chan struct{}),
-		remotes:               map[string]*remoteCluster{},
-		gateways:              map[string]*runningGateway{},
-		leases:                map[string]*leaseWatch{},
-		results:               map[api.Key][]serviceResult{},
-		mutated:               map[api.Key]mutatedService{},
-		conditionsUnsupported: map[string]bool{},
+		Mirror:      m,
+		permissions: &permissions{log: m.log, client: m.core},
+		budget:      newBudget(m.options.MaxServices),
+		linksSynced: make(chan struct{}),
+		ready:       make(chan struct{}),
+		remotes:     map[string]*remoteCluster{},
+		gateways:    map[string]*runningGateway{},
+		leases:      map[string]*leaseWatch{},
+		results:     newResultIndex(),
+		mutated:     map[api.Key]mutatedService{},
 	}
 	t.linkSet.Store(&linkSet{})
 	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
@@ -229,15 +226,10 @@ func (t *term) logFailure(k api.Key, err error, failures int) {
 		"name", k.String(), "error", err.Error(), "failures", failures)
 }
 
-var errRetried = errors.New("it is retried") // the log names the reason
-
-// reconcileStatus updates the status of a Link.
-func (t *term) reconcileStatus(ctx context.Context, k api.Key) error {
-	result, err := t.updateLinkStatus(ctx, k)
-	if err == nil && result.RequeueAfter > 0 {
-		return &apply.Retry{After: result.RequeueAfter, Err: errRetried}
-	}
-	return err
+// reconcileStatus hands over what the status of a Link is to report.
+func (t *term) reconcileStatus(_ context.Context, k api.Key) error {
+	t.reportLink(k)
+	return nil
 }
 
 // setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
@@ -373,7 +365,7 @@ func (t *term) enqueueAll(concerned func(api.Key) bool) {
 	}
 	t.mu.Lock()
 	remotes := maps.Clone(t.remotes)
-	planned := slices.Collect(maps.Keys(t.results))
+	planned := slices.Collect(maps.Keys(t.results.byName))
 	t.mu.Unlock()
 	add(planned...)
 	for name, r := range remotes {

@@ -125,7 +125,7 @@ func (a *App) addLinks(log logr.Logger, o Options, localConn *api.Connection) (e
 	}
 	a.Links, err = links.NewReconciler(log, localConn, a.Registry, events, listed, links.Options{
 		ClusterName: o.ClusterName, TrustDomain: o.Discovery.TrustDomain,
-		ControllerNamespace: o.Discovery.ControllerNamespace, LinkNamespace: o.LinkNamespace,
+		ControllerNamespace: o.Discovery.ControllerNamespace, LinkNamespace: o.LinkNamespace, Mirrors: o.Mirrors,
 		Hosts: links.Hosts{InCluster: o.InCluster, Allowed: o.AllowedHosts},
 	})
 	if err != nil {
@@ -148,6 +148,10 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
 	writer.AddTo(campaign)
 	a.Registry.Engage(writer.Engage)
+	campaign.Add(endpointslice.FederatedLease, apply.Task{
+		Name: "status of Links", Wanted: isLocal,
+		Run: func(term context.Context, _ *apply.Target) error { return a.Links.WriteStatus(term) },
+	})
 	if o.Mirrors {
 		campaign.Add(endpointslice.FederatedLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,

@@ -8,7 +8,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -33,10 +37,16 @@ metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: we
 addressType: IPv4
 ports: [{port: 80}]
 endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
+---
+apiVersion: multicluster.linkerd.io/v1alpha3
+kind: Link
+metadata: {name: west, namespace: shop}
+spec: {targetClusterName: west, clusterCredentialsSecret: absent}
 `
 
 // A replica is built without flags and runs in a test, beside an API server in memory: it becomes ready,
-// serves what the cluster publishes, and stops.
+// serves what the cluster publishes, writes the conditions of a Link although it writes neither slices nor
+// mirrors, and stops.
 func TestReplica(t *testing.T) {
 	network := apitest.NewNetwork()
 	defer network.Close()
@@ -57,7 +67,6 @@ func TestReplica(t *testing.T) {
 	defer cancel()
 	a, err := New(ctx, logr.Discard(), Options{
 		Replica: "a", Config: config, Dial: network.Dial, Addr: "127.0.0.1:0", ClusterName: "east", ReadSlices: true,
-		Mirrors:       true,
 		ProbeInterval: time.Second, Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: time.Minute},
 		Lease:     lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
 		Writer:    endpointslice.Options{},
@@ -79,8 +88,32 @@ func TestReplica(t *testing.T) {
 	if err != nil || len(got.Claims) != 1 || got.Claims[0].Addr != "10.1.0.1:80" || !got.Claims[0].Kept {
 		t.Errorf("it serves %+v, %v", got, err)
 	}
+	awaitConditions(t, config)
 	cancel()
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
+}
+
+// awaitConditions waits until the Link has conditions.
+func awaitConditions(t *testing.T, config *rest.Config) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := schema.GroupVersionResource{Group: "multicluster.linkerd.io", Version: "v1alpha3", Resource: "links"}
+	w, err := client.Resource(links).Namespace("shop").Watch(t.Context(), metav1.ListOptions{SendInitialEvents: new(true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if u, is := e.Object.(*unstructured.Unstructured); is {
+			if list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions"); len(list) > 0 {
+				return
+			}
+		}
+	}
+	t.Error("the watch of Links ended")
 }

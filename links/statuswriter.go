@@ -1,0 +1,342 @@
+package links
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
+)
+
+const (
+	fieldManager = "fingerpost"
+
+	// statusResync is how often the statuses of all Links are compared with what they should be, besides
+	// each time that one of the two changes. It costs no request for those that are equal.
+	statusResync = time.Minute
+	// unsupportedRetry is until a status is applied again that the API server refuses, or stores otherwise.
+	unsupportedRetry = 10 * time.Minute
+	// conflictRetry is until a status is applied again that was computed from an older version of the Link,
+	// unless the event of the newer one comes first.
+	conflictRetry = time.Second
+
+	statusWorkers = 4
+)
+
+// A statusWriter writes the status of Links during one term of the local cluster's Lease. Nobody else of us
+// writes any part of it: every replica computes conditions, and package mirror hands over its part as a
+// value (SetMirrorStatus), both into Reconciler.reports, and a statusWriter applies them.
+//
+// # What it keeps true
+//
+//   - The status of a Link is what the holder computes. wantedStatus is a pure function of the Link that was
+//     read, the conditions and the MirrorStatus. Whatever contradicts it in the API is applied anew: when
+//     the watch shows the Link, when the computed part changes, and each statusResync. So what a former
+//     holder left, or another client wrote, needs no code of its own.
+//   - What is equal is not written. Transition times do not count; they are taken from the API.
+//   - Of the API it takes over what is not ours: condition types that we do not compute are left out of an
+//     apply, and their owners keep them. Lists of Services are one value each for the API server, so entries
+//     of other controllers are read and applied again. Every apply bears the resourceVersion that was
+//     read, and one that is too late is a conflict.
+//   - A condition type that is not wanted any more is left out, and vanishes, because this field manager
+//     applied it.
+//   - Unknown is not empty. Before the mirror has handed over its part of a Link in this term, that part
+//     stays as the API has it.
+//   - An API server that refuses a status, or stores another one, is not asked again with the same status
+//     before unsupportedRetry or a new version of the Link: see attempt.
+//
+// # Events
+//
+// The holder alone records them. A change is one from what the Link shows to what is wanted; after the first
+// one of its type in a term, from what was recorded last. So a new holder records nothing again. Only where
+// Links cannot hold conditions does each holder begin anew.
+//
+// # Locks
+//
+// Reconciler.mu guards reports; nothing is called under it. The Loop gives one Link to one worker, which is
+// the only one to set attempt and recorded of its report.
+type statusWriter struct {
+	*Reconciler
+	loop *apply.Loop[api.Key]
+}
+
+// WriteStatus writes the status of all Links until term ends. It is a task of the local cluster's Lease: two
+// calls must not overlap, in all replicas.
+func (r *Reconciler) WriteStatus(term context.Context) error {
+	w := &statusWriter{Reconciler: r}
+	w.loop = apply.NewLoop(r.log, apply.Config[api.Key]{
+		Reconcile: w.write, Begin: w.enqueueAll, Background: []func(context.Context){w.resync},
+		Failed: w.logFailure, Workers: statusWorkers,
+	})
+	r.mu.Lock()
+	for _, p := range r.reports { // other holders have written since the last term
+		p.attempt, p.recorded = nil, nil
+	}
+	r.statusWriter = w
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.statusWriter = nil
+	}()
+	return w.loop.Run(term)
+}
+
+func (w *statusWriter) enqueueAll() { w.loop.Enqueue(w.links.Keys()...) }
+
+func (w *statusWriter) resync(ctx context.Context) {
+	ticker := time.NewTicker(statusResync)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			w.enqueueAll()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (w *statusWriter) logFailure(k api.Key, err error, failures int) {
+	w.log.Info("The status of a Link was not written, which is tried again",
+		"link", k.String(), "error", err.Error(), "failures", failures)
+}
+
+// enqueueStatus enqueues a Link whose status may have to be written, if this replica is the one to write it.
+func (r *Reconciler) enqueueStatus(k api.Key) {
+	r.mu.Lock()
+	w := r.statusWriter
+	r.mu.Unlock()
+	if w != nil {
+		w.loop.Enqueue(k)
+	}
+}
+
+// A report is what is known about one Link, besides the Link itself.
+type report struct {
+	conditions []metav1.Condition // as this replica computed them; nil: not yet
+	mirror     *mirrorReport      // nil: nothing was handed over in this term
+
+	// Of the statusWriter, in its term.
+	attempt  *attempt
+	recorded []metav1.Condition // as Events show them; types without an Event in this term are missing
+}
+
+// support is what the API server lets us write into the status of a Link.
+type support int
+
+const (
+	supportsAll   support = iota
+	supportsLists         // the schema has no conditions
+	supportsNone          // there is no status, or we may not patch it
+)
+
+// An attempt is the last status that was applied to a Link, and what became of it.
+type attempt struct {
+	at              time.Time // it was made, or what the API server does not support was found
+	servedIn        string    // the version of the API
+	support         support
+	before, after   string // resource versions; equal if nothing has changed
+	applied, stored writtenStatus
+}
+
+// counts reports whether what became of an attempt would become of the same one now.
+func (a *attempt) counts(l *Link) bool {
+	return a != nil && a.servedIn == l.version && time.Since(a.at) < unsupportedRetry
+}
+
+// write applies the status of one Link, unless it is as it should be.
+func (w *statusWriter) write(ctx context.Context, k api.Key) error {
+	l, found := w.links.Get(k)
+	if !found {
+		return nil
+	}
+	w.mu.Lock()
+	p := w.reports[l.uid]
+	if p == nil || p.conditions == nil {
+		w.mu.Unlock()
+		return nil // it is enqueued once they are computed
+	}
+	r := *p
+	w.mu.Unlock()
+
+	r.recorded = w.recordEvents(l, r.conditions, r.recorded)
+	next, err := w.applyStatus(ctx, l, r)
+	w.mu.Lock()
+	p.recorded, p.attempt = r.recorded, next
+	w.mu.Unlock()
+	if apierrors.IsConflict(err) {
+		return &apply.Retry{After: conflictRetry, Err: err}
+	}
+	return err
+}
+
+// applyStatus applies the status of one Link, unless it is as it should be, and returns the last attempt.
+func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r report) (*attempt, error) {
+	last, can := r.attempt, supportsAll
+	if last.counts(l) {
+		can = last.support
+	}
+	want := wantedStatus(l, r.conditions, r.mirror, w.options.Mirrors, metav1.Now())
+	if can == supportsLists {
+		want.conditions = nil
+	}
+	switch {
+	case can == supportsNone, !l.status.contradicts(want):
+		return last, nil
+	case last.counts(l) && last.applied.same(want) && last.stored.same(l.status):
+		return last, nil // the API server stores it otherwise
+	case last != nil && last.after != last.before && last.before == l.resourceVersion:
+		return last, nil // the watch has not shown our last write yet
+	}
+	next, err := w.apply(ctx, l, want, last, can)
+	if next == nil {
+		return last, err
+	}
+	if next.support != supportsAll && (last == nil || last.support != next.support) {
+		w.log.Info(unsupportedMessages[next.support], "link", l.key.String(), "served", l.version)
+	}
+	if next.support == supportsLists && len(want.conditions) > 0 && next.after == next.before {
+		w.loop.Enqueue(l.key) // the lists are still to be written
+	}
+	return next, nil
+}
+
+var unsupportedMessages = map[support]string{
+	supportsLists: "The schema of Links drops conditions, so only Events and metrics report them: install " +
+		"Fingerpost's Link CRD to see them in the Link",
+	supportsNone: "Conditions cannot be written: grant patch on links/status in " + Group + ", and serve Links in " +
+		"a version with a status; Events and metrics report them",
+}
+
+// apply sends a status, and returns what became of it; nil if that is an error, or if the Link is gone.
+func (w *statusWriter) apply(
+	ctx context.Context, l *Link, want writtenStatus, last *attempt, can support,
+) (*attempt, error) {
+	object, err := want.applyConfiguration(l)
+	if err != nil {
+		return nil, err
+	}
+	client := w.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
+	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
+	back, err := client.Apply(ctx, l.key.Name, object, options, "status")
+	w.metrics.countWrite(err)
+	a := &attempt{
+		at: time.Now(), servedIn: l.version, support: can, before: l.resourceVersion, after: l.resourceVersion,
+	}
+	if can != supportsAll {
+		a.at = last.at // when that was found
+	}
+	switch {
+	case apierrors.IsNotFound(err) && l.version == versions[len(versions)-1]: // it has no status
+		a.support = supportsNone
+		return a, nil
+	case apierrors.IsNotFound(err): // deleted meanwhile
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		a.support = supportsNone
+		return a, nil
+	case isUndeclared(err) && len(want.conditions) > 0:
+		a.support = supportsLists
+		return a, nil
+	case isUndeclared(err):
+		a.support = supportsNone
+		return a, nil
+	case err != nil:
+		return nil, fmt.Errorf("status of Link %s: %w", l.key, err)
+	}
+	now, _ := newLink(back)
+	a.after, a.applied, a.stored = now.resourceVersion, want, now.status
+	if len(want.conditions) > 0 && len(now.status.conditions) == 0 {
+		a.support = supportsLists
+	}
+	return a, nil
+}
+
+// isUndeclared reports whether an API server rejects an apply because of a field that the schema does not
+// have. The error has no reason of its own.
+func isUndeclared(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
+}
+
+// applyConfiguration returns a Link with nothing but a status, to be applied to the version that was read. A
+// list that is empty now is sent as such, for another manager may own its entries.
+func (s writtenStatus) applyConfiguration(l *Link) (*unstructured.Unstructured, error) {
+	fields := map[string]any{}
+	if len(s.conditions) > 0 {
+		fields["conditions"] = s.conditions
+	}
+	if len(s.mirrorServices)+len(l.status.mirrorServices) > 0 {
+		fields["mirrorServices"] = append([]ServiceStatus{}, s.mirrorServices...)
+	}
+	if len(s.federatedServices)+len(l.status.federatedServices) > 0 {
+		fields["federatedServices"] = append([]ServiceStatus{}, s.federatedServices...)
+	}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": Group + "/" + l.version, "kind": "Link",
+		"metadata": map[string]any{
+			"namespace": l.key.Namespace, "name": l.key.Name, "resourceVersion": l.resourceVersion,
+		},
+		"status": fields,
+	})
+	if err != nil {
+		return nil, err
+	}
+	object := &unstructured.Unstructured{}
+	return object, object.UnmarshalJSON(text)
+}
+
+// recordEvents records an Event for each condition that has changed, and returns what is recorded then.
+func (w *statusWriter) recordEvents(l *Link, conditions, recorded []metav1.Condition) []metav1.Condition {
+	for _, c := range changedConditions(recorded, l.status.conditions, conditions) {
+		kind := corev1.EventTypeNormal
+		if c.Status == metav1.ConditionFalse && c.Type != Writable { // Linkerd's own role allows reading only
+			kind = corev1.EventTypeWarning
+		}
+		if w.events != nil {
+			w.events.Eventf(l.reference(), nil, kind, c.Reason, c.Type, "%s is %s: %s", c.Type, c.Status, c.Message)
+		}
+	}
+	recorded = slices.Clone(recorded)
+	for _, c := range conditions {
+		if meta.FindStatusCondition(recorded, c.Type) != nil || !isStarting(c) {
+			meta.SetStatusCondition(&recorded, c)
+		}
+	}
+	return recorded
+}
+
+// changedConditions returns the conditions whose status or reason differs from what was reported last. Of
+// types that were not reported yet the Link shows what others have reported, and a normal start is no news.
+func changedConditions(reported, shown, conditions []metav1.Condition) (changed []metav1.Condition) {
+	for _, c := range conditions {
+		before := meta.FindStatusCondition(reported, c.Type)
+		if before == nil {
+			if isStarting(c) {
+				continue
+			}
+			before = meta.FindStatusCondition(shown, c.Type)
+		}
+		if before == nil || before.Status != c.Status || before.Reason != c.Reason {
+			changed = append(changed, c)
+		}
+	}
+	return changed
+}
+
+// isStarting reports whether a condition describes the normal start of a link, which is no news.
+func isStarting(c metav1.Condition) bool {
+	return c.Status == metav1.ConditionUnknown ||
+		c.Reason == reasonNeverSynced || c.Reason == string(cluster.Connecting)
+}

@@ -1,0 +1,276 @@
+package links
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+)
+
+// A writtenStatus is the part of a Link's status that we write. It is immutable.
+type writtenStatus struct {
+	conditions        []metav1.Condition
+	mirrorServices    []ServiceStatus
+	federatedServices []ServiceStatus
+}
+
+// A MirrorStatus is what package mirror reports about one Link. Times are of no account in it.
+type MirrorStatus struct {
+	Condition metav1.Condition  // of the type Mirrors
+	Services  *MirroredServices // nil: what was handed over before stays
+}
+
+// MirroredServices are the outcomes for all Services that a Link selects.
+type MirroredServices struct {
+	Mirrored, Federated []ServiceStatus
+}
+
+// A ServiceStatus reports in a Link whether one Service of its cluster is mirrored.
+type ServiceStatus struct {
+	ControllerName string             `json:"controllerName"`
+	RemoteRef      ObjectRef          `json:"remoteRef"`
+	LocalRef       *ObjectRef         `json:"localRef,omitempty"` // nil if it is not mirrored
+	Conditions     []metav1.Condition `json:"conditions"`
+}
+
+// An ObjectRef names an object in a status.
+type ObjectRef struct {
+	Group     string `json:"group,omitempty"`
+	Kind      string `json:"kind,omitempty"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Bounds of each of the two lists of Services in a status. An API server takes objects of up to 1.5 MB, and
+// no status at all once it is larger.
+const (
+	maxListedServices = 1000
+	maxListedBytes    = 350_000
+)
+
+// A mirrorReport is a MirrorStatus as it is written: its lists are sorted and bounded.
+type mirrorReport struct {
+	condition         metav1.Condition
+	services          *MirroredServices // nil: the lists stay as the Link has them
+	unlistedMirrored  int               // entries that the bounds leave out
+	unlistedFederated int
+}
+
+// newMirrorReport returns what is written for a MirrorStatus, after another one, or nil.
+func newMirrorReport(s MirrorStatus, before *mirrorReport) *mirrorReport {
+	next := &mirrorReport{}
+	if s.Services != nil {
+		services := &MirroredServices{}
+		services.Mirrored, next.unlistedMirrored = bounded(s.Services.Mirrored)
+		services.Federated, next.unlistedFederated = bounded(s.Services.Federated)
+		next.services = services
+	} else if before != nil {
+		*next = *before
+	}
+	next.condition = s.Condition
+	next.condition.Message = truncate(s.Condition.Message)
+	if n := next.unlistedMirrored; n > 0 {
+		next.condition.Message += fmt.Sprintf("; status.mirrorServices leaves out %d Services", n)
+	}
+	if n := next.unlistedFederated; n > 0 {
+		next.condition.Message += fmt.Sprintf("; status.federatedServices leaves out %d Services", n)
+	}
+	return next
+}
+
+func (m *mirrorReport) equal(o *mirrorReport) bool {
+	if o == nil || !equalConditions(&m.condition, &o.condition) || (m.services == nil) != (o.services == nil) {
+		return false
+	}
+	return m.services == nil || slices.EqualFunc(m.services.Mirrored, o.services.Mirrored, sameEntry) &&
+		slices.EqualFunc(m.services.Federated, o.services.Federated, sameEntry)
+}
+
+// bounded returns the entries that a list in a status has room for, sorted by name, and how many it leaves
+// out. Failures are listed first.
+func bounded(all []ServiceStatus) (listed []ServiceStatus, leftOut int) {
+	all = slices.Clone(all)
+	byName := func(a, b ServiceStatus) int {
+		return cmp.Or(
+			strings.Compare(a.RemoteRef.Namespace, b.RemoteRef.Namespace),
+			strings.Compare(a.RemoteRef.Name, b.RemoteRef.Name))
+	}
+	slices.SortFunc(all, func(a, b ServiceStatus) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), byName(a, b))
+	})
+	size := 0
+	for i := range all {
+		size += all[i].size()
+		if i == maxListedServices || size > maxListedBytes {
+			leftOut = len(all) - i
+			all = all[:i]
+			break
+		}
+	}
+	slices.SortFunc(all, byName)
+	return all, leftOut
+}
+
+// rank is lower for a failure.
+func rank(s ServiceStatus) int {
+	if s.LocalRef == nil {
+		return 0
+	}
+	return 1
+}
+
+// size returns about how many bytes of JSON an entry takes.
+func (s *ServiceStatus) size() int {
+	const fixed = 270
+	n := fixed + len(s.RemoteRef.Namespace) + len(s.RemoteRef.Name)
+	if s.LocalRef != nil {
+		n += len(s.LocalRef.Namespace) + len(s.LocalRef.Name)
+	}
+	for _, c := range s.Conditions {
+		n += len(c.Reason) + len(c.Message)
+	}
+	return n
+}
+
+// SetMirrorStatus hands over what package mirror reports about a Link, in a term of the local cluster's
+// Lease. Whoever writes the status of Links in that term writes it.
+func (r *Reconciler) SetMirrorStatus(link api.Key, uid string, s MirrorStatus) {
+	r.mu.Lock()
+	if now := r.seenLinks[link]; now == nil || now.uid != uid {
+		r.mu.Unlock()
+		return // it was deleted meanwhile
+	}
+	p := r.reportOf(uid)
+	next := newMirrorReport(s, p.mirror)
+	isNew := !next.equal(p.mirror)
+	if isNew {
+		p.mirror = next
+	}
+	r.mu.Unlock()
+	if isNew {
+		r.enqueueStatus(link)
+	}
+}
+
+// ForgetMirrorStatuses forgets what was handed over, at the end of a term.
+func (r *Reconciler) ForgetMirrorStatuses() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.reports {
+		p.mirror = nil
+	}
+}
+
+// reportOf returns the report of a Link by its UID; the caller holds mu.
+func (r *Reconciler) reportOf(uid string) *report {
+	p := r.reports[uid]
+	if p == nil {
+		p = &report{}
+		r.reports[uid] = p
+	}
+	return p
+}
+
+// wantedStatus returns what the status of a Link should be.
+func wantedStatus(
+	l *Link, conditions []metav1.Condition, m *mirrorReport, mirrors bool, now metav1.Time,
+) writtenStatus {
+	want := writtenStatus{
+		conditions:     slices.Clone(conditions),
+		mirrorServices: l.status.mirrorServices, federatedServices: l.status.federatedServices,
+	}
+	switch shown := meta.FindStatusCondition(l.status.conditions, Mirrors); {
+	case m != nil:
+		want.conditions = append(want.conditions, m.condition)
+	case mirrors && shown != nil:
+		want.conditions = append(want.conditions, *shown)
+	}
+	for i := range want.conditions {
+		c := &want.conditions[i]
+		c.LastTransitionTime = now
+		if old := meta.FindStatusCondition(l.status.conditions, c.Type); old != nil && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	if m != nil && m.services != nil {
+		want.mirrorServices = wantedServices(l.status.mirrorServices, m.services.Mirrored, now)
+		want.federatedServices = wantedServices(l.status.federatedServices, m.services.Federated, now)
+	}
+	return want
+}
+
+// wantedServices returns a list of Services as it should be: with our entries, and with those of other
+// controllers as they are.
+func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceStatus {
+	before := map[ObjectRef]*ServiceStatus{}
+	var others []ServiceStatus
+	for i := range present {
+		if present[i].ControllerName == linkerd.ServiceMirrorController {
+			before[present[i].RemoteRef] = &present[i]
+		} else {
+			others = append(others, present[i])
+		}
+	}
+	want := make([]ServiceStatus, 0, len(ours)+len(others))
+	for _, s := range ours {
+		s.Conditions = slices.Clone(s.Conditions)
+		for i := range s.Conditions {
+			c := &s.Conditions[i]
+			c.LastTransitionTime = now
+			if old := before[s.RemoteRef]; old != nil {
+				if shown := meta.FindStatusCondition(old.Conditions, c.Type); shown != nil && shown.Status == c.Status {
+					c.LastTransitionTime = shown.LastTransitionTime
+				}
+			}
+		}
+		want = append(want, s)
+	}
+	return append(want, others...)
+}
+
+// contradicts reports whether a Link's status has to be written to be the wanted one. Condition types that
+// are not ours are never compared, and a status without conditions is about the lists alone.
+func (s writtenStatus) contradicts(want writtenStatus) bool {
+	if len(want.conditions) > 0 {
+		for _, c := range s.conditions {
+			if slices.Contains(ownConditions, c.Type) && meta.FindStatusCondition(want.conditions, c.Type) == nil {
+				return true
+			}
+		}
+	}
+	return !includes(s.conditions, want.conditions) ||
+		!slices.EqualFunc(s.mirrorServices, want.mirrorServices, sameEntry) ||
+		!slices.EqualFunc(s.federatedServices, want.federatedServices, sameEntry)
+}
+
+// same reports whether two statuses are equal but for times.
+func (s writtenStatus) same(o writtenStatus) bool {
+	return includes(s.conditions, o.conditions) && includes(o.conditions, s.conditions) &&
+		slices.EqualFunc(s.mirrorServices, o.mirrorServices, sameEntry) &&
+		slices.EqualFunc(s.federatedServices, o.federatedServices, sameEntry)
+}
+
+// sameEntry reports whether two entries are equal but for times.
+func sameEntry(a, b ServiceStatus) bool {
+	sameLocal := a.LocalRef == b.LocalRef || a.LocalRef != nil && b.LocalRef != nil && *a.LocalRef == *b.LocalRef
+	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef && sameLocal &&
+		len(a.Conditions) == len(b.Conditions) && includes(a.Conditions, b.Conditions)
+}
+
+// includes reports whether conditions include others, equal but for their times.
+func includes(conditions, others []metav1.Condition) bool {
+	return !slices.ContainsFunc(others, func(c metav1.Condition) bool {
+		return !equalConditions(meta.FindStatusCondition(conditions, c.Type), &c)
+	})
+}
+
+func equalConditions(a, b *metav1.Condition) bool {
+	return a != nil && a.Status == b.Status && a.Reason == b.Reason &&
+		a.Message == b.Message && a.ObservedGeneration == b.ObservedGeneration
+}
