@@ -26,11 +26,15 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 		return nil
 	}
 	k := key.Key
-	in := t.planInputs()
-	t.followEndpoints(in, k)
-	existing := in.local(k) // read once: the plan and the write are about the same version
+	links, _ := t.linkSet.Load()
+	t.followEndpoints(links, k)
+	in := readInputs(t, links, t.settings(), k)
+	existing := in.existing
 	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
-	p := in.Plan(k, existing)
+	p := in.Plan()
+	if existing == nil && p.service != nil && !t.reserveSpace(k, chargeableClusters(p.service)) {
+		p = p.withoutSpace()
+	}
 	if !p.overBudget {
 		t.enqueue(t.budget.withdraw(k)...)
 	}
@@ -41,11 +45,11 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the next term enqueues everything
 	}
-	return t.finishPlan(in, k, p, err)
+	return t.finishPlan(k, p, err)
 }
 
 // finishPlan stores the results of a plan that was applied, or why it was not, and decides on the retry.
-func (t *term) finishPlan(in *inputs, k api.Key, p plan, err error) error {
+func (t *term) finishPlan(k api.Key, p plan, err error) error {
 	var retried error
 	switch {
 	case err == nil:
@@ -65,7 +69,7 @@ func (t *term) finishPlan(in *inputs, k api.Key, p plan, err error) error {
 		failResults(p.results, err.Error())
 		retried = err
 	}
-	t.setResults(in, k, p.results)
+	t.setResults(k, p.results)
 	return retried
 }
 
@@ -306,7 +310,7 @@ func (t *term) mutatedAsBefore(k api.Key, want, is *corev1.Service) bool {
 }
 
 // setResults replaces the results for a name, and enqueues the Links that they concern.
-func (t *term) setResults(in *inputs, k api.Key, results []serviceResult) {
+func (t *term) setResults(k api.Key, results []serviceResult) {
 	t.mu.Lock()
 	old := t.results.byName[k]
 	concerned := t.results.set(k, results)
@@ -316,14 +320,15 @@ func (t *term) setResults(in *inputs, k api.Key, results []serviceResult) {
 	}
 	for _, r := range results {
 		if r.reason == reasonMissingNamespace && !slices.Contains(old, r) {
-			t.recordSkipped(in, r)
+			t.recordSkipped(r)
 		}
 	}
 }
 
 // recordSkipped records an Event about a Service whose namespace is missing here, in its cluster.
-func (t *term) recordSkipped(in *inputs, result serviceResult) {
-	l := in.linkByKey(result.link)
+func (t *term) recordSkipped(result serviceResult) {
+	now, _ := t.linkSet.Load()
+	l := now.linkNamed(result.link)
 	if l == nil {
 		return
 	}

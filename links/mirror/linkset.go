@@ -3,9 +3,11 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +27,71 @@ type linkSet struct {
 	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
 	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	localSkipReason string          // why local members are not ours to write; empty if they are
+
+	// Positions in links, by index.
+	byCluster map[string]int
+	byName    map[api.Key]int
+}
+
+// index makes links findable. It is called once, before the linkSet is used.
+func (s *linkSet) index() *linkSet {
+	s.byCluster, s.byName = make(map[string]int, len(s.links)), make(map[api.Key]int, len(s.links))
+	for i, l := range s.links {
+		s.byName[l.Link] = i
+		if l.Cluster != "" {
+			s.byCluster[l.Cluster] = i
+		}
+	}
+	return s
+}
+
+// linkOf returns the Link of a cluster; nil if there is none.
+func (s *linkSet) linkOf(cluster string) *link {
+	if i, found := s.byCluster[cluster]; found {
+		return s.links[i]
+	}
+	return nil
+}
+
+// linkNamed returns the Link of a name; nil if there is none.
+func (s *linkSet) linkNamed(k api.Key) *link {
+	if i, found := s.byName[k]; found {
+		return s.links[i]
+	}
+	return nil
+}
+
+// suffixed yields the Links for whose clusters a name may be that of a mirror, the oldest first, each with what
+// precedes the cluster.
+func (s *linkSet) suffixed(name string) iter.Seq2[*link, string] {
+	var found []int
+	for i, c := range name {
+		if at, is := s.byCluster[name[i+1:]]; c == '-' && i > 0 && is {
+			found = append(found, at)
+		}
+	}
+	slices.Sort(found)
+	return func(yield func(*link, string) bool) {
+		for _, at := range found {
+			l := s.links[at]
+			if !yield(l, strings.TrimSuffix(name, "-"+l.Cluster)) {
+				return
+			}
+		}
+	}
+}
+
+// probedOver returns the Link whose gateway is probed over a Service; nil if there is none.
+func (s *linkSet) probedOver(k api.Key) *link {
+	name, prefixed := strings.CutPrefix(k.Name, probePrefix)
+	if !prefixed {
+		return nil
+	}
+	l := s.linkNamed(api.Key{Namespace: k.Namespace, Name: name})
+	if l == nil || l.Probe == nil || l.skipReason != "" || l.Problem != "" {
+		return nil
+	}
+	return l
 }
 
 // sameWork reports whether two linkSets lead to the same plans; the statuses of their Links may differ.
@@ -36,9 +103,7 @@ func (s *linkSet) sameWork(o *linkSet) bool {
 		})
 }
 
-func (s *linkSet) linked(name string) bool {
-	return slices.ContainsFunc(s.links, func(l *link) bool { return l.Cluster == name })
-}
+func (s *linkSet) linked(name string) bool { return s.linkOf(name) != nil }
 
 // followLinks keeps the linkSet up to date, and with it gateways and watches of Leases, until ctx ends. It is
 // the only goroutine that stores t.linkSet, lists Leases and changes t.gateways. It waits for those that it
@@ -89,10 +154,12 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 		t.enqueueAll(nil)
 	}
 	for _, l := range next.links {
-		unchanged := before != nil && slices.ContainsFunc(before.links, func(o *link) bool {
-			return o.UID == l.UID && o.Generation == l.Generation && o.Spec == l.Spec &&
-				o.Problem == l.Problem && o.skipReason == l.skipReason
-		})
+		var old *link
+		if before != nil {
+			old = before.linkNamed(l.Link)
+		}
+		unchanged := old != nil && old.UID == l.UID && old.Generation == l.Generation && old.Spec == l.Spec &&
+			old.Problem == l.Problem && old.skipReason == l.skipReason
 		if !unchanged {
 			t.enqueueLink(l.Link)
 		}
@@ -164,7 +231,7 @@ func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkS
 			next.servedByLinkerd[name] = true
 		}
 	}
-	return next, due
+	return next.index(), due
 }
 
 // leaseHeld returns why a Lease of Linkerd's keeps us from writing, empty if it does not, and when to ask

@@ -101,8 +101,8 @@ func emptyEndpoints(l *link, mirror *corev1.Service) *endpoints {
 
 // gatewayEndpoints returns the gateway's addresses under the port names of a mirror; none unless the remote
 // Service has a ready endpoint. keep is true as long as the addresses are not known.
-func (in *inputs) gatewayEndpoints(l *link, mirror *corev1.Service, ready bool) (_ *endpoints, keep bool) {
-	g := in.gateway(l.Cluster)
+func (m *mirrorInputs) gatewayEndpoints(mirror *corev1.Service, ready bool) (_ *endpoints, keep bool) {
+	l, g := m.link, m.gateway
 	if len(g.addresses) == 0 {
 		return nil, true
 	}
@@ -136,14 +136,15 @@ func subsetOf(addresses []string, dead bool) (s endpointSubset) {
 // headlessEndpoints returns the cluster IPs of the mirrors of a headless Service's endpoints, by hostname.
 // Their ports are those of the Service, where these mirrors listen. keep is true as long as the endpoints
 // are not known.
-func (in *inputs) headlessEndpoints(l *link, mirror *corev1.Service, remote readiness) (_ *endpoints, keep bool) {
+func (m *mirrorInputs) headlessEndpoints(mirror *corev1.Service) (_ *endpoints, keep bool) {
+	remote := m.remote.readiness
 	if !remote.known {
 		return nil, true
 	}
-	e := emptyEndpoints(l, mirror)
+	e := emptyEndpoints(m.link, mirror)
 	var subset endpointSubset
 	for _, hostname := range slices.Sorted(maps.Keys(remote.hostnames)) {
-		one := in.local(mirrorName(l.Cluster, api.Key{Namespace: mirror.Namespace, Name: hostname}))
+		one := m.endpointMirrors[hostname]
 		if one == nil || one.Labels[headlessLabel] != mirror.Name ||
 			one.Spec.ClusterIP == "" || isHeadless(one) {
 			continue // it does not exist yet; the event of its creation enqueues this mirror

@@ -22,30 +22,117 @@ const (
 	present
 )
 
-// inputs is everything that a plan is computed from, at one time.
-type inputs struct {
-	links           []*link         // the oldest first, one for each cluster
-	linksComplete   bool            // links holds every Link of linkNamespace
-	linkNamespace   string          // the namespace that Links are read in; empty for all
-	everServed      map[string]bool // clusters whose Link was ours to serve at some time in this term
-	servedByLinkerd map[string]bool // clusters that Linkerd serves for Links that we do not read
-	skipLocal       bool            // Linkerd writes the local members of federated Services, or may
-
+// settings is what the flags of the replica decide about every plan.
+type settings struct {
+	linkNamespace    string   // the namespace that Links are read in; empty for all
 	headless         bool     // Options.Headless
 	createNamespaces bool     // Options.CreateNamespaces
 	excludedKeys     []string // Options.Exclude
+}
 
-	remote          func(cluster string, k api.Key) (*remoteService, existence)
-	local           func(api.Key) *corev1.Service // nil: there is none
-	namespaceExists func(name string) bool        // true also if it is not known
-	readiness       func(cluster string, k api.Key) readiness
-	gateway         func(cluster string) gatewayState
+// inputs is everything that the plan for one name is computed from: values that were read once.
+type inputs struct {
+	settings
+	*linkSet
+	name            api.Key
+	existing        *corev1.Service // nil: there is none
+	namespaceExists bool            // true also if it is not known
+	probe           *link           // the Link whose gateway is probed over the name; nil: none
+	probeGateway    gatewayState
 
+	mirrors []mirrorInputs // for each Link whose cluster's name the name ends with, the oldest first
+
+	// Of the name of a federated Service.
+	localMember *corev1.Service // nil: there is none
+	members     []remoteState   // one for each of links
+}
+
+// mirrorInputs are those of a mirror of one cluster.
+type mirrorInputs struct {
+	link    *link
+	gateway gatewayState
+	remote  remoteState // the Service whose mirror has the name
+
+	// Of mirrors of headless Services, and of their endpoints.
+	endpointMirrors map[string]*corev1.Service // by hostname, of remote
+	hostname        string                     // the endpoint whose mirror has the name
+	parent          remoteState                // the Service that has it, if there is one
+	parentMirror    *corev1.Service
+	owner           remoteState // the Service that had the endpoint when the existing mirror of it was written
+}
+
+// remoteState is what is known of one Service of a linked cluster.
+type remoteState struct {
+	api.Key
+	svc       *remoteService // nil unless it is present
+	exists    existence
+	readiness readiness
+}
+
+// A reader has the newest state of what inputs are read from.
+type reader interface {
+	readRemote(cluster string, k api.Key) (*remoteService, existence)
+	readLocal(k api.Key) *corev1.Service // nil: there is none
+	namespaceExists(name string) bool    // true also if it is not known
+	readiness(cluster string, k api.Key) readiness
+	gateway(cluster string) gatewayState
 	// serviceWithHostname returns the Service of a cluster that has an endpoint with a hostname.
-	serviceWithHostname func(cluster, namespace, hostname string) (name string, found bool)
+	serviceWithHostname(cluster, namespace, hostname string) (name string, found bool)
+}
 
-	// reserveSpace counts a new Service for one of the clusters, unless all of them have as many as they may.
-	reserveSpace func(k api.Key, clusters []string) bool
+// readInputs reads what the plan for a name is computed from. It costs a few map look-ups, and for the name of a
+// federated Service one for each Link.
+func readInputs(r reader, links *linkSet, s settings, k api.Key) *inputs {
+	in := &inputs{
+		settings: s, linkSet: links, name: k, existing: r.readLocal(k), namespaceExists: r.namespaceExists(k.Namespace),
+		probe: links.probedOver(k),
+	}
+	if in.probe != nil {
+		in.probeGateway = r.gateway(in.probe.Cluster)
+	}
+	read := func(cluster, name string) remoteState {
+		state := remoteState{Key: api.Key{Namespace: k.Namespace, Name: name}}
+		state.svc, state.exists = r.readRemote(cluster, state.Key)
+		return state
+	}
+	for l, base := range links.suffixed(k.Name) {
+		m := mirrorInputs{link: l, gateway: r.gateway(l.Cluster), remote: read(l.Cluster, base)}
+		m.remote.readiness = r.readiness(l.Cluster, m.remote.Key)
+		if s.headless {
+			m.readHeadless(r)
+		}
+		if in.existing != nil && in.existing.Labels[headlessLabel] != "" {
+			m.owner = read(l.Cluster, strings.TrimSuffix(in.existing.Labels[headlessLabel], "-"+l.Cluster))
+			m.owner.readiness = r.readiness(l.Cluster, m.owner.Key)
+		}
+		in.mirrors = append(in.mirrors, m)
+	}
+	if base, suffixed := strings.CutSuffix(k.Name, federatedSuffix); suffixed && base != "" {
+		in.localMember = r.readLocal(api.Key{Namespace: k.Namespace, Name: base})
+		in.members = make([]remoteState, 0, len(links.links))
+		for _, l := range links.links {
+			in.members = append(in.members, read(l.Cluster, base))
+		}
+	}
+	return in
+}
+
+// readHeadless reads what mirrors of headless Services, and of their endpoints, are made of.
+func (m *mirrorInputs) readHeadless(r reader) {
+	cluster, namespace := m.link.Cluster, m.remote.Namespace
+	m.endpointMirrors = map[string]*corev1.Service{}
+	for hostname := range m.remote.readiness.hostnames {
+		k := mirrorName(cluster, api.Key{Namespace: namespace, Name: hostname})
+		if one := r.readLocal(k); one != nil {
+			m.endpointMirrors[hostname] = one
+		}
+	}
+	if name, found := r.serviceWithHostname(cluster, namespace, m.remote.Name); found {
+		m.hostname, m.parent.Key = m.remote.Name, api.Key{Namespace: namespace, Name: name}
+		m.parent.svc, m.parent.exists = r.readRemote(cluster, m.parent.Key)
+		m.parent.readiness = r.readiness(cluster, m.parent.Key)
+		m.parentMirror = r.readLocal(mirrorName(cluster, m.parent.Key))
+	}
 }
 
 // A link is a Link, and whether it is ours to serve.
@@ -103,11 +190,11 @@ type plan struct {
 // takesName reports whether anything should exist under the name.
 func (p *plan) takesName() bool { return p.service != nil || p.endpoints != nil || p.keepService }
 
-// Plan computes what should exist under one name, given the Service that exists; nil: none.
+// Plan computes what should exist under a name.
 //
 // # What it keeps true
 //
-//   - It depends on the inputs and the existing Service alone, not on what happened before. The annotations
+//   - It depends on the inputs alone, not on what happened before. The annotations
 //     of that Service (its members, the Links it was written for) are the only memory, and they are in the
 //     cluster, where the next writer finds them.
 //   - Unknown is not empty. A remote Service is present, absent or unknown. Unknown keeps what exists: a
@@ -133,25 +220,18 @@ func (p *plan) takesName() bool { return p.service != nil || p.endpoints != nil 
 //
 // # What it costs
 //
-// A few map look-ups for each Link and a copy of one Service. It calls no API server and takes no lock of
-// its own. Its one effect is reserveSpace, which counts a Service that does not exist yet, so that four
-// workers cannot exceed a budget together.
-func (in *inputs) Plan(k api.Key, existing *corev1.Service) plan {
-	p := in.firstCandidate(k, existing)
+// A copy of one Service, and of a federated one its members. It calls nothing and takes no lock. The budget of
+// a cluster is no input, because several workers use it up together: who creates a Service reserves space for it
+// first, and makes the plan one without it if there is none (withoutSpace).
+func (in *inputs) Plan() plan {
+	p, existing := in.firstCandidate(), in.existing
 	switch {
-	case existing == nil && p.service != nil && !in.reserveSpace(k, chargeableClusters(p.service)):
-		for i := range p.results {
-			p.results[i].overBudget = p.results[i].mirrored
-		}
-		failResults(p.results, "the cluster has as many Services here as it may: "+
-			"raise -max-mirrors-per-link, or export fewer")
-		return plan{overBudget: true, results: p.results}
 	case existing == nil:
 	case p.service != nil && !in.mayChange(existing):
-		failResults(p.results, errNameTaken{k, existing}.Error())
+		failResults(p.results, errNameTaken{in.name, existing}.Error())
 		return plan{keepService: true, keepEndpoints: true, results: p.results}
 	case !p.takesName():
-		p.keepService = !in.mayRemove(k, existing)
+		p.keepService = !in.mayRemove()
 		p.keepEndpoints = p.keepService
 	case p.service != nil:
 		keepRequests(p.service, existing)
@@ -159,14 +239,24 @@ func (in *inputs) Plan(k api.Key, existing *corev1.Service) plan {
 	return p
 }
 
-// firstCandidate returns the plan of the first candidate that wants a name, with the results of all.
-func (in *inputs) firstCandidate(k api.Key, existing *corev1.Service) plan {
-	candidates := []plan{in.planProbe(k, existing), in.planFederated(k, existing)}
-	for _, l := range in.links {
-		candidates = append(candidates, in.planMirror(l, k, existing))
+// withoutSpace returns what becomes of a plan to create a Service if its clusters have as many as they may.
+func (p *plan) withoutSpace() plan {
+	for i := range p.results {
+		p.results[i].overBudget = p.results[i].mirrored
 	}
-	for _, l := range in.links {
-		candidates = append(candidates, in.planEndpointMirror(l, k))
+	failResults(p.results, "the cluster has as many Services here as it may: "+
+		"raise -max-mirrors-per-link, or export fewer")
+	return plan{overBudget: true, results: p.results}
+}
+
+// firstCandidate returns the plan of the first candidate that wants a name, with the results of all.
+func (in *inputs) firstCandidate() plan {
+	candidates := []plan{in.planProbe(), in.planFederated()}
+	for i := range in.mirrors {
+		candidates = append(candidates, in.planMirror(&in.mirrors[i]))
+	}
+	for i := range in.mirrors {
+		candidates = append(candidates, in.planEndpointMirror(&in.mirrors[i]))
 	}
 	var first plan
 	var results []serviceResult
@@ -174,7 +264,7 @@ func (in *inputs) firstCandidate(k api.Key, existing *corev1.Service) plan {
 		switch {
 		case !next.takesName():
 		case first.takesName():
-			failResults(next.results, "another Service is mirrored as "+k.String()+" already")
+			failResults(next.results, "another Service is mirrored as "+in.name.String()+" already")
 		default:
 			first = next
 		}
@@ -223,16 +313,17 @@ func (in *inputs) mayChange(existing *corev1.Service) bool {
 // linkGone reports whether the Link for which we wrote something is known to be deleted. A cluster without a
 // Link is not enough: its Link may be in a namespace that we do not read.
 func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
-	if !in.linksComplete || in.servedByLinkerd[cluster] || in.linkOf(cluster) != nil {
+	if !in.complete || in.servedByLinkerd[cluster] || in.linkOf(cluster) != nil {
 		return false
 	}
 	owner, written := ownersOf(existing)[cluster]
 	return in.everServed[cluster] || written && (in.linkNamespace == "" || in.linkNamespace == owner.Namespace)
 }
 
-// mayRemove reports whether a Service that no candidate wants is known to be wanted by none, and ours to
-// delete.
-func (in *inputs) mayRemove(k api.Key, existing *corev1.Service) bool {
+// mayRemove reports whether the existing Service, which no candidate wants, is known to be wanted by none, and ours
+// to delete.
+func (in *inputs) mayRemove() bool {
+	existing := in.existing
 	if !in.mayChange(existing) {
 		return false
 	}
@@ -240,47 +331,33 @@ func (in *inputs) mayRemove(k api.Key, existing *corev1.Service) bool {
 	if cluster == "" { // its members were all ours to remove
 		was := membershipOf(existing)
 		written := was.local != "" || len(was.remote) > 0 || existing.Annotations[linksAnnotation] != ""
-		return strings.HasSuffix(k.Name, federatedSuffix) && written
+		return strings.HasSuffix(in.name.Name, federatedSuffix) && written
 	}
 	l := in.linkOf(cluster)
 	if existing.Labels[gatewayLabel] == "true" {
-		return in.linksComplete && (l == nil || l.Problem == "")
+		return in.complete && (l == nil || l.Problem == "")
 	}
-	name, suffixed := strings.CutSuffix(k.Name, "-"+cluster)
 	switch {
-	case !suffixed:
+	case !strings.HasSuffix(in.name.Name, "-"+cluster):
 		return false
 	case l == nil:
 		return true
 	case l.Problem != "":
 		return false
 	}
-	parent, isEndpointMirror := existing.Labels[headlessLabel]
-	if isEndpointMirror {
-		name = strings.TrimSuffix(parent, "-"+cluster)
-	}
-	remote := api.Key{Namespace: k.Namespace, Name: name}
-	svc, exists := in.remote(cluster, remote)
-	if isEndpointMirror && exists == present && in.headless && l.Selector.Matches(labels.Set(svc.Labels)) {
-		return in.readiness(cluster, remote).known
-	}
-	return exists != unknown
-}
-
-func (in *inputs) linkOf(cluster string) *link {
-	i := slices.IndexFunc(in.links, func(l *link) bool { return l.Cluster == cluster })
+	i := slices.IndexFunc(in.mirrors, func(m mirrorInputs) bool { return m.link == l })
 	if i < 0 {
-		return nil
+		return false // its name is the suffix alone
 	}
-	return in.links[i]
-}
-
-func (in *inputs) linkByKey(k api.Key) *link {
-	i := slices.IndexFunc(in.links, func(l *link) bool { return l.Link == k })
-	if i < 0 {
-		return nil
+	m := &in.mirrors[i]
+	if existing.Labels[headlessLabel] == "" {
+		return m.remote.exists != unknown
 	}
-	return in.links[i]
+	owner := m.owner
+	if owner.exists == present && in.headless && l.Selector.Matches(labels.Set(owner.svc.Labels)) {
+		return owner.readiness.known
+	}
+	return owner.exists != unknown
 }
 
 // unsuitable returns why a remote Service can be neither mirrored nor a member; empty if it can. name is
@@ -305,14 +382,10 @@ func missingNamespace(name string) string {
 }
 
 // planMirror plans the mirror of one Service of a Link's cluster.
-func (in *inputs) planMirror(l *link, k api.Key, existing *corev1.Service) plan {
-	base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
-	if l.Cluster == "" || !suffixed || base == "" {
-		return plan{}
-	}
-	remote := api.Key{Namespace: k.Namespace, Name: base}
+func (in *inputs) planMirror(m *mirrorInputs) plan {
+	l, k, existing, remote := m.link, in.name, in.existing, m.remote.Key
 	exists := existing != nil && existing.Labels[clusterLabel] == l.Cluster
-	svc, remoteExists := in.remote(l.Cluster, remote)
+	svc, remoteExists := m.remote.svc, m.remote.exists
 	if l.skipReason != "" || l.Problem != "" || remoteExists == unknown {
 		if !exists {
 			return plan{}
@@ -342,7 +415,7 @@ func (in *inputs) planMirror(l *link, k api.Key, existing *corev1.Service) plan 
 			"set it, or mirror the Service by remoteDiscoverySelector"
 		return plan{keepService: exists, keepEndpoints: exists, results: []serviceResult{result}}
 	}
-	p, possible := in.planNamespace(l, k.Namespace)
+	p, possible := in.planNamespace(l)
 	if !possible {
 		result.reason, result.message = reasonMissingNamespace, missingNamespace(k.Namespace)
 		return plan{results: []serviceResult{result}}
@@ -351,10 +424,10 @@ func (in *inputs) planMirror(l *link, k api.Key, existing *corev1.Service) plan 
 	p.results = []serviceResult{result}
 	p.service = in.mirrorService(l, k, svc.Service)
 	if direct {
-		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, base
+		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, remote.Name
 		return p
 	}
-	remoteReadiness := in.readiness(l.Cluster, remote)
+	remoteReadiness := m.remote.readiness
 	if in.headless && isHeadless(svc.Service) {
 		switch {
 		case existing != nil && isOurs(existing): // an existing mirror keeps its kind
@@ -372,61 +445,47 @@ func (in *inputs) planMirror(l *link, k api.Key, existing *corev1.Service) plan 
 			p.service.Spec.ClusterIP = corev1.ClusterIPNone
 		}
 		if isHeadless(p.service) {
-			p.endpoints, p.keepEndpoints = in.headlessEndpoints(l, p.service, remoteReadiness)
+			p.endpoints, p.keepEndpoints = m.headlessEndpoints(p.service)
 			return p
 		}
 	}
 	ready := !remoteReadiness.known || remoteReadiness.ready
-	p.endpoints, p.keepEndpoints = in.gatewayEndpoints(l, p.service, ready)
+	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
 	return p
 }
 
 // planEndpointMirror plans the Service that represents one endpoint of a headless Service.
-func (in *inputs) planEndpointMirror(l *link, k api.Key) plan {
-	hostname, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
-	if !in.headless || l.Cluster == "" || !suffixed {
+func (in *inputs) planEndpointMirror(m *mirrorInputs) plan {
+	l, svc := m.link, m.parent.svc
+	if m.hostname == "" || l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0 {
 		return plan{}
 	}
-	if l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0 {
+	if !in.namespaceExists || m.parent.exists != present {
 		return plan{}
 	}
-	name, found := in.serviceWithHostname(l.Cluster, k.Namespace, hostname)
-	if !found || !in.namespaceExists(k.Namespace) {
+	if !isHeadless(svc.Service) || unsuitable(svc.Service, in.name.Name) != "" || !mirrorsThroughGateway(l, svc) {
 		return plan{}
 	}
-	remote := api.Key{Namespace: k.Namespace, Name: name}
-	svc, remoteExists := in.remote(l.Cluster, remote)
-	if remoteExists != present || !isHeadless(svc.Service) || unsuitable(svc.Service, k.Name) != "" {
+	if m.parentMirror == nil || !isOurs(m.parentMirror) || !isHeadless(m.parentMirror) {
 		return plan{}
 	}
-	if !mirrorsThroughGateway(l, svc) {
-		return plan{}
-	}
-	parent := in.local(api.Key{Namespace: k.Namespace, Name: name + "-" + l.Cluster})
-	if parent == nil || !isOurs(parent) || !isHeadless(parent) {
-		return plan{}
-	}
-	p := plan{service: endpointMirrorService(l, k, hostname, svc.Service)}
-	remoteReadiness := in.readiness(l.Cluster, remote)
-	ready := !remoteReadiness.known || remoteReadiness.hostnames[hostname]
-	p.endpoints, p.keepEndpoints = in.gatewayEndpoints(l, p.service, ready)
+	p := plan{service: endpointMirrorService(l, in.name, m.hostname, svc.Service)}
+	ready := !m.parent.readiness.known || m.parent.readiness.hostnames[m.hostname]
+	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
 	return p
 }
 
 // planProbe plans the Service over which a gateway is probed. One that the chart has created stays as it is.
-func (in *inputs) planProbe(k api.Key, existing *corev1.Service) plan {
-	i := slices.IndexFunc(in.links, func(l *link) bool {
-		return l.Probe != nil && l.skipReason == "" && l.Problem == "" && k == probeService(l)
-	})
-	if i < 0 {
+func (in *inputs) planProbe() plan {
+	if in.probe == nil {
 		return plan{}
 	}
-	l := in.links[i]
+	existing := in.existing
 	foreign := existing != nil && !isOurs(existing)
 	if foreign && existing.Labels[gatewayLabel] != "true" {
 		return plan{}
 	}
-	service, endpoints := probeObjects(l, k, in.gateway(l.Cluster).addresses)
+	service, endpoints := probeObjects(in.probe, in.name, in.probeGateway.addresses)
 	p := plan{endpoints: endpoints, keepEndpoints: endpoints == nil}
 	if foreign {
 		p.keepService = true
@@ -438,8 +497,8 @@ func (in *inputs) planProbe(k api.Key, existing *corev1.Service) plan {
 
 // planNamespace returns a plan that creates a missing namespace, if that is allowed. It returns false if the
 // namespace is missing and stays so.
-func (in *inputs) planNamespace(l *link, namespace string) (plan, bool) {
-	if in.namespaceExists(namespace) {
+func (in *inputs) planNamespace(l *link) (plan, bool) {
+	if in.namespaceExists {
 		return plan{}, true
 	}
 	if !in.createNamespaces {
@@ -462,7 +521,8 @@ type union struct {
 }
 
 // planFederated plans a federated Service, the union of the Services of one name.
-func (in *inputs) planFederated(k api.Key, existing *corev1.Service) plan {
+func (in *inputs) planFederated() plan {
+	k, existing := in.name, in.existing
 	base, suffixed := strings.CutSuffix(k.Name, federatedSuffix)
 	isMirrorOfCluster := existing != nil && existing.Labels[clusterLabel] != "" && isMirror(existing)
 	if !suffixed || base == "" || isMirrorOfCluster {
@@ -471,10 +531,10 @@ func (in *inputs) planFederated(k api.Key, existing *corev1.Service) plan {
 	was := membershipOf(existing)
 	var p plan
 	u := union{allOurs: true}
-	in.addLocalMember(&u, k, base, was)
-	for _, l := range in.links {
+	in.addLocalMember(&u, was)
+	for i, l := range in.links {
 		if l.Cluster != "" {
-			in.addRemoteMember(&u, &p, l, k, base, was)
+			in.addRemoteMember(&u, &p, l, &in.members[i], was)
 		}
 	}
 	for _, m := range was.remote {
@@ -498,7 +558,7 @@ func (in *inputs) planFederated(k api.Key, existing *corev1.Service) plan {
 	}
 	p.service = service
 	for i, result := range p.results {
-		if l := in.linkByKey(result.link); result.mirrored && conflicts[l] != "" {
+		if l := in.linkNamed(result.link); result.mirrored && conflicts[l] != "" {
 			p.results[i].message = strings.TrimPrefix(result.message+"; "+conflicts[l], "; ")
 		}
 	}
@@ -506,29 +566,28 @@ func (in *inputs) planFederated(k api.Key, existing *corev1.Service) plan {
 }
 
 // addLocalMember adds the local Service of a name to a union, if it joins.
-func (in *inputs) addLocalMember(u *union, k api.Key, base string, was membership) {
-	if in.skipLocal {
+func (in *inputs) addLocalMember(u *union, was membership) {
+	if in.localSkipReason != "" {
 		if was.local != "" {
 			u.members, u.allOurs = append(u.members, unionMember{}), false
 		}
 		return
 	}
-	svc := in.local(api.Key{Namespace: k.Namespace, Name: base})
+	svc := in.localMember
 	if svc == nil || svc.Labels[federatedLabel] != "member" {
 		return
 	}
-	if !isHeadless(svc) && unsuitable(svc, k.Name) == "" {
+	if !isHeadless(svc) && unsuitable(svc, in.name.Name) == "" {
 		u.members = append(u.members, unionMember{svc: svc})
 	}
 }
 
 // addRemoteMember adds the Service of a name in a Link's cluster to a union, if it joins, and its result to
 // p.
-func (in *inputs) addRemoteMember(u *union, p *plan, l *link, k api.Key, base string, was membership) {
-	name := api.Key{Namespace: k.Namespace, Name: base}
-	wasMember := was.has(base, l.Cluster)
-	svc, exists := in.remote(l.Cluster, name)
-	result := serviceResult{link: l.Link, federated: true, remote: name, reason: reasonInvalidService}
+func (in *inputs) addRemoteMember(u *union, p *plan, l *link, r *remoteState, was membership) {
+	wasMember := was.has(r.Name, l.Cluster)
+	svc, exists := r.svc, r.exists
+	result := serviceResult{link: l.Link, federated: true, remote: r.Key, reason: reasonInvalidService}
 	switch {
 	case l.skipReason != "":
 		if wasMember {
@@ -545,15 +604,15 @@ func (in *inputs) addRemoteMember(u *union, p *plan, l *link, k api.Key, base st
 	case exists == absent || !l.FederatedServiceSelector.Matches(labels.Set(svc.Labels)):
 		return
 	}
-	namespace, possible := in.planNamespace(l, k.Namespace)
-	problem := unsuitable(svc.Service, k.Name)
+	namespace, possible := in.planNamespace(l)
+	problem := unsuitable(svc.Service, in.name.Name)
 	switch {
 	case problem != "":
 		result.message = problem
 	case isHeadless(svc.Service):
 		result.message = "it is headless: such a Service cannot join a federated one"
 	case !possible:
-		result.reason, result.message = reasonMissingNamespace, missingNamespace(k.Namespace)
+		result.reason, result.message = reasonMissingNamespace, missingNamespace(r.Namespace)
 	default:
 		result.mirrored, result.reason, result.message = true, reasonMirrored, svc.omitted
 		u.members = append(u.members, unionMember{link: l, svc: svc.Service})

@@ -3,6 +3,7 @@ package mirror
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -41,60 +42,72 @@ type scene struct {
 	headless      bool
 	create        bool
 	exclude       []string
-	full          bool     // no cluster has space left
-	missing       []string // namespaces that do not exist
-	readiness     map[string]readiness
+	full          bool                 // no cluster has space left
+	missing       []string             // namespaces that do not exist
+	ready         map[string]readiness // by cluster and name
 	gateways      map[string]gatewayState
 }
 
-func (s scene) inputs() *inputs {
-	find := func(all []*corev1.Service, k api.Key) *corev1.Service {
-		for _, svc := range all {
-			if svc.Namespace == k.Namespace && svc.Name == k.Name {
-				return svc
-			}
-		}
+func (s scene) linkSet() *linkSet {
+	all := &linkSet{links: s.links, complete: !s.partial, everServed: s.seen, servedByLinkerd: s.foreign}
+	if s.localSkip {
+		all.localSkipReason = "Linkerd does it"
+	}
+	return all.index()
+}
+
+func find(all []*corev1.Service, k api.Key) *corev1.Service {
+	i := slices.IndexFunc(all, func(s *corev1.Service) bool { return s.Namespace == k.Namespace && s.Name == k.Name })
+	if i < 0 {
 		return nil
 	}
-	return &inputs{
-		links: s.links, linksComplete: !s.partial, linkNamespace: s.linkNamespace, everServed: s.seen,
-		servedByLinkerd: s.foreign, headless: s.headless, createNamespaces: s.create,
-		skipLocal:    s.localSkip,
-		excludedKeys: s.exclude,
-		reserveSpace: func(_ api.Key, clusters []string) bool { return !s.full || len(clusters) == 0 },
-		remote: func(cluster string, k api.Key) (*remoteService, existence) {
-			all, synced := s.remote[cluster]
-			switch svc := find(all, k); {
-			case svc != nil:
-				return sanitize(svc.DeepCopy()), present
-			case synced && !s.held[cluster]:
-				return nil, absent
-			default:
-				return nil, unknown
-			}
-		},
-		local: func(k api.Key) *corev1.Service { return find(s.local, k) },
-		namespaceExists: func(name string) bool {
-			return !strings.Contains(" "+strings.Join(s.missing, " ")+" ", " "+name+" ")
-		},
-		readiness: func(cluster string, k api.Key) readiness { return s.readiness[cluster+" "+k.String()] },
-		serviceWithHostname: func(cluster, namespace, hostname string) (string, bool) {
-			for name, a := range s.readiness {
-				if base, is := strings.CutPrefix(name, cluster+" "+namespace+"/"); is {
-					if _, has := a.hostnames[hostname]; has {
-						return base, true
-					}
-				}
-			}
-			return "", false
-		},
-		gateway: func(cluster string) gatewayState { return s.gateways[cluster] },
+	return all[i]
+}
+
+func (s scene) readRemote(cluster string, k api.Key) (*remoteService, existence) {
+	all, synced := s.remote[cluster]
+	switch svc := find(all, k); {
+	case svc != nil:
+		return sanitize(svc.DeepCopy()), present
+	case synced && !s.held[cluster]:
+		return nil, absent
+	default:
+		return nil, unknown
 	}
 }
 
+func (s scene) readLocal(k api.Key) *corev1.Service { return find(s.local, k) }
+
+func (s scene) namespaceExists(name string) bool { return !slices.Contains(s.missing, name) }
+
+func (s scene) readiness(cluster string, k api.Key) readiness { return s.ready[cluster+" "+k.String()] }
+
+func (s scene) gateway(cluster string) gatewayState { return s.gateways[cluster] }
+
+func (s scene) serviceWithHostname(cluster, namespace, hostname string) (string, bool) {
+	for _, name := range slices.Sorted(maps.Keys(s.ready)) {
+		base, is := strings.CutPrefix(name, cluster+" "+namespace+"/")
+		if _, has := s.ready[name].hostnames[hostname]; is && has {
+			return base, true
+		}
+	}
+	return "", false
+}
+
+func (s scene) inputs(name string) *inputs {
+	flags := settings{
+		linkNamespace: s.linkNamespace, headless: s.headless, createNamespaces: s.create, excludedKeys: s.exclude,
+	}
+	return readInputs(s, s.linkSet(), flags, api.Key{Namespace: "shop", Name: name})
+}
+
 func (s scene) plan(name string) plan {
-	in, k := s.inputs(), api.Key{Namespace: "shop", Name: name}
-	return in.Plan(k, in.local(k))
+	in := s.inputs(name)
+	p := in.Plan()
+	if s.full && in.existing == nil && p.service != nil && len(chargeableClusters(p.service)) > 0 {
+		return p.withoutSpace()
+	}
+	return p
 }
 
 // aLink returns a Link with Linkerd's usual selectors and a gateway. Later ones are younger.
@@ -201,8 +214,8 @@ func TestGatewayMirror(t *testing.T) {
 	east.ExcludedAnnotations = []string{"out/*", "config.linkerd.io/*"}
 	d := scene{
 		links: []*link{east}, remote: map[string][]*corev1.Service{"east": {web}},
-		readiness: map[string]readiness{"east shop/web": {known: true, ready: true}},
-		gateways:  map[string]gatewayState{"east": {addresses: []string{"192.0.2.1", "192.0.2.2"}}},
+		ready:    map[string]readiness{"east shop/web": {known: true, ready: true}},
+		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1", "192.0.2.2"}}},
 	}.plan("web-east")
 	want := plan{
 		service: &corev1.Service{
@@ -276,10 +289,10 @@ func TestGatewayEndpoints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := scene{
-				links:     []*link{aLink(t, "east", 1)},
-				remote:    map[string][]*corev1.Service{"east": {service("web", exported)}},
-				readiness: map[string]readiness{"east shop/web": c.readiness},
-				gateways:  map[string]gatewayState{"east": c.gateway},
+				links:    []*link{aLink(t, "east", 1)},
+				remote:   map[string][]*corev1.Service{"east": {service("web", exported)}},
+				ready:    map[string]readiness{"east shop/web": c.readiness},
+				gateways: map[string]gatewayState{"east": c.gateway},
 			}.plan("web-east")
 			if got := addresses(d); got != c.want {
 				t.Errorf("endpoints: %s, want %s", got, c.want)
@@ -730,19 +743,19 @@ func TestPlan(t *testing.T) {
 		{"with it a headless one, if endpoints have names", "db-east", scene{
 			links: both, headless: true, gateways: gateways,
 			remote: only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{
+			ready: map[string]readiness{
 				"east shop/db": {known: true, endpoints: true, ready: true, hostnames: map[string]bool{"db-0": true}},
 			},
 		}, "db-east headless; east Mirrored"},
 		{"and an ordinary one if none has", "db-east", scene{
 			links: both, headless: true, gateways: gateways,
-			remote:    only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{"east shop/db": {known: true, endpoints: true, ready: true}},
+			remote: only("east", with(service("db", exported), headless)),
+			ready:  map[string]readiness{"east shop/db": {known: true, endpoints: true, ready: true}},
 		}, "db-east; east Mirrored"},
 		{"it waits until there is an endpoint", "db-east", scene{
 			links: both, headless: true, gateways: gateways,
-			remote:    only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{"east shop/db": {known: true}},
+			remote: only("east", with(service("db", exported), headless)),
+			ready:  map[string]readiness{"east shop/db": {known: true}},
 		}, "none; east Error: it is headless and has no endpoints yet: whether they have names decides what its mirror is"},
 		{
 			"it waits until that is known", "db-east",
@@ -754,14 +767,14 @@ func TestPlan(t *testing.T) {
 		},
 		{"and keeps its kind when the last name goes", "db-east", scene{
 			links: both, headless: true, gateways: gateways,
-			remote:    only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{"east shop/db": {known: true}},
-			local:     []*corev1.Service{with(mirrored("db-east", "east"), headless)},
+			remote: only("east", with(service("db", exported), headless)),
+			ready:  map[string]readiness{"east shop/db": {known: true}},
+			local:  []*corev1.Service{with(mirrored("db-east", "east"), headless)},
 		}, "db-east headless; east Mirrored"},
 		{"each name is a Service", "db-0-east", scene{
 			links: both, headless: true, gateways: gateways,
 			remote: only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{
+			ready: map[string]readiness{
 				"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}},
 			},
 			local: []*corev1.Service{with(mirrored("db-east", "east"), headless)},
@@ -769,7 +782,7 @@ func TestPlan(t *testing.T) {
 		{"that is deleted with the name", "db-1-east", scene{
 			links: both, headless: true, gateways: gateways,
 			remote: only("east", with(service("db", exported), headless)),
-			readiness: map[string]readiness{
+			ready: map[string]readiness{
 				"east shop/db": {known: true, hostnames: map[string]bool{"db-0": true}},
 			},
 			local: []*corev1.Service{
@@ -837,7 +850,7 @@ func TestHeadlessEndpoints(t *testing.T) {
 		links: []*link{aLink(t, "east", 1)}, headless: true,
 		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1"}}},
 		remote:   map[string][]*corev1.Service{"east": {with(service("db", exported), headless)}},
-		readiness: map[string]readiness{
+		ready: map[string]readiness{
 			"east shop/db": {
 				known: true, ready: true,
 				hostnames: map[string]bool{"db-0": true, "db-1": false, "db-2": true},

@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"maps"
-	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -130,14 +129,10 @@ func (e *remoteEndpoints) setReadiness(k queueKey, now readiness) {
 
 // followEndpoints begins or ends to follow the endpoints of the remote Services whose mirror is k: they are
 // needed for mirrors through a gateway only.
-func (t *term) followEndpoints(in *inputs, k api.Key) {
-	for _, l := range in.links {
-		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
-		if l.Cluster == "" || !suffixed {
-			continue
-		}
+func (t *term) followEndpoints(links *linkSet, k api.Key) {
+	for l, base := range links.suffixed(k.Name) {
 		name := api.Key{Namespace: k.Namespace, Name: base}
-		svc, exists := in.remote(l.Cluster, name)
+		svc, exists := t.readRemote(l.Cluster, name)
 		if exists == unknown {
 			continue
 		}
@@ -201,11 +196,7 @@ func (r readiness) equal(o readiness) bool {
 // those that should.
 func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 	now, _ := t.linkSet.Load()
-	for _, l := range now.links {
-		base, suffixed := strings.CutSuffix(k.Name, "-"+l.Cluster)
-		if !suffixed || l.Cluster == "" {
-			continue
-		}
+	for l, base := range now.suffixed(k.Name) {
 		name := api.Key{Namespace: k.Namespace, Name: base}
 		for hostname := range t.remoteEndpoints.readiness(l.Cluster, name).hostnames {
 			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))

@@ -135,7 +135,7 @@ func newTerm(m *Mirror) *term {
 		results:     newResultIndex(),
 		mutated:     map[api.Key]mutatedService{},
 	}
-	t.linkSet.Store(&linkSet{})
+	t.linkSet.Store((&linkSet{}).index())
 	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
 		Reconcile: t.reconcileStatus, Failed: t.logFailure, Queue: "mirror-statuses", Delay: statusDelay,
 	})
@@ -379,7 +379,8 @@ func (t *term) enqueueAll(concerned func(api.Key) bool) {
 	}
 }
 
-// reserveSpace implements inputs.reserveSpace, and logs when a cluster has used its budget up.
+// reserveSpace counts a new Service for one of the clusters, and returns false if all of them have as many as they
+// may. It logs when a cluster has used its budget up.
 func (t *term) reserveSpace(k api.Key, clusters []string) bool {
 	wasExhausted := map[string]bool{}
 	for _, name := range clusters {
@@ -396,45 +397,49 @@ func (t *term) reserveSpace(k api.Key, clusters []string) bool {
 	return reserved
 }
 
-// planInputs returns what plans are computed from now.
-func (t *term) planInputs() *inputs {
-	now, _ := t.linkSet.Load()
-	t.mu.Lock()
-	remotes, gateways := maps.Clone(t.remotes), maps.Clone(t.gateways)
-	t.mu.Unlock()
-	return &inputs{
-		links:            now.links,
-		linksComplete:    now.complete,
-		linkNamespace:    t.links.Namespace(),
-		everServed:       now.everServed,
-		servedByLinkerd:  now.servedByLinkerd,
-		skipLocal:        now.localSkipReason != "",
-		headless:         t.options.Headless,
-		createNamespaces: t.options.CreateNamespaces,
-		excludedKeys:     t.options.Exclude,
+// The following implement reader.
 
-		remote: func(cluster string, k api.Key) (*remoteService, existence) {
-			if r := remotes[cluster]; r != nil {
-				return r.service(k)
-			}
-			return nil, unknown
-		},
-		local: func(k api.Key) *corev1.Service {
-			svc, _ := t.services.Get(k)
-			return svc
-		},
-		namespaceExists: func(name string) bool {
-			_, found := t.namespaces.Get(api.Key{Name: name})
-			return found || !isClosed(t.namespaces.Synced())
-		},
-		readiness: t.remoteEndpoints.readiness,
-		gateway: func(cluster string) gatewayState {
-			if g := gateways[cluster]; g != nil {
-				return g.state()
-			}
-			return gatewayState{}
-		},
-		serviceWithHostname: t.remoteEndpoints.serviceWithHostname,
-		reserveSpace:        t.reserveSpace,
+func (t *term) readRemote(cluster string, k api.Key) (*remoteService, existence) {
+	t.mu.Lock()
+	r := t.remotes[cluster]
+	t.mu.Unlock()
+	if r == nil {
+		return nil, unknown
+	}
+	return r.service(k)
+}
+
+func (t *term) readLocal(k api.Key) *corev1.Service {
+	svc, _ := t.services.Get(k)
+	return svc
+}
+
+func (t *term) namespaceExists(name string) bool {
+	_, found := t.namespaces.Get(api.Key{Name: name})
+	return found || !isClosed(t.namespaces.Synced())
+}
+
+func (t *term) readiness(cluster string, k api.Key) readiness {
+	return t.remoteEndpoints.readiness(cluster, k)
+}
+
+func (t *term) gateway(cluster string) gatewayState {
+	t.mu.Lock()
+	g := t.gateways[cluster]
+	t.mu.Unlock()
+	if g == nil {
+		return gatewayState{}
+	}
+	return g.state()
+}
+
+func (t *term) serviceWithHostname(cluster, namespace, hostname string) (string, bool) {
+	return t.remoteEndpoints.serviceWithHostname(cluster, namespace, hostname)
+}
+
+func (t *term) settings() settings {
+	return settings{
+		linkNamespace: t.links.Namespace(), headless: t.options.Headless,
+		createNamespaces: t.options.CreateNamespaces, excludedKeys: t.options.Exclude,
 	}
 }
