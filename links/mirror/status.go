@@ -82,11 +82,10 @@ func (x *resultIndex) of(link api.Key) (results []serviceResult) {
 // there is a result for each that the Link selects.
 func (t *term) reportLink(k api.Key) {
 	now, _ := t.linkSet.Load()
-	i := slices.IndexFunc(now.links, func(l *link) bool { return l.Link == k })
-	if i < 0 {
+	l := now.linkNamed(k)
+	if l == nil {
 		return
 	}
-	l := now.links[i]
 	results, complete := t.resultsFor(l)
 	s := links.MirrorStatus{Condition: t.mirroringCondition(l, results)}
 	if complete {
