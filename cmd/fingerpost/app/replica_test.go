@@ -35,7 +35,7 @@ type replica struct {
 	stopped  chan struct{} // closed when Run has returned
 }
 
-// connections are opened by one process, which can lose all of them.
+// connections are opened by one process, which can lose all of them, and be unable to open others.
 type connections struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -44,7 +44,7 @@ type connections struct {
 	all  []net.Conn
 }
 
-var errLost = errors.New("the process was killed")
+var errLost = errors.New("the process has no network")
 
 // open opens a connection, unless all were lost.
 func (c *connections) open(ctx context.Context, network, address string) (net.Conn, error) {
@@ -62,7 +62,7 @@ func (c *connections) open(ctx context.Context, network, address string) (net.Co
 	return conn, nil
 }
 
-// lose closes all connections, for ever.
+// lose closes all connections, and opens no others until restore is called.
 func (c *connections) lose() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,6 +70,13 @@ func (c *connections) lose() {
 	for _, conn := range c.all {
 		conn.Close()
 	}
+	c.all = nil
+}
+
+func (c *connections) restore() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = false
 }
 
 // options are those of a replica in a scenario, from its flags: some of serve's, with its defaults but for
@@ -157,6 +164,15 @@ func (s *scenario) running(name string) *replica {
 	return s.replicas[i]
 }
 
+func (s *scenario) mustRun(name string) *replica {
+	s.t.Helper()
+	r := s.running(name)
+	if r == nil {
+		s.t.Fatalf("%s does not run", name)
+	}
+	return r
+}
+
 // first returns the replica that has run for the longest time: it serves the clients.
 func (s *scenario) first() *replica {
 	s.t.Helper()
@@ -185,10 +201,7 @@ func (s *scenario) kill(name string) {
 
 func (s *scenario) remove(name string) *replica {
 	s.t.Helper()
-	r := s.running(name)
-	if r == nil {
-		s.t.Fatalf("%s does not run", name)
-	}
+	r := s.mustRun(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas = slices.DeleteFunc(s.replicas, func(other *replica) bool { return other == r })

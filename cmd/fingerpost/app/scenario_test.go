@@ -347,6 +347,10 @@ func (s *scenario) do(verb string, args []string) {
 		s.stop(at(0))
 	case "kill":
 		s.kill(at(0))
+	case "isolate":
+		s.mustRun(at(0)).toServer.lose()
+	case "rejoin":
+		s.mustRun(at(0)).toServer.restore()
 	case "drain":
 		s.first().Discovery.Drain(0)
 	case "clusters":
