@@ -314,5 +314,6 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Intern returns one copy of equal strings, for those that many objects repeat.
+// Intern returns one copy of equal strings. It is for strings that are kept for each endpoint, and repeat:
+// elsewhere it saves nothing that can be measured.
 func Intern(s string) string { return unique.Make(s).Value() }

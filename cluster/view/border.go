@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
 // The border: what an API server sends is checked here, and nowhere behind it. An API server in good order
@@ -112,7 +114,7 @@ func (o *omissions) text(what, s string, limit int) string {
 	if !o.validText(what, s, limit) {
 		return ""
 	}
-	return intern(s)
+	return api.Intern(s)
 }
 
 // firstOf returns the first n elements of a list.
@@ -157,7 +159,7 @@ func (o *omissions) app(s string) string {
 		o.addf("application protocol %s does not have the form of a label key", s)
 		return ""
 	}
-	return intern(s)
+	return s
 }
 
 // protocol returns the transport protocol of a port: TCP by default, empty if it is unknown.

@@ -46,7 +46,7 @@ func newOwner(refs []metav1.OwnerReference, out *omissions) owner {
 		!out.validText("the owner: its name", ref.Name, maxName) {
 		return owner{}
 	}
-	return owner{intern(strings.ToLower(ref.Kind)), intern(ref.Name)}
+	return owner{strings.ToLower(ref.Kind), ref.Name}
 }
 
 // podRecord is what is kept of a Pod, or of an ExternalWorkload.
@@ -79,8 +79,8 @@ func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
 	ports := namedPortsOf(containers, out)
 	t := federation.Template{
-		ServiceAccount: intern(cmp.Or(p.Spec.ServiceAccountName, defaultAccount)),
-		ControlPlane:   intern(controlPlane),
+		ServiceAccount: cmp.Or(p.Spec.ServiceAccountName, defaultAccount),
+		ControlPlane:   controlPlane,
 		Hash:           out.label("label "+templateHashLabel, p.Labels[templateHashLabel]),
 	}
 	if list, found := p.Annotations[linkerd.OpaquePortsAnnotation]; found {

@@ -10,13 +10,9 @@ import (
 // portNumber returns the number of a port, or false if it is out of range.
 func portNumber(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
-// ParsePorts reads a list of ports as Linkerd's annotations hold it: numbers, ranges such as 8000-8002, and
+// parsePorts reads a list of ports as Linkerd's annotations hold it: numbers, ranges such as 8000-8002, and
 // names, separated by commas. Spaces, and items that do not parse, are skipped. named looks up a name and
 // may be nil.
-func ParsePorts(list string, named func(string) (uint16, bool)) federation.Ports {
-	return parsePorts(list, named, &omissions{})
-}
-
 func parsePorts(list string, named func(string) (uint16, bool), out *omissions) federation.Ports {
 	var ranges []federation.PortRange
 	for item := range strings.SplitSeq(list, ",") {

@@ -19,8 +19,6 @@ import (
 // key names an object whose kind is clear from the context.
 type key = api.Key
 
-func intern(s string) string { return api.Intern(s) }
-
 // objectRef names something to reconcile.
 type objectRef struct {
 	kind objectKind

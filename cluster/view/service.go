@@ -52,7 +52,7 @@ func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federa
 		if !is || same || !out.validText("a port: its name", p.Name, maxLabel) {
 			continue
 		}
-		ports = append(ports, federation.ServicePort{Number: n, Name: intern(p.Name), Target: targetPort(p)})
+		ports = append(ports, federation.ServicePort{Number: n, Name: p.Name, Target: targetPort(p)})
 	}
 	return ports
 }

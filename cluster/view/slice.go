@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -61,7 +62,7 @@ func appendSlicePort(
 	if !is || !out.validText("a port: its name", name, maxLabel) {
 		return to
 	}
-	port := federation.Port{Number: n, Name: intern(name), Protocol: out.protocol(protocol), App: out.app(app)}
+	port := federation.Port{Number: n, Name: name, Protocol: out.protocol(protocol), App: out.app(app)}
 	if port.Protocol == "" {
 		return to
 	}
@@ -127,7 +128,7 @@ func appendEndpoints(
 			!out.validText("an endpoint: its workload", ref.Name, maxName) {
 			return to
 		}
-		record.workload = objectRef{kind, key{Namespace: intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
+		record.workload = objectRef{kind, key{Namespace: api.Intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
 		record.Zone = out.label("zone", deref(e.Zone)) // of a bare address nothing is known but the address
 	}
 	for _, a := range firstOf(out, "addresses of an endpoint", e.Addresses, maxAddresses) {
@@ -146,7 +147,7 @@ func zoneHints(hints *discoveryv1.EndpointHints, out *omissions) (zones []string
 	}
 	for _, z := range firstOf(out, "hints", hints.ForZones, maxHints) {
 		if out.validText("a hint for zone", z.Name, maxLabel) {
-			zones = append(zones, intern(z.Name))
+			zones = append(zones, api.Intern(z.Name))
 		}
 	}
 	slices.Sort(zones)

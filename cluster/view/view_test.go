@@ -49,7 +49,7 @@ func TestParsePorts(t *testing.T) {
 		"junk,-,1-,-2,9-8,70000,80-abc": nil,
 		"with-dash":                     {99},
 	} {
-		ports := ParsePorts(list, named)
+		ports := parsePorts(list, named, &omissions{})
 		if !ports.Given() {
 			t.Errorf("%q is read as no list", list)
 		}
@@ -412,7 +412,7 @@ func FuzzPorts(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, list string, named uint16) {
 		lookUp := func(name string) (uint16, bool) { return named, name == "http" }
-		ports := ParsePorts(list, lookUp)
+		ports := parsePorts(list, lookUp, &omissions{})
 		if !ports.Given() {
 			t.Errorf("%q is read as no list", list)
 		}
@@ -425,7 +425,7 @@ func FuzzPorts(f *testing.F) {
 				t.Errorf("%q lacks http", list)
 			}
 		}
-		if again := ParsePorts(list, lookUp); again != ports {
+		if again := parsePorts(list, lookUp, &omissions{}); again != ports {
 			t.Errorf("%q is read in two ways", list)
 		}
 	})
