@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -232,6 +233,9 @@ func (w *statusWriter) apply(
 	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
 	back, err := client.Apply(ctx, l.key.Name, object, options, "status")
 	w.metrics.countWrite(err)
+	if apierrors.IsInvalid(err) {
+		back, err = w.replace(ctx, l, want)
+	}
 	a := &attempt{
 		at: time.Now(), servedIn: l.version, support: can, before: l.resourceVersion, after: l.resourceVersion,
 	}
@@ -262,6 +266,31 @@ func (w *statusWriter) apply(
 		a.support = supportsLists
 	}
 	return a, nil
+}
+
+// replace sends a status as a merge patch. A condition type that we leave out vanishes with an apply unless
+// another manager owns it as well. Of one that others have created, and that we have changed, an apply would
+// leave a part, which is invalid.
+func (w *statusWriter) replace(ctx context.Context, l *Link, want writtenStatus) (*unstructured.Unstructured, error) {
+	want.conditions = slices.Clone(want.conditions)
+	for _, c := range l.status.conditions {
+		if !slices.Contains(ownConditions, c.Type) {
+			want.conditions = append(want.conditions, c)
+		}
+	}
+	object, err := want.applyConfiguration(l)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := object.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	client := w.dynamic.Resource(linkResource(l.version)).Namespace(l.key.Namespace)
+	options := metav1.PatchOptions{FieldManager: fieldManager}
+	back, err := client.Patch(ctx, l.key.Name, types.MergePatchType, patch, options, "status")
+	w.metrics.countWrite(err)
+	return back, err
 }
 
 // isUndeclared reports whether an API server rejects an apply because of a field that the schema does not

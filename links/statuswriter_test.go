@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -206,6 +207,43 @@ func TestNextHolder(t *testing.T) {
 		}
 		if n := f.patches() - before; n != 2 {
 			t.Errorf("%d patches, not one of the test and one of the next holder", n)
+		}
+	})
+}
+
+// A condition of ours that another client has created, and that we have corrected, vanishes when it is not
+// wanted any more.
+func TestConditionOfAnotherManager(t *testing.T) {
+	inFleet(t, linkEast, func(f *fleet) {
+		meddler := f.reconciler.dynamic.Resource(linkResource("v1alpha3")).Namespace("linkerd")
+		l, _ := f.reconciler.links.Get(eastLink)
+		theirs := writtenStatus{conditions: append(slices.Clone(l.status.conditions),
+			metav1.Condition{Type: SlicesComplete, Status: metav1.ConditionFalse, Reason: "Wrong", Message: "wrong"},
+			metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue, Reason: "Audited", Message: "theirs"})}
+		object, err := theirs.applyConfiguration(l)
+		f.must(err)
+		text, err := object.MarshalJSON()
+		f.must(err)
+		_, err = meddler.Patch(f.ctx, "east", types.MergePatchType, text, metav1.PatchOptions{FieldManager: "kubectl"}, "status")
+		f.must(err)
+		f.registry.Report("east", cluster.Writing{})
+		f.registry.ReportLeftOut("east", cluster.LeftOut{Known: true})
+		f.pass(time.Second)
+		if diff := cmp.Diff(with(healthy, SlicesComplete, "True", "Audited", "True"), f.shown()); diff != "" {
+			t.Fatal(diff)
+		}
+		o := f.home.Get(linkKind, "linkerd", "east")
+		f.must(unstructured.SetNestedField(o.Object, "no name!", "spec", "targetClusterName"))
+		f.home.Apply(o)
+		f.pass(5 * time.Second)
+		want := with(map[string]string{"Accepted": "False"}, CredentialsValid, "Unknown", Connected, "Unknown", Synced, "Unknown", "Audited", "True")
+		if diff := cmp.Diff(want, f.shown()); diff != "" {
+			t.Error(diff)
+		}
+		before := f.patches()
+		f.pass(time.Hour)
+		if n := f.patches() - before; n != 0 {
+			t.Errorf("%d patches although everything was as it should be", n)
 		}
 	})
 }

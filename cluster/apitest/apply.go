@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -204,11 +205,25 @@ func (s *Server) applied(r *http.Request, req request, old *unstructured.Unstruc
 	if old != nil {
 		o = onlyPart(req, live, o)
 	}
+	if req.groupResource() == linkResource && halfConditions(o) {
+		kind := schema.GroupKind{Group: req.group, Kind: o.GetKind()}
+		return nil, apierrors.NewInvalid(kind, req.name, field.ErrorList{field.Required(field.NewPath("status", "conditions"), "")})
+	}
 	o.SetResourceVersion("")
 	if change := s.mutate[req.groupResource()]; change != nil {
 		change(o)
 	}
 	return o, nil
+}
+
+// halfConditions reports whether an object has a condition without a status, which no schema allows: one
+// that several managers own, of whom one has left it out.
+func halfConditions(o *unstructured.Unstructured) bool {
+	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	return slices.ContainsFunc(list, func(c any) bool {
+		fields, is := c.(map[string]any)
+		return is && fields["status"] == nil
+	})
 }
 
 func appliedPatch(r *http.Request) (*unstructured.Unstructured, error) {
