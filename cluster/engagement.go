@@ -75,6 +75,9 @@ func newEngagement(
 		}
 		e.kinds = append(e.kinds, kindInformer{k, w})
 	}
+	for _, k := range e.kinds {
+		conn.Share(k.Watcher)
+	}
 	return e
 }
 

@@ -70,8 +70,8 @@ type Registry struct {
 var ErrUnlinked = errors.New("the cluster is not linked any more")
 
 // An EngageFunc runs beside each engagement, in a goroutine of its own. spec is the wanted Spec, whose name
-// never changes; conn is the connection of the engagement. It must return soon after ctx has ended; the
-// connection stays open until then.
+// never changes; conn is the connection of the engagement. Informers that are made over it share the
+// engagement's watches. It must return soon after ctx has ended; the connection stays open until then.
 type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection)
 
 // NewRegistry returns a Registry without clusters.

@@ -63,7 +63,7 @@ type DialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 // needs no new connection and open watches go on. Responses are bounded before they are decoded
 // (response.go).
 //
-// mu guards epoch and end; all else is atomic or set before use. No lock is held across a request.
+// mu guards epoch, end and shared; all else is atomic or set before use. No lock is held across a request.
 type Connection struct {
 	Config     *rest.Config // without the token, which is added to each request
 	HTTPClient *http.Client
@@ -79,9 +79,10 @@ type Connection struct {
 	// retryNow is stored anew when requests that wait to be retried are to be made at once.
 	retryNow watch.Value[struct{}]
 
-	mu    sync.Mutex // guards epoch
-	epoch context.Context
-	end   context.CancelFunc // of the epoch
+	mu     sync.Mutex // guards all below
+	epoch  context.Context
+	end    context.CancelFunc // of the epoch
+	shared []*Watcher
 }
 
 // probeClient has a transport of its own.

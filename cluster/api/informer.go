@@ -7,9 +7,8 @@ type Informer[R any] struct {
 	*Watcher
 }
 
-// NewInformer returns an Informer, which Run fills. newRecord reduces an object to its record, or returns
-// false if nothing is to be kept of it. changed is called with the key of each object that has changed, or
-// may have: after the change can be read, and with no lock held.
+// NewInformer returns an Informer, which Run fills, from the watch that is shared over conn if there is one.
+// newRecord and changed are those of [NewStore].
 func NewInformer[R any](
 	conn *Connection, kind Kind, newRecord func(object any) (R, bool), changed func(Key),
 ) *Informer[R] {

@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// A Target is what an informer fills. It is a [Store], or wraps one.
+// A Target is what an informer fills. It is a [Store], or wraps one. It must not change the objects that it
+// is given, because other Targets are given the same ones, nor block.
 type Target interface {
 	UseBudget(b *Budget, kind string, maxUnits int) // nil: no limits
 	MayFit() bool                                   // something was refused that may fit now
@@ -54,9 +55,9 @@ type Store[R any] struct {
 
 var _ Target = &Store[int]{}
 
-// NewStore returns an empty Store. newRecord reduces an object to its record, or returns false if nothing
-// is to be kept of it. changed is called with the key of each object that has changed, or may have: after
-// the change can be read, and with no lock held.
+// NewStore returns an empty Store. newRecord reduces an object to its record without changing it, or returns
+// false if nothing is to be kept of it. changed is called with the key of each object that has changed, or
+// may have: after the change can be read, and with no lock of the Store held. It must not block.
 func NewStore[R any](newRecord func(object any) (R, bool), changed func(Key)) *Store[R] {
 	return &Store[R]{newRecord: newRecord, changed: changed, synced: make(chan struct{}), byKey: map[Key]R{}}
 }

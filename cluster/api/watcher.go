@@ -59,7 +59,7 @@ const (
 // be older than what we hold, and a listing from it would withdraw what is there.
 //
 // What it trusts. A watch that breaks is resumed from the last version that was seen; events and bookmarks
-// carry it. The Watcher lists anew in four cases only:
+// carry it. The Watcher lists anew in five cases only:
 //   - The API server rejects the version, or the request as it is (410, Expired, Invalid, "too large resource
 //     version").
 //   - A version is lower than the one before. Versions grow as long as etcd is the same, so that etcd was
@@ -67,6 +67,9 @@ const (
 //   - Nothing came for bookmarkLimit, not even a bookmark, of which API servers send one a minute. A watch
 //     from a version that a restored etcd has not reached yet is accepted and stays silent.
 //   - There is room again for objects that the Budget refused.
+//   - Relist was called.
+//
+// Watchers of one kind share one watch: see join.go.
 //
 // An error event of 429 or 5xx, an event that cannot be decoded and a closed connection are breaks, not
 // reasons to list. An object of another kind, or none, is skipped. While it lists anew the Target keeps
@@ -90,11 +93,15 @@ type Watcher struct {
 	lag      prometheus.Observer // of changes; nil: it is not measured
 	optional bool                // the cluster is used without it
 
+	relay  fedwatch.Value[*relay] // for those who join; nil unless it watches
+	relist chan struct{}          // a new listing is requested
+
 	refusedOnce chan struct{}                // closed when the kind was first refused
 	excess      fedwatch.Value[*ExcessError] // why the last listing was ended; nil if it was not
 
 	mu     sync.Mutex
 	health Health
+	via    *Watcher  // whose watch it receives; nil unless it has joined
 	newest time.Time // when the newest change was made that has arrived, as the API server has it
 	once   sync.Once // guards refused
 
@@ -106,6 +113,7 @@ type Watcher struct {
 // Health is the state of a Watcher.
 type Health struct {
 	Open        bool                `json:"open"`              // a watch is open
+	Joined      bool                `json:"joined,omitempty"`  // it receives the events of another Watcher's watch
 	LastContact time.Time           `json:"lastContact"`       // of the last event or bookmark, or of the opening of the watch
 	Refused     metav1.StatusReason `json:"refused,omitempty"` // NotFound, Forbidden or Unauthorized; empty if it is served
 	Restored    time.Time           `json:"restored,omitzero"` // when the API server last went back to an older state
@@ -114,7 +122,8 @@ type Health struct {
 	Errors      map[string]int      `json:"errors,omitempty"` // failed requests by reason
 }
 
-// NewWatcher returns a Watcher that fills target with the objects of a kind.
+// NewWatcher returns a Watcher that fills target with the objects of a kind. It joins the Watcher that is
+// shared over conn, if there is one (see join.go).
 func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
 	return newWatcher(conn, kind, nil, target)
 }
@@ -122,7 +131,7 @@ func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
 // newWatcher takes the requests that read the kind; nil for those over conn.
 func newWatcher(conn *Connection, kind Kind, requests cache.ListerWatcher, target Target) *Watcher {
 	return &Watcher{
-		kind: kind, target: target, requests: requests, conn: conn,
+		kind: kind, target: target, requests: requests, conn: conn, relist: make(chan struct{}, 1),
 		refusedOnce: make(chan struct{}), health: Health{Errors: map[string]int{}},
 	}
 }
@@ -139,6 +148,7 @@ func (w *Watcher) Health() Health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := w.health
+	h.Joined = w.via != nil
 	h.Errors = maps.Clone(w.health.Errors)
 	return h
 }
@@ -176,7 +186,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		requests = w.kind.requests(w.conn)
 	}
 	r := &reflector{
-		Watcher: w, requests: cache.ToListerWatcherWithContext(requests),
+		Watcher: w, shared: w.conn.sharedFor(w), requests: cache.ToListerWatcherWithContext(requests),
 		objects: reflect.TypeOf(w.kind.object), pageLimit: pageSize,
 	}
 	var p restartPause
@@ -294,6 +304,9 @@ func (p *restartPause) wait(ctx context.Context, wake <-chan struct{}, began tim
 func (w *Watcher) Healthy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.via != nil {
+		return w.via.Healthy()
+	}
 	return w.health.Open && time.Since(w.health.LastContact) < bookmarkLimit
 }
 
@@ -350,6 +363,9 @@ func (r *reflector) openWatch(ctx context.Context, options metav1.ListOptions) (
 
 // closeWatch ends a watch.
 func (w *Watcher) closeWatch(o openedWatch) {
+	if o.Interface == nil {
+		return // the list came by pages
+	}
 	o.cancel()
 	o.Stop()
 	w.updateHealth(func(h *Health) { h.Open = false })
@@ -465,6 +481,7 @@ func (w *Watcher) updateHealth(f func(*Health)) {
 // A reflector fills the target of a Watcher. One goroutine uses it.
 type reflector struct {
 	*Watcher
+	shared   *Watcher // which it joins; nil for none
 	requests cache.ListerWatcherWithContext
 	objects  reflect.Type // that the target takes
 
@@ -475,6 +492,12 @@ type reflector struct {
 
 // listAndWatch lists everything and then applies changes, until what was missed cannot be had any more.
 func (r *reflector) listAndWatch(ctx context.Context) error {
+	joined := r.join(ctx)
+	defer joined.leave()
+	select {
+	case <-r.relist: // this listing is the one
+	default:
+	}
 	r.received.Store(0)
 	w, version, err := r.list(context.WithValue(ctx, receivedKey{}, &r.received))
 	r.recordExcess(err)
@@ -485,6 +508,24 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 		r.updateHealth(func(h *Health) { h.Restored = time.Now() })
 	}
 	r.version = version
+	live, err := joined.goLive(version)
+	if live || err != nil {
+		r.closeWatch(w)
+		if err != nil {
+			return err
+		}
+		return r.receive(ctx, joined)
+	}
+	return r.applyChanges(ctx, w, joined)
+}
+
+// applyChanges stores and forwards the events of a watch of its own, which w is if it is open already. It
+// ends when what was missed cannot be had any more, a listing is requested, or there is a relay to join
+// other than that of tried.
+func (r *reflector) applyChanges(ctx context.Context, w openedWatch, tried *receiver) (err error) {
+	out := r.startRelay(r.version)
+	defer r.endRelay(out)
+	anew := interrupts{r.relist, func() (bool, <-chan struct{}) { return r.canJoin(tried) }}
 	var p restartPause
 	for {
 		if w.Interface == nil {
@@ -493,10 +534,19 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 			}
 		}
 		_, wake := r.conn.retryNow.Load()
-		err = r.readEvents(w, r.applyEvent)
+		err = r.readEvents(w, anew, func(e watch.Event, m metav1.Object) error {
+			err := r.applyEvent(e, m)
+			if err == nil {
+				out.forward(e, m)
+			}
+			return err
+		})
 		r.closeWatch(w)
 		if err != nil || ctx.Err() != nil {
 			return err
+		}
+		if can, _ := r.canJoin(nil); can {
+			return errRejoin
 		}
 		p.wait(ctx, wake, w.at) // a server that hangs up at once must not be asked in a tight loop
 		w = openedWatch{}
@@ -537,7 +587,7 @@ var errInterrupted = errors.New("the watch broke off before everything was liste
 func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	listing := r.target.NewListing()
 	through, n := errors.New("through"), 0
-	err = r.readEvents(w, func(e watch.Event, m metav1.Object) error {
+	err = r.readEvents(w, interrupts{}, func(e watch.Event, m metav1.Object) error {
 		switch {
 		case e.Type == watch.Bookmark && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
 			version = m.GetResourceVersion()
@@ -641,7 +691,7 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 	switch e.Type {
 	case watch.Bookmark:
 		if r.target.MayFit() {
-			return errors.New("there is room for what was refused")
+			return errFits
 		}
 		return nil
 	case watch.Deleted:
@@ -658,13 +708,32 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
+// interrupts are what ends a watch that is in order. The zero value has none.
+type interrupts struct {
+	relist  <-chan struct{}
+	canJoin func() (can bool, changed <-chan struct{})
+}
+
 // readEvents calls use with each event. It returns nil when the watch breaks and can be resumed, and an
-// error when an event is one, when use returns one, or when nothing came for bookmarkLimit.
-func (r *reflector) readEvents(w openedWatch, use func(watch.Event, metav1.Object) error) error {
+// error when an event is one, when use returns one, when it is interrupted, or when nothing came for
+// bookmarkLimit.
+func (r *reflector) readEvents(
+	w openedWatch, anew interrupts, use func(watch.Event, metav1.Object) error,
+) error {
 	silence := time.NewTimer(bookmarkLimit)
 	defer silence.Stop()
 	for {
+		var relays <-chan struct{}
+		if anew.canJoin != nil {
+			var can bool
+			if can, relays = anew.canJoin(); can {
+				return errRejoin
+			}
+		}
 		select {
+		case <-anew.relist:
+			return errRelist
+		case <-relays: // another one, perhaps
 		case event, open := <-w.ResultChan():
 			if !open {
 				return nil

@@ -52,6 +52,7 @@ type Server struct {
 	listRemainders map[string]listRemainder    // what is left of lists that were read by pages, by continue token
 	changed        chan struct{}               // closed by the next event
 	requests       map[string]int
+	openWatches    map[string]int // by group resource
 }
 
 // listRemainder is the part of a list that follows a page.
@@ -88,7 +89,7 @@ func newServer(cluster, addr string) *Server {
 		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
 		mutate:  map[string]func(*unstructured.Unstructured){},
 		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}),
-		requests: map[string]int{},
+		requests: map[string]int{}, openWatches: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
 	return s
@@ -240,6 +241,22 @@ func (s *Server) Requests(verb, resource string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests[verb+" "+resource]
+}
+
+// Watches returns how many watches are open, by group resource.
+func (s *Server) Watches() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.openWatches)
+}
+
+// countWatch adds a watch that was opened, or -1 for one that has ended.
+func (s *Server) countWatch(resource string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.openWatches[resource] += n; s.openWatches[resource] == 0 {
+		delete(s.openWatches, resource)
+	}
 }
 
 // Apply creates objects, or replaces them.
@@ -439,6 +456,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
 			"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	case req.verb == "watch":
+		s.countWatch(req.groupResource(), 1)
+		defer s.countWatch(req.groupResource(), -1)
 		s.watch(w, r, req)
 	case req.resource == "selfsubjectaccessreviews":
 		s.review(w, r)

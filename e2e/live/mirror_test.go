@@ -31,6 +31,7 @@ type mirroring struct {
 	core   kubernetes.Interface // to look at the local cluster, with all rights
 	links  *links.Reconciler
 	mirror *mirror.Mirror
+	conn   *api.Connection
 	term   context.CancelFunc
 	over   chan error
 }
@@ -69,12 +70,12 @@ spec:
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Thresholds: federation.Thresholds{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
 	w.do(registry.Apply(cluster.Spec{Name: w.Local.Name, Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
-	conn, err := api.NewConnection(config, nil)
+	m.conn, err = api.NewConnection(config, nil)
 	w.do(err)
-	reconciler, err := links.NewReconciler(log, conn, registry, nil, store.MarkClustersListed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace, Mirrors: true})
+	reconciler, err := links.NewReconciler(log, m.conn, registry, nil, store.MarkClustersListed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace, Mirrors: true})
 	w.do(err)
 	m.links = reconciler
-	m.mirror, err = mirror.New(log, store, reconciler, conn, mirror.Options{Namespace: namespace, Headless: true})
+	m.mirror, err = mirror.New(log, store, reconciler, m.conn, mirror.Options{Namespace: namespace, Headless: true})
 	w.do(err)
 	registry.Engage(m.mirror.Engage)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -94,7 +95,7 @@ spec:
 		m.stop()
 		cancel()
 		wg.Wait()
-		conn.Close()
+		m.conn.Close()
 	})
 	return m
 }
@@ -103,7 +104,7 @@ func (m *mirroring) run() {
 	var ctx context.Context
 	ctx, m.term = context.WithCancel(m.t.Context())
 	m.over = make(chan error, 1)
-	go func() { m.over <- m.mirror.Run(ctx) }()
+	go func() { m.over <- m.mirror.Run(ctx, m.conn) }()
 	go func() { m.over <- m.links.WriteStatus(ctx) }()
 }
 

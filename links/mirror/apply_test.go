@@ -23,7 +23,7 @@ func TestForeignServiceIsNotWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()})
+	term := newTerm(&Mirror{log: logr.Discard(), core: core, metrics: newMetrics()}, nil)
 	k := api.Key{Namespace: "shop", Name: "web-east"}
 	for name, want := range map[string]*corev1.Service{"changed": mirrored("web-east", "east"), "removed": nil} {
 		var taken errNameTaken

@@ -15,7 +15,7 @@ import (
 // BenchmarkPlan plans each of 1,000 mirrors of 200 linked clusters, as when its key comes up and nothing has changed.
 func BenchmarkPlan(b *testing.B) {
 	const clusters, services = 200, 5
-	t := newTerm(&Mirror{log: logr.Discard(), links: &links.Reconciler{}})
+	t := newTerm(&Mirror{log: logr.Discard(), links: &links.Reconciler{}}, nil)
 	var all []*link
 	var here []any
 	var keys []api.Key
@@ -23,7 +23,7 @@ func BenchmarkPlan(b *testing.B) {
 		name := fmt.Sprint("east-", i)
 		all = append(all, linkFor(name, 1))
 		all[i].Created = all[i].Created.Add(time.Duration(i) * time.Hour)
-		r := &remoteCluster{term: t, name: name, relist: make(chan struct{}, 1)}
+		r := &remoteCluster{term: t, name: name, watcher: api.NewWatcher(nil, api.Kind{}, nil)}
 		r.Store = api.NewStore(newRemoteService, func(api.Key) {})
 		var there []any
 		for j := range services {

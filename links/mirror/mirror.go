@@ -95,11 +95,12 @@ func (m *Mirror) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], co
 }
 
 // Run writes until ctx ends, and returns after every goroutine that it started. It keeps no state of an
-// earlier Run. Two Runs must not overlap.
-func (m *Mirror) Run(ctx context.Context) error {
+// earlier Run. Two Runs must not overlap. It reads the local cluster's Services over engaged, the connection of
+// an engagement, whose watch it shares.
+func (m *Mirror) Run(ctx context.Context, engaged *api.Connection) error {
 	defer m.metrics.forgetServices()
 	defer m.links.ForgetMirrorStatuses()
-	return newTerm(m).run(ctx)
+	return newTerm(m, engaged).run(ctx)
 }
 
 // Collectors returns the Mirror's metrics.

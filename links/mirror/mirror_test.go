@@ -30,6 +30,7 @@ type fleet struct {
 	t       *testing.T
 	network *apitest.Network
 	home    *apitest.Server
+	conn    *api.Connection // to home
 	mirror  *mirror.Mirror
 	links   *links.Reconciler
 	end     func() // of the term; nil without one
@@ -59,6 +60,7 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		conn, err := api.NewConnection(config, f.network.Dial)
 		f.must(err)
 		defer conn.Close()
+		f.conn = conn
 		reconciler, err := links.NewReconciler(log, conn, registry, nil, store.MarkClustersListed, links.Options{
 			ClusterName: "home", ControllerNamespace: "linkerd", Mirrors: true,
 		})
@@ -101,7 +103,7 @@ func (f *fleet) run() {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	stopped := make(chan error)
-	go func() { stopped <- f.mirror.Run(ctx) }()
+	go func() { stopped <- f.mirror.Run(ctx, f.conn) }()
 	go func() { stopped <- f.links.WriteStatus(ctx) }()
 	f.end = func() {
 		cancel()

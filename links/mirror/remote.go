@@ -39,7 +39,8 @@ type remoteCluster struct {
 	complete    atomic.Bool // a Service that is not in the store does not exist
 	removalHeld atomic.Bool // the last listing would have removed many Services, and was not confirmed
 	heldSince   time.Time   // zero unless a removal is held; owned by Replace
-	relist      chan struct{}
+	watcher     *api.Watcher
+	relist      *time.Timer        // nil unless a removal was held; owned by Replace
 	events      chan *corev1.Event // to be created in the linked cluster
 }
 
@@ -56,12 +57,13 @@ func (r *remoteCluster) service(k api.Key) (*remoteService, existence) {
 	}
 }
 
-// trimService removes from a Service what no mirror is made of.
+// trimService returns a Service without what no mirror is made of. The object is not changed.
 func trimService(object any) (*corev1.Service, bool) {
-	svc, ok := object.(*corev1.Service)
-	if !ok || svc.DeletionTimestamp != nil {
+	whole, ok := object.(*corev1.Service)
+	if !ok || whole.DeletionTimestamp != nil {
 		return nil, false
 	}
+	svc := new(*whole)
 	svc.ManagedFields, svc.OwnerReferences, svc.Finalizers = nil, nil, nil
 	svc.Status = corev1.ServiceStatus{}
 	return svc, true
@@ -88,16 +90,20 @@ func (r *remoteCluster) Replace(objects []any, version string) error {
 	held := many && time.Since(r.heldSince) < confirmAfter
 	r.removalHeld.Store(held)
 	if held {
-		select {
-		case r.relist <- struct{}{}:
-		default: // already requested
-		}
+		r.stopTimer()
+		r.relist = time.AfterFunc(confirmAfter, r.watcher.Relist)
 	} else {
 		r.heldSince = time.Time{}
 		r.complete.Store(true)
 	}
 	r.term.setRemote(r)
 	return nil
+}
+
+func (r *remoteCluster) stopTimer() {
+	if r.relist != nil {
+		r.relist.Stop()
+	}
 }
 
 // readCluster watches the Services of a cluster until ctx or the term ends. It lists anew confirmAfter a
@@ -114,10 +120,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 		t.log.Error(err, "Services cannot be read", "cluster", name)
 		return
 	}
-	r := &remoteCluster{
-		term: t, name: name, core: core,
-		relist: make(chan struct{}, 1), events: make(chan *corev1.Event, maxEvents),
-	}
+	r := &remoteCluster{term: t, name: name, core: core, events: make(chan *corev1.Event, maxEvents)}
 	r.Store = api.NewStore(newRemoteService, func(k api.Key) {
 		if t.isCurrent(r) {
 			t.enqueueRemote(name, k)
@@ -130,22 +133,9 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	recording.Go(func() { r.createEvents(ctx) })
 	defer recording.Wait() // ctx has ended then
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	watcher := api.NewWatcher(conn, services, r)
-	for ctx.Err() == nil {
-		listing, again := context.WithCancel(ctx)
-		filled := make(chan struct{})
-		go func() {
-			defer close(filled)
-			watcher.Run(listing)
-		}()
-		select {
-		case <-r.relist:
-			sleepContext(ctx, confirmAfter)
-		case <-ctx.Done():
-		}
-		again()
-		<-filled
-	}
+	r.watcher = api.NewWatcher(conn, services, r)
+	r.watcher.Run(ctx)
+	r.stopTimer()
 }
 
 // recordSkipped records an Event in the linked cluster, once, that one of its Services is not mirrored. It

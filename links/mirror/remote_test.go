@@ -47,7 +47,7 @@ func TestConfirmation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				term := newTerm(&Mirror{log: logr.Discard()})
+				term := newTerm(&Mirror{log: logr.Discard()}, nil)
 				var here, there []any
 				for _, name := range []string{"a", "b", "c", "d"} {
 					here, there = append(
@@ -57,7 +57,8 @@ func TestConfirmation(t *testing.T) {
 				if err := term.services.Replace(here, ""); err != nil {
 					t.Fatal(err)
 				}
-				r := &remoteCluster{term: term, name: "east", relist: make(chan struct{}, 1)}
+				r := &remoteCluster{term: term, name: "east", watcher: api.NewWatcher(nil, api.Kind{}, nil)}
+				defer r.stopTimer()
 				r.Store = api.NewStore(newRemoteService, func(api.Key) {})
 				began := time.Now()
 				for _, l := range listings {

@@ -38,7 +38,7 @@ func newRemoteService(object any) (*remoteService, bool) {
 	return sanitize(svc), true
 }
 
-// sanitize removes invalid parts from svc, which it changes.
+// sanitize removes invalid parts from svc, whose fields it sets; what they refer to stays as it is.
 func sanitize(svc *corev1.Service) *remoteService {
 	var omitted []string
 	svc.Labels, omitted = validEntries(svc.Labels, "label", maxLabelBytes, validLabel, omitted)
@@ -55,20 +55,23 @@ func sanitize(svc *corev1.Service) *remoteService {
 	return r
 }
 
-// validEntries removes invalid entries from a map, and, in the order of keys, those beyond limit bytes. It
-// appends their names to omitted.
+// validEntries returns a map without invalid entries, and, in the order of keys, without those beyond limit
+// bytes. It appends their names to omitted.
 func validEntries(
 	all map[string]string, kind string, limit int, valid func(k, v string) bool, omitted []string,
 ) (map[string]string, []string) {
-	size := 0
+	size, some := 0, all
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if size += len(k) + len(all[k]); valid(k, all[k]) && size <= limit {
 			continue
 		}
 		omitted = append(omitted, kind+" "+quoted(k))
-		delete(all, k)
+		if len(some) == len(all) {
+			some = maps.Clone(all)
+		}
+		delete(some, k)
 	}
-	return all, omitted
+	return some, omitted
 }
 
 func quoted(s string) string {

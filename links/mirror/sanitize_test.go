@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -361,4 +363,25 @@ func TestBudget(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Other informers are given the same object.
+func TestObjectStaysAsItIs(t *testing.T) {
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "web", Finalizers: []string{"x"},
+			Labels: map[string]string{"app": "web", "not valid": "x"}, Annotations: map[string]string{"-": "x"},
+		},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+			{Name: "a", Port: 80}, {Name: "a", Port: 81, AppProtocol: new("-")}, {Port: -1},
+		}},
+		Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{Type: "x"}}},
+	}
+	before := svc.DeepCopy()
+	if r, ok := newRemoteService(svc); !ok || r.omitted == "" {
+		t.Fatalf("nothing is left out: %+v", r)
+	}
+	if diff := cmp.Diff(before, svc); diff != "" {
+		t.Error(diff)
+	}
 }

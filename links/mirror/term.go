@@ -122,7 +122,7 @@ type leaseWatch struct {
 // A mutatedService is one that the API server stores otherwise than requested.
 type mutatedService struct{ requested, stored *corev1.Service }
 
-func newTerm(m *Mirror) *term {
+func newTerm(m *Mirror, engaged *api.Connection) *term {
 	t := &term{
 		Mirror:      m,
 		permissions: &permissions{log: m.log, client: m.core},
@@ -146,15 +146,17 @@ func newTerm(m *Mirror) *term {
 	})
 	t.remoteEndpoints.loop = t.names
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	t.services = api.NewInformer(t.local, services, trimService, t.localServiceChanged)
+	t.services = api.NewInformer(engaged, services, trimService, t.localServiceChanged)
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
 	ours.Labels = clusterLabel
 	t.endpoints = api.NewInformer(t.local, ours, func(object any) (*endpoints, bool) {
-		e, ok := object.(*endpoints)
-		if ok {
-			e.ManagedFields = nil
+		whole, ok := object.(*endpoints)
+		if !ok {
+			return nil, false
 		}
-		return e, ok
+		e := new(*whole)
+		e.ManagedFields = nil
+		return e, true
 	}, func(k api.Key) { t.enqueue(k) })
 	namespaces := api.Typed(corev1.SchemeGroupVersion, "namespaces", "Namespace", &corev1.Namespace{})
 	t.namespaces = api.NewInformer(t.local, namespaces,

@@ -155,7 +155,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	if o.Mirrors {
 		campaign.Add(endpointslice.FederatedLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,
-			Run: func(term context.Context, _ *apply.Target) error { return mirrors.Run(term) },
+			Run: func(term context.Context, t *apply.Target) error { return mirrors.Run(term, t.Conn) },
 		})
 		a.Registry.Engage(mirrors.Engage)
 	}

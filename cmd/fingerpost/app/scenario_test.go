@@ -370,6 +370,14 @@ func (s *scenario) do(verb string, args []string) {
 		s.printMirrors(at(0), args[1:])
 	case "holders":
 		s.printHolders(at(0), strings.Join(args[1:], ""))
+	case "watches":
+		all := 0
+		watches := s.network.Server(at(0)).Watches()
+		for _, resource := range sortedKeys(watches) {
+			fmt.Fprintf(&s.out, "%d %s\n", watches[resource], resource)
+			all += watches[resource]
+		}
+		fmt.Fprintf(&s.out, "%d in all\n", all)
 	case "count":
 		for _, resource := range args[1:] {
 			s.writes(at(0), resource)
