@@ -113,6 +113,10 @@ func (s *scenario) options(args []string) app.Options {
 	if err := o.Discovery.Validate(); err != nil {
 		s.t.Fatal(err)
 	}
+	if !o.Writer.External && !o.Writer.Federated && !o.Mirrors {
+		// Hours of virtual time are spent on little but renewals: half of the time of all scenarios.
+		o.Lease = lease.Timing{Duration: time.Minute, Renew: 20 * time.Second, Fence: 45 * time.Second}
+	}
 	// No gateway can be reached: there are API servers only.
 	o.Mirror.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
 		return nil, fmt.Errorf("dial %s: connection refused", address)
