@@ -241,7 +241,7 @@ func (c *receiver) goLive(version string) (bool, error) {
 	if c == nil || older(version, c.since) {
 		return false, nil
 	}
-	c.version = version // nobody else reads it before the receiver is live
+	c.version = version // no other goroutine reads it before the receiver is live
 	for {
 		pending, ok := c.takePending()
 		if len(pending) == 0 {

@@ -173,7 +173,8 @@ func (s *podServer) restore(versions int) {
 
 func (s *podServer) goBack(versions int) {
 	s.version -= min(versions, s.version-1)
-	s.events = slices.DeleteFunc(s.events, func(e watch.Event) bool { return versionOf(e.Object.(*corev1.Pod)) > s.version })
+	undone := func(e watch.Event) bool { return versionOf(e.Object.(*corev1.Pod)) > s.version }
+	s.events = slices.DeleteFunc(s.events, undone)
 	s.oldest = min(s.oldest, s.version)
 	s.pods = map[string]*corev1.Pod{}
 	for _, e := range s.events {
@@ -508,7 +509,7 @@ func TestJoinDuringChanges(t *testing.T) {
 	})
 }
 
-// While a kind is refused nobody waits for another one's request, and the refusal is that of its own.
+// While a kind is refused no informer waits for another one's request, and the refusal is that of its own.
 func TestJoinRefused(t *testing.T) {
 	inJoinWorld(t, func(w *joinWorld) {
 		w.server.set(func(s *podServer) { s.refuses = true })
