@@ -35,7 +35,7 @@ const (
 	statusWorkers = 4
 )
 
-// A statusWriter writes the status of Links during one term of the local cluster's Lease. Nobody else of us
+// A statusWriter writes the status of Links during one term of the local cluster's Lease. Nothing else of ours
 // writes any part of it: every replica computes conditions, and package mirror hands over its part as a
 // value (SetMirrorStatus), both into Reconciler.reports, and a statusWriter applies them.
 //

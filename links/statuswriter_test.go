@@ -160,7 +160,7 @@ func TestMeddling(t *testing.T) {
 }
 
 // A replica that is not the holder writes nothing, whatever it sees. What a dead holder left is corrected by
-// the next one, also condition types that nobody wants any more; what the mirror has not handed over yet
+// the next one, also condition types that no replica writes any more; what the mirror has not handed over yet
 // stays.
 func TestNextHolder(t *testing.T) {
 	inFleet(t, func(f *fleet) {

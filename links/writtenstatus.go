@@ -139,7 +139,7 @@ func (s *ServiceStatus) size() int {
 }
 
 // SetMirrorStatus hands over what package mirror reports about a Link, in a term of the local cluster's
-// Lease. Whoever writes the status of Links in that term writes it.
+// Lease. The statusWriter of that term writes it.
 func (r *Reconciler) SetMirrorStatus(link api.Key, uid string, s MirrorStatus) {
 	r.mu.Lock()
 	if now := r.seenLinks[link]; now == nil || now.uid != uid {

@@ -32,7 +32,7 @@ type Config[K comparable] struct {
 	// Reconcile makes what exists for a key what should. It reads everything as it is now. The context ends with
 	// the term. One worker at a time has a key.
 	//
-	// An error is retried after a pause that doubles each time, for ever; a [Retry] as it says. Conflicts are
+	// An error is retried after a pause that doubles each time, for ever; a [Retry] after its own. Conflicts are
 	// errors like others: the event that made the request fail enqueues the key as well.
 	Reconcile func(ctx context.Context, k K) error
 

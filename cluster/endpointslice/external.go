@@ -89,7 +89,7 @@ func (e *externalSlices) serviceChanged(key, *serviceRecord) {}
 
 func (e *externalSlices) applied(key, map[string]bool, map[string]int) {}
 
-// desired implements content. Slices in kube-system are nobody's business but that of the cluster.
+// desired implements content. Slices in kube-system belong to the cluster alone.
 func (e *externalSlices) desired(svc *serviceRecord) (desired, bool) {
 	if svc.Namespace == metav1.NamespaceSystem || svc.external || svc.selector == nil {
 		return desired{}, false

@@ -1,5 +1,5 @@
 // Package policy holds decisions about what clusters publish, as pure functions: what is done is decided here, and
-// when, by whoever calls.
+// when, by the caller.
 package policy
 
 import "time"
