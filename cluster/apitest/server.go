@@ -739,10 +739,10 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 		changed.Object["status"] = o.Object["status"]
 		o = changed
 	}
-	if change := s.mutate[req.groupResource()]; change != nil {
-		change(o)
-	}
 	s.recordOwner(req, old, o, writtenBy(r))
+	if change := s.mutate[req.groupResource()]; change != nil {
+		change(o) // an API server records owners before webhooks
+	}
 	s.put(req.groupResource(), o)
 	writeJSON(w, http.StatusOK, req.render(o))
 }

@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/csaupgrade"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
@@ -85,7 +87,7 @@ func (t *term) applyPlan(ctx context.Context, k api.Key, p plan, existing *corev
 		}
 	}
 	if !p.keepService {
-		if err := t.applyService(ctx, k, p.service, existing); err != nil {
+		if err := t.applyService(ctx, k, p.service, existing, p.shared); err != nil {
 			return err
 		}
 	}
@@ -113,38 +115,89 @@ func (t *term) createNamespace(ctx context.Context, name string, labels map[stri
 
 // applyService makes the Service that exists the wanted one; nil is none, for both. It refuses to write a
 // Service that is not ours, whatever was planned.
-func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Service) error {
+func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Service, shared bool) error {
 	switch {
 	case want == nil && is == nil:
-		t.noteMutation(k, nil, nil)
 		return nil
 	case is != nil && !isOurs(is):
 		return errNameTaken{k, is}
 	case want == nil, is != nil && isHeadless(is) != isHeadless(want):
 		// clusterIP is immutable: a mirror of another kind is created after this one is gone.
 		return t.deleteService(ctx, k, is)
-	case is == nil:
+	}
+	hash := signService(want)
+	if is == nil {
 		return t.createService(ctx, k, want)
-	case sameService(is, want) || t.mutatedAsBefore(k, want, is):
+	}
+	if isApplied(is, hash, serviceFields(want)) {
 		return nil
 	}
-	patch, err := mergePatch(is, want, map[string]any{"spec": map[string]any{"ports": want.Spec.Ports}})
+	t.log.V(1).Info("Applying a mirror", "service", k.String())
+	client := t.core.CoreV1().Services(k.Namespace)
+	version, err := takeOver(ctx, t, client, "services", is, shared)
 	if err != nil {
 		return err
 	}
-	t.log.V(1).Info("Patching a mirror", "service", k.String())
 	return t.withPermission(ctx, writePermission{"patch", "services", k.Namespace}, func() error {
-		api, options := t.core.CoreV1().Services(k.Namespace), metav1.PatchOptions{FieldManager: fieldManager}
-		stored, err := api.Patch(ctx, k.Name, types.MergePatchType, patch, options)
-		if err == nil {
-			t.noteMutation(k, want, stored)
-		}
+		_, err := client.Apply(ctx, serviceConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
 	})
 }
 
+var applyOptions = metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
+
+// A mirrorClient is a client of Services or Endpoints in one namespace.
+type mirrorClient[T metav1.Object] interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
+	Patch(
+		ctx context.Context, name string, kind types.PatchType, patch []byte, options metav1.PatchOptions, sub ...string,
+	) (T, error)
+}
+
+// takeOver replaces those that wrote an object as a mirror, otherwise than by apply, as owners of its fields by us.
+// It returns the resourceVersion that the object has then. The fields of a shared object stay those of others.
+func takeOver[T metav1.Object](
+	ctx context.Context, t *term, client mirrorClient[T], resource string, is T, shared bool,
+) (version string, err error) {
+	if shared || len(updaters(is)) == 0 {
+		return is.GetResourceVersion(), nil
+	}
+	err = t.permissions.require(ctx, writePermission{"get", resource, is.GetNamespace()})
+	if err != nil {
+		return "", err
+	}
+	now, err := client.Get(ctx, is.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if now.GetUID() != is.GetUID() || now.GetResourceVersion() != is.GetResourceVersion() {
+		return "", apierrors.NewConflict(corev1.Resource(resource), is.GetName(), errors.New("it has changed"))
+	}
+	object, isObject := any(now).(runtime.Object)
+	if !isObject {
+		return "", fmt.Errorf("%T is no object", now)
+	}
+	if err := csaupgrade.UpgradeManagedFields(object, updaters(now), fieldManager); err != nil {
+		return "", err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": now.GetUID(), "resourceVersion": now.GetResourceVersion(), "managedFields": now.GetManagedFields(),
+	}})
+	if err != nil {
+		return "", err
+	}
+	err = t.withPermission(ctx, writePermission{"patch", resource, is.GetNamespace()}, func() error {
+		options := metav1.PatchOptions{FieldManager: fieldManager}
+		now, err = client.Patch(ctx, is.GetName(), types.MergePatchType, patch, options)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return now.GetResourceVersion(), nil
+}
+
 func (t *term) deleteService(ctx context.Context, k api.Key, is *corev1.Service) error {
-	t.noteMutation(k, nil, nil)
 	t.log.Info("Deleting a mirror", "service", k.String())
 	return t.withPermission(ctx, writePermission{"delete", "services", k.Namespace}, func() error {
 		return ignoreNotFound(t.core.CoreV1().Services(k.Namespace).Delete(ctx, k.Name, unchanged(is)))
@@ -155,12 +208,8 @@ func (t *term) createService(ctx context.Context, k api.Key, want *corev1.Servic
 	t.log.Info("Creating a mirror", "service", k.String())
 	client := t.core.CoreV1().Services(k.Namespace)
 	return t.withPermission(ctx, writePermission{"create", "services", k.Namespace}, func() error {
-		stored, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
-		switch {
-		case err == nil:
-			t.noteMutation(k, want, stored)
-			return nil
-		case !apierrors.IsAlreadyExists(err):
+		_, err := client.Create(ctx, want, metav1.CreateOptions{FieldManager: fieldManager})
+		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 		if err := t.permissions.require(ctx, writePermission{"get", "services", k.Namespace}); err != nil {
@@ -185,18 +234,20 @@ func (t *term) applyEndpoints(ctx context.Context, k api.Key, p plan, is *endpoi
 		return t.withPermission(ctx, writePermission{"delete", "endpoints", k.Namespace}, func() error {
 			return ignoreNotFound(client.Delete(ctx, k.Name, unchanged(is)))
 		})
-	case is == nil:
+	}
+	hash := signEndpoints(want)
+	if is == nil {
 		return t.createEndpoints(ctx, k, want)
-	case sameEndpoints(is, want):
+	}
+	if isApplied(is, hash, endpointsFields(want)) {
 		return nil
 	}
-	patch, err := mergePatch(is, want, map[string]any{"subsets": want.Subsets})
+	version, err := takeOver(ctx, t, client, "endpoints", is, false)
 	if err != nil {
 		return err
 	}
 	return t.withPermission(ctx, writePermission{"patch", "endpoints", k.Namespace}, func() error {
-		options := metav1.PatchOptions{FieldManager: fieldManager}
-		_, err := client.Patch(ctx, k.Name, types.MergePatchType, patch, options)
+		_, err := client.Apply(ctx, endpointsConfiguration(want, is.UID, version), applyOptions)
 		return ignoreNotFound(err)
 	})
 }
@@ -251,30 +302,6 @@ func unchanged(o metav1.Object) metav1.DeleteOptions {
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
 }
 
-// mergePatch returns a patch that replaces the labels and annotations of an object, and the given parts of
-// it, conditional on the version that was planned from.
-func mergePatch(is, want metav1.Object, parts map[string]any) ([]byte, error) {
-	parts["metadata"] = map[string]any{
-		"uid":             is.GetUID(),
-		"resourceVersion": is.GetResourceVersion(),
-		"labels":          mergeMap(is.GetLabels(), want.GetLabels()),
-		"annotations":     mergeMap(is.GetAnnotations(), want.GetAnnotations()),
-	}
-	return json.Marshal(parts)
-}
-
-// mergeMap returns the merge patch that turns one map into another.
-func mergeMap(is, want map[string]string) map[string]any {
-	all := map[string]any{}
-	for k := range is {
-		all[k] = nil
-	}
-	for k, v := range want {
-		all[k] = v
-	}
-	return all
-}
-
 // withPermission writes if we have the permission, and counts the write.
 func (t *term) withPermission(ctx context.Context, needed writePermission, write func() error) error {
 	err := t.permissions.require(ctx, needed)
@@ -286,27 +313,6 @@ func (t *term) withPermission(ctx context.Context, needed writePermission, write
 	}
 	t.metrics.countWrite(needed.resource, needed.verb, err)
 	return err
-}
-
-// noteMutation notes how the API server has stored a Service, if not as requested: an admission webhook has
-// changed it, and patching against the webhook would never end.
-func (t *term) noteMutation(k api.Key, want, stored *corev1.Service) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if want == nil || sameService(stored, want) {
-		delete(t.mutated, k)
-	} else {
-		t.mutated[k] = mutatedService{want, stored}
-	}
-}
-
-// mutatedAsBefore reports whether a Service differs from the wanted one only as a webhook has changed it
-// before.
-func (t *term) mutatedAsBefore(k api.Key, want, is *corev1.Service) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	m, found := t.mutated[k]
-	return found && sameService(m.requested, want) && sameService(m.stored, is)
 }
 
 // setResults replaces the results for a name, and enqueues the Links that they concern.

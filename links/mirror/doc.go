@@ -5,7 +5,7 @@
 //	      |
 //	      | inputs
 //	      v
-//	    Plan (pure) ---> one Service and its Endpoints ---> create, patch, delete in the local cluster
+//	    Plan (pure) ---> one Service and its Endpoints ---> create, apply, delete in the local cluster
 //	      |
 //	      '-----------> results, one for each Link that asks ---> links.MirrorStatus
 //

@@ -35,6 +35,7 @@ const (
 	discoveryKeysPrefix = linkerd.MulticlusterPrefix
 	productPrefix       = "federation.fingerpost.io/" // of annotations by which users ask something of us
 	linksAnnotation     = productPrefix + "links"     // on what we write: the Links that it was written for
+	appliedAnnotation   = productPrefix + "applied"   // on what we write: a hash of what was applied last
 )
 
 // mirrorName returns the name of the mirror of a Service, or of one of its hostnames.

@@ -12,7 +12,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -34,6 +38,7 @@ type fleet struct {
 	mirror  *mirror.Mirror
 	links   *links.Reconciler
 	end     func() // of the term; nil without one
+	closers []func()
 }
 
 // inFleet runs a test in which home links east and west, in that order. No term runs yet.
@@ -86,6 +91,9 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		f.pass(time.Second)
 		test(f)
 		f.stop()
+		for _, closer := range f.closers {
+			closer()
+		}
 		cancel()
 		wg.Wait()
 	})
@@ -446,30 +454,146 @@ func TestNameHeldByFinalizer(t *testing.T) {
 	})
 }
 
-// A webhook that changes Services, or a schema that drops conditions, causes no repeated writes.
+// What others make of the fields that we apply, or add to a mirror, causes no repeated writes: a webhook that sets
+// another value each time, a controller that adds its annotation whenever it is missing, a schema that drops conditions.
 func TestNoContest(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.home.Prune("links.multicluster.linkerd.io")
-		f.home.Mutate("services", func(o *unstructured.Unstructured) {
-			annotations := o.GetAnnotations()
-			annotations["config.linkerd.io/opaque-ports"] = "25,3306"
-			o.SetAnnotations(annotations)
-		})
-		f.apply("east", "web", direct, 80)
+		n := 0
+		for _, resource := range []string{"services", "endpoints"} {
+			f.home.Mutate(resource, func(o *unstructured.Unstructured) {
+				n++
+				annotations := o.GetAnnotations()
+				annotations["mirror.linkerd.io/remote-svc-fq-name"] = fmt.Sprint("changed-", n)
+				if annotations["example.com/own"] == "" {
+					annotations["example.com/own"] = "1"
+				}
+				o.SetAnnotations(annotations)
+			})
+		}
+		f.apply("east", "web", exported, 80)
 		f.run()
 		f.wants("web-east:80")
-		before := f.writes()
-		f.pass(10 * time.Second)
-		if n := f.writes() - before; n != 0 {
-			t.Errorf("%d writes in 10 s in which nothing has happened", n)
+		before := f.mirrorWrites()
+		f.pass(10 * time.Minute)
+		if n := f.mirrorWrites() - before; n != 0 {
+			t.Errorf("%d writes in 10 minutes in which nothing has happened", n)
 		}
-		f.apply("east", "web", direct, 81)
+		f.apply("east", "web", exported, 81)
 		f.pass(time.Second)
 		f.wants("web-east:81")
+		first := f.mirrorWrites()
+		f.apply("east", "web", exported, 82)
+		f.pass(10 * time.Minute)
+		f.wants("web-east:82")
+		if n := f.mirrorWrites() - first; n != 1 {
+			t.Errorf("%d writes for a change of a port", n)
+		}
+		if got := f.home.Get("services", "shop", "web-east").GetAnnotations()["example.com/own"]; got != "1" {
+			t.Errorf("the annotation of another controller is %q", got)
+		}
 		if got, want := f.status("east", "mirrorServices"), "web->web-east True Mirrored"; got != want {
 			t.Errorf("status %q, want %q", got, want)
 		}
 	})
+}
+
+// A controller that puts back what is its own, whenever it is gone, is not contested.
+func TestAnotherController(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		f.apply("east", "web", exported, 80)
+		f.run()
+		client := f.client()
+		own := func() {
+			if f.home.Get("services", "shop", "web-east").GetAnnotations()["example.com/own"] != "" {
+				return
+			}
+			_, err := client.CoreV1().Services("shop").Patch(f.t.Context(), "web-east", types.MergePatchType,
+				[]byte(`{"metadata":{"annotations":{"example.com/own":"1"}}}`), metav1.PatchOptions{FieldManager: "other"})
+			f.must(err)
+		}
+		own()
+		f.apply("east", "web", exported, 89)
+		f.pass(time.Minute) // the Service is taken over from its creation
+		before := f.mirrorWrites()
+		for port := range 5 {
+			f.apply("east", "web", exported, 90+port)
+			f.pass(time.Second)
+			own()
+			f.pass(time.Minute)
+		}
+		f.wants("web-east:94")
+		if n := f.mirrorWrites() - before; n != 5 {
+			t.Errorf("%d writes for 5 changes", n)
+		}
+		// A field of ours that another one changes is ours again.
+		_, err := client.CoreV1().Services("shop").Patch(f.t.Context(), "web-east", types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"mirror.linkerd.io/cluster-name":"west"}}}`), metav1.PatchOptions{FieldManager: "other"})
+		f.must(err)
+		f.pass(time.Second)
+		if got := f.home.Get("services", "shop", "web-east").GetLabels()["mirror.linkerd.io/cluster-name"]; got != "east" {
+			t.Errorf("the label is %q", got)
+		}
+	})
+}
+
+// What Linkerd's service mirror has written becomes ours, so that a label that the remote Service has no longer
+// goes. What a user has added stays.
+func TestTakeOver(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		client := f.client().CoreV1().Services("shop")
+		_, err := client.Create(f.t.Context(), &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: "web-east", Labels: map[string]string{
+				"mirror.linkerd.io/mirrored-service": "true", "mirror.linkerd.io/cluster-name": "east", "stale": "1",
+			}},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "old", Port: 79, Protocol: corev1.ProtocolTCP}}},
+		}, metav1.CreateOptions{FieldManager: "controller"})
+		f.must(err)
+		_, err = client.Patch(f.t.Context(), "web-east", types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"federation.fingerpost.io/endpoint-slices":"enabled"}}}`),
+			metav1.PatchOptions{FieldManager: "kubectl"})
+		f.must(err)
+		f.apply("east", "web", exported+", team: a", 80)
+		f.run()
+		wants := func(team string) {
+			t.Helper()
+			o := f.home.Get("services", "shop", "web-east")
+			if o.GetLabels()["stale"] != "" || o.GetLabels()["team"] != team {
+				t.Errorf("labels %v", o.GetLabels())
+			}
+			if o.GetAnnotations()["federation.fingerpost.io/endpoint-slices"] != "enabled" {
+				t.Errorf("annotations %v", o.GetAnnotations())
+			}
+		}
+		f.wants("web-east:80")
+		wants("a")
+		f.apply("east", "web", exported, 80)
+		f.pass(time.Second)
+		wants("")
+	})
+}
+
+// mirrorWrites counts the writes of Services and Endpoints that the local cluster received.
+func (f *fleet) mirrorWrites() (n int) {
+	for _, resource := range []string{"services", "endpoints"} {
+		for _, verb := range []string{"create", "update", "patch", "delete"} {
+			n += f.home.Requests(verb, resource)
+		}
+	}
+	return n
+}
+
+// client returns a client of another program.
+func (f *fleet) client() kubernetes.Interface {
+	f.t.Helper()
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
+	f.must(err)
+	conn, err := api.NewConnection(config, f.network.Dial)
+	f.must(err)
+	f.closers = append(f.closers, conn.Close)
+	client, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	f.must(err)
+	return client
 }
 
 // The number of Services here for one linked cluster is limited. Existing ones are kept up to date, and others

@@ -1,14 +1,12 @@
 package mirror
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -232,6 +230,7 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 	delete(f.Annotations, localDiscoveryKey)
 	delete(f.Annotations, discoveryKey)
 	delete(f.Annotations, linksAnnotation)
+	delete(f.Annotations, appliedAnnotation)
 	written, owners := ownersOf(existing), map[string]api.Key{}
 	keepOwner := func(cluster string) {
 		if owner, found := written[cluster]; found {
@@ -288,57 +287,4 @@ func federatedPorts(
 		ports.merge(copyPorts(existing))
 	}
 	return ports.sorted(), conflicts
-}
-
-// sameService reports whether a Service is as wanted. The version of the remote Service alone is no reason to
-// write it.
-func sameService(is, want *corev1.Service) bool {
-	return maps.Equal(is.Labels, want.Labels) &&
-		sameExcept(is.Annotations, want.Annotations, versionAnnotation) &&
-		slices.EqualFunc(is.Spec.Ports, want.Spec.Ports, func(a, b corev1.ServicePort) bool {
-			return samePort(a, b) && a.Port == b.Port && targetOf(a) == targetOf(b)
-		})
-}
-
-// targetOf returns the target of a port, with the default that the API server fills in.
-func targetOf(p corev1.ServicePort) intstr.IntOrString {
-	if p.TargetPort == (intstr.IntOrString{}) {
-		return intstr.FromInt32(p.Port)
-	}
-	return p.TargetPort
-}
-
-func sameEndpoints(is, want *endpoints) bool {
-	return maps.Equal(is.Labels, want.Labels) && maps.Equal(is.Annotations, want.Annotations) &&
-		equality.Semantic.DeepEqual(sortedSubsets(is.Subsets), sortedSubsets(want.Subsets))
-}
-
-// sortedSubsets returns subsets with sorted addresses and ports: the API server has an order of its own.
-func sortedSubsets(subsets []endpointSubset) []endpointSubset {
-	byAddress := func(a, b corev1.EndpointAddress) int {
-		return cmp.Or(strings.Compare(a.IP, b.IP), strings.Compare(a.Hostname, b.Hostname))
-	}
-	byNumber := func(a, b corev1.EndpointPort) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Name, b.Name),
-			cmp.Compare(a.Protocol, b.Protocol))
-	}
-	sorted := slices.Clone(subsets)
-	for i := range sorted {
-		s := &sorted[i]
-		s.Addresses = slices.SortedFunc(slices.Values(s.Addresses), byAddress)
-		s.NotReadyAddresses = slices.SortedFunc(slices.Values(s.NotReadyAddresses), byAddress)
-		s.Ports = slices.Clone(s.Ports)
-		for j := range s.Ports {
-			s.Ports[j].Protocol = cmp.Or(s.Ports[j].Protocol, corev1.ProtocolTCP)
-		}
-		slices.SortFunc(s.Ports, byNumber)
-	}
-	return sorted
-}
-
-func sameExcept(a, b map[string]string, key string) bool {
-	a, b = maps.Clone(a), maps.Clone(b)
-	delete(a, key)
-	delete(b, key)
-	return maps.Equal(a, b)
 }

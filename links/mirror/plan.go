@@ -182,6 +182,7 @@ type plan struct {
 	endpoints       *endpoints      // nil: none
 	keepService     bool            // the existing one stays as it is
 	keepEndpoints   bool
+	shared          bool              // the Service is another writer's, too
 	overBudget      bool              // it would exist if the cluster had space left
 	namespaceLabels map[string]string // of the missing namespace, which is to be created; nil if none is
 	results         []serviceResult
@@ -233,8 +234,6 @@ func (in *inputs) Plan() plan {
 	case !p.takesName():
 		p.keepService = !in.mayRemove()
 		p.keepEndpoints = p.keepService
-	case p.service != nil:
-		keepRequests(p.service, existing)
 	}
 	return p
 }
@@ -272,17 +271,6 @@ func (in *inputs) firstCandidate() plan {
 	}
 	first.results = results
 	return first
-}
-
-// keepRequests copies the annotations by which users ask something of us: the mirror is the only place for
-// them.
-func keepRequests(want, existing *corev1.Service) {
-	for key, value := range existing.Annotations {
-		_, planned := want.Annotations[key]
-		if !planned && key != linksAnnotation && strings.HasPrefix(key, productPrefix) {
-			want.Annotations[key] = value
-		}
-	}
 }
 
 // failResults replaces the result of Services that would be mirrored by an error.
@@ -556,6 +544,10 @@ func (in *inputs) planFederated() plan {
 		p.keepService = true
 		return p
 	}
+	if p.shared = !u.allOurs; p.shared && existing != nil && sameMembers(existing, service) {
+		p.keepService = true // there is nothing for us to write
+		return p
+	}
 	p.service = service
 	for i, result := range p.results {
 		if l := in.linkNamed(result.link); result.mirrored && conflicts[l] != "" {
@@ -563,6 +555,13 @@ func (in *inputs) planFederated() plan {
 		}
 	}
 	return p
+}
+
+// sameMembers reports whether two federated Services name the same members, written for the same Links.
+func sameMembers(a, b *corev1.Service) bool {
+	return !slices.ContainsFunc([]string{localDiscoveryKey, discoveryKey, linksAnnotation}, func(key string) bool {
+		return a.Annotations[key] != b.Annotations[key]
+	})
 }
 
 // addLocalMember adds the local Service of a name to a union, if it joins.

@@ -680,7 +680,7 @@ func TestPlan(t *testing.T) {
 				links: []*link{west}, remote: only("west"),
 				local: []*corev1.Service{joined("web@east,web@north", "")},
 			},
-			"web-federated web@east,web@north",
+			"keep",
 		},
 		{
 			"our last member leaves, those of others stay", "web-federated",
@@ -718,7 +718,7 @@ func TestPlan(t *testing.T) {
 				links: both, localSkip: true, remote: map[string][]*corev1.Service{"east": {}, "west": {}},
 				local: []*corev1.Service{joined("", "web")},
 			},
-			"web-federated web",
+			"keep",
 		},
 		{
 			"a user's own Service of the name is not changed", "web-federated",
@@ -1001,13 +1001,6 @@ func TestFederatedMarks(t *testing.T) {
 	wants(map[string]string{mirroredLabel: "true", "team": "east"})
 	s.remote["east"] = nil
 	wants(map[string]string{mirroredLabel: "true", "team": "west", "excluded": "x"})
-	// Annotations by which users ask something of us stay.
-	s.local = []*corev1.Service{with(joined("web@west", ""), func(svc *corev1.Service) {
-		svc.Annotations["federation.fingerpost.io/endpoint-slices"], svc.Annotations["note"] = "enabled", "goes"
-	})}
-	if diff := cmp.Diff(map[string]string{discoveryKey: "web@west", linksAnnotation: "west=mc/west", "federation.fingerpost.io/endpoint-slices": "enabled"}, s.plan("web-federated").service.Annotations); diff != "" {
-		t.Error(diff)
-	}
 	// As long as the oldest was not synced, its labels and ports stay.
 	delete(s.remote, "east")
 	s.local = []*corev1.Service{with(joined("web@east", ""), func(svc *corev1.Service) {
@@ -1029,38 +1022,5 @@ func TestExcluded(t *testing.T) {
 		if got := excluded(list, key); got != want {
 			t.Errorf("excluded(%q) is %t", key, got)
 		}
-	}
-}
-
-// Defaults of the API server, and another order, are no reason to write.
-func TestSame(t *testing.T) {
-	want := service("web-east", plain, corev1.ServicePort{Name: "http", Port: 80})
-	is := service("web-east", plain, corev1.ServicePort{
-		Name: "http", Port: 80, Protocol: "TCP", TargetPort: intstr.FromInt32(80),
-	})
-	is.Annotations, want.Annotations = map[string]string{versionAnnotation: "1"}, map[string]string{versionAnnotation: "2"}
-	if !sameService(is, want) {
-		t.Error("defaults, or the version of the remote Service alone, are a reason to write")
-	}
-	want.Spec.Ports[0].Port = 81
-	if sameService(is, want) {
-		t.Error("another port is no reason to write")
-	}
-	a := &endpoints{Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
-		Addresses: []corev1.EndpointAddress{{IP: "b"}, {IP: "a"}},
-		Ports: []corev1.EndpointPort{
-			{Name: "y", Port: 1, Protocol: "TCP"}, {Name: "x", Port: 1, Protocol: "TCP"},
-		},
-	}}}
-	b := &endpoints{Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // Endpoints are what is written
-		Addresses: []corev1.EndpointAddress{{IP: "a"}, {IP: "b"}},
-		Ports:     []corev1.EndpointPort{{Name: "x", Port: 1}, {Name: "y", Port: 1}},
-	}}}
-	if !sameEndpoints(a, b) {
-		t.Error("another order of addresses and ports is a reason to write")
-	}
-	b.Subsets[0].NotReadyAddresses, b.Subsets[0].Addresses = b.Subsets[0].Addresses, nil
-	if sameEndpoints(a, b) {
-		t.Error("addresses that are not ready any more are no reason to write")
 	}
 }

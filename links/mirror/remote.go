@@ -57,6 +57,15 @@ func (r *remoteCluster) service(k api.Key) (*remoteService, existence) {
 	}
 }
 
+// trimLocal returns a Service of the local cluster without what no plan depends on. The object is not changed.
+func trimLocal(object any) (*corev1.Service, bool) {
+	svc, ok := trimService(object)
+	if ok {
+		svc.ManagedFields = ownEntries(object.(*corev1.Service))
+	}
+	return svc, ok
+}
+
 // trimService returns a Service without what no mirror is made of. The object is not changed.
 func trimService(object any) (*corev1.Service, bool) {
 	whole, ok := object.(*corev1.Service)

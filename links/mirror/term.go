@@ -59,7 +59,7 @@ type queueKey struct {
 // An event carries no data. The informer stores the new record first and enqueues the keys that it may bear
 // on afterwards, so the reconcile that follows reads a state at least as new as the event. Between
 // different keys there is no order. What we
-// write comes back as an event like every other, and is then found equal. A patch or deletion is conditional
+// write comes back as an event like every other, and is then found equal. An apply or deletion is conditional
 // on the resourceVersion that was planned from, and a creation on that there is no such object. If one fails
 // for that, the event that made it fail is on its way; a retry after a second is only a second net.
 //
@@ -99,7 +99,6 @@ type term struct {
 	gateways     map[string]*runningGateway // by cluster
 	leases       map[string]*leaseWatch     // by namespace
 	results      *resultIndex
-	mutated      map[api.Key]mutatedService
 }
 
 type runningGateway struct {
@@ -119,9 +118,6 @@ type leaseWatch struct {
 	confirmedAt   time.Time // when a list succeeded last
 }
 
-// A mutatedService is one that the API server stores otherwise than requested.
-type mutatedService struct{ requested, stored *corev1.Service }
-
 func newTerm(m *Mirror, engaged *api.Connection) *term {
 	t := &term{
 		Mirror:      m,
@@ -133,7 +129,6 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 		gateways:    map[string]*runningGateway{},
 		leases:      map[string]*leaseWatch{},
 		results:     newResultIndex(),
-		mutated:     map[api.Key]mutatedService{},
 	}
 	t.linkSet.Store((&linkSet{}).index())
 	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
@@ -146,7 +141,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 	})
 	t.remoteEndpoints.loop = t.names
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
-	t.services = api.NewInformer(engaged, services, trimService, t.localServiceChanged)
+	t.services = api.NewInformer(engaged, services, trimLocal, t.localServiceChanged)
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
 	ours.Labels = clusterLabel
 	t.endpoints = api.NewInformer(t.local, ours, func(object any) (*endpoints, bool) {
@@ -155,7 +150,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 			return nil, false
 		}
 		e := new(*whole)
-		e.ManagedFields = nil
+		e.ManagedFields = ownEntries(whole)
 		return e, true
 	}, func(k api.Key) { t.enqueue(k) })
 	namespaces := api.Typed(corev1.SchemeGroupVersion, "namespaces", "Namespace", &corev1.Namespace{})

@@ -1,0 +1,226 @@
+package mirror
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+)
+
+// # Which fields are ours
+//
+// Mirrors are written by server-side apply, with our own fields only: labels, annotations and ports, or subsets,
+// that follow from the Services of linked clusters. What others add to a mirror is theirs, and stays. A field that we
+// apply is taken from whoever owned it.
+//
+// An object is written if it is not as we have applied it, which follows from two things that are in the object:
+//
+//   - The annotation appliedAnnotation is the hash of the configuration that was applied last. So a field that we
+//     apply no longer is found as well as one that has another value.
+//   - metadata.managedFields lists the fields that we own. Whoever changes one of them takes it from us.
+//
+// Values are not compared. What an admission webhook makes of a field that we apply leaves that field ours, and
+// is not contested; defaults and the order of lists do not matter.
+//
+// A mirror is created by create, which fails if there is an object, and not by apply, which would add our fields to
+// a user's Service of that name. Fields that were created, and those that Linkerd's service mirror, or an earlier
+// version of ours, has updated, are owned by an update, and would stay when we apply them no longer. So before
+// the first apply to an object such owners are replaced by us (takeOver): they are found by the label of mirrors.
+//
+// It costs the annotation, our entry of managedFields in the record of each mirror, and two more requests before
+// the first change of each.
+
+// fieldSet is fields as an entry of metadata.managedFields lists them.
+type fieldSet map[string]fieldSet
+
+func (s fieldSet) has(path ...string) bool {
+	for _, field := range path {
+		next, found := s[field]
+		if !found {
+			return false
+		}
+		s = next
+	}
+	return true
+}
+
+// ownEntries returns the entries of managedFields of us, and of those who wrote an object as a mirror.
+func ownEntries(o metav1.Object) (kept []metav1.ManagedFieldsEntry) {
+	if !isOurs(o) {
+		return nil
+	}
+	for _, e := range o.GetManagedFields() {
+		if e.Subresource == "" && (e.Manager == fieldManager || marksMirror(e)) {
+			e.Time = nil
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// marksMirror reports whether a manager has made an object a mirror.
+func marksMirror(e metav1.ManagedFieldsEntry) bool {
+	return fieldsOf(e).has("f:metadata", "f:labels", "f:"+mirroredLabel)
+}
+
+// fieldsOf returns the fields of an entry; none if it is malformed.
+func fieldsOf(e metav1.ManagedFieldsEntry) fieldSet {
+	var s fieldSet
+	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &s) != nil {
+		return nil
+	}
+	return s
+}
+
+// updaters returns the managers that wrote an object as a mirror, or are ours, otherwise than by apply.
+func updaters(o metav1.Object) sets.Set[string] {
+	all := sets.Set[string]{}
+	for _, e := range o.GetManagedFields() {
+		updates := e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == ""
+		if updates && (e.Manager == fieldManager || marksMirror(e)) {
+			all.Insert(e.Manager)
+		}
+	}
+	return all
+}
+
+// isApplied reports whether an object is as it was applied with a hash, and all of the fields are still ours.
+func isApplied(is metav1.Object, hash string, fields [][]string) bool {
+	if is.GetAnnotations()[appliedAnnotation] != hash {
+		return false
+	}
+	var owned []fieldSet
+	for _, e := range is.GetManagedFields() {
+		if e.Manager == fieldManager && e.Subresource == "" {
+			owned = append(owned, fieldsOf(e))
+		}
+	}
+	return !slices.ContainsFunc(fields, func(path []string) bool {
+		return !slices.ContainsFunc(owned, func(s fieldSet) bool { return s.has(path...) })
+	})
+}
+
+// sign annotates an object with the hash of what it is made of, and returns that. The version of the remote Service
+// alone is no reason to write.
+func sign(o metav1.Object, parts ...any) string {
+	annotations := maps.Clone(o.GetAnnotations())
+	delete(annotations, appliedAnnotation)
+	delete(annotations, versionAnnotation)
+	h := fnv.New64a()
+	text, err := json.Marshal(append(parts, o.GetLabels(), annotations))
+	if err != nil {
+		panic(err) // it is made of strings and numbers
+	}
+	_, _ = h.Write(text) // it cannot fail
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	hash := fmt.Sprintf("%016x", h.Sum64())
+	if version, found := o.GetAnnotations()[versionAnnotation]; found {
+		annotations[versionAnnotation] = version
+	}
+	annotations[appliedAnnotation] = hash
+	o.SetAnnotations(annotations)
+	return hash
+}
+
+func signService(svc *corev1.Service) string { return sign(svc, svc.Spec.Ports, svc.Spec.ClusterIP) }
+
+func signEndpoints(e *endpoints) string { return sign(e, e.Subsets) }
+
+// markFields returns the labels and annotations of an object as fields.
+func markFields(o metav1.Object) (all [][]string) {
+	for k := range o.GetLabels() {
+		all = append(all, []string{"f:metadata", "f:labels", "f:" + k})
+	}
+	for k := range o.GetAnnotations() {
+		all = append(all, []string{"f:metadata", "f:annotations", "f:" + k})
+	}
+	return all
+}
+
+func serviceFields(svc *corev1.Service) [][]string {
+	all := markFields(svc)
+	for _, p := range svc.Spec.Ports {
+		port := fmt.Sprintf(`k:{"port":%d,"protocol":%q}`, p.Port, protocolOf(p))
+		for _, field := range []string{"f:name", "f:appProtocol", "f:targetPort", "f:port"} {
+			switch {
+			case field == "f:name" && p.Name == "":
+			case field == "f:appProtocol" && p.AppProtocol == nil:
+			case field == "f:targetPort" && p.TargetPort == intstr.IntOrString{}:
+			default:
+				all = append(all, []string{"f:spec", "f:ports", port, field})
+			}
+		}
+	}
+	return all
+}
+
+func endpointsFields(e *endpoints) [][]string {
+	all := markFields(e)
+	if len(e.Subsets) > 0 {
+		all = append(all, []string{"f:subsets"})
+	}
+	return all
+}
+
+func protocolOf(p corev1.ServicePort) corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
+
+// serviceConfiguration returns what is applied of a Service, to the version with this UID and resourceVersion.
+func serviceConfiguration(svc *corev1.Service, uid types.UID, version string) *applycorev1.ServiceApplyConfiguration {
+	spec := applycorev1.ServiceSpec()
+	if isHeadless(svc) {
+		spec.WithClusterIP(corev1.ClusterIPNone)
+	}
+	for _, p := range svc.Spec.Ports {
+		port := applycorev1.ServicePort().WithPort(p.Port).WithProtocol(protocolOf(p))
+		if p.Name != "" {
+			port.WithName(p.Name)
+		}
+		if p.TargetPort != (intstr.IntOrString{}) {
+			port.WithTargetPort(p.TargetPort)
+		}
+		port.AppProtocol = p.AppProtocol
+		spec.WithPorts(port)
+	}
+	return applycorev1.Service(svc.Name, svc.Namespace).WithUID(uid).WithResourceVersion(version).
+		WithLabels(svc.Labels).WithAnnotations(svc.Annotations).WithSpec(spec)
+}
+
+func endpointsConfiguration(e *endpoints, uid types.UID, version string) *applycorev1.EndpointsApplyConfiguration {
+	applied := applycorev1.Endpoints(e.Name, e.Namespace).WithUID(uid).WithResourceVersion(version).
+		WithLabels(e.Labels).WithAnnotations(e.Annotations)
+	addresses := func(all []corev1.EndpointAddress) (converted []*applycorev1.EndpointAddressApplyConfiguration) {
+		for _, a := range all {
+			address := applycorev1.EndpointAddress().WithIP(a.IP)
+			if a.Hostname != "" {
+				address.WithHostname(a.Hostname)
+			}
+			converted = append(converted, address)
+		}
+		return converted
+	}
+	for _, s := range e.Subsets {
+		subset := applycorev1.EndpointSubset().
+			WithAddresses(addresses(s.Addresses)...).WithNotReadyAddresses(addresses(s.NotReadyAddresses)...)
+		for _, p := range s.Ports {
+			port := applycorev1.EndpointPort().WithPort(p.Port).WithProtocol(cmp.Or(p.Protocol, corev1.ProtocolTCP))
+			if p.Name != "" {
+				port.WithName(p.Name)
+			}
+			port.AppProtocol = p.AppProtocol
+			subset.WithPorts(port)
+		}
+		applied.WithSubsets(subset)
+	}
+	return applied
+}
