@@ -24,7 +24,7 @@ type step struct {
 
 // The life of mirrors goes on with the rights of the charts, and each of those that are about mirrors is needed.
 func TestChartMirrors(t *testing.T) {
-	c := newCharted(t, "chart-mirrors", `mirror: {mode: "on", createNamespaces: true}`, "events: true")
+	c := newCharted(t, "chart-mirrors", `mirror: {mode: "on", createNamespaces: true}`, "")
 	life := c.mirrorLife()
 	c.do(c.run(func(log *logged) error {
 		if err := errors.Join(c.selects(), c.says("Mirroring", "True")); err != nil {
@@ -41,17 +41,14 @@ func TestChartMirrors(t *testing.T) {
 		return c.granted()
 	}))
 
-	var rights, events []right
+	var rights []right
 	for _, r := range c.rights {
-		switch {
-		case strings.HasSuffix(r.role.GetName(), "-mirror"):
+		if strings.HasSuffix(r.role.GetName(), "-mirror") {
 			rights = append(rights, r)
-		case strings.HasSuffix(r.role.GetName(), "-events") && r.site == c.west:
-			events = append(events, r)
 		}
 	}
-	if len(rights) < 14 || len(events) != 1 {
-		t.Fatalf("%d rights to mirror, and %d to tell of it in west, were found in the charts", len(rights), len(events))
+	if len(rights) < 14 {
+		t.Fatalf("%d rights to mirror were found in the charts", len(rights))
 	}
 	for i := range rights {
 		c.do(c.unmirror())
@@ -73,24 +70,6 @@ func TestChartMirrors(t *testing.T) {
 			return errors.New("nothing that is done takes it")
 		})
 	}
-
-	// Of a Service that is not mirrored its own cluster is told.
-	c.Args = append(c.Args, "-mirror-create-namespaces=false")
-	far := life[len(life)-1]
-	c.do(c.unmirror())
-	c.do(c.run(func(*logged) error {
-		return errors.Join(c.selects(), far.does(), c.eventually("an Event in west", func(ctx context.Context) error {
-			out, err := c.west.Kubectl(ctx, "-n", c.Namespace+"-far", "get", "events", "-o", "jsonpath={.items[*].reason}")
-			if err == nil && !strings.Contains(out, "ServiceMirroringSkipped") {
-				err = fmt.Errorf("there are %q", out)
-			}
-			return err
-		}))
-	}))
-	c.do(c.unmirror())
-	c.without(&events[0], func(_ *right, log *logged) error {
-		return errors.Join(c.selects(), far.does(), c.logs(log, `cannot create resource \"events\"`))
-	})
 	c.do(c.unmirror())
 }
 
@@ -110,7 +89,7 @@ func (c *charted) mirrorLife() []step {
 	}
 	return []step{
 		{"mirrored through the gateway", first, both("p80"), []string{"create services", "create endpoints"}},
-		{"another port", api(byGateway, 81), both("p81"), []string{"patch services", "patch endpoints"}},
+		{"another port", api(byGateway, 81), both("p81"), []string{"patch services", "patch endpoints", "get endpoints"}},
 		{"mirrored directly", api(directly, 81), port("endpoints", ""), []string{"delete endpoints"}},
 		{"not mirrored", api("app: api", 81), port("service", ""), []string{"delete services"}},
 		{"a name that is taken", func() error {

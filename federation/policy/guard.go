@@ -12,7 +12,10 @@ const period = time.Minute
 
 // IsMass reports whether removing so many of those that are held is a mass removal: more than half, and more than
 // Free.
-func IsMass(removed, held int) bool { return removed > Free && 2*removed > held }
+func IsMass(removed, held int) bool { return IsMassOf(removed, held, Free) }
+
+// IsMassOf is IsMass for other things than endpoints, of which free may be removed without confirmation.
+func IsMassOf(removed, held, free int) bool { return removed > free && 2*removed > held }
 
 // A Guard notices mass removals that come bit by bit. A watch that went wrong, or a cluster that was restored from an
 // old backup, can make most of what a cluster has disappear at once; acting on that would empty its Services

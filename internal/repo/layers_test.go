@@ -24,7 +24,8 @@ cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
 cmd/fingerpost/cmdtest ->
 
-links/mirror -> links cluster cluster/apply cluster/linkerd cluster/api federation federation/watch
+links/mirror -> links cluster cluster/apply cluster/linkerd cluster/api
+links/mirror -> federation federation/policy federation/watch
 links -> cluster cluster/apply cluster/endpointslice cluster/linkerd cluster/api federation/watch
 
 cluster/endpointslice -> cluster cluster/apply cluster/linkerd cluster/api cluster/view

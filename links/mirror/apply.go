@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -318,33 +317,9 @@ func (t *term) withPermission(ctx context.Context, needed writePermission, write
 // setResults replaces the results for a name, and enqueues the Links that they concern.
 func (t *term) setResults(k api.Key, results []serviceResult) {
 	t.mu.Lock()
-	old := t.results.byName[k]
 	concerned := t.results.set(k, results)
 	t.mu.Unlock()
 	for _, link := range concerned {
 		t.enqueueLink(link)
-	}
-	for _, r := range results {
-		if r.reason == reasonMissingNamespace && !slices.Contains(old, r) {
-			t.recordSkipped(r)
-		}
-	}
-}
-
-// recordSkipped records an Event about a Service whose namespace is missing here, in its cluster.
-func (t *term) recordSkipped(result serviceResult) {
-	now, _ := t.linkSet.Load()
-	l := now.linkNamed(result.link)
-	if l == nil {
-		return
-	}
-	t.mu.Lock()
-	r := t.remotes[l.Cluster]
-	t.mu.Unlock()
-	if r == nil {
-		return // it was unlinked meanwhile
-	}
-	if svc, found := r.Get(result.remote); found {
-		r.recordSkipped(svc.Service, "Skipped mirroring service: "+result.message)
 	}
 }

@@ -2,30 +2,22 @@ package mirror
 
 import (
 	"context"
-	"fmt"
-	"hash/fnv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // confirmAfter is how long a listing that would remove many Services is held: one that arrives at least so
 // much later must lack as many.
 const confirmAfter = 10 * time.Second
 
-// Bounds of recording Events in a linked cluster.
-const (
-	eventTimeout = 5 * time.Second
-	maxEvents    = 256 // that wait; further ones are dropped
-)
+// freeRemovals is how many mirrors and memberships of a cluster a listing may remove without confirmation.
+const freeRemovals = 3
 
 // A remoteCluster is the Services of one linked cluster, as one connection lists them. It is what an informer
 // fills.
@@ -33,15 +25,13 @@ type remoteCluster struct {
 	*api.Store[*remoteService]
 	term *term
 	name string
-	core kubernetes.Interface
 
 	connected   atomic.Bool // the connection is in use
 	complete    atomic.Bool // a Service that is not in the store does not exist
 	removalHeld atomic.Bool // the last listing would have removed many Services, and was not confirmed
 	heldSince   time.Time   // zero unless a removal is held; owned by Replace
 	watcher     *api.Watcher
-	relist      *time.Timer        // nil unless a removal was held; owned by Replace
-	events      chan *corev1.Event // to be created in the linked cluster
+	relist      *time.Timer // nil unless a removal was held; owned by Replace
 }
 
 // service returns a Service of the cluster, and whether it exists.
@@ -90,7 +80,7 @@ func (r *remoteCluster) Replace(objects []any, version string) error {
 		_, found := r.Get(k)
 		return found
 	})
-	many := missing > 3 && 2*missing > all
+	many := policy.IsMassOf(missing, all, freeRemovals)
 	if many && r.heldSince.IsZero() {
 		r.heldSince = time.Now()
 		r.term.log.Info("A listing of a linked cluster lacks most of the mirrored Services: nothing is removed "+
@@ -124,12 +114,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	if !waitClosed(ctx, t.ready) { // countMissing needs the existing mirrors
 		return
 	}
-	core, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
-	if err != nil {
-		t.log.Error(err, "Services cannot be read", "cluster", name)
-		return
-	}
-	r := &remoteCluster{term: t, name: name, core: core, events: make(chan *corev1.Event, maxEvents)}
+	r := &remoteCluster{term: t, name: name}
 	r.Store = api.NewStore(newRemoteService, func(k api.Key) {
 		if t.isCurrent(r) {
 			t.enqueueRemote(name, k)
@@ -138,54 +123,10 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	r.connected.Store(true)
 	defer t.dropUnlinked()
 	defer r.connected.Store(false)
-	var recording sync.WaitGroup
-	recording.Go(func() { r.createEvents(ctx) })
-	defer recording.Wait() // ctx has ended then
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
 	r.watcher = api.NewWatcher(conn, services, r)
 	r.watcher.Run(ctx)
 	r.stopTimer()
-}
-
-// recordSkipped records an Event in the linked cluster, once, that one of its Services is not mirrored. It
-// does not block.
-func (r *remoteCluster) recordSkipped(svc *corev1.Service, message string) {
-	h := fnv.New64a()
-	_, _ = fmt.Fprint(h, svc.UID, message) // it cannot fail
-	now := metav1.Now()
-	event := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: svc.Namespace, Name: fmt.Sprintf("%s.%x", svc.Name, h.Sum64()),
-		},
-		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Service", Namespace: svc.Namespace, Name: svc.Name, UID: svc.UID,
-		},
-		Type: corev1.EventTypeNormal, Reason: "ServiceMirroringSkipped", Message: message,
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-		Source: corev1.EventSource{Component: productName},
-	}
-	select {
-	case r.events <- event:
-	default:
-	}
-}
-
-// createEvents creates recorded Events until ctx ends.
-func (r *remoteCluster) createEvents(ctx context.Context) {
-	for {
-		select {
-		case e := <-r.events:
-			request, cancel := context.WithTimeout(ctx, eventTimeout)
-			_, err := r.core.CoreV1().Events(e.Namespace).Create(request, e, metav1.CreateOptions{})
-			cancel()
-			if err != nil && !apierrors.IsAlreadyExists(err) {
-				r.term.log.V(1).Info("An Event cannot be created", "cluster", r.name,
-					"service", e.Namespace+"/"+e.InvolvedObject.Name, "error", err.Error())
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 func isClosed(c <-chan struct{}) bool {
