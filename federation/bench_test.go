@@ -13,7 +13,10 @@ func bigView(n int, localOnly bool) *View {
 	v := &View{Ports: []ServicePort{{80, "http", 8080}}, LocalOnly: localOnly}
 	for i := range n {
 		if i%100 == 0 {
-			v.Slices = append(v.Slices, &Slice{Name: fmt.Sprintf("slice-%05d", i), Ports: []Port{{Number: 8080, Name: "http"}}})
+			v.Slices = append(v.Slices, &Slice{
+				Name:  fmt.Sprintf("slice-%05d", i),
+				Ports: []Port{{Number: 8080, Name: "http"}},
+			})
 		}
 		s := v.Slices[len(v.Slices)-1]
 		s.Endpoints = append(s.Endpoints, &Endpoint{
@@ -38,7 +41,11 @@ func (v *View) without7() *View {
 func (v *View) withFirst() *View {
 	n := *v
 	n.Slices = slices.Clone(n.Slices)
-	n.Slices[0] = &Slice{Name: v.Slices[0].Name, Ports: v.Slices[0].Ports, Endpoints: []*Endpoint{{Addr: netip.MustParseAddr("10.9.9.9"), Ready: true}}}
+	n.Slices[0] = &Slice{
+		Name:      v.Slices[0].Name,
+		Ports:     v.Slices[0].Ports,
+		Endpoints: []*Endpoint{{Addr: netip.MustParseAddr("10.9.9.9"), Ready: true}},
+	}
 	for _, e := range v.Slices[0].Endpoints {
 		e := *e
 		n.Slices[0].Endpoints = append(n.Slices[0].Endpoints, &e)

@@ -20,7 +20,10 @@ func TestExplain(t *testing.T) {
 	on := func(node string, e *Endpoint) *Endpoint { e.Node = node; return e }
 	hinted := func(zone string, e *Endpoint) *Endpoint { e.Zone, e.Hints = zone, []string{zone}; return e }
 	view := func(endpoints ...*Endpoint) *View {
-		return &View{Ports: []ServicePort{{80, "http", 8080}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 8080, Name: "http"}}, Endpoints: endpoints}}}
+		return &View{
+			Ports:  []ServicePort{{80, "http", 8080}},
+			Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 8080, Name: "http"}}, Endpoints: endpoints}},
+		}
 	}
 
 	say := func(c Cluster, views map[Service]*View) {
@@ -33,7 +36,8 @@ func TestExplain(t *testing.T) {
 	notReady, host, six := ready("10.0.0.2", "p2"), ready("10.0.0.3", "p3"), ready("fd00::1", "p1")
 	notReady.Ready = false
 	host.Hostname = "h"
-	onNode := view(on("n1", ready("10.0.0.1", "p1")), on("n2", ready("10.0.0.2", "p2")), &Endpoint{Addr: addr("10.0.0.9"), Ready: true})
+	onNode := view(on("n1", ready("10.0.0.1", "p1")), on("n2", ready("10.0.0.2", "p2")),
+		&Endpoint{Addr: addr("10.0.0.9"), Ready: true})
 	onNode.LocalOnly = true
 	targetless := view(ready("10.0.0.1", "p1"))
 	targetless.Slices[0].Ports = []Port{{Number: 9090, Name: "metrics"}}
@@ -48,8 +52,10 @@ func TestExplain(t *testing.T) {
 		named("targetless"): targetless,
 		named("alias"):      {ExternalName: true},
 		named("fed"): union(
-			MemberRef{Ref{"local", named("plain")}, true}, MemberRef{Ref{"east", named("plain")}, false}, MemberRef{Ref{"west", named("plain")}, false},
-			MemberRef{Ref{"south", named("plain")}, false}, MemberRef{Ref{"ghost", named("plain")}, false}, MemberRef{Ref{"local", named("alias")}, true},
+			MemberRef{Ref{"local", named("plain")}, true}, MemberRef{Ref{"east", named("plain")}, false},
+			MemberRef{Ref{"west", named("plain")}, false},
+			MemberRef{Ref{"south", named("plain")}, false}, MemberRef{Ref{"ghost", named("plain")}, false},
+			MemberRef{Ref{"local", named("alias")}, true},
 			MemberRef{Ref{"east", named("nothing")}, false},
 		),
 	})
@@ -66,20 +72,46 @@ func TestExplain(t *testing.T) {
 		at      Place
 		want    []string
 	}{
-		"readiness":   {"plain", Query{Port: 80, IPv6: false}, Place{}, []string{"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off"}},
-		"dual stack":  {"plain", Query{Port: 80, IPv6: true}, Place{}, []string{"10.0.0.1 reached over IPv6", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 kept"}},
-		"an instance": {"plain", Query{Port: 80, Hostname: "h"}, Place{}, []string{"10.0.0.1 other hostname", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 other hostname"}},
+		"readiness": {
+			"plain",
+			Query{Port: 80, IPv6: false},
+			Place{},
+			[]string{"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off"},
+		},
+		"dual stack": {
+			"plain",
+			Query{Port: 80, IPv6: true},
+			Place{},
+			[]string{"10.0.0.1 reached over IPv6", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 kept"},
+		},
+		"an instance": {
+			"plain",
+			Query{Port: 80, Hostname: "h"},
+			Place{},
+			[]string{"10.0.0.1 other hostname", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 other hostname"},
+		},
 		"a Local policy": {"local", Query{Port: 80}, Place{Node: "n2"}, []string{
 			"10.0.0.1 other node, Service is Local", "10.0.0.2 kept", "10.0.0.9 not a Pod, Service is Local",
 		}},
-		"zone hints":                   {"hinted", Query{Port: 80}, Place{Zone: "z2"}, []string{"10.0.0.1 hinted for other zones", "10.0.0.2 kept"}},
-		"hints for a zone with nobody": {"hinted", Query{Port: 80}, Place{Zone: "z3"}, []string{"10.0.0.1 kept", "10.0.0.2 kept"}},
-		"a port that leads nowhere":    {"targetless", Query{Port: 80}, Place{}, []string{"local/targetless/s port not in slice"}},
-		"a Service that is not there":  {"nobody", Query{Port: 80}, Place{}, []string{"local/nobody no such Service"}},
-		"an ExternalName":              {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
+		"zone hints": {
+			"hinted",
+			Query{Port: 80},
+			Place{Zone: "z2"},
+			[]string{"10.0.0.1 hinted for other zones", "10.0.0.2 kept"},
+		},
+		"hints for a zone with nobody": {
+			"hinted", Query{Port: 80}, Place{Zone: "z3"}, []string{"10.0.0.1 kept", "10.0.0.2 kept"},
+		},
+		"a port that leads nowhere": {
+			"targetless", Query{Port: 80}, Place{}, []string{"local/targetless/s port not in slice"},
+		},
+		"a Service that is not there": {"nobody", Query{Port: 80}, Place{}, []string{"local/nobody no such Service"}},
+		"an ExternalName":             {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
 		"members of a federated Service": {"fed", Query{Port: 80}, Place{}, []string{
-			"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off", "10.0.0.1 duplicate of local p1", "10.1.0.1 kept",
-			"west/plain port not declared", "south/plain cluster not synced yet", "ghost/plain cluster not linked", "local/alias ExternalName",
+			"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off",
+			"10.0.0.1 duplicate of local p1", "10.1.0.1 kept",
+			"west/plain port not declared", "south/plain cluster not synced yet",
+			"ghost/plain cluster not linked", "local/alias ExternalName",
 			"east/nothing no such Service",
 		}},
 	} {

@@ -23,9 +23,10 @@ type Resident struct {
 }
 
 func (a *Address) equal(o *Address) bool {
-	return a == o || slices.Equal(a.Services, o.Services) && slices.EqualFunc(a.Residents, o.Residents, func(r, s Resident) bool {
-		return r.Port == s.Port && r.Running == s.Running && *r.Workload == *s.Workload
-	})
+	return a == o || slices.Equal(a.Services, o.Services) &&
+		slices.EqualFunc(a.Residents, o.Residents, func(r, s Resident) bool {
+			return r.Port == s.Port && r.Running == s.Running && *r.Workload == *s.Workload
+		})
 }
 
 // facts is what the local cluster publishes besides its Services; guarded by Store.mu.

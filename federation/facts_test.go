@@ -15,7 +15,10 @@ func TestFacts(t *testing.T) {
 	s.AddCluster("local", Expectation{Local: true})
 	ip, gone := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	at := func(name string) *Address {
-		return &Address{Services: []Service{plain}, Residents: []Resident{{Workload: &Workload{Name: name}, Running: true}}}
+		return &Address{
+			Services:  []Service{plain},
+			Residents: []Resident{{Workload: &Workload{Name: name}, Running: true}},
+		}
 	}
 	name, p := Service{"ns", "a.ns.svc.cluster.local"}, &profile.Profile{}
 	first := s.NewWriter("local")

@@ -12,7 +12,11 @@ func TestIdentityCounts(t *testing.T) {
 	pod := func(controlPlane string, skip ...PortRange) *View {
 		v := oneEndpoint(1, 1)
 		v.Slices[0].Endpoints[0].Workload = &Workload{
-			Namespace: "ns", Name: "p", Template: unique.Make(Template{ServiceAccount: "sa", ControlPlane: controlPlane, Skip: PortsOf(skip...)}),
+			Namespace: "ns", Name: "p", Template: unique.Make(Template{
+				ServiceAccount: "sa",
+				ControlPlane:   controlPlane,
+				Skip:           PortsOf(skip...),
+			}),
 		}
 		return v
 	}
@@ -22,13 +26,19 @@ func TestIdentityCounts(t *testing.T) {
 		winner                 Cluster
 		why                    string
 	}{
-		"a bare address":             {nil, oneEndpoint(1, 1), pod("linkerd"), Live, "zurich", "it has an identity"},
-		"a Pod outside of the mesh":  {nil, pod(""), pod("linkerd"), Live, "zurich", "it has an identity"},
-		"a Pod of another mesh":      {nil, pod("mine"), pod("linkerd"), Live, "zurich", "it has an identity"},
-		"a port that skips":          {nil, pod("linkerd", PortRange{8080, 8080}), pod("linkerd"), Live, "zurich", "it has an identity"},
-		"while zurich is away":       {nil, pod(""), pod("linkerd"), Stale, "zurich", "it has an identity"},
-		"both have one":              {nil, pod("linkerd"), pod("linkerd"), Live, "attacker", "it is the first in order"},
-		"both have one, one is away": {nil, pod("linkerd"), pod("linkerd"), Stale, "attacker", "its cluster is in contact"},
+		"a bare address":            {nil, oneEndpoint(1, 1), pod("linkerd"), Live, "zurich", "it has an identity"},
+		"a Pod outside of the mesh": {nil, pod(""), pod("linkerd"), Live, "zurich", "it has an identity"},
+		"a Pod of another mesh":     {nil, pod("mine"), pod("linkerd"), Live, "zurich", "it has an identity"},
+		"a port that skips": {
+			nil, pod("linkerd", PortRange{8080, 8080}), pod("linkerd"), Live, "zurich", "it has an identity",
+		},
+		"while zurich is away": {nil, pod(""), pod("linkerd"), Stale, "zurich", "it has an identity"},
+		"both have one": {
+			nil, pod("linkerd"), pod("linkerd"), Live, "attacker", "it is the first in order",
+		},
+		"both have one, one is away": {
+			nil, pod("linkerd"), pod("linkerd"), Stale, "attacker", "its cluster is in contact",
+		},
 		"an address of this cluster": {pod(""), pod("linkerd"), nil, Live, "local", "it is of this cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,9 +50,12 @@ func TestIdentityCounts(t *testing.T) {
 					k.Set(plain, v)
 				}
 				if cluster == "local" {
-					k.Set(fed, &View{Ports: []ServicePort{{80, "http", 8080}}, Composition: &Composition{Union: true, Members: []MemberRef{
-						{Ref{"local", plain}, true}, {Ref{"attacker", plain}, false}, {Ref{"zurich", plain}, false},
-					}}})
+					k.Set(fed, &View{
+						Ports: []ServicePort{{80, "http", 8080}},
+						Composition: &Composition{Union: true, Members: []MemberRef{
+							{Ref{"local", plain}, true}, {Ref{"attacker", plain}, false}, {Ref{"zurich", plain}, false},
+						}},
+					})
 				}
 				k.MarkSynced()
 			}

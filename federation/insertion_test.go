@@ -33,7 +33,8 @@ func TestInsertionsShare(t *testing.T) {
 		s := view.Slices[0]
 		for i := range add {
 			made++
-			s.Endpoints = slices.Insert(s.Endpoints, at+i, &Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(made)}), Ready: true})
+			s.Endpoints = slices.Insert(s.Endpoints, at+i,
+				&Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(made)}), Ready: true})
 		}
 		s.Endpoints = slices.Delete(s.Endpoints, at+add, at+add+remove)
 		after := entries(view)
@@ -83,7 +84,10 @@ func TestLabels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		// Few addresses: entries of the same one are distinguished by their labels.
 		endpoint := func() *Endpoint {
-			return &Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 3).Draw(t, "addr"))}), Ready: true}
+			return &Endpoint{
+				Addr:  netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 3).Draw(t, "addr"))}),
+				Ready: true,
+			}
 		}
 		var b *block
 		var parts map[part][]*Entry
@@ -107,7 +111,8 @@ func TestLabels(t *testing.T) {
 			b = newBlock(key, &Slice{Name: "s", Endpoints: endpoints}, query, b, changes)
 			check(t, b)
 			parts = changes.apply(parts)
-			if want := slices.SortedFunc(slices.Values(b.entries), (*Entry).compare); !slices.Equal(parts[part{}], want) {
+			want := slices.SortedFunc(slices.Values(b.entries), (*Entry).compare)
+			if !slices.Equal(parts[part{}], want) {
 				t.Fatal("what is left of all changes is not what the block holds")
 			}
 		}
@@ -115,7 +120,8 @@ func TestLabels(t *testing.T) {
 	given := 0
 	b := newBlock(key, bigView(2, false).Slices[0], query, nil, changes{})
 	for range 1000 {
-		endpoints := slices.Insert(slices.Clone(b.slice.Endpoints), 1, &Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true})
+		endpoints := slices.Insert(slices.Clone(b.slice.Endpoints), 1,
+			&Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true})
 		old := map[*Entry]bool{}
 		for _, e := range b.entries {
 			old[e] = true

@@ -20,9 +20,18 @@ var (
 	fed      = Service{"ns", "a-federated"}
 	mirror   = Service{"ns", "a-east"}
 	services = []Service{plain, other, fed, mirror}
-	queries  = []Query{{Port: 80, IPv6: true}, {Port: 80, IPv6: true}, {Port: 81, IPv6: true}, {Port: 80}, {Port: 80, Hostname: "h", IPv6: true}, {Port: 99, IPv6: true}, {Port: 80, IPv6: true, ControlPlane: "linkerd"}, {Port: 80, IPv6: true, ZoneWeights: true}}
-	zones    = []string{"", "z1", "z2"}
-	nodes    = []string{"", "n1", "n2"}
+	queries  = []Query{
+		{Port: 80, IPv6: true},
+		{Port: 80, IPv6: true},
+		{Port: 81, IPv6: true},
+		{Port: 80},
+		{Port: 80, Hostname: "h", IPv6: true},
+		{Port: 99, IPv6: true},
+		{Port: 80, IPv6: true, ControlPlane: "linkerd"},
+		{Port: 80, IPv6: true, ZoneWeights: true},
+	}
+	zones = []string{"", "z1", "z2"}
+	nodes = []string{"", "n1", "n2"}
 )
 
 func drawView(t *rapid.T, svc Service) *View {
@@ -31,10 +40,17 @@ func drawView(t *rapid.T, svc Service) *View {
 		ExternalName: rapid.Float64().Draw(t, "external") < .05,
 		Opaque:       rapid.SampledFrom([]Ports{{}, {}, PortsOf(), PortsOf(PortRange{80, 80})}).Draw(t, "opaque"),
 		Ports: rapid.SampledFrom([][]ServicePort{
-			{{80, "http", 0}}, {{80, "http", 8080}}, {{80, "http", 8080}, {81, "alt", 8081}}, {{80, "", 0}}, {{80, "web", 8080}}, {{80, "alt", 8080}}, nil,
+			{{80, "http", 0}},
+			{{80, "http", 8080}},
+			{{80, "http", 8080}, {81, "alt", 8081}},
+			{{80, "", 0}},
+			{{80, "web", 8080}},
+			{{80, "alt", 8080}},
+			nil,
 		}).Draw(t, "ports"),
 	}
-	hinted := rapid.SampledFrom([]string{"all", "none", "some"}).Draw(t, "hinted") // hints count only where every address has some
+	// Hints count only where every address has some.
+	hinted := rapid.SampledFrom([]string{"all", "none", "some"}).Draw(t, "hinted")
 	for _, name := range []string{"s1", "s2"} {
 		if rapid.Float64().Draw(t, name) < .8 {
 			v.Slices = append(v.Slices, drawSlice(t, name, hinted))
@@ -42,7 +58,13 @@ func drawView(t *rapid.T, svc Service) *View {
 	}
 	if (svc == fed || svc == mirror) && rapid.Float64().Draw(t, "composed") < .9 {
 		v.Composition = &Composition{Union: svc == fed}
-		all := []MemberRef{{Ref{"local", plain}, true}, {Ref{"local", other}, rapid.Bool().Draw(t, "filtered")}, {Ref{"east", plain}, false}, {Ref{"west", plain}, false}, {Ref{"ghost", plain}, false}}
+		all := []MemberRef{
+			{Ref{"local", plain}, true},
+			{Ref{"local", other}, rapid.Bool().Draw(t, "filtered")},
+			{Ref{"east", plain}, false},
+			{Ref{"west", plain}, false},
+			{Ref{"ghost", plain}, false},
+		}
 		n := 1
 		if v.Composition.Union {
 			n = rapid.IntRange(0, len(all)).Draw(t, "members")
@@ -55,10 +77,21 @@ func drawView(t *rapid.T, svc Service) *View {
 }
 
 func drawSlice(t *rapid.T, name, hinted string) *Slice {
-	s := &Slice{Name: name, Ports: rapid.SampledFrom([][]Port{{port(8080, "http")}, {port(8080, "http")}, {port(8080, "http"), port(8081, "alt")}, {port(8080, "")}, nil}).Draw(t, "targets")}
+	s := &Slice{
+		Name: name,
+		Ports: rapid.SampledFrom([][]Port{
+			{port(8080, "http")},
+			{port(8080, "http")},
+			{port(8080, "http"), port(8081, "alt")},
+			{port(8080, "")},
+			nil,
+		}).Draw(t, "targets"),
+	}
 	for range rapid.IntRange(1, 4).Draw(t, "n") {
 		e := &Endpoint{
-			Addr:     rapid.SampledFrom([]netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2")}).Draw(t, "addr"),
+			Addr: rapid.SampledFrom([]netip.Addr{
+				addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2"),
+			}).Draw(t, "addr"),
 			Ready:    rapid.Float64().Draw(t, "ready") < .8,
 			Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname"),
 			Zone:     rapid.SampledFrom(zones).Draw(t, "zone"),
@@ -67,8 +100,14 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 			e.Hints = []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}
 		}
 		if rapid.Bool().Draw(t, "pod") {
-			e.Workload = &Workload{Kind: rapid.SampledFrom([]WorkloadKind{Pod, Pod, ExternalWorkload}).Draw(t, "kind"), Namespace: "ns", Name: rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod")}
-			e.Workload.Template = unique.Make(Template{ControlPlane: rapid.SampledFrom([]string{"", "linkerd", "another"}).Draw(t, "mesh")})
+			e.Workload = &Workload{
+				Kind:      rapid.SampledFrom([]WorkloadKind{Pod, Pod, ExternalWorkload}).Draw(t, "kind"),
+				Namespace: "ns",
+				Name:      rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod"),
+			}
+			e.Workload.Template = unique.Make(Template{
+				ControlPlane: rapid.SampledFrom([]string{"", "linkerd", "another"}).Draw(t, "mesh"),
+			})
 			e.Node = rapid.SampledFrom(nodes).Draw(t, "node")
 		}
 		s.Endpoints = append(s.Endpoints, e)
@@ -96,7 +135,8 @@ func touch(t *rapid.T, v *View) {
 	case 5:
 		s.Ports = []Port{{Number: 9090, Name: "http"}}
 	case 6:
-		s.Endpoints = slices.Insert(s.Endpoints, rapid.IntRange(0, len(s.Endpoints)).Draw(t, "at"), drawSlice(t, "s1", "some").Endpoints...)
+		s.Endpoints = slices.Insert(s.Endpoints, rapid.IntRange(0, len(s.Endpoints)).Draw(t, "at"),
+			drawSlice(t, "s1", "some").Endpoints...)
 	case 7:
 		if s.Endpoints = slices.Delete(s.Endpoints, 0, 1); len(s.Endpoints) == 0 {
 			s.Endpoints = nil
@@ -166,8 +206,9 @@ func (r *reader) read(t *rapid.T, m *model) {
 	if want := m.state(r.ref, set.Len()); answer.State != want {
 		t.Fatalf("the answer is %s, want %s", answer.State, want)
 	}
-	if fresh := Select(snapshot, r.query, nil); !maps.Equal(text(fresh.At(fresh.Reduce(Place{r.node, r.zone}), nil)), text(set)) {
-		t.Fatalf("purity: what a Set was computed from shows\nanew: %v\nhere: %v", text(fresh.At(fresh.Reduce(Place{r.node, r.zone}), nil)), text(set))
+	fresh := Select(snapshot, r.query, nil)
+	if anew := text(fresh.At(fresh.Reduce(Place{r.node, r.zone}), nil)); !maps.Equal(anew, text(set)) {
+		t.Fatalf("purity: what a Set was computed from shows\nanew: %v\nhere: %v", anew, text(set))
 	}
 	if full := next.At(Place{r.node, r.zone}, nil); !maps.Equal(text(full), text(set)) {
 		t.Fatal("Reduce leaves out what the answer depends on")
@@ -211,7 +252,8 @@ func (r *reader) read(t *rapid.T, m *model) {
 	r.selection, r.last, r.answer = next, set, answer
 	r.frozen = deepCopy(set)
 	if want := m.answer(r.ref, r.query, r.node, r.zone); !maps.Equal(r.holds, want) {
-		t.Fatalf("replay: the reader of %v %v at %q %q\nholds %v\nwant  %v", r.ref, r.query, r.node, r.zone, r.holds, want)
+		t.Fatalf("replay: the reader of %v %v at %q %q\nholds %v\nwant  %v", r.ref, r.query, r.node, r.zone,
+			r.holds, want)
 	}
 }
 
@@ -391,7 +433,10 @@ func TestLaws(t *testing.T) {
 		}
 		open := func(t *rapid.T) {
 			r := &reader{
-				ref:   Ref{rapid.SampledFrom([]Cluster{"local", "local", "east"}).Draw(t, "home"), rapid.SampledFrom([]Service{fed, fed, plain, other, mirror}).Draw(t, "service")},
+				ref: Ref{
+					rapid.SampledFrom([]Cluster{"local", "local", "east"}).Draw(t, "home"),
+					rapid.SampledFrom([]Service{fed, fed, plain, other, mirror}).Draw(t, "service"),
+				},
 				query: rapid.SampledFrom(queries).Draw(t, "query"),
 				node:  rapid.SampledFrom(nodes).Draw(t, "node"), zone: rapid.SampledFrom(zones).Draw(t, "zone"),
 				holds: map[netip.AddrPort]string{},
@@ -545,7 +590,8 @@ func TestLaws(t *testing.T) {
 		for _, c := range clusters {
 			s.RemoveCluster(c)
 		}
-		if n := len(*s.clusters.Load()) + len(s.uses) + len(s.heads) + s.Nodes().Len() + s.Addresses().Len() + s.Profiles().Len(); n != 0 {
+		if n := len(*s.clusters.Load()) + len(s.uses) + len(s.heads) + s.Nodes().Len() + s.Addresses().Len() +
+			s.Profiles().Len(); n != 0 {
 			t.Fatalf("empty: %d records are left: %v %v %v", n, *s.clusters.Load(), s.uses, s.heads)
 		}
 	})

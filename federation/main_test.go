@@ -9,7 +9,11 @@ import (
 
 func TestMain(m *testing.M) {
 	// Defaults of the property tests; a flag on the command line wins.
-	for name, value := range map[string]string{"rapid.checks": "5000", "rapid.steps": "60", "rapid.nofailfile": "true"} {
+	for name, value := range map[string]string{
+		"rapid.checks":     "5000",
+		"rapid.steps":      "60",
+		"rapid.nofailfile": "true",
+	} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)
 		}

@@ -45,7 +45,8 @@ func (c claim) String() string {
 	if c.endpoint.Mirror != nil {
 		mirror = *c.endpoint.Mirror
 	}
-	return fmt.Sprintf("%s of %s/%s/%s zone=%s hints=%v node=%s host=%s mirror=%v domain=%s", c.addr, c.term.Cluster, c.term.Name, who,
+	return fmt.Sprintf("%s of %s/%s/%s zone=%s hints=%v node=%s host=%s mirror=%v domain=%s", c.addr,
+		c.term.Cluster, c.term.Name, who,
 		c.endpoint.Zone, c.endpoint.Hints, c.endpoint.Node, c.endpoint.Hostname, mirror, c.domain)
 }
 
@@ -125,12 +126,14 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 				continue
 			}
 			for i, e := range s.Endpoints {
-				if !e.Ready || q.Hostname != "" && q.Hostname != e.Hostname || !q.IPv6 && e.Workload != nil && e.Addr.Is6() {
+				if !e.Ready || q.Hostname != "" && q.Hostname != e.Hostname ||
+					!q.IPv6 && e.Workload != nil && e.Addr.Is6() {
 					continue
 				}
 				c := m.clusters[t.Cluster]
 				mine = append(mine, claim{
-					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.standing == Stale, proves(*e, q, c.domain), c.domain, v.LocalOnly, s.Name, i,
+					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.standing == Stale,
+					proves(*e, q, c.domain), c.domain, v.LocalOnly, s.Name, i,
 				})
 			}
 		}
@@ -142,7 +145,9 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 	best := map[netip.AddrPort]claim{}
 	for _, c := range all {
 		if c.endpoint.Workload != nil && c.addr.Addr().Is4() && slices.ContainsFunc(all, func(o claim) bool {
-			return o.endpoint.Workload != nil && o.addr.Addr().Is6() && o.term.Cluster == c.term.Cluster && o.endpoint.Workload.Kind == c.endpoint.Workload.Kind && o.endpoint.Workload.Name == c.endpoint.Workload.Name
+			return o.endpoint.Workload != nil && o.addr.Addr().Is6() && o.term.Cluster == c.term.Cluster &&
+				o.endpoint.Workload.Kind == c.endpoint.Workload.Kind &&
+				o.endpoint.Workload.Name == c.endpoint.Workload.Name
 		}) {
 			continue
 		}
@@ -192,7 +197,8 @@ func proves(e Endpoint, q Query, domain string) bool {
 	if e.Workload == nil {
 		return e.Mirror != nil && e.Mirror.Identity != ""
 	}
-	return e.Workload.Kind == Pod && q.ControlPlane != "" && e.Workload.Template.Value().ControlPlane == q.ControlPlane && domain != ""
+	return e.Workload.Kind == Pod && q.ControlPlane != "" &&
+		e.Workload.Template.Value().ControlPlane == q.ControlPlane && domain != ""
 }
 
 func better(a, b claim) bool {
@@ -201,7 +207,8 @@ func better(a, b claim) bool {
 		if w := c.endpoint.Workload; w != nil {
 			workload = fmt.Sprint("0", w.Kind, w.Name)
 		}
-		return fmt.Sprintf("%v %v %v %v %s|%s|%s|%s|%s|%03d", !c.home, !c.proven, c.stale, !c.term.Filtered, c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
+		return fmt.Sprintf("%v %v %v %v %s|%s|%s|%s|%s|%03d", !c.home, !c.proven, c.stale, !c.term.Filtered,
+			c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)
 	}
 	return cmp.Compare(rank(a), rank(b)) < 0
 }

@@ -204,7 +204,12 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 			if at >= passed {
 				room = labelRoom // it gets another label for want of room: let that last
 			}
-			entry := &Entry{Addr: netip.AddrPortFrom(e.Addr, key.port), Endpoint: e, origin: key.origin, slice: key.slice}
+			entry := &Entry{
+				Addr:     netip.AddrPortFrom(e.Addr, key.port),
+				Endpoint: e,
+				origin:   key.origin,
+				slice:    key.slice,
+			}
 			b.entries, added = append(b.entries, entry), append(added, entry)
 			changes.add(key.local, entry)
 		}
@@ -363,7 +368,8 @@ func (w *Workload) compare(o *Workload) int {
 	case o == nil:
 		return -1
 	}
-	return cmp.Or(cmp.Compare(w.Kind, o.Kind), strings.Compare(w.Namespace, o.Namespace), strings.Compare(w.Name, o.Name))
+	return cmp.Or(cmp.Compare(w.Kind, o.Kind), strings.Compare(w.Namespace, o.Namespace),
+		strings.Compare(w.Name, o.Name))
 }
 
 // splice returns base without removed and with added, all sorted. It copies base in runs between the
@@ -513,7 +519,8 @@ func (q *Query) proven(e *Entry) bool {
 		t := w.Template.Value()
 		return t.Identity != "" && t.ServerName != "" && e.origin.Trusts(w)
 	default:
-		return w.Identity(q.ControlPlane, e.origin.TrustDomain) != "" && !w.Template.Value().Skip.Contains(e.Addr.Port())
+		return w.Identity(q.ControlPlane, e.origin.TrustDomain) != "" &&
+			!w.Template.Value().Skip.Contains(e.Addr.Port())
 	}
 }
 

@@ -80,20 +80,20 @@ func (s *Set) All() iter.Seq[Choice] {
 	}
 }
 
-// Diff returns what turns old into new, sorted by address: the choices to add or to replace, and the
+// Diff returns what turns old into current, sorted by address: the choices to add or to replace, and the
 // addresses to remove. A nil Set is an empty one.
-func Diff(old, new *Set) (add []Choice, remove []netip.AddrPort) { return DiffAt(old, new, 0) }
+func Diff(old, current *Set) (add []Choice, remove []netip.AddrPort) { return DiffAt(old, current, 0) }
 
 // DiffAt is Diff for a client of a port, which is the port of every entry that is for any: see [Entry.At].
-func DiffAt(old, new *Set, port uint16) (add []Choice, remove []netip.AddrPort) {
+func DiffAt(old, current *Set, port uint16) (add []Choice, remove []netip.AddrPort) {
 	if old == nil {
 		old = &Set{}
 	}
-	if new == nil {
-		new = &Set{}
+	if current == nil {
+		current = &Set{}
 	}
-	o, n := old.entries, new.entries
-	sameLens := old.lens == new.lens
+	o, n := old.entries, current.entries
+	sameLens := old.lens == current.lens
 	for len(o) > 0 && len(n) > 0 {
 		if same := common(o, n); sameLens && same > 0 { // as most of two Sets is
 			addr := o[same-1].Addr
@@ -105,8 +105,8 @@ func DiffAt(old, new *Set, port uint16) (add []Choice, remove []netip.AddrPort) 
 		switch {
 		case c < 0:
 			remove = append(remove, was.At(port))
-		case c > 0 || !was.equalAt(port, is) || !sameLens && !old.lens.choice(was).sameUse(new.lens.choice(is)):
-			add = append(add, new.lens.choice(is))
+		case c > 0 || !was.equalAt(port, is) || !sameLens && !old.lens.choice(was).sameUse(current.lens.choice(is)):
+			add = append(add, current.lens.choice(is))
 		}
 		if c <= 0 {
 			o = after(o, was.Addr)
@@ -119,7 +119,7 @@ func DiffAt(old, new *Set, port uint16) (add []Choice, remove []netip.AddrPort) 
 		remove = append(remove, o[0].At(port))
 	}
 	for ; len(n) > 0; n = after(n, n[0].Addr) {
-		add = append(add, new.lens.choice(n[0]))
+		add = append(add, current.lens.choice(n[0]))
 	}
 	return add, remove
 }
@@ -146,7 +146,8 @@ func after(entries []*Entry, addr netip.AddrPort) []*Entry {
 // equalAt reports whether a client of a port cannot distinguish e from o: of a workload's sets of ports
 // it gets what they have of the address's own. For no port it reports whether no client of any can.
 func (e *Entry) equalAt(port uint16, o *Entry) bool {
-	return e == o || e.At(port) == o.At(port) && e.Endpoint.equalAt(e.At(port).Port(), o.Endpoint) && e.origin.equal(o.origin)
+	return e == o || e.At(port) == o.At(port) && e.Endpoint.equalAt(e.At(port).Port(), o.Endpoint) &&
+		e.origin.equal(o.origin)
 }
 
 // equal leaves out what decides between claims only.

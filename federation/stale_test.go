@@ -10,9 +10,19 @@ func TestStaleSortsLast(t *testing.T) {
 	for _, c := range []Cluster{"local", "east", "west"} {
 		s.AddCluster(c, Expectation{})
 		claims := s.NewWriter(c)
-		claims.Set(plain, &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{{Addr: addr("10.0.0.1"), Ready: true}}}}})
+		claims.Set(plain, &View{
+			Ports: []ServicePort{{80, "", 80}},
+			Slices: []*Slice{{
+				Name:      "s",
+				Ports:     []Port{{Number: 80}},
+				Endpoints: []*Endpoint{{Addr: addr("10.0.0.1"), Ready: true}},
+			}},
+		})
 		if c == "local" {
-			claims.Set(fed, &View{Composition: &Composition{Union: true, Members: []MemberRef{{Ref{"east", plain}, false}, {Ref{"west", plain}, false}}}})
+			claims.Set(fed, &View{Composition: &Composition{
+				Union:   true,
+				Members: []MemberRef{{Ref{"east", plain}, false}, {Ref{"west", plain}, false}},
+			}})
 		}
 		claims.MarkSynced()
 	}
@@ -47,7 +57,8 @@ func TestStaleSortsLast(t *testing.T) {
 		}
 		for e := range set.All() {
 			if e.Origin().Cluster != step.winner {
-				t.Errorf("%s becomes %s: %s wins, want %s", step.cluster, step.standing, e.Origin().Cluster, step.winner)
+				t.Errorf("%s becomes %s: %s wins, want %s", step.cluster, step.standing, e.Origin().Cluster,
+					step.winner)
 			}
 		}
 	}

@@ -52,9 +52,12 @@ func fill(k *ClusterWriter, cluster, services int) {
 }
 
 func oneEndpoint(cluster, n int) *View {
-	return &View{Ports: []ServicePort{{80, "http", 8080}}, Slices: []*Slice{{Name: "s", Ports: []Port{port(8080, "http")}, Endpoints: []*Endpoint{
-		{Addr: addr(fmt.Sprintf("10.%d.%d.%d", cluster, n>>8&0xff, n&0xff)), Ready: true},
-	}}}}
+	return &View{
+		Ports: []ServicePort{{80, "http", 8080}},
+		Slices: []*Slice{{Name: "s", Ports: []Port{port(8080, "http")}, Endpoints: []*Endpoint{
+			{Addr: addr(fmt.Sprintf("10.%d.%d.%d", cluster, n>>8&0xff, n&0xff)), Ready: true},
+		}}},
+	}
 }
 
 // What is repeated costs nothing: it allocates nothing, however many Services name the cluster, and
@@ -96,7 +99,10 @@ func TestOneOperationOneSnapshot(t *testing.T) {
 	store.AddCluster("east", Expectation{})
 	k, east := store.NewWriter(local), store.NewWriter("east")
 	k.Set(fed, &View{Composition: &Composition{Union: true, Members: []MemberRef{
-		{Ref{local, plain}, true}, {Ref{"east", plain}, false}, {Ref{"east", other}, false}, {Ref{"east", mirror}, false},
+		{Ref{local, plain}, true},
+		{Ref{"east", plain}, false},
+		{Ref{"east", other}, false},
+		{Ref{"east", mirror}, false},
 	}}})
 	for _, svc := range []Service{plain, other, mirror} {
 		east.Set(svc, oneEndpoint(1, 1))

@@ -25,9 +25,12 @@ func TestPublishThenWake(t *testing.T) {
 	// In round n a cluster claims one address: the round's, so that the last one shows that nothing was
 	// missed.
 	view := func(cluster, round int) *View {
-		return &View{Ports: []ServicePort{{80, "", 80}}, Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
-			{Addr: netip.AddrFrom4([4]byte{10, byte(cluster), byte(round >> 8), byte(round)}), Ready: true},
-		}}}}
+		return &View{
+			Ports: []ServicePort{{80, "", 80}},
+			Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
+				{Addr: netip.AddrFrom4([4]byte{10, byte(cluster), byte(round >> 8), byte(round)}), Ready: true},
+			}}},
+		}
 	}
 	var writing, reading sync.WaitGroup
 	for i, c := range names {
@@ -39,8 +42,13 @@ func TestPublishThenWake(t *testing.T) {
 					claims = store.NewWriter(c)
 				}
 				if i == 0 {
-					terms := []MemberRef{{Ref{"local", svc}, true}, {Ref{"east", svc}, false}, {Ref{"west", svc}, false}}
-					claims.Set(union, &View{Ports: []ServicePort{{80, "", 80}}, Composition: &Composition{true, terms[:1+round%3]}})
+					terms := []MemberRef{
+						{Ref{"local", svc}, true}, {Ref{"east", svc}, false}, {Ref{"west", svc}, false},
+					}
+					claims.Set(union, &View{
+						Ports:       []ServicePort{{80, "", 80}},
+						Composition: &Composition{true, terms[:1+round%3]},
+					})
 				}
 				claims.Set(svc, view(i, round))
 				if round%50 == 49 {

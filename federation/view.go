@@ -246,9 +246,11 @@ func (v *View) sharing(old *View) *View {
 	n := *v
 	n.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
-		v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) && len(v.Slices) == len(old.Slices)
+		v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) &&
+		len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {
-		j, found := slices.BinarySearchFunc(old.Slices, s.Name, func(o *Slice, name string) int { return strings.Compare(o.Name, name) })
+		j, found := slices.BinarySearchFunc(old.Slices, s.Name,
+			func(o *Slice, name string) int { return strings.Compare(o.Name, name) })
 		if !found {
 			same = false
 			continue
@@ -297,7 +299,8 @@ func (s *Slice) sharing(old *Slice) *Slice {
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {
-	return e == o || e.Ready == o.Ready && e.Draining == o.Draining && equalValues(e.Workload, o.Workload) && e.equalBesides(o)
+	return e == o || e.Ready == o.Ready && e.Draining == o.Draining && equalValues(e.Workload, o.Workload) &&
+		e.equalBesides(o)
 }
 
 // equalAt reports whether e and o are the same to clients of a port, which get it only while it

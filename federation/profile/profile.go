@@ -20,8 +20,8 @@ type Route struct {
 	Timeout   time.Duration // 0: none
 }
 
-// A Request is a condition on requests. Of several fields that are set all must hold; at least one is set. A list is set unless it is
-// nil: of an empty one all hold, and none does.
+// A Request is a condition on requests. Of several fields that are set all must hold; at least one is set. A
+// list is set unless it is nil: of an empty one all hold, and none does.
 type Request struct {
 	All, Any []*Request
 	Not      *Request

@@ -28,7 +28,10 @@ func TestBells(t *testing.T) {
 		type pair struct{ value, bell int }
 		added, watches := map[pair]int{}, map[pair]*Watch[int, int]{}
 		draw := func() pair {
-			return pair{rapid.IntRange(0, len(values)-1).Draw(t, "value"), rapid.IntRange(0, len(bells)-1).Draw(t, "bell")}
+			return pair{
+				rapid.IntRange(0, len(values)-1).Draw(t, "value"),
+				rapid.IntRange(0, len(bells)-1).Draw(t, "bell"),
+			}
 		}
 		check := func(what string, rings func(bell int) bool) {
 			for i, b := range bells {
