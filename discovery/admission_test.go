@@ -56,7 +56,9 @@ func (l *listening) held() *federation.Set {
 // listen starts a server of one Service, web, with n addresses. It ends with the test.
 func listen(t *testing.T, n int, configure func(*Config)) *listening {
 	t.Helper()
-	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n))})
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n)),
+	})
 	config := DefaultConfig()
 	if configure != nil {
 		configure(&config)
@@ -78,8 +80,9 @@ func listen(t *testing.T, n int, configure func(*Config)) *listening {
 // client returns a connection of an honest client.
 func (l *listening) client(options ...grpc.DialOption) *grpc.ClientConn {
 	l.t.Helper()
-	conn, err := grpc.NewClient("passthrough:///fingerpost", append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return l.listener.Dial() }))...)
+	conn, err := grpc.NewClient("passthrough:///fingerpost",
+		append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return l.listener.Dial() }))...)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -193,7 +196,11 @@ func (r *rawClient) open(method string, extra ...hpack.HeaderField) (id uint32) 
 	}
 	block := r.block.Bytes()
 	part := block[:min(len(block), 16000)]
-	err := r.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: part, EndHeaders: len(part) == len(block)})
+	err := r.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID:      id,
+		BlockFragment: part,
+		EndHeaders:    len(part) == len(block),
+	})
 	for block = block[len(part):]; err == nil && len(block) > 0; block = block[len(part):] {
 		part = block[:min(len(block), 16000)]
 		err = r.framer.WriteContinuation(id, len(part) == len(block), part)
@@ -255,7 +262,10 @@ func TestHalfOpenStreamsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := listen(t, 3, nil)
 		r := l.raw()
-		for _, method := range []string{getMethod, "/io.linkerd.proxy.destination.Destination/GetProfile", "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"} {
+		for _, method := range []string{
+			getMethod, "/io.linkerd.proxy.destination.Destination/GetProfile", "/grpc.health.v1.Health/Watch",
+			"/grpc.health.v1.Health/Check",
+		} {
 			r.open(method)
 		}
 		asks := r.open(getMethod)
@@ -318,14 +328,16 @@ func TestHalfOpenStreamsAreBounded(t *testing.T) {
 			}
 			synctest.Wait()
 			if how := other.ended(); how["8"] != more-fewHalfOpen {
-				t.Errorf("streams of another connection ended so: %v, want %d of RESOURCE_EXHAUSTED", how, more-fewHalfOpen)
+				t.Errorf("streams of another connection ended so: %v, want %d of RESOURCE_EXHAUSTED", how,
+					more-fewHalfOpen)
 			}
 		}
 		if how := r.ended(); how["8"] != more {
 			t.Errorf("streams ended so: %v, want %d of RESOURCE_EXHAUSTED", how, more)
 		}
 		if half := l.admission.halfOpen.Load(); half != maxHalfOpen+10*fewHalfOpen {
-			t.Errorf("%d streams without a request, want %d and %d on each other connection", half, maxHalfOpen, fewHalfOpen)
+			t.Errorf("%d streams without a request, want %d and %d on each other connection", half, maxHalfOpen,
+				fewHalfOpen)
 		}
 		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); err != nil {
 			t.Errorf("another client: %v", err)
@@ -384,7 +396,9 @@ func TestMalformedMethods(t *testing.T) {
 		l := listen(t, 3, nil)
 		r := l.raw()
 		for range 2 * maxStarting {
-			for _, method := range []string{"x", "/x", "x/y", "/", "/x/y", "/io.linkerd.proxy.destination.Destination/Put"} {
+			for _, method := range []string{
+				"x", "/x", "x/y", "/", "/x/y", "/io.linkerd.proxy.destination.Destination/Put",
+			} {
 				r.open(method)
 				r.open(method, hpack.HeaderField{Name: "grpc-timeout", Value: "99999999H"})
 			}
@@ -413,7 +427,10 @@ func TestHeaderFloods(t *testing.T) {
 		}{
 			"fields": {tiny[:maxHeaderFields], "8"}, // RESOURCE_EXHAUSTED
 			"size":   {tiny, "FRAME_SIZE_ERROR"},    // 1 kB on the wire, 34 kB as HTTP/2 counts it
-			"bytes":  {[]hpack.HeaderField{{Name: "long", Value: strings.Repeat("x", maxHeaderBytes)}}, "FRAME_SIZE_ERROR"},
+			"bytes": {
+				[]hpack.HeaderField{{Name: "long", Value: strings.Repeat("x", maxHeaderBytes)}},
+				"FRAME_SIZE_ERROR",
+			},
 		} {
 			r := l.raw()
 			r.open(getMethod, c.extra...)
@@ -460,10 +477,12 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, hours*time.Hour)
 				defer cancel()
 			}
-			if err := getOnce(ctx, conn, &pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.ResourceExhausted {
+			if err := getOnce(ctx, conn,
+				&pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("a second stream at once, with %d hours: %v", hours, err)
 			}
-			if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}); status.Code(err) != codes.ResourceExhausted {
+			if _, err := healthpb.NewHealthClient(conn).Check(ctx,
+				&healthpb.HealthCheckRequest{}); status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("a call at once, with %d hours: %v", hours, err)
 			}
 		}
@@ -480,7 +499,8 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
-	if ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); err != nil || status.Code(ticketOf(ctx).refused) != codes.ResourceExhausted {
+	if ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); err != nil ||
+		status.Code(ticketOf(ctx).refused) != codes.ResourceExhausted {
 		t.Errorf("with a deadline, which gRPC would not forget: %v", err)
 	} else {
 		ticketOf(ctx).served()
@@ -514,7 +534,8 @@ func TestOneClientFloods(t *testing.T) {
 			for range 100 {
 				if getOnce(t.Context(), flooding, &pb.GetDestination{Path: "nothing.ns.svc.cluster.local"}) == nil {
 					t.Fatal("there is no such Service")
-				} else if err := getOnce(t.Context(), flooding, &pb.GetDestination{Path: streamtest.Path}); status.Code(err) == codes.ResourceExhausted {
+				} else if err := getOnce(t.Context(), flooding,
+					&pb.GetDestination{Path: streamtest.Path}); status.Code(err) == codes.ResourceExhausted {
 					refused++
 				}
 			}
@@ -540,7 +561,8 @@ func TestAdmission(t *testing.T) {
 			conn := l.client()
 			for range 10 {
 				wg.Go(func() {
-					switch err := getOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path}); status.Code(err) {
+					switch err := getOnce(t.Context(), conn,
+						&pb.GetDestination{Path: streamtest.Path}); status.Code(err) {
 					case codes.OK:
 						answered.Add(1)
 					case codes.ResourceExhausted:
@@ -575,7 +597,8 @@ func TestStreamsAreBounded(t *testing.T) {
 				})
 				open := func(conn *grpc.ClientConn, n int) (in int) {
 					for range n {
-						stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+						stream, err := pb.NewDestinationClient(conn).Get(t.Context(),
+							&pb.GetDestination{Path: streamtest.Path})
 						if err == nil {
 							_, err = stream.Recv()
 						}
@@ -628,8 +651,10 @@ func TestBoundsOfMemory(t *testing.T) {
 		460 << 20:     {14720, 1840, 460 << 17},
 		1 << 20:       {1000, 500, 16 << 20},
 	} {
-		if streams, connections, bytes := streamsFor(limit), connectionsFor(limit), bytesFor(limit); streams != want.streams || connections != want.connections || bytes != want.bytes {
-			t.Errorf("%d bytes: %d streams, %d connections, %d bytes in flight; want %v", limit, streams, connections, bytes, want)
+		if streams, connections, bytes := streamsFor(limit), connectionsFor(limit),
+			bytesFor(limit); streams != want.streams || connections != want.connections || bytes != want.bytes {
+			t.Errorf("%d bytes: %d streams, %d connections, %d bytes in flight; want %v", limit, streams,
+				connections, bytes, want)
 		}
 	}
 }
@@ -659,7 +684,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 			}
 			silent = append(silent, conn)
 		}
-		if err := getOnce(t.Context(), l.client(), &pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.Unavailable {
+		if err := getOnce(t.Context(), l.client(),
+			&pb.GetDestination{Path: streamtest.Path}); status.Code(err) != codes.Unavailable {
 			t.Errorf("a client beyond the bound: %v", err)
 		}
 		if n := l.admission.connections.Load(); n != bound {
@@ -703,7 +729,8 @@ func TestRefusedConnectionsAreReported(t *testing.T) {
 		config := DefaultConfig()
 		config.Admission.Connections = 1
 		var logged []string
-		server := NewEngine(funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}), store, config)
+		server := NewEngine(funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{}),
+			store, config)
 		for _, after := range []time.Duration{0, 59 * time.Second, 2 * time.Second} {
 			elapse(after)
 			l := server.Listen(&pipes{left: 100})
@@ -727,7 +754,9 @@ func TestRefusedConnectionsAreReported(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, window = 1000, 500 * time.Millisecond
-		store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
+		store, _ := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
+		})
 		server := newToy(store, DefaultConfig())
 		var wg sync.WaitGroup
 		open := func() {

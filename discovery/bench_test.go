@@ -18,7 +18,9 @@ import (
 // until each stream got it.
 func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), sink *streamtest.Counter) {
 	tb.Helper()
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a"))})
+	store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a")),
+	})
 	config := DefaultConfig()
 	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
 	server = newToy(store, config)
@@ -34,7 +36,10 @@ func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), s
 	})
 	sink.Wait(streams)
 	zones := []string{"b", "a"}
-	views := []*federation.View{streamtest.ViewOf(streamtest.PodsOf(endpoints, zones[0])), streamtest.ViewOf(streamtest.PodsOf(endpoints, zones[1]))}
+	views := []*federation.View{
+		streamtest.ViewOf(streamtest.PodsOf(endpoints, zones[0])),
+		streamtest.ViewOf(streamtest.PodsOf(endpoints, zones[1])),
+	}
 	total := streams
 	i := 0
 	return server, func() {

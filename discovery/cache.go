@@ -30,8 +30,8 @@ type kept struct {
 	frame *Frame
 }
 
-func newUpdateCache(max int64) *updateCache {
-	c := &updateCache{max: max}
+func newUpdateCache(limit int64) *updateCache {
+	c := &updateCache{max: limit}
 	c.kept, _ = simplelru.NewLRU(1<<20, c.removed) // it only fails for a size of 0
 	return c
 }

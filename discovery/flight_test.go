@@ -77,11 +77,13 @@ func (l *listening) answerBytes() (n int64) {
 // A stream that waited is answered as soon as its client reads.
 func TestWaitingForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = 1, 1 }) // and one turn for large answers
+		// And one turn for large answers.
+		l := listen(t, 10_000, func(c *Config) { c.Admission.ConnectionBytes, c.Admission.Answers = 1, 1 })
 		conn := l.client(grpc.WithInitialWindowSize(1 << 16))
 		var streams []pb.Destination_GetClient
 		for i := range 4 {
-			stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
+			stream, err := pb.NewDestinationClient(conn).Get(t.Context(),
+				&pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -252,7 +254,8 @@ func TestRoomIsLeft(t *testing.T) {
 		for i := range connections {
 			r := l.raw()
 			for port := range ports {
-				r.ask(r.open(getMethod), &pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i*ports+port)})
+				r.ask(r.open(getMethod),
+					&pb.GetDestination{Path: fmt.Sprintf("web.ns.svc.cluster.local:%d", 1000+i*ports+port)})
 			}
 		}
 		synctest.Wait()
@@ -349,7 +352,8 @@ func TestTurns(t *testing.T) {
 func TestKeeper(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
-	if conn, info, err := (keeper{}).ServerHandshake(server); err != nil || conn != server || info.(held).Conn != server {
+	if conn, info, err := (keeper{}).ServerHandshake(server); err != nil || conn != server ||
+		info.(held).Conn != server {
 		t.Errorf("%v %v %v", conn, info, err)
 	}
 }

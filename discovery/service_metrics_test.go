@@ -28,7 +28,8 @@ func federated(tb testing.TB, clusters, services int) *toy {
 	for i := range services {
 		union := &federation.Composition{Union: true}
 		for j := range clusters {
-			union.Members = append(union.Members, federation.MemberRef{Ref: federation.Ref{Cluster: cluster(j), Service: name(i)}})
+			union.Members = append(union.Members,
+				federation.MemberRef{Ref: federation.Ref{Cluster: cluster(j), Service: name(i)}})
 		}
 		views[federation.Service{Namespace: "ns", Name: name(i).Name + "-federated"}] = &federation.View{
 			Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: union,
@@ -84,11 +85,13 @@ func TestSeries(t *testing.T) {
 		})
 	}
 	if a, b := collect(few), collect(many); b > a*1.1 {
-		t.Errorf("a scrape allocates %.0f objects for Services of %d clusters, and %.0f for Services of one", b, clusters, a)
+		t.Errorf("a scrape allocates %.0f objects for Services of %d clusters, and %.0f for Services of one", b,
+			clusters, a)
 	}
 	many.config.DetailedMetrics = true
 	if n := testutil.CollectAndCount(many.metrics.services); n != 4*services*clusters {
-		t.Errorf("%d series on request for %d Services of %d clusters; they have 4 for each member", n, services, clusters)
+		t.Errorf("%d series on request for %d Services of %d clusters; they have 4 for each member", n,
+			services, clusters)
 	}
 }
 

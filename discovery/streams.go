@@ -35,7 +35,7 @@ type streamState struct {
 	selection    atomic.Pointer[selection]         // of the subscription; nil until the Service is known
 	answer       atomic.Pointer[federation.Answer] // that was sent, all of it; nil for none
 	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
-	sending      atomic.Int64                      // when the message that is under way was begun, in Unix ns; 0 for none
+	sending      atomic.Int64                      // when the message under way was begun, in Unix ns; 0 for none
 
 	mu       sync.Mutex // guards all below
 	messages uint64

@@ -47,7 +47,9 @@ func onNodes(n int, localOnly bool) *federation.View {
 
 // An Answer that another stream has made comes with the Snapshot that it follows from.
 func TestAnswersComeWithTheirSnapshot(t *testing.T) {
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1))})
+	store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)),
+	})
 	s := unhurried(store)
 	watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 	defer watch.Close()
@@ -97,7 +99,9 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 			Composition: &federation.Composition{Union: true, Members: []federation.MemberRef{{Ref: member}}},
 		}
 	}
-	views := []*federation.View{of(federation.Ref{Cluster: "local", Service: own}), of(federation.Ref{Cluster: "silent", Service: own})}
+	views := []*federation.View{
+		of(federation.Ref{Cluster: "local", Service: own}), of(federation.Ref{Cluster: "silent", Service: own}),
+	}
 	claims.Set(streamtest.Web, views[0])
 	s := unhurried(store)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +119,8 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 		asking.Go(func() {
 			for left.Add(-1) >= 0 {
 				streamCtx, end := context.WithCancel(ctx)
-				_ = s.Get(&pb.GetDestination{Path: streamtest.Path}, &firstMessage{streamtest.NewCounter(streamCtx), end, count})
+				_ = s.Get(&pb.GetDestination{Path: streamtest.Path},
+					&firstMessage{streamtest.NewCounter(streamCtx), end, count})
 				end()
 			}
 		})
@@ -198,7 +203,8 @@ func TestNothingStaysWithoutStreams(t *testing.T) {
 	q.release(nil)
 	for i := range 100 {
 		open(t, s, fmt.Sprintf("absent-%d.%s", i, streamtest.Path), "")()
-		err := s.Get(&pb.GetDestination{Path: fmt.Sprintf("web-%d.ns.svc.cluster.local", i)}, streamtest.NewCounter(t.Context()))
+		err := s.Get(&pb.GetDestination{Path: fmt.Sprintf("web-%d.ns.svc.cluster.local", i)},
+			streamtest.NewCounter(t.Context()))
 		if status.Code(err) != codes.NotFound {
 			t.Fatal(err)
 		}
@@ -259,11 +265,14 @@ func TestSupersededAnswersKeepNoFrames(t *testing.T) {
 
 // First answers under churn, with a cache that is large enough for all of them, and with one that is not.
 func TestFramesUnderChurn(t *testing.T) {
-	views := []*federation.View{streamtest.ViewOf(streamtest.PodsOf(100, "a")), streamtest.ViewOf(streamtest.PodsOf(99, "b")), streamtest.ViewOf(streamtest.PodsOf(100, "c"))}
-	for _, max := range []int64{1 << 30, 1 << 16} {
+	views := []*federation.View{
+		streamtest.ViewOf(streamtest.PodsOf(100, "a")), streamtest.ViewOf(streamtest.PodsOf(99, "b")),
+		streamtest.ViewOf(streamtest.PodsOf(100, "c")),
+	}
+	for _, limit := range []int64{1 << 30, 1 << 16} {
 		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: views[0]})
 		s := unhurried(store)
-		s.cache.max = max
+		s.cache.max = limit
 		ctx, cancel := context.WithCancel(t.Context())
 		stays := open(t, s, streamtest.Path, "")
 		var asking sync.WaitGroup
@@ -304,7 +313,8 @@ func TestPortBudget(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	var stops []func()
-	stops = append(stops, open(t, s, "web.ns.svc.cluster.local:1000", ""), open(t, s, "web.ns.svc.cluster.local:1001", ""))
+	stops = append(stops, open(t, s, "web.ns.svc.cluster.local:1000", ""),
+		open(t, s, "web.ns.svc.cluster.local:1001", ""))
 	before := heap()
 	for i := range ports {
 		stops = append(stops, open(t, s, fmt.Sprintf("web.ns.svc.cluster.local:%d", 2000+i), ""))
@@ -323,7 +333,9 @@ func TestPortBudget(t *testing.T) {
 // they share all but the bytes.
 func TestSizeOfFirstAnswers(t *testing.T) {
 	const endpoints = 600
-	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a"))})
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a")),
+	})
 	s := unhurried(store)
 	size := func(port uint16) int {
 		subscription := s.Subscribe(Query{Service: streamtest.Web, Port: port}, "", watch.NewBell())

@@ -45,7 +45,8 @@ func (s *toy) Get(request *pb.GetDestination, sink pb.Destination_GetServer) err
 	stream := s.Open(sink, "Get", request.GetPath(), client, &q)
 	defer stream.Close()
 	return stream.Serve(sink.Context(), q, client, Protocol{
-		Encoder: plain{q.Port}, Reject: rejection, Heartbeat: toyBeat, FirstBeat: 2 * time.Second, IdleBeat: 4 * time.Minute,
+		Encoder: plain{q.Port}, Reject: rejection, Heartbeat: toyBeat, FirstBeat: 2 * time.Second,
+		IdleBeat: 4 * time.Minute,
 	})
 }
 
@@ -64,7 +65,11 @@ func queryOf(path string) (Query, error) {
 	if len(labels) != 3 {
 		return Query{}, status.Errorf(codes.InvalidArgument, "no name: %s", host)
 	}
-	return Query{Service: federation.Service{Namespace: labels[2], Name: labels[1]}, Hostname: labels[0], Port: uint16(port)}, nil
+	return Query{
+		Service:  federation.Service{Namespace: labels[2], Name: labels[1]},
+		Hostname: labels[0],
+		Port:     uint16(port),
+	}, nil
 }
 
 func rejection(a *federation.Answer, first bool) error {
@@ -88,7 +93,11 @@ func (p plain) Update(from, to *federation.Answer) (frames []*Frame, leftOut int
 	if len(add) > 0 {
 		set := &pb.WeightedAddrSet{}
 		for _, c := range add {
-			a := &pb.WeightedAddr{Addr: tcp(c.At(p.port)), Weight: c.Weight, MetricLabels: map[string]string{"zone": c.Endpoint.Zone}}
+			a := &pb.WeightedAddr{
+				Addr:         tcp(c.At(p.port)),
+				Weight:       c.Weight,
+				MetricLabels: map[string]string{"zone": c.Endpoint.Zone},
+			}
 			a.MetricLabels["nearness"] = fmt.Sprint(c.Nearness)
 			if w := c.Endpoint.Workload; w != nil {
 				a.MetricLabels["pod"] = w.Name
@@ -105,7 +114,9 @@ func (p plain) Update(from, to *federation.Answer) (frames []*Frame, leftOut int
 		frames = append(frames, toyFrame(Remove, &pb.Update{Update: &pb.Update_Remove{Remove: set}}, 0, len(remove)))
 	}
 	if to.Set.Empty() && to.State != federation.Unknown && len(frames) == 0 {
-		none := &pb.Update{Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: to.State == federation.Empty}}}
+		none := &pb.Update{
+			Update: &pb.Update_NoEndpoints{NoEndpoints: &pb.NoEndpoints{Exists: to.State == federation.Empty}},
+		}
 		frames = append(frames, toyFrame(NoEntries, none, 0, 0))
 	}
 	return frames, 0

@@ -18,7 +18,8 @@ func BenchmarkEncode(b *testing.B) {
 			w := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 			defer w.Close()
 			snapshot, _ := w.Load()
-			set := federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).At(federation.Place{Zone: "a"}, nil)
+			set := federation.Select(snapshot, federation.Query{Port: 80, IPv6: true},
+				nil).At(federation.Place{Zone: "a"}, nil)
 			config := Defaults()
 			e := encoder{&config, 80}
 			b.ReportAllocs()

@@ -34,7 +34,9 @@ func TestCases(t *testing.T) {
 // not try again.
 func testSendAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
+		})
 		server := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		reads, hangs := streamtest.NewSink(ctx), streamtest.NewSink(ctx)
@@ -67,14 +69,17 @@ func testSendAfterTheEnd(t *testing.T) {
 func testEndWhileSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 20_000 // addresses: more than the transport takes for a client that does not read
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n)),
+		})
 		server := NewServer(logr.Discard(), store, Defaults())
 		listener := bufconn.Listen(1 << 16)
 		grpcServer := grpc.NewServer(discovery.Codec(), grpc.WaitForHandlers(true))
 		pb.RegisterDestinationServer(grpcServer, server)
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = grpcServer.Serve(listener) })
-		conn, err := grpc.NewClient("passthrough:///fingerpost", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithInitialWindowSize(1<<16),
+		conn, err := grpc.NewClient("passthrough:///fingerpost",
+			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithInitialWindowSize(1<<16),
 			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +114,9 @@ func testEndWhileSending(t *testing.T) {
 // reads again gets one step to the newest state, not 50.
 func testSlowStreamSkips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
+		})
 		server := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		slow, fast := streamtest.NewSink(ctx), streamtest.NewSink(ctx)
@@ -124,7 +131,8 @@ func testSlowStreamSkips(t *testing.T) {
 		}
 		synctest.Wait()
 		for i := range 50 {
-			claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 3), streamtest.SliceOf("b", 2+i%3, 1+i%5)))
+			claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 3),
+				streamtest.SliceOf("b", 2+i%3, 1+i%5)))
 			synctest.Wait()
 		}
 		if n := len(fast.Sent()); n < 50 {

@@ -343,7 +343,9 @@ func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workloa
 	}
 	if t.Identity != "" && t.ServerName != "" { // a proxy can use neither alone
 		a.TlsIdentity = &pb.TlsIdentity{
-			Strategy:   &pb.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: t.Identity}},
+			Strategy: &pb.TlsIdentity_UriLikeIdentity_{
+				UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: t.Identity},
+			},
 			ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: t.ServerName},
 		}
 	}

@@ -29,12 +29,20 @@ import (
 
 // setOf returns what a client at a place gets of a union of Services, one Service with each of the endpoints.
 func setOf(place federation.Place, query federation.Query, endpoints ...[]*federation.Endpoint) *federation.Set {
-	union := &federation.View{Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true}}
+	union := &federation.View{
+		Ports:       []federation.ServicePort{{Number: 80, Name: "http"}},
+		Composition: &federation.Composition{Union: true},
+	}
 	views := map[federation.Service]*federation.View{streamtest.Web: union}
 	for i, all := range endpoints {
 		name := federation.Service{Namespace: "ns", Name: fmt.Sprintf("member-%d", i)}
-		views[name] = streamtest.ViewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: uint16(8080 + i), Name: "http"}}, Endpoints: all})
-		union.Composition.Members = append(union.Composition.Members, federation.MemberRef{Ref: federation.Ref{Cluster: "local", Service: name}})
+		views[name] = streamtest.ViewOf(&federation.Slice{
+			Name:      "a",
+			Ports:     []federation.Port{{Number: uint16(8080 + i), Name: "http"}},
+			Endpoints: all,
+		})
+		union.Composition.Members = append(union.Composition.Members,
+			federation.MemberRef{Ref: federation.Ref{Cluster: "local", Service: name}})
 	}
 	store, _ := streamtest.Local(views)
 	watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
@@ -66,14 +74,17 @@ func decoded(t interface{ Fatalf(string, ...any) }, frames []*discovery.Frame) m
 			t.Fatalf("a frame of %d bytes: %v", len(f.Bytes()), err)
 		}
 		added, _ := f.Addresses()
-		if n := len(u.GetAdd().GetAddrs()); n != added || added == 0 || len(f.Bytes()) > 4<<20 || cap(f.Bytes()) != len(f.Bytes()) {
-			t.Fatalf("a frame of %d bytes of %d has %d addresses, and counts %d", len(f.Bytes()), cap(f.Bytes()), n, added)
+		if n := len(u.GetAdd().GetAddrs()); n != added || added == 0 || len(f.Bytes()) > 4<<20 ||
+			cap(f.Bytes()) != len(f.Bytes()) {
+			t.Fatalf("a frame of %d bytes of %d has %d addresses, and counts %d", len(f.Bytes()),
+				cap(f.Bytes()), n, added)
 		}
 		for _, a := range u.GetAdd().GetAddrs() {
 			maps.Copy(a.GetMetricLabels(), u.GetAdd().GetMetricLabels())
 			ip, _ := netip.AddrFromSlice(binary.BigEndian.AppendUint32(nil, a.GetAddr().GetIp().GetIpv4()))
 			if v6 := a.GetAddr().GetIp().GetIpv6(); v6 != nil {
-				ip, _ = netip.AddrFromSlice(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, v6.GetFirst()), v6.GetLast()))
+				ip, _ = netip.AddrFromSlice(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil,
+					v6.GetFirst()), v6.GetLast()))
 			}
 			all[netip.AddrPortFrom(ip, uint16(a.GetAddr().GetPort())).String()] = a
 		}
@@ -88,22 +99,30 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 			return rapid.SampledFrom(append(more, "", "a", "b", "ä", strings.Repeat("long", 40))).Draw(t, name)
 		}
 		ports := func(name string) federation.Ports {
-			return rapid.SampledFrom([]federation.Ports{{}, federation.PortsOf(), federation.PortsOf(federation.PortRange{First: 8080, Last: 8080})}).Draw(t, name)
+			return rapid.SampledFrom([]federation.Ports{
+				{}, federation.PortsOf(), federation.PortsOf(federation.PortRange{First: 8080, Last: 8080}),
+			}).Draw(t, name)
 		}
 		port := func(name string) uint16 { return rapid.SampledFrom([]uint16{0, 4143, 8080, 65535}).Draw(t, name) }
 		var templates []unique.Handle[federation.Template]
 		for range 3 {
 			templates = append(templates, unique.Make(federation.Template{
-				ServiceAccount: text("account"), ControlPlane: text("control plane", "linkerd", "linkerd"), Hash: text("hash"),
+				ServiceAccount: text("account"), ControlPlane: text("control plane", "linkerd", "linkerd"),
+				Hash:   text("hash"),
 				Opaque: ports("opaque"), ServerOpaque: ports("servers"), Skip: ports("skip"),
-				InboundPort: port("inbound"), AdminPort: port("admin"), ControlPort: port("control"), Identity: text("identity"), ServerName: text("server name"),
+				InboundPort: port("inbound"), AdminPort: port("admin"), ControlPort: port("control"),
+				Identity: text("identity"), ServerName: text("server name"),
 			}))
 		}
 		seen := map[netip.Addr]bool{}
 		members := make([][]*federation.Endpoint, 2)
 		for i := range members {
 			for range rapid.IntRange(0, 12).Draw(t, "endpoints") {
-				e := &federation.Endpoint{Ready: true, Zone: text("zone", "z1"), Addr: netip.AddrFrom4([4]byte{10, 0, 0, rapid.Byte().Draw(t, "ip")})}
+				e := &federation.Endpoint{
+					Ready: true,
+					Zone:  text("zone", "z1"),
+					Addr:  netip.AddrFrom4([4]byte{10, 0, 0, rapid.Byte().Draw(t, "ip")}),
+				}
 				if rapid.Bool().Draw(t, "v6") {
 					e.Addr = netip.AddrFrom16([16]byte{0xfd, 15: rapid.Byte().Draw(t, "ip")})
 				}
@@ -112,13 +131,20 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 				}
 				seen[e.Addr] = true
 				if rapid.Bool().Draw(t, "mirrored") {
-					e.Mirror = &federation.Mirror{Cluster: text("cluster"), Identity: text("gateway"), Name: text("remote", "svc.ns.local", "other.ns.local")}
+					e.Mirror = &federation.Mirror{
+						Cluster:  text("cluster"),
+						Identity: text("gateway"),
+						Name:     text("remote", "svc.ns.local", "other.ns.local"),
+					}
 				}
 				if rapid.Float64().Draw(t, "bare") > .2 {
 					e.Workload = &federation.Workload{
-						Kind:      rapid.SampledFrom([]federation.WorkloadKind{federation.Pod, federation.Pod, federation.ExternalWorkload}).Draw(t, "kind"),
+						Kind: rapid.SampledFrom([]federation.WorkloadKind{
+							federation.Pod, federation.Pod, federation.ExternalWorkload,
+						}).Draw(t, "kind"),
 						Namespace: text("namespace"), Name: text("name"),
-						OwnerKind: text("owner kind", "deployment", "pod", "job", "external_workload", "zone", "zone_locality", "serviceaccount", "service", "target_cluster"),
+						OwnerKind: text("owner kind", "deployment", "pod", "job", "external_workload", "zone",
+							"zone_locality", "serviceaccount", "service", "target_cluster"),
 						OwnerName: text("owner"), Template: rapid.SampledFrom(templates).Draw(t, "template"),
 					}
 				}
@@ -129,11 +155,17 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 		config.H2Upgrade = rapid.Bool().Draw(t, "h2")
 		config.TransportMode = rapid.SampledFrom([]string{Transparent, TransportHeader}).Draw(t, "transport")
 		if rapid.Bool().Draw(t, "params") {
-			config.HTTP2 = &pb.Http2ClientParams{KeepAlive: &pb.Http2ClientParams_KeepAlive{Interval: durationpb.New(1e10)}}
+			config.HTTP2 = &pb.Http2ClientParams{
+				KeepAlive: &pb.Http2ClientParams_KeepAlive{Interval: durationpb.New(1e10)},
+			}
 		}
 		e := encoder{config: &config, port: 80}
 		place := federation.Place{Zone: text("client zone", "z1")}
-		set := setOf(place, federation.Query{Port: 80, IPv6: true, ZoneWeights: rapid.Bool().Draw(t, "zone weights")}, members...)
+		set := setOf(place, federation.Query{
+			Port:        80,
+			IPv6:        true,
+			ZoneWeights: rapid.Bool().Draw(t, "zone weights"),
+		}, members...)
 		frames, leftOut := e.encode(nil, set)
 		if leftOut != 0 {
 			t.Fatalf("%d addresses are left out", leftOut)
@@ -152,7 +184,9 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 
 // FuzzEncode: no text ends the process, or takes more than its own address from a client.
 func FuzzEncode(f *testing.F) {
-	for i, text := range []string{"", "web-1", "pod-\xff\xfe", "\x00", strings.Repeat("z", 1<<12), "a.b.svc.cluster.local"} {
+	for i, text := range []string{
+		"", "web-1", "pod-\xff\xfe", "\x00", strings.Repeat("z", 1<<12), "a.b.svc.cluster.local",
+	} {
 		f.Add(text, i, 1)
 	}
 	f.Add("z", 5, 5<<20) // more than a message holds
@@ -163,9 +197,16 @@ func FuzzEncode(f *testing.F) {
 		}
 		template := federation.Template{ServiceAccount: "web", ControlPlane: "linkerd", Hash: "1"}
 		w := federation.Workload{Namespace: "ns", Name: "web-1", OwnerKind: "deployment", OwnerName: "web"}
-		odd := &federation.Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true, Zone: "z", Workload: &w, Mirror: &federation.Mirror{Cluster: "east", Name: "a.b.c"}}
+		odd := &federation.Endpoint{
+			Addr:     netip.MustParseAddr("10.0.0.1"),
+			Ready:    true,
+			Zone:     "z",
+			Workload: &w,
+			Mirror:   &federation.Mirror{Cluster: "east", Name: "a.b.c"},
+		}
 		fields := []*string{
-			&w.Name, &w.Namespace, &w.OwnerKind, &w.OwnerName, &template.ServiceAccount, &odd.Zone, &template.Hash, &template.ControlPlane,
+			&w.Name, &w.Namespace, &w.OwnerKind, &w.OwnerName, &template.ServiceAccount, &odd.Zone,
+			&template.Hash, &template.ControlPlane,
 			&odd.Mirror.Cluster, &odd.Mirror.Name, &template.Identity, &template.ServerName,
 		}
 		*fields[uint(field)%uint(len(fields))] = text
@@ -224,10 +265,21 @@ func TestOneAddressCostsNobodyElse(t *testing.T) {
 		sound := streamtest.PodsOf(3, "a").Endpoints[1:]
 		alone := federation.Service{Namespace: "ns", Name: "alone"}
 		store, claims := streamtest.Local(map[federation.Service]*federation.View{
-			streamtest.Web: streamtest.ViewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: 8080, Name: "http"}}, Endpoints: append(sound, odd)}),
-			alone:          streamtest.ViewOf(&federation.Slice{Name: "a", Ports: []federation.Port{{Number: 8080, Name: "http"}}, Endpoints: []*federation.Endpoint{odd}}),
+			streamtest.Web: streamtest.ViewOf(&federation.Slice{
+				Name:      "a",
+				Ports:     []federation.Port{{Number: 8080, Name: "http"}},
+				Endpoints: append(sound, odd),
+			}),
+			alone: streamtest.ViewOf(&federation.Slice{
+				Name:      "a",
+				Ports:     []federation.Port{{Number: 8080, Name: "http"}},
+				Endpoints: []*federation.Endpoint{odd},
+			}),
 		})
-		claims.SetAddress(odd.Addr, &federation.Address{Residents: []federation.Resident{{Workload: odd.Workload, Running: true}}})
+		claims.SetAddress(odd.Addr, &federation.Address{Residents: []federation.Resident{{
+			Workload: odd.Workload,
+			Running:  true,
+		}}})
 		s := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

@@ -30,7 +30,8 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 		return federation.PortsOf(ranges...)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		kind := rapid.SampledFrom([]federation.WorkloadKind{federation.Pod, federation.ExternalWorkload}).Draw(t, "kind")
+		kind := rapid.SampledFrom([]federation.WorkloadKind{federation.Pod, federation.ExternalWorkload}).Draw(t,
+			"kind")
 		config := Defaults()
 		config.ControllerNamespace = "linkerd"
 		config.DefaultOpaquePorts = federation.PortsOf(federation.PortRange{First: 3306, Last: 3306})
@@ -38,7 +39,8 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 		port := rapid.SampledFrom(ports).Draw(t, "port")
 		draw := func() (*federation.Set, []byte) {
 			template := federation.Template{
-				ServiceAccount: "default", ControlPlane: "linkerd", InboundPort: 4143, AdminPort: 4191, ControlPort: 4190, Identity: "spiffe://a", ServerName: "a",
+				ServiceAccount: "default", ControlPlane: "linkerd", InboundPort: 4143, AdminPort: 4191,
+				ControlPort: 4190, Identity: "spiffe://a", ServerName: "a",
 				Opaque: drawPorts(t, "opaque"), ServerOpaque: drawPorts(t, "servers"), Skip: drawPorts(t, "skip"),
 			}
 			w := &federation.Workload{Kind: kind, Namespace: "ns", Name: "web-1", Template: unique.Make(template)}
@@ -47,7 +49,11 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 				Ports: []federation.ServicePort{{Number: 80, Name: "http"}},
 				Slices: []*federation.Slice{{
 					Name: "web", Ports: []federation.Port{{Number: port, Name: "http"}},
-					Endpoints: []*federation.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true, Workload: w}},
+					Endpoints: []*federation.Endpoint{{
+						Addr:     netip.MustParseAddr("10.0.0.1"),
+						Ready:    true,
+						Workload: w,
+					}},
 				}},
 			})
 			watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})

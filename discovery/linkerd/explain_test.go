@@ -28,7 +28,11 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 			s.Endpoints[0].Ready = ready
 			s.Endpoints[0].Zone, s.Endpoints[1].Zone = "z1", "z2"
 			for i, e := range s.Endpoints {
-				e.Workload = &federation.Workload{Namespace: "ns", Name: fmt.Sprint("pod-", i), Template: unique.Make(federation.Template{})}
+				e.Workload = &federation.Workload{
+					Namespace: "ns",
+					Name:      fmt.Sprint("pod-", i),
+					Template:  unique.Make(federation.Template{}),
+				}
 			}
 			return streamtest.ViewOf(s)
 		}
@@ -45,7 +49,10 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		sink.Gate = make(chan struct{}, 1)
 		sink.Gate <- struct{}{} // the client reads one message
 		wg.Go(func() {
-			_ = server.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: `{"ns":"shop","nodeName":"n1","pod":"cart"}`}, sink)
+			_ = server.Get(&pb.GetDestination{
+				Path:         streamtest.Path,
+				ContextToken: `{"ns":"shop","nodeName":"n1","pod":"cart"}`,
+			}, sink)
 		})
 		synctest.Wait()
 		if s := server.Streams(); len(s) != 1 || s[0].Behind != nil || s[0].Sending != nil || s[0].Method != "Get" {
@@ -56,17 +63,20 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		claims.Set(streamtest.Web, next)
 		synctest.Wait()
 		s := server.Streams()
-		if len(s) != 1 || s[0].Sending == nil || s[0].Behind == nil || *s[0].Behind != (discovery.Lag{Removes: 2}) || s[0].Addresses != 3 {
+		if len(s) != 1 || s[0].Sending == nil || s[0].Behind == nil ||
+			*s[0].Behind != (discovery.Lag{Removes: 2}) || s[0].Addresses != 3 {
 			t.Errorf("a client that does not read: %+v", s)
 		}
 		x, err := server.Explain(streamtest.Path, discovery.Place{Namespace: "shop", Pod: "cart"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (discovery.Place{Namespace: "shop", Pod: "cart", Node: "n1", Zone: "z1"}); x.Client != want || x.Refused+x.Waits != "" {
+		if want := (discovery.Place{Namespace: "shop", Pod: "cart", Node: "n1", Zone: "z1"}); x.Client != want ||
+			x.Refused+x.Waits != "" {
 			t.Errorf("the client is %+v, refused %q, waits %q", x.Client, x.Refused, x.Waits)
 		}
-		if len(x.Streams) != 1 || !slices.Equal(x.Streams[0].Holds, []netip.AddrPort{ap("10.1.0.0:8080"), ap("10.1.0.1:8080"), ap("10.1.0.2:8080")}) {
+		if len(x.Streams) != 1 || !slices.Equal(x.Streams[0].Holds,
+			[]netip.AddrPort{ap("10.1.0.0:8080"), ap("10.1.0.1:8080"), ap("10.1.0.2:8080")}) {
 			t.Errorf("its streams are %+v", x.Streams)
 		}
 		got := map[string]string{}
@@ -85,10 +95,12 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		if x, err = server.Explain(streamtest.Path, discovery.Place{Node: "n1"}); err != nil {
 			t.Fatal(err)
 		}
-		if c := x.Claims[0]; c.Weight != 10*federation.Weight || c.Why != "kept, in the client's zone" || len(x.Streams) != 0 {
+		if c := x.Claims[0]; c.Weight != 10*federation.Weight || c.Why != "kept, in the client's zone" ||
+			len(x.Streams) != 0 {
 			t.Errorf("a client in the zone: %+v", x)
 		}
-		if x, err := server.Explain("nobody.ns.svc.cluster.local", discovery.Place{}); err != nil || x.Refused != "NotFound: Service ns/nobody not found" {
+		if x, err := server.Explain("nobody.ns.svc.cluster.local", discovery.Place{}); err != nil ||
+			x.Refused != "NotFound: Service ns/nobody not found" {
 			t.Errorf("a Service that does not exist: %+v %v", x, err)
 		}
 		if _, err := server.Explain("10.0.0.1:80", discovery.Place{}); err == nil {

@@ -54,7 +54,8 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 // Validate returns what in c makes no sense, by the names of the flags.
 func (c *Config) Validate() error {
 	if !isDomain(c.ClusterDomain) {
-		return errors.New("-cluster-domain must be a DNS domain, such as cluster.local, without a dot before or after it")
+		return errors.New(
+			"-cluster-domain must be a DNS domain, such as cluster.local, without a dot before or after it")
 	}
 	return c.Config.Validate()
 }

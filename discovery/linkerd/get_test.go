@@ -26,7 +26,9 @@ import (
 // Streams of equal Queries get the very same bytes; a client whose place makes no difference shares them.
 func TestFramesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
+		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
+		})
 		claims.SetNode("n1", "z1")
 		server := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -62,7 +64,10 @@ func TestLargeServicesAreChunked(t *testing.T) {
 		const n = 20_000
 		large := streamtest.SliceOf("a", 1, n)
 		for _, e := range large.Endpoints {
-			e.Mirror = &federation.Mirror{Identity: strings.Repeat("gateway.", 16) + "linkerd", Name: strings.Repeat("web.", 16) + "svc"}
+			e.Mirror = &federation.Mirror{
+				Identity: strings.Repeat("gateway.", 16) + "linkerd",
+				Name:     strings.Repeat("web.", 16) + "svc",
+			}
 		}
 		store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(large)})
 		config := Defaults()
@@ -92,7 +97,9 @@ func TestLargeServicesAreChunked(t *testing.T) {
 // What is encoded by hand decodes to the message, and nothing is encoded twice.
 func TestEncodingIsProtobuf(t *testing.T) {
 	config := Defaults()
-	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 2))})
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 2)),
+	})
 	watch := store.Watch(federation.Ref{Cluster: "local", Service: streamtest.Web})
 	defer watch.Close()
 	snapshot, _ := watch.Load()
@@ -120,10 +127,15 @@ func TestSetLabels(t *testing.T) {
 	other := federation.Service{Namespace: "ns", Name: "web-2"}
 	fed := federation.Service{Namespace: "ns", Name: "fed"}
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{
-		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)), other: streamtest.ViewOf(streamtest.SliceOf("b", 2, 1)),
-		fed: {Ports: []federation.ServicePort{{Number: 80, Name: "http"}}, Composition: &federation.Composition{Union: true, Members: []federation.MemberRef{
-			{Ref: federation.Ref{Cluster: "local", Service: streamtest.Web}}, {Ref: federation.Ref{Cluster: "local", Service: other}},
-		}}},
+		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)),
+		other:          streamtest.ViewOf(streamtest.SliceOf("b", 2, 1)),
+		fed: {
+			Ports: []federation.ServicePort{{Number: 80, Name: "http"}},
+			Composition: &federation.Composition{Union: true, Members: []federation.MemberRef{
+				{Ref: federation.Ref{Cluster: "local", Service: streamtest.Web}},
+				{Ref: federation.Ref{Cluster: "local", Service: other}},
+			}},
+		},
 	})
 	watch := store.Watch(federation.Ref{Cluster: "local", Service: fed})
 	defer watch.Close()
@@ -150,7 +162,10 @@ func TestFrameCacheIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		views := map[federation.Service]*federation.View{}
 		for i := range 50 {
-			views[federation.Service{Namespace: "ns", Name: fmt.Sprintf("s%d", i)}] = streamtest.ViewOf(streamtest.SliceOf("a", i, 100))
+			views[federation.Service{
+				Namespace: "ns",
+				Name:      fmt.Sprintf("s%d", i),
+			}] = streamtest.ViewOf(streamtest.SliceOf("a", i, 100))
 		}
 		store, _ := streamtest.Local(views)
 		config := Defaults()
@@ -203,9 +218,12 @@ func TestProfilesAreBounded(t *testing.T) {
 
 func FuzzAuthority(f *testing.F) {
 	for _, s := range []string{
-		streamtest.Path, "", ":", "a.b.svc.cluster.local", "h.a.b.svc.cluster.local:1", "[::1]:80", "10.0.0.1", "a.b.svc.cluster.local:99999", ".b.svc.cluster.local",
-		"a.b.svc.cluster.local.:80", "A.B.svc.cluster.local:80", "a.b.svc.cluster.local:+80", "a.b.svc.cluster.local:080", "a..svc.cluster.local", "[fe80::1%25eth0]:80",
-		"a.b.pod.cluster.local:80", "h.i.a.b.svc.cluster.local:80", "a.b.svc.cluster.local:80:80", "ä.b.svc.cluster.local:80", "a.b.svc.cluster.local:\x00",
+		streamtest.Path, "", ":", "a.b.svc.cluster.local", "h.a.b.svc.cluster.local:1", "[::1]:80", "10.0.0.1",
+		"a.b.svc.cluster.local:99999", ".b.svc.cluster.local",
+		"a.b.svc.cluster.local.:80", "A.B.svc.cluster.local:80", "a.b.svc.cluster.local:+80",
+		"a.b.svc.cluster.local:080", "a..svc.cluster.local", "[fe80::1%25eth0]:80",
+		"a.b.pod.cluster.local:80", "h.i.a.b.svc.cluster.local:80", "a.b.svc.cluster.local:80:80",
+		"ä.b.svc.cluster.local:80", "a.b.svc.cluster.local:\x00",
 	} {
 		f.Add(s, "cluster.local")
 	}
@@ -231,7 +249,10 @@ func FuzzAuthority(f *testing.F) {
 }
 
 func FuzzToken(f *testing.F) {
-	for _, s := range []string{"", "ns:a", "ns:a:b", `{"ns":"a","nodeName":"b","pod":"c"}` + "\n", "{", "null", "[]", `{"ns":1}`, `{"ns":"a"}{"ns":"b"}`, `{"ns":"a","ns":"b"}`, "\xff", `"ns:a"`} {
+	for _, s := range []string{
+		"", "ns:a", "ns:a:b", `{"ns":"a","nodeName":"b","pod":"c"}` + "\n", "{", "null", "[]", `{"ns":1}`,
+		`{"ns":"a"}{"ns":"b"}`, `{"ns":"a","ns":"b"}`, "\xff", `"ns:a"`,
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, token string) {

@@ -134,7 +134,9 @@ func responseSeq(rs []*profile.Response) *pb.ResponseMatch_Seq {
 func method(name string) *httppb.HttpMethod {
 	name = strings.ToUpper(name)
 	if number, ok := httppb.HttpMethod_Registered_value[name]; ok {
-		return &httppb.HttpMethod{Type: &httppb.HttpMethod_Registered_{Registered: httppb.HttpMethod_Registered(number)}}
+		return &httppb.HttpMethod{
+			Type: &httppb.HttpMethod_Registered_{Registered: httppb.HttpMethod_Registered(number)},
+		}
 	}
 	return &httppb.HttpMethod{Type: &httppb.HttpMethod_Unregistered{Unregistered: name}}
 }

@@ -22,14 +22,19 @@ func TestAppendProfile(t *testing.T) {
 	}
 	p := &profile.Profile{Routes: []profile.Route{
 		{
-			Name:      "route1",
-			Condition: &profile.Request{All: []*profile.Request{{Method: "GET"}, {Not: &profile.Request{Path: "/private/.*"}}}},
+			Name: "route1",
+			Condition: &profile.Request{All: []*profile.Request{
+				{Method: "GET"}, {Not: &profile.Request{Path: "/private/.*"}},
+			}},
 			Responses: []profile.ResponseClass{{Condition: status(500, 599), Failure: true}},
 		},
 		{
 			Name:      "route2",
 			Condition: &profile.Request{Path: "/login"},
-			Responses: []profile.ResponseClass{{Condition: &profile.Response{Any: []*profile.Response{status(500, 599), status(420, 420)}}, Failure: true}},
+			Responses: []profile.ResponseClass{{
+				Condition: &profile.Response{Any: []*profile.Response{status(500, 599), status(420, 420)}},
+				Failure:   true,
+			}},
 		},
 	}}
 	want := &pb.DestinationProfile{}
@@ -66,7 +71,11 @@ func TestAppendProfile(t *testing.T) {
 
 func TestAppendProfileOfNothing(t *testing.T) {
 	t.Parallel()
-	want := &pb.DestinationProfile{RetryBudget: &pb.RetryBudget{RetryRatio: 0.2, MinRetriesPerSecond: 10, Ttl: durationpb.New(10 * time.Second)}}
+	want := &pb.DestinationProfile{RetryBudget: &pb.RetryBudget{
+		RetryRatio:          0.2,
+		MinRetriesPerSecond: 10,
+		Ttl:                 durationpb.New(10 * time.Second),
+	}}
 	for _, p := range []*profile.Profile{nil, {}} {
 		got := &pb.DestinationProfile{}
 		appendProfile(got, p, 80)
@@ -80,7 +89,12 @@ func TestAppendProfileBudgetAndOverrides(t *testing.T) {
 	t.Parallel()
 	got := &pb.DestinationProfile{FullyQualifiedName: "web.ns.svc.cluster.local"}
 	appendProfile(got, &profile.Profile{
-		Routes:      []profile.Route{{Name: "slow", Condition: &profile.Request{Path: "/"}, Retryable: true, Timeout: 200 * time.Millisecond}},
+		Routes: []profile.Route{{
+			Name:      "slow",
+			Condition: &profile.Request{Path: "/"},
+			Retryable: true,
+			Timeout:   200 * time.Millisecond,
+		}},
 		RetryBudget: &profile.RetryBudget{Ratio: 0.5, MinRetriesPerSecond: 5},
 		Overrides: []profile.Override{
 			{Authority: "a.ns.svc.cluster.local:8080", Weight: 9000},
@@ -118,11 +132,15 @@ func TestRequestMatch(t *testing.T) {
 		want string
 	}{
 		{"one field is its own match", &profile.Request{Path: "/x"}, `path { regex: "/x" }`},
-		{"all alone", &profile.Request{All: []*profile.Request{{Path: "/x"}}}, `all { matches { path { regex: "/x" } } }`},
+		{
+			"all alone", &profile.Request{All: []*profile.Request{{Path: "/x"}}},
+			`all { matches { path { regex: "/x" } } }`,
+		},
 		{
 			"several fields are all of them, in order",
 			&profile.Request{
-				All: []*profile.Request{{Path: "/1"}}, Any: []*profile.Request{{Path: "/2"}}, Not: &profile.Request{Path: "/3"},
+				All: []*profile.Request{{Path: "/1"}}, Any: []*profile.Request{{Path: "/2"}},
+				Not:    &profile.Request{Path: "/3"},
 				Method: "get", Path: "/4",
 			},
 			`all {
@@ -171,8 +189,10 @@ func TestResponseMatch(t *testing.T) {
 		{
 			"several fields are all of them, in order",
 			&profile.Response{
-				All: []*profile.Response{{Status: &profile.StatusRange{Min: 201}}}, Any: []*profile.Response{{Status: &profile.StatusRange{Min: 202}}},
-				Not: &profile.Response{Status: &profile.StatusRange{Min: 404}}, Status: &profile.StatusRange{Min: 400, Max: 499},
+				All:    []*profile.Response{{Status: &profile.StatusRange{Min: 201}}},
+				Any:    []*profile.Response{{Status: &profile.StatusRange{Min: 202}}},
+				Not:    &profile.Response{Status: &profile.StatusRange{Min: 404}},
+				Status: &profile.StatusRange{Min: 400, Max: 499},
 			},
 			`all {
 			   matches { all { matches { status { min: 201 } } } }

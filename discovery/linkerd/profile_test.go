@@ -12,7 +12,9 @@ import (
 
 // A profile depends on what its Service declares. Endpoints, which change much more often, wake no stream.
 func TestProfileWakesForDeclarations(t *testing.T) {
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("s", 0, 3))})
+	store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("s", 0, 3)),
+	})
 	streamOf := func(hostname string) *profileStream {
 		asked := profileTarget{Query: discovery.Query{Service: streamtest.Web, Port: 80, Hostname: hostname}}
 		server := NewServer(logr.Discard(), store, Defaults())
@@ -33,12 +35,29 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 		wake bool
 	}{
 		{"an endpoint leaves", changed(func(*federation.View) {}), false},
-		{"an endpoint is not ready", changed(func(v *federation.View) { v.Slices[0].Endpoints[0].Ready = false }), false},
-		{"a slice comes", changed(func(v *federation.View) { v.Slices = append(v.Slices, streamtest.SliceOf("t", 1, 1)) }), false},
+		{
+			"an endpoint is not ready",
+			changed(func(v *federation.View) { v.Slices[0].Endpoints[0].Ready = false }), false,
+		},
+		{
+			"a slice comes",
+			changed(func(v *federation.View) { v.Slices = append(v.Slices, streamtest.SliceOf("t", 1, 1)) }),
+			false,
+		},
 		{"all endpoints leave", changed(func(v *federation.View) { v.Slices = nil }), false},
 		{"traffic becomes local", changed(func(v *federation.View) { v.LocalOnly = true }), false},
-		{"a port is declared", changed(func(v *federation.View) { v.Ports = append(v.Ports, federation.ServicePort{Number: 81}) }), true},
-		{"a port is opaque", changed(func(v *federation.View) { v.Opaque = federation.PortsOf(federation.PortRange{First: 80, Last: 80}) }), true},
+		{
+			"a port is declared",
+			changed(func(v *federation.View) { v.Ports = append(v.Ports, federation.ServicePort{Number: 81}) }),
+			true,
+		},
+		{
+			"a port is opaque",
+			changed(func(v *federation.View) {
+				v.Opaque = federation.PortsOf(federation.PortRange{First: 80, Last: 80})
+			}),
+			true,
+		},
 		{"the Service is deleted", nil, true},
 		{"the Service is created", changed(func(*federation.View) {}), true},
 		{"the Service becomes an alias", changed(func(v *federation.View) { v.ExternalName = true }), true},

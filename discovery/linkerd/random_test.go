@@ -118,7 +118,9 @@ func askAtRandom(t *testing.T, source *rand.PCG, mode string, n int) {
 		}
 	}
 	t.Logf("answers: %v; %d streams were open to the end", answers, compared)
-	for _, answer := range []string{"add", "no-endpoints", "profile", "InvalidArgument", "NotFound", "FailedPrecondition"} {
+	for _, answer := range []string{
+		"add", "no-endpoints", "profile", "InvalidArgument", "NotFound", "FailedPrecondition",
+	} {
 		if answers[answer] < n/200 {
 			t.Errorf("hardly any request was answered by %s: %v", answer, answers)
 		}
@@ -209,7 +211,8 @@ func (a asked) agrees(t *testing.T, conn *grpc.ClientConn) (checked bool) {
 	fresh := open(t, conn, a.kind, a.Request, nil)
 	elapse(time.Second / 2)
 	if checked = !ended(a) && !ended(fresh); checked && a.says() != fresh.says() {
-		t.Errorf("%s %+v: a stream that was open for long says\n%s\na new one\n%s", a.kind, a.Request, a.says(), fresh.says())
+		t.Errorf("%s %+v: a stream that was open for long says\n%s\na new one\n%s", a.kind, a.Request, a.says(),
+			fresh.says())
 	}
 	fresh.close(t)
 	a.close(t)
@@ -262,14 +265,20 @@ type world struct {
 var (
 	randomNamespaces = []string{"ns", "ns", "ns", "other"}
 	randomNames      = []string{"a", "b", "c", "d", "e"}
-	randomIPs        = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "192.168.0.1", "192.168.0.2", "2001:db8::1", "2001:db8::2"}
-	randomJunkIPs    = []string{"", "None", "fe80::1%eth0", "::ffff:10.0.0.1", "300.1.2.3", "example.org", "0.0.0.0", "::", "10.0.0.1/8"}
-	randomPorts      = []int32{80, 80, 81, 443, 4143, 4191, 8080, 8080, 9090}
-	randomJunkPorts  = []int32{0, -1, 65535, 65536, 1 << 30}
-	randomPortNames  = []string{"", "http", "http", "admin", "linkerd-proxy", "Ä", "80"}
-	randomZones      = []string{"", "z1", "z2"}
-	randomNodes      = []string{"", "n1", "n2"}
-	randomOpaque     = []string{"", "80", "8080", "http,admin", "1-65535", "9-8,-,,x", "80,80,80", " 80 - 90 "}
+	randomIPs        = []string{
+		"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "192.168.0.1", "192.168.0.2", "2001:db8::1",
+		"2001:db8::2",
+	}
+	randomJunkIPs = []string{
+		"", "None", "fe80::1%eth0", "::ffff:10.0.0.1", "300.1.2.3", "example.org", "0.0.0.0", "::",
+		"10.0.0.1/8",
+	}
+	randomPorts     = []int32{80, 80, 81, 443, 4143, 4191, 8080, 8080, 9090}
+	randomJunkPorts = []int32{0, -1, 65535, 65536, 1 << 30}
+	randomPortNames = []string{"", "http", "http", "admin", "linkerd-proxy", "Ä", "80"}
+	randomZones     = []string{"", "z1", "z2"}
+	randomNodes     = []string{"", "n1", "n2"}
+	randomOpaque    = []string{"", "80", "8080", "http,admin", "1-65535", "9-8,-,,x", "80,80,80", " 80 - 90 "}
 )
 
 func (w world) ip() string {
@@ -289,7 +298,12 @@ func (w world) port() int32 {
 func (w world) name() string { return of(w.dice, randomNames...) }
 
 func (w world) meta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: of(w.dice, randomNamespaces...), Name: name, Labels: map[string]string{}, Annotations: map[string]string{}}
+	return metav1.ObjectMeta{
+		Namespace:   of(w.dice, randomNamespaces...),
+		Name:        name,
+		Labels:      map[string]string{},
+		Annotations: map[string]string{},
+	}
 }
 
 func (w world) marks(m map[string]string, keys map[string][]string) {
@@ -352,13 +366,18 @@ func (w world) publish() {
 		w.east.Delete(name)
 		return
 	}
-	w.east.Set(name, &federation.View{ExternalName: w.in(10), LocalOnly: w.in(3), Ports: []federation.ServicePort{{Number: 80}}})
+	w.east.Set(name, &federation.View{
+		ExternalName: w.in(10),
+		LocalOnly:    w.in(3),
+		Ports:        []federation.ServicePort{{Number: 80}},
+	})
 }
 
 func (w world) own(m *metav1.ObjectMeta) {
 	for range w.IntN(3) {
 		m.OwnerReferences = append(m.OwnerReferences, metav1.OwnerReference{
-			Kind: of(w.dice, "ReplicaSet", "Job", "StatefulSet", "Deployment", "CronJob", "Service", ""), Name: w.name(),
+			Kind: of(w.dice, "ReplicaSet", "Job", "StatefulSet", "Deployment", "CronJob", "Service", ""),
+			Name: w.name(),
 		})
 	}
 }
@@ -366,7 +385,11 @@ func (w world) own(m *metav1.ObjectMeta) {
 func (w world) service() metav1.Object {
 	o := &corev1.Service{ObjectMeta: w.meta(w.name())}
 	for range w.IntN(4) {
-		p := corev1.ServicePort{Port: w.port(), Name: of(w.dice, randomPortNames...), Protocol: of(w.dice, "", corev1.ProtocolTCP, corev1.ProtocolUDP)}
+		p := corev1.ServicePort{
+			Port:     w.port(),
+			Name:     of(w.dice, randomPortNames...),
+			Protocol: of(w.dice, "", corev1.ProtocolTCP, corev1.ProtocolUDP),
+		}
 		p.TargetPort = of(w.dice, intstr.FromInt32(w.port()), intstr.FromString(of(w.dice, randomPortNames...)))
 		o.Spec.Ports = append(o.Spec.Ports, p)
 	}
@@ -378,14 +401,17 @@ func (w world) service() metav1.Object {
 		o.Spec.Type = corev1.ServiceTypeExternalName
 	}
 	if w.in(4) {
-		policy := of(w.dice, corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceInternalTrafficPolicyCluster, "Odd")
+		policy := of(w.dice, corev1.ServiceInternalTrafficPolicyLocal,
+			corev1.ServiceInternalTrafficPolicyCluster, "Odd")
 		o.Spec.InternalTrafficPolicy = &policy
 	}
 	w.marks(o.Annotations, map[string][]string{"config.linkerd.io/opaque-ports": randomOpaque})
 	if w.in(3) {
 		w.marks(o.Annotations, map[string][]string{
-			"multicluster.linkerd.io/remote-discovery": {"", "a@east", "b@silent", "a@east,b@east,a@nowhere", ",@,a@,@b,a@b@c", "a"},
-			"multicluster.linkerd.io/local-discovery":  {"", "a", "b", o.Name},
+			"multicluster.linkerd.io/remote-discovery": {
+				"", "a@east", "b@silent", "a@east,b@east,a@nowhere", ",@,a@,@b,a@b@c", "a",
+			},
+			"multicluster.linkerd.io/local-discovery": {"", "a", "b", o.Name},
 		})
 	}
 	if w.in(4) {
@@ -403,8 +429,10 @@ func (w world) mirror(m *metav1.ObjectMeta) {
 	}
 	w.marks(m.Labels, map[string][]string{"mirror.linkerd.io/cluster-name": {"", "east"}})
 	w.marks(m.Annotations, map[string][]string{
-		"mirror.linkerd.io/remote-svc-fq-name":      {"", "a", "a.ns.svc.cluster.local", "..", "."},
-		"mirror.linkerd.io/remote-gateway-identity": {"", "gateway.linkerd-multicluster.serviceaccount.identity.linkerd.cluster.local"},
+		"mirror.linkerd.io/remote-svc-fq-name": {"", "a", "a.ns.svc.cluster.local", "..", "."},
+		"mirror.linkerd.io/remote-gateway-identity": {
+			"", "gateway.linkerd-multicluster.serviceaccount.identity.linkerd.cluster.local",
+		},
 	})
 }
 
@@ -413,7 +441,8 @@ func (w world) ref() *corev1.ObjectReference {
 		return nil
 	}
 	return &corev1.ObjectReference{
-		Kind: of(w.dice, "Pod", "Pod", "Pod", "ExternalWorkload", "Node", ""), Name: w.name(), Namespace: of(w.dice, "", of(w.dice, randomNamespaces...)),
+		Kind: of(w.dice, "Pod", "Pod", "Pod", "ExternalWorkload", "Node", ""), Name: w.name(),
+		Namespace: of(w.dice, "", of(w.dice, randomNamespaces...)),
 	}
 }
 
@@ -487,11 +516,15 @@ func (w world) pod() metav1.Object {
 	w.own(&o.ObjectMeta)
 	o.Labels["linkerd.io/control-plane-ns"] = of(w.dice, ours, ours, ours, "elsewhere", "")
 	w.marks(o.Labels, map[string][]string{"pod-template-hash": {"x", ""}, "app": {"a", "b", o.Name}})
-	w.marks(o.Annotations, map[string][]string{"config.linkerd.io/opaque-ports": randomOpaque, "config.linkerd.io/skip-inbound-ports": randomOpaque})
+	w.marks(o.Annotations, map[string][]string{
+		"config.linkerd.io/opaque-ports":       randomOpaque,
+		"config.linkerd.io/skip-inbound-ports": randomOpaque,
+	})
 	app := corev1.Container{Name: "app"}
 	for range w.IntN(3) {
 		app.Ports = append(app.Ports, corev1.ContainerPort{
-			Name: of(w.dice, randomPortNames...), ContainerPort: w.port(), HostPort: of(w.dice, 0, w.port()), Protocol: of(w.dice, corev1.ProtocolTCP, corev1.ProtocolUDP),
+			Name: of(w.dice, randomPortNames...), ContainerPort: w.port(), HostPort: of(w.dice, 0, w.port()),
+			Protocol: of(w.dice, corev1.ProtocolTCP, corev1.ProtocolUDP),
 		})
 	}
 	sidecar := corev1.Container{Name: "linkerd-proxy"}
@@ -501,16 +534,19 @@ func (w world) pod() metav1.Object {
 			addr = of(w.dice, "0.0.0.0:0", "0.0.0.0:65535", "", "x", "0.0.0.0:70000")
 		}
 		if !w.in(10) {
-			sidecar.Env = append(sidecar.Env, corev1.EnvVar{Name: "LINKERD2_PROXY_" + name + "_LISTEN_ADDR", Value: addr})
+			sidecar.Env = append(sidecar.Env,
+				corev1.EnvVar{Name: "LINKERD2_PROXY_" + name + "_LISTEN_ADDR", Value: addr})
 		}
 	}
 	o.Spec.InitContainers, o.Spec.Containers = []corev1.Container{sidecar}, []corev1.Container{app}
 	o.Spec.ServiceAccountName = of(w.dice, "", "account")
 	o.Spec.NodeName, o.Spec.HostNetwork = of(w.dice, randomNodes...), w.in(5)
-	o.Status.Phase = of(w.dice, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodPending, corev1.PodFailed, "")
+	o.Status.Phase = of(w.dice, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodPending,
+		corev1.PodFailed, "")
 	o.Status.PodIP, o.Status.HostIP = w.ip(), w.ip()
 	if w.in(2) {
-		o.Status.PodIPs, o.Status.HostIPs = []corev1.PodIP{{IP: o.Status.PodIP}, {IP: w.ip()}}, []corev1.HostIP{{IP: w.ip()}}
+		o.Status.PodIPs, o.Status.HostIPs = []corev1.PodIP{{IP: o.Status.PodIP}, {IP: w.ip()}},
+			[]corev1.HostIP{{IP: w.ip()}}
 	}
 	if w.in(6) {
 		o.DeletionTimestamp = &metav1.Time{Time: time.Now()}
@@ -535,17 +571,25 @@ func (w world) unstructured(spec map[string]any) *unstructured.Unstructured {
 // junk returns v or, seldom, something else.
 func (w world) junk(v any) any {
 	if w.in(15) {
-		return of[any](w.dice, nil, "junk", int64(-1), 1.5, true, []any{}, []any{nil}, map[string]any{}, map[string]any{"junk": "junk"}, "")
+		return of[any](w.dice, nil, "junk", int64(-1), 1.5, true, []any{}, []any{nil}, map[string]any{},
+			map[string]any{"junk": "junk"}, "")
 	}
 	return v
 }
 
 func (w world) server() metav1.Object {
 	selector := func() any {
-		return of[any](w.dice, nil, map[string]any{}, map[string]any{"matchLabels": map[string]any{"app": of(w.dice, "a", "b")}},
-			map[string]any{"matchExpressions": []any{map[string]any{"key": "app", "operator": of(w.dice, "Exists", "In", "Odd")}}})
+		return of[any](w.dice, nil, map[string]any{},
+			map[string]any{"matchLabels": map[string]any{"app": of(w.dice, "a", "b")}},
+			map[string]any{"matchExpressions": []any{map[string]any{
+				"key":      "app",
+				"operator": of(w.dice, "Exists", "In", "Odd"),
+			}}})
 	}
-	spec := map[string]any{"port": w.junk(of[any](w.dice, int64(w.port()), of(w.dice, randomPortNames...))), "proxyProtocol": w.junk(of(w.dice, "opaque", "opaque", "HTTP/1"))}
+	spec := map[string]any{
+		"port":          w.junk(of[any](w.dice, int64(w.port()), of(w.dice, randomPortNames...))),
+		"proxyProtocol": w.junk(of(w.dice, "opaque", "opaque", "HTTP/1")),
+	}
 	if s := selector(); s != nil {
 		spec["podSelector"] = w.junk(s)
 	}
@@ -557,13 +601,19 @@ func (w world) server() metav1.Object {
 
 func (w world) external() metav1.Object {
 	port := func() any {
-		return w.junk(map[string]any{"name": of(w.dice, randomPortNames...), "port": w.junk(int64(w.port())), "protocol": of(w.dice, "TCP", "UDP")})
+		return w.junk(map[string]any{
+			"name":     of(w.dice, randomPortNames...),
+			"port":     w.junk(int64(w.port())),
+			"protocol": of(w.dice, "TCP", "UDP"),
+		})
 	}
 	o := w.unstructured(map[string]any{
 		"meshTLS": w.junk(map[string]any{
-			"identity": w.junk(of(w.dice, "spiffe://domain/a", "spiffe://domain/a", "")), "serverName": w.junk(of(w.dice, "server.local", "server.local", "")),
+			"identity":   w.junk(of(w.dice, "spiffe://domain/a", "spiffe://domain/a", "")),
+			"serverName": w.junk(of(w.dice, "server.local", "server.local", "")),
 		}),
-		"ports": w.junk([]any{port(), port()}), "workloadIPs": w.junk([]any{map[string]any{"ip": w.ip()}, map[string]any{"ip": w.ip()}}),
+		"ports":       w.junk([]any{port(), port()}),
+		"workloadIPs": w.junk([]any{map[string]any{"ip": w.ip()}, map[string]any{"ip": w.ip()}}),
 	})
 	if w.in(3) {
 		o.SetAnnotations(map[string]string{"config.linkerd.io/opaque-ports": of(w.dice, randomOpaque...)})
@@ -576,18 +626,29 @@ func (w world) external() metav1.Object {
 
 func (w world) profile() metav1.Object {
 	match := func() any {
-		return w.junk(map[string]any{"all": w.junk([]any{map[string]any{"method": "GET"}, w.junk(map[string]any{"pathRegex": "/a"})})})
+		return w.junk(map[string]any{"all": w.junk([]any{
+			map[string]any{"method": "GET"}, w.junk(map[string]any{"pathRegex": "/a"}),
+		})})
 	}
 	responses := func() any {
-		return w.junk([]any{map[string]any{"isFailure": w.junk(true), "condition": map[string]any{"status": map[string]any{"min": w.junk(int64(500)), "max": w.junk(int64(599))}}}})
+		return w.junk([]any{map[string]any{
+			"isFailure": w.junk(true),
+			"condition": map[string]any{"status": map[string]any{"min": w.junk(int64(500)), "max": w.junk(int64(599))}},
+		}})
 	}
 	o := w.unstructured(map[string]any{
 		"routes": w.junk([]any{w.junk(map[string]any{
-			"name": w.junk("r"), "condition": match(), "isRetryable": w.junk(true), "timeout": w.junk(of(w.dice, "1s", "-1s", "9999999h", "")), "responseClasses": responses(),
+			"name": w.junk("r"), "condition": match(), "isRetryable": w.junk(true),
+			"timeout": w.junk(of(w.dice, "1s", "-1s", "9999999h", "")), "responseClasses": responses(),
 		})}),
-		"retryBudget": w.junk(map[string]any{"retryRatio": w.junk(0.5), "minRetriesPerSecond": w.junk(int64(5)), "ttl": w.junk(of(w.dice, "10s", "-1s", "x"))}),
+		"retryBudget": w.junk(map[string]any{
+			"retryRatio":          w.junk(0.5),
+			"minRetriesPerSecond": w.junk(int64(5)),
+			"ttl":                 w.junk(of(w.dice, "10s", "-1s", "x")),
+		}),
 		"dstOverrides": w.junk([]any{w.junk(map[string]any{
-			"authority": w.junk(of(w.dice, "a.ns.svc."+domain, "a:80", "[::1", "")), "weight": w.junk(of[any](w.dice, "1", "500m", "-1", "9e99", int64(3))),
+			"authority": w.junk(of(w.dice, "a.ns.svc."+domain, "a:80", "[::1", "")),
+			"weight":    w.junk(of[any](w.dice, "1", "500m", "-1", "9e99", int64(3))),
 		})}),
 	})
 	o.SetName(o.GetName() + "." + of(w.dice, randomNamespaces...) + ".svc." + domain)
@@ -609,7 +670,8 @@ func (w world) request(ofProfile bool) proxy.Request {
 	if !w.in(10) {
 		r.Authority += ":" + fmt.Sprint(w.port())
 	}
-	r.Token = of(w.dice, "", "", "ns:other", `{"ns":"other"}`, `{"ns":"ns","nodeName":"n1","pod":"p"}`+"\n", `{"nodeName":"n2"}`, `{"nodeName":"nowhere"}`, `{"nodeName":7}`, "null", "{")
+	r.Token = of(w.dice, "", "", "ns:other", `{"ns":"other"}`, `{"ns":"ns","nodeName":"n1","pod":"p"}`+"\n",
+		`{"nodeName":"n2"}`, `{"nodeName":"nowhere"}`, `{"nodeName":7}`, "null", "{")
 	if w.in(6) {
 		r.Authority = w.mutate(r.Authority)
 	}
@@ -624,7 +686,8 @@ func (w world) mutate(text string) string {
 	chars := []rune(text)
 	for range 1 + w.IntN(3) {
 		at := w.IntN(len(chars) + 1)
-		with := []rune(of(w.dice, "", ".", ":", "[", "]", "%", "0", "-", "A", "ä", "\x00", "\"", "}", "..", " ", "svc", "99999", "\U0001f600", strings.Repeat("x", 300)))
+		with := []rune(of(w.dice, "", ".", ":", "[", "]", "%", "0", "-", "A", "ä", "\x00", "\"", "}", "..", " ",
+			"svc", "99999", "\U0001f600", strings.Repeat("x", 300)))
 		chars = append(append(append([]rune{}, chars[:at]...), with...), chars[min(len(chars), at+w.IntN(3)):]...)
 	}
 	return string(chars)

@@ -22,7 +22,9 @@ import (
 
 // Whatever is longer than it can be is refused, and not repeated.
 func TestNamesAreBounded(t *testing.T) {
-	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3))})
+	store, _ := streamtest.Local(map[federation.Service]*federation.View{
+		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
+	})
 	server := NewServer(logr.Discard(), store, Defaults())
 	conn := connect(t, server)
 	const maxRequest = 16 << 10 // of the Engine
@@ -39,7 +41,10 @@ func TestNamesAreBounded(t *testing.T) {
 		"a client":     {Path: streamtest.Path, ContextToken: `{"ns":"` + long(10_000) + `"}`},
 		"an old token": {Path: streamtest.Path, ContextToken: "ns:" + long(10_000)},
 	} {
-		for name, err := range map[string]error{"Get": getOnce(t.Context(), conn, request), "GetProfile": profileOnce(t.Context(), conn, request)} {
+		for name, err := range map[string]error{
+			"Get":        getOnce(t.Context(), conn, request),
+			"GetProfile": profileOnce(t.Context(), conn, request),
+		} {
 			if status.Code(err) != codes.InvalidArgument {
 				t.Errorf("%s that is too long: %s: %v", what, name, status.Code(err))
 			}
@@ -50,13 +55,20 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 	for what, request := range map[string]*pb.GetDestination{
 		"names": {Path: long(63) + "." + long(63) + "." + long(63) + ".svc.cluster.local:65535"},
-		"token": {Path: streamtest.Path, ContextToken: fmt.Sprintf(`{"ns":%q,"nodeName":%q,"pod":%q}`, long(63), long(253), long(253))},
+		"token": {
+			Path:         streamtest.Path,
+			ContextToken: fmt.Sprintf(`{"ns":%q,"nodeName":%q,"pod":%q}`, long(63), long(253), long(253)),
+		},
 	} {
 		if err := getOnce(t.Context(), conn, request); status.Code(err) == codes.InvalidArgument {
 			t.Errorf("%s that are as long as can be: %v", what, err)
 		}
 	}
-	if err := getOnce(t.Context(), conn, &pb.GetDestination{Path: streamtest.Path, ContextToken: long(maxRequest)}); status.Code(err) != codes.ResourceExhausted {
+	if err := getOnce(t.Context(), conn,
+		&pb.GetDestination{
+			Path:         streamtest.Path,
+			ContextToken: long(maxRequest),
+		}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a request that is too large: %v", err)
 	}
 	if n := metric(t, server, "fingerpost_questions"); n > 2 {

@@ -58,7 +58,8 @@ func (f *Fold) Addresses() []Address {
 	return all
 }
 
-// Apply takes a message. It returns an error if a server must not send it; it is applied as well as may be all the same.
+// Apply takes a message. It returns an error if a server must not send it; it is applied as well as may be
+// all the same.
 func (f *Fold) Apply(u *pb.Update) (Message, error) {
 	switch {
 	case u.GetAdd() != nil:
@@ -142,7 +143,8 @@ func check(w *pb.WeightedAddr) error {
 			return fmt.Errorf("a TLS identity without a strategy")
 		}
 	}
-	if t := w.GetProtocolHint().GetOpaqueTransport(); t != nil && (t.GetInboundPort() == 0 || t.GetInboundPort() >= 65535) {
+	if t := w.GetProtocolHint().GetOpaqueTransport(); t != nil &&
+		(t.GetInboundPort() == 0 || t.GetInboundPort() >= 65535) {
 		return fmt.Errorf("an opaque transport to port %d", t.GetInboundPort())
 	}
 	if w.GetWeight() == 0 {

@@ -22,7 +22,8 @@ const (
 	MaxMessage     = 4 << 20         // bytes
 )
 
-// tooLarge is in gRPC's error for a message beyond the limit. A server that admits no more streams uses the same code with another text.
+// tooLarge is in gRPC's error for a message beyond the limit. A server that admits no more streams uses the
+// same code with another text.
 const tooLarge = "message larger than max"
 
 // A Request is what a proxy asks for.
@@ -41,8 +42,8 @@ type Event struct {
 	End     *status.Status // OK, or why
 }
 
-// lookup is what every stream of a proxy has in common: how long it waits, how it ends and comes back, and what it blames the server
-// for.
+// lookup is what every stream of a proxy has in common: how long it waits, how it ends and comes back, and
+// what it blames the server for.
 type lookup struct {
 	request Request
 	observe func(Event)
@@ -156,11 +157,16 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 	if scheme == "" {
 		scheme = "k8s"
 	}
-	receive, err := l.open(ctx, &pb.GetDestination{Scheme: scheme, Path: l.request.Authority, ContextToken: l.request.Token})
+	receive, err := l.open(ctx, &pb.GetDestination{
+		Scheme:       scheme,
+		Path:         l.request.Authority,
+		ContextToken: l.request.Token,
+	})
 	if err != nil {
 		return status.Convert(err), false
 	}
-	limit := time.AfterFunc(InitialTimeout, func() { l.violate(fmt.Errorf("no message within %s of the request", InitialTimeout)) })
+	limit := time.AfterFunc(InitialTimeout,
+		func() { l.violate(fmt.Errorf("no message within %s of the request", InitialTimeout)) })
 	defer func() { limit.Stop() }()
 	for {
 		if gate := l.stalled(); gate != nil {

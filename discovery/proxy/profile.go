@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// quiet is how long a stream must have been silent for an unchanged profile to count as a heartbeat: no other message of
-// this kind changes nothing. One that comes sooner is a waste.
+// quiet is how long a stream must have been silent for an unchanged profile to count as a heartbeat: no other
+// message of this kind changes nothing. One that comes sooner is a waste.
 const quiet = time.Minute
 
 // A Profile is one DestinationProfile as a proxy understands it. It replaces the one before it.
@@ -30,9 +30,11 @@ type ProfileStream struct {
 	newest *Profile // guarded by mu, like all below
 }
 
-// OpenProfile starts a lookup of a profile, which ends with ctx or Close. observe is called for each Event in turn, from one
-// goroutine; it may be nil.
-func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Request, observe func(Event)) *ProfileStream {
+// OpenProfile starts a lookup of a profile, which ends with ctx or Close. observe is called for each Event in
+// turn, from one goroutine; it may be nil.
+func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Request,
+	observe func(Event),
+) *ProfileStream {
 	s := &ProfileStream{}
 	client := pb.NewDestinationClient(conn)
 	s.start(ctx, request, observe, func(ctx context.Context, asked *pb.GetDestination) (receiver, error) {

@@ -34,7 +34,9 @@ func (s *server) GetProfile(_ *pb.GetDestination, to pb.Destination_GetProfileSe
 }
 
 // lookUp lets a proxy look a profile up for a while, and returns what it has seen and what it holds against the server.
-func lookUp(t *testing.T, d time.Duration, reconnect bool, answer func(pb.Destination_GetProfileServer) error) (seen []string, violations error) {
+func lookUp(t *testing.T, d time.Duration, reconnect bool,
+	answer func(pb.Destination_GetProfileServer) error,
+) (seen []string, violations error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		listener := bufconn.Listen(1 << 16)
@@ -46,18 +48,19 @@ func lookUp(t *testing.T, d time.Duration, reconnect bool, answer func(pb.Destin
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := proxy.OpenProfile(t.Context(), conn, proxy.Request{Authority: "web:80", Reconnect: reconnect}, func(e proxy.Event) {
-			switch {
-			case e.End != nil:
-				seen = append(seen, "end "+e.End.Code().String())
-			case e.Profile.Heartbeat:
-				seen = append(seen, "heartbeat")
-			case e.Profile.Repeated:
-				seen = append(seen, "repeated")
-			default:
-				seen = append(seen, e.Profile.GetFullyQualifiedName())
-			}
-		})
+		s := proxy.OpenProfile(t.Context(), conn, proxy.Request{Authority: "web:80", Reconnect: reconnect},
+			func(e proxy.Event) {
+				switch {
+				case e.End != nil:
+					seen = append(seen, "end "+e.End.Code().String())
+				case e.Profile.Heartbeat:
+					seen = append(seen, "heartbeat")
+				case e.Profile.Repeated:
+					seen = append(seen, "repeated")
+				default:
+					seen = append(seen, e.Profile.GetFullyQualifiedName())
+				}
+			})
 		time.Sleep(d) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		s.Close()
@@ -72,7 +75,9 @@ func TestProfileStream(t *testing.T) {
 	t.Parallel()
 	named := func(name string) *pb.DestinationProfile { return &pb.DestinationProfile{FullyQualifiedName: name} }
 	// sendEach sends Profiles, each after a wait, and leaves the stream open.
-	sendEach := func(wait time.Duration, profiles ...*pb.DestinationProfile) func(pb.Destination_GetProfileServer) error {
+	sendEach := func(wait time.Duration,
+		profiles ...*pb.DestinationProfile,
+	) func(pb.Destination_GetProfileServer) error {
 		return func(to pb.Destination_GetProfileServer) error {
 			for _, p := range profiles {
 				time.Sleep(wait) //nolint:forbidigo // virtual time
@@ -89,10 +94,15 @@ func TestProfileStream(t *testing.T) {
 	}
 	endpoint := func(id *pb.TlsIdentity) *pb.DestinationProfile {
 		return &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{
-			Addr: &netpb.TcpAddress{Ip: &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv4{Ipv4: 1}}, Port: 80}, Weight: 1, TlsIdentity: id,
+			Addr:   &netpb.TcpAddress{Ip: &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv4{Ipv4: 1}}, Port: 80},
+			Weight: 1, TlsIdentity: id,
 		}}
 	}
-	uri := &pb.TlsIdentity{Strategy: &pb.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: "spiffe://a/b"}}}
+	uri := &pb.TlsIdentity{
+		Strategy: &pb.TlsIdentity_UriLikeIdentity_{
+			UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: "spiffe://a/b"},
+		},
+	}
 	named2 := &pb.TlsIdentity{Strategy: uri.GetStrategy(), ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: "b"}}
 	for _, test := range []struct {
 		name      string
@@ -103,8 +113,14 @@ func TestProfileStream(t *testing.T) {
 		violation string // none if empty
 	}{
 		{"the newest counts", time.Minute, false, sendEach(time.Second, named("a"), named("b")), "a b", ""},
-		{"the same at once is a waste", time.Minute, false, sendEach(time.Second, named("a"), named("a")), "a repeated", ""},
-		{"the same at once is no heartbeat either", 6 * time.Minute, false, sendEach(0, named("a"), named("a"), named("a")), "a repeated repeated", "no message for 5m0s"},
+		{
+			"the same at once is a waste", time.Minute, false, sendEach(time.Second, named("a"), named("a")),
+			"a repeated", "",
+		},
+		{
+			"the same at once is no heartbeat either", 6 * time.Minute, false,
+			sendEach(0, named("a"), named("a"), named("a")), "a repeated repeated", "no message for 5m0s",
+		},
 		{"heartbeats", 9 * time.Minute, false, func(to pb.Destination_GetProfileServer) error {
 			for {
 				if err := to.Send(named("a")); err != nil {
@@ -119,8 +135,15 @@ func TestProfileStream(t *testing.T) {
 		}, "a heartbeat heartbeat", ""},
 		{"a late answer", time.Minute, false, sendEach(4*time.Second, named("a")), "a", "no message within 3s"},
 		{"silence", 6 * time.Minute, false, sendEach(0, named("a")), "a", "no message for 5m0s"},
-		{"a message that is too large", time.Minute, false, sendEach(0, named(strings.Repeat("a", proxy.MaxMessage))), "end ResourceExhausted", "a message that cannot be received"},
-		{"a URI identity without a server name", time.Minute, false, sendEach(0, endpoint(uri)), "", "without a server name"},
+		{
+			"a message that is too large", time.Minute, false,
+			sendEach(0, named(strings.Repeat("a", proxy.MaxMessage))), "end ResourceExhausted",
+			"a message that cannot be received",
+		},
+		{
+			"a URI identity without a server name", time.Minute, false, sendEach(0, endpoint(uri)), "",
+			"without a server name",
+		},
 		{"a URI identity with one", time.Minute, false, sendEach(0, endpoint(named2)), "", ""},
 		{"a lookup that makes no sense", time.Minute, true, end(codes.InvalidArgument), "end InvalidArgument", ""},
 		{"a lookup that is impossible", time.Minute, true, end(codes.FailedPrecondition), "end FailedPrecondition", ""},

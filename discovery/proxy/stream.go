@@ -16,8 +16,8 @@ type Stream struct {
 	messages int
 }
 
-// Open starts a lookup of addresses, which ends with ctx or Close. observe is called for each Event in turn, from one goroutine; it
-// may be nil.
+// Open starts a lookup of addresses, which ends with ctx or Close. observe is called for each Event in turn,
+// from one goroutine; it may be nil.
 func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, observe func(Event)) *Stream {
 	s := &Stream{}
 	client := pb.NewDestinationClient(conn)

@@ -32,12 +32,14 @@ func SliceOf(name string, salt, n int) *federation.Slice {
 func PodsOf(n int, zone string) *federation.Slice {
 	s := SliceOf("pods", 1, n)
 	template := unique.Make(federation.Template{
-		ServiceAccount: "web", ControlPlane: "linkerd", Hash: "5d8f7c9b4", InboundPort: 4143, AdminPort: 4191, ControlPort: 4190,
+		ServiceAccount: "web", ControlPlane: "linkerd", Hash: "5d8f7c9b4", InboundPort: 4143, AdminPort: 4191,
+		ControlPort: 4190,
 	})
 	for i, e := range s.Endpoints {
 		e.Zone, e.Node = zone, "node"
 		e.Workload = &federation.Workload{
-			Namespace: "ns", Name: fmt.Sprintf("web-5d8f7c9b4-%05d", i), OwnerKind: "deployment", OwnerName: "web", Template: template,
+			Namespace: "ns", Name: fmt.Sprintf("web-5d8f7c9b4-%05d", i), OwnerKind: "deployment",
+			OwnerName: "web", Template: template,
 		}
 	}
 	return s
