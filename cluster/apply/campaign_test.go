@@ -115,7 +115,6 @@ func TestTasksOfOneLease(t *testing.T) {
 		}
 		expect := func(when string, first, second int32, state cluster.WritingState) {
 			t.Helper()
-			synctest.Wait()
 			statuses, _ := registry.Statuses()
 			if a, b := running[0].Load(), running[1].Load(); a != first || b != second || statuses["east"].Writing.State != state {
 				t.Errorf("%s: %d and %d run and the cluster is %q, want %d, %d, %q",
@@ -123,25 +122,25 @@ func TestTasksOfOneLease(t *testing.T) {
 			}
 		}
 		apply(true)
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		expect("at first", 1, 1, cluster.Holding)
 		refused[0].Store(true)
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		expect("when one is refused", 0, 1, cluster.ReadOnly)
 		refused[1].Store(true)
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		expect("when both are refused", 0, 0, cluster.ReadOnly)
 		if holder := holderOf(server, "shared"); holder != "" {
 			t.Errorf("the Lease is held by %s", holder)
 		}
 		refused[0].Store(false)
-		time.Sleep(2 * permissionRetry)
+		pass(2 * permissionRetry)
 		expect("when one is granted", 1, 0, cluster.ReadOnly)
 		refused[1].Store(false)
-		time.Sleep(2 * permissionRetry)
+		pass(2 * permissionRetry)
 		expect("when both are granted", 1, 1, cluster.Holding)
 		apply(false)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		expect("when nothing is wanted", 0, 0, cluster.NotWriting)
 		if a, b := cleaned[0].Load(), cleaned[1].Load(); a != 1 || b != 1 {
 			t.Errorf("they were cleaned %d and %d times", a, b)

@@ -45,6 +45,12 @@ func inLoop[K comparable](t *testing.T, l *Loop[K]) (end func() error) {
 	}
 }
 
+// pass lets virtual time pass, and what is due then happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // Nothing is reconciled before each input was listed, or, if it is optional, refused.
 func TestNothingBeforeSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -64,15 +70,15 @@ func TestNothingBeforeSync(t *testing.T) {
 		end := inLoop(t, l)
 		for _, listed := range []chan struct{}{first.synced, second.synced} {
 			l.Enqueue("too early")
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 			if len(reconciled) > 0 {
 				t.Errorf("%q were reconciled before all was listed", reconciled)
 			}
 			close(listed)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		close(third.refused)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if fmt.Sprint(reconciled) != "[everything]" {
 			t.Errorf("%q were reconciled, want everything", reconciled)
 		}
@@ -107,7 +113,7 @@ func TestMissingPermissionEndsTheLoop(t *testing.T) {
 					},
 				})
 				end := inLoop(t, l)
-				time.Sleep(5 * time.Second)
+				pass(5 * time.Second)
 				if reviews != 1 {
 					t.Errorf("%d reviews in five seconds", reviews)
 				}
@@ -154,7 +160,7 @@ func TestFailureStopsNoOtherKey(t *testing.T) {
 			Failed: func(string, error, int) { failures++ },
 		})
 		end := inLoop(t, l)
-		time.Sleep(10*time.Minute - time.Second)
+		pass(10*time.Minute - time.Second)
 		if len(tries["good"]) != 1 || len(tries["waits"]) != 60 {
 			t.Errorf("%d tries of the good key, %d of the one that waits", len(tries["good"]), len(tries["waits"]))
 		}
@@ -221,12 +227,12 @@ func TestLoopFollows(t *testing.T) {
 				input[k], fails[k] = input[k]+1, rapid.Bool().Draw(rt, "fails")
 				mu.Unlock()
 				l.Enqueue(k)
-				time.Sleep(time.Duration(rapid.IntRange(0, 10).Draw(rt, "ms")) * time.Millisecond)
+				pass(time.Duration(rapid.IntRange(0, 10).Draw(rt, "ms")) * time.Millisecond)
 			}
 			mu.Lock()
 			clear(fails)
 			mu.Unlock()
-			time.Sleep(5 * time.Minute)
+			pass(5 * time.Minute)
 			for k := range keys {
 				if output[k] != input[k] {
 					t.Errorf("%d is %d, want %d", k, output[k], input[k])
