@@ -419,7 +419,8 @@ func (r *Reconciler) enqueueChangedClusters() {
 // leaseProblem returns why the Lease cannot be had under which the status of Links is written; empty if it
 // can, or if that is not known yet.
 func leaseProblem(w cluster.Writing) string {
-	if slices.Contains(w.Wanted, endpointslice.FederatedLease) {
+	isOwn := func(lease string) bool { return lease != endpointslice.ExternalLease }
+	if slices.ContainsFunc(w.Wanted, isOwn) {
 		return ""
 	}
 	return w.Problem

@@ -407,7 +407,7 @@ func TestNoLease(t *testing.T) {
 		f.must(f.registry.Apply(cluster.Spec{Name: "home", Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
 		const line = "cannot write the status of Links"
 		f.registry.Report("home", cluster.Writing{
-			State: cluster.Standby, Wanted: []string{endpointslice.FederatedLease}, Problem: "the other Lease's",
+			State: cluster.Standby, Wanted: []string{"fingerpost-uid", endpointslice.ExternalLease}, Problem: "the other Lease's",
 		})
 		f.pass(time.Second)
 		if n := f.log.count(line); n != 0 {

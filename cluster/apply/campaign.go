@@ -79,14 +79,15 @@ type Options struct {
 // cluster that is not written into any more is cleaned: the Lease is taken once more, if it stays free for as long
 // as it would last, and each task deletes what it wrote.
 //
-// In a free Lease's first moments the installation in the cluster itself goes first, being nearest; so Leases are
-// spread over installations.
+// A free Lease that installations share is left to the one in the cluster itself for a moment, being nearest.
 type Campaign struct {
 	log      logr.Logger
 	registry *cluster.Registry
 	options  Options
 	leases   []string          // in the order in which they were added
 	tasks    map[string][]Task // by Lease
+
+	installation watch.Value[string] // which one this is; empty until that is known
 }
 
 // NewCampaign returns a Campaign without tasks. Its Engage is to be given to the registry.
@@ -94,7 +95,7 @@ func NewCampaign(log logr.Logger, registry *cluster.Registry, options Options) *
 	return &Campaign{log: log, registry: registry, options: options, tasks: map[string][]Task{}}
 }
 
-// Add adds a task that runs in the terms of a Lease, before Engage is called.
+// Add adds a task that runs in the terms of a Lease, or of [OwnLease], before Engage is called.
 func (c *Campaign) Add(leaseName string, task Task) {
 	if c.tasks[leaseName] == nil {
 		c.leases = append(c.leases, leaseName)
@@ -112,10 +113,30 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, name := range c.leases {
-		k := &candidacy{Target: t, leaseName: name, tasks: c.tasks[name], problems: map[string]error{}}
-		wg.Go(func() { k.run(ctx, spec) })
+	if t.Local && c.tasks[OwnLease] != nil {
+		wg.Go(func() { c.readInstallation(ctx, t) })
 	}
+	for _, name := range c.leases {
+		wg.Go(func() { c.campaign(ctx, t, name, spec) })
+	}
+}
+
+func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *watch.Value[cluster.Spec]) {
+	k := &candidacy{Target: t, leaseName: name, tasks: c.tasks[name], problems: map[string]error{}}
+	k.config = lease.Config{
+		Namespace: c.options.Namespace, Name: name, Identity: t.identity, Timing: c.options.Timing,
+	}
+	if name == OwnLease {
+		id, known := c.waitInstallation(ctx)
+		if !known {
+			return
+		}
+		k.leaseName, k.config.Name = LeaseName(id), LeaseName(id)
+		k.config.Labels = map[string]string{InstallationLabel: id}
+		k.config.Annotations = c.annotations
+	}
+	defer t.Owners.stop()
+	k.run(ctx, spec)
 }
 
 // A Target is a cluster that is written into, over one connection.
@@ -126,6 +147,7 @@ type Target struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
 	Log     logr.Logger
+	Owners  Owners
 
 	campaign *Campaign
 	identity string // in Leases; unique, because two Targets of one replica overlap while credentials are replaced
@@ -172,6 +194,7 @@ func LeasePermission(namespace string) Permission {
 type candidacy struct {
 	*Target
 	leaseName string
+	config    lease.Config
 	tasks     []Task
 
 	mu       sync.Mutex
@@ -358,9 +381,9 @@ func (k *candidacy) problemOfAll(tasks []Task) error {
 	return errors.Join(all...)
 }
 
-// acquireDelay is how long a free Lease is left to the installation in the cluster itself, if there is one.
+// acquireDelay is how long a free Lease that installations share is left to the one in the cluster itself.
 func (k *candidacy) acquireDelay() time.Duration {
-	if k.Local {
+	if k.Local || k.config.Labels != nil {
 		return 0
 	}
 	return k.campaign.options.Timing.Renew / 4
@@ -392,14 +415,16 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	o := k.campaign.options
-	elector := lease.NewElector(k.Log, k.Client, k.Conn, lease.Config{
-		Namespace: o.Namespace, Name: k.leaseName, Identity: k.identity, Timing: o.Timing, AcquireDelay: delay,
-	})
+	config := k.config
+	config.AcquireDelay = delay
+	if config.Labels != nil {
+		config.Watched, config.Changed = k.watched(ctx), k.Owners.observe
+	}
+	elector := lease.NewElector(k.Log, k.Client, k.Conn, config)
 	wg.Go(func() { k.reportHolder(ctx, elector) })
 	err := elector.Run(ctx, lead)
 	if errors.Is(err, lease.ErrUnreadable) {
-		unreadable := Permission{Resource: leaseResource, Namespace: o.Namespace, Verbs: []string{"list", "watch"}}
+		unreadable := Permission{Resource: leaseResource, Namespace: config.Namespace, Verbs: []string{"list", "watch"}}
 		return &MissingPermissions{[]Permission{unreadable}}
 	}
 	return err

@@ -16,7 +16,7 @@ import (
 // deleteOwn deletes all slices that this installation wrote into a cluster.
 func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
 	own := labels.Set{
-		discoveryv1.LabelManagedBy: view.ManagedBy, installationLabel: w.options.Installation,
+		discoveryv1.LabelManagedBy: view.ManagedBy, installationLabel: t.Installation(),
 	}
 	client := t.Client.DiscoveryV1()
 	list, err := client.EndpointSlices(metav1.NamespaceAll).List(term, metav1.ListOptions{LabelSelector: own.String()})

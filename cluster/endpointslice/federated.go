@@ -22,14 +22,10 @@ import (
 )
 
 const (
-	// FederatedLease is the Lease for slices with endpoints of other clusters, and for mirror Services. All
-	// installations share it.
-	FederatedLease = "fingerpost-write"
-
 	// SourceLabel is a label on slices: the cluster that has the endpoints.
 	SourceLabel = "federation.fingerpost.io/source-cluster"
-	// installationLabel is a label on slices: the cluster of the installation that wrote it first.
-	installationLabel = "federation.fingerpost.io/written-from"
+	// installationLabel is a label on slices: the installation that writes them.
+	installationLabel = apply.InstallationLabel
 
 	// maxIdentities is how many identities of one source cluster have slices of their own in a Service, so
 	// that no cluster decides how many objects there are here. Those of most endpoints do; the others share
@@ -45,7 +41,7 @@ type federatedSlices struct {
 
 func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
 	f := &federatedSlices{leftOut: leftOut{Target: t, writer: w, bySource: map[string]map[key]int{}}}
-	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, reviewFederated, f.enqueueWhenLinked)
+	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, reviewFederated, f.enqueueWhenLinked, f.enqueueWhenOwned)
 	f.content = f
 	return f
 }
@@ -65,6 +61,19 @@ func (f *federatedSlices) enqueueWhenLinked(ctx context.Context) {
 	case <-f.writer.options.Linked:
 		f.loop.Enqueue(f.loop.Followed()...)
 	case <-ctx.Done():
+	}
+}
+
+// enqueueWhenOwned enqueues the Services that opt in when another installation writes for a source cluster, or we.
+func (f *federatedSlices) enqueueWhenOwned(ctx context.Context) {
+	for {
+		changed := f.Owners.Changed()
+		f.loop.Enqueue(f.loop.Followed()...)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -93,7 +102,7 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desired, bool) {
 		snapshot = withUnknownMembers(snapshot)
 	}
 	options := f.writer.options
-	groups, keep := federatedGroups(svc, snapshot, options.Installation, options.Namespace)
+	groups, keep := federatedGroups(svc, snapshot, options.Namespace, ownership{f.Installation(), f.Owners.Owner})
 	confirm := func(ctx context.Context, gone []sourceAddress) error {
 		return f.confirmMembers(ctx, svc, snapshot, gone)
 	}
@@ -134,7 +143,7 @@ func (f *federatedSlices) confirmMembers(
 		}
 		fresh.Members[i] = &member
 	}
-	groups, _ := federatedGroups(record, &fresh, f.writer.options.Installation, f.writer.options.Namespace)
+	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace, ownership{f.Installation(), f.Owners.Owner})
 	return checkRemoved(gone, groups)
 }
 
@@ -162,21 +171,38 @@ func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*fe
 	return view.Of(ref.Cluster, svc, listed.Items), nil
 }
 
-// federatedGroups returns the endpoints of the members of a Service, and which of its slices are left as
-// they are: those of a cluster that was never synced, or that only the installation knows that wrote them.
+// ownership is which installation this is, and which one writes the endpoints of a source cluster; empty for none.
+type ownership struct {
+	installation string
+	ownerOf      func(source string) string
+}
+
+// federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
+// slices are left as they are: those of a cluster that was never synced, and those that another installation writes.
 // What no slice may hold does not pass the border of package view.
 func federatedGroups(
-	s *serviceRecord, snapshot *federation.Snapshot, installation, controlPlane string,
+	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
+	unknown, linked := map[string]bool{}, map[string]bool{}
+	keep = func(es *discoveryv1.EndpointSlice) bool {
+		source := es.Labels[SourceLabel]
+		switch owner := who.ownerOf(source); {
+		case unknown[source]:
+			return true
+		case owner == "": // we unlinked it, or our Lease is about to list it
+			return linked[source] || es.Labels[installationLabel] != who.installation
+		default:
+			return owner != who.installation
+		}
+	}
 	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
-		return nil, func(*discoveryv1.EndpointSlice) bool { return false }
+		return nil, keep
 	}
 	all := grouping{}
-	unknown, foreign := map[string]bool{}, map[string]bool{}
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
 		unknown[name] = unknown[name] || !m.Known
-		foreign[name] = !m.Linked
+		linked[name] = m.Linked
 		if m.View == nil || m.View.ExternalName {
 			continue
 		}
@@ -191,16 +217,14 @@ func federatedGroups(
 		g.meta = s.meta(view.ManagedBy, false)
 		g.meta.GenerateName = "fingerpost-" + s.Name + "-"
 		g.meta.Labels[SourceLabel] = g.source
-		g.meta.Labels[installationLabel] = installation
+		g.meta.Labels[installationLabel] = who.installation
 		if g.identity != "" {
 			g.meta.Annotations = map[string]string{linkerd.RemoteGatewayIdentityAnnotation: g.identity}
 		}
 	}
-	groups = slices.DeleteFunc(all.sorted(), func(g *group) bool { return unknown[g.source] })
-	return groups, func(es *discoveryv1.EndpointSlice) bool {
-		source := es.Labels[SourceLabel]
-		return unknown[source] || foreign[source] && es.Labels[installationLabel] != installation
-	}
+	return slices.DeleteFunc(all.sorted(), func(g *group) bool {
+		return unknown[g.source] || who.ownerOf(g.source) != who.installation
+	}), keep
 }
 
 // boundIdentities moves the endpoints of a source cluster's identities beyond maxIdentities into groups

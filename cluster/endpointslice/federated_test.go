@@ -113,7 +113,7 @@ func TestFederatedGroups(t *testing.T) {
 	s.holds("west")
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
-	groups, keep := federatedGroups(svc, snapshot, "home", "linkerd")
+	groups, keep := federatedGroups(svc, snapshot, "linkerd", ours)
 	const identity = "bb.ns.serviceaccount.identity.linkerd.east.example"
 	want := `east IPv4 "` + identity + `" http:8080/TCP/http 10.1.0.1@east-a 10.1.0.2@east-a
 home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
@@ -131,6 +131,9 @@ home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
 	}
 }
 
+// ours is an installation that owns every source.
+var ours = ownership{"home", func(string) string { return "home" }}
+
 func sliceOf(source, writer string) *discoveryv1.EndpointSlice {
 	es := &discoveryv1.EndpointSlice{}
 	es.Labels = map[string]string{SourceLabel: source, installationLabel: writer}
@@ -143,7 +146,8 @@ func TestSlicesThatAreKept(t *testing.T) {
 	s.holds("home", "10.0.0.1")
 	s.complete("home")
 	svc, snapshot := s.union(federatedEverywhere) // east is not complete, and west is not linked
-	groups, keep := federatedGroups(svc, snapshot, "home", "linkerd")
+	who := map[string]string{"home": "home", "east": "home", "north": "elsewhere"}
+	groups, keep := federatedGroups(svc, snapshot, "linkerd", ownership{"home", func(s string) string { return who[s] }})
 	if got := text(groups); !strings.HasPrefix(got, "home ") || strings.Contains(got, "\n") {
 		t.Errorf("groups\n%s", got)
 	}
@@ -151,12 +155,14 @@ func TestSlicesThatAreKept(t *testing.T) {
 		source, writer string
 		want           bool
 	}{
-		{"east", "home", true},
-		{"east", "elsewhere", true},
-		{"west", "elsewhere", true},
-		{"west", "home", false},       // we wrote it when west was linked
-		{"south", "elsewhere", false}, // the Service does not name it
-		{"home", "elsewhere", false},
+		{"east", "home", true},       // it was never synced
+		{"east", "elsewhere", true},  // likewise
+		{"west", "elsewhere", true},  // nobody owns it
+		{"west", "home", false},      // we wrote it when west was linked
+		{"north", "elsewhere", true}, // it is another installation's
+		{"north", "home", true},      // which takes it over
+		{"home", "elsewhere", false}, // we take it over
+		{"home", "home", false},
 	} {
 		if got := keep(sliceOf(c.source, c.writer)); got != c.want {
 			t.Errorf("slice of %s written from %s: kept is %t", c.source, c.writer, got)
@@ -164,20 +170,34 @@ func TestSlicesThatAreKept(t *testing.T) {
 	}
 }
 
-// Two installations that write into a cluster in turn do not write anew what the other has written.
-func TestInstallationsAgree(t *testing.T) {
+// The next installation that owns a source takes its slices over as they are: their endpoints stay where they are.
+func TestSourceIsTakenOver(t *testing.T) {
 	s := newScene("home", "east", "west")
 	s.holds("home", "10.0.0.1")
 	s.holds("east", "10.1.0.1")
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
-	here, _ := federatedGroups(svc, snapshot, "home", "linkerd")
-	there, _ := federatedGroups(svc, snapshot, "east", "linkerd")
+	before, _ := federatedGroups(svc, snapshot, "linkerd", ours)
 	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
-	p := planFor(svc, here, nil)
+	p := planFor(svc, before, nil)
 	p.apply(have, &next)
-	if p := planFor(svc, there, slices.Collect(maps.Values(have))); len(have) != 2 || !p.empty() {
-		t.Errorf("%d slices, of which %d would be written again", len(have), len(p.update))
+	theirs := ownership{"theirs", func(string) string { return "theirs" }}
+	groups, keep := federatedGroups(svc, snapshot, "linkerd", theirs)
+	for name, es := range have {
+		if keep(es) {
+			t.Errorf("%s is left as it is", name)
+		}
+	}
+	p = planFor(svc, groups, slices.Collect(maps.Values(have)))
+	if len(have) != 2 || len(p.update) != 2 || len(p.create)+len(p.remove) != 0 {
+		t.Errorf("%d slices, of which %d are updated, %d removed and %d created",
+			len(have), len(p.update), len(p.remove), len(p.create))
+	}
+	p.apply(have, &next)
+	for name, es := range have {
+		if got := es.Labels[installationLabel]; got != "theirs" {
+			t.Errorf("%s is written by %s", name, got)
+		}
 	}
 }
 
@@ -208,7 +228,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 	s.claims["east"].Set(bb, holding(account, n))
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
-	groups, _ := federatedGroups(svc, snapshot, "home", "linkerd")
+	groups, _ := federatedGroups(svc, snapshot, "linkerd", ours)
 	endpoints, own := 0, map[string]int{}
 	for _, g := range groups {
 		endpoints += len(g.endpoints)
@@ -243,7 +263,7 @@ func TestOptIn(t *testing.T) {
 		"unknown to Linkerd": {map[string]string{OptIn: Enabled, view.MembersKey: "bb,bb@east"}, 2},
 	} {
 		svc, snapshot := s.union(c.annotations)
-		if groups, _ := federatedGroups(svc, snapshot, "home", "linkerd"); len(groups) != c.want {
+		if groups, _ := federatedGroups(svc, snapshot, "linkerd", ours); len(groups) != c.want {
 			t.Errorf("%s: %d groups, want %d", name, len(groups), c.want)
 		}
 	}

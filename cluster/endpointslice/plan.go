@@ -206,13 +206,9 @@ func (p *plan) reuse(svc *serviceRecord) {
 	})
 }
 
-// succeed makes es the next state of old, of the same owner. Which installation wrote it first is no reason
-// to write it again, nor are details of the owner reference, where Linkerd's destination controller sets
-// more fields.
+// succeed makes es the next state of old, of the same owner. Details of the owner reference are no reason to write
+// it again: Linkerd's destination controller sets more fields.
 func succeed(es, old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	if first, found := old.Labels[installationLabel]; found {
-		es.Labels[installationLabel] = first
-	}
 	es.OwnerReferences = old.OwnerReferences
 	es.GenerateName, es.Name, es.UID = old.GenerateName, old.Name, old.UID
 	es.ResourceVersion, es.Generation = old.ResourceVersion, old.Generation

@@ -89,7 +89,7 @@ func newTestWriter(t *testing.T, client *fake.Clientset) testWriter {
 	t.Helper()
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(logr.Discard(), store, cluster.Options{})
-	w := NewWriter(store, registry, Options{Namespace: "linkerd", Installation: "local"})
+	w := NewWriter(store, registry, Options{Namespace: "linkerd"})
 	return testWriter{newExternalSlices(w, &apply.Target{Name: "local", Client: client, Log: logr.Discard()})}
 }
 

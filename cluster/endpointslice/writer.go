@@ -13,12 +13,11 @@ import (
 
 // Options are those of a Writer, from flags.
 type Options struct {
-	Namespace    string          // of the control plane
-	Installation string          // name of the cluster that we run in
-	Linked       <-chan struct{} // closed when it is known which clusters are linked; nil: the Store knows
-	External     bool            // write the slices of ExternalWorkloads
-	Federated    bool            // write slices with endpoints of other clusters
-	MaxSlices    int             // of one source cluster in one Service; 0: any number
+	Namespace string          // of the control plane
+	Linked    <-chan struct{} // closed when it is known which clusters are linked; nil: the Store knows
+	External  bool            // write the slices of ExternalWorkloads
+	Federated bool            // write slices with endpoints of other clusters
+	MaxSlices int             // of one source cluster in one Service; 0: any number
 }
 
 // A Writer writes slices into every engaged cluster that permits it. What it does in one cluster is two tasks of
@@ -53,7 +52,7 @@ func (w *Writer) AddTo(c *apply.Campaign) {
 		})
 	}
 	if w.options.Federated {
-		c.Add(FederatedLease, apply.Task{
+		c.Add(apply.OwnLease, apply.Task{
 			Name:   "slices of federated Services",
 			Wanted: func(s cluster.Spec) bool { return s.Local || s.Slices },
 			Review: reviewFederated,

@@ -46,6 +46,7 @@ func inFleet(t *testing.T, test func(*fleet)) {
 		f := &fleet{t: t, network: apitest.NewNetwork(), linked: make(chan struct{})}
 		defer f.network.Close()
 		f.home = f.network.Server("home")
+		f.apply("home", "{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
 		var cancel context.CancelFunc
 		f.ctx, cancel = context.WithCancel(t.Context())
 		f.store, f.registry = f.replica("replica")
@@ -59,6 +60,13 @@ func inFleet(t *testing.T, test func(*fleet)) {
 
 // replica runs a Writer until the test ends.
 func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
+	return f.replicaOf(f.ctx, name, "linkerd", "home")
+}
+
+// replicaOf runs a Writer of another installation, until ctx ends: with a control plane in a namespace of a cluster.
+func (f *fleet) replicaOf(
+	ctx context.Context, name, namespace, local string,
+) (*federation.Store, *cluster.Registry) {
 	log := logr.Discard()
 	if testing.Verbose() {
 		log = testr.New(f.t).WithName(name)
@@ -70,13 +78,13 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 		Dial:          f.network.Dial,
 	})
 	w := NewWriter(store, registry, Options{
-		Namespace: "linkerd", Installation: "home", Federated: true, Linked: f.linked, MaxSlices: 3,
+		Namespace: namespace, Federated: true, Linked: f.linked, MaxSlices: 3,
 	})
 	campaign := apply.NewCampaign(log, registry, apply.Options{
-		Namespace: "linkerd", Local: "home", Replica: name, Timing: testTiming,
+		Namespace: namespace, Local: local, Replica: name, Timing: testTiming,
 	})
 	w.AddTo(campaign)
-	campaign.Add(FederatedLease, apply.Task{
+	campaign.Add(apply.OwnLease, apply.Task{
 		Name: "what runs beside", Wanted: func(s cluster.Spec) bool { return s.Local },
 		Run: func(term context.Context, _ *apply.Target) error {
 			f.beside.Add(1)
@@ -88,7 +96,7 @@ func (f *fleet) replica(name string) (*federation.Store, *cluster.Registry) {
 	registry.Engage(w.Engage)
 	registry.Engage(campaign.Engage)
 	f.wg.Go(func() {
-		if err := registry.Start(f.ctx); err != nil {
+		if err := registry.Start(ctx); err != nil {
 			f.t.Error(err)
 		}
 	})
@@ -178,9 +186,14 @@ func (f *fleet) writing() cluster.WritingState {
 	return statuses["home"].Writing.State
 }
 
+// installation returns the one whose control plane is in a namespace of home.
+func (f *fleet) installation(namespace string) string {
+	return string(f.home.Get("namespaces", "", namespace).GetUID())
+}
+
 // holder returns the holder of the Lease in home.
 func (f *fleet) holder() string {
-	lease := f.home.Get("leases.coordination.k8s.io", "linkerd", FederatedLease)
+	lease := f.home.Get("leases.coordination.k8s.io", "linkerd", apply.LeaseName(f.installation("linkerd")))
 	holder, _, _ := unstructured.NestedString(lease.Object, "spec", "holderIdentity")
 	return holder
 }
@@ -388,5 +401,89 @@ func TestLateRequest(t *testing.T) {
 		}
 		f.pass(time.Second)
 		want("a second after they arrived")
+	})
+}
+
+// sources returns how many endpoints of a Service of home each installation has written, by source cluster.
+func (f *fleet) sources(name string) string {
+	counts := map[string]int{}
+	names := map[string]string{}
+	for _, ns := range f.home.List("namespaces") {
+		names[string(ns.GetUID())] = ns.GetName()
+	}
+	names[string(f.network.Server("hub").Get("namespaces", "", "linkerd").GetUID())] = "hub"
+	for _, es := range f.home.List("endpointslices.discovery.k8s.io") {
+		l := es.GetLabels()
+		if l["kubernetes.io/service-name"] == name && l[SourceLabel] != "" {
+			endpoints, _, _ := unstructured.NestedSlice(es.Object, "endpoints")
+			counts[l[SourceLabel]+" by "+names[l[installationLabel]]] += len(endpoints)
+		}
+	}
+	return fmt.Sprint(counts)
+}
+
+// A source that two installations know is written by the older one, for as long as it lives; then the other takes it
+// over, without removing an endpoint. What only one of them knows that one writes, be it in the cluster or elsewhere.
+func TestTwoInstallations(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		close(f.linked)
+		hub := f.network.Server("hub")
+		f.apply("hub", "{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
+		expect := func(when, want string) {
+			t.Helper()
+			if got := f.sources("all"); got != want {
+				t.Errorf("%s: %s, want %s", when, got, want)
+			}
+		}
+		f.store.MarkClustersListed()
+		f.holds("home", "web", 3)
+		f.holds("east", "web", 2)
+		f.union("all", "web,web@east")
+		f.pass(2 * time.Second)
+		expect("one installation", "map[home by linkerd:3]")
+
+		// The hub links home, where it is to write slices, and east, which home does not know.
+		ctx, uninstall := context.WithCancel(f.ctx)
+		defer uninstall()
+		store, registry := f.replicaOf(ctx, "hub-1", "linkerd", "hub")
+		store.MarkClustersListed()
+		for _, name := range []string{"hub", "home", "east"} {
+			f.must(registry.Apply(cluster.Spec{
+				Name: name, Local: name == "hub", Slices: name == "home",
+				Access: []cluster.Access{{Source: "test", Config: f.access(name)}},
+			}))
+		}
+		f.pass(10 * time.Second)
+		expect("a hub", "map[east by hub:2 home by linkerd:3]")
+		writes := func() int {
+			return f.home.Requests("create", sliceResource.String()) + f.home.Requests("update", sliceResource.String())
+		}
+		before := writes()
+		f.pass(time.Minute)
+		if n := writes() - before; n != 0 {
+			t.Errorf("%d writes in a minute without changes", n)
+		}
+		expect("a minute later", "map[east by hub:2 home by linkerd:3]")
+
+		// Home links east, too: its Lease is older.
+		f.link("east")
+		f.pass(5 * time.Second)
+		expect("both link east", "map[east by linkerd:2 home by linkerd:3]")
+		f.holds("east", "web", 4)
+		f.pass(5 * time.Second)
+		expect("both link east, which has changed", "map[east by linkerd:4 home by linkerd:3]")
+		f.registry.Remove("east")
+		f.pass(15 * time.Second)
+		expect("home unlinks east", "map[east by hub:4 home by linkerd:3]")
+
+		// The hub is gone without a word: what it wrote stays, until home links east.
+		hub.Cut(apitest.Silence)
+		uninstall()
+		f.pass(time.Minute)
+		expect("the hub is gone", "map[east by hub:4 home by linkerd:3]")
+		f.link("east")
+		f.holds("east", "web", 3)
+		f.pass(15 * time.Second)
+		expect("home takes over", "map[east by linkerd:3 home by linkerd:3]")
 	})
 }

@@ -53,12 +53,33 @@ var (
 	errLost = errors.New("another holder took the Lease, or it was deleted")
 )
 
+// Leases is the kind of Leases.
+var Leases = api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
+
 // Config names a Lease and its candidate.
 type Config struct {
 	Namespace, Name string
 	Identity        string // of the candidate; unique among all candidates
 	Timing          Timing
 	AcquireDelay    time.Duration // how long a free Lease is left to other candidates
+
+	// Watched is what is watched: Leases, this one among them; zero for this one alone. Changed, which may be
+	// nil, is called for each of them that changes; lease is nil if it was deleted.
+	Watched api.Kind
+	Changed func(k api.Key, lease *coordinationv1.Lease)
+
+	// Labels and annotations that the holder writes into the Lease, beside those that it has. Annotations are a
+	// level: when they change the Lease is renewed at once. nil: none.
+	Labels      map[string]string
+	Annotations func() (now map[string]string, superseded <-chan struct{})
+}
+
+// annotations returns those to write now; none if there are none.
+func (c Config) annotations() (now map[string]string, superseded <-chan struct{}) {
+	if c.Annotations == nil {
+		return nil, nil
+	}
+	return c.Annotations()
 }
 
 // An Elector campaigns for one Lease in one cluster, see the package.
@@ -114,15 +135,23 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{}).Named(e.config.Name)
-	kind.Namespace = e.config.Namespace
+	kind := e.config.Watched
+	if kind.Resource.Empty() {
+		kind = Leases.Named(e.config.Name)
+		kind.Namespace = e.config.Namespace
+	}
 	var informer *api.Informer[*coordinationv1.Lease]
 	informer = api.NewInformer(e.conn, kind, func(object any) (*coordinationv1.Lease, bool) {
 		lease, ok := object.(*coordinationv1.Lease)
-		return lease, ok && lease.Name == e.config.Name
+		return lease, ok
 	}, func(k api.Key) {
 		lease, _ := informer.Get(k)
-		e.observe(lease)
+		if k == (api.Key{Namespace: e.config.Namespace, Name: e.config.Name}) {
+			e.observe(lease)
+		}
+		if e.config.Changed != nil {
+			e.config.Changed(k, lease)
+		}
 	})
 	wg.Go(func() { informer.Run(logr.NewContext(ctx, e.log.V(1))) })
 	campaigned := make(chan error, 1)
@@ -208,7 +237,12 @@ func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead fun
 				return err
 			case ctx.Err() != nil:
 				return ctx.Err()
-			case !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err):
+			case apierrors.IsAlreadyExists(err):
+				// Another candidate was faster, or somebody took away the label by which it is watched.
+				if lease, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{}); err == nil {
+					e.observe(lease)
+				}
+			case !apierrors.IsConflict(err):
 				e.log.V(1).Info("Taking the Lease failed", "error", err.Error())
 			}
 			// Another candidate was faster, which the watch will show, or the request failed.
@@ -297,7 +331,12 @@ func (e *Elector) serve(
 	defer renewal.Stop()
 	var result error
 	for running := true; running; {
+		_, superseded := e.config.annotations()
 		select {
+		case <-superseded:
+			if now, _ := e.config.annotations(); contains(ours.Annotations, now) {
+				continue
+			}
 		case result = <-led:
 			running = false
 			continue
@@ -336,6 +375,16 @@ func (e *Elector) serve(
 		return nil // the term ended first: an error of lead follows from that
 	}
 	return result
+}
+
+// contains reports whether all has every key of some, with its value.
+func contains(all, some map[string]string) bool {
+	for k, v := range some {
+		if now, found := all[k]; !found || now != v {
+			return false
+		}
+	}
+	return true
 }
 
 // renew renews the Lease. Another client may have written it without taking it, which does not end the
@@ -379,6 +428,13 @@ func (e *Elector) write(ctx context.Context, old *coordinationv1.Lease, holder s
 	if old == nil || holderOf(old) != holder {
 		next.Spec.AcquireTime = &now
 		next.Spec.LeaseTransitions = new(transitionsAfter(old, holder))
+	}
+	for k, v := range e.config.Labels {
+		metav1.SetMetaDataLabel(&next.ObjectMeta, k, v)
+	}
+	annotations, _ := e.config.annotations()
+	for k, v := range annotations {
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, k, v)
 	}
 	next.Spec.HolderIdentity, next.Spec.RenewTime = &holder, &now
 	next.Spec.LeaseDurationSeconds = e.durationSeconds(holder)

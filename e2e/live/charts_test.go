@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
@@ -329,6 +330,16 @@ type charted struct {
 	rights []right
 }
 
+// lease returns the name of the installation's Lease.
+func (c *charted) lease() string {
+	c.t.Helper()
+	client, err := kubernetes.NewForConfig(c.Local.AdminConfig())
+	c.do(err)
+	namespace, err := client.CoreV1().Namespaces().Get(c.t.Context(), c.Namespace+"-linkerd", metav1.GetOptions{})
+	c.do(err)
+	return apply.LeaseName(string(namespace.UID))
+}
+
 // newCharted installs both charts, with more values, for a mesh in namespace name. Nobody else uses its Leases.
 func newCharted(t *testing.T, name, server, link string) *charted {
 	t.Helper()
@@ -485,6 +496,8 @@ func (c *charted) misses(r *right, log *logged) error {
 		return c.says("CredentialsValid", "False Refused: Secrets in namespace charted cannot be read (Forbidden)")
 	case r.kind == "secrets":
 		return c.logs(log, "Secrets in the controller namespace cannot be read")
+	case r.kind == "namespaces" && r.verb == "get" && r.role.GetNamespace() != "":
+		return c.logs(log, "Nothing is written into any cluster until the UID of our namespace is known", "grant get on namespaces")
 	case r.kind == "namespaces" && r.verb == "get":
 		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name), "grant get on namespaces of the name kube-system")
 	case r.kind == "configmaps":
@@ -527,7 +540,7 @@ func TestChartRights(t *testing.T) {
 			c.says("Accepted", "True"), c.says("CredentialsValid", "True"), c.says("Connected", "True"), c.says("Synced", "True"),
 			c.tells(`fingerpost_links_readable 1`, `fingerpost_cluster_state{cluster="east",state="Live"} 1`, `fingerpost_cluster_state{cluster="west",state="Live"} 1`),
 			c.says("Writable", "True"),
-			c.tells(`fingerpost_lease_holder{cluster="east",lease="fingerpost-write"} 1`, `fingerpost_lease_holder{cluster="west",lease="fingerpost-write"} 1`),
+			c.tells(`fingerpost_lease_holder{cluster="east",lease="`+c.lease()+`"} 1`, `fingerpost_lease_holder{cluster="west",lease="`+c.lease()+`"} 1`),
 			c.flap(),
 			c.eventually("an Event that came again", func(ctx context.Context) error {
 				out, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "events.events.k8s.io", "-o", "jsonpath={range .items[*]}{.regarding.kind} {.reason} {.series.count};{end}")

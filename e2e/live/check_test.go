@@ -132,7 +132,7 @@ func TestCheck(t *testing.T) {
 	west, north, south := w.Remotes[0], w.Remotes[1], w.Remotes[2]
 	w.serve("-external-workload-slices=false", "-federated-slices=false") // or it would take the Leases
 	w.link(west, north, south)
-	held := lease("linkerd-destination-endpoint-write", "a", time.Now().Add(time.Hour)) + lease("fingerpost-write", "b", time.Now().Add(time.Hour))
+	held := lease("linkerd-destination-endpoint-write", "a", time.Now().Add(time.Hour))
 	for _, c := range w.Sites() {
 		w.do(c.Apply(t.Context(), []byte(held)))
 	}
@@ -185,7 +185,7 @@ kind: Service
 metadata: {name: web-west, namespace: check, labels: {multicluster.linkerd.io/remote-discovery: west}}
 spec: {ports: [{port: 80}]}
 `, links.Group)))
-	w.do(w.Local.Apply(t.Context(), []byte(lease("fingerpost-write", "gone", time.Now().Add(-time.Hour)))))
+	w.do(w.Local.Apply(t.Context(), []byte(lease("linkerd-destination-endpoint-write", "gone", time.Now().Add(-time.Hour)))))
 	w.state(north, "Stale", 15*time.Second)
 	faults := []struct{ name, want, says string }{
 		{"expired token", "error fingerpost-clusters/the newest credentials of south are in use", "refuses the credentials (401)"},
@@ -194,7 +194,7 @@ spec: {ports: [{port: 80}]}
 		{"clock skew", "warning fingerpost-kubernetes/its clock agrees with this one", "away from this one: tokens and Leases depend on clocks"},
 		{"duplicate cluster name", "error fingerpost-clusters/the conditions of Link check/west-again hold", "Conflict: Link check/west links west already"},
 		{"half-made mirror", "error fingerpost-services/no mirrored or federated Service", "check/web-west"},
-		{"no lease holder", "warning fingerpost-leases/the Lease fingerpost-write in this cluster has a holder", "gone held it until"},
+		{"no lease holder", "warning fingerpost-leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder", "gone held it until"},
 		{"stale cluster", "error fingerpost-clusters/north is in contact", "it is Stale, last contact"},
 	}
 	w.within(10*time.Second, "all faults are named", func(ctx context.Context) error {

@@ -36,7 +36,6 @@ var (
 const (
 	linkerd       = mesh.Linkerd // where the Leases are
 	externalLease = "linkerd-destination-endpoint-write"
-	writeLease    = "fingerpost-write"
 	external      = "linkerd-external-workloads-controller" // who manages the slices of ExternalWorkloads
 	federated     = "federation.fingerpost.io"              // and those with what other clusters hold
 )

@@ -1,7 +1,9 @@
 package slices
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
@@ -104,6 +109,27 @@ func (s *site) holder(ctx context.Context, lease string) (string, error) {
 		return "", fmt.Errorf("nobody holds %s", lease)
 	}
 	name, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
+	return name, nil
+}
+
+// writer returns which replica writes for all clusters: the holder of the oldest installation's Lease that is held.
+func (s *site) writer(ctx context.Context) (string, error) {
+	list, err := s.CoordinationV1().Leases(linkerd).List(ctx, metav1.ListOptions{LabelSelector: apply.InstallationLabel})
+	if err != nil {
+		return "", err
+	}
+	live := slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool {
+		spec := l.Spec
+		return spec.HolderIdentity == nil || *spec.HolderIdentity == "" ||
+			time.Since(spec.RenewTime.Time) > time.Duration(*spec.LeaseDurationSeconds)*time.Second
+	})
+	if len(live) == 0 {
+		return "", errors.New("no installation holds its Lease")
+	}
+	oldest := slices.MinFunc(live, func(a, b coordinationv1.Lease) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	name, _, _ := strings.Cut(*oldest.Spec.HolderIdentity, "_")
 	return name, nil
 }
 

@@ -110,7 +110,7 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 // complete sets what follows from other options.
 func (o *Options) complete() {
 	o.Discovery.Cluster = federation.Cluster(o.ClusterName)
-	o.Writer.Namespace, o.Writer.Installation = o.Discovery.ControllerNamespace, o.ClusterName
+	o.Writer.Namespace = o.Discovery.ControllerNamespace
 	if !o.ReadSlices {
 		o.Writer.External, o.Writer.Federated = false, false
 	}
@@ -148,12 +148,12 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
 	writer.AddTo(campaign)
 	a.Registry.Engage(writer.Engage)
-	campaign.Add(endpointslice.FederatedLease, apply.Task{
+	campaign.Add(apply.OwnLease, apply.Task{
 		Name: "status of Links", Wanted: isLocal,
 		Run: func(term context.Context, _ *apply.Target) error { return a.Links.WriteStatus(term) },
 	})
 	if o.Mirrors {
-		campaign.Add(endpointslice.FederatedLease, apply.Task{
+		campaign.Add(apply.OwnLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,
 			Run: func(term context.Context, t *apply.Target) error { return mirrors.Run(term, t.Conn) },
 		})

@@ -27,6 +27,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const objects = `apiVersion: v1
+kind: Namespace
+metadata: {name: linkerd}
+---
+apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
 spec: {clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [{port: 80}]}
@@ -102,8 +106,10 @@ func awaitConditions(t *testing.T, config *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	links := schema.GroupVersionResource{Group: "multicluster.linkerd.io", Version: "v1alpha3", Resource: "links"}
-	w, err := client.Resource(links).Namespace("shop").Watch(t.Context(), metav1.ListOptions{SendInitialEvents: new(true)})
+	w, err := client.Resource(links).Namespace("shop").Watch(ctx, metav1.ListOptions{SendInitialEvents: new(true)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,5 +121,5 @@ func awaitConditions(t *testing.T, config *rest.Config) {
 			}
 		}
 	}
-	t.Error("the watch of Links ended")
+	t.Error("the Link has no conditions")
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
@@ -139,6 +140,13 @@ func (s *scenario) start(name string) {
 	r.toClient.dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return r.listener.DialContext(ctx) }
 	o := s.options(s.flags)
 	o.Replica = name
+	if s.network.Server(home).Get("namespaces", "", ours) == nil { // its UID names the installation
+		namespace := &unstructured.Unstructured{}
+		namespace.SetAPIVersion("v1")
+		namespace.SetKind("Namespace")
+		namespace.SetName(ours)
+		s.network.Server(home).Apply(namespace)
+	}
 	o.Config, o.Dial = s.access(home), r.toServer.open
 	o.Config.Dial, o.Config.QPS = o.Dial, -1
 	o.Listen = func(context.Context, string, string) (net.Listener, error) { return r.listener, nil }

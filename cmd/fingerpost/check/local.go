@@ -27,9 +27,6 @@ import (
 // maxSkew is how far two clocks may be apart.
 const maxSkew = 10 * time.Second
 
-// writerLeases elect the replicas that write into a cluster.
-var writerLeases = []string{endpointslice.ExternalLease, endpointslice.FederatedLease}
-
 // A permission is what Fingerpost, or who installs it, may do in a cluster.
 type permission struct {
 	group, resource string
@@ -232,20 +229,19 @@ func checkLinksRead(
 	return warningf("%s: not in the namespace that -link-namespace names", strings.Join(unread, ", "))
 }
 
-// checkLeases checks that each Lease of writers in this cluster has a holder. A Lease is needed if a replica
-// holds it or waits for it, or if no replica can be read. In a linked cluster, a replica that waits for a
-// Lease acquires one that has expired, or reports why it cannot.
+// checkLeases checks that each Lease in this cluster that a replica holds or waits for has a holder, and that of
+// Linkerd's destination controller if there is one.
 func (e *environment) checkLeases(
 	ctx context.Context, r *runner, client kubernetes.Interface, known *knownReplicas,
 ) {
-	for _, name := range writerLeases {
+	wanted := known.wantedLeases()
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(wanted, endpointslice.ExternalLease)))) {
 		run := func(ctx context.Context) error {
-			needed := len(known.pages) == 0 || known.wantLease(name)
 			lease, err := client.CoordinationV1().Leases(e.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
 			}
-			return checkHolder(lease, err, needed, time.Now())
+			return checkHolder(lease, err, slices.Contains(wanted, name), time.Now())
 		}
 		r.check(ctx, check{
 			description: "the Lease " + name + " in this cluster has a holder", anchor: "a-lease-has-a-holder",

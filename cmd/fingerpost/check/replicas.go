@@ -49,12 +49,13 @@ func hasName(name string) func(debug.Cluster) bool {
 	return func(c debug.Cluster) bool { return c.Name == name }
 }
 
-// wantLease reports whether one of them holds a Lease in the local cluster, or waits for it.
-func (k *knownReplicas) wantLease(lease string) bool {
-	local := k.clusters(func(c debug.Cluster) bool { return c.Local })
-	return slices.ContainsFunc(local, func(r cli.Response[debug.Cluster]) bool {
-		return slices.Contains(r.Page.Writing.Wanted, lease)
-	})
+// wantedLeases returns the Leases that one of them holds in the local cluster, or waits for, sorted.
+func (k *knownReplicas) wantedLeases() (names []string) {
+	for _, r := range k.clusters(func(c debug.Cluster) bool { return c.Local }) {
+		names = append(names, r.Page.Writing.Wanted...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // readsLink reports whether one of them reads a Link.

@@ -1,0 +1,257 @@
+package apply
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// Several installations may write into one cluster: one that runs there, and others that link it. Each of them knows
+// other clusters, so neither can write for the other, and what both know must be written by one of them only.
+//
+// An installation is the UID of the namespace of its control plane, which no other has, whatever names its clusters
+// have. In each cluster that it writes into it has one Lease, named after it. While a replica holds that, the Lease lists
+// the source clusters whose endpoints the installation can write. A source belongs to the oldest Lease that lists it and
+// is held. Leases are compared as they are observed, our own as well, so that all installations come to the same result,
+// and none acts on a Lease that the others cannot see yet.
+//
+// When the owner of a source changes, because an older installation links it, or the owner unlinks it or is gone, the
+// next one takes the slices of that source over as they are. For the time that a watch takes both may write; each of
+// their requests bears the version that it was planned from, so the later one is refused and planned again.
+//
+// It costs nothing but that the watch of our own Lease is one of all labelled Leases. Without the permission to list Leases in all namespaces only those in
+// the namespace of the control plane count.
+
+const (
+	// InstallationLabel is a label on what is written, and on Leases: the installation.
+	InstallationLabel = "federation.fingerpost.io/installation"
+	// sourcesAnnotation is an annotation of a Lease: the source clusters, separated by commas.
+	sourcesAnnotation = "federation.fingerpost.io/source-clusters"
+	// clusterAnnotation is an annotation of a Lease, for people: the cluster that the installation runs in.
+	clusterAnnotation = "federation.fingerpost.io/installed-in"
+
+	maxSources       = 1000 // of one Lease that count
+	installationPoll = 5 * time.Second
+)
+
+// OwnLease stands for the Lease of this installation, see [Campaign.Add].
+const OwnLease = ""
+
+// LeaseName returns the name of the Lease of an installation.
+func LeaseName(installation string) string { return "fingerpost-" + installation }
+
+var namespaceResource = schema.GroupResource{Resource: "namespaces"}
+
+// readInstallation reads which installation this is, in the local cluster, until that succeeds or ctx ends.
+func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
+	for ctx.Err() == nil {
+		namespace, err := t.Client.CoreV1().Namespaces().Get(ctx, c.options.Namespace, metav1.GetOptions{})
+		switch {
+		case err == nil && namespace.UID != "":
+			if now, _ := c.installation.Load(); now != string(namespace.UID) {
+				t.Log.Info("This installation writes under Leases of its own", "installation", namespace.UID)
+				c.installation.Store(string(namespace.UID))
+			}
+			return
+		case apierrors.IsForbidden(err):
+			needed := Permission{Resource: namespaceResource, Namespace: c.options.Namespace, Verbs: []string{"get"}}
+			err = &MissingPermissions{[]Permission{needed}}
+		}
+		if ctx.Err() == nil {
+			t.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
+				"namespace", c.options.Namespace, "error", problemText(err))
+			sleep(ctx, installationPoll)
+		}
+	}
+}
+
+// waitInstallation returns which installation this is, once that is known; false if ctx ends before.
+func (c *Campaign) waitInstallation(ctx context.Context) (string, bool) {
+	for {
+		now, changed := c.installation.Load()
+		if now != "" {
+			return now, true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return "", false
+		}
+	}
+}
+
+// Installation returns which installation this is. It is known to tasks of OwnLease.
+func (t *Target) Installation() string {
+	now, _ := t.campaign.installation.Load()
+	return now
+}
+
+// annotations returns those of our Leases: a level, which changes with the clusters that are linked.
+func (c *Campaign) annotations() (map[string]string, <-chan struct{}) {
+	statuses, changed := c.registry.Statuses()
+	names := slices.Sorted(maps.Keys(statuses))
+	return map[string]string{
+		sourcesAnnotation: strings.Join(names[:min(len(names), maxSources)], ","),
+		clusterAnnotation: c.options.Local,
+	}, changed
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Owners reports which installation writes the endpoints of a source cluster, in one cluster. It is known in the
+// terms of OwnLease.
+type Owners struct {
+	changed watch.Value[struct{}]
+
+	mu     sync.Mutex
+	leases map[api.Key]claim
+	expiry *time.Timer // of the next claim that expires; nil for none
+}
+
+// claim is what the Lease of one installation says.
+type claim struct {
+	installation string
+	created      time.Time
+	version      string
+	sources      []string
+	until        time.Time // when it expires, unless it is renewed; zero if nobody holds it
+}
+
+// watched returns the Leases that are watched instead of our own alone.
+func (t *Target) watched(ctx context.Context) api.Kind {
+	kind := lease.Leases
+	kind.Labels = InstallationLabel
+	all := Permission{Resource: leaseResource, Verbs: []string{"list", "watch"}}
+	if err := Review(ctx, t.Client, all); err != nil {
+		kind.Namespace = t.campaign.options.Namespace
+		t.Log.Info("Installations with a control plane in another namespace are not seen: "+
+			"both may write for the same clusters", "reason", err.Error())
+	}
+	return kind
+}
+
+func newClaim(lease *coordinationv1.Lease) (claim, bool) {
+	if lease == nil || lease.Labels[InstallationLabel] == "" || lease.Name != LeaseName(lease.Labels[InstallationLabel]) {
+		return claim{}, false
+	}
+	c := claim{
+		installation: lease.Labels[InstallationLabel], created: lease.CreationTimestamp.Time, version: lease.ResourceVersion,
+	}
+	if sources := lease.Annotations[sourcesAnnotation]; sources != "" {
+		c.sources = strings.SplitN(sources, ",", maxSources+1)
+		c.sources = c.sources[:min(len(c.sources), maxSources)]
+	}
+	spec := lease.Spec
+	if spec.HolderIdentity != nil && *spec.HolderIdentity != "" && spec.LeaseDurationSeconds != nil {
+		c.until = time.Now().Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second) // the observer's clock
+	}
+	return c, true
+}
+
+// observe records the state of a Lease. The same state again is no renewal.
+func (o *Owners) observe(k api.Key, lease *coordinationv1.Lease) {
+	now, found := newClaim(lease)
+	o.mu.Lock()
+	old, known := o.leases[k]
+	switch {
+	case !found:
+		delete(o.leases, k)
+	case known && old.version == now.version:
+		o.mu.Unlock()
+		return
+	default:
+		if o.leases == nil {
+			o.leases = map[api.Key]claim{}
+		}
+		o.leases[k] = now
+	}
+	same := found && known && slices.Equal(old.sources, now.sources) && old.until.IsZero() == now.until.IsZero() &&
+		time.Now().Before(old.until)
+	o.armExpiry()
+	o.mu.Unlock()
+	if !same {
+		o.changed.Store(struct{}{})
+	}
+}
+
+// Changed returns a channel that closes when the result of Owner may change.
+func (o *Owners) Changed() <-chan struct{} {
+	_, changed := o.changed.Load()
+	return changed
+}
+
+// stop ends what armExpiry began.
+func (o *Owners) stop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.expiry != nil {
+		o.expiry.Stop()
+	}
+}
+
+// armExpiry supersedes the result when the next claim expires. It needs mu.
+func (o *Owners) armExpiry() {
+	if o.expiry != nil {
+		o.expiry.Stop()
+		o.expiry = nil
+	}
+	var next time.Time
+	for _, c := range o.leases {
+		if c.until.After(time.Now()) && (next.IsZero() || c.until.Before(next)) {
+			next = c.until
+		}
+	}
+	if !next.IsZero() {
+		o.expiry = time.AfterFunc(time.Until(next), func() {
+			o.mu.Lock()
+			o.armExpiry()
+			o.mu.Unlock()
+			o.changed.Store(struct{}{})
+		})
+	}
+}
+
+// Owner returns which installation writes the endpoints of a source cluster; empty if none does.
+func (o *Owners) Owner(source string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return ownerOf(source, slices.Collect(maps.Values(o.leases)), time.Now())
+}
+
+// ownerOf returns the installation of the oldest claim to a source that has not expired; empty for none.
+func ownerOf(source string, claims []claim, now time.Time) string {
+	var first *claim
+	for i, c := range claims {
+		if !c.until.After(now) || !slices.Contains(c.sources, source) {
+			continue
+		}
+		if first == nil ||
+			cmp.Or(c.created.Compare(first.created), strings.Compare(c.installation, first.installation)) < 0 {
+			first = &claims[i]
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	return first.installation
+}
