@@ -94,13 +94,23 @@ func (s *linkSet) probedOver(k api.Key) *link {
 	return l
 }
 
-// sameWork reports whether two linkSets lead to the same plans; the statuses of their Links may differ.
-func (s *linkSet) sameWork(o *linkSet) bool {
+// sameAround reports whether two linkSets lead to the same plans but for what their Links ask for.
+func (s *linkSet) sameAround(o *linkSet) bool {
 	return s.complete == o.complete && s.localSkipReason == o.localSkipReason &&
-		maps.Equal(s.servedByLinkerd, o.servedByLinkerd) &&
-		slices.EqualFunc(s.links, o.links, func(a, b *link) bool {
-			return a.UID == b.UID && a.Spec == b.Spec && a.skipReason == b.skipReason
-		})
+		maps.Equal(s.servedByLinkerd, o.servedByLinkerd)
+}
+
+// changedLinks yields the Links of one linkSet that another one has not, or has otherwise. Their statuses may differ.
+func (s *linkSet) changedLinks(o *linkSet) iter.Seq[*link] {
+	return func(yield func(*link) bool) {
+		for _, l := range s.links {
+			other := o.linkNamed(l.Link)
+			same := other != nil && other.UID == l.UID && other.Spec == l.Spec && other.skipReason == l.skipReason
+			if !same && !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 func (s *linkSet) linked(name string) bool { return s.linkOf(name) != nil }
@@ -150,8 +160,15 @@ func (t *term) followLinks(ctx context.Context) {
 
 // enqueueDifference enqueues what a new linkSet bears on. before is nil for the first one.
 func (t *term) enqueueDifference(before, next *linkSet) {
-	if before == nil || !before.sameWork(next) {
+	if before == nil || !before.sameAround(next) {
 		t.enqueueAll(nil)
+	} else {
+		for l := range next.changedLinks(before) {
+			t.enqueueOfLink(l)
+		}
+		for l := range before.changedLinks(next) {
+			t.enqueueOfLink(l)
+		}
 	}
 	for _, l := range next.links {
 		var old *link

@@ -202,11 +202,5 @@ func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 		}
 	}
-	for _, o := range t.services.Keys() {
-		svc, found := t.services.Get(o)
-		if found && o.Namespace == k.Namespace && svc.Labels[headlessLabel] == k.Name {
-			keys = append(keys, o)
-		}
-	}
-	return keys
+	return append(keys, t.index.ofParent(k)...)
 }

@@ -65,7 +65,7 @@ type queueKey struct {
 //
 // Four kinds of event enqueue: a local object (localServiceChanged), a Service of a linked cluster
 // (enqueueRemote), the readiness of its endpoints (reconcileEndpoints) and, for everything of one cluster or
-// of all, listings, gateways and Links (enqueueCluster, enqueueAll). Results enqueue their Link with a
+// of all, listings, gateways and Links (enqueueCluster, enqueueOfLink, enqueueAll). Results enqueue their Link with a
 // delay.
 //
 // # Locks
@@ -89,16 +89,18 @@ type term struct {
 	budget          *budget
 	observedLeases  observedLeases
 	remoteEndpoints remoteEndpoints
+	index           localIndex
 	linkSet         watch.Value[*linkSet] // stored by followLinks
 	linksSynced     chan struct{}         // closed once a linkSet of all Links was stored
 	ready           chan struct{}         // see above; closed once
 
-	mu           sync.Mutex                 // guards the fields below
-	localRefusal string                     // why the local cluster cannot be listed; empty if it can
-	remotes      map[string]*remoteCluster  // by name; listed completely once
-	gateways     map[string]*runningGateway // by cluster
-	leases       map[string]*leaseWatch     // by namespace
-	results      *resultIndex
+	mu              sync.Mutex                // guards the fields below
+	localRefusal    string                    // why the local cluster cannot be listed; empty if it can
+	remotes         map[string]*remoteCluster // by name; listed completely once
+	knownNamespaces map[string]bool
+	gateways        map[string]*runningGateway // by cluster
+	leases          map[string]*leaseWatch     // by namespace
+	results         *resultIndex
 }
 
 type runningGateway struct {
@@ -120,15 +122,16 @@ type leaseWatch struct {
 
 func newTerm(m *Mirror, engaged *api.Connection) *term {
 	t := &term{
-		Mirror:      m,
-		permissions: &permissions{log: m.log, client: m.core},
-		budget:      newBudget(m.options.MaxServices),
-		linksSynced: make(chan struct{}),
-		ready:       make(chan struct{}),
-		remotes:     map[string]*remoteCluster{},
-		gateways:    map[string]*runningGateway{},
-		leases:      map[string]*leaseWatch{},
-		results:     newResultIndex(),
+		Mirror:          m,
+		permissions:     &permissions{log: m.log, client: m.core},
+		budget:          newBudget(m.options.MaxServices),
+		linksSynced:     make(chan struct{}),
+		ready:           make(chan struct{}),
+		remotes:         map[string]*remoteCluster{},
+		knownNamespaces: map[string]bool{},
+		gateways:        map[string]*runningGateway{},
+		leases:          map[string]*leaseWatch{},
+		results:         newResultIndex(),
 	}
 	t.linkSet.Store((&linkSet{}).index())
 	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
@@ -156,9 +159,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 	namespaces := api.Typed(corev1.SchemeGroupVersion, "namespaces", "Namespace", &corev1.Namespace{})
 	t.namespaces = api.NewInformer(t.local, namespaces,
 		func(any) (struct{}, bool) { return struct{}{}, true },
-		func(k api.Key) {
-			t.enqueueAll(func(o api.Key) bool { return o.Namespace == k.Name })
-		})
+		t.namespaceChanged)
 	t.names.Read(linksInput{t}, apply.Permission{})
 	t.names.Read(localInput{t.services, t, "services"}, apply.Permission{})
 	t.names.Read(localInput{t.endpoints, t, "endpoints"}, apply.Permission{})
@@ -268,7 +269,7 @@ func (t *term) isCurrent(r *remoteCluster) bool {
 // countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
 // found.
 func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missing int) {
-	for _, k := range t.services.Keys() {
+	for _, k := range t.index.ofCluster(linked) {
 		svc, exists := t.services.Get(k)
 		if !exists || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
 			continue
@@ -299,26 +300,37 @@ func (t *term) enqueue(keys ...api.Key) {
 func (t *term) enqueueLink(link api.Key) { t.statuses.Enqueue(link) }
 
 func (t *term) localServiceChanged(k api.Key) {
-	now, found := t.services.Get(k)
-	t.enqueue(t.budget.assign(k, chargedCluster(now))...)
-	t.enqueue(k, federatedName(k))
-	if found && now.Labels[headlessLabel] != "" {
-		t.enqueue(api.Key{Namespace: k.Namespace, Name: now.Labels[headlessLabel]})
+	svc := t.readLocal(k)
+	old, now := t.index.update(k, svc)
+	t.enqueue(t.budget.assign(k, chargedCluster(svc))...)
+	t.enqueue(k)
+	if old.joins || now.joins {
+		t.enqueue(federatedName(k))
+	}
+	for _, parent := range []api.Key{old.parent, now.parent} {
+		if parent != (api.Key{}) {
+			t.enqueue(parent)
+		}
+	}
+}
+
+// namespaceChanged enqueues everything in a namespace that was created or deleted.
+func (t *term) namespaceChanged(k api.Key) {
+	_, found := t.namespaces.Get(k)
+	t.mu.Lock()
+	before := t.knownNamespaces[k.Name]
+	if delete(t.knownNamespaces, k.Name); found {
+		t.knownNamespaces[k.Name] = true
+	}
+	t.mu.Unlock()
+	if before != found {
+		t.enqueueAll(func(o api.Key) bool { return o.Namespace == k.Name })
 	}
 }
 
 // enqueueRemote enqueues what one Service of a linked cluster bears on.
 func (t *term) enqueueRemote(home string, k api.Key) {
 	t.enqueue(mirrorName(home, k), federatedName(k))
-}
-
-// enqueueOurs enqueues every existing Service that we may have written.
-func (t *term) enqueueOurs() {
-	for _, k := range t.services.Keys() {
-		if svc, found := t.services.Get(k); found && isOurs(svc) {
-			t.enqueue(k)
-		}
-	}
 }
 
 // enqueueCluster enqueues everything that a cluster bears on.
@@ -331,14 +343,22 @@ func (t *term) enqueueCluster(name string) {
 			t.enqueueRemote(name, k)
 		}
 	}
-	t.enqueueOurs()
+	t.enqueue(t.index.ofCluster(name)...)
 	now, _ := t.linkSet.Load()
-	for _, l := range now.links {
-		if l.Cluster == name {
-			t.enqueue(probeService(l))
-			t.enqueueLink(l.Link)
-		}
+	if l := now.linkOf(name); l != nil {
+		t.enqueue(probeService(l))
+		t.enqueueLink(l.Link)
 	}
+}
+
+// enqueueOfLink enqueues everything that a Link bears on, whether it was added, has changed or was deleted.
+func (t *term) enqueueOfLink(l *link) {
+	t.enqueueCluster(l.Cluster)
+	t.enqueue(probeService(l))
+	t.mu.Lock()
+	planned := slices.Collect(maps.Keys(t.results.byLink[l.Link]))
+	t.mu.Unlock()
+	t.enqueue(planned...)
 }
 
 // enqueueAll enqueues every name that something exists or may exist under, as far as concerned selects it;
@@ -355,10 +375,13 @@ func (t *term) enqueueAll(concerned func(api.Key) bool) {
 		}
 	}
 	for _, k := range t.services.Keys() {
-		if svc, found := t.services.Get(k); found && isOurs(svc) {
+		svc, found := t.services.Get(k)
+		if found && isOurs(svc) {
 			add(k)
 		}
-		add(federatedName(k))
+		if found && svc.Labels[federatedLabel] == "member" {
+			add(federatedName(k))
+		}
 	}
 	t.mu.Lock()
 	remotes := maps.Clone(t.remotes)
