@@ -74,7 +74,7 @@ var renders = map[string]struct {
 	"everything": {server, release{name: "east", namespace: "mesh", set: everything}},
 	"least":      {server, release{name: "fingerpost", namespace: "fingerpost", set: "{replicas: 1, mesh: {endpointSlices: false}, links: {labelledSecrets: false}}"}},
 	"link":       {linked, release{name: "fingerpost-link", namespace: "fingerpost"}},
-	"link-write": {linked, release{name: "east", namespace: "fingerpost", set: "{namespace: {create: true}, events: true, write: {enabled: true}, serviceAccount: {name: east}}"}},
+	"link-write": {linked, release{name: "east", namespace: "fingerpost", set: "{namespace: {create: true}, write: {enabled: true}, serviceAccount: {name: east}}"}},
 }
 
 func TestGolden(t *testing.T) {
