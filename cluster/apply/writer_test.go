@@ -1,0 +1,103 @@
+package apply_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/lease"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// A writer in under 80 lines, listings, keeps what it writes up to date, in a cluster that others change as well.
+func TestWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := apitest.NewNetwork()
+		defer network.Close()
+		server := network.Server("local")
+		put := func(text string) {
+			t.Helper()
+			var o unstructured.Unstructured
+			if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+				t.Fatal(err)
+			}
+			server.Apply(&o)
+		}
+		put("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
+		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(server.Kubeconfig(server.Token())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := federation.NewStore()
+		store.MarkClustersListed()
+		registry := cluster.NewRegistry(logr.Discard(), store, cluster.Options{
+			ProbeInterval: 5 * time.Second, Dial: network.Dial,
+		})
+		campaign := apply.NewCampaign(logr.Discard(), registry, apply.Options{
+			Namespace: "linkerd", Local: "local", Replica: "r",
+			Timing: lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
+		})
+		campaign.Add(apply.OwnLease, listingsTask(store))
+		registry.Engage(campaign.Engage)
+		spec := cluster.Spec{Name: "local", Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}
+		if err := registry.Apply(spec); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- registry.Start(ctx) }()
+
+		service := func(labels string) {
+			put("{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns, labels: {" + labels + "}}," +
+				" spec: {ports: [{port: 80}]}}")
+		}
+		slice := func(endpoints string) {
+			put("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}]," +
+				" metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}}," +
+				" endpoints: [" + endpoints + "]}")
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			got := "none"
+			if o := server.Get("configmaps", "ns", "web"); o != nil {
+				got, _, _ = unstructured.NestedString(o.Object, "data", "addresses")
+			}
+			if got != want {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+		service("")
+		slice("{addresses: [10.1.0.1]}")
+		expect("a Service that is not listed", "none")
+		service("listed: here")
+		expect("one that is", "10.1.0.1")
+		slice("{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}")
+		expect("other endpoints", "10.1.0.2 10.1.0.3")
+		server.Deny("patch", "configmaps", true)
+		slice("{addresses: [10.1.0.4]}")
+		expect("without permission", "10.1.0.2 10.1.0.3")
+		if statuses, _ := registry.Statuses(); statuses["local"].Writing.State != cluster.ReadOnly {
+			t.Errorf("without permission: %+v", statuses["local"].Writing)
+		}
+		server.Deny("patch", "configmaps", false)
+		time.Sleep(10 * time.Minute)
+		expect("with permission again", "10.1.0.4")
+		service("")
+		expect("no longer listed", "none")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
