@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 )
 
 // permissionRetry is how long a missing permission is not reviewed again.
@@ -66,20 +66,21 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 	defer r.mu.Unlock()
 	never := r.reviewedAt.IsZero()
 	if never || !r.allowed && time.Since(r.reviewedAt) >= permissionRetry {
-		status, err := api.ReviewAccess(ctx, p.client, authorizationv1.ResourceAttributes{
-			Namespace: needed.namespace, Verb: needed.verb, Resource: needed.resource,
+		err := apply.Review(ctx, p.client, apply.Permission{
+			Resource: corev1.Resource(needed.resource), Namespace: needed.namespace, Verbs: []string{needed.verb},
 		})
+		missing := apply.IsMissingPermissions(err)
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return nil // the API server answers no reviews: the write itself shows it
 		}
-		if err != nil {
-			return fmt.Errorf("review the permission to %s: %w", needed, err)
+		if err != nil && !missing {
+			return fmt.Errorf("the permission to %s: %w", needed, err)
 		}
-		if !status.Allowed && (never || r.allowed) {
+		if missing && (never || r.allowed) {
 			p.log.Info("A permission to write mirrors is missing",
 				"verb", needed.verb, "resource", needed.resource, "namespace", needed.namespace)
 		}
-		r.allowed, r.reviewedAt = status.Allowed, time.Now()
+		r.allowed, r.reviewedAt = !missing, time.Now()
 	}
 	if !r.allowed {
 		return errNoPermission{needed}
