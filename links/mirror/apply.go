@@ -27,9 +27,9 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 		return nil
 	}
 	k := key.Key
-	links, _ := t.linkSet.Load()
-	t.followEndpoints(links, k)
-	in := readInputs(t, links, t.settings(), k)
+	now, _ := t.linkSet.Load()
+	t.followEndpoints(now, k)
+	in := readInputs(t, now, t.settings(), k)
 	existing := in.existing
 	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
 	p := in.Plan()

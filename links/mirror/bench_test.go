@@ -45,8 +45,8 @@ func BenchmarkPlan(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		k := keys[i%len(keys)]
-		links, _ := t.linkSet.Load()
-		if p := readInputs(t, links, t.settings(), k).Plan(); p.service == nil {
+		now, _ := t.linkSet.Load()
+		if p := readInputs(t, now, t.settings(), k).Plan(); p.service == nil {
 			b.Fatalf("nothing is planned for %s", k)
 		}
 	}

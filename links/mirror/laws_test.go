@@ -47,7 +47,9 @@ func drawScene(t *rapid.T) scene {
 				}
 				s.remote[cluster] = append(s.remote[cluster], svc)
 				s.ready[cluster+" shop/"+name] = rapid.SampledFrom([]readiness{
-					{}, {known: true}, {known: true, endpoints: true, ready: true},
+					{},
+					{known: true},
+					{known: true, endpoints: true, ready: true},
 					{known: true, endpoints: true, hostnames: map[string]bool{"db-0": true}},
 				}).Draw(t, "readiness")
 			}
@@ -146,10 +148,10 @@ func checkUnknown(t *rapid.T, s scene, existing *corev1.Service, p plan) {
 	if existing == nil || !isOurs(existing) {
 		return
 	}
-	links := s.linkSet()
+	all := s.linkSet()
 	isUnknown := func(cluster string) bool {
 		_, synced := s.remote[cluster]
-		return links.linkOf(cluster) != nil && (!synced || s.held[cluster])
+		return all.linkOf(cluster) != nil && (!synced || s.held[cluster])
 	}
 	cluster := existing.Labels[clusterLabel]
 	suffixed := len(existing.Name) > len(cluster) && existing.Name[len(existing.Name)-len(cluster):] == cluster

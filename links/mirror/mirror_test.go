@@ -206,16 +206,6 @@ func (f *fleet) wants(mirrors string) {
 	}
 }
 
-// writes counts the writes that the local cluster received.
-func (f *fleet) writes() (n int) {
-	for _, resource := range []string{"services", "endpoints", "links.multicluster.linkerd.io", "namespaces"} {
-		for _, verb := range []string{"create", "update", "patch", "delete"} {
-			n += f.home.Requests(verb, resource)
-		}
-	}
-	return n
-}
-
 // status returns a list of a Link's status: name, local name, reason.
 func (f *fleet) status(link, list string) string {
 	o := f.home.Get("links.multicluster.linkerd.io", "mc", link)
@@ -358,13 +348,7 @@ func TestMirrorsOfLinksThatAreNotRead(t *testing.T) {
 				f.stop()
 				f.run()
 				f.wants(before)
-				n := 0
-				for _, resource := range []string{"services", "endpoints"} {
-					for _, verb := range []string{"create", "update", "patch", "delete"} {
-						n += f.home.Requests(verb, resource)
-					}
-				}
-				if n != 0 {
+				if n := f.mirrorWrites(); n != 0 {
 					t.Errorf("%d writes", n)
 				}
 				f.mirroring(

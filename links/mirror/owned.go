@@ -173,6 +173,8 @@ func endpointsFields(e *endpoints) [][]string {
 	return all
 }
 
+type endpointsApplied = applycorev1.EndpointsApplyConfiguration //nolint:staticcheck // Linkerd's tools read them
+
 func protocolOf(p corev1.ServicePort) corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
 
 // serviceConfiguration returns what is applied of a Service, to the version with this UID and resourceVersion.
@@ -196,7 +198,7 @@ func serviceConfiguration(svc *corev1.Service, uid types.UID, version string) *a
 		WithLabels(svc.Labels).WithAnnotations(svc.Annotations).WithSpec(spec)
 }
 
-func endpointsConfiguration(e *endpoints, uid types.UID, version string) *applycorev1.EndpointsApplyConfiguration {
+func endpointsConfiguration(e *endpoints, uid types.UID, version string) *endpointsApplied {
 	applied := applycorev1.Endpoints(e.Name, e.Namespace).WithUID(uid).WithResourceVersion(version).
 		WithLabels(e.Labels).WithAnnotations(e.Annotations)
 	addresses := func(all []corev1.EndpointAddress) (converted []*applycorev1.EndpointAddressApplyConfiguration) {

@@ -82,10 +82,10 @@ type reader interface {
 
 // readInputs reads what the plan for a name is computed from. It costs a few map look-ups, and for the name of a
 // federated Service one for each Link.
-func readInputs(r reader, links *linkSet, s settings, k api.Key) *inputs {
+func readInputs(r reader, all *linkSet, s settings, k api.Key) *inputs {
 	in := &inputs{
-		settings: s, linkSet: links, name: k, existing: r.readLocal(k), namespaceExists: r.namespaceExists(k.Namespace),
-		probe: links.probedOver(k),
+		settings: s, linkSet: all, name: k, existing: r.readLocal(k), namespaceExists: r.namespaceExists(k.Namespace),
+		probe: all.probedOver(k),
 	}
 	if in.probe != nil {
 		in.probeGateway = r.gateway(in.probe.Cluster)
@@ -95,7 +95,7 @@ func readInputs(r reader, links *linkSet, s settings, k api.Key) *inputs {
 		state.svc, state.exists = r.readRemote(cluster, state.Key)
 		return state
 	}
-	for l, base := range links.suffixed(k.Name) {
+	for l, base := range all.suffixed(k.Name) {
 		m := mirrorInputs{link: l, gateway: r.gateway(l.Cluster), remote: read(l.Cluster, base)}
 		m.remote.readiness = r.readiness(l.Cluster, m.remote.Key)
 		if s.headless {
@@ -109,8 +109,8 @@ func readInputs(r reader, links *linkSet, s settings, k api.Key) *inputs {
 	}
 	if base, suffixed := strings.CutSuffix(k.Name, federatedSuffix); suffixed && base != "" {
 		in.localMember = r.readLocal(api.Key{Namespace: k.Namespace, Name: base})
-		in.members = make([]remoteState, 0, len(links.links))
-		for _, l := range links.links {
+		in.members = make([]remoteState, 0, len(all.links))
+		for _, l := range all.links {
 			in.members = append(in.members, read(l.Cluster, base))
 		}
 	}

@@ -129,8 +129,8 @@ func (e *remoteEndpoints) setReadiness(k queueKey, now readiness) {
 
 // followEndpoints begins or ends to follow the endpoints of the remote Services whose mirror is k: they are
 // needed for mirrors through a gateway only.
-func (t *term) followEndpoints(links *linkSet, k api.Key) {
-	for l, base := range links.suffixed(k.Name) {
+func (t *term) followEndpoints(now *linkSet, k api.Key) {
+	for l, base := range now.suffixed(k.Name) {
 		name := api.Key{Namespace: k.Namespace, Name: base}
 		svc, exists := t.readRemote(l.Cluster, name)
 		if exists == unknown {
