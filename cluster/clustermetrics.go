@@ -48,11 +48,13 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 			Name: "http_client_errors_total", Help: "Requests to the API server of a cluster that were not answered.",
 		}, []string{"client", "method"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "http_client_request_latency_seconds", Help: "Time until the API server of a cluster began to answer a request.",
+			Name:    "http_client_request_latency_seconds",
+			Help:    "Time until the API server of a cluster began to answer a request.",
 			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"client", "code", "method"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "http_client_in_flight_requests", Help: "Requests to the API server of a cluster that it has not begun to answer.",
+			Name: "http_client_in_flight_requests",
+			Help: "Requests to the API server of a cluster that it has not begun to answer.",
 		}, []string{"client"}),
 		lags: map[string]*prometheus.HistogramVec{},
 	}
@@ -63,7 +65,8 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 		m.lags[resource] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name + "_informer_lag_seconds",
 			Help: "Time from a change to its arrival here: from when it was made, by the API server's clock " +
-				"and in whole seconds, to now by ours. A change that is no newer than one that has arrived before is not counted.",
+				"and in whole seconds, to now by ours. A change that is no newer than one that has arrived before " +
+				"is not counted.",
 			Buckets: []float64{.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000},
 		}, []string{"cluster"})
 	}

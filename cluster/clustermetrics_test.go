@@ -49,7 +49,8 @@ func TestRequestsAreCounted(t *testing.T) {
 		}
 		requests := counted("http_client_requests_total")
 		if requests == 0 || counted("http_client_errors_total") != 0 {
-			t.Errorf("after the sync %v requests were answered, %v were not", requests, counted("http_client_errors_total"))
+			t.Errorf("after the sync %v requests were answered, %v were not", requests,
+				counted("http_client_errors_total"))
 		}
 		var timed uint64
 		for _, m := range samples(t, w.metrics(), "http_client_request_latency_seconds", "client", "east") {
@@ -75,7 +76,8 @@ func TestRequestsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range families {
-			if name := f.GetName(); strings.HasPrefix(name, "http_client_") || strings.HasSuffix(name, "_informer_lag_seconds") {
+			if name := f.GetName(); strings.HasPrefix(name, "http_client_") ||
+				strings.HasSuffix(name, "_informer_lag_seconds") {
 				t.Errorf("%s is left of a cluster that was removed", name)
 			}
 		}
@@ -115,7 +117,9 @@ func TestLag(t *testing.T) {
 			t.Errorf("%d lags of objects that were there before", n)
 		}
 		changed := func() string {
-			return strings.Replace(slice, "metadata: {", "metadata: {managedFields: [{operation: Update, time: '"+time.Now().UTC().Format(time.RFC3339)+"'}], ", 1)
+			return strings.Replace(slice, "metadata: {",
+				"metadata: {managedFields: [{operation: Update, time: '"+time.Now().UTC().Format(time.RFC3339)+
+					"'}], ", 1)
 		}
 		w.wait(10 * time.Second)
 		east.Apply(objects(t, changed()))
@@ -155,7 +159,8 @@ func TestQueues(t *testing.T) {
 		before := of("workqueue_adds_total").GetCounter().GetValue()
 		east.Apply(objects(t, strings.ReplaceAll(slice, "10.0.0.1", "10.0.0.2")))
 		w.wait(time.Second)
-		if n := of("workqueue_adds_total").GetCounter().GetValue() - before; n != 3 { // the slice, its Service, and the end of the window of that
+		// The slice, its Service, and the end of the window of that.
+		if n := of("workqueue_adds_total").GetCounter().GetValue() - before; n != 3 {
 			t.Errorf("%v things were queued", n)
 		}
 		if n := of("workqueue_depth").GetGauge().GetValue(); n != 0 {
@@ -177,7 +182,8 @@ func TestCounted(t *testing.T) {
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		w.apply(cluster.Spec{Name: "east"})
-		conn, err := api.NewConnection(w.registry.Instrument("east", w.access("east", east.Token()).Config), w.network.Dial)
+		conn, err := api.NewConnection(w.registry.Instrument("east", w.access("east", east.Token()).Config),
+			w.network.Dial)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +191,8 @@ func TestCounted(t *testing.T) {
 		if err := conn.Probe(w.t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if all := samples(t, w.metrics(), "http_client_requests_total", "client", "east"); len(all) != 1 || all[0].GetCounter().GetValue() != 1 {
+		if all := samples(t, w.metrics(), "http_client_requests_total", "client", "east"); len(all) != 1 ||
+			all[0].GetCounter().GetValue() != 1 {
 			t.Errorf("%v, want one request", all)
 		}
 	})

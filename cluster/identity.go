@@ -125,7 +125,8 @@ func (r *Registry) readIdentity(
 		found.TrustDomain, err = readTrustDomain(ctx, core, r.options.ControllerNamespace)
 	}
 	return found, errors.Join(
-		describeGet(systemErr, "namespaces", metav1.NamespaceSystem), describeGet(err, "configmaps", linkerd.ConfigName))
+		describeGet(systemErr, "namespaces", metav1.NamespaceSystem),
+		describeGet(err, "configmaps", linkerd.ConfigName))
 }
 
 func readTrustDomain(ctx context.Context, core kubernetes.Interface, namespace string) (string, error) {

@@ -76,8 +76,8 @@ func TestIdentityThatMayNotBeRead(t *testing.T) {
 // without a mesh, or with a configuration that cannot be read, has none.
 func TestTrustDomains(t *testing.T) {
 	config := func(values string) string {
-		return `{apiVersion: v1, kind: ConfigMap, metadata: {name: linkerd-config, namespace: linkerd}, data: {values: "` +
-			values + `"}}`
+		return `{apiVersion: v1, kind: ConfigMap, metadata: {name: linkerd-config, namespace: linkerd},
+			data: {values: "` + values + `"}}`
 	}
 	for name, c := range map[string]struct{ config, served, want string }{
 		"the same":              {config("identityTrustDomain: a.example"), "a.example", ""},

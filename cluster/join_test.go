@@ -31,7 +31,10 @@ func BenchmarkJoin(b *testing.B) {
 				"name": fmt.Sprintf("web-%d", i), "namespace": "ns",
 				"labels": map[string]any{"app": fmt.Sprintf("web-%d", i), "n": strconv.Itoa(n)},
 			},
-			"spec": map[string]any{"clusterIP": "10.0.0.1", "ports": []any{map[string]any{"name": "http", "port": int64(80)}}},
+			"spec": map[string]any{
+				"clusterIP": "10.0.0.1",
+				"ports":     []any{map[string]any{"name": "http", "port": int64(80)}},
+			},
 		}}
 	}
 	for i := range services {

@@ -14,7 +14,8 @@ import (
 const endpointSlices = "endpointslices.discovery.k8s.io"
 
 func podText(i int) string {
-	return fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: web-%04d, namespace: ns}, status: {phase: Running}}`, i)
+	return fmt.Sprintf(
+		`{apiVersion: v1, kind: Pod, metadata: {name: web-%04d, namespace: ns}, status: {phase: Running}}`, i)
 }
 
 // An API server that does not stream lists is read by pages, and then watched like others.
@@ -146,7 +147,8 @@ func TestFarOverBudget(t *testing.T) {
 		if api.ReasonFor(s.Contact) != api.OverBudget || !strings.HasSuffix(s.Contact.Error(), s.OverBudget) {
 			w.t.Errorf("contact %q, over budget %q", s.Contact, s.OverBudget)
 		}
-		if !strings.Contains(s.OverBudget, "lists of kind Pod") || !strings.Contains(s.OverBudget, "-cluster-max-endpoints") {
+		if !strings.Contains(s.OverBudget, "lists of kind Pod") ||
+			!strings.Contains(s.OverBudget, "-cluster-max-endpoints") {
 			w.t.Errorf("over budget: %q", s.OverBudget)
 		}
 	}

@@ -14,7 +14,8 @@ var (
 	descSynced = prometheus.NewDesc("fingerpost_cluster_synced",
 		"1 if each required kind of the cluster was listed once.", []string{"cluster"}, nil)
 	descCredentials = prometheus.NewDesc("fingerpost_cluster_credentials_valid",
-		"1 if the newest credentials of the cluster are in use, 0 if they do not work; no series while that is not known.",
+		"1 if the newest credentials of the cluster are in use, 0 if they do not work; "+
+			"no series while that is not known.",
 		[]string{"cluster"}, nil)
 	descExpiry = prometheus.NewDesc("fingerpost_cluster_credentials_expiry_timestamp_seconds",
 		"When the credentials in use expire, in seconds since 1970; no series if they do not, or if that is not known.",
@@ -24,7 +25,8 @@ var (
 	descObjects = prometheus.NewDesc("fingerpost_objects",
 		"Objects of a resource that are held.", []string{"cluster", "resource"}, nil)
 	descMalformed = prometheus.NewDesc("fingerpost_malformed_objects_total",
-		"Objects of a resource of which something cannot be used and is left out; each is counted once until it is mended.",
+		"Objects of a resource of which something cannot be used and is left out; "+
+			"each is counted once until it is mended.",
 		[]string{"cluster", "resource"}, nil)
 	descLists = prometheus.NewDesc("fingerpost_lists_total",
 		"Requests to list a resource.", []string{"cluster", "resource"}, nil)

@@ -102,15 +102,20 @@ func objects(t *testing.T, text string) *unstructured.Unstructured {
 }
 
 func (w *world) addresses(name string) int {
-	watch := w.store.Watch(federation.Ref{Cluster: federation.Cluster(name), Service: federation.Service{Namespace: "ns", Name: "web"}})
+	watch := w.store.Watch(federation.Ref{
+		Cluster: federation.Cluster(name),
+		Service: federation.Service{Namespace: "ns", Name: "web"},
+	})
 	defer watch.Close()
 	snapshot, _ := watch.Load()
 	return federation.Select(snapshot, federation.Query{Port: 80, IPv6: true}, nil).At(federation.Place{}, nil).Len()
 }
 
 const (
-	service = `{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns}, spec: {ports: [{port: 80, name: http}]}}`
-	slice   = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}},
+	service = `{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns},
+  spec: {ports: [{port: 80, name: http}]}}`
+	slice = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
+  metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}},
   addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}]}`
 )
 
@@ -167,7 +172,8 @@ func (w *world) neverEmpty() (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-const more = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-2, namespace: ns, labels: {kubernetes.io/service-name: web}},
+const more = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
+  metadata: {name: web-2, namespace: ns, labels: {kubernetes.io/service-name: web}},
   addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.2]}]}`
 
 func TestRemove(t *testing.T) {
@@ -432,7 +438,8 @@ func TestCycles(t *testing.T) {
 			cycle(i)
 		}
 		goroutinesAfter, heapAfter := footprint()
-		t.Logf("%d cycles: %d goroutines and %d kB of heap before, %d and %d kB after", cycles, goroutines, heap/1000, goroutinesAfter, heapAfter/1000)
+		t.Logf("%d cycles: %d goroutines and %d kB of heap before, %d and %d kB after", cycles, goroutines,
+			heap/1000, goroutinesAfter, heapAfter/1000)
 		if goroutinesAfter > goroutines+2 {
 			t.Errorf("%d goroutines are left behind", goroutinesAfter-goroutines)
 		}

@@ -61,7 +61,8 @@ func TestWatchComesBack(t *testing.T) {
 	}
 }
 
-const moreEndpoints = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}},
+const moreEndpoints = `{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice,
+  metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}},
   addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}, {addresses: [10.0.0.2]}]}`
 
 // A server that asks for time gets it, up to 15 s: neither is it asked earlier, nor can it make us wait for
@@ -98,8 +99,14 @@ func TestAbsentKinds(t *testing.T) {
 		kind         string
 		refuse, mend func(east *apitest.Server, kind string)
 	}{
-		"no CRD":   {"servers.policy.linkerd.io", func(s *apitest.Server, kind string) { s.Serve(kind) }, func(s *apitest.Server, kind string) { s.Serve(kind, "v1beta3") }},
-		"no right": {"jobs.batch", func(s *apitest.Server, kind string) { s.Forbid(kind, true) }, func(s *apitest.Server, kind string) { s.Forbid(kind, false) }},
+		"no CRD": {
+			"servers.policy.linkerd.io", func(s *apitest.Server, kind string) { s.Serve(kind) },
+			func(s *apitest.Server, kind string) { s.Serve(kind, "v1beta3") },
+		},
+		"no right": {
+			"jobs.batch", func(s *apitest.Server, kind string) { s.Forbid(kind, true) },
+			func(s *apitest.Server, kind string) { s.Forbid(kind, false) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			linked(t, func(w *world, east *apitest.Server, _ string) {

@@ -44,7 +44,12 @@ func answering(tb testing.TB, answer func(*http.Request) *http.Response) *api.Co
 }
 
 func answer(r *http.Request, code int, contentType string, body io.Reader) *http.Response {
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {contentType}}, Body: io.NopCloser(body), Request: r}
+	return &http.Response{
+		StatusCode: code,
+		Header:     http.Header{"Content-Type": {contentType}},
+		Body:       io.NopCloser(body),
+		Request:    r,
+	}
 }
 
 // noStream answers a watch as an API server that does not stream lists; nil for what is no watch.
@@ -54,7 +59,8 @@ func noStream(r *http.Request) *http.Response {
 	case !q.Has("watch"):
 		return nil
 	case q.Has("sendInitialEvents"):
-		return answer(r, http.StatusUnprocessableEntity, "application/json", strings.NewReader(`{"kind":"Status","apiVersion":"v1","reason":"Invalid","code":422}`))
+		return answer(r, http.StatusUnprocessableEntity, "application/json",
+			strings.NewReader(`{"kind":"Status","apiVersion":"v1","reason":"Invalid","code":422}`))
 	default:
 		quiet, end := io.Pipe()
 		context.AfterFunc(r.Context(), func() { end.Close() })
@@ -96,17 +102,34 @@ func fill(tb testing.TB, conn *api.Connection, k view.Kind) (finish func()) {
 func TestProtobufOnTheWire(t *testing.T) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
 	lists := map[string][]byte{
-		"services":       protobuf(t, "v1", "ServiceList", &corev1.ServiceList{Items: []corev1.Service{{ObjectMeta: meta("a")}}}),
-		"pods":           protobuf(t, "v1", "PodList", &corev1.PodList{Items: []corev1.Pod{{ObjectMeta: meta("a")}}}),
-		"endpointslices": protobuf(t, "discovery.k8s.io/v1", "EndpointSliceList", &discoveryv1.EndpointSliceList{Items: []discoveryv1.EndpointSlice{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}}}}}),
-		"endpoints":      protobuf(t, "v1", "EndpointsList", &corev1.EndpointsList{Items: []corev1.Endpoints{{ObjectMeta: meta("a"), Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1"}}}}}}}), //nolint:staticcheck // who reads Endpoints was asked to
+		"services": protobuf(t, "v1", "ServiceList",
+			&corev1.ServiceList{Items: []corev1.Service{{ObjectMeta: meta("a")}}}),
+		"pods": protobuf(t, "v1", "PodList", &corev1.PodList{Items: []corev1.Pod{{ObjectMeta: meta("a")}}}),
+		"endpointslices": protobuf(t, "discovery.k8s.io/v1", "EndpointSliceList",
+			&discoveryv1.EndpointSliceList{Items: []discoveryv1.EndpointSlice{{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns",
+				Name:      "a",
+				Labels:    map[string]string{discoveryv1.LabelServiceName: "a"},
+			}}}}),
+		//nolint:staticcheck // who reads Endpoints was asked to
+		"endpoints": protobuf(t, "v1", "EndpointsList",
+			&corev1.EndpointsList{Items: []corev1.Endpoints{{
+				ObjectMeta: meta("a"),
+				Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1"}}}},
+			}}}),
 	}
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "a", Controller: new(true)}
-	metadata := protobuf(t, "meta.k8s.io/v1", "PartialObjectMetadataList", &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{
-		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", OwnerReferences: []metav1.OwnerReference{owner}}},
-	}})
+	metadata := protobuf(t, "meta.k8s.io/v1", "PartialObjectMetadataList",
+		&metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{
+			{ObjectMeta: metav1.ObjectMeta{
+				Namespace:       "ns",
+				Name:            "a",
+				OwnerReferences: []metav1.OwnerReference{owner},
+			}},
+		}})
 	for _, endpoints := range []bool{false, true} {
-		for _, k := range view.NewReconciler(logr.Discard(), "east", view.Options{Local: true, Endpoints: endpoints}).Kinds() {
+		for _, k := range view.NewReconciler(logr.Discard(), "east",
+			view.Options{Local: true, Endpoints: endpoints}).Kinds() {
 			body, typed := lists[k.Resource.Resource]
 			reduced := slices.Contains([]string{"replicasets", "jobs", "nodes"}, k.Resource.Resource)
 			switch {
@@ -134,7 +157,8 @@ func TestProtobufOnTheWire(t *testing.T) {
 				}
 				for _, verb := range []string{"watch", "list"} {
 					first, _, _ := strings.Cut(asked[verb], ",")
-					if mediaType, as, err := mime.ParseMediaType(first); err != nil || mediaType != runtime.ContentTypeProtobuf || reduced != (as["as"] != "") {
+					if mediaType, as, err := mime.ParseMediaType(first); err != nil ||
+						mediaType != runtime.ContentTypeProtobuf || reduced != (as["as"] != "") {
 						t.Errorf("the first that a %s accepts is %q", verb, first)
 					}
 				}
@@ -169,7 +193,8 @@ func BenchmarkPages(b *testing.B) {
 		if watch := noStream(r); watch != nil {
 			return watch
 		}
-		return answer(r, http.StatusOK, runtime.ContentTypeProtobuf, bytes.NewReader(pages[r.URL.Query().Get("continue")]))
+		return answer(r, http.StatusOK, runtime.ContentTypeProtobuf,
+			bytes.NewReader(pages[r.URL.Query().Get("continue")]))
 	})
 	b.ReportAllocs()
 	b.SetBytes(int64(sent))
@@ -189,19 +214,39 @@ func BenchmarkPages(b *testing.B) {
 // benchPod is a meshed Pod of one of 100 ReplicaSets, of about 2.5 KB.
 func benchPod(i int) corev1.Pod {
 	app := fmt.Sprintf("app-%d", i%100)
-	container := corev1.Container{Name: "app", Image: "registry.test/" + app + ":v1.2.3", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}
+	container := corev1.Container{
+		Name:  "app",
+		Image: "registry.test/" + app + ":v1.2.3",
+		Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+	}
 	proxy := corev1.Container{Name: "linkerd-proxy", Image: "registry.test/proxy:v2"}
 	for j := range 30 {
-		proxy.Env = append(proxy.Env, corev1.EnvVar{Name: fmt.Sprintf("LINKERD2_PROXY_SETTING_%d", j), Value: "some-value-of-usual-length"})
+		proxy.Env = append(proxy.Env, corev1.EnvVar{
+			Name:  fmt.Sprintf("LINKERD2_PROXY_SETTING_%d", j),
+			Value: "some-value-of-usual-length",
+		})
 	}
 	proxy.Env = append(proxy.Env, corev1.EnvVar{Name: "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", Value: "0.0.0.0:4143"})
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: fmt.Sprintf("%s-5d8f6c-%05d", app, i), ResourceVersion: "1",
-			Labels:          map[string]string{"app": app, "linkerd.io/control-plane-ns": "linkerd", "pod-template-hash": "5d8f6c"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: app + "-5d8f6c", Controller: new(true)}},
+			Labels: map[string]string{
+				"app":                         app,
+				"linkerd.io/control-plane-ns": "linkerd",
+				"pod-template-hash":           "5d8f6c",
+			},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "apps/v1",
+				Kind:       "ReplicaSet",
+				Name:       app + "-5d8f6c",
+				Controller: new(true),
+			}},
 		},
-		Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%200), ServiceAccountName: app, Containers: []corev1.Container{container, proxy}},
+		Spec: corev1.PodSpec{
+			NodeName:           fmt.Sprintf("node-%d", i%200),
+			ServiceAccountName: app,
+			Containers:         []corev1.Container{container, proxy},
+		},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255),
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},

@@ -11,7 +11,10 @@ import (
 )
 
 func object(name, text int) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: strconv.Itoa(name)}, Spec: corev1.PodSpec{NodeName: strings.Repeat("x", text)}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: strconv.Itoa(name)},
+		Spec:       corev1.PodSpec{NodeName: strings.Repeat("x", text)},
+	}
 }
 
 // Whatever comes in whatever order: no more is held than the limits and a quarter; an object that was
@@ -30,7 +33,8 @@ func TestBudget(t *testing.T) {
 		text := rapid.SampledFrom([]int{0, 10, 300, 2000})
 		t.Repeat(map[string]func(*rapid.T){
 			"update": func(t *rapid.T) {
-				i, o := rapid.IntRange(0, 1).Draw(t, "store"), object(rapid.IntRange(0, 20).Draw(t, "name"), text.Draw(t, "text"))
+				i, o := rapid.IntRange(0, 1).Draw(t, "store"),
+					object(rapid.IntRange(0, 20).Draw(t, "name"), text.Draw(t, "text"))
 				k, _ := keyOf(o)
 				whole[i][k] = true
 				_, had := stores[i].Get(k)
@@ -96,7 +100,8 @@ func TestBudget(t *testing.T) {
 				if all != b.Bytes() || all > bytes*5/4 {
 					t.Fatalf("%d bytes are held and %d charged", all, b.Bytes())
 				}
-				if missing := len(whole[0])+len(whole[1]) > stores[0].Len()+stores[1].Len(); missing && b.Problem() == "" {
+				if missing := len(whole[0])+len(whole[1]) > stores[0].Len()+stores[1].Len(); missing &&
+					b.Problem() == "" {
 					t.Fatal("what is refused is not reported")
 				}
 			},
@@ -119,7 +124,14 @@ func TestSize(t *testing.T) {
 		m    map[string]string
 	}
 	long := strings.Repeat("x", 1000)
-	for _, r := range []any{long, record{name: long}, record{list: []string{long}}, record{next: &record{name: long}}, record{m: map[string]string{"a": long}}, &record{m: map[string]string{long: ""}}} {
+	for _, r := range []any{
+		long,
+		record{name: long},
+		record{list: []string{long}},
+		record{next: &record{name: long}},
+		record{m: map[string]string{"a": long}},
+		&record{m: map[string]string{long: ""}},
+	} {
 		if n := usageOf(nil, r).bytes; n < 1000 || n > 1400 {
 			t.Errorf("%T: %d bytes", r, n)
 		}

@@ -414,7 +414,8 @@ func (w *joinWorld) step(what uint32, a, b int) {
 		w.server.set(func(s *podServer) { s.refuses = false })
 		w.server.restore(b % 4)
 		w.release()
-		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time; a change before it is noticed is lost to any client
+		//nolint:forbidigo // virtual time; a change before it is noticed is lost to any client
+		time.Sleep(10 * time.Minute)
 	case what < 20 && len(w.joined) < 4:
 		w.join([]string{"", joinSelector}[b%2])
 	case what == 20 && r != nil:

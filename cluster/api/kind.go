@@ -41,13 +41,23 @@ func Typed(gv schema.GroupVersion, resource, name string, object runtime.Object)
 
 // Metadata returns a kind of which only the metadata is read, as PartialObjectMetadata.
 func Metadata(gv schema.GroupVersion, resource, name string) Kind {
-	return Kind{Resource: gv.WithResource(resource), Name: name, object: &metav1.PartialObjectMetadata{}, metadata: true}
+	return Kind{
+		Resource: gv.WithResource(resource),
+		Name:     name,
+		object:   &metav1.PartialObjectMetadata{},
+		metadata: true,
+	}
 }
 
 // Newest returns a kind of custom resource, read as Unstructured at the first of these versions that is
 // served. An upgrade or a downgrade of its CRD shows at the next request.
 func Newest(resource schema.GroupResource, versions []string, name string) Kind {
-	return Kind{Resource: resource.WithVersion(versions[0]), Name: name, object: &unstructured.Unstructured{}, versions: versions}
+	return Kind{
+		Resource: resource.WithVersion(versions[0]),
+		Name:     name,
+		object:   &unstructured.Unstructured{},
+		versions: versions,
+	}
 }
 
 var codecs = serializer.NewCodecFactory(scheme.Scheme)
@@ -127,7 +137,8 @@ func (k Kind) List(
 	ctx context.Context, client dynamic.Interface, options metav1.ListOptions,
 ) (*unstructured.UnstructuredList, error) {
 	return newestServed(k.versions, func(version string) (*unstructured.UnstructuredList, error) {
-		return client.Resource(k.Resource.GroupResource().WithVersion(version)).Namespace(k.Namespace).List(ctx, options)
+		resource := client.Resource(k.Resource.GroupResource().WithVersion(version))
+		return resource.Namespace(k.Namespace).List(ctx, options)
 	})
 }
 

@@ -168,7 +168,10 @@ func TestEndlessPages(t *testing.T) {
 	f := &fakeKind{}
 	f.list = func(metav1.ListOptions) (*corev1.PodList, error) {
 		requests++
-		return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "x"}, Items: []corev1.Pod{somePod(1)}}, nil
+		return &corev1.PodList{
+			ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "x"},
+			Items:    []corev1.Pod{somePod(1)},
+		}, nil
 	}
 	f.run(t, func(store *Store[string], _ *Watcher) {
 		time.Sleep(10 * time.Minute) //nolint:forbidigo // virtual time

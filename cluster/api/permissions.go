@@ -13,9 +13,10 @@ import (
 func ReviewAccess(
 	ctx context.Context, client kubernetes.Interface, what authorizationv1.ResourceAttributes,
 ) (authorizationv1.SubjectAccessReviewStatus, error) {
-	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &what},
-	}, metav1.CreateOptions{})
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
+		&authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &what},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return authorizationv1.SubjectAccessReviewStatus{}, err
 	}

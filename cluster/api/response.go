@@ -65,7 +65,12 @@ func (b *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		response.Body.Close()
 		return nil, err
 	}
-	body := &limitedBody{ReadCloser: response.Body, buffered: b.buffered, received: new(atomic.Int64), maxOwn: maxResponses}
+	body := &limitedBody{
+		ReadCloser: response.Body,
+		buffered:   b.buffered,
+		received:   new(atomic.Int64),
+		maxOwn:     maxResponses,
+	}
 	if came, counted := r.Context().Value(receivedKey{}).(*atomic.Int64); counted {
 		body.received = came
 	}
@@ -115,7 +120,8 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 	}
 	b.own += int64(n)
 	if all := b.buffered.Add(int64(n)); all > maxResponses || b.own > b.maxOwn {
-		return 0, newResponseError("what the API server answers at once is larger than %d KiB", min(b.maxOwn, maxResponses)>>10)
+		return 0, newResponseError("what the API server answers at once is larger than %d KiB",
+			min(b.maxOwn, maxResponses)>>10)
 	}
 	return n, err
 }

@@ -74,7 +74,9 @@ func TestRedirect(t *testing.T) {
 // No request for another host is sent, and so no token.
 func TestTokenStaysAtItsHost(t *testing.T) {
 	c, seen := serverOf(t, nil, http.StatusOK, nothing)
-	for _, address := range []string{"https://victim.test/", "https://east.test:8443/", "http://east.test.victim.test/"} {
+	for _, address := range []string{
+		"https://victim.test/", "https://east.test:8443/", "http://east.test.victim.test/",
+	} {
 		if _, err := get(t, c, address); !isResponseError(err) {
 			t.Errorf("%s: error %v", address, err)
 		}
@@ -82,7 +84,8 @@ func TestTokenStaysAtItsHost(t *testing.T) {
 	if len(*seen) != 0 {
 		t.Errorf("%d requests were sent", len(*seen))
 	}
-	if _, err := get(t, c, "https://east.test/api"); err != nil || (*seen)[0].Header.Get("Authorization") != "Bearer secret" {
+	if _, err := get(t, c, "https://east.test/api"); err != nil ||
+		(*seen)[0].Header.Get("Authorization") != "Bearer secret" {
 		t.Errorf("a request to the API server: %v", err)
 	}
 }
@@ -97,7 +100,8 @@ func (u unread) Read([]byte) (int, error) {
 // A response that is compressed, which no request asks for, is not read.
 func TestCompressedResponse(t *testing.T) {
 	c, _ := serverOf(t, http.Header{"Content-Encoding": {"gzip"}}, http.StatusOK, func() io.Reader { return unread{t} })
-	if _, err := get(t, c, "https://east.test/api/v1/pods"); !isResponseError(err) || !strings.Contains(err.Error(), "compresses") {
+	if _, err := get(t, c, "https://east.test/api/v1/pods"); !isResponseError(err) ||
+		!strings.Contains(err.Error(), "compresses") {
 		t.Errorf("error %v", err)
 	}
 	if !c.Config.DisableCompression {
@@ -128,7 +132,8 @@ func TestEndlessResponses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var source blanks
-			c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, x.code, func() io.Reader { return &source })
+			c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, x.code,
+				func() io.Reader { return &source })
 			response, err := get(t, c, "https://east.test/api/v1/pods"+x.query)
 			if err != nil {
 				t.Fatal(err)
@@ -241,9 +246,10 @@ func (e *endless) Read(into []byte) (int, error) {
 // However little is kept of what comes with a listing, and however often the same comes: so many bytes are
 // read of one.
 func TestEndlessBytes(t *testing.T) {
-	pod := &endless{text: `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"ns","name":"web","annotations":{"x":"` +
-		strings.Repeat("x", 1<<20) + "\"}}}}\n"}
-	c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, http.StatusOK, func() io.Reader { return pod })
+	pod := &endless{text: `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1",` +
+		`"metadata":{"namespace":"ns","name":"web","annotations":{"x":"` + strings.Repeat("x", 1<<20) + "\"}}}}\n"}
+	c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, http.StatusOK,
+		func() io.Reader { return pod })
 	c.Budget = NewBudget(Limits{Bytes: 1 << 20})
 	names := NewStore(func(o any) (string, bool) { return o.(*corev1.Pod).Name, true }, func(Key) {})
 	w := NewWatcher(c, Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{}), names)

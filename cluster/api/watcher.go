@@ -112,14 +112,15 @@ type Watcher struct {
 
 // Health is the state of a Watcher.
 type Health struct {
-	Open        bool                `json:"open"`              // a watch is open
-	Joined      bool                `json:"joined,omitempty"`  // it receives the events of another Watcher's watch
-	LastContact time.Time           `json:"lastContact"`       // of the last event or bookmark, or of the opening of the watch
-	Refused     metav1.StatusReason `json:"refused,omitempty"` // NotFound, Forbidden or Unauthorized; empty if it is served
-	Restored    time.Time           `json:"restored,omitzero"` // when the API server last went back to an older state
-	Lists       int                 `json:"lists"`             // requests so far
-	Watches     int                 `json:"watches"`
-	Errors      map[string]int      `json:"errors,omitempty"` // failed requests by reason
+	Open        bool      `json:"open"`             // a watch is open
+	Joined      bool      `json:"joined,omitempty"` // it receives the events of another Watcher's watch
+	LastContact time.Time `json:"lastContact"`      // of the last event, bookmark or opening of the watch
+	// NotFound, Forbidden or Unauthorized; empty if the kind is served.
+	Refused  metav1.StatusReason `json:"refused,omitempty"`
+	Restored time.Time           `json:"restored,omitzero"` // when the API server last went back to an older state
+	Lists    int                 `json:"lists"`             // requests so far
+	Watches  int                 `json:"watches"`
+	Errors   map[string]int      `json:"errors,omitempty"` // failed requests by reason
 }
 
 // NewWatcher returns a Watcher that fills target with the objects of a kind. It joins the Watcher that is
@@ -400,8 +401,9 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 					refusals = min(2*refusals, maxRefusedBackoff)
 				}
 			}
-		case metav1.StatusReasonExpired, metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest,
-			metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable, metav1.StatusReasonUnsupportedMediaType:
+		case metav1.StatusReasonExpired, metav1.StatusReasonGone, metav1.StatusReasonInvalid,
+			metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable,
+			metav1.StatusReasonUnsupportedMediaType:
 			return err
 		case metav1.StatusReasonTimeout:
 			if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
@@ -429,11 +431,13 @@ func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2) }
 
 // knownReasons are those that API servers give.
 var knownReasons = []metav1.StatusReason{
-	metav1.StatusReasonUnauthorized, metav1.StatusReasonForbidden, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists,
-	metav1.StatusReasonConflict, metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonServerTimeout,
-	metav1.StatusReasonStoreReadError, metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests, metav1.StatusReasonBadRequest,
-	metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable, metav1.StatusReasonRequestEntityTooLarge,
-	metav1.StatusReasonUnsupportedMediaType, metav1.StatusReasonInternalError, metav1.StatusReasonExpired, metav1.StatusReasonServiceUnavailable,
+	metav1.StatusReasonUnauthorized, metav1.StatusReasonForbidden, metav1.StatusReasonNotFound,
+	metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict, metav1.StatusReasonGone,
+	metav1.StatusReasonInvalid, metav1.StatusReasonServerTimeout, metav1.StatusReasonStoreReadError,
+	metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests, metav1.StatusReasonBadRequest,
+	metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable,
+	metav1.StatusReasonRequestEntityTooLarge, metav1.StatusReasonUnsupportedMediaType,
+	metav1.StatusReasonInternalError, metav1.StatusReasonExpired, metav1.StatusReasonServiceUnavailable,
 }
 
 // StatusReason returns the reason that an API server gave for an error if it is a known one, and Unknown

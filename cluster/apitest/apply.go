@@ -52,14 +52,16 @@ func linkSchema(versions []string, conditions bool) map[string]*spec.Schema {
 	const list = `{"type": "array", "x-kubernetes-list-type": "atomic", "items": ` + untyped + `}`
 	status := `"mirrorServices": ` + list + `, "federatedServices": ` + list
 	if conditions {
-		status += `, "conditions": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+		status += `, "conditions": {"type": "array",
+			"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
 			"items": {"type": "object", "properties": {"type": {"type": "string"}, "status": {"type": "string"},
 			"reason": {"type": "string"}, "message": {"type": "string"}, "lastTransitionTime": {"type": "string"},
 			"observedGeneration": {"type": "integer"}}}}`
 	}
 	models := map[string]*spec.Schema{}
 	for _, version := range versions {
-		text := fmt.Sprintf(`{"type": "object", "properties": {"apiVersion": {"type": "string"}, "kind": {"type": "string"},
+		text := fmt.Sprintf(`{"type": "object", "properties": {
+			"apiVersion": {"type": "string"}, "kind": {"type": "string"},
 			"metadata": %s, "spec": %s, "status": {"type": "object", "properties": {%s}}},
 			"x-kubernetes-group-version-kind": [{"group": "multicluster.linkerd.io", "version": %q, "kind": "Link"}]}`,
 			untyped, untyped, status, version)
@@ -166,7 +168,9 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, req request, old 
 }
 
 // applied returns an object as it is after a request.
-func (s *Server) applied(r *http.Request, req request, old *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *Server) applied(
+	r *http.Request, req request, old *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
 	patch, err := appliedPatch(r)
 	if err != nil {
 		return nil, err
@@ -207,7 +211,8 @@ func (s *Server) applied(r *http.Request, req request, old *unstructured.Unstruc
 	}
 	if req.groupResource() == linkResource && halfConditions(o) {
 		kind := schema.GroupKind{Group: req.group, Kind: o.GetKind()}
-		return nil, apierrors.NewInvalid(kind, req.name, field.ErrorList{field.Required(field.NewPath("status", "conditions"), "")})
+		return nil, apierrors.NewInvalid(kind, req.name,
+			field.ErrorList{field.Required(field.NewPath("status", "conditions"), "")})
 	}
 	o.SetResourceVersion("")
 	if change := s.mutate[req.groupResource()]; change != nil {

@@ -43,7 +43,11 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-var linksV1alpha3 = schema.GroupVersionResource{Group: "multicluster.linkerd.io", Version: "v1alpha3", Resource: "links"}
+var linksV1alpha3 = schema.GroupVersionResource{
+	Group:    "multicluster.linkerd.io",
+	Version:  "v1alpha3",
+	Resource: "links",
+}
 
 func link(status map[string]any) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{
@@ -76,7 +80,8 @@ func TestApplyLinkStatus(t *testing.T) {
 		s, config := serve(t)
 		s.Apply(link(nil))
 		client := must(dynamic.NewForConfig(config)).Resource(linksV1alpha3).Namespace("default")
-		ours, theirs := metav1.ApplyOptions{FieldManager: "ours", Force: true}, metav1.ApplyOptions{FieldManager: "theirs"}
+		ours, theirs := metav1.ApplyOptions{FieldManager: "ours", Force: true},
+			metav1.ApplyOptions{FieldManager: "theirs"}
 		apply := func(options metav1.ApplyOptions, status map[string]any) (*unstructured.Unstructured, error) {
 			return client.Apply(t.Context(), "west", link(status), options, "status")
 		}
@@ -92,7 +97,8 @@ func TestApplyLinkStatus(t *testing.T) {
 			"conditions":     []any{condition("Synced", "True"), condition("Writable", "True")},
 			"mirrorServices": services("a", "b"),
 		}))
-		if diff := cmp.Diff(map[string]string{"Theirs": "True", "Synced": "True", "Writable": "True"}, conditionsOf(first)); diff != "" {
+		if diff := cmp.Diff(map[string]string{"Theirs": "True", "Synced": "True", "Writable": "True"},
+			conditionsOf(first)); diff != "" {
 			t.Error(diff)
 		}
 		again := must(apply(ours, map[string]any{
@@ -100,7 +106,8 @@ func TestApplyLinkStatus(t *testing.T) {
 			"mirrorServices": services("a", "b"),
 		}))
 		if again.GetResourceVersion() != first.GetResourceVersion() {
-			t.Errorf("an apply that changes nothing has version %s after %s", again.GetResourceVersion(), first.GetResourceVersion())
+			t.Errorf("an apply that changes nothing has version %s after %s", again.GetResourceVersion(),
+				first.GetResourceVersion())
 		}
 		_, err := apply(theirs, map[string]any{"conditions": []any{condition("Synced", "False")}})
 		if !apierrors.IsConflict(err) {
@@ -138,7 +145,8 @@ func TestApplyBesideMergePatch(t *testing.T) {
 		wanted := link(map[string]any{"conditions": []any{condition("Synced", "True")}})
 		must(client.Apply(t.Context(), "west", wanted, ours, "status"))
 		must(client.Patch(t.Context(), "west", types.MergePatchType,
-			[]byte(`{"status": {"conditions": [{"type": "Synced", "status": "False"}]}}`), metav1.PatchOptions{FieldManager: "kubectl"}, "status"))
+			[]byte(`{"status": {"conditions": [{"type": "Synced", "status": "False"}]}}`),
+			metav1.PatchOptions{FieldManager: "kubectl"}, "status"))
 		if _, err := client.Apply(t.Context(), "west", wanted, ours, "status"); !apierrors.IsConflict(err) {
 			t.Errorf("a field that kubectl has taken: %v", err)
 		}
@@ -179,7 +187,8 @@ func TestApplyServiceAndEndpoints(t *testing.T) {
 		}
 		again := must(services.Apply(t.Context(), web(81), ours))
 		if again.ResourceVersion != changed.ResourceVersion {
-			t.Errorf("an apply that changes nothing has version %s after %s", again.ResourceVersion, changed.ResourceVersion)
+			t.Errorf("an apply that changes nothing has version %s after %s", again.ResourceVersion,
+				changed.ResourceVersion)
 		}
 		theirs := metav1.ApplyOptions{FieldManager: "theirs"}
 		taken := web(81).WithLabels(map[string]string{"app": "other"})

@@ -28,7 +28,7 @@ type Cut int
 const (
 	None    Cut = iota // everything passes
 	Refuse             // connections are refused, and those that were open are reset
-	Silence            // connections stay open, or are accepted; what is written waits, and not a byte passes until the cut ends
+	Silence            // connections stay open, or are accepted; what is written waits until the cut ends
 )
 
 // A Network connects clients with the API servers of clusters.
@@ -88,7 +88,12 @@ type networkPath struct {
 }
 
 func newNetworkPath() *networkPath {
-	return &networkPath{opened: closedChannel(), conns: map[*conn]bool{}, accept: make(chan net.Conn), closed: make(chan struct{})}
+	return &networkPath{
+		opened: closedChannel(),
+		conns:  map[*conn]bool{},
+		accept: make(chan net.Conn),
+		closed: make(chan struct{}),
+	}
 }
 
 func closedChannel() chan struct{} {
@@ -313,7 +318,10 @@ func (s *Server) close() {
 func (s *Server) Kubeconfig(token string) string {
 	b, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "c",
-		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": "https://" + s.addr, "certificate-authority-data": s.authority}}},
+		"clusters": []any{map[string]any{
+			"name":    "c",
+			"cluster": map[string]any{"server": "https://" + s.addr, "certificate-authority-data": s.authority},
+		}},
 		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"token": token}}},
 		"contexts": []any{map[string]any{"name": "c", "context": map[string]any{"cluster": "c", "user": "u"}}},
 	})
@@ -339,5 +347,6 @@ func selfSigned(host string) (tls.Certificate, []byte) {
 	if err != nil {
 		panic(err)
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -32,16 +32,19 @@ type Server struct {
 	authority     []byte
 	line          *networkPath
 
-	mu             sync.Mutex
-	http           *http.Server
-	version        int
-	tokens         map[string]bool
-	forbidden      map[string]bool                             // group resources, and verbs with group resources
-	rejected       map[string]bool                             // verb, group resource and namespace, or none for all
-	failing        map[string]failure                          // by group resource
-	served         map[string][]string                         // group resource -> versions, newest first; nil: not served
-	pruned         map[string]bool                             // group resources whose status.conditions are dropped on write
-	mutate         map[string]func(*unstructured.Unstructured) // group resource -> what a webhook does to what is written
+	mu        sync.Mutex
+	http      *http.Server
+	version   int
+	tokens    map[string]bool
+	forbidden map[string]bool    // group resources, and verbs with group resources
+	rejected  map[string]bool    // verb, group resource and namespace, or none for all
+	failing   map[string]failure // by group resource
+	// Group resource -> versions, newest first; nil: not served.
+	served map[string][]string
+	// Group resources whose status.conditions are dropped on write.
+	pruned map[string]bool
+	// Group resource -> what a webhook does to what is written.
+	mutate         map[string]func(*unstructured.Unstructured)
 	objects        map[string]map[string]*unstructured.Unstructured
 	events         []event
 	restored       int                         // how often an older state was restored
@@ -72,19 +75,26 @@ type event struct {
 
 // Kinds served from the start, by group resource.
 var served = map[string][]string{
-	"pods": {"v1"}, "services": {"v1"}, "endpoints": {"v1"}, "nodes": {"v1"}, "secrets": {"v1"}, "events": {"v1"}, "namespaces": {"v1"},
-	"configmaps":                      {"v1"},
-	"endpointslices.discovery.k8s.io": {"v1"}, "replicasets.apps": {"v1"}, "jobs.batch": {"v1"}, "events.events.k8s.io": {"v1"},
-	"leases.coordination.k8s.io": {"v1"}, "selfsubjectaccessreviews.authorization.k8s.io": {"v1"},
-	"links.multicluster.linkerd.io": {"v1alpha3", "v1alpha2", "v1alpha1"},
-	"serviceprofiles.linkerd.io":    {"v1alpha2"}, "servers.policy.linkerd.io": {"v1beta3"}, "externalworkloads.workload.linkerd.io": {"v1beta1"},
+	"configmaps": {"v1"}, "endpoints": {"v1"}, "events": {"v1"}, "namespaces": {"v1"}, "nodes": {"v1"},
+	"pods": {"v1"}, "secrets": {"v1"}, "services": {"v1"},
+	"endpointslices.discovery.k8s.io":               {"v1"},
+	"events.events.k8s.io":                          {"v1"},
+	"externalworkloads.workload.linkerd.io":         {"v1beta1"},
+	"jobs.batch":                                    {"v1"},
+	"leases.coordination.k8s.io":                    {"v1"},
+	"links.multicluster.linkerd.io":                 {"v1alpha3", "v1alpha2", "v1alpha1"},
+	"replicasets.apps":                              {"v1"},
+	"selfsubjectaccessreviews.authorization.k8s.io": {"v1"},
+	"servers.policy.linkerd.io":                     {"v1beta3"},
+	"serviceprofiles.linkerd.io":                    {"v1alpha2"},
 }
 
 func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, rejected: map[string]bool{}, failing: map[string]failure{},
+		tokens: map[string]bool{}, forbidden: map[string]bool{}, rejected: map[string]bool{},
+		failing:       map[string]failure{},
 		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
 		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
 		mutate:  map[string]func(*unstructured.Unstructured){},
@@ -449,7 +459,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case failing.code != 0:
 		failing.answer(w)
 	case !serves:
-		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
+			"the server could not find the requested resource")
 	case forbidden:
 		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, req.groupResource()+" is forbidden")
 	case unstreamed:
@@ -568,7 +579,10 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var versions []metav1.GroupVersionForDiscovery
-	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: req.group + "/" + req.version}
+	list := metav1.APIResourceList{
+		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+		GroupVersion: req.group + "/" + req.version,
+	}
 	for kind, served := range s.served {
 		resource, group, _ := strings.Cut(kind, ".")
 		if group != req.group {
@@ -577,13 +591,15 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 		for _, v := range served {
 			versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
 			if v == req.version {
-				list.APIResources = append(list.APIResources, metav1.APIResource{Name: resource, Namespaced: true, Kind: resource})
+				list.APIResources = append(list.APIResources,
+					metav1.APIResource{Name: resource, Namespaced: true, Kind: resource})
 			}
 		}
 	}
 	switch {
 	case len(versions) == 0 || req.version != "" && len(list.APIResources) == 0:
-		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
+			"the server could not find the requested resource")
 	case req.version == "":
 		writeJSON(w, http.StatusOK, metav1.APIGroup{
 			TypeMeta: metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"},
@@ -624,7 +640,11 @@ func (r request) eventFor(e event) (what string, o *unstructured.Unstructured) {
 func (r request) render(o *unstructured.Unstructured) map[string]any {
 	out := maps.Clone(o.Object)
 	if r.metadataOnly {
-		return map[string]any{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": out["metadata"]}
+		return map[string]any{
+			"apiVersion": "meta.k8s.io/v1",
+			"kind":       "PartialObjectMetadata",
+			"metadata":   out["metadata"],
+		}
 	}
 	out["apiVersion"] = strings.TrimPrefix(r.group+"/"+r.version, "/")
 	return out
@@ -637,7 +657,8 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 	name := req.namespace + "/" + req.name
 	applies := req.verb == "patch" && r.Header.Get("Content-Type") == string(types.ApplyPatchType)
 	if req.name != "" && objects[name] == nil && (!applies || req.subresource != "") {
-		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", req.groupResource(), req.name))
+		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
+			fmt.Sprintf("%s %q not found", req.groupResource(), req.name))
 		return
 	}
 	switch req.verb {
@@ -645,7 +666,10 @@ func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request
 		writeJSON(w, http.StatusOK, req.render(objects[name]))
 	case "delete":
 		s.deleteObject(req.groupResource(), name)
-		writeJSON(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+		writeJSON(w, http.StatusOK, metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusSuccess,
+		})
 	case "list":
 		s.list(w, req)
 	default:
@@ -689,20 +713,28 @@ func (s *Server) list(w http.ResponseWriter, req request) {
 		s.listRemainders[token] = listRemainder{now.version, now.items[n:]}
 		metadata["continue"], now.items = token, now.items[:n]
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"kind": kind, "apiVersion": apiVersion, "items": now.items, "metadata": metadata})
+	writeJSON(w, http.StatusOK, map[string]any{
+		"kind":       kind,
+		"apiVersion": apiVersion,
+		"items":      now.items,
+		"metadata":   metadata,
+	})
 }
 
 var listKinds = map[string]string{
-	"pods": "PodList", "services": "ServiceList", "endpoints": "EndpointsList", "nodes": "NodeList", "secrets": "SecretList", "endpointslices": "EndpointSliceList",
-	"replicasets": "ReplicaSetList", "jobs": "JobList", "namespaces": "NamespaceList", "leases": "LeaseList", "links": "LinkList", "servers": "ServerList",
-	"serviceprofiles": "ServiceProfileList", "externalworkloads": "ExternalWorkloadList",
+	"endpoints": "EndpointsList", "endpointslices": "EndpointSliceList",
+	"externalworkloads": "ExternalWorkloadList", "jobs": "JobList", "leases": "LeaseList", "links": "LinkList",
+	"namespaces": "NamespaceList", "nodes": "NodeList", "pods": "PodList", "replicasets": "ReplicaSetList",
+	"secrets": "SecretList", "servers": "ServerList", "serviceprofiles": "ServiceProfileList",
+	"services": "ServiceList",
 }
 
 // write creates, updates or patches; it needs s.mu.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old *unstructured.Unstructured) {
 	body, err := bodyOf(r)
 	if err != nil {
-		writeError(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "only JSON, and protobuf of built-in kinds, are understood: "+err.Error())
+		writeError(w, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+			"only JSON, and protobuf of built-in kinds, are understood: "+err.Error())
 		return
 	}
 	if req.verb == "patch" {
@@ -727,10 +759,12 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 		o.SetNamespace(req.namespace)
 	}
 	if req.verb == "create" && s.objects[req.groupResource()][o.GetNamespace()+"/"+o.GetName()] != nil {
-		writeError(w, http.StatusConflict, metav1.StatusReasonAlreadyExists, fmt.Sprintf("%s %q already exists", req.groupResource(), o.GetName()))
+		writeError(w, http.StatusConflict, metav1.StatusReasonAlreadyExists,
+			fmt.Sprintf("%s %q already exists", req.groupResource(), o.GetName()))
 		return
 	}
-	if (req.verb == "update" || req.verb == "patch") && o.GetResourceVersion() != "" && o.GetResourceVersion() != old.GetResourceVersion() {
+	if (req.verb == "update" || req.verb == "patch") && o.GetResourceVersion() != "" &&
+		o.GetResourceVersion() != old.GetResourceVersion() {
 		writeError(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
 		return
 	}
@@ -761,7 +795,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		return err == nil
 	}
 	bookmark := func(version int, annotations map[string]any) map[string]any {
-		kind, apiVersion := strings.TrimSuffix(listKinds[req.resource], "List"), strings.TrimPrefix(req.group+"/"+req.version, "/")
+		kind := strings.TrimSuffix(listKinds[req.resource], "List")
+		apiVersion := strings.TrimPrefix(req.group+"/"+req.version, "/")
 		if req.metadataOnly {
 			kind, apiVersion = "PartialObjectMetadata", "meta.k8s.io/v1"
 		}
@@ -847,7 +882,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 
 func writeError(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
 	writeJSON(w, code, metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Code: int32(code), Reason: reason, Message: message,
 	})
 }
 

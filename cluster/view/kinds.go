@@ -29,7 +29,8 @@ func (r *Reconciler) Kinds() []Kind {
 		required(r.pods, api.Typed(core, "pods", "Pod", &corev1.Pod{})),
 		optional(r.replicaSets, api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet")),
 		optional(r.jobs, api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job")),
-		optional(r.externals, api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)),
+		optional(r.externals, api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions,
+			linkerd.ExternalWorkloadKind)),
 		optional(r.servers, api.Newest(linkerd.Servers, linkerd.ServerVersions, "Server")),
 	}
 	if r.options.Local {
@@ -47,7 +48,8 @@ func (r *Reconciler) Kinds() []Kind {
 // endpointsKind returns the kind that has the addresses of Services.
 func (r *Reconciler) endpointsKind() api.Kind {
 	if r.options.Endpoints {
-		return api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &corev1.Endpoints{}) //nolint:staticcheck // the option asks for them
+		//nolint:staticcheck // the option asks for them
+		return api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &corev1.Endpoints{})
 	}
 	slices := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
 	slices.Labels = discoveryv1.LabelManagedBy + "!=" + ManagedBy
