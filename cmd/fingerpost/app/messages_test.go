@@ -81,7 +81,8 @@ func (s *scenario) profiled(name string, p *proxy.Profile) []string {
 	case p.Bytes == 0:
 		return []string{name + " profile empty"}
 	}
-	all := []string{fmt.Sprintf("%s profile %s opaque=%t budget=%s parent=%s profile=%s", name, dash(p.GetFullyQualifiedName()), p.GetOpaqueProtocol(),
+	all := []string{fmt.Sprintf("%s profile %s opaque=%t budget=%s parent=%s profile=%s", name,
+		dash(p.GetFullyQualifiedName()), p.GetOpaqueProtocol(),
 		budget(p.GetRetryBudget()), reference(p.GetParentRef()), reference(p.GetProfileRef()))}
 	for _, r := range p.GetRoutes() {
 		classes := make([]string, 0, len(r.GetResponseClasses()))
@@ -92,11 +93,13 @@ func (s *scenario) profiled(name string, p *proxy.Profile) []string {
 			}
 			classes = append(classes, responses(c.GetCondition())+"="+means)
 		}
-		all = append(all, fmt.Sprintf("  route %s retryable=%t timeout=%s condition=%s responses=[%s]", labels(r.GetMetricsLabels()), r.GetIsRetryable(),
+		all = append(all, fmt.Sprintf("  route %s retryable=%t timeout=%s condition=%s responses=[%s]",
+			labels(r.GetMetricsLabels()), r.GetIsRetryable(),
 			duration(r.GetTimeout()), requests(r.GetCondition()), strings.Join(classes, ", ")))
 	}
 	for _, o := range p.GetDstOverrides() {
-		all = append(all, fmt.Sprintf("  override %s weight=%d backend=%s", o.GetAuthority(), o.GetWeight(), reference(o.GetBackendRef())))
+		all = append(all, fmt.Sprintf("  override %s weight=%d backend=%s", o.GetAuthority(), o.GetWeight(),
+			reference(o.GetBackendRef())))
 	}
 	if p.Address != nil {
 		all = append(all, "  endpoint "+s.address(*p.Address))
@@ -212,7 +215,8 @@ func field(t *testing.T, a proxy.Address, name string) string {
 	case "weight":
 		return strconv.Itoa(int(a.GetWeight()))
 	case "identity":
-		return dash(a.GetTlsIdentity().GetDnsLikeIdentity().GetName() + a.GetTlsIdentity().GetUriLikeIdentity().GetUri())
+		return dash(a.GetTlsIdentity().GetDnsLikeIdentity().GetName() +
+			a.GetTlsIdentity().GetUriLikeIdentity().GetUri())
 	case "server-name":
 		return dash(a.GetTlsIdentity().GetServerName().GetName())
 	case "hint":

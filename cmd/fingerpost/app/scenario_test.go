@@ -147,7 +147,8 @@ type lookup interface {
 func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 	t.Helper()
 	return &scenario{
-		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{}, streams: map[string]lookup{}, seen: map[string][]string{},
+		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{},
+		streams: map[string]lookup{}, seen: map[string][]string{},
 		written: map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
 	}
 }
@@ -391,7 +392,8 @@ func (s *scenario) do(verb string, args []string) {
 	case "streams":
 		names := slices.Clone(s.opened) // in the order in which the server knows the streams
 		for _, st := range s.first().Discovery.Streams() {
-			i := slices.IndexFunc(names, func(name string) bool { return s.streams[name].Request().Authority == st.Authority })
+			i := slices.IndexFunc(names,
+				func(name string) bool { return s.streams[name].Request().Authority == st.Authority })
 			if i < 0 {
 				s.t.Fatalf("streams: nobody has opened %s", st.Authority)
 			}
@@ -509,7 +511,8 @@ func (s *scenario) link(name string, args []string) {
 			"name": "cluster-credentials-" + name, "namespace": ours,
 			"labels": map[string]any{"multicluster.linkerd.io/cluster-name": name},
 			"annotations": map[string]any{
-				"multicluster.linkerd.io/trust-domain": domains["trust-domain"], "multicluster.linkerd.io/cluster-domain": domains["cluster-domain"],
+				"multicluster.linkerd.io/trust-domain":   domains["trust-domain"],
+				"multicluster.linkerd.io/cluster-domain": domains["cluster-domain"],
 			},
 		},
 		"stringData": map[string]any{"kubeconfig": s.expand("${kubeconfig:" + name + "}")},

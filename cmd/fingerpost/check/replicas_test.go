@@ -188,16 +188,20 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).ClockSkew = "5m0s ahead"
 		}, []string{
 			"error clusters/west is the cluster that it should be: it is the same cluster as north: their namespaces " +
-				"kube-system have one UID; remove one of the Links, or correct the address in its kubeconfig in replica 1; " +
-				"compared with ours its clock is 5m0s ahead",
+				"kube-system have one UID; remove one of the Links, or correct the address in its kubeconfig " +
+				"in replica 1; compared with ours its clock is 5m0s ahead",
 		}},
 		"another trust domain": {func(w *checkWorld) {
 			west(&w.pages[0]).ClockSkew = "1m0s behind"
 			west(&w.pages[1]).TrustDomain, west(&w.pages[1]).Identity.TrustDomain = "a", "b"
-		}, []string{"error clusters/west is the cluster that it should be: identities there end in b, and clients get a"}},
+		}, []string{
+			"error clusters/west is the cluster that it should be: identities there end in b, and clients get a",
+		}},
 		"a clock that is off": {
 			func(w *checkWorld) { west(&w.pages[0]).ClockSkew = "1m0s behind" },
-			[]string{"warning clusters/west is the cluster that it should be: compared with ours its clock is 1m0s behind"},
+			[]string{
+				"warning clusters/west is the cluster that it should be: compared with ours its clock is 1m0s behind",
+			},
 		},
 		"credentials with an end": {func(w *checkWorld) {
 			w.pages[0].Clusters[0].Expires = time.Now().Add(time.Minute) // of the local cluster

@@ -55,8 +55,8 @@ type GRPC struct {
 
 // NewGRPC returns a server of Linkerd's Destination API, gRPC health and reflection.
 func NewGRPC(
-	log logr.Logger, addr string, listen ListenFunc, files TLSFiles, d *linkerd.Server, ready *Readiness, config linkerd.Config,
-	metrics *prometheus.Registry,
+	log logr.Logger, addr string, listen ListenFunc, files TLSFiles, d *linkerd.Server, ready *Readiness,
+	config linkerd.Config, metrics *prometheus.Registry,
 ) *GRPC {
 	// Unary calls take milliseconds, streams live for minutes.
 	buckets := grpcprom.WithHistogramBuckets([]float64{.1, 1, 300, 3600})

@@ -21,7 +21,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // toJSON returns a ServiceProfile as JSON: its name, and its spec in YAML.
 func toJSON(tb testing.TB, name, spec string) []byte {
 	tb.Helper()
-	b, err := yaml.YAMLToJSON([]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: " + name + "}\nspec: " + spec))
+	b, err := yaml.YAMLToJSON(
+		[]byte("apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\nmetadata: {namespace: shop, name: " +
+			name + "}\nspec: " + spec))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -36,7 +38,8 @@ func post(hook http.Handler, body []byte) *httptest.ResponseRecorder {
 }
 
 func review(uid string, object []byte) []byte {
-	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":%q,"operation":"CREATE","object":%s}}`, uid, object)
+	return fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview",`+
+		`"request":{"uid":%q,"operation":"CREATE","object":%s}}`, uid, object)
 }
 
 // TestCases are the contract cases of section S: what the webhook answers.
@@ -65,7 +68,9 @@ func TestCases(t *testing.T) {
       condition: {any: [{status: {min: 500, max: 599}}, {status: {min: 429, max: 429}}]}
     - condition: {all: [{status: {min: 400}}, {not: {status: {max: 404}}}]}
   retryBudget: {retryRatio: 0.3, minRetriesPerSecond: 20, ttl: 15s}
-  dstOverrides: [{authority: a.shop.svc.cluster.local, weight: 900m}, {authority: 'b.shop.svc.cluster.local:81', weight: 1}]
+  dstOverrides:
+  - {authority: a.shop.svc.cluster.local, weight: 900m}
+  - {authority: 'b.shop.svc.cluster.local:81', weight: 1}
 `, ""},
 			{"web.shop.svc.cluster.local", route("timeout: 1ns"), ""},
 		}},
@@ -87,16 +92,29 @@ func TestCases(t *testing.T) {
 			{"web", status("{min: 1}"), "status.min: 1"},
 			{
 				"web",
-				route("responseClasses: [{condition: {any: [{status: {min: 200}}, {not: {status: {min: 300, max: 299}}}]}}]"),
+				route("responseClasses: [{condition: {any: " +
+					"[{status: {min: 200}}, {not: {status: {min: 300, max: 299}}}]}}]"),
 				"condition.any[1].not.status: max 299 is below min 300",
 			},
 		}},
 		{"S10", []object{{"web", status("{min: false}"), "cannot unmarshal bool"}}},
 		{"S11", []object{
-			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5}}", "spec.retryBudget.ttl is missing"},
-			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: foo}}", `spec.retryBudget.ttl: "foo" is not a duration`},
-			{"web", "{routes: [], retryBudget: {retryRatio: -0.2, minRetriesPerSecond: 5, ttl: 10s}}", "spec.retryBudget.retryRatio: -0.2 is negative"},
-			{"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: -5, ttl: 10s}}", "minRetriesPerSecond"},
+			{
+				"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5}}",
+				"spec.retryBudget.ttl is missing",
+			},
+			{
+				"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 5, ttl: foo}}",
+				`spec.retryBudget.ttl: "foo" is not a duration`,
+			},
+			{
+				"web", "{routes: [], retryBudget: {retryRatio: -0.2, minRetriesPerSecond: 5, ttl: 10s}}",
+				"spec.retryBudget.retryRatio: -0.2 is negative",
+			},
+			{
+				"web", "{routes: [], retryBudget: {retryRatio: 0.2, minRetriesPerSecond: -5, ttl: 10s}}",
+				"minRetriesPerSecond",
+			},
 		}},
 		{"S12", []object{
 			{"web", "{routes: [null]}", "spec.routes[0] is null"},
@@ -114,14 +132,17 @@ func TestCases(t *testing.T) {
 					t.Fatalf("object %d: %d %s: %v", i, to.Code, to.Body, err)
 				}
 				r := answer.Response
-				if answer.Kind != "AdmissionReview" || answer.APIVersion != "admission.k8s.io/v1" || r == nil || r.UID != "u1" {
+				if answer.Kind != "AdmissionReview" || answer.APIVersion != "admission.k8s.io/v1" || r == nil ||
+					r.UID != "u1" {
 					t.Fatalf("object %d: no API server reads %s", i, to.Body)
 				}
 				if r.Allowed != (o.denied == "") {
 					t.Errorf("object %d: allowed=%t: %v", i, r.Allowed, r.Result)
 				}
-				if !r.Allowed && (r.Result.Code != http.StatusBadRequest || !strings.Contains(r.Result.Message, o.denied)) {
-					t.Errorf("object %d: denied with %d %q, want 400 and %q", i, r.Result.Code, r.Result.Message, o.denied)
+				if !r.Allowed && (r.Result.Code != http.StatusBadRequest ||
+					!strings.Contains(r.Result.Message, o.denied)) {
+					t.Errorf("object %d: denied with %d %q, want 400 and %q", i, r.Result.Code,
+						r.Result.Message, o.denied)
 				}
 			}
 		})
@@ -156,11 +177,15 @@ func TestCases(t *testing.T) {
 
 func TestWebhookCounts(t *testing.T) {
 	hook := New(logr.Discard())
-	for _, body := range [][]byte{review("1", toJSON(t, "web", "{}")), review("2", toJSON(t, "web", "{routes: [null]}")), review("3", []byte("null")), []byte("?"), nil} {
+	for _, body := range [][]byte{
+		review("1", toJSON(t, "web", "{}")), review("2", toJSON(t, "web", "{routes: [null]}")),
+		review("3", []byte("null")), []byte("?"), nil,
+	} {
 		post(hook, body)
 	}
+	const help = "Reviews of ServiceProfiles by verdict: allowed, denied, or unreadable if the request was none."
 	if err := testutil.CollectAndCompare(hook.Collectors()[0], strings.NewReader(`
-# HELP fingerpost_profile_reviews_total Reviews of ServiceProfiles by verdict: allowed, denied, or unreadable if the request was none.
+# HELP fingerpost_profile_reviews_total `+help+`
 # TYPE fingerpost_profile_reviews_total counter
 fingerpost_profile_reviews_total{verdict="allowed"} 1
 fingerpost_profile_reviews_total{verdict="denied"} 2
