@@ -20,13 +20,14 @@ import (
 //
 // Mirrors are written by server-side apply, with our own fields only: labels, annotations and ports, or subsets,
 // that follow from the Services of linked clusters. What others add to a mirror is theirs, and stays. A field that we
-// apply is taken from whoever owned it.
+// apply is taken from the manager that owned it.
 //
 // An object is written if it is not as we have applied it, which follows from two things that are in the object:
 //
 //   - The annotation appliedAnnotation is the hash of the configuration that was applied last. So a field that we
 //     apply no longer is found as well as one that has another value.
-//   - metadata.managedFields lists the fields that we own. Whoever changes one of them takes it from us.
+//   - metadata.managedFields lists the fields that we own. A manager that changes one of them takes it
+//     from us.
 //
 // Values are not compared. What an admission webhook makes of a field that we apply leaves that field ours, and
 // is not contested; defaults and the order of lists do not matter.

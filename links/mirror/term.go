@@ -48,7 +48,7 @@ type queueKey struct {
 //  4. Mirror.Engage finds the term in currentTerm and calls readCluster for its cluster, which waits for
 //     ready: the guard against mass removal has to know the existing mirrors. From its first complete
 //     listing on, the cluster is in remotes, and its Services are known.
-//  5. reconcileName follows the endpoints of a remote Service from the first plan that needs them.
+//  5. reconcile follows the endpoints of a remote Service from the first plan that needs them.
 //
 // When the context of run ends, the Loops end with all their goroutines: no request that writes is sent after
 // run has returned. The goroutines of Engage, which the Registry owns, stop reading at that time; what
@@ -58,10 +58,10 @@ type queueKey struct {
 //
 // An event carries no data. The informer stores the new record first and enqueues the keys that it may bear
 // on afterwards, so the reconcile that follows reads a state at least as new as the event. Between
-// different keys there is no order. What we
-// write comes back as an event like every other, and is then found equal. An apply or deletion is conditional
-// on the resourceVersion that was planned from, and a creation on that there is no such object. If one fails
-// for that, the event that made it fail is on its way; a retry after a second is only a second net.
+// different keys there is no order. What we write comes back as an event like every other, and is then found
+// equal. An apply or deletion is conditional on the resourceVersion that was planned from, and a creation on
+// that there is no such object. If one fails for that, the event that made it fail is on its way; a retry after
+// a second is only a second net.
 //
 // Four kinds of event enqueue: a local object (localServiceChanged), a Service of a linked cluster
 // (enqueueRemote), the readiness of its endpoints (reconcileEndpoints) and, for everything of one cluster or
