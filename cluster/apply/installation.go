@@ -32,8 +32,8 @@ import (
 // next one takes the slices of that source over as they are. For the time that a watch takes both may write; each of
 // their requests bears the version that it was planned from, so the later one is refused and planned again.
 //
-// It costs nothing but that the watch of our own Lease is one of all labelled Leases. Without the permission to list Leases in all namespaces only those in
-// the namespace of the control plane count.
+// It costs nothing but that the watch of our own Lease is one of all labelled Leases. Without the permission to list
+// Leases in all namespaces only those in the namespace of the control plane count.
 
 const (
 	// InstallationLabel is a label on what is written, and on Leases: the installation.
@@ -61,7 +61,7 @@ func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
 		namespace, err := t.Client.CoreV1().Namespaces().Get(ctx, c.options.Namespace, metav1.GetOptions{})
 		switch {
 		case err == nil && namespace.UID != "":
-			if now, _ := c.installation.Load(); now != string(namespace.UID) {
+			if now, _ := c.installation.Load(); now == "" {
 				t.Log.Info("This installation writes under Leases of its own", "installation", namespace.UID)
 				c.installation.Store(string(namespace.UID))
 			}
@@ -125,10 +125,11 @@ type Owners struct {
 
 	mu     sync.Mutex
 	leases map[api.Key]claim
-	expiry *time.Timer // of the next claim that expires; nil for none
+	owners map[string]string // by source; of the claims that have not expired
+	expiry *time.Timer       // of the next claim that expires; nil for none
 }
 
-// claim is what the Lease of one installation says.
+// claim is the content of the Lease of one installation.
 type claim struct {
 	installation string
 	created      time.Time
@@ -187,11 +188,29 @@ func (o *Owners) observe(k api.Key, lease *coordinationv1.Lease) {
 	}
 	same := found && known && slices.Equal(old.sources, now.sources) && old.until.IsZero() == now.until.IsZero() &&
 		time.Now().Before(old.until)
-	o.armExpiry()
+	if same {
+		o.armExpiry()
+	} else {
+		o.update()
+	}
 	o.mu.Unlock()
 	if !same {
 		o.changed.Store(struct{}{})
 	}
+}
+
+// update computes owners. It needs mu.
+func (o *Owners) update() {
+	claims, now := slices.Collect(maps.Values(o.leases)), time.Now()
+	o.owners = map[string]string{}
+	for _, c := range claims {
+		for _, source := range c.sources {
+			if _, known := o.owners[source]; !known {
+				o.owners[source] = ownerOf(source, claims, now)
+			}
+		}
+	}
+	o.armExpiry()
 }
 
 // Changed returns a channel that closes when the result of Owner may change.
@@ -224,7 +243,7 @@ func (o *Owners) armExpiry() {
 	if !next.IsZero() {
 		o.expiry = time.AfterFunc(time.Until(next), func() {
 			o.mu.Lock()
-			o.armExpiry()
+			o.update()
 			o.mu.Unlock()
 			o.changed.Store(struct{}{})
 		})
@@ -235,7 +254,7 @@ func (o *Owners) armExpiry() {
 func (o *Owners) Owner(source string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return ownerOf(source, slices.Collect(maps.Values(o.leases)), time.Now())
+	return o.owners[source]
 }
 
 // ownerOf returns the installation of the oldest claim to a source that has not expired; empty for none.
