@@ -85,11 +85,13 @@ func TestTasksOfOneLease(t *testing.T) {
 				Run: func(term context.Context, _ *Target) error {
 					running[i].Add(1)
 					defer running[i].Add(-1)
-					for ended := term.Done(); ; {
+					tick := time.NewTicker(time.Second)
+					defer tick.Stop()
+					for {
 						select {
-						case <-ended:
+						case <-term.Done():
 							return nil
-						case <-time.After(time.Second):
+						case <-tick.C:
 							if refused[i].Load() {
 								return &MissingPermissions{[]Permission{services}}
 							}
@@ -116,9 +118,9 @@ func TestTasksOfOneLease(t *testing.T) {
 		expect := func(when string, first, second int32, state cluster.WritingState) {
 			t.Helper()
 			statuses, _ := registry.Statuses()
-			if a, b := running[0].Load(), running[1].Load(); a != first || b != second || statuses["east"].Writing.State != state {
-				t.Errorf("%s: %d and %d run and the cluster is %q, want %d, %d, %q",
-					when, a, b, statuses["east"].Writing.State, first, second, state)
+			now := statuses["east"].Writing.State
+			if a, b := running[0].Load(), running[1].Load(); a != first || b != second || now != state {
+				t.Errorf("%s: %d and %d run and the cluster is %q, want %d, %d, %q", when, a, b, now, first, second, state)
 			}
 		}
 		apply(true)

@@ -77,10 +77,11 @@ func (l *listings) reconcile(ctx context.Context, k api.Key) error {
 	}
 	slices.Sort(addresses)
 	content := map[string]string{"addresses": strings.Join(addresses, " ")}
-	if is, err := configMaps.Get(ctx, k.Name, metav1.GetOptions{}); err == nil && is.Data["addresses"] == content["addresses"] {
-		return nil
+	is, err := configMaps.Get(ctx, k.Name, metav1.GetOptions{})
+	if err == nil && is.Data["addresses"] == content["addresses"] {
+		return nil // equal is not written
 	}
-	_, err := configMaps.Apply(ctx, configcorev1.ConfigMap(k.Name, k.Namespace).WithData(content),
+	_, err = configMaps.Apply(ctx, configcorev1.ConfigMap(k.Name, k.Namespace).WithData(content),
 		metav1.ApplyOptions{FieldManager: "listings", Force: true})
 	return err
 }

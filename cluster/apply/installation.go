@@ -23,10 +23,10 @@ import (
 // other clusters, so neither can write for the other, and what both know must be written by one of them only.
 //
 // An installation is the UID of the namespace of its control plane, which no other has, whatever names its clusters
-// have. In each cluster that it writes into it has one Lease, named after it. While a replica holds that, the Lease lists
-// the source clusters whose endpoints the installation can write. A source belongs to the oldest Lease that lists it and
-// is held. Leases are compared as they are observed, our own as well, so that all installations come to the same result,
-// and none acts on a Lease that the others cannot see yet.
+// have. In each cluster that it writes into it has one Lease, named after it. While a replica holds that, the Lease
+// lists the source clusters whose endpoints the installation can write. A source belongs to the oldest Lease that lists
+// it and is held. Leases are compared as they are observed, our own as well, so that all installations come to the same
+// result, and none acts on a Lease that the others cannot see yet.
 //
 // When the owner of a source changes, because an older installation links it, or the owner unlinks it or is gone, the
 // next one takes the slices of that source over as they are. For the time that a watch takes both may write; each of
@@ -135,7 +135,7 @@ type claim struct {
 	created      time.Time
 	version      string
 	sources      []string
-	until        time.Time // when it expires, unless it is renewed; zero if nobody holds it
+	until        time.Time // when it expires, unless it is renewed; zero if it is not held
 }
 
 // watched returns the Leases that are watched instead of our own alone.
@@ -151,18 +151,18 @@ func (t *Target) watched(ctx context.Context) api.Kind {
 	return kind
 }
 
-func newClaim(lease *coordinationv1.Lease) (claim, bool) {
-	if lease == nil || lease.Labels[InstallationLabel] == "" || lease.Name != LeaseName(lease.Labels[InstallationLabel]) {
+func newClaim(of *coordinationv1.Lease) (claim, bool) {
+	if of == nil || of.Labels[InstallationLabel] == "" || of.Name != LeaseName(of.Labels[InstallationLabel]) {
 		return claim{}, false
 	}
 	c := claim{
-		installation: lease.Labels[InstallationLabel], created: lease.CreationTimestamp.Time, version: lease.ResourceVersion,
+		installation: of.Labels[InstallationLabel], created: of.CreationTimestamp.Time, version: of.ResourceVersion,
 	}
-	if sources := lease.Annotations[sourcesAnnotation]; sources != "" {
+	if sources := of.Annotations[sourcesAnnotation]; sources != "" {
 		c.sources = strings.SplitN(sources, ",", maxSources+1)
 		c.sources = c.sources[:min(len(c.sources), maxSources)]
 	}
-	spec := lease.Spec
+	spec := of.Spec
 	if spec.HolderIdentity != nil && *spec.HolderIdentity != "" && spec.LeaseDurationSeconds != nil {
 		c.until = time.Now().Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second) // the observer's clock
 	}
@@ -170,8 +170,8 @@ func newClaim(lease *coordinationv1.Lease) (claim, bool) {
 }
 
 // observe records the state of a Lease. The same state again is no renewal.
-func (o *Owners) observe(k api.Key, lease *coordinationv1.Lease) {
-	now, found := newClaim(lease)
+func (o *Owners) observe(k api.Key, of *coordinationv1.Lease) {
+	now, found := newClaim(of)
 	o.mu.Lock()
 	old, known := o.leases[k]
 	switch {

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Each source has one owner at most, whoever asks: the oldest that lists it and lives. It loses the source to nobody
-// who comes later, and when it is gone the next one has it.
+// Each source has one owner at most, wherever it is computed: the oldest that lists it and lives. It does not lose the
+// source to one that comes later, and when it is gone the next one has it.
 func TestOwnerOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000, 0)

@@ -47,7 +47,7 @@ func inLoop[K comparable](t *testing.T, l *Loop[K]) (end func() error) {
 
 // pass lets virtual time pass, and what is due then happen.
 func pass(d time.Duration) {
-	time.Sleep(d)
+	<-time.NewTimer(d).C
 	synctest.Wait()
 }
 
@@ -203,7 +203,7 @@ func TestLoopFollows(t *testing.T) {
 					busy[k] = true
 					want := input[k]
 					mu.Unlock()
-					time.Sleep(time.Duration(k) * time.Millisecond) // a request
+					<-time.NewTimer(time.Duration(k) * time.Millisecond).C // a request
 					mu.Lock()
 					defer mu.Unlock()
 					busy[k] = false
@@ -258,8 +258,7 @@ func TestFollow(t *testing.T) {
 		return federation.Service{Namespace: "ns", Name: fmt.Sprint("web-", k)}
 	}
 	reconciled := make(chan int, n)
-	var l *Loop[int]
-	l = NewLoop(logr.Discard(), Config[int]{
+	l := NewLoop(logr.Discard(), Config[int]{
 		Store:     store,
 		Reconcile: func(_ context.Context, k int) error { reconciled <- k; return nil },
 	})

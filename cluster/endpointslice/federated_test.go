@@ -157,7 +157,7 @@ func TestSlicesThatAreKept(t *testing.T) {
 	}{
 		{"east", "home", true},       // it was never synced
 		{"east", "elsewhere", true},  // likewise
-		{"west", "elsewhere", true},  // nobody owns it
+		{"west", "elsewhere", true},  // no installation owns it
 		{"west", "home", false},      // we wrote it when west was linked
 		{"north", "elsewhere", true}, // it is another installation's
 		{"north", "home", true},      // which takes it over

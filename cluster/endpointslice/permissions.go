@@ -2,6 +2,7 @@ package endpointslice
 
 import (
 	"context"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +33,7 @@ func reviewFederated(ctx context.Context, t *apply.Target) error {
 // reviewExternal returns nil if slices of ExternalWorkloads can be written.
 func (w *Writer) reviewExternal(ctx context.Context, t *apply.Target) error {
 	workloads := apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs}
-	if err := apply.Review(ctx, t.Client, append(permissions[:len(permissions):len(permissions)], workloads)...); err != nil {
+	if err := apply.Review(ctx, t.Client, append(slices.Clip(permissions), workloads)...); err != nil {
 		return err
 	}
 	_, err := listWorkloads(ctx, t.Dynamic, metav1.NamespaceAll, metav1.ListOptions{Limit: 1})

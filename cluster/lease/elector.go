@@ -238,7 +238,7 @@ func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead fun
 			case ctx.Err() != nil:
 				return ctx.Err()
 			case apierrors.IsAlreadyExists(err):
-				// Another candidate was faster, or somebody took away the label by which it is watched.
+				// Another candidate was faster, or the label by which it is watched was removed.
 				if lease, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{}); err == nil {
 					e.observe(lease)
 				}
