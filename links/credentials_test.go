@@ -32,7 +32,8 @@ func TestCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config.Host != "https://10.0.0.1:6443" || config.BearerToken != "abc" || config.ServerName != "kubernetes" || config.Dial == nil {
+	if config.Host != "https://10.0.0.1:6443" || config.BearerToken != "abc" ||
+		config.ServerName != "kubernetes" || config.Dial == nil {
 		t.Errorf("got %+v", config)
 	}
 }
@@ -54,7 +55,8 @@ func TestRejectedCredentials(t *testing.T) {
 	}{
 		"exec": {
 			server,
-			`exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary + `"], interactiveMode: Never}`,
+			`exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + canary +
+				`"], interactiveMode: Never}`,
 			inCluster, "user.exec",
 		},
 		"exec and token": {
@@ -177,7 +179,8 @@ func FuzzCredentials(f *testing.F) {
 	f.Add(kubeconfig(server+`, insecure-skip-tls-verify: true`, token))
 	f.Add(kubeconfig(server, `exec: {command: id}`))
 	f.Add(kubeconfig(`server: "https://[fe80::1%25eth0]:6443"`, token))
-	f.Add([]byte("users: [{name: u}]\nclusters: [{name: c}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"))
+	f.Add([]byte(
+		"users: [{name: u}]\nclusters: [{name: c}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		config, err := Credentials(text, Hosts{InCluster: true})
 		if err != nil {
@@ -187,8 +190,10 @@ func FuzzCredentials(f *testing.F) {
 			ServerName: config.ServerName, CAData: config.CAData, CertData: config.CertData,
 			KeyData: config.KeyData,
 		}
-		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" ||
-			config.Impersonate.UserName != "" || config.Username != "" || config.Proxy != nil || fmt.Sprint(config.TLSClientConfig) != fmt.Sprint(want) {
+		if !strings.HasPrefix(strings.ToLower(config.Host), "https://") || config.ExecProvider != nil ||
+			config.AuthProvider != nil || config.BearerTokenFile != "" ||
+			config.Impersonate.UserName != "" || config.Username != "" || config.Proxy != nil ||
+			fmt.Sprint(config.TLSClientConfig) != fmt.Sprint(want) {
 			t.Errorf("%q is accepted as %+v", text, config)
 		}
 	})

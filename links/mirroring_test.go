@@ -35,7 +35,8 @@ func TestEmptySelectors(t *testing.T) {
 		`{targetClusterName: east, selector: {}, remoteDiscoverySelector: {matchLabels: {}}, federatedServiceSelector: {matchExpressions: [{key: a, operator: Exists}]}}`,
 	)
 	set := labels.Set{"a": "b"}
-	if m.Problem != "" || m.Selector.Matches(set) || m.RemoteDiscoverySelector.Matches(set) || !m.FederatedServiceSelector.Matches(set) || m.FederatedServiceSelector.Matches(labels.Set{}) {
+	if m.Problem != "" || m.Selector.Matches(set) || m.RemoteDiscoverySelector.Matches(set) ||
+		!m.FederatedServiceSelector.Matches(set) || m.FederatedServiceSelector.Matches(labels.Set{}) {
 		t.Errorf(
 			"selectors %v, %v, %v, problem %q", m.Selector, m.RemoteDiscoverySelector,
 			m.FederatedServiceSelector, m.Problem,
@@ -50,7 +51,8 @@ func TestGatewaySpec(t *testing.T) {
 		probe   *Probe
 	}{
 		`{targetClusterName: east}`: {Gateway{Port: 4143}, nil},
-		`{targetClusterName: east, probeSpec: {path: /ready, port: "4191"}}`: {Gateway{Port: 4143}, nil}, // of no gateway
+		// Of no gateway.
+		`{targetClusterName: east, probeSpec: {path: /ready, port: "4191"}}`: {Gateway{Port: 4143}, nil},
 		`{targetClusterName: east, gatewayAddress: "b.example, 192.0.2.1,,b.example", gatewayPort: "1", gatewayIdentity: id, probeSpec: {path: /ready, port: "4191", period: 5s, timeout: 1m, failureThreshold: "7"}}`: {
 			Gateway{Addresses: []string{"192.0.2.1", "b.example"}, Port: 1, Identity: "id"},
 			&Probe{

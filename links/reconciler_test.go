@@ -218,7 +218,8 @@ func TestConditionsCannotBeWritten(t *testing.T) {
 		if n := f.listed.Load(); n != 1 {
 			t.Errorf("onListed was called %d times", n)
 		}
-		if statuses, _ := f.registry.Statuses(); statuses["east"].State != cluster.Live || statuses["west"].State != cluster.Live {
+		if statuses, _ := f.registry.Statuses(); statuses["east"].State != cluster.Live ||
+			statuses["west"].State != cluster.Live {
 			t.Errorf("statuses %+v", statuses)
 		}
 		f.broken.Store(false)
@@ -246,7 +247,8 @@ func TestBudgetIsReported(t *testing.T) {
 	}, func(f *fleet) {
 		f.pass(10 * time.Second)
 		c := f.condition(WithinBudget)
-		if c["status"] != "False" || c["reason"] != "OverBudget" || !strings.Contains(fmt.Sprint(c["message"]), "-cluster-max-endpoints") {
+		if c["status"] != "False" || c["reason"] != "OverBudget" ||
+			!strings.Contains(fmt.Sprint(c["message"]), "-cluster-max-endpoints") {
 			t.Errorf("condition %v", c)
 		}
 		for i := range 15 {
@@ -305,7 +307,8 @@ func TestAllApplied(t *testing.T) {
 				c.mend(f)
 				f.pass(30 * time.Second)
 				statuses, _ := f.registry.Statuses()
-				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || !known || len(statuses) != 2 {
+				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || !known ||
+					len(statuses) != 2 {
 					t.Errorf(
 						"in the end onListed was called %d times, AllApplied is closed: %t, with %d clusters",
 						n, known, len(statuses),

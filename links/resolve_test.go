@@ -134,18 +134,22 @@ func TestResolve(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := inputs{name: "east", local: "local", trustDomain: "ours", links: tc.links, labelled: tc.labelled, secret: func(k api.Key) (*secret, string) {
-				if tc.secret == nil || tc.secret.key != k {
-					return nil, "there is no Secret " + k.String()
-				}
-				return tc.secret, ""
-			}}
+			in := inputs{
+				name: "east", local: "local", trustDomain: "ours", links: tc.links,
+				labelled: tc.labelled, secret: func(k api.Key) (*secret, string) {
+					if tc.secret == nil || tc.secret.key != k {
+						return nil, "there is no Secret " + k.String()
+					}
+					return tc.secret, ""
+				},
+			}
 			if diff := cmp.Diff(tc.want, resolved(in)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
-	if got := resolved(inputs{name: "local", local: "local", links: []*Link{link("a", 0, nil)}}); got != "wanted=false refused" {
+	ours := inputs{name: "local", local: "local", links: []*Link{link("a", 0, nil)}}
+	if got := resolved(ours); got != "wanted=false refused" {
 		t.Errorf("a Link of our own name: %s", got)
 	}
 	if got := resolved(inputs{name: "local", local: "local"}); got != "wanted=false" {
@@ -219,13 +223,16 @@ func TestConditionsFor(t *testing.T) {
 		})
 	}
 	const none = " CredentialsValid=Unknown/NotAccepted Connected=Unknown/NotAccepted Synced=Unknown/NotAccepted"
-	if got := short(conditionsFor(link("b", 0, nil), outcome{winner: link("a", time.Hour, nil)}, live, true)); got != "Accepted=False/Conflict"+none {
+	younger := outcome{winner: link("a", time.Hour, nil)}
+	if got := short(conditionsFor(link("b", 0, nil), younger, live, true)); got != "Accepted=False/Conflict"+none {
 		t.Errorf("the younger of two: %s", got)
 	}
-	if got := short(conditionsFor(link("b", 0, func(l *Link) { l.invalid = "no name" }), outcome{}, live, false)); got != "Accepted=False/Invalid"+none {
+	invalid := link("b", 0, func(l *Link) { l.invalid = "no name" })
+	if got := short(conditionsFor(invalid, outcome{}, live, false)); got != "Accepted=False/Invalid"+none {
 		t.Errorf("an invalid one: %s", got)
 	}
-	if got := short(conditionsFor(link("b", 0, nil), outcome{rejection: fmt.Errorf("ours")}, live, true)); got != "Accepted=False/LocalName"+none {
+	rejected := outcome{rejection: fmt.Errorf("ours")}
+	if got := short(conditionsFor(link("b", 0, nil), rejected, live, true)); got != "Accepted=False/LocalName"+none {
 		t.Errorf("one of our own name: %s", got)
 	}
 }
@@ -252,7 +259,8 @@ func TestSlicesComplete(t *testing.T) {
 		all := conditionsFor(
 			c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true,
 		)
-		if got := short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })); got != c.want {
+		all = slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })
+		if got := short(all); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.out, got, c.want)
 		}
 	}
@@ -286,7 +294,8 @@ func TestConsistent(t *testing.T) {
 	}
 	all := conditionsFor(l, outcome{winner: l}, trust, true)
 	message := all[len(all)-1].Message
-	if !strings.Contains(message, "identities there end in b") || !strings.Contains(message, "its clock is 1m0s ahead") {
+	if !strings.Contains(message, "identities there end in b") ||
+		!strings.Contains(message, "its clock is 1m0s ahead") {
 		t.Errorf("a message without both mismatches: %s", message)
 	}
 }
@@ -336,7 +345,9 @@ func TestMessagesAreBounded(t *testing.T) {
 		"x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit),
 	} {
 		got := conditionsFor(&Link{invalid: text}, outcome{}, cluster.Status{}, false)[0].Message
-		if len(got) > messageLimit || !utf8.ValidString(got) || (len(text) > messageLimit) != strings.HasSuffix(got, "…") || !strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
+		if len(got) > messageLimit || !utf8.ValidString(got) ||
+			(len(text) > messageLimit) != strings.HasSuffix(got, "…") ||
+			!strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
 			t.Errorf("%d bytes become %q", len(text), got)
 		}
 	}

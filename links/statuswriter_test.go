@@ -59,16 +59,27 @@ func (r *replica) mirrored(services *MirroredServices) {
 	l := r.reconciler.seenLinks[eastLink]
 	r.reconciler.mu.Unlock()
 	r.reconciler.SetMirrorStatus(eastLink, l.uid, MirrorStatus{
-		Condition: metav1.Condition{Type: Mirrors, Status: metav1.ConditionTrue, Reason: "Mirroring", Message: "as it asks"},
-		Services:  services,
+		Condition: metav1.Condition{
+			Type:    Mirrors,
+			Status:  metav1.ConditionTrue,
+			Reason:  "Mirroring",
+			Message: "as it asks",
+		},
+		Services: services,
 	})
 }
 
 func mirroredService(i int, mirrored bool) ServiceStatus {
 	name := fmt.Sprintf("service-%04d", i)
 	s := ServiceStatus{
-		ControllerName: linkerd.ServiceMirrorController, RemoteRef: ObjectRef{Kind: "Service", Namespace: "shop", Name: name},
-		Conditions: []metav1.Condition{{Type: "Mirrored", Status: metav1.ConditionFalse, Reason: "Error", Message: "the name is taken"}},
+		ControllerName: linkerd.ServiceMirrorController,
+		RemoteRef:      ObjectRef{Kind: "Service", Namespace: "shop", Name: name},
+		Conditions: []metav1.Condition{{
+			Type:    "Mirrored",
+			Status:  metav1.ConditionFalse,
+			Reason:  "Error",
+			Message: "the name is taken",
+		}},
 	}
 	if mirrored {
 		s.LocalRef = &ObjectRef{Kind: "Service", Namespace: "shop", Name: name + "-east"}
@@ -94,13 +105,24 @@ func with(of map[string]string, more ...string) map[string]string {
 func TestStaleWrite(t *testing.T) {
 	inFleet(t, linkEast, func(f *fleet) {
 		theirs := ServiceStatus{
-			ControllerName: "example.com/other", RemoteRef: ObjectRef{Namespace: "a", Name: "b"}, Conditions: []metav1.Condition{},
+			ControllerName: "example.com/other", RemoteRef: ObjectRef{Namespace: "a", Name: "b"},
+			Conditions: []metav1.Condition{},
 		}
 		meddle := func() {
 			f.meddle(func(s *writtenStatus) {
 				s.conditions = append(s.conditions,
-					metav1.Condition{Type: Mirrors, Status: metav1.ConditionTrue, Reason: "Other", Message: "another writer's"},
-					metav1.Condition{Type: "Audited", Status: metav1.ConditionTrue, Reason: "Audited", Message: "theirs"})
+					metav1.Condition{
+						Type:    Mirrors,
+						Status:  metav1.ConditionTrue,
+						Reason:  "Other",
+						Message: "another writer's",
+					},
+					metav1.Condition{
+						Type:    "Audited",
+						Status:  metav1.ConditionTrue,
+						Reason:  "Audited",
+						Message: "theirs",
+					})
 				s.mirrorServices = append(s.mirrorServices, theirs)
 			})
 		}
@@ -171,7 +193,8 @@ func TestNextHolder(t *testing.T) {
 		second := f.newReplica()
 		f.mirrored(&MirroredServices{Mirrored: []ServiceStatus{mirroredService(1, true)}})
 		f.pass(10 * time.Minute)
-		if f.shown()["Connected"] != "False" || second.reconciler.Links()[0].Conditions[2].Status != metav1.ConditionTrue {
+		if f.shown()["Connected"] != "False" ||
+			second.reconciler.Links()[0].Conditions[2].Status != metav1.ConditionTrue {
 			t.Fatalf("the holder shows %v, and the other replica %+v", f.shown(), second.reconciler.Links())
 		}
 		before := f.patches()
@@ -224,7 +247,8 @@ func TestConditionOfAnotherManager(t *testing.T) {
 		f.must(err)
 		text, err := object.MarshalJSON()
 		f.must(err)
-		_, err = meddler.Patch(f.ctx, "east", types.MergePatchType, text, metav1.PatchOptions{FieldManager: "kubectl"}, "status")
+		_, err = meddler.Patch(f.ctx, "east", types.MergePatchType, text,
+			metav1.PatchOptions{FieldManager: "kubectl"}, "status")
 		f.must(err)
 		f.registry.Report("east", cluster.Writing{})
 		f.registry.ReportLeftOut("east", cluster.LeftOut{Known: true})
@@ -236,7 +260,8 @@ func TestConditionOfAnotherManager(t *testing.T) {
 		f.must(unstructured.SetNestedField(o.Object, "no name!", "spec", "targetClusterName"))
 		f.home.Apply(o)
 		f.pass(5 * time.Second)
-		want := with(map[string]string{"Accepted": "False"}, CredentialsValid, "Unknown", Connected, "Unknown", Synced, "Unknown", "Audited", "True")
+		want := with(map[string]string{"Accepted": "False"}, CredentialsValid, "Unknown", Connected, "Unknown",
+			Synced, "Unknown", "Audited", "True")
 		if diff := cmp.Diff(want, f.shown()); diff != "" {
 			t.Error(diff)
 		}
@@ -305,9 +330,12 @@ func TestNoWriteLoop(t *testing.T) {
 				f.must(unstructured.SetNestedSlice(o.Object, list, "status", "conditions"))
 			})
 		}, "", func(f *fleet) { f.home.Mutate(linkKind, func(*unstructured.Unstructured) {}) }, 6},
-		"it is forbidden": {func(f *fleet) { f.home.Deny("patch", linkKind, true) }, "grant patch on links/status", func(f *fleet) {
-			f.home.Deny("patch", linkKind, false)
-		}, 1},
+		"it is forbidden": {
+			func(f *fleet) { f.home.Deny("patch", linkKind, true) },
+			"grant patch on links/status", func(f *fleet) {
+				f.home.Deny("patch", linkKind, false)
+			}, 1,
+		},
 		"the schema has no conditions": {func(f *fleet) { f.home.Prune(linkKind) }, "drops conditions", nil, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -384,7 +412,8 @@ func TestListsAreBounded(t *testing.T) {
 		}) {
 			t.Error("the list is not sorted by name")
 		}
-		want := fmt.Sprintf("as it asks; status.mirrorServices leaves out 4000 Services; status.federatedServices leaves out %d Services",
+		want := fmt.Sprintf(
+			"as it asks; status.mirrorServices leaves out 4000 Services; status.federatedServices leaves out %d Services",
 			5000-len(s.federatedServices))
 		if got := f.condition(Mirrors)["message"]; got != want {
 			t.Errorf("message %q, want %q", got, want)
@@ -404,10 +433,15 @@ func TestNoLease(t *testing.T) {
 	inFleet(t, linkEast, func(f *fleet) {
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 		f.must(err)
-		f.must(f.registry.Apply(cluster.Spec{Name: "home", Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
+		f.must(f.registry.Apply(cluster.Spec{
+			Name:   "home",
+			Local:  true,
+			Access: []cluster.Access{{Source: "test", Config: config}},
+		}))
 		const line = "cannot write the status of Links"
 		f.registry.Report("home", cluster.Writing{
-			State: cluster.Standby, Wanted: []string{"fingerpost-uid", endpointslice.ExternalLease}, Problem: "the other Lease's",
+			State: cluster.Standby, Wanted: []string{"fingerpost-uid", endpointslice.ExternalLease},
+			Problem: "the other Lease's",
 		})
 		f.pass(time.Second)
 		if n := f.log.count(line); n != 0 {

@@ -143,7 +143,8 @@ func (f *federatedSlices) confirmMembers(
 		}
 		fresh.Members[i] = &member
 	}
-	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace, ownership{f.Installation(), f.Owners.Owner})
+	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace,
+		ownership{f.Installation(), f.Owners.Owner})
 	return checkRemoved(gone, groups)
 }
 

@@ -147,7 +147,8 @@ func TestSlicesThatAreKept(t *testing.T) {
 	s.complete("home")
 	svc, snapshot := s.union(federatedEverywhere) // east is not complete, and west is not linked
 	who := map[string]string{"home": "home", "east": "home", "north": "elsewhere"}
-	groups, keep := federatedGroups(svc, snapshot, "linkerd", ownership{"home", func(s string) string { return who[s] }})
+	groups, keep := federatedGroups(svc, snapshot, "linkerd",
+		ownership{"home", func(s string) string { return who[s] }})
 	if got := text(groups); !strings.HasPrefix(got, "home ") || strings.Contains(got, "\n") {
 		t.Errorf("groups\n%s", got)
 	}

@@ -19,9 +19,10 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	context.AfterFunc(ctx, stop) // so that a second signal ends the process
-	if err := command(os.Args[1:]).ExecuteContext(ctx); err != nil {
+	err := command(os.Args[1:]).ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		if !errors.Is(err, check.ErrFailed) { // the report has them
 			fmt.Fprintln(os.Stderr, "fingerpost:", cli.PrintableLines(err.Error()))
 		}

@@ -149,7 +149,8 @@ var applyOptions = metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
 type mirrorClient[T metav1.Object] interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
 	Patch(
-		ctx context.Context, name string, kind types.PatchType, patch []byte, options metav1.PatchOptions, sub ...string,
+		ctx context.Context, name string, kind types.PatchType, patch []byte, options metav1.PatchOptions,
+		sub ...string,
 	) (T, error)
 }
 

@@ -29,7 +29,10 @@ func BenchmarkPlan(b *testing.B) {
 		for j := range services {
 			svc := service(fmt.Sprint("web-", j), direct)
 			there = append(there, svc.DeepCopy())
-			mirror := scene{links: all[i : i+1], remote: map[string][]*corev1.Service{name: {svc}}}.plan(svc.Name + "-" + name).service
+			mirror := scene{
+				links:  all[i : i+1],
+				remote: map[string][]*corev1.Service{name: {svc}},
+			}.plan(svc.Name + "-" + name).service
 			keys = append(keys, api.Key{Namespace: mirror.Namespace, Name: mirror.Name})
 			here = append(here, mirror)
 		}

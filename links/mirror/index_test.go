@@ -35,7 +35,8 @@ func TestLocalIndex(t *testing.T) {
 			var want []api.Key
 			for k, svc := range all {
 				_, owned := ownersOf(svc)[cluster]
-				if isOurs(svc) && (owned || svc.Labels[clusterLabel] == cluster || membershipOf(svc).has("web", cluster)) {
+				if isOurs(svc) && (owned || svc.Labels[clusterLabel] == cluster ||
+					membershipOf(svc).has("web", cluster)) {
 					want = append(want, k)
 				}
 			}

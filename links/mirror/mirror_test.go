@@ -61,7 +61,11 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		})
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 		f.must(err)
-		f.must(registry.Apply(cluster.Spec{Name: "home", Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
+		f.must(registry.Apply(cluster.Spec{
+			Name:   "home",
+			Local:  true,
+			Access: []cluster.Access{{Source: "test", Config: config}},
+		}))
 		conn, err := api.NewConnection(config, f.network.Dial)
 		f.must(err)
 		defer conn.Close()
@@ -146,7 +150,8 @@ func (f *fleet) object(text string) *unstructured.Unstructured {
 func (f *fleet) link(name string, day int) {
 	s := f.network.Server(name)
 	f.home.Apply(
-		f.object(fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: %s, namespace: mc}, type: mirror.linkerd.io/remote-kubeconfig, data: {kubeconfig: %s}}`,
+		f.object(fmt.Sprintf(
+			`{apiVersion: v1, kind: Secret, metadata: {name: %s, namespace: mc}, type: mirror.linkerd.io/remote-kubeconfig, data: {kubeconfig: %s}}`,
 			name, base64.StdEncoding.EncodeToString([]byte(s.Kubeconfig(s.Token()))))),
 		f.object(fmt.Sprintf(`
 apiVersion: multicluster.linkerd.io/v1alpha3
@@ -173,7 +178,8 @@ const (
 // apply puts a Service with one endpoint into a cluster.
 func (f *fleet) apply(in, name, marks string, port int) {
 	f.network.Server(in).Apply(
-		f.object(fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: shop, labels: {%s}}, spec: {ports: [{name: http, port: %d, protocol: TCP}]}}`, name, marks, port)),
+		f.object(fmt.Sprintf(
+			`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: shop, labels: {%s}}, spec: {ports: [{name: http, port: %d, protocol: TCP}]}}`, name, marks, port)),
 		f.object(fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %[1]s-1, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}},
   addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}]}`, name)),
 	)
@@ -276,7 +282,8 @@ func TestForbidden(t *testing.T) {
 			t.Errorf("status %s", got)
 		}
 		f.pass(10 * time.Minute)
-		if n, reviews := f.home.Requests("create", "services"), f.home.Requests("create", "selfsubjectaccessreviews.authorization.k8s.io"); n != 0 || reviews > 14 {
+		if n, reviews := f.home.Requests("create", "services"),
+			f.home.Requests("create", "selfsubjectaccessreviews.authorization.k8s.io"); n != 0 || reviews > 14 {
 			t.Errorf("%d attempts and %d reviews in 10 minutes", n, reviews)
 		}
 		f.home.Deny("create", "services", false)
@@ -330,7 +337,9 @@ func TestMirrorsOfLinksThatAreNotRead(t *testing.T) {
 					f.home.Apply(
 						f.object(fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}},
   spec: {clusterIP: 10.96.0.%[1]d, ports: [{name: https, port: 443, protocol: TCP}, {name: http, port: 80, protocol: TCP}]}}`, i+1)),
-						f.object(fmt.Sprintf(`{apiVersion: v1, kind: Endpoints, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}}}`, i+1)))
+						f.object(
+							fmt.Sprintf(
+								`{apiVersion: v1, kind: Endpoints, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}}}`, i+1)))
 				}
 				f.home.Apply(
 					f.object(`{apiVersion: v1, kind: Service, metadata: {name: api-federated, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true"}, annotations: {multicluster.linkerd.io/remote-discovery: "api@north,api@south"}},
@@ -424,7 +433,8 @@ func TestNameHeldByFinalizer(t *testing.T) {
 		f.apply("east", "web", direct, 80)
 		f.apply("east", "api", direct, 80)
 		f.run()
-		if got, want := f.status("east", "mirrorServices"), "api->api-east True Mirrored, web-> False Error"; got != want {
+		if got, want := f.status("east", "mirrorServices"),
+			"api->api-east True Mirrored, web-> False Error"; got != want {
 			t.Errorf("status %q, want %q", got, want)
 		}
 		f.pass(10 * time.Minute)
@@ -438,8 +448,9 @@ func TestNameHeldByFinalizer(t *testing.T) {
 	})
 }
 
-// What others make of the fields that we apply, or add to a mirror, causes no repeated writes: a webhook that sets
-// another value each time, a controller that adds its annotation whenever it is missing, a schema that drops conditions.
+// What others make of the fields that we apply, or add to a mirror, causes no repeated writes: a webhook that
+// sets another value each time, a controller that adds its annotation whenever it is missing, a schema that
+// drops conditions.
 func TestNoContest(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
 		f.home.Prune("links.multicluster.linkerd.io")
@@ -493,7 +504,8 @@ func TestAnotherController(t *testing.T) {
 				return
 			}
 			_, err := client.CoreV1().Services("shop").Patch(f.t.Context(), "web-east", types.MergePatchType,
-				[]byte(`{"metadata":{"annotations":{"example.com/own":"1"}}}`), metav1.PatchOptions{FieldManager: "other"})
+				[]byte(`{"metadata":{"annotations":{"example.com/own":"1"}}}`),
+				metav1.PatchOptions{FieldManager: "other"})
 			f.must(err)
 		}
 		own()
@@ -512,10 +524,12 @@ func TestAnotherController(t *testing.T) {
 		}
 		// A field of ours that another one changes is ours again.
 		_, err := client.CoreV1().Services("shop").Patch(f.t.Context(), "web-east", types.MergePatchType,
-			[]byte(`{"metadata":{"labels":{"mirror.linkerd.io/cluster-name":"west"}}}`), metav1.PatchOptions{FieldManager: "other"})
+			[]byte(`{"metadata":{"labels":{"mirror.linkerd.io/cluster-name":"west"}}}`),
+			metav1.PatchOptions{FieldManager: "other"})
 		f.must(err)
 		f.pass(time.Second)
-		if got := f.home.Get("services", "shop", "web-east").GetLabels()["mirror.linkerd.io/cluster-name"]; got != "east" {
+		if got := f.home.Get("services", "shop",
+			"web-east").GetLabels()["mirror.linkerd.io/cluster-name"]; got != "east" {
 			t.Errorf("the label is %q", got)
 		}
 	})
@@ -530,7 +544,11 @@ func TestTakeOver(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "web-east", Labels: map[string]string{
 				"mirror.linkerd.io/mirrored-service": "true", "mirror.linkerd.io/cluster-name": "east", "stale": "1",
 			}},
-			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "old", Port: 79, Protocol: corev1.ProtocolTCP}}},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{
+				Name:     "old",
+				Port:     79,
+				Protocol: corev1.ProtocolTCP,
+			}}},
 		}, metav1.CreateOptions{FieldManager: "controller"})
 		f.must(err)
 		_, err = client.Patch(f.t.Context(), "web-east", types.MergePatchType,

@@ -427,7 +427,8 @@ func (in *inputs) planMirror(m *mirrorInputs) plan {
 			return plan{results: []serviceResult{result}}
 		case !remoteReadiness.endpoints: // a Service comes before its endpoints, and a mirror keeps its kind
 			result.mirrored, result.reason = false, reasonError
-			result.message = "it is headless and has no endpoints yet: whether they have names decides what its mirror is"
+			result.message = "it is headless and has no endpoints yet: " +
+				"whether they have names decides what its mirror is"
 			return plan{results: []serviceResult{result}}
 		case len(remoteReadiness.hostnames) > 0:
 			p.service.Spec.ClusterIP = corev1.ClusterIPNone

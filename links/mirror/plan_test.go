@@ -369,7 +369,8 @@ func TestPlan(t *testing.T) {
 	problem := aLink(t, "east", 1)
 	problem.Problem = "spec.selector: junk"
 	nothing := aLink(t, "east", 1)
-	nothing.Selector, nothing.RemoteDiscoverySelector, nothing.FederatedServiceSelector = labels.Nothing(), labels.Nothing(), labels.Nothing()
+	nothing.Selector, nothing.RemoteDiscoverySelector, nothing.FederatedServiceSelector = labels.Nothing(),
+		labels.Nothing(), labels.Nothing()
 	noGateway := aLink(t, "east", 1)
 	noGateway.Gateway = links.Gateway{}
 	probed := aLink(t, "east", 1)
@@ -822,7 +823,8 @@ func TestPlan(t *testing.T) {
 			scene{
 				local: []*corev1.Service{
 					written(
-						service("probe-east", map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName}),
+						service("probe-east",
+							map[string]string{gatewayLabel: "true", clusterLabel: "east", managedByLabel: productName}),
 						"east=mc/east",
 					),
 				},
@@ -900,11 +902,13 @@ func TestFederatedPorts(t *testing.T) {
 	for _, p := range d.service.Spec.Ports {
 		ports = append(ports, fmt.Sprintf("%d/%s %s", p.Port, p.Protocol, p.Name))
 	}
-	if got, want := strings.Join(ports, ", "), "53/TCP dns, 53/UDP dns-udp, 80/TCP http, 81/TCP http-alt, 8080/TCP http-8080-tcp"; got != want {
+	if got, want := strings.Join(ports, ", "),
+		"53/TCP dns, 53/UDP dns-udp, 80/TCP http, 81/TCP http-alt, 8080/TCP http-8080-tcp"; got != want {
 		t.Errorf("ports %s, want %s", got, want)
 	}
-	if got, want := summary(plan{results: d.results}), `none; east Mirrored; west Mirrored: port 53 is "dns" TCP grpc here and "dns" TCP in an older member, which counts; `+
-		`north Mirrored: port 80 is "web" TCP here and "http" TCP in an older member, which counts`; got != want {
+	if got, want := summary(plan{results: d.results}),
+		`none; east Mirrored; west Mirrored: port 53 is "dns" TCP grpc here and "dns" TCP in an older member, which counts; `+
+			`north Mirrored: port 80 is "web" TCP here and "http" TCP in an older member, which counts`; got != want {
 		t.Errorf("results\n%s, want\n%s", got, want)
 	}
 }
@@ -953,7 +957,8 @@ func TestPortNames(t *testing.T) {
 			seen := map[string]bool{}
 			for _, p := range (&portUnion{c.ports}).sorted() {
 				got = append(got, p.Name)
-				if problems := validation.IsDNS1123Label(p.Name); seen[p.Name] || len(c.ports) > 1 && len(problems) > 0 {
+				if problems := validation.IsDNS1123Label(p.Name); seen[p.Name] ||
+					len(c.ports) > 1 && len(problems) > 0 {
 					t.Errorf("%q: seen before %t, %v", p.Name, seen[p.Name], problems)
 				}
 				seen[p.Name] = true
@@ -980,7 +985,8 @@ func TestFederatedMarks(t *testing.T) {
 		svc := service("web", map[string]string{
 			"mirror.linkerd.io/federated": "member", "team": team, "excluded": "x",
 		})
-		svc.Annotations = map[string]string{"federation.fingerpost.io/members": "admin@" + team} // set by its own cluster
+		// Set by its own cluster.
+		svc.Annotations = map[string]string{"federation.fingerpost.io/members": "admin@" + team}
 		return svc
 	}
 	east, west := aLink(t, "east", 1), aLink(t, "west", 2)
@@ -1007,7 +1013,8 @@ func TestFederatedMarks(t *testing.T) {
 		svc.Labels["team"], svc.Spec.Ports = "east", []corev1.ServicePort{tcp("old", 80), tcp("metrics", 90)}
 	})}
 	wants(map[string]string{mirroredLabel: "true", "team": "east"})
-	if got := s.plan("web-federated").service.Spec.Ports; len(got) != 2 || got[0].Name != "old" || got[1].Name != "metrics" {
+	if got := s.plan("web-federated").service.Spec.Ports; len(got) != 2 || got[0].Name != "old" ||
+		got[1].Name != "metrics" {
 		t.Errorf("ports %v", got)
 	}
 }

@@ -189,7 +189,8 @@ func newReadiness(s *federation.Snapshot) readiness {
 }
 
 func (r readiness) equal(o readiness) bool {
-	return r.known == o.known && r.endpoints == o.endpoints && r.ready == o.ready && maps.Equal(r.hostnames, o.hostnames)
+	return r.known == o.known && r.endpoints == o.endpoints && r.ready == o.ready &&
+		maps.Equal(r.hostnames, o.hostnames)
 }
 
 // endpointMirrors returns the names of the mirrors of a headless mirror's endpoints: those that exist, and

@@ -24,7 +24,8 @@ import (
 // refusals returns why an API server would reject a Service: by the rules for metadata, and for ports by those of
 // Kubernetes' ValidateService.
 func refusals(svc *corev1.Service) (all []string) {
-	for _, err := range validation.ValidateObjectMeta(&svc.ObjectMeta, true, validation.NameIsDNS1035Label, field.NewPath("metadata")) {
+	for _, err := range validation.ValidateObjectMeta(&svc.ObjectMeta, true, validation.NameIsDNS1035Label,
+		field.NewPath("metadata")) {
 		all = append(all, err.Error())
 	}
 	for _, err := range metav1validation.ValidateLabels(svc.Labels, field.NewPath("labels")) {
@@ -44,7 +45,8 @@ func refusals(svc *corev1.Service) (all []string) {
 			all = append(all, utilvalidation.IsDNS1123Label(p.Name)...)
 		}
 		all = append(all, utilvalidation.IsValidPortNum(int(p.Port))...)
-		if p.Protocol != corev1.ProtocolTCP && p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolSCTP && p.Protocol != "" {
+		if p.Protocol != corev1.ProtocolTCP && p.Protocol != corev1.ProtocolUDP &&
+			p.Protocol != corev1.ProtocolSCTP && p.Protocol != "" {
 			all = append(all, fmt.Sprintf("protocol %q", p.Protocol))
 		}
 		if p.AppProtocol != nil {
@@ -239,10 +241,12 @@ func TestOmittedIsInTheLink(t *testing.T) {
 		func(*corev1.Service) {},
 	)
 	s := scene{links: []*link{aLink(t, "east", 1)}, remote: map[string][]*corev1.Service{"east": {web}}}
-	if got, want := summary(s.plan("web-east")), "web-east label east web; east Mirrored: left out, because it is invalid: port 99999"; got != want {
+	if got, want := summary(s.plan("web-east")),
+		"web-east label east web; east Mirrored: left out, because it is invalid: port 99999"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := summary(s.plan("web-federated")), "web-federated web@east; east Mirrored: left out, because it is invalid: port 99999"; got != want {
+	if got, want := summary(s.plan("web-federated")),
+		"web-federated web@east; east Mirrored: left out, because it is invalid: port 99999"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -47,7 +47,11 @@ func TestResultIndex(t *testing.T) {
 			return api.Key{Name: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")}
 		})
 		result := rapid.Custom(func(t *rapid.T) serviceResult {
-			return serviceResult{link: key.Draw(t, "link"), remote: key.Draw(t, "remote"), federated: rapid.Bool().Draw(t, "federated")}
+			return serviceResult{
+				link:      key.Draw(t, "link"),
+				remote:    key.Draw(t, "remote"),
+				federated: rapid.Bool().Draw(t, "federated"),
+			}
 		})
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			name := key.Draw(t, "planned")

@@ -43,15 +43,21 @@ func (d *debugCommand) addDebugFlags(cmd *cobra.Command) {
 		"read the page every 2 s and print it again when it has changed, until interrupted")
 }
 
+// The values of -o.
+const (
+	tableOutput = "table"
+	jsonOutput  = "json"
+)
+
 func addOutputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "table", "table or json")
-	values := cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)
+	cmd.Flags().StringVarP(output, "output", "o", tableOutput, "table or json")
+	values := cobra.FixedCompletions([]string{tableOutput, jsonOutput}, cobra.ShellCompDirectiveNoFileComp)
 	_ = cmd.RegisterFlagCompletionFunc("output", values) // it fails for a flag that does not exist
 }
 
 // checkOutput refuses any other -o.
 func checkOutput(output string) error {
-	if output != "table" && output != "json" {
+	if output != tableOutput && output != jsonOutput {
 		return fmt.Errorf("-o %s is neither table nor json", output)
 	}
 	return nil
@@ -122,7 +128,7 @@ func showPages[T, V any](
 
 func render[V any](page V, output string, printTable printFunc[V], several bool) ([]byte, error) {
 	var b bytes.Buffer
-	if output == "json" {
+	if output == jsonOutput {
 		err := PrintJSON(&b, page)
 		return b.Bytes(), err
 	}
@@ -135,7 +141,7 @@ func (d *debugCommand) printChanged(to io.Writer, text, before []byte) error {
 	if bytes.Equal(text, before) {
 		return nil
 	}
-	if before != nil && d.output == "table" {
+	if before != nil && d.output == tableOutput {
 		fmt.Fprintf(to, "\n%s\n", time.Now().Format(time.TimeOnly))
 	}
 	_, err := to.Write(text)

@@ -139,7 +139,7 @@ func noResponseError(authority string) error {
 }
 
 func printAddresses(to io.Writer, all []proxy.Address, output string) error {
-	if output == "json" {
+	if output == jsonOutput {
 		list := []endpointJSON{}
 		for _, a := range all {
 			list = append(list, newEndpointJSON(a))
@@ -185,7 +185,7 @@ func watchEndpoints(to io.Writer, request proxy.Request, output string) streamFu
 			received = true
 			switch {
 			case e.Message.Kind == proxy.Heartbeat:
-			case output == "json":
+			case output == jsonOutput:
 				_ = encoder.Encode(newChangeJSON(e)) // it fails when the output is closed
 			default:
 				printChange(to, e, resumed)

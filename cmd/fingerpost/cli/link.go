@@ -195,7 +195,7 @@ func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink b
 
 func (o *linkOptions) validate(name string) error {
 	switch problems := validation.IsDNS1123Subdomain(name); {
-	case o.output != "yaml" && o.output != "json":
+	case o.output != "yaml" && o.output != jsonOutput:
 		return fmt.Errorf("-o %s is neither yaml nor json", o.output)
 	case len(problems) > 0 || len(validation.IsValidLabelValue(name)) > 0:
 		return fmt.Errorf("%q cannot name a cluster: it must be the name of a Link and the value of a label, "+
@@ -209,7 +209,7 @@ func (o *linkOptions) validate(name string) error {
 
 func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
 	for i, m := range manifests {
-		if o.output == "json" {
+		if o.output == jsonOutput {
 			if err := PrintJSON(to, m); err != nil {
 				return err
 			}

@@ -81,7 +81,7 @@ func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) e
 }
 
 func printProfile(to io.Writer, p *proxy.Profile, output string) error {
-	if output == "json" {
+	if output == jsonOutput {
 		b, err := protojson.MarshalOptions{Multiline: true, Indent: "  "}.Marshal(p.DestinationProfile)
 		if err != nil {
 			return fmt.Errorf("the server's response: %w", err)
