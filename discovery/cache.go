@@ -52,8 +52,8 @@ func (c *updateCache) find(key any) (*Frame, bool) {
 	return k.frame, known
 }
 
-// keep counts a message under its key.
-func (c *updateCache) keep(key any, k kept) {
+// put counts a message under its key.
+func (c *updateCache) put(key any, k kept) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.add(key, k)

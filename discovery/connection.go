@@ -126,7 +126,7 @@ func (h connections) HandleConn(ctx context.Context, s stats.ConnStats) {
 // TagRPC is called first by the goroutine of a stream.
 func (h connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
 	if t := ticketOf(ctx); t != nil {
-		t.begin()
+		t.markBegun()
 	}
 	return ctx
 }
@@ -216,8 +216,8 @@ type ticketKey struct{}
 func (a *Admission) newTicket(ctx context.Context, c *connection, refused error) *ticket {
 	t := &ticket{admission: a, connection: c, refused: refused}
 	t.Context, t.cancel = context.WithCancel(ctx)
-	t.count(&c.streams, &a.streams, 1)
-	t.count(&c.halfOpen, &a.halfOpen, 1)
+	t.addTo(&c.streams, &a.streams, 1)
+	t.addTo(&c.halfOpen, &a.halfOpen, 1)
 	t.timer = time.AfterFunc(a.config.Request, t.expire)
 	return t
 }
@@ -246,14 +246,14 @@ func (t *ticket) Err() error {
 	return t.Context.Err()
 }
 
-func (t *ticket) count(ofConnection, ofAll *atomic.Int64, n int64) {
+func (t *ticket) addTo(ofConnection, ofAll *atomic.Int64, n int64) {
 	ofConnection.Add(n)
 	ofAll.Add(n)
 }
 
-// begin notes that the handler runs, or never will. gRPC lets a call that is no stream wait for its
+// markBegun notes that the handler runs, or never will. gRPC lets a call that is no stream wait for its
 // request before anything else, even if it is refused: it waits in vain where many do.
-func (t *ticket) begin() {
+func (t *ticket) markBegun() {
 	t.mu.Lock()
 	first := !t.begun
 	t.begun = true
@@ -274,7 +274,7 @@ func (t *ticket) arrive() {
 	if !t.arrived {
 		t.arrived = true
 		t.timer.Stop()
-		t.count(&t.connection.halfOpen, &t.admission.halfOpen, -1)
+		t.addTo(&t.connection.halfOpen, &t.admission.halfOpen, -1)
 	}
 }
 
@@ -298,13 +298,13 @@ func (t *ticket) leave() {
 	defer t.mu.Unlock()
 	if !t.left {
 		t.left = true
-		t.count(&t.connection.streams, &t.admission.streams, -1)
+		t.addTo(&t.connection.streams, &t.admission.streams, -1)
 	}
 }
 
 // served takes a stream whose handler is through off all counts.
 func (t *ticket) served() {
-	t.begin()
+	t.markBegun()
 	t.arrive()
 	t.leave()
 }

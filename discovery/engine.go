@@ -91,7 +91,7 @@ func (e *Engine) Find(key any) (*Frame, bool) { return e.cache.find(key) }
 // Keep keeps a frame under a comparable key, within the bound on all that are kept. The key holds on to
 // so many bytes besides.
 func (e *Engine) Keep(key any, f *Frame, bytes int) {
-	e.cache.keep(key, kept{256 + int64(bytes) + int64(f.bytes.Len()), f})
+	e.cache.put(key, kept{256 + int64(bytes) + int64(f.bytes.Len()), f})
 }
 
 // LeaveOut counts something that could not be encoded.
@@ -104,7 +104,7 @@ type drain struct {
 	spread time.Duration
 }
 
-func (d *drain) end() time.Time { return d.from.Add(rand.N(d.spread + 1)) }
+func (d *drain) endTime() time.Time { return d.from.Add(rand.N(d.spread + 1)) }
 
 // Drain ends every stream, those to come included, with OK: their clients go elsewhere. It takes a
 // millisecond for each stream that is open, and no more than within. The channel that it returns is
@@ -112,5 +112,5 @@ func (d *drain) end() time.Time { return d.from.Add(rand.N(d.spread + 1)) }
 func (e *Engine) Drain(within time.Duration) (drained <-chan struct{}) {
 	spread := min(within, time.Duration(e.streams.len())*time.Millisecond)
 	e.draining.Store(&drain{from: time.Now(), spread: spread})
-	return e.streams.end()
+	return e.streams.wakeAll()
 }

@@ -119,7 +119,7 @@ func (m *metrics) collectors() []prometheus.Collector {
 	}
 }
 
-func (m *metrics) sent(f *Frame) {
+func (m *metrics) countSent(f *Frame) {
 	m.sentOf[f.kind].Inc()
 	m.bytes.Add(float64(f.bytes.Len()))
 	if f.adds > 0 {

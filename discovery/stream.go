@@ -95,7 +95,7 @@ func (s *Stream) WakeBy(now, t time.Time) { s.state.alarm.by(now, t) }
 func (s *Stream) Over(now time.Time) bool {
 	if d := s.engine.draining.Load(); d != nil && !s.drains {
 		s.drains = true
-		if end := d.end(); s.end.IsZero() || end.Before(s.end) {
+		if end := d.endTime(); s.end.IsZero() || end.Before(s.end) {
 			s.end = end
 		}
 	}
@@ -155,7 +155,7 @@ func (s *Stream) sendOne(f *Frame, message any) error {
 		return err
 	}
 	s.state.sent(f)
-	s.engine.metrics.sent(f)
+	s.engine.metrics.countSent(f)
 	return nil
 }
 

@@ -67,8 +67,8 @@ func (s *streams) close(st *streamState) {
 	s.closeIfNone()
 }
 
-// end wakes every stream, and returns a channel that is closed when none is open any more.
-func (s *streams) end() <-chan struct{} {
+// wakeAll wakes every stream, and returns a channel that is closed when none is open any more.
+func (s *streams) wakeAll() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	none := make(chan struct{})
@@ -221,7 +221,7 @@ func (e *Engine) behind(st *streamState) *Lag {
 	if snapshot.Version <= st.version.Load() {
 		return nil
 	}
-	snapshot, made := selection.at(snapshot)
+	snapshot, made := selection.advance(snapshot)
 	zone, _ := e.store.Nodes().Get(st.client.Node)
 	place := made.Reduce(federation.Place{Node: st.client.Node, Zone: zone})
 	before := st.answer.Load()

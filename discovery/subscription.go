@@ -96,8 +96,8 @@ func (all *selections) len() int {
 	return len(all.byKey)
 }
 
-// release takes a stream off the selection, and off its answers if it has any.
-func (s *selection) release(answers *placeAnswers) {
+// endStream takes a stream off the selection, and off its answers if it has any.
+func (s *selection) endStream(answers *placeAnswers) {
 	s.all.mu.Lock()
 	if s.streams--; s.streams == 0 {
 		delete(s.all.byKey, s.Query)
@@ -134,8 +134,8 @@ func (s *selection) releaseAnswers(answers *placeAnswers) (unused *placeAnswers)
 	return answers
 }
 
-// at brings the selection to a Snapshot, unless it is at a newer one, and returns where it is then.
-func (s *selection) at(snapshot *federation.Snapshot) (*federation.Snapshot, *federation.Selection) {
+// advance brings the selection to a Snapshot, unless it is at a newer one, and returns where it is then.
+func (s *selection) advance(snapshot *federation.Snapshot) (*federation.Snapshot, *federation.Selection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.newest == nil || snapshot.Version > s.newest.Version {
@@ -175,9 +175,9 @@ func (s *selection) hasFirst(place federation.Place, e Encoder) bool {
 	return updates != nil && p.cache.has(updates, updateKey{encoder: e, first: true})
 }
 
-// at brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the
+// advance brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the
 // newest with the updates to it.
-func (p *placeAnswers) at(snapshot *federation.Snapshot, made *federation.Selection) (
+func (p *placeAnswers) advance(snapshot *federation.Snapshot, made *federation.Selection) (
 	*federation.Answer, *updates,
 ) {
 	p.mu.Lock()
@@ -238,7 +238,7 @@ func (e *Engine) Subscribe(q Query, node string, bell *watch.Bell) *Subscription
 // Close ends the Subscription.
 func (s *Subscription) Close() {
 	if s.selection != nil {
-		s.selection.release(s.answers)
+		s.selection.endStream(s.answers)
 	}
 	if s.zone != nil {
 		s.zone.Close()
@@ -260,14 +260,14 @@ func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.
 			return nil, due
 		}
 		s.acquire(snapshot)
-		at, made := s.selection.at(snapshot)
+		at, made := s.selection.advance(snapshot)
 		if due = s.waitUntil(at); due.After(now) {
 			return nil, due
 		}
 		if reduced := made.Reduce(place); s.answers == nil || s.answers.place != reduced {
 			s.answers = s.selection.move(s.answers, reduced)
 		}
-		answer, s.updates = s.answers.at(at, made)
+		answer, s.updates = s.answers.advance(at, made)
 		if snapshot = answer.Snapshot; snapshot == at && s.isFor(at) {
 			break
 		} // else another stream was faster, and the place may be reduced to another one since
@@ -302,7 +302,7 @@ func (s *Subscription) acquire(snapshot *federation.Snapshot) {
 		if s.isFor(snapshot) {
 			return
 		}
-		s.selection.release(s.answers)
+		s.selection.endStream(s.answers)
 	}
 	q := s.query
 	q.Port = snapshot.Declared(q.Port)

@@ -55,14 +55,14 @@ func TestAnswersComeWithTheirSnapshot(t *testing.T) {
 	defer watch.Close()
 	q := s.selections.acquire(Query{Service: streamtest.Web, Port: 80})
 	f := q.move(nil, federation.Place{})
-	defer q.release(f)
+	defer q.endStream(f)
 
 	old, _ := watch.Load()
-	old, selection := q.at(old)
+	old, selection := q.advance(old)
 	claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 2)))
 	newer, _ := watch.Load()
-	f.at(q.at(newer)) // a faster stream
-	if a, _ := f.at(old, selection); a.Snapshot != newer || a.Version != newer.Version || a.Set.Len() != 2 {
+	f.advance(q.advance(newer)) // a faster stream
+	if a, _ := f.advance(old, selection); a.Snapshot != newer || a.Version != newer.Version || a.Set.Len() != 2 {
 		t.Errorf("%d addresses come with version %d, want 2 and %d", a.Set.Len(), a.Version, newer.Version)
 	}
 }
@@ -164,8 +164,8 @@ func TestAnswersAreOfOneVersion(t *testing.T) {
 				c.newer(&newer)
 				q := s.selections.acquire(Query{Service: streamtest.Web, Port: 80})
 				f := q.move(nil, federation.Place{})
-				defer q.release(f)
-				f.at(&newer, federation.Select(&newer, federation.Query{Port: 80, IPv6: true}, nil))
+				defer q.endStream(f)
+				f.advance(&newer, federation.Select(&newer, federation.Query{Port: 80, IPv6: true}, nil))
 
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -200,7 +200,7 @@ func TestNothingStaysWithoutStreams(t *testing.T) {
 	if n := len(q.byPlace); n != 1 {
 		t.Errorf("%d places for 1 stream", n)
 	}
-	q.release(nil)
+	q.endStream(nil)
 	for i := range 100 {
 		open(t, s, fmt.Sprintf("absent-%d.%s", i, streamtest.Path), "")()
 		err := s.Get(&pb.GetDestination{Path: fmt.Sprintf("web-%d.ns.svc.cluster.local", i)},
@@ -254,9 +254,9 @@ func TestSupersededAnswersKeepNoFrames(t *testing.T) {
 	all = newUpdates()
 	all.get(plain{80}, nil, to)
 	u = all.byKey[key]
-	c.keep("large", kept{bytes: c.max}) // u falls out
-	c.count(u)                          // as a stream does that had it before
-	c.keep("larger", kept{bytes: c.max})
+	c.put("large", kept{bytes: c.max}) // u falls out
+	c.count(u)                         // as a stream does that had it before
+	c.put("larger", kept{bytes: c.max})
 	checkFrames(t, c)
 	all.get(plain{80}, nil, to)
 	c.drop(all)

@@ -277,21 +277,21 @@ func (q *Query) leavesOut(e *Endpoint) Reason {
 type changes map[part]*struct{ added, removed []*Entry }
 
 func (c changes) add(local bool, e *Entry) {
-	if of := c.of(local, e); of != nil {
+	if of := c.changeOf(local, e); of != nil {
 		of.added = append(of.added, e)
 	}
 }
 
 func (c changes) remove(local bool, entries ...*Entry) {
 	for _, e := range entries {
-		if of := c.of(local, e); of != nil {
+		if of := c.changeOf(local, e); of != nil {
 			of.removed = append(of.removed, e)
 		}
 	}
 }
 
-// of returns the change of the part that e is in; nil for none.
-func (c changes) of(local bool, e *Entry) *struct{ added, removed []*Entry } {
+// changeOf returns the change of the part that e is in; nil for none.
+func (c changes) changeOf(local bool, e *Entry) *struct{ added, removed []*Entry } {
 	p, some := e.part(local)
 	if !some {
 		return nil
@@ -456,11 +456,11 @@ func (x *Selection) best(entries []*Entry, i int) (best, next int) {
 // cluster publishes something else of the address, wherever the client is. Clusters that publish the
 // same of an address do not contradict each other. The result is not to be written to.
 func (x *Selection) Conflicts() map[Ref]int {
-	x.counts.Do(func() { x.conflicts = x.count() })
+	x.counts.Do(func() { x.conflicts = x.countConflicts() })
 	return x.conflicts
 }
 
-func (x *Selection) count() map[Ref]int {
+func (x *Selection) countConflicts() map[Ref]int {
 	entries := x.parts[part{}]
 	if len(x.parts) > 1 || entries == nil {
 		entries = slices.SortedFunc(func(yield func(*Entry) bool) {

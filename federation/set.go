@@ -105,7 +105,7 @@ func DiffAt(old, current *Set, port uint16) (add []Choice, remove []netip.AddrPo
 		switch {
 		case c < 0:
 			remove = append(remove, was.At(port))
-		case c > 0 || !was.equalAt(port, is) || !sameLens && !old.lens.choice(was).sameUse(current.lens.choice(is)):
+		case c > 0 || !was.sameAt(port, is) || !sameLens && !old.lens.choice(was).sameUse(current.lens.choice(is)):
 			add = append(add, current.lens.choice(is))
 		}
 		if c <= 0 {
@@ -143,9 +143,9 @@ func after(entries []*Entry, addr netip.AddrPort) []*Entry {
 	return entries
 }
 
-// equalAt reports whether a client of a port cannot distinguish e from o: of a workload's sets of ports
+// sameAt reports whether a client of a port cannot distinguish e from o: of a workload's sets of ports
 // it gets what they have of the address's own. For no port it reports whether no client of any can.
-func (e *Entry) equalAt(port uint16, o *Entry) bool {
+func (e *Entry) sameAt(port uint16, o *Entry) bool {
 	return e == o || e.At(port) == o.At(port) && e.Endpoint.equalAt(e.At(port).Port(), o.Endpoint) &&
 		e.origin.equal(o.origin)
 }

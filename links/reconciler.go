@@ -84,7 +84,7 @@ type Reconciler struct {
 	dynamic    dynamic.Interface
 	core       kubernetes.Interface
 	links      *api.Informer[*Link]
-	metrics    *metrics
+	metrics    *conditionMetrics
 	changes    watch.Value[struct{}] // superseded when a Link has changed
 	allApplied chan struct{}         // see AllApplied
 
@@ -101,9 +101,9 @@ type Reconciler struct {
 	pending      map[string]bool // names that the running reconcileAll waits for; nil if none runs
 	passDone     chan struct{}   // closed when pending becomes empty
 
-	reports          map[string]*report // by the Link's UID
-	statusWriter     *statusWriter      // nil: this replica does not write the status of Links
-	loggedRejections map[string]string  // by cluster name; of labelled Secrets without a Link
+	reports          map[string]*linkReport // by the Link's UID
+	statusWriter     *statusWriter          // nil: this replica does not write the status of Links
+	loggedRejections map[string]string      // by cluster name; of labelled Secrets without a Link
 }
 
 // A secretNamespace is one whose Secrets are watched.
@@ -145,7 +145,7 @@ func NewReconciler(
 		allApplied:       make(chan struct{}),
 		seenLinks:        map[api.Key]*Link{},
 		namespaces:       map[string]*secretNamespace{},
-		reports:          map[string]*report{},
+		reports:          map[string]*linkReport{},
 		loggedRejections: map[string]string{},
 	}
 	var err error
@@ -155,7 +155,7 @@ func NewReconciler(
 	if r.core, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for Secrets: %w", err)
 	}
-	r.metrics = newMetrics(r)
+	r.metrics = newConditionMetrics(r)
 	kind := api.Newest(linkerd.Links, versions, "Link")
 	kind.Namespace = options.LinkNamespace
 	r.links = api.NewInformer(conn, kind, newLink, r.linkChanged)

@@ -45,21 +45,21 @@ func (r *Reconciler) Links() []LinkStatus {
 // Collectors returns the Reconciler's metrics.
 func (r *Reconciler) Collectors() []prometheus.Collector { return []prometheus.Collector{r.metrics} }
 
-// metrics exports the conditions of Links, also of those that cannot hold conditions, and counts writes.
-type metrics struct {
+// conditionMetrics exports the conditions of Links, also of those that cannot hold conditions, and counts writes.
+type conditionMetrics struct {
 	reconciler *Reconciler
 	writes     *prometheus.CounterVec
 }
 
-func newMetrics(r *Reconciler) *metrics {
-	return &metrics{r, prometheus.NewCounterVec(prometheus.CounterOpts{
+func newConditionMetrics(r *Reconciler) *conditionMetrics {
+	return &conditionMetrics{r, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fingerpost_link_status_writes_total",
 		Help: "Writes of the status of Links, by the reason of their failure; empty for those that succeeded.",
 	}, []string{"reason"})}
 }
 
 // countWrite counts a write. The reason of an error that is no API server's is Unknown.
-func (m *metrics) countWrite(err error) {
+func (m *conditionMetrics) countWrite(err error) {
 	reason := ""
 	if err != nil {
 		reason = cmp.Or(string(api.StatusReason(err)), "Unknown")
@@ -80,14 +80,14 @@ var conditionValues = map[metav1.ConditionStatus]float64{
 }
 
 // Describe implements [prometheus.Collector].
-func (m *metrics) Describe(to chan<- *prometheus.Desc) {
+func (m *conditionMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- descReadable
 	to <- descCondition
 	m.writes.Describe(to)
 }
 
 // Collect implements [prometheus.Collector].
-func (m *metrics) Collect(to chan<- prometheus.Metric) {
+func (m *conditionMetrics) Collect(to chan<- prometheus.Metric) {
 	readable := 0.0
 	if isClosed(m.reconciler.links.Synced()) && m.reconciler.links.Health().Refused == "" {
 		readable = 1

@@ -124,8 +124,8 @@ func (r *Reconciler) enqueueStatus(k api.Key) {
 	}
 }
 
-// A report is what is known about one Link, besides the Link itself.
-type report struct {
+// A linkReport is what is known about one Link, besides the Link itself.
+type linkReport struct {
 	conditions []metav1.Condition // as this replica computed them; nil: not yet
 	mirror     *mirrorReport      // nil: nothing was handed over in this term
 
@@ -184,7 +184,7 @@ func (w *statusWriter) write(ctx context.Context, k api.Key) error {
 }
 
 // applyStatus applies the status of one Link, unless it is as it should be, and returns the last attempt.
-func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r report) (*attempt, error) {
+func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (*attempt, error) {
 	last, can := r.attempt, supportsAll
 	if last.counts(l) {
 		can = last.support

@@ -102,7 +102,7 @@ func bounded(all []ServiceStatus) (listed []ServiceStatus, leftOut int) {
 			strings.Compare(a.RemoteRef.Name, b.RemoteRef.Name))
 	}
 	slices.SortFunc(all, func(a, b ServiceStatus) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), byName(a, b))
+		return cmp.Or(cmp.Compare(statusRank(a), statusRank(b)), byName(a, b))
 	})
 	size := 0
 	for i := range all {
@@ -117,8 +117,8 @@ func bounded(all []ServiceStatus) (listed []ServiceStatus, leftOut int) {
 	return all, leftOut
 }
 
-// rank is lower for a failure.
-func rank(s ServiceStatus) int {
+// statusRank is lower for a failure.
+func statusRank(s ServiceStatus) int {
 	if s.LocalRef == nil {
 		return 0
 	}
@@ -168,10 +168,10 @@ func (r *Reconciler) ForgetMirrorStatuses() {
 }
 
 // reportOf returns the report of a Link by its UID; the caller holds mu.
-func (r *Reconciler) reportOf(uid string) *report {
+func (r *Reconciler) reportOf(uid string) *linkReport {
 	p := r.reports[uid]
 	if p == nil {
-		p = &report{}
+		p = &linkReport{}
 		r.reports[uid] = p
 	}
 	return p

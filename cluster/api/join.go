@@ -195,7 +195,7 @@ func (r *relay) forward(e watch.Event, m metav1.Object) {
 		var err error
 		switch {
 		case c.live:
-			err = c.apply(e, m)
+			err = c.applyEvent(e, m)
 		case e.Type == watch.Bookmark:
 		default:
 			err = c.keep(e)
@@ -248,7 +248,7 @@ func (c *receiver) goLive(version string) (bool, error) {
 			return ok, nil
 		}
 		for _, e := range pending {
-			if err := c.apply(e, e.Object.(metav1.Object)); err != nil {
+			if err := c.applyEvent(e, e.Object.(metav1.Object)); err != nil {
 				return false, err
 			}
 		}
@@ -268,8 +268,8 @@ func (c *receiver) takePending() (pending []watch.Event, ok bool) {
 	return pending, true
 }
 
-// apply stores a change.
-func (c *receiver) apply(e watch.Event, m metav1.Object) error {
+// applyEvent stores a change.
+func (c *receiver) applyEvent(e watch.Event, m metav1.Object) error {
 	if e.Type == watch.Bookmark {
 		if c.target.MayFit() {
 			return errFits

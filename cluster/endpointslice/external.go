@@ -90,15 +90,15 @@ func (e *externalSlices) serviceChanged(key, *serviceRecord) {}
 func (e *externalSlices) applied(key, map[string]bool, map[string]int) {}
 
 // desired implements content. Slices in kube-system belong to the cluster alone.
-func (e *externalSlices) desired(svc *serviceRecord) (desired, bool) {
+func (e *externalSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	if svc.Namespace == metav1.NamespaceSystem || svc.external || svc.selector == nil {
-		return desired{}, false
+		return desiredSlices{}, false
 	}
 	e.mu.Lock()
 	workloads := slices.Collect(maps.Values(e.workloadsIn[svc.Namespace]))
 	e.mu.Unlock()
 	slices.SortFunc(workloads, func(a, b *workloadRecord) int { return strings.Compare(a.Name, b.Name) })
-	return desired{
+	return desiredSlices{
 		groups: externalGroups(svc, workloads),
 		confirm: func(ctx context.Context, gone []sourceAddress) error {
 			return e.confirmWorkloads(ctx, svc, gone)

@@ -91,7 +91,7 @@ func (f *federatedSlices) ref(k key) federation.Ref {
 }
 
 // desired implements content.
-func (f *federatedSlices) desired(svc *serviceRecord) (desired, bool) {
+func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	snapshot := f.loop.Snapshot(svc.key)
 	if snapshot == nil { // it does not opt in: what it had is to be withdrawn
 		w := f.writer.store.Watch(f.ref(svc.key))
@@ -106,11 +106,11 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desired, bool) {
 	confirm := func(ctx context.Context, gone []sourceAddress) error {
 		return f.confirmMembers(ctx, svc, snapshot, gone)
 	}
-	return desired{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}, true
+	return desiredSlices{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}, true
 }
 
 func (f *federatedSlices) applied(k key, sources map[string]bool, excess map[string]int) {
-	f.leftOut.record(k, sources, excess)
+	f.leftOut.note(k, sources, excess)
 }
 
 // confirmMembers reads again, from the Service's own cluster, whether it still has the same members, and

@@ -19,9 +19,9 @@ type leftOut struct {
 	bySource map[string]map[key]int // by Service
 }
 
-// record records how many endpoints are left out of a Service's slices, by source cluster, and reports the sums
+// note records how many endpoints are left out of a Service's slices, by source cluster, and reports the sums
 // that changed. sources are those of its slices.
-func (l *leftOut) record(k key, sources map[string]bool, now map[string]int) {
+func (l *leftOut) note(k key, sources map[string]bool, now map[string]int) {
 	for source, sum := range l.update(k, sources, now) {
 		l.writer.metrics.leftOut.WithLabelValues(l.Name, source).Set(float64(sum.Excess))
 		if l.Local {

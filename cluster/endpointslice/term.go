@@ -89,14 +89,14 @@ type content interface {
 	// serviceChanged is called when a Service was created, changed or deleted; now is nil then.
 	serviceChanged(k key, now *serviceRecord)
 	// desired returns what a Service should have; false if its slices are another writer's.
-	desired(svc *serviceRecord) (desired, bool)
+	desired(svc *serviceRecord) (desiredSlices, bool)
 	// applied records what became of a Service: of which source clusters it has slices, and how many of their
 	// endpoints are left out.
 	applied(k key, sources map[string]bool, leftOut map[string]int)
 }
 
-// desired is what a Service should have.
-type desired struct {
+// desiredSlices is what a Service should have.
+type desiredSlices struct {
 	groups    []*group
 	maxSlices int                                                   // of one source; 0: any number
 	keep      func(*discoveryv1.EndpointSlice) bool                 // slices that are left as they are; nil for none
@@ -135,7 +135,7 @@ func newSliceWriter(
 
 func (t *sliceWriter) loopConfig() apply.Config[key] {
 	return apply.Config[key]{
-		Reconcile: t.reconcileService, Begin: t.enqueueAll, Failed: t.logFailure,
+		Reconcile: t.reconcileService, Begin: t.enqueueAll, Failed: t.logSliceFailure,
 		Store: t.writer.store, Queue: "endpoints_controller_workqueue", Workers: workers,
 		Delay: coalesce, MinRetry: minRetry, MaxRetry: maxRetry,
 	}
@@ -143,7 +143,7 @@ func (t *sliceWriter) loopConfig() apply.Config[key] {
 
 func (t *sliceWriter) enqueueAll() { t.loop.Enqueue(t.services.Keys()...) }
 
-func (t *sliceWriter) logFailure(k key, err error, failures int) {
+func (t *sliceWriter) logSliceFailure(k key, err error, failures int) {
 	t.writer.metrics.failures.WithLabelValues(t.Name).Inc()
 	t.Log.Info("Writing slices of a Service failed, and is retried",
 		"service", k.String(), "error", err.Error(), "failures", failures)
@@ -242,7 +242,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 
 // reconcileSources writes the slices of each source cluster by itself, whatever becomes of another's.
 func (t *sliceWriter) reconcileSources(
-	ctx context.Context, svc *serviceRecord, d desired, have []*discoveryv1.EndpointSlice,
+	ctx context.Context, svc *serviceRecord, d desiredSlices, have []*discoveryv1.EndpointSlice,
 ) error {
 	groups, present := map[string][]*group{}, map[string][]*discoveryv1.EndpointSlice{}
 	sources, leftOut := map[string]bool{}, map[string]int{}

@@ -84,15 +84,15 @@ func nameOf(w *federation.Workload) label {
 	return l
 }
 
-// part is what addresses of one kind have in common.
-type part struct {
+// sharedPart is what addresses of one kind have in common.
+type sharedPart struct {
 	valid  bool
 	bytes  []byte  // of a WeightedAddr
 	labels []label // of the message, if all its addresses have them
 	own    []byte  // those of them that not all have, on the address
 }
 
-func (e encoder) part(entry federation.Choice) *part {
+func (e encoder) sharedPart(entry federation.Choice) *sharedPart {
 	a := e.weightedAddr(entry)
 	a.Addr, a.Weight = nil, 0
 	if w := entry.Endpoint.Workload; w != nil {
@@ -100,24 +100,24 @@ func (e encoder) part(entry federation.Choice) *part {
 			delete(a.GetMetricLabels(), own)
 		}
 	}
-	p := &part{labels: setLabelsOf(entry)}
+	p := &sharedPart{labels: setLabelsOf(entry)}
 	var err error
 	p.bytes, err = marshal(a)
 	p.valid = err == nil && !slices.ContainsFunc(p.labels, func(l label) bool { return !l.valid() })
 	return p
 }
 
-// member is an address on its way into a message.
-type member struct {
+// encodedAddr is an address on its way into a message.
+type encodedAddr struct {
 	addr     netip.AddrPort
 	weight   uint32
-	part     *part
+	part     *sharedPart
 	workload bool
 	own      [3]label // of a workload
 }
 
-func (e encoder) member(entry federation.Choice, p *part) member {
-	m := member{addr: entry.At(e.port), weight: entry.Weight, part: p}
+func (e encoder) encodeAddr(entry federation.Choice, p *sharedPart) encodedAddr {
+	m := encodedAddr{addr: entry.At(e.port), weight: entry.Weight, part: p}
 	if w := entry.Endpoint.Workload; w != nil {
 		m.workload = true
 		m.own = [...]label{nameOf(w), {"zone", entry.Endpoint.Zone}, {"zone_locality", localityOf(entry)}}
@@ -125,9 +125,9 @@ func (e encoder) member(entry federation.Choice, p *part) member {
 	return m
 }
 
-func (m *member) valid() bool { return m.part.valid && m.own[0].valid() && m.own[1].valid() }
+func (m *encodedAddr) valid() bool { return m.part.valid && m.own[0].valid() && m.own[1].valid() }
 
-func (m *member) size() int {
+func (m *encodedAddr) size() int {
 	n := 1 + protowire.SizeBytes(sizeTCP(m.addr)) + 1 + protowire.SizeVarint(uint64(m.weight))
 	n += len(m.part.bytes) + len(m.part.own)
 	if m.workload {
@@ -138,7 +138,7 @@ func (m *member) size() int {
 	return n
 }
 
-func (m *member) append(b []byte) []byte {
+func (m *encodedAddr) append(b []byte) []byte {
 	b = protowire.AppendTag(b, addrAddr, protowire.BytesType)
 	b = appendTCP(protowire.AppendVarint(b, uint64(sizeTCP(m.addr))), m.addr)
 	b = protowire.AppendTag(b, addrWeight, protowire.VarintType)
@@ -153,19 +153,19 @@ func (m *member) append(b []byte) []byte {
 }
 
 func (e encoder) adds(entries []federation.Choice) (frames []*discovery.Frame, leftOut int) {
-	parts := map[kind]*part{}
-	all := make([]member, 0, len(entries))
+	parts := map[kind]*sharedPart{}
+	all := make([]encodedAddr, 0, len(entries))
 	var last kind
-	var its *part
+	var its *sharedPart
 	for _, entry := range entries {
 		if k := e.kindOf(entry); its == nil || k != last {
 			last, its = k, parts[k]
 			if its == nil {
-				its = e.part(entry)
+				its = e.sharedPart(entry)
 				parts[k] = its
 			}
 		}
-		if m := e.member(entry, its); m.valid() {
+		if m := e.encodeAddr(entry, its); m.valid() {
 			all = append(all, m)
 		} else {
 			leftOut++
@@ -189,7 +189,7 @@ func (e encoder) adds(entries []federation.Choice) (frames []*discovery.Frame, l
 	for _, l := range shared {
 		tail = l.append(tail, setLabels)
 	}
-	frames, large := pack(discovery.Add, all, tail, (*member).size, (*member).append)
+	frames, large := pack(discovery.Add, all, tail, (*encodedAddr).size, (*encodedAddr).append)
 	return frames, leftOut + large
 }
 
@@ -320,7 +320,7 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 	}
 	a.MetricLabels = map[string]string{"zone_locality": "unknown"}
 	if m := entry.Endpoint.Mirror; m != nil {
-		e.gateway(a, m)
+		e.setGateway(a, m)
 	}
 	return a
 }
@@ -418,8 +418,8 @@ func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string
 	}
 }
 
-// gateway adds what a mirrored slice has about the gateway that its addresses lead to.
-func (e encoder) gateway(a *pb.WeightedAddr, m *federation.Mirror) {
+// setGateway adds what a mirrored slice has about the gateway that its addresses lead to.
+func (e encoder) setGateway(a *pb.WeightedAddr, m *federation.Mirror) {
 	if m.Name != "" {
 		a.AuthorityOverride = &pb.AuthorityOverride{AuthorityOverride: fmt.Sprintf("%s:%d", m.Name, e.port)}
 	}

@@ -142,7 +142,7 @@ func (l *profileStream) answer() (*discovery.Frame, error) {
 	}
 	asked := l.asked
 	if asked.ip.IsValid() {
-		a := l.address.at(asked.ip)
+		a := l.address.valueOf(asked.ip)
 		if a == nil || len(a.Services) == 0 {
 			return l.resident(a)
 		}
@@ -181,12 +181,12 @@ func (l *profileStream) answer() (*discovery.Frame, error) {
 	key := profileKey{service: name, port: asked.Port, opaque: opaque}
 	object := federation.Service{Namespace: name.Namespace, Name: l.server.fullName(name)}
 	backup = true
-	if key.profile = l.backup.at(object); key.profile != nil {
+	if key.profile = l.backup.valueOf(object); key.profile != nil {
 		key.namespace = object.Namespace
 	}
 	if l.client.Namespace != "" && l.client.Namespace != name.Namespace {
 		object.Namespace, primary = l.client.Namespace, true
-		if p := l.primary.at(object); p != nil {
+		if p := l.primary.valueOf(object); p != nil {
 			key.profile, key.namespace = p, object.Namespace
 		}
 	}
@@ -225,7 +225,7 @@ func (l *profileStream) instance(name federation.Service) (*discovery.Frame, err
 		return l.refuse(codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
 			snapshot.Namespace, snapshot.Name, l.asked.Hostname)
 	}
-	if a := l.address.at(e.Addr); pending(a, e.Workload) {
+	if a := l.address.valueOf(e.Addr); pending(a, e.Workload) {
 		return l.workload(e.Addr, federation.Resident{}), nil
 	}
 	return l.workload(e.Addr, federation.Resident{Workload: e.Workload}), nil
@@ -381,7 +381,7 @@ type tableWatch[K comparable, V any] struct {
 	watch *watch.Watch[K, V]
 }
 
-func (w *tableWatch[K, V]) at(k K) V {
+func (w *tableWatch[K, V]) valueOf(k K) V {
 	if w.watch == nil || w.key != k {
 		w.close()
 		w.key, w.watch = k, w.table.Watch(k)
@@ -405,13 +405,13 @@ type profileWatch struct {
 	seen      *profile.Profile
 }
 
-func (w *profileWatch) at(name federation.Service) *profile.Profile {
+func (w *profileWatch) valueOf(name federation.Service) *profile.Profile {
 	if w.watch == nil || w.key != name {
 		w.close()
 		w.followers.add(name)
 		w.seen = nil
 	}
-	p := w.tableWatch.at(name)
+	p := w.tableWatch.valueOf(name)
 	if p != w.seen {
 		w.seen = p
 		w.followers.noteUpdate(name)
@@ -437,18 +437,18 @@ type serviceWatch struct {
 
 // declaration does not ring the bell when only endpoints change.
 func (w *serviceWatch) declaration(name federation.Service) *federation.Declaration {
-	w.open(name, (*federation.Watch).AddToDeclaration)
+	w.follow(name, (*federation.Watch).AddToDeclaration)
 	d, _ := w.watch.Declaration()
 	return d
 }
 
 func (w *serviceWatch) snapshot(name federation.Service) *federation.Snapshot {
-	w.open(name, (*federation.Watch).Add)
+	w.follow(name, (*federation.Watch).Add)
 	s, _ := w.watch.Load()
 	return s
 }
 
-func (w *serviceWatch) open(name federation.Service, add func(*federation.Watch, *watch.Bell)) {
+func (w *serviceWatch) follow(name federation.Service, add func(*federation.Watch, *watch.Bell)) {
 	if w.watch != nil && w.name == name {
 		return
 	}

@@ -89,7 +89,7 @@ func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 	for _, w := range set.GetAddrs() {
 		addr, err := addrOf(w.GetAddr())
 		if err == nil {
-			err = check(w)
+			err = checkAddress(w)
 		}
 		if err != nil {
 			violation = fmt.Errorf("address %s in an Add: %w", addr, err)
@@ -127,8 +127,8 @@ func (f *Fold) remove(set *pb.AddrSet) (Message, error) {
 	return m, violation
 }
 
-// check returns what a proxy could not use an address for.
-func check(w *pb.WeightedAddr) error {
+// checkAddress returns what a proxy could not use an address for.
+func checkAddress(w *pb.WeightedAddr) error {
 	if id := w.GetTlsIdentity(); id != nil {
 		switch s := id.GetStrategy().(type) {
 		case *pb.TlsIdentity_DnsLikeIdentity_:

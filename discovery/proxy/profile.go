@@ -78,7 +78,7 @@ func profileOf(message *pb.DestinationProfile) (*Profile, error) {
 	}
 	addr, err := addrOf(w.GetAddr())
 	if err == nil {
-		err = check(w)
+		err = checkAddress(w)
 	}
 	if err != nil {
 		err = fmt.Errorf("endpoint %s of a profile: %w", addr, err)

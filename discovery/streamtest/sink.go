@@ -17,19 +17,19 @@ import (
 // A Frame is an encoded message: a *discovery.Frame.
 type Frame interface{ Bytes() []byte }
 
-// end is a server's end of a Get stream that sends frames only.
-type end struct{ ctx context.Context }
+// framesOnly is a server's end of a Get stream that sends frames only.
+type framesOnly struct{ ctx context.Context }
 
-func (e end) Context() context.Context     { return e.ctx }
-func (e end) SetHeader(metadata.MD) error  { return nil }
-func (e end) SendHeader(metadata.MD) error { return nil }
-func (e end) SetTrailer(metadata.MD)       {}
-func (e end) RecvMsg(any) error            { return nil }
-func (e end) Send(*pb.Update) error        { panic("frames only") }
+func (e framesOnly) Context() context.Context     { return e.ctx }
+func (e framesOnly) SetHeader(metadata.MD) error  { return nil }
+func (e framesOnly) SendHeader(metadata.MD) error { return nil }
+func (e framesOnly) SetTrailer(metadata.MD)       {}
+func (e framesOnly) RecvMsg(any) error            { return nil }
+func (e framesOnly) Send(*pb.Update) error        { panic("frames only") }
 
 // A Sink is the server's end of a stream whose client reads when it is let, and keeps what it gets.
 type Sink struct {
-	end
+	framesOnly
 	Gate chan struct{} // the client reads a message for each receive; all if it is closed
 
 	mu       sync.Mutex
@@ -39,7 +39,9 @@ type Sink struct {
 }
 
 // NewSink returns a Sink whose client does not read yet.
-func NewSink(ctx context.Context) *Sink { return &Sink{end: end{ctx}, Gate: make(chan struct{})} }
+func NewSink(ctx context.Context) *Sink {
+	return &Sink{framesOnly: framesOnly{ctx}, Gate: make(chan struct{})}
+}
 
 // NewOpenSink returns a Sink whose client reads.
 func NewOpenSink(ctx context.Context) *Sink {
@@ -96,7 +98,7 @@ func (s *Sink) Problems() []error {
 
 // A Counter is the sink of any number of streams, whose clients read at once.
 type Counter struct {
-	end
+	framesOnly
 	mu      sync.Mutex
 	arrived sync.Cond
 	frames  int
@@ -105,7 +107,7 @@ type Counter struct {
 
 // NewCounter returns a Counter of nothing.
 func NewCounter(ctx context.Context) *Counter {
-	c := &Counter{end: end{ctx}}
+	c := &Counter{framesOnly: framesOnly{ctx}}
 	c.arrived.L = &c.mu
 	return c
 }

@@ -78,8 +78,8 @@ type observedLeases struct {
 	byName map[api.Key]observedLease
 }
 
-// observe stores the present state of a Lease; nil if it was deleted. It ignores Leases of other programs.
-func (o *observedLeases) observe(k api.Key, now *leaseRecord) {
+// observeLease stores the present state of a Lease; nil if it was deleted. It ignores Leases of other programs.
+func (o *observedLeases) observeLease(k api.Key, now *leaseRecord) {
 	if k.Name != localLeaseName && !strings.HasPrefix(k.Name, linkLeasePrefix) {
 		return
 	}

@@ -25,7 +25,7 @@ func TestLeaseHeldUntil(t *testing.T) {
 			if !ok {
 				t.Fatal("a Lease has no record")
 			}
-			all.observe(k, &kept)
+			all.observeLease(k, &kept)
 		}
 		wants := func(held bool) {
 			t.Helper()
@@ -52,12 +52,12 @@ func TestLeaseHeldUntil(t *testing.T) {
 		settle(2 * time.Second)
 		wants(false)
 		note("b", old.Add(4*time.Second))
-		all.observe(k, nil) // deleted
+		all.observeLease(k, nil) // deleted
 		settle(19 * time.Second)
 		wants(true)
 		settle(2 * time.Second)
 		wants(false)
-		all.observe(api.Key{Namespace: "mc", Name: "never-seen"}, nil)
+		all.observeLease(api.Key{Namespace: "mc", Name: "never-seen"}, nil)
 		if got := all.get(api.Key{Namespace: "mc", Name: "never-seen"}); !got.observedAt.IsZero() {
 			t.Error("a Lease that never existed is stored")
 		}

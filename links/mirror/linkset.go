@@ -161,7 +161,7 @@ func (t *term) followLinks(ctx context.Context) {
 // enqueueDifference enqueues what a new linkSet bears on. before is nil for the first one.
 func (t *term) enqueueDifference(before, next *linkSet) {
 	if before == nil || !before.sameAround(next) {
-		t.enqueueAll(nil)
+		t.enqueueNames(nil)
 	} else {
 		for l := range next.changedLinks(before) {
 			t.enqueueOfLink(l)
@@ -297,7 +297,7 @@ func (t *term) confirmLease(ctx context.Context, namespace string, w *leaseWatch
 	}
 	for i := range list.Items {
 		if now, ok := newLeaseRecord(&list.Items[i]); ok {
-			t.observedLeases.observe(api.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
+			t.observedLeases.observeLease(api.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
 		}
 	}
 	w.confirmedAt = w.triedAt
@@ -326,9 +326,9 @@ func (t *term) watchLeasesIn(ctx context.Context, wg *sync.WaitGroup, namespace 
 	kind.Namespace = namespace
 	w.Informer = api.NewInformer(t.local, kind, newLeaseRecord, func(k api.Key) {
 		if now, found := w.Get(k); found {
-			t.observedLeases.observe(k, &now)
+			t.observedLeases.observeLease(k, &now)
 		} else {
-			t.observedLeases.observe(k, nil)
+			t.observedLeases.observeLease(k, nil)
 		}
 	})
 	t.mu.Lock()

@@ -43,7 +43,7 @@ import (
 // fieldSet is fields as an entry of metadata.managedFields lists them.
 type fieldSet map[string]fieldSet
 
-func (s fieldSet) has(path ...string) bool {
+func (s fieldSet) contains(path ...string) bool {
 	for _, field := range path {
 		next, found := s[field]
 		if !found {
@@ -70,7 +70,7 @@ func ownEntries(o metav1.Object) (kept []metav1.ManagedFieldsEntry) {
 
 // marksMirror reports whether a manager has made an object a mirror.
 func marksMirror(e metav1.ManagedFieldsEntry) bool {
-	return fieldsOf(e).has("f:metadata", "f:labels", "f:"+mirroredLabel)
+	return fieldsOf(e).contains("f:metadata", "f:labels", "f:"+mirroredLabel)
 }
 
 // fieldsOf returns the fields of an entry; none if it is malformed.
@@ -106,7 +106,7 @@ func isApplied(is metav1.Object, hash string, fields [][]string) bool {
 		}
 	}
 	return !slices.ContainsFunc(fields, func(path []string) bool {
-		return !slices.ContainsFunc(owned, func(s fieldSet) bool { return s.has(path...) })
+		return !slices.ContainsFunc(owned, func(s fieldSet) bool { return s.contains(path...) })
 	})
 }
 

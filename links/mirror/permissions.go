@@ -24,7 +24,7 @@ type permissions struct {
 	client kubernetes.Interface
 
 	mu    sync.Mutex
-	known map[writePermission]*review
+	known map[writePermission]*accessReview
 }
 
 // A writePermission allows one verb on one core resource in one namespace.
@@ -34,8 +34,8 @@ func (p writePermission) String() string {
 	return fmt.Sprintf("%s %s in namespace %s", p.verb, p.resource, p.namespace)
 }
 
-// A review is the last access review of a permission.
-type review struct {
+// An accessReview is the last access review of a permission.
+type accessReview struct {
 	mu         sync.Mutex // held while the review is sent: other workers wait for its answer
 	allowed    bool
 	reviewedAt time.Time // zero: never
@@ -54,11 +54,11 @@ func (e errNoPermission) Error() string {
 func (p *permissions) require(ctx context.Context, needed writePermission) error {
 	p.mu.Lock()
 	if p.known == nil {
-		p.known = map[writePermission]*review{}
+		p.known = map[writePermission]*accessReview{}
 	}
 	r := p.known[needed]
 	if r == nil {
-		r = &review{}
+		r = &accessReview{}
 		p.known[needed] = r
 	}
 	p.mu.Unlock()

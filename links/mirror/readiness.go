@@ -25,8 +25,8 @@ type remoteEndpoints struct {
 	hostnames map[queueKey]map[string]bool // names of Services; the key has a hostname as name
 }
 
-// readiness returns what is known of the endpoints of a remote Service; nothing unless they are followed.
-func (e *remoteEndpoints) readiness(cluster string, k api.Key) readiness {
+// readinessOf returns what is known of the endpoints of a remote Service; nothing unless they are followed.
+func (e *remoteEndpoints) readinessOf(cluster string, k api.Key) readiness {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.of[queueKey{cluster, k}]
@@ -199,7 +199,7 @@ func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 	now, _ := t.linkSet.Load()
 	for l, base := range now.suffixed(k.Name) {
 		name := api.Key{Namespace: k.Namespace, Name: base}
-		for hostname := range t.remoteEndpoints.readiness(l.Cluster, name).hostnames {
+		for hostname := range t.remoteEndpoints.readinessOf(l.Cluster, name).hostnames {
 			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 		}
 	}

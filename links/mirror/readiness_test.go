@@ -68,7 +68,8 @@ func TestFollowEndpoints(t *testing.T) {
 	if name, _ := e.serviceWithHostname("east", "shop", "master"); name != "db-17" {
 		t.Errorf("the first Service with the hostname is %q", name)
 	}
-	if r := e.readiness("east", key(4_711).Key); !r.known || r.ready || fmt.Sprint(r.hostnames) != "map[master:false]" {
+	if r := e.readinessOf("east", key(4_711).Key); !r.known || r.ready ||
+		fmt.Sprint(r.hostnames) != "map[master:false]" {
 		t.Errorf("readiness %+v", r)
 	}
 	e.followIf(false, key(17))

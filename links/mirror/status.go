@@ -65,8 +65,8 @@ func (x *resultIndex) set(name api.Key, results []serviceResult) (concerned []ap
 	return concerned
 }
 
-// of returns the results for a Link's Services, sorted.
-func (x *resultIndex) of(link api.Key) (results []serviceResult) {
+// resultsOf returns the results for a Link's Services, sorted.
+func (x *resultIndex) resultsOf(link api.Key) (results []serviceResult) {
 	for _, some := range x.byLink[link] {
 		results = append(results, some...)
 	}
@@ -100,7 +100,7 @@ func (t *term) reportLink(k api.Key) {
 func (t *term) resultsFor(l *link) (results []serviceResult, complete bool) {
 	t.mu.Lock()
 	r := t.remotes[l.Cluster]
-	results = t.results.of(l.Link)
+	results = t.results.resultsOf(l.Link)
 	t.mu.Unlock()
 	known := map[bool]map[api.Key]bool{false: {}, true: {}} // by federated
 	for _, result := range results {

@@ -29,7 +29,7 @@ func TestResultIndexCost(t *testing.T) {
 		return testing.AllocsPerRun(100, func() {
 			name, results := mirrored(0, 7, reasons[changes%2])
 			changes++
-			if len(x.set(name, results)) != 1 || len(x.of(api.Key{Name: "0"})) != services {
+			if len(x.set(name, results)) != 1 || len(x.resultsOf(api.Key{Name: "0"})) != services {
 				t.Fatal("the change is not in the index")
 			}
 		})
@@ -65,7 +65,7 @@ func TestResultIndex(t *testing.T) {
 			}
 		}
 		for _, link := range []string{"a", "b", "c"} {
-			for _, r := range x.of(api.Key{Name: link}) {
+			for _, r := range x.resultsOf(api.Key{Name: link}) {
 				if counts[r]--; r.link.Name != link {
 					t.Fatalf("Link %s has %+v", link, r)
 				}

@@ -65,7 +65,7 @@ type queueKey struct {
 //
 // Four kinds of event enqueue: a local object (localServiceChanged), a Service of a linked cluster
 // (enqueueRemote), the readiness of its endpoints (reconcileEndpoints) and, for everything of one cluster or
-// of all, listings, gateways and Links (enqueueCluster, enqueueOfLink, enqueueAll). Results enqueue their Link with a
+// of all, listings, gateways and Links (enqueueCluster, enqueueOfLink, enqueueNames). Results enqueue their Link with a
 // delay.
 //
 // # Locks
@@ -216,7 +216,7 @@ func (t *term) begin() {
 	}
 	close(t.ready)
 	t.setLocalRefusal("")
-	t.enqueueAll(nil)
+	t.enqueueNames(nil)
 }
 
 func (t *term) logFailure(k api.Key, err error, failures int) {
@@ -324,7 +324,7 @@ func (t *term) namespaceChanged(k api.Key) {
 	}
 	t.mu.Unlock()
 	if before != found {
-		t.enqueueAll(func(o api.Key) bool { return o.Namespace == k.Name })
+		t.enqueueNames(func(o api.Key) bool { return o.Namespace == k.Name })
 	}
 }
 
@@ -361,9 +361,9 @@ func (t *term) enqueueOfLink(l *link) {
 	t.enqueue(planned...)
 }
 
-// enqueueAll enqueues every name that something exists or may exist under, as far as concerned selects it;
+// enqueueNames enqueues every name that something exists or may exist under, as far as concerned selects it;
 // nil selects all.
-func (t *term) enqueueAll(concerned func(api.Key) bool) {
+func (t *term) enqueueNames(concerned func(api.Key) bool) {
 	if !isClosed(t.ready) {
 		return
 	}
@@ -440,7 +440,7 @@ func (t *term) namespaceExists(name string) bool {
 }
 
 func (t *term) readiness(cluster string, k api.Key) readiness {
-	return t.remoteEndpoints.readiness(cluster, k)
+	return t.remoteEndpoints.readinessOf(cluster, k)
 }
 
 func (t *term) gateway(cluster string) gatewayState {

@@ -84,8 +84,8 @@ func (t *translation) warn(format string, args ...any) {
 	}
 }
 
-// reject adds a warning about a stored profile that is an error in a new one.
-func (t *translation) reject(format string, args ...any) {
+// rejectStored adds a warning about a stored profile that is an error in a new one.
+func (t *translation) rejectStored(format string, args ...any) {
 	t.warn(format, args...)
 	if t.rejected == nil {
 		t.rejected = fmt.Errorf(format, args...)
@@ -130,13 +130,13 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error) {
 	out := profile.Route{Name: r.Name, Retryable: r.IsRetryable}
 	if r.Name == "" {
-		t.reject("%s: a route needs a name, for the labels of metrics", at)
+		t.rejectStored("%s: a route needs a name, for the labels of metrics", at)
 	}
 	if r.Timeout != "" {
 		d, err := time.ParseDuration(r.Timeout)
 		switch at := at.Child("timeout"); {
 		case err != nil:
-			t.reject("route %.100q: %s: %.100q is not a duration, such as 250ms", r.Name, at, r.Timeout)
+			t.rejectStored("route %.100q: %s: %.100q is not a duration, such as 250ms", r.Name, at, r.Timeout)
 		case d < 0:
 			t.warn("route %.100q: %s: %s is negative: it counts as none", r.Name, at, d)
 		default:
@@ -163,7 +163,7 @@ func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error)
 
 func (t *translation) retryBudget(b *retryBudget, at *field.Path) (*profile.RetryBudget, error) {
 	if b.RetryRatio < 0 {
-		t.reject("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), b.RetryRatio)
+		t.rejectStored("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), b.RetryRatio)
 	}
 	at = at.Child("ttl")
 	if b.TTL == "" {

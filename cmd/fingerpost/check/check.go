@@ -103,8 +103,8 @@ type runner struct {
 
 func (r *runner) beginCategory(category string) { r.category = category }
 
-// check runs a check, with retries if they may help, and reports whether it succeeds or is a warning.
-func (r *runner) check(ctx context.Context, c check) bool {
+// runCheck runs a check, with retries if they may help, and reports whether it succeeds or is a warning.
+func (r *runner) runCheck(ctx context.Context, c check) bool {
 	err := r.try(ctx, c)
 	if errors.Is(err, errSkipped) {
 		return false

@@ -112,7 +112,7 @@ func TestChecker(t *testing.T) {
 		c.report.Success = true
 		began, tries := time.Now(), 0
 		c.beginCategory("one")
-		c.check(t.Context(), check{"comes right", "a", true, func(context.Context) error {
+		c.runCheck(t.Context(), check{"comes right", "a", true, func(context.Context) error {
 			if tries++; tries < 3 {
 				return errors.New("not yet")
 			}
@@ -121,9 +121,9 @@ func TestChecker(t *testing.T) {
 		if d := time.Since(began); d != 4*time.Second {
 			t.Errorf("it took %s to come right", d)
 		}
-		c.check(t.Context(), check{"skipped", "b", false, func(context.Context) error { return errSkipped }})
+		c.runCheck(t.Context(), check{"skipped", "b", false, func(context.Context) error { return errSkipped }})
 		c.beginCategory("tw\x1bo")
-		c.check(
+		c.runCheck(
 			t.Context(),
 			check{
 				"warned",
@@ -132,7 +132,7 @@ func TestChecker(t *testing.T) {
 				func(context.Context) error { return warningf("a\x1b[31m %w", errors.New("b\nc")) },
 			},
 		)
-		c.check(
+		c.runCheck(
 			t.Context(),
 			check{"lasts", "c", true, func(context.Context) error { return permanentWarningf("no right") }},
 		)
@@ -142,7 +142,7 @@ func TestChecker(t *testing.T) {
 		if !c.report.Success {
 			t.Error("a warning fails")
 		}
-		c.check(
+		c.runCheck(
 			t.Context(),
 			check{"hangs", "d", true, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
 		)

@@ -74,14 +74,14 @@ func (e *environment) run(ctx context.Context, r *runner, pre bool) {
 		}
 		return ping(ctx, client)
 	}
-	if !r.check(ctx, check{description: "the API server answers", anchor: "the-api-server-answers", run: connect}) {
+	if !r.runCheck(ctx, check{description: "the API server answers", anchor: "the-api-server-answers", run: connect}) {
 		return
 	}
-	r.check(ctx, check{
+	r.runCheck(ctx, check{
 		description: "its clock agrees with this one", anchor: "clocks-agree",
 		run: func(ctx context.Context) error { return checkClock(ctx, config) },
 	})
-	linksServed := r.check(ctx, check{
+	linksServed := r.runCheck(ctx, check{
 		description: "Links are served at version " + cli.LinkVersion, anchor: "links-are-served",
 		run: func(context.Context) error { return checkLinkVersion(client) },
 	})
@@ -97,7 +97,7 @@ func (e *environment) run(ctx context.Context, r *runner, pre bool) {
 	}
 	if linksServed && len(known.pages) > 0 {
 		r.beginCategory("fingerpost-links")
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: "every Link is read", anchor: "every-link-is-read", retry: true,
 			run: func(ctx context.Context) error { return checkLinksRead(ctx, config, client, known) },
 		})
@@ -178,7 +178,7 @@ func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.I
 				return warningf("create %s is not allowed, which some installations need %s", p, status.Reason)
 			}
 		}
-		r.check(ctx, check{description: "you may create " + p.String(), anchor: "you-may-install", run: run})
+		r.runCheck(ctx, check{description: "you may create " + p.String(), anchor: "you-may-install", run: run})
 	}
 }
 
@@ -243,7 +243,7 @@ func (e *environment) checkLeases(
 			}
 			return checkHolder(lease, err, slices.Contains(wanted, name), time.Now())
 		}
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: "the Lease " + name + " in this cluster has a holder", anchor: "a-lease-has-a-holder",
 			retry: true, run: run,
 		})

@@ -93,11 +93,11 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 		all, done = opened, end
 		return nil
 	}
-	r.check(ctx, check{description: "replicas are ready", anchor: "replicas-are-ready", retry: true, run: open})
+	r.runCheck(ctx, check{description: "replicas are ready", anchor: "replicas-are-ready", retry: true, run: open})
 	for _, replica := range all {
 		var page debug.ClustersPage
 		fetch := func(ctx context.Context) error { return cli.FetchPage(ctx, replica, "/debug/clusters", &page) }
-		responds := r.check(ctx, check{
+		responds := r.runCheck(ctx, check{
 			description: replica.Name + " answers", anchor: "replicas-are-ready", retry: true, run: fetch,
 		})
 		if responds {
@@ -110,7 +110,7 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 			continue
 		}
 		first, other := known.all[0], known.all[i]
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: other.Name + " agrees with " + first.Name, anchor: "replicas-agree", retry: true,
 			run: func(context.Context) error { return compareReplicas(ctx, first, other, r.timeout) },
 		})
@@ -148,25 +148,25 @@ func checkClusters(ctx context.Context, r *runner, known *knownReplicas) {
 				return check(reported)
 			}
 		}
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: name + " is in contact", anchor: "a-cluster-is-in-contact", retry: true,
 			run: refreshed(known.checkContact),
 		})
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: "the newest credentials of " + name + " are in use", anchor: "credentials-are-in-use",
 			retry: true, run: refreshed(known.checkCredentials),
 		})
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: "everything in " + name + " may be read", anchor: "everything-may-be-read", retry: true,
 			run: refreshed(checkReadable),
 		})
 	}
 	for _, name := range names {
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: name + " is the cluster that it should be", anchor: "a-cluster-is-the-one-that-it-should-be",
 			run: func(context.Context) error { return known.checkConsistent(name) },
 		})
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: "nothing keeps Fingerpost from writing in " + name, anchor: "nothing-keeps-from-writing",
 			run: func(context.Context) error { return known.checkWriting(name) },
 		})
@@ -179,7 +179,7 @@ func checkClusters(ctx context.Context, r *runner, known *knownReplicas) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(conditionErrs)) {
-		r.check(ctx, check{
+		r.runCheck(ctx, check{
 			description: "the conditions of Link " + name + " hold", anchor: "conditions-of-a-link-hold",
 			run: func(context.Context) error { return conditionErrs[name] },
 		})
@@ -333,7 +333,7 @@ func checkServices(ctx context.Context, r *runner, known *knownReplicas) {
 		}
 		return errors.Join(errs...)
 	}
-	r.check(ctx, check{
+	r.runCheck(ctx, check{
 		description: "no mirrored or federated Service is malformed", anchor: "no-service-is-malformed",
 		retry: true, run: run,
 	})

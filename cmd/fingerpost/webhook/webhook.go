@@ -68,7 +68,7 @@ func (w *Webhook) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 		w.rejectRequest(to, r, err, http.StatusBadRequest)
 		return
 	}
-	answer := admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: w.review(review.Request)}
+	answer := admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: w.decide(review.Request)}
 	to.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(to).Encode(answer) // fails only if the API server has closed the connection
 }
@@ -84,7 +84,7 @@ func parseReview(body []byte) (*admissionv1.AdmissionReview, error) {
 	return &review, nil
 }
 
-func (w *Webhook) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+func (w *Webhook) decide(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	log := w.log.WithValues("namespace", r.Namespace, "name", r.Name, "operation", r.Operation,
 		"user", r.UserInfo.Username, "uid", r.UID)
 	if err := serviceprofile.Validate(r.Object.Raw); err != nil {
