@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -231,15 +232,15 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// endless reads a text again and again.
+// endless reads a text again and again. What decodes it may go on for a moment after its watch has ended.
 type endless struct {
 	text string
-	read int
+	read atomic.Int64
 }
 
 func (e *endless) Read(into []byte) (int, error) {
-	n := copy(into, e.text[e.read%len(e.text):])
-	e.read += n
+	n := copy(into, e.text[e.read.Load()%int64(len(e.text)):])
+	e.read.Add(int64(n))
 	return n, nil
 }
 
@@ -264,8 +265,8 @@ func TestEndlessBytes(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if pod.read < 32<<20 || pod.read > 48<<20 {
-		t.Errorf("%d MiB were read", pod.read>>20)
+	if n := pod.read.Load(); n < 32<<20 || n > 48<<20 {
+		t.Errorf("%d MiB were read", n>>20)
 	}
 	if excess, _ := w.excess.Load(); excess == nil || !strings.Contains(excess.Error(), "lists of kind Pod") {
 		t.Errorf("the listing ended with %v", excess)
