@@ -110,7 +110,11 @@ func TestTasksOfOneLease(t *testing.T) {
 		go func() { ended <- registry.Start(ctx) }()
 		apply := func(slices bool) {
 			t.Helper()
-			spec := cluster.Spec{Name: "east", Slices: slices, Access: []cluster.Access{{Source: "test", Config: config}}}
+			spec := cluster.Spec{
+				Name:   "east",
+				Slices: slices,
+				Access: []cluster.Access{{Source: "test", Config: config}},
+			}
 			if err := registry.Apply(spec); err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +124,8 @@ func TestTasksOfOneLease(t *testing.T) {
 			statuses, _ := registry.Statuses()
 			now := statuses["east"].Writing.State
 			if a, b := running[0].Load(), running[1].Load(); a != first || b != second || now != state {
-				t.Errorf("%s: %d and %d run and the cluster is %q, want %d, %d, %q", when, a, b, now, first, second, state)
+				t.Errorf("%s: %d and %d run and the cluster is %q, want %d, %d, %q", when, a, b, now, first,
+					second, state)
 			}
 		}
 		apply(true)
