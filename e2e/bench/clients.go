@@ -28,7 +28,8 @@ const perConnection = 20
 // rawMessage is a message as it came.
 type rawMessage struct{ bytes []byte }
 
-// rawCodec takes every byte of an answer and decodes nothing, so that the client takes as little of the machine as it can.
+// rawCodec takes every byte of an answer and decodes nothing, so that the client takes as little of the
+// machine as it can.
 type rawCodec struct{ encoding.CodecV2 }
 
 func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -44,11 +45,12 @@ func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 type options struct {
 	streams   int
 	path      string
-	authority func(stream int) string                 // that a stream asks for; nil: path
-	node      func(stream int) string                 // that a stream says it runs on; nil for none
-	slow      func(stream int) time.Duration          // how long a stream takes for a message; nil for no time
-	window    int32                                   // of each stream, in bytes, for good; 0: as large as grpc-go finds useful
-	received  func(stream, message int, bytes []byte) // every message that is no heartbeat; nil for nothing
+	authority func(stream int) string        // that a stream asks for; nil: path
+	node      func(stream int) string        // that a stream says it runs on; nil for none
+	slow      func(stream int) time.Duration // how long a stream takes for a message; nil for no time
+	// Of each stream, in bytes, for good; 0: as large as grpc-go finds useful.
+	window   int32
+	received func(stream, message int, bytes []byte) // every message that is no heartbeat; nil for nothing
 }
 
 // A crowd is many streams that stay open.
@@ -71,8 +73,10 @@ func open(ctx context.Context, addr string, o options) (*crowd, error) {
 	c := &crowd{cancel: cancel, progress: make(chan struct{}, 1)}
 	for range (o.streams + perConnection - 1) / perConnection {
 		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{encoding.GetCodecV2("proto")}), grpc.MaxCallRecvMsgSize(4<<20)),
-			grpc.WithNoProxy(), grpc.WithInitialWindowSize(o.window), grpc.WithInitialConnWindowSize(o.window*perConnection))
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{encoding.GetCodecV2("proto")}),
+				grpc.MaxCallRecvMsgSize(4<<20)),
+			grpc.WithNoProxy(), grpc.WithInitialWindowSize(o.window),
+			grpc.WithInitialConnWindowSize(o.window*perConnection))
 		if err != nil {
 			c.close()
 			return nil, err
@@ -120,7 +124,8 @@ func (c *crowd) follow(ctx context.Context, i int, request *pb.GetDestination, o
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	opened := time.Now()
-	stream, err := c.conns[i/perConnection].NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, pb.Destination_Get_FullMethodName)
+	stream, err := c.conns[i/perConnection].NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
+		pb.Destination_Get_FullMethodName)
 	if err != nil {
 		return err
 	}
@@ -178,7 +183,8 @@ func (c *crowd) wait(ctx context.Context, what string, done func() bool) error {
 		select {
 		case <-c.progress:
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %d streams answered, %d messages, %d refused: %w", what, c.answered.Load(), c.messages.Load(), c.refused.Load(), ctx.Err())
+			return fmt.Errorf("%s: %d streams answered, %d messages, %d refused: %w", what, c.answered.Load(),
+				c.messages.Load(), c.refused.Load(), ctx.Err())
 		}
 	}
 	return nil

@@ -54,11 +54,13 @@ func emptyFleet(ctx context.Context, c *controlplane.Cluster) (*fleet, error) {
 		return nil, err
 	}
 	f := &fleet{client: client, slices: map[string]*discoveryv1.EndpointSlice{}}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: namespace}}
-	if _, err := client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := client.CoreV1().ServiceAccounts(namespace).Create(ctx, account,
+		metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, err
 	}
 	return f, nil
@@ -97,7 +99,11 @@ func (f *fleet) write(ctx context.Context, s service, first int) error {
 		if err != nil {
 			return err
 		}
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addressOf(first + i), PodIPs: []corev1.PodIP{{IP: addressOf(first + i)}}}
+		pod.Status = corev1.PodStatus{
+			Phase:  corev1.PodRunning,
+			PodIP:  addressOf(first + i),
+			PodIPs: []corev1.PodIP{{IP: addressOf(first + i)}},
+		}
 		_, err = f.client.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 		return err
 	})
@@ -105,7 +111,8 @@ func (f *fleet) write(ctx context.Context, s service, first int) error {
 		return err
 	}
 	return parallel(s.endpoints/perSlice, func(i int) error {
-		es, err := f.client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, sliceOf(s, i, first), metav1.CreateOptions{})
+		es, err := f.client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, sliceOf(s, i, first),
+			metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
@@ -143,14 +150,27 @@ func podOf(s service, i int) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("%s-5d8f7c9b4-%05d", s.name, i), Namespace: namespace,
-			Labels:          map[string]string{"app": s.name, "pod-template-hash": "5d8f7c9b4", "linkerd.io/control-plane-ns": "linkerd"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: s.name + "-5d8f7c9b4", UID: "1"}},
+			Labels: map[string]string{
+				"app":                         s.name,
+				"pod-template-hash":           "5d8f7c9b4",
+				"linkerd.io/control-plane-ns": "linkerd",
+			},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "apps/v1",
+				Kind:       "ReplicaSet",
+				Name:       s.name + "-5d8f7c9b4",
+				UID:        "1",
+			}},
 		},
 		Spec: corev1.PodSpec{
 			NodeName: nodeOf(i),
 			Containers: []corev1.Container{
 				{Name: "app", Image: "registry.example.net/app:1.2.3"},
-				{Name: "linkerd-proxy", Image: "cr.l5d.io/linkerd/proxy", Env: []corev1.EnvVar{listen("INBOUND", 4143), listen("ADMIN", 4191), listen("CONTROL", 4190)}},
+				{
+					Name:  "linkerd-proxy",
+					Image: "cr.l5d.io/linkerd/proxy",
+					Env:   []corev1.EnvVar{listen("INBOUND", 4143), listen("ADMIN", 4191), listen("CONTROL", 4190)},
+				},
 			},
 		},
 	}
@@ -164,10 +184,15 @@ func nodeOf(i int) string { return fmt.Sprintf("node-%d", i%nodes) }
 func sliceOf(s service, i, first int) *discoveryv1.EndpointSlice {
 	es := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s-%05d", s.name, i), Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: s.name},
+			Name: fmt.Sprintf("%s-%05d", s.name, i), Namespace: namespace,
+			Labels: map[string]string{discoveryv1.LabelServiceName: s.name},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{
+			Name:     new("http"),
+			Port:     new(int32(8080)),
+			Protocol: new(corev1.ProtocolTCP),
+		}},
 	}
 	for j := i * perSlice; j < (i+1)*perSlice; j++ {
 		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{
@@ -181,8 +206,9 @@ func sliceOf(s service, i, first int) *discoveryv1.EndpointSlice {
 	return es
 }
 
-// change makes the first n endpoints of a Service's first slice other than they were, so that clients are told of each again, and
-// returns the number of the change, which stands in the messages about it: the zone's name is "zone-" and that number.
+// change makes the first n endpoints of a Service's first slice other than they were, so that clients are
+// told of each again, and returns the number of the change, which stands in the messages about it: the zone's
+// name is "zone-" and that number.
 func (f *fleet) change(ctx context.Context, s service, n int) (int, error) {
 	name := s.name + "-00000"
 	f.mu.Lock()

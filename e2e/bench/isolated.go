@@ -22,8 +22,8 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 )
 
-// isolated measures how long a change takes from the API server's answer to its writer until a client has it, where nothing else happens:
-// one endpoint of a linked cluster, and a new Service of the local one.
+// isolated measures how long a change takes from the API server's answer to its writer until a client has it,
+// where nothing else happens: one endpoint of a linked cluster, and a new Service of the local one.
 func isolated(ctx context.Context, b *bench) (err error) {
 	const rounds, services, remote = 200, 50, "east"
 	if _, err := controlplane.Binaries(ctx, os.Stderr); err != nil {
@@ -48,17 +48,25 @@ func isolated(ctx context.Context, b *bench) (err error) {
 	local := fleets["local"].client.CoreV1()
 	union := service{name: "union"}
 	if _, err := local.Services(namespace).Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: union.name, Annotations: map[string]string{"multicluster.linkerd.io/remote-discovery": small.name + "@" + remote}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        union.name,
+			Annotations: map[string]string{"multicluster.linkerd.io/remote-discovery": small.name + "@" + remote},
+		},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	if _, err := local.Secrets(namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "cluster-credentials-" + remote, Labels: map[string]string{"multicluster.linkerd.io/cluster-name": remote},
-			Annotations: map[string]string{"multicluster.linkerd.io/trust-domain": "cluster.local", "multicluster.linkerd.io/cluster-domain": "cluster.local"},
+			Name:   "cluster-credentials-" + remote,
+			Labels: map[string]string{"multicluster.linkerd.io/cluster-name": remote},
+			Annotations: map[string]string{
+				"multicluster.linkerd.io/trust-domain":   "cluster.local",
+				"multicluster.linkerd.io/cluster-domain": "cluster.local",
+			},
 		},
-		Type: "mirror.linkerd.io/remote-kubeconfig", Data: map[string][]byte{"kubeconfig": clusters[remote].AdminKubeconfig()},
+		Type: "mirror.linkerd.io/remote-kubeconfig",
+		Data: map[string][]byte{"kubeconfig": clusters[remote].AdminKubeconfig()},
 	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -121,7 +129,8 @@ func isolated(ctx context.Context, b *bench) (err error) {
 			}
 		}
 	}
-	b.table.add("an isolated change of one endpoint of a linked cluster, API server to client", "p50 2 ms, p99 10 ms", "%s", spread(took))
+	b.table.add("an isolated change of one endpoint of a linked cluster, API server to client",
+		"p50 2 ms, p99 10 ms", "%s", spread(took))
 	b.table.add("  the same change on a watch without a server between", "", "%s", spread(alone))
 	return b.newServices(ctx, fleets["local"], s.Addr, services, quiet)
 }
@@ -163,7 +172,8 @@ func (f *fleet) watch(ctx context.Context) (<-chan arrival, error) {
 
 // newServices creates Services and asks for the profile of each as soon as the API server has answered.
 func (b *bench) newServices(ctx context.Context, f *fleet, addr string, services int, quiet *time.Ticker) error {
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 	if err != nil {
 		return err
 	}
@@ -187,7 +197,8 @@ func (b *bench) newServices(ctx context.Context, f *fleet, addr string, services
 		<-quiet.C
 		svc := service{name: fmt.Sprintf("new-%d", i)}
 		if _, err := f.client.CoreV1().Services(namespace).Create(ctx, &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: svc.name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+			ObjectMeta: metav1.ObjectMeta{Name: svc.name},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 		}, metav1.CreateOptions{}); err != nil {
 			return err
 		}
@@ -204,7 +215,8 @@ func (b *bench) newServices(ctx context.Context, f *fleet, addr string, services
 		}
 		took = append(took, time.Since(written))
 	}
-	b.table.add("a new Service, asked for at once: until it is found", "at once", "%s; %d of %d first questions were too early", spread(took), absent, services)
+	b.table.add("a new Service, asked for at once: until it is found", "at once",
+		"%s; %d of %d first questions were too early", spread(took), absent, services)
 	return nil
 }
 
@@ -212,5 +224,6 @@ func (b *bench) newServices(ctx context.Context, f *fleet, addr string, services
 func spread(all []time.Duration) string {
 	slices.Sort(all)
 	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
-	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, at most %.1f ms", ms(all[len(all)/2]), ms(all[len(all)*99/100]), ms(all[len(all)-1]))
+	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, at most %.1f ms", ms(all[len(all)/2]),
+		ms(all[len(all)*99/100]), ms(all[len(all)-1]))
 }

@@ -17,7 +17,9 @@ import (
 )
 
 // light serves from API servers that this program plays, of which it makes the local one.
-func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.Cluster), args ...string) (_ *fingerpost.Server, stop func() error, _ error) {
+func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.Cluster),
+	args ...string,
+) (_ *fingerpost.Server, stop func() error, _ error) {
 	api, err := fakeapi.Start()
 	if err != nil {
 		return nil, nil, err
@@ -25,7 +27,8 @@ func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.C
 	local := api.Cluster("local")
 	fill(api, local)
 	s, err := b.serveFrom(ctx, local.Kubeconfig(fakeapi.Token), nil, append([]string{
-		"-link-namespace=" + fakeapi.LinkNamespace, "-mirror-services=off", "-federated-slices=false", "-external-workload-slices=false",
+		"-link-namespace=" + fakeapi.LinkNamespace, "-mirror-services=off", "-federated-slices=false",
+		"-external-workload-slices=false",
 	}, args...)...)
 	if err != nil {
 		return nil, nil, errors.Join(err, api.Close())
@@ -33,7 +36,8 @@ func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.C
 	return s, func() error { return errors.Join(s.Stop(), api.Close()) }, nil
 }
 
-// clusters measures a server beside 200 light clusters to which nothing happens, with a stream for each of 1,000 federated Services.
+// clusters measures a server beside 200 light clusters to which nothing happens, with a stream for each of
+// 1,000 federated Services.
 func clusters(ctx context.Context, b *bench) (err error) {
 	const clusters, services, seconds = 200, 1_000, 20
 	app := func(cluster, i int) fakeapi.App {
@@ -70,7 +74,8 @@ func clusters(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	of := fmt.Sprintf("%d clusters x %d Services", clusters, services)
-	b.table.add(of+": start until all are Live", "", "%.0f s, %.0f CPU s, %d MiB resident", took.Seconds(), used.Seconds(), resident>>20)
+	b.table.add(of+": start until all are Live", "", "%.0f s, %.0f CPU s, %d MiB resident", took.Seconds(),
+		used.Seconds(), resident>>20)
 
 	c, err := open(ctx, s.Addr, options{streams: services, authority: func(i int) string {
 		return fakeapi.Authority(namespace, fmt.Sprintf("app-%d-federated", i))
@@ -96,7 +101,8 @@ func clusters(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	b.table.add(fmt.Sprintf("  idle, with a stream for each of %d federated Services", services), "0.1 of a core", "%.3f of a core", (after-before).Seconds()/seconds)
+	b.table.add(fmt.Sprintf("  idle, with a stream for each of %d federated Services", services),
+		"0.1 of a core", "%.3f of a core", (after-before).Seconds()/seconds)
 	began = time.Now()
 	size, err := scrape(ctx, s)
 	if err != nil {
@@ -160,8 +166,8 @@ func scrape(ctx context.Context, s *fingerpost.Server) (int, error) {
 	return len(page), err
 }
 
-// ports measures how long an honest client waits for its first answer, alone and beside one that asks for one port of a large Service
-// after the other.
+// ports measures how long an honest client waits for its first answer, alone and beside one that asks for one
+// port of a large Service after the other.
 func ports(ctx context.Context, b *bench) (err error) {
 	const rate, seconds = 80, 10
 	web := fakeapi.App{Namespace: namespace, Name: "web", Pods: 100, First: netip.MustParseAddr("10.0.0.1")}
@@ -191,9 +197,12 @@ func ports(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	beside := c.Report()
-	b.table.add(fmt.Sprintf("first answer beside a client that asks for %d new ports of a 10,000-endpoint Service a second", rate), "3x its quiet value",
+	b.table.add(
+		fmt.Sprintf("first answer beside a client that asks for %d new ports of a 10,000-endpoint Service a second",
+			rate), "3x its quiet value",
 		"p50 %.1f ms, at most %.0f ms, %d of %d refused; alone p50 %.1f ms, at most %.0f ms (%d ports answered in %d s)", millis(beside.P50),
-		millis(beside.Max), beside.Failed, beside.Failed+beside.Lookups, millis(quiet.P50), millis(quiet.Max), asked, seconds)
+		millis(beside.Max), beside.Failed, beside.Failed+beside.Lookups, millis(quiet.P50), millis(quiet.Max),
+		asked, seconds)
 	return nil
 }
 

@@ -1,8 +1,9 @@
-// Command bench measures the server as it is run: a process of its own, fed by a real API server, read over TCP by a client in
-// another process that takes every byte. It prints a table and writes it to docs/bench/results.md.
+// Command bench measures the server as it is run: a process of its own, fed by a real API server, read over
+// TCP by a client in another process that takes every byte. It prints a table and writes it to
+// docs/bench/results.md.
 //
-// What is counted is the CPU time of the server's process, all of it, and not that of the API server or of the client, which share
-// the machine; so CPU figures hold on a busy machine where times do not.
+// What is counted is the CPU time of the server's process, all of it, and not that of the API server or of
+// the client, which share the machine; so CPU figures hold on a busy machine where times do not.
 package main
 
 import (
@@ -27,18 +28,19 @@ func main() {
 	only := flag.String("only", "", "measure only what matches this regular expression, and write nothing")
 	out := flag.String("out", "", "write the table to this file too")
 	flag.Usage = func() {
-		fmt.Fprintf(flag.CommandLine.Output(), "Usage: make bench [ARGS='-only REGEXP']\n\nMeasures the server end to end. Takes some minutes.\n\n")
+		fmt.Fprintf(flag.CommandLine.Output(),
+			"Usage: make bench [ARGS='-only REGEXP']\n\nMeasures the server end to end. Takes some minutes.\n\n")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	var err error
 	if flag.Arg(0) == "variant" { // started by this program
 		err = serveVariant(ctx, flag.Arg(1), os.Stdin, os.Stdout)
 	} else {
 		err = run(ctx, *only, *out)
 	}
+	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -101,8 +101,10 @@ func messages(ctx context.Context, b *bench) error {
 			if endpoints == 100 {
 				aim = fmt.Sprintf("10 us, and %s", aim)
 			}
-			b.table.add(fmt.Sprintf("CPU a message, %d streams, %d endpoints (%d B)", streams, endpoints, len(message)), aim,
-				"%.1f us; a bare grpc-go server %.1f us; encoded for each stream %.1f us", micros(ours), micros(others[bare]), micros(others[marshalled]))
+			b.table.add(fmt.Sprintf("CPU a message, %d streams, %d endpoints (%d B)", streams, endpoints,
+				len(message)), aim,
+				"%.1f us; a bare grpc-go server %.1f us; encoded for each stream %.1f us", micros(ours),
+				micros(others[bare]), micros(others[marshalled]))
 		}
 	}
 	return nil
@@ -111,20 +113,25 @@ func messages(ctx context.Context, b *bench) error {
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // perMessage returns the CPU that Fingerpost takes for a message, all of its work for it included, and the message.
-func (b *bench) perMessage(ctx context.Context, streams, rounds, endpoints int) (each time.Duration, message []byte, err error) {
+func (b *bench) perMessage(ctx context.Context, streams, rounds, endpoints int) (each time.Duration,
+	message []byte, err error,
+) {
 	s, err := b.serve(ctx, nil, unbounded...)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
 	var mu sync.Mutex
-	c, err := open(ctx, s.Addr, options{streams: streams, path: pathOf(small), received: func(stream, n int, bytes []byte) {
-		if stream == 0 && n > 0 {
-			mu.Lock()
-			message = bytes
-			mu.Unlock()
-		}
-	}})
+	c, err := open(ctx, s.Addr, options{
+		streams: streams, path: pathOf(small),
+		received: func(stream, n int, bytes []byte) {
+			if stream == 0 && n > 0 {
+				mu.Lock()
+				message = bytes
+				mu.Unlock()
+			}
+		},
+	})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -156,8 +163,8 @@ func repeated(ctx context.Context, kind string, streams, rounds int, message []b
 	return rounded(ctx, c, v.command.Process.Pid, streams, rounds, func() error { return v.send(message) })
 }
 
-// rounded waits for the first answers and returns the CPU for a message of those that follow: one round is a change that reaches
-// every stream.
+// rounded waits for the first answers and returns the CPU for a message of those that follow: one round is a
+// change that reaches every stream.
 func rounded(ctx context.Context, c *crowd, pid, streams, rounds int, change func() error) (time.Duration, error) {
 	if err := c.wait(ctx, "first answers", func() bool { return c.messages.Load() >= int64(streams) }); err != nil {
 		return 0, err
@@ -190,13 +197,14 @@ func firstAnswers(ctx context.Context, b *bench) (err error) {
 	defer func() { err = errors.Join(err, s.Stop()) }()
 	var mu sync.Mutex
 	var message []byte
-	ours, err := crowdOf(ctx, s.Addr, s.PID(), options{streams: streams, path: pathOf(medium), received: func(stream, _ int, bytes []byte) {
-		if stream == 0 {
-			mu.Lock()
-			message = bytes
-			mu.Unlock()
-		}
-	}})
+	ours, err := crowdOf(ctx, s.Addr, s.PID(),
+		options{streams: streams, path: pathOf(medium), received: func(stream, _ int, bytes []byte) {
+			if stream == 0 {
+				mu.Lock()
+				message = bytes
+				mu.Unlock()
+			}
+		}})
 	if err != nil {
 		return err
 	}
@@ -209,8 +217,10 @@ func firstAnswers(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	theirs, err := crowdOf(ctx, v.addr, v.command.Process.Pid, options{streams: streams, path: pathOf(medium)})
-	b.table.add(fmt.Sprintf("first answers, %d streams on 1,000 endpoints (%d kB each)", streams, len(message)/1000), "0.5 CPU s",
-		"%.2f CPU s in %.2f s; a bare grpc-go server %.2f CPU s", ours.cpu.Seconds(), ours.took.Seconds(), theirs.cpu.Seconds())
+	b.table.add(fmt.Sprintf("first answers, %d streams on 1,000 endpoints (%d kB each)", streams, len(message)/1000),
+		"0.5 CPU s",
+		"%.2f CPU s in %.2f s; a bare grpc-go server %.2f CPU s", ours.cpu.Seconds(), ours.took.Seconds(),
+		theirs.cpu.Seconds())
 	return err
 }
 
@@ -256,7 +266,8 @@ func reconnect(ctx context.Context, b *bench) (err error) {
 	}
 	again, err := crowdOf(ctx, s.Addr, s.PID(), o)
 	b.table.add(fmt.Sprintf("%d streams on 1,000 endpoints reconnect at once", streams), "",
-		"all answered in %.2f s, %.2f CPU s, %d refused and retried", again.took.Seconds(), again.cpu.Seconds(), again.refused)
+		"all answered in %.2f s, %.2f CPU s, %d refused and retried", again.took.Seconds(), again.cpu.Seconds(),
+		again.refused)
 	return err
 }
 
@@ -272,7 +283,8 @@ func churn(ctx context.Context, b *bench) (err error) {
 	written := map[int]time.Time{} // when the API server acknowledged a change
 	last := make([]int, streams)   // the newest change that a stream was told of
 	count := make([]int, streams)  // its messages
-	var behind []time.Duration     // of the streams that read at once: how old the oldest change was that they learned of
+	// Of the streams that read at once: how old the oldest change was that they learned of.
+	var behind []time.Duration
 	c, err := open(ctx, s.Addr, options{
 		streams: streams, path: pathOf(small), window: 64 << 10, // so that a slow one blocks after 20 messages
 		slow: func(stream int) time.Duration {
@@ -286,7 +298,8 @@ func churn(ctx context.Context, b *bench) (err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if stream >= slow && n > 0 && version > last[stream] {
-				age := time.Duration(0) // of a change that is heard of before the API server has said that it is written
+				// Of a change that is heard of before the API server has said that it is written.
+				age := time.Duration(0)
 				if at, acknowledged := written[last[stream]+1]; acknowledged {
 					age = now.Sub(at)
 				}
@@ -334,15 +347,19 @@ func churn(ctx context.Context, b *bench) (err error) {
 	mu.Lock()
 	defer mu.Unlock()
 	slices.Sort(behind)
-	b.table.add(fmt.Sprintf("%d streams under %d changes a second of 10 endpoints: how far behind the API server", streams, rate), "300 ms at most",
-		"p50 %d ms, p99 %d ms, at most %d ms", behind[len(behind)/2].Milliseconds(), behind[len(behind)*99/100].Milliseconds(), behind[len(behind)-1].Milliseconds())
+	b.table.add(fmt.Sprintf("%d streams under %d changes a second of 10 endpoints: how far behind the API server",
+		streams, rate), "300 ms at most",
+		"p50 %d ms, p99 %d ms, at most %d ms", behind[len(behind)/2].Milliseconds(),
+		behind[len(behind)*99/100].Milliseconds(), behind[len(behind)-1].Milliseconds())
 	b.table.add("  the server's CPU meanwhile", "", "%.2f of a core", (after-before).Seconds()/seconds)
 	b.table.add(fmt.Sprintf("  %d of them read a message each 500 ms", slow), "end with the same set",
-		"the others had %d messages, they had %d to %d, and all end with the newest", slices.Max(count[slow:]), slices.Min(count[:slow]), slices.Max(count[:slow]))
+		"the others had %d messages, they had %d to %d, and all end with the newest", slices.Max(count[slow:]),
+		slices.Min(count[:slow]), slices.Max(count[:slow]))
 	return nil
 }
 
-// changes measures the CPU for one endpoint that changes in Services of several sizes, for clients on any node, on one and on 200.
+// changes measures the CPU for one endpoint that changes in Services of several sizes, for clients on any
+// node, on one and on 200.
 func changes(ctx context.Context, b *bench) (err error) {
 	const rounds = 200
 	s, err := b.serve(ctx, nil, unbounded...)
@@ -373,19 +390,24 @@ func changes(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-func (b *bench) perChange(ctx context.Context, s *fingerpost.Server, svc service, policy corev1.ServiceInternalTrafficPolicy, streams, rounds int) (time.Duration, error) {
+func (b *bench) perChange(ctx context.Context, s *fingerpost.Server, svc service,
+	policy corev1.ServiceInternalTrafficPolicy, streams, rounds int,
+) (time.Duration, error) {
 	if err := b.fleet.setPolicy(ctx, svc, policy); err != nil {
 		return 0, err
 	}
 	var mu sync.Mutex
 	seen := 0 // the newest change that the stream on the first node was told of
-	c, err := open(ctx, s.Addr, options{streams: streams, path: pathOf(svc), node: nodeOf, received: func(stream, _ int, bytes []byte) {
-		if stream == 0 {
-			mu.Lock()
-			seen = max(seen, newest(bytes))
-			mu.Unlock()
-		}
-	}})
+	c, err := open(ctx, s.Addr, options{
+		streams: streams, path: pathOf(svc), node: nodeOf,
+		received: func(stream, _ int, bytes []byte) {
+			if stream == 0 {
+				mu.Lock()
+				seen = max(seen, newest(bytes))
+				mu.Unlock()
+			}
+		},
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -444,8 +466,10 @@ func admission(ctx context.Context, b *bench) (err error) {
 			break
 		}
 	}
-	b.table.add(fmt.Sprintf("%d streams come at once, the server has one CPU", streams), "all answered or refused in 3 s",
-		"all answered in %.1f s, %.2f CPU s, %d refused and retried, none left waiting", all.took.Seconds(), all.cpu.Seconds(), all.refused)
+	b.table.add(fmt.Sprintf("%d streams come at once, the server has one CPU", streams),
+		"all answered or refused in 3 s",
+		"all answered in %.1f s, %.2f CPU s, %d refused and retried, none left waiting", all.took.Seconds(),
+		all.cpu.Seconds(), all.refused)
 	b.table.add("  goroutines before and after", "", "%d and %d", before.Goroutines, after.Goroutines)
 	return nil
 }

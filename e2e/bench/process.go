@@ -15,14 +15,18 @@ func (b *bench) serve(ctx context.Context, env []string, args ...string) (*finge
 }
 
 // serveFrom starts a Fingerpost server in the cluster of a kubeconfig and waits until it is ready.
-func (b *bench) serveFrom(ctx context.Context, kubeconfig []byte, env []string, args ...string) (*fingerpost.Server, error) {
+func (b *bench) serveFrom(ctx context.Context, kubeconfig []byte, env []string,
+	args ...string,
+) (*fingerpost.Server, error) {
 	dir, err := os.MkdirTemp(b.dir, "server-")
 	if err != nil {
 		return nil, err
 	}
 	s, err := fingerpost.Start(ctx, fingerpost.Options{
 		Binary: b.binary, Dir: dir, Kubeconfig: kubeconfig, Env: env,
-		Args: append([]string{"-enable-pprof", "-identity-trust-domain=cluster.local", "-default-opaque-ports=25,587"}, args...),
+		Args: append([]string{
+			"-enable-pprof", "-identity-trust-domain=cluster.local", "-default-opaque-ports=25,587",
+		}, args...),
 	})
 	if err != nil {
 		return nil, err

@@ -36,7 +36,8 @@ func (t *table) text() string {
 // page returns the table as Markdown, with the machine's name.
 func (t *table) page() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` on %s: %s, %d cores, %s. How each is measured: [README.md](README.md).\n\n",
+	fmt.Fprintf(
+		&b, "# Results\n\nWritten by `make bench` on %s: %s, %d cores, %s. How each is measured: [README.md](README.md).\n\n",
 		time.Now().UTC().Format(time.DateOnly), processor(), runtime.NumCPU(), runtime.Version())
 	fmt.Fprintf(&b, "| what | measured | aim |\n|---|---|---|\n")
 	for _, r := range t.rows {

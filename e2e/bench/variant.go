@@ -62,7 +62,8 @@ func (r *repeater) Get(_ *pb.GetDestination, stream pb.Destination_GetServer) er
 	}
 }
 
-// serveVariant prints its address, reads messages, each with its length before it, and serves them until there are no more.
+// serveVariant prints its address, reads messages, each with its length before it, and serves them until
+// there are no more.
 func serveVariant(ctx context.Context, kind string, messages io.Reader, out io.Writer) error {
 	r := &repeater{}
 	s := grpc.NewServer(grpc.ForceServerCodecV2(frameCodec{encoding.GetCodecV2("proto")}), grpc.WriteBufferSize(64<<10))

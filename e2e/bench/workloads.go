@@ -25,12 +25,20 @@ const (
 	workloadsInAll   = workloadServices * workloadsOfEach
 )
 
-var workloadResource = schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}
+var workloadResource = schema.GroupVersionResource{
+	Group:    "workload.linkerd.io",
+	Version:  "v1beta1",
+	Resource: "externalworkloads",
+}
 
-// workloads measures a server that finds 10,000 ExternalWorkloads in 100 Services of which no slice is written yet, and then single changes.
+// workloads measures a server that finds 10,000 ExternalWorkloads in 100 Services of which no slice is
+// written yet, and then single changes.
 func workloads(ctx context.Context, b *bench) (err error) {
 	const ns, changes = "workloads", 50
-	for _, manifest := range [][]byte{mesh.LinkerdCRDs, []byte("{apiVersion: v1, kind: Namespace, metadata: {name: workloads}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}\n")} {
+	for _, manifest := range [][]byte{
+		mesh.LinkerdCRDs,
+		[]byte("{apiVersion: v1, kind: Namespace, metadata: {name: workloads}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}\n"),
+	} {
 		if err := b.cluster.Apply(ctx, manifest); err != nil {
 			return err
 		}
@@ -43,7 +51,8 @@ func workloads(ctx context.Context, b *bench) (err error) {
 	}
 	all := client.Resource(workloadResource).Namespace(ns)
 	defer func() { // the measurements after this one are not to see them
-		err = errors.Join(err, all.DeleteCollection(context.WithoutCancel(ctx), metav1.DeleteOptions{}, metav1.ListOptions{}))
+		err = errors.Join(err, all.DeleteCollection(context.WithoutCancel(ctx), metav1.DeleteOptions{},
+			metav1.ListOptions{}))
 	}()
 	if err := fill(ctx, b, all, ns); err != nil {
 		return err
@@ -64,7 +73,8 @@ func workloads(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	first := writes(ctx, s)
-	b.table.add("10,000 ExternalWorkloads in 100 Services: start to complete slices", "", "%.2f s, %.2f CPU s, %.0f writes", took.Seconds(), used.Seconds(), first)
+	b.table.add("10,000 ExternalWorkloads in 100 Services: start to complete slices", "",
+		"%.2f s, %.2f CPU s, %.0f writes", took.Seconds(), used.Seconds(), first)
 
 	var slowest, sum time.Duration
 	for i := range changes {
@@ -90,7 +100,8 @@ func workloads(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	b.table.add("one change of one of them: writes", "1", "%.2f", (now-first)/changes)
-	b.table.add("until its slice says so (coalesced for 50 ms)", "", "%d ms mean, %d ms at most", sum.Milliseconds()/changes, slowest.Milliseconds())
+	b.table.add("until its slice says so (coalesced for 50 ms)", "", "%d ms mean, %d ms at most",
+		sum.Milliseconds()/changes, slowest.Milliseconds())
 	b.table.add("CPU for it", "", "%.1f ms", float64((after-used).Microseconds())/1000/changes)
 	return nil
 }
@@ -112,20 +123,36 @@ func fill(ctx context.Context, b *bench, all dynamic.ResourceInterface, ns strin
 				errs <- func() error {
 					svc := &corev1.Service{
 						ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("app-%03d", i), Namespace: ns},
-						Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{"app": fmt.Sprintf("app-%03d", i)}, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+						Spec: corev1.ServiceSpec{
+							ClusterIP: corev1.ClusterIPNone,
+							Selector:  map[string]string{"app": fmt.Sprintf("app-%03d", i)},
+							Ports:     []corev1.ServicePort{{Name: "http", Port: 80}},
+						},
 					}
-					if _, err := b.fleet.client.CoreV1().Services(ns).Create(ctx, svc, metav1.CreateOptions{}); err != nil {
+					if _, err := b.fleet.client.CoreV1().Services(ns).Create(ctx, svc,
+						metav1.CreateOptions{}); err != nil {
 						return err
 					}
 					for j := range workloadsOfEach {
 						u := &unstructured.Unstructured{Object: map[string]any{
-							"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload", "metadata": map[string]any{"name": workloadName(i, j)},
+							"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
+							"metadata": map[string]any{"name": workloadName(i, j)},
 							"spec": map[string]any{
-								"meshTLS":     map[string]any{"identity": "spiffe://root.linkerd.cluster.local/" + workloadName(i, j), "serverName": workloadName(i, j)},
+								"meshTLS": map[string]any{
+									"identity":   "spiffe://root.linkerd.cluster.local/" + workloadName(i, j),
+									"serverName": workloadName(i, j),
+								},
 								"workloadIPs": []any{map[string]any{"ip": fmt.Sprintf("10.77.%d.%d", i, j+1)}},
-								"ports":       []any{map[string]any{"name": "http", "port": int64(80), "protocol": "TCP"}},
+								"ports": []any{map[string]any{
+									"name":     "http",
+									"port":     int64(80),
+									"protocol": "TCP",
+								}},
 							},
-							"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
+							"status": map[string]any{"conditions": []any{map[string]any{
+								"type":   "Ready",
+								"status": "True",
+							}}},
 						}}
 						u.SetLabels(workloadLabels(i, "zone-a"))
 						if _, err := all.Create(ctx, u, metav1.CreateOptions{}); err != nil {
@@ -198,7 +225,8 @@ func (b *bench) zone(ctx context.Context, ns string, service int, zone string) e
 // writes returns how many slices the server has written.
 func writes(ctx context.Context, s *fingerpost.Server) (n float64) {
 	for _, verb := range []string{"create", "update", "delete"} {
-		name := fmt.Sprintf("fingerpost_slice_writes_total{cluster=%q,managed_by=%q,verb=%q}", "local", "linkerd-external-workloads-controller", verb)
+		name := fmt.Sprintf("fingerpost_slice_writes_total{cluster=%q,managed_by=%q,verb=%q}", "local",
+			"linkerd-external-workloads-controller", verb)
 		if v, err := s.Metric(ctx, name); err == nil { // a series begins with its first write
 			n += v
 		}

@@ -24,14 +24,16 @@ const (
 	Link   = "fingerpost-link"
 )
 
-// render renders a chart for a namespace, as helm does: the tool that does so has helm in a module of its own. Values in set are YAML.
+// render renders a chart for a namespace, as helm does: the tool that does so has helm in a module of its
+// own. Values in set are YAML.
 func render(ctx context.Context, chart, namespace, set string) ([]*unstructured.Unstructured, error) {
 	_, here, _, ok := runtime.Caller(0)
 	if !ok {
 		return nil, errors.New("the charts cannot be found")
 	}
 	root := filepath.Join(filepath.Dir(here), "..", "..")
-	command := exec.CommandContext(ctx, "go", "run", "-C", filepath.Join(root, "tools", "chart"), ".", "-name", chart, "-namespace", namespace, "-set", set,
+	command := exec.CommandContext(ctx, "go", "run", "-C", filepath.Join(root, "tools", "chart"), ".", "-name",
+		chart, "-namespace", namespace, "-set", set,
 		filepath.Join(root, "charts", chart))
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
@@ -77,8 +79,8 @@ type Installation struct {
 	Args     []string               // what the container of chart fingerpost is told, after serve
 }
 
-// Install installs a chart in a namespace of a cluster, which is made if need be. A Pod of it seems to run, and does nothing: whoever
-// calls this runs the process, with Args and as Identity.
+// Install installs a chart in a namespace of a cluster, which is made if need be. A Pod of it seems to run,
+// and does nothing: whoever calls this runs the process, with Args and as Identity.
 func Install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set string) (*Installation, error) {
 	in, err := install(ctx, c, chart, namespace, set)
 	if err != nil {
@@ -92,7 +94,8 @@ func install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)); err != nil {
+	if err := c.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n",
+		namespace)); err != nil {
 		return nil, err
 	}
 	if err := c.Apply(ctx, Manifest(objects...)); err != nil {

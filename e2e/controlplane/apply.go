@@ -70,7 +70,8 @@ func (c *Cluster) InstallCRDs(ctx context.Context, fsys fs.FS) error {
 // Scale sets the number of replicas of a Deployment.
 func (c *Cluster) Scale(ctx context.Context, namespace, deployment string, replicas int) error {
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	_, err := c.client().typed.AppsV1().Deployments(namespace).Patch(ctx, deployment, types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
+	_, err := c.client().typed.AppsV1().Deployments(namespace).Patch(ctx, deployment, types.MergePatchType,
+		patch, metav1.PatchOptions{}, "scale")
 	if err != nil {
 		return fmt.Errorf("scale Deployment %s/%s of cluster %q: %w", namespace, deployment, c.name, err)
 	}

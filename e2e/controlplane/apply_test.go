@@ -47,7 +47,8 @@ items:
 `)))
 		for namespace, name := range map[string]string{"signs": "a", "default": "b"} {
 			resource := schema.GroupVersionResource{Group: "example.test", Version: "v1", Resource: "fingers"}
-			finger, err := cluster.client().dynamic.Resource(resource).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
+			finger, err := cluster.client().dynamic.Resource(resource).Namespace(namespace).Get(t.Context(),
+				name, metav1.GetOptions{})
 			must(t, err)
 			if got := finger.Object["points"]; got != points {
 				t.Errorf("%s/%s points %v, want %s", namespace, name, got, points)

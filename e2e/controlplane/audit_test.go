@@ -40,8 +40,25 @@ func TestAudit(t *testing.T) {
 	}))
 	user := "system:serviceaccount:audited:reader"
 	want := []Request{
-		{User: user, UserAgent: "audit-test", Verb: "list", URI: "/api/v1/namespaces/audited/services", Resource: "services", Namespace: "audited", Code: http.StatusOK},
-		{User: user, UserAgent: "audit-test", Verb: "get", URI: "/api/v1/namespaces/audited/secrets/none", Resource: "secrets", Namespace: "audited", Name: "none", Code: http.StatusForbidden},
+		{
+			User:      user,
+			UserAgent: "audit-test",
+			Verb:      "list",
+			URI:       "/api/v1/namespaces/audited/services",
+			Resource:  "services",
+			Namespace: "audited",
+			Code:      http.StatusOK,
+		},
+		{
+			User:      user,
+			UserAgent: "audit-test",
+			Verb:      "get",
+			URI:       "/api/v1/namespaces/audited/secrets/none",
+			Resource:  "secrets",
+			Namespace: "audited",
+			Name:      "none",
+			Code:      http.StatusForbidden,
+		},
 	}
 	if diff := cmp.Diff(want, mine, cmpopts.IgnoreFields(Request{}, "Time")); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)

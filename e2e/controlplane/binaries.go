@@ -69,7 +69,8 @@ func kubeSource() (string, error) {
 		}
 		parent := filepath.Dir(at)
 		if parent == at {
-			return "", fmt.Errorf("found no e2e/kube: run inside a checkout of %s", strings.TrimSuffix(kubeModule, "/e2e/kube"))
+			return "", fmt.Errorf("found no e2e/kube: run inside a checkout of %s",
+				strings.TrimSuffix(kubeModule, "/e2e/kube"))
 		}
 		at = parent
 	}
@@ -101,7 +102,8 @@ func newKubeBuild(ctx context.Context, source string) (*kubeBuild, error) {
 		source: source,
 		args:   []string{"build", "-buildvcs=false", "-ldflags", linkerFlags(string(version[1]))},
 		// What the caller sets for its own builds must not leak into this one.
-		env: append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH),
+		env: append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS="+runtime.GOOS,
+			"GOARCH="+runtime.GOARCH),
 	}
 	command := exec.CommandContext(ctx, "go", "env", "GOVERSION")
 	command.Dir, command.Env = source, build.env
@@ -237,7 +239,8 @@ func (b *kubeBuild) run(ctx context.Context, out io.Writer) error {
 }
 
 func (b *kubeBuild) compile(ctx context.Context, target string, out io.Writer) error {
-	fmt.Fprintf(out, "control planes: building %s into %s; the first time it downloads its modules and takes minutes, later it is cached\n", b.source, b.dir)
+	fmt.Fprintf(
+		out, "control planes: building %s into %s; the first time it downloads its modules and takes minutes, later it is cached\n", b.source, b.dir)
 	var output bytes.Buffer
 	command := exec.CommandContext(ctx, "go", append(append([]string(nil), b.args...), "-o", target, ".")...)
 	command.Dir, command.Env = b.source, b.env

@@ -19,7 +19,9 @@ func TestBinariesAreCached(t *testing.T) {
 	if first != second || out.Len() > 0 {
 		t.Errorf("the second call returned %s and said %q, want %s and nothing", second, out.String(), first)
 	}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"} {
+	for _, name := range []string{
+		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok",
+	} {
 		if _, err := os.Stat(filepath.Join(first, name)); err != nil {
 			t.Error(err)
 		}

@@ -73,7 +73,8 @@ func TestUnreadyPods(t *testing.T) {
 
 func TestHostNetworkPodsHaveTheNodeAddress(t *testing.T) {
 	cluster := commonCluster(t)
-	manifest := strings.Replace(string(app("hostnetwork", 1)), "      containers:", "      hostNetwork: true\n      containers:", 1)
+	manifest := strings.Replace(string(app("hostnetwork", 1)), "      containers:",
+		"      hostNetwork: true\n      containers:", 1)
 	must(t, cluster.Apply(t.Context(), []byte(manifest)))
 	found, err := cluster.WaitEndpoints(t.Context(), "hostnetwork", "web", 1)
 	must(t, err)
@@ -115,7 +116,8 @@ func TestWaitEndpointsTellsWhatItSaw(t *testing.T) {
 }
 
 func TestThreeClusters(t *testing.T) {
-	clusters := AllForTest(t, Options{Name: "east"}, Options{Name: "west"}, Options{Name: "north", PodCIDR: "10.250.0.0/16"})
+	clusters := AllForTest(t, Options{Name: "east"}, Options{Name: "west"},
+		Options{Name: "north", PodCIDR: "10.250.0.0/16"})
 	ranges := make(map[netip.Prefix]bool)
 	for _, cluster := range clusters {
 		must(t, cluster.Apply(t.Context(), app("shop", 2)))
@@ -176,7 +178,8 @@ func TestChosenDirectoriesStay(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := Start(t.Context(), Options{Light: true, Dir: dir}); err == nil || !strings.Contains(err.Error(), "not empty") {
+	if _, err := Start(t.Context(), Options{Light: true, Dir: dir}); err == nil ||
+		!strings.Contains(err.Error(), "not empty") {
 		t.Errorf("start in a directory with state: %v, want a refusal", err)
 	}
 }
@@ -184,9 +187,9 @@ func TestChosenDirectoriesStay(t *testing.T) {
 func TestStartTellsWhoFailed(t *testing.T) {
 	binaries := t.TempDir()
 	// An API server that gives up, between an etcd that works and an end.
-	real, err := Binaries(t.Context(), os.Stderr)
+	works, err := Binaries(t.Context(), os.Stderr)
 	must(t, err)
-	must(t, os.Symlink(filepath.Join(real, "kube"), filepath.Join(binaries, "etcd")))
+	must(t, os.Symlink(filepath.Join(works, "kube"), filepath.Join(binaries, "etcd")))
 	script := "#!/bin/sh\necho the hard disk is full of eels >&2\nexit 3\n"
 	must(t, os.WriteFile(filepath.Join(binaries, "kube-apiserver"), []byte(script), 0o700))
 

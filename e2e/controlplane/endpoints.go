@@ -14,7 +14,9 @@ import (
 // WaitEndpoints waits until the EndpointSlices of a Service have exactly n
 // ready addresses, and returns the slices. It gives up after a minute, or when
 // ctx ends, and then says what it saw, and which components have ended.
-func (c *Cluster) WaitEndpoints(ctx context.Context, namespace, service string, n int) ([]discoveryv1.EndpointSlice, error) {
+func (c *Cluster) WaitEndpoints(ctx context.Context, namespace, service string,
+	n int,
+) ([]discoveryv1.EndpointSlice, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	var found []discoveryv1.EndpointSlice
@@ -34,7 +36,8 @@ func (c *Cluster) WaitEndpoints(ctx context.Context, namespace, service string, 
 		return nil
 	})
 	if err != nil {
-		err = fmt.Errorf("wait for %d ready addresses of Service %s/%s of cluster %q: %w", n, namespace, service, c.name, err)
+		err = fmt.Errorf("wait for %d ready addresses of Service %s/%s of cluster %q: %w", n, namespace,
+			service, c.name, err)
 		return nil, errors.Join(err, c.ended())
 	}
 	return found, nil

@@ -140,7 +140,8 @@ func TestProxyBeforeWatch(t *testing.T) {
 	defer watch.Stop()
 
 	must(t, proxy.Silence())
-	must(t, cluster.Apply(t.Context(), []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "watched"}}`)))
+	must(t, cluster.Apply(
+		t.Context(), []byte(`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "watched"}}`)))
 	select {
 	case event := <-watch.ResultChan():
 		t.Fatalf("an event came through silence: %v", event)

@@ -91,7 +91,12 @@ func ReadRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{""}, Resources: []string{"pods", "endpoints", "services"}, Verbs: read},
 		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
 		{APIGroups: []string{"policy.linkerd.io"}, Resources: []string{"servers"}, Verbs: read},
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}, ResourceNames: []string{"linkerd-config"}},
+		{
+			APIGroups:     []string{""},
+			Resources:     []string{"configmaps"},
+			Verbs:         []string{"get"},
+			ResourceNames: []string{"linkerd-config"},
+		},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}
 }
@@ -99,7 +104,9 @@ func ReadRules() []rbacv1.PolicyRule {
 // CreateIdentity makes a ServiceAccount, and the namespace if there is none,
 // gives it the rules in the whole cluster, and mints a token for it. If the
 // account exists its rules are replaced.
-func (c *Cluster) CreateIdentity(ctx context.Context, namespace, name string, rules []rbacv1.PolicyRule) (*Identity, error) {
+func (c *Cluster) CreateIdentity(ctx context.Context, namespace, name string,
+	rules []rbacv1.PolicyRule,
+) (*Identity, error) {
 	account := &Identity{Namespace: namespace, Name: name}
 	err := c.createAccount(ctx, account, rules)
 	if err == nil {
@@ -154,7 +161,8 @@ func (c *Cluster) AwaitRules(ctx context.Context, id *Identity, namespace string
 			}
 			resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
 			question := &authorizationv1.ResourceAttributes{
-				Namespace: namespace, Group: rule.APIGroups[0], Resource: resource, Subresource: subresource, Verb: rule.Verbs[0],
+				Namespace: namespace, Group: rule.APIGroups[0], Resource: resource, Subresource: subresource,
+				Verb: rule.Verbs[0],
 			}
 			if len(rule.ResourceNames) > 0 {
 				question.Name = rule.ResourceNames[0]
@@ -172,10 +180,13 @@ func (c *Cluster) AwaitRules(ctx context.Context, id *Identity, namespace string
 }
 
 // allows reports whether the API server lets an account do something.
-func (c *Cluster) allows(ctx context.Context, id *Identity, question *authorizationv1.ResourceAttributes) (bool, error) {
-	review, err := c.client().typed.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{User: id.user(), ResourceAttributes: question},
-	}, metav1.CreateOptions{})
+func (c *Cluster) allows(ctx context.Context, id *Identity, question *authorizationv1.ResourceAttributes) (bool,
+	error,
+) {
+	review, err := c.client().typed.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: id.user(), ResourceAttributes: question},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -243,7 +254,8 @@ func (c *Cluster) awaitToken(ctx context.Context, namespace, name string) (*Iden
 		if err != nil {
 			return err
 		}
-		id.Name, id.Token = secret.Annotations[corev1.ServiceAccountNameKey], string(secret.Data[corev1.ServiceAccountTokenKey])
+		id.Name, id.Token = secret.Annotations[corev1.ServiceAccountNameKey],
+			string(secret.Data[corev1.ServiceAccountTokenKey])
 		if id.Token == "" {
 			return fmt.Errorf("the controller has not filled Secret %s", name)
 		}
@@ -263,7 +275,12 @@ func (c *Cluster) mintBound(ctx context.Context, id *Identity) error {
 	token, err := client.ServiceAccounts(id.Namespace).CreateToken(ctx, id.Name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
 			ExpirationSeconds: &lifetime,
-			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret.Name, UID: secret.UID},
+			BoundObjectRef: &authenticationv1.BoundObjectReference{
+				APIVersion: "v1",
+				Kind:       "Secret",
+				Name:       secret.Name,
+				UID:        secret.UID,
+			},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {

@@ -17,7 +17,8 @@ func TestIdentityMayReadAndNoMore(t *testing.T) {
 	cluster := commonCluster(t)
 	id, err := cluster.CreateIdentity(t.Context(), "linkerd-multicluster", "remote-access", ReadRules())
 	must(t, err)
-	secret, err := cluster.client().typed.CoreV1().Secrets(id.Namespace).Get(t.Context(), id.Secret, metav1.GetOptions{})
+	secret, err := cluster.client().typed.CoreV1().Secrets(id.Namespace).Get(t.Context(), id.Secret,
+		metav1.GetOptions{})
 	must(t, err)
 	if secret.Type != corev1.SecretTypeServiceAccountToken {
 		t.Errorf("the token is in a Secret of type %s, want one that lasts", secret.Type)
@@ -35,10 +36,12 @@ func TestIdentityMayReadAndNoMore(t *testing.T) {
 		t.Errorf("get linkerd-config: %v, want not found", err)
 	}
 	for what, err := range map[string]error{
-		"list secrets":     second(client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})),
-		"list nodes":       second(client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})),
-		"get a ConfigMap":  second(client.CoreV1().ConfigMaps("linkerd").Get(t.Context(), "other", metav1.GetOptions{})),
-		"create a Service": second(client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{}, metav1.CreateOptions{})),
+		"list secrets": second(client.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})),
+		"list nodes":   second(client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})),
+		"get a ConfigMap": second(client.CoreV1().ConfigMaps("linkerd").Get(t.Context(), "other",
+			metav1.GetOptions{})),
+		"create a Service": second(client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{},
+			metav1.CreateOptions{})),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want forbidden", what, err)

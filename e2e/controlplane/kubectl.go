@@ -20,7 +20,8 @@ func (c *Cluster) KubectlPath() string { return filepath.Join(c.binaries, kubect
 // nothing of the user's own configuration.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
-	command := exec.CommandContext(ctx, c.KubectlPath(), append([]string{"--kubeconfig=" + c.file(kubeconfigFile(kubectl))}, args...)...)
+	command := exec.CommandContext(ctx, c.KubectlPath(),
+		append([]string{"--kubeconfig=" + c.file(kubeconfigFile(kubectl))}, args...)...)
 	command.Stdout, command.Stderr = &stdout, &stderr
 	command.WaitDelay = time.Second
 	err := c.start(command)
@@ -28,7 +29,8 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 		err = command.Wait()
 	}
 	if err != nil {
-		return stdout.String(), fmt.Errorf("kubectl %s, for cluster %q: %w: %s", strings.Join(args, " "), c.name, err, tail(stderr.Bytes()))
+		return stdout.String(), fmt.Errorf("kubectl %s, for cluster %q: %w: %s", strings.Join(args, " "),
+			c.name, err, tail(stderr.Bytes()))
 	}
 	return stdout.String(), nil
 }

@@ -82,7 +82,8 @@ func TestThePipeAloneEndsOrphans(t *testing.T) {
 	defer watched.Close()
 	dir := t.TempDir()
 	etcd := exec.CommandContext(t.Context(), filepath.Join(binaries, "etcd"), "--data-dir="+dir,
-		"--listen-client-urls=unix://"+filepath.Join(dir, "client"), "--advertise-client-urls=unix://"+filepath.Join(dir, "client"),
+		"--listen-client-urls=unix://"+filepath.Join(dir, "client"),
+		"--advertise-client-urls=unix://"+filepath.Join(dir, "client"),
 		"--listen-peer-urls=http://127.0.0.1:0")
 	etcd.ExtraFiles = []*os.File{watched}
 	etcd.Env = append(os.Environ(), "FINGERPOST_PARENT_FD=3")

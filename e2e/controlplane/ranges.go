@@ -32,7 +32,8 @@ func (r *ranges) take(wanted string) (netip.Prefix, error) {
 		}
 		prefix = prefix.Masked()
 		if !r.freeLocked(prefix) {
-			return netip.Prefix{}, fmt.Errorf("the pod range %v overlaps that of another cluster: give each its own", prefix)
+			return netip.Prefix{}, fmt.Errorf("the pod range %v overlaps that of another cluster: give each its own",
+				prefix)
 		}
 		r.used = append(r.used, prefix)
 		return prefix, nil

@@ -35,7 +35,9 @@ func (c *Cluster) Allow(ctx context.Context, id *Identity, verb, resource string
 	return nil
 }
 
-func (c *Cluster) changeRights(ctx context.Context, id *Identity, verb string, resource schema.GroupResource, allow bool) error {
+func (c *Cluster) changeRights(ctx context.Context, id *Identity, verb string, resource schema.GroupResource,
+	allow bool,
+) error {
 	if id.Namespace == "" {
 		return errors.New("the admin has all rights")
 	}
@@ -57,7 +59,12 @@ func (c *Cluster) changeRights(ctx context.Context, id *Identity, verb string, r
 		}
 	}
 	name, subresource, _ := strings.Cut(resource.Resource, "/")
-	question := &authorizationv1.ResourceAttributes{Group: resource.Group, Resource: name, Subresource: subresource, Verb: verb}
+	question := &authorizationv1.ResourceAttributes{
+		Group:       resource.Group,
+		Resource:    name,
+		Subresource: subresource,
+		Verb:        verb,
+	}
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	return until(ctx, func(ctx context.Context) error {

@@ -131,7 +131,8 @@ spec:
         imageID: ""
         ready: false
         restartCount: 0
-        state: {terminated: {exitCode: 0, reason: Completed, startedAt: {{ Now | Quote }}, finishedAt: {{ Now | Quote }}}}
+        state:
+          terminated: {exitCode: 0, reason: Completed, startedAt: {{ Now | Quote }}, finishedAt: {{ Now | Quote }}}
       {{ end }}
 ---
 apiVersion: kwok.x-k8s.io/v1alpha1

@@ -223,7 +223,8 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	return p.ready(ctx, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.etcdPort.address()+"/readyz", http.NoBody)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+			"http://"+c.etcdPort.address()+"/readyz", http.NoBody)
 		if err != nil {
 			return err
 		}
@@ -247,13 +248,16 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	at, authority, old := c.apiPort, c.authority, c.clients
 	c.mu.Unlock()
 	for name, content := range map[string][]byte{
-		caFile:                            authority.ca,
-		servingCertFile:                   authority.servingCert,
-		servingKeyFile:                    authority.servingKey,
-		kubeconfigFile(ControllerManager): c.Kubeconfig(&Identity{Name: string(ControllerManager), Token: c.tokens[ControllerManager]}, ""),
-		kubeconfigFile(Scheduler):         c.Kubeconfig(&Identity{Name: string(Scheduler), Token: c.tokens[Scheduler]}, ""),
-		kubeconfigFile(Kwok):              c.Kubeconfig(&Identity{Name: string(Kwok), Token: c.tokens[Kwok]}, ""),
-		kubeconfigFile(kubectl):           c.AdminKubeconfig(),
+		caFile:          authority.ca,
+		servingCertFile: authority.servingCert,
+		servingKeyFile:  authority.servingKey,
+		kubeconfigFile(ControllerManager): c.Kubeconfig(&Identity{
+			Name:  string(ControllerManager),
+			Token: c.tokens[ControllerManager],
+		}, ""),
+		kubeconfigFile(Scheduler): c.Kubeconfig(&Identity{Name: string(Scheduler), Token: c.tokens[Scheduler]}, ""),
+		kubeconfigFile(Kwok):      c.Kubeconfig(&Identity{Name: string(Kwok), Token: c.tokens[Kwok]}, ""),
+		kubeconfigFile(kubectl):   c.AdminKubeconfig(),
 	} {
 		if err := c.write(name, content); err != nil {
 			return err
@@ -384,7 +388,8 @@ func (c *Cluster) awaitNodes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		leases, err := c.client().typed.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
+		leases, err := c.client().typed.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx,
+			metav1.ListOptions{})
 		if err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
-// Command demo shows Fingerpost at work: three real control planes on this machine, a small shop in each, and what a proxy is told
-// while they are linked, scaled, rotated, cut off, healed and unlinked.
+// Command demo shows Fingerpost at work: three real control planes on this machine, a small shop in each, and
+// what a proxy is told while they are linked, scaled, rotated, cut off, healed and unlinked.
 package main
 
 import (
@@ -28,14 +28,17 @@ const shortNote = "probe times are short here: Suspect after 2 s, Stale after 5 
 func main() {
 	once := flag.Bool("once", false, "play the script once, without a terminal, and check each step")
 	flag.Usage = func() {
-		fmt.Fprintf(flag.CommandLine.Output(), "Usage: make demo [ARGS=--once]\n\nShows three real control planes being linked, cut off and healed. Ctrl-C stops everything.\n\n")
+		fmt.Fprintf(flag.CommandLine.Output(),
+			"Usage: make demo [ARGS=--once]\n\nShows three real control planes being linked, cut off and healed. Ctrl-C stops everything.\n\n")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, *once || !term.IsTerminal(int(os.Stdout.Fd()))); err != nil {
-		if ctx.Err() != nil {
+	err := run(ctx, *once || !term.IsTerminal(int(os.Stdout.Fd())))
+	interrupted := ctx.Err() != nil
+	stop()
+	if err != nil {
+		if interrupted {
 			fmt.Println("demo: stopped")
 			return
 		}
@@ -62,7 +65,8 @@ func run(ctx context.Context, once bool) (err error) {
 		return err
 	}
 	say("starting three control planes: east, west, north")
-	clusters, err := controlplane.StartAll(ctx, controlplane.Options{Name: "east"}, controlplane.Options{Name: "west"}, controlplane.Options{Name: "north"})
+	clusters, err := controlplane.StartAll(ctx, controlplane.Options{Name: "east"},
+		controlplane.Options{Name: "west"}, controlplane.Options{Name: "north"})
 	if err != nil {
 		return err
 	}

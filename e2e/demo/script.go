@@ -34,7 +34,8 @@ func (p *play) steps() []step {
 			"link west and north: a Link and a Secret with a kubeconfig each",
 			"both are Live within moments; the Links' conditions say so",
 			func(ctx context.Context) error {
-				return errors.Join(p.mesh.Link(ctx, west), p.mesh.Link(ctx, north), p.state(ctx, west, "Live"), p.state(ctx, north, "Live"),
+				return errors.Join(p.mesh.Link(ctx, west), p.mesh.Link(ctx, north), p.state(ctx, west, "Live"),
+					p.state(ctx, north, "Live"),
 					p.connected(ctx, west), p.connected(ctx, north))
 			},
 		},
@@ -42,7 +43,8 @@ func (p *play) steps() []step {
 			"a proxy asks for web-federated",
 			"its first message is one Add with the union of three clusters",
 			func(ctx context.Context) (err error) {
-				if p.stream, err = p.mesh.Watch(context.WithoutCancel(ctx), p.mesh.Authority(mesh.Federated)); err != nil {
+				if p.stream, err = p.mesh.Watch(context.WithoutCancel(ctx),
+					p.mesh.Authority(mesh.Federated)); err != nil {
 					return err
 				}
 				if err := p.holds(ctx, 2, 2); err != nil {
@@ -123,7 +125,8 @@ func (p *play) told(from, added, removed int) error {
 		return fmt.Errorf("the first answer is not one Add:\n%s", p.stream.Transcript(0))
 	}
 	if a != added || r != removed {
-		return fmt.Errorf("%d addresses were added and %d removed, want %d and %d:\n%s", a, r, added, removed, p.stream.Transcript(from))
+		return fmt.Errorf("%d addresses were added and %d removed, want %d and %d:\n%s", a, r, added, removed,
+			p.stream.Transcript(from))
 	}
 	return p.stream.Violations()
 }
@@ -131,15 +134,16 @@ func (p *play) told(from, added, removed int) error {
 // holds waits until the proxy holds two addresses of east, and so many of west and north.
 func (p *play) holds(ctx context.Context, west, north int) error {
 	want := map[*mesh.Site]int{p.mesh.Local: 2, p.mesh.Remotes[0]: west, p.mesh.Remotes[1]: north}
-	return p.stream.Until(ctx, fmt.Sprintf("2 addresses of east, %d of west, %d of north", west, north), func(s *mesh.Watch) bool {
-		held := s.Held()
-		for site, n := range want {
-			if mesh.HoldsOf(held, site) != n {
-				return false
+	return p.stream.Until(ctx, fmt.Sprintf("2 addresses of east, %d of west, %d of north", west, north),
+		func(s *mesh.Watch) bool {
+			held := s.Held()
+			for site, n := range want {
+				if mesh.HoldsOf(held, site) != n {
+					return false
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
 }
 
 // state waits until a cluster is in a state.

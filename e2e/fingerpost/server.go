@@ -1,4 +1,5 @@
-// Package fingerpost runs the server as a process of its own, as it is run in a cluster, for live tests and for the demo.
+// Package fingerpost runs the server as a process of its own, as it is run in a cluster, for live tests and
+// for the demo.
 package fingerpost
 
 import (
@@ -29,8 +30,8 @@ const (
 	stopTimeout  = 20 * time.Second // the server drains for 10 s
 )
 
-// Build returns the path of the server's binary, which it builds in dir from the sources around this file as users get it, unless
-// FINGERPOST_BINARY names one. With race it has the race detector.
+// Build returns the path of the server's binary, which it builds in dir from the sources around this file as
+// users get it, unless FINGERPOST_BINARY names one. With race it has the race detector.
 func Build(ctx context.Context, dir string, race bool) (string, error) {
 	if built := os.Getenv("FINGERPOST_BINARY"); built != "" && !race {
 		return built, nil
@@ -40,7 +41,8 @@ func Build(ctx context.Context, dir string, race bool) (string, error) {
 		return "", errors.New("the sources of the server cannot be found")
 	}
 	binary := filepath.Join(dir, "fingerpost")
-	command := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(filepath.Dir(file), "..", ".."), "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/fingerpost")
+	command := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(filepath.Dir(file), "..", ".."),
+		"-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/fingerpost")
 	if race {
 		command.Args = slices.Insert(command.Args, 4, "-race") // after -C and its directory
 	} else {
@@ -88,7 +90,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{spawner: spawner, exited: make(chan struct{}), addr: map[string]string{}, got: make(chan struct{})}
-	own := []string{"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0", "-kubeconfig=" + kubeconfig, "-log-format=json"}
+	own := []string{
+		"-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-debug-addr=127.0.0.1:0",
+		"-kubeconfig=" + kubeconfig, "-log-format=json",
+	}
 	s.command = exec.Command(o.Binary, slices.Concat([]string{"serve"}, o.Args, own)...)
 	s.command.Env = append(append(s.command.Environ(), "HOSTNAME=fingerpost-0"), o.Env...)
 	output, err := s.command.StderrPipe()
@@ -112,7 +117,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	case <-s.exited:
 		return nil, errors.Join(fmt.Errorf("the server has ended: %w\n%s", s.err, s.Tail()), s.Stop())
 	case <-ctx.Done():
-		return nil, errors.Join(fmt.Errorf("the server does not listen within %s\n%s", startTimeout, s.Tail()), s.Stop())
+		return nil, errors.Join(fmt.Errorf("the server does not listen within %s\n%s", startTimeout, s.Tail()),
+			s.Stop())
 	}
 	s.mu.Lock()
 	s.Addr, s.Admin, s.Debug = s.addr["grpc"], s.addr["admin"], s.addr["debug"]

@@ -25,7 +25,8 @@ import (
 // dial connects to the server by a library.
 func (w *world) dial() *grpc.ClientConn {
 	w.t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+w.server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := grpc.NewClient("passthrough:///"+w.server.Addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -67,11 +68,19 @@ func TestGiantNames(t *testing.T) {
 		for worker := range parallel {
 			wg.Go(func() {
 				for i := worker; i < lookups; i += parallel {
-					request := &pb.GetDestination{Scheme: "k8s", Path: fmt.Sprintf("%d%s.shop.svc.cluster.local:80", i, giant)}
-					if i%3 == 2 {
-						request = &pb.GetDestination{Scheme: "k8s", Path: web.Authority(), ContextToken: fmt.Sprintf(`{"ns":"shop","nodeName":"%d%s"}`, i, giant)}
+					request := &pb.GetDestination{
+						Scheme: "k8s",
+						Path:   fmt.Sprintf("%d%s.shop.svc.cluster.local:80", i, giant),
 					}
-					if code := ask(t.Context(), conn, request); code != codes.InvalidArgument && code != codes.ResourceExhausted {
+					if i%3 == 2 {
+						request = &pb.GetDestination{
+							Scheme:       "k8s",
+							Path:         web.Authority(),
+							ContextToken: fmt.Sprintf(`{"ns":"shop","nodeName":"%d%s"}`, i, giant),
+						}
+					}
+					if code := ask(t.Context(), conn, request); code != codes.InvalidArgument &&
+						code != codes.ResourceExhausted {
 						t.Errorf("lookup %d of %d bytes: %s", i, size, code)
 					}
 				}
@@ -81,8 +90,8 @@ func TestGiantNames(t *testing.T) {
 	})
 }
 
-// Streams without a request, and requests whose headers are short on the wire and long in memory, are refused or end, whether the client
-// leaves or stays.
+// Streams without a request, and requests whose headers are short on the wire and long in memory, are refused
+// or end, whether the client leaves or stays.
 func TestHalfOpenStreams(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -170,7 +179,10 @@ func TestLookupFlood(t *testing.T) {
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					asked.Add(1)
-					if ask(ctx, conn, &pb.GetDestination{Scheme: "k8s", Path: "nothing.shop.svc.cluster.local:80"}) == codes.ResourceExhausted {
+					if ask(ctx, conn, &pb.GetDestination{
+						Scheme: "k8s",
+						Path:   "nothing.shop.svc.cluster.local:80",
+					}) == codes.ResourceExhausted {
 						refused.Add(1)
 					}
 				}

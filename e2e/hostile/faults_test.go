@@ -18,7 +18,8 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
 )
 
-// What is read of a linked cluster: without the first three nothing can be served, without the others something is left out.
+// What is read of a linked cluster: without the first three nothing can be served, without the others
+// something is left out.
 var (
 	required = []string{"services", "endpointslices", "pods"}
 	optional = []string{"replicasets", "jobs", "servers", "externalworkloads"}
@@ -28,17 +29,25 @@ var (
 var errorsPerKind = map[string]fakeapi.Fault{
 	"400": fakeapi.Error(400, metav1.StatusReasonBadRequest), "403": fakeapi.Error(403, metav1.StatusReasonForbidden),
 	"404": fakeapi.Error(404, metav1.StatusReasonNotFound), "410": fakeapi.Error(410, metav1.StatusReasonExpired),
-	"429": fakeapi.Error(429, metav1.StatusReasonTooManyRequests), "500": fakeapi.Error(500, metav1.StatusReasonInternalError),
-	"503": fakeapi.Error(503, metav1.StatusReasonServiceUnavailable), "silence": fakeapi.Silence, "stall": fakeapi.Stall, "abort": fakeapi.Abort,
+	"429": fakeapi.Error(429, metav1.StatusReasonTooManyRequests),
+	"500": fakeapi.Error(500, metav1.StatusReasonInternalError),
+	"503": fakeapi.Error(503, metav1.StatusReasonServiceUnavailable), "silence": fakeapi.Silence,
+	"stall": fakeapi.Stall, "abort": fakeapi.Abort,
 }
 
 // member is the Service "app" of linked cluster number i.
 func member(i int) fakeapi.App {
-	return fakeapi.App{Namespace: "shop", Name: "app", Pods: 2, First: netip.AddrFrom4([4]byte{12, byte(i >> 8), byte(i), 1})}
+	return fakeapi.App{
+		Namespace: "shop",
+		Name:      "app",
+		Pods:      2,
+		First:     netip.AddrFrom4([4]byte{12, byte(i >> 8), byte(i), 1}),
+	}
 }
 
-// Each kind of object fails in each way, in a cluster of its own, all at the same time. Where the kind is not required the cluster is used
-// all the same; where it is, that is reported; nobody else notices, and all are used once they are well.
+// Each kind of object fails in each way, in a cluster of its own, all at the same time. Where the kind is not
+// required the cluster is used all the same; where it is, that is reported; nobody else notices, and all are
+// used once they are well.
 func TestKindsFail(t *testing.T) {
 	w := newIdle(t)
 	var used, unused, all []string
@@ -92,12 +101,14 @@ func TestOddStatuses(t *testing.T) {
 		mu.Unlock()
 		reasons := []string{"\xff", fmt.Sprint(said, i), strings.Repeat(said, 1<<16), said + "\n# HELP", said + `"} 1`}
 		s := metav1.Status{
-			Reason: metav1.StatusReason(reasons[i%len(reasons)]), Message: strings.Repeat("\xfe\x1b[2J", 1000), Code: int32(i),
+			Reason: metav1.StatusReason(reasons[i%len(reasons)]), Message: strings.Repeat("\xfe\x1b[2J", 1000),
+			Code:    int32(i),
 			Details: &metav1.StatusDetails{RetryAfterSeconds: 1 << 30, Name: "\xff", Kind: "\xff"},
 		}
 		return fakeapi.Answer([]int{500, 409, 418, 200, 599}[i/2%5], s)(rw, r)
 	}
-	odd.Misbehave(fakeapi.First(fakeapi.On("jobs", answer), fakeapi.On("replicasets", answer), fakeapi.On("pods", answer), fakeapi.On("servers", answer)))
+	odd.Misbehave(fakeapi.First(fakeapi.On("jobs", answer), fakeapi.On("replicasets", answer),
+		fakeapi.On("pods", answer), fakeapi.On("servers", answer)))
 	w.eventually("many odd answers were given", func(context.Context) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -119,7 +130,8 @@ func TestOddStatuses(t *testing.T) {
 	w.live("odd")
 }
 
-// No redirect is followed: a token goes to its own API server only, and a linked cluster has no requests sent into our network.
+// No redirect is followed: a token goes to its own API server only, and a linked cluster has no requests sent
+// into our network.
 func TestRedirects(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -127,7 +139,8 @@ func TestRedirects(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
 		defer mu.Unlock()
-		seen = append(seen, fmt.Sprintf("%s %s, token %q, %d bytes", r.Method, r.URL, r.Header.Get("Authorization"), len(body)))
+		seen = append(seen, fmt.Sprintf("%s %s, token %q, %d bytes", r.Method, r.URL,
+			r.Header.Get("Authorization"), len(body)))
 	}))
 	t.Cleanup(victim.Close)
 	w := newBusy(t)
@@ -135,7 +148,9 @@ func TestRedirects(t *testing.T) {
 	everything := func(rw http.ResponseWriter, r *fakeapi.Request) bool { return away(rw, r) }
 	reviews := fakeapi.On("selfsubjectaccessreviews", away, "create")
 	names := []string{"all", "pods", "jobs"}
-	for i, fault := range []fakeapi.Fault{everything, fakeapi.On("pods", away), fakeapi.First(fakeapi.On("jobs", away), reviews)} {
+	for i, fault := range []fakeapi.Fault{
+		everything, fakeapi.On("pods", away), fakeapi.First(fakeapi.On("jobs", away), reviews),
+	} {
 		c := w.link(names[i])
 		c.Run(1, func(int) fakeapi.App { return member(i) })
 		c.Misbehave(fault)
@@ -167,7 +182,8 @@ func TestTokenWithoutRights(t *testing.T) {
 		link := w.local.Get("links", fakeapi.LinkNamespace, "east").(*unstructured.Unstructured)
 		conditions, _, _ := unstructured.NestedSlice(link.Object, "status", "conditions")
 		for _, c := range conditions {
-			if c, ok := c.(map[string]any); ok && c["type"] == "CredentialsValid" && c["status"] == "False" && east.Used(poor) > 0 {
+			if c, ok := c.(map[string]any); ok && c["type"] == "CredentialsValid" && c["status"] == "False" &&
+				east.Used(poor) > 0 {
 				return nil
 			}
 		}
@@ -183,8 +199,8 @@ func TestTokenWithoutRights(t *testing.T) {
 	})
 }
 
-// An API server whose etcd was restored from a backup takes watches from versions that have not come again, and is silent. What it holds
-// now is read within minutes.
+// An API server whose etcd was restored from a backup takes watches from versions that have not come again,
+// and is silent. What it holds now is read within minutes.
 func TestRestoredCluster(t *testing.T) {
 	w := newIdle(t)
 	east := w.link("east")

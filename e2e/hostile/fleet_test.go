@@ -13,7 +13,12 @@ import (
 func TestFleet(t *testing.T) {
 	const clusters, services = 200, 10
 	app := func(cluster, i int) fakeapi.App {
-		return fakeapi.App{Namespace: "shop", Name: fmt.Sprintf("app-%d", i), Pods: 1, First: netip.AddrFrom4([4]byte{13, byte(cluster), 0, byte(i)})}
+		return fakeapi.App{
+			Namespace: "shop",
+			Name:      fmt.Sprintf("app-%d", i),
+			Pods:      1,
+			First:     netip.AddrFrom4([4]byte{13, byte(cluster), 0, byte(i)}),
+		}
 	}
 	w := newBusy(t)
 	var names []string

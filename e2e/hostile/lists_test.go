@@ -37,7 +37,8 @@ func TestGiantLists(t *testing.T) {
 	}
 }
 
-// A linked cluster whose initial events have no end, few that are large or as many as there can be, costs others nothing, and is reported.
+// A linked cluster whose initial events have no end, few that are large or as many as there can be, costs
+// others nothing, and is reported.
 func TestEndlessEvents(t *testing.T) {
 	for _, padding := range []int{0, 1 << 20} {
 		t.Run(fmt.Sprintf("of %d bytes", padding), func(t *testing.T) {

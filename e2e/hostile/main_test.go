@@ -1,5 +1,6 @@
-// Package hostile tests the server as it is run beside clients and API servers that mean it harm, or are merely broken. An honest client
-// asks beside each of them: its answers are complete and it loses none. Memory is bounded; times are logged, and have deadlines only.
+// Package hostile tests the server as it is run beside clients and API servers that mean it harm, or are
+// merely broken. An honest client asks beside each of them: its answers are complete and it loses none.
+// Memory is bounded; times are logged, and have deadlines only.
 package hostile
 
 import (
@@ -121,7 +122,8 @@ func (w *world) serve(args ...string) {
 	w.server, err = fingerpost.Start(w.t.Context(), fingerpost.Options{
 		Binary: binary, Dir: w.t.TempDir(), Kubeconfig: w.local.Kubeconfig(fakeapi.Token),
 		Args: append([]string{
-			"-identity-trust-domain=cluster.local", "-cluster-domain=cluster.local", "-link-namespace=" + fakeapi.LinkNamespace,
+			"-identity-trust-domain=cluster.local", "-cluster-domain=cluster.local",
+			"-link-namespace=" + fakeapi.LinkNamespace,
 			"-mirror-services=off", "-federated-slices=false", "-external-workload-slices=false",
 			"-probe-interval=1s", "-suspect-after=3s", "-stale-after=20s", "-first-sync-grace=2s", "-enable-pprof",
 		}, args...),
@@ -253,8 +255,8 @@ func (w *world) reported(name string) {
 	})
 }
 
-// bounded does what is hostile, and fails the test if the server has taken up more memory for it, at any time, than it may. One that takes
-// up very much more is killed, so that the machine survives.
+// bounded does what is hostile, and fails the test if the server has taken up more memory for it, at any
+// time, than it may. One that takes up very much more is killed, so that the machine survives.
 func (w *world) bounded(may int, hostile func()) {
 	w.t.Helper()
 	const far = 1 << 30
@@ -286,9 +288,11 @@ func (w *world) bounded(may int, hostile func()) {
 			peak = max(peak, last)
 		}
 		more := (peak - before) >> 20
-		w.t.Logf("resident memory %d MiB, at most %d MiB meanwhile: + %d MiB (may be: %d)", before>>20, peak>>20, more, may>>20)
+		w.t.Logf("resident memory %d MiB, at most %d MiB meanwhile: + %d MiB (may be: %d)", before>>20,
+			peak>>20, more, may>>20)
 		if peak-before > may+slack {
-			w.t.Errorf("the server has taken up %d MiB more, which is beyond %d MiB and a slack of %d MiB", more, may>>20, slack>>20)
+			w.t.Errorf("the server has taken up %d MiB more, which is beyond %d MiB and a slack of %d MiB",
+				more, may>>20, slack>>20)
 		}
 	}()
 	hostile()

@@ -12,8 +12,9 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
 )
 
-// Strings that no API server would take, and some that it takes, stand in one object of a cluster each. They are members of one federated
-// Service, which goes on to be served: with all other endpoints, and where only a name is odd with that one too.
+// Strings that no API server would take, and some that it takes, stand in one object of a cluster each. They
+// are members of one federated Service, which goes on to be served: with all other endpoints, and where only
+// a name is odd with that one too.
 func TestStrangeStrings(t *testing.T) {
 	type objects struct {
 		service *corev1.Service
@@ -34,26 +35,45 @@ func TestStrangeStrings(t *testing.T) {
 			o.pod.Annotations = map[string]string{"config.linkerd.io/opaque-ports": "\xff", "\xff": "\xff"}
 		}},
 		{"the service account is no UTF-8", false, func(o objects) { o.pod.Spec.ServiceAccountName = "x\xff" }},
-		{"the node is no UTF-8", true, func(o objects) { o.pod.Spec.NodeName = "\xff"; o.slice.Endpoints[0].NodeName = new("\xff") }},
+		{
+			"the node is no UTF-8", true,
+			func(o objects) { o.pod.Spec.NodeName = "\xff"; o.slice.Endpoints[0].NodeName = new("\xff") },
+		},
 		{"the zone is no UTF-8", true, func(o objects) { o.slice.Endpoints[0].Zone = new("\xff") }},
 		{"the zone is too long", true, func(o objects) { o.slice.Endpoints[0].Zone = new(long) }},
 		{"the hostname is no UTF-8", true, func(o objects) { o.slice.Endpoints[0].Hostname = new("\xff") }},
 		{"a hint is no UTF-8", true, func(o objects) {
 			o.slice.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "\xff"}}}
 		}},
-		{"an annotation of the slice is no UTF-8", true, func(o objects) { o.slice.Annotations = map[string]string{"\xff": "\xff"} }},
-		{"the Pod's name is no UTF-8", false, func(o objects) { o.pod.Name = "x\xff"; o.slice.Endpoints[0].TargetRef.Name = "x\xff" }},
-		{"the target's namespace is no UTF-8", false, func(o objects) { o.slice.Endpoints[0].TargetRef.Namespace = "\xff" }},
+		{
+			"an annotation of the slice is no UTF-8", true,
+			func(o objects) { o.slice.Annotations = map[string]string{"\xff": "\xff"} },
+		},
+		{
+			"the Pod's name is no UTF-8", false,
+			func(o objects) { o.pod.Name = "x\xff"; o.slice.Endpoints[0].TargetRef.Name = "x\xff" },
+		},
+		{
+			"the target's namespace is no UTF-8", false,
+			func(o objects) { o.slice.Endpoints[0].TargetRef.Namespace = "\xff" },
+		},
 		{"the address is none", false, func(o objects) {
 			o.slice.Endpoints[0].Addresses = []string{"\xff", "", "127.0.0.1", "0.0.0.0", "224.0.0.1"}
 		}},
 		{"there are no addresses", false, func(o objects) { o.slice.Endpoints[0].Addresses = nil }},
 		{"the port has no UTF-8 name", false, func(o objects) { o.slice.Ports[0].Name = new("\xff") }},
 		{"the port is 99999", false, func(o objects) { o.slice.Ports[0].Port = new(int32(99999)) }},
-		{"the protocol is no UTF-8", false, func(o objects) { o.slice.Ports[0].Protocol = new(corev1.Protocol("\xff")) }},
-		{"the protocol of the application is no UTF-8", true, func(o objects) { o.slice.Ports[0].AppProtocol = new("\xff") }},
+		{
+			"the protocol is no UTF-8", false,
+			func(o objects) { o.slice.Ports[0].Protocol = new(corev1.Protocol("\xff")) },
+		},
+		{
+			"the protocol of the application is no UTF-8", true,
+			func(o objects) { o.slice.Ports[0].AppProtocol = new("\xff") },
+		},
 		{"a port of the Service is no UTF-8", true, func(o objects) {
-			o.service.Spec.Ports = append(o.service.Spec.Ports, corev1.ServicePort{Name: "\xff", Port: 99999, Protocol: "\xff"})
+			o.service.Spec.Ports = append(o.service.Spec.Ports,
+				corev1.ServicePort{Name: "\xff", Port: 99999, Protocol: "\xff"})
 		}},
 		{"an annotation of the Service is no UTF-8", true, func(o objects) {
 			o.service.Annotations = map[string]string{"config.linkerd.io/opaque-ports": "\xff", "\xff": "\xff"}

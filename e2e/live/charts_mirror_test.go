@@ -14,7 +14,8 @@ const (
 	directly  = `mirror.linkerd.io/exported: remote-discovery`
 )
 
-// A step is something that somebody does, with what has to be seen then, and the rights that this takes: verb and resource.
+// A step is something that somebody does, with what has to be seen then, and the rights that this takes: verb
+// and resource.
 type step struct {
 	name string
 	does func() error
@@ -61,7 +62,9 @@ func TestChartMirrors(t *testing.T) {
 			}
 			for _, s := range life {
 				if slices.Contains(s.take, r.verb+" "+r.resource) {
-					return errors.Join(s.does(), c.logs(log, "A permission to write mirrors is missing", fmt.Sprintf("%q", r.verb), fmt.Sprintf("%q", r.resource)))
+					return errors.Join(s.does(),
+						c.logs(log, "A permission to write mirrors is missing", fmt.Sprintf("%q", r.verb),
+							fmt.Sprintf("%q", r.resource)))
 				}
 				if err := errors.Join(s.does(), s.seen()); err != nil {
 					return fmt.Errorf("%s: %w", s.name, err)
@@ -89,11 +92,16 @@ func (c *charted) mirrorLife() []step {
 	}
 	return []step{
 		{"mirrored through the gateway", first, both("p80"), []string{"create services", "create endpoints"}},
-		{"another port", api(byGateway, 81), both("p81"), []string{"patch services", "patch endpoints", "get endpoints"}},
+		{
+			"another port", api(byGateway, 81), both("p81"),
+			[]string{"patch services", "patch endpoints", "get endpoints"},
+		},
 		{"mirrored directly", api(directly, 81), port("endpoints", ""), []string{"delete endpoints"}},
 		{"not mirrored", api("app: api", 81), port("service", ""), []string{"delete services"}},
 		{"a name that is taken", func() error {
-			err := c.Local.Apply(c.t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Endpoints\nmetadata: {name: taken-west, namespace: %s}\nsubsets: [{addresses: [{ip: 192.0.2.7}], ports: [{port: 7}]}]\n", c.Namespace))
+			err := c.Local.Apply(c.t.Context(),
+				fmt.Appendf(
+					nil, "apiVersion: v1\nkind: Endpoints\nmetadata: {name: taken-west, namespace: %s}\nsubsets: [{addresses: [{ip: 192.0.2.7}], ports: [{port: 7}]}]\n", c.Namespace))
 			return errors.Join(err, c.export(c.Namespace, "taken", byGateway, 80))
 		}, func() error { return c.entry("taken", "delete them") }, []string{"get endpoints"}},
 		{
@@ -120,7 +128,8 @@ spec: {selector: {app: web}, ports: [{name: p%[4]d, port: %[4]d}]}
 // answered waits until a Service of west has ready endpoints.
 func (c *charted) answered(name string) error {
 	return c.eventually("ready endpoints of "+name+" in west", func(ctx context.Context) error {
-		ready, err := c.west.Kubectl(ctx, "-n", c.Namespace, "get", "endpointslices", "-l", "kubernetes.io/service-name="+name, "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
+		ready, err := c.west.Kubectl(ctx, "-n", c.Namespace, "get", "endpointslices", "-l",
+			"kubernetes.io/service-name="+name, "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
 		if err == nil && !strings.Contains(ready, "true") {
 			err = fmt.Errorf("they are ready: %q", ready)
 		}
@@ -139,7 +148,8 @@ func (c *charted) selects() error {
 
 // probes lets the Link of west ask for probes of its gateway.
 func (c *charted) probes() error {
-	_, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "patch", "link/west", "--type=merge", "-p", `{"spec": {"probeSpec": {"path": "/ready", "port": "4191", "period": "1s"}}}`)
+	_, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "patch", "link/west", "--type=merge", "-p",
+		`{"spec": {"probeSpec": {"path": "/ready", "port": "4191", "period": "1s"}}}`)
 	return err
 }
 
@@ -148,14 +158,18 @@ func (c *charted) unmirror() error {
 	ctx := c.t.Context()
 	_, west := c.west.Kubectl(ctx, "-n", c.Namespace, "delete", "--ignore-not-found", "service/api", "service/taken")
 	_, far := c.west.Kubectl(ctx, "delete", "--ignore-not-found", "namespace/"+c.Namespace+"-far")
-	_, here := c.Local.Kubectl(ctx, "-n", c.Namespace, "delete", "--ignore-not-found", "service/api-west", "service/taken-west", "endpoints/api-west", "endpoints/taken-west")
+	_, here := c.Local.Kubectl(ctx, "-n", c.Namespace, "delete", "--ignore-not-found", "service/api-west",
+		"service/taken-west", "endpoints/api-west", "endpoints/taken-west")
 	_, there := c.Local.Kubectl(ctx, "delete", "--ignore-not-found", "namespace/"+c.Namespace+"-far")
 	return errors.Join(west, far, here, there)
 }
 
 // mirrored waits until a mirror has a port, by name; empty for no mirror.
 func (c *charted) mirrored(namespace, kind, name, port string) error {
-	path := map[string]string{"service": "jsonpath={.spec.ports[*].name}", "endpoints": "jsonpath={.subsets[*].ports[*].name}"}[kind]
+	path := map[string]string{
+		"service":   "jsonpath={.spec.ports[*].name}",
+		"endpoints": "jsonpath={.subsets[*].ports[*].name}",
+	}[kind]
 	return c.eventually(kind+" "+name, func(ctx context.Context) error {
 		got, err := c.Local.Kubectl(ctx, "-n", namespace, "get", kind, name, "--ignore-not-found", "-o", path)
 		if err == nil && got != port {
@@ -169,7 +183,9 @@ func (c *charted) mirrored(namespace, kind, name, port string) error {
 func (c *charted) entry(service, says string) error {
 	return c.eventually("what the Link says of "+service, func(ctx context.Context) error {
 		got, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "link/west", "-o",
-			fmt.Sprintf(`jsonpath={range .status.mirrorServices[?(@.remoteRef.name==%q)]}{.conditions[*].message}{end}`, service))
+			fmt.Sprintf(
+				`jsonpath={range .status.mirrorServices[?(@.remoteRef.name==%q)]}{.conditions[*].message}{end}`,
+				service))
 		if err == nil && !strings.Contains(got, says) {
 			err = fmt.Errorf("it is %q", got)
 		}
@@ -183,7 +199,8 @@ func (c *charted) missesReading(r *right, log *logged) error {
 	case "namespaces":
 		return c.logs(log, "Namespaces cannot be listed")
 	case "endpoints":
-		return errors.Join(c.says("Mirroring", "False Forbidden: the API server refuses to list endpoints"), c.logs(log, "Nothing can be mirrored", "endpoints"))
+		return errors.Join(c.says("Mirroring", "False Forbidden: the API server refuses to list endpoints"),
+			c.logs(log, "Nothing can be mirrored", "endpoints"))
 	default:
 		return errors.Join(c.says("Mirroring", "False LeftToLinkerd: whether Linkerd's service mirror runs is unknown"),
 			c.logs(log, "Services of the local cluster are not added to federated Services"))

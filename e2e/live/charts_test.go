@@ -40,7 +40,8 @@ var foreign = []string{"monitoring.coreos.com", "cert-manager.io"}
 func TestChartsDryRun(t *testing.T) {
 	c := clusters[0]
 	for _, namespace := range []string{"fingerpost", "mesh", "links", "linkerd", "linkerd-multicluster"} {
-		if err := c.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)); err != nil {
+		if err := c.Apply(t.Context(), fmt.Appendf(nil,
+			"apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,7 +59,8 @@ func TestChartsDryRun(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours = slices.DeleteFunc(ours, func(o *unstructured.Unstructured) bool { return slices.Contains(foreign, o.GroupVersionKind().Group) })
+			ours = slices.DeleteFunc(ours,
+				func(o *unstructured.Unstructured) bool { return slices.Contains(foreign, o.GroupVersionKind().Group) })
 			if len(ours) < 4 {
 				t.Fatalf("%d objects", len(ours))
 			}
@@ -66,7 +68,8 @@ func TestChartsDryRun(t *testing.T) {
 			if err := os.WriteFile(file, charts.Manifest(ours...), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			out, err := c.Kubectl(t.Context(), "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file)
+			out, err := c.Kubectl(t.Context(), "apply", "--server-side", "--dry-run=server",
+				"--validate=strict", "-f", file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,8 +80,8 @@ func TestChartsDryRun(t *testing.T) {
 	}
 }
 
-// As docs/install.md has it: fingerpost is installed beside Linkerd, once more in Linkerd's namespace, takes Linkerd's Services over,
-// and again after each way back. They outlive it.
+// As docs/install.md has it: fingerpost is installed beside Linkerd, once more in Linkerd's namespace, takes
+// Linkerd's Services over, and again after each way back. They outlive it.
 func TestTakeOver(t *testing.T) {
 	c := clusters[0]
 	const namespace = "take-over"
@@ -95,7 +98,9 @@ spec:
   selector: {matchLabels: {linkerd.io/control-plane-component: destination}}
   template:
     metadata: {labels: {linkerd.io/control-plane-component: destination}}
-    spec: {terminationGracePeriodSeconds: 0, containers: [{name: destination, image: linkerd/controller, ports: [{name: dest-grpc, containerPort: 8086}]}]}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: destination, image: linkerd/controller, ports: [{name: dest-grpc, containerPort: 8086}]}]
 `, namespace)
 	services := fmt.Sprintf(`apiVersion: v1
 kind: Service
@@ -131,13 +136,16 @@ spec:
 		defer cancel()
 		must(mesh.Eventually(ctx, func(ctx context.Context) error {
 			for _, service := range []string{"linkerd-dst", "linkerd-dst-headless"} {
-				out, err := c.Kubectl(ctx, "-n", namespace, "get", "endpointslices", "-l", "kubernetes.io/service-name="+service, "-o",
+				out, err := c.Kubectl(ctx, "-n", namespace, "get", "endpointslices", "-l",
+					"kubernetes.io/service-name="+service, "-o",
 					`jsonpath={range .items[*]}{.ports[*].port}{range .endpoints[*]} {.targetRef.name}{end}{end}`)
 				if err != nil {
 					return err
 				}
 				fields := strings.Fields(out)
-				if len(fields) != replicas+1 || fields[0] != "8086" || slices.ContainsFunc(fields[1:], func(pod string) bool { return !strings.HasPrefix(pod, deployment+"-") }) {
+				if len(fields) != replicas+1 || fields[0] != "8086" ||
+					slices.ContainsFunc(fields[1:],
+						func(pod string) bool { return !strings.HasPrefix(pod, deployment+"-") }) {
 					return fmt.Errorf("behind Service %s: %q, want %d Pods of %s", service, out, replicas, deployment)
 				}
 			}
@@ -150,17 +158,22 @@ spec:
 	values := "cluster.name=east,controllerNamespace=" + namespace
 	takeOver := func() {
 		t.Helper()
-		must(helm("upgrade", "fingerpost", chart, "-n", namespace, "-f", filepath.Join(chart, "values-drop-in.yaml"), "--set", values,
+		must(helm("upgrade", "fingerpost", chart, "-n", namespace, "-f",
+			filepath.Join(chart, "values-drop-in.yaml"), "--set", values,
 			"--take-ownership", "--server-side=true", "--force-conflicts"))
 		behind("fingerpost", 2)
 	}
 	must(helm("install", "fingerpost", chart, "-n", namespace+"-beside", "--create-namespace", "--set", values))
-	must(helm("install", "fingerpost", chart, "-n", namespace, "-f", filepath.Join(chart, "values-drop-in.yaml"), "--set", values,
+	must(helm("install", "fingerpost", chart, "-n", namespace, "-f",
+		filepath.Join(chart, "values-drop-in.yaml"), "--set", values,
 		"--set", "service.name=fingerpost", "--set", "service.keep=false"))
 	behind("linkerd-destination", 1)
 	takeOver()
 
-	patch := []string{"-n", namespace, "patch", "service", "linkerd-dst", "linkerd-dst-headless", "--type=merge", "-p", `{"spec":{"selector":{"linkerd.io/control-plane-component":"destination"}}}`}
+	patch := []string{
+		"-n", namespace, "patch", "service", "linkerd-dst", "linkerd-dst-headless", "--type=merge", "-p",
+		`{"spec":{"selector":{"linkerd.io/control-plane-component":"destination"}}}`,
+	}
 	for name, back := range map[string][]string{
 		"kubectl apply": {"apply", "-f", file},
 		"the patch":     patch,
@@ -184,11 +197,15 @@ spec:
 func TestChartAutoscaling(t *testing.T) {
 	c := clusters[0]
 	const namespace = "autoscaling"
-	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")); err != nil {
+	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+
+		"}\n")); err != nil {
 		t.Fatal(err)
 	}
 	helm := newHelm(t, c)
-	release := []string{"fingerpost", filepath.Join(chartFiles, "fingerpost"), "-n", namespace, "--set", "controllerNamespace=" + namespace}
+	release := []string{
+		"fingerpost", filepath.Join(chartFiles, "fingerpost"), "-n", namespace, "--set",
+		"controllerNamespace=" + namespace,
+	}
 	err := helm(append([]string{"install"}, release...)...)
 	if err == nil {
 		_, err = c.Kubectl(t.Context(), "-n", namespace, "scale", "deploy/fingerpost", "--replicas=3")
@@ -199,7 +216,8 @@ func TestChartAutoscaling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replicas, err := c.Kubectl(t.Context(), "-n", namespace, "get", "deploy/fingerpost", "-o", "jsonpath={.spec.replicas}")
+	replicas, err := c.Kubectl(t.Context(), "-n", namespace, "get", "deploy/fingerpost", "-o",
+		"jsonpath={.spec.replicas}")
 	if err != nil || replicas != "3" {
 		t.Errorf("%s replicas, want 3 (%v)", replicas, err)
 	}
@@ -208,7 +226,8 @@ func TestChartAutoscaling(t *testing.T) {
 	}
 }
 
-// newHelm returns helm itself, of the version that renders the charts, with all rights in a cluster and nothing of the user's own.
+// newHelm returns helm itself, of the version that renders the charts, with all rights in a cluster and
+// nothing of the user's own.
 func newHelm(t *testing.T, c *controlplane.Cluster) func(args ...string) error {
 	t.Helper()
 	path, err := exec.CommandContext(t.Context(), "go", "tool", "-C", chartTools, "-n", "helm").Output()
@@ -216,7 +235,8 @@ func newHelm(t *testing.T, c *controlplane.Cluster) func(args ...string) error {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	env := append(os.Environ(), "KUBECONFIG="+admin(t, c), "HOME="+home, "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	env := append(os.Environ(), "KUBECONFIG="+admin(t, c), "HOME="+home, "HELM_CACHE_HOME="+home,
+		"HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
 	return func(args ...string) error {
 		command := exec.CommandContext(t.Context(), strings.TrimSpace(string(path)), args...)
 		command.Env = env
@@ -254,7 +274,14 @@ func rightsOf(t *testing.T, site *mesh.Site) (rights []right) {
 		for _, rule := range rules {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
-					r := right{site: site, role: o, group: rule.APIGroups[0], verb: verb, resource: resource, kind: resource}
+					r := right{
+						site:     site,
+						role:     o,
+						group:    rule.APIGroups[0],
+						verb:     verb,
+						resource: resource,
+						kind:     resource,
+					}
 					if r.group != "" {
 						r.kind += "." + r.group
 					}
@@ -351,7 +378,8 @@ func newCharted(t *testing.T, name, server, link string) *charted {
 	}
 	c.good = c.west.Kubeconfig(c.west.Identity, c.west.Proxy.URL())
 	t.Cleanup(func() { // other tests look at all namespaces
-		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", name, "delete", "--ignore-not-found", "link/west"); err != nil {
+		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", name, "delete",
+			"--ignore-not-found", "link/west"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -360,13 +388,15 @@ func newCharted(t *testing.T, name, server, link string) *charted {
 
 // run links west anew and lets a server run, as the chart does, until check is done.
 func (c *charted) run(check func(log *logged) error, env ...string) error {
-	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "delete", "--ignore-not-found", "link/west"); err != nil {
+	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "delete", "--ignore-not-found",
+		"link/west"); err != nil {
 		return err
 	}
 	if err := c.Link(c.t.Context(), c.west); err != nil {
 		return err
 	}
-	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "annotate", "link/west", endpointslice.OptIn+"="+endpointslice.Enabled); err != nil {
+	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "annotate", "link/west",
+		endpointslice.OptIn+"="+endpointslice.Enabled); err != nil {
 		return err
 	}
 	log := &logged{}
@@ -435,10 +465,12 @@ func (c *charted) granted() error {
 // flap takes west's credentials away and gives them back, twice: what is said of it comes again.
 func (c *charted) flap() error {
 	for range 2 {
-		if err := errors.Join(c.Credentials(c.t.Context(), c.west, []byte("no kubeconfig")), c.says("CredentialsValid", "False Refused")); err != nil {
+		if err := errors.Join(c.Credentials(c.t.Context(), c.west, []byte("no kubeconfig")),
+			c.says("CredentialsValid", "False Refused")); err != nil {
 			return err
 		}
-		if err := errors.Join(c.Credentials(c.t.Context(), c.west, c.good), c.says("CredentialsValid", "True")); err != nil {
+		if err := errors.Join(c.Credentials(c.t.Context(), c.west, c.good),
+			c.says("CredentialsValid", "True")); err != nil {
 			return err
 		}
 	}
@@ -462,7 +494,8 @@ func (c *charted) set(r *right, given bool) error {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: "system:serviceaccount:" + r.site.Identity.Namespace + ":" + r.site.Identity.Name,
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: r.role.GetNamespace(), Group: r.group, Resource: resource, Subresource: subresource, Verb: r.verb, Name: r.name,
+			Namespace: r.role.GetNamespace(), Group: r.group, Resource: resource, Subresource: subresource,
+			Verb: r.verb, Name: r.name,
 		},
 	}}
 	return c.eventually("the API server knows of the right", func(ctx context.Context) error {
@@ -480,7 +513,8 @@ func (c *charted) misses(r *right, log *logged) error {
 		fmt.Sprintf(`fingerpost_api_errors_total{cluster=%q,reason="Forbidden",resource=%q}`, r.site.Name, r.kind),
 		fmt.Sprintf(`fingerpost_watch_open{cluster=%q,resource=%q} 0`, r.site.Name, r.kind),
 	}
-	writes := slices.Contains([]string{"create", "update", "delete"}, r.verb) || r.verb == "get" || r.kind == "leases.coordination.k8s.io"
+	writes := slices.Contains([]string{"create", "update", "delete"}, r.verb) || r.verb == "get" ||
+		r.kind == "leases.coordination.k8s.io"
 	required := slices.Contains([]string{"services", "pods", "endpointslices.discovery.k8s.io"}, r.kind)
 	refused := "the API server refuses to list " + r.kind + " (Forbidden)"
 	switch {
@@ -497,14 +531,18 @@ func (c *charted) misses(r *right, log *logged) error {
 	case r.kind == "secrets":
 		return c.logs(log, "Secrets in the controller namespace cannot be read")
 	case r.kind == "namespaces" && r.verb == "get" && r.role.GetNamespace() != "":
-		return c.logs(log, "Nothing is written into any cluster until the UID of our namespace is known", "grant get on namespaces")
+		return c.logs(log, "Nothing is written into any cluster until the UID of our namespace is known",
+			"grant get on namespaces")
 	case r.kind == "namespaces" && r.verb == "get":
-		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name), "grant get on namespaces of the name kube-system")
+		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
+			"grant get on namespaces of the name kube-system")
 	case r.kind == "configmaps":
-		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name), "grant get on configmaps of the name linkerd-config")
+		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
+			"grant get on configmaps of the name linkerd-config")
 	case writes:
 		err := errors.Join(c.tells(fmt.Sprintf(`fingerpost_writer_state{cluster=%q,state="ReadOnly"} 1`, r.site.Name)),
-			c.logs(log, "This cluster is read-only for us", fmt.Sprintf("%q", r.site.Name), "grant "+r.verb+" on "+r.kind))
+			c.logs(log, "This cluster is read-only for us", fmt.Sprintf("%q", r.site.Name),
+				"grant "+r.verb+" on "+r.kind))
 		if r.site == c.west {
 			err = errors.Join(err, c.says("Writable", "False ReadOnly"))
 		}
@@ -518,12 +556,14 @@ func (c *charted) misses(r *right, log *logged) error {
 	case required:
 		return c.says("CredentialsValid", "False Forbidden: Secret charted/cluster-credentials-west: "+refused)
 	default: // a feature is missing, nothing else
-		return errors.Join(c.tells(forbidden...), c.says("Synced", "True"), c.tells(fmt.Sprintf(`fingerpost_cluster_state{cluster=%q,state="Live"} 1`, r.site.Name)))
+		return errors.Join(c.tells(forbidden...), c.says("Synced", "True"),
+			c.tells(fmt.Sprintf(`fingerpost_cluster_state{cluster=%q,state="Live"} 1`, r.site.Name)))
 	}
 }
 
-// With the arguments and the rights of the charts, discovery over a link works; and each right is needed: without it something that an
-// operator can see is missing. A right that a chart gains has to be explained here.
+// With the arguments and the rights of the charts, discovery over a link works; and each right is needed:
+// without it something that an operator can see is missing. A right that a chart gains has to be explained
+// here.
 func TestChartRights(t *testing.T) {
 	c := newCharted(t, "charted", "", "")
 	c.do(c.west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, "charted-linkerd", "cluster.local")))
@@ -537,13 +577,17 @@ func TestChartRights(t *testing.T) {
 		defer cancel()
 		return errors.Join(
 			s.Until(ctx, "both clusters", func(s *mesh.Watch) bool { return s.Len() == 4 }),
-			c.says("Accepted", "True"), c.says("CredentialsValid", "True"), c.says("Connected", "True"), c.says("Synced", "True"),
-			c.tells(`fingerpost_links_readable 1`, `fingerpost_cluster_state{cluster="east",state="Live"} 1`, `fingerpost_cluster_state{cluster="west",state="Live"} 1`),
+			c.says("Accepted", "True"), c.says("CredentialsValid", "True"), c.says("Connected", "True"),
+			c.says("Synced", "True"),
+			c.tells(`fingerpost_links_readable 1`, `fingerpost_cluster_state{cluster="east",state="Live"} 1`,
+				`fingerpost_cluster_state{cluster="west",state="Live"} 1`),
 			c.says("Writable", "True"),
-			c.tells(`fingerpost_lease_holder{cluster="east",lease="`+c.lease()+`"} 1`, `fingerpost_lease_holder{cluster="west",lease="`+c.lease()+`"} 1`),
+			c.tells(`fingerpost_lease_holder{cluster="east",lease="`+c.lease()+`"} 1`,
+				`fingerpost_lease_holder{cluster="west",lease="`+c.lease()+`"} 1`),
 			c.flap(),
 			c.eventually("an Event that came again", func(ctx context.Context) error {
-				out, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "events.events.k8s.io", "-o", "jsonpath={range .items[*]}{.regarding.kind} {.reason} {.series.count};{end}")
+				out, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "events.events.k8s.io", "-o",
+					"jsonpath={range .items[*]}{.regarding.kind} {.reason} {.series.count};{end}")
 				if err == nil && !strings.Contains(out, "Link Refused 2;") {
 					err = fmt.Errorf("%q", out)
 				}

@@ -37,7 +37,8 @@ type report struct {
 	}
 }
 
-// line returns "result description: error" of all checks that contain text in either; or of all that did not succeed if it is empty.
+// line returns "result description: error" of all checks that contain text in either; or of all that did not
+// succeed if it is empty.
 func (r report) lines(text string) (lines []string) {
 	for _, category := range r.Categories {
 		for _, c := range category.Checks {
@@ -82,7 +83,10 @@ func skewed(t *testing.T, c *controlplane.Cluster, away *atomic.Int64) string {
 	t.Cleanup(server.Close)
 	config := clientcmdapi.NewConfig()
 	config.Clusters[c.Name()] = &clientcmdapi.Cluster{
-		Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{
+			Type:  "CERTIFICATE",
+			Bytes: server.Certificate().Raw,
+		}),
 	}
 	config.Contexts[c.Name()] = &clientcmdapi.Context{Cluster: c.Name()}
 	config.CurrentContext = c.Name()
@@ -100,7 +104,10 @@ func checked(t *testing.T, kubeconfig string, args ...string) report {
 	if err := os.Symlink(binary, extension); err != nil {
 		t.Fatal(err)
 	}
-	args = append([]string{"check", "--as-group=[]", "--kubeconfig=" + kubeconfig, "--linkerd-namespace=linkerd", "--verbose=false", "--proxy=false", "--wait=0s", "--timeout=2s", "--output=json"}, args...)
+	args = append([]string{
+		"check", "--as-group=[]", "--kubeconfig=" + kubeconfig, "--linkerd-namespace=linkerd",
+		"--verbose=false", "--proxy=false", "--wait=0s", "--timeout=2s", "--output=json",
+	}, args...)
 	out, err := exec.CommandContext(t.Context(), extension, args...).Output()
 	var r report
 	if jerr := json.Unmarshal(out, &r); jerr != nil {
@@ -149,7 +156,8 @@ func TestCheck(t *testing.T) {
 		})
 	})
 
-	// Eight faults at once: they must not hide each other. A replica reads the trust domain of a cluster again with a new token.
+	// Eight faults at once: they must not hide each other. A replica reads the trust domain of a cluster
+	// again with a new token.
 	w.do(west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, mesh.Linkerd, "elsewhere.example")))
 	_, err := w.Rotate(t.Context(), west)
 	w.do(err)
@@ -168,7 +176,8 @@ func TestCheck(t *testing.T) {
 	w.do(w.Credentials(t.Context(), south, south.Kubeconfig(&identity, south.Proxy.URL())))
 	w.do(west.Deny(t.Context(), west.Identity, "watch", "endpointslices.discovery.k8s.io"))
 	t.Cleanup(func() {
-		if err := west.Allow(context.WithoutCancel(t.Context()), west.Identity, "watch", "endpointslices.discovery.k8s.io"); err != nil {
+		if err := west.Allow(context.WithoutCancel(t.Context()), west.Identity, "watch",
+			"endpointslices.discovery.k8s.io"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -185,16 +194,36 @@ kind: Service
 metadata: {name: web-west, namespace: check, labels: {multicluster.linkerd.io/remote-discovery: west}}
 spec: {ports: [{port: 80}]}
 `, links.Group)))
-	w.do(w.Local.Apply(t.Context(), []byte(lease("linkerd-destination-endpoint-write", "gone", time.Now().Add(-time.Hour)))))
+	w.do(w.Local.Apply(t.Context(), []byte(lease("linkerd-destination-endpoint-write", "gone",
+		time.Now().Add(-time.Hour)))))
 	w.state(north, "Stale", 15*time.Second)
 	faults := []struct{ name, want, says string }{
-		{"expired token", "error fingerpost-clusters/the newest credentials of south are in use", "refuses the credentials (401)"},
-		{"missing right", "error fingerpost-clusters/the newest credentials of west are in use", "refuses to watch endpointslices.discovery.k8s.io"},
-		{"wrong trust domain", "error fingerpost-clusters/west is the cluster that it should be", "end in elsewhere.example, and clients get cluster.local"},
-		{"clock skew", "warning fingerpost-kubernetes/its clock agrees with this one", "away from this one: tokens and Leases depend on clocks"},
-		{"duplicate cluster name", "error fingerpost-clusters/the conditions of Link check/west-again hold", "Conflict: Link check/west links west already"},
+		{
+			"expired token", "error fingerpost-clusters/the newest credentials of south are in use",
+			"refuses the credentials (401)",
+		},
+		{
+			"missing right", "error fingerpost-clusters/the newest credentials of west are in use",
+			"refuses to watch endpointslices.discovery.k8s.io",
+		},
+		{
+			"wrong trust domain", "error fingerpost-clusters/west is the cluster that it should be",
+			"end in elsewhere.example, and clients get cluster.local",
+		},
+		{
+			"clock skew", "warning fingerpost-kubernetes/its clock agrees with this one",
+			"away from this one: tokens and Leases depend on clocks",
+		},
+		{
+			"duplicate cluster name", "error fingerpost-clusters/the conditions of Link check/west-again hold",
+			"Conflict: Link check/west links west already",
+		},
 		{"half-made mirror", "error fingerpost-services/no mirrored or federated Service", "check/web-west"},
-		{"no lease holder", "warning fingerpost-leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder", "gone held it until"},
+		{
+			"no lease holder",
+			"warning fingerpost-leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder",
+			"gone held it until",
+		},
 		{"stale cluster", "error fingerpost-clusters/north is in contact", "it is Stale, last contact"},
 	}
 	w.within(10*time.Second, "all faults are named", func(ctx context.Context) error {
@@ -211,8 +240,10 @@ spec: {ports: [{port: 80}]}
 			return err
 		})
 	})
-	out, err := w.run("check", "--kubeconfig", kubeconfig, "--debug-addr", w.Server.Debug, "--wait", "0s", "--timeout", "2s", "-o", "short")
-	if err == nil || !strings.Contains(out, "× north is in contact\n    it is Stale") || !strings.HasSuffix(out, "Status check results are ×\n") || strings.Contains(out, "√") {
+	out, err := w.run("check", "--kubeconfig", kubeconfig, "--debug-addr", w.Server.Debug, "--wait", "0s",
+		"--timeout", "2s", "-o", "short")
+	if err == nil || !strings.Contains(out, "× north is in contact\n    it is Stale") ||
+		!strings.HasSuffix(out, "Status check results are ×\n") || strings.Contains(out, "√") {
 		t.Errorf("-o short: %v\n%s", err, out)
 	}
 	w.do(north.Proxy.Pass())
@@ -223,17 +254,20 @@ func TestCheckPre(t *testing.T) {
 	bare := controlplane.ForTest(t, controlplane.Options{Name: "bare", Light: true})
 	kubeconfig := admin(t, bare)
 	const line = "warning fingerpost-kubernetes/Links are served at version v1alpha3"
-	if r := checked(t, kubeconfig, "--pre"); !r.Success || len(r.lines(line+": there is no CRD of Links")) != 1 || len(r.lines("")) != 1 {
+	if r := checked(t, kubeconfig, "--pre"); !r.Success ||
+		len(r.lines(line+": there is no CRD of Links")) != 1 || len(r.lines("")) != 1 {
 		t.Errorf("without a CRD: %v", r)
 	}
-	old := strings.Replace(string(links.CRD), "name: v1alpha3\n    served: true", "name: v1alpha3\n    served: false", 1)
+	old := strings.Replace(string(links.CRD), "name: v1alpha3\n    served: true",
+		"name: v1alpha3\n    served: false", 1)
 	if old == string(links.CRD) {
 		t.Fatal("the CRD has another form")
 	}
 	if err := bare.Apply(t.Context(), []byte(old)); err != nil {
 		t.Fatal(err)
 	}
-	if r := checked(t, kubeconfig, "--pre"); !r.Success || len(r.lines(line+": they are served at v1alpha2, v1alpha1 only")) != 1 {
+	if r := checked(t, kubeconfig, "--pre"); !r.Success ||
+		len(r.lines(line+": they are served at v1alpha2, v1alpha1 only")) != 1 {
 		t.Errorf("with an old CRD: %v", r)
 	}
 	if err := bare.Apply(t.Context(), links.CRD); err != nil {
@@ -249,7 +283,9 @@ func TestCheckPre(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, bare.Kubeconfig(id, ""), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := checked(t, kubeconfig, "--pre"); r.Success || len(r.lines("error fingerpost-install/you may create deployments.apps: create deployments.apps is not allowed")) != 1 {
+	if r := checked(t, kubeconfig, "--pre"); r.Success ||
+		len(r.lines(
+			"error fingerpost-install/you may create deployments.apps: create deployments.apps is not allowed")) != 1 {
 		t.Errorf("without rights: %v", r)
 	}
 }

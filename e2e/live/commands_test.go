@@ -24,7 +24,8 @@ func (w *world) run(args ...string) (string, error) {
 	w.t.Helper()
 	out, err := exec.CommandContext(w.t.Context(), binary, args...).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 100 && err == nil && args[len(args)-1] != "json" && args[0] != "metrics" {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 100 && err == nil &&
+			args[len(args)-1] != "json" && args[0] != "metrics" {
 			w.t.Errorf("fingerpost %s prints %d columns: %s", args[0], n, line)
 		}
 	}
@@ -48,7 +49,8 @@ func (w *world) says(claimed time.Duration, want []string, args ...string) {
 	})
 }
 
-// A client's addresses are explained as they come and go: whose they are, why they are kept, and which the client was sent.
+// A client's addresses are explained as they come and go: whose they are, why they are kept, and which the
+// client was sent.
 func TestExplain(t *testing.T) {
 	w := newWorld(t, "explain", 2)
 	west := w.Remotes[0]
@@ -59,15 +61,22 @@ func TestExplain(t *testing.T) {
 	conn, err := grpc.NewClient(w.Server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	w.do(err)
 	defer conn.Close()
-	client := proxy.Open(t.Context(), conn, proxy.Request{Authority: w.Authority(mesh.Federated), Token: `{"ns":"explain","pod":"cart","nodeName":"n"}`}, nil)
+	client := proxy.Open(t.Context(), conn,
+		proxy.Request{Authority: w.Authority(mesh.Federated), Token: `{"ns":"explain","pod":"cart","nodeName":"n"}`},
+		nil)
 	defer client.Close()
-	explain := []string{"explain", w.Authority(mesh.Federated), "--client", "explain/cart", "--debug-addr", w.Server.Debug, "--kubeconfig", "/dev/null"}
+	explain := []string{
+		"explain", w.Authority(mesh.Federated), "--client", "explain/cart", "--debug-addr", w.Server.Debug,
+		"--kubeconfig", "/dev/null",
+	}
 	w.says(3*time.Second, []string{
 		"for explain/cart on node n: 5 addresses", "holds 5 addresses", "+ 192.0.2.78:8080 west", "yes kept",
 	}, explain...)
 
 	w.claim(w.Local, shared)
-	w.says(3*time.Second, []string{"- 192.0.2.78:8080 west", "duplicate: east/explain/web", "it is of this cluster", "5 addresses"}, explain...)
+	w.says(3*time.Second, []string{
+		"- 192.0.2.78:8080 west", "duplicate: east/explain/web", "it is of this cluster", "5 addresses",
+	}, explain...)
 	w.do(west.Proxy.Silence())
 	w.says(15*time.Second, []string{"kept, its cluster is Stale", "it is of this cluster"}, explain...)
 	w.says(time.Second, []string{"west Stale"}, "clusters", "west", "--debug-addr", w.Server.Debug)
@@ -75,13 +84,15 @@ func TestExplain(t *testing.T) {
 	w.state(west, "Live", 5*time.Second)
 
 	for authority, want := range map[string]string{
-		strings.Replace(w.Authority(mesh.Service), "8080", "81", 1):   "kept", // only a part of another Service must declare its ports
+		// Only a part of another Service must declare its ports.
+		strings.Replace(w.Authority(mesh.Service), "8080", "81", 1):   "kept",
 		strings.Replace(w.Authority(mesh.Federated), "8080", "81", 1): "port 81 not declared",
 		w.Authority("nobody"): "but: NotFound: Service explain/nobody not found",
 	} {
 		w.says(time.Second, []string{want}, "explain", authority, "--debug-addr", w.Server.Debug)
 	}
-	if out, err := w.run("explain", "foo", "--debug-addr", w.Server.Debug); err == nil || !strings.Contains(out, "Invalid authority: foo") {
+	if out, err := w.run("explain", "foo", "--debug-addr", w.Server.Debug); err == nil ||
+		!strings.Contains(out, "Invalid authority: foo") {
 		t.Errorf("explain foo: %v\n%s", err, out)
 	}
 }
@@ -94,7 +105,8 @@ func TestSlowStream(t *testing.T) {
 	w.known("crowd")
 	quick, slow := w.watch("crowd"), w.watch("crowd")
 	whole := func(s *mesh.Watch) bool { return s.Len() == 100 }
-	w.within(3*time.Second, "first answers", func(ctx context.Context) error { return all200(ctx, []*mesh.Watch{quick, slow}, whole) })
+	w.within(3*time.Second, "first answers",
+		func(ctx context.Context) error { return all200(ctx, []*mesh.Watch{quick, slow}, whole) })
 	slow.Stall()
 	for generation := 1; ; generation++ {
 		w.do(w.Local.Apply(t.Context(), crowd(w.Namespace, generation, 100)))
@@ -115,13 +127,15 @@ func TestSlowStream(t *testing.T) {
 	slow.Resume()
 	w.says(4*time.Second, []string{"2 streams, 0 behind."}, "streams", "--debug-addr", w.Server.Debug)
 
-	w.says(2*time.Second, []string{"service web.slow.svc.cluster.local", "opaque false"}, "profile", w.Authority(mesh.Service), "--addr", w.Server.Addr)
+	w.says(2*time.Second, []string{"service web.slow.svc.cluster.local", "opaque false"}, "profile",
+		w.Authority(mesh.Service), "--addr", w.Server.Addr)
 	out, err := w.run("profile", w.Authority(mesh.Service), "--addr", w.Server.Addr, "-o", "json")
 	var profile struct{ FullyQualifiedName string }
 	if jerr := json.Unmarshal([]byte(out), &profile); err != nil || jerr != nil || profile.FullyQualifiedName == "" {
 		t.Errorf("profile -o json: %v %v\n%s", err, jerr, out)
 	}
-	if out, err := w.run("profile", "foo", "--addr", w.Server.Addr); err == nil || !strings.Contains(out, "Invalid authority: foo") {
+	if out, err := w.run("profile", "foo", "--addr", w.Server.Addr); err == nil ||
+		!strings.Contains(out, "Invalid authority: foo") {
 		t.Errorf("profile foo: %v\n%s", err, out)
 	}
 	out, err = w.run("metrics", "fingerpost_streams", "--metrics-addr", w.Server.Admin)
@@ -130,7 +144,8 @@ func TestSlowStream(t *testing.T) {
 	}
 }
 
-// Two replicas, one of which is cut off from a cluster: the health report names a cluster or Service in which they differ.
+// Two replicas, one of which is cut off from a cluster: the health report names a cluster or Service in which
+// they differ.
 func TestReplicasThatDiffer(t *testing.T) {
 	w := newWorld(t, "diff", 2)
 	west := w.Remotes[0]

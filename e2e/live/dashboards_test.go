@@ -38,7 +38,8 @@ metadata: {name: no-slices}
 spec:
   matchConstraints:
     namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: dashboards}}
-    resourceRules: [{apiGroups: [discovery.k8s.io], apiVersions: [v1], operations: [CREATE], resources: [endpointslices]}]
+    resourceRules:
+    - {apiGroups: [discovery.k8s.io], apiVersions: [v1], operations: [CREATE], resources: [endpointslices]}
   validations: [{expression: "false", message: not today}]
 ---
 apiVersion: admissionregistration.k8s.io/v1
@@ -47,8 +48,8 @@ metadata: {name: no-slices}
 spec: {policyName: no-slices, validationActions: [Deny]}
 `
 
-// Every metric and every label that a dashboard or an alert asks for is one that a running process exports: everything that is counted
-// happens here once.
+// Every metric and every label that a dashboard or an alert asks for is one that a running process exports:
+// everything that is counted happens here once.
 func TestDashboards(t *testing.T) {
 	c := newCharted(t, "dashboards", `mirror: {mode: "on", probeGateways: true}`, "")
 	shared := netip.MustParseAddrPort("192.0.2.79:8080")
@@ -63,7 +64,8 @@ func TestDashboards(t *testing.T) {
 	c.Args = append(c.Args, "-admission-rate=1", "-admission-burst=2") // some streams are sent away
 	c.do(c.Local.Apply(t.Context(), []byte(refusal)))
 	lift := func(ctx context.Context) error {
-		_, err := c.Local.Kubectl(ctx, "delete", "--ignore-not-found", "validatingadmissionpolicybindings/no-slices", "validatingadmissionpolicies/no-slices")
+		_, err := c.Local.Kubectl(ctx, "delete", "--ignore-not-found",
+			"validatingadmissionpolicybindings/no-slices", "validatingadmissionpolicies/no-slices")
 		return err
 	}
 	t.Cleanup(func() {
@@ -72,7 +74,9 @@ func TestDashboards(t *testing.T) {
 		}
 	})
 	slice := filepath.Join(t.TempDir(), "slice.yaml")
-	c.do(os.WriteFile(slice, []byte("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: any, namespace: dashboards}, addressType: IPv4, endpoints: []}"), 0o600))
+	c.do(os.WriteFile(
+		slice, []byte(
+			"{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: any, namespace: dashboards}, addressType: IPv4, endpoints: []}"), 0o600))
 	c.do(c.eventually("no slice is taken", func(ctx context.Context) error {
 		_, err := c.Local.Kubectl(ctx, "create", "--dry-run=server", "-f", slice)
 		if err == nil {
@@ -83,7 +87,8 @@ func TestDashboards(t *testing.T) {
 		}
 		return nil
 	}))
-	_, err = c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite", "service/"+mesh.Federated, endpointslice.OptIn+"="+endpointslice.Enabled)
+	_, err = c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite",
+		"service/"+mesh.Federated, endpointslice.OptIn+"="+endpointslice.Enabled)
 	c.do(err)
 
 	var have map[string]map[string]bool
@@ -115,10 +120,13 @@ func TestDashboards(t *testing.T) {
 			})
 		}
 		return errors.Join(
-			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds", "fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods", "fingerpost_link_condition",
+			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds",
+				"fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods",
+				"fingerpost_link_condition",
 				"fingerpost_endpoint_conflicts"),
 			lift(t.Context()),
-			counted("fingerpost_slice_writes_total", "fingerpost_lease_holder", "fingerpost_mirror_services", "fingerpost_mirror_writes_total", "gateway_alive", "gateway_probes"),
+			counted("fingerpost_slice_writes_total", "fingerpost_lease_holder", "fingerpost_mirror_services",
+				"fingerpost_mirror_writes_total", "gateway_alive", "gateway_probes"),
 		)
 	})
 	c.do(err)
@@ -129,7 +137,8 @@ func TestDashboards(t *testing.T) {
 		maps.Copy(have, more)
 	}
 
-	command := exec.CommandContext(t.Context(), "go", "run", "-C", chartTools, ".", "-questions", chartFiles+"/fingerpost")
+	command := exec.CommandContext(t.Context(), "go", "run", "-C", chartTools, ".", "-questions",
+		chartFiles+"/fingerpost")
 	command.Stderr = os.Stderr
 	lines, err := command.Output()
 	c.do(err)
@@ -198,7 +207,11 @@ func certificate(t *testing.T) string {
 func (c *charted) encrypted(files string) (page string) {
 	c.t.Helper()
 	c.do(c.Serve(c.t.Context(), fingerpost.Options{
-		Binary: binary, Dir: c.t.TempDir(), Args: []string{"-tls-cert-file=" + filepath.Join(files, "tls.crt"), "-tls-key-file=" + filepath.Join(files, "tls.key")},
+		Binary: binary, Dir: c.t.TempDir(),
+		Args: []string{
+			"-tls-cert-file=" + filepath.Join(files, "tls.crt"),
+			"-tls-key-file=" + filepath.Join(files, "tls.key"),
+		},
 	}))
 	page, err := c.Server.Metrics(c.t.Context())
 	c.do(errors.Join(err, c.Server.Stop()))
@@ -210,7 +223,8 @@ func validator(t *testing.T, files string) string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
-	command := exec.CommandContext(ctx, binary, "sp-validator", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-tls-dir="+files, "-log-format=json")
+	command := exec.CommandContext(ctx, binary, "sp-validator", "-addr=127.0.0.1:0",
+		"-metrics-addr=127.0.0.1:0", "-tls-dir="+files, "-log-format=json")
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = 10 * time.Second
 	log, err := command.StderrPipe()

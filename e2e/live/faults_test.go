@@ -14,8 +14,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// A linked cluster that does not answer at the start: the server is ready at once, plain Services are answered at once, federated ones
-// after the grace, and the cluster joins within 5 s of its return.
+// A linked cluster that does not answer at the start: the server is ready at once, plain Services are
+// answered at once, federated ones after the grace, and the cluster joins within 5 s of its return.
 func TestBlackHoleAtStart(t *testing.T) {
 	w := newWorld(t, "black-hole", 2)
 	west := w.Remotes[0]
@@ -44,8 +44,8 @@ func TestBlackHoleAtStart(t *testing.T) {
 	w.state(west, "Live", 5*time.Second)
 }
 
-// A cluster that is cut off, frozen or killed later: not one endpoint is withdrawn, its state is Suspect and then Stale, and what it
-// did meanwhile arrives within 2 s of its return.
+// A cluster that is cut off, frozen or killed later: not one endpoint is withdrawn, its state is Suspect and
+// then Stale, and what it did meanwhile arrives within 2 s of its return.
 func TestOutages(t *testing.T) {
 	w := newWorld(t, "outages", 2)
 	west := w.Remotes[0]
@@ -62,7 +62,10 @@ func TestOutages(t *testing.T) {
 		{"silence", west.Proxy.Silence, west.Proxy.Pass, true},
 		{"refuse", func() error { west.Proxy.Refuse(); return nil }, west.Proxy.Pass, true},
 		{"frozen API server", func() error { return west.Pause() }, func() error { return west.Continue() }, false},
-		{"killed API server", func() error { return west.Kill() }, func() error { return west.Restart(t.Context()) }, false},
+		{
+			"killed API server", func() error { return west.Kill() },
+			func() error { return west.Restart(t.Context()) }, false,
+		},
 	} {
 		t.Run(outage.name, func(t *testing.T) {
 			w := &world{w.Mesh, t}
@@ -99,8 +102,8 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// What is no outage: a slow network, a right that is taken away, a certificate that expires. Nothing is withdrawn, the Link says what
-// is wrong, and once it is put right the server catches up by itself.
+// What is no outage: a slow network, a right that is taken away, a certificate that expires. Nothing is
+// withdrawn, the Link says what is wrong, and once it is put right the server catches up by itself.
 func TestFaults(t *testing.T) {
 	w := newWorld(t, "faults", 2)
 	west := w.Remotes[0]
@@ -125,7 +128,8 @@ func TestFaults(t *testing.T) {
 		w.holds(s, 2*time.Second, "a change over watches that were open", map[*mesh.Site]int{w.Local: 2, west: size})
 		west.Proxy.CutConnections()
 		grow(w)
-		w.holds(s, 5*time.Second, "a change over watches that were opened slowly", map[*mesh.Site]int{w.Local: 2, west: size})
+		w.holds(s, 5*time.Second, "a change over watches that were opened slowly",
+			map[*mesh.Site]int{w.Local: 2, west: size})
 		w.state(west, "Live", 3*time.Second)
 		w.do(west.Proxy.Pass())
 		grow(w)
@@ -198,8 +202,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// New credentials cause no message where nothing has changed: a token, a new authority, another address. What fails leaves the old
-// ones in use, and the Link says so.
+// New credentials cause no message where nothing has changed: a token, a new authority, another address. What
+// fails leaves the old ones in use, and the Link says so.
 func TestCredentials(t *testing.T) {
 	w := newWorld(t, "credentials", 2)
 	west := w.Remotes[0]
@@ -266,12 +270,18 @@ func TestRefusedKubeconfigs(t *testing.T) {
 
 	ca := base64.StdEncoding.EncodeToString(west.CA())
 	for field, lines := range map[string][2]string{
-		"user.exec":                        {"certificate-authority-data: " + ca, fmt.Sprintf(`exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [%q], interactiveMode: Never}`, canary)},
+		"user.exec": {
+			"certificate-authority-data: " + ca,
+			fmt.Sprintf(
+				`exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [%q], interactiveMode: Never}`, canary),
+		},
 		"user.auth-provider":               {"certificate-authority-data: " + ca, "auth-provider: {name: oidc}"},
 		"user.tokenFile":                   {"certificate-authority-data: " + ca, "tokenFile: " + file},
 		"cluster.certificate-authority":    {"certificate-authority: " + file, "token: " + west.Identity.Token},
 		"cluster.insecure-skip-tls-verify": {"insecure-skip-tls-verify: true", "token: " + west.Identity.Token},
-		"user.as":                          {"certificate-authority-data: " + ca, "token: " + west.Identity.Token + ", as: admin"},
+		"user.as": {
+			"certificate-authority-data: " + ca, "token: " + west.Identity.Token + ", as: admin",
+		},
 	} {
 		kubeconfig := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -324,7 +334,9 @@ metadata:
   name: cluster-credentials-%[1]s
   namespace: %[2]s
   labels: {multicluster.linkerd.io/cluster-name: %[1]s}
-  annotations: {multicluster.linkerd.io/trust-domain: cluster.local, multicluster.linkerd.io/cluster-domain: cluster.local}
+  annotations:
+    multicluster.linkerd.io/trust-domain: cluster.local
+    multicluster.linkerd.io/cluster-domain: cluster.local
 type: %[3]s
 data: {kubeconfig: %[4]s}
 `, site.Name, namespace, links.SecretType, base64.StdEncoding.EncodeToString(site.Kubeconfig(site.Identity, site.Proxy.URL()))))

@@ -12,9 +12,9 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// The life of a federated stream over three clusters and a fourth: one first Add with the union, one delta for a change, a cluster that
-// is linked later joins, unlinking withdraws a cluster's own addresses only, and an address that two clusters claim stays until the
-// last claim goes.
+// The life of a federated stream over three clusters and a fourth: one first Add with the union, one delta
+// for a change, a cluster that is linked later joins, unlinking withdraws a cluster's own addresses only, and
+// an address that two clusters claim stays until the last claim goes.
 func TestFederatedStream(t *testing.T) {
 	w := newWorld(t, "federated", 4)
 	west, north, south := w.Remotes[0], w.Remotes[1], w.Remotes[2]
@@ -67,8 +67,8 @@ func TestFederatedStream(t *testing.T) {
 	})
 }
 
-// A drop-in works with what `linkerd multicluster link-gen` prints for Linkerd's destination: a labelled Secret in the controller
-// namespace, and no Link.
+// A drop-in works with what `linkerd multicluster link-gen` prints for Linkerd's destination: a labelled
+// Secret in the controller namespace, and no Link.
 func TestLabelledSecret(t *testing.T) {
 	w := newWorld(t, "labelled", 2)
 	west := w.Remotes[0]
@@ -105,8 +105,8 @@ func (w *world) mark(s *mesh.Watch) int {
 	return len(events)
 }
 
-// since returns the addresses that were added and removed since a mark. One that was added again counts once: where watches are slow, an
-// EndpointSlice may arrive a moment before the last of its Pod.
+// since returns the addresses that were added and removed since a mark. One that was added again counts once:
+// where watches are slow, an EndpointSlice may arrive a moment before the last of its Pod.
 func (w *world) since(s *mesh.Watch, mark int) (added, removed []netip.AddrPort) {
 	events, _ := s.Events()
 	for _, e := range events[mark:] {
@@ -128,7 +128,10 @@ func (w *world) claim(site *mesh.Site, addr netip.AddrPort) {
 	w.t.Helper()
 	w.do(site.Apply(w.t.Context(), []byte(fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: shared, namespace: %s, labels: {kubernetes.io/service-name: web, endpointslice.kubernetes.io/managed-by: test}}
+metadata:
+  name: shared
+  namespace: %s
+  labels: {kubernetes.io/service-name: web, endpointslice.kubernetes.io/managed-by: test}
 addressType: IPv4
 ports: [{name: http, port: %d}]
 endpoints: [{addresses: [%s]}]

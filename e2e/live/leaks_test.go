@@ -14,8 +14,9 @@ import (
 
 var cycles = flag.Int("cycles", 50, "how often TestLinkCycles links and unlinks clusters")
 
-// Clusters are linked and unlinked again and again under one open stream, some with a token that is rotated, some while they are cut
-// off. The stream always holds what is linked, and in the end the server takes up no more than after the first few cycles.
+// Clusters are linked and unlinked again and again under one open stream, some with a token that is rotated,
+// some while they are cut off. The stream always holds what is linked, and in the end the server takes up no
+// more than after the first few cycles.
 func TestLinkCycles(t *testing.T) {
 	const warmup = 5
 	w := newWorld(t, "cycles", 3)
@@ -46,7 +47,8 @@ func TestLinkCycles(t *testing.T) {
 			} else {
 				west.Proxy.Refuse()
 			}
-			w.knows(west, 4*time.Second, "the partition is noticed", func(c fingerpost.Cluster) bool { return c.Contact != "" })
+			w.knows(west, 4*time.Second, "the partition is noticed",
+				func(c fingerpost.Cluster) bool { return c.Contact != "" })
 		}
 		if n := w.mark(s); n != mark {
 			t.Errorf("cycle %d: nothing was to be told:\n%s", i, s.Transcript(mark))
@@ -62,8 +64,12 @@ func TestLinkCycles(t *testing.T) {
 	}
 	took := time.Since(began)
 
-	// Not at once: a timer of HTTP/2 holds a connection for 10 s, and client-go remembers Events for 6 minutes, 16 KiB a cycle at most.
-	allowed := fingerpost.Footprint{Goroutines: before.Goroutines + 5, Heap: before.Heap + before.Heap*15/100 + 1<<20 + *cycles*16<<10}
+	// Not at once: a timer of HTTP/2 holds a connection for 10 s, and client-go remembers Events for 6
+	// minutes, 16 KiB a cycle at most.
+	allowed := fingerpost.Footprint{
+		Goroutines: before.Goroutines + 5,
+		Heap:       before.Heap + before.Heap*15/100 + 1<<20 + *cycles*16<<10,
+	}
 	var after fingerpost.Footprint
 	w.within(15*time.Second, "what was taken up is given back", func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(ctx context.Context) (err error) {
@@ -103,8 +109,8 @@ func (w *world) knows(site *mesh.Site, claimed time.Duration, what string, right
 	})
 }
 
-// settled returns what the server takes up once it has come to rest: the least of what is seen within a while, because what has just
-// ended may still be on its way out.
+// settled returns what the server takes up once it has come to rest: the least of what is seen within a
+// while, because what has just ended may still be on its way out.
 func (w *world) settled() fingerpost.Footprint {
 	w.t.Helper()
 	least, err := w.Server.Footprint(w.t.Context())

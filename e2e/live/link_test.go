@@ -15,8 +15,8 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// What 'link gen' prints for one real control plane links it to another, what 'link rotate' prints replaces the token without a word to
-// clients, and neither changes anything by itself.
+// What 'link gen' prints for one real control plane links it to another, what 'link rotate' prints replaces
+// the token without a word to clients, and neither changes anything by itself.
 func TestLinkGen(t *testing.T) {
 	w := newWorld(t, "linkgen", 2)
 	west := w.Remotes[0]
@@ -30,7 +30,8 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 `)))
 	gen := func(verb string, more ...string) (manifests, said string, err error) {
 		args := append([]string{
-			"link", verb, "west", "--kubeconfig", kubeconfig, "--service-account-name", id.Name, "--service-account-namespace", id.Namespace,
+			"link", verb, "west", "--kubeconfig", kubeconfig, "--service-account-name", id.Name,
+			"--service-account-namespace", id.Namespace,
 			"--link-namespace", w.Namespace, "--api-server-address", west.Proxy.URL(),
 		}, more...)
 		out, err := exec.CommandContext(t.Context(), binary, args...).Output()
@@ -42,8 +43,10 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 	manifests, _, err := gen("gen", "--token-secret", id.Secret)
 	w.do(err)
 	for _, want := range []string{
-		"multicluster.linkerd.io/cluster-name: west", "multicluster.linkerd.io/trust-domain: west.example", "multicluster.linkerd.io/cluster-domain: west.local",
-		"type: mirror.linkerd.io/remote-kubeconfig", "apiVersion: multicluster.linkerd.io/v1alpha3", "mirror.linkerd.io/federated: member",
+		"multicluster.linkerd.io/cluster-name: west", "multicluster.linkerd.io/trust-domain: west.example",
+		"multicluster.linkerd.io/cluster-domain: west.local",
+		"type: mirror.linkerd.io/remote-kubeconfig", "apiVersion: multicluster.linkerd.io/v1alpha3",
+		"mirror.linkerd.io/federated: member",
 	} {
 		if !strings.Contains(manifests, want) {
 			t.Errorf("gen prints no %s:\n%s", want, manifests)
@@ -52,7 +55,8 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 	if strings.Contains(manifests, "gateway") {
 		t.Errorf("there is no gateway:\n%s", manifests)
 	}
-	if out, err := w.Local.Kubectl(t.Context(), "-n", w.Namespace, "get", "links", "-o", "name"); err != nil || out != "" {
+	if out, err := w.Local.Kubectl(t.Context(), "-n", w.Namespace, "get", "links", "-o", "name"); err != nil ||
+		out != "" {
 		t.Errorf("gen has applied something: %s (%v)", out, err)
 	}
 	path := filepath.Join(t.TempDir(), "manifests.yaml")
@@ -60,7 +64,8 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 	_, err = w.Local.Kubectl(t.Context(), "apply", "-f", path)
 	w.do(err)
 	t.Cleanup(func() { // it would link west in other tests
-		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", "linkerd", "delete", "secret", "cluster-credentials-west"); err != nil {
+		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", "linkerd", "delete", "secret",
+			"cluster-credentials-west"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -86,7 +91,8 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 	w.do(w.Local.Apply(t.Context(), []byte(fresh)))
 	w.do(west.Revoke(t.Context(), id)) // the old token
 	w.knows(west, 10*time.Second, "the new token is in use", func(c fingerpost.Cluster) bool {
-		return c.State == "Live" && c.Credentials == "" && c.LastContact != nil && time.Since(*c.LastContact) < 2*time.Second
+		return c.State == "Live" && c.Credentials == "" && c.LastContact != nil &&
+			time.Since(*c.LastContact) < 2*time.Second
 	})
 	w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, 3))
 	w.holds(s, 5*time.Second, "a change, heard with the new token", map[*mesh.Site]int{w.Local: 2, west: 3})
@@ -99,7 +105,10 @@ kind: Service
 metadata:
   name: gateway
   namespace: %s
-  annotations: {mirror.linkerd.io/gateway-identity: gw.linkerd-multicluster, mirror.linkerd.io/probe-path: /ready, mirror.linkerd.io/probe-period: "7"}
+  annotations:
+    mirror.linkerd.io/gateway-identity: gw.linkerd-multicluster
+    mirror.linkerd.io/probe-path: /ready
+    mirror.linkerd.io/probe-period: "7"
 spec:
   type: LoadBalancer
   ports: [{name: mc-gateway, port: 4143}, {name: mc-probe, port: 4191}]
@@ -108,13 +117,15 @@ spec:
 	if _, said, err := gen("gen", gateway...); err == nil || !strings.Contains(said, "no address of a load balancer") {
 		t.Errorf("a gateway without an address: %v %s", err, said)
 	}
-	_, err = west.Kubectl(t.Context(), "-n", w.Namespace, "patch", "service", "gateway", "--subresource=status", "--type=merge", "-p",
+	_, err = west.Kubectl(t.Context(), "-n", w.Namespace, "patch", "service", "gateway", "--subresource=status",
+		"--type=merge", "-p",
 		`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"},{"hostname":"gw.example"}]}}}`)
 	w.do(err)
 	manifests, _, err = gen("gen", gateway...)
 	w.do(err)
 	for _, want := range []string{
-		"gatewayAddress: 192.0.2.1,gw.example", `gatewayPort: "4143"`, "gatewayIdentity: gw.linkerd-multicluster", "path: /ready", `port: "4191"`, "period: 7s",
+		"gatewayAddress: 192.0.2.1,gw.example", `gatewayPort: "4143"`,
+		"gatewayIdentity: gw.linkerd-multicluster", "path: /ready", `port: "4191"`, "period: 7s",
 		"mirror.linkerd.io/exported: \"true\"",
 	} {
 		if !strings.Contains(manifests, want) {
@@ -136,11 +147,13 @@ spec:
 		args []string
 		want string
 	}{
-		"an account that is not there": {[]string{"--service-account-name", "nobody"}, "there is no ServiceAccount linkgen-system/nobody"},
-		"a Secret without a token":     {[]string{"--token-secret", "nothing"}, "--token-secret"},
-		"a gateway that is not there":  {[]string{"--gateway", "--gateway-name", "nothing"}, "--gateway=false for none"},
-		"a server in clear":            {[]string{"--api-server-address", "http://west.example"}, "write https://"},
-		"too short":                    {[]string{"--token-duration", "1m"}, "API servers make no token"},
+		"an account that is not there": {
+			[]string{"--service-account-name", "nobody"}, "there is no ServiceAccount linkgen-system/nobody",
+		},
+		"a Secret without a token":    {[]string{"--token-secret", "nothing"}, "--token-secret"},
+		"a gateway that is not there": {[]string{"--gateway", "--gateway-name", "nothing"}, "--gateway=false for none"},
+		"a server in clear":           {[]string{"--api-server-address", "http://west.example"}, "write https://"},
+		"too short":                   {[]string{"--token-duration", "1m"}, "API servers make no token"},
 	} {
 		if _, said, err := gen("gen", c.args...); err == nil || !strings.Contains(said, c.want) {
 			t.Errorf("%s: %v %s", name, err, said)

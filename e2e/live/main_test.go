@@ -14,8 +14,9 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// What all tests share: the server's binary, and the clusters, of which each test uses a namespace. They run one after the other: two at a
-// time a cluster that a test had cut off stayed in contact, for a reason that is not known.
+// What all tests share: the server's binary, and the clusters, of which each test uses a namespace. They run
+// one after the other: two at a time a cluster that a test had cut off stayed in contact, for a reason that
+// is not known.
 var (
 	binary   string
 	clusters []*controlplane.Cluster
@@ -56,7 +57,8 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	// Where Linkerd's service mirrors are, if there are any.
-	if err := clusters[0].Apply(ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n")); err != nil {
+	if err := clusters[0].Apply(
+		ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n")); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
@@ -68,7 +70,8 @@ type world struct {
 	t *testing.T
 }
 
-// newWorld makes a mesh of the first n clusters, with two replicas in each, and installs the charts. The server is not started.
+// newWorld makes a mesh of the first n clusters, with two replicas in each, and installs the charts. The
+// server is not started.
 func newWorld(t *testing.T, namespace string, n int) *world {
 	t.Helper()
 	w := newShops(t, namespace, n)
@@ -86,12 +89,14 @@ func newShops(t *testing.T, namespace string, n int) *world {
 	return &world{m, t}
 }
 
-// serve starts the server, as the chart does but with short times, and stops it at the end of the test, where it must end well.
+// serve starts the server, as the chart does but with short times, and stops it at the end of the test, where
+// it must end well.
 func (w *world) serve(args ...string) {
 	w.t.Helper()
 	err := w.Serve(w.t.Context(), fingerpost.Options{
 		Binary: binary, Dir: w.t.TempDir(),
-		Args: append([]string{"-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s", "-first-sync-grace=5s"}, args...),
+		Args: append([]string{"-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s", "-first-sync-grace=5s"},
+			args...),
 	})
 	if err != nil {
 		w.t.Fatal(err)

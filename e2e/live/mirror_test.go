@@ -68,11 +68,25 @@ spec:
 	}
 	config := w.Local.Config(w.Local.Identity, w.Local.Proxy.URL())
 	store := federation.NewStore()
-	registry := cluster.NewRegistry(log, store, cluster.Options{ProbeInterval: time.Second, Thresholds: federation.Thresholds{Suspect: 3 * time.Second, Stale: 8 * time.Second}})
-	w.do(registry.Apply(cluster.Spec{Name: w.Local.Name, Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}))
+	registry := cluster.NewRegistry(log, store,
+		cluster.Options{
+			ProbeInterval: time.Second,
+			Thresholds:    federation.Thresholds{Suspect: 3 * time.Second, Stale: 8 * time.Second},
+		})
+	w.do(registry.Apply(cluster.Spec{
+		Name:   w.Local.Name,
+		Local:  true,
+		Access: []cluster.Access{{Source: "test", Config: config}},
+	}))
 	m.conn, err = api.NewConnection(config, nil)
 	w.do(err)
-	reconciler, err := links.NewReconciler(log, m.conn, registry, nil, store.MarkClustersListed, links.Options{ClusterName: w.Local.Name, ControllerNamespace: mesh.Linkerd, LinkNamespace: namespace, Mirrors: true})
+	reconciler, err := links.NewReconciler(log, m.conn, registry, nil, store.MarkClustersListed,
+		links.Options{
+			ClusterName:         w.Local.Name,
+			ControllerNamespace: mesh.Linkerd,
+			LinkNamespace:       namespace,
+			Mirrors:             true,
+		})
 	w.do(err)
 	m.links = reconciler
 	m.mirror, err = mirror.New(log, store, reconciler, m.conn, mirror.Options{Namespace: namespace, Headless: true})
@@ -123,7 +137,8 @@ func (m *mirroring) stop() {
 
 // mirrors returns what stands for others in the namespace: name, ports and members.
 func (m *mirroring) mirrors(ctx context.Context) (string, error) {
-	list, err := m.core.CoreV1().Services(m.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "mirror.linkerd.io/mirrored-service=true"})
+	list, err := m.core.CoreV1().Services(m.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "mirror.linkerd.io/mirrored-service=true"})
 	if err != nil {
 		return "", err
 	}
@@ -205,7 +220,10 @@ spec: {%[4]s}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: %[1]s-test, namespace: %[2]s, labels: {kubernetes.io/service-name: %[1]s, endpointslice.kubernetes.io/managed-by: test}}
+metadata:
+  name: %[1]s-test
+  namespace: %[2]s
+  labels: {kubernetes.io/service-name: %[1]s, endpointslice.kubernetes.io/managed-by: test}
 addressType: IPv4
 ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [198.51.100.7], hostname: %[1]s-0, conditions: {ready: true}}]
@@ -217,8 +235,10 @@ endpoints: [{addresses: [198.51.100.7], hostname: %[1]s-0, conditions: {ready: t
 func TestMirror(t *testing.T) {
 	m := newMirroring(t, "mirror", 3)
 	west, north := m.Remotes[0], m.Remotes[1]
-	const exported, joins, http = `mirror.linkerd.io/exported: "true"`, "mirror.linkerd.io/federated: member", "ports: [{name: http, port: 80}]"
-	m.do(m.Local.Apply(t.Context(), []byte(fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: mine-west, namespace: %s}\nspec: {ports: [{port: 7}]}\n", m.Namespace))))
+	const exported, joins, http = `mirror.linkerd.io/exported: "true"`, "mirror.linkerd.io/federated: member",
+		"ports: [{name: http, port: 80}]"
+	manifest := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: mine-west, namespace: %s}\n", m.Namespace)
+	m.do(m.Local.Apply(t.Context(), []byte(manifest+"spec: {ports: [{port: 7}]}\n")))
 	m.export(west, "api", exported, http)
 	m.export(west, "flat", "mirror.linkerd.io/exported: remote-discovery", http)
 	m.export(west, "mine", exported, http)
@@ -227,7 +247,10 @@ func TestMirror(t *testing.T) {
 		m.export(s, "shop", joins, http)
 	}
 	m.export(north, "shop", joins, "ports: [{name: http, port: 80}, {name: admin, port: 90}]")
-	all := []string{"api-west:80", "db-0-west:80", "db-west:80 headless", "flat-west:80", "shop-federated:80:90 shop@north,shop@west shop"}
+	all := []string{
+		"api-west:80", "db-0-west:80", "db-west:80 headless", "flat-west:80",
+		"shop-federated:80:90 shop@north,shop@west shop",
+	}
 	m.shows(10*time.Second, "everything is mirrored", all...)
 	if got := m.leads(time.Second, "api-west", 1); got[0] != "192.0.2.1" {
 		t.Errorf("api-west leads to %s", got)
@@ -237,10 +260,16 @@ func TestMirror(t *testing.T) {
 	if got := m.leads(time.Second, "db-west", 1); got[0] != "db-0 "+one.Spec.ClusterIP {
 		t.Errorf("db-west leads to %s, and db-0-west is at %s", got, one.Spec.ClusterIP)
 	}
-	if _, err := m.core.CoreV1().Endpoints(m.Namespace).Get(t.Context(), "flat-west", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := m.core.CoreV1().Endpoints(m.Namespace).Get(t.Context(), "flat-west",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("Endpoints of flat-west: %v", err)
 	}
-	m.reads(west, "mirrorServices", map[string]string{"api": "Mirrored", "db": "Mirrored", "flat": "Mirrored", "mine": "Error"})
+	m.reads(west, "mirrorServices", map[string]string{
+		"api":  "Mirrored",
+		"db":   "Mirrored",
+		"flat": "Mirrored",
+		"mine": "Error",
+	})
 	m.reads(north, "federatedServices", map[string]string{"shop": "Mirrored"})
 
 	// Whoever comes next has nothing to write.
@@ -248,8 +277,15 @@ func TestMirror(t *testing.T) {
 	before := m.versions()
 	m.run()
 	m.export(west, "late", exported, http)
-	m.shows(5*time.Second, "a new Service, once the term has begun", slices.Insert(slices.Clone(all), 4, "late-west:80")...)
-	m.reads(west, "mirrorServices", map[string]string{"api": "Mirrored", "db": "Mirrored", "flat": "Mirrored", "late": "Mirrored", "mine": "Error"})
+	m.shows(5*time.Second, "a new Service, once the term has begun",
+		slices.Insert(slices.Clone(all), 4, "late-west:80")...)
+	m.reads(west, "mirrorServices", map[string]string{
+		"api":  "Mirrored",
+		"db":   "Mirrored",
+		"flat": "Mirrored",
+		"late": "Mirrored",
+		"mine": "Error",
+	})
 	after := strings.Split(m.versions(), "\n")
 	for line := range strings.SplitSeq(before, "\n") {
 		if !slices.Contains(after, line) && line != "" && !strings.HasPrefix(line, "Link/"+west.Name+" ") {
@@ -280,7 +316,8 @@ func TestMirror(t *testing.T) {
 	m.shows(time.Second, "nothing is withdrawn", all...)
 	m.do(west.Restart(t.Context()))
 	m.export(west, "back", exported, http)
-	m.shows(10*time.Second, "west is back", "api-west:81", "back-west:80", "db-0-west:80", "db-west:80 headless", "flat-west:80", all[4])
+	m.shows(10*time.Second, "west is back", "api-west:81", "back-west:80", "db-0-west:80",
+		"db-west:80 headless", "flat-west:80", all[4])
 
 	m.do(m.Unlink(t.Context(), west))
 	m.shows(3*time.Second, "the Link of west is deleted", "shop-federated:80 shop@north shop")
@@ -300,7 +337,8 @@ func (m *mirroring) reads(s *mesh.Site, list string, want map[string]string) {
 	m.t.Helper()
 	m.within(3*time.Second, list+" of "+s.Name, func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(ctx context.Context) error {
-			out, err := m.Local.Kubectl(ctx, "-n", m.Namespace, "get", "link", s.Name, "-o", "jsonpath={.status."+list+"}")
+			out, err := m.Local.Kubectl(ctx, "-n", m.Namespace, "get", "link", s.Name, "-o",
+				"jsonpath={.status."+list+"}")
 			if err != nil {
 				return err
 			}

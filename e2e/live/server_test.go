@@ -21,8 +21,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// One of 200 clients stops reading while a large Service changes again and again: the others are not delayed, it is not cut off, and
-// when it reads again it ends with the same set.
+// One of 200 clients stops reading while a large Service changes again and again: the others are not delayed,
+// it is not cut off, and when it reads again it ends with the same set.
 func TestStalledReader(t *testing.T) {
 	const streams, addresses, changes = 200, 50, 12
 	w := newWorld(t, "stalled", 1)
@@ -44,12 +44,15 @@ func TestStalledReader(t *testing.T) {
 	began := time.Now()
 	for g := 1; g <= changes; g++ {
 		w.do(w.Local.Apply(t.Context(), crowd(w.Namespace, g, addresses)))
-		w.within(4*time.Second, fmt.Sprintf("change %d at 199 clients", g), func(ctx context.Context) error { return all200(ctx, all[1:], full(g)) })
+		w.within(4*time.Second, fmt.Sprintf("change %d at 199 clients", g),
+			func(ctx context.Context) error { return all200(ctx, all[1:], full(g)) })
 	}
-	t.Logf("%d changes of %d addresses at %d clients: %s", changes, addresses, streams, time.Since(began).Round(time.Millisecond))
+	t.Logf("%d changes of %d addresses at %d clients: %s", changes, addresses, streams,
+		time.Since(began).Round(time.Millisecond))
 	before := w.mark(slow)
 	slow.Resume()
-	w.within(4*time.Second, "the slow client catches up", func(ctx context.Context) error { return slow.Until(ctx, "all", full(changes)) })
+	w.within(4*time.Second, "the slow client catches up",
+		func(ctx context.Context) error { return slow.Until(ctx, "all", full(changes)) })
 	events, _ := slow.Events()
 	for _, e := range events {
 		if e.End != nil {
@@ -106,12 +109,13 @@ func crowdAddress(generation, i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, byte(generation), byte(i >> 8), byte(i)}), mesh.Port)
 }
 
-// crowd is a Service with n addresses, all others in each generation. They are those of a gateway with a long name, so that few of
-// them make a message which fills a client's window soon.
+// crowd is a Service with n addresses, all others in each generation. They are those of a gateway with a long
+// name, so that few of them make a message which fills a client's window soon.
 func crowd(namespace string, generation, n int) []byte {
 	var b strings.Builder
 	long := strings.Repeat("a-name-that-takes-room.", 9)
-	fmt.Fprintf(&b, "apiVersion: v1\nkind: Service\nmetadata: {name: crowd, namespace: %s}\nspec: {ports: [{name: http, port: %d}]}\n", namespace, mesh.Port)
+	fmt.Fprintf(
+		&b, "apiVersion: v1\nkind: Service\nmetadata: {name: crowd, namespace: %s}\nspec: {ports: [{name: http, port: %d}]}\n", namespace, mesh.Port)
 	for from := 0; from < n; from += 1000 {
 		fmt.Fprintf(&b, `---
 apiVersion: discovery.k8s.io/v1
@@ -180,7 +184,8 @@ func TestCommandLine(t *testing.T) {
 		return string(out), err
 	}
 	table, err := run("clusters", "--debug-addr", w.Server.Debug)
-	if lines := strings.Split(strings.TrimSpace(table), "\n"); err != nil || len(lines) < 3 || !strings.HasPrefix(lines[1], "east (local)  Live ") || !strings.Contains(table, "\nwest ") {
+	if lines := strings.Split(strings.TrimSpace(table), "\n"); err != nil || len(lines) < 3 ||
+		!strings.HasPrefix(lines[1], "east (local)  Live ") || !strings.Contains(table, "\nwest ") {
 		t.Errorf("clusters: %v\n%s", err, table)
 	}
 	table, err = run("endpoints", "--addr", w.Server.Addr, w.Authority(mesh.Federated), "-o", "json")
@@ -192,20 +197,25 @@ func TestCommandLine(t *testing.T) {
 	if jerr := json.Unmarshal([]byte(text), &list); err != nil || jerr != nil || len(list) != 2 {
 		t.Errorf("endpoints -o json: %v %v\n%s", err, jerr, text)
 	}
-	if text, err := run("endpoints", "--addr", w.Server.Addr, "foo"); err == nil || !strings.Contains(text, "Invalid authority: foo") {
+	if text, err := run("endpoints", "--addr", w.Server.Addr, "foo"); err == nil ||
+		!strings.Contains(text, "Invalid authority: foo") {
 		t.Errorf("endpoints foo: %v\n%s", err, text)
 	}
-	if text, err := run("endpoints", "--addr", w.Server.Addr, "nobody.cli.svc.cluster.local"); err == nil || !strings.Contains(text, "NotFound") {
+	if text, err := run("endpoints", "--addr", w.Server.Addr, "nobody.cli.svc.cluster.local"); err == nil ||
+		!strings.Contains(text, "NotFound") {
 		t.Errorf("endpoints of a Service that does not exist: %v\n%s", err, text)
 	}
 	metrics, err := w.Server.Metrics(t.Context())
 	w.do(err)
 	for _, want := range []string{
-		`fingerpost_cluster_state{cluster="west",state="Live"} 1`, `cluster_store_size 1`, `fingerpost_links_readable 1`,
-		`fingerpost_link_condition{cluster="west",link="west",namespace="cli",type="Accepted"} 1`, `fingerpost_objects{cluster="west",resource="pods"}`,
+		`fingerpost_cluster_state{cluster="west",state="Live"} 1`, `cluster_store_size 1`,
+		`fingerpost_links_readable 1`,
+		`fingerpost_link_condition{cluster="west",link="west",namespace="cli",type="Accepted"} 1`,
+		`fingerpost_objects{cluster="west",resource="pods"}`,
 		`grpc_server_handled_total{grpc_code="NotFound",grpc_method="Get"`, `fingerpost_panics_total 0`,
 		`http_client_requests_total{client="west",code="200",method="get"}`,
-		`workqueue_depth{controller="cluster/west",name="cluster/west",priority=""} 0`, `workqueue_adds_total{controller="links",name="links"}`,
+		`workqueue_depth{controller="cluster/west",name="cluster/west",priority=""} 0`,
+		`workqueue_adds_total{controller="links",name="links"}`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no metric %s", want)
@@ -213,8 +223,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// Links that are not there yet, and whose schema knows no conditions: labelled Secrets work at once, Links when they appear, and
-// Events tell what the Link cannot hold. What else the status holds stays.
+// Links that are not there yet, and whose schema knows no conditions: labelled Secrets work at once, Links
+// when they appear, and Events tell what the Link cannot hold. What else the status holds stays.
 func TestForeignLinks(t *testing.T) {
 	bare, err := controlplane.Start(t.Context(), controlplane.Options{Name: "bare", Light: true})
 	if err != nil {
@@ -228,7 +238,10 @@ func TestForeignLinks(t *testing.T) {
 	full := newWorld(t, "foreign", 2)
 	west := full.Remotes[0]
 	w := &world{&mesh.Mesh{Namespace: "foreign", Local: &mesh.Site{Cluster: bare, Name: bare.Name()}}, t}
-	w.Args = []string{"-cluster-name=" + bare.Name(), "-controller-namespace=" + mesh.Linkerd, "-link-namespace=" + w.Namespace}
+	w.Args = []string{
+		"-cluster-name=" + bare.Name(), "-controller-namespace=" + mesh.Linkerd,
+		"-link-namespace=" + w.Namespace,
+	}
 	w.do(bare.Apply(t.Context(), labelledSecret(west, "linkerd")))
 	w.Local.Identity = bare.Admin()
 	w.Local.Proxy, err = bare.NewProxy()
@@ -251,12 +264,14 @@ kind: Link
 metadata: {name: north, namespace: foreign}
 spec: {targetClusterName: north, targetClusterDomain: cluster.local, clusterCredentialsSecret: absent}
 `, links.Group))))
-	_, err = bare.Kubectl(t.Context(), "-n", "foreign", "patch", "link", "north", "--subresource=status", "--type=merge", "-p",
+	_, err = bare.Kubectl(t.Context(), "-n", "foreign", "patch", "link", "north", "--subresource=status",
+		"--type=merge", "-p",
 		`{"status":{"mirrorServices":[{"controllerName":"linkerd.io/service-mirror","remoteRef":{"name":"a","namespace":"b"}}]}}`)
 	w.do(err)
 	w.within(15*time.Second, "an Event about the Link", func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(ctx context.Context) error {
-			out, err := bare.Kubectl(ctx, "-n", "foreign", "get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.regarding.name}{.involvedObject.name} {.message}{.note}{'\\n'}{end}")
+			out, err := bare.Kubectl(ctx, "-n", "foreign", "get", "events", "-o",
+				"jsonpath={range .items[*]}{.reason} {.regarding.name}{.involvedObject.name} {.message}{.note}{'\\n'}{end}")
 			if err == nil && !strings.Contains(out, "Refused north CredentialsValid is False") {
 				err = fmt.Errorf("no Event about the credentials:\n%s", out)
 			}
@@ -268,7 +283,8 @@ spec: {targetClusterName: north, targetClusterDomain: cluster.local, clusterCred
 	if strings.Contains(out, "conditions") || !strings.Contains(out, "mirrorServices") {
 		t.Errorf("the status is %s", out)
 	}
-	if page, err := w.Server.Cluster(t.Context(), "north"); err != nil || page.State != "Connecting" || page.Credentials == "" {
+	if page, err := w.Server.Cluster(t.Context(), "north"); err != nil || page.State != "Connecting" ||
+		page.Credentials == "" {
 		t.Errorf("the debug page says %+v (%v)", page, err)
 	}
 }
@@ -285,7 +301,8 @@ func withoutConditions(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	for _, v := range versions {
-		unstructured.RemoveNestedField(v.(map[string]any), "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions")
+		unstructured.RemoveNestedField(v.(map[string]any), "schema", "openAPIV3Schema", "properties", "status",
+			"properties", "conditions")
 		delete(v.(map[string]any), "additionalPrinterColumns")
 	}
 	if err := unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"); err != nil {

@@ -28,7 +28,8 @@ spec:
           spec: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// A Server makes the ports of its own cluster's Pods opaque, and counts although its CRD came after the cluster was linked.
+// A Server makes the ports of its own cluster's Pods opaque, and counts although its CRD came after the
+// cluster was linked.
 func TestServers(t *testing.T) {
 	w := newWorld(t, "servers", 2)
 	west := w.Remotes[0]
@@ -39,19 +40,20 @@ func TestServers(t *testing.T) {
 	opaque := func(claimed time.Duration, what string, want int) {
 		t.Helper()
 		w.within(claimed, what, func(ctx context.Context) error {
-			return s.Until(ctx, fmt.Sprintf("want %d addresses of west, and no other, to be opaque", want), func(s *mesh.Watch) bool {
-				inWest, others := 0, 0
-				for _, a := range s.Holds() {
-					switch {
-					case a.GetProtocolHint().GetOpaque() == nil:
-					case west.PodCIDR().Contains(a.Addr.Addr()):
-						inWest++
-					default:
-						others++
+			return s.Until(ctx, fmt.Sprintf("want %d addresses of west, and no other, to be opaque", want),
+				func(s *mesh.Watch) bool {
+					inWest, others := 0, 0
+					for _, a := range s.Holds() {
+						switch {
+						case a.GetProtocolHint().GetOpaque() == nil:
+						case west.PodCIDR().Contains(a.Addr.Addr()):
+							inWest++
+						default:
+							others++
+						}
 					}
-				}
-				return inWest == want && others == 0
-			})
+					return inWest == want && others == 0
+				})
 		})
 	}
 	w.do(west.Apply(t.Context(), []byte(serversCRD)))

@@ -48,13 +48,14 @@ func openBrowser(t *testing.T) *browser {
 	if path == "" {
 		t.Skip("there is no browser to look at the page with: apt-get install chromium")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.UserDataDir(t.TempDir()))
 	allocator, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(stop)
 	b := &browser{t: t}
-	var close context.CancelFunc
-	b.ctx, close = chromedp.NewContext(allocator)
-	t.Cleanup(close)
+	var cancel context.CancelFunc
+	b.ctx, cancel = chromedp.NewContext(allocator)
+	t.Cleanup(cancel)
 	err := chromedp.Listen(b.ctx, func(event any) {
 		switch e := event.(type) {
 		case *cdpruntime.EventExceptionThrown:
@@ -111,8 +112,8 @@ func (b *browser) picture(name string) {
 	}
 }
 
-// The status page in a browser: it shows the clusters, Services and streams, follows by itself when a cluster goes stale, fits a phone,
-// says as much without its script, and what a client makes up is text.
+// The status page in a browser: it shows the clusters, Services and streams, follows by itself when a cluster
+// goes stale, fits a phone, says as much without its script, and what a client makes up is text.
 func TestStatusPage(t *testing.T) {
 	b := openBrowser(t)
 	w := newWorld(t, "status", 3)
@@ -124,7 +125,11 @@ func TestStatusPage(t *testing.T) {
 	w.do(err)
 	defer conn.Close()
 	const evil = `<img src=x onerror=console.error(1)>`
-	client := proxy.Open(t.Context(), conn, proxy.Request{Authority: w.Authority(mesh.Service), Token: `{"ns":"` + evil + `","pod":"<script>console.error(2)</script>"}`}, nil)
+	client := proxy.Open(t.Context(), conn,
+		proxy.Request{
+			Authority: w.Authority(mesh.Service),
+			Token:     `{"ns":"` + evil + `","pod":"<script>console.error(2)</script>"}`,
+		}, nil)
 	defer client.Close()
 	w.within(2*time.Second, "the stream is open", func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(context.Context) error {
@@ -136,10 +141,14 @@ func TestStatusPage(t *testing.T) {
 	})
 
 	url := "http://" + w.Server.Debug + "/?q=status"
-	b.do("the page", chromedp.EmulateViewport(1200, 760), chromedp.Navigate(url), chromedp.WaitVisible("#cluster-west .Live"), chromedp.WaitVisible("#cluster-north .Live"))
+	b.do("the page", chromedp.EmulateViewport(1200, 760), chromedp.Navigate(url),
+		chromedp.WaitVisible("#cluster-west .Live"), chromedp.WaitVisible("#cluster-north .Live"))
 	text := get(b, "its text", chromedp.Text("main"))
 	flat := strings.Join(strings.Fields(text), " ")
-	for _, want := range []string{"east (local) Live", "Secret status/cluster-credentials-west", "status/web-federated federated 6 of 6 east, north, west", "status/web plain 2 of 2", evil, "<script>"} {
+	for _, want := range []string{
+		"east (local) Live", "Secret status/cluster-credentials-west",
+		"status/web-federated federated 6 of 6 east, north, west", "status/web plain 2 of 2", evil, "<script>",
+	} {
 		if !strings.Contains(flat, want) {
 			t.Errorf("the page does not show %s:\n%s", want, text)
 		}
@@ -151,16 +160,19 @@ func TestStatusPage(t *testing.T) {
 	b.do("it follows", chromedp.WaitVisible("#cluster-west .Stale"))
 	b.picture("status")
 
-	b.do("a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), chromedp.Reload(), chromedp.WaitVisible("#cluster-west .Stale"))
+	b.do("a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), chromedp.Reload(),
+		chromedp.WaitVisible("#cluster-west .Stale"))
 	if wide := get(b, "its width", chromedp.Evaluate[int](`document.documentElement.scrollWidth`)); wide > 390 {
 		t.Errorf("a phone shows %d of 390 columns", wide)
 	}
 	b.picture("status-phone")
 	b.do("without its script", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
-		_, err := cdp.Call(ctx, target, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		_, err := cdp.Call(ctx, target, emulation.SetScriptExecutionDisabled,
+			emulation.SetScriptExecutionDisabledParams{Value: true})
 		return err
 	}), chromedp.Navigate(url))
-	if html := get(b, "its source", chromedp.OuterHTML("html")); !strings.Contains(html, `<span class="state Stale">`) || !strings.Contains(html, `http-equiv="refresh"`) {
+	if html := get(b, "its source", chromedp.OuterHTML("html")); !strings.Contains(html,
+		`<span class="state Stale">`) || !strings.Contains(html, `http-equiv="refresh"`) {
 		t.Errorf("without its script the page is\n%s", html)
 	}
 	b.mu.Lock()

@@ -1,5 +1,5 @@
-// Package mesh puts a shop into several clusters, links them, and watches what a proxy is told: the common part of the live tests and
-// the demo.
+// Package mesh puts a shop into several clusters, links them, and watches what a proxy is told: the common
+// part of the live tests and the demo.
 package mesh
 
 import (
@@ -33,12 +33,14 @@ const (
 // Linkerd is the namespace of the mesh's control plane, as the Pods of the shop name it.
 const Linkerd = "linkerd"
 
-// LinkerdCRDs are the definitions of the kinds of Linkerd that the server reads, as far as it needs them: any content is taken.
+// LinkerdCRDs are the definitions of the kinds of Linkerd that the server reads, as far as it needs them: any
+// content is taken.
 //
 //go:embed linkerd-crds.yaml
 var LinkerdCRDs []byte
 
-// A Site is one cluster of the mesh as the server reaches it: over a proxy that can be cut, with an identity that can be revoked.
+// A Site is one cluster of the mesh as the server reaches it: over a proxy that can be cut, with an identity
+// that can be revoked.
 type Site struct {
 	*controlplane.Cluster
 	Name         string // under which it is linked
@@ -57,8 +59,8 @@ type Mesh struct {
 	Server    *fingerpost.Server
 }
 
-// New puts the shop into the clusters, with so many replicas each. The first is the local one; its Service federates all of them,
-// linked or not. The server has no rights yet: Grant or Install.
+// New puts the shop into the clusters, with so many replicas each. The first is the local one; its Service
+// federates all of them, linked or not. The server has no rights yet: Grant or Install.
 func New(ctx context.Context, namespace string, replicas int, clusters ...*controlplane.Cluster) (*Mesh, error) {
 	m := &Mesh{Namespace: namespace}
 	var members []string
@@ -120,15 +122,19 @@ func localRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"linkerd.io"}, Resources: []string{"serviceprofiles"}, Verbs: []string{"get", "list", "watch"}},
+		{
+			APIGroups: []string{"linkerd.io"},
+			Resources: []string{"serviceprofiles"},
+			Verbs:     []string{"get", "list", "watch"},
+		},
 		{APIGroups: []string{links.Group}, Resources: []string{"links"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{links.Group}, Resources: []string{"links/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}
 }
 
-// Install installs the charts, that of the server in the local cluster and the other in those that it may link, with more values for
-// each, as YAML. The server has their arguments and their rights, and no others.
+// Install installs the charts, that of the server in the local cluster and the other in those that it may
+// link, with more values for each, as YAML. The server has their arguments and their rights, and no others.
 func (m *Mesh) Install(ctx context.Context, linkerd, server, link string) error {
 	sites := m.Sites()
 	errs := make([]error, len(sites))
@@ -137,7 +143,9 @@ func (m *Mesh) Install(ctx context.Context, linkerd, server, link string) error 
 		wg.Go(func() {
 			chart, values := charts.Link, fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}\n%s", linkerd, link)
 			if site == m.Local {
-				chart, values = charts.Server, fmt.Sprintf("cluster: {name: %s}\nlinks: {namespace: %s}\ncontrollerNamespace: %s\n%s", site.Name, m.Namespace, linkerd, server)
+				chart, values = charts.Server,
+					fmt.Sprintf("cluster: {name: %s}\nlinks: {namespace: %s}\ncontrollerNamespace: %s\n%s",
+						site.Name, m.Namespace, linkerd, server)
 			}
 			errs[i] = site.install(ctx, linkerd, chart, m.Namespace+"-system", values)
 		})
@@ -151,7 +159,8 @@ func (m *Mesh) Install(ctx context.Context, linkerd, server, link string) error 
 }
 
 func (s *Site) install(ctx context.Context, linkerd, chart, namespace, values string) error {
-	if err := s.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", linkerd)); err != nil {
+	if err := s.Apply(ctx, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n",
+		linkerd)); err != nil {
 		return err
 	}
 	in, err := charts.Install(ctx, s.Cluster, chart, namespace, values)
@@ -179,7 +188,8 @@ func (m *Mesh) Authority(service string) string {
 	return fmt.Sprintf("%s.%s.svc.cluster.local:%d", service, m.Namespace, Port)
 }
 
-// Federate makes the federated Service of the local cluster a union of its own (or not) and of members, each service@cluster.
+// Federate makes the federated Service of the local cluster a union of its own (or not) and of members, each
+// service@cluster.
 func (m *Mesh) Federate(ctx context.Context, local bool, members ...string) error {
 	annotations := fmt.Sprintf("multicluster.linkerd.io/remote-discovery: %q", strings.Join(members, ","))
 	if local {
@@ -244,7 +254,8 @@ func (m *Mesh) Unlink(ctx context.Context, sites ...*Site) error {
 // Condition returns "status reason: message" of a condition of a site's Link, or nothing.
 func (m *Mesh) Condition(ctx context.Context, site *Site, condition string) (string, error) {
 	return m.Local.Kubectl(ctx, "-n", m.Namespace, "get", "link", site.Name, "-o",
-		fmt.Sprintf(`jsonpath={range .status.conditions[?(@.type==%q)]}{.status} {.reason}: {.message}{end}`, condition))
+		fmt.Sprintf(`jsonpath={range .status.conditions[?(@.type==%q)]}{.status} {.reason}: {.message}{end}`,
+			condition))
 }
 
 //go:embed shop.yaml

@@ -66,8 +66,8 @@ func (w *Watch) Events() ([]proxy.Event, <-chan struct{}) {
 	return now.events, more
 }
 
-// Until waits until the proxy holds what done wants, and the events tell how it came to it. It returns an error that tells what it holds
-// instead when ctx ends.
+// Until waits until the proxy holds what done wants, and the events tell how it came to it. It returns an
+// error that tells what it holds instead when ctx ends.
 func (w *Watch) Until(ctx context.Context, what string, done func(*Watch) bool) error {
 	for {
 		now, more := w.seen.Load()
@@ -77,7 +77,8 @@ func (w *Watch) Until(ctx context.Context, what string, done func(*Watch) bool) 
 		select {
 		case <-more:
 		case <-ctx.Done():
-			return fmt.Errorf("%s: the proxy holds %d addresses: %w\n%s", what, w.Len(), context.Cause(ctx), w.Transcript(0))
+			return fmt.Errorf("%s: the proxy holds %d addresses: %w\n%s", what, w.Len(), context.Cause(ctx),
+				w.Transcript(0))
 		}
 	}
 }

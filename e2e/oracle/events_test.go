@@ -37,7 +37,11 @@ var (
 	sets      = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
 	jobs      = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
 	profiles  = schema.GroupVersionResource{Group: "linkerd.io", Version: "v1alpha2", Resource: "serviceprofiles"}
-	externals = schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}
+	externals = schema.GroupVersionResource{
+		Group:    "workload.linkerd.io",
+		Version:  "v1beta1",
+		Resource: "externalworkloads",
+	}
 )
 
 // The pools of names are small, so that what is written collides with what is there.
@@ -137,7 +141,9 @@ func (w *writer) put(ctx context.Context, kind schema.GroupVersionResource, obje
 }
 
 // remove deletes an object if it is there.
-func (w *writer) remove(ctx context.Context, kind schema.GroupVersionResource, in, name string, grace int64) (string, error) {
+func (w *writer) remove(ctx context.Context, kind schema.GroupVersionResource, in, name string,
+	grace int64,
+) (string, error) {
 	err := w.resource(kind, in).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
 	if apierrors.IsNotFound(err) {
 		err = nil
@@ -152,8 +158,13 @@ func (w *writer) service(ctx context.Context) (string, error) {
 		return w.remove(ctx, services, namespace, name, 0)
 	}
 	s := &corev1.Service{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{}, Annotations: map[string]string{}},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        name,
+			Namespace:   namespace,
+			Labels:      map[string]string{},
+			Annotations: map[string]string{},
+		},
 	}
 	if w.one(24) {
 		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "elsewhere.test"
@@ -163,7 +174,12 @@ func (w *writer) service(ctx context.Context) (string, error) {
 		return w.put(ctx, services, s)
 	}
 	for i, number := range []int32{80, 8080, 443}[:3-w.IntN(6)/3-w.IntN(8)/7] {
-		p := corev1.ServicePort{Name: portNames[i], Port: number, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(pick(w.Rand, targets))}
+		p := corev1.ServicePort{
+			Name:       portNames[i],
+			Port:       number,
+			Protocol:   corev1.ProtocolTCP,
+			TargetPort: intstr.FromInt32(pick(w.Rand, targets)),
+		}
 		if w.one(4) { // renamed
 			p.Name = fmt.Sprintf("new-%d", i)
 		}
@@ -190,7 +206,8 @@ func (w *writer) service(ctx context.Context) (string, error) {
 	if w.one(3) { // federated; in a linked cluster that changes nothing
 		var members []string
 		for range w.IntN(5) {
-			members = append(members, pick(w.Rand, serviceNames)+"@"+pick(w.Rand, []string{"remote", "remote", "remote", "remote", "ghost", "a@b"}))
+			members = append(members, pick(w.Rand, serviceNames)+"@"+
+				pick(w.Rand, []string{"remote", "remote", "remote", "remote", "ghost", "a@b"}))
 		}
 		if len(members) > 0 || w.one(3) {
 			s.Annotations["multicluster.linkerd.io/remote-discovery"] = strings.Join(members, ",")
@@ -200,7 +217,8 @@ func (w *writer) service(ctx context.Context) (string, error) {
 		}
 	}
 	if w.one(5) {
-		s.Labels["multicluster.linkerd.io/remote-discovery"] = pick(w.Rand, []string{"remote", "remote", "remote", "remote", "remote", "ghost"})
+		s.Labels["multicluster.linkerd.io/remote-discovery"] = pick(w.Rand,
+			[]string{"remote", "remote", "remote", "remote", "remote", "ghost"})
 		if !w.one(8) {
 			s.Labels["multicluster.linkerd.io/remote-service"] = pick(w.Rand, serviceNames)
 		}
@@ -220,7 +238,9 @@ func (w *writer) slice(ctx context.Context) (string, error) {
 	s := &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: namespace, Labels: map[string]string{"endpointslice.kubernetes.io/managed-by": "test"}, Annotations: map[string]string{},
+			Name: name, Namespace: namespace,
+			Labels:      map[string]string{"endpointslice.kubernetes.io/managed-by": "test"},
+			Annotations: map[string]string{},
 		},
 		AddressType: family,
 		Endpoints:   []discoveryv1.Endpoint{},
@@ -239,8 +259,10 @@ func (w *writer) slice(ctx context.Context) (string, error) {
 	}
 	if w.one(6) { // it leads to a gateway
 		s.Labels["mirror.linkerd.io/cluster-name"] = "remote"
-		s.Annotations["mirror.linkerd.io/remote-svc-fq-name"] = pick(w.Rand, []string{"a.shop.svc.cluster.local", "name", ""})
-		s.Annotations["mirror.linkerd.io/remote-gateway-identity"] = pick(w.Rand, []string{"gateway-1", "gateway-2", ""})
+		s.Annotations["mirror.linkerd.io/remote-svc-fq-name"] = pick(w.Rand,
+			[]string{"a.shop.svc.cluster.local", "name", ""})
+		s.Annotations["mirror.linkerd.io/remote-gateway-identity"] = pick(w.Rand,
+			[]string{"gateway-1", "gateway-2", ""})
 	}
 	for i := range 3 - w.IntN(12)/8 - w.IntN(12)/11 {
 		if w.one(16) {
@@ -264,9 +286,17 @@ func (w *writer) slice(ctx context.Context) (string, error) {
 		switch w.IntN(8) {
 		case 0:
 		case 1:
-			e.TargetRef = &corev1.ObjectReference{Kind: "ExternalWorkload", Namespace: namespace, Name: pick(w.Rand, externalNames)}
+			e.TargetRef = &corev1.ObjectReference{
+				Kind:      "ExternalWorkload",
+				Namespace: namespace,
+				Name:      pick(w.Rand, externalNames),
+			}
 		case 2:
-			e.TargetRef = &corev1.ObjectReference{Kind: "VirtualMachine", Namespace: namespace, Name: pick(w.Rand, podNames)}
+			e.TargetRef = &corev1.ObjectReference{
+				Kind:      "VirtualMachine",
+				Namespace: namespace,
+				Name:      pick(w.Rand, podNames),
+			}
 		default:
 			e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pick(w.Rand, podNames)}
 		}
@@ -296,8 +326,13 @@ func (w *writer) slice(ctx context.Context) (string, error) {
 // subsets writes the Endpoints of a Service: of Pods, ExternalWorkloads and bare addresses.
 func (w *writer) subsets(ctx context.Context) (string, error) {
 	e := &corev1.Endpoints{ //nolint:staticcheck // who reads Endpoints was asked to
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
-		ObjectMeta: metav1.ObjectMeta{Name: pick(w.Rand, serviceNames), Namespace: namespace, Labels: map[string]string{}, Annotations: map[string]string{}},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Endpoints"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        pick(w.Rand, serviceNames),
+			Namespace:   namespace,
+			Labels:      map[string]string{},
+			Annotations: map[string]string{},
+		},
 	}
 	if w.one(8) {
 		return w.remove(ctx, endpoints, namespace, e.Name, 0)
@@ -320,7 +355,11 @@ func (w *writer) subsets(ctx context.Context) (string, error) {
 			switch w.IntN(8) {
 			case 0:
 			case 1:
-				a.TargetRef = &corev1.ObjectReference{Kind: "ExternalWorkload", Namespace: namespace, Name: pick(w.Rand, externalNames)}
+				a.TargetRef = &corev1.ObjectReference{
+					Kind:      "ExternalWorkload",
+					Namespace: namespace,
+					Name:      pick(w.Rand, externalNames),
+				}
 			default:
 				a.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pick(w.Rand, podNames)}
 			}
@@ -338,7 +377,8 @@ func (w *writer) subsets(ctx context.Context) (string, error) {
 	return w.put(ctx, endpoints, e)
 }
 
-// labels are of a workload. Values that look like its name, or like the number in it, are those of a StatefulSet's Pods.
+// labels are of a workload. Values that look like its name, or like the number in it, are those of a
+// StatefulSet's Pods.
 func (w *writer) labels(name string) map[string]string {
 	labels := map[string]string{"app": pick(w.Rand, apps)}
 	if w.one(3) {
@@ -402,7 +442,8 @@ func (w *writer) pod(ctx context.Context) (string, error) {
 		switch w.IntN(4) {
 		case 0:
 			p.Status.Phase = pick(w.Rand, []corev1.PodPhase{
-				corev1.PodPending, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed,
+				corev1.PodPending, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning, corev1.PodSucceeded,
+				corev1.PodFailed,
 			})
 			p.Status.PodIPs = []corev1.PodIP{{IP: pick(w.Rand, addresses4)}}
 			p.Status.PodIP = p.Status.PodIPs[0].IP
@@ -437,14 +478,17 @@ func (w *writer) pod(ctx context.Context) (string, error) {
 	p.Spec.Containers = []corev1.Container{{Name: "web", Image: "shop/web"}}
 	for i, port := range []int32{8080, 3306} {
 		if w.one(2) {
-			p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{Name: portNames[i], ContainerPort: port})
+			p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports,
+				corev1.ContainerPort{Name: portNames[i], ContainerPort: port})
 		}
 	}
 	if w.one(4) {
-		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{Name: "host", ContainerPort: 9000, HostPort: 8081})
+		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports,
+			corev1.ContainerPort{Name: "host", ContainerPort: 9000, HostPort: 8081})
 	}
 	if w.one(4) {
-		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{ContainerPort: 53, HostPort: 8081, Protocol: corev1.ProtocolUDP})
+		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports,
+			corev1.ContainerPort{ContainerPort: 53, HostPort: 8081, Protocol: corev1.ProtocolUDP})
 	}
 	proxy := corev1.Container{Name: "linkerd-proxy", Image: "linkerd/proxy", Env: []corev1.EnvVar{
 		{Name: "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", Value: pick(w.Rand, []string{"0.0.0.0:4143", "[::]:4243"})},
@@ -464,7 +508,8 @@ func (w *writer) pod(ctx context.Context) (string, error) {
 	return w.put(ctx, pods, &p)
 }
 
-// owner writes a ReplicaSet or a Job, and what it belongs to. It stays: what owns Pods does not go before them, nor changes hands.
+// owner writes a ReplicaSet or a Job, and what it belongs to. It stays: what owns Pods does not go before
+// them, nor changes hands.
 func (w *writer) owner(ctx context.Context) (string, error) {
 	name := pick(w.Rand, ownerNames)
 	kind, up, of := "ReplicaSet", "Deployment", sets
@@ -488,7 +533,12 @@ func (w *writer) owner(ctx context.Context) (string, error) {
 	}
 	metadata := map[string]any{"name": name, "namespace": namespace}
 	if up != "" {
-		metadata["ownerReferences"] = []any{map[string]any{"apiVersion": "apps/v1", "kind": up, "name": "up-" + name, "uid": "1"}}
+		metadata["ownerReferences"] = []any{map[string]any{
+			"apiVersion": "apps/v1",
+			"kind":       up,
+			"name":       "up-" + name,
+			"uid":        "1",
+		}}
 	}
 	object := map[string]any{"apiVersion": of.GroupVersion().String(), "kind": kind, "metadata": metadata, "spec": spec}
 	_, err := w.resource(of, namespace).Create(ctx, &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
@@ -500,25 +550,37 @@ func (w *writer) owner(ctx context.Context) (string, error) {
 
 // profile writes a ServiceProfile, of a Service or of clients.
 func (w *writer) profile(ctx context.Context) (string, error) {
-	name, in := pick(w.Rand, serviceNames)+"."+namespace+".svc.cluster.local", pick(w.Rand, []string{namespace, clients})
+	name, in := pick(w.Rand, serviceNames)+"."+namespace+".svc.cluster.local",
+		pick(w.Rand, []string{namespace, clients})
 	if w.one(4) {
 		return w.remove(ctx, profiles, in, name, 0)
 	}
 	spec := map[string]any{}
 	var routes []any
 	for i := range w.IntN(3) {
-		routes = append(routes, map[string]any{"name": fmt.Sprintf("route-%d", i), "condition": map[string]any{"method": pick(w.Rand, []string{"GET", "POST"})}})
+		routes = append(routes, map[string]any{
+			"name":      fmt.Sprintf("route-%d", i),
+			"condition": map[string]any{"method": pick(w.Rand, []string{"GET", "POST"})},
+		})
 	}
 	spec["routes"] = routes
 	if w.one(3) {
-		spec["retryBudget"] = map[string]any{"retryRatio": 0.5, "minRetriesPerSecond": int64(w.IntN(5)), "ttl": pick(w.Rand, []string{"5s", "1m"})}
+		spec["retryBudget"] = map[string]any{
+			"retryRatio":          0.5,
+			"minRetriesPerSecond": int64(w.IntN(5)),
+			"ttl":                 pick(w.Rand, []string{"5s", "1m"}),
+		}
 	}
 	if w.one(3) {
 		authority := pick(w.Rand, []string{"b.shop.svc.cluster.local", "c.shop.svc.cluster.local:8080"})
-		spec["dstOverrides"] = []any{map[string]any{"authority": authority, "weight": pick(w.Rand, []string{"1", "20"})}}
+		spec["dstOverrides"] = []any{map[string]any{
+			"authority": authority,
+			"weight":    pick(w.Rand, []string{"1", "20"}),
+		}}
 	}
 	return w.put(ctx, profiles, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "linkerd.io/v1alpha2", "kind": "ServiceProfile", "metadata": map[string]any{"name": name, "namespace": in}, "spec": spec,
+		"apiVersion": "linkerd.io/v1alpha2", "kind": "ServiceProfile",
+		"metadata": map[string]any{"name": name, "namespace": in}, "spec": spec,
 	}})
 }
 
@@ -528,7 +590,10 @@ func (w *writer) node(ctx context.Context) (string, error) {
 	if w.one(8) {
 		return w.remove(ctx, nodes, "", name, 0)
 	}
-	n := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n := &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+	}
 	if !w.one(6) {
 		n.Labels = map[string]string{"topology.kubernetes.io/zone": pick(w.Rand, zones)}
 	}
@@ -555,7 +620,11 @@ func (w *writer) external(ctx context.Context) (string, error) {
 		"apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
 		"metadata": map[string]any{"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
 		"spec": map[string]any{
-			"meshTLS":     map[string]any{"identity": "spiffe://" + pick(w.Rand, append([]string{"test"}, trustDomains...)) + "/" + pick(w.Rand, apps), "serverName": pick(w.Rand, apps) + ".test"},
+			"meshTLS": map[string]any{
+				"identity": "spiffe://" + pick(w.Rand, append([]string{"test"}, trustDomains...)) + "/" +
+					pick(w.Rand, apps),
+				"serverName": pick(w.Rand, apps) + ".test",
+			},
 			"ports":       ports,
 			"workloadIPs": []any{map[string]any{"ip": pick(w.Rand, addresses4)}},
 		},
@@ -578,11 +647,17 @@ func (w *writer) server(ctx context.Context) (string, error) {
 			"key": "index", "operator": pick(w.Rand, []string{"In", "NotIn"}), "values": []any{"0", "2"},
 		}}}
 	case 3:
-		selector = map[string]any{"matchExpressions": []any{map[string]any{"key": "index", "operator": pick(w.Rand, []string{"Exists", "DoesNotExist", "Bogus"})}}}
+		selector = map[string]any{"matchExpressions": []any{map[string]any{
+			"key":      "index",
+			"operator": pick(w.Rand, []string{"Exists", "DoesNotExist", "Bogus"}),
+		}}}
 	default:
 		selector = map[string]any{"matchLabels": map[string]any{"app": pick(w.Rand, apps)}}
 	}
-	spec := map[string]any{"proxyProtocol": "opaque", pick(w.Rand, []string{"podSelector", "podSelector", "externalWorkloadSelector"}): selector}
+	spec := map[string]any{
+		"proxyProtocol": "opaque",
+		pick(w.Rand, []string{"podSelector", "podSelector", "externalWorkloadSelector"}): selector,
+	}
 	if w.one(4) {
 		spec["proxyProtocol"] = "HTTP/2"
 	}
@@ -606,8 +681,12 @@ func (w *writer) link(ctx context.Context, remote *controlplane.Cluster, via str
 	what, err := w.put(ctx, secrets, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "type": "mirror.linkerd.io/remote-kubeconfig",
 		"metadata": map[string]any{
-			"name": name, "namespace": linkerd, "labels": map[string]any{"multicluster.linkerd.io/cluster-name": remote.Name()},
-			"annotations": map[string]any{"multicluster.linkerd.io/trust-domain": domain, "multicluster.linkerd.io/cluster-domain": "cluster.local"},
+			"name": name, "namespace": linkerd,
+			"labels": map[string]any{"multicluster.linkerd.io/cluster-name": remote.Name()},
+			"annotations": map[string]any{
+				"multicluster.linkerd.io/trust-domain":   domain,
+				"multicluster.linkerd.io/cluster-domain": "cluster.local",
+			},
 		},
 		"data": map[string]any{"kubeconfig": base64.StdEncoding.EncodeToString(remote.Kubeconfig(remote.Admin(), via))},
 	}})

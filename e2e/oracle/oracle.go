@@ -1,5 +1,6 @@
-// Package oracle says what a proxy should be told, computed from nothing but what the API servers hold now: one function without memory,
-// read top-down. It shares no code with the server, on purpose, and is as slow as it is plain.
+// Package oracle says what a proxy should be told, computed from nothing but what the API servers hold now:
+// one function without memory, read top-down. It shares no code with the server, on purpose, and is as slow
+// as it is plain.
 package oracle
 
 import (
@@ -110,8 +111,8 @@ type Question struct {
 	Node              string
 }
 
-// An Answer is what a proxy should hold, or why a stream that is opened now is refused. A stream that was served before holds nothing
-// instead of being refused, unless Ends.
+// An Answer is what a proxy should hold, or why a stream that is opened now is refused. A stream that was
+// served before holds nothing instead of being refused, unless Ends.
 type Answer struct {
 	Refused   codes.Code // OK: it is not
 	Ends      bool       // and streams that are open end with the same code
@@ -132,10 +133,13 @@ type Address struct {
 }
 
 // SlicesOf returns EndpointSlices that say what Endpoints say: one for each subset.
-func SlicesOf(e *corev1.Endpoints) (all []*discoveryv1.EndpointSlice) { //nolint:staticcheck // who reads Endpoints was asked to
+//
+//nolint:staticcheck // who reads Endpoints was asked to
+func SlicesOf(e *corev1.Endpoints) (all []*discoveryv1.EndpointSlice) {
 	for i, subset := range e.Subsets {
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s#%04d", e.Name, i), Namespace: e.Namespace, Labels: maps.Clone(e.Labels), Annotations: e.Annotations,
+			Name: fmt.Sprintf("%s#%04d", e.Name, i), Namespace: e.Namespace, Labels: maps.Clone(e.Labels),
+			Annotations: e.Annotations,
 		}}
 		if s.Labels == nil {
 			s.Labels = map[string]string{}
@@ -147,7 +151,8 @@ func SlicesOf(e *corev1.Endpoints) (all []*discoveryv1.EndpointSlice) { //nolint
 		for i, a := range slices.Concat(subset.Addresses, subset.NotReadyAddresses) {
 			ready := i < len(subset.Addresses)
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, Hostname: &a.Hostname, TargetRef: a.TargetRef,
+				Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+				Hostname: &a.Hostname, TargetRef: a.TargetRef,
 			})
 		}
 		all = append(all, s)
@@ -166,7 +171,11 @@ func (w *World) Answer(q Question) Answer {
 	}
 	members, refused := w.members(svc)
 	if refused != codes.OK {
-		return Answer{Refused: refused, Ends: refused == codes.InvalidArgument, Kept: refused == codes.FailedPrecondition}
+		return Answer{
+			Refused: refused,
+			Ends:    refused == codes.InvalidArgument,
+			Kept:    refused == codes.FailedPrecondition,
+		}
 	}
 	var all []candidate
 	for _, m := range members {
@@ -296,7 +305,8 @@ func (w *World) candidates(m member, q Question) []candidate {
 	return all
 }
 
-// answering returns who answers at an endpoint; nobody who is known if it is not there (yet), or of a kind that is not served.
+// answering returns who answers at an endpoint; nobody who is known if it is not there (yet), or of a kind
+// that is not served.
 func (m member) answering(slice *discoveryv1.EndpointSlice, i int) (c candidate, known bool) {
 	c = candidate{member: m, slice: slice, index: i, endpoint: slice.Endpoints[i]}
 	ref := c.endpoint.TargetRef
@@ -328,7 +338,8 @@ func serviceOf(slice *discoveryv1.EndpointSlice) string {
 // targetPort is the number of a Service's port at the endpoints of a slice; 0 for none.
 func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) uint16 {
 	// A port without a number is as good as none (B29), and a slice without ports leads nowhere.
-	ports := slices.DeleteFunc(slices.Clone(slice.Ports), func(p discoveryv1.EndpointPort) bool { return p.Port == nil })
+	ports := slices.DeleteFunc(slices.Clone(slice.Ports),
+		func(p discoveryv1.EndpointPort) bool { return p.Port == nil })
 	if len(ports) == 0 {
 		return 0
 	}
@@ -361,14 +372,17 @@ func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) ui
 // near leaves what a client on a node should use of its own cluster's addresses.
 func (w *World) near(all []candidate, svc *corev1.Service, node string) []candidate {
 	if p := svc.Spec.InternalTrafficPolicy; p != nil && *p == corev1.ServiceInternalTrafficPolicyLocal {
-		return only(all, func(c candidate) bool { return c.pod != nil && c.pod.Spec.NodeName == node }) // even if that is nothing
+		// Even if that is nothing.
+		return only(all, func(c candidate) bool { return c.pod != nil && c.pod.Spec.NodeName == node })
 	}
 	// Zone hints count if every address has them, and if they leave any.
 	if slices.ContainsFunc(all, func(c candidate) bool { return len(hints(c)) == 0 }) {
 		return all
 	}
 	zone := w.zoneOf(node)
-	if here := only(all, func(c candidate) bool { return zone != "" && slices.Contains(hints(c), zone) }); len(here) > 0 {
+	if here := only(all, func(c candidate) bool {
+		return zone != "" && slices.Contains(hints(c), zone)
+	}); len(here) > 0 {
 		return here
 	}
 	return all
@@ -391,7 +405,8 @@ func (w *World) zoneOf(node string) string {
 	return ""
 }
 
-// oneFamily leaves of a workload that has both families IPv6 only. It comes after nearness, so IPv4 stays where that took IPv6 away.
+// oneFamily leaves of a workload that has both families IPv6 only. It comes after nearness, so IPv4 stays
+// where that took IPv6 away.
 func oneFamily(all []candidate) []candidate {
 	has6 := map[string]bool{}
 	for _, c := range all {
@@ -413,8 +428,9 @@ func (c candidate) workload() string {
 	return ""
 }
 
-// compareClaims orders several claims to one address, the one that counts first: the local cluster's, then one with an identity, then by
-// name of cluster, Service, workload (Pods, ExternalWorkloads, bare addresses) and slice.
+// compareClaims orders several claims to one address, the one that counts first: the local cluster's, then
+// one with an identity, then by name of cluster, Service, workload (Pods, ExternalWorkloads, bare addresses)
+// and slice.
 func (w *World) compareClaims(q Question, a, b candidate) int {
 	if c := a.addr.Compare(b.addr); c != 0 {
 		return c
@@ -443,14 +459,23 @@ func (w *World) compareClaims(q Question, a, b candidate) int {
 	ar, au, ak, an := rank(a)
 	br, bu, bk, bn := rank(b)
 	return cmp.Or(
-		cmp.Compare(ar, br), cmp.Compare(unproven(a), unproven(b)), cmp.Compare(au, bu), cmp.Compare(a.cluster.Name, b.cluster.Name), cmp.Compare(a.service.Name, b.service.Name),
-		cmp.Compare(ak, bk), cmp.Compare(an, bn), cmp.Compare(a.slice.Name, b.slice.Name), cmp.Compare(a.index, b.index),
+		cmp.Compare(ar, br), cmp.Compare(unproven(a), unproven(b)), cmp.Compare(au, bu),
+		cmp.Compare(a.cluster.Name, b.cluster.Name), cmp.Compare(a.service.Name, b.service.Name),
+		cmp.Compare(ak, bk), cmp.Compare(an, bn), cmp.Compare(a.slice.Name, b.slice.Name),
+		cmp.Compare(a.index, b.index),
 	)
 }
 
 // describe says everything about one address.
 func (w *World) describe(c candidate, q Question) Address {
-	a := Address{Weight: 10_000, Labels: map[string]string{"service": c.service.Name, "namespace": c.service.Namespace, "zone_locality": "unknown"}}
+	a := Address{
+		Weight: 10_000,
+		Labels: map[string]string{
+			"service":       c.service.Name,
+			"namespace":     c.service.Namespace,
+			"zone_locality": "unknown",
+		},
+	}
 	// Marks of gateways, and identities of any trust domain, count in the local cluster only.
 	here := c.cluster == w.Local
 	if cluster := c.slice.Labels["mirror.linkerd.io/cluster-name"]; cluster != "" && here {
@@ -485,7 +510,8 @@ func (w *World) describe(c candidate, q Question) Address {
 		w.pod(&a, c)
 	} else {
 		w.external(&a, c)
-		if domain, _, _ := strings.Cut(strings.TrimPrefix(a.Identity, "uri spiffe://"), "/"); !here && !within(domain, c.cluster.TrustDomain) {
+		if domain, _, _ := strings.Cut(strings.TrimPrefix(a.Identity, "uri spiffe://"), "/"); !here &&
+			!within(domain, c.cluster.TrustDomain) {
 			a.Identity, a.ServerName = "", ""
 		}
 	}
@@ -530,7 +556,8 @@ func (w *World) pod(a *Address, c candidate) {
 		return // there is a proxy, and it does not see the port
 	}
 	if controlPlane == w.ControlPlane {
-		name := fmt.Sprintf("%s.%s.serviceaccount.identity.%s.%s", account, p.Namespace, controlPlane, c.cluster.TrustDomain)
+		name := fmt.Sprintf("%s.%s.serviceaccount.identity.%s.%s", account, p.Namespace, controlPlane,
+			c.cluster.TrustDomain)
 		a.Identity, a.ServerName = "dns "+name, name
 	}
 
@@ -543,7 +570,8 @@ func (w *World) pod(a *Address, c candidate) {
 	default:
 		a.Hint = "unset"
 	}
-	// An opaque transport to the port on which the proxy listens, except for the ports that are the proxy's own, and where these are not known.
+	// An opaque transport to the port on which the proxy listens, except for the ports that are the proxy's
+	// own, and where these are not known.
 	inbound := listens(containers, "LINKERD2_PROXY_INBOUND_LISTEN_ADDR")
 	admin := listens(containers, "LINKERD2_PROXY_ADMIN_LISTEN_ADDR")
 	control := listens(containers, "LINKERD2_PROXY_CONTROL_LISTEN_ADDR")
@@ -552,8 +580,8 @@ func (w *World) pod(a *Address, c candidate) {
 	}
 }
 
-// opaque reports whether a workload's port carries no protocol that a proxy should detect: its annotation says so, or, if it has none, the
-// default; or a Server does.
+// opaque reports whether a workload's port carries no protocol that a proxy should detect: its annotation
+// says so, or, if it has none, the default; or a Server does.
 func (w *World) opaque(c candidate) bool {
 	port, named := c.addr.Port(), map[string]int32{}
 	if e := c.external; e != nil {
@@ -584,22 +612,23 @@ func (w *World) opaque(c candidate) bool {
 	}
 	opaque := lists(list, port, named)
 	for _, s := range c.cluster.Servers {
-		opaque = opaque || s.Spec.ProxyProtocol == "opaque" && selects(s.Spec.PodSelector, p.Labels) && isPort(s.Spec.Port, port, func(name string) bool {
-			for _, container := range containers {
-				for _, p := range container.Ports {
-					if p.Name == name && (p.ContainerPort == int32(port) || p.HostPort == int32(port)) {
-						return true
+		opaque = opaque || s.Spec.ProxyProtocol == "opaque" && selects(s.Spec.PodSelector, p.Labels) &&
+			isPort(s.Spec.Port, port, func(name string) bool {
+				for _, container := range containers {
+					for _, p := range container.Ports {
+						if p.Name == name && (p.ContainerPort == int32(port) || p.HostPort == int32(port)) {
+							return true
+						}
 					}
 				}
-			}
-			return false
-		})
+				return false
+			})
 	}
 	return opaque
 }
 
-// owner is who a Pod stands for in metrics: the Deployment behind its ReplicaSet, the CronJob behind its Job, else its owner; nobody if it
-// has none, or several.
+// owner is who a Pod stands for in metrics: the Deployment behind its ReplicaSet, the CronJob behind its Job,
+// else its owner; nobody if it has none, or several.
 func (c *Cluster) owner(p *corev1.Pod) (kind, name string) {
 	one := func(refs []metav1.OwnerReference) (kind, name string) {
 		if len(refs) != 1 {
@@ -611,7 +640,9 @@ func (c *Cluster) owner(p *corev1.Pod) (kind, name string) {
 	switch kind {
 	case "replicaset":
 		if rs := c.ReplicaSets[name]; rs != nil {
-			if up, of := one(rs.OwnerReferences); slices.Contains([]string{"job", "statefulset", "daemonset", "deployment"}, up) {
+			if up, of := one(rs.OwnerReferences); slices.Contains([]string{
+				"job", "statefulset", "daemonset", "deployment",
+			}, up) {
 				return up, of
 			}
 		}

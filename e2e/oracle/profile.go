@@ -40,7 +40,8 @@ const (
 	defaultBudget = "0.2/10/10s"
 )
 
-// Lookup is the rule of rules for profiles. A stream that is open is not refused any more; what it was told stays, if nothing else is said.
+// Lookup is the rule of rules for profiles. A stream that is open is not refused any more; what it was told
+// stays, if nothing else is said.
 func (w *World) Lookup(l Lookup) Answer {
 	name := l.Service
 	if l.IP.IsValid() {
@@ -80,11 +81,13 @@ func (w *World) Lookup(l Lookup) Answer {
 	return Answer{Profiles: []Profile{w.profile(l, name, list, named)}}
 }
 
-// profile is what is said of a Service at a port that it declares. The client's own ServiceProfile goes before the Service's.
+// profile is what is said of a Service at a port that it declares. The client's own ServiceProfile goes
+// before the Service's.
 func (w *World) profile(l Lookup, name, opaque string, named map[string]int32) Profile {
 	full := name + "." + ofServices + ".svc.cluster.local"
 	p := Profile{
-		Name: full, Opaque: lists(opaque, l.Port, named), Budget: defaultBudget, Parent: fmt.Sprintf("Service %s/%s:%d", ofServices, name, l.Port),
+		Name: full, Opaque: lists(opaque, l.Port, named), Budget: defaultBudget,
+		Parent: fmt.Sprintf("Service %s/%s:%d", ofServices, name, l.Port),
 	}
 	namespace, object := l.Namespace, w.Local.Profiles[l.Namespace][full]
 	if l.Namespace == "" || object == nil {
@@ -137,8 +140,12 @@ func (w *World) residents(ip netip.Addr) (all []resident) {
 			continue
 		}
 		var at []resident
-		r := resident{candidate: candidate{member: member{cluster: w.Local}, pod: p}, running: p.Status.Phase == corev1.PodRunning}
-		if slices.ContainsFunc(p.Status.PodIPs, func(i corev1.PodIP) bool { return i.IP == ip.String() }) && !p.Spec.HostNetwork {
+		r := resident{
+			candidate: candidate{member: member{cluster: w.Local}, pod: p},
+			running:   p.Status.Phase == corev1.PodRunning,
+		}
+		if slices.ContainsFunc(p.Status.PodIPs, func(i corev1.PodIP) bool { return i.IP == ip.String() }) &&
+			!p.Spec.HostNetwork {
 			at = append(at, r)
 		}
 		if slices.ContainsFunc(p.Status.HostIPs, func(i corev1.HostIP) bool { return i.IP == ip.String() }) {
@@ -162,7 +169,11 @@ func (w *World) residents(ip netip.Addr) (all []resident) {
 			seen := map[int32]bool{}
 			for _, p := range e.Spec.Ports {
 				if i.IP == ip.String() && !seen[p.Port] {
-					all = append(all, resident{candidate: candidate{member: member{cluster: w.Local}, external: e}, port: uint16(p.Port), running: true})
+					all = append(all, resident{
+						candidate: candidate{member: member{cluster: w.Local}, external: e},
+						port:      uint16(p.Port),
+						running:   true,
+					})
 				}
 				seen[p.Port] = true
 			}
@@ -189,7 +200,8 @@ func (w *World) resident(l Lookup) Answer {
 	return Answer{Profiles: []Profile{w.at(l.IP, l.Port, all[0])}}
 }
 
-// instance answers for one endpoint of a Service, ready or not: the first that has the hostname, in IPv4 if there is one.
+// instance answers for one endpoint of a Service, ready or not: the first that has the hostname, in IPv4 if
+// there is one.
 func (w *World) instance(l Lookup) Answer {
 	var found *candidate
 	for _, s := range byName(w.Local.Slices) {

@@ -43,21 +43,22 @@ const (
 	lookups     = 60  // of GetProfile
 	connections = 4
 
-	// Bounds on how long streams may take once nothing is written any more: as a rule, and after an outage, during which a cluster
-	// may have been linked that is listed afterwards.
+	// Bounds on how long streams may take once nothing is written any more: as a rule, and after an outage,
+	// during which a cluster may have been linked that is listed afterwards.
 	converges = 5 * time.Second
 	recovers  = 30 * time.Second
 )
 
-// Random legal changes in two clusters, some while the remote one cannot be reached or the server is away; whenever they pause, every stream
-// holds what the oracle says.
+// Random legal changes in two clusters, some while the remote one cannot be reached or the server is away;
+// whenever they pause, every stream holds what the oracle says.
 func TestRandom(t *testing.T) {
 	if *seed == 0 {
 		*seed = rand.Uint64N(1 << 32)
 	}
 	t.Logf("replay with: go test -C e2e ./oracle -seed %d -duration %s", *seed, *duration)
 	r := rand.New(rand.NewPCG(*seed, 0))
-	clusters := controlplane.AllForTest(t, controlplane.Options{Name: "local", Light: true}, controlplane.Options{Name: "remote", Light: true})
+	clusters := controlplane.AllForTest(t, controlplane.Options{Name: "local", Light: true},
+		controlplane.Options{Name: "remote", Light: true})
 	x := newRun(t, r, clusters[0], clusters[1])
 	rounds, deadline := 0, time.Now().Add(*duration)
 	for n := 80; time.Now().Before(deadline) && !t.Failed(); n = 1 + r.IntN(1+r.IntN(30)) {
@@ -143,13 +144,20 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 		mode = "transport-header"
 	}
 	args := []string{
-		"-cluster-name=local", "-controller-namespace=" + linkerd, "-cluster-domain=cluster.local", "-identity-trust-domain=local.test",
+		"-cluster-name=local", "-controller-namespace=" + linkerd, "-cluster-domain=cluster.local",
+		"-identity-trust-domain=local.test",
 		"-probe-interval=1s", "-default-opaque-ports=" + x.config.DefaultOpaque, "-outbound-transport-mode=" + mode,
-		fmt.Sprintf("-enable-endpoint-slices=%t", !x.config.Endpoints), fmt.Sprintf("-enable-ipv6=%t", x.config.IPv6), fmt.Sprintf("-enable-h2-upgrade=%t", x.config.H2Upgrade),
+		fmt.Sprintf("-enable-endpoint-slices=%t", !x.config.Endpoints),
+		fmt.Sprintf("-enable-ipv6=%t", x.config.IPv6), fmt.Sprintf("-enable-h2-upgrade=%t", x.config.H2Upgrade),
 		fmt.Sprintf("-ext-endpoint-zone-weights=%t", x.config.ZoneWeights),
 	}
 	t.Log(args)
-	x.options = fingerpost.Options{Binary: binary, Dir: t.TempDir(), Kubeconfig: local.Kubeconfig(local.Admin(), ""), Args: args}
+	x.options = fingerpost.Options{
+		Binary:     binary,
+		Dir:        t.TempDir(),
+		Kubeconfig: local.Kubeconfig(local.Admin(), ""),
+		Args:       args,
+	}
 	x.serve(t.Context())
 	t.Cleanup(func() {
 		x.stop()
@@ -159,7 +167,8 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 	})
 	for range streams {
 		q := Question{
-			Service: pick(r, serviceNames), Port: pick(r, []uint16{80, 80, 8080, 443, 9999}), Node: pick(r, append(slices.Clone(nodeNames), "", "unknown")),
+			Service: pick(r, serviceNames), Port: pick(r, []uint16{80, 80, 8080, 443, 9999}),
+			Node: pick(r, append(slices.Clone(nodeNames), "", "unknown")),
 		}
 		if r.IntN(5) == 0 {
 			q.Hostname = pick(r, hostnames)
@@ -167,7 +176,10 @@ func newRun(t *testing.T, r *rand.Rand, local, remote *controlplane.Cluster) *ru
 		x.streams = append(x.streams, &stream{question: q, conn: r.IntN(connections)})
 	}
 	for range lookups {
-		l := &Lookup{Port: pick(r, []uint16{80, 443, 8080, 8081, 3306, 4143}), Namespace: pick(r, []string{"", namespace, clients, clients})}
+		l := &Lookup{
+			Port:      pick(r, []uint16{80, 443, 8080, 8081, 3306, 4143}),
+			Namespace: pick(r, []string{"", namespace, clients, clients}),
+		}
 		s := &stream{lookup: l, conn: r.IntN(connections)}
 		switch r.IntN(4) {
 		case 0:
@@ -335,9 +347,13 @@ func (x *run) count(a Answer) {
 	}
 	for _, p := range a.Profiles {
 		for what, so := range map[string]bool{
-			"profile": true, "empty profile": p.Budget == "", "profile of a Service": p.Parent != "", "opaque profile": p.Opaque,
-			"ServiceProfile": p.Object != "", "ServiceProfile of a client": strings.Contains(p.Object, " "+clients+"/"), "endpoint profile": p.At.IsValid(),
-			"endpoint profile of a Pod": p.Endpoint.Labels["pod"] != "", "endpoint profile of an ExternalWorkload": p.Endpoint.Labels["external_workload"] != "",
+			"profile": true, "empty profile": p.Budget == "", "profile of a Service": p.Parent != "",
+			"opaque profile":                          p.Opaque,
+			"ServiceProfile":                          p.Object != "",
+			"ServiceProfile of a client":              strings.Contains(p.Object, " "+clients+"/"),
+			"endpoint profile":                        p.At.IsValid(),
+			"endpoint profile of a Pod":               p.Endpoint.Labels["pod"] != "",
+			"endpoint profile of an ExternalWorkload": p.Endpoint.Labels["external_workload"] != "",
 		} {
 			if so {
 				x.seen[what]++
@@ -346,8 +362,10 @@ func (x *run) count(a Answer) {
 	}
 	for addr, a := range a.Addresses {
 		for what, so := range map[string]bool{
-			"address": true, "IPv6": addr.Addr().Is6(), "Pod": a.Labels["pod"] != "", "ExternalWorkload": a.Labels["external_workload"] != "",
-			"opaque": a.Hint == "opaque", "opaque transport": a.InboundPort != 0, "gateway": a.Authority != "",
+			"address": true, "IPv6": addr.Addr().Is6(), "Pod": a.Labels["pod"] != "",
+			"ExternalWorkload": a.Labels["external_workload"] != "",
+			"opaque":           a.Hint == "opaque", "opaque transport": a.InboundPort != 0,
+			"gateway": a.Authority != "",
 			"remote":  strings.HasSuffix(a.ServerName, "remote.test") || strings.HasSuffix(a.ServerName, "other.test"),
 			"in zone": a.Labels["zone_locality"] == "local", "not meshed": a.Hint == "",
 			"Deployment": a.Labels["deployment"] != "", "CronJob": a.Labels["cronjob"] != "",
@@ -397,7 +415,8 @@ func (x *run) reopen(s *stream) {
 	}
 	conn := x.conns[s.conn]
 	if s.lookup == nil {
-		s.open = proxy.Open(x.t.Context(), conn, x.request(s.question.Service, s.question.Hostname, s.question.Port, namespace, s.question.Node), observe)
+		s.open = proxy.Open(x.t.Context(), conn,
+			x.request(s.question.Service, s.question.Hostname, s.question.Port, namespace, s.question.Node), observe)
 		return
 	}
 	if l := s.lookup; s.ipOf != "" {
@@ -420,7 +439,10 @@ func (x *run) request(service, hostname string, port uint16, in, node string) pr
 	}
 	token, err := json.Marshal(map[string]string{"ns": in, "nodeName": node})
 	x.do(err)
-	return proxy.Request{Authority: fmt.Sprintf("%s.%s.svc.cluster.local:%d", service, namespace, port), Token: string(token)}
+	return proxy.Request{
+		Authority: fmt.Sprintf("%s.%s.svc.cluster.local:%d", service, namespace, port),
+		Token:     string(token),
+	}
 }
 
 func (s *stream) close(t *testing.T) {
@@ -486,7 +508,8 @@ func (s *stream) differs(want Answer) string {
 // told reads what was said of an address.
 func told(a proxy.Address) Address {
 	out := Address{
-		Weight: a.GetWeight(), ServerName: a.GetTlsIdentity().GetServerName().GetName(), Authority: a.GetAuthorityOverride().GetAuthorityOverride(),
+		Weight: a.GetWeight(), ServerName: a.GetTlsIdentity().GetServerName().GetName(),
+		Authority:   a.GetAuthorityOverride().GetAuthorityOverride(),
 		InboundPort: a.GetProtocolHint().GetOpaqueTransport().GetInboundPort(), Labels: a.Labels,
 	}
 	switch id := a.GetTlsIdentity().GetStrategy().(type) {
@@ -541,7 +564,8 @@ func toldProfile(p *proxy.Profile) Profile {
 // report tells of each stream that differs, and prints the objects that the first ones depend on.
 func (x *run) report(bound time.Duration) {
 	x.t.Helper()
-	x.t.Errorf("seed %d, after change %d: streams differ from the oracle %s after the last change (%+v)", *seed, x.changes, bound, x.config)
+	x.t.Errorf("seed %d, after change %d: streams differ from the oracle %s after the last change (%+v)", *seed,
+		x.changes, bound, x.config)
 	x.t.Logf("changes since the streams agreed:\n%s", strings.Join(x.journal, "\n"))
 	n := 0
 	for _, s := range x.streams {
@@ -645,7 +669,8 @@ func essence(p *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Status: corev1.PodStatus{Phase: p.Status.Phase}}
 	out.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: p.Spec.ServiceAccountName}
 	for _, c := range p.Spec.InitContainers {
-		out.Spec.InitContainers = append(out.Spec.InitContainers, corev1.Container{Name: c.Name, Ports: c.Ports, Env: c.Env})
+		out.Spec.InitContainers = append(out.Spec.InitContainers,
+			corev1.Container{Name: c.Name, Ports: c.Ports, Env: c.Env})
 	}
 	for _, c := range p.Spec.Containers {
 		out.Spec.Containers = append(out.Spec.Containers, corev1.Container{Name: c.Name, Ports: c.Ports, Env: c.Env})
@@ -670,8 +695,10 @@ func (x *run) list(ctx context.Context) *World {
 func (x *run) listCluster(ctx context.Context, from *writer, trustDomain string) *Cluster {
 	x.t.Helper()
 	c := &Cluster{
-		Name: from.Name(), TrustDomain: trustDomain, Services: map[string]*corev1.Service{}, Slices: map[string]*discoveryv1.EndpointSlice{},
-		Pods: map[string]*corev1.Pod{}, Nodes: map[string]*corev1.Node{}, Externals: map[string]*External{}, Servers: map[string]*Server{},
+		Name: from.Name(), TrustDomain: trustDomain, Services: map[string]*corev1.Service{},
+		Slices: map[string]*discoveryv1.EndpointSlice{},
+		Pods:   map[string]*corev1.Pod{}, Nodes: map[string]*corev1.Node{}, Externals: map[string]*External{},
+		Servers:     map[string]*Server{},
 		ReplicaSets: map[string]*metav1.PartialObjectMetadata{}, Jobs: map[string]*metav1.PartialObjectMetadata{},
 		Profiles: map[string]map[string]*ServiceProfile{namespace: {}, clients: {}},
 	}
@@ -697,7 +724,9 @@ func (x *run) listCluster(ctx context.Context, from *writer, trustDomain string)
 	return c
 }
 
-func listInto[T any](ctx context.Context, from *writer, kind schema.GroupVersionResource, in string, to map[string]*T) error {
+func listInto[T any](ctx context.Context, from *writer, kind schema.GroupVersionResource, in string,
+	to map[string]*T,
+) error {
 	all, err := from.resource(kind, in).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err

@@ -20,8 +20,9 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 )
 
-// TestCases are those contract cases of the slices of ExternalWorkloads that depend on what a real control plane does besides storing objects:
-// it validates slices, generates their names, and deletes them with their owner. All other cases of P and Q are scenarios.
+// TestCases are those contract cases of the slices of ExternalWorkloads that depend on what a real control
+// plane does besides storing objects: it validates slices, generates their names, and deletes them with their
+// owner. All other cases of P and Q are scenarios.
 func TestCases(t *testing.T) {
 	x := newCases(t)
 	for _, c := range []struct {
@@ -113,7 +114,9 @@ func (r *caseRun) web(name string, ips ...string) *unstructured.Unstructured {
 }
 
 // expect waits until the slices of a Service pass a check.
-func (r *caseRun) expect(service string, check func([]discoveryv1.EndpointSlice) error) (found []discoveryv1.EndpointSlice) {
+func (r *caseRun) expect(service string,
+	check func([]discoveryv1.EndpointSlice) error,
+) (found []discoveryv1.EndpointSlice) {
 	r.Helper()
 	eventually(r.T, 3*time.Second, "slices of "+service, func(ctx context.Context) (err error) {
 		if found, err = r.slicesOf(ctx, r.ns, service, external); err != nil {
@@ -165,8 +168,8 @@ func portsText(es discoveryv1.EndpointSlice) string {
 
 const markers = "markers" // namespace of what settle makes
 
-// settle waits until the server has seen everything that was done before: it has written the slices of a Service that was made afterwards, twice
-// over, because it works on several at once.
+// settle waits until the server has seen everything that was done before: it has written the slices of a
+// Service that was made afterwards, twice over, because it works on several at once.
 func (r *caseRun) settle() {
 	r.Helper()
 	for range 2 {
@@ -190,7 +193,8 @@ func (r *caseRun) writes(since time.Time) (all []string) {
 	requests, err := r.Requests()
 	do(r.T, err)
 	for _, q := range requests {
-		if q.Resource != "endpointslices" || q.Namespace != r.ns || !strings.HasPrefix(q.UserAgent, "fingerpost/") || q.Time.Before(since) {
+		if q.Resource != "endpointslices" || q.Namespace != r.ns ||
+			!strings.HasPrefix(q.UserAgent, "fingerpost/") || q.Time.Before(since) {
 			continue
 		}
 		if slices.Contains([]string{"create", "update", "patch", "delete"}, q.Verb) && q.Code < 400 {
@@ -224,11 +228,13 @@ func holds(want ...string) func([]discoveryv1.EndpointSlice) error {
 // P04: a Service gets the workloads that it selects in its own namespace.
 func testSelection(r *caseRun) {
 	other := workload(linkerd, "elsewhere", map[string]string{"app": "web"}, []string{"10.9.0.3"}, "http:8080")
-	r.create(r.T, r.web("ew1", "10.9.0.1"), ready(workload(r.ns, "ew2", map[string]string{"app": "other"}, []string{"10.9.0.2"}, "http:8080"), true), other)
+	r.create(r.T, r.web("ew1", "10.9.0.1"),
+		ready(workload(r.ns, "ew2", map[string]string{"app": "other"}, []string{"10.9.0.2"}, "http:8080"), true), other)
 	r.service(r.T, r.svc("web"))
 	found := r.expect("web", sizes(1))
 	e := found[0].Endpoints[0]
-	if ref := e.TargetRef; e.Addresses[0] != "10.9.0.1" || ref == nil || ref.Kind != "ExternalWorkload" || ref.Name != "ew1" || ref.Namespace != r.ns || ref.UID == "" {
+	if ref := e.TargetRef; e.Addresses[0] != "10.9.0.1" || ref == nil || ref.Kind != "ExternalWorkload" ||
+		ref.Name != "ew1" || ref.Namespace != r.ns || ref.UID == "" {
 		r.Errorf("endpoint %v refers to %+v", e.Addresses, ref)
 	}
 	r.settle()
@@ -261,10 +267,15 @@ func testFamilies(r *caseRun) {
 	}{
 		"four": {families(single, corev1.IPv4Protocol), []string{"10.9.0.1"}, []discoveryv1.AddressType{"IPv4"}},
 		"six":  {families(single, corev1.IPv6Protocol), []string{"fd00::1"}, []discoveryv1.AddressType{"IPv6"}},
-		"dual": {families(dual, corev1.IPv4Protocol, corev1.IPv6Protocol), []string{"10.9.0.2", "fd00::2"}, []discoveryv1.AddressType{"IPv4", "IPv6"}},
+		"dual": {
+			families(dual, corev1.IPv4Protocol, corev1.IPv6Protocol),
+			[]string{"10.9.0.2", "fd00::2"},
+			[]discoveryv1.AddressType{"IPv4", "IPv6"},
+		},
 	} {
 		// A cluster of one family has no cluster IPs of the other; a headless Service has no need of one.
-		r.service(r.T, r.svc(name, headless, c.families, func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": name} }))
+		r.service(r.T, r.svc(name, headless, c.families,
+			func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": name} }))
 		r.create(r.T, ready(workload(r.ns, name, map[string]string{"app": name}, c.ips, "http:8080"), true))
 		found := r.expect(name, func(found []discoveryv1.EndpointSlice) error {
 			var got []discoveryv1.AddressType
@@ -310,7 +321,8 @@ func testShape(r *caseRun) {
 	if es.GenerateName != "linkerd-external-web-" || !strings.HasPrefix(es.Name, es.GenerateName) {
 		r.Errorf("name %s, made of %q", es.Name, es.GenerateName)
 	}
-	if o := metav1.GetControllerOf(&es); o == nil || o.APIVersion != "v1" || o.Kind != "Service" || o.Name != "web" || o.UID != owner.UID {
+	if o := metav1.GetControllerOf(&es); o == nil || o.APIVersion != "v1" || o.Kind != "Service" ||
+		o.Name != "web" || o.UID != owner.UID {
 		r.Errorf("owner %+v", o)
 	}
 	want := map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: external, "team": "shop"}

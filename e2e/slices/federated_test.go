@@ -21,8 +21,9 @@ var (
 	away       = flag.Duration("away", 12*time.Second, "how long an API server is away; a cluster is Stale after 8 s")
 )
 
-// The life of a federated Service's slices over three clusters: each holds the union; a member that leaves takes its own addresses; an API
-// server that is away takes none; what changed meanwhile is there when it is back; and nothing is ever read back.
+// The life of a federated Service's slices over three clusters: each holds the union; a member that leaves
+// takes its own addresses; an API server that is away takes none; what changed meanwhile is there when it is
+// back; and nothing is ever read back.
 func TestFederatedSlices(t *testing.T) {
 	w := newWorld(t, "federated")
 	east, west, north := clusters[0], clusters[1], clusters[2]
@@ -78,7 +79,8 @@ func TestFederatedSlices(t *testing.T) {
 		w.union(s, 10*time.Second, "what changed in north meanwhile reaches "+s.Name(), clusters...)
 	}
 
-	// A cluster that is unlinked takes its own addresses, and loses what was written into it, because nobody else goes on writing.
+	// A cluster that is unlinked takes its own addresses, and loses what was written into it, because nobody
+	// else goes on writing.
 	in := w.installations[0]
 	do(t, in.Unlink(t.Context(), in.Remotes[1]))
 	w.union(east, 3*time.Second, "north is unlinked", east, west)
@@ -92,14 +94,16 @@ func TestFederatedSlices(t *testing.T) {
 	w.union(east, 5*time.Second, "and linked again", clusters...)
 	w.union(north, 5*time.Second, "and written to again", clusters...)
 
-	_, err = east.Kubectl(t.Context(), "-n", w.ns, "annotate", "service", mesh.Federated, "federation.fingerpost.io/endpoint-slices-")
+	_, err = east.Kubectl(t.Context(), "-n", w.ns, "annotate", "service", mesh.Federated,
+		"federation.fingerpost.io/endpoint-slices-")
 	do(t, err)
-	eventually(t, 3*time.Second, "a Service that does not ask for slices any more has none", func(ctx context.Context) error {
-		if now, err := w.held(ctx, east); err != nil || len(now) > 0 {
-			return fmt.Errorf("it holds %v: %w", now, err)
-		}
-		return nil
-	})
+	eventually(t, 3*time.Second, "a Service that does not ask for slices any more has none",
+		func(ctx context.Context) error {
+			if now, err := w.held(ctx, east); err != nil || len(now) > 0 {
+				return fmt.Errorf("it holds %v: %w", now, err)
+			}
+			return nil
+		})
 
 	metrics, err := server.Metrics(t.Context())
 	do(t, err)
@@ -145,13 +149,14 @@ func (w *world) shape(es discoveryv1.EndpointSlice) {
 		case e.Zone == nil || !strings.HasPrefix(*e.Zone, source):
 			w.Errorf("%s: zone %v", es.Name, e.Zone)
 		case !*e.Conditions.Ready || !*e.Conditions.Serving || *e.Conditions.Terminating:
-			w.Errorf("%s: conditions %v %v %v", es.Name, *e.Conditions.Ready, *e.Conditions.Serving, *e.Conditions.Terminating)
+			w.Errorf("%s: conditions %v %v %v", es.Name, *e.Conditions.Ready, *e.Conditions.Serving,
+				*e.Conditions.Terminating)
 		}
 	}
 }
 
-// With the rights of Linkerd's stock role a cluster is read-only: discovery goes on, nothing is tried, and the Link says so. Once the rights
-// are there, it is written to.
+// With the rights of Linkerd's stock role a cluster is read-only: discovery goes on, nothing is tried, and
+// the Link says so. Once the rights are there, it is written to.
 func TestReadOnly(t *testing.T) {
 	w := newWorld(t, "readonly")
 	west, in := clusters[1], w.installations[0]
@@ -178,7 +183,8 @@ func TestReadOnly(t *testing.T) {
 		}
 		if q.Resource == "selfsubjectaccessreviews" {
 			asked++
-		} else if slices.Contains([]string{"create", "update", "patch", "delete"}, q.Verb) || q.Code >= 400 && q.Resource == "leases" {
+		} else if slices.Contains([]string{"create", "update", "patch", "delete"}, q.Verb) ||
+			q.Code >= 400 && q.Resource == "leases" {
 			t.Errorf("%s %s: %d", q.Verb, q.URI, q.Code)
 		}
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// The scenarios of the kit for Docker, from the same file, on three bare clusters with the charts installed as the kit does.
+// The scenarios of the kit for Docker, from the same file, on three bare clusters with the charts installed
+// as the kit does.
 func TestKit(t *testing.T) {
 	const system = "fingerpost"
 	dir := t.TempDir()
@@ -34,7 +35,8 @@ func TestKit(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		in, err := charts.Install(t.Context(), s.Cluster, charts.Server, system, fmt.Sprintf("{cluster: {name: %s}, crds: {links: true}}", s.Name()))
+		in, err := charts.Install(t.Context(), s.Cluster, charts.Server, system,
+			fmt.Sprintf("{cluster: {name: %s}, crds: {links: true}}", s.Name()))
 		do(t, err)
 		_, err = charts.Install(t.Context(), s.Cluster, charts.Link, system, "")
 		do(t, err)

@@ -41,9 +41,14 @@ const (
 )
 
 // namespaces are those of Linkerd: of its control plane, and of its service mirrors, if there are any.
-const namespaces = "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + linkerd + "}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n"
+const namespaces = "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + linkerd +
+	"}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n"
 
-var workloadResource = schema.GroupVersionResource{Group: "workload.linkerd.io", Version: "v1beta1", Resource: "externalworkloads"}
+var workloadResource = schema.GroupVersionResource{
+	Group:    "workload.linkerd.io",
+	Version:  "v1beta1",
+	Resource: "externalworkloads",
+}
 
 // A site is a cluster and clients of its admin.
 type site struct {
@@ -72,7 +77,8 @@ func run(m *testing.M) (code int, err error) {
 	if binary, err = fingerpost.Build(ctx, dir, fingerpost.Race); err != nil {
 		return 1, err
 	}
-	started, err := controlplane.StartAll(ctx, controlplane.Options{Name: "east", Audit: true, IPv6: true}, controlplane.Options{Name: "west", Audit: true},
+	started, err := controlplane.StartAll(ctx, controlplane.Options{Name: "east", Audit: true, IPv6: true},
+		controlplane.Options{Name: "west", Audit: true},
 		controlplane.Options{Name: "north", Audit: true})
 	if err != nil {
 		return 1, err
@@ -106,16 +112,19 @@ func run(m *testing.M) (code int, err error) {
 func (s *site) install(t *testing.T, links string) *charts.Installation {
 	t.Helper()
 	in, err := charts.Install(t.Context(), s.Cluster, charts.Server, links+"-system", fmt.Sprintf(
-		"{cluster: {name: %s}, links: {namespace: %s}, controllerNamespace: %s, mirror: {mode: \"on\"}}", s.Name(), links, linkerd))
+		"{cluster: {name: %s}, links: {namespace: %s}, controllerNamespace: %s, mirror: {mode: \"on\"}}",
+		s.Name(), links, linkerd))
 	do(t, err)
 	return in
 }
 
-// start starts a replica with the cluster's own server, as the chart does but with short times. Whoever starts it stops it.
+// start starts a replica with the cluster's own server, as the chart does but with short times. Whoever
+// starts it stops it.
 func (s *site) start(t *testing.T, replica string, in *charts.Installation, url string) (*fingerpost.Server, error) {
 	t.Helper()
 	return fingerpost.Start(context.WithoutCancel(t.Context()), fingerpost.Options{
-		Binary: binary, Dir: t.TempDir(), Kubeconfig: s.Kubeconfig(in.Identity, url), Env: []string{"HOSTNAME=" + replica},
+		Binary: binary, Dir: t.TempDir(), Kubeconfig: s.Kubeconfig(in.Identity, url),
+		Env:  []string{"HOSTNAME=" + replica},
 		Args: append(slices.Clone(in.Args), "-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s"),
 	})
 }
@@ -147,7 +156,8 @@ func (s *site) namespace(t *testing.T, name string) {
 	t.Helper()
 	do(t, s.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", name)))
 	t.Cleanup(func() { // every replica that starts later would list what is in it
-		if err := s.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+		if err := s.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), name,
+			metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -180,8 +190,13 @@ func eventually(t *testing.T, claimed time.Duration, what string, check func(ctx
 }
 
 // workload returns an ExternalWorkload with one address for each family that ips holds, and ports as name:number.
-func workload(namespace, name string, labels map[string]string, ips []string, ports ...string) *unstructured.Unstructured {
-	spec := map[string]any{"meshTLS": map[string]any{"identity": "spiffe://root.linkerd.cluster.local/" + name, "serverName": name + ".cluster.local"}}
+func workload(namespace, name string, labels map[string]string, ips []string,
+	ports ...string,
+) *unstructured.Unstructured {
+	spec := map[string]any{"meshTLS": map[string]any{
+		"identity":   "spiffe://root.linkerd.cluster.local/" + name,
+		"serverName": name + ".cluster.local",
+	}}
 	var addresses, documented []any
 	for _, ip := range ips {
 		addresses = append(addresses, map[string]any{"ip": ip})
@@ -222,7 +237,8 @@ func (s *site) create(t *testing.T, workloads ...*unstructured.Unstructured) {
 	for range 8 {
 		wg.Go(func() {
 			for u := range todo {
-				_, err := s.dynamic.Resource(workloadResource).Namespace(u.GetNamespace()).Create(t.Context(), u, metav1.CreateOptions{})
+				_, err := s.dynamic.Resource(workloadResource).Namespace(u.GetNamespace()).Create(t.Context(),
+					u, metav1.CreateOptions{})
 				errs <- err
 			}
 		})

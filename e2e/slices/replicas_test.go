@@ -19,9 +19,9 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// Three clusters with two replicas each, all of which see everything: in each cluster one replica of the oldest
-// installation writes, another one when it is stopped, and one of the next installation when the oldest is cut off. The API
-// servers' audit logs have who wrote what.
+// Three clusters with two replicas each, all of which see everything: in each cluster one replica of the
+// oldest installation writes, another one when it is stopped, and one of the next installation when the
+// oldest is cut off. The API servers' audit logs have who wrote what.
 func TestOneWriter(t *testing.T) {
 	w := newWorld(t, "writers")
 	began := time.Now()
@@ -61,13 +61,14 @@ func TestOneWriter(t *testing.T) {
 	stop()
 	w.union(clusters[0], 10*time.Second, clusters[0].Name()+" holds the union that its next holder wrote", clusters...)
 	w.cut(first, clusters[0], false)
-	eventually(t, 10*time.Second, "the former holder is in contact, and what it had sent has arrived", func(ctx context.Context) error {
-		c, err := first.Cluster(ctx, clusters[0].Name())
-		if err == nil && (c.State != "Live" || c.Contact != "") {
-			err = fmt.Errorf("it is %s: %s", c.State, c.Contact)
-		}
-		return err
-	})
+	eventually(t, 10*time.Second, "the former holder is in contact, and what it had sent has arrived",
+		func(ctx context.Context) error {
+			c, err := first.Cluster(ctx, clusters[0].Name())
+			if err == nil && (c.State != "Live" || c.Contact != "") {
+				err = fmt.Errorf("it is %s: %s", c.State, c.Contact)
+			}
+			return err
+		})
 	w.union(clusters[0], time.Second, "the next holder repairs that", clusters...)
 	stop = w.churn()
 	fail(clusters[1], "was stopped", time.Second, func(r *replica) { do(t, r.Stop()) })
@@ -131,7 +132,8 @@ func (w *world) startAll() (all []*replica) {
 	return all
 }
 
-// cut takes away a replica's way to a cluster's API server, or gives it back. The way over a Link is that of both replicas.
+// cut takes away a replica's way to a cluster's API server, or gives it back. The way over a Link is that of
+// both replicas.
 func (w *world) cut(r *replica, s *site, off bool) {
 	w.Helper()
 	proxy := r.proxy
@@ -172,12 +174,13 @@ func versionsOf(found []discoveryv1.EndpointSlice) (all []string) {
 	return all
 }
 
-// fence is how long after its last renewal was sent a holder may send, with what a busy machine may take between its look at the clock and the
-// stamp on the request. After 6 s another may write.
+// fence is how long after its last renewal was sent a holder may send, with what a busy machine may take
+// between its look at the clock and the stamp on the request. After 6 s another may write.
 const fence = 5 * time.Second
 
-// oneWriter checks in the audit log of a cluster that whoever wrote slices held the Lease of its installation when it *sent* the request: its own
-// write to that Lease was the last one then, and the fence was not passed. A request that was sent before the fence may arrive later, which is counted.
+// oneWriter checks in the audit log of a cluster that whoever wrote slices held the Lease of its installation
+// when it *sent* the request: its own write to that Lease was the last one then, and the fence was not
+// passed. A request that was sent before the fence may arrive later, which is counted.
 func (w *world) oneWriter(s *site, since time.Time) {
 	w.Helper()
 	requests, err := s.Requests()
@@ -192,11 +195,13 @@ func (w *world) oneWriter(s *site, since time.Time) {
 	var changes []controlplane.Request
 	for _, q := range requests {
 		_, ours := strings.CutPrefix(q.UserAgent, "fingerpost/")
-		if !ours || q.Time.Before(since) || q.Code >= 300 || !slices.Contains([]string{"create", "update", "delete"}, q.Verb) {
+		if !ours || q.Time.Before(since) || q.Code >= 300 ||
+			!slices.Contains([]string{"create", "update", "delete"}, q.Verb) {
 			continue
 		}
 		switch {
-		case q.Resource != "leases" && (q.Resource != "endpointslices" || q.Namespace != w.ns) || strings.Contains(q.URI+q.Name, externalLease):
+		case q.Resource != "leases" && (q.Resource != "endpointslices" || q.Namespace != w.ns) ||
+			strings.Contains(q.URI+q.Name, externalLease):
 		case q.Sent.IsZero():
 			w.Errorf("%s: %s of %s has no time in its Audit-ID", s.Name(), q.URI, q.UserAgent)
 		case q.Resource == "leases":
@@ -226,14 +231,17 @@ func (w *world) oneWriter(s *site, since time.Time) {
 			}
 		}
 		if age := q.Sent.Sub(renewed); age > fence {
-			w.Errorf("%s: %s was sent by %s at %s, %s after its last renewal", s.Name(), q.URI, q.UserAgent, q.Sent, age)
+			w.Errorf("%s: %s was sent by %s at %s, %s after its last renewal", s.Name(), q.URI, q.UserAgent,
+				q.Sent, age)
 		}
 		if h := holder(q.UserAgent, q.Sent.Add(time.Millisecond)); h != q.UserAgent { // it is cut to milliseconds
-			w.Errorf("%s: %s was sent by %s at %s, when the Lease was that of %q", s.Name(), q.URI, q.UserAgent, q.Sent, h)
+			w.Errorf("%s: %s was sent by %s at %s, when the Lease was that of %q", s.Name(), q.URI, q.UserAgent,
+				q.Sent, h)
 		}
 		if holder(q.UserAgent, q.Time) != q.UserAgent {
 			late++
-			w.Logf("%s: %s %s of %s arrived %s after it was sent, when another held the Lease", s.Name(), q.Verb, q.URI, q.UserAgent, q.Time.Sub(q.Sent))
+			w.Logf("%s: %s %s of %s arrived %s after it was sent, when another held the Lease", s.Name(),
+				q.Verb, q.URI, q.UserAgent, q.Time.Sub(q.Sent))
 		}
 	}
 	if len(writes) < 1 {
@@ -255,7 +263,8 @@ func TestHolderIsKilled(t *testing.T) {
 		svc.Spec.Selector = app
 		s.service(t, svc)
 		for j := range each {
-			s.create(t, ready(workload(ns, fmt.Sprintf("ew-%d-%d", i, j), app, []string{fmt.Sprintf("10.8.%d.%d", i, j+1)}, "http:8080"), true))
+			s.create(t, ready(workload(ns, fmt.Sprintf("ew-%d-%d", i, j), app,
+				[]string{fmt.Sprintf("10.8.%d.%d", i, j+1)}, "http:8080"), true))
 		}
 	}
 	watched := s.watchWrites(t, ns)
@@ -272,7 +281,8 @@ func TestHolderIsKilled(t *testing.T) {
 	changes, r := 0, 0
 	flip := func(service, j int) {
 		changes++
-		s.change(t, ns, fmt.Sprintf("ew-%d-%d", service, j), func(u *unstructured.Unstructured) { ready(u, changes%2 == 0) })
+		s.change(t, ns, fmt.Sprintf("ew-%d-%d", service, j),
+			func(u *unstructured.Unstructured) { ready(u, changes%2 == 0) })
 	}
 	for ; r < 40; r++ {
 		flip(r%services, r%each)
@@ -319,8 +329,8 @@ func TestHolderIsKilled(t *testing.T) {
 	}
 }
 
-// watchWrites counts the writes of slices in a namespace from now on. What is returned ends it, and tells how many there were and which slices were
-// written without being changed.
+// watchWrites counts the writes of slices in a namespace from now on. What is returned ends it, and tells how
+// many there were and which slices were written without being changed.
 func (s *site) watchWrites(t *testing.T, namespace string) func() (writes int, same []string) {
 	t.Helper()
 	list, err := s.DiscoveryV1().EndpointSlices(namespace).List(t.Context(), metav1.ListOptions{})

@@ -46,7 +46,8 @@ func newWorld(t *testing.T, namespace string) *world {
 		do(t, s.Apply(t.Context(), links.CRD))
 		do(t, s.Apply(t.Context(), mesh.Shop(namespace, 2)))
 		servers = append(servers, s.install(t, namespace))
-		link, err := charts.Install(t.Context(), s.Cluster, charts.Link, namespace+"-system", fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}", linkerd))
+		link, err := charts.Install(t.Context(), s.Cluster, charts.Link, namespace+"-system",
+			fmt.Sprintf("write: {enabled: true, leaseNamespace: %s}", linkerd))
 		do(t, err)
 		linked = append(linked, link)
 	}
@@ -114,7 +115,8 @@ func (s *site) holder(ctx context.Context, lease string) (string, error) {
 
 // writer returns which replica writes for all clusters: the holder of the oldest installation's Lease that is held.
 func (s *site) writer(ctx context.Context) (string, error) {
-	list, err := s.CoordinationV1().Leases(linkerd).List(ctx, metav1.ListOptions{LabelSelector: apply.InstallationLabel})
+	list, err := s.CoordinationV1().Leases(linkerd).List(ctx,
+		metav1.ListOptions{LabelSelector: apply.InstallationLabel})
 	if err != nil {
 		return "", err
 	}
@@ -133,7 +135,8 @@ func (s *site) writer(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// union waits until the slices of the federated Service in a cluster hold what the shops of some clusters hold, all of it, and nothing else.
+// union waits until the slices of the federated Service in a cluster hold what the shops of some clusters
+// hold, all of it, and nothing else.
 func (w *world) union(in *site, claimed time.Duration, what string, of ...*site) {
 	w.Helper()
 	eventually(w.T, claimed, what, func(ctx context.Context) error {

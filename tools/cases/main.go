@@ -1,6 +1,7 @@
-// Command cases runs the tests of the contract cases and prints, for each section of docs/cases.md, how many of its cases are
-// covered. A case is covered if its scenario passed and its transcript holds an expected message or status, if the subtest of its id
-// in one of TestCases passed, or if a case that supersedes it is covered.
+// Command cases runs the tests of the contract cases and prints, for each section of docs/cases.md, how many
+// of its cases are covered. A case is covered if its scenario passed and its transcript holds an expected
+// message or status, if the subtest of its id in one of TestCases passed, or if a case that supersedes it is
+// covered.
 package main
 
 import (
@@ -40,7 +41,8 @@ func run(root string) error {
 	covered := map[string]bool{}
 	for test := range passed {
 		kind, id, _ := strings.Cut(test, "/")
-		if kind == "TestCases" || hasTranscript(filepath.Join(root, "cmd", "fingerpost", "app", "testdata", "cases", id+".txtar")) {
+		if kind == "TestCases" || hasTranscript(filepath.Join(root, "cmd", "fingerpost", "app", "testdata",
+			"cases", id+".txtar")) {
 			covered[id] = true
 		}
 	}
@@ -128,7 +130,9 @@ var modules = []struct {
 func play(root string) (passed map[string]bool, failed []string, err error) {
 	passed = map[string]bool{}
 	for _, m := range modules {
-		cmd := exec.Command("go", append([]string{"test", "-count=1", "-json", "-run", "^(TestScenarios|TestCases)$"}, m.packages...)...)
+		cmd := exec.Command("go", append([]string{
+			"test", "-count=1", "-json", "-run", "^(TestScenarios|TestCases)$",
+		}, m.packages...)...)
 		cmd.Dir, cmd.Stderr = filepath.Join(root, m.dir), os.Stderr
 		out, err := cmd.Output()
 		if _, exit := errors.AsType[*exec.ExitError](err); err != nil && !exit {

@@ -27,7 +27,8 @@ func TestAlerts(t *testing.T) {
 	promtool(t, "test", "rules", alertTests)
 }
 
-// Every alert fires in a unit test, stays silent in one, and has a section in the operator's handbook, to which it leads.
+// Every alert fires in a unit test, stays silent in one, and has a section in the operator's handbook, to
+// which it leads.
 func TestAlertsAreExplained(t *testing.T) {
 	var rules struct {
 		Groups []struct {
@@ -69,7 +70,8 @@ func TestAlertsAreExplained(t *testing.T) {
 			if !strings.Contains(string(handbook), "\n### "+r.Alert+"\n") {
 				t.Errorf("docs/operations.md has no section %s", r.Alert)
 			}
-			if url := r.Annotations["runbook_url"]; !strings.HasSuffix(url, "/docs/operations.md#"+strings.ToLower(r.Alert)) {
+			if url := r.Annotations["runbook_url"]; !strings.HasSuffix(url,
+				"/docs/operations.md#"+strings.ToLower(r.Alert)) {
 				t.Errorf("%s leads to %q", r.Alert, url)
 			}
 		}

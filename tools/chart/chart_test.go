@@ -41,7 +41,9 @@ mesh: {ipv6: true, http2ClientParams: null}
 mirror: {mode: "on", createNamespaces: true}
 autoscaling: {enabled: true}
 tolerations: [{operator: Exists}]
-nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: Exists}]}]}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: Exists}]}]
 podAnnotations: {linkerd.io/inject: enabled}
 podLabels: {role: discovery}
 priorityClassName: system-cluster-critical
@@ -50,7 +52,9 @@ extraEnv: [{name: HTTP2_READ_IDLE_TIMEOUT_SECONDS, value: "5"}]
 extraVolumes: [{name: scratch, emptyDir: {}}]
 extraVolumeMounts: [{name: scratch, mountPath: /tmp}]
 service: {annotations: {service.kubernetes.io/topology-mode: Auto}}
-tls: {clientCA: {secretName: clients}, certManager: {enabled: true, issuerRef: {name: mesh, kind: ClusterIssuer, group: cert-manager.io}}}
+tls:
+  clientCA: {secretName: clients}
+  certManager: {enabled: true, issuerRef: {name: mesh, kind: ClusterIssuer, group: cert-manager.io}}
 serviceAccount: {annotations: {about: discovery}}
 networkPolicy:
   enabled: true
@@ -68,13 +72,33 @@ var renders = map[string]struct {
 	dir string
 	release
 }{
-	"default":    {server, release{name: "fingerpost", namespace: "fingerpost"}},
-	"ha":         {server, release{name: "fingerpost", namespace: "fingerpost", values: []string{server + "/values-ha.yaml"}}},
-	"drop-in":    {server, release{name: "fingerpost", namespace: "linkerd", values: []string{server + "/values-drop-in.yaml"}}},
+	"default": {server, release{name: "fingerpost", namespace: "fingerpost"}},
+	"ha": {
+		server,
+		release{name: "fingerpost", namespace: "fingerpost", values: []string{server + "/values-ha.yaml"}},
+	},
+	"drop-in": {
+		server,
+		release{name: "fingerpost", namespace: "linkerd", values: []string{server + "/values-drop-in.yaml"}},
+	},
 	"everything": {server, release{name: "east", namespace: "mesh", set: everything}},
-	"least":      {server, release{name: "fingerpost", namespace: "fingerpost", set: "{replicas: 1, mesh: {endpointSlices: false}, links: {labelledSecrets: false}}"}},
-	"link":       {linked, release{name: "fingerpost-link", namespace: "fingerpost"}},
-	"link-write": {linked, release{name: "east", namespace: "fingerpost", set: "{namespace: {create: true}, write: {enabled: true}, serviceAccount: {name: east}}"}},
+	"least": {
+		server,
+		release{
+			name:      "fingerpost",
+			namespace: "fingerpost",
+			set:       "{replicas: 1, mesh: {endpointSlices: false}, links: {labelledSecrets: false}}",
+		},
+	},
+	"link": {linked, release{name: "fingerpost-link", namespace: "fingerpost"}},
+	"link-write": {
+		linked,
+		release{
+			name:      "east",
+			namespace: "fingerpost",
+			set:       "{namespace: {create: true}, write: {enabled: true}, serviceAccount: {name: east}}",
+		},
+	},
 }
 
 func TestGolden(t *testing.T) {
@@ -125,7 +149,11 @@ func TestLint(t *testing.T) {
 
 // The CRD is that of links/crd, and outlives the release.
 func TestCRD(t *testing.T) {
-	manifests, _, err := release{name: "fingerpost", namespace: "fingerpost", set: "{crds: {links: true}}"}.render(server)
+	manifests, _, err := release{
+		name:      "fingerpost",
+		namespace: "fingerpost",
+		set:       "{crds: {links: true}}",
+	}.render(server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +230,11 @@ func TestGoMemLimit(t *testing.T) {
 		"512Mi": "483183820", "1.5Gi": "1449551462", "1Ti": "989560464998", "100Ki": "92160",
 		"1G": "900000000", "500M": "450000000", "2T": "1800000000000", "1000k": "900000", "1000000000": "900000000",
 	} {
-		manifests, _, err := release{name: "fingerpost", namespace: "fingerpost", set: fmt.Sprintf("{resources: {limits: {memory: %q}}}", limit)}.render(server)
+		manifests, _, err := release{
+			name:      "fingerpost",
+			namespace: "fingerpost",
+			set:       fmt.Sprintf("{resources: {limits: {memory: %q}}}", limit),
+		}.render(server)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,28 +247,58 @@ func TestGoMemLimit(t *testing.T) {
 // Values with mistakes are refused with a message that names the value.
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ dir, set, want string }{
-		"unknown":                {server, "{replicaCount: 2}", "additional properties 'replicaCount' not allowed"},
-		"unknown, deeper":        {server, "{image: {repo: x}}", "at '/image': additional properties 'repo' not allowed"},
-		"unknown, in a resource": {server, "{resources: {limit: {memory: 1Gi}}}", "at '/resources': additional properties 'limit' not allowed"},
-		"unknown log level":      {server, "{log: {level: verbose}}", "at '/log/level': value must be one of 'error', 'warn', 'info', 'debug', 'trace'"},
-		"transport mode":         {server, "{mesh: {outboundTransportMode: opaque}}", "at '/mesh/outboundTransportMode'"},
-		"no memory limit":        {server, "{resources: {limits: {memory: null}}}", "at '/resources/limits': missing property 'memory'"},
-		"memory in milli":        {server, "{resources: {limits: {memory: 500m}}}", "at '/resources/limits/memory'"},
-		"no replicas":            {server, "{replicas: 0}", "at '/replicas': minimum: got 0, want 1"},
-		"root":                   {server, "{podSecurityContext: {runAsUser: 0}}", "at '/podSecurityContext/runAsUser'"},
-		"short digest":           {server, "{image: {digest: sha256:12}}", "at '/image/digest'"},
-		"cluster name":           {server, "{cluster: {name: a@b}}", "at '/cluster/name'"},
-		"a number as a label":    {server, "{podLabels: {a: 1}}", "at '/podLabels/a': got number, want string"},
-		"a duration without":     {server, "{links: {staleAfter: 150}}", "at '/links/staleAfter': got number, want string"},
-		"two client authorities": {server, "{tls: {clientCA: {secretName: a, configMapName: b}}}", "at '/tls/clientCA'"},
-		"clients, in plaintext":  {server, "{tls: {clientCA: {configMapName: linkerd-identity-trust-roots}}}", "at '/tls/secretName': minLength: got 0, want 1"},
-		"mirrors of Endpoints":   {server, `{mirror: {mode: "on"}, mesh: {endpointSlices: false}}`, "at '/mirror/mode': value must be 'off'"},
-		"IPv6 in Endpoints":      {server, "{mesh: {ipv6: true, endpointSlices: false}}", "at '/mesh/ipv6': value must be false"},
-		"no issuer":              {server, "{tls: {certManager: {enabled: true}}}", "at '/tls/certManager/issuerRef': missing property 'name'"},
-		"whose account":          {server, "{serviceAccount: {create: false}}", "at '/serviceAccount/name'"},
-		"no authority":           {server, "{spValidator: {enabled: true}}", "spValidator.tls.caBundle must hold"},
-		"link, unknown":          {linked, "{writable: true}", "additional properties 'writable' not allowed"},
-		"link, a word":           {linked, `{write: {enabled: "yes"}}`, "at '/write/enabled': got string, want boolean"},
+		"unknown": {server, "{replicaCount: 2}", "additional properties 'replicaCount' not allowed"},
+		"unknown, deeper": {
+			server, "{image: {repo: x}}", "at '/image': additional properties 'repo' not allowed",
+		},
+		"unknown, in a resource": {
+			server, "{resources: {limit: {memory: 1Gi}}}",
+			"at '/resources': additional properties 'limit' not allowed",
+		},
+		"unknown log level": {
+			server, "{log: {level: verbose}}",
+			"at '/log/level': value must be one of 'error', 'warn', 'info', 'debug', 'trace'",
+		},
+		"transport mode": {
+			server, "{mesh: {outboundTransportMode: opaque}}", "at '/mesh/outboundTransportMode'",
+		},
+		"no memory limit": {
+			server, "{resources: {limits: {memory: null}}}",
+			"at '/resources/limits': missing property 'memory'",
+		},
+		"memory in milli": {server, "{resources: {limits: {memory: 500m}}}", "at '/resources/limits/memory'"},
+		"no replicas":     {server, "{replicas: 0}", "at '/replicas': minimum: got 0, want 1"},
+		"root": {
+			server, "{podSecurityContext: {runAsUser: 0}}", "at '/podSecurityContext/runAsUser'",
+		},
+		"short digest":        {server, "{image: {digest: sha256:12}}", "at '/image/digest'"},
+		"cluster name":        {server, "{cluster: {name: a@b}}", "at '/cluster/name'"},
+		"a number as a label": {server, "{podLabels: {a: 1}}", "at '/podLabels/a': got number, want string"},
+		"a duration without": {
+			server, "{links: {staleAfter: 150}}", "at '/links/staleAfter': got number, want string",
+		},
+		"two client authorities": {
+			server, "{tls: {clientCA: {secretName: a, configMapName: b}}}", "at '/tls/clientCA'",
+		},
+		"clients, in plaintext": {
+			server, "{tls: {clientCA: {configMapName: linkerd-identity-trust-roots}}}",
+			"at '/tls/secretName': minLength: got 0, want 1",
+		},
+		"mirrors of Endpoints": {
+			server, `{mirror: {mode: "on"}, mesh: {endpointSlices: false}}`,
+			"at '/mirror/mode': value must be 'off'",
+		},
+		"IPv6 in Endpoints": {
+			server, "{mesh: {ipv6: true, endpointSlices: false}}", "at '/mesh/ipv6': value must be false",
+		},
+		"no issuer": {
+			server, "{tls: {certManager: {enabled: true}}}",
+			"at '/tls/certManager/issuerRef': missing property 'name'",
+		},
+		"whose account": {server, "{serviceAccount: {create: false}}", "at '/serviceAccount/name'"},
+		"no authority":  {server, "{spValidator: {enabled: true}}", "spValidator.tls.caBundle must hold"},
+		"link, unknown": {linked, "{writable: true}", "additional properties 'writable' not allowed"},
+		"link, a word":  {linked, `{write: {enabled: "yes"}}`, "at '/write/enabled': got string, want boolean"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := release{name: "fingerpost", namespace: "fingerpost", set: c.set}.render(c.dir)
@@ -247,8 +309,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Every object of the schema lets only keys pass that it names, and each of them has a default in values.yaml. That values.yaml has no
-// others is what lint finds.
+// Every object of the schema lets only keys pass that it names, and each of them has a default in
+// values.yaml. That values.yaml has no others is what lint finds.
 func TestSchemaIsClosed(t *testing.T) {
 	for _, dir := range []string{server, linked} {
 		var schema, defaults map[string]any
@@ -350,7 +412,8 @@ func TestValuesTable(t *testing.T) {
 			t.Fatalf("%s has no section of values", path)
 		}
 		var b strings.Builder
-		b.WriteString(head + heading + "Generated from values.yaml by `make generate`.\n\n| value | default | what |\n|---|---|---|\n")
+		b.WriteString(
+			head + heading + "Generated from values.yaml by `make generate`.\n\n| value | default | what |\n|---|---|---|\n")
 		for _, v := range table(t, dir) {
 			fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", v.name, v.text, v.about)
 		}

@@ -1,5 +1,6 @@
-// Command chart prints what a chart renders to, as `helm template` does, in the order in which helm applies it. It is a module of its
-// own, so that helm's dependencies stay in it. With -questions it prints what the chart's dashboards and alerts need of the server.
+// Command chart prints what a chart renders to, as `helm template` does, in the order in which helm applies
+// it. It is a module of its own, so that helm's dependencies stay in it. With -questions it prints what the
+// chart's dashboards and alerts need of the server.
 package main
 
 import (
@@ -25,12 +26,14 @@ func main() {
 	var r release
 	flag.StringVar(&r.name, "name", "fingerpost", "name of the release")
 	flag.StringVar(&r.namespace, "namespace", "fingerpost", "namespace of the release")
-	flag.Func("values", "file of values, which win over those of the chart and of earlier files; again for more", func(file string) error {
-		r.values = append(r.values, file)
-		return nil
-	})
+	flag.Func("values", "file of values, which win over those of the chart and of earlier files; again for more",
+		func(file string) error {
+			r.values = append(r.values, file)
+			return nil
+		})
 	flag.StringVar(&r.set, "set", "", "more values, as YAML, which win over all files")
-	asks := flag.Bool("questions", false, "print which metrics the chart's dashboards and alerts ask for, and which labels of them, instead of rendering it")
+	asks := flag.Bool("questions", false,
+		"print which metrics the chart's dashboards and alerts ask for, and which labels of them, instead of rendering it")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: chart [flags] DIRECTORY")

@@ -166,8 +166,8 @@ func names(pattern *regexp.Regexp, text string) (all []string) {
 	return all
 }
 
-// follow finds every metric below a node, with the labels of it that matter: those by which it is selected, and those that what is above
-// it needs. A label that is needed and aggregated away is an error.
+// follow finds every metric below a node, with the labels of it that matter: those by which it is selected,
+// and those that what is above it needs. A label that is needed and aggregated away is an error.
 func follow(node parser.Node, needed []string, found func(metric string, labels []string)) error {
 	switch n := node.(type) {
 	case *parser.AggregateExpr:

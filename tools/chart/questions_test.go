@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// Every query of a dashboard and of an alert can be read, and shows labels that it has. That there are such metrics is for e2e/live to
-// see, which has a server.
+// Every query of a dashboard and of an alert can be read, and shows labels that it has. That there are such
+// metrics is for e2e/live to see, which has a server.
 func TestQuestions(t *testing.T) {
 	all, err := questions(server)
 	if err != nil {
@@ -187,13 +187,19 @@ func isRange(node parser.Node) bool {
 
 // Grafana's sidecar finds dashboards by the label of their ConfigMaps.
 func TestDashboardsAreRendered(t *testing.T) {
-	manifests, _, err := release{name: "fingerpost", namespace: "fingerpost", set: "{dashboards: {enabled: true, annotations: {grafana_folder: Mesh}}}"}.render(server)
+	manifests, _, err := release{
+		name:      "fingerpost",
+		namespace: "fingerpost",
+		set:       "{dashboards: {enabled: true, annotations: {grafana_folder: Mesh}}}",
+	}.render(server)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var rendered []string
 	for document := range strings.SplitSeq(manifests, "\n---\n") {
-		if strings.Contains(document, "\nkind: ConfigMap\n") && strings.Contains(document, "grafana_dashboard: \"1\"") && strings.Contains(document, `"uid": "fingerpost-`) {
+		if strings.Contains(document, "\nkind: ConfigMap\n") &&
+			strings.Contains(document, "grafana_dashboard: \"1\"") &&
+			strings.Contains(document, `"uid": "fingerpost-`) {
 			_, name, _ := strings.Cut(document, "\n  name: ")
 			name, _, _ = strings.Cut(name, "\n")
 			rendered = append(rendered, name)

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Every object whose kind is not Kubernetes' own is one that the definition of its kind takes, as its authors publish it. Of Kubernetes' own
-// a real API server is asked, in e2e/live.
+// Every object whose kind is not Kubernetes' own is one that the definition of its kind takes, as its authors
+// publish it. Of Kubernetes' own a real API server is asked, in e2e/live.
 func TestForeignKinds(t *testing.T) {
 	definitions := map[schema.GroupVersionKind]*jsonschema.Schema{}
 	for _, text := range foreign(t) {
@@ -69,18 +69,21 @@ func TestForeignKinds(t *testing.T) {
 	}
 }
 
-// foreign returns the CRDs of kinds of others that the charts render. Those of cert-manager are in its module, and in none of its packages.
+// foreign returns the CRDs of kinds of others that the charts render. Those of cert-manager are in its
+// module, and in none of its packages.
 func foreign(t *testing.T) []string {
 	t.Helper()
 	var all bytes.Buffer
 	if err := monitoring.PrintAll(&all); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager").Output()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}",
+		"github.com/cert-manager/cert-manager").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	paths, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "deploy", "crds", certmanager.GroupName+"_*.yaml"))
+	paths, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "deploy", "crds",
+		certmanager.GroupName+"_*.yaml"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("CRDs of cert-manager: %v %v", paths, err)
 	}
@@ -95,8 +98,8 @@ func foreign(t *testing.T) []string {
 	return strings.Split(all.String(), "\n---\n")
 }
 
-// compile makes a JSON schema of one that is decoded, or of the OpenAPI schema of a CRD, and closes its objects: `kubectl apply` too refuses
-// fields that a CRD does not name.
+// compile makes a JSON schema of one that is decoded, or of the OpenAPI schema of a CRD, and closes its
+// objects: `kubectl apply` too refuses fields that a CRD does not name.
 func compile(t *testing.T, decoded any) *jsonschema.Schema {
 	t.Helper()
 	closeObjects(decoded)

@@ -31,7 +31,8 @@ func TestClusters(t *testing.T) {
 			t.Errorf("%s.yaml makes a cluster %s", name, c.Name)
 		}
 		if c.Network.Name != "fingerpost" || !c.Network.External {
-			t.Errorf("%s: network %s, which is k3d's own: %t; want the one that run.sh makes", name, c.Network.Name, !c.Network.External)
+			t.Errorf("%s: network %s, which is k3d's own: %t; want the one that run.sh makes", name,
+				c.Network.Name, !c.Network.External)
 		}
 		zones := map[string]bool{}
 		for _, node := range c.Nodes {
@@ -42,7 +43,8 @@ func TestClusters(t *testing.T) {
 				}
 				if len(node.Files) != 1 || !strings.Contains(string(node.Files[0].Content), "kind: Policy") {
 					t.Errorf("%s: no audit policy in %s: %v", name, node.Name, node.Files)
-				} else if arg := "--kube-apiserver-arg=audit-policy-file=" + node.Files[0].Destination; !slices.Contains(node.Args, arg) {
+				} else if arg := "--kube-apiserver-arg=audit-policy-file=" +
+					node.Files[0].Destination; !slices.Contains(node.Args, arg) {
 					t.Errorf("%s: the audit policy is not used, there is no %s in %q", name, arg, node.Args)
 				}
 			case k3d.AgentRole:

@@ -1,5 +1,5 @@
-// Package attack holds clients that mean a Destination server harm. They speak HTTP/2 in frames, so that nothing keeps them from what a
-// library would not do.
+// Package attack holds clients that mean a Destination server harm. They speak HTTP/2 in frames, so that
+// nothing keeps them from what a library would not do.
 package attack
 
 import (
@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Client is one connection. It acknowledges settings and answers pings, and never opens a window: what it is sent beyond 64 KiB
-// waits in the server.
+// A Client is one connection. It acknowledges settings and answers pings, and never opens a window: what it
+// is sent beyond 64 KiB waits in the server.
 type Client struct {
 	conn net.Conn
 	done chan struct{} // closed once nothing comes any more
@@ -41,7 +41,14 @@ func Dial(ctx context.Context, addr string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{conn: conn, done: make(chan struct{}), framer: http2.NewFramer(conn, conn), next: 1, open: map[uint32]bool{}, changed: make(chan struct{})}
+	c := &Client{
+		conn:    conn,
+		done:    make(chan struct{}),
+		framer:  http2.NewFramer(conn, conn),
+		next:    1,
+		open:    map[uint32]bool{},
+		changed: make(chan struct{}),
+	}
 	c.encoder = hpack.NewEncoder(&c.block)
 	_, err = io.WriteString(conn, http2.ClientPreface)
 	if err := errors.Join(err, c.framer.WriteSettings()); err != nil {
@@ -129,8 +136,8 @@ func (c *Client) Ended(ctx context.Context) error {
 	}
 }
 
-// HalfOpen opens streams whose request never comes, each with as many more header fields, of one byte each on the wire. It returns early
-// if the server hangs up.
+// HalfOpen opens streams whose request never comes, each with as many more header fields, of one byte each on
+// the wire. It returns early if the server hangs up.
 func (c *Client) HalfOpen(streams, fields int) {
 	for range streams {
 		if _, err := c.begin(fields); err != nil {
@@ -181,7 +188,11 @@ func (c *Client) begin(fields int) (uint32, error) {
 	c.open[stream] = true
 	const frame = 16000
 	part := block[:min(len(block), frame)]
-	err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: part, EndHeaders: len(block) <= frame})
+	err := c.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID:      stream,
+		BlockFragment: part,
+		EndHeaders:    len(block) <= frame,
+	})
 	for block = block[len(part):]; err == nil && len(block) > 0; block = block[len(part):] {
 		part = block[:min(len(block), frame)]
 		err = c.framer.WriteContinuation(stream, len(block) <= frame, part)

@@ -12,10 +12,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Sweep asks, until ctx ends, for one port of a Service after the other, so many a second, and leaves each stream at its first message. It
-// returns how many were answered.
+// Sweep asks, until ctx ends, for one port of a Service after the other, so many a second, and leaves each
+// stream at its first message. It returns how many were answered.
 func Sweep(ctx context.Context, addr, host string, rate int) (int, error) {
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 	if err != nil {
 		return 0, err
 	}
@@ -35,7 +36,8 @@ func Sweep(ctx context.Context, addr, host string, rate int) (int, error) {
 		wg.Go(func() {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
-			stream, err := pb.NewDestinationClient(conn).Get(ctx, &pb.GetDestination{Scheme: "k8s", Path: fmt.Sprintf("%s:%d", host, port)})
+			stream, err := pb.NewDestinationClient(conn).Get(ctx,
+				&pb.GetDestination{Scheme: "k8s", Path: fmt.Sprintf("%s:%d", host, port)})
 			if err == nil {
 				_, err = stream.Recv()
 			}

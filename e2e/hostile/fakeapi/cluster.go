@@ -81,7 +81,8 @@ type Request struct {
 // A Fault answers a request in the cluster's place, or returns false.
 type Fault func(w http.ResponseWriter, r *Request) bool
 
-// Misbehave makes the cluster answer by f whatever f answers, from the next request on; nil ends it. What is open is hung up on.
+// Misbehave makes the cluster answer by f whatever f answers, from the next request on; nil ends it. What is
+// open is hung up on.
 func (c *Cluster) Misbehave(f Fault) {
 	c.mu.Lock()
 	c.fault = f
@@ -187,8 +188,9 @@ func (c *Cluster) Snapshot() Snapshot {
 	return s
 }
 
-// Restore makes the cluster what it was, its version included, and hangs up on all clients, as an API server does whose etcd was restored.
-// A watch from a later version is taken, and is silent until that version comes again.
+// Restore makes the cluster what it was, its version included, and hangs up on all clients, as an API server
+// does whose etcd was restored. A watch from a later version is taken, and is silent until that version comes
+// again.
 func (c *Cluster) Restore(s Snapshot) {
 	c.mu.Lock()
 	c.version, c.objects, c.events = s.version, s.objects, nil
@@ -303,7 +305,11 @@ func (c *Cluster) answer(w http.ResponseWriter, r *http.Request, path string, fa
 	case !read:
 		Fail(w, r, http.StatusForbidden, metav1.StatusReasonForbidden)
 	case req.Resource == "events" && req.Verb == "create":
-		reply(w, http.StatusCreated, map[string]any{"apiVersion": "v1", "kind": "Event", "metadata": map[string]any{"name": "e"}})
+		reply(w, http.StatusCreated, map[string]any{
+			"apiVersion": "v1",
+			"kind":       "Event",
+			"metadata":   map[string]any{"name": "e"},
+		})
 	case req.form.empty == nil:
 		Fail(w, r, http.StatusNotFound, metav1.StatusReasonNotFound)
 	case req.Verb == "list":
@@ -330,7 +336,8 @@ func Fail(w http.ResponseWriter, r *http.Request, code int, reason metav1.Status
 	if protobuf {
 		contentType = "application/vnd.kubernetes.protobuf"
 	}
-	write(w, code, contentType, Status(protobuf, metav1.Status{Code: int32(code), Reason: reason, Message: "the fake API server answers " + string(reason)}))
+	write(w, code, contentType, Status(protobuf,
+		metav1.Status{Code: int32(code), Reason: reason, Message: "the fake API server answers " + string(reason)}))
 }
 
 func write(w http.ResponseWriter, code int, contentType string, body []byte) {
@@ -390,7 +397,13 @@ func (c *Cluster) patchStatus(w http.ResponseWriter, r *Request) {
 func tooLarge(w http.ResponseWriter, r *Request) {
 	body := Status(r.Protobuf, metav1.Status{
 		Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "Too large resource version",
-		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}, RetryAfterSeconds: 1},
+		Details: &metav1.StatusDetails{
+			Causes: []metav1.StatusCause{{
+				Type:    metav1.CauseTypeResourceVersionTooLarge,
+				Message: "Too large resource version",
+			}},
+			RetryAfterSeconds: 1,
+		},
 	})
 	contentType := "application/json"
 	if r.Protobuf {
@@ -399,13 +412,14 @@ func tooLarge(w http.ResponseWriter, r *Request) {
 	write(w, http.StatusGatewayTimeout, contentType, body)
 }
 
-// selected reports whether an object is among those asked for. Field selectors are not looked at: what is read by them is checked again
-// by who reads it.
+// selected reports whether an object is among those asked for. Field selectors are not looked at: what is
+// read by them is checked again by who reads it.
 func (r *Request) selected(o Object, by labels.Selector) bool {
 	return (r.Namespace == "" || o.GetNamespace() == r.Namespace) && by.Matches(labels.Set(o.GetLabels()))
 }
 
-// list answers a page of a list. As in kube-apiserver before 1.34, a limit counts only if the list need not come from the cache.
+// list answers a page of a list. As in kube-apiserver before 1.34, a limit counts only if the list need not
+// come from the cache.
 func (c *Cluster) list(w http.ResponseWriter, r *Request) {
 	q := r.URL.Query()
 	by, err := labels.Parse(q.Get("labelSelector"))

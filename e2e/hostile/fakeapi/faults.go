@@ -43,7 +43,11 @@ func Answer(code int, s metav1.Status) Fault {
 
 // Error answers with an error as kube-apiserver does.
 func Error(code int, reason metav1.StatusReason) Fault {
-	return Answer(code, metav1.Status{Code: int32(code), Reason: reason, Message: "the fake API server answers " + string(reason)})
+	return Answer(code, metav1.Status{
+		Code:    int32(code),
+		Reason:  reason,
+		Message: "the fake API server answers " + string(reason),
+	})
 }
 
 // Silence never answers.
@@ -82,8 +86,8 @@ func NoStreaming(w http.ResponseWriter, r *Request) bool {
 	return true
 }
 
-// Compressed answers with a list of size bytes, most of them blanks, of which a thousandth is sent: it is compressed, whether the client
-// takes that or not.
+// Compressed answers with a list of size bytes, most of them blanks, of which a thousandth is sent: it is
+// compressed, whether the client takes that or not.
 func Compressed(size int) Fault {
 	return func(w http.ResponseWriter, _ *Request) bool {
 		w.Header().Set("Content-Type", "application/json")

@@ -27,15 +27,29 @@ type kind struct {
 
 // kinds are those that are served, by resource. All that is read of some is their metadata.
 var kinds = map[string]kind{
-	"namespaces":     {corev1.SchemeGroupVersion, "Namespace", func() Object { return &corev1.Namespace{} }},
-	"nodes":          {corev1.SchemeGroupVersion, "Node", func() Object { return &corev1.Node{} }},
-	"pods":           {corev1.SchemeGroupVersion, "Pod", func() Object { return &corev1.Pod{} }},
-	"services":       {corev1.SchemeGroupVersion, "Service", func() Object { return &corev1.Service{} }},
-	"secrets":        {corev1.SchemeGroupVersion, "Secret", func() Object { return &corev1.Secret{} }},
-	"endpointslices": {discoveryv1.SchemeGroupVersion, "EndpointSlice", func() Object { return &discoveryv1.EndpointSlice{} }},
-	"replicasets":    {schema.GroupVersion{Group: "apps", Version: "v1"}, "ReplicaSet", func() Object { return &metav1.PartialObjectMetadata{} }},
-	"jobs":           {schema.GroupVersion{Group: "batch", Version: "v1"}, "Job", func() Object { return &metav1.PartialObjectMetadata{} }},
-	"links":          {schema.GroupVersion{Group: "multicluster.linkerd.io", Version: "v1alpha3"}, "Link", func() Object { return &unstructured.Unstructured{Object: map[string]any{}} }},
+	"namespaces": {corev1.SchemeGroupVersion, "Namespace", func() Object { return &corev1.Namespace{} }},
+	"nodes":      {corev1.SchemeGroupVersion, "Node", func() Object { return &corev1.Node{} }},
+	"pods":       {corev1.SchemeGroupVersion, "Pod", func() Object { return &corev1.Pod{} }},
+	"services":   {corev1.SchemeGroupVersion, "Service", func() Object { return &corev1.Service{} }},
+	"secrets":    {corev1.SchemeGroupVersion, "Secret", func() Object { return &corev1.Secret{} }},
+	"endpointslices": {
+		discoveryv1.SchemeGroupVersion, "EndpointSlice", func() Object { return &discoveryv1.EndpointSlice{} },
+	},
+	"replicasets": {
+		schema.GroupVersion{Group: "apps", Version: "v1"},
+		"ReplicaSet",
+		func() Object { return &metav1.PartialObjectMetadata{} },
+	},
+	"jobs": {
+		schema.GroupVersion{Group: "batch", Version: "v1"},
+		"Job",
+		func() Object { return &metav1.PartialObjectMetadata{} },
+	},
+	"links": {
+		schema.GroupVersion{Group: "multicluster.linkerd.io", Version: "v1alpha3"},
+		"Link",
+		func() Object { return &unstructured.Unstructured{Object: map[string]any{}} },
+	},
 }
 
 // resourceOf returns under which resource an object is served.
@@ -66,12 +80,19 @@ type form struct {
 }
 
 func formOf(k kind, accept string) form {
-	f := form{kind: k, metadata: strings.Contains(accept, "as=PartialObjectMetadata"), protobuf: strings.Contains(accept, runtime.ContentTypeProtobuf)}
+	f := form{
+		kind:     k,
+		metadata: strings.Contains(accept, "as=PartialObjectMetadata"),
+		protobuf: strings.Contains(accept, runtime.ContentTypeProtobuf),
+	}
 	if _, custom := k.empty().(*unstructured.Unstructured); custom && !f.metadata {
 		f.protobuf = false
 	}
 	if f.metadata {
-		f.kind = kind{metav1.SchemeGroupVersion.WithKind("").GroupVersion(), "PartialObjectMetadata", func() Object { return &metav1.PartialObjectMetadata{} }}
+		f.kind = kind{
+			metav1.SchemeGroupVersion.WithKind("").GroupVersion(), "PartialObjectMetadata",
+			func() Object { return &metav1.PartialObjectMetadata{} },
+		}
 		f.version.Group = "meta.k8s.io"
 	}
 	return f
@@ -90,8 +111,10 @@ type marshaler interface{ Marshal() ([]byte, error) }
 func (f form) raw(o Object) []byte {
 	if f.metadata {
 		m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels(),
-			Annotations: o.GetAnnotations(), OwnerReferences: o.GetOwnerReferences(), CreationTimestamp: o.GetCreationTimestamp(), ManagedFields: o.GetManagedFields(),
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+			ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels(),
+			Annotations: o.GetAnnotations(), OwnerReferences: o.GetOwnerReferences(),
+			CreationTimestamp: o.GetCreationTimestamp(), ManagedFields: o.GetManagedFields(),
 		}}
 		o = m
 	}
@@ -131,7 +154,12 @@ func (f form) list(m metav1.ListMeta, items [][]byte) []byte {
 		for _, i := range items {
 			raw = append(raw, i)
 		}
-		return must(json.Marshal(map[string]any{"apiVersion": f.version.String(), "kind": f.name + "List", "metadata": m, "items": raw}))
+		return must(json.Marshal(map[string]any{
+			"apiVersion": f.version.String(),
+			"kind":       f.name + "List",
+			"metadata":   m,
+			"items":      raw,
+		}))
 	}
 	field := func(to []byte, tag byte, value []byte) []byte {
 		return append(binary.AppendUvarint(append(to, tag), uint64(len(value))), value...)

@@ -1,5 +1,6 @@
-// Package fakeapi plays the API servers of many clusters behind one HTTPS address, each below a path of its own. They list in pages,
-// by streaming lists and by watches, in protobuf and in JSON, as kube-apiserver does, and misbehave as they are told.
+// Package fakeapi plays the API servers of many clusters behind one HTTPS address, each below a path of its
+// own. They list in pages, by streaming lists and by watches, in protobuf and in JSON, as kube-apiserver
+// does, and misbehave as they are told.
 //
 // Objects are made when they are asked for: a cluster of 100,000 Pods takes no memory here.
 package fakeapi
@@ -99,7 +100,10 @@ func (c *Cluster) Kubeconfig(token string) []byte {
 	named := func(kind string, value map[string]any) []any { return []any{map[string]any{"name": "c", kind: value}} }
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "c",
-		"clusters": named("cluster", map[string]any{"server": c.server.url + "/" + c.Name, "certificate-authority-data": c.server.authority}),
+		"clusters": named("cluster", map[string]any{
+			"server":                     c.server.url + "/" + c.Name,
+			"certificate-authority-data": c.server.authority,
+		}),
 		"users":    named("user", map[string]any{"token": token}),
 		"contexts": named("context", map[string]any{"cluster": "c", "user": "c"}),
 	})
@@ -112,14 +116,17 @@ func (c *Cluster) Kubeconfig(token string) []byte {
 func selfSigned() (_ tls.Certificate, authority []byte, _ error) {
 	key, keyErr := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fake"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fake"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
 		IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err := errors.Join(keyErr, err); err != nil {
 		return tls.Certificate{}, nil, fmt.Errorf("make a certificate: %w", err)
 	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }

@@ -1,5 +1,5 @@
-// Package honest holds a client that does nothing wrong, beside others that do: it asks for a Service again and again, and keeps one
-// stream open, and notes what it should not have seen.
+// Package honest holds a client that does nothing wrong, beside others that do: it asks for a Service again
+// and again, and keeps one stream open, and notes what it should not have seen.
 package honest
 
 import (
@@ -41,7 +41,8 @@ type Client struct {
 
 // Start starts a client that expects at least these addresses in each answer. It ends with Stop.
 func Start(ctx context.Context, addr, authority string, want []netip.AddrPort) (*Client, error) {
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 	if err != nil {
 		return nil, err
 	}
@@ -188,11 +189,13 @@ type Report struct {
 	Lookups  int           // that were answered in full
 	Failed   int           // that were refused or incomplete
 	P50, Max time.Duration // until the first message
-	Err      error         // what went wrong: lookups that were refused or incomplete, a stream that ended or lost an address
+	// What went wrong: lookups that were refused or incomplete, a stream that ended or lost an address.
+	Err error
 }
 
 func (r Report) String() string {
-	return fmt.Sprintf("%d lookups and %d that failed, p50 %s, at most %s", r.Lookups, r.Failed, r.P50.Round(10*time.Microsecond), r.Max.Round(10*time.Microsecond))
+	return fmt.Sprintf("%d lookups and %d that failed, p50 %s, at most %s", r.Lookups, r.Failed,
+		r.P50.Round(10*time.Microsecond), r.Max.Round(10*time.Microsecond))
 }
 
 // Report returns what was seen since the last Report, or the start.
