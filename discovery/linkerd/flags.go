@@ -22,7 +22,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 	fs.BoolVar(&c.H2Upgrade, "enable-h2-upgrade", c.H2Upgrade,
 		"let proxies speak HTTP/2 to each other whatever the application speaks")
 	fs.Func("default-opaque-ports",
-		"ports, and ranges of ports, whose protocol proxies do not detect unless a workload says "+
+		"ports, and ranges of ports, whose protocol proxies do not detect unless a workload declares "+
 			"otherwise, separated by commas", func(list string) error {
 			ports, err := parsePorts(list)
 			c.DefaultOpaquePorts = ports
