@@ -87,7 +87,7 @@ type Campaign struct {
 	leases   []string          // in the order in which they were added
 	tasks    map[string][]Task // by Lease
 
-	installation watch.Value[string] // which one this is; empty until that is known
+	installation watch.Value[installation]
 }
 
 // NewCampaign returns a Campaign without tasks. Its Engage is to be given to the registry.
@@ -127,10 +127,15 @@ func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *w
 		Namespace: c.options.Namespace, Name: name, Identity: t.identity, Timing: c.options.Timing,
 	}
 	if name == OwnLease {
-		id, known := c.waitInstallation(ctx)
+		id, known := c.waitInstallation(ctx, func(problem string) {
+			if now, _ := spec.Load(); len(k.wanted(now)) > 0 {
+				k.report(leaseState{state: cluster.ReadOnly, problem: problem})
+			}
+		})
 		if !known {
 			return
 		}
+		k.forget()
 		k.leaseName, k.config.Name = LeaseName(id), LeaseName(id)
 		k.config.Labels = map[string]string{InstallationLabel: id}
 		k.config.Annotations = c.annotations
@@ -519,6 +524,13 @@ func (k *candidacy) report(s leaseState) {
 		t.Log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",
 			"lease", k.leaseName, "reason", s.problem)
 	}
+}
+
+// forget takes back what was reported under the present name of the Lease.
+func (k *candidacy) forget() {
+	k.Target.mu.Lock()
+	defer k.Target.mu.Unlock()
+	delete(k.Target.leases, k.leaseName)
 }
 
 // writingOf sums up the states of all Leases: Holding if one is, else Standby if one is waited for.

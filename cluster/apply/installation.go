@@ -59,31 +59,39 @@ var namespaceResource = schema.GroupResource{Resource: "namespaces"}
 func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
 	for ctx.Err() == nil {
 		namespace, err := t.Client.CoreV1().Namespaces().Get(ctx, c.options.Namespace, metav1.GetOptions{})
-		switch {
-		case err == nil && namespace.UID != "":
-			if now, _ := c.installation.Load(); now == "" {
+		if err == nil && namespace.UID != "" {
+			if now, _ := c.installation.Load(); now.id == "" {
 				t.Log.Info("This installation writes under Leases of its own", "installation", namespace.UID)
-				c.installation.Store(string(namespace.UID))
+				c.installation.Store(installation{id: string(namespace.UID)})
 			}
 			return
-		case apierrors.IsForbidden(err):
+		}
+		if apierrors.IsForbidden(err) {
 			needed := Permission{Resource: namespaceResource, Namespace: c.options.Namespace, Verbs: []string{"get"}}
 			err = &MissingPermissions{[]Permission{needed}}
 		}
-		if ctx.Err() == nil {
+		if now, _ := c.installation.Load(); ctx.Err() == nil && now.id == "" && now.problem != problemText(err) {
 			t.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
 				"namespace", c.options.Namespace, "error", problemText(err))
-			sleep(ctx, installationPoll)
+			c.installation.Store(installation{problem: problemText(err)})
 		}
+		sleep(ctx, installationPoll)
 	}
 }
 
-// waitInstallation returns which installation this is, once that is known; false if ctx ends before.
-func (c *Campaign) waitInstallation(ctx context.Context) (string, bool) {
+// An installation is which one this is; empty until that is known, for a problem that is empty until it was tried.
+type installation struct{ id, problem string }
+
+// waitInstallation returns which installation this is, once that is known; false if ctx ends before. Until then it
+// calls report with each problem.
+func (c *Campaign) waitInstallation(ctx context.Context, report func(problem string)) (string, bool) {
 	for {
 		now, changed := c.installation.Load()
-		if now != "" {
-			return now, true
+		switch {
+		case now.id != "":
+			return now.id, true
+		case now.problem != "":
+			report(now.problem)
 		}
 		select {
 		case <-changed:
@@ -96,7 +104,7 @@ func (c *Campaign) waitInstallation(ctx context.Context) (string, bool) {
 // Installation returns which installation this is. It is known to tasks of OwnLease.
 func (t *Target) Installation() string {
 	now, _ := t.campaign.installation.Load()
-	return now
+	return now.id
 }
 
 // annotations returns those of our Leases: a level, which changes with the clusters that are linked.

@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,7 +39,6 @@ func TestWriter(t *testing.T) {
 			}
 			server.Apply(&o)
 		}
-		put("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(server.Kubeconfig(server.Token())))
 		if err != nil {
 			t.Fatal(err)
@@ -81,6 +81,16 @@ func TestWriter(t *testing.T) {
 			if got != want {
 				t.Errorf("%s: %q, want %q", when, got, want)
 			}
+		}
+		pass(time.Minute)
+		statuses, _ := registry.Statuses()
+		if w := statuses["local"].Writing; w.State != cluster.ReadOnly || !strings.Contains(w.Problem, `"linkerd" not found`) {
+			t.Errorf("without its namespace: %+v", w)
+		}
+		put("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
+		pass(10 * time.Second)
+		if statuses, _ := registry.Statuses(); statuses["local"].Writing.State != cluster.Holding {
+			t.Errorf("with its namespace: %+v", statuses["local"].Writing)
 		}
 		service("")
 		slice("{addresses: [10.1.0.1]}")

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fingerpost/fingerpost/e2e/hostile/fakeapi"
 )
@@ -178,16 +177,17 @@ func TestTokenWithoutRights(t *testing.T) {
 	w.live("east")
 	w.client(fakeapi.Authority("shop", "app-federated"), member(0).Addrs()...)
 	w.local.Apply(fakeapi.Link("east", east.Kubeconfig(poor))[0])
-	w.eventually("a condition of the Link reports it", func(context.Context) error {
-		link := w.local.Get("links", fakeapi.LinkNamespace, "east").(*unstructured.Unstructured)
-		conditions, _, _ := unstructured.NestedSlice(link.Object, "status", "conditions")
-		for _, c := range conditions {
-			if c, ok := c.(map[string]any); ok && c["type"] == "CredentialsValid" && c["status"] == "False" &&
-				east.Used(poor) > 0 {
-				return nil
-			}
+	w.eventually("a condition of the Link reports it", func(ctx context.Context) error {
+		page, err := w.server.Metrics(ctx)
+		if err != nil {
+			return err
 		}
-		return fmt.Errorf("%d requests with the token, conditions: %v", east.Used(poor), conditions)
+		condition := fmt.Sprintf("fingerpost_link_condition{cluster=%q,link=%q,namespace=%q,type=%q} 0",
+			"east", "east", fakeapi.LinkNamespace, "CredentialsValid")
+		if !strings.Contains(page, condition) || east.Used(poor) == 0 {
+			return fmt.Errorf("%d requests with the token, and no %s", east.Used(poor), condition)
+		}
+		return nil
 	})
 	used := east.Used(fakeapi.Token)
 	east.HangUp()

@@ -15,7 +15,6 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -322,8 +321,6 @@ func (c *Cluster) answer(w http.ResponseWriter, r *http.Request, path string, fa
 		} else {
 			Fail(w, r, http.StatusNotFound, metav1.StatusReasonNotFound)
 		}
-	case req.Verb == "patch" && req.Resource == "links" && req.Subresource == "status":
-		c.patchStatus(w, req)
 	default: // nobody writes here
 		Fail(w, r, http.StatusForbidden, metav1.StatusReasonForbidden)
 	}
@@ -366,31 +363,6 @@ func (c *Cluster) review(w http.ResponseWriter, r *Request, read bool) {
 	}
 	review.APIVersion, review.Kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
 	reply(w, http.StatusCreated, review)
-}
-
-// patchStatus replaces what a patch of a Link's status names.
-func (c *Cluster) patchStatus(w http.ResponseWriter, r *Request) {
-	var patch struct {
-		Status map[string]any `json:"status"`
-	}
-	body, err := io.ReadAll(r.Body)
-	if err == nil {
-		err = json.Unmarshal(body, &patch)
-	}
-	c.mu.Lock()
-	old, found := c.objects[r.Resource][r.Namespace+"/"+r.Name].(*unstructured.Unstructured)
-	if err != nil || !found {
-		c.mu.Unlock()
-		Fail(w, r.Request, http.StatusBadRequest, metav1.StatusReasonBadRequest)
-		return
-	}
-	link := old.DeepCopy()
-	for field, value := range patch.Status {
-		_ = unstructured.SetNestedField(link.Object, value, "status", field) // what JSON holds can be set
-	}
-	c.apply(link)
-	c.mu.Unlock()
-	write(w, http.StatusOK, "application/json", r.form.whole(link))
 }
 
 // tooLarge answers requests for a version that has not come yet, as kube-apiserver does.
