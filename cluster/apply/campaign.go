@@ -135,7 +135,7 @@ func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *w
 		if !known {
 			return
 		}
-		k.forget()
+		k.dropReport()
 		k.leaseName, k.config.Name = LeaseName(id), LeaseName(id)
 		k.config.Labels = map[string]string{InstallationLabel: id}
 		k.config.Annotations = c.annotations
@@ -526,8 +526,8 @@ func (k *candidacy) report(s leaseState) {
 	}
 }
 
-// forget takes back what was reported under the present name of the Lease.
-func (k *candidacy) forget() {
+// dropReport takes back what was reported under the present name of the Lease.
+func (k *candidacy) dropReport() {
 	k.Target.mu.Lock()
 	defer k.Target.mu.Unlock()
 	delete(k.Target.leases, k.leaseName)
