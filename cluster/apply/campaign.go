@@ -530,7 +530,7 @@ func (k *candidacy) report(s leaseState) {
 func (k *candidacy) dropReport() {
 	k.Target.mu.Lock()
 	defer k.Target.mu.Unlock()
-	delete(k.Target.leases, k.leaseName)
+	delete(k.leases, k.leaseName)
 }
 
 // writingOf sums up the states of all Leases: Holding if one is, else Standby if one is waited for.
