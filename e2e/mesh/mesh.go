@@ -98,11 +98,16 @@ func New(ctx context.Context, namespace string, replicas int, clusters ...*contr
 	return m, nil
 }
 
-// Grant gives the server the rights of Linkerd's own roles, in each cluster: enough to read and to serve.
+// Grant gives the server the rights of Linkerd's own roles, in each cluster: enough to read and to serve; and in its
+// own cluster those to write the status of Links.
 func (m *Mesh) Grant(ctx context.Context) error {
 	m.Args = []string{
 		"-cluster-name=" + m.Local.Name, "-controller-namespace=" + Linkerd, "-link-namespace=" + m.Namespace,
 		"-cluster-domain=cluster.local", "-identity-trust-domain=cluster.local",
+	}
+	namespace := fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", Linkerd)
+	if err := m.Local.Apply(ctx, namespace); err != nil { // its UID names the installation
+		return err
 	}
 	for _, site := range m.Sites() {
 		rules := controlplane.ReadRules()
@@ -130,6 +135,12 @@ func localRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{links.Group}, Resources: []string{"links"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{links.Group}, Resources: []string{"links/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}},
+		{ // the status of Links is written under a Lease
+			APIGroups: []string{"coordination.k8s.io"},
+			Resources: []string{"leases"},
+			Verbs:     []string{"get", "list", "watch", "create", "update"},
+		},
 	}
 }
 
