@@ -62,6 +62,7 @@ test-tools: ## Lint and render the charts, run the unit tests of their alerts, a
 test-e2e: build e2e-tools ## Run the tests on real control planes, with the binary that users get
 	@go list -C e2e -export -test -deps ./... >/dev/null
 	FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -p 1 -count 1 -timeout 30m ./...
+	go run -C e2e ./demo --once >/dev/null
 
 test-e2e-race: e2e-tools ## The same with the race detector, in the tests and in the server
 	@go list -C e2e -race -export -test -deps ./... >/dev/null
