@@ -11,6 +11,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // failing answers some requests with a status instead of passing them on.
@@ -51,7 +52,7 @@ func TestOptionalKindFails(t *testing.T) {
 		t.Run(strconv.Itoa(code), func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				east := w.network.Server("east")
-				east.Apply(objects(t, service), objects(t, slice))
+				east.ApplyYAML(service, slice)
 				access := w.access("east", east.Token())
 				var broken atomic.Bool
 				broken.Store(true)
@@ -63,7 +64,7 @@ func TestOptionalKindFails(t *testing.T) {
 				})
 				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{access}})
 				w.wait(10 * time.Second)
-				w.wantsState(cluster.Live)
+				w.wantsState(federation.Live)
 				w.wants(1)
 				broken.Store(false)
 				w.wait(time.Minute)
@@ -84,23 +85,23 @@ func TestNewAccessDoesNotList(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, token string) {
 		defer w.neverEmpty()()
 		second := w.network.Server("second")
-		second.Apply(objects(t, service), objects(t, slice))
+		second.ApplyYAML(service, slice)
 		bad := w.access("second", second.Token())
 		fail(&bad, failPath("/pods", 500))
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad, w.access("east", token)}})
 		w.wait(20 * time.Second) // while the new access is tried
 		east.Cut(apitest.Refuse)
 		w.wait(20 * time.Second)
-		w.wantsState(cluster.Suspect)
+		w.wantsState(federation.Suspect)
 		w.wait(3 * time.Minute)
-		w.wantsState(cluster.Stale)
+		w.wantsState(federation.Stale)
 		east.Cut(apitest.None)
 		w.wait(2 * time.Minute)
-		w.wantsState(cluster.Live)
+		w.wantsState(federation.Live)
 		if s := w.status(); s.Source != "Secret of "+token || api.ReasonFor(s.Credentials) != api.NotReady {
 			t.Errorf("%q is in use, and the new credentials fail with %v", s.Source, s.Credentials)
 		}
-		east.Apply(objects(t, more))
+		east.ApplyYAML(more)
 		w.wait(time.Second)
 		w.wants(2)
 	})
@@ -129,13 +130,13 @@ func TestFirstAccessComesBack(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first, east := w.network.Server("first"), w.network.Server("east")
 		for _, s := range []*apitest.Server{first, east} {
-			s.Apply(objects(t, service), objects(t, slice))
+			s.ApplyYAML(service, slice)
 		}
 		first.Cut(apitest.Refuse)
 		preferred := w.access("first", first.Token())
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{preferred, w.access("east", east.Token())}})
 		w.wait(10 * time.Second)
-		w.wantsState(cluster.Live)
+		w.wantsState(federation.Live)
 		first.Cut(apitest.None)
 		w.wait(6 * time.Minute)
 		if s := w.status(); s.Source != preferred.Source || s.Credentials != nil {
@@ -154,7 +155,7 @@ func TestTokenWithoutRights(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				east := w.network.Server("east")
-				east.Apply(objects(t, service), objects(t, slice))
+				east.ApplyYAML(service, slice)
 				good, bad := w.access("east", east.Token()), w.access("east", east.Token())
 				poor := "Bearer " + bad.Config.BearerToken
 				fail(&good, func(r *http.Request) int {
@@ -169,7 +170,7 @@ func TestTokenWithoutRights(t *testing.T) {
 				defer w.neverEmpty()()
 				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{bad}})
 				w.wait(20 * time.Minute)
-				w.wantsState(cluster.Live)
+				w.wantsState(federation.Live)
 				if s := w.status(); s.Source != good.Source || api.ReasonFor(s.Credentials) != api.Forbidden {
 					t.Errorf("%q is in use, and the new token fails with %v", s.Source, s.Credentials)
 				}

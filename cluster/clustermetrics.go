@@ -18,7 +18,8 @@ import (
 // clusterMetrics count requests to one cluster and the lag of its changes, under the names of Linkerd's
 // destination. Each supervisor has its own, so that an unlinked cluster leaves no series behind.
 type clusterMetrics struct {
-	cluster string
+	cluster  string
+	detailed bool // all of these are exported; otherwise those that dashboards and alerts show
 
 	requests, failures *prometheus.CounterVec
 	latency            *prometheus.HistogramVec
@@ -40,7 +41,7 @@ var lagNames = map[string]string{
 
 func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 	m := &clusterMetrics{
-		cluster: cluster,
+		cluster: cluster, detailed: detailed,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "http_client_requests_total", Help: "Requests to the API server of a cluster that it has answered.",
 		}, []string{"client", "code", "method"}),
@@ -74,17 +75,21 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 }
 
 func (m *clusterMetrics) collectors() []prometheus.Collector {
-	all := []prometheus.Collector{m.requests, m.failures, m.latency, m.inFlight}
+	all := []prometheus.Collector{m.requests, m.failures}
+	if m.detailed {
+		all = append(all, m.latency, m.inFlight)
+	}
 	for _, lag := range m.lags {
 		all = append(all, lag)
 	}
 	return all
 }
 
-// lag returns the histogram of a resource; nil if its lag is not measured.
+// lag returns what observes the lag of a resource; nil if that is not measured. The histogram begins with the first
+// change.
 func (m *clusterMetrics) lag(resource string) prometheus.Observer {
 	if lag, measured := m.lags[resource]; measured {
-		return lag.WithLabelValues(m.cluster)
+		return prometheus.ObserverFunc(func(seconds float64) { lag.WithLabelValues(m.cluster).Observe(seconds) })
 	}
 	return nil
 }
@@ -137,7 +142,10 @@ func (r *Registry) QueueMetrics() prometheus.Gatherer {
 			}
 			return false
 		}
-		other := func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), "workqueue_") }
+		other := func(f *dto.MetricFamily) bool {
+			return !strings.HasPrefix(f.GetName(), "workqueue_") ||
+				f.GetType() == dto.MetricType_HISTOGRAM && !r.options.DetailedMetrics
+		}
 		families = slices.DeleteFunc(families, other)
 		for _, f := range families {
 			f.Metric = slices.DeleteFunc(f.GetMetric(), gone)

@@ -1,11 +1,13 @@
 package cluster_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -38,9 +40,11 @@ func (w *world) metrics() *prometheus.Registry {
 	return r
 }
 
+func detailed(o *cluster.Options) { o.DetailedMetrics = true }
+
 // What is asked of API servers is counted by cluster, as it was answered or not, and goes with the cluster.
 func TestRequestsAreCounted(t *testing.T) {
-	linked(t, func(w *world, east *apitest.Server, _ string) {
+	linkedWith(t, detailed, func(w *world, east *apitest.Server, _ string) {
 		counted := func(name string) (n float64) {
 			for _, m := range samples(t, w.metrics(), name, "client", "east") {
 				n += m.GetCounter().GetValue()
@@ -104,6 +108,51 @@ func TestMetricsWithoutDetails(t *testing.T) {
 	})
 }
 
+// Metrics of a cluster report its endpoints by state, its clock, how long probes take, and that it was unlinked.
+func TestClusterMetrics(t *testing.T) {
+	linked(t, func(w *world, east *apitest.Server, _ string) {
+		value := func(name string) (values []float64) {
+			for _, m := range samples(t, w.metrics(), name, "target_cluster", "east") {
+				values = append(values, m.GetGauge().GetValue())
+			}
+			return values
+		}
+		unlinked := func(want string) {
+			t.Helper()
+			err := testutil.GatherAndCompare(w.metrics(), strings.NewReader(
+				"# HELP fingerpost_unlinked_clusters_total Clusters that were unlinked.\n"+
+					"# TYPE fingerpost_unlinked_clusters_total counter\nfingerpost_unlinked_clusters_total "+want+"\n"),
+				"fingerpost_unlinked_clusters_total")
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		unlinked("0")
+		w.wait(10 * time.Second)
+		if n := value("fingerpost_cluster_endpoints"); !slices.Equal(n, []float64{0, 1}) {
+			t.Errorf("%v endpoints, not ready and ready", n)
+		}
+		east.ApplyYAML(strings.ReplaceAll(slice, "[10.0.0.1]", "[10.0.0.1], conditions: {ready: false}"))
+		east.Skew(time.Minute)
+		w.wait(10 * time.Second)
+		if n := value("fingerpost_cluster_endpoints"); !slices.Equal(n, []float64{1, 0}) {
+			t.Errorf("%v endpoints, not ready and ready", n)
+		}
+		if n := value("fingerpost_cluster_clock_skew_seconds"); len(n) != 1 || n[0] < 59 || n[0] > 61 {
+			t.Errorf("its clock is %v s ahead, want a minute", n)
+		}
+		contact := value("fingerpost_cluster_last_contact_timestamp_seconds")
+		if ago := float64(time.Now().Unix()) - contact[0]; ago < 0 || ago > 6 {
+			t.Errorf("last contact %v s ago", ago)
+		}
+		w.registry.Remove("east")
+		unlinked("1")
+		if n := value("fingerpost_cluster_endpoints"); len(n) != 0 {
+			t.Errorf("%v is left of a cluster that was removed", n)
+		}
+	})
+}
+
 // The lag of a change is how long ago it was made when it arrives, and nothing but changes has one.
 func TestLag(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
@@ -122,20 +171,20 @@ func TestLag(t *testing.T) {
 					"'}], ", 1)
 		}
 		w.wait(10 * time.Second)
-		east.Apply(objects(t, changed()))
+		east.ApplyYAML(changed())
 		w.wait(10 * time.Second)
 		n, prompt := lag()
 		if n != 1 || prompt > 1 {
 			t.Errorf("%d lags, %v s in all, of one change", n, prompt)
 		}
-		east.Apply(objects(t, slice)) // it carries no time
+		east.ApplyYAML(slice) // it carries no time
 		w.wait(10 * time.Second)
 		if n, _ := lag(); n != 1 {
 			t.Errorf("%d lags with one of a change without a time", n)
 		}
 		east.Cut(apitest.Silence)
 		w.wait(time.Second)
-		east.Apply(objects(t, changed()))
+		east.ApplyYAML(changed())
 		w.wait(time.Minute)
 		east.Cut(apitest.None)
 		w.wait(10 * time.Second)
@@ -147,7 +196,7 @@ func TestLag(t *testing.T) {
 
 // The work queue of a cluster has metrics under client-go's names while the cluster is linked.
 func TestQueues(t *testing.T) {
-	linked(t, func(w *world, east *apitest.Server, _ string) {
+	linkedWith(t, detailed, func(w *world, east *apitest.Server, _ string) {
 		of := func(name string) *dto.Metric {
 			t.Helper()
 			all := samples(t, w.registry.QueueMetrics(), name, "name", "cluster/east")
@@ -157,7 +206,7 @@ func TestQueues(t *testing.T) {
 			return all[0]
 		}
 		before := of("workqueue_adds_total").GetCounter().GetValue()
-		east.Apply(objects(t, strings.ReplaceAll(slice, "10.0.0.1", "10.0.0.2")))
+		east.ApplyYAML(strings.ReplaceAll(slice, "10.0.0.1", "10.0.0.2"))
 		w.wait(time.Second)
 		// The slice, its Service, and the end of the window of that.
 		if n := of("workqueue_adds_total").GetCounter().GetValue() - before; n != 3 {

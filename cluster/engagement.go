@@ -51,6 +51,7 @@ type health struct {
 	lastContact time.Time     // of the last probe that found the API server and each required watch in order
 	err         error         // why the engagement is out of contact; nil if it is in contact
 	overBudget  string        // what of the cluster is refused, and why
+	rtt         time.Duration // of the last probe that was answered; 0 for none
 	skew        time.Duration // how far its clock is ahead of ours, beyond maxSkew
 	restored    time.Time     // when the API server was last found to have gone back to an older state
 }
@@ -147,7 +148,7 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter) {
 // startProbe probes the cluster until the engagement ends. When the API server answers again, requests that
 // wait to be retried are made at once. After a longer silence everything is connected anew, because a
 // connection that hangs may take as long again to notice.
-func (e *engagement) startProbe(interval time.Duration) {
+func (e *engagement) startProbe(interval time.Duration, history *probeHistory) {
 	h := health{lastContact: time.Now()}
 	e.health.Store(h)
 	answered, silent := time.Now(), false
@@ -160,7 +161,9 @@ func (e *engagement) startProbe(interval time.Duration) {
 			case <-e.ctx.Done():
 				return
 			}
+			began := time.Now()
 			h.err = e.conn.Probe(e.ctx)
+			rtt := time.Since(began)
 			if e.ctx.Err() != nil {
 				return
 			}
@@ -174,9 +177,10 @@ func (e *engagement) startProbe(interval time.Duration) {
 				e.conn.RetryNow()
 			}
 			if h.err == nil {
-				answered, silent = time.Now(), false
+				answered, silent, h.rtt = time.Now(), false, max(rtt, 1)
 				h.err = e.unhealthyWatch()
 			}
+			history.add(rtt, h.err)
 			h.restored, h.skew = e.lastRestored(), steadySkew(h.skew, e.conn.ClockSkew())
 			if e.conn.Budget != nil {
 				h.overBudget = e.conn.Budget.Problem()

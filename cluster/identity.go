@@ -11,7 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -81,7 +81,7 @@ func (s *Status) Mismatches() (all []Mismatch) {
 func (r *Registry) identify(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection) {
 	s, _ := spec.Load()
 	log := r.log.WithValues("cluster", s.Name)
-	core, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	core, err := corev1client.NewForConfigAndClient(conn.Config, conn.HTTPClient)
 	if err != nil {
 		log.Error(err, "BUG: no client from a configuration that is in use")
 		return
@@ -95,7 +95,7 @@ func (r *Registry) identify(ctx context.Context, spec *watch.Value[Spec], conn *
 		if ctx.Err() != nil {
 			return
 		}
-		if text := errorText(err); text != reported {
+		if text := ErrorText(err); text != reported {
 			reported = text
 			log.Info("The identity of the cluster is not known completely", "error", text)
 		}
@@ -113,11 +113,11 @@ func (r *Registry) identify(ctx context.Context, spec *watch.Value[Spec], conn *
 // readIdentity returns what can be read of the identity of a cluster. What does not exist is no error. The
 // trust domain of the local cluster is a flag, and is not read.
 func (r *Registry) readIdentity(
-	ctx context.Context, core kubernetes.Interface, local bool,
+	ctx context.Context, core corev1client.CoreV1Interface, local bool,
 ) (found Identity, err error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
-	system, systemErr := core.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	system, systemErr := core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if systemErr == nil {
 		found.UID = bounded(string(system.UID))
 	}
@@ -129,8 +129,8 @@ func (r *Registry) readIdentity(
 		describeGet(err, "configmaps", linkerd.ConfigName))
 }
 
-func readTrustDomain(ctx context.Context, core kubernetes.Interface, namespace string) (string, error) {
-	config, err := core.CoreV1().ConfigMaps(namespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
+func readTrustDomain(ctx context.Context, core corev1client.CoreV1Interface, namespace string) (string, error) {
+	config, err := core.ConfigMaps(namespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}

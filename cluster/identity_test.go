@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 const kubeSystem = `{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}`
@@ -31,7 +32,7 @@ func (w *world) wantsReasons(name, want string) {
 func TestTwoNamesForOneCluster(t *testing.T) {
 	inWorld(t, func(w *world) {
 		for _, name := range []string{"east", "west"} {
-			w.network.Server(name).Apply(objects(t, kubeSystem))
+			w.network.Server(name).ApplyYAML(kubeSystem)
 		}
 		east, west := w.network.Server("east").Token(), w.network.Server("west").Token()
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east)}})
@@ -55,14 +56,14 @@ func TestTwoNamesForOneCluster(t *testing.T) {
 func TestIdentityThatMayNotBeRead(t *testing.T) {
 	inWorld(t, func(w *world) {
 		server := w.network.Server("east")
-		server.Apply(objects(t, kubeSystem))
+		server.ApplyYAML(kubeSystem)
 		server.Forbid("namespaces", true)
 		token := server.Token()
 		for _, name := range []string{"east", "again"} {
 			w.apply(cluster.Spec{Name: name, Access: []cluster.Access{w.access("east", token)}})
 		}
 		w.wait(time.Second)
-		if s := w.status(); s.State != cluster.Live || s.Identity != (cluster.Identity{}) {
+		if s := w.status(); s.State != federation.Live || s.Identity != (cluster.Identity{}) {
 			t.Errorf("status %+v", s)
 		}
 		w.wantsReasons("east", "")
@@ -91,7 +92,7 @@ func TestTrustDomains(t *testing.T) {
 			inWorld(t, func(w *world) {
 				server := w.network.Server("east")
 				if c.config != "" {
-					server.Apply(objects(t, c.config))
+					server.ApplyYAML(c.config)
 				}
 				spec := cluster.Spec{
 					Name: "east", TrustDomain: c.served, Access: []cluster.Access{w.access("east", server.Token())},

@@ -9,6 +9,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 const endpointSlices = "endpointslices.discovery.k8s.io"
@@ -23,19 +24,19 @@ func TestPages(t *testing.T) {
 	inWorld(t, func(w *world) {
 		east := w.network.Server("east")
 		east.Stream(false)
-		east.Apply(objects(t, service), objects(t, slice))
+		east.ApplyYAML(service, slice)
 		for i := range 1234 {
-			east.Apply(objects(t, podText(i)))
+			east.ApplyYAML(podText(i))
 		}
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 		w.wait(time.Second)
-		w.wantsState(cluster.Live)
+		w.wantsState(federation.Live)
 		w.wants(1)
 		w.wantsPods(1234)
 		if n := east.Requests("list", "pods"); n != 3 {
 			t.Errorf("%d requests for 1,234 Pods, want 3 pages", n)
 		}
-		east.Apply(objects(t, moreEndpoints), objects(t, podText(1234)))
+		east.ApplyYAML(moreEndpoints, podText(1234))
 		w.wait(time.Second)
 		w.wants(2)
 		w.wantsPods(1235)
@@ -56,12 +57,12 @@ func (w *world) wantsPods(n int) {
 func TestSilentWatch(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
 		east.SilenceWatches(endpointSlices, true)
-		east.Apply(objects(t, moreEndpoints))
+		east.ApplyYAML(moreEndpoints)
 		w.wait(time.Second)
 		w.wants(1)
 		w.wait(4 * time.Minute)
 		w.wants(2)
-		w.wantsState(cluster.Live)
+		w.wantsState(federation.Live)
 	})
 }
 
@@ -71,18 +72,18 @@ func TestRestoredFromBackup(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
 		restore := east.Backup()
 		for range 10 {
-			east.Apply(objects(t, moreEndpoints))
+			east.ApplyYAML(moreEndpoints)
 		}
 		w.wait(time.Second)
 		w.wants(2)
 		restore()
 		w.wait(4 * time.Minute)
 		w.wants(1)
-		w.wantsState(cluster.Live)
+		w.wantsState(federation.Live)
 		if w.status().Restored.IsZero() {
 			t.Error("the Status does not report it")
 		}
-		east.Apply(objects(t, moreEndpoints))
+		east.ApplyYAML(moreEndpoints)
 		w.wait(time.Second)
 		w.wants(2)
 	})
@@ -93,9 +94,9 @@ func TestRestoredFromBackup(t *testing.T) {
 func TestOverBudget(t *testing.T) {
 	inWorldOf(t, api.Limits{Endpoints: 10}, func(w *world) {
 		east := w.network.Server("east")
-		east.Apply(objects(t, service), objects(t, slice))
+		east.ApplyYAML(service, slice)
 		for i := range 10 {
-			east.Apply(objects(t, podText(i)))
+			east.ApplyYAML(podText(i))
 		}
 		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 		w.wait(10 * time.Second)
@@ -104,12 +105,12 @@ func TestOverBudget(t *testing.T) {
 			t.Errorf("ten Pods are over the budget: %s", s.OverBudget)
 		}
 		for i := 10; i < 30; i++ {
-			east.Apply(objects(t, podText(i)))
+			east.ApplyYAML(podText(i))
 		}
-		east.Apply(objects(t, moreEndpoints))
+		east.ApplyYAML(moreEndpoints)
 		w.wait(10 * time.Second)
 		w.wantsPods(10)
-		w.wantsState(cluster.Live)
+		w.wantsState(federation.Live)
 		w.wants(2) // other kinds, and what was accepted, go on
 		if s := w.status(); !strings.Contains(s.OverBudget, "Pod") {
 			t.Errorf("status %q", s.OverBudget)
@@ -132,7 +133,7 @@ func TestFarOverBudget(t *testing.T) {
 	const budget, far = 10, 60
 	pods := func(east *apitest.Server, n int) {
 		for i := range n {
-			east.Apply(objects(t, podText(i)))
+			east.ApplyYAML(podText(i))
 		}
 	}
 	few := func(east *apitest.Server) {
@@ -157,22 +158,22 @@ func TestFarOverBudget(t *testing.T) {
 			inWorldOf(t, api.Limits{Endpoints: budget}, func(w *world) {
 				east := w.network.Server("east")
 				east.Stream(stream)
-				east.Apply(objects(t, service), objects(t, slice))
+				east.ApplyYAML(service, slice)
 				pods(east, far)
 				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 				w.wait(time.Second)
-				w.wantsState(cluster.Connecting)
+				w.wantsState(federation.Connecting)
 				reported(w)
-				w.wait(30 * time.Minute)
+				w.wait(10 * time.Minute)
 				reported(w)
 				before := listings(east)
-				w.wait(time.Hour)
-				if n := listings(east) - before; n < 10 || n > 40 {
-					t.Errorf("asked %d times within an hour", n)
+				w.wait(20 * time.Minute)
+				if n := listings(east) - before; n < 3 || n > 14 {
+					t.Errorf("asked %d times within 20 minutes", n)
 				}
 				few(east)
 				w.wait(5 * time.Minute)
-				w.wantsState(cluster.Live)
+				w.wantsState(federation.Live)
 				w.wants(1)
 				if s := w.status(); s.OverBudget != "" {
 					t.Errorf("five Pods are over the budget: %s", s.OverBudget)
@@ -183,33 +184,33 @@ func TestFarOverBudget(t *testing.T) {
 			inWorldOf(t, api.Limits{Endpoints: budget}, func(w *world) {
 				east := w.network.Server("east")
 				east.Stream(stream)
-				east.Apply(objects(t, service), objects(t, slice))
+				east.ApplyYAML(service, slice)
 				pods(east, 5)
 				w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
 				w.wait(time.Second)
-				w.wantsState(cluster.Live)
+				w.wantsState(federation.Live)
 				pods(east, far)
 				w.wait(10 * time.Second)
-				w.wantsState(cluster.Live)
+				w.wantsState(federation.Live)
 				east.SilenceWatches("pods", true) // has it listed anew
 				w.wait(4 * time.Minute)
 				east.SilenceWatches("pods", false)
 				reported(w)
 				w.wantsPods(budget)
 				w.wants(1)
-				w.wait(30 * time.Minute)
+				w.wait(10 * time.Minute)
 				reported(w)
-				w.wantsState(cluster.Stale)
+				w.wantsState(federation.Stale)
 				w.wantsPods(budget)
 				before := listings(east)
-				w.wait(time.Hour)
-				w.wantsState(cluster.Stale)
-				if n := listings(east) - before; n < 10 || n > 40 {
-					t.Errorf("asked %d times within an hour", n)
+				w.wait(20 * time.Minute)
+				w.wantsState(federation.Stale)
+				if n := listings(east) - before; n < 3 || n > 14 {
+					t.Errorf("asked %d times within 20 minutes", n)
 				}
 				few(east)
 				w.wait(5*time.Minute + 10*time.Second)
-				w.wantsState(cluster.Live)
+				w.wantsState(federation.Live)
 				w.wantsPods(5)
 				if s := w.status(); s.OverBudget != "" {
 					t.Errorf("five Pods are over the budget: %s", s.OverBudget)

@@ -1,48 +1,74 @@
 package cluster
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/federation"
 )
+
+const targetLabel = "target_cluster" // cluster is what a central Prometheus sets
 
 var (
 	descState = prometheus.NewDesc("fingerpost_cluster_state",
-		"1 for the state that a cluster is in: Connecting, Live, Suspect or Stale.", []string{"cluster", "state"}, nil)
-	descContact = prometheus.NewDesc("fingerpost_cluster_last_contact_seconds",
-		"Time since the cluster was last known to be in order, on our own clock.", []string{"cluster"}, nil)
+		"1 for the state that a cluster is in: Connecting, Live, Suspect or Stale.",
+		[]string{targetLabel, "state"}, nil)
+	descContact = prometheus.NewDesc("fingerpost_cluster_last_contact_timestamp_seconds",
+		"When the cluster was last in contact, on our own clock, in seconds since 1970.",
+		[]string{targetLabel}, nil)
 	descSynced = prometheus.NewDesc("fingerpost_cluster_synced",
-		"1 if each required kind of the cluster was listed once.", []string{"cluster"}, nil)
+		"1 if each required kind of the cluster was listed once.", []string{targetLabel}, nil)
 	descCredentials = prometheus.NewDesc("fingerpost_cluster_credentials_valid",
 		"1 if the newest credentials of the cluster are in use, 0 if they do not work; "+
 			"no series while that is not known.",
-		[]string{"cluster"}, nil)
+		[]string{targetLabel}, nil)
 	descExpiry = prometheus.NewDesc("fingerpost_cluster_credentials_expiry_timestamp_seconds",
 		"When the credentials in use expire, in seconds since 1970; no series if they do not, or if that is not known.",
-		[]string{"cluster"}, nil)
+		[]string{targetLabel}, nil)
+	descIssued = prometheus.NewDesc("fingerpost_cluster_credentials_issued_timestamp_seconds",
+		"When the credentials in use were issued, in seconds since 1970; no series if they do not expire, or if that "+
+			"is not known.",
+		[]string{targetLabel}, nil)
+	descProbe = prometheus.NewDesc("fingerpost_cluster_probe_duration_seconds",
+		"How long the last probe of the API server took that was answered.", []string{targetLabel}, nil)
+	descSkew = prometheus.NewDesc("fingerpost_cluster_clock_skew_seconds",
+		"How far the clock of the API server was ahead of ours at the last probe.", []string{targetLabel}, nil)
+	descEndpoints = prometheus.NewDesc("fingerpost_cluster_endpoints",
+		"Endpoints that the cluster publishes, by state: ready or not_ready.", []string{targetLabel, "state"}, nil)
 	descOpen = prometheus.NewDesc("fingerpost_watch_open",
-		"1 if a watch of the resource is open.", []string{"cluster", "resource"}, nil)
+		"1 if a watch of the resource is open.", []string{targetLabel, "resource"}, nil)
 	descObjects = prometheus.NewDesc("fingerpost_objects",
-		"Objects of a resource that are held.", []string{"cluster", "resource"}, nil)
+		"Objects of a resource that are held.", []string{targetLabel, "resource"}, nil)
 	descMalformed = prometheus.NewDesc("fingerpost_malformed_objects_total",
 		"Objects of a resource of which something cannot be used and is left out; "+
 			"each is counted once until it is mended.",
-		[]string{"cluster", "resource"}, nil)
-	descLists = prometheus.NewDesc("fingerpost_lists_total",
-		"Requests to list a resource.", []string{"cluster", "resource"}, nil)
-	descWatches = prometheus.NewDesc("fingerpost_watches_total",
-		"Requests to watch a resource.", []string{"cluster", "resource"}, nil)
+		[]string{targetLabel, "resource"}, nil)
+	descLists = prometheus.NewDesc("fingerpost_list_requests_total",
+		"Requests to list a resource.", []string{targetLabel, "resource"}, nil)
+	descWatches = prometheus.NewDesc("fingerpost_watch_requests_total",
+		"Requests to watch a resource.", []string{targetLabel, "resource"}, nil)
 	descErrors = prometheus.NewDesc("fingerpost_api_errors_total",
 		"Requests about a resource that failed, by the reason that the API server gave; Unreachable if it gave none.",
-		[]string{"cluster", "resource", "reason"}, nil)
+		[]string{targetLabel, "resource", "reason"}, nil)
 	descWriter = prometheus.NewDesc("fingerpost_writer_state",
 		"1 for the state of writing into a cluster: Holding (this replica writes), Standby (another does) or "+
 			"ReadOnly (permissions are missing).",
-		[]string{"cluster", "state"}, nil)
+		[]string{targetLabel, "state"}, nil)
 	descLease = prometheus.NewDesc("fingerpost_lease_holder",
-		"1 for each Lease that this replica holds in a cluster.", []string{"cluster", "lease"}, nil)
+		"1 for each Lease that this replica holds in a cluster.", []string{targetLabel, "lease"}, nil)
 	descOverBudget = prometheus.NewDesc("fingerpost_cluster_over_budget",
-		"1 if the cluster publishes more than its budget: new objects are refused.", []string{"cluster"}, nil)
+		"1 if the cluster publishes more than its budget: new objects are refused.", []string{targetLabel}, nil)
+	descCheckpoint = prometheus.NewDesc("fingerpost_cluster_checkpoint_timestamp_seconds",
+		"As of when the state of the cluster holds that was restored from -state-dir, in seconds since 1970; no "+
+			"series once the cluster was synced.", []string{targetLabel}, nil)
+	descCheckpointFailures = prometheus.NewDesc("fingerpost_checkpoint_failures",
+		"Clusters whose last state could not be saved to -state-dir when that was tried last; no series without one.",
+		nil, nil)
+	descLocalProblem = prometheus.NewDesc("fingerpost_local_writer_problem",
+		"1 if something keeps this replica from writing all that it should into the local cluster, as a missing "+
+			"permission does.", nil, nil)
+	descUnlinked = prometheus.NewDesc("fingerpost_unlinked_clusters_total",
+		"Clusters that were unlinked.", nil, nil)
 	descLinked = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
 
@@ -67,9 +93,11 @@ func descCache(name string) *prometheus.Desc {
 // Describe makes the Registry a [prometheus.Collector].
 func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descState, descContact, descSynced, descCredentials, descExpiry,
+		descState, descContact, descSynced, descCredentials, descExpiry, descIssued,
+		descProbe, descSkew, descEndpoints,
 		descOpen, descObjects, descMalformed, descLists, descWatches, descErrors,
-		descWriter, descLease, descOverBudget, descLinked,
+		descWriter, descLease, descOverBudget, descLocalProblem, descUnlinked, descLinked, descCheckpoint,
+		descCheckpointFailures,
 	} {
 		to <- d
 	}
@@ -97,7 +125,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		if !s.Local {
 			linked++
 		}
-		for _, state := range []State{Connecting, Live, Suspect, Stale} {
+		for _, state := range federation.ClusterStates {
 			gauge(descState, oneIf(s.State == state), name, string(state))
 		}
 		gauge(descSynced, oneIf(s.Synced), name)
@@ -112,17 +140,41 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		for _, lease := range s.Writing.Leases {
 			gauge(descLease, 1, name, lease)
 		}
-		if !s.Local {
+		if s.Local {
+			gauge(descLocalProblem, oneIf(s.Writing.Problem != ""))
+		} else {
 			gauge(descOverBudget, oneIf(s.OverBudget != ""), name)
+		}
+		if !s.Checkpoint.IsZero() {
+			gauge(descCheckpoint, float64(s.Checkpoint.Unix()), name)
 		}
 		if !s.Expires.IsZero() {
 			gauge(descExpiry, float64(s.Expires.Unix()), name)
+			if !s.issued.IsZero() {
+				gauge(descIssued, float64(s.issued.Unix()), name)
+			}
 		}
+		if live := r.engagement(name); live != nil {
+			if h, _ := live.health.Load(); h.rtt > 0 {
+				gauge(descProbe, h.rtt.Seconds(), name)
+			}
+			gauge(descSkew, live.conn.ClockSkew().Seconds(), name)
+		}
+		ready, notReady := 0, 0
+		for _, v := range r.store.Views(federation.Cluster(name)).All() {
+			are, areNot := v.Count()
+			ready, notReady = ready+are, notReady+areNot
+		}
+		gauge(descEndpoints, float64(ready), name, "ready")
+		gauge(descEndpoints, float64(notReady), name, "not_ready")
 		kinds, contact := r.Inspect(name)
 		if !contact.IsZero() {
-			gauge(descContact, time.Since(contact).Seconds(), name)
+			gauge(descContact, float64(contact.UnixMilli())/1000, name)
 		}
 		for _, k := range kinds {
+			if k.Refused == metav1.StatusReasonNotFound {
+				continue // there is no such kind in the cluster
+			}
 			gauge(descOpen, oneIf(k.Open), name, k.Kind)
 			gauge(descObjects, float64(k.Objects), name, k.Kind)
 			if d, known := descCaches[k.Kind]; known && r.options.DetailedMetrics {
@@ -137,6 +189,13 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	gauge(descLinked, float64(linked))
+	if r.options.Checkpoints != nil {
+		gauge(descCheckpointFailures, float64(r.checkpointFailures.Load()))
+	}
+	r.mu.Lock()
+	unlinked := r.unlinked
+	r.mu.Unlock()
+	counter(descUnlinked, unlinked)
 	for _, m := range r.allMetrics() {
 		for _, c := range m.collectors() {
 			c.Collect(to)

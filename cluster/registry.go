@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -29,6 +31,8 @@ type Options struct {
 	// ControllerNamespace is that of Linkerd's control plane in linked clusters, whose trust domain is read
 	// there; empty to read none.
 	ControllerNamespace string
+	Checkpoints         *checkpoint.Dir   // nil: none are kept
+	Peers               *checkpoint.Peers // nil: no other replica is asked
 }
 
 // A Registry runs one supervisor for each cluster that was applied, and publishes their Statuses.
@@ -53,6 +57,9 @@ type Registry struct {
 	options Options
 
 	statuses watch.Value[map[string]Status] // immutable maps; stored under mu
+	names    watch.Value[[]string]          // their keys, sorted; stored under mu
+
+	checkpointFailures atomic.Int64 // clusters whose checkpoint could not be saved
 
 	order sync.Mutex // taken before mu
 
@@ -63,6 +70,7 @@ type Registry struct {
 	writing     map[string]Writing  // by cluster name, as last reported
 	leftOut     map[string]LeftOut  // likewise
 	identities  map[string]Identity // likewise
+	unlinked    int                 // clusters so far
 	wg          sync.WaitGroup      // all supervisors
 }
 
@@ -103,6 +111,9 @@ func (r *Registry) Start(ctx context.Context) error {
 	r.ctx = ctx
 	for _, s := range r.supervisors {
 		r.startSupervisor(s)
+	}
+	if r.options.Checkpoints != nil {
+		r.wg.Go(func() { r.keepCheckpoints(ctx) })
 	}
 	r.mu.Unlock()
 	<-ctx.Done()
@@ -162,6 +173,7 @@ func (r *Registry) unlink(name string) bool {
 	if !known {
 		return false
 	}
+	r.unlinked++
 	delete(r.supervisors, name)
 	delete(r.writing, name)
 	delete(r.leftOut, name)
@@ -174,12 +186,16 @@ func (r *Registry) unlink(name string) bool {
 	delete(statuses, name)
 	nameSameClusters(statuses)
 	r.statuses.Store(statuses)
+	r.names.Store(slices.Sorted(maps.Keys(statuses)))
 	return true
 }
 
 // Statuses returns the Status of each cluster by name, and a channel that closes with the next change. The
 // map must not be written to.
 func (r *Registry) Statuses() (map[string]Status, <-chan struct{}) { return r.statuses.Load() }
+
+// Names returns the names of all clusters, sorted, and a channel that closes when there are others.
+func (r *Registry) Names() ([]string, <-chan struct{}) { return r.names.Load() }
 
 // updateStatus publishes the Status of a supervisor. Like newWriter and setState it does nothing for a
 // supervisor that was removed and has not noticed yet: its successor may have the same name.
@@ -208,6 +224,14 @@ func (r *Registry) setState(s *supervisor, state federation.ClusterState) {
 	}
 }
 
+func (r *Registry) setListing(s *supervisor, listing bool) {
+	r.order.Lock()
+	defer r.order.Unlock()
+	if r.isCurrent(s) {
+		r.store.SetListing(federation.Cluster(s.name), listing)
+	}
+}
+
 // isCurrent reports whether s was not removed. The result holds for as long as the caller holds order.
 func (r *Registry) isCurrent(s *supervisor) bool {
 	r.mu.Lock()
@@ -229,8 +253,13 @@ func (r *Registry) setStatus(s Status) {
 		statuses = map[string]Status{}
 	}
 	statuses[s.Name] = s
-	nameSameClusters(statuses)
+	if s.Identity.UID != old.Identity.UID {
+		nameSameClusters(statuses)
+	}
 	r.statuses.Store(statuses)
+	if !found {
+		r.names.Store(slices.Sorted(maps.Keys(statuses)))
+	}
 }
 
 // Report sets in the Status of a cluster how writing into it goes.
@@ -258,13 +287,7 @@ func (r *Registry) setReport(name string, set func()) {
 // Inspect returns the state of each informer of a cluster, sorted by kind, and when the cluster was last in
 // contact. It returns nothing for a cluster without an engagement.
 func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Time) {
-	r.mu.Lock()
-	s := r.supervisors[name]
-	r.mu.Unlock()
-	if s == nil {
-		return nil, time.Time{}
-	}
-	live := s.current.Load()
+	live := r.engagement(name)
 	if live == nil {
 		return nil, time.Time{}
 	}
@@ -276,6 +299,16 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 	slices.SortFunc(kinds, func(a, b KindStatus) int { return strings.Compare(a.Kind, b.Kind) })
 	h, _ := live.health.Load()
 	return kinds, h.lastContact
+}
+
+// engagement returns the one of a cluster that is in use; nil for none.
+func (r *Registry) engagement(name string) *engagement {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.supervisors[name]; s != nil {
+		return s.current.Load()
+	}
+	return nil
 }
 
 // allEngageFuncs returns what runs beside every engagement.

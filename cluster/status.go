@@ -1,23 +1,13 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
-)
-
-// State is how far to trust what a cluster has published: [federation.ClusterState], and Connecting before
-// there is anything. What a cluster published is kept in all states.
-type State string
-
-// The states.
-const (
-	Connecting State = "Connecting" // never synced since it was applied
-	Live       State = "Live"       // in contact
-	Suspect    State = "Suspect"    // out of contact for a while
-	Stale      State = "Stale"      // out of contact for so long that live clusters come first
 )
 
 // Status is what is known of one cluster. Errors are not part of its JSON: pages add them as text.
@@ -27,8 +17,8 @@ type Status struct {
 	TrustDomain   string `json:"trustDomain"`
 	ClusterDomain string `json:"clusterDomain,omitempty"`
 
-	State State     `json:"state"`
-	Since time.Time `json:"since"` // when the State was entered
+	State federation.ClusterState `json:"state"`
+	Since time.Time               `json:"since"` // when the State was entered
 
 	Source      string    `json:"source,omitempty"`     // of the credentials in use; empty for none
 	Expires     time.Time `json:"expires,omitzero"`     // when they expire; zero for never, or not known
@@ -36,14 +26,21 @@ type Status struct {
 	LastContact time.Time `json:"lastContact,omitzero"` // zero for never
 	Restored    time.Time `json:"restored,omitzero"`    // when its API server last went back to an older state
 
+	// Checkpoint is as of when the state holds that was restored; zero once the cluster was synced.
+	Checkpoint time.Time `json:"checkpoint,omitzero"`
+
 	Identity  Identity `json:"identity,omitzero"`   // as it reports itself
 	SameAs    string   `json:"sameAs,omitempty"`    // names of other clusters with its UID, separated by commas
 	ClockSkew string   `json:"clockSkew,omitempty"` // such as "5m0s ahead"; empty up to 10 s
+
+	Slices bool `json:"slices,omitempty"` // its Link asks for slices in it
 
 	OverBudget string `json:"overBudget,omitempty"` // what of it its budget refuses; empty for nothing
 
 	Writing Writing `json:"writing,omitzero"` // of this replica into it
 	LeftOut LeftOut `json:"leftOut,omitzero"` // what it publishes that is in no slice of the local cluster
+
+	issued time.Time // of the credentials in use; zero if it is not known
 
 	Contact     error `json:"-"` // why it is out of contact; nil if it is not
 	Credentials error `json:"-"` // why the preferred credentials do not work; nil if they do, or were not tried
@@ -66,11 +63,25 @@ type Writing struct {
 	Leases  []string     `json:"leases,omitempty"`       // held by this replica, sorted
 	Wanted  []string     `json:"wantedLeases,omitempty"` // held or waited for, sorted; others may have no holder
 	Problem string       `json:"problem,omitempty"`      // what prevents writing all or a part; empty for nothing
+
+	// Holders are those of the Leases that this replica waits for, by Lease, as they name themselves. Another
+	// replica calls itself by its name, an underscore and random letters.
+	Holders map[string]string `json:"holders,omitempty"`
+}
+
+// Holder returns the replica that holds one of the Leases that this one waits for; empty if it is not known.
+func (w Writing) Holder() string {
+	for _, lease := range w.Wanted {
+		if name, _, _ := strings.Cut(w.Holders[lease], "_"); name != "" {
+			return name
+		}
+	}
+	return ""
 }
 
 func (w Writing) equal(o Writing) bool {
 	return w.State == o.State && w.Problem == o.Problem &&
-		slices.Equal(w.Leases, o.Leases) && slices.Equal(w.Wanted, o.Wanted)
+		slices.Equal(w.Leases, o.Leases) && slices.Equal(w.Wanted, o.Wanted) && maps.Equal(w.Holders, o.Holders)
 }
 
 // LeftOut counts the endpoints of a cluster that should be in slices of the local cluster, and are not.
@@ -101,25 +112,23 @@ type KindStatus struct {
 	api.Health
 }
 
-func stateOf(s federation.ClusterState) State {
-	switch s {
-	case federation.Live:
-		return Live
-	case federation.Suspect:
-		return Suspect
-	default:
-		return Stale
-	}
-}
-
 // SameButTimes reports whether both are equal but for Since and LastContact. Errors are equal if their
 // texts are.
 func (s Status) SameButTimes(o Status) bool {
 	return s.Name == o.Name && s.Local == o.Local &&
-		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
+		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain && s.Slices == o.Slices &&
 		s.State == o.State && s.Synced == o.Synced && s.Source == o.Source &&
-		s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
+		s.issued.Equal(o.issued) && s.Expires.Equal(o.Expires) && s.Restored.Equal(o.Restored) &&
+		s.Checkpoint.Equal(o.Checkpoint) &&
 		s.Identity == o.Identity && s.SameAs == o.SameAs && s.ClockSkew == o.ClockSkew &&
 		s.Writing.equal(o.Writing) && s.LeftOut == o.LeftOut && s.OverBudget == o.OverBudget &&
-		errorText(s.Contact) == errorText(o.Contact) && errorText(s.Credentials) == errorText(o.Credentials)
+		ErrorText(s.Contact) == ErrorText(o.Contact) && ErrorText(s.Credentials) == ErrorText(o.Credentials)
+}
+
+// ErrorText returns the text of an error; empty for none.
+func ErrorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }

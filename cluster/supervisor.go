@@ -10,12 +10,17 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const (
 	maxRetry           = 30 * time.Second
 	maxRetryBesideLive = 5 * time.Minute // where another access works
+
+	// firstPatience is how long an API server may take to answer first before other replicas are asked for what they
+	// have of its cluster: the first answers to clients wait for both.
+	firstPatience = time.Second
 )
 
 // A supervisor owns one cluster of the Registry from Apply to Remove. It tries the accesses of its Spec in
@@ -44,9 +49,9 @@ const (
 // What this costs: during an attempt a cluster is held twice in memory, for as long as its listing takes.
 //
 // One goroutine, supervise, owns status and is the only one that stores current. An attempt runs in a
-// second goroutine, which returns its engagement and touches nothing else; supervise always waits for it. A
-// new Spec ends an attempt through the channel superseded. No lock is held; calls into the Registry take
-// its locks.
+// second goroutine, which returns its engagement, reports to the Store that the API server answers, and
+// touches nothing else; supervise always waits for it. A new Spec ends an attempt through the channel
+// superseded. No lock is held; calls into the Registry take its locks.
 type supervisor struct {
 	registry *Registry
 	log      logr.Logger
@@ -56,8 +61,10 @@ type supervisor struct {
 	cancel   context.CancelCauseFunc // nil until supervise was started; guarded by Registry.mu
 
 	current atomic.Pointer[engagement] // the one in use; stored by supervise
+	probes  probeHistory
 
-	status Status // owned by supervise
+	status      Status // owned by supervise
+	notRestored string // why, as last logged; owned by supervise
 }
 
 // newSupervisor returns the supervisor of a cluster that was never reached.
@@ -68,7 +75,8 @@ func newSupervisor(r *Registry, spec Spec) *supervisor {
 	}
 	s.status = Status{
 		Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain,
-		State: Connecting, Since: time.Now(),
+		Slices: spec.Slices,
+		State:  federation.Connecting, Since: time.Now(),
 	}
 	s.spec.Store(spec)
 	return s
@@ -82,9 +90,11 @@ func (s *supervisor) supervise(ctx context.Context) {
 			live.stop()
 		}
 	}()
+	s.restoreFromDir()
 	for failures := 0; ctx.Err() == nil; {
 		spec, superseded := s.spec.Load()
 		s.status.Local, s.status.TrustDomain, s.status.ClusterDomain = spec.Local, spec.TrustDomain, spec.ClusterDomain
+		s.status.Slices = spec.Slices
 		err := s.tryAccesses(ctx, spec, superseded)
 		if errors.Is(err, context.Canceled) {
 			continue
@@ -95,6 +105,8 @@ func (s *supervisor) supervise(ctx context.Context) {
 		}
 		if s.current.Load() == nil {
 			s.status.Contact, s.status.OverBudget = err, ""
+			s.registry.setListing(s, false)
+			s.restoreFromPeers(ctx)
 			if excess, is := errors.AsType[*api.ExcessError](err); is {
 				s.status.OverBudget = excess.Error()
 			}
@@ -157,7 +169,8 @@ func (s *supervisor) tryAccesses(ctx context.Context, spec Spec, superseded <-ch
 	if inUse == nil {
 		return s.status.Credentials
 	}
-	s.status.Source, s.status.Expires = inUse.Source, api.Expiry(inUse.Config)
+	s.status.Source = inUse.Source
+	s.status.issued, s.status.Expires = api.Validity(inUse.Config)
 	return nil
 }
 
@@ -173,8 +186,12 @@ func (s *supervisor) tryBeside(
 	attempt, cancel := context.WithCancel(ctx)
 	defer cancel()
 	live, done := s.current.Load(), make(chan result)
+	patience := api.ProbeTimeout
+	if s.registry.options.Peers != nil && s.status.Contact == nil && !s.status.Synced {
+		patience = firstPatience
+	}
 	go func() {
-		next, err := s.try(attempt, ctx, spec, access, live)
+		next, err := s.try(attempt, ctx, spec, access, live, patience)
 		done <- result{next, err}
 	}()
 	for {
@@ -194,9 +211,9 @@ func (s *supervisor) tryBeside(
 
 // try returns an engagement that has listed each required kind with access and publishes nothing yet. If
 // only the token differs from that of live, it checks the token and returns live. ctx ends the attempt; the
-// engagement ends with life.
+// engagement ends with life. The API server has patience to answer.
 func (s *supervisor) try(
-	ctx, life context.Context, spec Spec, access Access, live *engagement,
+	ctx, life context.Context, spec Spec, access Access, live *engagement, patience time.Duration,
 ) (*engagement, error) {
 	if live != nil && live.access.transportKey() == access.transportKey() {
 		return live, live.checkToken(ctx, access.Config.BearerToken)
@@ -209,16 +226,28 @@ func (s *supervisor) try(
 	if !spec.Local {
 		conn.Budget = api.NewBudget(s.registry.options.Budget)
 	}
-	if err := conn.Probe(ctx); err != nil {
+	began := time.Now()
+	if err := probe(ctx, conn, patience); err != nil {
+		if live == nil && ctx.Err() == nil {
+			s.probes.add(time.Since(began), err)
+		}
 		conn.Close()
 		return nil, err
 	}
+	s.registry.setListing(s, true)
 	next := newEngagement(life, s.log, spec, access, conn, s.metrics, s.registry.options.Endpoints)
 	if err := next.sync(ctx); err != nil {
 		next.stop()
 		return nil, err
 	}
 	return next, nil
+}
+
+// probe probes an API server that has patience to answer.
+func probe(ctx context.Context, conn *api.Connection, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return conn.Probe(ctx)
 }
 
 // switchTo replaces the engagement in use by next, which may be the same one with a new token. It does not
@@ -238,7 +267,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 	}
 	// The old engagement is fenced. What it wrote stays until the new one has written everything.
 	next.startReconciler(writer)
-	next.startProbe(s.registry.options.ProbeInterval)
+	next.startProbe(s.registry.options.ProbeInterval, &s.probes)
 	s.current.Store(next)
 	for _, f := range s.registry.allEngageFuncs() {
 		next.wg.Go(func() { f(next.ctx, &s.spec, next.conn) })
@@ -246,7 +275,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 	if live != nil {
 		live.stop()
 	}
-	s.status.Synced = true
+	s.status.Synced, s.status.Checkpoint = true, time.Time{}
 	s.log.Info("Cluster is in use", "source", access.Source, "server", access.Config.Host)
 	return nil
 }
@@ -267,7 +296,7 @@ func (s *supervisor) waitForChange(
 	}
 	for {
 		changed := s.checkHealth()
-		if due == nil && s.current.Load() != nil && s.status.State != Live && len(spec.Access) > 1 {
+		if due == nil && s.current.Load() != nil && s.status.State != federation.Live && len(spec.Access) > 1 {
 			defer arm(maxRetry).Stop() // others may work
 		}
 		select {
@@ -296,8 +325,8 @@ func (s *supervisor) checkHealth() <-chan struct{} {
 
 // updateState derives the state of the cluster from the health of the engagement in use, and publishes it.
 func (s *supervisor) updateState(h health) {
-	standing := s.registry.options.Thresholds.StateAfter(time.Since(h.lastContact))
-	s.registry.setState(s, standing)
+	state := s.registry.options.Thresholds.StateAfter(time.Since(h.lastContact))
+	s.registry.setState(s, state)
 	if h.restored.After(s.status.Restored) {
 		s.status.Restored = h.restored
 		s.log.Info("The API server went back to an older state, as after a restore from a backup: " +
@@ -312,18 +341,10 @@ func (s *supervisor) updateState(h health) {
 		s.log.Info("The clock of the cluster is off, or is right again", "skew", skew)
 	}
 	s.status.LastContact, s.status.Contact = h.lastContact, h.err
-	state := stateOf(standing)
 	if s.status.State != state {
 		s.status.State, s.status.Since = state, time.Now()
 		contact := time.Since(h.lastContact).Round(time.Second).String() + " ago"
-		s.log.Info("Cluster is "+string(state), "lastContact", contact, "error", errorText(h.err))
+		s.log.Info("Cluster is "+string(state), "lastContact", contact, "error", ErrorText(h.err))
 	}
 	s.registry.updateStatus(s)
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 var overloaded = []int{http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable}
@@ -20,7 +21,7 @@ func TestFillingCaches(t *testing.T) {
 			t.Run(fmt.Sprintf("%d, Retry-After %d", code, retryAfter), func(t *testing.T) {
 				inWorld(t, func(w *world) {
 					east := w.network.Server("east")
-					east.Apply(objects(t, service), objects(t, slice))
+					east.ApplyYAML(service, slice)
 					east.Fail("readyz", code, retryAfter)
 					east.Fail("pods", code, retryAfter)
 					east.Fail("endpointslices.discovery.k8s.io", code, retryAfter)
@@ -34,7 +35,7 @@ func TestFillingCaches(t *testing.T) {
 					east.Fail("pods", 0, 0)
 					east.Fail("endpointslices.discovery.k8s.io", 0, 0)
 					w.wait(1100 * time.Millisecond)
-					if s := w.status(); !s.Synced || s.State != cluster.Live {
+					if s := w.status(); !s.Synced || s.State != federation.Live {
 						t.Errorf("a second later the cluster is not in use: %+v", s)
 					}
 					w.wants(1)
@@ -52,7 +53,7 @@ func TestWatchComesBack(t *testing.T) {
 			linked(t, func(w *world, east *apitest.Server, _ string) {
 				east.Fail("endpointslices.discovery.k8s.io", code, 0)
 				w.wait(60 * time.Second)
-				east.Apply(objects(t, moreEndpoints))
+				east.ApplyYAML(moreEndpoints)
 				east.Fail("endpointslices.discovery.k8s.io", 0, 0)
 				w.wait(1100 * time.Millisecond)
 				w.wants(2)
@@ -145,9 +146,9 @@ func TestRightToPodsComesBack(t *testing.T) {
 	linked(t, func(w *world, east *apitest.Server, _ string) {
 		east.Forbid("pods", true)
 		w.wait(time.Hour)
-		w.wantsState(cluster.Stale)
+		w.wantsState(federation.Stale)
 		east.Forbid("pods", false)
 		w.wait(15 * time.Second)
-		w.wantsState(cluster.Live)
+		w.wantsState(federation.Live)
 	})
 }

@@ -18,7 +18,7 @@ import (
 // until each stream got it.
 func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), sink *streamtest.Counter) {
 	tb.Helper()
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{
+	store, writer := streamtest.Local(map[federation.Service]*federation.View{
 		streamtest.Web: streamtest.ViewOf(streamtest.PodsOf(endpoints, "a")),
 	})
 	config := DefaultConfig()
@@ -43,7 +43,7 @@ func crowdOn(tb testing.TB, streams, endpoints int) (server *toy, step func(), s
 	total := streams
 	i := 0
 	return server, func() {
-		claims.Set(streamtest.Web, views[i%2])
+		writer.Set(streamtest.Web, views[i%2])
 		i++
 		total += streams
 		sink.Wait(total)

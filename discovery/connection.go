@@ -64,8 +64,8 @@ func connectionOf(ctx context.Context) *connection {
 // client to open no more.
 const lastStreams = 90 * time.Second
 
-// ConnectionGrace returns how long after it has asked a client to leave a connection of an age gRPC
-// closes it. gRPC varies the age by a tenth.
+// ConnectionGrace returns how long a connection stays open after it has reached an age and gRPC has sent a GOAWAY. gRPC
+// varies the age by a tenth.
 func ConnectionGrace(age time.Duration) time.Duration { return age/5 + lastStreams + 30*time.Second }
 
 // lastEnd returns when the last streams of the connection end by themselves: some time before gRPC closes it.

@@ -19,12 +19,12 @@ type Config struct {
 	IPv6                bool               // reach workloads over IPv6 where they have it
 	ZoneWeights         bool               // weigh endpoints in the client's zone ten times
 
-	// MaxStreamAge is after which a stream ends with OK, more or less by a tenth, so that clients
-	// spread anew; 0: never.
+	// MaxStreamAge is the age at which a stream ends with OK, give or take a tenth, so that clients spread anew
+	// over the replicas; 0: never.
 	MaxStreamAge time.Duration
 	DrainWindow  time.Duration // in which streams end when the process is to stop
-	// FirstSyncGrace is how long a first answer waits for a cluster that was never synced, from when it
-	// was linked.
+	// FirstSyncGrace is how long a first answer waits for a cluster that is being listed for the first
+	// time, from when it was linked: see [federation.Snapshot.WaitUntil].
 	FirstSyncGrace time.Duration
 	FrameBytes     int64 // bound on the encoded messages that are kept
 	Admission      AdmissionConfig
@@ -88,13 +88,13 @@ func (e *Engine) Collectors() []prometheus.Collector { return e.metrics.collecto
 // Find returns the frame that Keep was given for a key.
 func (e *Engine) Find(key any) (*Frame, bool) { return e.cache.find(key) }
 
-// Keep keeps a frame under a comparable key, within the bound on all that are kept. The key holds on to
-// so many bytes besides.
+// Keep stores a frame under a comparable key, for Find. The oldest frames go when all of them exceed their bound.
+// bytes is the size of what the key refers to; it counts, too.
 func (e *Engine) Keep(key any, f *Frame, bytes int) {
 	e.cache.put(key, kept{256 + int64(bytes) + int64(f.bytes.Len()), f})
 }
 
-// LeaveOut counts something that could not be encoded.
+// LeaveOut counts an object that could not be encoded.
 func (e *Engine) LeaveOut() { e.cache.leftOut.Add(1) }
 
 // drain is how streams end when the server is about to stop: at random points of a spread, so that

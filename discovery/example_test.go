@@ -96,7 +96,7 @@ func Example() {
 	view := func(endpoints int) *federation.View {
 		return streamtest.ViewOf(streamtest.SliceOf("pods", 0, endpoints))
 	}
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: view(2)})
+	store, writer := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: view(2)})
 	protocol := lines{discovery.NewEngine(logr.Discard(), store, discovery.DefaultConfig())}
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -106,9 +106,9 @@ func Example() {
 		_ = protocol.serve(ctx, "ns/web", "node-0", 80, func(line []byte) { written <- string(line) })
 	})
 	fmt.Println(<-written)
-	claims.Set(streamtest.Web, view(1))
+	writer.Set(streamtest.Web, view(1))
 	fmt.Println(<-written)
-	claims.Set(streamtest.Web, view(0))
+	writer.Set(streamtest.Web, view(0))
 	fmt.Println(<-written)
 	cancel()
 	wg.Wait()

@@ -33,19 +33,19 @@ type Explanation struct {
 // A Claim is an address that a cluster publishes, or all that it could publish if the Service were
 // another, and what becomes of it.
 type Claim struct {
-	Addr     string   `json:"addr,omitempty"` // with the port; empty if it is about more than one
-	Kept     bool     `json:"kept"`
-	Why      string   `json:"why"`
-	Weight   uint32   `json:"weight,omitempty"` // if it is kept
-	Cluster  string   `json:"cluster,omitempty"`
-	Standing string   `json:"standing,omitempty"` // of the cluster
-	Service  string   `json:"service,omitempty"`  // namespace/name in that cluster
-	Slice    string   `json:"slice,omitempty"`    // empty if it is about all of them
-	Pod      string   `json:"pod,omitempty"`      // namespace/name; empty for a bare address
-	Node     string   `json:"node,omitempty"`
-	Zone     string   `json:"zone,omitempty"`
-	Hints    []string `json:"hints,omitempty"`
-	HeldBy   []uint64 `json:"heldBy,omitempty"` // ids of the client's streams that were sent the address
+	Addr    string   `json:"addr,omitempty"` // with the port; empty if it is about more than one
+	Kept    bool     `json:"kept"`
+	Why     string   `json:"why"`
+	Weight  uint32   `json:"weight,omitempty"` // if it is kept
+	Cluster string   `json:"cluster,omitempty"`
+	State   string   `json:"state,omitempty"`   // of the cluster
+	Service string   `json:"service,omitempty"` // namespace/name in that cluster
+	Slice   string   `json:"slice,omitempty"`   // empty if it is about all of them
+	Pod     string   `json:"pod,omitempty"`     // namespace/name; empty for a bare address
+	Node    string   `json:"node,omitempty"`
+	Zone    string   `json:"zone,omitempty"`
+	Hints   []string `json:"hints,omitempty"`
+	HeldBy  []uint64 `json:"heldBy,omitempty"` // ids of the client's streams that were sent the address
 }
 
 // Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is
@@ -116,18 +116,18 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 }
 
 // claimOf puts a Verdict into words.
-func claimOf(v federation.Verdict, standing federation.ClusterState, asked Query, client federation.Place) Claim {
+func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, client federation.Place) Claim {
 	m := v.Member
 	c := Claim{
 		Kept: v.Reason == federation.Kept, Why: v.Reason.String(),
-		Cluster: string(m.Origin.Cluster), Standing: standing.String(),
+		Cluster: string(m.Origin.Cluster), State: string(state),
 		Service: m.Origin.Namespace + "/" + m.Origin.Name,
 	}
 	if v.Slice != nil {
 		c.Slice = v.Slice.Name
 	}
 	if e := v.Endpoint; e != nil {
-		c.Addr, c.Node, c.Zone, c.Hints = v.Addr.String(), e.Node, e.Zone, e.Hints
+		c.Addr, c.Node, c.Zone, c.Hints = v.Addr.String(), e.Node, e.Zone, e.Hints()
 		if e.Workload != nil {
 			c.Pod = e.Workload.Namespace + "/" + e.Workload.Name
 		}
@@ -137,8 +137,8 @@ func claimOf(v federation.Verdict, standing federation.ClusterState, asked Query
 		if note := hints(v, client.Zone); note != "" {
 			c.Why += ", " + note
 		}
-		if standing != federation.Live {
-			c.Why += ", its cluster is " + standing.String()
+		if state != federation.Live {
+			c.Why += ", its cluster is " + string(state)
 		}
 	case federation.Duplicate:
 		o := v.Winner.Origin()
@@ -156,7 +156,7 @@ func claimOf(v federation.Verdict, standing federation.ClusterState, asked Query
 			c.Why = "slice has no ports"
 		}
 	case federation.OtherHostname:
-		c.Why = fmt.Sprintf("hostname is %q", v.Endpoint.Hostname)
+		c.Why = fmt.Sprintf("hostname is %q", v.Endpoint.Hostname())
 	case federation.OtherNode:
 		if client.Node == "" {
 			c.Why += ", the client's is not known"
@@ -169,7 +169,7 @@ func claimOf(v federation.Verdict, standing federation.ClusterState, asked Query
 // hints returns why the zone hints of an address that is kept do not count.
 func hints(v federation.Verdict, zone string) string {
 	switch e := v.Endpoint; {
-	case len(e.Hints) == 0 || slices.Contains(e.Hints, zone):
+	case len(e.Hints()) == 0 || slices.Contains(e.Hints(), zone):
 		return ""
 	case !v.Member.Origin.Filtered:
 		return "hints do not count between clusters"

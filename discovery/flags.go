@@ -20,7 +20,8 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 		"in which streams end, each at a random point, when the process is asked to stop; the process ends "+
 			"within a second more. It takes a millisecond for each stream, and no more than this")
 	fs.DurationVar(&c.FirstSyncGrace, "first-sync-grace", c.FirstSyncGrace,
-		"how long a first answer waits for a linked cluster that was never synced, from when it was linked")
+		"how long a first answer waits for a linked cluster that is being listed for the first time, from when it "+
+			"was linked; for one that does not answer it waits for 2 s at most")
 	fs.Int64Var(&c.FrameBytes, "frame-cache-bytes", c.FrameBytes,
 		"bound on the encoded messages that are kept to be shared by streams, in bytes")
 	fs.BoolVar(&c.DetailedMetrics, "detailed-metrics", c.DetailedMetrics,
@@ -28,7 +29,8 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 			"hostname and the node of clients: four series for each combination that streams are open for, so "+
 			"four times as many as a Service has member clusters. By default a Service has four for each "+
 			"port, with its own name, whatever it consists of. Export, too, what no dashboard shows: *_cache_size, "+
-			"profile_*, workload_*, service_subscribers, and *_informer_lag_seconds of every kind")
+			"profile_*, workload_*, service_subscribers, *_informer_lag_seconds of every kind, the latency of "+
+			"requests to API servers and histograms of workqueue_*")
 	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate,
 		"new streams a second, in the long run; more are refused and come back later")
 	fs.IntVar(&c.Admission.Burst, "admission-burst", c.Admission.Burst, "new streams that may come at once")
@@ -55,7 +57,7 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 			"default an eighth of GOMEMLIMIT, or 50331648 without one")
 	fs.DurationVar(&c.Admission.Stall, "stall-timeout", c.Admission.Stall,
 		"how long a connection on which messages wait may make no progress at all before it is closed; "+
-			"10s where answers wait and three quarters of -max-bytes are taken")
+			"2s where answers wait and three quarters of -max-bytes are taken")
 	fs.DurationVar(&c.Admission.Request, "request-timeout", c.Admission.Request,
 		"how long the request of a stream may take to arrive before the stream is ended")
 }

@@ -29,15 +29,16 @@ import (
 //
 // A connection that holds bytes, or on which a send waits, and that makes no progress at all on any
 // stream for -stall-timeout is closed: ending a stream would not free what gRPC has of it. Where
-// answers wait and three quarters of what all may have are in flight, ten seconds are enough. A client
-// that reads, however slowly, makes progress.
+// answers wait and three quarters of what all may have are in flight, two seconds are enough: a client that has
+// stalled for so long gives way to a client that comes. A client that reads, however slowly, makes progress.
 //
 // No lock is held while another is taken, or while calling gRPC.
 
 const (
 	countedFrame  = 1 << 10 // gRPC does not report that it frees smaller ones
 	flightBuffer  = 64 << 10
-	pressureStall = 10 * time.Second
+	pressureStall = 2 * time.Second
+	roomPause     = 10 * time.Second // after which a stream that waits for room looks again, whatever rings
 )
 
 // flight is a frame under way to one client.
@@ -47,13 +48,15 @@ type flight struct {
 	left       int // bytes; guarded by connection.mu
 }
 
-// launch counts frames that are about to be sent on the connection, and returns what to send.
-func (c *connection) launch(frames []*Frame) []any {
-	messages := make([]any, len(frames))
+// launch counts frames that are about to be sent on the connection, and replaces those that it counts by flights.
+func (c *connection) launch(messages []any) {
 	var charged int64
 	c.mu.Lock()
-	for i, f := range frames {
-		messages[i] = f
+	if len(c.flights) == 0 && c.sends.Load() == 0 {
+		c.progress.Store(time.Now().UnixNano()) // what begins to wait now has not waited before
+	}
+	for i, m := range messages {
+		f := m.(*Frame)
 		if len(f.bytes) < countedFrame || c.closed {
 			continue
 		}
@@ -70,7 +73,6 @@ func (c *connection) launch(frames []*Frame) []any {
 	}
 	c.mu.Unlock()
 	c.admission.bytes.Add(charged)
-	return messages
 }
 
 // buffers returns the frame in parts, each of which gRPC frees when it is written.

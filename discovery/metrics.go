@@ -16,7 +16,7 @@ type metrics struct {
 	firstAnswer prometheus.Histogram
 	streams     prometheus.GaugeFunc
 	frames      prometheus.GaugeFunc
-	questions   prometheus.GaugeFunc
+	queries     prometheus.GaugeFunc
 	leftOut     prometheus.CounterFunc
 	services    *serviceMetrics
 
@@ -34,11 +34,11 @@ func newMetrics(e *Engine) *metrics {
 	m := &metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fingerpost_messages_total",
-			Help: "Messages sent on streams, by kind: add, remove, no_endpoints, heartbeat or profile.",
-		}, []string{"what"}),
+			Help: "Messages sent on streams, by type: add, remove, no_endpoints, heartbeat or profile.",
+		}, []string{"type"}),
 		addresses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by kind: add or remove.",
-		}, []string{"what"}),
+			Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by operation: add or remove.",
+		}, []string{"operation"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fingerpost_sent_bytes_total", Help: "Bytes of messages sent on streams.",
 		}),
@@ -95,8 +95,8 @@ func newMetrics(e *Engine) *metrics {
 			Help: "Addresses and profiles left out of messages: a text in them is no UTF-8, or they are " +
 				"larger than a message may be.",
 		}, func() float64 { return float64(e.cache.leftOut.Load()) }),
-		questions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_questions", Help: "Services, ports and hostnames that streams ask for.",
+		queries: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fingerpost_queries", Help: "Services, ports and hostnames that streams ask for.",
 		}, func() float64 { return float64(e.selections.len()) }),
 		services: &serviceMetrics{engine: e},
 	}
@@ -115,7 +115,7 @@ func newMetrics(e *Engine) *metrics {
 func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.messages, m.addresses, m.bytes, m.refused, m.connections, m.noConnection, m.open, m.halfOpen,
-		m.halfOpenEnded, m.stalled, m.inFlight, m.firstAnswer, m.streams, m.frames, m.questions, m.leftOut, m.services,
+		m.halfOpenEnded, m.stalled, m.inFlight, m.firstAnswer, m.streams, m.frames, m.queries, m.leftOut, m.services,
 	}
 }
 

@@ -16,9 +16,9 @@ import (
 // What a client asks for becomes a label only where a cluster publishes it, too: a Service that exists,
 // a port that it declares, a hostname with an address, a node. Of anything else there is no end.
 //
-// A Service has one series of each metric for a port, however many clusters it consists of, and
-// counting it takes the same time. With Config.DetailedMetrics it has one for each member, hostname and
-// node.
+// A Service has one series of each metric for a port, however many clusters it consists of. Only to count
+// its ready endpoints takes longer the more there are. With Config.DetailedMetrics it has one for each
+// member, hostname and node.
 type serviceMetrics struct {
 	engine *Engine
 
@@ -59,13 +59,18 @@ var (
 		"Whether the Service exists: 1 or 0.", seriesLabels, nil)
 	conflictsDesc = prometheus.NewDesc("fingerpost_endpoint_conflicts",
 		"Claims of clusters to an address of the Service that do not count, because another cluster "+
-			"publishes something else of it. No series where there are none.", seriesLabels, nil)
+			"publishes something else of it. No series where there are none.",
+		append([]string{"target_cluster"}, seriesLabels[1:]...), nil)
+	readyDesc = prometheus.NewDesc("fingerpost_federated_service_ready_endpoints",
+		"Ready endpoints of a federated Service with open Get streams, in all its members together. No series while "+
+			"there are none and a member was never synced.",
+		[]string{"namespace", "service"}, nil)
 	updatesDesc = prometheus.NewDesc("endpoints_updates",
 		"Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
 )
 
 func (c *serviceMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc} {
+	for _, d := range []*prometheus.Desc{subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc, readyDesc} {
 		to <- d
 	}
 }
@@ -73,7 +78,12 @@ func (c *serviceMetrics) Describe(to chan<- *prometheus.Desc) {
 func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	samples := c.samples()
+	groups := c.groups()
+	for service, n := range readyEndpoints(groups) {
+		to <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, float64(n),
+			service.Namespace, service.Name)
+	}
+	samples := c.samples(groups)
 	c.updates = make(map[series]uint64, len(samples))
 	for s, x := range samples {
 		c.updates[s] = x.updates
@@ -96,9 +106,9 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 }
 
 // samples needs c.mu.
-func (c *serviceMetrics) samples() map[series]*sample {
+func (c *serviceMetrics) samples(all map[*selection]map[string]*streamGroup) map[series]*sample {
 	samples := map[series]*sample{}
-	for q, groups := range c.groups() {
+	for q, groups := range all {
 		snapshot, selection := q.current()
 		if snapshot == nil {
 			continue
@@ -107,7 +117,7 @@ func (c *serviceMetrics) samples() map[series]*sample {
 		for _, n := range conflicts {
 			all += n
 		}
-		q.show(snapshot, groups)
+		q.chooseLabels(snapshot, groups)
 		s := series{}
 		if q.shown.port {
 			s.port = strconv.Itoa(int(q.Port))
@@ -151,6 +161,32 @@ func (c *serviceMetrics) samples() map[series]*sample {
 	return samples
 }
 
+// readyEndpoints returns how many ready endpoints each federated Service has that streams are open for.
+func readyEndpoints(groups map[*selection]map[string]*streamGroup) map[federation.Service]int {
+	all := map[federation.Service]int{}
+	for q := range groups {
+		snapshot, _ := q.current()
+		if snapshot == nil || snapshot.View == nil || snapshot.View.Composition == nil ||
+			!snapshot.View.Composition.Union {
+			continue
+		}
+		if _, counted := all[snapshot.Service]; counted {
+			continue // for another port
+		}
+		ready := 0
+		for _, m := range snapshot.Members {
+			if m.View != nil {
+				n, _ := m.View.Count()
+				ready += n
+			}
+		}
+		if ready > 0 || len(snapshot.Unknown()) == 0 {
+			all[snapshot.Service] = ready
+		}
+	}
+	return all
+}
+
 // groups returns the streams by their selection, and by the node of the client where that is a label.
 func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 	all := map[*selection]map[string]*streamGroup{}
@@ -183,8 +219,8 @@ func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 	return all
 }
 
-// show decides which labels a selection has. It needs serviceMetrics.mu.
-func (q *selection) show(snapshot *federation.Snapshot, groups map[string]*streamGroup) {
+// chooseLabels decides which labels a selection has. It needs serviceMetrics.mu.
+func (q *selection) chooseLabels(snapshot *federation.Snapshot, groups map[string]*streamGroup) {
 	if home := snapshot.View; home != nil {
 		_, declared := home.Port(q.Port)
 		q.shown.port = q.shown.port || declared

@@ -38,13 +38,13 @@ func federated(tb testing.TB, clusters, services int) *toy {
 	store, _ := streamtest.Local(views)
 	for j := range clusters {
 		store.AddCluster(cluster(j), federation.Expectation{TrustDomain: "cluster.local", Since: time.Now()})
-		claims := store.NewWriter(cluster(j))
+		writer := store.NewWriter(cluster(j))
 		for i := range services {
 			slice := streamtest.SliceOf("pods", 0, 1)
 			slice.Endpoints[0].Addr = netip.AddrFrom4([4]byte{10, byte(j), byte(i >> 8), byte(i)})
-			claims.Set(name(i), streamtest.ViewOf(slice))
+			writer.Set(name(i), streamtest.ViewOf(slice))
 		}
-		claims.MarkSynced()
+		writer.MarkSynced()
 	}
 	config := DefaultConfig()
 	config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: services, Patience: 1e9}
@@ -71,12 +71,12 @@ func TestSeries(t *testing.T) {
 	const clusters, services = 50, 20
 	few, many := federated(t, 1, services), federated(t, clusters, services)
 	for _, s := range []*toy{few, many} {
-		if n := testutil.CollectAndCount(s.metrics.services); n != 4*services {
-			t.Fatalf("%d series by default for %d Services; they have 4 each", n, services)
+		if n := testutil.CollectAndCount(s.metrics.services); n != 5*services {
+			t.Fatalf("%d series by default for %d federated Services; they have 5 each", n, services)
 		}
 	}
 	collect := func(s *toy) float64 {
-		all := make(chan prometheus.Metric, 4*services)
+		all := make(chan prometheus.Metric, 5*services)
 		return testing.AllocsPerRun(10, func() {
 			s.metrics.services.Collect(all)
 			for len(all) > 0 {
@@ -89,8 +89,8 @@ func TestSeries(t *testing.T) {
 			clusters, a)
 	}
 	many.config.DetailedMetrics = true
-	if n := testutil.CollectAndCount(many.metrics.services); n != 4*services*clusters {
-		t.Errorf("%d series on request for %d Services of %d clusters; they have 4 for each member", n,
+	if n := testutil.CollectAndCount(many.metrics.services); n != (4*clusters+1)*services {
+		t.Errorf("%d series on request for %d Services of %d clusters; they have 4 for each member, and one", n,
 			services, clusters)
 	}
 }

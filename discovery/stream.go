@@ -18,7 +18,7 @@ type Sink interface {
 	Context() context.Context
 }
 
-// A Client is who opened a stream, as far as it is known. It decides what it is sent by its Node only.
+// A Client is the Pod that opened a stream, as far as it is known. Only its Node bears on what it is sent.
 type Client struct {
 	Namespace string `json:"ns,omitempty"`
 	Pod       string `json:"pod,omitempty"`
@@ -32,6 +32,8 @@ type Stream struct {
 	sink       Sink
 	connection *connection // nil if it is not known
 	state      *streamState
+
+	messages []any // of the update under way; its array is used again
 
 	beat   time.Time // when a heartbeat is due; zero for never
 	end    time.Time // when the stream ends by itself; zero for never
@@ -87,11 +89,11 @@ func (s *Stream) Wait(ctx context.Context) error {
 	}
 }
 
-// WakeBy has Wait return at t at the latest. The zero time asks for nothing.
+// WakeBy makes Wait return at t at the latest; the zero time changes nothing.
 func (s *Stream) WakeBy(now, t time.Time) { s.state.alarm.by(now, t) }
 
-// Over reports whether the stream should end with OK, because it is old or the server drains: its
-// client goes elsewhere. Else it wakes the stream when it should be asked again.
+// Over reports whether the stream should end with OK, because it is old or the server drains: its client opens another
+// one at another replica. If not, the stream is woken when Over should be called again.
 func (s *Stream) Over(now time.Time) bool {
 	if d := s.engine.draining.Load(); d != nil && !s.drains {
 		s.drains = true
@@ -106,13 +108,13 @@ func (s *Stream) Over(now time.Time) bool {
 	return false
 }
 
-// Room reports whether a first answer may be made now: what was sent before must have left, as much as
-// there are bounds on it. If not, the stream is woken when it should look again.
+// Room reports whether there is room for a first answer within the bounds on bytes in flight. If not, the stream is
+// woken when Room should be called again.
 func (s *Stream) Room(now time.Time) bool {
 	if s.connection == nil || s.connection.room(&s.state.alarm) {
 		return true
 	}
-	s.WakeBy(now, now.Add(pressureStall))
+	s.WakeBy(now, now.Add(roomPause))
 	return false
 }
 
@@ -121,18 +123,19 @@ func (s *Stream) Send(frames ...*Frame) error { return s.deliver(frames, s.launc
 
 // launch counts frames as in flight, and returns what to hand to gRPC.
 func (s *Stream) launch(frames []*Frame) []any {
+	s.messages = s.messages[:0]
+	for _, f := range frames {
+		s.messages = append(s.messages, f)
+	}
 	if s.connection != nil {
-		return s.connection.launch(frames)
+		s.connection.launch(s.messages)
 	}
-	messages := make([]any, len(frames))
-	for i, f := range frames {
-		messages[i] = f
-	}
-	return messages
+	return s.messages
 }
 
 // deliver sends frames that were launched.
 func (s *Stream) deliver(frames []*Frame, messages []any) error {
+	defer clear(messages) // an idle stream holds on to none
 	for i, f := range frames {
 		if err := s.sendOne(f, messages[i]); err != nil {
 			if s.connection != nil {

@@ -346,10 +346,9 @@ func (s *Subscription) Update(e Encoder, from, to *federation.Answer) []*Frame {
 // An Encoder turns the way from one Answer to another into the messages of a protocol. It is
 // comparable: equal Encoders return equal messages, and share them.
 type Encoder interface {
-	// Update returns the messages that bring a client from an Answer, nil if it holds nothing, to
-	// another. It looks at nothing of from but its Set and its State, which is never Unknown: that is
-	// no news: in to it means that the state stays. leftOut is how many addresses could not be
-	// encoded.
+	// Update returns the messages that bring a client from one Answer, nil if it holds nothing, to another. Of
+	// from it reads the Set and the State only. The State of from is never Unknown; in to Unknown means that the
+	// state stays as it was. leftOut is how many addresses could not be encoded.
 	Update(from, to *federation.Answer) (frames []*Frame, leftOut int)
 }
 

@@ -47,7 +47,7 @@ func onNodes(n int, localOnly bool) *federation.View {
 
 // An Answer that another stream has made comes with the Snapshot that it follows from.
 func TestAnswersComeWithTheirSnapshot(t *testing.T) {
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{
+	store, writer := streamtest.Local(map[federation.Service]*federation.View{
 		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)),
 	})
 	s := unhurried(store)
@@ -59,7 +59,7 @@ func TestAnswersComeWithTheirSnapshot(t *testing.T) {
 
 	old, _ := watch.Load()
 	old, selection := q.advance(old)
-	claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 2)))
+	writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 2)))
 	newer, _ := watch.Load()
 	f.advance(q.advance(newer)) // a faster stream
 	if a, _ := f.advance(old, selection); a.Snapshot != newer || a.Version != newer.Version || a.Set.Len() != 2 {
@@ -91,7 +91,7 @@ func (k *firstMessage) SendMsg(message any) error {
 func TestUnknownIsNeverEmpty(t *testing.T) {
 	const streams = 3000
 	own := federation.Service{Namespace: "ns", Name: "own"}
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{own: onNodes(50, false)})
+	store, writer := streamtest.Local(map[federation.Service]*federation.View{own: onNodes(50, false)})
 	store.AddCluster("silent", federation.Expectation{Since: time.Now()})
 	of := func(member federation.Ref) *federation.View {
 		return &federation.View{
@@ -102,13 +102,13 @@ func TestUnknownIsNeverEmpty(t *testing.T) {
 	views := []*federation.View{
 		of(federation.Ref{Cluster: "local", Service: own}), of(federation.Ref{Cluster: "silent", Service: own}),
 	}
-	claims.Set(streamtest.Web, views[0])
+	writer.Set(streamtest.Web, views[0])
 	s := unhurried(store)
 	ctx, cancel := context.WithCancel(t.Context())
 	var turmoil, asking sync.WaitGroup
 	turmoil.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			claims.Set(streamtest.Web, views[i%2])
+			writer.Set(streamtest.Web, views[i%2])
 			runtime.Gosched()
 		}
 	})
@@ -270,7 +270,7 @@ func TestFramesUnderChurn(t *testing.T) {
 		streamtest.ViewOf(streamtest.PodsOf(100, "c")),
 	}
 	for _, limit := range []int64{1 << 30, 1 << 16} {
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: views[0]})
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: views[0]})
 		s := unhurried(store)
 		s.cache.max = limit
 		ctx, cancel := context.WithCancel(t.Context())
@@ -284,7 +284,7 @@ func TestFramesUnderChurn(t *testing.T) {
 			})
 		}
 		for i := range 300 {
-			claims.Set(streamtest.Web, views[i%len(views)])
+			writer.Set(streamtest.Web, views[i%len(views)])
 			runtime.Gosched()
 		}
 		cancel()
@@ -300,7 +300,7 @@ func TestFramesUnderChurn(t *testing.T) {
 // TestPortBudget: streams for ports that a Service does not declare, of which a client may open any
 // number, share what is known of its endpoints.
 func TestPortBudget(t *testing.T) {
-	const endpoints, ports, budget = 10_000, 50, 64 << 10
+	const endpoints, ports, budget = 10_000, 10, 64 << 10
 	large := streamtest.PodsOf(endpoints, "a")
 	store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(large)})
 	s := unhurried(store)

@@ -116,20 +116,28 @@ func (s *Snapshot) synced() bool {
 	return true
 }
 
+// contactGrace is how long a first answer waits for a cluster that has not answered at all: less than the 3 s
+// for which a request waits in a proxy that has no endpoint.
+const contactGrace = 2 * time.Second
+
 // WaitUntil returns until when a client that holds nothing waits for clusters that were never synced:
-// its first answer replaces everything that it has held before, so it should be complete. Each cluster
-// has a grace from when it was linked; before the clusters are listed, from started on. The zero time
-// is that there is nothing to wait for.
+// its first answer replaces everything that it has held before, so it should be complete. But a client that
+// has held nothing before loses requests meanwhile, and which of the two it is cannot be seen. A cluster being
+// listed has the whole grace from when it was linked, and one that does not answer has contactGrace;
+// before the clusters are listed, from started on. The zero time is that there is nothing to wait for.
 func (s *Snapshot) WaitUntil(grace time.Duration, started time.Time) (until time.Time) {
 	for _, m := range s.Members {
 		if m.Known {
 			continue
 		}
-		since := m.Since
+		since, wait := m.Since, min(grace, contactGrace)
 		if !m.Linked { // not yet: the clusters are not listed
 			since = started
 		}
-		if end := since.Add(grace); end.After(until) {
+		if m.Listing {
+			wait = grace
+		}
+		if end := since.Add(wait); end.After(until) {
 			until = end
 		}
 	}

@@ -64,7 +64,7 @@ func follower(endpoints, nodes int) (step func()) {
 func between(nodes int, views ...*View) (step func()) {
 	store, svc := NewStore(), Service{"ns", "a"}
 	store.AddCluster("c", Expectation{})
-	claims := store.NewWriter("c")
+	writer := store.NewWriter("c")
 	watch := store.Watch(Ref{"c", svc})
 	places := []Place{{Zone: "zone-1"}}
 	for i := range nodes {
@@ -74,7 +74,7 @@ func between(nodes int, views ...*View) (step func()) {
 	sets := make([]*Set, len(places))
 	i := 0
 	step = func() {
-		claims.Set(svc, views[i%len(views)])
+		writer.Set(svc, views[i%len(views)])
 		i++
 		snapshot, _ := watch.Load()
 		selection = Select(snapshot, Query{Port: 80, IPv6: true}, selection)

@@ -27,13 +27,13 @@ func (v *View) Digest() uint64 {
 
 func (e *Endpoint) digest(h io.Writer) {
 	own := *e
-	own.Workload, own.Mirror = nil, nil
-	fmt.Fprintf(h, "%+q %+v", own.Hints, own)
+	own.Workload, own.Detail = nil, nil
+	fmt.Fprintf(h, "%q %+q %+v", e.Hostname(), e.Hints(), own)
 	if w := e.Workload; w != nil {
 		fmt.Fprintf(h, " %v %q %q %q %q %+v", w.Kind, w.Namespace, w.Name, w.OwnerKind, w.OwnerName, w.Template.Value())
 	}
-	if e.Mirror != nil {
-		fmt.Fprintf(h, " %+v", *e.Mirror)
+	if m := e.Mirror(); m != nil {
+		fmt.Fprintf(h, " %+v", *m)
 	}
 	fmt.Fprintln(h)
 }

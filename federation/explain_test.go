@@ -18,7 +18,10 @@ func TestExplain(t *testing.T) {
 	}
 	ready := func(ip, name string) *Endpoint { return &Endpoint{Addr: addr(ip), Ready: true, Workload: pod(name)} }
 	on := func(node string, e *Endpoint) *Endpoint { e.Node = node; return e }
-	hinted := func(zone string, e *Endpoint) *Endpoint { e.Zone, e.Hints = zone, []string{zone}; return e }
+	hinted := func(zone string, e *Endpoint) *Endpoint {
+		e.Zone, e.Detail = zone, &Detail{Hints: []string{zone}}
+		return e
+	}
 	view := func(endpoints ...*Endpoint) *View {
 		return &View{
 			Ports:  []ServicePort{{80, "http", 8080}},
@@ -26,16 +29,16 @@ func TestExplain(t *testing.T) {
 		}
 	}
 
-	say := func(c Cluster, views map[Service]*View) {
-		claims := store.NewWriter(c)
+	publish := func(c Cluster, views map[Service]*View) {
+		writer := store.NewWriter(c)
 		for svc, v := range views {
-			claims.Set(svc, v)
+			writer.Set(svc, v)
 		}
-		claims.MarkSynced()
+		writer.MarkSynced()
 	}
 	notReady, host, six := ready("10.0.0.2", "p2"), ready("10.0.0.3", "p3"), ready("fd00::1", "p1")
 	notReady.Ready = false
-	host.Hostname = "h"
+	host.Detail = &Detail{Hostname: "h"}
 	onNode := view(on("n1", ready("10.0.0.1", "p1")), on("n2", ready("10.0.0.2", "p2")),
 		&Endpoint{Addr: addr("10.0.0.9"), Ready: true})
 	onNode.LocalOnly = true
@@ -45,7 +48,7 @@ func TestExplain(t *testing.T) {
 		return &View{Ports: []ServicePort{{80, "http", 0}}, Composition: &Composition{Union: true, Members: members}}
 	}
 	named := func(name string) Service { return Service{"ns", name} }
-	say("local", map[Service]*View{
+	publish("local", map[Service]*View{
 		named("plain"):      view(ready("10.0.0.1", "p1"), notReady, host, six),
 		named("local"):      onNode,
 		named("hinted"):     view(hinted("z1", ready("10.0.0.1", "p1")), hinted("z2", ready("10.0.0.2", "p2"))),
@@ -59,10 +62,10 @@ func TestExplain(t *testing.T) {
 			MemberRef{Ref{"east", named("nothing")}, false},
 		),
 	})
-	say("east", map[Service]*View{named("plain"): view(ready("10.0.0.1", "other"), ready("10.1.0.1", "e1"))})
+	publish("east", map[Service]*View{named("plain"): view(ready("10.0.0.1", "other"), ready("10.1.0.1", "e1"))})
 	undeclared := view(ready("10.2.0.1", "w1"))
 	undeclared.Ports[0].Number = 81
-	say("west", map[Service]*View{named("plain"): undeclared})
+	publish("west", map[Service]*View{named("plain"): undeclared})
 	store.MarkClustersListed()
 	store.SetState("east", Stale)
 
@@ -99,13 +102,13 @@ func TestExplain(t *testing.T) {
 			Place{Zone: "z2"},
 			[]string{"10.0.0.1 hinted for other zones", "10.0.0.2 kept"},
 		},
-		"hints for a zone with nobody": {
+		"hints for a zone without endpoints": {
 			"hinted", Query{Port: 80}, Place{Zone: "z3"}, []string{"10.0.0.1 kept", "10.0.0.2 kept"},
 		},
 		"a port that leads nowhere": {
 			"targetless", Query{Port: 80}, Place{}, []string{"local/targetless/s port not in slice"},
 		},
-		"a Service that is not there": {"nobody", Query{Port: 80}, Place{}, []string{"local/nobody no such Service"}},
+		"a Service that is not there": {"missing", Query{Port: 80}, Place{}, []string{"local/missing no such Service"}},
 		"an ExternalName":             {"alias", Query{Port: 80}, Place{}, []string{"local/alias ExternalName"}},
 		"members of a federated Service": {"fed", Query{Port: 80}, Place{}, []string{
 			"10.0.0.1 kept", "10.0.0.2 not ready", "10.0.0.3 kept", "fd00::1 IPv6 off",

@@ -51,52 +51,55 @@ func (s *Store) newFacts() *facts {
 }
 
 // begin, prune and clear follow NewWriter, MarkSynced and RemoveCluster of the cluster.
-func (f *facts) begin() { f.nodes.generation++; f.addresses.generation++; f.profiles.generation++ }
-func (f *facts) prune() { f.nodes.prune(true); f.addresses.prune(true); f.profiles.prune(true) }
-func (f *facts) clear() { f.nodes.prune(false); f.addresses.prune(false); f.profiles.prune(false) }
+func (f *facts) begin() { f.nodes.begin(); f.addresses.begin(); f.profiles.begin() }
+func (f *facts) prune() { f.nodes.prune(); f.addresses.prune(); f.profiles.prune() }
+func (f *facts) clear() { f.begin(); f.prune() }
 
-// kind is the facts of one kind, in the Table that shows it.
+// kind is the facts of one kind, in the Table that shows it. Nothing else is in the Table.
 type kind[K comparable, V any] struct {
-	store      *Store
-	table      *watch.Table[K, V]
-	equal      func(a, b V) bool
-	written    map[K]int // the generation in which it was written last
-	generation int       // the generation of the cluster's writer
+	store     *Store
+	table     *watch.Table[K, V]
+	equal     func(a, b V) bool
+	unwritten map[K]struct{} // what the newest writer has not written yet; nil once it is synced
 }
 
 func newKind[K comparable, V any](s *Store, table *watch.Table[K, V], equal func(a, b V) bool) *kind[K, V] {
-	return &kind[K, V]{store: s, table: table, equal: equal, written: map[K]int{}}
+	return &kind[K, V]{store: s, table: table, equal: equal}
 }
 
 func (f *kind[K, V]) set(k K, v V) {
-	_, known := f.written[k]
-	f.written[k] = f.generation
-	if old, _ := f.table.Get(k); !known || !f.equal(old, v) {
+	delete(f.unwritten, k)
+	if old, known := f.table.Get(k); !known || !f.equal(old, v) {
+		f.store.factChanges.Add(1)
 		f.store.superseded = append(f.store.superseded, f.table.Swap(k, v))
 	}
 }
 
 // keep writes the value of k again, if it has one.
-func (f *kind[K, V]) keep(k K) {
-	if _, known := f.written[k]; known {
-		f.written[k] = f.generation
-	}
-}
+func (f *kind[K, V]) keep(k K) { delete(f.unwritten, k) }
 
 func (f *kind[K, V]) delete(k K) {
-	if _, known := f.written[k]; known {
-		delete(f.written, k)
+	delete(f.unwritten, k)
+	if _, known := f.table.Get(k); known {
+		f.store.factChanges.Add(1)
 		f.store.superseded = append(f.store.superseded, f.table.Remove(k))
 	}
 }
 
-// prune removes everything but what this generation has written, or that too.
-func (f *kind[K, V]) prune(keepWritten bool) {
-	for k, when := range f.written {
-		if !keepWritten || when != f.generation {
-			f.delete(k)
-		}
+// begin begins a new writer.
+func (f *kind[K, V]) begin() {
+	f.unwritten = map[K]struct{}{}
+	for k := range f.table.All() {
+		f.unwritten[k] = struct{}{}
 	}
+}
+
+// prune removes everything that the newest writer has not written.
+func (f *kind[K, V]) prune() {
+	for k := range f.unwritten {
+		f.delete(k)
+	}
+	f.unwritten = nil
 }
 
 // Nodes returns the zone of each node of the local cluster.

@@ -11,25 +11,25 @@ import (
 func TestHintsCountByMember(t *testing.T) {
 	store := NewStore()
 	store.AddCluster("local", Expectation{})
-	claims := store.NewWriter("local")
+	writer := store.NewWriter("local")
 	hinted := func(first, second string) *View {
 		return &View{
 			Ports: []ServicePort{{80, "", 80}},
 			Slices: []*Slice{{Name: "s", Ports: []Port{{Number: 80}}, Endpoints: []*Endpoint{
-				{Addr: addr(first), Ready: true, Hints: []string{"z1"}},
-				{Addr: addr(second), Ready: true, Hints: []string{"z2"}},
+				{Addr: addr(first), Ready: true, Detail: &Detail{Hints: []string{"z1"}}},
+				{Addr: addr(second), Ready: true, Detail: &Detail{Hints: []string{"z2"}}},
 			}}},
 		}
 	}
-	claims.Set(plain, hinted("10.0.0.1", "10.0.0.2"))
+	writer.Set(plain, hinted("10.0.0.1", "10.0.0.2"))
 	elsewhere := hinted("10.0.1.1", "10.0.1.2")
-	elsewhere.Slices[0].Endpoints[0].Hints = []string{"z3"}
-	claims.Set(other, elsewhere)
-	claims.Set(fed, &View{Composition: &Composition{
+	elsewhere.Slices[0].Endpoints[0].Detail.Hints = []string{"z3"}
+	writer.Set(other, elsewhere)
+	writer.Set(fed, &View{Composition: &Composition{
 		Union:   true,
 		Members: []MemberRef{{Ref{"local", plain}, true}, {Ref{"local", other}, true}},
 	}})
-	claims.MarkSynced()
+	writer.MarkSynced()
 	watch := store.Watch(Ref{"local", fed})
 	defer watch.Close()
 	snapshot, _ := watch.Load()

@@ -22,7 +22,7 @@ func TestIdentityCounts(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		home, attacker, zurich *View
-		standing               ClusterState // of zurich
+		state                  ClusterState // of zurich
 		winner                 Cluster
 		why                    string
 	}{
@@ -60,7 +60,7 @@ func TestIdentityCounts(t *testing.T) {
 				k.MarkSynced()
 			}
 			store.MarkClustersListed()
-			store.SetState("zurich", c.standing)
+			store.SetState("zurich", c.state)
 			watch := store.Watch(Ref{"local", fed})
 			defer watch.Close()
 			snapshot, _ := watch.Load()

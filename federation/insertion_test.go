@@ -13,11 +13,11 @@ import (
 func TestInsertionsShare(t *testing.T) {
 	store, svc := NewStore(), Service{"ns", "a"}
 	store.AddCluster("c", Expectation{})
-	claims, watch := store.NewWriter("c"), store.Watch(Ref{"c", svc})
+	writer, watch := store.NewWriter("c"), store.Watch(Ref{"c", svc})
 	defer watch.Close()
 	var selection *Selection
 	entries := func(v *View) map[*Entry]bool {
-		claims.Set(svc, clone(v))
+		writer.Set(svc, clone(v))
 		snapshot, _ := watch.Load()
 		selection = Select(snapshot, Query{Port: 80}, selection)
 		all := map[*Entry]bool{}

@@ -92,13 +92,14 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 			Addr: rapid.SampledFrom([]netip.Addr{
 				addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2"),
 			}).Draw(t, "addr"),
-			Ready:    rapid.Float64().Draw(t, "ready") < .8,
-			Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname"),
-			Zone:     rapid.SampledFrom(zones).Draw(t, "zone"),
+			Ready: rapid.Float64().Draw(t, "ready") < .8,
+			Zone:  rapid.SampledFrom(zones).Draw(t, "zone"),
 		}
+		detail := &Detail{Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname")}
 		if hinted == "all" || hinted == "some" && rapid.Bool().Draw(t, "has hint") {
-			e.Hints = []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}
+			detail.Hints = []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}
 		}
+		e.Detail = detail.OrNone()
 		if rapid.Bool().Draw(t, "pod") {
 			e.Workload = &Workload{
 				Kind:      rapid.SampledFrom([]WorkloadKind{Pod, Pod, ExternalWorkload}).Draw(t, "kind"),
@@ -127,9 +128,9 @@ func touch(t *rapid.T, v *View) {
 	case 1:
 		e.Ready = !e.Ready
 	case 2:
-		e.Hints = []string{"z2"}
+		e.Detail = &Detail{Hints: []string{"z2"}, Hostname: e.Hostname(), Mirror: e.Mirror()}
 	case 3:
-		e.Mirror = &Mirror{Identity: "gateway"}
+		e.Detail = &Detail{Hints: e.Hints(), Hostname: e.Hostname(), Mirror: &Mirror{Identity: "gateway"}}
 	case 4:
 		e.Workload = &Workload{Namespace: "ns", Name: "p9", Template: unique.Make(Template{})}
 	case 5:
@@ -157,6 +158,10 @@ func clone(v *View) *View {
 			if e.Workload != nil {
 				w := *e.Workload
 				d.Workload = &w
+			}
+			if e.Detail != nil {
+				detail := *e.Detail
+				d.Detail = &detail
 			}
 			c.Endpoints = append(c.Endpoints, &d)
 		}
@@ -239,13 +244,13 @@ func (r *reader) read(t *rapid.T, m *model) {
 	add, remove := Diff(r.last, set)
 	for _, a := range remove {
 		if _, held := r.holds[a]; !held {
-			t.Fatalf("told to remove %s, which is not held", a)
+			t.Fatalf("a removal of %s, which is not held", a)
 		}
 		delete(r.holds, a)
 	}
 	for _, e := range add {
 		if r.holds[e.Addr] == describe(e) {
-			t.Fatalf("told again what is held: %s", describe(e))
+			t.Fatalf("what is held is sent again: %s", describe(e))
 		}
 		r.holds[e.Addr] = describe(e)
 	}
@@ -303,8 +308,8 @@ func deepCopy(s *Set) *Set {
 
 // openWriter is a ClusterWriter that was returned, fenced ones included: they keep trying.
 type openWriter struct {
-	claims *ClusterWriter
-	alive  bool
+	*ClusterWriter
+	alive bool
 }
 
 // explains fails if an explanation does not give every claim of the members one Verdict, or keeps other
@@ -346,14 +351,14 @@ func explains(t *rapid.T, s *Snapshot, q Query, l Place, set *Set) {
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
 				if covered[e]--; covered[e] < 0 {
-					t.Fatalf("explain says nothing of %v", *e)
+					t.Fatalf("explain lacks %v", *e)
 				}
 			}
 		}
 	}
 	for e, n := range covered {
 		if n != 0 {
-			t.Fatalf("explain says %d times too often something of %v", n, *e)
+			t.Fatalf("explain lacks, or has too often, %d entries of %v", n, *e)
 		}
 	}
 }
@@ -414,7 +419,7 @@ func TestLaws(t *testing.T) {
 		}
 		set := func(t *rapid.T, c Cluster, w *openWriter, svc Service, v *View) {
 			kept, pointers := clone(v), slices.Clone(v.Slices)
-			set := func() { w.claims.Set(svc, v) }
+			set := func() { w.Set(svc, v) }
 			if w.alive {
 				set()
 			} else {
@@ -428,7 +433,7 @@ func TestLaws(t *testing.T) {
 				if m.clusters[c].written != nil {
 					m.clusters[c].written[svc] = true
 				}
-				quiet(t, "the same View", func() { w.claims.Set(svc, clone(v)) })
+				quiet(t, "the same View", func() { w.Set(svc, clone(v)) })
 			}
 		}
 		open := func(t *rapid.T) {
@@ -487,35 +492,35 @@ func TestLaws(t *testing.T) {
 			"read":   read,
 			"read 2": read,
 			"stand": func(t *rapid.T) {
-				c, st := drawCluster(t), rapid.SampledFrom([]ClusterState{Live, Suspect, Stale}).Draw(t, "standing")
+				c, st := drawCluster(t), rapid.SampledFrom([]ClusterState{Live, Suspect, Stale}).Draw(t, "state")
 				if (s.State(c) == Stale) == (st == Stale) {
-					quiet(t, "a standing that is as good", func() { s.SetState(c, st) })
+					quiet(t, "a state that is as good", func() { s.SetState(c, st) })
 				}
 				s.SetState(c, st)
 				if m.clusters[c] != nil {
-					m.clusters[c].standing = st
+					m.clusters[c].state = st
 				}
-				quiet(t, "the same standing", func() { s.SetState(c, st) })
+				quiet(t, "the same state", func() { s.SetState(c, st) })
 			},
 			"delete": func(t *rapid.T) {
 				c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
 				w := drawWriter(t, c)
-				w.claims.Delete(svc)
+				w.Delete(svc)
 				if w.alive {
 					delete(m.clusters[c].views, svc)
 				}
-				quiet(t, "a second Delete", func() { w.claims.Delete(svc) })
+				quiet(t, "a second Delete", func() { w.Delete(svc) })
 			},
 			"complete": func(t *rapid.T) {
 				c := drawCluster(t)
 				w := drawWriter(t, c)
-				w.claims.MarkSynced()
+				w.MarkSynced()
 				if w.alive && m.clusters[c].written != nil {
 					k := m.clusters[c]
 					maps.DeleteFunc(k.views, func(svc Service, _ *View) bool { return !k.written[svc] })
 					k.written, k.complete = nil, true
 				}
-				quiet(t, "a second Complete", w.claims.MarkSynced)
+				quiet(t, "a second MarkSynced", w.MarkSynced)
 			},
 			"forget": func(t *rapid.T) {
 				c := drawCluster(t)
@@ -564,15 +569,15 @@ func TestLaws(t *testing.T) {
 				continue
 			}
 			anew.AddCluster(c, Expectation{TrustDomain: k.domain, Since: time.Unix(1, 0)})
-			anew.SetState(c, k.standing)
-			claims := anew.NewWriter(c)
+			anew.SetState(c, k.state)
+			writer := anew.NewWriter(c)
 			for _, svc := range rapid.Permutation(services).Draw(t, "services") {
 				if v := k.views[svc]; v != nil {
-					claims.Set(svc, clone(v))
+					writer.Set(svc, clone(v))
 				}
 			}
 			if k.complete {
-				claims.MarkSynced()
+				writer.MarkSynced()
 			}
 		}
 		for _, r := range readers {
@@ -581,12 +586,12 @@ func TestLaws(t *testing.T) {
 			snapshot, _ := w.Load()
 			x := Select(snapshot, r.query, nil)
 			if got := text(x.At(Place{r.node, r.zone}, nil)); !maps.Equal(got, r.holds) {
-				t.Fatalf("absence of %s: a store that never heard of it says %v, this one %v", gone, got, r.holds)
+				t.Fatalf("absence of %s: a store that never had it has %v, this one %v", gone, got, r.holds)
 			}
 			w.Close()
 			r.watch.Close()
 		}
-		// Empty: no claims and no watchers, no records.
+		// Empty: no writers and no watchers, no records.
 		for _, c := range clusters {
 			s.RemoveCluster(c)
 		}

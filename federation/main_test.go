@@ -18,5 +18,10 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
+	if flag.Parse(); testing.Short() {
+		if err := flag.Set("rapid.checks", "250"); err != nil {
+			panic(err)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }

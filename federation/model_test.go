@@ -16,7 +16,7 @@ type model struct {
 
 type modelCluster struct {
 	domain   string
-	standing ClusterState
+	state    ClusterState
 	complete bool
 	views    map[Service]*View
 	written  map[Service]bool // since NewWriter; nil: no writer, or synced
@@ -38,16 +38,16 @@ type claim struct {
 
 // String has everything by which a client could distinguish two claims.
 func (c claim) String() string {
-	who, mirror := "nobody", Mirror{}
+	who, mirror := "none", Mirror{}
 	if w := c.endpoint.Workload; w != nil {
 		who = fmt.Sprint(w.Kind, w.Name, w.Template.Value().ControlPlane)
 	}
-	if c.endpoint.Mirror != nil {
-		mirror = *c.endpoint.Mirror
+	if m := c.endpoint.Mirror(); m != nil {
+		mirror = *m
 	}
 	return fmt.Sprintf("%s of %s/%s/%s zone=%s hints=%v node=%s host=%s mirror=%v domain=%s", c.addr,
 		c.term.Cluster, c.term.Name, who,
-		c.endpoint.Zone, c.endpoint.Hints, c.endpoint.Node, c.endpoint.Hostname, mirror, c.domain)
+		c.endpoint.Zone, c.endpoint.Hints(), c.endpoint.Node, c.endpoint.Hostname(), mirror, c.domain)
 }
 
 func (m *model) terms(ref Ref) []MemberRef {
@@ -126,13 +126,13 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 				continue
 			}
 			for i, e := range s.Endpoints {
-				if !e.Ready || q.Hostname != "" && q.Hostname != e.Hostname ||
+				if !e.Ready || q.Hostname != "" && q.Hostname != e.Hostname() ||
 					!q.IPv6 && e.Workload != nil && e.Addr.Is6() {
 					continue
 				}
 				c := m.clusters[t.Cluster]
 				mine = append(mine, claim{
-					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.standing == Stale,
+					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.state == Stale,
 					proves(*e, q, c.domain), c.domain, v.LocalOnly, s.Name, i,
 				})
 			}
@@ -182,11 +182,11 @@ func locally(claims []claim, local bool, node, zone string) []claim {
 			return c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod || c.endpoint.Node != node
 		})
 	}
-	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints) == 0 }) {
+	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints()) == 0 }) {
 		return claims
 	}
 	here := slices.Clone(claims)
-	here = slices.DeleteFunc(here, func(c claim) bool { return !slices.Contains(c.endpoint.Hints, zone) })
+	here = slices.DeleteFunc(here, func(c claim) bool { return !slices.Contains(c.endpoint.Hints(), zone) })
 	if len(here) == 0 {
 		return claims
 	}
@@ -195,7 +195,7 @@ func locally(claims []claim, local bool, node, zone string) []claim {
 
 func proves(e Endpoint, q Query, domain string) bool {
 	if e.Workload == nil {
-		return e.Mirror != nil && e.Mirror.Identity != ""
+		return e.Mirror() != nil && e.Mirror().Identity != ""
 	}
 	return e.Workload.Kind == Pod && q.ControlPlane != "" &&
 		e.Workload.Template.Value().ControlPlane == q.ControlPlane && domain != ""

@@ -213,7 +213,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 			b.entries, added = append(b.entries, entry), append(added, entry)
 			changes.add(key.local, entry)
 		}
-		if len(e.Hints) > 0 {
+		if len(e.Hints()) > 0 {
 			b.hinted++
 		}
 		if e.Zone != "" {
@@ -259,7 +259,7 @@ var endpointStages = []struct {
 	leaveOut func(*Query, *Endpoint) bool
 }{
 	{NotReady, func(_ *Query, e *Endpoint) bool { return !e.Ready }},
-	{OtherHostname, func(q *Query, e *Endpoint) bool { return q.Hostname != "" && e.Hostname != q.Hostname }},
+	{OtherHostname, func(q *Query, e *Endpoint) bool { return q.Hostname != "" && e.Hostname() != q.Hostname }},
 	{IPv6Off, func(q *Query, e *Endpoint) bool { return e.Workload != nil && e.Addr.Is6() && !q.IPv6 }},
 }
 
@@ -514,7 +514,8 @@ func (x *Selection) rank(e *Entry) (rank int) {
 func (q *Query) proven(e *Entry) bool {
 	switch w := e.Endpoint.Workload; {
 	case w == nil:
-		return e.Endpoint.Mirror != nil && e.Endpoint.Mirror.Identity != ""
+		m := e.Endpoint.Mirror()
+		return m != nil && m.Identity != ""
 	case w.Kind == ExternalWorkload:
 		t := w.Template.Value()
 		return t.Identity != "" && t.ServerName != "" && e.origin.Trusts(w)
@@ -573,14 +574,14 @@ func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
 	}
 	here := map[*Origin]bool{}
 	for _, e := range entries {
-		if o := e.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints, p.Zone) {
+		if o := e.origin; x.hinted[o] && !here[o] && slices.Contains(e.Endpoint.Hints(), p.Zone) {
 			here[o] = true
 		}
 	}
 	if len(here) == 0 {
 		return nil
 	}
-	return func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints, p.Zone) }
+	return func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints(), p.Zone) }
 }
 
 // overIPv6 keeps the IPv6 addresses only of workloads that have both families.

@@ -6,17 +6,18 @@ import (
 )
 
 // A ClusterState is how far to trust what a cluster has written.
-type ClusterState uint8
+type ClusterState string
 
-// The states, from the best to the worst.
+// The states of a cluster. What it has written is kept in all of them.
 const (
-	Live    ClusterState = iota // in contact
-	Suspect                     // no contact for a while; nothing changes yet
-	Stale                       // no contact for so long that others come first where both claim an address
+	Connecting ClusterState = "Connecting" // never synced since it was added
+	Live       ClusterState = "Live"       // in contact
+	Suspect    ClusterState = "Suspect"    // no contact for a while; nothing changes yet
+	Stale      ClusterState = "Stale"      // none for so long that others come first where both claim an address
 )
 
-// String returns the state's name.
-func (s ClusterState) String() string { return [...]string{"Live", "Suspect", "Stale"}[s] }
+// ClusterStates are all states, the best first.
+var ClusterStates = []ClusterState{Live, Suspect, Connecting, Stale}
 
 // Thresholds are how long a cluster may be without contact. Zero fields mean no limit.
 type Thresholds struct{ Suspect, Stale time.Duration }
@@ -51,6 +52,9 @@ type Member struct {
 	Linked bool  // the cluster was added; false for all of them until the clusters are listed
 	Known  bool  // View is what the cluster has, even if it is nil
 	Stale  bool  // the cluster is; others come first where both claim an address
+
+	// Listing: the cluster was never synced, but its API server answers, so that it is synced soon.
+	Listing bool
 
 	Since time.Time // when the cluster was added first; zero if it is not Linked
 }

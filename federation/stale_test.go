@@ -9,8 +9,8 @@ func TestStaleSortsLast(t *testing.T) {
 	s.MarkClustersListed()
 	for _, c := range []Cluster{"local", "east", "west"} {
 		s.AddCluster(c, Expectation{})
-		claims := s.NewWriter(c)
-		claims.Set(plain, &View{
+		writer := s.NewWriter(c)
+		writer.Set(plain, &View{
 			Ports: []ServicePort{{80, "", 80}},
 			Slices: []*Slice{{
 				Name:      "s",
@@ -19,12 +19,12 @@ func TestStaleSortsLast(t *testing.T) {
 			}},
 		})
 		if c == "local" {
-			claims.Set(fed, &View{Composition: &Composition{
+			writer.Set(fed, &View{Composition: &Composition{
 				Union:   true,
 				Members: []MemberRef{{Ref{"east", plain}, false}, {Ref{"west", plain}, false}},
 			}})
 		}
-		claims.MarkSynced()
+		writer.MarkSynced()
 	}
 	w := s.Watch(Ref{"local", fed})
 	defer w.Close()
@@ -32,7 +32,7 @@ func TestStaleSortsLast(t *testing.T) {
 	var set *Set
 	for _, step := range []struct {
 		cluster  Cluster
-		standing ClusterState
+		state    ClusterState
 		winner   Cluster
 		messages int
 	}{
@@ -43,21 +43,21 @@ func TestStaleSortsLast(t *testing.T) {
 		{"west", Live, "west", 1},
 		{"east", Live, "east", 1},
 	} {
-		s.SetState(step.cluster, step.standing)
+		s.SetState(step.cluster, step.state)
 		snapshot, _ := w.Load()
 		selection = Select(snapshot, Query{Port: 80}, selection)
 		next := selection.At(Place{}, set)
 		add, remove := Diff(set, next)
 		set = next
 		if len(remove) > 0 {
-			t.Fatalf("%s becomes %s: %v is withdrawn", step.cluster, step.standing, remove)
+			t.Fatalf("%s becomes %s: %v is withdrawn", step.cluster, step.state, remove)
 		}
 		if len(add) != step.messages {
-			t.Errorf("%s becomes %s: %d entries change, want %d", step.cluster, step.standing, len(add), step.messages)
+			t.Errorf("%s becomes %s: %d entries change, want %d", step.cluster, step.state, len(add), step.messages)
 		}
 		for e := range set.All() {
 			if e.Origin().Cluster != step.winner {
-				t.Errorf("%s becomes %s: %s wins, want %s", step.cluster, step.standing, e.Origin().Cluster,
+				t.Errorf("%s becomes %s: %s wins, want %s", step.cluster, step.state, e.Origin().Cluster,
 					step.winner)
 			}
 		}

@@ -25,6 +25,8 @@ type Store struct {
 	addresses watch.Table[netip.Addr, *Address]
 	profiles  watch.Table[Service, *profile.Profile]
 
+	factChanges atomic.Uint64 // of all three
+
 	clusters atomic.Pointer[map[Cluster]*cluster] // replaced, never written to, under mu
 
 	mu         sync.Mutex // serialises writers; guards all below
@@ -40,10 +42,11 @@ type Store struct {
 // all; the rest is guarded by it.
 type cluster struct {
 	views atomic.Pointer[Views]
-	state atomic.Uint32
+	state atomic.Value // ClusterState
 
 	expectation Expectation
 	synced      bool // it was synced once
+	listing     bool // see Member
 	writer      *ClusterWriter
 	facts       *facts // nil for all but the local cluster
 }
@@ -102,6 +105,7 @@ func (s *Store) AddCluster(c Cluster, e Expectation) {
 	switch {
 	case k == nil:
 		k = &cluster{expectation: e}
+		k.state.Store(Connecting)
 		if e.Local {
 			k.facts = s.newFacts()
 		}
@@ -115,21 +119,30 @@ func (s *Store) AddCluster(c Cluster, e Expectation) {
 }
 
 // SetState sets how far to trust c from now on. Only Stale makes a difference for clients.
-func (s *Store) SetState(c Cluster, standing ClusterState) {
+func (s *Store) SetState(c Cluster, state ClusterState) {
 	s.mu.Lock()
 	defer s.unlock()
 	if k := s.cluster(c); k != nil {
-		before := ClusterState(k.state.Swap(uint32(standing)))
-		if before != standing && (before == Stale || standing == Stale) {
+		if before := k.state.Swap(state); before != state && (before == Stale || state == Stale) {
 			s.refresh(c)
 		}
+	}
+}
+
+// SetListing sets whether the API server of c, which was never synced, answers: see [Member].
+func (s *Store) SetListing(c Cluster, listing bool) {
+	s.mu.Lock()
+	defer s.unlock()
+	if k := s.cluster(c); k != nil && !k.synced && k.listing != listing {
+		k.listing = listing
+		s.refresh(c)
 	}
 }
 
 // State returns how far c is trusted now. A cluster that was not added is Live.
 func (s *Store) State(c Cluster) ClusterState {
 	if k := s.cluster(c); k != nil {
-		return ClusterState(k.state.Load())
+		return k.state.Load().(ClusterState)
 	}
 	return Live
 }
@@ -242,7 +255,7 @@ func (k *ClusterWriter) MarkSynced() {
 			return
 		}
 		first := !c.synced
-		c.synced = true
+		c.synced, c.listing = true, false
 		for svc := range c.views.Load().All() {
 			if !k.written[svc] {
 				k.replace(svc, nil)
@@ -253,6 +266,7 @@ func (k *ClusterWriter) MarkSynced() {
 		}
 		k.written = nil
 		if first {
+			c.state.CompareAndSwap(Connecting, Live)
 			k.store.refresh(k.name)
 		}
 	})
@@ -437,7 +451,7 @@ func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 	if c := s.cluster(term.Cluster); c != nil {
 		m.View = c.views.Load().Get(term.Service)
 		m.Linked, m.Known, m.Since = true, c.synced || m.View != nil, c.expectation.Since
-		m.Stale = ClusterState(c.state.Load()) == Stale
+		m.Stale, m.Listing = c.state.Load() == Stale, c.listing
 		origin.TrustDomain = c.expectation.TrustDomain
 	}
 	if old != nil && *old.Origin == origin {
@@ -478,16 +492,10 @@ type Watch struct {
 
 // Add has a Bell rung whenever there is a newer Snapshot, until Close. Like AddToDeclaration it is
 // called by the owner, once at most.
-func (w *Watch) Add(b *watch.Bell) {
-	w.head.snapshot.Add(b)
-	w.remove = func() { w.head.snapshot.Remove(b) }
-}
+func (w *Watch) Add(b *watch.Bell) { w.remove = w.head.snapshot.Add(b) }
 
 // AddToDeclaration is Add for the Declaration.
-func (w *Watch) AddToDeclaration(b *watch.Bell) {
-	w.head.declaration.Add(b)
-	w.remove = func() { w.head.declaration.Remove(b) }
-}
+func (w *Watch) AddToDeclaration(b *watch.Bell) { w.remove = w.head.declaration.Add(b) }
 
 // Load returns the newest Snapshot and a channel that closes once there is a newer one; after Close it
 // returns some earlier one.

@@ -60,6 +60,27 @@ func oneEndpoint(cluster, n int) *View {
 	}
 }
 
+// A cluster is Connecting until its first sync makes it Live, unless another state was set before.
+func TestStateFollowsTheFirstSync(t *testing.T) {
+	store := NewStore()
+	for c, set := range map[Cluster]ClusterState{"new": "", "lost": Stale} {
+		store.AddCluster(c, Expectation{})
+		writer := store.NewWriter(c)
+		if state := store.State(c); state != Connecting {
+			t.Errorf("%s is %s when it was added", c, state)
+		}
+		want := Live
+		if set != "" {
+			store.SetState(c, set)
+			want = set
+		}
+		writer.MarkSynced()
+		if state := store.State(c); state != want {
+			t.Errorf("%s is %s after its first sync, not %s", c, state, want)
+		}
+	}
+}
+
 // What is repeated costs nothing: it allocates nothing, however many Services name the cluster, and
 // publishes nothing.
 func TestRepeatedStateIsFree(t *testing.T) {
@@ -87,8 +108,8 @@ func TestRepeatedStateIsFree(t *testing.T) {
 	if store.version != version {
 		t.Errorf("%d Snapshots were published for nothing", store.version-version)
 	}
-	if store.State(names[1]) != Suspect || store.State("nobody") != Live {
-		t.Error("the standing cannot be read")
+	if store.State(names[1]) != Suspect || store.State("missing") != Live {
+		t.Error("the state cannot be read")
 	}
 }
 
@@ -164,15 +185,15 @@ func TestStaleKeepsEntries(t *testing.T) {
 	snapshot, _ := watches[0].Load()
 	x := Select(snapshot, query, nil)
 	set := x.At(Place{}, nil)
-	for _, standing := range []ClusterState{Suspect, Stale, Live} {
-		store.SetState(names[1], standing)
+	for _, state := range []ClusterState{Suspect, Stale, Live} {
+		store.SetState(names[1], state)
 		snapshot, _ = watches[0].Load()
 		next := Select(snapshot, query, x)
 		if !slices.Equal(next.parts[part{}], x.parts[part{}]) {
-			t.Errorf("%s: entries were made anew", standing)
+			t.Errorf("%s: entries were made anew", state)
 		}
 		if near := next.At(Place{}, set); near != set {
-			t.Errorf("%s: the Set is another", standing)
+			t.Errorf("%s: the Set is another", state)
 		}
 		x = next
 	}

@@ -35,26 +35,26 @@ func TestPublishThenWake(t *testing.T) {
 	var writing, reading sync.WaitGroup
 	for i, c := range names {
 		writing.Go(func() {
-			claims := store.NewWriter(c)
+			writer := store.NewWriter(c)
 			for round := range rounds {
 				if round%50 == 49 { // an engagement takes over from another
-					claims.Delete(svc)
-					claims = store.NewWriter(c)
+					writer.Delete(svc)
+					writer = store.NewWriter(c)
 				}
 				if i == 0 {
 					terms := []MemberRef{
 						{Ref{"local", svc}, true}, {Ref{"east", svc}, false}, {Ref{"west", svc}, false},
 					}
-					claims.Set(union, &View{
+					writer.Set(union, &View{
 						Ports:       []ServicePort{{80, "", 80}},
 						Composition: &Composition{true, terms[:1+round%3]},
 					})
 				}
-				claims.Set(svc, view(i, round))
+				writer.Set(svc, view(i, round))
 				if round%50 == 49 {
-					claims.MarkSynced()
+					writer.MarkSynced()
 				}
-				store.SetState(c, ClusterState(round%2))
+				store.SetState(c, []ClusterState{Live, Suspect}[round%2])
 			}
 			store.SetState(c, Live)
 		})

@@ -26,6 +26,7 @@ type View struct {
 	ExternalName bool          // a DNS alias: it has no endpoints and cannot be resolved
 	LocalOnly    bool          // internalTrafficPolicy: Local
 	Malformed    string        // why clients cannot be served although the Service exists; empty if they can
+	Misread      string        // what its owner asks for that is not understood, for people; empty for nothing
 	Ports        []ServicePort // sorted by Number, one entry a number
 	Opaque       Ports         // ports whose protocol a proxy should not detect; not given: the server's default holds
 	Composition  *Composition  // nil: the Service consists of its own endpoints
@@ -79,13 +80,50 @@ type Slice struct {
 type Endpoint struct {
 	Addr     netip.Addr
 	Ready    bool
-	Draining bool // it does not start anything new, and still answers: terminating and serving
-	Hostname string
+	Draining bool      // it does not start anything new, and still answers: terminating and serving
 	Node     string    // where the Pod runs; empty for everything else
 	Zone     string    // empty where it is not known
-	Hints    []string  // zones that should use the address; sorted
 	Workload *Workload // what runs there; nil for a bare address
-	Mirror   *Mirror   // of a mirrored slice; nil otherwise
+	Detail   *Detail   // nil for none
+}
+
+// A Detail is what few endpoints have, and many of one Slice share.
+type Detail struct {
+	Hostname string
+	Hints    []string // zones that should use the address; sorted
+	Mirror   *Mirror  // of a mirrored slice; nil otherwise
+}
+
+// OrNone returns d, or nil if there is nothing in it.
+func (d *Detail) OrNone() *Detail {
+	if d.Hostname == "" && len(d.Hints) == 0 && d.Mirror == nil {
+		return nil
+	}
+	return d
+}
+
+// Hostname returns the name of the endpoint; empty for none.
+func (e *Endpoint) Hostname() string {
+	if e.Detail == nil {
+		return ""
+	}
+	return e.Detail.Hostname
+}
+
+// Hints returns the zones that should use the address, sorted; none means all.
+func (e *Endpoint) Hints() []string {
+	if e.Detail == nil {
+		return nil
+	}
+	return e.Detail.Hints
+}
+
+// Mirror returns what a mirrored slice has about the gateway; nil for any other.
+func (e *Endpoint) Mirror() *Mirror {
+	if e.Detail == nil {
+		return nil
+	}
+	return e.Detail.Mirror
 }
 
 // A Mirror is what the slice of a mirrored Service has about the gateway behind its addresses.
@@ -212,6 +250,20 @@ func (p Ports) at(n uint16) Ports {
 	return Ports{PortsOf(ranges...).ranges, p.given}
 }
 
+// Count returns how many endpoints the View has, ready and not.
+func (v *View) Count() (ready, notReady int) {
+	for _, slice := range v.Slices {
+		for _, e := range slice.Endpoints {
+			if e.Ready {
+				ready++
+			} else {
+				notReady++
+			}
+		}
+	}
+	return ready, notReady
+}
+
 // Port returns what the Service declares of its port n.
 func (v *View) Port(n uint16) (ServicePort, bool) {
 	i, found := slices.BinarySearchFunc(v.Ports, n, func(p ServicePort, n uint16) int { return int(p.Number) - int(n) })
@@ -246,8 +298,8 @@ func (v *View) sharing(old *View) *View {
 	n := *v
 	n.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
-		v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) && v.Composition.equal(old.Composition) &&
-		len(v.Slices) == len(old.Slices)
+		v.Misread == old.Misread && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) &&
+		v.Composition.equal(old.Composition) && len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {
 		j, found := slices.BinarySearchFunc(old.Slices, s.Name,
 			func(o *Slice, name string) int { return strings.Compare(o.Name, name) })
@@ -311,8 +363,8 @@ func (e *Endpoint) equalAt(port uint16, o *Endpoint) bool {
 
 // equalBesides leaves out who answers there, and whether.
 func (e *Endpoint) equalBesides(o *Endpoint) bool {
-	return e.Addr == o.Addr && e.Hostname == o.Hostname && e.Node == o.Node && e.Zone == o.Zone &&
-		slices.Equal(e.Hints, o.Hints) && equalValues(e.Mirror, o.Mirror)
+	return e.Addr == o.Addr && e.Node == o.Node && e.Zone == o.Zone && (e.Detail == o.Detail ||
+		e.Hostname() == o.Hostname() && slices.Equal(e.Hints(), o.Hints()) && equalValues(e.Mirror(), o.Mirror()))
 }
 
 func equalValues[T comparable](a, b *T) bool {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // The conditions of a Link. Package mirror computes Mirrors, the Reconciler all others.
@@ -23,12 +24,20 @@ const (
 	Writable         = "Writable"         // we may write into the cluster; absent if nothing is to be written
 	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
 	Consistent       = "Consistent"       // the cluster is as the Link describes it; absent until it was not
+	Understood       = "Understood"       // our annotations on the Link can be read; absent until one could not
 	Mirrors          = "Mirroring"        // its Services are mirrored as the Link asks; absent without mirrors
 )
 
 var ownConditions = []string{
-	Accepted, CredentialsValid, Connected, Synced, WithinBudget, Writable, SlicesComplete, Consistent, Mirrors,
+	Accepted, CredentialsValid, Connected, Synced, WithinBudget, Writable, SlicesComplete, Consistent, Understood,
+	Mirrors,
 }
+
+// Reasons that others than their writers read.
+const (
+	ReasonRefused = "Refused"       // of CredentialsValid: a kubeconfig that may not be used, or none
+	LeftToLinkerd = "LeftToLinkerd" // of Mirrors: Linkerd's service mirror does it, or may
+)
 
 const (
 	reasonNotAccepted = "NotAccepted"
@@ -55,8 +64,9 @@ func (r *reporter) reported(kind string) bool {
 }
 
 // conditionsFor computes the conditions of a Link. status is the cluster's, if a Spec was applied for it.
-func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool) []metav1.Condition {
+func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, now time.Time) []metav1.Condition {
 	r := &reporter{link: l}
+	r.reportUnderstood()
 	if reason, message := notAccepted(l, out); reason != "" {
 		r.addCondition(Accepted, metav1.ConditionFalse, reason, message)
 		for _, kind := range []string{CredentialsValid, Connected, Synced} {
@@ -65,11 +75,15 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool) []
 		return r.conditions
 	}
 	r.addCondition(Accepted, metav1.ConditionTrue, "Accepted", "linked as "+l.clusterName+", "+out.domains)
-	r.reportCredentials(out.rejection, status)
+	r.reportCredentials(out.rejection, status, now)
 	r.reportConnected(status, applied)
-	if status.Synced {
+	switch {
+	case status.Synced:
 		r.addCondition(Synced, metav1.ConditionTrue, "Synced", "every required kind of the cluster was listed")
-	} else {
+	case !status.Checkpoint.IsZero():
+		r.addCondition(Synced, metav1.ConditionFalse, "Restored", "the endpoints of the cluster are those of "+
+			status.Checkpoint.UTC().Format(time.RFC3339)+", until every required kind was listed")
+	default:
 		r.addCondition(Synced, metav1.ConditionFalse, reasonNeverSynced,
 			"the endpoints of the cluster are unknown until every required kind was listed")
 	}
@@ -95,12 +109,12 @@ func notAccepted(l *Link, out outcome) (reason, message string) {
 	return "", ""
 }
 
-func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
+func (r *reporter) reportCredentials(rejection error, status cluster.Status, now time.Time) {
 	serving := "no credentials are in use"
 	if status.Source != "" {
 		serving = status.Source + " is in use"
 		if !status.Expires.IsZero() {
-			serving += " until " + status.Expires.UTC().Format(time.RFC3339)
+			serving += until(status.Expires, now)
 		}
 	}
 	problem := oneLine(errors.Join(rejection, status.Credentials)) + "; " + serving
@@ -111,7 +125,7 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
 	revoked := status.Contact != nil && api.ReasonFor(status.Contact) == api.Unauthorized
 	switch {
 	case rejection != nil:
-		r.addCondition(CredentialsValid, metav1.ConditionFalse, "Refused", problem)
+		r.addCondition(CredentialsValid, metav1.ConditionFalse, ReasonRefused, problem)
 	case status.Credentials != nil && !failed.Credentials():
 		r.addCondition(CredentialsValid, metav1.ConditionUnknown, string(failed), problem)
 	case status.Credentials != nil:
@@ -119,6 +133,11 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
 	case revoked:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(api.Unauthorized),
 			oneLine(status.Contact)+"; put new credentials into the Secret")
+	case expired(status, now):
+		r.addCondition(CredentialsValid, metav1.ConditionFalse, "Expired", fmt.Sprintf(
+			"%s has expired at %s, and API servers accept a token for a minute at most after that: put new "+
+				"credentials into the Secret, as 'fingerpost link rotate' prints them",
+			status.Source, status.Expires.UTC().Format(time.RFC3339)))
 	case status.Source == "":
 		r.addCondition(CredentialsValid, metav1.ConditionUnknown, "Untried", "the credentials were not tried yet")
 	default:
@@ -126,16 +145,40 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status) {
 	}
 }
 
+// until describes when credentials expire, or have expired.
+func until(expires, now time.Time) string {
+	text := expires.UTC().Format(time.RFC3339)
+	if now.Before(expires) {
+		return " until " + text
+	}
+	return ", and has expired at " + text
+}
+
+// expired reports whether the credentials in use have expired.
+func expired(status cluster.Status, now time.Time) bool {
+	return !status.Expires.IsZero() && !now.Before(status.Expires)
+}
+
+// reportUnderstood reports annotations that are not understood.
+func (r *reporter) reportUnderstood() {
+	switch {
+	case r.link.misread != "":
+		r.addCondition(Understood, metav1.ConditionFalse, "Misread", r.link.misread)
+	case r.reported(Understood):
+		r.addCondition(Understood, metav1.ConditionTrue, "Understood", "all annotations for Fingerpost can be read")
+	}
+}
+
 func (r *reporter) reportConnected(status cluster.Status, applied bool) {
 	switch {
-	case !applied || status.State == cluster.Connecting:
+	case !applied || status.State == federation.Connecting:
 		message := "the cluster was not reached yet"
 		if status.Contact != nil {
 			message += ": " + oneLine(status.Contact)
 		}
-		r.addCondition(Connected, metav1.ConditionFalse, string(cluster.Connecting), message)
-	case status.State == cluster.Live:
-		r.addCondition(Connected, metav1.ConditionTrue, string(cluster.Live), "the cluster is in contact")
+		r.addCondition(Connected, metav1.ConditionFalse, string(federation.Connecting), message)
+	case status.State == federation.Live:
+		r.addCondition(Connected, metav1.ConditionTrue, string(federation.Live), "the cluster is in contact")
 	default:
 		r.addCondition(Connected, metav1.ConditionFalse, string(status.State),
 			"the last state of the cluster is kept: "+oneLine(status.Contact))

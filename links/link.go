@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
 // What `linkerd multicluster link-gen` writes on the Secret of a linked cluster.
@@ -50,6 +50,8 @@ type Link struct {
 	clusterDomain string
 	secret        string // name of a Secret in the Link's namespace
 	slicesEnabled bool   // EndpointSlices may be written into the cluster
+	slicesUnclear bool   // whether they may cannot be read: what was in force stays
+	misread       string // annotations that are not understood, for people; empty for none
 	invalid       string // why the Link links no cluster; empty if it does
 
 	mirroring *Mirroring
@@ -72,8 +74,9 @@ func newLink(object any) (*Link, bool) {
 
 		resourceVersion: u.GetResourceVersion(),
 
-		slicesEnabled: u.GetAnnotations()[endpointslice.OptIn] == endpointslice.Enabled,
+		misread: view.Misread(u.GetAnnotations(), view.LinkKeys),
 	}
+	l.slicesEnabled, l.slicesUnclear = view.OptsIn(u.GetAnnotations())
 	var parsed struct {
 		Spec struct {
 			TargetClusterName        string `json:"targetClusterName"`

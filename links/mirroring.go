@@ -193,11 +193,11 @@ func (r *fieldReader) readSelector(field string, s *metav1.LabelSelector) labels
 func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 	_, changed := r.changes.Load()
 	var all []*Mirroring
-	for _, k := range r.links.Keys() {
-		if l, found := r.links.Get(k); found {
-			all = append(all, l.mirroring)
-		}
+	r.mu.Lock()
+	for _, l := range r.seenLinks {
+		all = append(all, l.mirroring)
 	}
+	r.mu.Unlock()
 	slices.SortFunc(all, func(a, b *Mirroring) int {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Link.String(), b.Link.String()))
 	})

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -57,7 +58,8 @@ type Options struct {
 //     to read. A refused listing does not delay serving, because it may stay refused for ever.
 //  3. AllApplied. Nothing that exists was refused: each kind was listed, or is not served by the API server
 //     (NotFound). For this, reconcileAll runs once more after the last listing. From here on writers may
-//     delete.
+//     delete; where Links are not served only after DeletionGrace, since the CRD may have been deleted a
+//     moment ago.
 //
 // Neither step waits for anything to be written into a Link. A name counts as applied before its conditions
 // are patched, so that an API server that rejects patches does not keep a replica from serving.
@@ -72,7 +74,7 @@ type Options struct {
 // Four workers reconcile; the queue never gives one name to two of them. mu guards the maps below it. It is
 // never held while the Registry, an API server or the queue is called; stores call back without holding
 // their locks. wg counts the goroutines that Start has started: informers, startReconciling,
-// enqueueChangedClusters, and two for each watched namespace. Start returns after all of them.
+// enqueueChangedClusters, releaseDeleted, and two for each watched namespace. Start returns after all of them.
 type Reconciler struct {
 	log      logr.Logger
 	options  Options
@@ -86,6 +88,7 @@ type Reconciler struct {
 	links      *api.Informer[*Link]
 	metrics    *conditionMetrics
 	changes    watch.Value[struct{}] // superseded when a Link has changed
+	deletions  watch.Value[struct{}] // superseded when a Link was deleted
 	allApplied chan struct{}         // see AllApplied
 
 	// Set by Start before anything is watched.
@@ -94,8 +97,10 @@ type Reconciler struct {
 
 	wg sync.WaitGroup
 
-	mu           sync.Mutex // guards the fields below
-	seenLinks    map[api.Key]*Link
+	mu           sync.Mutex        // guards the fields below
+	seenLinks    map[api.Key]*Link // those that exist, and those in deleted
+	deleted      map[api.Key]deletion
+	restored     map[string]bool // clusters of checkpoints: neither linked nor released since
 	namespaces   map[string]*secretNamespace
 	sourcesReady bool
 	pending      map[string]bool // names that the running reconcileAll waits for; nil if none runs
@@ -117,16 +122,7 @@ type secretNamespace struct {
 
 // ready reports whether the Secrets were listed, or the listing was refused.
 func (n *secretNamespace) ready() bool {
-	return isClosed(n.secrets.Synced()) || isClosed(n.secrets.Refused())
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
+	return n.secrets.HasSynced() || watch.IsClosed(n.secrets.Refused())
 }
 
 // NewReconciler returns a Reconciler that reads Links and Secrets over conn. It calls onListed once, after
@@ -144,6 +140,8 @@ func NewReconciler(
 		conn:             conn,
 		allApplied:       make(chan struct{}),
 		seenLinks:        map[api.Key]*Link{},
+		deleted:          map[api.Key]deletion{},
+		restored:         map[string]bool{},
 		namespaces:       map[string]*secretNamespace{},
 		reports:          map[string]*linkReport{},
 		loggedRejections: map[string]string{},
@@ -178,6 +176,12 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	defer r.wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	names, _ := r.registry.Names()
+	for _, name := range names {
+		if name != r.options.ClusterName {
+			r.restored[name] = true // nothing reads it yet
+		}
+	}
 	err = c.Watch(source.TypedFunc[string](
 		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[string]) error {
 			r.ctx, r.queue = logr.NewContext(ctx, r.log.V(1)), queue
@@ -187,6 +191,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 			r.wg.Go(func() { r.links.Run(r.ctx) })
 			r.wg.Go(r.startReconciling)
 			r.wg.Go(r.enqueueChangedClusters)
+			r.wg.Go(r.releaseDeleted)
 			return nil
 		}))
 	if err != nil {
@@ -219,24 +224,12 @@ func (r *Reconciler) startReconciling() {
 		return
 	}
 	r.onListed()
-	if r.waitSyncedUnlessAbsent(r.links.Synced(), r.links.Watcher) &&
-		r.waitSyncedUnlessAbsent(controllers.secrets.Synced(), controllers.secrets.Watcher) &&
-		r.reconcileAll() {
-		close(r.allApplied)
-	}
-}
-
-// waitSyncedUnlessAbsent waits until a kind was listed, unless its API server does not serve the kind. It
-// reports whether that came before the end of Start.
-func (r *Reconciler) waitSyncedUnlessAbsent(synced <-chan struct{}, s *api.Watcher) bool {
-	if isClosed(synced) || s.Health().Refused == metav1.StatusReasonNotFound {
-		return true
-	}
-	select {
-	case <-synced:
-		return true
-	case <-r.ctx.Done():
-		return false
+	if r.links.WaitComplete(r.ctx) && controllers.secrets.WaitComplete(r.ctx) && r.reconcileAll() {
+		r.deleteRestored()
+		r.waitOutGrace()
+		if r.reconcileAll() {
+			close(r.allApplied)
+		}
 	}
 }
 
@@ -266,6 +259,10 @@ func (r *Reconciler) reconcileAll() bool {
 		pending[l.clusterName] = true
 	}
 	for _, name := range r.namespaces[r.options.ControllerNamespace].clusterNames {
+		pending[name] = true
+	}
+	applied, _ := r.registry.Names() // some were restored, and may not be linked any more
+	for _, name := range applied {
 		pending[name] = true
 	}
 	names := slices.Collect(maps.Keys(pending))
@@ -304,12 +301,17 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	now, found := r.links.Get(k)
 	r.mu.Lock()
 	old, had := r.seenLinks[k]
-	if found {
-		r.seenLinks[k] = now
-	} else {
-		delete(r.seenLinks, k)
+	if !found {
+		if had {
+			r.deleted[k] = deletion{at: time.Now()}
+		}
+		r.mu.Unlock()
+		r.deletions.Store(struct{}{})
+		return // releaseDeleted goes on with it
 	}
-	if had && (!found || old.uid != now.uid) {
+	r.seenLinks[k] = now
+	delete(r.deleted, k)
+	if had && old.uid != now.uid {
 		delete(r.reports, old.uid)
 	}
 	r.watchNamespaces()
@@ -318,10 +320,8 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	if had {
 		r.queue.Add(old.clusterName)
 	}
-	if found {
-		r.queue.Add(now.clusterName)
-		r.enqueueStatus(k)
-	}
+	r.queue.Add(now.clusterName)
+	r.enqueueStatus(k)
 }
 
 // watchNamespaces watches the Secrets of the controller namespace and of every namespace with a Link, and
@@ -362,10 +362,16 @@ func (r *Reconciler) watchSecrets(name string) *secretNamespace {
 }
 
 func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
-	for _, k := range r.links.Keys() {
-		if l, found := r.links.Get(k); found && concerned(l) {
-			r.queue.Add(l.clusterName)
+	r.mu.Lock()
+	var names []string
+	for _, l := range r.seenLinks {
+		if concerned(l) {
+			names = append(names, l.clusterName)
 		}
+	}
+	r.mu.Unlock()
+	for _, name := range names {
+		r.queue.Add(name)
 	}
 }
 
@@ -434,6 +440,7 @@ func (r *Reconciler) reconcile(name string) error {
 	}
 	statuses, _ := r.registry.Statuses()
 	status, applied := statuses[name]
+	in.slices = status.Slices
 	var out outcome
 	if invalidName("", name) == "" {
 		out = resolve(in)
@@ -446,8 +453,12 @@ func (r *Reconciler) reconcile(name string) error {
 		}
 	}
 	r.markReconciled(name)
+	now := time.Now()
+	if left := status.Expires.Sub(now); applied && left > 0 {
+		r.queue.AddAfter(name, left)
+	}
 	for _, l := range in.links {
-		r.setConditions(l, conditionsFor(l, out, status, applied))
+		r.setConditions(l, conditionsFor(l, out, status, applied, now))
 	}
 	return nil
 }
@@ -458,12 +469,12 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 	in := inputs{
 		name: name, local: r.options.ClusterName, trustDomain: r.options.TrustDomain, hosts: r.options.Hosts,
 	}
-	for _, k := range r.links.Keys() {
-		if l, found := r.links.Get(k); found && l.clusterName == name {
+	r.mu.Lock()
+	for _, l := range r.seenLinks {
+		if l.clusterName == name {
 			in.links = append(in.links, l)
 		}
 	}
-	r.mu.Lock()
 	ready, namespaces := r.sourcesReady, maps.Clone(r.namespaces)
 	r.mu.Unlock()
 	for _, l := range in.links {
@@ -496,14 +507,18 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 
 // applyOutcome applies or removes a cluster in the Registry. A linked cluster without usable credentials
 // stays as it is; one that was never applied gets a Spec without access, so that its Services count as
-// unknown.
+// unknown. One that was restored stays until releaseDeleted has decided about it.
 func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
+	if out.linked {
+		r.keepRestored(name)
+	}
 	switch {
 	case !out.linked:
 		r.mu.Lock()
 		delete(r.loggedRejections, name)
+		restored := r.restored[name]
 		r.mu.Unlock()
-		if applied && !status.Local {
+		if applied && !status.Local && !restored {
 			r.log.Info("Cluster is unlinked", "cluster", name)
 			r.registry.Remove(name)
 		}

@@ -20,12 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // fleet is the cluster home, which links others, with API servers in memory and virtual time.
@@ -197,11 +197,7 @@ func (f *fleet) link(name string, withLink bool) {
 ---
 {apiVersion: multicluster.linkerd.io/v1alpha3, kind: Link, metadata: {name: %[1]s, namespace: linkerd}, spec: {targetClusterName: %[1]s, clusterCredentialsSecret: %[1]s}}`, name)
 	}
-	for part := range strings.SplitSeq(text, "\n---\n") {
-		var o unstructured.Unstructured
-		f.must(yaml.Unmarshal([]byte(part), &o.Object))
-		f.home.Apply(&o)
-	}
+	f.home.ApplyYAML(strings.Split(text, "\n---\n")...)
 }
 
 func (f *fleet) conditions(link string) int {
@@ -218,8 +214,8 @@ func TestConditionsCannotBeWritten(t *testing.T) {
 		if n := f.listed.Load(); n != 1 {
 			t.Errorf("onListed was called %d times", n)
 		}
-		if statuses, _ := f.registry.Statuses(); statuses["east"].State != cluster.Live ||
-			statuses["west"].State != cluster.Live {
+		if statuses, _ := f.registry.Statuses(); statuses["east"].State != federation.Live ||
+			statuses["west"].State != federation.Live {
 			t.Errorf("statuses %+v", statuses)
 		}
 		f.broken.Store(false)
@@ -284,7 +280,8 @@ func TestAllApplied(t *testing.T) {
 	}{
 		"all can be read": {func(*fleet) {}, func(*fleet) {}, true},
 		"no CRD": {
-			func(f *fleet) { f.home.Serve("links.multicluster.linkerd.io") }, func(*fleet) {}, true,
+			func(f *fleet) { f.home.Serve("links.multicluster.linkerd.io") },
+			func(f *fleet) { f.pass(DeletionGrace) }, false, // it may have been deleted a moment ago
 		},
 		"Links are forbidden": {
 			func(f *fleet) { f.home.Forbid("links.multicluster.linkerd.io", true) },
@@ -301,13 +298,13 @@ func TestAllApplied(t *testing.T) {
 				f.link("west", false)
 				c.fault(f)
 			}, func(f *fleet) {
-				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || known != c.known {
+				if n, known := f.listed.Load(), watch.IsClosed(f.reconciler.AllApplied()); n != 1 || known != c.known {
 					t.Errorf("onListed was called %d times, AllApplied is closed: %t", n, known)
 				}
 				c.mend(f)
 				f.pass(30 * time.Second)
 				statuses, _ := f.registry.Statuses()
-				if n, known := f.listed.Load(), isClosed(f.reconciler.AllApplied()); n != 1 || !known ||
+				if n, known := f.listed.Load(), watch.IsClosed(f.reconciler.AllApplied()); n != 1 || !known ||
 					len(statuses) != 2 {
 					t.Errorf(
 						"in the end onListed was called %d times, AllApplied is closed: %t, with %d clusters",

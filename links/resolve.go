@@ -16,6 +16,7 @@ import (
 type inputs struct {
 	name        string
 	local       string // name of the local cluster
+	slices      bool   // EndpointSlices are written into the cluster so far
 	trustDomain string // of the local cluster
 	hosts       Hosts
 
@@ -79,7 +80,7 @@ func resolve(in inputs) outcome {
 		case s != nil:
 			accept(newAccess(s, in.hosts))
 		}
-		spec.Slices = l.slicesEnabled
+		spec.Slices = l.slicesEnabled || l.slicesUnclear && in.slices
 		out.domains = fillDomains(spec, l, in.trustDomain)
 	}
 	out.rejection = errors.Join(problems...)

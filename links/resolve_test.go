@@ -13,6 +13,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 var epoch = time.Unix(1e9, 0)
@@ -158,7 +159,7 @@ func TestResolve(t *testing.T) {
 }
 
 func TestConditionsFor(t *testing.T) {
-	live := cluster.Status{State: cluster.Live, Synced: true, Source: "Secret mc/creds"}
+	live := cluster.Status{State: federation.Live, Synced: true, Source: "Secret mc/creds"}
 	good := outcome{
 		linked:  true,
 		domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)",
@@ -175,37 +176,37 @@ func TestConditionsFor(t *testing.T) {
 		},
 		"not tried yet": {
 			good,
-			cluster.Status{State: cluster.Connecting},
+			cluster.Status{State: federation.Connecting},
 			"Accepted=True/Accepted CredentialsValid=Unknown/Untried Connected=False/Connecting Synced=False/Waiting",
 		},
 		"stale": {
 			good,
-			cluster.Status{State: cluster.Stale, Synced: true, Source: "x", Contact: why(api.Unreachable)},
+			cluster.Status{State: federation.Stale, Synced: true, Source: "x", Contact: why(api.Unreachable)},
 			"Accepted=True/Accepted CredentialsValid=True/Valid Connected=False/Stale Synced=True/Synced",
 		},
 		"revoked": {
 			good,
-			cluster.Status{State: cluster.Suspect, Synced: true, Source: "x", Contact: why(api.Unauthorized)},
+			cluster.Status{State: federation.Suspect, Synced: true, Source: "x", Contact: why(api.Unauthorized)},
 			"Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=False/Suspect Synced=True/Synced",
 		},
 		"new ones fail": {
 			good,
 			cluster.Status{
-				State: cluster.Live, Synced: true, Source: "x", Credentials: why(api.Unauthorized),
+				State: federation.Live, Synced: true, Source: "x", Credentials: why(api.Unauthorized),
 			},
 			"Accepted=True/Accepted CredentialsValid=False/Unauthorized Connected=True/Live Synced=True/Synced",
 		},
 		"far too large": {
 			good,
 			cluster.Status{
-				State: cluster.Connecting, Credentials: why(api.OverBudget),
+				State: federation.Connecting, Credentials: why(api.OverBudget),
 				Contact: why(api.OverBudget), OverBudget: "too many Pods",
 			},
 			"Accepted=True/Accepted CredentialsValid=Unknown/OverBudget Connected=False/Connecting Synced=False/Waiting WithinBudget=False/OverBudget",
 		},
 		"unreachable": {
 			good,
-			cluster.Status{State: cluster.Live, Synced: true, Source: "x", Credentials: why(api.Unreachable)},
+			cluster.Status{State: federation.Live, Synced: true, Source: "x", Credentials: why(api.Unreachable)},
 			"Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced",
 		},
 		"refused": {
@@ -217,22 +218,24 @@ func TestConditionsFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := link("a", 0, nil)
 			tc.out.winner = l
-			if diff := cmp.Diff(tc.want, short(conditionsFor(l, tc.out, tc.status, true))); diff != "" {
+			if diff := cmp.Diff(tc.want, short(conditionsFor(l, tc.out, tc.status, true, time.Time{}))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 	const none = " CredentialsValid=Unknown/NotAccepted Connected=Unknown/NotAccepted Synced=Unknown/NotAccepted"
 	younger := outcome{winner: link("a", time.Hour, nil)}
-	if got := short(conditionsFor(link("b", 0, nil), younger, live, true)); got != "Accepted=False/Conflict"+none {
+	got := short(conditionsFor(link("b", 0, nil), younger, live, true, time.Time{}))
+	if got != "Accepted=False/Conflict"+none {
 		t.Errorf("the younger of two: %s", got)
 	}
 	invalid := link("b", 0, func(l *Link) { l.invalid = "no name" })
-	if got := short(conditionsFor(invalid, outcome{}, live, false)); got != "Accepted=False/Invalid"+none {
+	if got := short(conditionsFor(invalid, outcome{}, live, false, time.Time{})); got != "Accepted=False/Invalid"+none {
 		t.Errorf("an invalid one: %s", got)
 	}
 	rejected := outcome{rejection: fmt.Errorf("ours")}
-	if got := short(conditionsFor(link("b", 0, nil), rejected, live, true)); got != "Accepted=False/LocalName"+none {
+	got = short(conditionsFor(link("b", 0, nil), rejected, live, true, time.Time{}))
+	if got != "Accepted=False/LocalName"+none {
 		t.Errorf("one of our own name: %s", got)
 	}
 }
@@ -257,7 +260,7 @@ func TestSlicesComplete(t *testing.T) {
 		{before, cluster.LeftOut{Known: true}, "SlicesComplete=True/Complete"},
 	} {
 		all := conditionsFor(
-			c.link, outcome{winner: c.link}, cluster.Status{State: cluster.Live, LeftOut: c.out}, true,
+			c.link, outcome{winner: c.link}, cluster.Status{State: federation.Live, LeftOut: c.out}, true, time.Time{},
 		)
 		all = slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != SlicesComplete })
 		if got := short(all); got != c.want {
@@ -285,14 +288,14 @@ func TestConsistent(t *testing.T) {
 		{before, cluster.Status{SameAs: "c", ClockSkew: "1m0s ahead"}, "Consistent=False/SameCluster"},
 		{before, cluster.Status{}, "Consistent=True/Consistent"},
 	} {
-		c.status.State = cluster.Live
-		all := conditionsFor(c.link, outcome{winner: c.link}, c.status, true)
+		c.status.State = federation.Live
+		all := conditionsFor(c.link, outcome{winner: c.link}, c.status, true, time.Time{})
 		all = slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != Consistent })
 		if got := short(all); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.status, got, c.want)
 		}
 	}
-	all := conditionsFor(l, outcome{winner: l}, trust, true)
+	all := conditionsFor(l, outcome{winner: l}, trust, true, time.Time{})
 	message := all[len(all)-1].Message
 	if !strings.Contains(message, "identities there end in b") ||
 		!strings.Contains(message, "its clock is 1m0s ahead") {
@@ -303,7 +306,8 @@ func TestConsistent(t *testing.T) {
 // What is more than is held of a cluster is a condition from then on.
 func TestWithinBudget(t *testing.T) {
 	within := func(l *Link, over string) string {
-		all := conditionsFor(l, outcome{winner: l}, cluster.Status{State: cluster.Live, OverBudget: over}, true)
+		status := cluster.Status{State: federation.Live, OverBudget: over}
+		all := conditionsFor(l, outcome{winner: l}, status, true, time.Time{})
 		return short(slices.DeleteFunc(all, func(o metav1.Condition) bool { return o.Type != WithinBudget }))
 	}
 	l := link("b", 0, nil)
@@ -344,11 +348,26 @@ func TestMessagesAreBounded(t *testing.T) {
 		"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit),
 		"x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit),
 	} {
-		got := conditionsFor(&Link{invalid: text}, outcome{}, cluster.Status{}, false)[0].Message
+		got := conditionsFor(&Link{invalid: text}, outcome{}, cluster.Status{}, false, time.Time{})[0].Message
 		if len(got) > messageLimit || !utf8.ValidString(got) ||
 			(len(text) > messageLimit) != strings.HasSuffix(got, "…") ||
 			!strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {
 			t.Errorf("%d bytes become %q", len(text), got)
+		}
+	}
+}
+
+// Credentials are not valid from the moment at which they expire, whether or not the API server refuses them yet.
+func TestExpired(t *testing.T) {
+	end := time.Unix(1e9, 0)
+	l, status := link("b", 0, nil), cluster.Status{State: federation.Live, Source: "Secret ns/b", Expires: end}
+	for at, want := range map[time.Duration]string{
+		-time.Second: "CredentialsValid=True/Valid", 0: "CredentialsValid=False/Expired",
+	} {
+		all := conditionsFor(l, outcome{winner: l}, status, true, end.Add(at))
+		c := all[slices.IndexFunc(all, func(c metav1.Condition) bool { return c.Type == CredentialsValid })]
+		if got := short([]metav1.Condition{c}); got != want || !strings.Contains(c.Message, "2001-09-09T01:46:40Z") {
+			t.Errorf("%s after it: %s, want %s: %s", at, got, want, c.Message)
 		}
 	}
 }

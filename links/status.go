@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,7 +12,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
-// LinkStatus is one Link with the conditions that this replica computed for it.
+// LinkStatus is one Link with the conditions that this replica computed for it. It has no namespace, and the
+// name of the cluster, if all that is known of it is that it was deleted while this replica did not run.
 type LinkStatus struct {
 	Namespace  string             `json:"namespace"`
 	Name       string             `json:"name"`
@@ -21,6 +23,25 @@ type LinkStatus struct {
 	// The Link cannot hold conditions: its schema drops them, or we lack the permission to patch its status.
 	// Only the replica that writes them finds that out.
 	ConditionsUnsupported bool `json:"conditionsUnsupported,omitempty"`
+
+	Deleted time.Time     `json:"deleted,omitzero"` // when it was; its cluster stays linked for a grace
+	Held    string        `json:"held,omitempty"`   // why that is so
+	Mirror  *MirrorReport `json:"mirror,omitempty"` // of the replica that mirrors Services only
+}
+
+// String returns which Link it is, for people.
+func (s LinkStatus) String() string {
+	if s.Namespace == "" {
+		return "of cluster " + s.Cluster
+	}
+	return s.Namespace + "/" + s.Name
+}
+
+// A MirrorReport is what the replica that mirrors Services reports of one Link.
+type MirrorReport struct {
+	Condition   metav1.Condition `json:"condition"`
+	NotMirrored []string         `json:"notMirrored,omitempty"` // Services, and why; bounded
+	Unmatched   []string         `json:"unmatched,omitempty"`   // exported Services that no selector matches; bounded
 }
 
 // Links returns every Link, sorted by namespace and name.
@@ -33,14 +54,26 @@ func (r *Reconciler) Links() []LinkStatus {
 		if p := r.reports[l.uid]; p != nil {
 			s.Conditions = p.conditions
 			s.ConditionsUnsupported = p.attempt != nil && p.attempt.support != supportsAll
+			s.Mirror = p.mirror.exported()
+		}
+		if d, found := r.deleted[l.key]; found {
+			s.Deleted, s.Held = d.at, d.reason
 		}
 		all = append(all, s)
+	}
+	for k, d := range r.deleted {
+		if r.seenLinks[k] == nil {
+			all = append(all, LinkStatus{Name: k.Name, Cluster: k.Name, Deleted: d.at, Held: d.reason})
+		}
 	}
 	slices.SortFunc(all, func(a, b LinkStatus) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	return all
 }
+
+// Refused returns why Links cannot be listed, such as NotFound without a CRD; empty if they can.
+func (r *Reconciler) Refused() string { return string(r.links.Health().Refused) }
 
 // Collectors returns the Reconciler's metrics.
 func (r *Reconciler) Collectors() []prometheus.Collector { return []prometheus.Collector{r.metrics} }
@@ -52,10 +85,12 @@ type conditionMetrics struct {
 }
 
 func newConditionMetrics(r *Reconciler) *conditionMetrics {
-	return &conditionMetrics{r, prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &conditionMetrics{r, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fingerpost_link_status_writes_total",
 		Help: "Writes of the status of Links, by the reason of their failure; empty for those that succeeded.",
 	}, []string{"reason"})}
+	m.writes.WithLabelValues("")
+	return m
 }
 
 // countWrite counts a write. The reason of an error that is no API server's is Unknown.
@@ -70,9 +105,12 @@ func (m *conditionMetrics) countWrite(err error) {
 var (
 	descReadable = prometheus.NewDesc("fingerpost_links_readable",
 		"1 if Links can be listed; 0 if only labelled Secrets link clusters.", nil, nil)
+	descHeld = prometheus.NewDesc("fingerpost_links_held",
+		"Links that were deleted and whose clusters stay linked for a grace: with the CRD, or most of them at once.",
+		nil, nil)
 	descCondition = prometheus.NewDesc("fingerpost_link_condition",
 		"Conditions of Links: 1 if the condition is True, 0 if it is False, -1 if it is Unknown.",
-		[]string{"namespace", "link", "cluster", "type"}, nil)
+		[]string{"namespace", "link", "target_cluster", "type"}, nil)
 )
 
 var conditionValues = map[metav1.ConditionStatus]float64{
@@ -82,6 +120,7 @@ var conditionValues = map[metav1.ConditionStatus]float64{
 // Describe implements [prometheus.Collector].
 func (m *conditionMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- descReadable
+	to <- descHeld
 	to <- descCondition
 	m.writes.Describe(to)
 }
@@ -89,12 +128,19 @@ func (m *conditionMetrics) Describe(to chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (m *conditionMetrics) Collect(to chan<- prometheus.Metric) {
 	readable := 0.0
-	if isClosed(m.reconciler.links.Synced()) && m.reconciler.links.Health().Refused == "" {
+	if m.reconciler.links.HasSynced() && m.reconciler.links.Health().Refused == "" {
 		readable = 1
 	}
 	to <- prometheus.MustNewConstMetric(descReadable, prometheus.GaugeValue, readable)
 	m.writes.Collect(to)
-	for _, l := range m.reconciler.Links() {
+	all, held := m.reconciler.Links(), 0
+	for _, l := range all {
+		if l.Held != "" {
+			held++
+		}
+	}
+	to <- prometheus.MustNewConstMetric(descHeld, prometheus.GaugeValue, float64(held))
+	for _, l := range all {
 		for _, c := range l.Conditions {
 			to <- prometheus.MustNewConstMetric(descCondition, prometheus.GaugeValue, conditionValues[c.Status],
 				l.Namespace, l.Name, l.Cluster, c.Type)

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 const (
@@ -48,7 +48,7 @@ const (
 //   - What is equal is not written. Transition times do not count; they are taken from the API.
 //   - Of the API it takes over what is not ours: condition types that we do not compute are left out of an
 //     apply, and their owners keep them. Lists of Services are one value each for the API server, so entries
-//     of other controllers are read and applied again. Every apply bears the resourceVersion that was
+//     of other controllers are read and applied again. Every apply names the resourceVersion that was
 //     read, and one that is too late is a conflict.
 //   - A condition type that is not wanted any more is left out, and vanishes, because this field manager
 //     applied it.
@@ -367,5 +367,5 @@ func changedConditions(reported, shown, conditions []metav1.Condition) (changed 
 // isStarting reports whether a condition describes the normal start of a link, which is no news.
 func isStarting(c metav1.Condition) bool {
 	return c.Status == metav1.ConditionUnknown ||
-		c.Reason == reasonNeverSynced || c.Reason == string(cluster.Connecting)
+		c.Reason == reasonNeverSynced || c.Reason == string(federation.Connecting)
 }

@@ -24,6 +24,7 @@ type writtenStatus struct {
 type MirrorStatus struct {
 	Condition metav1.Condition  // of the type Mirrors
 	Services  *MirroredServices // nil: what was handed over before stays
+	Unmatched []string          // Services with a label that exports them, which no selector of the Link matches
 }
 
 // MirroredServices are the outcomes for all Services that a Link selects.
@@ -52,6 +53,7 @@ type ObjectRef struct {
 const (
 	maxListedServices = 1000
 	maxListedBytes    = 350_000
+	maxNamed          = 10 // Services that pages and checks name
 )
 
 // A mirrorReport is a MirrorStatus as it is written: its lists are sorted and bounded.
@@ -60,6 +62,7 @@ type mirrorReport struct {
 	services          *MirroredServices // nil: the lists stay as the Link has them
 	unlistedMirrored  int               // entries that the bounds leave out
 	unlistedFederated int
+	unmatched         []string
 }
 
 // newMirrorReport returns what is written for a MirrorStatus, after another one, or nil.
@@ -73,8 +76,12 @@ func newMirrorReport(s MirrorStatus, before *mirrorReport) *mirrorReport {
 	} else if before != nil {
 		*next = *before
 	}
-	next.condition = s.Condition
+	next.condition, next.unmatched = s.Condition, s.Unmatched[:min(len(s.Unmatched), maxNamed)]
 	next.condition.Message = truncate(s.Condition.Message)
+	if n := len(s.Unmatched); n > 0 {
+		next.condition.Message += fmt.Sprintf("; %d Services have a label that no selector of the Link matches, "+
+			"such as %s", n, s.Unmatched[0])
+	}
 	if n := next.unlistedMirrored; n > 0 {
 		next.condition.Message += fmt.Sprintf("; status.mirrorServices leaves out %d Services", n)
 	}
@@ -84,8 +91,28 @@ func newMirrorReport(s MirrorStatus, before *mirrorReport) *mirrorReport {
 	return next
 }
 
+// exported returns what is shown of m, which may be nil.
+func (m *mirrorReport) exported() *MirrorReport {
+	if m == nil {
+		return nil
+	}
+	r := &MirrorReport{Condition: m.condition, Unmatched: m.unmatched}
+	if m.services == nil {
+		return r
+	}
+	for _, s := range slices.Concat(m.services.Mirrored, m.services.Federated) {
+		if s.LocalRef == nil && len(r.NotMirrored) < maxNamed && len(s.Conditions) > 0 {
+			c := s.Conditions[0]
+			r.NotMirrored = append(r.NotMirrored,
+				fmt.Sprintf("%s/%s: %s: %s", s.RemoteRef.Namespace, s.RemoteRef.Name, c.Reason, c.Message))
+		}
+	}
+	return r
+}
+
 func (m *mirrorReport) equal(o *mirrorReport) bool {
-	if o == nil || !equalConditions(&m.condition, &o.condition) || (m.services == nil) != (o.services == nil) {
+	if o == nil || !equalConditions(&m.condition, &o.condition) || (m.services == nil) != (o.services == nil) ||
+		!slices.Equal(m.unmatched, o.unmatched) {
 		return false
 	}
 	return m.services == nil || slices.EqualFunc(m.services.Mirrored, o.services.Mirrored, sameEntry) &&

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -144,19 +145,19 @@ type share struct {
 }
 
 // usage is what one object uses.
-type usage struct{ units, bytes int64 }
+type usage struct{ units, bytes int32 }
 
 // charge replaces the usage before of an object by now, if there is room. known is whether it was accepted
 // before.
 func (s *share) charge(before, now usage, known bool) bool {
-	units := now.units - before.units
-	if units > 0 && exceeds(s.units+units, s.maxUnits, known) || !s.reserve(now.bytes-before.bytes, known) {
+	units, bytes := int64(now.units)-int64(before.units), int64(now.bytes)-int64(before.bytes)
+	if units > 0 && exceeds(s.units+units, s.maxUnits, known) || !s.reserve(bytes, known) {
 		s.refusedCount++
 		s.markRefused(s)
 		return false
 	}
 	s.units += units
-	s.bytes += now.bytes - before.bytes
+	s.bytes += bytes
 	return true
 }
 
@@ -181,17 +182,18 @@ func (s *share) mayFit() bool {
 
 // usageOf returns what an object with this record uses.
 func usageOf(object, record any) usage {
-	s := usage{units: 1, bytes: int64(deepSize(reflect.ValueOf(record), 0)) + 64} // and its key
+	units := 1
 	switch o := object.(type) {
 	case *discoveryv1.EndpointSlice:
-		s.units = int64(len(o.Endpoints))
+		units = len(o.Endpoints)
 	case *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
-		s.units = 0
+		units = 0
 		for _, subset := range o.Subsets {
-			s.units += int64(len(subset.Addresses) + len(subset.NotReadyAddresses))
+			units += len(subset.Addresses) + len(subset.NotReadyAddresses)
 		}
 	}
-	return s
+	bytes := deepSize(reflect.ValueOf(record), 0) + 64           // and its key
+	return usage{int32(units), int32(min(bytes, math.MaxInt32))} // an object is bounded far below that
 }
 
 // deepSize returns the bytes of a value and of all that it points to, as if nothing was shared.

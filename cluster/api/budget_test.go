@@ -90,11 +90,13 @@ func TestBudget(t *testing.T) {
 						}
 					}
 					s.abandon()
-					for _, x := range s.usages {
-						all += x.bytes
+					counted := 0
+					for _, x := range s.byKey.All() {
+						all += int64(x.size.bytes)
+						counted++
 					}
-					if len(s.usages) != s.Len() || s.share.units != int64(s.Len()) {
-						t.Fatalf("%d sizes and %d units for %d objects", len(s.usages), s.share.units, s.Len())
+					if counted != s.Len() || s.share.units != int64(s.Len()) {
+						t.Fatalf("%d records and %d units for %d objects", counted, s.share.units, s.Len())
 					}
 				}
 				if all != b.Bytes() || all > bytes*5/4 {

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -183,7 +185,26 @@ func (l laneTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		r.Header.Set("Audit-ID", id.String())
 	}
-	return l.writes.RoundTrip(r)
+	response, err := l.writes.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCarriedOut(response); err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
+// checkCarriedOut returns an error if a response of success is not one of an API server, but the page of something
+// between us and it. client-go does not decode the response to a deletion, and would report success.
+func checkCarriedOut(r *http.Response) error {
+	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	ours := []string{"", runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}
+	if r.StatusCode >= 300 || slices.Contains(ours, media) {
+		return nil
+	}
+	_ = r.Body.Close()
+	return fmt.Errorf("the response to %s is of type %q, which no API server sends", r.Request.Method, media)
 }
 
 // tokenTransport adds the newest token to a request.
@@ -238,8 +259,7 @@ func (c *Connection) UseToken(token string) {
 	c.RetryNow()
 }
 
-// RetryNow has everything try again at once that waits to: the API server answers again, or the credentials
-// were replaced.
+// RetryNow ends the pauses before retries, because the API server responds again or the credentials were replaced.
 func (c *Connection) RetryNow() { c.retryNow.Store(struct{}{}) }
 
 // Changed returns a channel that closes with the next RetryNow: what was refused may be permitted then.
@@ -248,7 +268,7 @@ func (c *Connection) Changed() <-chan struct{} {
 	return changed
 }
 
-// Probe asks the API server whether it is ready, and takes us. It waits no longer than 3 seconds.
+// Probe requests whether the API server is ready and accepts the credentials. It waits no longer than ProbeTimeout.
 func (c *Connection) Probe(ctx context.Context) error {
 	err := c.checkReady(ctx, "")
 	c.unreachable.Store(err != nil)
@@ -276,8 +296,8 @@ func MeasureSkew(sent, received time.Time, header http.Header) time.Duration {
 	}
 }
 
-// CheckToken returns an error if the API server does not take a token, or does not let it list and watch
-// each of the kinds. The token in use stays so.
+// CheckToken returns an error if the API server does not accept a token, or does not permit it to list and watch each
+// of the kinds. The token in use does not change.
 func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind) error {
 	if err := c.checkReady(ctx, token); err != nil {
 		return err
@@ -337,6 +357,8 @@ func (c *Connection) checkReadable(
 func (c *Connection) get(ctx context.Context, token, path string, query url.Values) (code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
+	deadline, _ := ctx.Deadline()
+	patience := time.Until(deadline)
 	address := c.probe.base.JoinPath(path)
 	address.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
@@ -350,7 +372,7 @@ func (c *Connection) get(ctx context.Context, token, path string, query url.Valu
 	response, err := c.probe.client.Do(request)
 	if err != nil {
 		c.probe.dialer.CloseAll() // the next probe dials anew
-		return 0, &ProbeError{transportReason(err), stableError(err)}
+		return 0, &ProbeError{transportReason(err), stableError(err, patience)}
 	}
 	defer response.Body.Close()
 	c.skew.Store(int64(MeasureSkew(sent, time.Now(), response.Header)))
@@ -358,7 +380,7 @@ func (c *Connection) get(ctx context.Context, token, path string, query url.Valu
 		return response.StatusCode, checkAuthorized(response)
 	}
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
-		return 0, &ProbeError{Unreachable, stableError(err)}
+		return 0, &ProbeError{Unreachable, stableError(err, patience)}
 	}
 	return response.StatusCode, checkAuthorized(response)
 }
@@ -476,10 +498,10 @@ func transportReason(err error) Reason {
 
 // stableError drops from an error of net/http what is known, as the request, or differs each time, as the
 // port that we called from: a message that stays the same can be compared.
-func stableError(err error) error {
+func stableError(err error, patience time.Duration) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if e.Timeout() {
-			return fmt.Errorf("no answer within %s", ProbeTimeout)
+			return fmt.Errorf("no answer within %s", patience.Round(time.Second/10))
 		}
 		err = e.Err
 	}

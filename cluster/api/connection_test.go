@@ -69,7 +69,7 @@ func TestPlain(t *testing.T) {
 				Op:  "Get",
 				URL: "https://east.test:6443/readyz",
 				Err: c.at(n),
-			}).Error(); got != c.want {
+			}, ProbeTimeout).Error(); got != c.want {
 				t.Errorf("%s: %q, want %q", name, got, c.want)
 			}
 		}
@@ -242,7 +242,7 @@ func TestAbortive(t *testing.T) {
 	}
 }
 
-// Nothing is changed after the fence, and reading goes on. What is changed bears the time at which it was
+// Nothing is changed after the fence, and reading goes on. What is changed has the time at which it was
 // sent.
 func TestFence(t *testing.T) {
 	var ids []string

@@ -11,42 +11,50 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Expiry returns when the credentials in config expire, as far as they contain it: a token that is a JWT
-// (RFC 7519, exp), or a client certificate. It is zero for credentials that do not expire, or do not
-// contain it. Nothing is verified: the API server does that.
-func Expiry(config *rest.Config) time.Time {
-	if token := config.BearerToken; token != "" {
-		return tokenExpiry(token)
+// Validity returns when the credentials in config were issued and when they expire, as far as they contain it: a
+// token that is a JWT (RFC 7519, iat and exp), or a client certificate. Either is zero for credentials that do not
+// contain it, and both are for a token that is read from a file: client-go reads it again, so that config has an old
+// one. Nothing is verified: the API server does that.
+func Validity(config *rest.Config) (issued, expires time.Time) {
+	switch {
+	case config.BearerTokenFile != "":
+		return time.Time{}, time.Time{}
+	case config.BearerToken != "":
+		return tokenValidity(config.BearerToken)
 	}
 	block, _ := pem.Decode(config.CertData)
 	if block == nil {
-		return time.Time{}
+		return time.Time{}, time.Time{}
 	}
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return time.Time{}
+		return time.Time{}, time.Time{}
 	}
-	return certificate.NotAfter
+	return certificate.NotBefore, certificate.NotAfter
 }
 
-func tokenExpiry(token string) time.Time {
+func tokenValidity(token string) (issued, expires time.Time) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return time.Time{}
+		return issued, expires
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return time.Time{}
+		return issued, expires
 	}
 	var claims struct {
-		Expiry *float64 `json:"exp"` // a NumericDate may have a fraction
+		Issued *float64 `json:"iat"` // a NumericDate may have a fraction
+		Expiry *float64 `json:"exp"`
 	}
-	if err := json.Unmarshal(payload, &claims); err != nil || claims.Expiry == nil {
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		return issued, expires
+	}
+	return numericDate(claims.Issued), numericDate(claims.Expiry)
+}
+
+func numericDate(seconds *float64) time.Time {
+	if seconds == nil || *seconds < 0 || *seconds > 1e11 { // no time, and it would overflow
 		return time.Time{}
 	}
-	seconds := *claims.Expiry
-	if seconds < 0 || seconds > 1e11 { // no time, and it would overflow
-		return time.Time{}
-	}
-	return time.Unix(int64(seconds), 0)
+	return time.Unix(int64(*seconds), 0)
 }

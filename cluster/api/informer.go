@@ -1,5 +1,13 @@
 package api
 
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
 // An Informer keeps a record of each object of a Kind, at one API server. It is a [Store] with the
 // [Watcher] that fills it.
 type Informer[R any] struct {
@@ -14,4 +22,13 @@ func NewInformer[R any](
 ) *Informer[R] {
 	store := NewStore(newRecord, changed)
 	return &Informer[R]{store, NewWatcher(conn, kind, store)}
+}
+
+// HasSynced reports whether the Store holds a complete listing.
+func (i *Informer[R]) HasSynced() bool { return watch.IsClosed(i.Synced()) }
+
+// WaitComplete waits until what the Store lacks does not exist: all objects were listed, or the API server does not
+// serve the kind. It returns false if ctx ends first.
+func (i *Informer[R]) WaitComplete(ctx context.Context) bool {
+	return i.Health().Refused == metav1.StatusReasonNotFound || watch.WaitClosed(ctx, i.Synced())
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
 // A Kind is a kind of object, and which objects of it are read. It is made by [Typed], [Metadata] or
@@ -32,6 +32,7 @@ type Kind struct {
 	object   runtime.Object // an empty one of the type that requests return
 	metadata bool           // requests return metadata only
 	versions []string       // the newest of these that is served is read
+	read     *Message       // what is read of objects in protobuf; nil for all
 }
 
 // Typed returns a kind of Kubernetes' own, in protobuf where the API server supports it.
@@ -102,13 +103,29 @@ func (k Kind) clientRequests(conn *Connection) (cache.ListerWatcher, error) {
 			},
 		}, nil
 	default:
-		gvk := k.Resource.GroupVersion().WithKind(k.Name)
-		client, err := apiutil.RESTClientForGVK(gvk, false, false, conn.Config, codecs, conn.HTTPClient)
+		client, err := rest.RESTClientForConfigAndClient(k.typedConfig(conn.Config), conn.HTTPClient)
 		if err != nil {
 			return nil, err
 		}
 		return cache.NewFilteredListWatchFromClient(client, k.Resource.Resource, k.Namespace, selected), nil
 	}
+}
+
+// typedConfig returns the configuration of a client for a typed kind.
+func (k Kind) typedConfig(base *rest.Config) *rest.Config {
+	config, gv := rest.CopyConfig(base), k.Resource.GroupVersion()
+	config.GroupVersion = &gv
+	if config.APIPath = "/apis"; gv.Group == "" {
+		config.APIPath = "/api"
+	}
+	if config.ContentType == "" {
+		config.ContentType = runtime.ContentTypeProtobuf
+	}
+	config.NegotiatedSerializer = codecs.WithoutConversion()
+	if k.read != nil {
+		config.NegotiatedSerializer = pruner{config.NegotiatedSerializer, k.Name, k.read}
+	}
+	return config
 }
 
 func (k Kind) newestRequests(client dynamic.Interface, selected func(*metav1.ListOptions)) cache.ListerWatcher {

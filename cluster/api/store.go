@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"iter"
 	"sync"
 	"unique"
 
@@ -48,9 +49,51 @@ type Store[R any] struct {
 	unstored *listing[R] // the last that was not stored; of the informer, like share
 	share    *share      // nil: there are no limits
 
-	mu     sync.RWMutex
-	byKey  map[Key]R
-	usages map[Key]usage // where there are limits
+	mu    sync.RWMutex
+	byKey ByNamespace[stored[R]]
+	count int // of byKey
+}
+
+// stored is a record in a Store.
+type stored[R any] struct {
+	record R
+	size   usage // where there are limits
+}
+
+// ByNamespace holds values by key, those of one namespace together: that takes less memory than a map by Key
+// does, of which each entry repeats the namespace.
+type ByNamespace[V any] map[string]map[string]V
+
+// Get returns the value of a key; the zero value for none.
+func (m ByNamespace[V]) Get(k Key) V { return m[k.Namespace][k.Name] }
+
+// Put sets the value of a key.
+func (m ByNamespace[V]) Put(k Key, v V) {
+	if m[k.Namespace] == nil {
+		m[k.Namespace] = map[string]V{}
+	}
+	m[k.Namespace][k.Name] = v
+}
+
+// Remove removes a key.
+func (m ByNamespace[V]) Remove(k Key) {
+	delete(m[k.Namespace], k.Name)
+	if len(m[k.Namespace]) == 0 {
+		delete(m, k.Namespace)
+	}
+}
+
+// All yields all keys with their values, in no order.
+func (m ByNamespace[V]) All() iter.Seq2[Key, V] {
+	return func(yield func(Key, V) bool) {
+		for namespace, values := range m {
+			for name, v := range values {
+				if !yield(Key{namespace, name}, v) {
+					return
+				}
+			}
+		}
+	}
 }
 
 var _ Target = &Store[int]{}
@@ -59,7 +102,9 @@ var _ Target = &Store[int]{}
 // false if nothing is to be kept of it. changed is called with the key of each object that has changed, or
 // may have: after the change can be read, and with no lock of the Store held. It must not block.
 func NewStore[R any](newRecord func(object any) (R, bool), changed func(Key)) *Store[R] {
-	return &Store[R]{newRecord: newRecord, changed: changed, synced: make(chan struct{}), byKey: map[Key]R{}}
+	return &Store[R]{
+		newRecord: newRecord, changed: changed, synced: make(chan struct{}), byKey: ByNamespace[stored[R]]{},
+	}
 }
 
 // Synced returns a channel that is closed once the Store holds a complete listing.
@@ -67,18 +112,38 @@ func (s *Store[R]) Synced() <-chan struct{} { return s.synced }
 
 // Get returns a record.
 func (s *Store[R]) Get(k Key) (R, bool) {
+	r, found := s.get(k)
+	return r.record, found
+}
+
+func (s *Store[R]) get(k Key) (stored[R], bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r, found := s.byKey[k]
+	r, found := s.byKey[k.Namespace][k.Name]
 	return r, found
+}
+
+// put stores a record, or removes that of the key if it is nil.
+func (s *Store[R]) put(k Key, r *stored[R]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, found := s.byKey[k.Namespace][k.Name]; found {
+		s.count--
+	}
+	if r == nil {
+		s.byKey.Remove(k)
+		return
+	}
+	s.byKey.Put(k, *r)
+	s.count++
 }
 
 // Keys returns the keys of all records, in no order.
 func (s *Store[R]) Keys() []Key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	keys := make([]Key, 0, len(s.byKey))
-	for k := range s.byKey {
+	keys := make([]Key, 0, s.count)
+	for k := range s.byKey.All() {
 		keys = append(keys, k)
 	}
 	return keys
@@ -88,7 +153,7 @@ func (s *Store[R]) Keys() []Key {
 func (s *Store[R]) Len() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return len(s.byKey)
+	return s.count
 }
 
 // reduced is an object on its way into the Store.
@@ -130,15 +195,16 @@ func (s *Store[R]) UseBudget(b *Budget, kind string, maxUnits int) {
 		s.share.reserve(-s.share.bytes, true)
 		s.share.setRefused(s.share, false)
 	}
-	s.share, s.unstored, s.usages = nil, nil, nil
+	s.share, s.unstored = nil, nil
 	if b == nil {
 		return
 	}
-	s.share, s.usages = &share{Budget: b, kind: kind, maxUnits: int64(maxUnits)}, map[Key]usage{}
-	for k, r := range s.byKey { // from an informer before
-		now := usageOf(nil, r)
-		s.usages[k] = now
-		s.share.charge(usage{}, now, true)
+	s.share = &share{Budget: b, kind: kind, maxUnits: int64(maxUnits)}
+	for _, k := range s.Keys() { // from an informer before
+		r, _ := s.get(k)
+		r.size = usageOf(nil, r.record)
+		s.put(k, &r)
+		s.share.charge(usage{}, r.size, true)
 	}
 }
 
@@ -197,13 +263,15 @@ func (l *listing[R]) Update(object any) error {
 	}
 	s := l.store
 	if s.share != nil {
-		before, known := s.usages[k.key]
-		if twice, found := l.objects[k.key]; found {
-			before, known = twice.size, true
+		old, known := s.get(k.key)
+		before := old.size
+		twice, again := l.objects[k.key]
+		if again {
+			before = twice.size
 		}
-		if !s.share.charge(before, k.size, known) {
-			if old, found := s.Get(k.key); found && l.objects[k.key] == nil {
-				l.objects[k.key] = &reduced[R]{k.key, old, true, before}
+		if !s.share.charge(before, k.size, known || again) {
+			if known && !again {
+				l.objects[k.key] = &reduced[R]{k.key, old.record, true, before}
 			}
 			return nil
 		}
@@ -235,22 +303,16 @@ func (s *Store[R]) Update(object any) error {
 		return err
 	}
 	if s.share != nil {
-		before, known := s.usages[k.key]
-		if !s.share.charge(before, k.size, known) {
+		old, known := s.get(k.key)
+		if !s.share.charge(old.size, k.size, known) {
 			return nil
 		}
-		s.usages[k.key] = k.size
-		if !k.ok {
-			delete(s.usages, k.key)
-		}
 	}
-	s.mu.Lock()
 	if k.ok {
-		s.byKey[k.key] = k.record
+		s.put(k.key, &stored[R]{k.record, k.size})
 	} else {
-		delete(s.byKey, k.key)
+		s.put(k.key, nil)
 	}
-	s.mu.Unlock()
 	s.changed(k.key)
 	return nil
 }
@@ -262,49 +324,47 @@ func (s *Store[R]) Delete(object any) error {
 		return err
 	}
 	if s.share != nil {
-		s.share.charge(s.usages[k], usage{}, true)
-		delete(s.usages, k)
+		old, _ := s.get(k)
+		s.share.charge(old.size, usage{}, true)
 	}
-	s.mu.Lock()
-	delete(s.byKey, k)
-	s.mu.Unlock()
+	s.put(k, nil)
 	s.changed(k)
 	return nil
 }
 
 // Replace stores a complete listing.
 func (s *Store[R]) Replace(objects []any, _ string) error {
-	next := make(map[Key]R, len(objects))
-	var all usage
-	sizes := map[Key]usage{}
+	next, count := ByNamespace[stored[R]]{}, 0
+	var units, bytes int64
 	for _, o := range objects {
 		k, err := s.reduce(o)
 		if err != nil {
 			return err
 		}
-		if k.ok {
-			next[k.key] = k.record
-			if s.share != nil {
-				sizes[k.key] = k.size
-				all.units, all.bytes = all.units+k.size.units, all.bytes+k.size.bytes
-			}
+		if !k.ok {
+			continue
 		}
+		if _, twice := next[k.key.Namespace][k.key.Name]; !twice {
+			count++
+		}
+		next.Put(k.key, stored[R]{k.record, k.size})
+		units, bytes = units+int64(k.size.units), bytes+int64(k.size.bytes)
 	}
 	if s.share != nil { // each was charged as it was gathered, and what is gone not given back yet
-		s.share.reserve(all.bytes-s.share.bytes, true)
-		s.share.units, s.share.bytes, s.usages, s.unstored = all.units, all.bytes, sizes, nil
+		s.share.reserve(bytes-s.share.bytes, true)
+		s.share.units, s.share.bytes, s.unstored = units, bytes, nil
 		s.share.setRefused(s.share, s.share.refusedCount > 0)
 	}
 	s.mu.Lock()
 	old := s.byKey
-	s.byKey = next
+	s.byKey, s.count = next, count
 	s.mu.Unlock()
-	for k := range old {
-		if _, still := next[k]; !still {
+	for k := range old.All() {
+		if _, still := next[k.Namespace][k.Name]; !still {
 			s.changed(k)
 		}
 	}
-	for k := range next {
+	for k := range next.All() {
 		s.changed(k)
 	}
 	select {

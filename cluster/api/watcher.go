@@ -112,9 +112,9 @@ type Watcher struct {
 
 // Health is the state of a Watcher.
 type Health struct {
-	Open        bool      `json:"open"`             // a watch is open
-	Joined      bool      `json:"joined,omitempty"` // it receives the events of another Watcher's watch
-	LastContact time.Time `json:"lastContact"`      // of the last event, bookmark or opening of the watch
+	Open        bool      `json:"open"`                 // a watch is open
+	Joined      bool      `json:"joined,omitempty"`     // it receives the events of another Watcher's watch
+	LastContact time.Time `json:"lastContact,omitzero"` // of the last event, bookmark or opening of the watch
 	// NotFound, Forbidden or Unauthorized; empty if the kind is served.
 	Refused  metav1.StatusReason `json:"refused,omitempty"`
 	Restored time.Time           `json:"restored,omitzero"` // when the API server last went back to an older state
@@ -281,7 +281,7 @@ func (w *Watcher) Problem() string {
 		return "the request is not answered to its end"
 	}
 	if isResponseError(w.failure) {
-		return stableError(w.failure).Error()
+		return stableError(w.failure, ProbeTimeout).Error()
 	}
 	return reasonLabel(w.failure)
 }

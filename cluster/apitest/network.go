@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -56,14 +57,21 @@ func (n *Network) Server(cluster string) *Server {
 }
 
 // Dial opens a connection to an API server by its host and port.
-func (n *Network) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
-	n.mu.Lock()
-	s := n.servers[addr]
-	n.mu.Unlock()
-	if s == nil {
-		return nil, fmt.Errorf("dial %s: no such host", addr)
+func (n *Network) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return n.DialAs("")(ctx, network, addr)
+}
+
+// DialAs returns a function like Dial for a client with a name, which servers pass to what Audit has set.
+func (n *Network) DialAs(client string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, _, addr string) (net.Conn, error) {
+		n.mu.Lock()
+		s := n.servers[addr]
+		n.mu.Unlock()
+		if s == nil {
+			return nil, fmt.Errorf("dial %s: no such host", addr)
+		}
+		return s.dial(ctx, client)
 	}
-	return s.dial(ctx)
 }
 
 // Close stops all servers and waits for them.
@@ -72,6 +80,7 @@ func (n *Network) Close() {
 	for _, s := range n.servers {
 		s.close()
 	}
+	clear(n.servers) // a dial function may be kept for longer
 	n.mu.Unlock()
 	n.serving.Wait()
 }
@@ -124,7 +133,10 @@ func (s *Server) Cut(how Cut) {
 	}
 }
 
-func (s *Server) dial(ctx context.Context) (net.Conn, error) {
+// Addr returns the host and port that Dial takes.
+func (s *Server) Addr() string { return s.addr }
+
+func (s *Server) dial(ctx context.Context, name string) (net.Conn, error) {
 	l := s.line
 	l.mu.Lock()
 	cut := l.cut
@@ -133,12 +145,17 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 		return nil, fmt.Errorf("dial %s: connection refused", s.addr)
 	}
 	client, server := pipe()
+	server.client = name
+	var err error
 	select {
 	case l.accept <- server:
 	case <-l.closed:
-		return nil, fmt.Errorf("dial %s: connection refused", s.addr)
+		err = fmt.Errorf("dial %s: connection refused", s.addr)
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, errors.Join(err, client.Close(), server.Close())
 	}
 	c := &conn{Conn: client, line: l, done: make(chan struct{})}
 	l.mu.Lock()
@@ -149,18 +166,28 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 
 // pipe returns the two ends of a connection that holds what was written until it is read, as a network
 // does.
-func pipe() (a, b net.Conn) {
-	a, b = net.Pipe()
-	return newBuffered(a), newBuffered(b)
+func pipe() (a, b *bufferedConn) {
+	client, server := net.Pipe()
+	return newBuffered(client), newBuffered(server)
 }
 
 // bufferedConn is an end of a pipe whose Write does not wait for the reader.
 type bufferedConn struct {
 	net.Conn
+	client string // at the other end
 	mu     sync.Mutex
 	queue  chan []byte
 	closed bool
 }
+
+// clientAddr is the name of a client as an address.
+type clientAddr string
+
+func (clientAddr) Network() string  { return "pipe" }
+func (a clientAddr) String() string { return string(a) }
+
+// RemoteAddr returns the name of the client.
+func (b *bufferedConn) RemoteAddr() net.Addr { return clientAddr(b.client) }
 
 func newBuffered(c net.Conn) *bufferedConn {
 	b := &bufferedConn{Conn: c, queue: make(chan []byte, 1<<12)}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
 )
 
 // A Server is one cluster's API server. All its methods may be called from any goroutine.
@@ -50,10 +51,14 @@ type Server struct {
 	restored       int                         // how often an older state was restored
 	silentWatches  map[string]bool             // group resources whose watches are silent
 	answers        map[string]http.HandlerFunc // what answers instead, by group resource
+	terminating    map[string]bool             // resources whose CRD is being deleted
 	withoutStreams bool                        // lists are not streamed
 	skew           time.Duration               // how far its clock is ahead
-	listRemainders map[string]listRemainder    // what is left of lists that were read by pages, by continue token
-	changed        chan struct{}               // closed by the next event
+	delay          time.Duration               // before each response
+	expired        int                         // the oldest version from which a watch may begin
+	audit          func(client, verb, resource string)
+	listRemainders map[string]listRemainder // what is left of lists that were read by pages, by continue token
+	changed        chan struct{}            // closed by the next event
 	requests       map[string]int
 	openWatches    map[string]int // by group resource
 }
@@ -97,8 +102,9 @@ func newServer(cluster, addr string) *Server {
 		failing:       map[string]failure{},
 		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
 		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
-		mutate:  map[string]func(*unstructured.Unstructured){},
-		objects: map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}),
+		terminating: map[string]bool{},
+		mutate:      map[string]func(*unstructured.Unstructured){},
+		objects:     map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}),
 		requests: map[string]int{}, openWatches: map[string]int{},
 	}
 	s.certificate, s.authority = selfSigned(host)
@@ -110,6 +116,16 @@ func (s *Server) Token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	token := fmt.Sprintf("%s-%d", s.cluster, len(s.tokens)+1)
+	s.tokens[token] = true
+	return token
+}
+
+// TokenUntil returns a new token that the server takes, and that expires by its own account.
+func (s *Server) TokenUntil(end time.Time) string {
+	claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, end.Unix()))
+	token := "e30." + claims + ".c2ln"
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.tokens[token] = true
 	return token
 }
@@ -179,6 +195,7 @@ func (s *Server) Serve(resource string, versions ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.served[resource] = versions
+	delete(s.terminating, resource)
 	s.broadcast()
 }
 
@@ -228,6 +245,31 @@ func (s *Server) Backup() (restore func()) {
 		s.restored++
 		s.broadcast()
 	}
+}
+
+// Expire makes the server forget all events, as etcd does when it is compacted: watches end, and one from an older
+// version ends with 410.
+func (s *Server) Expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.expired = s.version
+	s.broadcast()
+}
+
+// Delay makes each response to a request begin that much later.
+func (s *Server) Delay(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delay = d
+}
+
+// Audit has a function called for each request, with the name of the client and the verb and group resource that it
+// asks for, before the request is carried out.
+func (s *Server) Audit(do func(client, verb, resource string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.audit = do
 }
 
 // Prune makes the server drop the conditions from every status of a group resource, as a schema without
@@ -281,6 +323,17 @@ func (s *Server) Apply(objects ...*unstructured.Unstructured) {
 	}
 }
 
+// ApplyYAML applies objects that tests write as YAML, one a text.
+func (s *Server) ApplyYAML(texts ...string) {
+	for _, text := range texts {
+		var o unstructured.Unstructured
+		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+			panic("BUG: an object of a test: " + err.Error())
+		}
+		s.Apply(&o)
+	}
+}
+
 // Delete deletes an object by its kind, and reports whether there was one.
 func (s *Server) Delete(kind, namespace, name string) bool {
 	s.mu.Lock()
@@ -292,6 +345,17 @@ func (s *Server) Delete(kind, namespace, name string) bool {
 		}
 	}
 	return false
+}
+
+// DeleteKind deletes all objects of a group resource, as API servers do before they forget a CRD that was
+// deleted; Serve without versions is the next step.
+func (s *Server) DeleteKind(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.terminating[resource] = true
+	for _, name := range slices.Sorted(maps.Keys(s.objects[resource])) {
+		s.deleteObject(resource, name)
+	}
 }
 
 // Get returns a copy of an object, or nil.
@@ -415,9 +479,18 @@ func (r request) groupResource() string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	known := s.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
-	readiness := s.failing["readyz"]
+	readiness, delay := s.failing["readyz"], s.delay
 	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
+	if delay > 0 {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
 	if !known {
 		writeError(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
 		return
@@ -428,6 +501,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		fmt.Fprint(w, "ok")
+		return
+	}
+	if r.URL.Path == "/version" {
+		writeJSON(w, http.StatusOK, map[string]string{})
+		return
+	}
+	if r.URL.Path == "/api" || r.URL.Path == "/apis" {
+		s.discoverGroups(w, r.URL.Path)
 		return
 	}
 	req, err := parse(r)
@@ -446,7 +527,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
 	forbidden := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()]
 	serves := slices.Contains(s.served[req.groupResource()], req.version)
+	audit := s.audit
 	s.mu.Unlock()
+	if audit != nil {
+		audit(r.RemoteAddr, req.verb, req.groupResource())
+	}
 	key := req.verb + " " + req.groupResource() + " "
 	s.mu.Lock()
 	rejected := s.rejected[key] || s.rejected[key+req.namespace]
@@ -592,7 +677,7 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 			versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
 			if v == req.version {
 				list.APIResources = append(list.APIResources,
-					metav1.APIResource{Name: resource, Namespaced: true, Kind: resource})
+					metav1.APIResource{Name: resource, Namespaced: true, Kind: resource, Verbs: s.verbs(kind)})
 			}
 		}
 	}
@@ -608,6 +693,43 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 	default:
 		writeJSON(w, http.StatusOK, list)
 	}
+}
+
+// discoverGroups answers which groups exist, without aggregation.
+func (s *Server) discoverGroups(w http.ResponseWriter, path string) {
+	if path == "/api" {
+		writeJSON(w, http.StatusOK, metav1.APIVersions{
+			TypeMeta: metav1.TypeMeta{Kind: "APIVersions", APIVersion: "v1"}, Versions: []string{"v1"},
+		})
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	versions := map[string][]metav1.GroupVersionForDiscovery{}
+	for _, kind := range slices.Sorted(maps.Keys(s.served)) {
+		_, group, _ := strings.Cut(kind, ".")
+		for _, v := range s.served[kind] {
+			version := metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v}
+			if group != "" && !slices.Contains(versions[group], version) {
+				versions[group] = append(versions[group], version)
+			}
+		}
+	}
+	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+	for _, group := range slices.Sorted(maps.Keys(versions)) {
+		all := versions[group]
+		list.Groups = append(list.Groups, metav1.APIGroup{Name: group, Versions: all, PreferredVersion: all[0]})
+	}
+	writeJSON(w, http.StatusOK, list)
+}
+
+// verbs returns those that a group resource is served with: one that is being deleted can be read and deleted.
+func (s *Server) verbs(resource string) metav1.Verbs {
+	verbs := metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
+	if !s.terminating[resource] {
+		verbs = append(verbs, "create", "patch", "update")
+	}
+	return verbs
 }
 
 // matches reports whether an object is among those asked for.
@@ -821,7 +943,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 
 	from, _ := strconv.Atoi(req.options.ResourceVersion)
 	s.mu.Lock()
-	restored := s.restored
+	restored, expired := s.restored, s.expired
 	if req.options.SendInitialEvents != nil {
 		var initial []map[string]any
 		for _, o := range s.objects[req.groupResource()] {
@@ -836,6 +958,13 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		}
 		send("BOOKMARK", bookmark(from, map[string]any{metav1.InitialEventsAnnotationKey: "true"}))
 		s.mu.Lock()
+	} else if from > 0 && from < expired {
+		s.mu.Unlock()
+		send("ERROR", metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+		})
+		return
 	}
 	next := len(s.events)
 	for next > 0 && s.events[next-1].version > from {
@@ -843,7 +972,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	}
 	for {
 		// s.mu is held here.
-		if s.restored != restored {
+		if s.restored != restored || s.expired != expired {
 			s.mu.Unlock()
 			return
 		}

@@ -111,6 +111,7 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 		c.log.Error(err, "Nothing is written into the cluster", "cluster", now.Name)
 		return
 	}
+	defer t.Owners.stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if t.Local && c.tasks[OwnLease] != nil {
@@ -127,6 +128,7 @@ func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *w
 		Namespace: c.options.Namespace, Name: name, Identity: t.identity, Timing: c.options.Timing,
 	}
 	if name == OwnLease {
+		k.leaseName = LeaseName("unknown")
 		id, known := c.waitInstallation(ctx, func(problem string) {
 			if now, _ := spec.Load(); len(k.wanted(now)) > 0 {
 				k.report(leaseState{state: cluster.ReadOnly, problem: problem})
@@ -140,7 +142,6 @@ func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *w
 		k.config.Labels = map[string]string{InstallationLabel: id}
 		k.config.Annotations = c.annotations
 	}
-	defer t.Owners.stop()
 	k.run(ctx, spec)
 }
 
@@ -165,6 +166,7 @@ type Target struct {
 type leaseState struct {
 	state   cluster.WritingState
 	held    bool
+	holder  string // another one; empty if it is not known
 	problem string
 }
 
@@ -265,9 +267,9 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 		case errors.Is(err, ErrNothingToWrite):
 			k.report(leaseState{})
 		case IsMissingPermissions(err), apierrors.IsForbidden(err):
-			k.report(leaseState{state: cluster.ReadOnly, problem: problemText(err)})
+			k.report(leaseState{state: cluster.ReadOnly, problem: cluster.ErrorText(err)})
 		default:
-			k.report(leaseState{state: cluster.Standby, problem: problemText(err)})
+			k.report(leaseState{state: cluster.Standby, problem: cluster.ErrorText(err)})
 		}
 		k.waitBeforeRetry(ctx, err)
 	}
@@ -301,13 +303,15 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 	defer end(nil)
 	for _, t := range tasks {
 		wg.Go(func() {
-			k.runTask(term, t, func() bool {
-				err := k.problemOfAll(tasks)
-				if err != nil {
-					end(err)
+			for term.Err() == nil {
+				err := k.runTask(term, t)
+				if all := k.problemOfAll(tasks); all != nil {
+					end(all)
 				}
-				return err != nil
-			})
+				if term.Err() == nil {
+					k.waitBeforeRetry(term, err)
+				}
+			}
 		})
 	}
 	<-term.Done()
@@ -317,28 +321,22 @@ func (k *candidacy) lead(term context.Context, tasks []Task) error {
 	return nil
 }
 
-// runTask runs one task until the term ends. It calls giveUp when the task cannot run; that ends the term, and
-// returns true, if no other can either.
-func (k *candidacy) runTask(term context.Context, t Task, giveUp func() bool) {
-	for term.Err() == nil {
-		err := k.reviewTask(term, t)
-		if err == nil {
-			k.setProblem(t, nil)
-			err = t.Run(term, k.Target)
-		}
-		if term.Err() != nil {
-			return
-		}
-		if err == nil {
-			err = fmt.Errorf("the %s are not written: the task has ended", t.Name)
-		}
-		k.Log.Info("A task of the Lease waits", "lease", k.leaseName, "task", t.Name, "reason", err.Error())
-		k.setProblem(t, err)
-		if giveUp() {
-			return
-		}
-		k.waitBeforeRetry(term, err)
+// runTask reviews and runs one task, and returns why it waits unless the term has ended.
+func (k *candidacy) runTask(term context.Context, t Task) error {
+	err := k.reviewTask(term, t)
+	if err == nil {
+		k.setProblem(t, nil)
+		err = t.Run(term, k.Target)
 	}
+	if term.Err() != nil {
+		return nil //nolint:nilerr // an error of the task follows from that
+	}
+	if err == nil {
+		err = fmt.Errorf("the %s are not written: the task has ended", t.Name)
+	}
+	k.Log.Info("A task of the Lease waits", "lease", k.leaseName, "task", t.Name, "reason", err.Error())
+	k.setProblem(t, err)
+	return err
 }
 
 // cannotRun reports whether an error of a task means that it cannot run with the permissions, and the kinds, that
@@ -423,7 +421,11 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 	config := k.config
 	config.AcquireDelay = delay
 	if config.Labels != nil {
-		config.Watched, config.Changed = k.watched(ctx), k.Owners.observe
+		watched, err := k.watched(ctx)
+		if err != nil {
+			return err
+		}
+		config.Watched, config.Changed = watched, k.Owners.observe
 	}
 	elector := lease.NewElector(k.Log, k.Client, k.Conn, config)
 	wg.Go(func() { k.reportHolder(ctx, elector) })
@@ -431,6 +433,9 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 	if errors.Is(err, lease.ErrUnreadable) {
 		unreadable := Permission{Resource: leaseResource, Namespace: config.Namespace, Verbs: []string{"list", "watch"}}
 		return &MissingPermissions{[]Permission{unreadable}}
+	}
+	if apierrors.IsNotFound(err) {
+		return errNoNamespace(config.Namespace)
 	}
 	return err
 }
@@ -472,7 +477,7 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 		k.Log.Info("What was written into the cluster stays: another replica goes on writing, " +
 			"or the cluster is out of reach")
 	default:
-		k.Log.Info("What was written into the cluster stays: deleting it failed", "error", problemText(err))
+		k.Log.Info("What was written into the cluster stays: deleting it failed", "error", cluster.ErrorText(err))
 	}
 }
 
@@ -485,7 +490,7 @@ func (k *candidacy) reportHolder(ctx context.Context, elector *lease.Elector) {
 		if held {
 			k.reportHeld()
 		} else {
-			k.report(leaseState{state: cluster.Standby})
+			k.report(leaseState{state: cluster.Standby, holder: elector.Holder()})
 		}
 		select {
 		case <-changed:
@@ -550,14 +555,13 @@ func writingOf(leases map[string]leaseState) cluster.Writing {
 		if s.held || s.state == cluster.Standby {
 			w.Wanted = append(w.Wanted, name)
 		}
+		if s.holder != "" {
+			if w.Holders == nil {
+				w.Holders = map[string]string{}
+			}
+			w.Holders[name] = s.holder
+		}
 		w.Problem = appendProblem(w.Problem, s.problem)
 	}
 	return w
-}
-
-func problemText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

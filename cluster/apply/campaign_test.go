@@ -30,6 +30,7 @@ func TestReportOfLeases(t *testing.T) {
 	}
 	none := leaseState{}
 	standby := leaseState{state: cluster.Standby}
+	behind := leaseState{state: cluster.Standby, holder: "other"}
 	holding := leaseState{state: cluster.Holding, held: true}
 	refused := leaseState{state: cluster.ReadOnly, problem: "grant it"}
 	heldInVain := leaseState{state: cluster.ReadOnly, held: true, problem: "grant it"}
@@ -39,6 +40,9 @@ func TestReportOfLeases(t *testing.T) {
 		want cluster.Writing
 	}{
 		{none, standby, cluster.Writing{State: cluster.Standby, Wanted: b}},
+		{none, behind, cluster.Writing{
+			State: cluster.Standby, Wanted: b, Holders: map[string]string{"b": "other"},
+		}},
 		{holding, none, cluster.Writing{State: cluster.Holding, Leases: a, Wanted: a}},
 		{refused, holding, cluster.Writing{State: cluster.Holding, Leases: b, Wanted: b, Problem: "grant it"}},
 		{standby, holding, cluster.Writing{State: cluster.Holding, Leases: b, Wanted: []string{"a", "b"}}},

@@ -28,5 +28,5 @@
 // Because a term begins with complete listings and reconciles every key, there is no code for what happened
 // before the term, for what others wrote, or for resuming a write that failed half-way. Because an event carries
 // no data, there is none for the order of events. Because Snapshots are levels, there is none for subscribing to
-// members. It costs the listings at the begin of each term.
+// members. It costs the listings at the beginning of each term.
 package apply

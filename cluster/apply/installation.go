@@ -3,6 +3,7 @@ package apply
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -30,7 +32,7 @@ import (
 //
 // When the owner of a source changes, because an older installation links it, or the owner unlinks it or is gone, the
 // next one takes the slices of that source over as they are. For the time that a watch takes both may write; each of
-// their requests bears the version that it was planned from, so the later one is refused and planned again.
+// their requests names the version that it was planned from, so the later one is refused and planned again.
 //
 // It costs nothing but that the watch of our own Lease is one of all labelled Leases. Without the permission to list
 // Leases in all namespaces only those in the namespace of the control plane count.
@@ -70,13 +72,30 @@ func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
 			needed := Permission{Resource: namespaceResource, Namespace: c.options.Namespace, Verbs: []string{"get"}}
 			err = &MissingPermissions{[]Permission{needed}}
 		}
-		if now, _ := c.installation.Load(); ctx.Err() == nil && now.id == "" && now.problem != problemText(err) {
-			t.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
-				"namespace", c.options.Namespace, "error", problemText(err))
-			c.installation.Store(installation{problem: problemText(err)})
+		if apierrors.IsNotFound(err) {
+			err = errNoNamespace(c.options.Namespace)
 		}
-		sleep(ctx, installationPoll)
+		if now, _ := c.installation.Load(); ctx.Err() == nil && now.id == "" && now.problem != cluster.ErrorText(err) {
+			t.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
+				"namespace", c.options.Namespace, "error", cluster.ErrorText(err))
+			c.installation.Store(installation{problem: cluster.ErrorText(err)})
+		}
+		retry := time.NewTimer(installationPoll)
+		select {
+		case <-retry.C:
+		case <-t.Conn.Changed():
+		case <-ctx.Done():
+		}
+		retry.Stop()
 	}
+}
+
+// errNoNamespace is why no Lease can be created in a cluster: it has no such namespace.
+type errNoNamespace string
+
+func (e errNoNamespace) Error() string {
+	return fmt.Sprintf("there is no namespace %[1]s in this cluster for Leases, so that nothing is written: create "+
+		"it, or have -controller-namespace name another", string(e))
 }
 
 // An installation is which one this is; empty until that is known, for a problem that is empty until it was tried.
@@ -107,23 +126,23 @@ func (t *Target) Installation() string {
 	return now.id
 }
 
+// DisplayName returns a name of this installation for people, which no other has: its cluster, its namespace and the
+// beginning of its UID. It is empty until that is known.
+func (c *Campaign) DisplayName() string {
+	now, _ := c.installation.Load()
+	if now.id == "" {
+		return ""
+	}
+	return c.options.Local + "/" + c.options.Namespace + "/" + now.id[:min(len(now.id), 8)]
+}
+
 // annotations returns those of our Leases: a level, which changes with the clusters that are linked.
 func (c *Campaign) annotations() (map[string]string, <-chan struct{}) {
-	statuses, changed := c.registry.Statuses()
-	names := slices.Sorted(maps.Keys(statuses))
+	names, changed := c.registry.Names()
 	return map[string]string{
 		sourcesAnnotation: strings.Join(names[:min(len(names), maxSources)], ","),
 		clusterAnnotation: c.options.Local,
 	}, changed
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // Owners reports which installation writes the endpoints of a source cluster, in one cluster. It is known in the
@@ -135,6 +154,7 @@ type Owners struct {
 	leases map[api.Key]claim
 	owners map[string]string // by source; of the claims that have not expired
 	expiry *time.Timer       // of the next claim that expires; nil for none
+	ended  bool
 }
 
 // claim is the content of the Lease of one installation.
@@ -146,17 +166,19 @@ type claim struct {
 	until        time.Time // when it expires, unless it is renewed; zero if it is not held
 }
 
-// watched returns the Leases that are watched instead of our own alone.
-func (t *Target) watched(ctx context.Context) api.Kind {
+// watched returns the Leases that are watched instead of our own alone, or why that is not known.
+func (t *Target) watched(ctx context.Context) (api.Kind, error) {
 	kind := lease.Leases
 	kind.Labels = InstallationLabel
 	all := Permission{Resource: leaseResource, Verbs: []string{"list", "watch"}}
-	if err := Review(ctx, t.Client, all); err != nil {
+	err := Review(ctx, t.Client, all)
+	if IsMissingPermissions(err) {
 		kind.Namespace = t.campaign.options.Namespace
 		t.Log.Info("Installations with a control plane in another namespace are not seen: "+
 			"both may write for the same clusters", "reason", err.Error())
+		return kind, nil
 	}
-	return kind
+	return kind, err
 }
 
 func newClaim(of *coordinationv1.Lease) (claim, bool) {
@@ -227,10 +249,11 @@ func (o *Owners) Changed() <-chan struct{} {
 	return changed
 }
 
-// stop ends what armExpiry began.
+// stop ends what armExpiry began, for good.
 func (o *Owners) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.ended = true
 	if o.expiry != nil {
 		o.expiry.Stop()
 	}
@@ -248,7 +271,7 @@ func (o *Owners) armExpiry() {
 			next = c.until
 		}
 	}
-	if !next.IsZero() {
+	if !next.IsZero() && !o.ended {
 		o.expiry = time.AfterFunc(time.Until(next), func() {
 			o.mu.Lock()
 			o.update()

@@ -1,12 +1,26 @@
 package apply
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
 	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // Each source has one owner at most, wherever it is computed: the oldest that lists it and lives. It does not lose the
@@ -15,9 +29,9 @@ func TestOwnerOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000, 0)
 		sources := []string{"east", "west"}
-		var claims []claim
+		var writer []claim
 		for i := range rapid.IntRange(0, 6).Draw(t, "installations") {
-			claims = append(claims, claim{
+			writer = append(writer, claim{
 				installation: fmt.Sprint(i),
 				created:      time.Unix(int64(rapid.IntRange(0, 3).Draw(t, "created")), 0),
 				until:        now.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "until")) * time.Second),
@@ -25,11 +39,11 @@ func TestOwnerOf(t *testing.T) {
 			})
 		}
 		for _, source := range sources {
-			owner := ownerOf(source, claims, now)
-			if got := ownerOf(source, rapid.Permutation(claims).Draw(t, "order"), now); got != owner {
+			owner := ownerOf(source, writer, now)
+			if got := ownerOf(source, rapid.Permutation(writer).Draw(t, "order"), now); got != owner {
 				t.Fatalf("%s has the owners %s and %s", source, owner, got)
 			}
-			eligible := slices.DeleteFunc(slices.Clone(claims), func(c claim) bool {
+			eligible := slices.DeleteFunc(slices.Clone(writer), func(c claim) bool {
 				return !c.until.After(now) || !slices.Contains(c.sources, source)
 			})
 			if len(eligible) == 0 {
@@ -48,13 +62,82 @@ func TestOwnerOf(t *testing.T) {
 				}
 			}
 			later := claim{installation: "0 later", created: now, until: now.Add(time.Hour), sources: sources}
-			if got := ownerOf(source, append(claims, later), now); got != owner {
+			if got := ownerOf(source, append(writer, later), now); got != owner {
 				t.Fatalf("%s takes %s from %s", got, source, owner)
 			}
 			rest := slices.Delete(slices.Clone(eligible), i, i+1)
 			if got := ownerOf(source, rest, now); (got == "") != (len(rest) == 0) {
 				t.Fatalf("%d installations are left for %s, and %q owns it", len(rest), source, got)
 			}
+		}
+	})
+}
+
+// A review of permissions that fails is no answer: it is asked again, and Leases in all namespaces count then.
+func TestReviewFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := apitest.NewNetwork()
+		defer network.Close()
+		server := network.Server("local")
+		server.ApplyYAML("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
+		server.ApplyYAML(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: fingerpost-theirs, namespace: elsewhere,
+  creationTimestamp: "1999-01-01T00:00:00Z", labels: {federation.fingerpost.io/installation: theirs},
+  annotations: {federation.fingerpost.io/source-clusters: "local"}},
+  spec: {holderIdentity: a, leaseDurationSeconds: 3600}}`)
+		var failures atomic.Int32
+		server.Answer("selfsubjectaccessreviews.authorization.k8s.io", func(w http.ResponseWriter, r *http.Request) {
+			var review authorizationv1.SelfSubjectAccessReview
+			body, err := io.ReadAll(r.Body)
+			if err == nil {
+				_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, &review)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			a := review.Spec.ResourceAttributes
+			if a.Resource == "leases" && a.Namespace == "" && failures.Add(1) <= 2 {
+				http.Error(w, "it is overloaded", http.StatusServiceUnavailable)
+				return
+			}
+			review.Status.Allowed = true
+			review.APIVersion, review.Kind = "authorization.k8s.io/v1", "SelfSubjectAccessReview"
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusCreated)
+			if err := json.NewEncoder(w).Encode(review); err != nil {
+				t.Error(err)
+			}
+		})
+		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(server.Kubeconfig(server.Token())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		registry := cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
+			ProbeInterval: 5 * time.Second, Dial: network.Dial,
+		})
+		campaign := NewCampaign(logr.Discard(), registry, Options{
+			Namespace: "linkerd", Local: "local", Replica: "r", Timing: timing,
+		})
+		var owner atomic.Value
+		campaign.Add(OwnLease, Task{Name: "test", Run: func(term context.Context, t *Target) error {
+			owner.Store(t.Owners.Owner("local"))
+			<-term.Done()
+			return nil
+		}})
+		registry.Engage(campaign.Engage)
+		spec := cluster.Spec{Name: "local", Local: true, Access: []cluster.Access{{Source: "test", Config: config}}}
+		if err := registry.Apply(spec); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- registry.Start(ctx) }()
+		pass(5 * time.Minute)
+		if got := owner.Load(); got != "theirs" || failures.Load() <= 2 {
+			t.Errorf("the source is written by %v, after %d reviews", got, failures.Load())
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
 }

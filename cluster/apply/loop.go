@@ -143,13 +143,6 @@ func (l *Loop[K]) Enqueue(keys ...K) {
 	}
 }
 
-// EnqueueAfter has a key reconciled after a time.
-func (l *Loop[K]) EnqueueAfter(k K, after time.Duration) {
-	if l.synced.Load() {
-		l.queue.AddAfter(k, after)
-	}
-}
-
 // Follow has a key reconciled whenever the Snapshot of a Service changes, until Unfollow or the end of the Loop.
 // A key follows one Service: another call for it does nothing.
 func (l *Loop[K]) Follow(k K, ref federation.Ref) {

@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
@@ -31,14 +30,6 @@ func TestWriter(t *testing.T) {
 		network := apitest.NewNetwork()
 		defer network.Close()
 		server := network.Server("local")
-		put := func(text string) {
-			t.Helper()
-			var o unstructured.Unstructured
-			if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
-				t.Fatal(err)
-			}
-			server.Apply(&o)
-		}
 		config, err := clientcmd.RESTConfigFromKubeConfig([]byte(server.Kubeconfig(server.Token())))
 		if err != nil {
 			t.Fatal(err)
@@ -63,11 +54,12 @@ func TestWriter(t *testing.T) {
 		go func() { ended <- registry.Start(ctx) }()
 
 		service := func(labels string) {
-			put("{apiVersion: v1, kind: Service, metadata: {name: web, namespace: ns, labels: {" + labels + "}}," +
+			server.ApplyYAML("{apiVersion: v1, kind: Service, " +
+				"metadata: {name: web, namespace: ns, labels: {" + labels + "}}," +
 				" spec: {ports: [{port: 80}]}}")
 		}
 		slice := func(endpoints string) {
-			put("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}]," +
+			server.ApplyYAML("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, ports: [{port: 80}]," +
 				" metadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}}," +
 				" endpoints: [" + endpoints + "]}")
 		}
@@ -84,10 +76,11 @@ func TestWriter(t *testing.T) {
 		}
 		pass(time.Minute)
 		statuses, _ := registry.Statuses()
-		if w := statuses["local"].Writing; w.State != cluster.ReadOnly || !strings.Contains(w.Problem, `"linkerd" not found`) {
+		w := statuses["local"].Writing
+		if w.State != cluster.ReadOnly || !strings.Contains(w.Problem, "there is no namespace linkerd") {
 			t.Errorf("without its namespace: %+v", w)
 		}
-		put("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
+		server.ApplyYAML("{apiVersion: v1, kind: Namespace, metadata: {name: linkerd}}")
 		pass(10 * time.Second)
 		if statuses, _ := registry.Statuses(); statuses["local"].Writing.State != cluster.Holding {
 			t.Errorf("with its namespace: %+v", statuses["local"].Writing)

@@ -85,7 +85,7 @@ func (e *externalSlices) indexWorkload(k key) {
 	e.loop.Enqueue(affectedServices(old, now, e.servicesInNamespace(k.Namespace))...)
 }
 
-func (e *externalSlices) serviceChanged(key, *serviceRecord) {}
+func (e *externalSlices) serviceChanged(_ key, _, _ *serviceRecord) {}
 
 func (e *externalSlices) applied(key, map[string]bool, map[string]int) {}
 

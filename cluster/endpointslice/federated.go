@@ -77,12 +77,28 @@ func (f *federatedSlices) enqueueWhenOwned(ctx context.Context) {
 	}
 }
 
-func (f *federatedSlices) serviceChanged(k key, now *serviceRecord) {
-	if now != nil && now.optIn {
+func (f *federatedSlices) serviceChanged(k key, old, now *serviceRecord) {
+	if now != nil && (now.optIn || now.unclear) {
 		f.loop.Follow(k, f.ref(k))
 	} else {
 		f.loop.Unfollow(k)
 	}
+	if f.Local && now != nil && now.misread != "" && (old == nil || old.misread != now.misread) {
+		f.writer.reportMisread(now)
+	}
+}
+
+// inForce returns the record of a Service that opts in or not: if that cannot be read it does as long as it has
+// slices, so that a mistake in its annotation withdraws nothing, in this term and in the next.
+func (f *federatedSlices) inForce(svc *serviceRecord) *serviceRecord {
+	if !svc.unclear {
+		return svc
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	decided := *svc
+	decided.optIn = len(f.slicesOf[svc.key]) > 0
+	return &decided
 }
 
 func (f *federatedSlices) ref(k key) federation.Ref {
@@ -92,6 +108,7 @@ func (f *federatedSlices) ref(k key) federation.Ref {
 
 // desired implements content.
 func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
+	svc = f.inForce(svc)
 	snapshot := f.loop.Snapshot(svc.key)
 	if snapshot == nil { // it does not opt in: what it had is to be withdrawn
 		w := f.writer.store.Watch(f.ref(svc.key))
@@ -127,6 +144,7 @@ func (f *federatedSlices) confirmMembers(
 		return nil
 	}
 	record, _ := newServiceRecord(now)
+	record = f.inForce(record)
 	fresh := *snapshot
 	fresh.View, fresh.Members = view.Of(federation.Cluster(f.Name), now, nil), slices.Clone(snapshot.Members)
 	if !fresh.View.SameComposition(snapshot.View) {
@@ -328,8 +346,8 @@ func (g grouping) addEndpoints(
 		if from.Zone != "" {
 			e.Zone = new(from.Zone)
 		}
-		if from.Hostname != "" && s.headless {
-			e.Hostname = new(from.Hostname)
+		if from.Hostname() != "" && s.headless {
+			e.Hostname = new(from.Hostname())
 		}
 		t := traits{family: family, source: string(origin.Cluster)}
 		switch w := from.Workload; {

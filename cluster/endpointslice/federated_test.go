@@ -20,14 +20,14 @@ import (
 // scene is a Store with the clusters home, east and west, and a federated Service of home.
 type scene struct {
 	*federation.Store
-	claims map[string]*federation.ClusterWriter
+	writers map[string]*federation.ClusterWriter
 }
 
 func newScene(clusters ...string) *scene {
 	s := &scene{federation.NewStore(), map[string]*federation.ClusterWriter{}}
 	for _, c := range clusters {
 		s.AddCluster(federation.Cluster(c), federation.Expectation{TrustDomain: c + ".example"})
-		s.claims[c] = s.NewWriter(federation.Cluster(c))
+		s.writers[c] = s.NewWriter(federation.Cluster(c))
 	}
 	s.MarkClustersListed()
 	return s
@@ -53,7 +53,7 @@ func (s *scene) holds(cluster string, addrs ...string) {
 			},
 		})
 	}
-	s.claims[cluster].Set(bb, &federation.View{
+	s.writers[cluster].Set(bb, &federation.View{
 		Ports:  []federation.ServicePort{{Number: 80, Name: "web", Target: 8080}},
 		Slices: []*federation.Slice{slice},
 	})
@@ -61,7 +61,7 @@ func (s *scene) holds(cluster string, addrs ...string) {
 
 func (s *scene) complete(clusters ...string) {
 	for _, c := range clusters {
-		s.claims[c].MarkSynced()
+		s.writers[c].MarkSynced()
 	}
 }
 
@@ -72,7 +72,7 @@ func (s *scene) union(annotations map[string]string) (*serviceRecord, *federatio
 		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 	}}
 	svc.Namespace, svc.Name, svc.UID, svc.Annotations = "ns", "bb-federated", "uid", annotations
-	s.claims["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.Of("home", svc, nil))
+	s.writers["home"].Set(federation.Service{Namespace: "ns", Name: "bb-federated"}, view.Of("home", svc, nil))
 	kept, _ := newServiceRecord(svc)
 	w := s.Watch(federation.Ref{Cluster: "home", Service: federation.Service{Namespace: "ns", Name: "bb-federated"}})
 	defer w.Close()
@@ -81,7 +81,7 @@ func (s *scene) union(annotations map[string]string) (*serviceRecord, *federatio
 }
 
 var federatedEverywhere = map[string]string{
-	OptIn: Enabled, linkerd.LocalDiscoveryAnnotation: "bb", linkerd.RemoteDiscoveryKey: "bb@east,bb@west",
+	view.OptIn: view.Enabled, linkerd.LocalDiscoveryAnnotation: "bb", linkerd.RemoteDiscoveryKey: "bb@east,bb@west",
 }
 
 // text describes groups, one a line.
@@ -226,7 +226,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 	s := newScene("home", "east", "west")
 	const n = 500
 	account := func(i int) string { return fmt.Sprintf("sa%03d", max(0, 490-i)) } // ten endpoints share the last
-	s.claims["east"].Set(bb, holding(account, n))
+	s.writers["east"].Set(bb, holding(account, n))
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
 	groups, _ := federatedGroups(svc, snapshot, "linkerd", ours)
@@ -258,10 +258,10 @@ func TestOptIn(t *testing.T) {
 		"federated":     {federatedEverywhere, 2},
 		"not asked for": {map[string]string{"multicluster.linkerd.io/local-discovery": "bb"}, 0},
 		"asked for in other ways": {
-			map[string]string{OptIn: "yes", "multicluster.linkerd.io/local-discovery": "bb"}, 0,
+			map[string]string{view.OptIn: "yes", "multicluster.linkerd.io/local-discovery": "bb"}, 0,
 		},
-		"plain":              {map[string]string{OptIn: Enabled}, 0},
-		"unknown to Linkerd": {map[string]string{OptIn: Enabled, view.MembersKey: "bb,bb@east"}, 2},
+		"plain":              {map[string]string{view.OptIn: view.Enabled}, 0},
+		"unknown to Linkerd": {map[string]string{view.OptIn: view.Enabled, view.MembersKey: "bb,bb@east"}, 2},
 	} {
 		svc, snapshot := s.union(c.annotations)
 		if groups, _ := federatedGroups(svc, snapshot, "linkerd", ours); len(groups) != c.want {

@@ -68,7 +68,7 @@ func (l *leftOut) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for source := range l.bySource {
-		l.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{"cluster": l.Name, "source": source})
+		l.writer.metrics.leftOut.DeletePartialMatch(prometheus.Labels{targetLabel: l.Name, "source": source})
 		if l.Local {
 			l.writer.registry.ReportLeftOut(source, cluster.LeftOut{})
 		}

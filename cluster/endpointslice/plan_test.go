@@ -170,9 +170,9 @@ func TestPlanIsLimited(t *testing.T) {
 	})
 }
 
-// One endpoint that changes is one slice that is written.
-func TestPlanOfOneChange(t *testing.T) {
-	g := &group{
+// planned returns a group of 1000 endpoints, and its slices.
+func planned() (g *group, have map[string]*discoveryv1.EndpointSlice, next int) {
+	g = &group{
 		traits: traits{family: discoveryv1.AddressTypeIPv4},
 		ports: []discoveryv1.EndpointPort{{
 			Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP),
@@ -185,9 +185,15 @@ func TestPlanOfOneChange(t *testing.T) {
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		})
 	}
-	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
+	have = map[string]*discoveryv1.EndpointSlice{}
 	first := planFor(someService, []*group{g}, nil)
 	first.apply(have, &next)
+	return g, have, next
+}
+
+// One endpoint that changes is one slice that is written.
+func TestPlanOfOneChange(t *testing.T) {
+	g, have, next := planned()
 	if len(have) != 10 {
 		t.Fatalf("%d slices, want 10", len(have))
 	}
@@ -210,22 +216,7 @@ func TestPlanOfOneChange(t *testing.T) {
 }
 
 func BenchmarkPlan(b *testing.B) {
-	g := &group{
-		traits: traits{family: discoveryv1.AddressTypeIPv4},
-		ports: []discoveryv1.EndpointPort{{
-			Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP),
-		}},
-		meta: someService.meta("test", true),
-	}
-	for i := range 1000 {
-		g.endpoints = append(g.endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{fmt.Sprintf("10.0.%d.%d", i/250, i%250)},
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
-		})
-	}
-	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
-	first := planFor(someService, []*group{g}, nil)
-	first.apply(have, &next)
+	g, have, _ := planned()
 	given := slices.Collect(maps.Values(have))
 	b.ReportAllocs()
 	for b.Loop() {

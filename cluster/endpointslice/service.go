@@ -12,13 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
-)
-
-// OptIn is the annotation by which a Service asks for slices with endpoints of other clusters, and a Link
-// for slices in the cluster that it links. Its value is [Enabled].
-const (
-	OptIn   = "federation.fingerpost.io/endpoint-slices"
-	Enabled = "enabled"
+	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
 type key = api.Key
@@ -34,6 +28,8 @@ type serviceRecord struct {
 	families []discoveryv1.AddressType
 	labels   map[string]string
 	optIn    bool
+	unclear  bool   // whether it opts in cannot be read: it does if it has slices
+	misread  string // annotations that are not understood, for people
 }
 
 func newServiceRecord(object any) (*serviceRecord, bool) {
@@ -48,8 +44,9 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 		headless: svc.Spec.ClusterIP == corev1.ClusterIPNone,
 		ports:    svc.Spec.Ports,
 		labels:   svc.Labels,
-		optIn:    svc.Annotations[OptIn] == Enabled,
+		misread:  view.Misread(svc.Annotations, view.ServiceKeys),
 	}
+	record.optIn, record.unclear = view.OptsIn(svc.Annotations)
 	if svc.Spec.Selector != nil {
 		record.selector = labels.SelectorFromSet(svc.Spec.Selector)
 	}
@@ -68,6 +65,7 @@ func (s *serviceRecord) equal(o *serviceRecord) bool {
 		return s == o
 	}
 	return s.uid == o.uid && s.external == o.external && s.headless == o.headless && s.optIn == o.optIn &&
+		s.unclear == o.unclear && s.misread == o.misread &&
 		s.selectorText() == o.selectorText() && slices.Equal(s.families, o.families) &&
 		maps.Equal(s.labels, o.labels) && slices.EqualFunc(s.ports, o.ports, samePort)
 }

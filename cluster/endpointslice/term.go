@@ -57,7 +57,7 @@ const (
 //   - confirm: a plan that withdraws more than the guard allows is applied only if the API servers, read
 //     again, agree (guard.go).
 //   - apply: deletions and updates go before creations; a request that is refused stops no other. Each
-//     bears the resourceVersion for which it was planned, so that a stale plan fails instead of
+//     names the resourceVersion for which it was planned, so that a stale plan fails instead of
 //     overwriting.
 //   - written: equal slices are not written again, so a Service stays here until something changes, be it
 //     that another client writes its slices, or that a request of a former holder arrives late.
@@ -86,8 +86,8 @@ type sliceWriter struct {
 
 // content is what slices hold.
 type content interface {
-	// serviceChanged is called when a Service was created, changed or deleted; now is nil then.
-	serviceChanged(k key, now *serviceRecord)
+	// serviceChanged is called when a Service was created, and old is nil, changed or deleted, and now is nil.
+	serviceChanged(k key, old, now *serviceRecord)
 	// desired returns what a Service should have; false if its slices are another writer's.
 	desired(svc *serviceRecord) (desiredSlices, bool)
 	// applied records what became of a Service: of which source clusters it has slices, and how many of their
@@ -116,6 +116,7 @@ func newSliceWriter(
 		serviceOfSlice: map[key]key{},
 		confirmations:  map[string]int{},
 	}
+	w.metrics.start(t.Name, managedBy)
 	config := t.loopConfig()
 	config.Review = func(ctx context.Context) error { return review(ctx, target) }
 	config.Background = background
@@ -156,7 +157,7 @@ func (t *sliceWriter) indexService(k key) {
 	setIn(t.servicesIn, k.Namespace, k.Name, now)
 	t.mu.Unlock()
 	if now == nil || !now.equal(old) {
-		t.content.serviceChanged(k, now)
+		t.content.serviceChanged(k, old, now)
 		t.loop.Enqueue(k)
 	}
 }

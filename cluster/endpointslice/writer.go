@@ -4,6 +4,10 @@ import (
 	"context"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
@@ -18,6 +22,8 @@ type Options struct {
 	External  bool            // write the slices of ExternalWorkloads
 	Federated bool            // write slices with endpoints of other clusters
 	MaxSlices int             // of one source cluster in one Service; 0: any number
+
+	Events events.EventRecorder // of Services of the local cluster; nil: none
 }
 
 // A Writer writes slices into every engaged cluster that permits it. What it does in one cluster is two tasks of
@@ -38,6 +44,18 @@ func NewWriter(store *federation.Store, registry *cluster.Registry, options Opti
 		store: store, registry: registry, options: options, metrics: newWriterMetrics(),
 		conns: map[string]*api.Connection{},
 	}
+}
+
+// reportMisread records that annotations of a Service of the local cluster are not understood.
+func (w *Writer) reportMisread(s *serviceRecord) {
+	if w.options.Events == nil {
+		return
+	}
+	service := &corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.uid},
+	}
+	w.options.Events.Eventf(service, nil, corev1.EventTypeWarning, "Misread", "WriteSlices", "%s", s.misread)
 }
 
 // AddTo adds the tasks of the Writer to a Campaign.

@@ -18,11 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -137,12 +137,7 @@ func (f *fleet) pass(d time.Duration) {
 
 // apply applies objects to a cluster.
 func (f *fleet) apply(in string, texts ...string) {
-	f.t.Helper()
-	for _, text := range texts {
-		var o unstructured.Unstructured
-		f.must(yaml.Unmarshal([]byte(text), &o.Object))
-		f.network.Server(in).Apply(&o)
-	}
+	f.network.Server(in).ApplyYAML(texts...)
 }
 
 // holds makes a Service of a cluster have n endpoints.
@@ -166,7 +161,7 @@ func (f *fleet) union(name, members string) {
 	f.apply("home", fmt.Sprintf(`{apiVersion: v1, kind: Service,
   metadata: {name: %s, namespace: ns, annotations: {%s: enabled, %s: "%s"}},
   spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`,
-		name, OptIn, "federation.fingerpost.io/members", members))
+		name, view.OptIn, "federation.fingerpost.io/members", members))
 }
 
 // written returns how many endpoints the slices of a Service of home hold that we have written.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,10 @@ var (
 	errLost = errors.New("another holder took the Lease, or it was deleted")
 )
 
+// annotationDelay is how long changes of the annotations are collected: hundreds may come at once, and each would be
+// a write to each Lease.
+const annotationDelay = 250 * time.Millisecond
+
 // Leases is the kind of Leases.
 var Leases = api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
 
@@ -69,7 +74,7 @@ type Config struct {
 	Changed func(k api.Key, lease *coordinationv1.Lease)
 
 	// Labels and annotations that the holder writes into the Lease, beside those that it has. Annotations are a
-	// level: when they change the Lease is renewed at once. nil: none.
+	// level: when they change the Lease is renewed within annotationDelay. nil: none.
 	Labels      map[string]string
 	Annotations func() (now map[string]string, superseded <-chan struct{})
 }
@@ -119,6 +124,15 @@ func newElector(log logr.Logger, client coordinationclient.LeaseInterface, confi
 // Held returns whether the Lease is held here, and a channel that closes when that changes.
 func (e *Elector) Held() (held bool, changed <-chan struct{}) { return e.held.Load() }
 
+// Holder returns the identity of the holder, as last observed; empty if there is none, or none is known.
+func (e *Elector) Holder() string {
+	o, _ := e.observed.Load()
+	if time.Now().After(o.expiry()) {
+		return ""
+	}
+	return holderOf(o.lease)
+}
+
 // Observed returns a channel that closes when the Lease is next observed in another state, as after a
 // renewal.
 func (e *Elector) Observed() <-chan struct{} {
@@ -129,7 +143,7 @@ func (e *Elector) Observed() <-chan struct{} {
 // Run campaigns for the Lease until ctx ends and calls lead in each term. A term's context ends with the
 // right to write; lead must return soon after that. If lead returns an error before, Run releases the Lease
 // and returns that error. Run also returns an error if the API server does not let us read
-// ([ErrUnreadable]) or write (Forbidden) the Lease.
+// ([ErrUnreadable]) or write (Forbidden) the Lease, or has no such namespace (NotFound).
 func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -233,7 +247,7 @@ func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead fun
 				}
 				e.pause(ctx, short)
 				continue // with the state in which the term left the Lease
-			case apierrors.IsForbidden(err):
+			case apierrors.IsForbidden(err), o.lease == nil && apierrors.IsNotFound(err): // there is no namespace
 				return err
 			case ctx.Err() != nil:
 				return ctx.Err()
@@ -327,16 +341,22 @@ func (e *Elector) serve(
 	go func() { led <- lead(term) }()
 
 	// Renewals count from when the one before was sent, like the fence: the answer may have taken long.
-	renewal := time.NewTimer(time.Until(sent.Add(e.config.Timing.Renew)))
+	due := sent.Add(e.config.Timing.Renew)
+	renewal := time.NewTimer(time.Until(due))
 	defer renewal.Stop()
 	var result error
+	var tried map[string]string // annotations for which the renewal was brought forward
 	for running := true; running; {
-		_, superseded := e.config.annotations()
+		annotations, superseded := e.config.annotations()
+		soon := time.Now().Add(annotationDelay)
+		if !maps.Equal(annotations, tried) && !hasAll(ours.Annotations, annotations) && soon.Before(due) {
+			due = soon // it is not put off by the next change
+			renewal.Reset(annotationDelay)
+		}
+		tried = annotations
 		select {
 		case <-superseded:
-			if now, _ := e.config.annotations(); contains(ours.Annotations, now) {
-				continue
-			}
+			continue
 		case result = <-led:
 			running = false
 			continue
@@ -356,7 +376,8 @@ func (e *Elector) serve(
 		case err != nil && term.Err() == nil:
 			e.log.V(1).Info("Renewing the Lease failed", "error", err.Error())
 		}
-		renewal.Reset(time.Until(began.Add(e.config.Timing.Renew)))
+		due = began.Add(e.config.Timing.Renew)
+		renewal.Reset(time.Until(due))
 	}
 	reason := context.Cause(term)
 	switch {
@@ -377,8 +398,8 @@ func (e *Elector) serve(
 	return result
 }
 
-// contains reports whether all has every key of some, with its value.
-func contains(all, some map[string]string) bool {
+// hasAll reports whether all has every key of some, with its value.
+func hasAll(all, some map[string]string) bool {
 	for k, v := range some {
 		if now, found := all[k]; !found || now != v {
 			return false

@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,6 +38,7 @@ type election struct {
 	all     []*candidate
 	delay   time.Duration // of each response
 	blank   bool          // responses hold an empty Lease
+	label   string        // the watch shows the Lease while it has this one; empty: always
 	writers int           // candidates in a term now
 	most    int
 	terms   []string // identities of the holders, in order
@@ -51,10 +54,14 @@ type candidate struct {
 	done                              chan error
 }
 
-func (e *election) candidate(name string) *candidate {
+func (e *election) candidate(name string) *candidate { return e.configured(name, Config{}) }
+
+// configured starts a candidate with a Config, but for what all of them have in common.
+func (e *election) configured(name string, config Config) *candidate {
 	c := &candidate{election: e, connected: make(chan struct{}), done: make(chan error, 1)}
 	close(c.connected)
-	c.elector = newElector(logr.Discard(), c, Config{Name: "lease", Identity: name, Timing: testTiming})
+	config.Name, config.Identity, config.Timing = "lease", name, testTiming
+	c.elector = newElector(logr.Discard(), c, config)
 	var ctx context.Context
 	ctx, c.cancel = context.WithCancel(e.t.Context())
 	e.mu.Lock()
@@ -80,31 +87,27 @@ func (e *election) candidate(name string) *candidate {
 	return c
 }
 
-// watch shows the Lease to the Elector while the API server can be reached.
+// watch shows the Lease to the Elector while the API server can be reached: each state once, as an informer does.
 func (c *candidate) watch(ctx context.Context) {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	for {
+	var shown *coordinationv1.Lease
+	for first := true; ; {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
 		c.election.mu.Lock()
-		connected, lease := isClosed(c.connected), c.election.lease.DeepCopy()
+		connected, lease := watch.IsClosed(c.connected), c.election.lease.DeepCopy()
+		if label := c.election.label; lease != nil && label != "" && lease.Labels[label] == "" {
+			lease = nil // a deletion to a watch that selects it
+		}
 		c.election.mu.Unlock()
-		if connected {
+		if connected && (first || !sameState(shown, lease)) {
+			first, shown = false, lease
 			c.elector.observe(lease)
 		}
-	}
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -112,7 +115,7 @@ func isClosed(c chan struct{}) bool {
 func (c *candidate) partition(away bool) {
 	c.election.mu.Lock()
 	defer c.election.mu.Unlock()
-	switch connected := isClosed(c.connected); {
+	switch connected := watch.IsClosed(c.connected); {
 	case away && connected:
 		c.connected = make(chan struct{})
 	case !away && !connected:
@@ -120,31 +123,31 @@ func (c *candidate) partition(away bool) {
 	}
 }
 
-// reach waits until the API server can be reached and responds, or ctx ends.
-func (c *candidate) reach(ctx context.Context) error {
+// reach waits until the API server can be reached and responds, or ctx ends. It locks the election.
+func (c *candidate) reach(ctx context.Context) (unlock func(), err error) {
 	c.election.mu.Lock()
 	connected, delay := c.connected, c.election.delay
 	c.election.mu.Unlock()
-	select {
-	case <-connected:
-	case <-ctx.Done():
-		return ctx.Err()
+	if !watch.WaitClosed(ctx, connected) {
+		return nil, ctx.Err()
 	}
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return ctx.Err()
+	c.election.mu.Lock()
+	return c.election.mu.Unlock, nil
 }
 
 func (c *candidate) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
-	if err := c.reach(ctx); err != nil {
+	unlock, err := c.reach(ctx)
+	if err != nil {
 		return nil, err
 	}
-	c.election.mu.Lock()
-	defer c.election.mu.Unlock()
+	defer unlock()
 	if c.election.lease == nil {
 		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "lease")
 	}
@@ -154,11 +157,11 @@ func (c *candidate) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*co
 func (c *candidate) Create(
 	ctx context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions,
 ) (*coordinationv1.Lease, error) {
-	if err := c.reach(ctx); err != nil {
+	unlock, err := c.reach(ctx)
+	if err != nil {
 		return nil, err
 	}
-	c.election.mu.Lock()
-	defer c.election.mu.Unlock()
+	defer unlock()
 	if c.election.lease != nil {
 		return nil, apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), "lease")
 	}
@@ -168,11 +171,11 @@ func (c *candidate) Create(
 func (c *candidate) Update(
 	ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions,
 ) (*coordinationv1.Lease, error) {
-	if err := c.reach(ctx); err != nil {
+	unlock, err := c.reach(ctx)
+	if err != nil {
 		return nil, err
 	}
-	c.election.mu.Lock()
-	defer c.election.mu.Unlock()
+	defer unlock()
 	if c.election.lease == nil {
 		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "lease")
 	}
@@ -315,6 +318,79 @@ func TestSlowServer(t *testing.T) {
 	})
 }
 
+// Annotations that change are in the Lease soon, however often they do; hundreds of changes at once take a few writes,
+// and none puts the renewal off.
+func TestAnnotationsChange(t *testing.T) {
+	inElection(t, func(e *election) {
+		var annotations watch.Value[map[string]string]
+		annotations.Store(map[string]string{"n": "0"})
+		e.configured("first", Config{Annotations: annotations.Load})
+		e.await("first")
+		state := func() (version int, n string) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.version, e.lease.Annotations["n"]
+		}
+		n := 0
+		change := func(times int, every time.Duration) {
+			for range times {
+				n++
+				annotations.Store(map[string]string{"n": strconv.Itoa(n)})
+				pass(every)
+			}
+		}
+		before, first := state()
+		if first != "0" {
+			t.Errorf("the Lease was taken with annotation %s", first)
+		}
+		change(200, 5*time.Millisecond)
+		pass(annotationDelay)
+		after, last := state()
+		if writes := after - before; last != "200" || writes > 6 {
+			t.Errorf("%d writes for 200 changes in a second, the last of which is %s", writes, last)
+		}
+		change(1, annotationDelay+50*time.Millisecond)
+		if _, last := state(); last != "201" {
+			t.Errorf("a single change is not written: the annotation is %s", last)
+		}
+		change(600, 100*time.Millisecond)
+		if terms := e.termCount(); terms != 1 {
+			t.Errorf("%d terms while the annotations change", terms)
+		}
+	})
+}
+
+// A Lease whose label was removed, so that the watch does not show it, keeps its holder, which puts the label back;
+// without a holder another candidate takes it once it has expired.
+func TestLabelIsRemoved(t *testing.T) {
+	for name, alive := range map[string]bool{"with its holder": true, "without its holder": false} {
+		t.Run(name, func(t *testing.T) {
+			inElection(t, func(e *election) {
+				e.label = "ours"
+				labels := map[string]string{"ours": "yes"}
+				first := e.configured("first", Config{Labels: labels})
+				e.await("first")
+				e.configured("second", Config{Labels: labels})
+				pass(5 * time.Second)
+				if !alive {
+					first.partition(true)
+				}
+				e.mu.Lock()
+				delete(e.lease.Labels, "ours")
+				e.mu.Unlock()
+				pass(time.Minute)
+				want := map[bool]string{true: "first", false: "second"}[alive]
+				if h := e.holder(); h != want {
+					t.Errorf("the holder is %q, want %q", h, want)
+				}
+				if terms, wanted := e.termCount(), map[bool]int{true: 1, false: 2}[alive]; terms != wanted {
+					t.Errorf("%d terms, want %d", terms, wanted)
+				}
+			})
+		})
+	}
+}
+
 // A Lease that cannot be kept is tried less and less often.
 func TestShortTerms(t *testing.T) {
 	inElection(t, func(e *election) {
@@ -365,6 +441,27 @@ func TestHolderOfAnotherKind(t *testing.T) {
 		if transitions != 1 {
 			t.Errorf("%d transitions", transitions)
 		}
+	})
+}
+
+// A Lease that was not renewed for its duration has no holder.
+func TestHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, holder := newElector(logr.Discard(), nil, Config{}), "linkerd-destination-0"
+		expect := func(want string) {
+			t.Helper()
+			if got := e.Holder(); got != want {
+				t.Errorf("the holder is %q, want %q", got, want)
+			}
+		}
+		expect("")
+		e.observe(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)),
+		}})
+		pass(30 * time.Second)
+		expect(holder)
+		pass(time.Second)
+		expect("")
 	})
 }
 

@@ -4,23 +4,59 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Proxies of the local cluster ask for IPs as well as for names. The index is ipsOf, from a Service or
-// workload to its IPs, and ownersByIP, the reverse. Several owners of one IP are not an error: an IP is
-// given to a new Pod while the old one terminates, and the Pods of a node share its IP by host ports.
+// Proxies of the local cluster ask for IPs as well as for names. servicesByIP and workloadsByIP are the index;
+// the way back is what a Service or a workload published last: serviceIPs, and ips of a workloadState. Several
+// owners of one IP are not an error: an IP is given to a new Pod while the old one terminates, and the Pods of
+// a node share its IP by host ports.
 
 // workloadIPs are the IPs of a workload of the local cluster. A Pod that has ended has none.
 type workloadIPs struct {
 	own         []netip.Addr
-	shared      []netip.Addr // on which only hostPorts lead to it, as on the IPs of a Pod's node
-	hostPorts   []uint16
+	*hostPorts  // nil for none
 	running     bool
 	terminating bool
+}
+
+// hostPorts are IPs on which only some ports lead to a workload, such as those of a Pod's node.
+type hostPorts struct {
+	ips   []netip.Addr
+	ports []uint16
+}
+
+// all yields all IPs of a workload, which may be nil.
+func (w *workloadIPs) all(yield func(netip.Addr) bool) {
+	if w == nil {
+		return
+	}
+	for _, ip := range w.own {
+		if !yield(ip) {
+			return
+		}
+	}
+	if w.hostPorts == nil {
+		return
+	}
+	for _, ip := range w.ips {
+		if !yield(ip) {
+			return
+		}
+	}
+}
+
+func (w *workloadIPs) contains(ip netip.Addr) bool {
+	for own := range w.all {
+		if own == ip {
+			return true
+		}
+	}
+	return false
 }
 
 func newWorkloadIPs(p *corev1.Pod) *workloadIPs {
@@ -34,19 +70,21 @@ func newWorkloadIPs(p *corev1.Pod) *workloadIPs {
 		}
 		w.own = appendIP(w.own, p.Status.PodIP)
 	}
-	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+	var host hostPorts
+	for c := range containersOf(p) {
 		for _, port := range c.Ports {
 			isTCP := port.Protocol == corev1.ProtocolTCP || port.Protocol == "" // proxies ask for no other
-			if isTCP && len(w.hostPorts) < maxPorts {
-				w.hostPorts = appendPort(w.hostPorts, port.HostPort)
+			if isTCP && len(host.ports) < maxPorts {
+				host.ports = appendPort(host.ports, port.HostPort)
 			}
 		}
 	}
-	if len(w.hostPorts) > 0 {
+	if len(host.ports) > 0 {
 		for _, ip := range p.Status.HostIPs {
-			w.shared = appendIP(w.shared, ip.IP)
+			host.ips = appendIP(host.ips, ip.IP)
 		}
-		w.shared = appendIP(w.shared, p.Status.HostIP)
+		host.ips = appendIP(host.ips, p.Status.HostIP)
+		w.hostPorts = &host
 	}
 	return w
 }
@@ -76,65 +114,84 @@ func appendPort(to []uint16, n int32) []uint16 {
 	return append(to, port)
 }
 
-// setIPs sets the IPs of a Service or a workload, and publishes those whose owners changed. An IP that
-// stays is published again for a workload, which may have changed itself, but not for a Service, of which
-// only the name is published.
-func (r *Reconciler) setIPs(owner objectRef, ips []netip.Addr) {
+// publishServiceIPs publishes the IPs of a Service: those that it lost or is new at. Of a Service only the
+// name is published, so one that stays is not published again.
+func (r *Reconciler) publishServiceIPs(svc key, ips []netip.Addr) {
 	if !r.options.Local {
 		return
 	}
-	old := r.ipsOf[owner]
+	old := r.serviceIPs[svc]
+	if r.serviceIPs[svc] = ips; len(ips) == 0 {
+		delete(r.serviceIPs, svc)
+	}
 	for _, ip := range old {
 		if !slices.Contains(ips, ip) {
-			r.ownersByIP[ip] = slices.DeleteFunc(r.ownersByIP[ip], func(o objectRef) bool { return o == owner })
+			removeOwner(r.servicesByIP, ip, svc)
 			r.publishIP(ip)
 		}
 	}
-	if r.ipsOf[owner] = ips; len(ips) == 0 {
-		delete(r.ipsOf, owner)
-	}
 	for _, ip := range ips {
-		i, known := slices.BinarySearchFunc(r.ownersByIP[ip], owner, compareRefs)
-		if !known {
-			r.ownersByIP[ip] = slices.Insert(r.ownersByIP[ip], i, owner)
-		}
-		if !known || owner.kind != kindService {
+		if addOwner(r.servicesByIP, ip, svc, compareKeys) {
 			r.publishIP(ip)
 		}
 	}
 }
 
-func (r *Reconciler) publishWorkloadIPs(ref objectRef) {
-	var ips []netip.Addr
-	if p, found := r.workloadRecords(ref.kind).Get(ref.key); found && p.ips != nil {
-		ips = slices.Concat(p.ips.own, p.ips.shared)
+// publishWorkloadIPs publishes the IPs of a workload, and those that it had. The workload may have changed
+// itself, so that an IP that stays is published again.
+func (r *Reconciler) publishWorkloadIPs(w *workloadState) {
+	if !r.options.Local {
+		return
 	}
-	r.setIPs(ref, ips)
+	old := w.ips
+	if w.ips = nil; w.workload != nil {
+		w.ips = w.record.ips
+	}
+	for ip := range old.all {
+		if !w.ips.contains(ip) {
+			removeOwner(r.workloadsByIP, ip, w)
+			r.publishIP(ip)
+		}
+	}
+	for ip := range w.ips.all {
+		addOwner(r.workloadsByIP, ip, w, (*workloadState).compare)
+		r.publishIP(ip)
+	}
+}
+
+// addOwner adds an owner to those of an IP, which are sorted, and reports whether it is new.
+func addOwner[T any](byIP map[netip.Addr][]T, ip netip.Addr, owner T, compare func(a, b T) int) bool {
+	i, known := slices.BinarySearchFunc(byIP[ip], owner, compare)
+	if !known {
+		byIP[ip] = slices.Insert(byIP[ip], i, owner)
+	}
+	return !known
+}
+
+func removeOwner[T comparable](byIP map[netip.Addr][]T, ip netip.Addr, owner T) {
+	byIP[ip] = slices.DeleteFunc(byIP[ip], func(o T) bool { return o == owner })
+	if len(byIP[ip]) == 0 {
+		delete(byIP, ip)
+	}
 }
 
 // publishIP publishes the owners of an IP. A terminating Pod counts until another workload has its place.
 func (r *Reconciler) publishIP(ip netip.Addr) {
-	if len(r.ownersByIP[ip]) == 0 {
-		delete(r.ownersByIP, ip)
+	services, workloads := r.servicesByIP[ip], r.workloadsByIP[ip]
+	if len(services) == 0 && len(workloads) == 0 {
 		r.writer.DeleteAddress(ip)
 		return
 	}
 	a := &federation.Address{}
+	for _, k := range services {
+		a.Services = append(a.Services, federation.Service{Namespace: k.Namespace, Name: k.Name})
+	}
 	var terminating []federation.Resident
-	for _, ref := range r.ownersByIP[ip] {
-		if ref.kind == kindService {
-			a.Services = append(a.Services, federation.Service{Namespace: ref.Namespace, Name: ref.Name})
-			continue
-		}
-		p, found := r.workloadRecords(ref.kind).Get(ref.key)
-		w := r.workloads[ref.kind].get(ref.key)
-		if !found || p.ips == nil || w == nil || w.workload == nil {
-			continue // it changed since: its key is in the queue
-		}
-		if p.ips.terminating {
-			terminating = p.ips.appendResidents(terminating, ip, w.workload)
+	for _, w := range workloads {
+		if w.ips.terminating {
+			terminating = w.ips.appendResidents(terminating, ip, w.workload)
 		} else {
-			a.Residents = p.ips.appendResidents(a.Residents, ip, w.workload)
+			a.Residents = w.ips.appendResidents(a.Residents, ip, w.workload)
 		}
 	}
 	for _, old := range terminating {
@@ -152,14 +209,17 @@ func (w *workloadIPs) appendResidents(
 	if slices.Contains(w.own, ip) {
 		to = append(to, federation.Resident{Workload: workload, Running: w.running})
 	}
-	if slices.Contains(w.shared, ip) {
-		for _, port := range w.hostPorts {
+	if w.hostPorts != nil && slices.Contains(w.ips, ip) {
+		for _, port := range w.ports {
 			to = append(to, federation.Resident{Workload: workload, Port: port, Running: w.running})
 		}
 	}
 	return to
 }
 
-func compareRefs(a, b objectRef) int {
-	return cmp.Or(cmp.Compare(a.kind, b.kind), compareKeys(a.key, b.key))
+// compare orders workloads that are known.
+func (w *workloadState) compare(o *workloadState) int {
+	a, b := w.workload, o.workload
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name))
 }

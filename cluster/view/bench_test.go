@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -23,8 +24,8 @@ const (
 	fleetServices = 50 // a cluster
 	perService    = 100
 
-	budget      = 1024 // bytes of live heap an endpoint
-	localBudget = 1792 // in the local cluster, where it can be asked for by IP as well
+	budget      = 592 // bytes of live heap an endpoint
+	localBudget = 912 // in the local cluster, where it can be asked for by IP as well
 )
 
 // update passes an object to its store through the encoding in which it comes from an API server, so that
@@ -142,6 +143,10 @@ func begun(tb testing.TB, store *federation.Store, options Options, cluster, n, 
 	store.AddCluster(name, federation.Expectation{TrustDomain: "cluster.local", Local: true})
 	r := NewReconciler(logr.Discard(), name, options)
 	w := newWorld(r)
+	limits := api.NewBudget(api.Limits{Services: 1e6, Endpoints: 1e6, Bytes: 1 << 40})
+	for _, k := range w.kinds { // sizes are held, too
+		k.Store.UseBudget(limits, k.Name, 1e6)
+	}
 	for s := range n {
 		update(tb, w.kinds["Service"], someService(s))
 		update(tb, w.kinds["ReplicaSet"], someReplicaSet(s))
@@ -184,13 +189,36 @@ func fleet(tb testing.TB, options Options, clusters int) (bytes uint64) {
 }
 
 // TestMemoryBudget: an endpoint with its Pod costs no more than its budget. A part of the fleet is as good
-// as all of it.
+// as all of it. Only one cluster can be the local one.
 func TestMemoryBudget(t *testing.T) {
 	for options, budget := range map[Options]uint64{{}: budget, {Local: true}: localBudget} {
-		if bytes := fleet(t, options, fleetClusters/10); bytes > budget {
+		if bytes := fleet(t, options, 1); bytes > budget {
 			t.Errorf("%+v: an endpoint costs %d bytes of live heap; the budget is %d", options, bytes, budget)
 		} else {
 			t.Logf("%+v: an endpoint costs %d bytes of live heap", options, bytes)
+		}
+	}
+}
+
+// TestReductionBudget: what is made to reduce a Pod to its record, and thrown away, does not grow with the Pod.
+func TestReductionBudget(t *testing.T) {
+	const rounds, most = 1000, 1 << 10 // bytes a Pod
+	r := NewReconciler(logr.Discard(), "east", Options{Local: true})
+	small, large := somePod(0, 0, 0), somePod(0, 0, 0)
+	for range 50 {
+		large.Spec.Containers = append(large.Spec.Containers, corev1.Container{Name: "sidecar"})
+	}
+	for _, p := range []*corev1.Pod{small, large} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range rounds {
+			r.reducePod(p, &omissions{})
+		}
+		runtime.ReadMemStats(&after)
+		if bytes := (after.TotalAlloc - before.TotalAlloc) / rounds; bytes > most {
+			t.Errorf("%d containers: %d bytes are allocated; the budget is %d", len(p.Spec.Containers), bytes, most)
+		} else {
+			t.Logf("%d containers: %d bytes are allocated", len(p.Spec.Containers), bytes)
 		}
 	}
 }

@@ -110,11 +110,11 @@ func TestBorder(t *testing.T) {
 		},
 		"a hint": {
 			func(w *world) { w.es.Endpoints[0].Hints.ForZones[0].Name = bad }, "a hint",
-			func(v *federation.View) { v.Slices[0].Endpoints[0].Hints = nil },
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Detail.Hints = nil },
 		},
 		"a hostname": {
 			func(w *world) { w.es.Endpoints[0].Hostname = new("a.b") }, "hostname",
-			func(v *federation.View) { v.Slices[0].Endpoints[0].Hostname = "" },
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Detail.Hostname = "" },
 		},
 		"appProtocol": {
 			func(w *world) { w.es.Ports[0].AppProtocol = new("a b") }, "application protocol",
@@ -219,7 +219,7 @@ func TestGatewayMarks(t *testing.T) {
 	}
 	for _, local := range []bool{true, false} {
 		v, _ := viewed(t, Options{Local: local}, goodService(), es)
-		if m := v.Slices[0].Endpoints[0].Mirror; (m != nil) != local {
+		if m := v.Slices[0].Endpoints[0].Mirror(); (m != nil) != local {
 			t.Errorf("local: %t, marks: %+v", local, m)
 		}
 	}

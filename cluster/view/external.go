@@ -24,21 +24,21 @@ func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord,
 	t := federation.Template{InboundPort: defaultProxyPort}
 	t.Identity = out.text("identity", spec.MeshTLS.Identity, maxIdentity)
 	t.ServerName = out.text("name of the server", spec.MeshTLS.ServerName, maxName)
-	ips := &workloadIPs{running: true} // ready or not: it may be asked for to become ready
+	var host hostPorts
 	var named namedPorts
 	for _, p := range firstOf(out, "ports", spec.Ports, maxPorts) {
 		n, is := portNumber(p.Port)
 		if !is || !out.validText("a port: its name", p.Name, maxLabel) {
 			continue
 		}
-		ips.hostPorts = appendPort(ips.hostPorts, p.Port)
+		host.ports = appendPort(host.ports, p.Port)
 		named = named.withPort(p.Name, p.Port)
 		if p.Name == proxyPortName {
 			t.InboundPort = n
 		}
 	}
 	for _, ip := range firstOf(out, "workload IPs", spec.WorkloadIPs, maxAddresses) {
-		ips.shared = appendIP(ips.shared, ip.IP)
+		host.ips = appendIP(host.ips, ip.IP)
 	}
 	if list, found := parsed.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		t.Opaque = parsePorts(list, named.first, out)
@@ -50,6 +50,7 @@ func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord,
 		ports:     named,
 		available: parsed.Ready() && parsed.DeletionTimestamp == nil,
 	}
+	ips := &workloadIPs{hostPorts: &host, running: true} // ready or not: it may be asked for to become ready
 	return podRecord{class: unique.Make(class), ips: ips}, nil
 }
 

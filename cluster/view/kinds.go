@@ -26,7 +26,7 @@ func (r *Reconciler) Kinds() []Kind {
 	kinds := []Kind{
 		required(r.services, api.Typed(core, "services", "Service", &corev1.Service{})),
 		required(r.slices, r.endpointsKind()),
-		required(r.pods, api.Typed(core, "pods", "Pod", &corev1.Pod{})),
+		required(r.pods, api.Typed(core, "pods", "Pod", &corev1.Pod{}).Reading(podFields)),
 		optional(r.replicaSets, api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet")),
 		optional(r.jobs, api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job")),
 		optional(r.externals, api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions,

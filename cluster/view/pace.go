@@ -10,12 +10,17 @@ import "time"
 // which opens the next one. A window in which nothing changes is the last: the Service is quiet again.
 //
 //	change     x         x   x
-//	published  x                  x                          (quiet again)
-//	window     |----- 50 ms ------|--------- 75 ms ----------|
+//	published  x                  x                              (quiet again)
+//	window     |----- 50 ms ------|--------- 100 ms -------------|
 //
-// Windows grow by half while changes come more often than each busyInterval, up to maxWindow, and shrink by
-// a third while they come less often. So sustained churn costs four publications a second, however many
-// changes it is. A new Service is published at once.
+// The window of a Service that was quiet takes minWindow, and each that follows it takes maxWindow. So:
+//
+//   - Changes that are further apart than minWindow are published at once, each by itself.
+//   - Any other change is published within maxWindow: no client is further behind.
+//   - Sustained churn costs ten publications a second, however many changes it is.
+//
+// maxWindow is a compromise: a publication costs a message to each stream, and a client that is behind sends
+// requests to addresses that are gone. A new Service is published at once.
 //
 // A controller that moves an address from one EndpointSlice to another writes two objects. An address that
 // leaves its slice while its workload is available (ready, not terminating) may be on its way, so its
@@ -26,15 +31,14 @@ import "time"
 // A window is an item in the delaying queue, at most one for each Service. One that comes up early, because
 // its end was moved, is added again.
 const (
-	minWindow    = 50 * time.Millisecond
-	maxWindow    = 250 * time.Millisecond
-	busyInterval = 100 * time.Millisecond
+	minWindow = 50 * time.Millisecond
+	maxWindow = 100 * time.Millisecond
 )
 
 // window is the open window of a Service.
 type window struct {
 	began, ends time.Time
-	changes     int // since began
+	changed     bool // since began
 }
 
 // markChanged records that a Service may differ from what was published. moving is set if an address may be
@@ -49,7 +53,7 @@ func (r *Reconciler) markChanged(k key, moving bool) {
 		w = &window{began: now, ends: now}
 		r.windows[k] = w
 	}
-	w.changes++
+	w.changed = true
 	if later := now.Add(minWindow); moving && w.ends.Before(later) {
 		w.ends = earlier(later, w.began.Add(maxWindow+minWindow))
 	}
@@ -65,24 +69,14 @@ func (r *Reconciler) reconcileWindow(k key) {
 	case w == nil:
 		return
 	case now.Before(w.ends): // its end was moved
-	case w.changes == 0 || !r.publishService(k):
+	case !w.changed || !r.publishService(k):
 		delete(r.windows, k)
 		return
 	default:
-		*w = window{began: now, ends: now.Add(w.nextLength())}
+		length := min(max(minWindow, 2*w.ends.Sub(w.began)), maxWindow)
+		*w = window{began: now, ends: now.Add(length)}
 	}
 	r.queue.AddAfter(objectRef{kindWindow, k}, w.ends.Sub(now))
-}
-
-// nextLength returns the length of the window after this one.
-func (w *window) nextLength() time.Duration {
-	length := w.ends.Sub(w.began)
-	if time.Duration(w.changes)*busyInterval < length {
-		length = length * 2 / 3
-	} else {
-		length = length * 3 / 2
-	}
-	return min(max(minWindow, length), maxWindow)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -234,30 +234,49 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestPaceUnderChurn: windows grow while a Service changes without a pause, and shrink after that.
-func TestPaceUnderChurn(t *testing.T) {
-	const ms = time.Millisecond
-	var churn []step
-	for at := 1000 * ms; at < 3000*ms; at += 10 * ms {
-		churn = append(churn, step{at, makeSlice("a", -1-int(at/(10*ms))%200)})
-	}
-	for _, at := range []time.Duration{3300, 3500, 3700, 3710} {
-		churn = append(churn, step{at * ms, makeSlice("a", -1-int(at)/10%200)})
-	}
-	var at []time.Duration
-	for _, p := range published(t, []func(*world){makeService}, churn)[1:] {
-		at = append(at, p.at)
-	}
-	want := []time.Duration{
-		1000 * ms, 1050 * ms, 1125 * ms, 1237500 * time.Microsecond, 1406250 * time.Microsecond,
-		1656250 * time.Microsecond, 1906250 * time.Microsecond,
-		2156250 * time.Microsecond, 2406250 * time.Microsecond, 2656250 * time.Microsecond, 2906250 * time.Microsecond,
-		3156250 * time.Microsecond,                               // the last of the churn
-		3406250 * time.Microsecond, 3572916666 * time.Nanosecond, // windows shrink while single changes come
-		3700 * ms, 3750 * ms, // it was quiet
-	}
-	if diff := cmp.Diff(want, at); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+// TestPaceByRate: what changes cost, and how late they are published, by how often they come. Each row is three
+// seconds of changes of one Service, evenly spaced, after it was quiet.
+func TestPaceByRate(t *testing.T) {
+	const ms, lasting = time.Millisecond, 3 * time.Second
+	for _, tc := range []struct {
+		gap          time.Duration
+		publications int           // in all
+		latest       time.Duration // from a change to its publication, at most
+	}{
+		{gap: 1 * ms, publications: 2 + 30, latest: maxWindow}, // one at once, one after minWindow, ten a second
+		{gap: 7 * ms, publications: 2 + 30, latest: maxWindow},
+		{gap: 49 * ms, publications: 2 + 30, latest: maxWindow},
+		{gap: 51 * ms, publications: 59, latest: 0}, // each by itself
+		{gap: 100 * ms, publications: 30, latest: 0},
+		{gap: 1000 * ms, publications: 3, latest: 0},
+	} {
+		t.Run(tc.gap.String(), func(t *testing.T) {
+			var changes []step
+			for at := time.Second; at < time.Second+lasting; at += tc.gap {
+				changes = append(changes, step{at, makeSlice("a", -1-len(changes)%200)})
+			}
+			all := published(t, []func(*world){makeService}, changes)[1:]
+			if len(all) != tc.publications {
+				t.Errorf("%d publications for %d changes, not %d", len(all), len(changes), tc.publications)
+			}
+			var latest time.Duration
+			address := func(change int) string { return fmt.Sprintf("10.0.0.%d", 1+change%200) }
+			next := 0 // of the changes: it is not published yet
+			for _, p := range all {
+				oldest := changes[next].at
+				shows := func(c step) bool { return c.at < p.at || c.at == p.at && p.what == address(next) }
+				for next < len(changes) && shows(changes[next]) {
+					next++
+				}
+				if want := address(next - 1); p.what != want {
+					t.Fatalf("after %v: %q, and the newest change is to %q", p.at, p.what, want)
+				}
+				latest = max(latest, p.at-oldest)
+			}
+			if latest > tc.latest {
+				t.Errorf("a change is published after %v, not within %v", latest, tc.latest)
+			}
+		})
 	}
 }
 

@@ -1,15 +1,19 @@
 package view
 
 import (
+	"bytes"
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 	"unique"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -23,6 +27,24 @@ const (
 	adminListenEnv    = "LINKERD2_PROXY_ADMIN_LISTEN_ADDR"
 	controlListenEnv  = "LINKERD2_PROXY_CONTROL_LISTEN_ADDR"
 )
+
+// podFields are what is read of a Pod (see newPodRecord, newWorkloadIPs): metadata; of the spec containers,
+// account, node and network; of the status phase, conditions and IPs.
+var (
+	podFields = fieldsOf{
+		1: api.MetadataFields,
+		2: fieldsOf{2: containerFields, 8: nil, 10: nil, 11: nil, 20: containerFields}.message(),
+		3: fieldsOf{1: nil, 2: nil, 5: nil, 6: nil, 12: nil, 16: nil}.message(),
+	}.message()
+	containerFields = fieldsOf{1: nil, 6: nil, 7: {If: namesListener}}.message() // name, ports and environment
+)
+
+type fieldsOf map[protowire.Number]*api.Message
+
+func (f fieldsOf) message() *api.Message { return &api.Message{Fields: f} }
+
+// namesListener reports whether a variable may be one of those that listenPort reads.
+func namesListener(variable []byte) bool { return bytes.Contains(variable, []byte("_LISTEN_ADDR")) }
 
 // Kinds of owners, in lower case.
 const (
@@ -76,8 +98,7 @@ func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
 		!out.validText("all of it: label "+linkerd.ControlPlaneLabel, controlPlane, maxLabel) {
 		return podRecord{}, false
 	}
-	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
-	ports := namedPortsOf(containers, out)
+	ports := namedPortsOf(p, out)
 	t := federation.Template{
 		ServiceAccount: cmp.Or(p.Spec.ServiceAccountName, defaultAccount),
 		ControlPlane:   controlPlane,
@@ -90,9 +111,9 @@ func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
 		t.Skip = parsePorts(list, nil, out)
 	}
 	if t.ControlPlane != "" {
-		t.InboundPort = listenPort(containers, inboundListenEnv)
-		t.AdminPort = listenPort(containers, adminListenEnv)
-		t.ControlPort = listenPort(containers, controlListenEnv)
+		t.InboundPort = listenPort(p, inboundListenEnv)
+		t.AdminPort = listenPort(p, adminListenEnv)
+		t.ControlPort = listenPort(p, controlListenEnv)
 	}
 	class := podClass{
 		owner:     newOwner(p.OwnerReferences, out),
@@ -104,15 +125,28 @@ func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
 	return podRecord{node: out.text("node", p.Spec.NodeName, maxName), class: unique.Make(class)}, true
 }
 
+// containersOf yields all containers of a Pod. They are not copied: each is large.
+func containersOf(p *corev1.Pod) iter.Seq[*corev1.Container] {
+	return func(yield func(*corev1.Container) bool) {
+		for _, list := range [...][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
 func isReady(c corev1.PodCondition) bool {
 	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 }
 
 // namedPortsOf returns the ports that have names, by their numbers in the Pod and, if they are mapped, at
 // the host.
-func namedPortsOf(containers []corev1.Container, out *omissions) (ports namedPorts) {
+func namedPortsOf(pod *corev1.Pod, out *omissions) (ports namedPorts) {
 	var n int
-	for _, c := range containers {
+	for c := range containersOf(pod) {
 		for _, p := range c.Ports {
 			if p.Name == "" || !out.validText("a port: its name", p.Name, maxLabel) {
 				continue
@@ -132,8 +166,8 @@ func namedPortsOf(containers []corev1.Container, out *omissions) (ports namedPor
 
 // listenPort reads the port of a listen address from the environment of the proxy's container; 0 if it is
 // not there.
-func listenPort(containers []corev1.Container, env string) uint16 {
-	for _, c := range containers {
+func listenPort(p *corev1.Pod, env string) uint16 {
+	for c := range containersOf(p) {
 		if c.Name != proxyContainer {
 			continue
 		}

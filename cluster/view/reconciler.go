@@ -89,8 +89,8 @@ type Reconciler struct {
 
 	services    *api.Store[serviceRecord]
 	slices      *api.Store[[]*sliceRecord] // EndpointSlices, or Endpoints
-	pods        *api.Store[podRecord]
-	externals   *api.Store[podRecord]
+	pods        *api.Store[*podRecord]
+	externals   *api.Store[*podRecord]
 	replicaSets *api.Store[owner]
 	jobs        *api.Store[owner]
 	servers     *api.Store[*serverRecord]
@@ -99,30 +99,33 @@ type Reconciler struct {
 
 	// Owned by Begin, and then by Run.
 	writer         *federation.ClusterWriter
-	appliedServers byNamespace[*serverRecord]                 // with which workloads were resolved
-	workloads      map[objectKind]byNamespace[*workloadState] // Pods and ExternalWorkloads
-	translated     map[key]*translatedSlice                   // by EndpointSlice
-	slicesOf       map[key][]key                              // Service -> its EndpointSlices, sorted
-	published      map[key]*federation.View                   // by Service, as the Store holds it
-	windows        map[key]*window                            // by Service that is not quiet; nil in Begin
-	awaited        map[objectRef]map[key]bool                 // owner that is not known -> the Pods that it owns
-	ipsOf          map[objectRef][]netip.Addr                 // Service or workload -> its IPs
-	ownersByIP     map[netip.Addr][]objectRef                 // the reverse, sorted
+	appliedServers api.ByNamespace[*serverRecord]                 // with which workloads were resolved
+	workloads      map[objectKind]api.ByNamespace[*workloadState] // Pods and ExternalWorkloads
+	translated     map[key]*translatedSlice                       // by EndpointSlice
+	slicesOf       map[key][]key                                  // Service -> its EndpointSlices, sorted
+	published      map[key]*federation.View                       // by Service, as the Store holds it
+	windows        map[key]*window                                // by Service that is not quiet; nil in Begin
+	awaited        map[objectRef]map[key]bool                     // owner that is not known -> the Pods that it owns
+	awaits         map[objectRef]objectRef                        // the reverse
+	serviceIPs     map[key][]netip.Addr                           // by Service
+	servicesByIP   map[netip.Addr][]key                           // the reverse, sorted
+	workloadsByIP  map[netip.Addr][]*workloadState                // likewise
 }
 
 // workloadState is a workload that is known, or named by a slice, or both.
 type workloadState struct {
 	workload *federation.Workload // nil: it is not known
-	record   podRecord            // from which the workload was made
-	slices   []key                // that name it
-	awaits   objectRef            // the owner that is not known; zero for none
+	record   *podRecord           // from which the workload was made
+	slices   []*translatedSlice   // that name it
+	ips      *workloadIPs         // that are published
 }
 
-// translatedSlice is an EndpointSlice, or Endpoints, as it was last translated.
+// translatedSlice is an EndpointSlice, or Endpoints, as it was last translated. It is the same one as long
+// as there is one of that key.
 type translatedSlice struct {
-	service   key
-	workloads []objectRef // that it names
-	slices    []*federation.Slice
+	key, service key
+	record       []*sliceRecord // from which it was translated: they name its workloads
+	slices       []*federation.Slice
 }
 
 // Options are what there is to read in a cluster.
@@ -141,14 +144,16 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		border:         newBorder(log),
 		cluster:        cluster,
 		options:        options,
-		ipsOf:          map[objectRef][]netip.Addr{},
-		ownersByIP:     map[netip.Addr][]objectRef{},
-		appliedServers: byNamespace[*serverRecord]{},
-		workloads:      map[objectKind]byNamespace[*workloadState]{kindPod: {}, kindExternal: {}},
+		serviceIPs:     map[key][]netip.Addr{},
+		servicesByIP:   map[netip.Addr][]key{},
+		workloadsByIP:  map[netip.Addr][]*workloadState{},
+		appliedServers: api.ByNamespace[*serverRecord]{},
+		workloads:      map[objectKind]api.ByNamespace[*workloadState]{kindPod: {}, kindExternal: {}},
 		translated:     map[key]*translatedSlice{},
 		slicesOf:       map[key][]key{},
 		published:      map[key]*federation.View{},
 		awaited:        map[objectRef]map[key]bool{},
+		awaits:         map[objectRef]objectRef{},
 	}
 	enqueue := func(kind objectKind) func(key) {
 		return func(k key) {
@@ -267,14 +272,14 @@ func (r *Reconciler) reconcileOwner(owner objectRef) {
 // reconcileServer resolves the workloads again that a Server selects now, or did until now, and translates
 // each slice that names them once.
 func (r *Reconciler) reconcileServer(k key) {
-	old := r.appliedServers.get(k)
+	old := r.appliedServers.Get(k)
 	now, found := r.servers.Get(k)
 	if found {
-		r.appliedServers.put(k, now)
+		r.appliedServers.Put(k, now)
 	} else {
-		r.appliedServers.remove(k)
+		r.appliedServers.Remove(k)
 	}
-	affected := map[key]bool{}
+	affected := map[*translatedSlice]bool{}
 	for kind, states := range r.workloads {
 		for name, w := range states[k.Namespace] {
 			if w.workload == nil {
@@ -288,16 +293,16 @@ func (r *Reconciler) reconcileServer(k key) {
 			for _, s := range r.updateWorkload(ref) {
 				affected[s] = true
 			}
-			r.publishWorkloadIPs(ref)
+			r.publishWorkloadIPs(w)
 		}
 	}
 	for s := range affected {
-		r.reconcileSlice(s)
+		r.reconcileSlice(s.key)
 	}
 }
 
 // workloadRecords returns the store of a kind of workload.
-func (r *Reconciler) workloadRecords(kind objectKind) *api.Store[podRecord] {
+func (r *Reconciler) workloadRecords(kind objectKind) *api.Store[*podRecord] {
 	if kind == kindExternal {
 		return r.externals
 	}
@@ -306,34 +311,37 @@ func (r *Reconciler) workloadRecords(kind objectKind) *api.Store[podRecord] {
 
 func (r *Reconciler) reconcileWorkload(ref objectRef) {
 	for _, s := range r.updateWorkload(ref) {
-		r.reconcileSlice(s)
+		r.reconcileSlice(s.key)
 	}
-	r.publishWorkloadIPs(ref)
+	if w := r.workloads[ref.kind].Get(ref.key); w != nil {
+		r.publishWorkloadIPs(w)
+	}
 }
 
 // updateWorkload resolves a workload again. If it changed, it returns the slices that name it.
-func (r *Reconciler) updateWorkload(ref objectRef) []key {
+func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 	k, states := ref.key, r.workloads[ref.kind]
 	record, found := r.workloadRecords(ref.kind).Get(k)
-	w := states.get(k)
+	w := states.Get(k)
 	if w == nil {
 		if !found {
 			return nil
 		}
 		w = &workloadState{}
-		states.put(k, w)
+		states.Put(k, w)
 	}
-	r.setAwaited(k, w, objectRef{})
+	r.setAwaited(ref, objectRef{})
 	if !found {
 		if w.workload == nil {
 			return nil
 		}
-		w.workload, w.record = nil, podRecord{}
+		w.workload, w.record = nil, nil
+		r.publishWorkloadIPs(w)
 		r.forgetUnused(ref, w)
 		return slices.Clone(w.slices)
 	}
-	next := r.resolveWorkload(ref, w, record)
-	sameNode := w.record.node == record.node
+	next := r.resolveWorkload(ref, record)
+	sameNode := w.record != nil && w.record.node == record.node
 	w.record = record
 	if w.workload != nil && *w.workload == next && sameNode {
 		return nil
@@ -344,7 +352,7 @@ func (r *Reconciler) updateWorkload(ref objectRef) []key {
 
 // resolveWorkload returns what clients of an address learn about its workload: the record, with its owner
 // and what Servers add.
-func (r *Reconciler) resolveWorkload(ref objectRef, w *workloadState, record podRecord) federation.Workload {
+func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federation.Workload {
 	class := record.class.Value()
 	opaque := r.opaqueByServers(ref, &class)
 	if ref.kind == kindExternal {
@@ -357,7 +365,7 @@ func (r *Reconciler) resolveWorkload(ref objectRef, w *workloadState, record pod
 		}
 		owner, known := owners.Get(direct.key)
 		if !known {
-			r.setAwaited(ref.key, w, direct)
+			r.setAwaited(ref, direct)
 		}
 		return owner, known
 	})
@@ -379,97 +387,102 @@ func (r *Reconciler) opaqueByServers(ref objectRef, class *podClass) federation.
 	return federation.PortsOf(slices.Compact(ports)...)
 }
 
-// setAwaited records for which owner, that is not known yet, Pod k is to be resolved again; the zero
+// setAwaited records for which owner, that is not known yet, a workload is to be resolved again; the zero
 // objectRef for none.
-func (r *Reconciler) setAwaited(k key, w *workloadState, owner objectRef) {
-	if waiting := r.awaited[w.awaits]; waiting != nil {
-		delete(waiting, k)
-		if len(waiting) == 0 {
-			delete(r.awaited, w.awaits)
+func (r *Reconciler) setAwaited(ref, owner objectRef) {
+	if old, waits := r.awaits[ref]; waits {
+		delete(r.awaits, ref)
+		delete(r.awaited[old], ref.key)
+		if len(r.awaited[old]) == 0 {
+			delete(r.awaited, old)
 		}
 	}
-	w.awaits = owner
 	if owner == (objectRef{}) {
 		return
 	}
+	r.awaits[ref] = owner
 	if r.awaited[owner] == nil {
 		r.awaited[owner] = map[key]bool{}
 	}
-	r.awaited[owner][k] = true
+	r.awaited[owner][ref.key] = true
 }
 
 // forgetUnused drops the state of a workload that neither exists nor is named by a slice.
 func (r *Reconciler) forgetUnused(ref objectRef, w *workloadState) {
 	if w.workload == nil && len(w.slices) == 0 {
-		r.workloads[ref.kind].remove(ref.key)
+		r.workloads[ref.kind].Remove(ref.key)
 	}
 }
 
 func (r *Reconciler) reconcileSlice(k key) {
 	record, found := r.slices.Get(k)
-	old := r.translated[k]
+	t := r.translated[k]
 	if !found {
-		if old != nil {
-			moving := r.mayMove(old, nil)
+		if t != nil {
 			delete(r.translated, k)
-			r.removeNamedBy(k, old.workloads)
-			r.detachSlice(k, old.service, moving)
+			r.removeNamedBy(t, t.record, nil)
+			r.detachSlice(k, t.service, r.mayMove(t.slices, nil))
 		}
 		return
 	}
-	next := r.translate(k, record)
-	r.translated[k] = next
+	var old translatedSlice
+	if t != nil {
+		old = *t
+	} else {
+		t = &translatedSlice{key: k}
+		r.translated[k] = t
+	}
+	r.translate(t, record)
+	r.removeNamedBy(t, old.record, record)
 	var moving bool
-	if old != nil {
-		r.removeNamedBy(k, without(old.workloads, next.workloads))
-		if old.service != next.service {
-			r.detachSlice(k, old.service, r.mayMove(old, nil))
-		} else {
-			moving = r.mayMove(old, next)
-		}
+	switch {
+	case old.record == nil:
+	case old.service != t.service:
+		r.detachSlice(k, old.service, r.mayMove(old.slices, nil))
+	default:
+		moving = r.mayMove(old.slices, t.slices)
 	}
-	if i, known := slices.BinarySearchFunc(r.slicesOf[next.service], k, compareKeys); !known {
-		r.slicesOf[next.service] = slices.Insert(r.slicesOf[next.service], i, k)
+	if i, known := slices.BinarySearchFunc(r.slicesOf[t.service], k, compareKeys); !known {
+		r.slicesOf[t.service] = slices.Insert(r.slicesOf[t.service], i, k)
 	}
-	r.markChanged(next.service, moving)
+	r.markChanged(t.service, moving)
 }
 
 // translate resolves the workloads that a slice names, and records in their states that it does.
-func (r *Reconciler) translate(k key, record []*sliceRecord) *translatedSlice {
-	t := &translatedSlice{service: key{Namespace: k.Namespace, Name: record[0].service}}
+func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
+	t.service, t.record = key{Namespace: t.key.Namespace, Name: record[0].service}, record
 	lookUp := func(ref objectRef) (*federation.Workload, string) {
-		t.workloads = append(t.workloads, ref)
 		states := r.workloads[ref.kind]
-		w := states.get(ref.key)
+		w := states.Get(ref.key)
 		if w == nil {
 			w = &workloadState{}
-			states.put(ref.key, w)
+			states.Put(ref.key, w)
 		}
-		if !slices.Contains(w.slices, k) {
-			w.slices = append(w.slices, k)
+		if !slices.Contains(w.slices, t) {
+			w.slices = append(w.slices, t)
+		}
+		if w.workload == nil {
+			return nil, ""
 		}
 		return w.workload, w.record.node
 	}
+	t.slices = make([]*federation.Slice, 0, len(record))
 	for _, s := range record {
 		t.slices = append(t.slices, resolveSlice(s, lookUp))
 	}
-	return t
 }
 
-// mayMove reports whether an address that old serves is not in next, which may be nil, although its
-// workload is available: it may be on its way to another slice (see pace.go).
-func (r *Reconciler) mayMove(old, next *translatedSlice) bool {
-	if next == nil {
-		next = &translatedSlice{}
-	}
+// mayMove reports whether an address that old serves is not in next, although its workload is available: it
+// may be on its way to another slice (see pace.go).
+func (r *Reconciler) mayMove(old, next []*federation.Slice) bool {
 	var kept map[netip.Addr]bool // made only if some address is not where it was
-	for i, s := range old.slices {
+	for i, s := range old {
 		for j, e := range s.Endpoints {
-			if !e.Ready || e.Workload == nil || next.addressAt(i, j) == e.Addr || !r.isAvailable(e.Workload) {
+			if !e.Ready || e.Workload == nil || addressAt(next, i, j) == e.Addr || !r.isAvailable(e.Workload) {
 				continue
 			}
 			if kept == nil {
-				kept = next.addresses()
+				kept = addressesIn(next)
 			}
 			if !kept[e.Addr] {
 				return true
@@ -480,16 +493,16 @@ func (r *Reconciler) mayMove(old, next *translatedSlice) bool {
 }
 
 // addressAt returns the address of an endpoint; the zero Addr if there is none.
-func (t *translatedSlice) addressAt(slice, endpoint int) netip.Addr {
-	if slice >= len(t.slices) || endpoint >= len(t.slices[slice].Endpoints) {
+func addressAt(in []*federation.Slice, slice, endpoint int) netip.Addr {
+	if slice >= len(in) || endpoint >= len(in[slice].Endpoints) {
 		return netip.Addr{}
 	}
-	return t.slices[slice].Endpoints[endpoint].Addr
+	return in[slice].Endpoints[endpoint].Addr
 }
 
-func (t *translatedSlice) addresses() map[netip.Addr]bool {
+func addressesIn(in []*federation.Slice) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
-	for _, s := range t.slices {
+	for _, s := range in {
 		for _, e := range s.Endpoints {
 			all[e.Addr] = true
 		}
@@ -507,11 +520,15 @@ func (r *Reconciler) isAvailable(w *federation.Workload) bool {
 	return found && p.class.Value().available
 }
 
-// removeNamedBy records that slice k no longer names some workloads.
-func (r *Reconciler) removeNamedBy(k key, workloads []objectRef) {
-	for _, ref := range workloads {
-		if w := r.workloads[ref.kind].get(ref.key); w != nil {
-			w.slices = slices.DeleteFunc(w.slices, func(s key) bool { return s == k })
+// removeNamedBy records that a slice no longer names the workloads of an old record that are not in next.
+func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []*sliceRecord) {
+	names := map[objectRef]bool{}
+	for _, ref := range workloadsIn(next) {
+		names[ref] = true
+	}
+	for _, ref := range workloadsIn(old) {
+		if w := r.workloads[ref.kind].Get(ref.key); w != nil && !names[ref] {
+			w.slices = slices.DeleteFunc(w.slices, func(s *translatedSlice) bool { return s == t })
 			r.forgetUnused(ref, w)
 		}
 	}
@@ -534,7 +551,7 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
 	svc, found := r.services.Get(k)
 	if !found {
-		r.setIPs(objectRef{kindService, k}, nil)
+		r.publishServiceIPs(k, nil)
 		r.writer.Delete(name)
 		delete(r.published, k)
 		return false
@@ -545,7 +562,7 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 	}
 	stored := r.writer.Set(name, &v)
 	// After the View, so that a client that finds the Service by its IP finds the View as well.
-	r.setIPs(objectRef{kindService, k}, svc.ips)
+	r.publishServiceIPs(k, svc.ips)
 	// The stored View shares equal slices with the one before; so must translated (see Reconciler).
 	shared := stored.Slices
 	for _, s := range r.slicesOf[k] {
@@ -557,34 +574,6 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 	return differs
 }
 
-// byNamespace holds values by key, those of one namespace together.
-type byNamespace[V any] map[string]map[string]V
-
-func (m byNamespace[V]) get(k key) V { return m[k.Namespace][k.Name] }
-
-func (m byNamespace[V]) put(k key, v V) {
-	if m[k.Namespace] == nil {
-		m[k.Namespace] = map[string]V{}
-	}
-	m[k.Namespace][k.Name] = v
-}
-
-func (m byNamespace[V]) remove(k key) {
-	delete(m[k.Namespace], k.Name)
-	if len(m[k.Namespace]) == 0 {
-		delete(m, k.Namespace)
-	}
-}
-
 func compareKeys(a, b key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-}
-
-// without returns the elements of a that are not in b.
-func without(a, b []objectRef) []objectRef {
-	in := make(map[objectRef]bool, len(b))
-	for _, ref := range b {
-		in[ref] = true
-	}
-	return slices.DeleteFunc(slices.Clone(a), func(ref objectRef) bool { return in[ref] })
 }

@@ -13,11 +13,6 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// MembersKey is an annotation with the members of a federated Service: service@cluster, or service for one
-// of its own cluster, separated by commas. Linkerd does not know it, and so its destination controller
-// serves the slices of the Service.
-const MembersKey = "federation.fingerpost.io/members"
-
 // newView returns the View of a Service of a cluster, without slices.
 func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) federation.View {
 	policy := svc.Spec.InternalTrafficPolicy
@@ -25,6 +20,7 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 		ExternalName: svc.Spec.Type == corev1.ServiceTypeExternalName,
 		LocalOnly:    policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal,
 		Ports:        servicePorts(svc.Spec.Ports, out),
+		Misread:      Misread(svc.Annotations, ServiceKeys),
 	}
 	if list, found := svc.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {

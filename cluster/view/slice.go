@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,8 +28,50 @@ type sliceRecord struct {
 
 // endpointRecord is an endpoint whose workload is not resolved.
 type endpointRecord struct {
-	federation.Endpoint
-	workload objectRef // zero for a bare address
+	addr            netip.Addr
+	ready, draining bool
+	name            string // of the workload
+	*endpointDetails
+}
+
+// endpointDetails is what is kept once of endpoints of a slice that do not differ in it.
+type endpointDetails struct {
+	kind      objectKind // of the workload; zero for a bare address
+	namespace string     // likewise
+	zone      string
+	federation.Detail
+}
+
+func (d *endpointDetails) equal(o *endpointDetails) bool {
+	return d.kind == o.kind && d.namespace == o.namespace && d.zone == o.zone &&
+		d.Hostname == o.Hostname && d.Mirror == o.Mirror && slices.Equal(d.Hints, o.Hints)
+}
+
+// shared returns the details of one of the last endpoints, if they are equal.
+func (d *endpointDetails) shared(with []endpointRecord) *endpointDetails {
+	const few = 16 // more than there are zones
+	for i := len(with) - 1; i >= max(0, len(with)-few); i-- {
+		if with[i].equal(d) {
+			return with[i].endpointDetails
+		}
+	}
+	return d
+}
+
+// workloadRef returns the reference to the workload; the zero one for a bare address.
+func (e *endpointRecord) workloadRef() objectRef {
+	if e.kind == 0 {
+		return objectRef{}
+	}
+	return objectRef{e.kind, key{Namespace: e.namespace, Name: e.name}}
+}
+
+// endpoint returns the endpoint with its workload, which runs on a node; nil for a bare address.
+func (e *endpointRecord) endpoint(w *federation.Workload, node string) *federation.Endpoint {
+	return &federation.Endpoint{
+		Addr: e.addr, Ready: e.ready, Draining: e.draining, Node: node, Zone: e.zone, Workload: w,
+		Detail: e.OrNone(),
+	}
 }
 
 func newSliceRecords(object any, out *omissions) ([]*sliceRecord, bool) {
@@ -112,13 +155,13 @@ func appendEndpoints(
 	to []endpointRecord, namespace string, e *discoveryv1.Endpoint, mirror *federation.Mirror, out *omissions,
 ) []endpointRecord {
 	serving := e.Conditions.Serving == nil || *e.Conditions.Serving
-	record := endpointRecord{Endpoint: federation.Endpoint{
-		Ready:    e.Conditions.Ready == nil || *e.Conditions.Ready,
-		Draining: deref(e.Conditions.Terminating) && serving,
-		Hostname: out.hostname(deref(e.Hostname)),
-		Hints:    zoneHints(e.Hints, out),
-		Mirror:   mirror,
+	details := &endpointDetails{Detail: federation.Detail{
+		Hostname: out.hostname(deref(e.Hostname)), Hints: zoneHints(e.Hints, out), Mirror: mirror,
 	}}
+	record := endpointRecord{
+		ready:    e.Conditions.Ready == nil || *e.Conditions.Ready,
+		draining: deref(e.Conditions.Terminating) && serving,
+	}
 	if ref := e.TargetRef; ref != nil {
 		kind, served := workloadKinds[ref.Kind]
 		if !served {
@@ -128,12 +171,13 @@ func appendEndpoints(
 			!out.validText("an endpoint: its workload", ref.Name, maxName) {
 			return to
 		}
-		record.workload = objectRef{kind, key{Namespace: api.Intern(cmp.Or(ref.Namespace, namespace)), Name: ref.Name}}
-		record.Zone = out.label("zone", deref(e.Zone)) // of a bare address nothing is known but the address
+		record.name, details.kind, details.namespace = ref.Name, kind, api.Intern(cmp.Or(ref.Namespace, namespace))
+		details.zone = out.label("zone", deref(e.Zone)) // of a bare address nothing is known but the address
 	}
+	record.endpointDetails = details.shared(to)
 	for _, a := range firstOf(out, "addresses of an endpoint", e.Addresses, maxAddresses) {
 		if addr, usable := out.address(a); usable {
-			record.Addr = addr
+			record.addr = addr
 			to = append(to, record)
 		}
 	}
@@ -154,6 +198,18 @@ func zoneHints(hints *discoveryv1.EndpointHints, out *omissions) (zones []string
 	return zones
 }
 
+// workloadsIn returns the workloads that slices name.
+func workloadsIn(all []*sliceRecord) (refs []objectRef) {
+	for _, s := range all {
+		for i := range s.endpoints {
+			if ref := s.endpoints[i].workloadRef(); ref != (objectRef{}) {
+				refs = append(refs, ref)
+			}
+		}
+	}
+	return refs
+}
+
 // lookUpFunc returns a workload and its node; nil if it is not known.
 type lookUpFunc func(objectRef) (workload *federation.Workload, node string)
 
@@ -163,17 +219,12 @@ func resolveSlice(s *sliceRecord, lookUp lookUpFunc) *federation.Slice {
 	out := &federation.Slice{Name: s.name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
 	for i := range s.endpoints {
 		e := &s.endpoints[i]
-		if e.workload == (objectRef{}) {
-			out.Endpoints = append(out.Endpoints, &e.Endpoint)
-			continue
+		ref := e.workloadRef()
+		if ref == (objectRef{}) {
+			out.Endpoints = append(out.Endpoints, e.endpoint(nil, ""))
+		} else if workload, node := lookUp(ref); workload != nil {
+			out.Endpoints = append(out.Endpoints, e.endpoint(workload, node))
 		}
-		workload, node := lookUp(e.workload)
-		if workload == nil {
-			continue
-		}
-		resolved := e.Endpoint
-		resolved.Workload, resolved.Node = workload, node
-		out.Endpoints = append(out.Endpoints, &resolved)
 	}
 	return out
 }
@@ -188,7 +239,7 @@ func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.Endpo
 		for _, s := range records {
 			slice := &federation.Slice{Name: s.name, Ports: s.ports}
 			for j := range s.endpoints {
-				slice.Endpoints = append(slice.Endpoints, &s.endpoints[j].Endpoint)
+				slice.Endpoints = append(slice.Endpoints, s.endpoints[j].endpoint(nil, ""))
 			}
 			v.Slices = append(v.Slices, slice)
 		}

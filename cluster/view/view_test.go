@@ -255,7 +255,9 @@ func TestReconcilerFollows(t *testing.T) {
 // sizes returns how much a Reconciler keeps of each kind of state.
 func sizes(r *Reconciler) map[string]int {
 	return map[string]int{
-		"ipsOf": len(r.ipsOf), "ownersByIP": len(r.ownersByIP), "windows": len(r.windows), "awaited": len(r.awaited),
+		"serviceIPs": len(r.serviceIPs), "servicesByIP": len(r.servicesByIP), "workloadsByIP": len(r.workloadsByIP),
+		"windows": len(r.windows),
+		"awaited": len(r.awaited), "awaits": len(r.awaits),
 		"pods": len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
 		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated), "slicesOf": len(r.slicesOf),
 		"published": len(r.published),

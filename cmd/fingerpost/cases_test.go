@@ -1,7 +1,8 @@
 package main
 
 import (
-	"strings"
+	"flag"
+	"os"
 	"testing"
 )
 
@@ -11,15 +12,25 @@ func TestCases(t *testing.T) {
 	t.Run("T06", testTransportMode)
 }
 
-// T05: what cannot be served refuses to start, and so does a replica without a name.
+// T05: what cannot be served refuses to start, and a replica without HOSTNAME has the name of its host. What
+// is wrong with flags is reported before anything is read.
 func testFlagsThatMakeNoSense(t *testing.T) {
 	refuses(t, "-enable-ipv6", "-enable-endpoint-slices=false")
 	refuses(t, "-stream-queue-capacity=0")
 	refuses(t, "-meshed-http2-client-params={")
-	t.Setenv("HOSTNAME", "")
-	err := command([]string{"serve", "-kubeconfig=/nowhere/at/all"}).Execute()
-	if err == nil || !strings.Contains(err.Error(), "HOSTNAME") {
-		t.Errorf("without HOSTNAME: %v", err)
+	refuses(t, "-log-level=loud", "-kubeconfig=/nowhere/at/all")
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for set, want := range map[string]string{"": host, "pod": "pod"} {
+		t.Setenv("HOSTNAME", set)
+		var o serveOptions
+		fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+		o.addFlags(fs)
+		if err := o.validate(); err != nil || o.Replica != want {
+			t.Errorf("with HOSTNAME=%s: %q %v, want %q", set, o.Replica, err, want)
+		}
 	}
 }
 

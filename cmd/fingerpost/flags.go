@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -95,6 +97,19 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 		"how long a cluster may be out of contact before it is Suspect")
 	fs.DurationVar(&o.Thresholds.Stale, "stale-after", o.Thresholds.Stale,
 		"how long a cluster may be out of contact before it is Stale; its endpoints are kept")
+	fs.StringVar(&o.StateDir, "state-dir", "",
+		"directory in which the last state of each cluster is kept, for a replica that starts while a cluster is "+
+			"unreachable; of one replica alone; empty for none")
+	fs.DurationVar(&o.StateMaxAge, "state-max-age", 24*time.Hour,
+		"how old the state may be that a replica restores from -state-dir")
+	fs.StringVar(&o.Peers.ListenAddr, "peer-addr", "",
+		"address at which other replicas ask for the state of clusters that they cannot reach: nothing else may reach "+
+			"it. With -tls-cert-file it takes certificates of -tls-client-ca-file; empty for none")
+	fs.StringVar(&o.Peers.Addr, "peers", "",
+		"host and port of -peer-addr of all replicas, as of a headless Service: they are asked about clusters that "+
+			"cannot be reached at the start; empty to ask none")
+	fs.StringVar(&o.Peers.ServerName, "peer-server-name", "",
+		"name in the certificates of -peers; empty for the host")
 	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,
 		"Services that are kept of a linked cluster; beyond it new ones are rejected, and those accepted before "+
 			"stay; 0 for no limit")
@@ -202,13 +217,26 @@ func (o *serveOptions) validate() error {
 			o.Thresholds.Stale, o.Thresholds.Suspect)
 	}
 	o.Budget.Bytes = int64(o.budgetMiB) << 20
+	if o.Peers.Addr != "" {
+		host, _, err := net.SplitHostPort(o.Peers.Addr)
+		if err != nil {
+			return fmt.Errorf("-peers must be a host and a port: %w", err)
+		}
+		o.Peers.ServerName = cmp.Or(o.Peers.ServerName, host)
+	}
+	if o.Peers.Addr+o.Peers.ListenAddr != "" && o.TLS.Certificate != "" && o.TLS.ClientCA == "" {
+		return errors.New("-peer-addr and -peers need -tls-client-ca-file beside -tls-cert-file: " +
+			"both sides present certificates")
+	}
 	if err := errors.Join(o.TLS.Validate(), o.Discovery.Validate(), o.Lease.Validate()); err != nil {
 		return err
 	}
 	o.Pprof, o.Replica = o.enablePprof, os.Getenv("HOSTNAME")
-	if o.ReadSlices && o.Replica == "" {
-		return errors.New("HOSTNAME is not set, and is the name of this replica: a Pod has it, " +
-			"elsewhere run HOSTNAME=$(hostname) fingerpost serve")
+	if o.Replica == "" {
+		name, err := os.Hostname()
+		if o.Replica = name; o.ReadSlices && name == "" {
+			return fmt.Errorf("this replica has no name: HOSTNAME is not set, and the host has no name (%w)", err)
+		}
 	}
 	return nil
 }

@@ -20,13 +20,16 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second signal ends the process
-	err := command(os.Args[1:]).ExecuteContext(ctx)
+	root := command(os.Args[1:])
+	cli.Prepare(root, os.Args[0])
+	err := root.ExecuteContext(ctx)
 	stop()
-	if err != nil {
-		if !errors.Is(err, check.ErrFailed) { // the report has them
-			fmt.Fprintln(os.Stderr, "fingerpost:", cli.PrintableLines(err.Error()))
-		}
-		os.Exit(1)
+	switch {
+	case errors.Is(err, check.ErrFailed): // the report has them
+		os.Exit(cli.ExitNo)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "fingerpost:", cli.PrintableLines(err.Error()))
+		os.Exit(cli.ExitCode(err))
 	}
 }
 
@@ -35,10 +38,11 @@ func command(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "fingerpost",
 		Short:         "Stream the live endpoints of Services in all linked clusters to linkerd2-proxies",
+		Version:       binaryVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(), validatorCommand(), versionCommand(), check.Command(binaryVersion()))
+	root.AddCommand(serveCommand(), validatorCommand(), check.Command(binaryVersion()))
 	root.AddCommand(cli.Commands(binaryVersion())...)
 	root.SetArgs(doubleDashes(args))
 	return root

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/app"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 )
 
@@ -25,13 +27,12 @@ func serveCommand() *cobra.Command {
 		Short:   "Serve Linkerd's Destination API for this cluster and all linked clusters",
 		Long: `Serve Linkerd's Destination API for this cluster and all linked clusters.
 
-Flags may have one dash or two, and are those of Linkerd's destination container, which this replaces; of a
-flag that is given twice the last value counts. Links (multicluster.linkerd.io) link clusters, and so do the
-labelled Secrets that 'linkerd multicluster link-gen' prints.
+Flags may have one dash or two, and are those of Linkerd's destination container, which this
+replaces; of a flag that is given twice the last value counts. Links (multicluster.linkerd.io)
+link clusters, and so do the labelled Secrets that 'linkerd multicluster link-gen' prints.
 
-HOSTNAME must be set, unless EndpointSlices are off: it is the name of the replica, which no other replica may
-have. A Pod has it; elsewhere run HOSTNAME=$(hostname) fingerpost serve.`,
-		Args: cobra.NoArgs,
+HOSTNAME is the name of the replica, which no other replica may have. A Pod has it; if it is not
+set, it is the name of the host.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printVersion {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
@@ -48,12 +49,9 @@ have. A Pod has it; elsewhere run HOSTNAME=$(hostname) fingerpost serve.`,
 
 // serve runs until ctx ends.
 func serve(ctx context.Context, o serveOptions, given map[string]bool) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	log, err := server.NewLogger(o.logLevel, o.logFormat)
-	if err != nil {
-		return err
+	if err = errors.Join(err, o.validate()); err != nil {
+		return cli.WithExitCode(cli.ExitUsage, err)
 	}
 	log.Info("Fingerpost starts", "version", binaryVersion(), "cluster", o.ClusterName)
 	o.logWarnings(log, given)

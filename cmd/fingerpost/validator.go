@@ -43,13 +43,13 @@ func validatorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sp-validator",
 		Short: "Serve the admission webhook that rejects invalid ServiceProfiles",
-		Long: `Serve the admission webhook that rejects invalid ServiceProfiles: 'kubectl apply' then fails with the
-route and the field that is wrong, instead of the profile having no effect.
+		Long: `Serve the admission webhook that rejects invalid ServiceProfiles: 'kubectl apply' then fails with
+the route and the field that is wrong, instead of the profile having no effect.
 
-Flags may have one dash or two, and are those of Linkerd's sp-validator container, which this replaces. A
-ValidatingWebhookConfiguration (linkerd-sp-validator-webhook-config in Linkerd's chart) leads API servers to
-it. Its caBundle must have signed the certificate in -tls-dir. A certificate that changes is read again; the
-old one is used until the new one can be read.
+Flags may have one dash or two, and are those of Linkerd's sp-validator container, which this
+replaces. A ValidatingWebhookConfiguration (linkerd-sp-validator-webhook-config in Linkerd's
+chart) leads API servers to it. Its caBundle must have signed the certificate in -tls-dir. A
+certificate that changes is read again; the old one is used until the new one can be read.
 
 Try it without a cluster:
 
@@ -88,10 +88,10 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 			"directory", o.tlsDir, "names", c.Leaf.DNSNames, "serial", serial, "notAfter", c.Leaf.NotAfter)
 	})
 	hook := webhook.New(log)
-	metrics := server.NewMetrics()
+	metrics := server.NewMetrics(binaryVersion())
 	metrics.MustRegister(hook.Collectors()...)
 	metrics.MustRegister(server.CertificateExpiry(
-		"fingerpost_webhook_certificate_not_after_seconds",
+		"fingerpost_webhook_certificate_expiry_timestamp_seconds",
 		"When the certificate of the webhook expires, in seconds since 1970.",
 		certificate,
 	))
@@ -103,7 +103,7 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 	}
 	adminServer := &server.HTTP{
 		Log: log, Name: "admin", Addr: o.metricsAddr,
-		Handler: server.AdminHandler(metrics, hookServer.Listening, o.enablePprof),
+		Handler: server.AdminHandler(metrics, metrics, hookServer.Listening, o.enablePprof),
 	}
 	watchCertificate := manager.RunnableFunc(func(ctx context.Context) error {
 		if err := certificate.Start(ctx); ctx.Err() == nil {

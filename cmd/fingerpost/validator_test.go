@@ -198,7 +198,7 @@ func TestValidator(t *testing.T) {
 	for _, want := range []string{
 		`fingerpost_profile_reviews_total{verdict="allowed"} 1`,
 		`fingerpost_profile_reviews_total{verdict="denied"} 1`,
-		"fingerpost_webhook_certificate_not_after_seconds 4e+09", "go_goroutines ", "process_cpu_seconds_total ",
+		"fingerpost_webhook_certificate_expiry_timestamp_seconds 4e+09", "go_goroutines ", "process_cpu_seconds_total ",
 	} {
 		if err != nil || !strings.Contains(body, want) {
 			t.Errorf("/metrics lacks %s: %v", want, err)

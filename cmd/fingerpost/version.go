@@ -1,11 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"runtime/debug"
-
-	"github.com/spf13/cobra"
-)
+import "runtime/debug"
 
 // version is set by the linker when a release is built.
 var version = ""
@@ -20,16 +15,4 @@ func binaryVersion() string {
 		return "development"
 	}
 	return info.Main.Version
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())
-			return err
-		},
-	}
 }

@@ -34,7 +34,7 @@ func TestCases(t *testing.T) {
 // not try again.
 func testSendAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 		})
 		server := NewServer(logr.Discard(), store, Defaults())
@@ -49,7 +49,7 @@ func testSendAfterTheEnd(t *testing.T) {
 		at := time.Now()
 		cancel()
 		synctest.Wait()
-		claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 4)))
+		writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 4)))
 		go func() { ended <- server.Get(&pb.GetDestination{Path: streamtest.Path}, hangs) }()
 		for range 3 {
 			if err := <-ended; status.Code(err) != codes.Canceled {
@@ -69,7 +69,7 @@ func testSendAfterTheEnd(t *testing.T) {
 func testEndWhileSending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 20_000 // addresses: more than the transport takes for a client that does not read
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, n)),
 		})
 		server := NewServer(logr.Discard(), store, Defaults())
@@ -90,7 +90,7 @@ func testEndWhileSending(t *testing.T) {
 		}
 		synctest.Wait()
 		for i := range 5 {
-			claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 2+i, n)))
+			writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 2+i, n)))
 			synctest.Wait()
 		}
 		if all := server.Streams(); len(all) != 1 || all[0].Messages != 1 {
@@ -102,7 +102,7 @@ func testEndWhileSending(t *testing.T) {
 		if left := len(server.Streams()); left != 0 || time.Since(at) > 0 {
 			t.Errorf("%d streams are left after %s", left, time.Since(at))
 		}
-		claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)))
+		writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 1)))
 		synctest.Wait()
 		conn.Close()
 		grpcServer.Stop()
@@ -114,7 +114,7 @@ func testEndWhileSending(t *testing.T) {
 // reads again gets one step to the newest state, not 50.
 func testSlowStreamSkips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 		})
 		server := NewServer(logr.Discard(), store, Defaults())
@@ -131,7 +131,7 @@ func testSlowStreamSkips(t *testing.T) {
 		}
 		synctest.Wait()
 		for i := range 50 {
-			claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 3),
+			writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 3),
 				streamtest.SliceOf("b", 2+i%3, 1+i%5)))
 			synctest.Wait()
 		}
@@ -153,7 +153,7 @@ func testSlowStreamSkips(t *testing.T) {
 				t.Error(p)
 			}
 		}
-		if n := metric(t, server, "fingerpost_questions"); n != 0 {
+		if n := metric(t, server, "fingerpost_queries"); n != 0 {
 			t.Errorf("%d questions are left", n)
 		}
 		if n := len(server.Streams()); n != 0 {

@@ -66,7 +66,7 @@ func (e encoder) kindOf(entry federation.Choice) kind {
 			k.workload.OwnerName = ""
 		}
 	}
-	if m := entry.Endpoint.Mirror; m != nil {
+	if m := entry.Endpoint.Mirror(); m != nil {
 		k.mirror = *m
 	}
 	return k
@@ -289,7 +289,7 @@ func appendTCP(b []byte, a netip.AddrPort) []byte {
 // mirrored one which Service it stands for.
 func setLabelsOf(entry federation.Choice) []label {
 	labels := []label{{"service", entry.Origin().Name}, {"namespace", entry.Origin().Namespace}}
-	if m := entry.Endpoint.Mirror; m != nil && m.Cluster != "" {
+	if m := entry.Endpoint.Mirror(); m != nil && m.Cluster != "" {
 		labels = append(labels, label{"target_cluster", m.Cluster})
 		if parts := strings.Split(m.Name, "."); len(parts) >= 2 {
 			labels = append(labels, label{"target_service", parts[0]}, label{"target_service_namespace", parts[1]})
@@ -310,7 +310,7 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 	addr := entry.At(e.port)
 	a := &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: entry.Weight}
 	if w := entry.Endpoint.Workload; w != nil {
-		e.workload(a, addr, entry.Origin().TrustDomain, w)
+		e.addWorkload(a, addr, entry.Origin().TrustDomain, w)
 		if !entry.Origin().Trusts(w) {
 			a.TlsIdentity = nil
 		}
@@ -319,14 +319,14 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 		return a
 	}
 	a.MetricLabels = map[string]string{"zone_locality": "unknown"}
-	if m := entry.Endpoint.Mirror; m != nil {
+	if m := entry.Endpoint.Mirror(); m != nil {
 		e.setGateway(a, m)
 	}
 	return a
 }
 
-// workload adds what is known of a workload.
-func (e encoder) workload(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
+// addWorkload adds what is known of a workload.
+func (e encoder) addWorkload(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
 	if w.Kind == federation.ExternalWorkload {
 		e.external(a, addr.Port(), w)
 	} else {

@@ -131,11 +131,11 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 				}
 				seen[e.Addr] = true
 				if rapid.Bool().Draw(t, "mirrored") {
-					e.Mirror = &federation.Mirror{
+					e.Detail = &federation.Detail{Mirror: &federation.Mirror{
 						Cluster:  text("cluster"),
 						Identity: text("gateway"),
 						Name:     text("remote", "svc.ns.local", "other.ns.local"),
-					}
+					}}
 				}
 				if rapid.Float64().Draw(t, "bare") > .2 {
 					e.Workload = &federation.Workload{
@@ -171,7 +171,7 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 			t.Fatalf("%d addresses are left out", leftOut)
 		}
 		if diff := cmp.Diff(oracle(e, set), decoded(t, frames), protocmp.Transform()); diff != "" {
-			t.Fatalf("what is decoded is not what is said (-said +decoded):\n%s", diff)
+			t.Fatalf("what is decoded differs (-want +decoded):\n%s", diff)
 		}
 		again, _ := e.encode(nil, set)
 		for i := range frames {
@@ -202,12 +202,12 @@ func FuzzEncode(f *testing.F) {
 			Ready:    true,
 			Zone:     "z",
 			Workload: &w,
-			Mirror:   &federation.Mirror{Cluster: "east", Name: "a.b.c"},
+			Detail:   &federation.Detail{Mirror: &federation.Mirror{Cluster: "east", Name: "a.b.c"}},
 		}
 		fields := []*string{
 			&w.Name, &w.Namespace, &w.OwnerKind, &w.OwnerName, &template.ServiceAccount, &odd.Zone,
 			&template.Hash, &template.ControlPlane,
-			&odd.Mirror.Cluster, &odd.Mirror.Name, &template.Identity, &template.ServerName,
+			&odd.Mirror().Cluster, &odd.Mirror().Name, &template.Identity, &template.ServerName,
 		}
 		*fields[uint(field)%uint(len(fields))] = text
 		w.Template = unique.Make(template)
@@ -233,7 +233,7 @@ func FuzzEncode(f *testing.F) {
 			t.Fatalf("%d addresses are encoded and %d left out of 4", len(got), leftOut)
 		}
 		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" && leftOut == 0 && len(text) < 1<<10 {
-			t.Errorf("what is decoded is not what is said (-said +decoded):\n%s", diff)
+			t.Errorf("what is decoded differs (-want +decoded):\n%s", diff)
 		}
 	})
 }
@@ -264,7 +264,7 @@ func TestOneAddressCostsNobodyElse(t *testing.T) {
 		odd.Workload.Name = "pod-\xff\xfe"
 		sound := streamtest.PodsOf(3, "a").Endpoints[1:]
 		alone := federation.Service{Namespace: "ns", Name: "alone"}
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(&federation.Slice{
 				Name:      "a",
 				Ports:     []federation.Port{{Number: 8080, Name: "http"}},
@@ -276,7 +276,7 @@ func TestOneAddressCostsNobodyElse(t *testing.T) {
 				Endpoints: []*federation.Endpoint{odd},
 			}),
 		})
-		claims.SetAddress(odd.Addr, &federation.Address{Residents: []federation.Resident{{
+		writer.SetAddress(odd.Addr, &federation.Address{Residents: []federation.Resident{{
 			Workload: odd.Workload,
 			Running:  true,
 		}}})

@@ -44,8 +44,8 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 				Opaque: drawPorts(t, "opaque"), ServerOpaque: drawPorts(t, "servers"), Skip: drawPorts(t, "skip"),
 			}
 			w := &federation.Workload{Kind: kind, Namespace: "ns", Name: "web-1", Template: unique.Make(template)}
-			store, claims := streamtest.Local(nil)
-			claims.Set(streamtest.Web, &federation.View{
+			store, writer := streamtest.Local(nil)
+			writer.Set(streamtest.Web, &federation.View{
 				Ports: []federation.ServicePort{{Number: 80, Name: "http"}},
 				Slices: []*federation.Slice{{
 					Name: "web", Ports: []federation.Port{{Number: port, Name: "http"}},
@@ -67,11 +67,11 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 		b, bs := draw()
 		again, gone := federation.Diff(a, b)
 		if len(gone) > 0 || len(again) == 0 && !bytes.Equal(as, bs) {
-			t.Fatalf("the messages differ, and nothing would be said: %q %q", as, bs)
+			t.Fatalf("the messages differ, and nothing would be sent: %q %q", as, bs)
 		}
-		said, _ := encoder{config: &config, port: 80}.encode(a, b)
-		if len(said) > 0 && bytes.Equal(as, bs) && sameSets(a, b, port) {
-			t.Fatalf("nothing is new, and it would be said again: %q", as)
+		sent, _ := encoder{config: &config, port: 80}.encode(a, b)
+		if len(sent) > 0 && bytes.Equal(as, bs) && sameSets(a, b, port) {
+			t.Fatalf("nothing is new, and it would be sent again: %q", as)
 		}
 	})
 }

@@ -36,8 +36,8 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 			}
 			return streamtest.ViewOf(s)
 		}
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: view(true)})
-		claims.SetNode("n1", "z1")
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: view(true)})
+		writer.SetNode("n1", "z1")
 		config := Defaults()
 		config.ZoneWeights = true
 		server := NewServer(logr.Discard(), store, config)
@@ -60,7 +60,7 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		}
 		next := view(false)
 		next.Slices[0].Endpoints = slices.Delete(next.Slices[0].Endpoints, 2, 3)
-		claims.Set(streamtest.Web, next)
+		writer.Set(streamtest.Web, next)
 		synctest.Wait()
 		s := server.Streams()
 		if len(s) != 1 || s[0].Sending == nil || s[0].Behind == nil ||
@@ -91,7 +91,7 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 			t.Error(diff)
 		}
 
-		claims.Set(streamtest.Web, view(true))
+		writer.Set(streamtest.Web, view(true))
 		if x, err = server.Explain(streamtest.Path, discovery.Place{Node: "n1"}); err != nil {
 			t.Fatal(err)
 		}
@@ -99,8 +99,8 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 			len(x.Streams) != 0 {
 			t.Errorf("a client in the zone: %+v", x)
 		}
-		if x, err := server.Explain("nobody.ns.svc.cluster.local", discovery.Place{}); err != nil ||
-			x.Refused != "NotFound: Service ns/nobody not found" {
+		if x, err := server.Explain("missing.ns.svc.cluster.local", discovery.Place{}); err != nil ||
+			x.Refused != "NotFound: Service ns/missing not found" {
 			t.Errorf("a Service that does not exist: %+v %v", x, err)
 		}
 		if _, err := server.Explain("10.0.0.1:80", discovery.Place{}); err == nil {

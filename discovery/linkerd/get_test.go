@@ -26,10 +26,10 @@ import (
 // Streams of equal Queries get the very same bytes; a client whose place makes no difference shares them.
 func TestFramesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, claims := streamtest.Local(map[federation.Service]*federation.View{
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{
 			streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("a", 1, 3)),
 		})
-		claims.SetNode("n1", "z1")
+		writer.SetNode("n1", "z1")
 		server := NewServer(logr.Discard(), store, Defaults())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -40,7 +40,7 @@ func TestFramesAreShared(t *testing.T) {
 			wg.Go(func() { _ = server.Get(&pb.GetDestination{Path: streamtest.Path, ContextToken: token}, s) })
 		}
 		synctest.Wait()
-		claims.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 4)))
+		writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("a", 1, 4)))
 		synctest.Wait()
 		first := sinks["0"].Sent()
 		if len(first) != 2 {
@@ -64,10 +64,10 @@ func TestLargeServicesAreChunked(t *testing.T) {
 		const n = 20_000
 		large := streamtest.SliceOf("a", 1, n)
 		for _, e := range large.Endpoints {
-			e.Mirror = &federation.Mirror{
+			e.Detail = &federation.Detail{Mirror: &federation.Mirror{
 				Identity: strings.Repeat("gateway.", 16) + "linkerd",
 				Name:     strings.Repeat("web.", 16) + "svc",
-			}
+			}}
 		}
 		store, _ := streamtest.Local(map[federation.Service]*federation.View{streamtest.Web: streamtest.ViewOf(large)})
 		config := Defaults()
@@ -188,7 +188,7 @@ func TestFrameCacheIsBounded(t *testing.T) {
 		if n := metric(t, server, "fingerpost_frame_cache_bytes"); n > config.FrameBytes {
 			t.Errorf("%d bytes of frames are kept, the bound is %d", n, config.FrameBytes)
 		}
-		if n := metric(t, server, "fingerpost_questions"); n > 0 {
+		if n := metric(t, server, "fingerpost_queries"); n > 0 {
 			t.Errorf("%d questions are kept that no stream asks", n)
 		}
 	})
@@ -257,7 +257,7 @@ func FuzzToken(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, token string) {
 		if c, err := parseToken(token); err != nil && c != (discovery.Client{}) {
-			t.Errorf("%q says nothing that can be read, and %+v", token, c)
+			t.Errorf("%q cannot be read, and is %+v", token, c)
 		}
 	})
 }

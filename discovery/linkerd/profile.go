@@ -226,9 +226,9 @@ func (l *profileStream) instance(name federation.Service) (*discovery.Frame, err
 			snapshot.Namespace, snapshot.Name, l.asked.Hostname)
 	}
 	if a := l.address.valueOf(e.Addr); pending(a, e.Workload) {
-		return l.workload(e.Addr, federation.Resident{}), nil
+		return l.workloadFrame(e.Addr, federation.Resident{}), nil
 	}
-	return l.workload(e.Addr, federation.Resident{Workload: e.Workload}), nil
+	return l.workloadFrame(e.Addr, federation.Resident{Workload: e.Workload}), nil
 }
 
 // resident returns the profile of an IP that is no Service's.
@@ -239,9 +239,9 @@ func (l *profileStream) resident(a *federation.Address) (*discovery.Frame, error
 			l.asked.ip, l.asked.Port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
 	}
 	if len(who) == 0 || !who[0].Running {
-		return l.workload(l.asked.ip, federation.Resident{}), nil
+		return l.workloadFrame(l.asked.ip, federation.Resident{}), nil
 	}
-	return l.workload(l.asked.ip, who[0]), nil
+	return l.workloadFrame(l.asked.ip, who[0]), nil
 }
 
 // residents returns who answers at a port of an address: a Pod whose own the IP is, else one that the
@@ -279,8 +279,8 @@ func pending(a *federation.Address, w *federation.Workload) bool {
 	})
 }
 
-// workload returns the profile of a workload at an IP; of the zero Resident if none is known.
-func (l *profileStream) workload(ip netip.Addr, w federation.Resident) *discovery.Frame {
+// workloadFrame returns the profile of a workload at an IP; of the zero Resident if none is known.
+func (l *profileStream) workloadFrame(ip netip.Addr, w federation.Resident) *discovery.Frame {
 	l.setSubject(subject{workload: true})
 	addr := netip.AddrPortFrom(ip, l.asked.Port)
 	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: federation.Weight}}
@@ -289,7 +289,7 @@ func (l *profileStream) workload(ip netip.Addr, w federation.Resident) *discover
 	if w.Workload == nil {
 		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, addr.Port())
 	} else {
-		encoder{config: config, port: addr.Port()}.workload(out.GetEndpoint(), addr, config.TrustDomain, w.Workload)
+		encoder{config: config, port: addr.Port()}.addWorkload(out.GetEndpoint(), addr, config.TrustDomain, w.Workload)
 		if hint := out.GetEndpoint().GetProtocolHint(); hint != nil && w.Kind == federation.Pod && w.Port != 0 {
 			hint.OpaqueTransport = nil // the node leads to that port of the Pod only, and not to its proxy's
 		}
@@ -299,7 +299,7 @@ func (l *profileStream) workload(ip netip.Addr, w federation.Resident) *discover
 	}
 	f, valid := l.server.profile(out)
 	if !valid && w.Workload != nil {
-		return l.workload(ip, federation.Resident{})
+		return l.workloadFrame(ip, federation.Resident{})
 	}
 	return f
 }
@@ -309,7 +309,7 @@ func (l *profileStream) workload(ip netip.Addr, w federation.Resident) *discover
 func instance(v *federation.View, hostname string) (found *federation.Endpoint) {
 	for _, s := range v.Slices {
 		for _, e := range s.Endpoints {
-			if e.Hostname == hostname && (found == nil || e.Addr.Is4() && found.Addr.Is6()) {
+			if e.Hostname() == hostname && (found == nil || e.Addr.Is4() && found.Addr.Is6()) {
 				found = e
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 // A profile depends on what its Service declares. Endpoints, which change much more often, wake no stream.
 func TestProfileWakesForDeclarations(t *testing.T) {
-	store, claims := streamtest.Local(map[federation.Service]*federation.View{
+	store, writer := streamtest.Local(map[federation.Service]*federation.View{
 		streamtest.Web: streamtest.ViewOf(streamtest.SliceOf("s", 0, 3)),
 	})
 	streamOf := func(hostname string) *profileStream {
@@ -25,7 +25,7 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 	defer one.close()
 	changed := func(change func(*federation.View)) *federation.View {
 		v := streamtest.ViewOf(streamtest.SliceOf("s", 0, 2))
-		v.Slices[0].Endpoints[0].Hostname = "h"
+		v.Slices[0].Endpoints[0].Detail = &federation.Detail{Hostname: "h"}
 		change(v)
 		return v
 	}
@@ -70,9 +70,9 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 		rung(of) // by the change before
 		rung(one)
 		if c.view == nil {
-			claims.Delete(streamtest.Web)
+			writer.Delete(streamtest.Web)
 		} else {
-			claims.Set(streamtest.Web, c.view)
+			writer.Set(streamtest.Web, c.view)
 		}
 		if woken := rung(of); woken != c.wake {
 			t.Errorf("%s: a stream of the Service is woken: %v", c.what, woken)

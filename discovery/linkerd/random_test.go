@@ -210,9 +210,9 @@ func (a asked) agrees(t *testing.T, conn *grpc.ClientConn) (checked bool) {
 	t.Helper()
 	fresh := open(t, conn, a.kind, a.Request, nil)
 	elapse(time.Second / 2)
-	if checked = !ended(a) && !ended(fresh); checked && a.says() != fresh.says() {
-		t.Errorf("%s %+v: a stream that was open for long says\n%s\na new one\n%s", a.kind, a.Request, a.says(),
-			fresh.says())
+	if checked = !ended(a) && !ended(fresh); checked && a.holds() != fresh.holds() {
+		t.Errorf("%s %+v: a stream that was open for long holds\n%s\na new one\n%s", a.kind, a.Request, a.holds(),
+			fresh.holds())
 	}
 	fresh.close(t)
 	a.close(t)
@@ -228,8 +228,8 @@ func ended(a asked) bool {
 	}
 }
 
-// says returns all that the client knows by now.
-func (a asked) says() string {
+// holds returns all that the client knows by now.
+func (a asked) holds() string {
 	switch s := a.stream.(type) {
 	case *proxy.Stream:
 		var all []string
@@ -660,7 +660,7 @@ func (w world) request(ofProfile bool) proxy.Request {
 	host := w.name() + "." + of(w.dice, randomNamespaces...) + ".svc." + domain
 	switch kind := w.IntN(8); {
 	case kind == 0:
-		host = of(w.dice, "a", "b", "nobody") + "." + host
+		host = of(w.dice, "a", "b", "missing") + "." + host
 	case kind < 4 && ofProfile || kind == 1 && w.in(4):
 		if host = of(w.dice, w.ip(), "10.96.0."+fmt.Sprint(w.IntN(5))); strings.Contains(host, ":") {
 			host = "[" + host + "]"

@@ -88,8 +88,8 @@ func parseTarget(path, domain string) (profileTarget, error) {
 // isLabel reports whether a label of a DNS name has a length that one can have.
 func isLabel(s string) bool { return s != "" && len(s) <= maxLabel }
 
-// validate refuses names that are longer than names can be, without repeating them.
-func validate(c discovery.Client) error {
+// validateClient refuses names that are longer than names can be, without repeating them.
+func validateClient(c discovery.Client) error {
 	for _, field := range []struct{ name, value string }{{"ns", c.Namespace}, {"nodeName", c.Node}, {"pod", c.Pod}} {
 		if len(field.value) > maxName {
 			return status.Errorf(codes.InvalidArgument, "context token: %s has %d bytes, more than a name has (%d)",

@@ -42,7 +42,7 @@ func TestNamesAreBounded(t *testing.T) {
 		"an old token": {Path: streamtest.Path, ContextToken: "ns:" + long(10_000)},
 	} {
 		for name, err := range map[string]error{
-			"Get":        getOnce(t.Context(), conn, request),
+			"Get":        streamtest.GetOnce(t.Context(), conn, request),
 			"GetProfile": profileOnce(t.Context(), conn, request),
 		} {
 			if status.Code(err) != codes.InvalidArgument {
@@ -60,18 +60,18 @@ func TestNamesAreBounded(t *testing.T) {
 			ContextToken: fmt.Sprintf(`{"ns":%q,"nodeName":%q,"pod":%q}`, long(63), long(253), long(253)),
 		},
 	} {
-		if err := getOnce(t.Context(), conn, request); status.Code(err) == codes.InvalidArgument {
+		if err := streamtest.GetOnce(t.Context(), conn, request); status.Code(err) == codes.InvalidArgument {
 			t.Errorf("%s that are as long as can be: %v", what, err)
 		}
 	}
-	if err := getOnce(t.Context(), conn,
+	if err := streamtest.GetOnce(t.Context(), conn,
 		&pb.GetDestination{
 			Path:         streamtest.Path,
 			ContextToken: long(maxRequest),
 		}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a request that is too large: %v", err)
 	}
-	if n := metric(t, server, "fingerpost_questions"); n > 2 {
+	if n := metric(t, server, "fingerpost_queries"); n > 2 {
 		t.Errorf("%d selections are kept", n)
 	}
 }
@@ -95,17 +95,6 @@ func connect(t *testing.T, s *Server) *grpc.ClientConn {
 		wg.Wait()
 	})
 	return conn
-}
-
-// getOnce asks once, and returns how the first answer ended.
-func getOnce(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestination) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := pb.NewDestinationClient(conn).Get(ctx, request)
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	return err
 }
 
 func profileOnce(ctx context.Context, conn *grpc.ClientConn, request *pb.GetDestination) error {

@@ -70,5 +70,5 @@ func (s *Server) clientOf(request *pb.GetDestination) (discovery.Client, error) 
 	if err != nil {
 		s.log.V(1).Info("A context token cannot be read", "path", request.GetPath(), "error", err.Error())
 	}
-	return client, validate(client)
+	return client, validateClient(client)
 }

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,7 +27,7 @@ func TestBells(t *testing.T) {
 		values, bells := make([]Value[int], 3), []*Bell{NewBell(), NewBell(), NewBell()}
 		var table Table[int, int]
 		type pair struct{ value, bell int }
-		added, watches := map[pair]int{}, map[pair]*Watch[int, int]{}
+		added, watches := map[pair][]func(){}, map[pair]*Watch[int, int]{} // added is what removes a Bell
 		draw := func() pair {
 			return pair{
 				rapid.IntRange(0, len(values)-1).Draw(t, "value"),
@@ -41,9 +42,9 @@ func TestBells(t *testing.T) {
 			}
 		}
 		remove := func(p pair) {
-			if added[p] > 0 {
-				added[p]--
-				values[p.value].Remove(bells[p.bell])
+			if n := len(added[p]); n > 0 {
+				added[p][0]()
+				added[p] = added[p][1:]
 			}
 		}
 		unwatch := func(p pair) {
@@ -58,14 +59,13 @@ func TestBells(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(*rapid.T) {
 				p := draw()
-				added[p]++
-				values[p.value].Add(bells[p.bell])
+				added[p] = append(added[p], values[p.value].Add(bells[p.bell]))
 			},
 			"remove": func(*rapid.T) { remove(draw()) },
 			"store": func(*rapid.T) {
 				v := draw().value
 				values[v].Store(1)
-				check("a value", func(bell int) bool { return added[pair{v, bell}] > 0 })
+				check("a value", func(bell int) bool { return len(added[pair{v, bell}]) > 0 })
 			},
 			"watch": func(*rapid.T) {
 				p := draw()
@@ -90,13 +90,13 @@ func TestBells(t *testing.T) {
 		for v := range values {
 			for b := range bells {
 				p := pair{v, b}
-				for added[p] > 0 {
+				for len(added[p]) > 0 {
 					remove(p)
 				}
 				unwatch(p)
 			}
-			if all := values[v].bells.Load(); all != nil && all.each != nil {
-				t.Fatalf("value %d keeps %d bells", v, len(all.each))
+			if all := values[v].bells.Load(); all != nil && all.each.Len() > 0 {
+				t.Fatalf("value %d keeps %d bells", v, all.each.Len())
 			}
 			table.Delete(v)
 		}
@@ -118,8 +118,7 @@ func TestNoRingIsLost(t *testing.T) {
 				wg.Go(func() {
 					bell := NewBell()
 					for i := range values {
-						values[i].Add(bell)
-						defer values[i].Remove(bell)
+						defer values[i].Add(bell)()
 					}
 					for !ended(values, last) {
 						<-bell.Rung()
@@ -129,16 +128,15 @@ func TestNoRingIsLost(t *testing.T) {
 			for i := range values {
 				wg.Go(func() {
 					for n := 1; n <= last; n++ {
-						passing := NewBell()
-						values[(i+n)%len(values)].Add(passing)
+						remove := values[(i+n)%len(values)].Add(NewBell())
 						values[i].Store(n)
-						values[(i+n)%len(values)].Remove(passing)
+						remove()
 					}
 				})
 			}
 			wg.Wait()
 			for i := range values {
-				if n := len(values[i].bells.Load().each); n != 0 {
+				if n := values[i].bells.Load().each.Len(); n != 0 {
 					t.Errorf("value %d keeps %d bells", i, n)
 				}
 			}
@@ -153,6 +151,30 @@ func ended(values []Value[int], last int) bool {
 		}
 	}
 	return true
+}
+
+// Bells ring in the order in which they were added, whatever was removed in between.
+func TestBellsRingInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var v Value[int]
+		var want, rung []int
+		removed := map[int]func(){}
+		for i, stays := range rapid.SliceOfN(rapid.Bool(), 1, 50).Draw(t, "stays") {
+			remove := v.Add(&Bell{rung: make(chan struct{}, 1), note: func() { rung = append(rung, i) }})
+			if stays {
+				want = append(want, i)
+			} else {
+				removed[i] = remove
+			}
+		}
+		for _, remove := range removed {
+			remove()
+		}
+		v.Store(1)
+		if !slices.Equal(rung, want) {
+			t.Fatalf("rung: %v; added: %v", rung, want)
+		}
+	})
 }
 
 // A Value that no Bell was added to costs what one without bells would: a pointer, and no allocation.
@@ -199,4 +221,17 @@ func TestKeyedBell(t *testing.T) {
 			},
 		})
 	})
+}
+
+// TestUnwatchedCostsNothing: a key without watchers has its value, and nothing else.
+func TestUnwatchedCostsNothing(t *testing.T) {
+	var table Table[int, int]
+	table.Set(1, 0)
+	if n := testing.AllocsPerRun(100, func() { table.Set(1, 1) }); n > 0 {
+		t.Errorf("a Set allocates %.0f objects", n)
+	}
+	table.Watch(1).Close()
+	if len(table.watched) > 0 {
+		t.Error("it is watched")
+	}
 }

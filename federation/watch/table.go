@@ -1,17 +1,21 @@
 package watch
 
-import "sync"
+import (
+	"iter"
+	"sync"
+)
 
-// A Table is a level per key. A key has a record while it has a value or a watcher, and costs nothing
-// otherwise. The zero Table is empty. All methods may be called from any goroutine.
+// A Table is a level per key. A key without a value and a watcher costs nothing, and one without a watcher no
+// more than its value. The zero Table is empty. All methods may be called from any goroutine.
 type Table[K comparable, V any] struct {
 	mu      sync.Mutex
-	records map[K]*record[V]
+	values  map[K]V
+	watched map[K]*record[V]
 }
 
-// record is guarded by Table.mu, except for level, which watchers load without it.
+// record is what a key has while it is watched. It is guarded by Table.mu, except for level, which watchers
+// load without it.
 type record[V any] struct {
-	set      bool
 	watchers int
 	level    Value[entry[V]]
 }
@@ -28,9 +32,11 @@ func (t *Table[K, V]) Set(k K, v V) { t.Swap(k, v).Wake() }
 func (t *Table[K, V]) Swap(k K, v V) Superseded {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.record(k)
-	r.set = true
-	return r.level.Swap(entry[V]{v, true})
+	if t.values == nil {
+		t.values = map[K]V{}
+	}
+	t.values[k] = v
+	return t.supersede(k, entry[V]{v, true})
 }
 
 // Delete leaves k without a value and wakes its watchers, if it had one.
@@ -40,14 +46,19 @@ func (t *Table[K, V]) Delete(k K) { t.Remove(k).Wake() }
 func (t *Table[K, V]) Remove(k K) Superseded {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r, found := t.records[k]
-	if !found || !r.set {
+	if _, found := t.values[k]; !found {
 		return Superseded{}
 	}
-	r.set = false
-	superseded := r.level.Swap(entry[V]{})
-	t.release(k, r)
-	return superseded
+	delete(t.values, k)
+	return t.supersede(k, entry[V]{})
+}
+
+// supersede needs t.mu.
+func (t *Table[K, V]) supersede(k K, e entry[V]) Superseded {
+	if r, found := t.watched[k]; found {
+		return r.level.Swap(e)
+	}
+	return Superseded{}
 }
 
 // A Reader is a Table for those who do not write it.
@@ -61,47 +72,70 @@ type Reader[K comparable, V any] interface {
 func (t *Table[K, V]) Get(k K) (V, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r, found := t.records[k]; found {
-		e, _ := r.level.Load()
-		return e.value, e.ok
+	v, found := t.values[k]
+	return v, found
+}
+
+// All yields every key that has a value, with its value. It locks the Table for some hundred keys at a time, and
+// not while it yields: of a key that changes meanwhile it yields the old value, the new one, or none if it was
+// deleted or is new.
+func (t *Table[K, V]) All() iter.Seq2[K, V] {
+	const batch = 256
+	return func(yield func(K, V) bool) {
+		keys, values := make([]K, 0, batch), make([]V, 0, batch)
+		flush := func() bool {
+			t.mu.Unlock()
+			defer t.mu.Lock()
+			for i, k := range keys {
+				if !yield(k, values[i]) {
+					return false
+				}
+			}
+			keys, values = keys[:0], values[:0]
+			return true
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		for k, v := range t.values { // a map may change between two steps of its iteration
+			keys, values = append(keys, k), append(values, v)
+			if len(keys) == batch && !flush() {
+				return
+			}
+		}
+		flush()
 	}
-	var none V
-	return none, false
 }
 
 // Watch opens a watch on k, which may have no value yet. The caller closes it.
 func (t *Table[K, V]) Watch(k K) *Watch[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.record(k)
+	r, found := t.watched[k]
+	if !found {
+		r = &record[V]{}
+		if v, ok := t.values[k]; ok {
+			r.level.Store(entry[V]{v, true})
+		}
+		if t.watched == nil {
+			t.watched = map[K]*record[V]{}
+		}
+		t.watched[k] = r
+	}
 	r.watchers++
 	return &Watch[K, V]{table: t, key: k, record: r}
 }
 
-// Len returns the number of records, for tests and metrics.
+// Len returns the number of keys that have a value or a watcher, for tests and metrics.
 func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.records)
-}
-
-// record and release need t.mu.
-func (t *Table[K, V]) record(k K) *record[V] {
-	r, found := t.records[k]
-	if !found {
-		r = &record[V]{}
-		if t.records == nil {
-			t.records = map[K]*record[V]{}
+	n := len(t.values)
+	for k := range t.watched {
+		if _, found := t.values[k]; !found {
+			n++
 		}
-		t.records[k] = r
 	}
-	return r
-}
-
-func (t *Table[K, V]) release(k K, r *record[V]) {
-	if !r.set && r.watchers == 0 {
-		delete(t.records, k)
-	}
+	return n
 }
 
 // A Watch keeps one key's record in its Table. It belongs to one goroutine.
@@ -109,7 +143,7 @@ type Watch[K comparable, V any] struct {
 	table  *Table[K, V]
 	key    K
 	record *record[V]
-	bell   *Bell // that is rung; nil for none
+	remove func() // undoes Add; nil if it was not called
 }
 
 // Load returns the key's newest value, whether it has one, and a channel that closes once that has changed.
@@ -120,8 +154,7 @@ func (w *Watch[K, V]) Load() (V, bool, <-chan struct{}) {
 
 // Add has a Bell rung whenever the key's value changes, until Close. It is called once at most.
 func (w *Watch[K, V]) Add(b *Bell) {
-	w.bell = b
-	w.record.level.Add(b)
+	w.remove = w.record.level.Add(b)
 }
 
 // Close ends the watch and reports whether it was the key's last. A second Close does nothing.
@@ -129,14 +162,15 @@ func (w *Watch[K, V]) Close() (last bool) {
 	if w.record == nil {
 		return false
 	}
-	if w.bell != nil {
-		w.record.level.Remove(w.bell)
+	if w.remove != nil {
+		w.remove()
 	}
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
 	w.record.watchers--
-	last = w.record.watchers == 0
-	w.table.release(w.key, w.record)
+	if last = w.record.watchers == 0; last {
+		delete(w.table.watched, w.key)
+	}
 	w.record = nil
 	return last
 }

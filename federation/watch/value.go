@@ -36,16 +36,13 @@ func (v *Value[T]) Swap(t T) Superseded {
 	return s
 }
 
-// Add has a Bell rung whenever the value is superseded, until Remove.
-func (v *Value[T]) Add(b *Bell) {
+// Add has a Bell rung whenever the value is superseded, until remove is called.
+func (v *Value[T]) Add(b *Bell) (remove func()) {
 	if v.bells.Load() == nil {
 		v.bells.CompareAndSwap(nil, &bells{})
 	}
-	v.bells.Load().add(b)
+	return v.bells.Load().add(b)
 }
-
-// Remove undoes one Add.
-func (v *Value[T]) Remove(b *Bell) { v.bells.Load().remove(b) }
 
 // Superseded is a value that is the newest no more, with those who wait on it.
 type Superseded struct {

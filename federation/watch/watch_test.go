@@ -86,11 +86,34 @@ func TestTable(t *testing.T) {
 	}
 	second := table.Watch("a")
 	if w.Close() || !second.Close() || second.Close() {
-		t.Error("Close does not tell the last watcher from the others")
+		t.Error("Close does not distinguish the last watcher from the others")
 	}
 	table.Delete("a")
 	table.Delete("b")
 	if n := table.Len(); n != 0 {
 		t.Errorf("%d records are left", n)
+	}
+}
+
+// All yields each key that stays once, whatever happens to others meanwhile.
+func TestAll(t *testing.T) {
+	var table watch.Table[int, int]
+	for i := range 2000 {
+		table.Set(i, i)
+	}
+	table.Watch(-1) // a key without a value
+	seen := map[int]int{}
+	for k, v := range table.All() {
+		if v != k {
+			t.Errorf("%d has %d", k, v)
+		}
+		seen[k]++
+		table.Delete(1000 + k%1000)
+		table.Set(2000+k, 2000+k)
+	}
+	for k := range 1000 {
+		if seen[k] != 1 {
+			t.Errorf("%d was yielded %d times", k, seen[k])
+		}
 	}
 }

@@ -100,7 +100,8 @@ func TestImage(t *testing.T) {
 		container := strings.TrimSpace(
 			buildah.run(t, "from", "--pull-never", "--platform", "linux/"+runtime.GOARCH, "fingerpost"),
 		)
-		if got := buildah.run(t, "run", container, "--", "fingerpost", "version"); got != "v1.2.3-test\n" {
+		if got := buildah.run(t, "run", container, "--",
+			"fingerpost", "version", "--client", "--short"); got != "v1.2.3-test\n" {
 			t.Errorf("fingerpost version: %q", got)
 		}
 		secret := filepath.Join(t.TempDir(), "kubeconfig")

@@ -14,11 +14,12 @@ cmd/fingerpost -> cmd/fingerpost/app cmd/fingerpost/check cmd/fingerpost/cli
 cmd/fingerpost -> cmd/fingerpost/server cmd/fingerpost/webhook
 cmd/fingerpost -> discovery/linkerd federation links
 cmd/fingerpost/app -> cmd/fingerpost/debug cmd/fingerpost/server
-cmd/fingerpost/app -> cluster cluster/apply cluster/endpointslice cluster/api cluster/lease
+cmd/fingerpost/app -> cluster cluster/apply cluster/checkpoint cluster/endpointslice cluster/api cluster/lease
 cmd/fingerpost/app -> discovery/linkerd federation links links/mirror
 cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
-cmd/fingerpost/check -> cluster cluster/api cluster/endpointslice cluster/linkerd links
-cmd/fingerpost/cli -> cmd/fingerpost/debug cluster/linkerd discovery discovery/proxy links
+cmd/fingerpost/check -> cluster cluster/api cluster/endpointslice cluster/linkerd federation links
+cmd/fingerpost/cli -> cmd/fingerpost/debug
+cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation links
 cmd/fingerpost/debug -> cluster discovery discovery/linkerd federation links
 cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile
@@ -26,13 +27,15 @@ cmd/fingerpost/cmdtest ->
 
 links/mirror -> links cluster cluster/apply cluster/linkerd cluster/api
 links/mirror -> federation federation/policy federation/watch
-links -> cluster cluster/apply cluster/endpointslice cluster/linkerd cluster/api federation/watch
+links -> cluster cluster/apply cluster/endpointslice cluster/linkerd cluster/api cluster/view
+links -> federation federation/policy federation/watch
 
 cluster/endpointslice -> cluster cluster/apply cluster/linkerd cluster/api cluster/view
 cluster/endpointslice -> federation federation/policy federation/watch
 cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
-cluster -> cluster/api cluster/linkerd cluster/view federation federation/watch
+cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view federation federation/watch
+cluster/checkpoint -> federation federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api federation federation/profile
 cluster/linkerd/serviceprofile -> federation/profile
 cluster/linkerd ->

@@ -95,15 +95,15 @@ func (x *localIndex) ofParent(parent api.Key) []api.Key {
 	return slices.Collect(maps.Keys(x.byParent[parent]))
 }
 
-func addTo[K comparable](index map[K]map[api.Key]bool, at K, k api.Key) {
+func addTo[K, E comparable](index map[K]map[E]bool, at K, e E) {
 	if index[at] == nil {
-		index[at] = map[api.Key]bool{}
+		index[at] = map[E]bool{}
 	}
-	index[at][k] = true
+	index[at][e] = true
 }
 
-func removeFrom[K comparable](index map[K]map[api.Key]bool, at K, k api.Key) {
-	if delete(index[at], k); len(index[at]) == 0 {
+func removeFrom[K, E comparable](index map[K]map[E]bool, at K, e E) {
+	if delete(index[at], e); len(index[at]) == 0 {
 		delete(index, at)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -216,7 +217,7 @@ const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs
 // the cluster, of its name.
 func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkSet, due time.Time) {
 	next := &linkSet{
-		synced: isClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
+		synced: watch.IsClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
 	next.complete = next.synced
 	skipReason := func(namespace, lease string) string {
@@ -261,7 +262,7 @@ func (t *term) leaseHeld(ctx context.Context, k api.Key) (reason string, recheck
 	case w.Health().Refused != "": // also if it was listed before
 		return "whether Linkerd's service mirror runs is unknown: grant list and watch on " +
 			"leases.coordination.k8s.io in namespace " + k.Namespace, time.Now().Add(leaseListRetry)
-	case !isClosed(w.Synced()):
+	case !w.HasSynced():
 		return leasesUnknown, time.Time{}
 	}
 	until := t.observedLeases.get(k).heldUntil()
@@ -340,7 +341,7 @@ func (t *term) watchLeasesIn(ctx context.Context, wg *sync.WaitGroup, namespace 
 		case <-w.Synced():
 		case <-w.Refused():
 			t.observedLeases.changed.Store(struct{}{})
-			if !waitClosed(ctx, w.Synced()) {
+			if !watch.WaitClosed(ctx, w.Synced()) {
 				return
 			}
 		case <-ctx.Done():

@@ -60,7 +60,7 @@ func newMetrics() *metrics {
 			"resource", "verb", "reason"),
 		services: gauge("fingerpost_mirror_services",
 			"Services of a linked cluster that its Link selects, by the outcome.",
-			"cluster", "federated", "reason"),
+			"target_cluster", "federated", "reason"),
 	}
 }
 

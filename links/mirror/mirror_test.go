@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -48,7 +47,7 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 		f := &fleet{t: t, network: apitest.NewNetwork()}
 		defer f.network.Close()
 		f.home = f.network.Server("home")
-		f.home.Apply(f.object(`{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`))
+		f.home.ApplyYAML(`{apiVersion: v1, kind: Namespace, metadata: {name: shop}}`)
 		log := logr.Discard()
 		if testing.Verbose() {
 			log = testr.New(t)
@@ -140,20 +139,13 @@ func (f *fleet) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func (f *fleet) object(text string) *unstructured.Unstructured {
-	f.t.Helper()
-	var o unstructured.Unstructured
-	f.must(yaml.Unmarshal([]byte(text), &o.Object))
-	return &o
-}
-
 func (f *fleet) link(name string, day int) {
 	s := f.network.Server(name)
-	f.home.Apply(
-		f.object(fmt.Sprintf(
+	f.home.ApplyYAML(
+		fmt.Sprintf(
 			`{apiVersion: v1, kind: Secret, metadata: {name: %s, namespace: mc}, type: mirror.linkerd.io/remote-kubeconfig, data: {kubeconfig: %s}}`,
-			name, base64.StdEncoding.EncodeToString([]byte(s.Kubeconfig(s.Token()))))),
-		f.object(fmt.Sprintf(`
+			name, base64.StdEncoding.EncodeToString([]byte(s.Kubeconfig(s.Token())))),
+		fmt.Sprintf(`
 apiVersion: multicluster.linkerd.io/v1alpha3
 kind: Link
 metadata: {name: %[1]s, namespace: mc, creationTimestamp: "1999-01-0%[2]dT00:00:00Z"}
@@ -166,7 +158,7 @@ spec:
   selector: {matchLabels: {mirror.linkerd.io/exported: "true"}}
   remoteDiscoverySelector: {matchLabels: {mirror.linkerd.io/exported: remote-discovery}}
   federatedServiceSelector: {matchLabels: {mirror.linkerd.io/federated: member}}
-`, name, day)))
+`, name, day))
 }
 
 const (
@@ -177,11 +169,11 @@ const (
 
 // apply puts a Service with one endpoint into a cluster.
 func (f *fleet) apply(in, name, marks string, port int) {
-	f.network.Server(in).Apply(
-		f.object(fmt.Sprintf(
-			`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: shop, labels: {%s}}, spec: {ports: [{name: http, port: %d, protocol: TCP}]}}`, name, marks, port)),
-		f.object(fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %[1]s-1, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}},
-  addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}]}`, name)),
+	f.network.Server(in).ApplyYAML(
+		fmt.Sprintf(
+			`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: shop, labels: {%s}}, spec: {ports: [{name: http, port: %d, protocol: TCP}]}}`, name, marks, port),
+		fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %[1]s-1, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}},
+  addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.0.0.1]}]}`, name),
 	)
 }
 
@@ -327,25 +319,24 @@ func TestMirrorsOfLinksThatAreNotRead(t *testing.T) {
 				renew := func() {
 					for _, cluster := range []string{"north", "east"} {
 						if second++; live || cluster == "east" {
-							f.home.Apply(f.object(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: service-mirror-write-%s, namespace: linkerd-multicluster},
-  spec: {holderIdentity: linkerd-abc, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:%02d:%02d.000000Z"}}`, cluster, second/60, second%60)))
+							f.home.ApplyYAML(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: service-mirror-write-%s, namespace: linkerd-multicluster},
+  spec: {holderIdentity: linkerd-abc, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:%02d:%02d.000000Z"}}`, cluster, second/60, second%60))
 						}
 					}
 				}
 				renew()
 				for i := range 20 {
-					f.home.Apply(
-						f.object(fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}},
-  spec: {clusterIP: 10.96.0.%[1]d, ports: [{name: https, port: 443, protocol: TCP}, {name: http, port: 80, protocol: TCP}]}}`, i+1)),
-						f.object(
-							fmt.Sprintf(
-								`{apiVersion: v1, kind: Endpoints, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}}}`, i+1)))
+					f.home.ApplyYAML(
+						fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}},
+  spec: {clusterIP: 10.96.0.%[1]d, ports: [{name: https, port: 443, protocol: TCP}, {name: http, port: 80, protocol: TCP}]}}`, i+1),
+						fmt.Sprintf(
+							`{apiVersion: v1, kind: Endpoints, metadata: {name: web%[1]d-north, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: north}}}`, i+1))
 				}
-				f.home.Apply(
-					f.object(`{apiVersion: v1, kind: Service, metadata: {name: api-federated, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true"}, annotations: {multicluster.linkerd.io/remote-discovery: "api@north,api@south"}},
-  spec: {clusterIP: 10.96.1.1, ports: [{name: https, port: 443, protocol: TCP}, {name: http, port: 80, protocol: TCP}]}}`),
-					f.object(`{apiVersion: v1, kind: Service, metadata: {name: old-east, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: east}},
-  spec: {clusterIP: 10.96.1.2, ports: [{name: http, port: 80, protocol: TCP}]}}`))
+				f.home.ApplyYAML(
+					`{apiVersion: v1, kind: Service, metadata: {name: api-federated, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true"}, annotations: {multicluster.linkerd.io/remote-discovery: "api@north,api@south"}},
+  spec: {clusterIP: 10.96.1.1, ports: [{name: https, port: 443, protocol: TCP}, {name: http, port: 80, protocol: TCP}]}}`,
+					`{apiVersion: v1, kind: Service, metadata: {name: old-east, namespace: shop, labels: {mirror.linkerd.io/mirrored-service: "true", mirror.linkerd.io/cluster-name: east}},
+  spec: {clusterIP: 10.96.1.2, ports: [{name: http, port: 80, protocol: TCP}]}}`)
 				f.apply("east", "web", exported, 80)
 				before := f.mirrors()
 				f.run()
@@ -383,8 +374,8 @@ func TestLeaseThatIsNotConfirmed(t *testing.T) {
 				var second int
 				renew := func() {
 					second++
-					f.home.Apply(f.object(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: service-mirror-write-east, namespace: mc},
-  spec: {holderIdentity: linkerd-abc, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:%02d:%02d.000000Z"}}`, second/60, second%60)))
+					f.home.ApplyYAML(fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: service-mirror-write-east, namespace: mc},
+  spec: {holderIdentity: linkerd-abc, leaseDurationSeconds: 30, renewTime: "2026-01-01T00:%02d:%02d.000000Z"}}`, second/60, second%60))
 				}
 				renew()
 				f.apply("east", "web", direct, 80)
@@ -428,8 +419,8 @@ func TestLeaseThatIsNotConfirmed(t *testing.T) {
 // A Service that is kept by its finalizers delays only its own mirror, which is retried with back-off.
 func TestNameHeldByFinalizer(t *testing.T) {
 	inFleet(t, mirror.Options{}, func(f *fleet) {
-		f.home.Apply(f.object(`{apiVersion: v1, kind: Service, metadata: {name: web-east, namespace: shop, deletionTimestamp: "2000-01-01T00:00:00Z", finalizers: [example.com/held]},
-  spec: {ports: [{port: 80}]}}`))
+		f.home.ApplyYAML(`{apiVersion: v1, kind: Service, metadata: {name: web-east, namespace: shop, deletionTimestamp: "2000-01-01T00:00:00Z", finalizers: [example.com/held]},
+  spec: {ports: [{port: 80}]}}`)
 		f.apply("east", "web", direct, 80)
 		f.apply("east", "api", direct, 80)
 		f.run()

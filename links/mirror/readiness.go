@@ -114,16 +114,11 @@ func (e *remoteEndpoints) setReadiness(k queueKey, now readiness) {
 		return queueKey{k.cluster, api.Key{Namespace: k.Namespace, Name: hostname}}
 	}
 	for hostname := range e.of[k].hostnames {
-		if delete(e.hostnames[at(hostname)], k.Name); len(e.hostnames[at(hostname)]) == 0 {
-			delete(e.hostnames, at(hostname))
-		}
+		removeFrom(e.hostnames, at(hostname), k.Name)
 	}
 	e.of[k] = now
 	for hostname := range now.hostnames {
-		if e.hostnames[at(hostname)] == nil {
-			e.hostnames[at(hostname)] = map[string]bool{}
-		}
-		e.hostnames[at(hostname)][k.Name] = true
+		addTo(e.hostnames, at(hostname), k.Name)
 	}
 }
 
@@ -179,8 +174,8 @@ func newReadiness(s *federation.Snapshot) readiness {
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
 				r.endpoints, r.ready = true, r.ready || e.Ready
-				if len(validation.IsDNS1123Label(e.Hostname)) == 0 {
-					r.hostnames[e.Hostname] = r.hostnames[e.Hostname] || e.Ready
+				if name := e.Hostname(); len(validation.IsDNS1123Label(name)) == 0 {
+					r.hostnames[name] = r.hostnames[name] || e.Ready
 				}
 			}
 		}

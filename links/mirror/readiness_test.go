@@ -25,7 +25,8 @@ func TestFollowEndpoints(t *testing.T) {
 	writer.MarkSynced()
 	key := func(i int) queueKey { return queueKey{"east", api.Key{Namespace: "shop", Name: fmt.Sprint("db-", i)}} }
 	write := func(i int, hostname string, ready bool) {
-		endpoint := federation.Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Hostname: hostname, Ready: ready}
+		endpoint := federation.Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: ready}
+		endpoint.Detail = &federation.Detail{Hostname: hostname}
 		writer.Set(federation.Service(key(i).Key), &federation.View{
 			Ports:  []federation.ServicePort{{Number: 80, Name: "http"}},
 			Slices: []*federation.Slice{{Name: "a", Endpoints: []*federation.Endpoint{&endpoint}}},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // confirmAfter is how long a listing that would remove many Services is held: one that arrives at least so
@@ -26,12 +27,13 @@ type remoteCluster struct {
 	term *term
 	name string
 
-	connected   atomic.Bool // the connection is in use
-	complete    atomic.Bool // a Service that is not in the store does not exist
-	removalHeld atomic.Bool // the last listing would have removed many Services, and was not confirmed
-	heldSince   time.Time   // zero unless a removal is held; owned by Replace
-	watcher     *api.Watcher
-	relist      *time.Timer // nil unless a removal was held; owned by Replace
+	connected    atomic.Bool // the connection is in use
+	complete     atomic.Bool // a Service that is not in the store does not exist
+	removalHeld  atomic.Bool // the last listing would have removed many Services, and was not confirmed
+	hasUnmatched atomic.Bool // the last report has Services that ask for a mirror and are not selected
+	heldSince    time.Time   // zero unless a removal is held; owned by Replace
+	watcher      *api.Watcher
+	relist       *time.Timer // nil unless a removal was held; owned by Replace
 }
 
 // service returns a Service of the cluster, and whether it exists.
@@ -111,13 +113,16 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	ctx, cancel := context.WithCancel(logr.NewContext(ctx, t.log.V(1)))
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
-	if !waitClosed(ctx, t.ready) { // countMissing needs the existing mirrors
+	if !watch.WaitClosed(ctx, t.ready) { // countMissing needs the existing mirrors
 		return
 	}
 	r := &remoteCluster{term: t, name: name}
 	r.Store = api.NewStore(newRemoteService, func(k api.Key) {
 		if t.isCurrent(r) {
 			t.enqueueRemote(name, k)
+			if svc, found := r.Get(k); found && asksForMirror(svc.Service) || r.hasUnmatched.Load() {
+				t.enqueueLinkOf(name)
+			}
 		}
 	})
 	r.connected.Store(true)
@@ -127,23 +132,4 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	r.watcher = api.NewWatcher(conn, services, r)
 	r.watcher.Run(ctx)
 	r.stopTimer()
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// waitClosed returns true when c closes, or false when ctx ends.
-func waitClosed(ctx context.Context, c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -6,24 +6,26 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
 )
 
 // The reasons of the condition Mirroring.
 const (
-	reasonMirroring     = "Mirroring"       // True
-	reasonLeftToLinkerd = "LeftToLinkerd"   // False: Linkerd's service mirror does it, or may
-	reasonInvalidLink   = "InvalidLink"     // False: a field of the Link is invalid; existing mirrors are kept
-	reasonForbidden     = "Forbidden"       // False: we lack a permission
-	reasonTooMany       = "TooManyServices" // False: the budget of the cluster is used up
-	reasonWaiting       = "Waiting"         // Unknown: the cluster was not listed; existing mirrors are kept
-	reasonRemovalHeld   = "RemovalHeld"     // Unknown: most Services vanished at once; a listing decides
-	conditionMirrored   = "Mirrored"        // the condition of one Service
-	kindService         = "Service"
+	reasonMirroring   = "Mirroring"       // True
+	reasonInvalidLink = "InvalidLink"     // False: a field of the Link is invalid; existing mirrors are kept
+	reasonForbidden   = "Forbidden"       // False: we lack a permission
+	reasonTooMany     = "TooManyServices" // False: the budget of the cluster is used up
+	reasonWaiting     = "Waiting"         // Unknown: the cluster was not listed; existing mirrors are kept
+	reasonRemovalHeld = "RemovalHeld"     // Unknown: most Services vanished at once; a listing decides
+	conditionMirrored = "Mirrored"        // the condition of one Service
+	kindService       = "Service"
 )
 
 // resultIndex has the results of the last plans by Link, so that a change of one costs what its Link has, and
@@ -87,7 +89,7 @@ func (t *term) reportLink(k api.Key) {
 		return
 	}
 	results, complete := t.resultsFor(l)
-	s := links.MirrorStatus{Condition: t.mirroringCondition(l, results)}
+	s := links.MirrorStatus{Condition: t.mirroringCondition(l, results), Unmatched: t.unmatched(l)}
 	if complete {
 		s.Services = &links.MirroredServices{
 			Mirrored: serviceStatuses(l, results, false), Federated: serviceStatuses(l, results, true),
@@ -107,7 +109,7 @@ func (t *term) resultsFor(l *link) (results []serviceResult, complete bool) {
 		known[result.federated][result.remote] = true
 	}
 	t.metrics.setServices(l.Cluster, results)
-	if r == nil || l.skipReason != "" || l.Problem != "" || !isClosed(t.ready) {
+	if r == nil || l.skipReason != "" || l.Problem != "" || !watch.IsClosed(t.ready) {
 		return results, false
 	}
 	for _, k := range r.Keys() {
@@ -125,6 +127,45 @@ func (t *term) resultsFor(l *link) (results []serviceResult, complete bool) {
 	return results, true
 }
 
+// exportLabels are those by which Services ask to be mirrored, as Linkerd's Links select them.
+var exportLabels = []string{linkerd.ExportedLabel, federatedLabel}
+
+// asksForMirror reports whether a Service has one of them.
+func asksForMirror(svc *corev1.Service) bool {
+	return slices.ContainsFunc(exportLabels, func(key string) bool { return svc.Labels[key] != "" })
+}
+
+// selects reports whether a Service with these labels is mirrored for the Link, or a member of a federated one.
+func (l *link) selects(set labels.Set) bool {
+	return l.RemoteDiscoverySelector.Matches(set) || l.Selector.Matches(set) ||
+		l.FederatedServiceSelector.Matches(set)
+}
+
+// unmatched returns the Services of a Link's cluster that have a label by which others are mirrored, and that no
+// selector of the Link matches, each with that label; sorted. A typo in its value looks like that.
+func (t *term) unmatched(l *link) (all []string) {
+	t.mu.Lock()
+	r := t.remotes[l.Cluster]
+	t.mu.Unlock()
+	if r == nil || l.skipReason != "" || l.Problem != "" {
+		return nil
+	}
+	for _, k := range r.Keys() {
+		svc, found := r.Get(k)
+		if !found || isMirror(svc) || !asksForMirror(svc.Service) || l.selects(labels.Set(svc.Labels)) {
+			continue
+		}
+		for _, key := range exportLabels {
+			if value := svc.Labels[key]; value != "" {
+				all = append(all, fmt.Sprintf("%s (%s=%s)", k, key, value))
+			}
+		}
+	}
+	slices.Sort(all)
+	r.hasUnmatched.Store(len(all) > 0)
+	return all
+}
+
 func (t *term) mirroringCondition(l *link, results []serviceResult) metav1.Condition {
 	t.mu.Lock()
 	r, localRefusal := t.remotes[l.Cluster], t.localRefusal
@@ -139,7 +180,7 @@ func (t *term) mirroringCondition(l *link, results []serviceResult) metav1.Condi
 	})
 	switch {
 	case l.skipReason != "":
-		return condition(metav1.ConditionFalse, reasonLeftToLinkerd, l.skipReason)
+		return condition(metav1.ConditionFalse, links.LeftToLinkerd, l.skipReason)
 	case l.Problem != "":
 		return condition(metav1.ConditionFalse, reasonInvalidLink, l.Problem+"; existing mirrors are kept")
 	case localRefusal != "":

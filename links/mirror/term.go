@@ -197,7 +197,7 @@ type localInput struct {
 func (i localInput) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if waitClosed(ctx, i.Input.Refused()) {
+		if watch.WaitClosed(ctx, i.Input.Refused()) {
 			i.term.setLocalRefusal("the API server refuses to list " + i.kind +
 				": grant get, list and watch on services and endpoints")
 		}
@@ -211,7 +211,7 @@ func (i localInput) Refused() <-chan struct{} { return nil }
 
 // begin enqueues everything, once all inputs were listed.
 func (t *term) begin() {
-	if !isClosed(t.namespaces.Synced()) {
+	if !t.namespaces.HasSynced() {
 		t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
 	}
 	close(t.ready)
@@ -233,7 +233,7 @@ func (t *term) reconcileStatus(_ context.Context, k api.Key) error {
 // setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
 func (t *term) setLocalRefusal(reason string) {
 	t.mu.Lock()
-	if isClosed(t.ready) {
+	if watch.IsClosed(t.ready) {
 		reason = "" // an earlier listing is enough
 	}
 	t.localRefusal = reason
@@ -344,9 +344,17 @@ func (t *term) enqueueCluster(name string) {
 		}
 	}
 	t.enqueue(t.index.ofCluster(name)...)
+	t.enqueueLinkOf(name)
 	now, _ := t.linkSet.Load()
 	if l := now.linkOf(name); l != nil {
 		t.enqueue(probeService(l))
+	}
+}
+
+// enqueueLinkOf has the status of the Link of a cluster updated.
+func (t *term) enqueueLinkOf(cluster string) {
+	now, _ := t.linkSet.Load()
+	if l := now.linkOf(cluster); l != nil {
 		t.enqueueLink(l.Link)
 	}
 }
@@ -364,7 +372,7 @@ func (t *term) enqueueOfLink(l *link) {
 // enqueueNames enqueues every name that something exists or may exist under, as far as concerned selects it;
 // nil selects all.
 func (t *term) enqueueNames(concerned func(api.Key) bool) {
-	if !isClosed(t.ready) {
+	if !watch.IsClosed(t.ready) {
 		return
 	}
 	add := func(keys ...api.Key) {
@@ -436,7 +444,7 @@ func (t *term) readLocal(k api.Key) *corev1.Service {
 
 func (t *term) namespaceExists(name string) bool {
 	_, found := t.namespaces.Get(api.Key{Name: name})
-	return found || !isClosed(t.namespaces.Synced())
+	return found || !t.namespaces.HasSynced()
 }
 
 func (t *term) readiness(cluster string, k api.Key) readiness {

@@ -5,6 +5,7 @@ package app
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"time"
 
@@ -13,12 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/lease"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
@@ -49,13 +52,26 @@ type Options struct {
 	AllowedHosts  []string
 	ProbeInterval time.Duration
 	Thresholds    federation.Thresholds
-	Budget        api.Limits // of each linked cluster
-	ReadSlices    bool       // read EndpointSlices; otherwise Endpoints
-	Mirrors       bool       // write the Services that Links ask for
+	Budget        api.Limits    // of each linked cluster
+	StateDir      string        // of checkpoints; empty for none
+	StateMaxAge   time.Duration // of a state that is restored
+	Peers         Peers
+	ReadSlices    bool // read EndpointSlices; otherwise Endpoints
+	Mirrors       bool // write the Services that Links ask for
 	Mirror        mirror.Options
 	Lease         lease.Timing // of the Leases under which replicas write
 	Writer        endpointslice.Options
 	Discovery     linkerd.Config
+}
+
+// Peers are the other replicas.
+type Peers struct {
+	ListenAddr string // of the server that they ask; empty for none
+	Addr       string // host and port at which all of them listen; empty to ask none
+	ServerName string // in their certificates
+
+	Lookup func(ctx context.Context, host string) ([]string, error) // nil for DNS
+	Dial   api.DialFunc                                             // nil for TCP
 }
 
 // An App is one replica, with every part built and none started. The fields are for tests.
@@ -66,18 +82,23 @@ type App struct {
 	Discovery *linkerd.Server
 	Metrics   *prometheus.Registry
 	Ready     *server.Readiness
+	Pages     http.Handler // of the debug server
 
-	manager manager.Manager
+	Exported prometheus.Gatherer // Metrics and those of queues, with the label installation
+
+	manager      manager.Manager
+	installation func() string // for people, and unique
 }
 
 // New builds a replica. ctx is the one that Run will get: writers ask it whether the replica stops.
 func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	o.complete()
-	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics()}
+	checkpoints, restored := openCheckpoints(log, o)
+	a := &App{Store: federation.NewStore(), Metrics: server.NewMetrics(o.Version)}
 	a.Registry = cluster.NewRegistry(log, a.Store, cluster.Options{
 		ProbeInterval: o.ProbeInterval, Thresholds: o.Thresholds, Budget: o.Budget,
 		Endpoints: !o.ReadSlices, Dial: o.Dial, ControllerNamespace: o.Discovery.ControllerNamespace,
-		DetailedMetrics: o.Discovery.DetailedMetrics,
+		DetailedMetrics: o.Discovery.DetailedMetrics, Checkpoints: checkpoints, Peers: newPeers(o),
 	})
 	err := a.Registry.Apply(cluster.Spec{
 		Name: o.ClusterName, Local: true,
@@ -86,6 +107,11 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	for _, spec := range restored {
+		if err := a.Registry.Apply(spec); err != nil {
+			return nil, err
+		}
 	}
 	if a.manager, err = newManager(log, o); err != nil {
 		return nil, err
@@ -105,6 +131,59 @@ func New(ctx context.Context, log logr.Logger, o Options) (*App, error) {
 	a.Metrics.MustRegister(a.Registry, a.Ready.Metric())
 	a.Metrics.MustRegister(a.Discovery.Collectors()...)
 	return a, a.addServers(log, o)
+}
+
+// openCheckpoints returns where checkpoints are kept, and the linked clusters that have one: they are known before
+// Links are.
+func openCheckpoints(log logr.Logger, o Options) (*checkpoint.Dir, []cluster.Spec) {
+	if o.StateDir == "" {
+		return nil, nil
+	}
+	dir := checkpoint.NewDir(o.StateDir, o.StateMaxAge)
+	if err := dir.Clean(); err != nil {
+		log.Error(err, "Files that are half written cannot be deleted", "directory", o.StateDir)
+	}
+	headers, err := dir.Headers()
+	if err != nil {
+		log.Error(err, "Checkpoints cannot be read: the state of clusters that are unreachable is not restored")
+	}
+	var specs []cluster.Spec
+	for _, h := range headers {
+		if !h.Local && h.Cluster != o.ClusterName {
+			specs = append(specs, cluster.Spec{
+				Name: h.Cluster, TrustDomain: h.TrustDomain, ClusterDomain: h.ClusterDomain,
+			})
+		}
+	}
+	return dir, specs
+}
+
+// newPeers returns how other replicas are asked; nil if they are not.
+func newPeers(o Options) *checkpoint.Peers {
+	if o.Peers.Addr == "" {
+		return nil
+	}
+	lookup, secure := o.Peers.Lookup, o.TLS.Certificate != ""
+	if lookup == nil {
+		lookup = net.DefaultResolver.LookupHost
+	}
+	return &checkpoint.Peers{
+		Addr: o.Peers.Addr, Lookup: lookup, Secure: secure, MaxAge: o.StateMaxAge,
+		Client: func() (*http.Client, error) {
+			transport := &http.Transport{DialContext: o.Peers.Dial}
+			if secure {
+				mutual, err := o.TLS.Mutual(o.Peers.ServerName)
+				if err != nil {
+					return nil, err
+				}
+				transport.TLSClientConfig = mutual
+			}
+			return &http.Client{
+				Transport:     transport,
+				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			}, nil
+		},
+	}
 }
 
 // complete sets what follows from other options.
@@ -144,7 +223,8 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	campaign := apply.NewCampaign(log, a.Registry, apply.Options{
 		Namespace: o.Writer.Namespace, Local: o.ClusterName, Replica: o.Replica, Timing: o.Lease, Stop: ctx.Done(),
 	})
-	o.Writer.Linked = a.Links.AllApplied()
+	a.installation = campaign.DisplayName
+	o.Writer.Linked, o.Writer.Events = a.Links.AllApplied(), a.manager.GetEventRecorder("fingerpost")
 	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
 	writer.AddTo(campaign)
 	a.Registry.Engage(writer.Engage)
@@ -169,22 +249,33 @@ func isLocal(s cluster.Spec) bool { return s.Local }
 
 // addServers adds what listens, and all that runs, to the manager.
 func (a *App) addServers(log logr.Logger, o Options) error {
-	var queues prometheus.Gatherers
+	all := prometheus.Gatherers{a.Metrics}
 	if o.QueueMetrics {
-		queues = prometheus.Gatherers{a.Registry.QueueMetrics()}
+		all = append(all, a.Registry.QueueMetrics())
 	}
-	admin := server.AdminHandler(a.Metrics, a.Ready.Ready, o.Pprof, queues...)
-	pages := debug.Handler(debug.Sources{
+	a.Exported = server.Labelled(all, "installation", a.installation)
+	admin := server.AdminHandler(a.Metrics, a.Exported, a.Ready.Ready, o.Pprof)
+	a.Pages = debug.Handler(debug.Sources{
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
-		Cluster: o.ClusterName, Replica: o.Replica, Version: o.Version,
+		Cluster: o.ClusterName, Namespace: o.Discovery.ControllerNamespace, Replica: o.Replica, Version: o.Version,
 	})
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
 		server.NewGRPC(log, o.Addr, o.Listen, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
 		&server.HTTP{Log: log, Name: "admin", Addr: o.AdminAddr, Listen: o.Listen, Handler: admin},
-		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Listen: o.Listen, Handler: pages},
+		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Listen: o.Listen, Handler: a.Pages},
 		a.Registry,
+	}
+	if o.Peers.ListenAddr != "" {
+		peers := &server.HTTP{
+			Log: log, Name: "peer", Addr: o.Peers.ListenAddr, Listen: o.Listen,
+			Handler: checkpoint.Handler(a.Registry.FindPublished),
+		}
+		if o.TLS.Certificate != "" {
+			peers.TLS = o.TLS.MutualServer()
+		}
+		parts = append(parts, peers)
 	}
 	for _, part := range parts {
 		if err := a.manager.Add(part); err != nil {
@@ -207,6 +298,9 @@ func newManager(log logr.Logger, o Options) (manager.Manager, error) {
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &grace,
+		// A priority queue that ends while it hands out an item keeps a goroutine for ever:
+		// https://github.com/kubernetes-sigs/controller-runtime/issues/3538, in releases before 0.25.
+		Controller: config.Controller{UsePriorityQueue: new(false)},
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 			return meta.NewDefaultRESTMapper(nil), nil
 		},

@@ -1,3 +1,7 @@
+// Thousands of handshakes with API servers in memory: without key exchanges that resist quantum computers.
+//go:debug tlsmlkem=0
+//go:debug tlssecpmlkem=0
+
 package app
 
 import (
@@ -14,7 +18,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
@@ -55,13 +58,7 @@ func TestReplica(t *testing.T) {
 	network := apitest.NewNetwork()
 	defer network.Close()
 	east := network.Server("east")
-	for text := range strings.SplitSeq(objects, "---\n") {
-		var o unstructured.Unstructured
-		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		east.Apply(&o)
-	}
+	east.ApplyYAML(strings.Split(objects, "---\n")...)
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(east.Kubeconfig(east.Token())))
 	if err != nil {
 		t.Fatal(err)

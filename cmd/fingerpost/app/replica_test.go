@@ -5,7 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -30,7 +33,8 @@ type replica struct {
 	*app.App
 	name     string
 	listener *bufconn.Listener
-	toServer connections // those to API servers
+	peers    *bufconn.Listener // where other replicas ask
+	toServer connections       // those to API servers
 	toClient connections
 	cancel   context.CancelFunc
 	stopped  chan struct{} // closed when Run has returned
@@ -41,13 +45,15 @@ type connections struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu   sync.Mutex
-	lost bool
-	all  []net.Conn
+	lost map[string]bool // addresses; anywhere for all
+	all  map[net.Conn]string
 }
+
+const anywhere = ""
 
 var errLost = errors.New("the process has no network")
 
-// open opens a connection, unless all were lost.
+// open opens a connection, unless those to the address were lost.
 func (c *connections) open(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := c.dial(ctx, network, address)
 	if err != nil {
@@ -55,29 +61,37 @@ func (c *connections) open(ctx context.Context, network, address string) (net.Co
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.lost {
+	if c.lost[anywhere] || c.lost[address] {
 		conn.Close()
 		return nil, errLost
 	}
-	c.all = append(c.all, conn)
+	if c.all == nil {
+		c.all = map[net.Conn]string{}
+	}
+	c.all[conn] = address
 	return conn, nil
 }
 
-// lose closes all connections, and opens no others until restore is called.
-func (c *connections) lose() {
+// lose closes all connections to an address, or to anywhere, and opens no others until restore is called.
+func (c *connections) lose(address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lost = true
-	for _, conn := range c.all {
-		conn.Close()
+	if c.lost == nil {
+		c.lost = map[string]bool{}
 	}
-	c.all = nil
+	c.lost[address] = true
+	for conn, to := range c.all {
+		if address == anywhere || address == to {
+			conn.Close()
+			delete(c.all, conn)
+		}
+	}
 }
 
-func (c *connections) restore() {
+func (c *connections) restore(address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lost = false
+	delete(c.lost, address)
 }
 
 // options are those of a replica in a scenario, from its flags: some of serve's, with its defaults but for
@@ -103,6 +117,18 @@ func (s *scenario) options(args []string) app.Options {
 	fs.IntVar(&o.Mirror.MaxServices, "max-mirrors-per-link", 1000, "")
 	fs.BoolVar(&o.Mirror.Headless, "mirror-headless-services", false, "")
 	fs.BoolVar(&o.Mirror.CreateNamespaces, "mirror-create-namespaces", false, "")
+	fs.BoolFunc("state-dir", "", func(string) error {
+		if s.stateDir == "" {
+			s.stateDir = s.t.TempDir()
+		}
+		o.StateDir = s.stateDir
+		return nil
+	})
+	fs.BoolFunc("peers", "", func(string) error {
+		o.Peers = app.Peers{ListenAddr: peerAddr, Addr: peerAddr, Lookup: s.lookupReplicas, Dial: s.dialPeer}
+		return nil
+	})
+	fs.DurationVar(&o.StateMaxAge, "state-max-age", 24*time.Hour, "")
 	fs.BoolVar(&o.Mirror.Probe, "mirror-probe-gateways", false, "")
 	defaults := []string{
 		"-cluster-domain=" + domain, "-controller-namespace=" + ours, "-default-opaque-ports=" + opaque,
@@ -135,11 +161,15 @@ func (s *scenario) start(name string) {
 	if testing.Verbose() {
 		log = testr.New(s.t).WithName(name)
 	}
-	r := &replica{name: name, listener: bufconn.Listen(1 << 16), stopped: make(chan struct{})}
-	r.toServer.dial = s.network.Dial
+	r := &replica{
+		name: name, listener: bufconn.Listen(1 << 16), peers: bufconn.Listen(1 << 16), stopped: make(chan struct{}),
+	}
+	r.toServer.dial = s.network.DialAs(name)
 	r.toClient.dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return r.listener.DialContext(ctx) }
 	o := s.options(s.flags)
-	o.Replica = name
+	if o.Replica = name; o.StateDir != "" {
+		o.StateDir = s.stateDirOf(name)
+	}
 	if s.network.Server(home).Get("namespaces", "", ours) == nil { // its UID names the installation
 		namespace := &unstructured.Unstructured{}
 		namespace.SetAPIVersion("v1")
@@ -149,7 +179,9 @@ func (s *scenario) start(name string) {
 	}
 	o.Config, o.Dial = s.access(home), r.toServer.open
 	o.Config.Dial, o.Config.QPS = o.Dial, -1
-	o.Listen = func(context.Context, string, string) (net.Listener, error) { return r.listener, nil }
+	o.Listen = func(_ context.Context, _, address string) (net.Listener, error) {
+		return map[bool]net.Listener{true: r.peers, false: r.listener}[address == peerAddr], nil
+	}
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var err error
 	if r.App, err = app.New(ctx, log, o); err != nil {
@@ -165,6 +197,32 @@ func (s *scenario) start(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas, s.ended = append(s.replicas, r), append(s.ended, r.stopped)
+}
+
+const peerAddr = "peers.test:8087"
+
+// lookupReplicas returns the addresses of all replicas that run: their names.
+func (s *scenario) lookupReplicas(context.Context, string) (names []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.replicas {
+		names = append(names, r.name)
+	}
+	return names, nil
+}
+
+func (s *scenario) dialPeer(ctx context.Context, _, address string) (net.Conn, error) {
+	name, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	r := s.running(name)
+	s.mu.Unlock()
+	if r != nil {
+		return r.peers.DialContext(ctx)
+	}
+	return nil, fmt.Errorf("dial %s: connection refused", address)
 }
 
 // running returns a replica that runs, or nil.
@@ -200,15 +258,27 @@ func (s *scenario) stop(name string) {
 	r := s.remove(name)
 	r.cancel()
 	<-r.stopped
+	r.toServer.lose(anywhere) // transports are cached by client-go, and lead here
+	r.toClient.lose(anywhere)
 }
 
 // kill ends a replica as SIGKILL does: nothing that it sends from now on arrives.
 func (s *scenario) kill(name string) {
 	s.t.Helper()
 	r := s.remove(name)
-	r.toServer.lose()
-	r.toClient.lose()
+	r.toServer.lose(anywhere)
+	r.toClient.lose(anywhere)
+	before := s.stateDirOf(name)
+	s.killed[name]++
+	if err := os.Rename(before, s.stateDirOf(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.t.Fatal(err)
+	}
 	r.cancel()
+}
+
+// stateDirOf returns the folder of a replica: another one after each kill, so that it holds what was there then.
+func (s *scenario) stateDirOf(name string) string {
+	return filepath.Join(s.stateDir, fmt.Sprintf("%s-%d", name, s.killed[name]))
 }
 
 func (s *scenario) remove(name string) *replica {
@@ -220,21 +290,29 @@ func (s *scenario) remove(name string) *replica {
 	return r
 }
 
-// connect returns the connection of all clients, to the first replica.
-func (s *scenario) connect() *grpc.ClientConn {
+// connect returns a connection of clients: to the replica that they prefer while it runs, or else to the first one.
+func (s *scenario) connect(prefer string) *grpc.ClientConn {
 	s.t.Helper()
+	if conn := s.conns[prefer]; conn != nil {
+		return conn
+	}
 	dial := func(ctx context.Context, address string) (net.Conn, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.replicas) == 0 {
 			return nil, errors.New("no replica runs")
 		}
-		return s.replicas[0].toClient.open(ctx, "tcp", address)
+		r := s.replicas[0]
+		if preferred := s.running(prefer); preferred != nil {
+			r = preferred
+		}
+		return r.toClient.open(ctx, "tcp", address)
 	}
 	conn, err := grpc.NewClient("passthrough:///fingerpost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.conns[prefer] = conn
 	return conn
 }

@@ -2,9 +2,13 @@ package app_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -27,6 +31,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/check"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -118,15 +124,18 @@ type scenario struct {
 	archive *txtar.Archive
 	out     bytes.Buffer
 
-	network *apitest.Network
-	flags   []string
-	conn    *grpc.ClientConn
-	ended   []<-chan struct{} // closed when a replica has ended
-	tokens  map[string]string // of clusters
-	show    []string
-	streams map[string]lookup
-	opened  []string // names of streams, in order
+	network  *apitest.Network
+	flags    []string
+	conns    map[string]*grpc.ClientConn // of clients, by the replica that they prefer
+	ended    []<-chan struct{}           // closed when a replica has ended
+	tokens   map[string]string           // of clusters
+	show     []string
+	stateDir string // of all replicas, a folder each
+	killed   map[string]int
+	streams  map[string]lookup
+	opened   []string // names of streams, in order
 
+	watch      *watch // of a random history; nil in a scenario
 	sliceNames sliceNames
 	written    map[string]int // by cluster, verb and resource: how often it was asked for when it was printed
 
@@ -148,7 +157,8 @@ func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 	t.Helper()
 	return &scenario{
 		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{},
-		streams: map[string]lookup{}, seen: map[string][]string{},
+		conns: map[string]*grpc.ClientConn{}, streams: map[string]lookup{}, seen: map[string][]string{},
+		killed:  map[string]int{},
 		written: map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
 	}
 }
@@ -169,11 +179,22 @@ func (s *scenario) play() string {
 	}
 	defer s.end()
 	s.start("replica-1")
-	s.conn = s.connect()
 	elapse(settle)
 	for i, args := range script {
 		fmt.Fprintf(&s.out, "> %s\n", lines[i])
+		if args[0] == "+" {
+			args = args[1:]
+		}
+		for i, arg := range args {
+			args[i] = s.expand(arg)
+		}
 		s.do(args[0], args[1:])
+		if s.watch != nil && !s.watch.observe(s, args[0]) {
+			break
+		}
+		if i+1 < len(script) && script[i+1][0] == "+" {
+			continue
+		}
 		elapse(settle)
 		s.flush()
 	}
@@ -185,6 +206,10 @@ func (s *scenario) play() string {
 		}
 	}
 	for _, v := range violations {
+		if s.watch != nil {
+			s.watch.violations = append(s.watch.violations, v.Error())
+			continue
+		}
 		s.t.Error(v)
 	}
 	return s.out.String()
@@ -192,8 +217,8 @@ func (s *scenario) play() string {
 
 // end stops everything that runs, also where the script has failed.
 func (s *scenario) end() {
-	if s.conn != nil {
-		s.conn.Close()
+	for _, conn := range s.conns {
+		conn.Close()
 	}
 	for len(s.replicas) > 0 {
 		s.stop(s.replicas[0].name)
@@ -268,6 +293,10 @@ func (s *scenario) do(verb string, args []string) {
 			}
 		}
 	case "delete":
+		if at(1) == "CustomResourceDefinition" {
+			s.network.Server(at(0)).DeleteKind(at(2))
+			break
+		}
 		namespace, name := namespaced(at(2))
 		if !s.network.Server(at(0)).Delete(at(1), namespace, s.objectName(at(0), namespace, name)) {
 			s.t.Fatalf("delete: cluster %s has no %s %s", args[0], args[1], args[2])
@@ -286,6 +315,9 @@ func (s *scenario) do(verb string, args []string) {
 		s.token(args[0])
 		secret := s.network.Server(home).Get("secrets", ours, "cluster-credentials-"+args[0])
 		if secret == nil {
+			secret = s.network.Server(home).Get("secrets", "mc", args[0])
+		}
+		if secret == nil {
 			s.t.Fatalf("rotate: cluster %s is not linked", args[0])
 		}
 		secret.Object["stringData"] = map[string]any{"kubeconfig": s.expand("${kubeconfig:" + args[0] + "}")}
@@ -294,6 +326,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.network.Server(args[0]).Revoke(old)
 	case "get":
 		s.get(at(0), at(1), args[2:])
+	case "requests":
+		s.requests(at(0), at(1), at(2), at(3), args[4:])
 	case "profile":
 		s.profile(at(0), at(1), args[2:])
 	case "close":
@@ -338,6 +372,14 @@ func (s *scenario) do(verb string, args []string) {
 		}
 	case "reject", "admit":
 		s.network.Server(at(0)).Reject(at(1), at(2), strings.Join(args[3:], ""), verb == "reject")
+	case "token":
+		s.tokens[at(0)] = s.network.Server(at(0)).TokenUntil(time.Now().Add(s.duration(at(1))))
+	case "revoke":
+		s.network.Server(at(0)).Revoke(s.token(at(0)))
+	case "skew":
+		s.network.Server(at(0)).Skew(s.duration(at(1)))
+	case "check":
+		s.check(args)
 	case "serve":
 		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
@@ -348,10 +390,46 @@ func (s *scenario) do(verb string, args []string) {
 		s.stop(at(0))
 	case "kill":
 		s.kill(at(0))
-	case "isolate":
-		s.mustRun(at(0)).toServer.lose()
-	case "rejoin":
-		s.mustRun(at(0)).toServer.restore()
+	case "isolate", "rejoin":
+		to, do := []string{anywhere}, s.mustRun(at(0)).toServer.lose
+		if verb == "rejoin" {
+			do = s.mustRun(at(0)).toServer.restore
+		}
+		if len(args) > 1 {
+			to = nil
+		}
+		for _, name := range args[1:] {
+			to = append(to, s.network.Server(name).Addr())
+		}
+		for _, address := range to {
+			do(address)
+		}
+	case "endpoints":
+		namespace, name := splitName(at(1))
+		s.endpoints(at(0), namespace, name, args[2:])
+	case "fail":
+		code, _ := strconv.Atoi(at(2)) // 0 ends it
+		retryAfter, _ := strconv.Atoi(strings.Join(args[3:], ""))
+		s.network.Server(at(0)).Fail(at(1), code, retryAfter)
+	case "delay":
+		s.network.Server(at(0)).Delay(s.duration(at(1)))
+	case "expire":
+		s.network.Server(at(0)).Expire()
+	case "stall-watches", "resume-watches":
+		s.network.Server(at(0)).SilenceWatches(at(1), verb == "stall-watches")
+	case "replace-answers", "restore-answers":
+		instead := map[string]http.HandlerFunc{"replace-answers": loginPage}
+		s.network.Server(at(0)).Answer(at(1), instead[verb])
+	case "depose":
+		for _, l := range s.network.Server(at(0)).List(leaseResource) {
+			s.network.Server(args[0]).Delete("Lease", l.GetNamespace(), l.GetName())
+		}
+	case "compare":
+		for _, difference := range s.differences() {
+			fmt.Fprintln(&s.out, difference)
+		}
+	case "disk":
+		s.disk(at(0), at(1))
 	case "drain":
 		s.first().Discovery.Drain(0)
 	case "clusters":
@@ -407,12 +485,42 @@ func (s *scenario) do(verb string, args []string) {
 	}
 }
 
-func (s *scenario) advance(by string) {
-	d, err := time.ParseDuration(by)
+func (s *scenario) advance(by string) { elapse(s.duration(by)) }
+
+func (s *scenario) duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	elapse(d)
+	return d
+}
+
+// check prints what does not succeed of 'fingerpost check', in some of its categories or all.
+func (s *scenario) check(categories []string) {
+	config := s.access(home)
+	config.Dial, config.QPS = s.network.Dial, -1
+	var all []cli.Replica
+	for _, r := range s.replicas {
+		all = append(all, cli.Replica{Name: r.name})
+	}
+	fetch := func(ctx context.Context, from cli.Replica, path string, to any) error {
+		response := httptest.NewRecorder()
+		request := httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
+		s.mustRun(from.Name).Pages.ServeHTTP(response, request)
+		return json.Unmarshal(response.Body.Bytes(), to)
+	}
+	lines := check.Once(s.t.Context(), config, ours, all, fetch)
+	if len(lines) == 0 {
+		fmt.Fprintln(&s.out, "√")
+	}
+	for _, line := range lines {
+		result, rest, _ := strings.Cut(line, " fingerpost-")
+		category, text, _ := strings.Cut(rest, ": ")
+		if len(categories) == 0 || slices.Contains(categories, category) {
+			text = ages.ReplaceAllString(text, "$1…$2") // they depend on when the last probe was
+			fmt.Fprintf(&s.out, "%s %s: %s\n", map[string]string{"error": "×", "warning": "‼"}[result], category, text)
+		}
+	}
 }
 
 func sortedKeys[V any](m map[string]V) []string {
@@ -454,7 +562,8 @@ func (s *scenario) text(name string) string {
 var (
 	repeated   = regexp.MustCompile(`(?m)^\$\{(\d+)-(\d+)\} (.*\n)`)
 	kubeconfig = regexp.MustCompile(`\$\{kubeconfig:([^}]+)\}`)
-	uid        = regexp.MustCompile(`\$\{uid:([^/}]+)/([^/}]+)/([^/}]+)/([^/}]+)\}`)
+	ages       = regexp.MustCompile(`( |expires in )[0-9hms]+( ago|: 'fingerpost)`)
+	uid        = regexp.MustCompile(`\$\{uid:([^/}]+)/([^/}]+)/([^/}]*)/([^/}]+)\}`)
 )
 
 // expand replaces placeholders: ${kubeconfig:CLUSTER}, ${uid:CLUSTER/KIND/NAMESPACE/NAME}, and in front of a
@@ -520,30 +629,59 @@ func (s *scenario) link(name string, args []string) {
 }
 
 func (s *scenario) get(name, authority string, args []string) {
-	request := s.request("get", authority, args)
+	request, via := s.request("get", authority, args)
 	s.opens(name)
-	s.streams[name] = proxy.Open(s.t.Context(), s.conn, request, s.observer(name))
+	s.streams[name] = proxy.Open(s.t.Context(), s.connect(via), request, s.observer(name))
+}
+
+// requests opens a stream and sends requests over what it holds. One that finds no endpoint waits for one for as
+// long as the queue of linkerd2-proxy lets it.
+func (s *scenario) requests(name, authority, count, interval string, args []string) {
+	const patience = 3 * time.Second
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.get(name, authority, args)
+	addresses := s.streams[name].(*proxy.Stream)
+	var waiting []time.Time // since when each does
+	lost := 0
+	for sent := 0; sent < n || len(waiting) > 0; s.advance(interval) {
+		if sent < n {
+			waiting, sent = append(waiting, time.Now()), sent+1
+		}
+		if addresses.Len() > 0 {
+			waiting = nil
+		}
+		if len(waiting) > 0 && time.Since(waiting[0]) >= patience {
+			waiting, lost = waiting[1:], lost+1
+		}
+	}
+	s.saw(name, fmt.Sprintf("lost %d of %d requests", lost, n))
 }
 
 func (s *scenario) profile(name, authority string, args []string) {
-	request := s.request("profile", authority, args)
+	request, via := s.request("profile", authority, args)
 	s.opens(name)
-	s.streams[name] = proxy.OpenProfile(s.t.Context(), s.conn, request, s.observer(name))
+	s.streams[name] = proxy.OpenProfile(s.t.Context(), s.connect(via), request, s.observer(name))
 }
 
-func (s *scenario) request(verb, authority string, args []string) proxy.Request {
-	request := proxy.Request{Authority: authority}
+// request returns what a stream asks for, and the replica that it prefers.
+func (s *scenario) request(verb, authority string, args []string) (request proxy.Request, via string) {
+	request.Authority = authority
 	for _, arg := range args {
 		switch k, v, _ := strings.Cut(arg, "="); k {
 		case "token":
 			request.Token = v
 		case "scheme":
 			request.Scheme = v
+		case "via":
+			via, request.Reconnect = v, true
 		default:
 			s.t.Fatalf("%s: unknown argument %s", verb, arg)
 		}
 	}
-	return request
+	return request, via
 }
 
 func (s *scenario) opens(name string) {
@@ -558,6 +696,9 @@ func (s *scenario) observer(name string) func(proxy.Event) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.seen[name] = append(s.seen[name], s.lines(name, e)...)
+		if s.watch != nil {
+			s.watch.event(name, e)
+		}
 	}
 }
 

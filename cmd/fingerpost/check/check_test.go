@@ -88,8 +88,11 @@ func TestHeld(t *testing.T) {
 		},
 	} {
 		for needed, want := range map[bool]string{true: c.needed, false: c.notNeeded} {
-			err := checkHolder(c.lease, c.missing, needed, now)
+			err := checkHolder(c.lease, c.missing, leaseUse{wanted: needed, held: true}, now)
 			_, warned := errors.AsType[warning](err)
+			if holder, is := errors.AsType[detail](err); is && holder == "a" {
+				err = nil
+			}
 			if want == "" && err != nil || want != "" && !strings.Contains(fmt.Sprint(err), want) ||
 				err != nil && !warned && !errors.Is(err, errSkipped) {
 				t.Errorf("%s, needed %t: %v", name, needed, err)
@@ -98,95 +101,117 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// Checks that may pass later are retried until they do or the time is up, skipped ones are not reported, and
-// only failures fail the report.
-func TestChecker(t *testing.T) {
+// Results are printed at once and in order, but for checks that may pass later: those are waited for together until
+// they pass or the time is up. Skipped ones are not reported, and only failures fail the report.
+func TestRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		c := &runner{
-			to:       &out,
-			deadline: time.Now().Add(10 * time.Second),
-			timeout:  time.Second,
-			pause:    2 * time.Second,
-		}
-		c.report.Success = true
+		var out, shown bytes.Buffer
+		r := newRunner(10*time.Second, time.Second)
+		r.to, r.progress = &out, newProgress(&shown)
 		began, tries := time.Now(), 0
-		c.beginCategory("one")
-		c.runCheck(t.Context(), check{"comes right", "a", true, func(context.Context) error {
+		returns := func(err error) func(context.Context) error {
+			return func(context.Context) error { return err }
+		}
+		late := func(context.Context) error {
 			if tries++; tries < 3 {
 				return errors.New("not yet")
 			}
-			return nil
-		}})
-		if d := time.Since(began); d != 4*time.Second {
-			t.Errorf("it took %s to come right", d)
+			return detail("at last")
 		}
-		c.runCheck(t.Context(), check{"skipped", "b", false, func(context.Context) error { return errSkipped }})
-		c.beginCategory("tw\x1bo")
-		c.runCheck(
-			t.Context(),
-			check{
-				"warned",
-				"c",
-				false,
-				func(context.Context) error { return warningf("a\x1b[31m %w", errors.New("b\nc")) },
-			},
-		)
-		c.runCheck(
-			t.Context(),
-			check{"lasts", "c", true, func(context.Context) error { return permanentWarningf("no right") }},
-		)
-		if d := time.Since(began); d != 4*time.Second {
-			t.Errorf("what does not come right by itself was tried until %s", d)
+		r.run(t.Context(),
+			check{"one", "comes right", "a", true, 0, late},
+			check{"one", "skipped", "b", false, 0, returns(errSkipped)},
+			check{"tw\x1bo", "warned", "c", false, 0, returns(warningf("a\x1b[31m %w", errors.New("b\nc")))},
+			check{"tw\x1bo", "lasts", "c", true, 0, returns(permanentWarningf("no right"))},
+			check{"three", "hangs", "d", true, 0, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
+		if d := time.Since(began); d != time.Second {
+			t.Errorf("what is decided was printed after %s", d)
 		}
-		if !c.report.Success {
-			t.Error("a warning fails")
+		if !r.report.Success {
+			t.Error("a warning fails, or what is waited for")
 		}
-		c.runCheck(
-			t.Context(),
-			check{"hangs", "d", true, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
-		)
-		if d := time.Since(began); c.report.Success || d > 10*time.Second || d < 8*time.Second {
-			t.Errorf("success %t after %s", c.report.Success, d)
-		}
-		want := "one\n---\n√ comes right\n\ntwo\n---\n" +
-			"‼ warned\n    a[31m b; c\n    see " + hintsURL + "c for hints\n" +
-			"‼ lasts\n    no right\n    see " + hintsURL + "c for hints\n" +
-			"× hangs\n    context deadline exceeded\n    see " + hintsURL + "d for hints\n"
+		want := "two\n---\n‼ warned\n    a[31m b\n    c\n    see " + hintsURL + "c for hints\n" +
+			"‼ lasts\n    no right\n    see " + hintsURL + "c for hints\n"
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Error(diff)
 		}
+		out.Reset()
+		r.wait(t.Context(), func(context.Context) {})
+		if d := time.Since(began); r.report.Success || d > 10*time.Second || d < 8*time.Second {
+			t.Errorf("success %t after %s", r.report.Success, d)
+		}
+		want = "\none\n---\n√ comes right: at last\n" +
+			"\nthree\n-----\n× hangs\n    context deadline exceeded\n    see " + hintsURL + "d for hints\n"
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Error(diff)
+		}
+		if text := shown.String(); !strings.Contains(text, "(--wait) for: comes right and 1 more: not yet\n") ||
+			strings.Count(text, "\n") != 3 {
+			t.Errorf("in a pipe: %q", text)
+		}
+	})
+}
+
+// What was not asked when the command is interrupted is not checked, and is no failure; what has failed before stays
+// one.
+func TestInterrupt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		for _, failed := range []bool{false, true} {
+			var out bytes.Buffer
+			r := newRunner(time.Minute, 10*time.Second)
+			r.to = &out
+			if failed {
+				r.run(ctx, check{"one", "fails", "a", true, 0, func(context.Context) error { return errors.New("no") }})
+			}
+			go func() {
+				<-time.NewTimer(time.Second).C
+				interrupt()
+			}()
+			hangs := check{"one", "hangs", "a", true, 0, func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}}
+			if r.must(ctx, hangs) {
+				t.Error("it has succeeded")
+			}
+			r.run(ctx, check{"one", "later", "a", true, 0, func(context.Context) error { return errors.New("asked") }})
+			r.wait(ctx, nil)
+			want, wantErr := "one\n---\n– hangs: not checked\n– later: not checked\n\nStatus check results are ‼\n", errInterrupted
+			if failed {
+				want, wantErr = "one\n---\n× fails\n    no\n    see "+hintsURL+"a for hints\n– hangs: not checked\n"+
+					"– later: not checked\n\nStatus check results are ×\n", ErrFailed
+			}
+			if err := r.finish(&out); !errors.Is(err, wantErr) {
+				t.Errorf("%v, want %v", err, wantErr)
+			}
+			if diff := cmp.Diff(want, out.String()); diff != "" && !failed {
+				t.Error(diff)
+			}
+			ctx, interrupt = context.WithCancel(t.Context())
+		}
+		interrupt()
 	})
 }
 
 // A cluster that is unlinked meanwhile is skipped.
 func TestCheckOfAClusterThatGoes(t *testing.T) {
-	addr := cmdtest.DebugServer(t, map[string]any{"/debug/clusters": debug.ClustersPage{}})
-	c := &runner{timeout: time.Second}
-	c.report.Success = true
-	known := &knownReplicas{
-		[]cli.Replica{{Addr: addr}},
-		[]cli.Response[debug.ClustersPage]{
-			{
-				Page: debug.ClustersPage{
-					Clusters: []debug.Cluster{
-						{Status: cluster.Status{Name: "west"}},
-						{Status: cluster.Status{Name: "south"}},
-					},
-				},
-			},
-		},
-	}
-	checkClusters(t.Context(), c, known)
-	if len(c.report.Categories) != 0 || !c.report.Success {
-		t.Errorf("%+v", c.report)
+	r := newRunner(0, time.Second)
+	known := &knownReplicas{pages: []cli.Response[debug.ClustersPage]{{Page: debug.ClustersPage{
+		Clusters: []debug.Cluster{{Status: cluster.Status{Name: "west"}}, {Status: cluster.Status{Name: "south"}}},
+	}}}}
+	checks := append(known.clusterChecks(), known.writerChecks()...)
+	known.pages = nil
+	r.run(t.Context(), checks...)
+	if len(r.report.Categories) != 0 || !r.report.Success || len(checks) != 10 {
+		t.Errorf("%d checks: %+v", len(checks), r.report)
 	}
 }
 
 // Each hint leads to a heading.
 func TestHints(t *testing.T) {
 	var source []byte
-	for _, name := range []string{"local.go", "replicas.go"} {
+	for _, name := range []string{"local.go", "replicas.go", "links.go", "services.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +222,7 @@ func TestHints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	anchors := regexp.MustCompile(`anchor: "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
+	anchors := regexp.MustCompile(`(?:anchor:|",) +"([a-z]+(?:-[a-z]+)+)"`).FindAllStringSubmatch(string(source), -1)
 	if len(anchors) < 15 {
 		t.Fatalf("%d anchors: they are written in another way than this test reads", len(anchors))
 	}

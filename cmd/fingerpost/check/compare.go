@@ -23,16 +23,13 @@ type difference struct {
 	what    string
 }
 
-// compareReplicas returns how two replicas differ. It takes longer than the timeout of a response, because
-// differences have to last.
-func compareReplicas(ctx context.Context, first, other cli.Replica, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout+settle)
-	defer cancel()
+// compareReplicas returns how two replicas differ. It takes as long as differences have to last.
+func (e *environment) compareReplicas(ctx context.Context, first, other cli.Replica) error {
 	pair := [2]cli.Replica{first, other}
 	deadline := time.Now().Add(settle)
 	ticker := time.NewTicker(settle / 4)
 	defer ticker.Stop()
-	lasting, err := currentDifferences(ctx, pair)
+	lasting, err := e.currentDifferences(ctx, pair)
 	for err == nil && len(lasting) > 0 && time.Now().Before(deadline) {
 		select {
 		case <-ticker.C:
@@ -40,7 +37,7 @@ func compareReplicas(ctx context.Context, first, other cli.Replica, timeout time
 			return ctx.Err()
 		}
 		var current map[difference]bool
-		current, err = currentDifferences(ctx, pair)
+		current, err = e.currentDifferences(ctx, pair)
 		maps.DeleteFunc(lasting, func(d difference, _ bool) bool { return !current[d] })
 	}
 	if err != nil || len(lasting) == 0 {
@@ -54,12 +51,12 @@ func compareReplicas(ctx context.Context, first, other cli.Replica, timeout time
 }
 
 // currentDifferences returns how two replicas differ now.
-func currentDifferences(ctx context.Context, pair [2]cli.Replica) (map[difference]bool, error) {
-	digests, err := cli.FetchAll[debug.DigestsPage](ctx, pair[:], "/debug/digests")
+func (e *environment) currentDifferences(ctx context.Context, pair [2]cli.Replica) (map[difference]bool, error) {
+	digests, err := cli.FetchAll[debug.DigestsPage](ctx, e.fetch, pair[:], "/debug/digests")
 	if err != nil {
 		return nil, err
 	}
-	clusters, err := cli.FetchAll[debug.ClustersPage](ctx, pair[:], "/debug/clusters")
+	clusters, err := cli.FetchAll[debug.ClustersPage](ctx, e.fetch, pair[:], "/debug/clusters")
 	if err != nil {
 		return nil, err
 	}

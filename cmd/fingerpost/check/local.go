@@ -13,13 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
-	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -52,58 +50,82 @@ var installPermissions = []permission{
 	{"apiextensions.k8s.io", "customresourcedefinitions", false},
 }
 
-// An environment is what is checked: the local cluster, which the kubeconfig names, its replicas, and the
-// clusters linked there.
+// An environment is what is checked: the local cluster, its replicas, and the clusters linked there.
 type environment struct {
-	cli.ReplicaFlags
+	config              func() (*rest.Config, error)
+	open                func(ctx context.Context) (all []cli.Replica, done func(), err error)
+	fetch               cli.FetchFunc
 	controllerNamespace string
 }
 
 // run runs all checks, or those before an installation.
 func (e *environment) run(ctx context.Context, r *runner, pre bool) {
-	r.beginCategory("fingerpost-kubernetes")
-	var config *rest.Config
-	var client kubernetes.Interface
+	const category = "fingerpost-kubernetes"
+	local := &localCluster{namespace: e.controllerNamespace}
 	connect := func(ctx context.Context) (err error) {
-		if config, err = e.RESTConfig(); err != nil {
+		if local.config, err = e.config(); err != nil {
 			return err
 		}
-		config.Timeout = r.timeout
-		if client, err = kubernetes.NewForConfig(config); err != nil {
+		local.config = rest.CopyConfig(local.config)
+		local.config.Timeout = r.timeout
+		if local.client, err = kubernetes.NewForConfig(local.config); err != nil {
 			return err
 		}
-		return ping(ctx, client)
+		return ping(ctx, local.client)
 	}
-	if !r.runCheck(ctx, check{description: "the API server answers", anchor: "the-api-server-answers", run: connect}) {
+	if !r.must(ctx, check{
+		category: category, description: "the API server answers", anchor: "the-api-server-answers", run: connect,
+	}) {
 		return
 	}
-	r.runCheck(ctx, check{
-		description: "its clock agrees with this one", anchor: "clocks-agree",
-		run: func(ctx context.Context) error { return checkClock(ctx, config) },
-	})
-	linksServed := r.runCheck(ctx, check{
-		description: "Links are served at version " + cli.LinkVersion, anchor: "links-are-served",
-		run: func(context.Context) error { return checkLinkVersion(client) },
-	})
+	checks := []check{
+		{
+			category: category, description: "its clock agrees with this one", anchor: "clocks-agree",
+			run: func(ctx context.Context) error { return checkClock(ctx, local.config) },
+		},
+		{
+			category: category, description: "Links are served at version " + cli.LinkVersion,
+			anchor: "links-are-served",
+			run:    func(context.Context) error { return checkLinkVersion(local.client) },
+		},
+	}
 	if pre {
-		checkInstallPermissions(ctx, r, client)
+		r.run(ctx, append(checks, installChecks(local.client)...)...)
 		return
 	}
+	r.run(ctx, append(checks, check{
+		category: category, description: "there is a namespace " + e.controllerNamespace + " for Leases",
+		anchor: "there-is-a-namespace-for-leases", run: local.checkNamespace,
+	})...)
 	known, done := e.checkReplicas(ctx, r)
 	defer done()
 	if len(known.pages) > 0 {
-		checkClusters(ctx, r, known)
-		checkServices(ctx, r, known)
+		r.run(ctx, slices.Concat(
+			known.clusterChecks(), known.writerChecks(), local.leaseChecks(known), local.linkChecks(known),
+			known.serviceChecks())...)
 	}
-	if linksServed && len(known.pages) > 0 {
-		r.beginCategory("fingerpost-links")
-		r.runCheck(ctx, check{
-			description: "every Link is read", anchor: "every-link-is-read", retry: true,
-			run: func(ctx context.Context) error { return checkLinksRead(ctx, config, client, known) },
-		})
+	r.wait(ctx, known.refresh)
+}
+
+// localCluster is the cluster in which Fingerpost runs, as it is seen from here.
+type localCluster struct {
+	config    *rest.Config
+	client    kubernetes.Interface
+	namespace string // of Leases
+}
+
+// checkNamespace reports that Leases have no namespace. Without the permission to read it that is not known.
+func (l *localCluster) checkNamespace(ctx context.Context) error {
+	_, err := l.client.CoreV1().Namespaces().Get(ctx, l.namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("no Lease can be created, so that nothing is written into any cluster: create the "+
+			"namespace, or name another: controllerNamespace of the chart, and -L %s here", l.namespace)
+	case apierrors.IsForbidden(err):
+		return errSkipped
+	default:
+		return err
 	}
-	r.beginCategory("fingerpost-leases")
-	e.checkLeases(ctx, r, client, known)
 }
 
 // ping reads the version of an API server, which needs credentials but no permission.
@@ -164,8 +186,7 @@ func checkLinkVersion(client kubernetes.Interface) error {
 		"links/crd/links.yaml")
 }
 
-func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.Interface) {
-	r.beginCategory("fingerpost-install")
+func installChecks(client kubernetes.Interface) (checks []check) {
 	for _, p := range installPermissions {
 		run := func(ctx context.Context) error {
 			status, err := reviewAccess(ctx, client, p, "create")
@@ -178,8 +199,12 @@ func checkInstallPermissions(ctx context.Context, r *runner, client kubernetes.I
 				return warningf("create %s is not allowed, which some installations need %s", p, status.Reason)
 			}
 		}
-		r.runCheck(ctx, check{description: "you may create " + p.String(), anchor: "you-may-install", run: run})
+		checks = append(checks, check{
+			category: "fingerpost-install", description: "you may create " + p.String(),
+			anchor: "you-may-install", run: run,
+		})
 	}
+	return checks
 }
 
 // reviewAccess asks the API server whether the client may do something in all namespaces.
@@ -190,83 +215,50 @@ func reviewAccess(
 	return api.ReviewAccess(ctx, client, attributes)
 }
 
-// checkLinksRead reports the Links that no replica reads.
-func checkLinksRead(
-	ctx context.Context, config *rest.Config, client kubernetes.Interface, known *knownReplicas,
-) error {
-	untyped, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	groups, err := client.Discovery().ServerGroups()
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == links.Group })
-	if i < 0 {
-		return errSkipped // there is no CRD, as was reported
-	}
-	version := groups.Groups[i].PreferredVersion.Version
-	list, err := untyped.Resource(linkerd.Links.WithVersion(version)).List(ctx, metav1.ListOptions{})
-	switch {
-	case apierrors.IsForbidden(err):
-		return permanentWarningf("Links cannot be listed with your permissions: %w", err)
-	case err != nil:
-		return err
-	}
-	if err := known.refresh(ctx); err != nil {
-		return err
-	}
-	var unread []string
-	for _, link := range list.Items {
-		if !known.readsLink(link.GetNamespace(), link.GetName()) {
-			unread = append(unread, link.GetNamespace()+"/"+link.GetName())
-		}
-	}
-	if len(unread) == 0 {
-		return nil
-	}
-	return warningf("%s: not in the namespace that -link-namespace names", strings.Join(unread, ", "))
-}
-
-// checkLeases checks that each Lease in this cluster that a replica holds or waits for has a holder, and that of
+// leaseChecks check that each Lease in this cluster that a replica holds or waits for has a holder, and that of
 // Linkerd's destination controller if there is one.
-func (e *environment) checkLeases(
-	ctx context.Context, r *runner, client kubernetes.Interface, known *knownReplicas,
-) {
-	wanted := known.wantedLeases()
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(wanted, endpointslice.ExternalLease)))) {
+func (l *localCluster) leaseChecks(known *knownReplicas) (checks []check) {
+	all := append(known.wantedLeases(), endpointslice.ExternalLease)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(all))) {
 		run := func(ctx context.Context) error {
-			lease, err := client.CoordinationV1().Leases(e.controllerNamespace).Get(ctx, name, metav1.GetOptions{})
+			lease, err := l.client.CoordinationV1().Leases(l.namespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
 			}
-			return checkHolder(lease, err, slices.Contains(wanted, name), time.Now())
+			return checkHolder(lease, err, known.leaseUse(name), time.Now())
 		}
-		r.runCheck(ctx, check{
-			description: "the Lease " + name + " in this cluster has a holder", anchor: "a-lease-has-a-holder",
-			retry: true, run: run,
+		checks = append(checks, check{
+			category: "fingerpost-writers", description: "the Lease " + name + " in this cluster has a holder",
+			anchor: "a-lease-has-a-holder", retry: true, run: run,
 		})
 	}
+	return checks
+}
+
+// leaseUse is what replicas report of a Lease in the local cluster.
+type leaseUse struct {
+	wanted bool // one of them holds it or waits for it
+	held   bool // one of them holds it
+	shared bool // programs of others may hold it
 }
 
 // checkHolder returns what is wrong with a Lease, or with the error of reading it. A Lease without a holder
-// is a warning if it is needed.
-func checkHolder(lease *coordinationv1.Lease, getErr error, needed bool, now time.Time) error {
+// is a warning if it is wanted.
+func checkHolder(lease *coordinationv1.Lease, getErr error, use leaseUse, now time.Time) error {
 	switch {
-	case getErr != nil && !needed:
+	case getErr != nil && !use.wanted:
 		return errSkipped
 	case apierrors.IsNotFound(getErr):
-		return warningf("there is no such Lease: no replica writes EndpointSlices there")
+		return warningf("there is no such Lease: no replica writes there")
 	case getErr != nil:
 		return permanentWarningf("it cannot be read from here: %w", getErr)
 	}
 	spec := lease.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" {
-		if !needed {
+		if !use.wanted {
 			return errSkipped // its holder released it
 		}
-		return warningf("it has no holder: no replica writes EndpointSlices there")
+		return warningf("it has no holder: no replica writes there")
 	}
 	holder := *spec.HolderIdentity
 	if spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
@@ -274,8 +266,12 @@ func checkHolder(lease *coordinationv1.Lease, getErr error, needed bool, now tim
 	}
 	end := spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second)
 	if past := now.Sub(end); past > maxSkew {
-		return warningf("%s held it until %s ago, and it has no new holder: no replica writes EndpointSlices there",
+		return warningf("%s held it until %s ago, and it has no new holder: no replica writes there",
 			holder, past.Round(time.Second))
 	}
-	return nil
+	if use.wanted && !use.held && !use.shared {
+		return warningf("%s holds it, which none of the replicas that respond does: none of them writes. If it is no "+
+			"replica that is starting or stopping, delete the Lease", holder)
+	}
+	return detail(holder)
 }

@@ -13,24 +13,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
-	"github.com/fingerpost/fingerpost/links"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
-// knownReplicas are the replicas that respond, and what they reported last.
+// knownReplicas are the replicas that respond, and what they reported last. All checks of what they report read
+// the same pages, so that their number costs no requests.
 type knownReplicas struct {
-	all   []cli.Replica
-	pages []cli.Response[debug.ClustersPage] // empty if no replica responds
+	all      []cli.Replica
+	fetch    cli.FetchFunc
+	pages    []cli.Response[debug.ClustersPage] // empty if no replica responds
+	problems debug.ProblemsPage                 // of all of them, each once
 }
 
-// refresh reads all of them again. If none responds, the pages read before stay.
-func (k *knownReplicas) refresh(ctx context.Context) error {
-	pages, err := cli.FetchAll[debug.ClustersPage](ctx, k.all, "/debug/clusters")
-	if len(pages) > 0 {
+// refresh reads all of them again, at the same time. What those reported that do not respond stays only if none
+// responds.
+func (k *knownReplicas) refresh(ctx context.Context) {
+	if pages, _ := cli.FetchAll[debug.ClustersPage](ctx, k.fetch, k.all, "/debug/clusters"); len(pages) > 0 {
 		k.pages = pages
 	}
-	return err
+	if pages, _ := cli.FetchAll[debug.ProblemsPage](ctx, k.fetch, k.all, "/debug/problems"); len(pages) > 0 {
+		k.problems = mergeProblems(pages)
+	}
 }
 
 // clusters returns what each of them reports of the clusters that match.
@@ -58,12 +64,14 @@ func (k *knownReplicas) wantedLeases() (names []string) {
 	return slices.Compact(names)
 }
 
-// readsLink reports whether one of them reads a Link.
-func (k *knownReplicas) readsLink(namespace, name string) bool {
-	isThis := func(l links.LinkStatus) bool { return l.Namespace == namespace && l.Name == name }
-	return slices.ContainsFunc(k.pages, func(r cli.Response[debug.ClustersPage]) bool {
-		return slices.ContainsFunc(r.Page.Links, isThis)
-	})
+// leaseUse returns what they report of a Lease in the local cluster.
+func (k *knownReplicas) leaseUse(name string) leaseUse {
+	use := leaseUse{shared: name == endpointslice.ExternalLease}
+	for _, r := range k.clusters(func(c debug.Cluster) bool { return c.Local }) {
+		use.wanted = use.wanted || slices.Contains(r.Page.Writing.Wanted, name)
+		use.held = use.held || slices.Contains(r.Page.Writing.Leases, name)
+	}
+	return use
 }
 
 // suffix names a replica at the end of a message, if there are several.
@@ -76,11 +84,11 @@ func (k *knownReplicas) suffix(replica string) string {
 
 // checkReplicas returns the replicas, and a function that closes the ways to them.
 func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *knownReplicas, done func()) {
-	r.beginCategory("fingerpost-replicas")
-	known, done = &knownReplicas{}, func() {}
+	const category = "fingerpost-replicas"
+	known, done = &knownReplicas{fetch: e.fetch}, func() {}
 	var all []cli.Replica
 	open := func(context.Context) error {
-		opened, end, err := e.Open(ctx)
+		opened, end, err := e.open(ctx)
 		if err != nil {
 			return err
 		}
@@ -93,28 +101,47 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 		all, done = opened, end
 		return nil
 	}
-	r.runCheck(ctx, check{description: "replicas are ready", anchor: "replicas-are-ready", retry: true, run: open})
-	for _, replica := range all {
-		var page debug.ClustersPage
-		fetch := func(ctx context.Context) error { return cli.FetchPage(ctx, replica, "/debug/clusters", &page) }
-		responds := r.runCheck(ctx, check{
-			description: replica.Name + " answers", anchor: "replicas-are-ready", retry: true, run: fetch,
+	if !r.must(ctx, check{
+		category: category, description: "replicas are ready", anchor: "replicas-are-ready", retry: true, run: open,
+	}) {
+		return known, done
+	}
+	responds := make([]bool, len(all))
+	var checks []check
+	for i, replica := range all {
+		checks = append(checks, check{
+			category: category, description: replica.Name + " answers", anchor: "replicas-are-ready",
+			run: func(ctx context.Context) error {
+				err := e.fetch(ctx, replica, "/debug/clusters", &debug.ClustersPage{})
+				responds[i] = err == nil
+				return err
+			},
 		})
-		if responds {
+	}
+	r.run(ctx, checks...)
+	for i, replica := range all {
+		if responds[i] {
 			known.all = append(known.all, replica)
-			known.pages = append(known.pages, cli.Response[debug.ClustersPage]{Replica: replica.Name, Page: page})
 		}
 	}
+	if ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, r.timeout)
+		defer cancel()
+		known.refresh(once)
+	}
+	checks = nil
 	for i := range known.all {
 		if i == 0 {
 			continue
 		}
 		first, other := known.all[0], known.all[i]
-		r.runCheck(ctx, check{
-			description: other.Name + " agrees with " + first.Name, anchor: "replicas-agree", retry: true,
-			run: func(context.Context) error { return compareReplicas(ctx, first, other, r.timeout) },
+		checks = append(checks, check{
+			category: category, description: other.Name + " agrees with " + first.Name, anchor: "replicas-agree",
+			retry: true, takes: settle,
+			run: func(ctx context.Context) error { return e.compareReplicas(ctx, first, other) },
 		})
 	}
+	r.run(ctx, checks...)
 	return known, done
 }
 
@@ -124,82 +151,78 @@ const minExpiry = time.Hour
 // requiredKinds are those without which a cluster cannot be synced.
 var requiredKinds = []string{"services", "pods", "endpointslices.discovery.k8s.io", "endpoints"}
 
-// states of clusters, the best first.
-var states = []cluster.State{cluster.Live, cluster.Suspect, cluster.Connecting, cluster.Stale}
+// names returns the names of all clusters, sorted.
+func (k *knownReplicas) names() []string {
+	all := map[string]bool{}
+	for _, c := range k.clusters(func(debug.Cluster) bool { return true }) {
+		all[c.Page.Name] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
 
-// checkClusters checks what replicas report of each cluster and Link.
-func checkClusters(ctx context.Context, r *runner, known *knownReplicas) {
-	r.beginCategory("fingerpost-clusters")
-	nameSet := map[string]bool{}
-	for _, c := range known.clusters(func(debug.Cluster) bool { return true }) {
-		nameSet[c.Page.Name] = true
-	}
-	names := slices.Sorted(maps.Keys(nameSet))
-	for _, name := range names {
-		refreshed := func(check func([]cli.Response[debug.Cluster]) error) func(context.Context) error {
-			return func(ctx context.Context) error {
-				if err := known.refresh(ctx); err != nil {
-					return err
-				}
-				reported := known.clusters(hasName(name))
-				if len(reported) == 0 {
-					return errSkipped // it was unlinked
-				}
-				return check(reported)
-			}
+// reported returns a check of what is reported of a cluster. It does not apply to one that was unlinked meanwhile.
+func (k *knownReplicas) reported(
+	name string, check func([]cli.Response[debug.Cluster]) error,
+) func(context.Context) error {
+	return func(context.Context) error {
+		all := k.clusters(hasName(name))
+		if len(all) == 0 {
+			return errSkipped
 		}
-		r.runCheck(ctx, check{
-			description: name + " is in contact", anchor: "a-cluster-is-in-contact", retry: true,
-			run: refreshed(known.checkContact),
-		})
-		r.runCheck(ctx, check{
-			description: "the newest credentials of " + name + " are in use", anchor: "credentials-are-in-use",
-			retry: true, run: refreshed(known.checkCredentials),
-		})
-		r.runCheck(ctx, check{
-			description: "everything in " + name + " may be read", anchor: "everything-may-be-read", retry: true,
-			run: refreshed(checkReadable),
+		return check(all)
+	}
+}
+
+// clusterChecks check what replicas report of each cluster.
+func (k *knownReplicas) clusterChecks() (checks []check) {
+	const category = "fingerpost-clusters"
+	for _, name := range k.names() {
+		checks = append(checks,
+			check{
+				category: category, description: name + " is in contact", anchor: "a-cluster-is-in-contact",
+				retry: true, run: k.reported(name, k.checkContact),
+			},
+			check{
+				category: category, description: "the newest credentials of " + name + " are in use",
+				anchor: "credentials-are-in-use", retry: true, run: k.reported(name, k.checkCredentials),
+			},
+			check{
+				category: category, description: "everything in " + name + " may be read",
+				anchor: "everything-may-be-read", retry: true, run: k.reported(name, checkReadable),
+			},
+			check{
+				category: category, description: name + " is the cluster that it should be",
+				anchor: "a-cluster-is-the-one-that-it-should-be", run: k.reported(name, k.checkConsistent),
+			})
+	}
+	return checks
+}
+
+// writerChecks check what keeps replicas from writing in each cluster.
+func (k *knownReplicas) writerChecks() (checks []check) {
+	for _, name := range k.names() {
+		checks = append(checks, check{
+			category: "fingerpost-writers", description: "nothing keeps Fingerpost from writing in " + name,
+			anchor: "nothing-keeps-from-writing", retry: true, run: k.reported(name, k.checkWriting),
 		})
 	}
-	for _, name := range names {
-		r.runCheck(ctx, check{
-			description: name + " is the cluster that it should be", anchor: "a-cluster-is-the-one-that-it-should-be",
-			run: func(context.Context) error { return known.checkConsistent(name) },
-		})
-		r.runCheck(ctx, check{
-			description: "nothing keeps Fingerpost from writing in " + name, anchor: "nothing-keeps-from-writing",
-			run: func(context.Context) error { return known.checkWriting(name) },
-		})
-	}
-	conditionErrs := map[string]error{} // by Link
-	for _, page := range known.pages {
-		for _, l := range page.Page.Links {
-			name := l.Namespace + "/" + l.Name
-			conditionErrs[name] = cmp.Or(conditionErrs[name], checkConditions(l))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(conditionErrs)) {
-		r.runCheck(ctx, check{
-			description: "the conditions of Link " + name + " hold", anchor: "conditions-of-a-link-hold",
-			run: func(context.Context) error { return conditionErrs[name] },
-		})
-	}
+	return checks
 }
 
 // checkContact returns the worst state of a cluster, which is a warning for Suspect.
 func (k *knownReplicas) checkContact(reported []cli.Response[debug.Cluster]) error {
-	rank := func(r cli.Response[debug.Cluster]) int { return slices.Index(states, r.Page.State) }
+	rank := func(r cli.Response[debug.Cluster]) int { return slices.Index(federation.ClusterStates, r.Page.State) }
 	worst := slices.MaxFunc(reported, func(a, b cli.Response[debug.Cluster]) int {
 		return cmp.Compare(rank(a), rank(b))
 	})
 	c := worst.Page
-	if c.State == cluster.Live {
+	if c.State == federation.Live {
 		return nil
 	}
 	reason := cmp.Or(c.Contact, c.Credentials, "it was never synced")
 	err := fmt.Errorf("it is %s%s, last contact %s: %s",
 		c.State, k.suffix(worst.Replica), debug.Ago(c.LastContact, time.Now()), reason)
-	if c.State == cluster.Suspect {
+	if c.State == federation.Suspect {
 		return warning{error: err}
 	}
 	return err
@@ -208,16 +231,20 @@ func (k *knownReplicas) checkContact(reported []cli.Response[debug.Cluster]) err
 func (k *knownReplicas) checkCredentials(reported []cli.Response[debug.Cluster]) error {
 	for _, r := range reported {
 		if c := r.Page; c.Credentials != "" {
-			return fmt.Errorf("%s; in use%s: %s", c.Credentials, k.suffix(r.Replica), cmp.Or(c.Source, "none"))
+			if c.Source == "" {
+				return fmt.Errorf("%s; none are in use%s", c.Credentials, k.suffix(r.Replica))
+			}
+			return fmt.Errorf("%s; those before them stay in use%s (%s): correct the Secret",
+				c.Credentials, k.suffix(r.Replica), c.Source)
 		}
 	}
 	now := time.Now()
-	for _, r := range reported { // the local token is rotated by the kubelet
+	for _, r := range reported {
 		switch left := r.Page.Expires.Sub(now); {
 		case r.Page.Local || r.Page.Expires.IsZero():
 		case left <= 0:
-			return fmt.Errorf("the token or certificate has expired %s ago: 'fingerpost link rotate' makes new ones",
-				debug.Age(r.Page.Expires, now))
+			return permanentErrorf("the token or certificate has expired %s ago: 'fingerpost link rotate' "+
+				"makes new ones", debug.Age(r.Page.Expires, now))
 		case left < minExpiry:
 			return permanentWarningf("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones",
 				left.Round(time.Second))
@@ -234,7 +261,9 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 	for _, r := range reported {
 		for _, kind := range r.Page.Kinds {
 			text := kind.Kind + " (" + string(kind.Refused) + ")"
-			if kind.Refused == "" || kind.Refused == metav1.StatusReasonNotFound || slices.Contains(refused, text) {
+			switch { // that credentials do not work is another check's
+			case kind.Refused == "", kind.Refused == metav1.StatusReasonNotFound,
+				kind.Refused == metav1.StatusReasonUnauthorized, slices.Contains(refused, text):
 				continue
 			}
 			refused = append(refused, text)
@@ -255,28 +284,32 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 }
 
 // checkWriting returns what keeps replicas from writing in a cluster. It does not apply where there is
-// nothing to write, or no permission.
-func (k *knownReplicas) checkWriting(name string) error {
-	err := errSkipped
-	for _, r := range k.clusters(hasName(name)) {
-		switch w := r.Page.Writing; {
-		case w.State == cluster.NotWriting || w.State == cluster.ReadOnly:
+// nothing to write, where the Link does not ask for it and permissions are missing, and where another check reports
+// that the cluster is out of contact or its credentials do not work. Nothing can do without the local cluster.
+func (k *knownReplicas) checkWriting(reported []cli.Response[debug.Cluster]) error {
+	result := errSkipped
+	for _, r := range reported {
+		c, w := r.Page, r.Page.Writing
+		readOnly := w.State == cluster.ReadOnly
+		switch {
+		case w.State == cluster.NotWriting, c.State != federation.Live, readOnly && !c.Local && !c.Slices:
+		case readOnly && c.Local:
+			return permanentErrorf("what Fingerpost writes into the local cluster is not kept up to date%s: %s",
+				k.suffix(r.Replica), w.Problem)
+		case readOnly:
+			return permanentWarningf("the Link asks for slices in it, and %s%s", w.Problem, k.suffix(r.Replica))
 		case w.Problem != "":
 			return warningf("%s%s", w.Problem, k.suffix(r.Replica))
 		default:
-			err = nil
+			result = nil
 		}
 	}
-	return err
+	return result
 }
 
 // checkConsistent returns how a cluster differs from what its Link describes. That its clock is off is a
 // warning. The worst replica counts.
-func (k *knownReplicas) checkConsistent(name string) error {
-	reported := k.clusters(hasName(name))
-	if len(reported) == 0 {
-		return errSkipped // it was unlinked
-	}
+func (k *knownReplicas) checkConsistent(reported []cli.Response[debug.Cluster]) error {
 	var worst error
 	for _, r := range reported {
 		var errs []error
@@ -294,47 +327,4 @@ func (k *knownReplicas) checkConsistent(name string) error {
 		worst = cmp.Or(worst, err)
 	}
 	return worst
-}
-
-// reportedElsewhere are conditions that other checks report, and Writable, which an operator may leave False.
-var reportedElsewhere = []string{links.Connected, links.Synced, links.Consistent, links.Writable}
-
-// checkConditions returns the conditions of a Link that are False. Without Accepted and CredentialsValid the
-// Link does not do its work; the others are warnings.
-func checkConditions(l links.LinkStatus) error {
-	var errs []error
-	for _, c := range l.Conditions {
-		if c.Status != metav1.ConditionFalse || slices.Contains(reportedElsewhere, c.Type) {
-			continue
-		}
-		err := fmt.Errorf("%s: %s", c.Reason, c.Message)
-		if c.Type != links.Accepted && c.Type != links.CredentialsValid {
-			err = warning{error: err}
-		}
-		errs = append(errs, err)
-	}
-	return joinWarnings(errs...)
-}
-
-func checkServices(ctx context.Context, r *runner, known *knownReplicas) {
-	r.beginCategory("fingerpost-services")
-	run := func(ctx context.Context) error {
-		pages, err := cli.FetchAll[debug.MalformedPage](ctx, known.all, "/debug/malformed")
-		if err != nil {
-			return err
-		}
-		all := debug.MalformedPage{}
-		for _, page := range pages {
-			maps.Copy(all, page.Page)
-		}
-		var errs []error
-		for _, name := range slices.Sorted(maps.Keys(all)) {
-			errs = append(errs, fmt.Errorf("%s: %s", name, all[name]))
-		}
-		return errors.Join(errs...)
-	}
-	r.runCheck(ctx, check{
-		description: "no mirrored or federated Service is malformed", anchor: "no-service-is-malformed",
-		retry: true, run: run,
-	})
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 
@@ -115,11 +117,11 @@ func (a *clusterAPI) addLink(namespace, name string) {
 
 // A checkWorld is a cluster and two linked ones, west and north, and what replicas report of them.
 type checkWorld struct {
-	api       *clusterAPI
-	pages     []debug.ClustersPage
-	digests   []debug.DigestsPage // of the replicas
-	malformed debug.MalformedPage
-	args      []string
+	api      *clusterAPI
+	pages    []debug.ClustersPage
+	digests  []debug.DigestsPage // of the replicas
+	problems debug.ProblemsPage
+	args     []string
 }
 
 // lines returns "result category/description: error" of each check that did not succeed.
@@ -132,9 +134,9 @@ func (w *checkWorld) lines(t *testing.T, kubeconfig string) (lines []string) {
 			cmdtest.DebugServer(
 				t,
 				map[string]any{
-					"/debug/clusters":  page,
-					"/debug/malformed": w.malformed,
-					"/debug/digests":   w.digests[i],
+					"/debug/clusters": page,
+					"/debug/problems": w.problems,
+					"/debug/digests":  w.digests[i],
 				},
 			),
 		)
@@ -177,7 +179,7 @@ func TestChecks(t *testing.T) {
 			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: []string{"fingerpost-uid"}}
 			west(&w.pages[1]).Writing = cluster.Writing{State: cluster.Holding, Wanted: []string{"other"}}
 		}, []string{
-			"warning leases/the Lease fingerpost-uid in this cluster has a holder: there is no such Lease",
+			"warning writers/the Lease fingerpost-uid in this cluster has a holder: there is no such Lease",
 		}},
 		"Links that are not read": {func(w *checkWorld) {
 			w.api.addLink("elsewhere", "south")
@@ -241,17 +243,19 @@ func TestChecks(t *testing.T) {
 				{Type: links.SlicesComplete, Status: metav1.ConditionFalse, Reason: "TooMany", Message: "many"},
 			}
 		}, []string{
-			"error clusters/the newest credentials of west are in use: refused; in use in replica 1: none",
+			"error clusters/the newest credentials of west are in use: refused; none are in use in replica 1",
 			"error clusters/everything in west may be read: grant get, list and watch on pods (Forbidden)",
-			"warning clusters/the conditions of Link mesh/north hold: TooMany: many",
-			"error clusters/the conditions of Link mesh/west hold: No: no",
+			"warning links/the conditions of Link mesh/north hold: TooMany: many",
+			"error links/the conditions of Link mesh/west hold: No: no",
 		}},
 		"one replica is not named": {func(w *checkWorld) {
 			w.pages = w.pages[:1]
 			west(&w.pages[0]).State = "Stale"
 		}, []string{"error clusters/west is in contact: it is Stale, last contact"}},
 		"malformed": {
-			func(w *checkWorld) { w.malformed = debug.MalformedPage{"shop/web": "no port"} },
+			func(w *checkWorld) {
+				w.problems = debug.ProblemsPage{{Service: "shop/web", Reason: debug.Malformed, Message: "no port"}}
+			},
 			[]string{"error services/no mirrored or federated Service is malformed: shop/web: no port"},
 		},
 		"Links may not be listed": {
@@ -266,6 +270,98 @@ func TestChecks(t *testing.T) {
 			w.pages = nil
 			w.args = []string{"--debug-addr", "127.0.0.1:1"}
 		}, []string{"error replicas/127.0.0.1:1 answers: no response"}},
+		"the local cluster is read-only": {func(w *checkWorld) {
+			w.pages[1].Clusters[0].Writing = cluster.Writing{State: cluster.ReadOnly, Problem: "grant it"}
+			west(&w.pages[0]).Writing = cluster.Writing{State: cluster.ReadOnly, Problem: "which is normal"}
+			w.pages[0].Clusters[2].Writing = cluster.Writing{State: cluster.ReadOnly, Problem: "grant that"}
+			w.pages[0].Clusters[2].Slices = true
+		}, []string{
+			"error writers/nothing keeps Fingerpost from writing in east: what Fingerpost writes into the local " +
+				"cluster is not kept up to date in replica 1: grant it",
+			"warning writers/nothing keeps Fingerpost from writing in north: the Link asks for slices in it, and grant that",
+		}},
+		"no namespace for Leases": {func(w *checkWorld) {
+			delete(w.api.objects, "/api/v1/namespaces/linkerd")
+		}, []string{
+			"error kubernetes/there is a namespace linkerd for Leases: no Lease can be created",
+		}},
+		"another process holds our Lease": {func(w *checkWorld) {
+			const path = "/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/fingerpost-uid"
+			w.api.objects[path] = coordinationv1.Lease{
+				TypeMeta: metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"},
+				Spec: coordinationv1.LeaseSpec{
+					HolderIdentity: new("another-process"), LeaseDurationSeconds: new(int32(3600)),
+					RenewTime: &metav1.MicroTime{Time: time.Now()},
+				},
+			}
+			w.pages[0].Clusters[0].Writing = cluster.Writing{State: cluster.Standby, Wanted: []string{"fingerpost-uid"}}
+		}, []string{
+			"warning writers/the Lease fingerpost-uid in this cluster has a holder: another-process holds it, which none of",
+		}},
+		"credentials that are rejected have no other remedy": {func(w *checkWorld) {
+			west(&w.pages[0]).State, west(&w.pages[0]).Contact = "Suspect", "401"
+			west(&w.pages[1]).State = "Suspect"
+			west(&w.pages[0]).Expires = time.Now().Add(-time.Minute)
+			west(&w.pages[0]).Kinds = []cluster.KindStatus{{
+				Kind: "services", Health: api.Health{Refused: metav1.StatusReasonUnauthorized},
+			}}
+			west(&w.pages[0]).Writing = cluster.Writing{State: cluster.Standby, Problem: "review permissions: 401"}
+			w.pages[0].Links[0].Conditions = []metav1.Condition{
+				{Type: links.CredentialsValid, Status: metav1.ConditionFalse, Reason: "Expired"},
+			}
+		}, []string{
+			"warning clusters/west is in contact: it is Suspect in replica 0, last contact never: 401",
+			"error clusters/the newest credentials of west are in use: the token or certificate has expired 1m0s ago",
+		}},
+		"conditions that no replica writes": {func(w *checkWorld) {
+			live := []metav1.Condition{{Type: links.Connected, Status: metav1.ConditionTrue}}
+			w.pages[0].Links[0].Conditions, w.pages[1].Links[0].Conditions = live, live
+			w.pages[0].Links[1].Conditions = live // the replicas do not agree
+			w.pages[1].Links[1].Conditions = []metav1.Condition{{Type: links.Connected, Status: metav1.ConditionFalse}}
+		}, []string{
+			"warning links/Links show what replicas report: Link mesh/west shows no condition Connected, and replicas " +
+				"report True; the holder",
+		}},
+		"deleted with the CRD": {func(w *checkWorld) {
+			w.pages[0].Links[0].Deleted, w.pages[0].Links[0].Held = time.Now(), "the CRD of Links was deleted"
+		}, []string{
+			"error links/no Link was deleted with many others: the CRD of Links was deleted 0s ago: the clusters of " +
+				"mesh/west stay linked for 5m0s from then on",
+		}},
+		"a Secret without its Link": {func(w *checkWorld) {
+			west(&w.pages[0]).Source, w.pages[0].Clusters[2].Link = "Secret mesh/west", "mesh/north"
+		}, []string{
+			"warning links/every cluster has its Link: a labelled Secret alone links west (Secret mesh/west): if",
+		}},
+		"Services that are not mirrored": {func(w *checkWorld) {
+			w.pages[1].Links[0].Mirror = &links.MirrorReport{
+				Condition:   metav1.Condition{Type: links.Mirrors, Status: metav1.ConditionTrue},
+				NotMirrored: []string{"shop/api: MissingNamespace: there is no namespace shop in the local cluster"},
+			}
+			w.pages[1].Links[1].Mirror = &links.MirrorReport{
+				Condition: metav1.Condition{
+					Type: links.Mirrors, Status: metav1.ConditionFalse, Reason: links.LeftToLinkerd,
+				},
+				Unmatched: []string{"shop/web (mirror.linkerd.io/federated=members)"},
+			}
+		}, []string{
+			"warning links/the Services that Link mesh/north selects are mirrored: no selector of the Link matches the " +
+				"label of shop/web (mirror.linkerd.io/federated=members)",
+			"warning links/the Services that Link mesh/west selects are mirrored: shop/api: MissingNamespace",
+		}},
+		"Services that do not work": {func(w *checkWorld) {
+			w.problems = debug.ProblemsPage{
+				{Service: "shop/all", Reason: debug.NoneReady, Message: "none of its endpoints is ready", Streams: 2},
+				{Service: "shop/all", Reason: debug.NotLinked, Message: "cluster south is not linked"},
+				{Service: "shop/old", Reason: debug.NoPort, Message: "port 80"},
+				{Service: "shop/web", Reason: debug.MisreadObject, Message: "true"},
+			}
+		}, []string{
+			"error services/every mirrored and federated Service has a ready endpoint: shop/all (4 streams): none of",
+			"error services/the clusters of all members are linked: shop/all: cluster south",
+			"warning services/every member exists and has the ports of its Service: shop/old: port 80",
+			"warning services/annotations of Services are understood: shop/web: true",
+		}},
 		"an installation": {func(w *checkWorld) {
 			w.args = []string{"--pre"}
 			w.api.denied["create customresourcedefinitions"], w.api.denied["create roles"] = true, true
@@ -295,6 +391,9 @@ func TestChecks(t *testing.T) {
 			}
 			api.addLink("mesh", "west")
 			api.addLink("mesh", "north")
+			api.objects["/api/v1/namespaces/linkerd"] = corev1.Namespace{
+				TypeMeta: metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"},
+			}
 			c.change(w)
 			got := w.lines(t, cmdtest.WriteKubeconfig(t, server.URL))
 			if !slices.EqualFunc(got, c.want, strings.HasPrefix) {

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"cmp"
-	"io"
+	"errors"
+	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -18,25 +22,44 @@ func clustersCommand(version string) *cobra.Command {
 	d := newDebugCommand(version)
 	cmd := &cobra.Command{
 		Use:   "clusters [NAME...]",
-		Short: "Show the state of each cluster and the age of the last contact",
-		Long: `Show the state of each cluster and the age of the last contact, for each replica.
+		Short: "Show the state of each cluster, the worst first",
+		Long: `Show the state of each cluster, the worst first. A row has what the replica with the worst
+state reports.
 
-States: Connecting (never synced), Live (in contact), Suspect and Stale (out of contact; the endpoints that
-the cluster published last are kept).`,
+States: Connecting (never synced), Live (in contact), Suspect and Stale (out of contact; the
+endpoints that the cluster published last are kept). NotLinked is a Link without a cluster.
+
+REPLICAS is how many replicas have the cluster Live, of those that respond. WRITES is the replica
+that holds the Lease, or read-only if Fingerpost may not write there. PROBLEM is the first one,
+and since when; -o wide shows all of it, for each replica.`,
 		Example: `  fingerpost clusters
   fingerpost clusters --watch
+  fingerpost clusters west -o wide
   fingerpost clusters -o json | jq '.clusters[] | select(.state != "Live")'`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			merge := func(responses []Response[debug.ClustersPage]) replicaClusters {
-				return mergeClusters(responses, names)
-			}
-			return showPages(cmd, &d, "/debug/clusters", merge, printClusters)
+			return show(cmd, &d, view[debug.ClustersPage, replicaClusters]{
+				path:  "/debug/clusters",
+				merge: func(all []Response[debug.ClustersPage]) replicaClusters { return mergeClusters(all, names) },
+				print: func(f *frame, all replicaClusters, several bool, now time.Time) {
+					switch d.output {
+					case nameOutput:
+						for _, s := range all.summaries(now) {
+							f.printf("%s", s.name)
+						}
+					case wideOutput:
+						f.add(all.wideTable(several, now))
+					default:
+						printClusters(f, all, now)
+					}
+				},
+				check: func(all replicaClusters) error { return all.missing(names) },
+			})
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return d.clusterNames(cmd), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	d.addDebugFlags(cmd)
+	d.addDebugFlags(cmd, wideOutput, nameOutput)
 	return cmd
 }
 
@@ -61,6 +84,9 @@ func (d *debugCommand) clusterNames(cmd *cobra.Command) (names []string) {
 type replicaClusters struct {
 	Clusters []replicaCluster `json:"clusters"`
 	Links    []replicaLink    `json:"links"`
+
+	known []string // names of all clusters, sorted
+	pages []Response[debug.ClustersPage]
 }
 
 type replicaCluster struct {
@@ -74,22 +100,31 @@ type replicaLink struct {
 }
 
 // mergeClusters returns the named clusters of all replicas, or all if there are no names, cluster by cluster
-// and Link by Link.
+// and Link by Link. A Link whose cluster is not among them has one of its own, which is NotLinked.
 func mergeClusters(responses []Response[debug.ClustersPage], names []string) replicaClusters {
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
-	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}}
+	all := replicaClusters{Clusters: []replicaCluster{}, Links: []replicaLink{}, pages: responses}
 	for _, r := range responses {
-		for _, c := range r.Page.Clusters {
-			if wanted(c.Name) {
-				all.Clusters = append(all.Clusters, replicaCluster{r.Replica, c})
-			}
-		}
 		for _, l := range r.Page.Links {
+			l.Cluster = cmp.Or(l.Cluster, l.Name)
+			sameName := func(c debug.Cluster) bool { return c.Name == l.Cluster }
+			if !slices.ContainsFunc(r.Page.Clusters, sameName) {
+				none := debug.Cluster{Status: cluster.Status{Name: l.Cluster, State: notLinked}}
+				r.Page.Clusters = append(slices.Clone(r.Page.Clusters), none)
+			}
 			if wanted(l.Cluster) {
 				all.Links = append(all.Links, replicaLink{r.Replica, l})
 			}
 		}
+		for _, c := range r.Page.Clusters {
+			all.known = append(all.known, c.Name)
+			if wanted(c.Name) {
+				all.Clusters = append(all.Clusters, replicaCluster{r.Replica, c})
+			}
+		}
 	}
+	slices.Sort(all.known)
+	all.known = slices.Compact(all.known)
 	slices.SortStableFunc(all.Clusters, func(a, b replicaCluster) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortStableFunc(all.Links, func(a, b replicaLink) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -97,21 +132,262 @@ func mergeClusters(responses []Response[debug.ClustersPage], names []string) rep
 	return all
 }
 
-func printClusters(to io.Writer, all replicaClusters, several bool, now time.Time) error {
-	t := newTable("CLUSTER", "REPLICA", "STATE", "CONTACT", "SERVICES", "PODS", "CREDENTIALS", "NOTE")
-	t.keepColumns = 1
-	for _, c := range all.Clusters {
-		name := c.Name
-		if c.Local {
-			name += " (local)"
+// missing returns an error for names that are no clusters.
+func (all replicaClusters) missing(names []string) error {
+	var errs []error
+	for _, name := range names {
+		if !slices.Contains(all.known, name) {
+			errs = append(errs, fmt.Errorf("there is no cluster %q: there are %s",
+				name, strings.Join(all.known, ", ")))
 		}
-		services, pods := strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods"))
-		note := cmp.Or(c.Contact, c.Credentials, c.Writing.Problem)
-		contact := debug.Ago(c.LastContact, now)
-		t.addRow(name, c.Replica, string(c.State), contact, services, pods, dash(c.Source), note)
+	}
+	return WithExitCode(ExitNotFound, errors.Join(errs...))
+}
+
+// notLinked is the state of a cluster that a Link names, and that is not linked.
+const notLinked federation.ClusterState = "NotLinked"
+
+// badness orders states; 0 is in order.
+var badness = map[federation.ClusterState]int{
+	federation.Live: 0, federation.Suspect: 1, federation.Stale: 2, federation.Connecting: 3, notLinked: 4,
+}
+
+// A clusterSummary is one cluster, as the replicas together report it.
+type clusterSummary struct {
+	name     string
+	worst    replicaCluster // that of the replica that sees the most trouble
+	problem  *debug.Problem // the first of the same one, or else of any; nil for none
+	live     int            // replicas that have it Live
+	replicas int
+	holder   string // that holds a Lease; empty for none
+}
+
+// summaries returns the clusters, the worst first.
+func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
+	byName, problems := map[string]int{}, all.problems(now)
+	for _, c := range all.Clusters {
+		i, known := byName[c.Name]
+		if !known {
+			i = len(rows)
+			byName[c.Name] = i
+			rows = append(rows, clusterSummary{name: c.Name, worst: c})
+		}
+		s := &rows[i]
+		s.replicas++
+		if c.State == federation.Live {
+			s.live++
+		}
+		s.holder = cmp.Or(holderOf(c), s.holder)
+		found := problems[c.clusterKey()]
+		worse := cmp.Or(cmp.Compare(badness[c.State], badness[s.worst.State]),
+			s.worst.LastContact.Compare(c.LastContact)) > 0
+		if worse {
+			s.worst = c
+		}
+		if len(found) > 0 && (s.problem == nil || worse) {
+			s.problem = &found[0]
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b clusterSummary) int {
+		return cmp.Or(
+			cmp.Compare(badness[b.worst.State], badness[a.worst.State]),
+			debug.TrueFirst(a.problem != nil, b.problem != nil), debug.TrueFirst(a.worst.Local, b.worst.Local),
+			strings.Compare(a.name, b.name))
+	})
+	return rows
+}
+
+// A clusterKey is a cluster as one replica reports it.
+type clusterKey struct{ replica, cluster string }
+
+func (c replicaCluster) clusterKey() clusterKey { return clusterKey{c.Replica, c.Name} }
+
+// problems returns what is wrong with each cluster, the worst first.
+func (all replicaClusters) problems(now time.Time) map[clusterKey][]debug.Problem {
+	byCluster := map[clusterKey][]debug.Problem{}
+	for _, r := range all.pages {
+		for _, p := range r.Page.Problems(now) {
+			key := clusterKey{r.Replica, p.Cluster}
+			byCluster[key] = append(byCluster[key], p)
+		}
+	}
+	return byCluster
+}
+
+// withSince adds to a problem the time since when it lasts, in the zone of now.
+func withSince(text string, since, now time.Time) string {
+	if since.IsZero() {
+		return text
+	}
+	layout := time.TimeOnly
+	if now.Sub(since) > 24*time.Hour {
+		layout = time.DateOnly
+	}
+	return fmt.Sprintf("%s (since %s)", text, since.In(now.Location()).Format(layout))
+}
+
+// firstClause returns the part of a text that names the problem, without what follows from it.
+func firstClause(text string) string {
+	for _, end := range []string{"; ", ". ", "\n"} {
+		text, _, _ = strings.Cut(text, end)
+	}
+	return text
+}
+
+// printClusters prints a line for each cluster, and a verdict.
+func printClusters(f *frame, all replicaClusters, now time.Time) {
+	t := newTable("CLUSTER", "STATE", "REPLICAS", "CONTACT", "SERVICES", "ENDPOINTS", "WRITES",
+		"CREDENTIALS-END", "PROBLEM")
+	t.keepColumns, t.oneLine = 2, true
+	t.volatile = []string{"CONTACT", "SERVICES", "ENDPOINTS", "CREDENTIALS-END"}
+	t.optional = []string{"WRITES", "SERVICES", "CREDENTIALS-END", "REPLICAS"}
+	rows := all.summaries(now)
+	var bad, flawed []string
+	for _, s := range rows {
+		c := s.worst
+		colour := Green
+		switch {
+		case badness[c.State] > 1:
+			colour = Red
+		case badness[c.State] == 1:
+			colour = Yellow
+		}
+		problem := ""
+		if p := s.problem; p != nil {
+			problem = withSince(firstClause(p.Text), p.Since, now)
+		}
+		ends, ended := endOfCredentials(c, now)
+		r := t.addRow(displayName(c), string(c.State), fmt.Sprintf("%d/%d", s.live, s.replicas),
+			contactAge(c, now), strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Endpoints),
+			writes(c, shortName(s.holder)), ends, problem)
+		r.colours["STATE"] = colour
+		if ended {
+			r.colours["CREDENTIALS-END"] = Red
+		}
+		switch {
+		case colour != Green:
+			bad, r.colours["PROBLEM"] = append(bad, s.name), colour
+		case problem != "":
+			flawed, r.colours["PROBLEM"] = append(flawed, s.name), Yellow
+		}
+		if s.live < s.replicas {
+			r.colours["REPLICAS"] = colour
+		}
+	}
+	f.add(t)
+	text, colour := verdict(len(rows), bad, flawed)
+	f.lines = append(f.lines, line{f.Paint(colour, text), text})
+}
+
+// verdict sums up how many clusters of all are not Live, and how many others have a problem.
+func verdict(all int, bad, flawed []string) (text string, colour Colour) {
+	details := ". Details: fingerpost clusters %s -o wide"
+	switch {
+	case all == 0:
+		return "There are no clusters.", Plain
+	case len(bad) > 0:
+		text, colour = fmt.Sprintf("%d of %d clusters %s not Live", len(bad), all, isOrAre(len(bad))), Red
+		if len(flawed) > 0 {
+			text += fmt.Sprintf(", and %d Live with a problem", len(flawed))
+		}
+		return text + fmt.Sprintf(details, Printable(bad[0])), colour
+	case len(flawed) > 0:
+		text = fmt.Sprintf("All %d clusters are Live, %d with a problem", all, len(flawed))
+		return text + fmt.Sprintf(details, Printable(flawed[0])), Yellow
+	case all == 1:
+		return "The only cluster is Live.", Green
+	}
+	return fmt.Sprintf("All %d clusters are Live.", all), Green
+}
+
+func isOrAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// wideTable has a row for each cluster and replica.
+func (all replicaClusters) wideTable(several bool, now time.Time) *table {
+	t := newTable("CLUSTER", "REPLICA", "STATE", "SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "WRITES",
+		"CREDENTIALS", "CREDENTIALS-END", "PROBLEM")
+	t.keepColumns = 1
+	t.volatile = []string{"SINCE", "CONTACT", "SERVICES", "PODS", "ENDPOINTS", "CREDENTIALS-END"}
+	problems := all.problems(now)
+	for _, c := range all.Clusters {
+		var texts []string
+		for _, p := range problems[c.clusterKey()] {
+			texts = append(texts, withSince(p.Text, p.Since, now))
+		}
+		if c.Writing.State == cluster.ReadOnly && !c.Local && c.Writing.Problem != "" {
+			texts = append(texts, "read-only: "+c.Writing.Problem)
+		}
+		ends, _ := endOfCredentials(c, now)
+		since := "—"
+		if !c.Since.IsZero() {
+			since = debug.Age(c.Since, now)
+		}
+		t.addRow(displayName(c), c.Replica, string(c.State), since, contactAge(c, now),
+			strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods")), strconv.Itoa(c.Endpoints),
+			writes(c, holderOf(c)), cmp.Or(c.Source, "—"), ends, strings.Join(texts, "; "))
 	}
 	if !several {
-		t.dropColumn(1) // REPLICA
+		t.dropColumn("REPLICA")
 	}
-	return t.print(to)
+	return t
+}
+
+func displayName(c replicaCluster) string {
+	if c.Local {
+		return c.Name + " (local)"
+	}
+	return c.Name
+}
+
+func contactAge(c replicaCluster, now time.Time) string {
+	if c.LastContact.IsZero() {
+		return "never"
+	}
+	return debug.Age(c.LastContact, now)
+}
+
+// holderOf returns the replica that holds a Lease of a cluster, this one or another; empty if it is not known.
+func holderOf(c replicaCluster) string {
+	if c.Writing.State == cluster.Holding {
+		return c.Replica
+	}
+	return c.Writing.Holder()
+}
+
+// writes returns who writes into a cluster.
+func writes(c replicaCluster, holder string) string {
+	switch {
+	case holder != "":
+		return holder
+	case c.Writing.State == cluster.ReadOnly:
+		return "read-only"
+	case c.Writing.State == cluster.NotWriting:
+		return "—"
+	}
+	return "standby"
+}
+
+// shortName returns what distinguishes a Pod from others of its Deployment. An address stays as it is.
+func shortName(replica string) string {
+	if _, _, err := net.SplitHostPort(replica); err == nil {
+		return replica
+	}
+	return replica[strings.LastIndexByte(replica, '-')+1:]
+}
+
+// endOfCredentials returns in which time the credentials of a linked cluster end. Those of the local one are
+// renewed by the kubelet.
+func endOfCredentials(c replicaCluster, now time.Time) (text string, ended bool) {
+	switch {
+	case c.Expires.IsZero() || c.Local:
+		return "—", false
+	case !c.Expires.After(now):
+		return "ended " + debug.Ago(c.Expires, now), true
+	}
+	return debug.Age(now, c.Expires), false
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,48 +39,44 @@ func newDebugCommand(version string) debugCommand {
 	return debugCommand{ReplicaFlags: NewReplicaFlags(version)}
 }
 
-func (d *debugCommand) addDebugFlags(cmd *cobra.Command) {
+func (d *debugCommand) addDebugFlags(cmd *cobra.Command, outputs ...string) {
 	d.AddFlags(cmd)
-	addOutputFlag(cmd, &d.output)
+	d.addShowFlags(cmd, outputs...)
+}
+
+func (d *debugCommand) addShowFlags(cmd *cobra.Command, outputs ...string) {
+	addOutputFlag(cmd, &d.output, outputs...)
 	cmd.Flags().BoolVarP(&d.watch, "watch", "w", false,
-		"read the page every 2 s and print it again when it has changed, until interrupted")
+		"read the page every 2 s, until interrupted: a terminal is redrawn, and elsewhere lines that "+
+			"changed are printed")
 }
 
 // The values of -o.
 const (
 	tableOutput = "table"
+	wideOutput  = "wide"
 	jsonOutput  = "json"
+	yamlOutput  = "yaml"
+	nameOutput  = "name"
 )
 
-func addOutputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", tableOutput, "table or json")
-	values := cobra.FixedCompletions([]string{tableOutput, jsonOutput}, cobra.ShellCompDirectiveNoFileComp)
-	_ = cmd.RegisterFlagCompletionFunc("output", values) // it fails for a flag that does not exist
+// addOutputFlag adds -o with table, json, yaml and others.
+func addOutputFlag(cmd *cobra.Command, output *string, others ...string) {
+	addChoice(cmd, output, "output", "o", "", append([]string{tableOutput, jsonOutput, yamlOutput}, others...)...)
 }
 
-// checkOutput refuses any other -o.
-func checkOutput(output string) error {
-	if output != tableOutput && output != jsonOutput {
-		return fmt.Errorf("-o %s is neither table nor json", output)
-	}
-	return nil
+// A view is how a command shows a page of all replicas.
+type view[T, V any] struct {
+	path  string
+	merge func([]Response[T]) V
+	// print adds the page to a frame, for people. If there are several replicas, it names them.
+	print func(f *frame, page V, several bool, now time.Time)
+	check func(V) error // why the page is not what was asked for, at the end; nil if it always is
 }
 
-// A printFunc prints a page as a table. If there are several replicas, the table names them.
-type printFunc[V any] func(to io.Writer, page V, several bool, now time.Time) error
-
-// showPages reads a page of every replica, merges the responses and prints the result. Replicas that fail are
-// an error at the end; the pages of the others are shown nevertheless.
-func showPages[T, V any](
-	cmd *cobra.Command,
-	d *debugCommand,
-	path string,
-	merge func([]Response[T]) V,
-	printTable printFunc[V],
-) error {
-	if err := checkOutput(d.output); err != nil {
-		return err
-	}
+// show reads a page of every replica, merges the responses and prints the result. Replicas that fail are an
+// error at the end; the pages of the others are shown nevertheless.
+func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 	ctx := cmd.Context()
 	replicas, done, err := d.Open(ctx)
 	if err != nil {
@@ -86,35 +85,60 @@ func showPages[T, V any](
 	defer func() { done() }()
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
-	var shown []byte
+	var shown *frame
 	for round := 1; ; round++ {
-		responses, failed := FetchAll[T](ctx, replicas, path)
+		responses, failed := FetchAll[T](ctx, FetchPage, replicas, v.path)
 		switch {
 		case shown != nil && ctx.Err() != nil:
 			return nil // interrupted
 		case shown == nil && len(responses) == 0:
 			return failed
-		case len(responses) > 0:
-			text, err := render(merge(responses), d.output, printTable, len(replicas) > 1)
-			if err != nil {
+		}
+		next := &frame{Screen: NewScreen(cmd.OutOrStdout())}
+		redraws := d.watch && next.Terminal
+		var unexpected error
+		if len(responses) > 0 {
+			page := v.merge(responses)
+			if v.check != nil {
+				unexpected = v.check(page)
+			}
+			if err := d.fill(next, page, func() { v.print(next, page, len(replicas) > 1, time.Now()) }); err != nil {
 				return err
 			}
-			if err := d.printChanged(cmd.OutOrStdout(), text, shown); err != nil {
+		}
+		switch {
+		case !d.watch:
+			if err := next.print(); err != nil {
 				return err
 			}
-			shown = text
+			return errors.Join(failed, unexpected)
+		case redraws:
+			if len(responses) == 0 {
+				next.lines = slices.Clone(shown.lines)
+			}
+			if failed != nil {
+				next.printf("fingerpost: %s", failed)
+			}
+			err = next.redraw()
+		default:
+			printError(cmd, failed)
+			if len(responses) > 0 {
+				err = next.printAfter(shown, d.output)
+			}
 		}
-		if !d.watch {
-			return failed
+		if err != nil {
+			return err
 		}
-		printError(cmd, failed)
+		if len(responses) > 0 {
+			shown = next
+		}
 		if failed != nil || round%listPodsEvery == 0 && d.podsChanged(ctx, replicas) { // Pods may have been replaced
 			others, othersDone, err := d.Open(ctx)
 			switch {
 			case err == nil:
 				done()
 				replicas, done = others, othersDone
-			case ctx.Err() == nil:
+			case ctx.Err() == nil && !redraws:
 				printError(cmd, err)
 			}
 		}
@@ -126,26 +150,39 @@ func showPages[T, V any](
 	}
 }
 
-func render[V any](page V, output string, printTable printFunc[V], several bool) ([]byte, error) {
-	var b bytes.Buffer
-	if output == jsonOutput {
-		err := PrintJSON(&b, page)
-		return b.Bytes(), err
-	}
-	err := printTable(&b, page, several, time.Now())
-	return b.Bytes(), err
-}
-
-// printChanged prints a page if it differs from the one before, with the time in between if it is a table.
-func (d *debugCommand) printChanged(to io.Writer, text, before []byte) error {
-	if bytes.Equal(text, before) {
+// fill adds a page to a frame, in the form that -o names.
+func (d *debugCommand) fill(f *frame, page any, printTable func()) error {
+	if d.output != jsonOutput && d.output != yamlOutput {
+		printTable()
 		return nil
 	}
-	if before != nil && d.output == tableOutput {
-		fmt.Fprintf(to, "\n%s\n", time.Now().Format(time.TimeOnly))
+	var b bytes.Buffer
+	if err := printPage(&b, page, d.output); err != nil {
+		return err
 	}
-	_, err := to.Write(text)
-	return err
+	for text := range strings.Lines(b.String()) {
+		text = strings.TrimSuffix(text, "\n")
+		f.lines = append(f.lines, line{text, text})
+	}
+	return nil
+}
+
+// printAfter prints the lines that changed, or a whole page for machines if any did.
+func (f *frame) printAfter(shown *frame, output string) error {
+	switch {
+	case shown == nil:
+		return f.print()
+	case output == jsonOutput || output == yamlOutput:
+		if slices.Equal(f.lines, shown.lines) {
+			return nil
+		}
+		if output == yamlOutput {
+			fmt.Fprintln(f, "---")
+		}
+		return f.print()
+	default:
+		return f.printChanged(shown)
+	}
 }
 
 // printError prints an error, if there is one, while the command goes on.
@@ -161,14 +198,19 @@ type Response[T any] struct {
 	Page    T
 }
 
+// A FetchFunc decodes a page of a replica's debug server.
+type FetchFunc func(ctx context.Context, from Replica, path string, to any) error
+
 // FetchAll reads a page of every replica at the same time, and returns the responses in the order of the
 // replicas. The error names the replicas that fail; if all fail in the same way it has that text once.
-func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (responses []Response[T], err error) {
+func FetchAll[T any](
+	ctx context.Context, fetch FetchFunc, replicas []Replica, path string,
+) (responses []Response[T], err error) {
 	pages := make([]T, len(replicas))
 	errs := make([]error, len(replicas))
 	var wg sync.WaitGroup
 	for i, r := range replicas {
-		wg.Go(func() { errs[i] = FetchPage(ctx, r, path, &pages[i]) })
+		wg.Go(func() { errs[i] = fetch(ctx, r, path, &pages[i]) })
 	}
 	wg.Wait()
 	texts := map[string]bool{}
@@ -186,17 +228,15 @@ func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (resp
 	return responses, err
 }
 
-// FetchPage reads a page of a replica's debug server.
-func FetchPage[T any](ctx context.Context, from Replica, path string, to *T) error {
+// FetchPage decodes a page of a replica's debug server into what to points to. It is a FetchFunc.
+func FetchPage(ctx context.Context, from Replica, path string, to any) error {
 	body, err := fetchBody(ctx, from, path)
 	if err != nil {
 		return err
 	}
-	var page T // a zero value, whatever to holds
-	if err := json.Unmarshal(body, &page); err != nil {
+	if err := json.Unmarshal(body, to); err != nil {
 		return fmt.Errorf("the server's response: %w", err)
 	}
-	*to = page
 	return nil
 }
 
@@ -226,7 +266,8 @@ func fetchBody(ctx context.Context, from Replica, path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s%s: %s: the server may be of another version",
 			from.target, path, response.Status)
 	}
-	return nil, errors.New(string(text))
+	marks := map[int]int{http.StatusNotFound: ExitNotFound, http.StatusBadRequest: ExitUsage}
+	return nil, WithExitCode(cmp.Or(marks[response.StatusCode], ExitFailed), errors.New(string(text)))
 }
 
 // responseError names what did not respond. At the end of a forwarded port the error's own addresses are

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -116,7 +116,7 @@ func pick(lines []string, prefix, header string) (picked []string) {
 
 // What each replica knows of a cluster stands together.
 func TestClustersOfReplicas(t *testing.T) {
-	page := func(state cluster.State) debug.ClustersPage {
+	page := func(state federation.ClusterState) debug.ClustersPage {
 		return debug.ClustersPage{
 			Clusters: []debug.Cluster{
 				{Status: cluster.Status{Name: "east", Local: true, State: "Live"}},
@@ -132,17 +132,34 @@ func TestClustersOfReplicas(t *testing.T) {
 		t,
 		map[string]any{"/debug/clusters": page("Stale")},
 	)
-	out, err := fingerpost(t, "clusters", "--debug-addr", a+","+b)
-	if diff := cmp.Diff([]string{
-		"CLUSTER REPLICA STATE CONTACT SERVICES PODS CREDENTIALS NOTE",
-		"east (local) " + a + " Live never 0 0 -", "east (local) " + b + " Live never 0 0 -",
-		"west " + a + " Live never 0 0 - timeout", "west " + b + " Stale never 0 0 - timeout",
-	}, rows(out)); err != nil || diff != "" {
-		t.Errorf("%v %s\n%s", err, diff, out)
+	for args, want := range map[string][]string{
+		"--debug-addr " + a + "," + b: {
+			"CLUSTER STATE REPLICAS CONTACT SERVICES ENDPOINTS WRITES CREDENTIALS-END PROBLEM",
+			"west Stale 1/2 never 0 0 — — timeout", "east (local) Live 2/2 never 0 0 — —",
+			"1 of 2 clusters is not Live. Details: fingerpost clusters west -o wide",
+		},
+		"-o wide --debug-addr " + a + "," + b: {
+			"CLUSTER REPLICA STATE SINCE CONTACT SERVICES PODS ENDPOINTS WRITES CREDENTIALS CREDENTIALS-END PROBLEM",
+			"east (local) " + a + " Live — never 0 0 0 — — —",
+			"east (local) " + b + " Live — never 0 0 0 — — —",
+			"west " + a + " Live — never 0 0 0 — — —",
+			"west " + b + " Stale — never 0 0 0 — — — timeout",
+		},
+		"-o wide west --debug-addr " + b: {
+			"CLUSTER STATE SINCE CONTACT SERVICES PODS ENDPOINTS WRITES CREDENTIALS CREDENTIALS-END PROBLEM",
+			"west Stale — never 0 0 0 — — — timeout",
+		},
+		"-o name --debug-addr " + a: {"east", "west"},
+	} {
+		out, err := fingerpost(t, append([]string{"clusters"}, strings.Fields(args)...)...)
+		if diff := cmp.Diff(want, rows(out)); err != nil || diff != "" {
+			t.Errorf("%s: %v %s\n%s", args, err, diff, out)
+		}
 	}
-	if out, err := fingerpost(t, "clusters", "west", "--debug-addr", a); err != nil || strings.Contains(out, a) ||
-		len(rows(out)) != 2 {
-		t.Errorf("one of one replica: %v\n%s", err, out)
+	out, err := fingerpost(t, "clusters", "nosuch", "west", "--debug-addr", a)
+	if ExitCode(err) != ExitNotFound || !strings.Contains(err.Error(), `no cluster "nosuch": there are east, west`) ||
+		!strings.Contains(out, "west") {
+		t.Errorf("no such cluster: %v\n%s", err, out)
 	}
 	type named struct{ Replica, Name, State string }
 	for addrs, want := range map[string]struct{ Clusters, Links []named }{
@@ -222,13 +239,11 @@ func TestExplanationsOfReplicas(t *testing.T) {
 			explanation("b\x1b[31m", "", 0, "10.0.0.1:80"),
 		}, []string{"replica a[31m", differs("a[31m b[31m")}},
 	} {
-		var out bytes.Buffer
-		if err := printExplanations(&out, c.all, len(c.all) > 1, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		var out frame
+		printExplanations(&out, c.all, len(c.all) > 1, time.Now())
 		var got []string
-		for line := range strings.Lines(out.String()) {
-			line, _, _ = strings.Cut(strings.TrimSpace(line), ", open for")
+		for _, l := range out.lines {
+			line, _, _ := strings.Cut(strings.TrimSpace(l.text), ", open for")
 			for _, prefix := range []string{"replica ", "stream ", "but: "} {
 				if strings.HasPrefix(line, prefix) {
 					got = append(got, line)
@@ -236,7 +251,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: %s\n%s", name, diff, out.String())
+			t.Errorf("%s: %s\n%v", name, diff, out.lines)
 		}
 	}
 
@@ -274,11 +289,12 @@ func TestReplicasThatFail(t *testing.T) {
 		map[string]any{"/debug/clusters": 1, "/debug/streams": 1, "/debug/explain": 1},
 	)
 	for _, args := range [][]string{{"clusters"}, {"streams"}, {"explain", "web.shop"}} {
-		for _, output := range []string{"table", "json"} {
+		for _, output := range []string{"table", "json", "yaml"} {
 			args := append(args, "-o", output, "--debug-addr", strings.Join([]string{closed, good, strange}, ","))
 			out, err := fingerpost(t, args...)
 			if !strings.Contains(out, args[0]) ||
-				output == "json" && !strings.Contains(out, fmt.Sprintf(`"replica": %q`, good)) {
+				output == "json" && !strings.Contains(out, fmt.Sprintf(`"replica": %q`, good)) ||
+				output == "yaml" && !strings.Contains(out, "replica: "+good) {
 				t.Errorf("%s: the page of one is not shown:\n%s", args, out)
 			}
 			for _, want := range []string{closed + ": no response from", strange + ": the server's response: json"} {
@@ -319,7 +335,7 @@ func TestReplicasWithLongNames(t *testing.T) {
 				Status: cluster.Status{
 					Name: long(
 						"west",
-					), State: cluster.Connecting, LastContact: now.Add(-time.Hour),
+					), State: federation.Connecting, LastContact: now.Add(-time.Hour),
 					Source: "linkerd/" + long("credentials"),
 				},
 				Contact: long("err or"),
@@ -327,23 +343,19 @@ func TestReplicasWithLongNames(t *testing.T) {
 			}}}},
 		)
 	}
-	var out bytes.Buffer
-	for _, err := range []error{
-		printStreams(&out, mergeStreams(streams), false, true, now), printClusters(&out,
-			mergeClusters(clusters, nil), true, now),
-	} {
-		if err != nil {
-			t.Fatal(err)
+	out := frame{Screen: Screen{width: 130}}
+	printStreams(&out, mergeStreams(streams), false, true, now)
+	out.add(mergeClusters(clusters, nil).wideTable(true, now))
+	text := ""
+	for _, l := range out.lines {
+		if n := utf8.RuneCountInString(l.text); n > out.width {
+			t.Errorf("a line of %d columns: %q", n, l.text)
 		}
-	}
-	for line := range strings.Lines(out.String()) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > TableWidth {
-			t.Errorf("a line of %d columns: %q", n, line)
-		}
+		text += l.text + "\n"
 	}
 	for _, end := range []string{"x4z ", "qp9 "} {
-		if strings.Count(out.String(), end) != 2 {
-			t.Errorf("replicas cannot be distinguished:\n%s", out.String())
+		if strings.Count(text, end) != 2 {
+			t.Errorf("replicas cannot be distinguished:\n%s", text)
 		}
 	}
 }

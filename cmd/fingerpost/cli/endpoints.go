@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"strconv"
+	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -26,21 +28,26 @@ func endpointsCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "endpoints AUTHORITY",
 		Short: "Print the endpoints of a service that a proxy gets",
-		Long: `Print the endpoints of a service that a proxy gets, by a stream of its own. 'fingerpost explain' shows
-what the streams of proxies were sent.
+		Long: `Print the endpoints of a service that a proxy gets, by a stream of its own. 'fingerpost explain'
+shows what the streams of proxies were sent. The clusters of addresses, which proxies do not get,
+are those that the replica's debug server reports. The exit code is 1 if there are no endpoints.
 
-AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port]. The hostname of one instance may stand in
-front of it.`,
-		Example: `  fingerpost endpoints web.shop.svc.cluster.local:8080
-  fingerpost endpoints web-federated.shop.svc.cluster.local:8080 --watch --token '{"nodeName":"node-1"}'`,
-		Args: cobra.ExactArgs(1),
+` + authorityHelp,
+		Example: `  fingerpost endpoints web.shop:8080
+  fingerpost endpoints web-federated.shop.svc.cluster.local:8080 --watch
+  fingerpost endpoints svc/web -n shop -o json --token '{"nodeName":"node-1"}'`,
+		Args: arguments("AUTHORITY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(g.output); err != nil {
+			lookup := g.openLookup(cmd.Context())
+			defer func() { lookup.close() }()
+			authority, err := g.authority(cmd.Context(), args[0], lookup.replica)
+			if err != nil {
 				return err
 			}
-			request := proxy.Request{Authority: args[0], Token: g.token}
+			lookup.authority = authority
+			request := proxy.Request{Authority: authority, Token: g.token}
 			if g.watch {
-				return g.keepOpen(cmd, watchEndpoints(cmd.OutOrStdout(), request, g.output))
+				return g.keepOpen(cmd, watchEndpoints(cmd.OutOrStdout(), request, g.output, lookup))
 			}
 			conn, done, err := g.connect(cmd.Context())
 			if err != nil {
@@ -49,7 +56,7 @@ front of it.`,
 			defer done()
 			ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
 			defer cancel()
-			return g.printEndpoints(ctx, cmd.OutOrStdout(), conn, request)
+			return g.printEndpoints(ctx, cmd.OutOrStdout(), conn, request, lookup)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -60,6 +67,7 @@ front of it.`,
 // endpointJSON is one address of -o json.
 type endpointJSON struct {
 	Addr      string            `json:"addr"`
+	Cluster   string            `json:"cluster,omitempty"` // empty if it is not known
 	Weight    uint32            `json:"weight"`
 	Identity  string            `json:"identity,omitempty"`
 	Authority string            `json:"authority,omitempty"`
@@ -89,6 +97,7 @@ func (g *grpcCommand) printEndpoints(
 	to io.Writer,
 	conn grpc.ClientConnInterface,
 	request proxy.Request,
+	lookup *clusterLookup,
 ) error {
 	var mu sync.Mutex // guards end and received, which the stream's goroutine sets
 	var end *status.Status
@@ -130,7 +139,21 @@ func (g *grpcCommand) printEndpoints(
 	if end != nil && (end.Code() != codes.OK || !received) {
 		return g.streamError(end)
 	}
-	return printAddresses(to, stream.Holds(), g.output)
+	return printAddresses(to, lookup.describe(ctx, stream.Holds()), g.output)
+}
+
+// describe returns addresses with their clusters, as far as they are known.
+func (l *clusterLookup) describe(ctx context.Context, all []proxy.Address) []endpointJSON {
+	list := []endpointJSON{}
+	var addrs []string
+	for _, a := range all {
+		list, addrs = append(list, newEndpointJSON(a)), append(addrs, a.Addr.String())
+	}
+	names := l.names(ctx, addrs)
+	for i := range list {
+		list[i].Cluster = names[list[i].Addr]
+	}
+	return list
 }
 
 func noResponseError(authority string) error {
@@ -138,26 +161,28 @@ func noResponseError(authority string) error {
 		authority)
 }
 
-func printAddresses(to io.Writer, all []proxy.Address, output string) error {
-	if output == jsonOutput {
-		list := []endpointJSON{}
-		for _, a := range all {
-			list = append(list, newEndpointJSON(a))
-		}
-		return PrintJSON(to, list)
-	}
+func printAddresses(to io.Writer, all []endpointJSON, output string) error {
+	var none error
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(to, "No endpoints.")
-		return err
+		none = WithExitCode(ExitNo, errors.New("the Service has no endpoints"))
 	}
-	t := newTable("IP", "PORT", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
-	t.keepColumns = 2
+	if output != tableOutput {
+		return errors.Join(printPage(to, all, output), none)
+	}
+	if none != nil {
+		return none
+	}
+	t := newTable("IP", "PORT", "CLUSTER", "NAMESPACE", "POD", "SERVICE", "ZONE", "IDENTITY")
+	t.keepColumns = 3
+	known := false
 	for _, a := range all {
-		t.addRow(
-			a.Addr.Addr().String(), strconv.Itoa(int(a.Addr.Port())),
-			a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"], dash(a.Labels["zone"]),
-			dash(newEndpointJSON(a).Identity),
-		)
+		known = known || a.Cluster != ""
+		ip, port, _ := net.SplitHostPort(a.Addr)
+		t.addRow(ip, port, dash(a.Cluster), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
+			dash(a.Labels["zone"]), dash(a.Identity))
+	}
+	if !known {
+		t.dropColumn("CLUSTER")
 	}
 	return t.print(to)
 }
@@ -168,14 +193,14 @@ type changeJSON struct {
 	What    proxy.Kind     `json:"what"`
 	Reset   bool           `json:"reset,omitempty"` // what is added replaces all addresses before
 	Added   []endpointJSON `json:"added,omitempty"`
-	Removed []string       `json:"removed,omitempty"`
-	Exists  *bool          `json:"exists,omitempty"` // of no-endpoints
+	Removed []endpointJSON `json:"removed,omitempty"` // as they were added
+	Exists  *bool          `json:"exists,omitempty"`  // of no-endpoints
 }
 
 // watchEndpoints prints every message but heartbeats.
-func watchEndpoints(to io.Writer, request proxy.Request, output string) streamFunc {
-	encoder := json.NewEncoder(to)
-	resumed := false // an earlier stream has received messages
+func watchEndpoints(to io.Writer, request proxy.Request, output string, lookup *clusterLookup) streamFunc {
+	resumed := false                           // an earlier stream has received messages
+	added := map[netip.AddrPort]endpointJSON{} // for when they are removed
 	return func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool) {
 		stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
 			if e.End != nil {
@@ -183,12 +208,14 @@ func watchEndpoints(to io.Writer, request proxy.Request, output string) streamFu
 				return
 			}
 			received = true
-			switch {
-			case e.Message.Kind == proxy.Heartbeat:
-			case output == jsonOutput:
-				_ = encoder.Encode(newChangeJSON(e)) // it fails when the output is closed
-			default:
-				printChange(to, e, resumed)
+			if e.Message.Kind == proxy.Heartbeat {
+				return
+			}
+			c := newChangeJSON(e, added, lookup.describe(ctx, e.Message.Added))
+			if output == tableOutput {
+				printChange(to, c, resumed)
+			} else {
+				_ = printLine(to, c, output) // it fails when the output is closed
 			}
 		})
 		<-stream.Done()
@@ -197,33 +224,56 @@ func watchEndpoints(to io.Writer, request proxy.Request, output string) streamFu
 	}
 }
 
-func printChange(to io.Writer, e proxy.Event, resumed bool) {
-	at, m := e.At.Format("15:04:05.000"), e.Message
-	if m.Reset && resumed {
+// printLine prints a page for machines, one of many.
+func printLine(to io.Writer, page any, output string) error {
+	if output == jsonOutput {
+		return json.NewEncoder(to).Encode(page)
+	}
+	if _, err := io.WriteString(to, "---\n"); err != nil {
+		return err
+	}
+	return printPage(to, page, output)
+}
+
+func printChange(to io.Writer, c changeJSON, resumed bool) {
+	at := c.At.Format("15:04:05.000")
+	if c.Reset && resumed {
 		fmt.Fprintf(to, "%s  these replace all addresses before\n", at)
 	}
-	for _, a := range m.Added {
-		fmt.Fprintf(to, "%s  +  %-24s %s\n", at, a.Addr, Printable(dash(a.Labels["pod"])))
+	printAll := func(mark string, all []endpointJSON) {
+		for _, e := range all {
+			text := fmt.Sprintf("%-24s %-12s %s", e.Addr, dash(e.Cluster), dash(e.Labels["pod"]))
+			fmt.Fprintf(to, "%s  %s  %s\n", at, mark, Printable(text))
+		}
 	}
-	for _, a := range m.Removed {
-		fmt.Fprintf(to, "%s  -  %s\n", at, a)
-	}
-	if m.Kind == proxy.NoEndpoints {
-		fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, m.Exists)
+	printAll("+", c.Added)
+	printAll("-", c.Removed)
+	if c.Exists != nil {
+		fmt.Fprintf(to, "%s  no endpoints (the service exists: %t)\n", at, *c.Exists)
 	}
 }
 
-func newChangeJSON(e proxy.Event) changeJSON {
+// newChangeJSON returns a message with what it adds, and keeps that in added until it is removed.
+func newChangeJSON(e proxy.Event, added map[netip.AddrPort]endpointJSON, list []endpointJSON) changeJSON {
 	m := e.Message
-	c := changeJSON{At: e.At, What: m.Kind, Reset: m.Reset}
-	for _, a := range m.Added {
-		c.Added = append(c.Added, newEndpointJSON(a))
+	c := changeJSON{At: e.At, What: m.Kind, Reset: m.Reset, Added: list}
+	if m.Reset {
+		clear(added)
+	}
+	for i, a := range m.Added {
+		added[a.Addr] = list[i]
 	}
 	for _, a := range m.Removed {
-		c.Removed = append(c.Removed, a.String())
+		gone, found := added[a]
+		if !found {
+			gone = endpointJSON{Addr: a.String()}
+		}
+		c.Removed = append(c.Removed, gone)
+		delete(added, a)
 	}
 	if m.Kind == proxy.NoEndpoints {
 		c.Exists = &m.Exists
+		clear(added)
 	}
 	return c
 }

@@ -1,8 +1,9 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -23,39 +25,63 @@ func explainCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain AUTHORITY",
 		Short: "Explain which endpoints a client gets, and why",
-		Long: `Explain which endpoints a client gets, and why: for each address that a cluster publishes, whether it is
-kept (+) or not (-), the reason, and whether the client's streams were sent it.
+		Long: `Explain which endpoints a client gets, and why: for each address that a cluster publishes, whether
+it is kept (+) or not (-), the reason, and whether the client's streams were sent it.
 
-AUTHORITY is <service>.<namespace>.svc.<cluster domain>[:port]. The hostname of one instance may stand in
-front of it. Without --client the explanation is for a client without context. The node of a client is that
-of its Pod, or if the Pod cannot be read the one that its streams report.
+` + authorityHelp + `
 
-Every replica is asked. The table is that of the replicas with a stream of the client, or if none has one of
-the first replica, and names replicas that differ from it. With -o json there are all of them.`,
-		Example: `  fingerpost explain web.shop.svc.cluster.local:8080
+Without --client the explanation is for a client without context. The node of a client is that of
+its Pod, or if the Pod cannot be read the one that its streams report.
+
+Every replica is asked. The table is that of the replicas with a stream of the client, or if none
+has one of the first replica, and names replicas that differ from it. With -o json there are all
+of them. The exit code is 1 if replicas differ or a stream would be rejected, and 4 if there is no
+such Service.`,
+		Example: `  fingerpost explain web.shop:8080
   fingerpost explain web-federated.shop.svc.cluster.local:8080 --client shop/cart-5b7c9d-x2x4z`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments("AUTHORITY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			query := url.Values{"authority": args, "node": {node}}
+			namespace, pod, both := strings.Cut(client, "/")
+			if client != "" && (!both || namespace == "" || pod == "") {
+				return usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", client))
+			}
+			authority, err := d.explainedAuthority(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			query := url.Values{"authority": {authority}, "node": {node}}
 			if client != "" {
-				namespace, pod, ok := strings.Cut(client, "/")
-				if !ok || namespace == "" || pod == "" {
-					return fmt.Errorf("--client %q is not namespace/pod", client)
-				}
 				query.Set("ns", namespace)
 				query.Set("pod", pod)
 				if node == "" {
 					query.Set("node", d.nodeOf(cmd, namespace, pod))
 				}
 			}
-			return showPages(cmd, &d, "/debug/explain?"+query.Encode(), mergeExplanations, printExplanations)
+			return show(cmd, &d, view[discovery.Explanation, []replicaExplanation]{
+				path:  "/debug/explain?" + query.Encode(),
+				merge: mergeExplanations, print: printExplanations, check: checkExplanations,
+			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	d.addDebugFlags(cmd)
+	d.addAuthorityFlags(cmd)
+	d.addShowFlags(cmd)
 	cmd.Flags().StringVar(&client, "client", "", "Pod of the client, namespace/name")
 	cmd.Flags().StringVar(&node, "node", "", "node of the client, instead of its Pod's")
 	return cmd
+}
+
+// explainedAuthority returns the whole authority of a Service.
+func (d *debugCommand) explainedAuthority(ctx context.Context, text string) (string, error) {
+	if _, short, err := parseServiceName(text); err != nil || !short {
+		return text, WithExitCode(ExitUsage, err)
+	}
+	replica, done, err := d.openFirst(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	return d.authority(ctx, text, &replica)
 }
 
 // nodeOf returns the node of a Pod; empty if the Pod cannot be read.
@@ -93,26 +119,44 @@ func mergeExplanations(responses []Response[discovery.Explanation]) []replicaExp
 
 // printExplanations prints those of the replicas that have a stream of the client, or if there is none the
 // first, and names the replicas that differ from it.
-func printExplanations(to io.Writer, all []replicaExplanation, several bool, now time.Time) error {
+func printExplanations(f *frame, all []replicaExplanation, several bool, now time.Time) {
 	chosen := slices.DeleteFunc(slices.Clone(all), func(x replicaExplanation) bool { return len(x.Streams) == 0 })
 	if len(chosen) == 0 {
 		chosen = all[:1]
 	}
 	for i, x := range chosen {
 		if i > 0 {
-			fmt.Fprintln(to)
+			f.printf("")
 		}
 		if several {
-			fmt.Fprintf(to, "replica %s\n", Printable(x.Replica))
+			f.printf("replica %s", x.Replica)
 		}
-		if err := printExplanation(to, x.Explanation, now); err != nil {
-			return err
-		}
+		printExplanation(f, x.Explanation, now)
 	}
 	for _, x := range all {
 		if disagree(chosen[0].Explanation, x.Explanation) {
-			fmt.Fprintf(to, "\nbut: replicas %s and %s differ, see 'fingerpost check'\n",
-				Printable(chosen[0].Replica), Printable(x.Replica))
+			f.printf("")
+			f.printf("but: replicas %s and %s differ, see 'fingerpost check'", chosen[0].Replica, x.Replica)
+		}
+	}
+}
+
+// checkExplanations returns an error if there is no such Service, if a stream for it would be rejected, or if
+// replicas differ.
+func checkExplanations(all []replicaExplanation) error {
+	for _, x := range all {
+		if strings.HasPrefix(x.Refused, codes.NotFound.String()+":") {
+			return WithExitCode(ExitNotFound, errors.New("there is no such Service in the local cluster"))
+		}
+	}
+	for _, x := range all {
+		if x.Refused != "" {
+			return WithExitCode(ExitNo, errors.New("a stream that opens now is rejected"))
+		}
+	}
+	for _, x := range all {
+		if disagree(all[0].Explanation, x.Explanation) {
+			return WithExitCode(ExitNo, fmt.Errorf("replicas %s and %s differ", all[0].Replica, x.Replica))
 		}
 	}
 	return nil
@@ -133,27 +177,28 @@ func disagree(a, b discovery.Explanation) bool {
 	return a.Client.Node == b.Client.Node && (a.Refused != b.Refused || !maps.Equal(kept(a), kept(b)))
 }
 
-func printExplanation(to io.Writer, x discovery.Explanation, now time.Time) error {
+func printExplanation(f *frame, x discovery.Explanation, now time.Time) {
 	kept := 0
 	for _, c := range x.Claims {
 		if c.Kept {
 			kept++
 		}
 	}
-	fmt.Fprintf(to, "%s\nfor %s: %d addresses\n", Printable(x.Authority), Printable(clientText(x.Client)), kept)
+	f.printf("%s", x.Authority)
+	f.printf("for %s: %d addresses", clientText(x.Client), kept)
 	for _, line := range []string{x.Refused, x.Waits} {
 		if line != "" {
-			fmt.Fprintf(to, "but: %s\n", Printable(line))
+			f.printf("but: %s", line)
 		}
 	}
 	for _, s := range x.Streams {
-		fmt.Fprintf(to, "stream %d, open for %s, holds %d addresses%s\n",
+		f.printf("stream %d, open for %s, holds %d addresses%s",
 			s.ID, debug.Age(s.Opened, now), s.Addresses, debug.LagText(s, now))
 	}
 	if len(x.Claims) == 0 {
-		return nil
+		return
 	}
-	fmt.Fprintln(to)
+	f.printf("")
 	t := newTable("", "ADDRESS", "CLUSTER", "SLICE", "POD", "ZONE", "HELD", "WHY")
 	t.keepColumns = 3
 	for _, c := range x.Claims {
@@ -170,7 +215,7 @@ func printExplanation(to io.Writer, x discovery.Explanation, now time.Time) erro
 		_, pod, _ := strings.Cut(c.Pod, "/")
 		t.addRow(mark, dash(c.Addr), dash(c.Cluster), dash(c.Slice), dash(pod), dash(c.Zone), held, c.Why)
 	}
-	return t.print(to)
+	f.add(t)
 }
 
 func clientText(client discovery.Place) string {

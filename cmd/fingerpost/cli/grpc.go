@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -29,6 +30,7 @@ const (
 type grpcCommand struct {
 	ReplicaFlags
 	output, token             string
+	debugAddrs                []string
 	watch                     bool
 	timeout                   time.Duration
 	ca, cert, key, serverName string
@@ -39,13 +41,19 @@ func newGRPCCommand(version string) grpcCommand {
 }
 
 func (g *grpcCommand) addGRPCFlags(cmd *cobra.Command) {
-	g.AddFlags(cmd)
+	g.addAuthorityFlags(cmd)
 	addOutputFlag(cmd, &g.output)
+	groupFlags(cmd.Flags(), g.addTLSFlags)
 	fs := cmd.Flags()
 	fs.StringVar(&g.token, "token", "",
 		`context of the client, as its proxy sends it, such as {"ns":"shop","nodeName":"node-1"}`)
 	fs.BoolVarP(&g.watch, "watch", "w", false, "print every change until interrupted")
 	fs.DurationVar(&g.timeout, "timeout", 15*time.Second, "how long to wait for the response")
+}
+
+func (g *grpcCommand) addTLSFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&g.debugAddrs, debugPort.flag, nil, "address of the debug server of the same replica, which "+
+		"has the clusters of addresses and the ports of Services; empty for port 9998 beside port 8086")
 	fs.StringVar(&g.ca, "tls-ca-file", "",
 		"authorities (PEM) of the certificate of a server with TLS; empty for those of this host")
 	fs.StringVar(&g.cert, "tls-cert-file", "", "certificate chain (PEM) to present to a server with TLS")
@@ -166,7 +174,21 @@ func (g *grpcCommand) streamError(end *status.Status) error {
 	if end.Code() == codes.Unavailable && !g.usesTLS() && closedByPeer(text) {
 		text += " (if the server has TLS, add --tls-ca-file)"
 	}
-	return errors.New(text)
+	return WithExitCode(exitCodeOf(end.Code()), errors.New(text))
+}
+
+// exitCodeOf returns the exit code of a command whose stream ended before it was answered.
+func exitCodeOf(end codes.Code) int {
+	switch end {
+	case codes.NotFound:
+		return ExitNotFound
+	case codes.InvalidArgument:
+		return ExitUsage
+	case codes.FailedPrecondition:
+		return ExitNo
+	default:
+		return ExitFailed
+	}
 }
 
 // closedByPeer reports whether a connection was closed before HTTP/2 began. A server with TLS closes it like

@@ -25,11 +25,15 @@ import (
 type destination struct {
 	pb.UnimplementedDestinationServer
 	streams atomic.Int32
+	asked   func(path string) // may be nil
 	get     func(n int32, stream grpc.ServerStreamingServer[pb.Update]) error
 	profile func(n int32, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error
 }
 
-func (d *destination) Get(_ *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
+func (d *destination) Get(asked *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
+	if d.asked != nil {
+		d.asked(asked.GetPath())
+	}
 	return d.get(d.streams.Add(1), stream)
 }
 
@@ -101,7 +105,7 @@ func TestWatchEndpoints(t *testing.T) {
 	d.streams.Store(0)
 	w = watch(t, "endpoints", "web.shop.svc.cluster.local", "--watch", "--addr", addr)
 	w.until(
-		"+ 0.0.0.1:80 pod[31m",
+		"+ 0.0.0.1:80 - pod[31m",
 		"these replace all addresses before",
 		"+ 0.0.0.2:80",
 		"+ 0.0.0.3:80",

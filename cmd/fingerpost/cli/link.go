@@ -38,33 +38,34 @@ func linkCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "link",
 		Short: "Print manifests that link a cluster, or that renew its credentials",
-		Long: `Print manifests that link a cluster, or that renew its credentials. --kubeconfig and --context name the
-cluster to be linked; apply what is printed to the cluster that links it. The command applies nothing. It
-creates a token, and nothing else.`,
+		Long: `Print manifests that link a cluster, or that renew its credentials. --kubeconfig and --context
+name the cluster to be linked; apply what is printed to the cluster that links it. The command
+applies nothing. It creates a token, and nothing else.`,
 	}
-	cmd.AddCommand(linkGenCommand(version), linkRotateCommand(version))
+	cmd.AddCommand(linkGenCommand(version), linkRotateCommand(version), linkRenewCommand(version))
 	return cmd
 }
 
 func linkGenCommand(version string) *cobra.Command {
 	o := linkOptions{kubeFlags: newKubeFlags(version)}
 	cmd := &cobra.Command{
-		Use:   "gen NAME",
+		Use:   "gen NAME | --fleet NAME[=CONTEXT],...",
 		Short: "Print the Secret and the Link that link a cluster",
 		Long: `Print the Secret and the Link that link a cluster under a name. Use the same name in all clusters.
 
-The Secret belongs into the namespace of the mesh's control plane. Fingerpost finds it by its label. It holds a
-token of a ServiceAccount of the linked cluster: with it one can read that cluster's Services, EndpointSlices
-and Pods.`,
+The Secret belongs into the namespace of the mesh's control plane. Fingerpost finds it by its
+label. It holds a token of a ServiceAccount of the linked cluster: with it one can read that
+cluster's Services, EndpointSlices and Pods.`,
 		Example: `  fingerpost link gen west --context west | kubectl --context east apply -f -
   fingerpost link gen west --context west --api-server-address https://west.example:6443 |
-    kubectl --context east apply -f -`,
-		Args: cobra.ExactArgs(1),
+    kubectl --context east apply -f -
+  fingerpost link gen --preset fingerpost --fleet east,west,north=admin@north --dir links`,
+		Args: o.nameOrFleet,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"} {
 				o.gatewayRequired = o.gatewayRequired || cmd.Flags().Changed(name)
 			}
-			return o.printManifests(cmd, args[0], true)
+			return o.run(cmd, args, true)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -85,13 +86,14 @@ and Pods.`,
 func linkRotateCommand(version string) *cobra.Command {
 	o := linkOptions{kubeFlags: newKubeFlags(version)}
 	cmd := &cobra.Command{
-		Use:   "rotate NAME",
+		Use:   "rotate NAME | --fleet NAME[=CONTEXT],...",
 		Short: "Print the Secret of a linked cluster with a new token",
-		Long: `Print the Secret of a linked cluster with a new token. When it is applied, Fingerpost uses the old token
-until the new one works, so that clients notice nothing. Use the flags that you used with 'fingerpost link gen'.`,
+		Long: `Print the Secret of a linked cluster with a new token. When it is applied, Fingerpost uses the old
+token until the new one works, so that clients notice nothing. Use the flags that you used with
+'fingerpost link gen'.`,
 		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
-		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.printManifests(cmd, args[0], false) },
+		Args:    o.nameOrFleet,
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd, args, false) },
 
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -106,7 +108,9 @@ until the new one works, so that clients notice nothing. Use the flags that you 
 // linkOptions are how a cluster is linked.
 type linkOptions struct {
 	kubeFlags
-	output                                          string
+	output, preset                                  string
+	fleet                                           []string // NAME or NAME=CONTEXT
+	dir                                             string
 	controllerNamespace, linkNamespace              string
 	account, accountNamespace                       string
 	tokenSecret                                     string
@@ -120,8 +124,14 @@ type linkOptions struct {
 
 func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	o.addKubeFlags(fs)
-	fs.StringVarP(&o.output, "output", "o", "yaml", "yaml or json")
+	groupFlags(fs, o.addKubeFlags)
+	addChoice(cmd, &o.output, "output", "o", "", yamlOutput, jsonOutput)
+	addChoice(cmd, &o.preset, "preset", "", "defaults of the flags about accounts, namespaces and gateways, as the "+
+		"charts of one of the two have them: ", "linkerd", ourPreset)
+	fs.StringSliceVar(&o.fleet, "fleet", nil,
+		"link these clusters with each other, each by the context of its name, or NAME=CONTEXT, instead of one")
+	fs.StringVar(&o.dir, "dir", "links",
+		"directory of a --fleet's manifests: a file for each cluster, to be applied to it")
 	fs.StringVarP(&o.controllerNamespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane, in both clusters")
 	fs.StringVar(&o.account, "service-account-name", "linkerd-service-mirror-remote-access-default",
@@ -144,35 +154,67 @@ func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 // A manifest has the fields that we set, and no others.
 type manifest = map[string]any
 
-func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink bool) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
-	defer cancel()
-	if err := o.validate(name); err != nil {
-		return err
+// ourPreset is the preset for the charts of Fingerpost.
+const ourPreset = "fingerpost"
+
+// presets are the defaults of flags where the charts of one of the two are installed.
+var presets = map[string]map[string]string{
+	"linkerd": {},
+	ourPreset: {
+		"linkerd-namespace": "fingerpost", "link-namespace": "fingerpost", "gateway": "false",
+		"service-account-name": "fingerpost-link", "service-account-namespace": "fingerpost",
+	},
+}
+
+// run prints the manifests of one cluster, or writes those of a fleet.
+func (o *linkOptions) run(cmd *cobra.Command, args []string, withLink bool) error {
+	for name, value := range presets[o.preset] {
+		if f := cmd.Flags().Lookup(name); f != nil && !f.Changed {
+			if err := f.Value.Set(value); err != nil {
+				return err
+			}
+		}
 	}
-	config, err := o.RESTConfig()
+	if len(o.fleet) > 0 {
+		return o.writeFleet(cmd, withLink)
+	}
+	if err := o.checkName(args[0]); err != nil {
+		return usageError(cmd, err)
+	}
+	manifests, err := o.manifestsFor(cmd, args[0], withLink)
 	if err != nil {
 		return err
+	}
+	return o.writeManifests(cmd.OutOrStdout(), manifests)
+}
+
+// manifestsFor returns the manifests that link a cluster.
+func (o *linkOptions) manifestsFor(cmd *cobra.Command, name string, withLink bool) ([]manifest, error) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+	defer cancel()
+	config, err := o.RESTConfig()
+	if err != nil {
+		return nil, err
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := o.setDomains(ctx, client); err != nil {
-		return err
+		return nil, err
 	}
 	token, expires, err := o.newToken(ctx, client)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	kubeconfig, err := o.newKubeconfig(name, config, token)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// A server outside of a Pod may accept an address that one in a Pod rejects.
 	if _, err := links.Credentials(kubeconfig, links.Hosts{InCluster: true}); err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects this: %s. Set --api-server-address.\n",
-			Printable(err.Error()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "A server in a Pod rejects the kubeconfig of %s: %s. "+
+			"Set --api-server-address.\n", name, Printable(err.Error()))
 	}
 	manifests := []manifest{o.newSecret(name, o.controllerNamespace, kubeconfig, true)}
 	if o.mirrorSecret && o.linkNamespace != o.controllerNamespace {
@@ -181,30 +223,32 @@ func (o *linkOptions) printManifests(cmd *cobra.Command, name string, withLink b
 	if withLink {
 		link, err := o.newLink(ctx, client, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		manifests = append(manifests, link)
 	}
 	if !expires.IsZero() {
 		end := expires.UTC().Format(time.RFC3339)
-		fmt.Fprintf(cmd.ErrOrStderr(), "The token is valid until %s: 'fingerpost link rotate %s' prints a "+
-			"new one.\n", end, name)
+		fmt.Fprintf(cmd.ErrOrStderr(), "The token of %s is valid until %s: 'fingerpost link rotate' prints a new one, "+
+			"and 'fingerpost link renew' keeps it valid.\n", name, end)
 	}
-	return o.writeManifests(cmd.OutOrStdout(), manifests)
+	return manifests, nil
 }
 
-func (o *linkOptions) validate(name string) error {
-	switch problems := validation.IsDNS1123Subdomain(name); {
-	case o.output != "yaml" && o.output != jsonOutput:
-		return fmt.Errorf("-o %s is neither yaml nor json", o.output)
-	case len(problems) > 0 || len(validation.IsValidLabelValue(name)) > 0:
-		return fmt.Errorf("%q cannot name a cluster: it must be the name of a Link and the value of a label, "+
-			"up to 63 small letters, digits and dashes", name)
+func (o *linkOptions) checkName(name string) error {
+	switch problems := validation.IsDNS1123Label(name); {
+	case len(problems) > 0:
+		return fmt.Errorf("%q cannot name a cluster: a name has up to 63 small letters, digits and dashes, as in "+
+			"-cluster-name", name)
 	case o.duration < minTokenDuration:
-		return fmt.Errorf("--token-duration %s is too short: API servers make no token for less than %s",
-			o.duration, minTokenDuration)
+		return tooShort(o.duration)
 	}
 	return nil
+}
+
+func tooShort(d time.Duration) error {
+	return fmt.Errorf("--token-duration %s is too short: API servers make no token for less than %s",
+		d, minTokenDuration)
 }
 
 func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
@@ -235,6 +279,9 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 		return nil
 	}
 	trust, dns, err := meshDomains(ctx, client, o.controllerNamespace)
+	if apierrors.IsNotFound(err) && o.preset == ourPreset {
+		trust, dns, err = "cluster.local", "cluster.local", nil // what its chart has by default
+	}
 	if err != nil {
 		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and "+
 			"--cluster-domain: %w", err)

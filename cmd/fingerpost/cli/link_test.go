@@ -44,7 +44,8 @@ func TestLinkGen(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, cmdtest.Kubeconfig(t, server, server.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const loopback = "A server in a Pod rejects this: cluster.server is rejected: 127.0.0.1 is this process's own host"
+	const loopback = "A server in a Pod rejects the kubeconfig of west: cluster.server is rejected: " +
+		"127.0.0.1 is this process's own host"
 	const nowhere = "the gateway (--gateway=false for none)"
 	for name, c := range map[string]struct {
 		args    []string

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -22,15 +23,20 @@ func profileCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile AUTHORITY|IP:PORT",
 		Short: "Print the profile of a service or of a workload that a proxy gets",
-		Long: `Print the profile that a proxy gets of a port of a name or of an IP, which may be a Service's or a Pod's,
-by a stream of its own.`,
-		Example: "  fingerpost profile web.shop.svc.cluster.local:8080\n  fingerpost profile 10.20.1.7:8080 -o json",
-		Args:    cobra.ExactArgs(1),
+		Long: `Print the profile that a proxy gets of a port of a name or of an IP, which may be a Service's or a
+Pod's, by a stream of its own.
+
+` + authorityHelp,
+		Example: "  fingerpost profile web.shop:8080\n  fingerpost profile 10.20.1.7:8080 -o json",
+		Args:    arguments("AUTHORITY or IP:PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(g.output); err != nil {
+			lookup := g.openLookup(cmd.Context())
+			authority, err := g.authority(cmd.Context(), args[0], lookup.replica)
+			lookup.close()
+			if err != nil {
 				return err
 			}
-			return g.printProfiles(cmd, proxy.Request{Authority: args[0], Token: g.token})
+			return g.printProfiles(cmd, proxy.Request{Authority: authority, Token: g.token})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -81,13 +87,12 @@ func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) e
 }
 
 func printProfile(to io.Writer, p *proxy.Profile, output string) error {
-	if output == jsonOutput {
-		b, err := protojson.MarshalOptions{Multiline: true, Indent: "  "}.Marshal(p.DestinationProfile)
+	if output != tableOutput {
+		b, err := protojson.Marshal(p.DestinationProfile)
 		if err != nil {
 			return fmt.Errorf("the server's response: %w", err)
 		}
-		_, err = fmt.Fprintf(to, "%s\n", b)
-		return err
+		return printPage(to, json.RawMessage(b), output)
 	}
 	t := newTable("WHAT", "VALUE")
 	resource := p.GetProfileRef().GetResource()

@@ -57,13 +57,17 @@ func (k *kubeFlags) addKubeFlags(fs *pflag.FlagSet) {
 func (k *kubeFlags) RESTConfig() (*rest.Config, error) {
 	groups := &k.overrides.AuthInfo.ImpersonateGroups
 	*groups = parseGroups(*groups)
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides).ClientConfig()
+	config, err := k.clientConfig().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("which cluster? name a --kubeconfig or a --context: %w", err)
 	}
 	config.UserAgent = "fingerpost/" + k.version
 	config.QPS = -1
 	return config, nil
+}
+
+func (k *kubeFlags) clientConfig() clientcmd.ClientConfig {
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules, &k.overrides)
 }
 
 // parseGroups flattens groups that are lists in brackets: 'linkerd check' passes its own flag as such a list,
@@ -110,6 +114,8 @@ type ReplicaFlags struct {
 	addrs     []string
 	Namespace string
 	selector  string
+
+	serviceNamespace string // of a Service that is named without one
 }
 
 // NewReplicaFlags returns the flags of a command that reads the debug servers of replicas.
@@ -121,13 +127,51 @@ func newReplicaFlags(version string, p serverPort) ReplicaFlags {
 
 // AddFlags adds the flags to a command.
 func (r *ReplicaFlags) AddFlags(cmd *cobra.Command) {
-	fs := cmd.Flags()
+	groupFlags(cmd.Flags(), func(fs *pflag.FlagSet) {
+		fs.StringVarP(&r.Namespace, "namespace", "n", "", "namespace of Fingerpost's Pods; empty for all")
+		r.addReplicaFlags(fs)
+	})
+}
+
+// addReplicaFlags adds all but the namespace.
+func (r *ReplicaFlags) addReplicaFlags(fs *pflag.FlagSet) {
+	fs.BoolFuncP("all-namespaces", "A", "find Pods in all namespaces, the default", func(string) error {
+		r.Namespace = ""
+		return nil
+	})
 	fs.StringSliceVar(&r.addrs, r.port.flag, nil, "address of the "+r.port.purpose+
 		", or several addresses; empty to forward ports to ready Pods of Fingerpost, through the API server")
-	fs.StringVarP(&r.Namespace, "namespace", "n", "", "namespace of Fingerpost's Pods; empty for all")
 	fs.StringVarP(&r.selector, "selector", "l", "",
-		"label selector of Fingerpost's Pods (default "+strings.Join(podSelectors, ", or else ")+")")
+		"label selector of Fingerpost's Pods, instead of those of its chart and of Linkerd's destination")
 	r.addKubeFlags(fs)
+}
+
+// addresses returns those that are given, without a scheme and with a port.
+func (r *ReplicaFlags) addresses() (all []string, err error) {
+	for _, given := range r.addrs {
+		addr, err := r.port.parseAddress(given)
+		if err != nil {
+			return nil, WithExitCode(ExitUsage, fmt.Errorf("--%s %q: %w", r.port.flag, given, err))
+		}
+		all = append(all, addr)
+	}
+	return all, nil
+}
+
+// parseAddress returns host:port of an address, which may be a URL without a path or have no port.
+func (p serverPort) parseAddress(given string) (string, error) {
+	if strings.HasPrefix(given, "https://") {
+		return "", errors.New("replicas serve no https: give host:port")
+	}
+	addr := strings.TrimSuffix(strings.TrimPrefix(given, "http://"), "/")
+	host, number, err := net.SplitHostPort(addr)
+	if err != nil { // there is no port
+		host, number = strings.Trim(addr, "[]"), strconv.Itoa(int(p.number))
+	}
+	if _, err := strconv.ParseUint(number, 10, 16); err != nil || strings.ContainsAny(host, "/[] ") {
+		return "", fmt.Errorf("it is not host:port, such as 127.0.0.1:%d", p.number)
+	}
+	return net.JoinHostPort(host, number), nil
 }
 
 // A Replica is one server that a command can read.
@@ -141,9 +185,13 @@ type Replica struct {
 
 // openFirst returns the first replica that accepts a connection, and a function that closes the way to it.
 func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, func(), error) {
+	addrs, err := r.addresses()
+	if err != nil {
+		return Replica{}, nil, err
+	}
 	var errs []error
-	for _, addr := range r.addrs {
-		if len(r.addrs) > 1 { // try the next one if this one does not listen
+	for _, addr := range addrs {
+		if len(addrs) > 1 { // try the next one if this one does not listen
 			dialer := net.Dialer{Timeout: dialTimeout}
 			conn, err := dialer.DialContext(ctx, "tcp", addr)
 			if err != nil {
@@ -175,10 +223,11 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, func(), error) {
 // connection has an error, and the others can be read.
 func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), err error) {
 	if len(r.addrs) > 0 {
-		for _, addr := range r.addrs {
+		addrs, err := r.addresses()
+		for _, addr := range addrs {
 			all = append(all, Replica{Name: addr, Addr: addr, target: addr})
 		}
-		return all, func() {}, nil
+		return all, func() {}, err
 	}
 	pods, err := r.findPods(ctx)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/streaming/pkg/httpstream"
@@ -124,10 +125,17 @@ func pod(name, label string, ready bool, args ...string) corev1.Pod {
 	return p
 }
 
+// command returns a command line of this package, as the binary has it.
+func command(args ...string) *cobra.Command {
+	root := cmdtest.Root(Commands("test"), args...)
+	Prepare(root, "fingerpost")
+	return root
+}
+
 // fingerpost runs a command of this package.
 func fingerpost(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	return cmdtest.Run(t, Commands("test"), args...)
+	return cmdtest.Execute(t, command(args...))
 }
 
 // Without an address a port is forwarded to each ready Pod: to the one where its arguments have put the
@@ -150,6 +158,10 @@ func TestPortForward(t *testing.T) {
 	defer server.Close()
 	kubeconfig := cmdtest.WriteKubeconfig(t, server.URL)
 	out, err := fingerpost(t, "clusters", "--kubeconfig", kubeconfig)
+	if err != nil || !strings.Contains(strings.Join(rows(out), "\n"), "east (local) Live 2/2") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = fingerpost(t, "clusters", "-o", "wide", "--kubeconfig", kubeconfig)
 	if flat := strings.Join(rows(out), "\n"); err != nil ||
 		!strings.Contains(flat, "east (local) destination-b Live") ||
 		!strings.Contains(flat, "east (local) destination-c Live") {
@@ -177,7 +189,7 @@ func TestPortForward(t *testing.T) {
 	}
 
 	api.broken = "destination-b"
-	out, err = fingerpost(t, "clusters", "--kubeconfig", kubeconfig)
+	out, err = fingerpost(t, "clusters", "-A", "-o", "wide", "--kubeconfig", kubeconfig)
 	if err == nil || !strings.HasPrefix(err.Error(), "destination-b: forward a port to Pod linkerd/destination-b") ||
 		strings.Contains(err.Error(), "destination-c") ||
 		!strings.Contains(out, "destination-c  Live") ||
@@ -217,7 +229,7 @@ func TestPortForward(t *testing.T) {
 			"no --debug-addr is given, and which cluster?",
 		},
 		"no server":              {[]string{"--debug-addr", "127.0.0.1:1"}, "no response from 127.0.0.1:1"},
-		"another form of output": {[]string{"-o", "yaml"}, "-o yaml is neither table nor json"},
+		"another form of output": {[]string{"-o", "xml"}, "it is table, json, yaml, wide or name"},
 	} {
 		if out, err := fingerpost(t, append([]string{"clusters"}, c.args...)...); err == nil ||
 			!strings.Contains(err.Error(), c.want) {
@@ -244,7 +256,7 @@ func TestWatchAfterRollout(t *testing.T) {
 	}
 	server := httptest.NewServer(api)
 	defer server.Close()
-	w := watch(t, "clusters", "--watch", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
+	w := watch(t, "clusters", "--watch", "-o", "wide", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
 	w.until("east stays Live", "forward a port to Pod linkerd/old")
 	api.mu.Lock()
 	api.pods[0] = pod("new", podSelectors[1], true)
@@ -294,7 +306,7 @@ func TestPortForwardThatHangs(t *testing.T) {
 		},
 	)
 	defer server.Close()
-	cmd := cmdtest.Root(Commands("test"), "clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
+	cmd := command("clusters", "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.ExecuteContext(ctx) }()
 	timer := time.NewTimer(10 * time.Second)
@@ -393,7 +405,7 @@ type watched struct {
 func watch(t *testing.T, args ...string) *watched {
 	t.Helper()
 	reader, writer := io.Pipe()
-	cmd := cmdtest.Root(Commands("test"), args...)
+	cmd := command(args...)
 	cmd.SetOut(writer)
 	cmd.SetErr(writer)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,17 +20,18 @@ func streamsCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "streams",
 		Short: "Show every open stream of all replicas, the slowest first",
-		Long: `Show every open stream of all replicas: its client and its request, how many addresses it was sent and
-holds, and how far it is behind. The slowest come first: those whose client has not read for the longest
-time, then those with the most changes to send: +2 -1 is two addresses to add and one to remove. An ID is
-unique in its replica.`,
+		Long: `Show every open stream of all replicas: its client and its request, how many addresses it was sent
+and holds, and how far it is behind. The slowest come first: those whose client has not read for
+the longest time, then those with the most changes to send: +2 -1 is two addresses to add and one
+to remove. An ID is unique in its replica.`,
 		Example: "  fingerpost streams --slow --watch\n  fingerpost streams -o json | jq '.[] | select(.sending)'",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			printAll := func(to io.Writer, all []replicaStream, several bool, now time.Time) error {
-				return printStreams(to, all, slow, several, now)
-			}
-			return showPages(cmd, &d, "/debug/streams", mergeStreams, printAll)
+			return show(cmd, &d, view[[]discovery.StreamStatus, []replicaStream]{
+				path: "/debug/streams", merge: mergeStreams,
+				print: func(f *frame, all []replicaStream, several bool, now time.Time) {
+					printStreams(f, all, slow, several, now)
+				},
+			})
 		},
 	}
 	d.addDebugFlags(cmd)
@@ -60,8 +60,9 @@ func mergeStreams(responses []Response[[]discovery.StreamStatus]) []replicaStrea
 	return all
 }
 
-func printStreams(to io.Writer, all []replicaStream, slow, several bool, now time.Time) error {
+func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Time) {
 	t := newTable("REPLICA", "ID", "AGE", "METHOD", "ASKS FOR", "CLIENT", "HOLDS", "LAST SENT", "BEHIND")
+	t.volatile = []string{"AGE", "LAST SENT"}
 	behind := 0
 	for _, s := range all {
 		lag := shortLagText(s.StreamStatus, now)
@@ -82,15 +83,12 @@ func printStreams(to io.Writer, all []replicaStream, slow, several bool, now tim
 		)
 	}
 	if !several {
-		t.dropColumn(0) // REPLICA
+		t.dropColumn("REPLICA")
 	}
 	if len(t.rows) > 0 {
-		if err := t.print(to); err != nil {
-			return err
-		}
+		f.add(t)
 	}
-	_, err := fmt.Fprintf(to, "%d streams, %d behind.\n", len(all), behind)
-	return err
+	f.printf("%d streams, %d behind.", len(all), behind)
 }
 
 // lastSentText describes the last message of a stream.

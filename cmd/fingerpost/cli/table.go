@@ -1,17 +1,19 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
-	"unicode"
 	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 )
 
-// TableWidth is how many columns a table has. It has more only if its headers do not fit.
+// TableWidth is how many columns reports have that are not printed as tables.
 const TableWidth = 100
 
 const (
@@ -20,91 +22,110 @@ const (
 	minLast  = 30 // columns that the last cell keeps until all others are cut to the least
 )
 
-// A table is for people. It fits into TableWidth columns: cells that are too long are cut in the middle,
-// because names have the same beginnings, and the last one of a row is wrapped. What is cut is in the JSON.
-// text/tabwriter aligns the columns; it does not fit them into a width.
+// A table is for people. In a pipe it is as wide as its cells need. On a terminal it fits into the width:
+// cells that are too long are cut in the middle, because names have the same beginnings, and the last one of
+// a row is wrapped, or cut if oneLine is set. What is cut is in -o json.
 type table struct {
 	header      []string
-	rows        [][]string
-	keepColumns int // so many columns from the left are cut last: those that people copy
+	rows        []*row
+	keepColumns int      // so many columns from the left are cut last: those that people copy
+	oneLine     bool     // a row is one line
+	optional    []string // headers that a narrow terminal does without, in this order
+	volatile    []string // headers of what changes by itself: a row is the same if the others are
+}
+
+// A row is its cells, and the colours of some of them, by header.
+type row struct {
+	cells   []string
+	colours map[string]Colour
 }
 
 func newTable(header ...string) *table { return &table{header: header} }
 
-func (t *table) addRow(cells ...string) {
+func (t *table) addRow(cells ...string) *row {
 	for i, cell := range cells {
 		cells[i] = Printable(cell)
 	}
-	t.rows = append(t.rows, cells)
+	r := &row{cells, map[string]Colour{}}
+	t.rows = append(t.rows, r)
+	return r
 }
 
-func (t *table) dropColumn(i int) {
+// dropColumn removes a column, if there is one of that header.
+func (t *table) dropColumn(header string) {
+	i := slices.Index(t.header, header)
+	if i < 0 {
+		return
+	}
 	t.header = slices.Delete(t.header, i, i+1)
-	for j, row := range t.rows {
-		t.rows[j] = slices.Delete(row, i, i+1)
+	for _, r := range t.rows {
+		r.cells = slices.Delete(r.cells, i, i+1)
 	}
-}
-
-// Printable drops the characters that a terminal interprets, such as escapes: texts of servers are not
-// trusted.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
-}
-
-// PrintableLines does the same to a text of several lines, such as joined errors.
-func PrintableLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		lines[i] = Printable(line)
-	}
-	return strings.Join(lines, "\n")
 }
 
 func (t *table) print(to io.Writer) error {
-	widths := t.widths()
-	last := len(widths) - 1
-	var b strings.Builder
-	aligned := tabwriter.NewWriter(&b, 0, 0, tableGap, ' ', 0)
-	for _, row := range append([][]string{t.header}, t.rows...) {
-		cells := make([]string, last)
-		for i, width := range widths[:last] {
-			cells[i] = shorten(row[i], width)
-		}
-		for _, line := range Wrap(row[last], widths[last]) {
-			fmt.Fprintln(aligned, strings.Join(append(cells, line), "\t"))
-			cells = make([]string, last) // before what is wrapped
-		}
-	}
-	if err := aligned.Flush(); err != nil {
-		return err
-	}
-	for line := range strings.Lines(b.String()) {
-		if _, err := io.WriteString(to, strings.TrimRight(line, " \n")+"\n"); err != nil {
-			return err
-		}
-	}
-	return nil
+	f := frame{Screen: NewScreen(to)}
+	f.add(t)
+	return f.print()
 }
 
-// widths returns the width of each column. Columns have what their cells need; if that is too much, the
-// widest of them lose a column at a time: first those after keepColumns, then all.
-func (t *table) widths() []int {
-	widths := make([]int, len(t.header))
-	for _, row := range append([][]string{t.header}, t.rows...) {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
+// render returns the lines of the table. All lines of a row have the row's key, so that what is wrapped is
+// printed again as a whole.
+func (t *table) render(s Screen) (lines []line) {
+	widths := t.widths(s.width)
+	for s.width > 0 && len(t.optional) > 0 && total(widths) > s.width {
+		t.dropColumn(t.optional[0])
+		t.optional = t.optional[1:]
+		widths = t.widths(s.width)
 	}
 	last := len(widths) - 1
-	left := TableWidth - tableGap*last
+	for _, r := range append([]*row{{cells: t.header}}, t.rows...) {
+		wrapped := []string{shortenEnd(r.cells[last], widths[last])}
+		if !t.oneLine && s.width > 0 {
+			wrapped = Wrap(r.cells[last], widths[last])
+		}
+		for i, end := range wrapped {
+			var b strings.Builder
+			for c, width := range widths[:last] {
+				cell := ""
+				if i == 0 {
+					cell = debug.Shorten(r.cells[c], width)
+				}
+				b.WriteString(s.Paint(r.colours[t.header[c]], cell))
+				b.WriteString(strings.Repeat(" ", width+tableGap-utf8.RuneCountInString(cell)))
+			}
+			b.WriteString(s.Paint(r.colours[t.header[last]], end))
+			lines = append(lines, line{strings.TrimRight(b.String(), " "), t.keyOf(r)})
+		}
+	}
+	return lines
+}
+
+func (t *table) keyOf(r *row) string {
+	cells := slices.Clone(r.cells)
+	for c, name := range t.header {
+		if slices.Contains(t.volatile, name) {
+			cells[c] = ""
+		}
+	}
+	return strings.Join(cells, "\x00")
+}
+
+// widths returns the width of each column. Columns have what their cells need; if that is more than limit,
+// the widest of them lose a column at a time: first those after keepColumns, then all.
+func (t *table) widths(limit int) []int {
+	widths := make([]int, len(t.header))
+	for i, name := range t.header {
+		widths[i] = utf8.RuneCountInString(name)
+		for _, r := range t.rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(r.cells[i]))
+		}
+	}
+	if limit == 0 {
+		return widths
+	}
+	last := len(widths) - 1
+	left := limit - tableGap*last
 	least := min(widths[last], minLast)
 	for _, from := range []int{min(t.keepColumns, last), 0} {
 		for sum(widths[:last])+least > left {
@@ -116,7 +137,7 @@ func (t *table) widths() []int {
 		}
 	}
 	rest := left - sum(widths[:last])
-	if rest < least {
+	if rest < least && len(t.optional) == 0 {
 		least = min(least, minCell)
 	}
 	widths[last] = max(least, rest)
@@ -135,6 +156,8 @@ func (t *table) widest(widths []int, from int) int {
 	return widest
 }
 
+func total(widths []int) int { return sum(widths) + tableGap*(len(widths)-1) }
+
 func sum(numbers []int) (total int) {
 	for _, n := range numbers {
 		total += n
@@ -142,21 +165,20 @@ func sum(numbers []int) (total int) {
 	return total
 }
 
-// shorten cuts the middle out of a cell that is too long.
-func shorten(cell string, width int) string {
-	runes := []rune(cell)
+// shortenEnd cuts the end off a text that is too long.
+func shortenEnd(text string, width int) string {
+	runes := []rune(text)
 	if len(runes) <= width {
-		return cell
+		return text
 	}
-	head := (width - 1) / 2
-	return string(runes[:head]) + "…" + string(runes[len(runes)-(width-1-head):])
+	return string(runes[:max(width-1, 0)]) + "…"
 }
 
 // Wrap breaks a text into lines, at least one.
 func Wrap(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
-		word = shorten(word, width)
+		word = debug.Shorten(word, width)
 		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
 			lines, line = append(lines, line), ""
 		}
@@ -169,16 +191,24 @@ func Wrap(text string, width int) (lines []string) {
 }
 
 // dash fills an empty cell.
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func dash(s string) string { return cmp.Or(s, "-") }
 
 // PrintJSON prints a page for machines.
 func PrintJSON(to io.Writer, page any) error {
 	encoder := json.NewEncoder(to)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(page)
+}
+
+// printPage prints a page for machines in one of the forms that -o names.
+func printPage(to io.Writer, page any, output string) error {
+	if output != yamlOutput {
+		return PrintJSON(to, page)
+	}
+	b, err := yaml.Marshal(page)
+	if err != nil {
+		return err
+	}
+	_, err = to.Write(b)
+	return err
 }

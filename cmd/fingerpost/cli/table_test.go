@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +10,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A table is never wider than it should be, loses no row, and lets nothing through that a terminal acts upon.
+// render returns the lines of a table on a terminal of so many columns; 0 is no terminal.
+func render(t *table, columns int) (lines []string) {
+	for _, l := range t.render(Screen{width: columns}) {
+		lines = append(lines, l.text)
+	}
+	return lines
+}
+
+// A table is never wider than a terminal, loses no row, and lets nothing through that a terminal acts upon.
+// Elsewhere it has a line for each row, and nothing is cut.
 func TestTableWidth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		columns := rapid.IntRange(1, 10).Draw(t, "columns")
@@ -33,15 +41,27 @@ func TestTableWidth(t *testing.T) {
 		for range rows {
 			table.addRow(cells()...)
 		}
-		var out bytes.Buffer
-		if err := table.print(&out); err != nil {
-			t.Fatal(err)
+		whole := render(table, 0)
+		if len(whole) != rows+1 {
+			t.Fatalf("%d lines for %d rows", len(whole), rows)
 		}
-		if n := strings.Count(out.String(), "\n"); n < rows+1 {
+		for i, r := range table.rows {
+			for _, cell := range r.cells {
+				if !strings.Contains(whole[i+1], strings.TrimRight(cell, " ")) {
+					t.Fatalf("%q is cut: %q", cell, whole[i+1])
+				}
+			}
+		}
+		width := rapid.IntRange(100, 200).Draw(t, "width")
+		if table.oneLine = rapid.Bool().Draw(t, "one line"); table.oneLine && columns > 2 {
+			table.optional = []string{"H"}
+		}
+		fitted := render(table, width)
+		if n := len(fitted); n < rows+1 || table.oneLine && n != rows+1 {
 			t.Fatalf("%d lines for %d rows", n, rows)
 		}
-		for line := range strings.Lines(out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > TableWidth {
+		for _, line := range fitted {
+			if n := utf8.RuneCountInString(line); n > width {
 				t.Fatalf("a line of %d columns: %q", n, line)
 			}
 			if strings.Contains(line, "\x1b") {
@@ -56,12 +76,8 @@ func TestTableOfManyColumns(t *testing.T) {
 	row := slices.Repeat([]string{"as-long-as-the-name-of-a-pod as-long-as-the-name-of-a-pod"}, 10)
 	table := newTable(strings.Fields("A B C D E F G H I J")...)
 	table.addRow(row...)
-	var out bytes.Buffer
-	if err := table.print(&out); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(out.String()) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > TableWidth {
+	for _, line := range render(table, 100) {
+		if n := utf8.RuneCountInString(line); n > 100 {
 			t.Errorf("a line of %d columns: %q", n, line)
 		}
 	}
@@ -75,16 +91,29 @@ func TestTableCuts(t *testing.T) {
 		"some words that go on in the next line because there is no room",
 	)
 	table.addRow("b", "Stale", "")
-	var out bytes.Buffer
-	if err := table.print(&out); err != nil {
-		t.Fatal(err)
-	}
 	if diff := cmp.Diff(`NAME                                                           STATE  NOTE
 a-name-that-is-so-long-that-it…ole-and-has-to-lose-its-middle  Live   some words that go on in the
                                                                       next line because there is no
                                                                       room
 b                                                              Stale
-`, out.String()); diff != "" {
+`, strings.Join(render(table, 100), "\n")+"\n"); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A narrow terminal does without some columns; colours and columns that change by themselves stay those of
+// their columns.
+func TestNarrowTable(t *testing.T) {
+	table := newTable("A", "LONG-HEADER", "B", "C")
+	table.optional, table.volatile = []string{"LONG-HEADER"}, []string{"B"}
+	table.addRow("a", "x", "b", "c").colours["C"] = Red
+	table.addRow("a", "y", "bb", "c")
+	lines := table.render(Screen{width: 12, Colours: true})
+	want := "A  B   C|a  b   \x1b[31mc\x1b[0m|a  bb  c"
+	if diff := cmp.Diff(want, lines[0].text+"|"+lines[1].text+"|"+lines[2].text); diff != "" {
+		t.Error(diff)
+	}
+	if lines[1].key != lines[2].key {
+		t.Errorf("the rows differ in what changes by itself only: %q", lines)
 	}
 }

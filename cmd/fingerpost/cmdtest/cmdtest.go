@@ -28,8 +28,13 @@ import (
 // Run runs a command line with these commands, and returns what it prints.
 func Run(t *testing.T, commands []*cobra.Command, args ...string) (string, error) {
 	t.Helper()
+	return Execute(t, Root(commands, args...))
+}
+
+// Execute runs a command line, and returns what it prints.
+func Execute(t *testing.T, cmd *cobra.Command) (string, error) {
+	t.Helper()
 	var out bytes.Buffer
-	cmd := Root(commands, args...)
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	err := cmd.ExecuteContext(t.Context())

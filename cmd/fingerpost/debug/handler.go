@@ -24,6 +24,7 @@ type Sources struct {
 	Links     *links.Reconciler
 	Discovery *linkerd.Server
 	Cluster   string // name of the local cluster
+	Namespace string // of the control plane
 	Replica   string
 	Version   string // of the binary
 }
@@ -33,13 +34,13 @@ func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", &statusPageHandler{Sources: s})
 	mux.HandleFunc("GET /debug/clusters", serveCached(func() ClustersPage {
-		return ClustersPage{Clusters: newClusters(s.Registry), Links: s.Links.Links()}
+		return newClustersPage(s.Registry, s.Store, s.Links)
+	}))
+	mux.HandleFunc("GET /debug/version", serveCached(func() VersionPage { return VersionPage{s.Version} }))
+	mux.HandleFunc("GET /debug/problems", serveCached(func() ProblemsPage {
+		return newProblemsPage(s.Store, federation.Cluster(s.Cluster), countStreams(s.Discovery.Streams()))
 	}))
 	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
-	mux.HandleFunc(
-		"GET /debug/malformed",
-		serveCached(func() MalformedPage { return newMalformedPage(s.Store, s.Cluster) }),
-	)
 	mux.HandleFunc("GET /debug/digests", serveCached(func() DigestsPage { return newDigestsPage(s.Store) }))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", s.serveService)
 	mux.HandleFunc("GET /debug/streams/{id}", s.serveStream)

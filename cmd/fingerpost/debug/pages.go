@@ -16,14 +16,35 @@ import (
 type ClustersPage struct {
 	Clusters []Cluster          `json:"clusters"`
 	Links    []links.LinkStatus `json:"links"`
+
+	LinksRefused string `json:"linksRefused,omitempty"` // why Links cannot be listed, such as NotFound without a CRD
+}
+
+func newClustersPage(
+	registry *cluster.Registry, store *federation.Store, reconciler *links.Reconciler,
+) ClustersPage {
+	page := ClustersPage{
+		Clusters: newClusters(registry, store), Links: reconciler.Links(), LinksRefused: reconciler.Refused(),
+	}
+	for i := range page.Clusters {
+		c := &page.Clusters[i]
+		for _, l := range page.Links {
+			if l.Cluster == c.Name && c.Link == "" && l.Deleted.IsZero() {
+				c.Link = l.Namespace + "/" + l.Name
+			}
+		}
+	}
+	return page
 }
 
 // A Cluster is the Status of a cluster with its errors as text, and the health of each kind.
 type Cluster struct {
 	cluster.Status
+	Link        string               `json:"link,omitempty"`        // that links it; "" if only a labelled Secret does
 	Contact     string               `json:"contact,omitempty"`     // why it is out of contact
 	Credentials string               `json:"credentials,omitempty"` // why the newest credentials are not in use
 	Kinds       []cluster.KindStatus `json:"kinds,omitempty"`
+	Endpoints   int                  `json:"endpoints"` // that it publishes, ready or not
 }
 
 // Objects returns how many objects of a resource the cluster has.
@@ -37,23 +58,29 @@ func (c Cluster) Objects(resource string) int {
 }
 
 // newClusters returns all clusters, sorted by name.
-func newClusters(registry *cluster.Registry) []Cluster {
+func newClusters(registry *cluster.Registry, store *federation.Store) []Cluster {
 	statuses, _ := registry.Statuses()
 	all := []Cluster{}
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		c := Cluster{Status: statuses[name]}
-		c.Contact, c.Credentials = errorText(c.Status.Contact), errorText(c.Status.Credentials)
-		c.Kinds, c.LastContact = registry.Inspect(name)
+		c.Contact, c.Credentials = cluster.ErrorText(c.Status.Contact), cluster.ErrorText(c.Status.Credentials)
+		kinds, contact := registry.Inspect(name)
+		if c.Kinds = kinds; !contact.IsZero() {
+			c.LastContact = contact
+		}
+		for _, v := range store.Views(federation.Cluster(name)).All() {
+			for _, slice := range v.Slices {
+				c.Endpoints += len(slice.Endpoints)
+			}
+		}
 		all = append(all, c)
 	}
 	return all
 }
 
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
+// VersionPage is /debug/version.
+type VersionPage struct {
+	Version string `json:"version"` // of the binary
 }
 
 // servicePage is /debug/services: a Service of the local cluster at one version, resolved to members.
@@ -73,7 +100,7 @@ type memberPage struct {
 	Service     string                   `json:"service"` // namespace/name
 	Linked      bool                     `json:"linked"`
 	Synced      bool                     `json:"synced"`   // the cluster was synced once
-	State       string                   `json:"state"`    // of the cluster
+	State       federation.ClusterState  `json:"state"`    // of the cluster
 	Filtered    bool                     `json:"filtered"` // zone hints and internalTrafficPolicy apply
 	TrustDomain string                   `json:"trustDomain"`
 	Exists      bool                     `json:"exists"`
@@ -115,7 +142,7 @@ func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) fed
 		from := m.Origin
 		p := memberPage{
 			Cluster: string(from.Cluster), Service: from.Namespace + "/" + from.Name,
-			Linked: m.Linked, Synced: m.Known, State: stateOf(from.Cluster).String(),
+			Linked: m.Linked, Synced: m.Known, State: stateOf(from.Cluster),
 			Filtered: from.Filtered, TrustDomain: from.TrustDomain, Exists: m.View != nil,
 		}
 		if m.View != nil {
@@ -142,28 +169,14 @@ func newDigestsPage(store *federation.Store) DigestsPage {
 	return page
 }
 
-// MalformedPage is /debug/malformed: Services of the local cluster (namespace/name), and why they cannot be
-// served.
-type MalformedPage map[string]string
-
-func newMalformedPage(store *federation.Store, local string) MalformedPage {
-	page := MalformedPage{}
-	for svc, v := range store.Views(federation.Cluster(local)).All() {
-		if v.Malformed != "" {
-			page[svc.Namespace+"/"+svc.Name] = v.Malformed
-		}
-	}
-	return page
-}
-
 func newSlicePages(v *federation.View) []slicePage {
 	all := []slicePage{}
 	for _, s := range v.Slices {
 		page := slicePage{Name: s.Name, Ports: s.Ports, Endpoints: []endpointPage{}}
 		for _, e := range s.Endpoints {
 			p := endpointPage{
-				Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname,
-				Node: e.Node, Zone: e.Zone, Hints: e.Hints, Mirror: e.Mirror,
+				Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname(),
+				Node: e.Node, Zone: e.Zone, Hints: e.Hints(), Mirror: e.Mirror(),
 			}
 			if e.Workload != nil {
 				p.Pod = cmp.Or(e.Workload.Namespace, "default") + "/" + e.Workload.Name

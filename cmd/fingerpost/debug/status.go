@@ -11,33 +11,88 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"unicode"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// How much of a large page is shown. A filter finds what is not.
+// How much of a large page is shown. What is folded is one click away, and a filter finds the rest.
 const (
-	shownServices = 200
-	shownStreams  = 50
+	shownProblems  = 6
+	foldedProblems = 100
+	shownClusters  = 12 // with more of them the map is one of tiles
+	shownServices  = 12
+	foldedServices = 100
+	shownNotes     = 3 // of a Service
+	shownStreams   = 50
+
+	// slowClient is how long a client may leave a message unread before that is a Problem.
+	slowClient = 30 * time.Second
 )
+
+const docsURL = "https://github.com/fingerpost/fingerpost/blob/main/docs/"
 
 //go:embed status.html
 var statusHTML string
 
 var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap{
-	"ago": func(p statusPage, at time.Time) string { return Ago(at, p.Now) },
-	"age": func(p statusPage, at time.Time) string { return Age(at, p.Now) },
+	"age":    func(p statusPage, at time.Time) string { return Age(at, p.Now) },
+	"clock":  func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05") },
+	"since":  sinceText,
+	"docs":   func(page string) string { return docsURL + page },
+	"count":  countText,
+	"number": numberText,
+	"short":  func(name string) string { return Shorten(name, 20) },
+	"rows":   func(rows []clusterRow, p statusPage) any { return map[string]any{"Rows": rows, "Page": p} },
+	"pair":   func(problem Problem, p statusPage) any { return map[string]any{"Problem": problem, "Page": p} },
+	"ends":   endText,
 	"lag": func(p statusPage, s discovery.StreamStatus) string {
 		return strings.TrimPrefix(LagText(s, p.Now), ", ")
 	},
 }).Parse(statusHTML))
+
+// sinceText returns when something began, without the date if it was not long ago.
+func sinceText(p statusPage, at time.Time) string {
+	if p.Now.Sub(at) < 12*time.Hour {
+		return at.UTC().Format("15:04:05 UTC")
+	}
+	return at.UTC().Format("2006-01-02 15:04 UTC")
+}
+
+// numberText separates the thousands.
+func numberText(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// countText returns a number of things, in the plural unless there is one.
+func countText(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return numberText(n) + " " + thing + "s"
+}
+
+// endText returns when the credentials of a cluster expire; the kubelet rotates those of the local one.
+func endText(p statusPage, c clusterRow) string {
+	switch {
+	case c.Local || c.Expires.IsZero():
+		return "–"
+	case c.Expires.Before(p.Now):
+		return Age(c.Expires, p.Now) + " ago"
+	default:
+		return "in " + Age(p.Now, c.Expires)
+	}
+}
 
 // contentSecurityPolicy lets the page's own style and script run, and nothing else that a name may bring into
 // it. It has their hashes instead of a nonce, because the script puts parts of later responses into the page,
@@ -61,6 +116,30 @@ var contentSecurityPolicy = sync.OnceValue(func() string {
 	)
 })
 
+// A mood is a class of the page: how urgent it is.
+type mood string
+
+const (
+	calm   mood = "ok"
+	uneasy mood = "warn"
+	alarm  mood = "bad"
+)
+
+func moodOf(severe bool) mood {
+	if severe {
+		return alarm
+	}
+	return uneasy
+}
+
+// Mood is for the template.
+func (p Problem) Mood() string { return string(moodOf(p.Severe)) }
+
+func worst(a, b mood) mood {
+	moods := []mood{calm, uneasy, alarm}
+	return moods[max(slices.Index(moods, a), slices.Index(moods, b), 0)]
+}
+
 // statusPage is the page at / of the debug server.
 type statusPage struct {
 	Now     time.Time
@@ -68,33 +147,28 @@ type statusPage struct {
 	Version string
 	Cluster string // name of the local cluster
 
-	Clusters []clusterRow
-	Filter   string // of Services and streams: part of a name
-	Services []serviceRow
+	Verdict      string // about the clusters
+	Advice       string // about the Problems
+	Mood         mood
+	Problems     []Problem
+	MoreProblems []Problem
+	Unlisted     int // Problems that are not shown
+
+	Endpoints, Behind, Open  int // ready endpoints of all clusters; streams
+	Replicas, ReadyReplicas  int // of this installation; 0 if they are not known
+	Clusters, FoldedClusters []clusterRow
+	Linked                   int
+	Map                      *starMap // nil with many clusters
+	Tiles                    []clusterRow
+
+	Filter   string       // of Services and streams: part of a name
+	Services []serviceRow // those with problems first, then those with the most streams
+	Folded   []serviceRow
 	Found    int // Services that the filter finds
 	Known    int // Services of the local cluster
 	Streams  []discovery.StreamStatus
-	Open     int // streams that the filter finds
-	Behind   int // of all streams
-}
-
-type clusterRow struct {
-	Cluster
-	Services, Pods int
-	Notes          []note
-}
-
-// A note is a line in the last cell of a row. Its class is bad or soft.
-type note struct{ Class, Text string }
-
-type serviceRow struct {
-	Service string // namespace/name
-	Kind    string
-	Ready   int
-	Total   int      // addresses, ready or not
-	Members []string // names of clusters
-	Streams int      // of Get
-	Notes   []note
+	Matching int // streams that the filter finds
+	Hidden   int // Services that the filter finds and that are not shown
 }
 
 // statusPageHandler serves the statusPage. The overview, and the page without a filter, are computed at most
@@ -113,20 +187,30 @@ type renderedPage struct {
 
 // overview is all that a page can show.
 type overview struct {
-	page      statusPage // without what a filter finds
-	streams   []discovery.StreamStatus
+	page     statusPage // without what a filter finds
+	streams  []discovery.StreamStatus
+	services []serviceRow // of the local cluster
+
 	streamsOf map[federation.Service]int // number of streams
-	services  []federation.Service       // of the local cluster, those with the most streams first
 	views     map[federation.Cluster]*federation.Views
+	states    map[string]federation.ClusterState
+	counts    map[*federation.View]endpointCount // of this overview and the one before it
+	used      map[string]usage                   // by cluster
 }
+
+// usage is what Services of the local cluster consist of, as far as one cluster has it.
+type usage struct{ ready, services int }
+
+// endpointCount counts the endpoints of a View.
+type endpointCount struct{ ready, total int }
 
 // ServeHTTP serves the page: ?q= is the filter.
 func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var page renderedPage
 	if filter := strings.TrimSpace(r.URL.Query().Get("q")); filter != "" {
-		page = h.render(filter)
+		page = h.rendered(filter)
 	} else {
-		page = h.cachedPage.get(func() renderedPage { return h.render("") })
+		page = h.cachedPage.get(func() renderedPage { return h.rendered("") })
 	}
 	if page.err != nil {
 		http.Error(w, page.err.Error(), http.StatusInternalServerError)
@@ -141,157 +225,152 @@ func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(page.body) // it fails when the client is gone
 }
 
-func (h *statusPageHandler) render(filter string) renderedPage {
+func (h *statusPageHandler) rendered(filter string) renderedPage {
+	all := h.cachedOverview.get(h.newOverview)
+	return render(all.newPage(filter))
+}
+
+func render(page statusPage) renderedPage {
 	var b bytes.Buffer
-	err := statusTemplate.Execute(&b, h.newPage(filter))
-	return renderedPage{b.Bytes(), err}
+	err := statusTemplate.Execute(&b, page)
+	return renderedPage{bytes.Map(visible, b.Bytes()), err}
+}
+
+// visible replaces characters that change how those around them are shown, such as escapes and marks that reverse
+// the direction of a text: names are not trusted.
+func visible(r rune) rune {
+	if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+		return r
+	}
+	return unicode.ReplacementChar
 }
 
 // newPage returns the page with what a filter finds.
-func (h *statusPageHandler) newPage(filter string) statusPage {
-	all := h.cachedOverview.get(h.newOverview)
-	page, text := all.page, strings.ToLower(filter)
+func (o *overview) newPage(filter string) statusPage {
+	page, text := o.page, strings.ToLower(filter)
 	page.Filter = filter
 	matches := func(name string) bool { return strings.Contains(strings.ToLower(name), text) }
-	for _, s := range all.streams {
+	for _, s := range o.streams {
 		if !matches(s.Authority) && !matches(s.Namespace+"/"+s.Pod) {
 			continue
 		}
-		if page.Open++; page.Open <= shownStreams {
+		if page.Matching++; page.Matching <= shownStreams {
 			page.Streams = append(page.Streams, s)
 		}
 	}
-	for _, svc := range all.services {
-		if !matches(svc.Namespace + "/" + svc.Name) {
+	for _, row := range o.services {
+		if !matches(row.Service) {
 			continue
 		}
-		if page.Found++; page.Found <= shownServices {
-			page.Services = append(page.Services, all.newServiceRow(svc))
+		switch page.Found++; {
+		case page.Found <= shownServices:
+			page.Services = append(page.Services, row)
+		case page.Found <= foldedServices:
+			page.Folded = append(page.Folded, row)
 		}
 	}
+	page.Hidden = max(page.Found-foldedServices, 0)
 	return page
 }
 
 func (h *statusPageHandler) newOverview() overview {
-	o := overview{
-		page: statusPage{
-			Now:      time.Now(),
-			Replica:  h.Replica,
-			Version:  h.Version,
-			Cluster:  h.Cluster,
-			Clusters: h.newClusterRows(),
-		},
-		streams:   h.Discovery.Streams(),
-		streamsOf: map[federation.Service]int{},
-		views:     maps.Collect(h.Store.All()),
+	clusters := newClustersPage(h.Registry, h.Store, h.Links)
+	probes := map[string][]cluster.Probe{}
+	for _, c := range clusters.Clusters {
+		probes[c.Name] = h.Registry.Probes(c.Name)
 	}
+	streams := h.Discovery.Streams()
+	streamsOf := countStreams(streams)
+	return newOverview(overviewInput{
+		now: time.Now(), local: h.Cluster, replica: h.Replica, version: h.Version, namespace: h.Namespace,
+		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
+		problems: newProblemsPage(h.Store, federation.Cluster(h.Cluster), streamsOf),
+		views:    maps.Collect(h.Store.All()), counts: h.cachedOverview.value.counts,
+	})
+}
+
+// overviewInput is all that an overview depends on.
+type overviewInput struct {
+	now                     time.Time
+	local, replica, version string
+	namespace               string // of the control plane
+	clusters                ClustersPage
+	probes                  map[string][]cluster.Probe
+	streams                 []discovery.StreamStatus
+	streamsOf               map[federation.Service]int // number of streams
+	problems                ProblemsPage
+	views                   map[federation.Cluster]*federation.Views
+	counts                  map[*federation.View]endpointCount // as computed before
+}
+
+func newOverview(in overviewInput) overview {
+	o := overview{
+		page:      statusPage{Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local},
+		streams:   in.streams,
+		streamsOf: in.streamsOf,
+		views:     in.views,
+		states:    map[string]federation.ClusterState{},
+		counts:    map[*federation.View]endpointCount{},
+		used:      map[string]usage{},
+	}
+	problems := append(in.clusters.Problems(in.now), o.addStreams()...)
+	for _, c := range in.clusters.Clusters {
+		o.states[c.Name] = c.State
+	}
+	o.countViews(in.counts)
+	problems = append(problems, o.addServices(in)...)
+	for i, p := range problems {
+		problems[i].Text += o.consequence(p.Cluster)
+	}
+	slices.SortStableFunc(problems, compareProblems)
+	o.addClusters(in, problems)
+	o.page.ReadyReplicas, o.page.Replicas = o.replicas(in.namespace)
+	o.addVerdict(problems)
+	return o
+}
+
+// addStreams counts the streams, puts the slowest first, and returns what is wrong with them.
+func (o *overview) addStreams() []Problem {
+	var since time.Time
+	slow := 0
 	for _, s := range o.streams {
 		if s.Behind != nil || s.Sending != nil {
 			o.page.Behind++
 		}
-		if q := s.Query(); q != nil {
-			o.streamsOf[q.Service]++
+		if s.Sending != nil && o.page.Now.Sub(*s.Sending) > slowClient {
+			if slow++; since.IsZero() || s.Sending.Before(since) {
+				since = *s.Sending
+			}
 		}
 	}
+	o.page.Open = len(o.streams)
 	slices.SortStableFunc(o.streams, CompareStreams)
-	local := o.views[federation.Cluster(h.Cluster)]
-	o.page.Known = local.Len()
-	for svc := range local.All() {
-		o.services = append(o.services, svc)
+	if slow == 0 {
+		return nil
 	}
-	slices.SortFunc(o.services, func(a, b federation.Service) int {
-		return cmp.Or(
-			o.streamsOf[b]-o.streamsOf[a],
-			strings.Compare(a.Namespace, b.Namespace),
-			strings.Compare(a.Name, b.Name),
-		)
-	})
-	return o
+	return []Problem{{
+		Title: countText(slow, "client") + " with an unread message", Since: since,
+		Text:    "what they hold is out of date; the other streams are not affected",
+		Command: "fingerpost streams --slow", Runbook: runbookClients,
+	}}
 }
 
-func (h *statusPageHandler) newClusterRows() (rows []clusterRow) {
-	linkNotes := map[string][]note{} // by cluster
-	for _, l := range h.Links.Links() {
-		for _, c := range l.Conditions {
-			if c.Status != metav1.ConditionTrue {
-				text := fmt.Sprintf("Link %s/%s: %s is %s: %s",
-					l.Namespace, l.Name, c.Type, c.Status, c.Message)
-				linkNotes[l.Cluster] = append(linkNotes[l.Cluster], note{"bad", text})
+// countViews counts the endpoints of each View. A View never changes, so that what was counted before is known.
+func (o *overview) countViews(before map[*federation.View]endpointCount) {
+	for _, views := range o.views {
+		for _, v := range views.All() {
+			n, counted := before[v]
+			if !counted {
+				n.ready, n.total = countEndpoints(v)
 			}
+			o.counts[v] = n
+			o.page.Endpoints += n.ready
 		}
 	}
-	for _, c := range newClusters(h.Registry) {
-		row := clusterRow{
-			Cluster:  c,
-			Services: c.Objects("services"),
-			Pods:     c.Objects("pods"),
-			Notes:    linkNotes[c.Name],
-		}
-		add := func(class, text string) { row.Notes = append(row.Notes, note{class, text}) }
-		problem := cmp.Or(c.Contact, c.Credentials)
-		if problem != "" && row.Notes == nil { // conditions of Links report it, too
-			add("bad", problem)
-		}
-		if w := c.Writing; w.State != cluster.NotWriting {
-			add("soft", strings.TrimRight("writing: "+string(w.State)+" "+strings.Join(w.Leases, ", "), " "))
-		}
-		if c.Writing.Problem != "" {
-			add("bad", c.Writing.Problem)
-		}
-		for _, k := range c.Kinds {
-			if k.Refused != "" {
-				add("soft", "without "+k.Kind+" ("+string(k.Refused)+")")
-			}
-		}
-		rows = append(rows, row)
-	}
-	return rows
 }
 
-// newServiceRow counts the endpoints of all members of a Service of the local cluster.
-func (o *overview) newServiceRow(svc federation.Service) serviceRow {
-	row := serviceRow{Service: svc.Namespace + "/" + svc.Name, Kind: "plain", Streams: o.streamsOf[svc]}
-	local := federation.Ref{Cluster: federation.Cluster(o.page.Cluster), Service: svc}
-	view := o.views[local.Cluster].Get(svc)
-	if view.Malformed != "" {
-		row.Notes = append(row.Notes, note{"bad", view.Malformed})
-	}
-	if view.LocalOnly {
-		row.Notes = append(row.Notes, note{"soft", "for clients on the same node"})
-	}
-	members := []federation.Ref{local}
-	switch {
-	case view.ExternalName:
-		row.Kind = "ExternalName"
-	case view.Composition != nil:
-		row.Kind, members = "mirror", nil
-		if view.Composition.Union {
-			row.Kind = "federated"
-		}
-		for _, m := range view.Composition.Members {
-			members = append(members, m.Ref)
-		}
-	}
-	clusters := map[string]bool{}
-	for _, m := range members {
-		views, linked := o.views[m.Cluster]
-		if !linked && !clusters[string(m.Cluster)] {
-			row.Notes = append(row.Notes, note{"bad", fmt.Sprintf("cluster %s is not linked", m.Cluster)})
-		}
-		clusters[string(m.Cluster)] = true
-		ready, total := countEndpoints(views.Get(m.Service))
-		row.Ready, row.Total = row.Ready+ready, row.Total+total
-	}
-	row.Members = slices.Sorted(maps.Keys(clusters))
-	return row
-}
-
-// countEndpoints returns how many endpoints a View has, and how many of them are ready; it has none if it is
-// nil.
+// countEndpoints returns how many endpoints a View has, and how many of them are ready.
 func countEndpoints(view *federation.View) (ready, total int) {
-	if view == nil {
-		return 0, 0
-	}
 	for _, s := range view.Slices {
 		total += len(s.Endpoints)
 		for _, e := range s.Endpoints {
@@ -301,4 +380,143 @@ func countEndpoints(view *federation.View) (ready, total int) {
 		}
 	}
 	return ready, total
+}
+
+// consequence returns what it means to clients here that a cluster is not Live; nothing if it is.
+func (o *overview) consequence(name string) string {
+	used := o.used[name]
+	services := countText(used.services, "Service") + " here"
+	switch state, known := o.states[name]; {
+	case !known || state == federation.Live || used.services == 0:
+		return ""
+	case state == federation.Connecting:
+		return "; served without it: " + services
+	default:
+		return fmt.Sprintf("; kept as of then: %s in %s", countText(used.ready, "ready endpoint"), services)
+	}
+}
+
+// replicas counts the Pods of this installation: those of a Service of its namespace that this replica is behind.
+func (o *overview) replicas(namespace string) (ready, total int) {
+	for svc, v := range o.views[federation.Cluster(o.page.Cluster)].All() {
+		if svc.Namespace != namespace {
+			continue
+		}
+		pods, own := map[string]bool{}, false // whether they are ready
+		for _, s := range v.Slices {
+			for _, e := range s.Endpoints {
+				if e.Workload != nil {
+					pods[e.Workload.Name] = e.Ready
+					own = own || e.Workload.Name == o.page.Replica
+				}
+			}
+		}
+		if own && len(pods) > total {
+			ready, total = 0, len(pods)
+			for _, r := range pods {
+				if r {
+					ready++
+				}
+			}
+		}
+	}
+	return ready, total
+}
+
+// addVerdict sums up the clusters and the Problems, which are sorted.
+func (o *overview) addVerdict(problems []Problem) {
+	p, away := &o.page, 0
+	for _, state := range o.states {
+		if state != federation.Live {
+			away++
+		}
+	}
+	switch n := len(o.states); {
+	case n == 0:
+		p.Verdict = "No cluster is known yet"
+	case away == 0 && n == 1:
+		p.Verdict = "The cluster is Live"
+	case away == 0:
+		p.Verdict = fmt.Sprintf("All %d clusters are Live", n)
+	case n == 1:
+		p.Verdict = "The cluster is not Live"
+	case away == 1:
+		p.Verdict = fmt.Sprintf("1 of %d clusters is not Live", n)
+	default:
+		p.Verdict = fmt.Sprintf("%d of %d clusters are not Live", away, n)
+	}
+	severe := 0
+	p.Mood = calm
+	for _, problem := range problems {
+		if p.Mood = worst(p.Mood, moodOf(problem.Severe)); problem.Severe {
+			severe++
+		}
+	}
+	switch {
+	case len(problems) == 0:
+		p.Advice = "Nothing needs attention."
+	case severe == 0:
+		p.Advice = countText(len(problems), "problem") + ", none of them urgent."
+	default:
+		p.Advice = countText(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
+	}
+	p.Problems = problems[:min(len(problems), shownProblems)]
+	more := problems[len(p.Problems):]
+	p.MoreProblems = more[:min(len(more), foldedProblems)]
+	p.Unlisted = len(more) - len(p.MoreProblems)
+}
+
+// A clusterRow is one line of the table of clusters, and a tile.
+type clusterRow struct {
+	Cluster
+	Mood            mood
+	Services, Ready int
+	Probes          sparkline
+	Writer          string
+}
+
+// addClusters adds the rows, tiles and map of all clusters, the worst first.
+func (o *overview) addClusters(in overviewInput, problems []Problem) {
+	moods := map[string]mood{}
+	for _, p := range problems {
+		moods[p.Cluster] = worst(moods[p.Cluster], moodOf(p.Severe))
+	}
+	var rows []clusterRow
+	for _, c := range in.clusters.Clusters {
+		views := o.views[federation.Cluster(c.Name)]
+		row := clusterRow{
+			Cluster: c, Mood: worst(calm, moods[c.Name]), Services: views.Len(),
+			Probes: newSparkline(in.probes[c.Name]), Writer: writerText(c.Writing),
+		}
+		for _, v := range views.All() {
+			row.Ready += o.counts[v].ready
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) > 0 && len(rows) <= shownClusters {
+		o.page.Map = newStarMap(rows)
+	}
+	rank := func(r clusterRow) int {
+		return -3*slices.Index(federation.ClusterStates, r.State) - slices.Index([]mood{calm, uneasy, alarm}, r.Mood)
+	}
+	slices.SortStableFunc(rows, func(a, b clusterRow) int { return cmp.Compare(rank(a), rank(b)) })
+	o.page.Clusters, o.page.Linked = rows, len(rows)-1
+	if len(rows) > shownClusters {
+		o.page.Tiles = rows
+		o.page.Clusters, o.page.FoldedClusters = rows[:shownClusters], rows[shownClusters:]
+	}
+}
+
+// writerText returns who writes into a cluster, in a word.
+func writerText(w cluster.Writing) string {
+	switch w.State {
+	case cluster.Holding:
+		return "this replica"
+	case cluster.Standby:
+		return cmp.Or(w.Holder(), "not known")
+	case cluster.ReadOnly:
+		return "read-only"
+	default:
+		return "–"
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -22,7 +23,7 @@ import (
 
 // The page counts what a Service consists of, finds by a part of a name, shows a part of what is too much,
 // and is the same for everybody: what comes from outside is text, and no other script runs.
-func TestStatus(t *testing.T) {
+func TestStatusPage(t *testing.T) {
 	store := federation.NewStore()
 	store.MarkClustersListed()
 	svc := func(name string) federation.Service { return federation.Service{Namespace: "shop", Name: name} }
@@ -50,16 +51,16 @@ func TestStatus(t *testing.T) {
 		"west": {svc("web"): view(true, true, true)},
 	} {
 		store.AddCluster(name, federation.Expectation{Since: time.Now()})
-		claims := store.NewWriter(name)
+		writer := store.NewWriter(name)
 		for s, v := range views {
-			claims.Set(s, v)
+			writer.Set(s, v)
 		}
-		for i := range shownServices {
+		for i := range foldedServices {
 			if name == "east" {
-				claims.Set(svc(fmt.Sprintf("many-%03d", i)), &federation.View{ExternalName: true})
+				writer.Set(svc(fmt.Sprintf("many-%03d", i)), &federation.View{ExternalName: true})
 			}
 		}
-		claims.MarkSynced()
+		writer.MarkSynced()
 	}
 	conn, err := api.NewConnection(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
 	if err != nil {
@@ -89,27 +90,153 @@ func TestStatus(t *testing.T) {
 		policy != contentSecurityPolicy() {
 		t.Errorf("policy %q", policy)
 	}
-	flat := regexp.MustCompile(`\s+`).
-		ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")
 	for _, want := range []string{
-		"204 in east, 200 shown", "shop/alone plain 1 of 1 east 0 for clients on the same node",
-		"shop/bad plain 0 of 0 east 0 &lt;b&gt;malformed&lt;/b&gt;",
+		"88 more Services; find the other 4 by name",
+		"shop/alone plain 1 of 1 0 for clients on the same node",
+		"shop/bad plain 0 of 0 0 &lt;b&gt;malformed&lt;/b&gt;",
+		"Service shop/bad is malformed &lt;b&gt;malformed&lt;/b&gt; fingerpost explain bad.shop ",
 	} {
-		if !strings.Contains(flat, want) {
+		if flat := textOf(body); !strings.Contains(flat, want) {
 			t.Errorf("the page lacks %q:\n%s", want, flat)
 		}
 	}
 	_, body = ask("/?q=WEB")
-	flat = regexp.MustCompile(`\s+`).ReplaceAllString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(body, " "), " ")
 	for _, want := range []string{
-		"2 found", "shop/web plain 1 of 2 east 0",
-		"shop/web-federated federated 4 of 5 east, ghost, west 0 cluster ghost is not linked",
+		"2 of 104 found", "shop/web plain 1 of 2 0",
+		"shop/web-federated federated 4 of 5 0 cluster ghost of its member web@ghost is not linked",
 	} {
-		if !strings.Contains(flat, want) {
+		if flat := textOf(body); !strings.Contains(flat, want) {
 			t.Errorf("the page lacks %q:\n%s", want, flat)
 		}
 	}
 	if _, body := ask(`/?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E`); strings.Count(body, "<script") != 1 {
 		t.Errorf("a filter becomes a script:\n%s", body)
+	}
+}
+
+var (
+	drawing = regexp.MustCompile(`(?s)<svg.*?</svg>|<style>.*?</style>|<script>.*?</script>`)
+	tag     = regexp.MustCompile(`<[^>]*>`)
+	spaces  = regexp.MustCompile(`\s+`)
+)
+
+// textOf returns the text of a page without its drawings.
+func textOf(body string) string {
+	return spaces.ReplaceAllString(tag.ReplaceAllString(drawing.ReplaceAllString(body, " "), " "), " ")
+}
+
+func renderFleet(t *testing.T, in overviewInput) string {
+	t.Helper()
+	o := newOverview(in)
+	page := render(o.newPage(""))
+	if page.err != nil {
+		t.Fatal(page.err)
+	}
+	return string(page.body)
+}
+
+// What a default installation is when all is well has no word, mark or line that stands for a problem, however many
+// clusters it has.
+func TestHealthyPage(t *testing.T) {
+	loud := regexp.MustCompile(`class="[^"]*\b(bad|warn|away|stale|Stale|Suspect|Connecting)\b`)
+	for n, verdict := range map[int]string{
+		1: "The cluster is Live", 5: "All 5 clusters are Live", 60: "All 60 clusters are Live",
+	} {
+		body := renderFleet(t, newFleet(n, 40))
+		if found := loud.FindString(body); found != "" {
+			t.Errorf("with %d clusters the page has %s", n, found)
+		}
+		flat := textOf(body)
+		for _, want := range []string{
+			verdict + " Nothing needs attention.", "replicas ready 3 of 3", "fingerpost…9f8-zz1ab",
+		} {
+			if !strings.Contains(flat, want) {
+				t.Errorf("with %d clusters the page lacks %q:\n%s", n, want, flat)
+			}
+		}
+	}
+}
+
+// A cluster that is away comes first, with since when, what is affected, a command and a runbook.
+func TestClusterIsAway(t *testing.T) {
+	for _, n := range []int{5, 60} {
+		in := newFleet(n, 40)
+		in.fail(4, federation.Stale, "no response within 3s", 6*time.Minute)
+		body := renderFleet(t, in)
+		flat := textOf(body)
+		for _, want := range []string{
+			fmt.Sprintf("1 of %d clusters is not Live 1 problem, 1 urgent.", n),
+			"west is Stale since 11:54:00 UTC , for 6m0s no response within 3s; kept as of then: ",
+			" ready endpoints in 20 Services here fingerpost clusters west Runbook", "west Stale – 40 ",
+		} {
+			if !strings.Contains(flat, want) {
+				t.Errorf("with %d clusters the page lacks %q:\n%s", n, want, flat)
+			}
+		}
+		if first := strings.Index(body, `id="cluster-`); !strings.HasPrefix(body[first:], `id="cluster-west"`) {
+			t.Errorf("with %d clusters the first is %.40s", n, body[first:])
+		}
+		if !strings.Contains(body, docsURL+runbookStale) || !strings.Contains(body, ` stale"`) {
+			t.Errorf("with %d clusters the page lacks the runbook, or the endpoints of west look like new ones", n)
+		}
+	}
+}
+
+// Whatever clusters, Services and clients are called is text, and does not change how other text is shown.
+func TestHostileNames(t *testing.T) {
+	in := newFleet(3, 2)
+	for i, name := range []string{
+		"\u202egpj.\x1b[31mexe", strings.Repeat("x", 5000) + `"><script>alert(1)</script>`,
+	} {
+		c := &in.clusters.Clusters[i+1]
+		c.Name, c.Contact, c.State = name, name, federation.Stale
+	}
+	in.streams[0].Pod, in.streams[0].Authority = "</td><img src=x onerror=alert(1)>", "שלום\u2066.shop"
+	body := renderFleet(t, in)
+	if strings.Count(body, "<script") != 1 || strings.Contains(body, "<img") {
+		t.Errorf("a name becomes an element:\n%s", body)
+	}
+	if i := strings.IndexAny(body, "\x1b\u202e\u2066"); i >= 0 {
+		t.Errorf("the page has a character that changes others: %q", body[max(i-40, 0):i+10])
+	}
+	for _, want := range []string{"שלום", `fingerpost clusters &#39;`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+}
+
+// A View is counted once, and the size of a page is bounded by the number of clusters.
+func TestLargePage(t *testing.T) {
+	in := newFleet(60, 300)
+	first := newOverview(in)
+	in.counts = first.counts
+	for v, n := range in.counts {
+		in.counts[v] = endpointCount{n.ready + 1, n.total + 1}
+	}
+	if second := newOverview(in); second.page.Endpoints != first.page.Endpoints+len(in.counts) {
+		t.Errorf("%d ready endpoints, want %d with those that are taken over",
+			second.page.Endpoints, first.page.Endpoints+len(in.counts))
+	}
+	if body := renderFleet(t, in); len(body) > 300_000 {
+		t.Errorf("a page of %d bytes", len(body))
+	}
+}
+
+// Each heading that a Problem leads to is one of the docs.
+func TestRunbooks(t *testing.T) {
+	for _, runbook := range []string{
+		runbookStates, runbookConditions, runbookBudget, runbookClients, runbookStale, runbookNeverSynced,
+		runbookCredentials, runbookExpiry, runbookForbidden, runbookWriter, runbookMalformed, runbookEndpoints,
+	} {
+		page, anchor, _ := strings.Cut(runbook, "#")
+		text, err := os.ReadFile("../../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		heading := regexp.MustCompile(`(?im)^#+ ` + strings.ReplaceAll(regexp.QuoteMeta(anchor), "-", "[ -]") + `$`)
+		if !heading.Match(text) {
+			t.Errorf("docs/%s has no heading %s", page, anchor)
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // HTTP is an HTTP server as a part of the process.
@@ -101,22 +104,49 @@ func withWriteDeadline(handler http.Handler) http.Handler {
 	})
 }
 
-// NewMetrics returns a registry with the metrics of the process and of the Go runtime.
-func NewMetrics() *prometheus.Registry {
+// NewMetrics returns a registry with the metrics of the process, of the Go runtime, and the version of the binary.
+func NewMetrics(version string) *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fingerpost_build_info", Help: "1, with the version of the binary, and of the Go that it was built with.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	build.Set(1)
 	metrics.MustRegister(
+		build,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return metrics
 }
 
-// AdminHandler serves probes and metrics: those in the registry, and those of other gatherers.
+// Labelled returns a Gatherer with a label on every series, unless value returns an empty one. It is for a label that
+// is not known yet when metrics are registered.
+func Labelled(of prometheus.Gatherer, name string, value func() string) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := of.Gather()
+		text := value()
+		if text == "" {
+			return families, err
+		}
+		label := &dto.LabelPair{Name: &name, Value: &text}
+		byName := func(l *dto.LabelPair, name string) int { return strings.Compare(l.GetName(), name) }
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				labels := m.GetLabel()
+				i, _ := slices.BinarySearchFunc(labels, name, byName)
+				m.Label = slices.Concat(labels[:i], []*dto.LabelPair{label}, labels[i:]) // others share the array
+			}
+		}
+		return families, err
+	})
+}
+
+// AdminHandler serves probes, and all that is gathered as metrics. It adds its own to the registry.
 func AdminHandler(
-	metrics *prometheus.Registry, ready func() bool, withPprof bool, others ...prometheus.Gatherer,
+	metrics prometheus.Registerer, all prometheus.Gatherer, ready func() bool, withPprof bool,
 ) *http.ServeMux {
 	mux := http.NewServeMux()
-	all := append(prometheus.Gatherers{metrics}, others...)
 	metricsHandler := promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: 3})
 	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, metricsHandler))
 	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })

@@ -88,13 +88,13 @@ func TestRequestsForMetricsAreBounded(t *testing.T) {
 		const bound = 3
 		finish := make(chan struct{})
 		handler := AdminHandler(
-			NewMetrics(),
-			func() bool { return true },
-			false,
+			NewMetrics(""),
 			prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 				<-finish
 				return nil, nil
 			}),
+			func() bool { return true },
+			false,
 		)
 		ask := func(path string) int {
 			w := httptest.NewRecorder()

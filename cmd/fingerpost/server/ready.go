@@ -15,7 +15,8 @@ import (
 // Readiness is whether this replica serves. /ready, the metric fingerpost_ready and gRPC's health (of the
 // whole server and of the Destination service) report the same value. A replica becomes ready once: when
 // Links were listed, gRPC is served and the local cluster is synced. It stays ready until it stops, whatever
-// becomes of clusters.
+// becomes of clusters. Where the local cluster cannot be reached, what was restored of it takes the place of
+// both listings.
 type Readiness struct {
 	localCluster string
 	statuses     func() (map[string]cluster.Status, <-chan struct{}) // of clusters
@@ -60,7 +61,9 @@ func (r *Readiness) Start(ctx context.Context) error {
 		statuses, statusesChanged := r.statuses()
 		listed, listedChanged := r.LinksListed.Load()
 		serving, servingChanged := r.serving.Load()
-		if listed && serving && statuses[r.localCluster].Synced {
+		local := statuses[r.localCluster]
+		restored := !local.Checkpoint.IsZero() && local.Contact != nil
+		if serving && (listed && local.Synced || restored) {
 			r.setReady(true)
 			<-ctx.Done()
 			return nil

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,9 +73,9 @@ func startGRPCReady(
 	store := federation.NewStore()
 	store.MarkClustersListed()
 	store.AddCluster("local", federation.Expectation{Since: time.Now(), Local: true})
-	claims := store.NewWriter("local")
-	claims.Set(federation.Service{Namespace: "ns", Name: "web"}, &federation.View{})
-	claims.MarkSynced()
+	writer := store.NewWriter("local")
+	writer.Set(federation.Service{Namespace: "ns", Name: "web"}, &federation.View{})
+	writer.MarkSynced()
 	metrics = prometheus.NewRegistry()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -315,29 +316,33 @@ fingerpost_panics_total 1
 // ask asks an admin server.
 func ask(ready func() bool, withPprof bool, path string) (int, string) {
 	w := httptest.NewRecorder()
-	AdminHandler(
-		prometheus.NewRegistry(),
-		ready,
-		withPprof,
-	).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	metrics := prometheus.NewRegistry()
+	AdminHandler(metrics, metrics, ready, withPprof).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
 
-// Metrics of other gatherers are served with the rest.
+// Metrics of all gatherers are served, with a label once its value is known.
 func TestMetricsOfOthers(t *testing.T) {
 	other := prometheus.NewRegistry()
 	other.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "other"}))
-	w := httptest.NewRecorder()
-	AdminHandler(
-		NewMetrics(),
-		never,
-		false,
-		other,
-	).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	for _, name := range []string{"\nother 0\n", "\ngo_goroutines "} {
-		if !strings.Contains(w.Body.String(), name) {
-			t.Errorf("%q is not served", name)
+	metrics, installation := NewMetrics("v1.2.3"), ""
+	labelled := Labelled(prometheus.Gatherers{metrics, other}, "installation", func() string { return installation })
+	handler := AdminHandler(metrics, labelled, never, false)
+	served := func(series ...string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		for _, s := range series {
+			if !strings.Contains(w.Body.String(), "\n"+s) {
+				t.Errorf("%q is not served", s)
+			}
 		}
+	}
+	served("other 0\n", "go_goroutines ", `fingerpost_build_info{goversion="`+runtime.Version()+`",version="v1.2.3"} 1`)
+	installation = "east/linkerd/6f2e0c1a"
+	for range 2 { // labels are shared from one time to the next
+		served(`other{installation="east/linkerd/6f2e0c1a"} 0`, `fingerpost_build_info{goversion="`+runtime.Version()+
+			`",installation="east/linkerd/6f2e0c1a",version="v1.2.3"} 1`)
 	}
 }
 

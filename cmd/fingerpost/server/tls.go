@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -65,7 +66,7 @@ func (f *TLSFiles) wrap(
 	}
 	config.GetCertificate = certificate.GetCertificate
 	metrics.MustRegister(CertificateExpiry(
-		"fingerpost_certificate_not_after_seconds",
+		"fingerpost_certificate_expiry_timestamp_seconds",
 		"When the certificate of the gRPC server expires, in seconds since 1970.",
 		certificate,
 	))
@@ -74,7 +75,117 @@ func (f *TLSFiles) wrap(
 			log.Error(err, "Certificate cannot be watched: a new one needs a restart", "file", f.Certificate)
 		}
 	})
-	return tls.NewListener(listener, config), nil
+	return &tlsListener{listener, config}, nil
+}
+
+// A tlsListener terminates TLS. Over the loopback interface a client may send plaintext as well: that is
+// another container of the Pod, or 'kubectl port-forward', by which Linkerd's CLI reads a control plane.
+// Neither gains anything by it: the debug server has more, and asks for no certificate on that interface.
+type tlsListener struct {
+	net.Listener
+	config *tls.Config
+}
+
+// Accept returns the next connection. It waits for no byte of it.
+func (l *tlsListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if isLoopback(conn.LocalAddr()) && isLoopback(conn.RemoteAddr()) {
+		return &loopbackConn{Conn: conn, config: l.config}, nil
+	}
+	return tls.Server(conn, l.config), nil
+}
+
+func isLoopback(addr net.Addr) bool {
+	tcp, is := addr.(*net.TCPAddr)
+	return is && tcp.IP.IsLoopback()
+}
+
+// A loopbackConn has TLS or not, as its first byte shows, which clients send first in both cases. Deadlines
+// are those of the connection below.
+type loopbackConn struct {
+	net.Conn
+	config *tls.Config
+
+	once  sync.Once
+	inner net.Conn // after once
+	err   error
+}
+
+// opened returns the connection to read and write, once the first byte has arrived.
+func (c *loopbackConn) opened() (net.Conn, error) {
+	const handshake = 22 // content type of a ClientHello (RFC 8446, 5.1); no HTTP/2 preface begins with it
+	c.once.Do(func() {
+		first := make([]byte, 1)
+		if _, c.err = io.ReadFull(c.Conn, first); c.err != nil {
+			return
+		}
+		c.inner = &rereadConn{c.Conn, first}
+		if first[0] == handshake {
+			c.inner = tls.Server(c.inner, c.config)
+		}
+	})
+	return c.inner, c.err
+}
+
+// Read reads what the client has sent.
+func (c *loopbackConn) Read(into []byte) (int, error) {
+	inner, err := c.opened()
+	if err != nil {
+		return 0, err
+	}
+	return inner.Read(into)
+}
+
+// Write sends to the client, once it has sent something.
+func (c *loopbackConn) Write(b []byte) (int, error) {
+	inner, err := c.opened()
+	if err != nil {
+		return 0, err
+	}
+	return inner.Write(b)
+}
+
+// A rereadConn reads bytes again that were read from it.
+type rereadConn struct {
+	net.Conn
+	again []byte // owned by the reader
+}
+
+// Read reads those bytes first.
+func (c *rereadConn) Read(into []byte) (int, error) {
+	if len(c.again) == 0 {
+		return c.Conn.Read(into)
+	}
+	n := copy(into, c.again)
+	c.again = c.again[n:]
+	return n, nil
+}
+
+// Mutual returns the TLS settings of a client that presents the certificate, and accepts a server of a name whose
+// certificate is of an authority of clients. It reads the files, as they are now.
+func (f *TLSFiles) Mutual(serverName string) (*tls.Config, error) {
+	certificate, err := tls.LoadX509KeyPair(f.Certificate, f.Key)
+	if err != nil {
+		return nil, err
+	}
+	authorities := clientAuthorities{file: f.ClientCA}
+	if err := authorities.reload(); err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, ServerName: serverName,
+		Certificates: []tls.Certificate{certificate}, RootCAs: authorities.pool,
+		ClientCAs: authorities.pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	}, nil
+}
+
+// MutualServer returns the settings of the server of such clients. It reads the files for each connection.
+func (f *TLSFiles) MutualServer() *tls.Config {
+	read := func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.Mutual("") }
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: read}
 }
 
 // CertificateExpiry returns the metric of when a watched certificate expires.

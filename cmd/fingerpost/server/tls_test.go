@@ -5,7 +5,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,6 +84,9 @@ func TestTLS(t *testing.T) {
 	if err := ask(noALPN, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Errorf("a client without ALPN: %v", err)
 	}
+	if err := ask(grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Errorf("a client without TLS on the loopback interface: %v", err)
+	}
 	otherCert, otherKey := cmdtest.Certificate(t, "client.test", 3)
 	for what, c := range map[string]*tls.Config{
 		"no certificate": config(serverCert, nil, nil),
@@ -110,6 +117,59 @@ func TestTLS(t *testing.T) {
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// fromOutside is a connection, and the listener that accepts it, between addresses that are not loopback, or one of
+// which is not.
+type fromOutside struct {
+	net.Conn
+	local, remote string
+}
+
+func (c fromOutside) Accept() (net.Conn, error) { return c, nil }
+func (c fromOutside) Addr() net.Addr            { return c.LocalAddr() }
+func (c fromOutside) LocalAddr() net.Addr       { return &net.TCPAddr{IP: net.ParseIP(c.local)} }
+func (c fromOutside) RemoteAddr() net.Addr      { return &net.TCPAddr{IP: net.ParseIP(c.remote)} }
+
+// Plaintext is for the loopback interface only, and is read there from its first byte on.
+func TestPlaintextIsRefusedFromOutside(t *testing.T) {
+	certificate, key := cmdtest.Certificate(t, "dst.test", 1)
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	for _, c := range []struct {
+		local, remote string
+		taken         bool
+	}{
+		{"127.0.0.1", "127.0.0.1", true},
+		{"::1", "::1", true},
+		{"10.0.0.1", "10.0.0.2", false},
+		{"10.0.0.1", "10.0.0.1", false},
+		{"10.0.0.1", "127.0.0.1", false},
+	} {
+		client, server := net.Pipe()
+		l := &tlsListener{fromOutside{server, c.local, c.remote}, &tls.Config{Certificates: []tls.Certificate{pair}}}
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = client.Write([]byte(preface))
+			_, _ = io.Copy(io.Discard, client) // an alert
+		}()
+		read := make([]byte, len(preface))
+		_, err = io.ReadFull(accepted, read)
+		if c.taken != (err == nil && string(read) == preface) {
+			t.Errorf("%+v: %q %v", c, read, err)
+		}
+		accepted.Close()
+		client.Close()
+		<-ended
 	}
 }
 
@@ -149,5 +209,61 @@ func TestTLSFilesThatCannotBeRead(t *testing.T) {
 		if err := stop(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v, want an error that names %s", err, name)
 		}
+	}
+}
+
+// Replicas that ask each other present certificates on both sides, of one authority; new files count at once.
+func TestMutualTLS(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, content []byte) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cert, key := cmdtest.Certificate(t, "peer.test", 1)
+	files := TLSFiles{write("tls.crt", cert), write("tls.key", key), write("ca.crt", cert)}
+	strange, strangeKey := cmdtest.Certificate(t, "peer.test", 2)
+	stranger := TLSFiles{write("other.crt", strange), write("other.key", strangeKey), write("other-ca.crt", cert)}
+
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = files.MutualServer()
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	ask := func(files TLSFiles, name string) error {
+		config, err := files.Mutual(name)
+		if err != nil {
+			return err
+		}
+		transport := &http.Transport{TLSClientConfig: config}
+		defer transport.CloseIdleConnections()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := transport.RoundTrip(request)
+		if err == nil {
+			response.Body.Close()
+		}
+		return err
+	}
+	if err := ask(files, "peer.test"); err != nil {
+		t.Errorf("a peer: %v", err)
+	}
+	if ask(files, "other.test") == nil || ask(stranger, "peer.test") == nil {
+		t.Error("a server of another name, or a client of another authority, is accepted")
+	}
+	write("tls.crt", strange)
+	write("tls.key", strangeKey)
+	write("ca.crt", strange)
+	if err := ask(files, "peer.test"); err != nil {
+		t.Errorf("a peer with new files: %v", err)
+	}
+	write("ca.crt", []byte("junk"))
+	if ask(files, "peer.test") == nil {
+		t.Error("a server is accepted without authorities")
 	}
 }

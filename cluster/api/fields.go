@@ -1,0 +1,161 @@
+package api
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// A Message is what is read of a protobuf message; nil is all of it.
+//
+// Most of a Pod is not read: volumes, environments, probes, states of containers, managed fields. To decode
+// it takes most of the CPU and of the garbage of a first sync. So a kind may name what it reads, and the rest
+// is dropped from the message before the generated code decodes it.
+//
+// What it keeps true: a decoded object has what is named, and is as if the API server had not sent the rest.
+// A message that cannot be followed is passed on as it came, so that the decoder reports what is wrong with it.
+// JSON is decoded whole. No event is forwarded to a Watcher that reads other fields (see join.go).
+type Message struct {
+	Fields map[protowire.Number]*Message // those that are read
+	If     func(message []byte) bool     // whether the message is read at all; nil: it is
+}
+
+// MetadataFields are those of ObjectMeta, without the managed fields but for when they were changed.
+var MetadataFields = &Message{Fields: map[protowire.Number]*Message{
+	1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 7: nil, 8: nil, 9: nil, 10: nil, 11: nil, 12: nil, 13: nil, 14: nil,
+	17: {Fields: map[protowire.Number]*Message{1: nil, 2: nil, 3: nil, 4: nil, 6: nil, 8: nil}},
+}}
+
+// Reading restricts a typed Kind to a part of its objects.
+func (k Kind) Reading(read *Message) Kind {
+	k.read = read
+	return k
+}
+
+// Prune appends what is read of a message, and reports whether it could be followed.
+func (m *Message) Prune(to, message []byte) ([]byte, bool) {
+	for len(message) > 0 {
+		number, wireType, tag := protowire.ConsumeTag(message)
+		if tag < 0 {
+			return to, false
+		}
+		value := protowire.ConsumeFieldValue(number, wireType, message[tag:])
+		if value < 0 {
+			return to, false
+		}
+		field := message[:tag+value]
+		message = message[tag+value:]
+		within, read := m.Fields[number]
+		switch {
+		case !read:
+		case within == nil || wireType != protowire.BytesType:
+			to = append(to, field...)
+		default:
+			inner, n := protowire.ConsumeBytes(field[tag:])
+			if n < 0 {
+				return to, false
+			}
+			if within.If != nil && !within.If(inner) {
+				continue
+			}
+			if within.Fields == nil {
+				to = append(to, field...)
+				continue
+			}
+			// The length takes five bytes, whatever it is, to be written after what it counts.
+			to = append(to, field[:tag]...)
+			start := len(to) + 5
+			var ok bool
+			if to, ok = within.Prune(append(to, 0, 0, 0, 0, 0), inner); !ok {
+				return to, false
+			}
+			size := len(to) - start
+			for i := range 5 {
+				to[start-5+i] = byte(size>>(7*i))&0x7f | 0x80
+			}
+			to[start-1] &= 0x7f
+		}
+	}
+	return to, true
+}
+
+// first returns the first field of a number, which is a string or a message; nil for none.
+func first(message []byte, number protowire.Number) []byte {
+	for len(message) > 0 {
+		n, wireType, tag := protowire.ConsumeTag(message)
+		if tag < 0 {
+			return nil
+		}
+		if n == number && wireType == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message[tag:])
+			return value
+		}
+		value := protowire.ConsumeFieldValue(n, wireType, message[tag:])
+		if value < 0 {
+			return nil
+		}
+		message = message[tag+value:]
+	}
+	return nil
+}
+
+// protobufPrefix stands before each message of Kubernetes: an Unknown, with its kind and the object.
+var protobufPrefix = []byte("k8s\x00")
+
+// pruner makes the protobuf decoder of a serializer drop what is not read of objects of one kind.
+type pruner struct {
+	runtime.NegotiatedSerializer
+	kind string
+	read *Message
+}
+
+// SupportedMediaTypes returns those of the serializer.
+func (p pruner) SupportedMediaTypes() []runtime.SerializerInfo {
+	all := slices.Clone(p.NegotiatedSerializer.SupportedMediaTypes())
+	for i := range all {
+		if all[i].MediaType == runtime.ContentTypeProtobuf {
+			all[i].Serializer = pruningSerializer{all[i].Serializer, p.kind, p.read}
+		}
+	}
+	return all
+}
+
+type pruningSerializer struct {
+	runtime.Serializer
+	kind string
+	read *Message
+}
+
+// buffers are for pruned messages: decoders keep nothing of them.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// Decode decodes an object, or a list.
+func (s pruningSerializer) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
+	message, is := bytes.CutPrefix(data, protobufPrefix)
+	if !is {
+		return s.Serializer.Decode(data, defaults, into)
+	}
+	read := s.read
+	switch string(first(first(message, 1), 2)) {
+	case s.kind:
+	case s.kind + "List":
+		read = &Message{Fields: map[protowire.Number]*Message{1: nil, 2: s.read}}
+	default: // a Status
+		return s.Serializer.Decode(data, defaults, into)
+	}
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	envelope := Message{Fields: map[protowire.Number]*Message{1: nil, 2: read, 3: nil, 4: nil}}
+	pruned, ok := envelope.Prune(append(slices.Grow((*buffer)[:0], len(data)/4), protobufPrefix...), message)
+	*buffer = pruned
+	if !ok {
+		pruned = data
+	}
+	return s.Serializer.Decode(pruned, defaults, into)
+}

@@ -1,0 +1,376 @@
+// Package checkpoint keeps what clusters have published in files, so that a replica that starts while a cluster
+// cannot be reached serves what it held last.
+//
+// A file holds one cluster: a sequence of CBOR items, and the CRC-32C of all of them, big-endian. The first item is
+// the Header. Workloads and what Pods of one template share stand once, before what refers to them by their number.
+// So both directions handle one Service at a time. The time as of which the content holds is that of the file's last
+// modification: where nothing changes, a file is not written again.
+//
+// What is read is checked as far as readers of Views depend on it: order, distinctness and references. A file that is
+// torn, of another version or wrong is an error, and none of it is used.
+package checkpoint
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"net/netip"
+	"time"
+	"unique"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/profile"
+)
+
+const format = "fingerpost checkpoint 1"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A Header is what a checkpoint has about its cluster.
+type Header struct {
+	Cluster       string
+	Local         bool
+	TrustDomain   string
+	ClusterDomain string
+}
+
+// A Checkpoint is what one cluster had published at a time.
+type Checkpoint struct {
+	Header
+	Published federation.Published
+	AsOf      time.Time // not a part of the encoding
+}
+
+// record is one item of a file: exactly one field is set.
+type record struct {
+	Format   string               `cbor:"0,keyasint,omitempty"`
+	Header   *Header              `cbor:"1,keyasint,omitempty"`
+	Template *federation.Template `cbor:"2,keyasint,omitempty"`
+	Workload *workload            `cbor:"3,keyasint,omitempty"`
+	Service  *service             `cbor:"4,keyasint,omitempty"`
+	Node     *node                `cbor:"5,keyasint,omitempty"`
+	Address  *address             `cbor:"6,keyasint,omitempty"`
+	Profile  *namedProfile        `cbor:"7,keyasint,omitempty"`
+}
+
+type (
+	workload struct {
+		_                    struct{} `cbor:",toarray"`
+		Kind                 federation.WorkloadKind
+		Namespace, Name      string
+		OwnerKind, OwnerName string
+		Template             int // number of the Template record, from 0
+	}
+	service struct {
+		_       struct{} `cbor:",toarray"`
+		Service federation.Service
+		View    federation.View // without Slices
+		Slices  []slice
+	}
+	slice struct {
+		_         struct{} `cbor:",toarray"`
+		Name      string
+		Ports     []federation.Port
+		Endpoints []endpoint
+	}
+	endpoint struct {
+		_               struct{} `cbor:",toarray"`
+		Addr            netip.Addr
+		Ready, Draining bool
+		Hostname        string
+		Node, Zone      string
+		Hints           []string
+		Workload        int // number of the Workload record, from 1; 0: none
+		Mirror          *federation.Mirror
+	}
+	node struct {
+		_          struct{} `cbor:",toarray"`
+		Name, Zone string
+	}
+	address struct {
+		_         struct{} `cbor:",toarray"`
+		Addr      netip.Addr
+		Services  []federation.Service
+		Residents []resident
+	}
+	resident struct {
+		_        struct{} `cbor:",toarray"`
+		Workload int      // number of the Workload record, from 1
+		Port     uint16
+		Running  bool
+	}
+	namedProfile struct {
+		_       struct{} `cbor:",toarray"`
+		Name    federation.Service
+		Profile profile.Profile
+	}
+)
+
+func encode(to io.Writer, c Checkpoint) error {
+	sum := sumOf(nil)
+	buffered := bufio.NewWriterSize(to, 1<<16)
+	e := encoder{
+		cbor:      cbor.NewEncoder(io.MultiWriter(buffered, sum)),
+		templates: map[unique.Handle[federation.Template]]int{}, workloads: map[*federation.Workload]int{},
+	}
+	e.write(record{Format: format})
+	e.write(record{Header: &c.Header})
+	for svc, v := range c.Published.Views.All() {
+		e.write(record{Service: e.newService(svc, v)})
+	}
+	for name, zone := range c.Published.Nodes {
+		e.write(record{Node: &node{Name: name, Zone: zone}})
+	}
+	for ip, a := range c.Published.Addresses {
+		e.write(record{Address: e.newAddress(ip, a)})
+	}
+	for name, of := range c.Published.Profiles {
+		e.write(record{Profile: &namedProfile{Name: name, Profile: *of}})
+	}
+	if e.err != nil {
+		return e.err
+	}
+	return errors.Join(writeSum(buffered, sum), buffered.Flush())
+}
+
+func sumOf(b []byte) hash.Hash32 {
+	sum := crc32.New(castagnoli)
+	_, _ = sum.Write(b) // a Hash returns no error
+	return sum
+}
+
+func writeSum(w io.Writer, sum hash.Hash32) error {
+	_, err := w.Write(sum.Sum(nil))
+	return err
+}
+
+// encoder holds the first error.
+type encoder struct {
+	cbor      *cbor.Encoder
+	err       error
+	templates map[unique.Handle[federation.Template]]int
+	workloads map[*federation.Workload]int
+}
+
+func (e *encoder) write(r record) {
+	if e.err == nil {
+		e.err = e.cbor.Encode(r)
+	}
+}
+
+func (e *encoder) newService(svc federation.Service, v *federation.View) *service {
+	out := &service{Service: svc, View: *v, Slices: make([]slice, len(v.Slices))}
+	out.View.Slices = nil
+	for i, s := range v.Slices {
+		all := make([]endpoint, len(s.Endpoints))
+		for j, at := range s.Endpoints {
+			all[j] = endpoint{
+				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Hostname: at.Hostname(),
+				Node: at.Node, Zone: at.Zone, Hints: at.Hints(), Workload: e.numberOf(at.Workload),
+				Mirror: at.Mirror(),
+			}
+		}
+		out.Slices[i] = slice{Name: s.Name, Ports: s.Ports, Endpoints: all}
+	}
+	return out
+}
+
+func (e *encoder) newAddress(ip netip.Addr, a *federation.Address) *address {
+	out := &address{Addr: ip, Services: a.Services, Residents: make([]resident, len(a.Residents))}
+	for i, r := range a.Residents {
+		out.Residents[i] = resident{Workload: e.numberOf(r.Workload), Port: r.Port, Running: r.Running}
+	}
+	return out
+}
+
+// numberOf returns the number of a Workload, and writes it if it has none yet.
+func (e *encoder) numberOf(w *federation.Workload) int {
+	if w == nil {
+		return 0
+	}
+	if n, written := e.workloads[w]; written {
+		return n
+	}
+	t, written := e.templates[w.Template]
+	if !written {
+		t = len(e.templates)
+		e.templates[w.Template] = t
+		e.write(record{Template: new(w.Template.Value())})
+	}
+	n := len(e.workloads) + 1
+	e.workloads[w] = n
+	e.write(record{Workload: &workload{
+		Kind: w.Kind, Namespace: w.Namespace, Name: w.Name, OwnerKind: w.OwnerKind, OwnerName: w.OwnerName, Template: t,
+	}})
+	return n
+}
+
+var (
+	errTorn   = errors.New("it is not complete")
+	errFormat = errors.New("it is of another version, or no checkpoint")
+)
+
+// decMode bounds what one record takes.
+var decMode = func() cbor.DecMode {
+	mode, err := cbor.DecOptions{
+		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden,
+		MaxArrayElements: 1 << 20, MaxMapPairs: 64, MaxNestedLevels: 64,
+	}.DecMode()
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return mode
+}()
+
+// decode returns a Checkpoint of no time.
+func decode(b []byte) (Checkpoint, error) {
+	content, err := verified(b)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	d := decoder{strings: map[string]string{}, out: federation.Published{
+		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
+		Profiles: map[federation.Service]*profile.Profile{},
+	}}
+	in := decMode.NewDecoder(bytes.NewReader(content))
+	h, err := decodeHeader(in)
+	for n := 2; err == nil; n++ {
+		var r record
+		if err = in.Decode(&r); err == nil {
+			err = d.add(r)
+		}
+		if err != nil && err != io.EOF { //nolint:errorlint // the Decoder returns io.EOF itself at the end
+			return Checkpoint{}, fmt.Errorf("record %d: %w", n, err)
+		}
+	}
+	if err != io.EOF { //nolint:errorlint // see above
+		return Checkpoint{}, err
+	}
+	return Checkpoint{Header: h, Published: d.out}, nil
+}
+
+// readHeader reads no more than the Header, which is near the beginning of b.
+func readHeader(b []byte) (Header, error) {
+	return decodeHeader(decMode.NewDecoder(bytes.NewReader(b)))
+}
+
+// verified returns b without its checksum, which is right.
+func verified(b []byte) ([]byte, error) {
+	at := len(b) - crc32.Size
+	if at < 0 || binary.BigEndian.Uint32(b[at:]) != crc32.Checksum(b[:at], castagnoli) {
+		return nil, errTorn
+	}
+	return b[:at], nil
+}
+
+func decodeHeader(in *cbor.Decoder) (Header, error) {
+	var first, second record
+	if err := in.Decode(&first); err != nil || first.Format != format {
+		return Header{}, errFormat
+	}
+	if err := in.Decode(&second); err != nil || second.Header == nil {
+		return Header{}, errFormat
+	}
+	return *second.Header, nil
+}
+
+type decoder struct {
+	strings   map[string]string // those that are often the same
+	templates []unique.Handle[federation.Template]
+	workloads []*federation.Workload
+	out       federation.Published
+}
+
+var errInvalid = errors.New("it is invalid")
+
+func (d *decoder) intern(s string) string {
+	known, found := d.strings[s]
+	if !found {
+		d.strings[s] = s
+		return s
+	}
+	return known
+}
+
+func (d *decoder) add(r record) error {
+	switch {
+	case r.Template != nil:
+		d.templates = append(d.templates, unique.Make(*r.Template))
+	case r.Workload != nil:
+		w := r.Workload
+		if w.Template < 0 || w.Template >= len(d.templates) {
+			return errInvalid
+		}
+		d.workloads = append(d.workloads, &federation.Workload{
+			Kind: w.Kind, Namespace: d.intern(w.Namespace), Name: w.Name,
+			OwnerKind: d.intern(w.OwnerKind), OwnerName: d.intern(w.OwnerName), Template: d.templates[w.Template],
+		})
+	case r.Service != nil:
+		return d.addService(r.Service)
+	case r.Node != nil:
+		d.out.Nodes[r.Node.Name] = d.intern(r.Node.Zone)
+	case r.Address != nil:
+		return d.addAddress(r.Address)
+	case r.Profile != nil:
+		d.out.Profiles[r.Profile.Name] = &r.Profile.Profile
+	}
+	return nil
+}
+
+func (d *decoder) addService(s *service) error {
+	v := s.View
+	v.Slices = make([]*federation.Slice, len(s.Slices))
+	for i, from := range s.Slices {
+		all := make([]*federation.Endpoint, len(from.Endpoints))
+		for j, at := range from.Endpoints {
+			w, err := d.workloadAt(at.Workload)
+			if err != nil || !at.Addr.IsValid() {
+				return errInvalid
+			}
+			all[j] = &federation.Endpoint{
+				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Node: d.intern(at.Node),
+				Zone: d.intern(at.Zone), Workload: w,
+				Detail: (&federation.Detail{Hostname: at.Hostname, Hints: at.Hints, Mirror: at.Mirror}).OrNone(),
+			}
+		}
+		v.Slices[i] = &federation.Slice{Name: from.Name, Ports: from.Ports, Endpoints: all}
+	}
+	if !v.Valid() {
+		return errInvalid
+	}
+	d.out.Views = d.out.Views.With(s.Service, &v)
+	return nil
+}
+
+func (d *decoder) addAddress(a *address) error {
+	out := &federation.Address{Services: a.Services, Residents: make([]federation.Resident, len(a.Residents))}
+	for i, r := range a.Residents {
+		w, err := d.workloadAt(r.Workload)
+		if err != nil || w == nil {
+			return errInvalid
+		}
+		out.Residents[i] = federation.Resident{Workload: w, Port: r.Port, Running: r.Running}
+	}
+	if !a.Addr.IsValid() {
+		return errInvalid
+	}
+	d.out.Addresses[a.Addr] = out
+	return nil
+}
+
+func (d *decoder) workloadAt(n int) (*federation.Workload, error) {
+	switch {
+	case n == 0:
+		return nil, nil //nolint:nilnil // an address without a workload
+	case n < 0 || n > len(d.workloads):
+		return nil, errInvalid
+	}
+	return d.workloads[n-1], nil
+}

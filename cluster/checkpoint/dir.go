@@ -1,0 +1,172 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	prefix, suffix = "cluster-", ".checkpoint"
+	unfinished     = ".writing-*"
+
+	maxSize     = 1 << 30 // of a file
+	maxHeader   = 1 << 16
+	maxNameSize = 240 // of a file; what a cluster may be called is shorter
+)
+
+// A Dir holds the checkpoints of clusters, one file each. Its methods may be called from any goroutine, but for two
+// that concern the same cluster.
+type Dir struct {
+	path   string
+	maxAge time.Duration
+}
+
+// NewDir returns the Dir at a path, which the first Save creates. Checkpoints older than maxAge are not used.
+func NewDir(path string, maxAge time.Duration) *Dir { return &Dir{path: path, maxAge: maxAge} }
+
+func (d *Dir) file(cluster string) (string, error) {
+	name := prefix + url.PathEscape(cluster) + suffix
+	if len(name) > maxNameSize {
+		return "", fmt.Errorf("the name of the cluster is longer than %d bytes", maxNameSize-len(prefix+suffix))
+	}
+	return filepath.Join(d.path, name), nil
+}
+
+// Clean deletes what a process that was killed in a Save has left.
+func (d *Dir) Clean() error {
+	left, err := filepath.Glob(filepath.Join(d.path, unfinished))
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
+}
+
+// Save replaces the checkpoint of a cluster. It holds as of now.
+func (d *Dir) Save(c Checkpoint) error {
+	name, err := d.file(c.Cluster)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return err
+	}
+	now := time.Now()
+	f, err := os.CreateTemp(d.path, unfinished)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(encode(f, c), f.Close())
+	if err == nil {
+		err = os.Chtimes(f.Name(), now, now)
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// Confirm records that the checkpoint of a cluster still holds.
+func (d *Dir) Confirm(cluster string) error {
+	name, err := d.file(cluster)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	return os.Chtimes(name, now, now)
+}
+
+// Remove deletes the checkpoint of a cluster, if there is one.
+func (d *Dir) Remove(cluster string) error {
+	name, err := d.file(cluster)
+	if err == nil {
+		err = os.Remove(name)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// ErrNone is returned for a cluster without a checkpoint.
+var ErrNone = errors.New("there is no checkpoint")
+
+// Load returns the checkpoint of a cluster.
+func (d *Dir) Load(cluster string) (Checkpoint, error) {
+	name, err := d.file(cluster)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	c, err := d.read(name)
+	if err == nil && c.Cluster != cluster {
+		err = fmt.Errorf("it is of cluster %s", c.Cluster)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Checkpoint{}, ErrNone
+	case err != nil:
+		return Checkpoint{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return c, nil
+}
+
+func (d *Dir) read(name string) (Checkpoint, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return Checkpoint{}, err
+	case info.Size() > maxSize:
+		return Checkpoint{}, fmt.Errorf("it is larger than %d bytes", maxSize)
+	case time.Since(info.ModTime()) > d.maxAge:
+		return Checkpoint{}, fmt.Errorf("it is older than %v", d.maxAge)
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	c, err := decode(b)
+	if c.AsOf = info.ModTime(); time.Since(c.AsOf) < 0 { // the clock was set back
+		c.AsOf = time.Now()
+	}
+	return c, err
+}
+
+// Headers returns those of the checkpoints that are there and not too old. It leaves out what cannot be read.
+func (d *Dir) Headers() (all []Header, err error) {
+	entries, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		info, statErr := e.Info()
+		if statErr != nil || !strings.HasPrefix(e.Name(), prefix) || time.Since(info.ModTime()) > d.maxAge {
+			continue
+		}
+		if h, readErr := readHeaderOf(filepath.Join(d.path, e.Name())); readErr == nil {
+			all = append(all, h)
+		}
+	}
+	return all, err
+}
+
+func readHeaderOf(name string) (Header, error) {
+	f, err := os.Open(name) //nolint:gosec // a file of the directory that the operator names
+	if err != nil {
+		return Header{}, err
+	}
+	defer func() { _ = f.Close() }()
+	b := make([]byte, maxHeader)
+	n, err := f.Read(b)
+	if err != nil {
+		return Header{}, err
+	}
+	return readHeader(b[:n])
+}

@@ -1,0 +1,163 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	peersPath    = "/clusters/"
+	peerTimeout  = time.Second / 2  // until a peer reports how new its state is
+	peersTimeout = 20 * time.Second // until the newest one was read
+	maxPeers     = 16
+	maxTransfers = 2       // at a time, from one replica
+	maxTransfer  = 1 << 28 // bytes
+)
+
+// Peers are the other replicas, which may have seen a cluster that this one cannot reach.
+type Peers struct {
+	Addr   string // host and port; the host resolves to the addresses of all replicas
+	Lookup func(ctx context.Context, host string) ([]string, error)
+	Client func() (*http.Client, error) // for one Load; its URLs have the scheme http, unless Secure
+	Secure bool
+	MaxAge time.Duration
+}
+
+// Load returns what the peer that was in contact with a cluster last holds of it, if that is newer than another
+// time. ErrNone: no peer has something newer.
+func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Checkpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
+	defer cancel()
+	client, err := p.Client()
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	defer client.CloseIdleConnections()
+	offers, err := p.offers(ctx, client, cluster)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	for _, o := range offers {
+		if !o.at.After(after.Truncate(time.Second)) || time.Since(o.at) > p.MaxAge {
+			continue
+		}
+		b, err := fetch(ctx, client, http.MethodGet, o.url)
+		if err != nil {
+			continue // another may have it, too
+		}
+		c, err := decode(b.content)
+		if err != nil || c.Cluster != cluster {
+			return Checkpoint{}, fmt.Errorf("%s: %w", o.url, errors.Join(err, errFormat))
+		}
+		c.AsOf = b.at
+		return c, nil
+	}
+	return Checkpoint{}, ErrNone
+}
+
+// offer is what one peer has.
+type offer struct {
+	url     string
+	at      time.Time
+	content []byte
+}
+
+// offers asks every peer how new its state of a cluster is, and returns the newest first. A peer that has none, or
+// does not answer in time, is left out.
+func (p *Peers) offers(ctx context.Context, client *http.Client, cluster string) ([]offer, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	host, port, err := net.SplitHostPort(p.Addr)
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := p.Lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	scheme := "http"
+	if p.Secure {
+		scheme = "https"
+	}
+	var mu sync.Mutex
+	var all []offer
+	var wg sync.WaitGroup
+	for _, address := range addresses[:min(len(addresses), maxPeers)] {
+		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(address, port), Path: peersPath + cluster}
+		wg.Go(func() {
+			if o, err := fetch(ctx, client, http.MethodHead, at.String()); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, o)
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(all, func(a, b offer) int { return b.at.Compare(a.at) })
+	return all, nil
+}
+
+func fetch(ctx context.Context, client *http.Client, method, from string) (offer, error) {
+	request, err := http.NewRequestWithContext(ctx, method, from, http.NoBody)
+	if err != nil {
+		return offer{}, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return offer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return offer{}, fmt.Errorf("%s: %s", from, response.Status)
+	}
+	at, err := http.ParseTime(response.Header.Get("Last-Modified"))
+	if err != nil {
+		return offer{}, err
+	}
+	content, err := io.ReadAll(io.LimitReader(response.Body, maxTransfer))
+	return offer{from, at, content}, err
+}
+
+// A Finder returns as of when the state of a cluster holds that this replica has, and what reads it; nil for none.
+type Finder func(cluster string) (asOf time.Time, read func() Checkpoint)
+
+// Handler serves to peers what this replica has of a cluster, few at a time.
+func Handler(find Finder) http.Handler {
+	turns := make(chan struct{}, maxTransfers)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+peersPath+"{cluster...}", func(w http.ResponseWriter, r *http.Request) {
+		at, read := find(r.PathValue("cluster"))
+		if read == nil {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/cbor-seq")
+		w.Header().Set("Last-Modified", at.UTC().Format(http.TimeFormat))
+		if r.Method == http.MethodHead {
+			return
+		}
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+		default:
+			http.Error(w, "others are being served", http.StatusServiceUnavailable)
+			return
+		}
+		var b bytes.Buffer
+		if err := encode(&b, read()); err != nil {
+			http.Error(w, "it cannot be encoded", http.StatusInternalServerError)
+			return
+		}
+		_, _ = b.WriteTo(w) // the peer sees that it is torn
+	})
+	return mux
+}

@@ -1,0 +1,145 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// network connects to handlers by the names of their hosts. A host without one does not answer.
+type network map[string]http.Handler
+
+func (n network) peers(hosts ...string) *Peers {
+	return &Peers{
+		Addr: "peers.test:8087", MaxAge: time.Hour,
+		Lookup: func(context.Context, string) ([]string, error) { return hosts, nil },
+		Client: func() (*http.Client, error) { return &http.Client{Transport: n}, nil },
+	}
+}
+
+func (n network) RoundTrip(r *http.Request) (*http.Response, error) {
+	host, _, err := net.SplitHostPort(r.URL.Host)
+	if err != nil {
+		return nil, err
+	}
+	if n[host] == nil {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	recorder := httptest.NewRecorder()
+	n[host].ServeHTTP(recorder, r)
+	return recorder.Result(), nil
+}
+
+// holds is a replica that has so many Services of cluster east, as of some time ago.
+func holds(services int, age time.Duration) http.Handler {
+	return Handler(func(cluster string) (time.Time, func() Checkpoint) {
+		if cluster != "east" {
+			return time.Time{}, nil
+		}
+		return time.Now().Add(-age), func() Checkpoint {
+			var p federation.Published
+			for i := range services {
+				p.Views = p.Views.With(federation.Service{Name: fmt.Sprint(i)}, &federation.View{})
+			}
+			return east(p)
+		}
+	})
+}
+
+// The newest state counts, if it is newer than what is there; peers that have none, or fail, do not matter.
+func TestPeers(t *testing.T) {
+	n := network{
+		"old": holds(1, 10*time.Minute), "new": holds(2, time.Minute), "ancient": holds(3, 2*time.Hour),
+		"empty": http.NotFoundHandler(),
+		"half": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+			if r.Method == http.MethodGet {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}),
+		"undated": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+	}
+	for name, test := range map[string]struct {
+		peers string
+		after time.Duration // ago
+		want  int           // Services; 0: none
+	}{
+		"the newest":                  {"old new empty", time.Hour, 2},
+		"the only one":                {"empty old", time.Hour, 1},
+		"nothing newer":               {"old new", time.Minute - 2*time.Second, 0},
+		"too old":                     {"ancient", 24 * time.Hour, 0},
+		"none":                        {"empty undated", time.Hour, 0},
+		"the next after a failure":    {"half new", time.Hour, 2},
+		"one of them does not answer": {"silent new", time.Hour, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := n.peers(strings.Fields(test.peers)...).Load(t.Context(), "east", time.Now().Add(-test.after))
+			if c.Published.Views.Len() != test.want || (test.want == 0) != errors.Is(err, ErrNone) {
+				t.Errorf("%d Services, want %d: %v", c.Published.Views.Len(), test.want, err)
+			}
+		})
+	}
+}
+
+// What a peer sends is checked like a file.
+func TestHostilePeer(t *testing.T) {
+	for name, body := range map[string]io.Reader{
+		"nothing": strings.NewReader(""), "text": strings.NewReader(strings.Repeat("<html>", 1000)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := network{"peer": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+				if r.Method == http.MethodGet {
+					_, _ = io.Copy(w, body)
+				}
+			})}
+			c, err := n.peers("peer").Load(t.Context(), "east", time.Time{})
+			if err == nil || errors.Is(err, ErrNone) || c.Published.Views.Len() > 0 {
+				t.Errorf("%d Services: %v", c.Published.Views.Len(), err)
+			}
+		})
+	}
+}
+
+// A replica serves two transfers at a time, and reports to any number of others how new its state is.
+func TestTransfersAreBounded(t *testing.T) {
+	reading, release := make(chan struct{}), make(chan struct{})
+	handler := Handler(func(string) (time.Time, func() Checkpoint) {
+		return time.Now(), func() Checkpoint {
+			reading <- struct{}{}
+			<-release
+			return Checkpoint{}
+		}
+	})
+	ask := func(method string) int {
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), method, "/clusters/east", http.NoBody))
+		return recorder.Code
+	}
+	codes := make(chan int)
+	for range maxTransfers {
+		go func() { codes <- ask(http.MethodGet) }()
+		<-reading
+	}
+	get, head := ask(http.MethodGet), ask(http.MethodHead)
+	if get != http.StatusServiceUnavailable || head != http.StatusOK {
+		t.Errorf("while %d transfers run a GET gets %d, and a HEAD %d", maxTransfers, get, head)
+	}
+	close(release)
+	for range maxTransfers {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("a transfer ends with %d", code)
+		}
+	}
+}

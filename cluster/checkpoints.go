@@ -1,0 +1,170 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fingerpost/fingerpost/cluster/checkpoint"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// How checkpoints are kept.
+//
+// A replica that starts while a cluster cannot be reached would not have its endpoints. So each replica writes what
+// Live clusters have published into files, and a supervisor that starts publishes what its file holds before it
+// connects. That is a writer's term like any other: the cluster is Stale until an engagement takes over, whose first
+// complete sync removes what is gone. Nothing has to be taken back, and a client is answered at once.
+//
+// A replica in a new Pod has no files. About a cluster that it could not reach it asks the other replicas, and
+// publishes likewise what the one holds that was in contact last. It does so only then: in a rollout with everything
+// in reach nothing is transferred.
+//
+// Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
+// logged and counted, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.
+//
+// It costs a pass over the Views of the clusters that have changed, every ten seconds at most, and less often where a
+// pass takes longer than 100 ms: all passes take one percent of a core at most.
+const (
+	checkpointInterval = 10 * time.Second
+	checkpointShare    = 100 // the pause after a pass, in times of what the pass took
+)
+
+// savedCheckpoint is what the file of a cluster holds.
+type savedCheckpoint struct {
+	published federation.Published
+	failed    string
+}
+
+// keepCheckpoints saves what clusters publish until ctx ends, and once more then.
+func (r *Registry) keepCheckpoints(ctx context.Context) {
+	saved := map[string]*savedCheckpoint{}
+	timer := time.NewTimer(checkpointInterval)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		began := time.Now()
+		r.saveCheckpoints(saved)
+		timer.Reset(max(checkpointInterval, checkpointShare*time.Since(began)))
+	}
+}
+
+func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
+	statuses, _ := r.Statuses()
+	for name := range saved {
+		if _, linked := statuses[name]; linked {
+			continue
+		}
+		delete(saved, name)
+		if err := r.options.Checkpoints.Remove(name); err != nil {
+			r.log.Error(err, "The checkpoint of a cluster that is not linked any more cannot be deleted",
+				"cluster", name)
+		}
+	}
+	failures := 0
+	for name, status := range statuses {
+		s := saved[name]
+		if s == nil {
+			s = &savedCheckpoint{}
+			saved[name] = s
+		}
+		if status.State == federation.Live {
+			r.saveCheckpoint(status, s)
+		}
+		if s.failed != "" {
+			failures++
+		}
+	}
+	r.checkpointFailures.Store(int64(failures))
+}
+
+// saveCheckpoint saves what a cluster has published, or confirms the file if that is the same.
+func (r *Registry) saveCheckpoint(status Status, s *savedCheckpoint) {
+	p, same := r.store.Published(federation.Cluster(status.Name), s.published)
+	var err error
+	if same && s.failed == "" {
+		err = r.options.Checkpoints.Confirm(status.Name)
+	} else {
+		err = r.options.Checkpoints.Save(checkpointOf(status, p))
+	}
+	problem := ErrorText(err)
+	if problem != s.failed && err != nil {
+		r.log.Error(err, "The checkpoint of a cluster cannot be saved: a replica that starts here while the cluster "+
+			"is unreachable will not have its endpoints", "cluster", status.Name)
+	}
+	s.published, s.failed = p, problem
+}
+
+// restoreFromDir publishes the checkpoint of the cluster, if there is one.
+func (s *supervisor) restoreFromDir() {
+	if dir := s.registry.options.Checkpoints; dir != nil {
+		s.restore(dir.Load(s.name))
+	}
+}
+
+// restoreFromPeers publishes what another replica holds of the cluster, if that is newer than what was restored. Of
+// the local cluster it uses that only if there was a file: without, it is not known which clusters are linked, and
+// the other replica serves more than this one can.
+func (s *supervisor) restoreFromPeers(ctx context.Context) {
+	peers := s.registry.options.Peers
+	if peers != nil && !s.status.Synced && (!s.status.Local || !s.status.Checkpoint.IsZero()) {
+		s.restore(peers.Load(ctx, s.name, s.status.Checkpoint))
+	}
+}
+
+// restore publishes what a cluster had published at a time.
+func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
+	if err == nil && c.Local != s.status.Local {
+		err = errors.New("it is that of the local cluster, or this one is, and the other is not")
+	}
+	if err != nil {
+		if problem := err.Error(); !errors.Is(err, checkpoint.ErrNone) && problem != s.notRestored {
+			s.notRestored = problem
+			s.log.Info("The last state of the cluster is not restored", "reason", problem)
+		}
+		return
+	}
+	s.registry.setState(s, federation.Stale)
+	writer, err := s.registry.newWriter(s)
+	if err != nil {
+		return // it was removed
+	}
+	writer.Write(c.Published)
+	writer.MarkSynced()
+	if s.status.State != federation.Stale {
+		s.status.State, s.status.Since = federation.Stale, time.Now()
+	}
+	s.status.Checkpoint, s.status.LastContact = c.AsOf, c.AsOf
+	s.registry.updateStatus(s)
+	s.log.Info("The last state of the cluster was restored; it is Stale until the cluster is synced",
+		"asOf", c.AsOf, "services", c.Published.Views.Len())
+}
+
+// FindPublished is a [checkpoint.Finder] of what clusters have published, or of what was restored of them.
+func (r *Registry) FindPublished(name string) (asOf time.Time, read func() checkpoint.Checkpoint) {
+	statuses, _ := r.Statuses()
+	s, found := statuses[name]
+	_, at := r.Inspect(name)
+	if at.IsZero() {
+		at = s.Checkpoint
+	}
+	if !found || at.IsZero() {
+		return time.Time{}, nil
+	}
+	return at, func() checkpoint.Checkpoint {
+		published, _ := r.store.Published(federation.Cluster(name), federation.Published{})
+		return checkpointOf(s, published)
+	}
+}
+
+func checkpointOf(s Status, published federation.Published) checkpoint.Checkpoint {
+	return checkpoint.Checkpoint{
+		Header: checkpoint.Header{
+			Cluster: s.Name, Local: s.Local, TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain,
+		},
+		Published: published,
+	}
+}

@@ -1,0 +1,125 @@
+package app_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// slicesOfService is over how many slices the endpoints of a Service are spread.
+const slicesOfService = 2
+
+// endpoints makes a Service have these endpoints, each a Pod with a number and an address of its own in the
+// cluster: a number with ! is not ready. The Service is created if it does not exist, as are its Pods; Pods
+// that are not named are deleted after they have left their slices.
+func (s *scenario) endpoints(cluster, namespace, name string, numbers []string) {
+	s.t.Helper()
+	server := s.network.Server(cluster)
+	if server.Get("services", namespace, name) == nil {
+		port := map[string]any{"name": "http", "port": int64(80), "protocol": "TCP"}
+		s.applyObject(cluster, "v1", "Service", namespace, name, nil,
+			map[string]any{"spec": map[string]any{"ports": []any{port}}})
+	}
+	exist := map[string]bool{}
+	endpoints := make([][]any, slicesOfService)
+	for _, number := range numbers {
+		n, err := strconv.Atoi(strings.TrimSuffix(number, "!"))
+		if err != nil {
+			s.t.Fatalf("endpoints: %v", err)
+		}
+		pod, address := fmt.Sprintf("%s-%d", name, n), podAddress(cluster, name, n)
+		if exist[pod] = true; server.Get("pods", namespace, pod) == nil {
+			s.applyObject(cluster, "v1", "Pod", namespace, pod, map[string]any{"app": name}, map[string]any{
+				"spec": map[string]any{"containers": []any{map[string]any{"name": "app", "image": "app"}}},
+				"status": map[string]any{
+					"phase": "Running", "podIP": address, "podIPs": []any{map[string]any{"ip": address}},
+				},
+			})
+		}
+		endpoints[n%slicesOfService] = append(endpoints[n%slicesOfService], map[string]any{
+			"addresses":  []any{address},
+			"conditions": map[string]any{"ready": !strings.HasSuffix(number, "!")},
+			"targetRef":  map[string]any{"kind": "Pod", "namespace": namespace, "name": pod},
+		})
+	}
+	for i, all := range endpoints {
+		slice := fmt.Sprintf("%s-%d", name, i)
+		if len(all) == 0 {
+			server.Delete("EndpointSlice", namespace, slice)
+			continue
+		}
+		s.applyObject(cluster, "discovery.k8s.io/v1", "EndpointSlice", namespace, slice,
+			map[string]any{"kubernetes.io/service-name": name}, map[string]any{
+				"addressType": "IPv4", "endpoints": all,
+				"ports": []any{map[string]any{"name": "http", "port": int64(8080), "protocol": "TCP"}},
+			})
+	}
+	for _, pod := range server.List("pods") {
+		if pod.GetNamespace() == namespace && pod.GetLabels()["app"] == name && !exist[pod.GetName()] {
+			server.Delete("Pod", namespace, pod.GetName())
+		}
+	}
+}
+
+// podAddress returns the address of a Pod: no other one has it.
+func podAddress(cluster, service string, n int) string {
+	return fmt.Sprintf("10.%d.%d.%d", octet(cluster), octet(service)+n/200, n%200+1)
+}
+
+// octet makes a number of a name; those of the names that are in use differ.
+func octet(name string) (n int) {
+	for _, c := range []byte(name) {
+		n = (n*7 + int(c)) % 241
+	}
+	return n
+}
+
+func (s *scenario) applyObject(cluster, version, kind, namespace, name string, labels, parts map[string]any) {
+	s.t.Helper()
+	metadata := map[string]any{"name": name, "namespace": namespace}
+	if labels != nil {
+		metadata["labels"] = labels
+	}
+	parts["apiVersion"], parts["kind"], parts["metadata"] = version, kind, metadata
+	s.network.Server(cluster).Apply(&unstructured.Unstructured{Object: parts})
+}
+
+// loginPage is what something between us and an API server answers in its place.
+func loginPage(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html")
+	fmt.Fprint(w, "<html><body>Please log in</body></html>")
+}
+
+// disk does something to the directory in which a replica keeps its state: it breaks, is repaired, tears what
+// was written last, or is lost.
+func (s *scenario) disk(replica, what string) {
+	s.t.Helper()
+	dir := filepath.Join(s.stateDir, replica)
+	var err error
+	switch what {
+	case "break": // a file is in its place: nothing can be read or written below it
+		if err = os.RemoveAll(dir); err == nil {
+			err = os.WriteFile(dir, nil, 0o600)
+		}
+	case "repair", "lose":
+		err = os.RemoveAll(dir)
+	case "tear":
+		var files []string
+		files, err = filepath.Glob(filepath.Join(dir, "*"))
+		for _, file := range files {
+			if info, statErr := os.Stat(file); statErr == nil {
+				err = os.Truncate(file, info.Size()/2)
+			}
+		}
+	default:
+		s.t.Fatalf("disk: unknown argument %s", what)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}

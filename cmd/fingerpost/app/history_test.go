@@ -1,0 +1,330 @@
+package app_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A history is drawn from a seed, before anything runs: equal seeds make equal scripts. How the goroutines of a
+// run are scheduled, what jitter is added to retries and in which order maps are walked is not drawn, so that a
+// history that fails rarely may need several runs to do it again.
+//
+// A deed is something that happens once, or a fault with its end. Without any of the deeds the others are
+// possible all the same, which is what makes a history easy to shorten: numbers of endpoints are absolute, and
+// deeds that would need one another are one deed. Rounds of deeds alternate with times in which nothing is done
+// and all faults have ended, long enough for everything to settle, and end in a comparison with the model.
+type history struct {
+	random   *rand.Rand
+	clusters []string
+	setup    []string
+	deeds    []deed
+	compares []time.Duration // when the model is compared
+
+	busy map[string]time.Duration // until when something is taken by a deed
+	next map[string]int           // number of the next new endpoint, by cluster and Service
+	have map[string][]int         // numbers of its endpoints
+}
+
+// deed is one thing that is done: lines of the script, and when.
+type deed []moment
+
+type moment struct {
+	at   time.Duration
+	line string
+}
+
+const simProxies = 20
+
+var simServices = []string{"web", "api"}
+
+func newHistory(seed uint64, length time.Duration) *history {
+	h := &history{
+		random: rand.New(rand.NewPCG(seed, 0)), busy: map[string]time.Duration{},
+		next: map[string]int{}, have: map[string][]int{},
+	}
+	h.clusters = []string{home, "east", "west", "north", "south"}[:3+h.random.IntN(3)]
+	h.prepare()
+	for now := time.Duration(0); now < length; {
+		round := h.seconds(30, 150)
+		now += round + h.round(now, now+round)
+		h.compares = append(h.compares, now)
+		now += time.Second
+	}
+	return h
+}
+
+func (h *history) prepare() {
+	add := func(format string, args ...any) { h.setup = append(h.setup, fmt.Sprintf(format, args...)) }
+	add("flags -federated-slices -mirror-services=on -state-dir -peers")
+	add("apply local fleet/shop.yaml")
+	var members []string
+	for _, name := range h.clusters {
+		for _, service := range simServices {
+			h.next[name+"/"+service], h.have[name+"/"+service] = 3, []int{1, 2, 3}
+			add("%s", h.scale(name, service))
+		}
+		switch name {
+		case home:
+			members = append(members, "web")
+			continue
+		case "east", "west":
+			add("apply local fleet/%s-link.yaml", name)
+		default:
+			add("link %s", name)
+		}
+		members = append(members, "web@"+name)
+	}
+	add("endpoints local shop/all")
+	add(`patch local Service shop/all {"metadata":{"annotations":{%q:%q,"federation.fingerpost.io/endpoint-slices":"enabled"}}}`,
+		membersOf, strings.Join(members, ","))
+	add(`patch east Service shop/api {"metadata":{"labels":{%q:"remote-discovery"}}}`, exportedLabel)
+	add(`patch east Service shop/web {"metadata":{"labels":{%q:"member"}}}`, federatedLabel)
+	add("start replica-2")
+	for i := range simProxies {
+		of := []string{"all", "all", "web-federated", "web", "api-east", "web-federated"}[i%6]
+		add("get p%d %s.shop.svc.mycluster.local:80 via=replica-%d", i+1, of, 1+i%2)
+	}
+	add("advance 20s")
+	add("compare")
+}
+
+// script returns deeds as lines of a script.
+func (h *history) script(deeds []deed) string {
+	var moments []moment
+	for _, d := range deeds {
+		moments = append(moments, d...)
+	}
+	for _, at := range h.compares {
+		moments = append(moments, moment{at, "compare"})
+	}
+	slices.SortStableFunc(moments, func(a, b moment) int { return cmp.Compare(a.at, b.at) })
+	lines := slices.Clone(h.setup)
+	now := time.Duration(0)
+	for _, m := range moments {
+		if m.at > now+settle {
+			lines = append(lines, fmt.Sprintf("advance %s", m.at-now-settle))
+			now = m.at
+		} else {
+			m.line = "+ " + m.line
+		}
+		lines = append(lines, m.line)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func (h *history) pick(all ...string) string { return all[h.random.IntN(len(all))] }
+
+func (h *history) seconds(from, to int) time.Duration {
+	return time.Duration(from)*time.Second + time.Duration(h.random.IntN(1000*(to-from)))*time.Millisecond
+}
+
+// round draws the deeds of a time, and returns how long it takes for everything to settle after them.
+func (h *history) round(from, to time.Duration) (settles time.Duration) {
+	settles = simSettle
+	for range 2 + h.random.IntN(12) {
+		at := from + h.seconds(0, int((to-from)/time.Second))
+		if h.random.IntN(4) == 0 && len(h.deeds) > 0 {
+			if last := h.deeds[len(h.deeds)-1][0].at; last >= from {
+				at = last // at once
+			}
+		}
+		end := min(to, at+h.seconds(1, 60))
+		if h.random.IntN(4) == 0 {
+			end = to
+		}
+		draw := h.random.IntN(deedChances)
+		for _, kind := range deedKinds {
+			if draw -= kind.chance; draw >= 0 {
+				continue
+			}
+			if d := kind.draw(h, at, end); d != nil {
+				h.deeds = append(h.deeds, d)
+				settles = max(settles, kind.settles)
+			}
+			break
+		}
+	}
+	return settles
+}
+
+// take reserves things until a time, and reports whether they were free.
+func (h *history) take(at, until time.Duration, things ...string) bool {
+	for _, thing := range things {
+		if at < h.busy[thing] {
+			return false
+		}
+	}
+	for _, thing := range things {
+		h.busy[thing] = until + time.Second
+	}
+	return true
+}
+
+func (h *history) cluster() string { return h.pick(h.clusters...) }
+func (h *history) linked() string  { return h.pick(h.clusters[1:]...) }
+func (h *history) replica() string { return h.pick("replica-1", "replica-2") }
+
+// deedKind draws deeds of one kind, between two times; nil if none is possible.
+type deedKind struct {
+	chance  int // relative to those of other kinds
+	settles time.Duration
+	draw    func(h *history, at, end time.Duration) deed
+}
+
+const (
+	deedChances = 100 // in all
+	simSettle   = 75 * time.Second
+	simSilent   = 220 * time.Second // until it is noticed that a watch is silent
+)
+
+// failing are what API servers can fail to answer.
+var failing = []string{
+	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "readyz", "servers.policy.linkerd.io",
+}
+
+var deedKinds = []deedKind{
+	{30, 0, func(h *history, at, _ time.Duration) deed {
+		cluster, service := h.cluster(), h.pick(simServices...)
+		if !h.take(at, at-time.Second, cluster+"/"+service) {
+			return nil
+		}
+		return deed{{at, h.scale(cluster, service)}}
+	}},
+	{5, 0, func(h *history, at, end time.Duration) deed { // deleted and created again, with other endpoints
+		cluster, service := h.cluster(), h.pick(simServices...)
+		if !h.take(at, end, cluster+"/"+service) {
+			return nil
+		}
+		return deed{{at, "delete " + cluster + " Service shop/" + service}, {end, h.scale(cluster, service)}}
+	}},
+	{5, 0, func(h *history, at, _ time.Duration) deed { // joins a federated Service, or leaves it
+		cluster, service := h.cluster(), h.pick(simServices...)
+		if !h.take(at, at-time.Second, cluster+"/"+service) {
+			return nil
+		}
+		label, value := federatedLabel, h.pick(`"member"`, "null")
+		if service == "api" {
+			label, value = exportedLabel, h.pick(`"remote-discovery"`, "null")
+		}
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, label, value)
+		return deed{{at, "patch " + cluster + " Service shop/" + service + " " + patch}}
+	}},
+	{10, 0, func(h *history, at, end time.Duration) deed {
+		cluster := h.cluster()
+		if !h.take(at, end, cluster+" network") {
+			return nil
+		}
+		return deed{{at, "partition " + cluster + " " + h.pick("silence", "refuse")}, {end, "heal " + cluster}}
+	}},
+	{9, 0, func(h *history, at, end time.Duration) deed { // from one cluster, or from all
+		replica, cluster := h.replica(), h.cluster()
+		if h.random.IntN(3) == 0 {
+			cluster = ""
+		}
+		if !h.take(at, end, replica+" network "+cluster, replica) {
+			return nil
+		}
+		to := strings.TrimSpace(replica + " " + cluster)
+		return deed{{at, "isolate " + to}, {end, "rejoin " + to}}
+	}},
+	{12, 0, func(h *history, at, end time.Duration) deed { // with its state, or without
+		replica := h.replica()
+		if !h.take(at, end, "replicas", replica) {
+			return nil
+		}
+		d := deed{{at, h.pick("stop ", "kill ") + replica}, {end, "start " + replica}}
+		if h.random.IntN(3) == 0 {
+			d = slices.Insert(d, 1, moment{end, "disk " + replica + " " + h.pick("lose", "tear")})
+		}
+		return d
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed {
+		replica := h.replica()
+		if !h.take(at, end, replica) {
+			return nil
+		}
+		return deed{{at, "disk " + replica + " break"}, {end, "disk " + replica + " repair"}}
+	}},
+	{6, 0, func(h *history, at, end time.Duration) deed {
+		cluster, resource := h.cluster(), h.pick(failing...)
+		if !h.take(at, end, cluster+" "+resource) {
+			return nil
+		}
+		code := h.pick("429 1", "429 15", "503", "500", "504 3")
+		begin := "fail " + cluster + " " + resource + " "
+		return deed{{at, begin + code}, {end, begin + "0"}}
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed {
+		cluster, resource := h.cluster(), h.pick(failing...)
+		if !h.take(at, end, cluster+" "+resource) {
+			return nil
+		}
+		what := cluster + " " + resource
+		d := deed{{at, "replace-answers " + what}, {end, "restore-answers " + what}}
+		return slices.Insert(d, 1, moment{at, "expire " + cluster})
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed {
+		cluster := h.cluster()
+		if !h.take(at, end, cluster+" delay") {
+			return nil
+		}
+		begin := "delay " + cluster + " "
+		return deed{{at, begin + h.pick("100ms", "900ms", "4s", "20s")}, {end, begin + "0s"}}
+	}},
+	{4, 0, func(h *history, at, _ time.Duration) deed { return deed{{at, "expire " + h.cluster()}} }},
+	{2, simSilent, func(h *history, at, end time.Duration) deed {
+		cluster, resource := h.cluster(), h.pick(failing[:6]...)
+		if !h.take(at, end, cluster+" "+resource) {
+			return nil
+		}
+		what := cluster + " " + resource
+		return deed{{at, "stall-watches " + what}, {end, "expire " + cluster}, {end, "resume-watches " + what}}
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed {
+		cluster := h.linked()
+		if !h.take(at, end, cluster+" link") {
+			return nil
+		}
+		return deed{{at, "rotate " + cluster}}
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed {
+		cluster := h.linked()
+		if !h.take(at, end, cluster+" link", "links") { // most Links at once are held
+			return nil
+		}
+		if cluster == "east" || cluster == "west" {
+			return deed{{at, "delete local Link mc/" + cluster}, {end, "apply local fleet/" + cluster + "-link.yaml"}}
+		}
+		return deed{{at, "unlink " + cluster}, {end, "link " + cluster}}
+	}},
+	{1, 0, func(h *history, at, _ time.Duration) deed { return deed{{at, "depose " + h.cluster()}} }},
+	{1, 0, func(h *history, at, end time.Duration) deed {
+		cluster := h.cluster()
+		if !h.take(at, end, cluster+" clock") {
+			return nil
+		}
+		return deed{{at, "skew " + cluster + " " + h.pick("5m", "-5m", "20s")}, {end, "skew " + cluster + " 0s"}}
+	}},
+}
+
+// scale draws new endpoints of a Service.
+func (h *history) scale(cluster, service string) string {
+	key := cluster + "/" + service
+	h.have[key] = slices.DeleteFunc(h.have[key], func(int) bool { return h.random.IntN(3) == 0 })
+	for range h.random.IntN(4) {
+		h.next[key]++
+		h.have[key] = append(h.have[key], h.next[key])
+	}
+	line := "endpoints " + cluster + " shop/" + service
+	for _, n := range h.have[key] {
+		line += fmt.Sprintf(" %d", n)
+		if h.random.IntN(6) == 0 {
+			line += "!"
+		}
+	}
+	return line
+}

@@ -1,0 +1,282 @@
+package app_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fingerpost/fingerpost/discovery/proxy"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// The model: what clients hold and what is written when everything has settled, computed from nothing but the
+// objects that the API servers have now. It shares no code with Fingerpost, has no memory, and knows the
+// Services of namespace shop only, with one port, as the verb endpoints makes them.
+
+const (
+	shop           = "shop"
+	membersOf      = "federation.fingerpost.io/members"
+	exportedLabel  = "mirror.linkerd.io/exported"
+	federatedLabel = "mirror.linkerd.io/federated"
+	discoveryLabel = "multicluster.linkerd.io/remote-discovery"
+)
+
+// addresses are those of a Service in one cluster, and whether they are ready.
+type addresses map[netip.AddrPort]bool
+
+// modelCluster is what the model reads of a cluster.
+type modelCluster struct {
+	labels    map[string]map[string]string // of Services
+	notes     map[string]map[string]string // their annotations
+	endpoints map[string]addresses         // by Service
+}
+
+// model is what the model reads.
+type model struct {
+	clusters map[string]*modelCluster // those that are linked, and the local one
+	links    map[string]bool          // clusters that have a Link
+}
+
+func (s *scenario) readModel() *model {
+	s.t.Helper()
+	m := &model{clusters: map[string]*modelCluster{home: s.readCluster(home)}, links: map[string]bool{}}
+	for _, secret := range s.network.Server(home).List("secrets") {
+		if name, labelled := secret.GetLabels()["multicluster.linkerd.io/cluster-name"]; labelled {
+			m.clusters[name] = s.readCluster(name)
+		}
+	}
+	for _, link := range s.network.Server(home).List(linkResource) {
+		name, _, _ := unstructured.NestedString(link.Object, "spec", "targetClusterName")
+		m.links[name], m.clusters[name] = true, s.readCluster(name)
+	}
+	return m
+}
+
+func (s *scenario) readCluster(name string) *modelCluster {
+	s.t.Helper()
+	c := &modelCluster{
+		labels: map[string]map[string]string{}, notes: map[string]map[string]string{},
+		endpoints: map[string]addresses{},
+	}
+	server := s.network.Server(name)
+	for _, svc := range server.List("services") {
+		if svc.GetNamespace() == shop {
+			c.labels[svc.GetName()], c.notes[svc.GetName()] = svc.GetLabels(), svc.GetAnnotations()
+			c.endpoints[svc.GetName()] = addresses{}
+		}
+	}
+	pods := map[string]bool{}
+	for _, pod := range server.List("pods") {
+		pods[pod.GetNamespace()+"/"+pod.GetName()] = true
+	}
+	for _, slice := range decode[discoveryv1.EndpointSlice](s, name, sliceResource) {
+		of := c.endpoints[slice.Labels[discoveryv1.LabelServiceName]]
+		if of == nil || slice.Labels[discoveryv1.LabelManagedBy] != "" {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			if pods[e.TargetRef.Namespace+"/"+e.TargetRef.Name] {
+				addr := netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), uint16(*slice.Ports[0].Port))
+				of[addr] = *e.Conditions.Ready
+			}
+		}
+	}
+	return c
+}
+
+// members returns the Services that a local one consists of, by cluster; nil if it should not exist.
+func (m *model) members(service string) map[string]string {
+	all := map[string]string{}
+	add := func(cluster, of string) {
+		if c := m.clusters[cluster]; c != nil && c.endpoints[of] != nil {
+			all[cluster] = of
+		}
+	}
+	local := m.clusters[home]
+	if list, federated := local.notes[service][membersOf]; federated {
+		for member := range strings.SplitSeq(list, ",") {
+			of, cluster, remote := strings.Cut(member, "@")
+			if !remote {
+				cluster = home
+			}
+			add(cluster, of)
+		}
+		return all
+	}
+	if of, federated := strings.CutSuffix(service, "-federated"); federated {
+		for name := range m.clusters {
+			if (m.links[name] || name == home) && m.clusters[name].labels[of][federatedLabel] == "member" {
+				add(name, of)
+			}
+		}
+	} else if of, cluster, mirrored := strings.Cut(service, "-"); mirrored {
+		if m.links[cluster] && m.clusters[cluster].labels[of][exportedLabel] == "remote-discovery" {
+			add(cluster, of)
+		}
+	} else {
+		add(home, service)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+// written returns the Services that a mirror or a federated Service leads to as it is written now.
+func (m *model) written(service string) map[string]string {
+	local, all := m.clusters[home], map[string]string{}
+	remote := strings.Split(local.notes[service][remoteDiscovery], ",")
+	if cluster, mirrored := local.labels[service][discoveryLabel]; mirrored {
+		remote = append(remote, local.labels[service]["multicluster.linkerd.io/remote-service"]+"@"+cluster)
+	}
+	for _, member := range append(remote, local.notes[service][localDiscovery]+"@"+home) {
+		of, cluster, _ := strings.Cut(member, "@")
+		if of != "" {
+			all[cluster] = of
+		}
+	}
+	return all
+}
+
+// ready returns the addresses of members that clients get; nil without any.
+func (m *model) ready(members map[string]string) map[netip.AddrPort]bool {
+	if members == nil {
+		return nil
+	}
+	all := map[netip.AddrPort]bool{}
+	for cluster, of := range members {
+		if m.clusters[cluster] == nil {
+			continue
+		}
+		for addr, ready := range m.clusters[cluster].endpoints[of] {
+			if ready {
+				all[addr] = true
+			}
+		}
+	}
+	return all
+}
+
+// serviceOf returns the Service that an authority names.
+func serviceOf(authority string) string {
+	name, _, _ := strings.Cut(authority, ".")
+	return name
+}
+
+// differences returns what is not as the model has it.
+func (s *scenario) differences() (all []string) {
+	s.t.Helper()
+	m := s.readModel()
+	report := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	for _, name := range s.opened {
+		st, is := s.streams[name].(*proxy.Stream)
+		if !is {
+			continue
+		}
+		want := m.ready(m.members(serviceOf(st.Request().Authority)))
+		if want == nil {
+			continue // a proxy keeps what it holds of a Service that is not found
+		}
+		held := map[netip.AddrPort]bool{}
+		for _, a := range st.Holds() {
+			held[a.Addr] = true
+		}
+		if lacks, surplus := minus(want, held), minus(held, want); lacks != "" || surplus != "" {
+			report("stream %s of %s: lacks [%s], holds in vain [%s]", name, st.Request().Authority, lacks, surplus)
+		}
+	}
+	for _, r := range s.replicas {
+		statuses, _ := r.Registry.Statuses()
+		for name, status := range statuses {
+			if m.clusters[name] == nil {
+				report("cluster of %s: %s is not linked", r.name, name)
+			} else if status.State != federation.Live {
+				report("cluster of %s: %s is %s", r.name, name, status.State)
+			}
+		}
+		for _, name := range sortedKeys(m.clusters) {
+			if _, linked := statuses[name]; !linked {
+				report("cluster of %s: %s is linked", r.name, name)
+			}
+		}
+	}
+	if s.holds("-federated-slices") {
+		all = append(all, s.sliceDifferences(m)...)
+	}
+	if s.holds("-mirror-services=on") {
+		all = append(all, s.mirrorDifferences(m)...)
+	}
+	return all
+}
+
+func (s *scenario) holds(flag string) bool { return slices.Contains(s.flags, flag) }
+
+func (s *scenario) sliceDifferences(m *model) (all []string) {
+	s.t.Helper()
+	want, have := map[string]bool{}, map[string]bool{}
+	for service, notes := range m.clusters[home].notes {
+		if notes["federation.fingerpost.io/endpoint-slices"] != "enabled" {
+			continue
+		}
+		for cluster, of := range m.members(service) {
+			for addr, ready := range m.clusters[cluster].endpoints[of] {
+				want[fmt.Sprintf("%s %s %s %t", service, cluster, addr.Addr(), ready)] = true
+			}
+		}
+	}
+	for _, slice := range decode[discoveryv1.EndpointSlice](s, home, sliceResource) {
+		if slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			have[fmt.Sprintf("%s %s %s %t", slice.Labels[discoveryv1.LabelServiceName], slice.Labels[sourceLabel],
+				e.Addresses[0], *e.Conditions.Ready)] = true
+		}
+	}
+	if lacks, surplus := minus(want, have), minus(have, want); lacks != "" || surplus != "" {
+		all = append(all, fmt.Sprintf("slices: lack [%s], hold in vain [%s]", lacks, surplus))
+	}
+	return all
+}
+
+func (s *scenario) mirrorDifferences(m *model) (all []string) {
+	s.t.Helper()
+	want, have := map[string]bool{}, map[string]bool{}
+	for name, c := range m.clusters {
+		for service, labels := range c.labels {
+			if m.links[name] && labels[exportedLabel] == "remote-discovery" {
+				want[service+"-"+name] = true
+			}
+			if (m.links[name] || name == home) && labels[federatedLabel] == "member" {
+				want[service+"-federated"] = true
+			}
+		}
+	}
+	for _, svc := range decode[corev1.Service](s, home, "services") {
+		if svc.Labels[mirroredLabel] == "true" {
+			have[svc.Name] = true
+		}
+	}
+	if lacks, surplus := minus(want, have), minus(have, want); lacks != "" || surplus != "" {
+		all = append(all, fmt.Sprintf("mirrors: lack [%s], exist in vain [%s]", lacks, surplus))
+	}
+	return all
+}
+
+// minus returns what is in a and not in b, sorted.
+func minus[K comparable](a, b map[K]bool) string {
+	var all []string
+	for k := range maps.Keys(a) {
+		if !b[k] {
+			all = append(all, fmt.Sprint(k))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,281 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// linkReports are what replicas report of one Link.
+type linkReports []cli.Response[links.LinkStatus]
+
+// links returns what they report of each Link, by namespace/name.
+func (k *knownReplicas) links() map[string]linkReports {
+	all := map[string]linkReports{}
+	for _, page := range k.pages {
+		for _, l := range page.Page.Links {
+			name := l.String()
+			all[name] = append(all[name], cli.Response[links.LinkStatus]{Replica: page.Replica, Page: l})
+		}
+	}
+	return all
+}
+
+// linkChecks check Links: as replicas report them, and as the API server has them.
+func (l *localCluster) linkChecks(known *knownReplicas) (checks []check) {
+	const category = "fingerpost-links"
+	checks = append(checks,
+		check{
+			category: category, description: "no Link was deleted with many others", anchor: "no-link-is-held",
+			run: func(context.Context) error { return known.checkHeld() },
+		},
+		check{
+			category: category, description: "every cluster has its Link", anchor: "every-cluster-has-its-link",
+			run: func(context.Context) error { return known.checkWithoutLink() },
+		},
+		check{
+			category: category, description: "every Link is read", anchor: "every-link-is-read", retry: true,
+			run: func(ctx context.Context) error {
+				shown, err := l.listLinks(ctx)
+				if err != nil {
+					return err
+				}
+				return known.checkRead(shown)
+			},
+		},
+		check{
+			category: category, description: "Links show what replicas report",
+			anchor: "links-show-what-replicas-report",
+			retry:  true, run: func(ctx context.Context) error {
+				shown, err := l.listLinks(ctx)
+				if err != nil {
+					return errSkipped // as was reported
+				}
+				return known.checkShown(shown)
+			},
+		})
+	for _, name := range slices.Sorted(maps.Keys(known.links())) {
+		checks = append(checks,
+			check{
+				category: category, description: "the conditions of Link " + name + " hold",
+				anchor: "conditions-of-a-link-hold", retry: true,
+				run: func(context.Context) error { return checkConditions(known.links()[name]) },
+			},
+			check{
+				category: category, description: "the Services that Link " + name + " selects are mirrored",
+				anchor: "services-are-mirrored", retry: true,
+				run: func(context.Context) error { return checkMirrored(known.links()[name]) },
+			})
+	}
+	return checks
+}
+
+// listLinks returns all Links of the local cluster. The error is errSkipped without a CRD, as another check reports.
+func (l *localCluster) listLinks(ctx context.Context) ([]unstructured.Unstructured, error) {
+	untyped, err := dynamic.NewForConfig(l.config)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := l.client.Discovery().ServerGroups()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == links.Group })
+	if i < 0 {
+		return nil, errSkipped
+	}
+	version := groups.Groups[i].PreferredVersion.Version
+	list, err := untyped.Resource(linkerd.Links.WithVersion(version)).List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, permanentWarningf("Links cannot be listed with your permissions: %w", err)
+	case err != nil:
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// checkRead reports the Links that no replica reads.
+func (k *knownReplicas) checkRead(shown []unstructured.Unstructured) error {
+	read := k.links()
+	var unread []string
+	for _, link := range shown {
+		if name := link.GetNamespace() + "/" + link.GetName(); read[name] == nil {
+			unread = append(unread, name)
+		}
+	}
+	if len(unread) == 0 {
+		return nil
+	}
+	return warningf("%s: not in the namespace that -link-namespace names", strings.Join(unread, ", "))
+}
+
+// checkHeld reports Links that were deleted and whose clusters stay linked for a grace.
+func (k *knownReplicas) checkHeld() error {
+	var names []string
+	var deleted time.Time
+	reason := ""
+	for name, reports := range k.links() {
+		for _, r := range reports {
+			if r.Page.Held != "" && !slices.Contains(names, name) {
+				names, deleted, reason = append(names, name), r.Page.Deleted, r.Page.Held
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return permanentErrorf("%s %s: the clusters of %s stay linked for %s from then on, and then lose their endpoints "+
+		"here, mirrors and memberships: apply the CRD (links/crd/links.yaml) and the Links again",
+		reason, debug.Ago(deleted, time.Now()), strings.Join(names, ", "), links.DeletionGrace)
+}
+
+// checkWithoutLink reports clusters that only a labelled Secret links although others have a Link: the Link was
+// deleted, and the Secret was not.
+func (k *knownReplicas) checkWithoutLink() error {
+	var left []string
+	others := false
+	for _, r := range k.clusters(func(c debug.Cluster) bool { return !c.Local }) {
+		text := fmt.Sprintf("%s (%s)", r.Page.Name, r.Page.Source)
+		others = others || r.Page.Link != ""
+		if r.Page.Link == "" && r.Page.Source != "" && !slices.Contains(left, text) {
+			left = append(left, text)
+		}
+	}
+	for name, reports := range k.links() {
+		if reports[0].Page.Held != "" { // checkHeld reports it
+			left = slices.DeleteFunc(left, func(text string) bool {
+				return strings.HasPrefix(text, reports[0].Page.Cluster+" (") && name != ""
+			})
+		}
+	}
+	if len(left) == 0 || !others {
+		return nil
+	}
+	return permanentWarningf("a labelled Secret alone links %s: if the Link was deleted to unlink the cluster, delete "+
+		"the Secret as well", strings.Join(left, ", "))
+}
+
+// checkShown reports conditions of Links that differ from what all replicas report: no replica writes them.
+func (k *knownReplicas) checkShown(shown []unstructured.Unstructured) error {
+	all := k.links()
+	var wrong []string
+	for _, link := range shown {
+		name := link.GetNamespace() + "/" + link.GetName()
+		var status struct {
+			Status struct {
+				Conditions []metav1.Condition `json:"conditions"`
+			} `json:"status"`
+		}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(link.Object, &status) != nil {
+			continue
+		}
+		if text := contradiction(status.Status.Conditions, all[name]); text != "" {
+			wrong = append(wrong, fmt.Sprintf("Link %s shows %s", name, text))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return warningf("%s\nthe holder of the Lease fingerpost-<installation> writes them: see the checks of writers",
+		strings.Join(firstOf(wrong), "\n"))
+}
+
+// comparedConditions do not depend on which replica computes them, as long as they are in contact in the same way.
+var comparedConditions = []string{links.Accepted, links.CredentialsValid, links.Connected, links.Synced}
+
+// contradiction describes the first condition that replicas agree on and that is shown otherwise; empty for none.
+func contradiction(shown []metav1.Condition, reports linkReports) string {
+	for _, kind := range comparedConditions {
+		var agreed metav1.ConditionStatus
+		for i, r := range reports {
+			c := meta.FindStatusCondition(r.Page.Conditions, kind)
+			switch {
+			case r.Page.ConditionsUnsupported:
+				return ""
+			case c == nil, i > 0 && c.Status != agreed:
+				agreed = ""
+			default:
+				agreed = c.Status
+			}
+			if agreed == "" {
+				break
+			}
+		}
+		if agreed == "" {
+			continue
+		}
+		if c := meta.FindStatusCondition(shown, kind); c == nil {
+			return fmt.Sprintf("no condition %s, and replicas report %s", kind, agreed)
+		} else if c.Status != agreed {
+			return fmt.Sprintf("%s=%s (%s), and replicas report %s", kind, c.Status, c.Reason, agreed)
+		}
+	}
+	return ""
+}
+
+// reportedElsewhere are conditions that other checks report, and Writable, which an operator may leave False.
+var reportedElsewhere = []string{links.Connected, links.Synced, links.Consistent, links.Writable}
+
+// checkConditions returns the conditions of a Link that are False, in any replica. Without Accepted and
+// CredentialsValid the Link does not do its work; the others are warnings.
+func checkConditions(reports linkReports) error {
+	var errs []error
+	seen := map[string]bool{}
+	for _, r := range reports {
+		all := r.Page.Conditions
+		if m := r.Page.Mirror; m != nil && m.Condition.Reason != links.LeftToLinkerd {
+			all = append(slices.Clip(all), m.Condition)
+		}
+		for _, c := range all {
+			text := fmt.Sprintf("%s: %s", c.Reason, c.Message)
+			// Of credentials, other checks report all that has been tried.
+			tried := c.Type == links.CredentialsValid && c.Reason != links.ReasonRefused
+			if c.Status != metav1.ConditionFalse || slices.Contains(reportedElsewhere, c.Type) || tried || seen[text] {
+				continue
+			}
+			seen[text] = true
+			err := fmt.Errorf("%s", text)
+			if c.Type != links.Accepted && c.Type != links.CredentialsValid {
+				err = warning{error: err}
+			}
+			errs = append(errs, err)
+		}
+	}
+	return joinWarnings(errs...)
+}
+
+// checkMirrored returns the Services that a Link selects and that are not mirrored, and those that may be meant to
+// be.
+func checkMirrored(reports linkReports) error {
+	for _, r := range reports {
+		m := r.Page.Mirror
+		switch {
+		case m == nil:
+		case len(m.NotMirrored) > 0:
+			return warningf("%s", strings.Join(m.NotMirrored, "\n"))
+		case len(m.Unmatched) > 0:
+			return permanentWarningf("no selector of the Link matches the label of %s: correct the label, or a "+
+				"selector of the Link", strings.Join(m.Unmatched, ", "))
+		default:
+			return nil
+		}
+	}
+	return errSkipped // no replica mirrors Services, which the checks of writers report
+}

@@ -1,0 +1,327 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
+)
+
+// A check is one condition that should hold.
+type check struct {
+	category    string
+	description string
+	anchor      string        // of its heading in docs/checks.md
+	retry       bool          // it may pass later by itself
+	takes       time.Duration // longer than a response
+	run         func(ctx context.Context) error
+}
+
+// A warning is an error that does not fail the report.
+type warning struct {
+	error
+	permanent bool // it does not go away by itself, so that waiting is of no use
+}
+
+func warningf(format string, args ...any) error { return warning{error: fmt.Errorf(format, args...)} }
+
+func permanentWarningf(format string, args ...any) error {
+	return warning{fmt.Errorf(format, args...), true}
+}
+
+// A permanentError is an error that does not go away by itself.
+type permanentError struct{ error }
+
+func permanentErrorf(format string, args ...any) error {
+	return permanentError{fmt.Errorf(format, args...)}
+}
+
+// A detail is no error: it follows the description of a check that succeeds.
+type detail string
+
+func (d detail) Error() string { return string(d) }
+
+// joinWarnings joins errors. The result is a warning if all of them are.
+func joinWarnings(errs ...error) error {
+	joined := errors.Join(errs...)
+	for _, err := range errs {
+		if _, is := errors.AsType[warning](err); err != nil && !is {
+			return errors.New(joined.Error())
+		}
+	}
+	return joined
+}
+
+// errSkipped is the error of a check that does not apply. It is not reported.
+var errSkipped = errors.New("skipped")
+
+// errNotChecked is the error of a check that did not come to its end before the command was interrupted.
+var errNotChecked = errors.New("not checked")
+
+// A runner runs checks and reports their results.
+//
+// Checks that are run together run at the same time, and are printed in their order. One that may pass later by
+// itself is set aside, so that it does not delay the results of others: wait runs it again until it passes, the
+// deadline is reached or the command is interrupted, and prints it then. Meanwhile progress shows why it waits.
+type runner struct {
+	to       io.Writer // nil to print everything at the end
+	short    bool      // print only what did not succeed
+	deadline time.Time // of waiting
+	timeout  time.Duration
+	pause    time.Duration // between two tries
+	progress *progress     // nil: none
+
+	report      checkReport
+	printed     string // category that was printed last
+	interrupted bool
+	again       bool // checks are run that were set aside
+	waiting     []waitingCheck
+}
+
+type waitingCheck struct {
+	check
+	err error // of its last run
+}
+
+func newRunner(wait, timeout time.Duration) *runner {
+	return &runner{
+		deadline: time.Now().Add(wait), timeout: timeout, pause: 2 * time.Second, report: checkReport{Success: true},
+	}
+}
+
+// run runs checks, and sets those aside that may pass later.
+func (r *runner) run(ctx context.Context, checks ...check) {
+	results := make([]chan error, len(checks))
+	for i, c := range checks {
+		results[i] = make(chan error, 1)
+		go func() { results[i] <- r.once(ctx, c) }()
+	}
+	for i, c := range checks {
+		err := r.await(c.description, results[i])
+		if mayPass(c, err) && r.canWait(ctx) {
+			r.waiting = append(r.waiting, waitingCheck{c, err})
+			continue
+		}
+		r.add(c, err)
+	}
+}
+
+// must runs one check on which others depend, waits for it, and reports whether it succeeds or is a warning.
+func (r *runner) must(ctx context.Context, c check) bool {
+	var last error
+	run := c.run
+	c.run = func(ctx context.Context) error {
+		last = run(ctx)
+		return last
+	}
+	r.run(ctx, c)
+	r.wait(ctx, nil)
+	_, warned := errors.AsType[warning](last)
+	return !r.interrupted && (last == nil || warned)
+}
+
+// wait runs the checks that were set aside again and again, each time after refresh, until all are decided.
+func (r *runner) wait(ctx context.Context, refresh func(context.Context)) {
+	r.again = true
+	defer func() { r.again = false }()
+	for len(r.waiting) > 0 && r.canWait(ctx) {
+		if !r.sleep(ctx) {
+			break
+		}
+		if refresh != nil {
+			once, cancel := context.WithTimeout(ctx, r.timeout)
+			refresh(once)
+			cancel()
+		}
+		again := r.waiting
+		r.waiting = nil
+		var checks []check
+		for _, w := range again {
+			checks = append(checks, w.check)
+		}
+		if ctx.Err() != nil {
+			r.waiting = again
+			break
+		}
+		r.run(ctx, checks...)
+	}
+	r.interrupted = r.interrupted || ctx.Err() != nil && len(r.waiting) > 0
+	for _, w := range r.waiting {
+		r.add(w.check, w.err)
+	}
+	r.waiting = nil
+}
+
+func (r *runner) canWait(ctx context.Context) bool {
+	return ctx.Err() == nil && time.Now().Add(r.pause).Before(r.deadline)
+}
+
+// mayPass reports whether a check that has failed may pass later by itself.
+func mayPass(c check, err error) bool {
+	if err == nil || !c.retry || errors.Is(err, errSkipped) || errors.Is(err, errNotChecked) {
+		return false
+	}
+	if _, is := errors.AsType[detail](err); is {
+		return false
+	}
+	if _, is := errors.AsType[permanentError](err); is {
+		return false
+	}
+	w, is := errors.AsType[warning](err)
+	return !is || !w.permanent
+}
+
+// once runs a check once.
+func (r *runner) once(ctx context.Context, c check) error {
+	if ctx.Err() != nil {
+		return errNotChecked
+	}
+	once, cancel := context.WithTimeout(ctx, r.timeout+c.takes)
+	defer cancel()
+	err := c.run(once)
+	if err != nil && ctx.Err() != nil {
+		return errNotChecked
+	}
+	return err
+}
+
+// await returns the result of a check, and shows meanwhile that it is waited for.
+func (r *runner) await(description string, result <-chan error) error {
+	if r.progress == nil || r.again && !r.progress.terminal {
+		return <-result
+	}
+	tick := time.NewTicker(spinnerInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-result:
+			return err
+		case <-tick.C:
+			r.progress.show(description, description)
+		}
+	}
+}
+
+// sleep pauses before the next try, and shows what is waited for. It returns false if ctx ends.
+func (r *runner) sleep(ctx context.Context) bool {
+	end, tick := time.NewTimer(r.pause), time.NewTicker(spinnerInterval)
+	defer end.Stop()
+	defer tick.Stop()
+	for {
+		if r.progress != nil {
+			r.progress.show(r.waiting[0].description, r.waitingText())
+		}
+		select {
+		case <-end.C:
+			return true
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// waitingText describes the first check that is waited for, and for how long.
+func (r *runner) waitingText() string {
+	w, more := r.waiting[0], ""
+	if n := len(r.waiting) - 1; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("waiting up to %s (--wait) for: %s%s: %s",
+		time.Until(r.deadline).Round(time.Second), w.description, more, oneLine(w.err))
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// add adds the outcome of a check to the report, and prints it.
+func (r *runner) add(c check, err error) {
+	result := checkResult{Description: c.description, Result: resultSuccess}
+	if d, is := errors.AsType[detail](err); is {
+		result.Description += ": " + string(d)
+		err = nil
+	}
+	switch _, warned := errors.AsType[warning](err); {
+	case errors.Is(err, errSkipped):
+		return
+	case errors.Is(err, errNotChecked):
+		r.interrupted = true
+		result.Result, result.Error = resultWarning, err.Error()
+	case warned:
+		result.Result = resultWarning
+	case err != nil:
+		result.Result, r.report.Success = resultError, false
+	}
+	if err != nil {
+		result.Error, result.Hint = oneLine(err), hintsURL+c.anchor
+	}
+	i := slices.IndexFunc(r.report.Categories, func(in *checkCategory) bool { return in.Name == c.category })
+	if i < 0 {
+		i = len(r.report.Categories)
+		r.report.Categories = append(r.report.Categories, &checkCategory{Name: c.category})
+	}
+	in := r.report.Categories[i]
+	in.Checks = append(in.Checks, result)
+	r.print(c.category, result, err)
+}
+
+func (r *runner) print(category string, result checkResult, err error) {
+	r.progress.clear()
+	if r.to == nil || r.short && result.Result == resultSuccess {
+		return
+	}
+	if r.printed != category {
+		if r.printed != "" {
+			fmt.Fprintln(r.to)
+		}
+		title := cli.Printable(category)
+		fmt.Fprintf(r.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
+		r.printed = category
+	}
+	if errors.Is(err, errNotChecked) {
+		fmt.Fprintf(r.to, "– %s: not checked\n", cli.Printable(result.Description))
+		return
+	}
+	fmt.Fprintf(r.to, "%s %s\n", glyphs[result.Result], cli.Printable(result.Description))
+	if err == nil {
+		return
+	}
+	for line := range strings.Lines(err.Error()) {
+		wrapped := cli.Wrap(cli.Printable(strings.TrimSpace(line)), cli.TableWidth-4)
+		fmt.Fprintf(r.to, "    %s\n", strings.Join(wrapped, "\n    "))
+	}
+	fmt.Fprintf(r.to, "    see %s for hints\n", result.Hint)
+}
+
+// finish prints what is left of the report, and returns ErrFailed if a check has failed.
+func (r *runner) finish(to io.Writer) error {
+	r.progress.clear()
+	if r.to == nil {
+		if err := cli.PrintJSON(to, r.report); err != nil {
+			return err
+		}
+	} else {
+		result := resultSuccess
+		switch {
+		case !r.report.Success:
+			result = resultError
+		case r.interrupted:
+			result = resultWarning
+		}
+		if r.printed != "" {
+			fmt.Fprintln(to)
+		}
+		fmt.Fprintf(to, "Status check results are %s\n", glyphs[result])
+	}
+	switch {
+	case !r.report.Success:
+		return ErrFailed
+	case r.interrupted:
+		return errInterrupted
+	}
+	return nil
+}

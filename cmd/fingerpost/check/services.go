@@ -1,0 +1,83 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+)
+
+// maxNamed is how many objects a check names.
+const maxNamed = 10
+
+// firstOf returns the first of many lines, and how many there are more.
+func firstOf(lines []string) []string {
+	if len(lines) <= maxNamed {
+		return lines
+	}
+	return append(slices.Clone(lines[:maxNamed]), fmt.Sprintf("and %d more", len(lines)-maxNamed))
+}
+
+// mergeProblems returns the problems that replicas report, each once.
+func mergeProblems(pages []cli.Response[debug.ProblemsPage]) (all debug.ProblemsPage) {
+	for _, page := range pages {
+		for _, p := range page.Page {
+			i := slices.IndexFunc(all, func(o debug.ServiceProblem) bool {
+				return o.Service == p.Service && o.Reason == p.Reason && o.Message == p.Message
+			})
+			if i < 0 {
+				all = append(all, p)
+			} else {
+				all[i].Streams += p.Streams
+			}
+		}
+	}
+	return all
+}
+
+// serviceChecks check mirrored and federated Services, and the annotations of all.
+func (k *knownReplicas) serviceChecks() []check {
+	of := func(
+		description, anchor string, result func(string) error, reasons ...debug.ProblemReason,
+	) check {
+		return check{
+			category: "fingerpost-services", description: description, anchor: anchor, retry: true,
+			run: func(context.Context) error {
+				if text := k.problemText(reasons); text != "" {
+					return result(text)
+				}
+				return nil
+			},
+		}
+	}
+	fails := errors.New
+	warns := func(text string) error { return permanentWarningf("%s", text) }
+	return []check{
+		of("no mirrored or federated Service is malformed", "no-service-is-malformed", fails, debug.Malformed),
+		of("every mirrored and federated Service has a ready endpoint", "a-service-has-a-ready-endpoint", fails,
+			debug.NoneReady),
+		of("the clusters of all members are linked", "the-clusters-of-members-are-linked", fails, debug.NotLinked),
+		of("every member exists and has the ports of its Service", "a-member-has-the-ports", warns,
+			debug.NoService, debug.NoPort),
+		of("annotations of Services are understood", "annotations-are-understood", warns, debug.MisreadObject),
+	}
+}
+
+// problemText returns a line for each Service with a problem of these reasons; empty for none.
+func (k *knownReplicas) problemText(reasons []debug.ProblemReason) string {
+	var lines []string
+	for _, p := range k.problems {
+		if slices.Contains(reasons, p.Reason) {
+			clients := ""
+			if p.Streams > 0 {
+				clients = fmt.Sprintf(" (%d streams)", p.Streams)
+			}
+			lines = append(lines, fmt.Sprintf("%s%s: %s", p.Service, clients, p.Message))
+		}
+	}
+	return strings.Join(firstOf(lines), "\n")
+}

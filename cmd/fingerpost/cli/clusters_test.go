@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+var noon = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+
+// fleet is a healthy installation as its chart makes it: two replicas, one of which holds the Lease of the
+// local cluster, and linked clusters that are read only.
+func fleet(linked int) (all []Response[debug.ClustersPage]) {
+	for _, replica := range []string{"fingerpost-7d9c4b8f5-tvqp9", "fingerpost-7d9c4b8f5-x2x4z"} {
+		local := debug.Cluster{Status: cluster.Status{
+			Name: "east", Local: true, State: federation.Live, LastContact: noon.Add(-time.Second), Synced: true,
+			Expires: noon.Add(-time.Hour), // of the token that the process started with
+			Writing: cluster.Writing{State: cluster.Standby},
+		}, Endpoints: 4, Kinds: []cluster.KindStatus{{Kind: "services", Objects: 5}}}
+		if len(all) == 0 {
+			local.Writing.State = cluster.Holding
+		}
+		page := debug.ClustersPage{Clusters: []debug.Cluster{local}}
+		for i := range linked {
+			name := fmt.Sprintf("cluster-%02d", i)
+			page.Clusters = append(page.Clusters, debug.Cluster{Status: cluster.Status{
+				Name: name, State: federation.Live, LastContact: noon.Add(-2 * time.Second), Synced: true,
+				Since: noon.Add(-time.Hour), Expires: noon.Add(29*24*time.Hour + time.Minute),
+				Writing: cluster.Writing{State: cluster.ReadOnly, Problem: "no permission to create endpointslices"},
+			}, Kinds: []cluster.KindStatus{refusedKind("servers", metav1.StatusReasonNotFound)}})
+			page.Links = append(page.Links, links.LinkStatus{Name: name, Cluster: name, Conditions: []metav1.Condition{
+				{Type: links.Accepted, Status: metav1.ConditionTrue, Message: "linked"},
+				{Type: links.Writable, Status: metav1.ConditionFalse, Message: "discovery goes on"},
+			}})
+		}
+		all = append(all, Response[debug.ClustersPage]{replica, page})
+	}
+	return all
+}
+
+func refusedKind(kind string, reason metav1.StatusReason) cluster.KindStatus {
+	return cluster.KindStatus{Kind: kind, Health: api.Health{Refused: reason}}
+}
+
+// shownClusters are the lines of the table.
+func shownClusters(s Screen, responses []Response[debug.ClustersPage]) (lines []string) {
+	f := frame{Screen: s}
+	printClusters(&f, mergeClusters(responses, nil), noon)
+	for _, l := range f.lines {
+		lines = append(lines, l.text)
+	}
+	return lines
+}
+
+// 60 clusters fit into 62 lines, and nothing in a healthy installation is red or yellow.
+func TestHealthyClusters(t *testing.T) {
+	for _, width := range []int{0, 80, 200} {
+		lines := shownClusters(Screen{width: width, Colours: true}, fleet(59))
+		if len(lines) != 62 {
+			t.Errorf("%d lines for 60 clusters on %d columns", len(lines), width)
+		}
+		text := strings.Join(lines, "\n")
+		for name, colour := range map[string]Colour{"red": Red, "yellow": Yellow} {
+			if strings.Contains(text, fmt.Sprintf("\x1b[%dm", colour)) {
+				t.Errorf("something is %s on %d columns:\n%s", name, width, text)
+			}
+		}
+		if strings.Count(text, fmt.Sprintf("\x1b[%dm", Green)) != 61 {
+			t.Errorf("states are not green on %d columns:\n%s", width, text)
+		}
+	}
+	if diff := cmp.Diff([]string{
+		"CLUSTER       STATE  REPLICAS  CONTACT  SERVICES  ENDPOINTS  WRITES     CREDENTIALS-END  PROBLEM",
+		"east (local)  Live   2/2       1s       5         4          tvqp9      —",
+		"cluster-00    Live   2/2       2s       0         0          read-only  29d",
+		"All 2 clusters are Live.",
+	}, shownClusters(Screen{}, fleet(1))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The holder of a Lease is shown although it does not respond itself.
+func TestHolderThatDoesNotRespond(t *testing.T) {
+	all := fleet(0)[1:]
+	writing := &all[0].Page.Clusters[0].Writing
+	if lines := shownClusters(Screen{}, all); !strings.Contains(lines[1], " standby ") {
+		t.Errorf("no holder is known: %q", lines)
+	}
+	writing.Wanted = []string{"fingerpost-1"}
+	writing.Holders = map[string]string{"fingerpost-1": "fingerpost-7d9c4b8f5-tvqp9_abcdefgh"}
+	if lines := shownClusters(Screen{}, all); !strings.Contains(lines[1], " tvqp9 ") {
+		t.Errorf("a holder is known: %q", lines)
+	}
+}
+
+// The worst cluster comes first, with the first clause of its problem and since when; a terminal cuts the
+// problem, a pipe nothing.
+func TestWorstClusterFirst(t *testing.T) {
+	all := fleet(5)
+	for _, r := range all {
+		c := r.Page.Clusters
+		c[1].State, c[1].Contact, c[1].LastContact = federation.Stale, "no answer within 3s; the last state is kept",
+			noon.Add(-190*time.Second)
+		c[2].SameAs = "cluster-03"
+		c[4].Expires = noon.Add(-time.Minute)
+		c[4].Kinds = []cluster.KindStatus{refusedKind("replicasets", metav1.StatusReasonForbidden)}
+	}
+	suspect := &all[1].Page.Clusters[5]
+	suspect.State, suspect.Contact = federation.Suspect, "the API server is not ready (500)"
+	suspect.LastContact = noon.Add(-25 * time.Hour)
+	all[0].Page.Links = append(all[0].Page.Links, links.LinkStatus{Name: "typo", Conditions: []metav1.Condition{{
+		Type: links.Accepted, Status: metav1.ConditionFalse, Message: "spec.targetClusterName is empty",
+		LastTransitionTime: metav1.NewTime(noon.Add(-time.Minute)),
+	}}})
+	want := []string{
+		"CLUSTER STATE REPLICAS CONTACT SERVICES ENDPOINTS WRITES CREDENTIALS-END PROBLEM",
+		"typo NotLinked 0/1 never 0 0 — — spec.targetClusterName is empty (since 11:59:00)",
+		"cluster-00 Stale 0/2 3m10s 0 0 read-only 29d no answer within 3s (since 11:56:50)",
+		"cluster-04 Suspect 1/2 25h0m 0 0 read-only 29d the API server is not ready (500) (since 2026-07-31)",
+		"cluster-01 Live 2/2 2s 0 0 read-only 29d " + firstClause(all[0].Page.Clusters[2].Mismatches()[0].Message),
+		"cluster-03 Live 2/2 2s 0 0 read-only ended 1m0s ago " +
+			"the token or certificate has expired: 'fingerpost link rotate' makes new ones (since 11:59:00)",
+		"east (local) Live 2/2 1s 5 4 tvqp9 —",
+		"cluster-02 Live 2/2 2s 0 0 read-only 29d",
+		"3 of 7 clusters are not Live, and 2 Live with a problem. Details: fingerpost clusters typo -o wide",
+	}
+	lines := shownClusters(Screen{}, all)
+	if diff := cmp.Diff(want, rows(strings.Join(lines, "\n"))); diff != "" {
+		t.Error(diff)
+	}
+	coloured := shownClusters(Screen{width: 100, Colours: true}, all)
+	for line, start := range map[int]string{
+		1: "\x1b[31mNotLinked", 2: "\x1b[31mStale", 3: "\x1b[33mSuspect", 4: "\x1b[32mLive", 8: "\x1b[31m3 of 7",
+	} {
+		if !strings.Contains(coloured[line], start) {
+			t.Errorf("no %q in %q", start, coloured[line])
+		}
+	}
+	for _, line := range shownClusters(Screen{width: 100}, all)[:8] {
+		if n := len([]rune(line)); n > 100 {
+			t.Errorf("a line of %d columns: %q", n, line)
+		}
+	}
+	wide := strings.Join(render(mergeClusters(all, []string{"cluster-00"}).wideTable(true, noon), 0), "\n")
+	const problems = "no answer within 3s; the last state is kept (since 11:56:50); read-only: no permission"
+	if n := strings.Count(wide, problems); n != 2 {
+		t.Errorf("wide has not all problems of both replicas:\n%s", wide)
+	}
+}
+
+// A watch in a pipe prints the rows that changed, and no ages.
+func TestWatchPrintsChangedRows(t *testing.T) {
+	frameOf := func(now time.Time, responses []Response[debug.ClustersPage]) *frame {
+		f := &frame{Screen: Screen{Writer: new(strings.Builder)}}
+		printClusters(f, mergeClusters(responses, nil), now)
+		return f
+	}
+	printed := func(f, before *frame) []string {
+		if err := f.printAfter(before, tableOutput); err != nil {
+			t.Fatal(err)
+		}
+		return rows(f.Writer.(*strings.Builder).String())
+	}
+	before := frameOf(noon, fleet(2))
+	if got := printed(frameOf(noon.Add(time.Minute), fleet(2)), before); got != nil {
+		t.Errorf("only time has passed: %q", got)
+	}
+	changed := fleet(2)
+	changed[0].Page.Clusters[2].State = federation.Stale
+	changed[0].Page.Clusters[2].Contact = "no answer within 3s"
+	if diff := cmp.Diff([]string{
+		"cluster-01 Stale 1/2 2s 0 0 read-only 29d no answer within 3s (since 11:59:58)",
+		"1 of 3 clusters is not Live. Details: fingerpost clusters cluster-01 -o wide",
+	}, printed(frameOf(noon, changed), before)); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,285 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"text/template"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// renewTimeout bounds the requests about one Secret.
+const renewTimeout = 20 * time.Second
+
+// A renewer replaces tokens in the Secrets of linked clusters by new ones of the same ServiceAccounts. It
+// reaches a linked cluster with the kubeconfig of its Secret, and needs no other access to it.
+type renewer struct {
+	kubeFlags
+	namespaces []string
+	duration   time.Duration // of new tokens; 0 for that of the old one
+	hosts      links.Hosts
+	image      string
+	schedule   string
+	manifest   bool
+	force      bool
+	allowed    string
+}
+
+func linkRenewCommand(version string) *cobra.Command {
+	r := renewer{kubeFlags: newKubeFlags(version)}
+	cmd := &cobra.Command{
+		Use:   "renew [NAME...]",
+		Short: "Replace tokens of linked clusters that are past half of their life",
+		Long: `Replace tokens of linked clusters that are past half of their life, in the Secrets of this cluster
+(--context), or in those of the named clusters only. It is to be run by a CronJob: --manifest
+prints one, with the permissions that it needs here.
+
+A new token is of the same ServiceAccount as the old one, and is created with the old one: in the
+linked cluster the account must be permitted to create tokens of itself. The Secret is replaced
+only if it has not changed meanwhile. Clients of Fingerpost notice nothing: the old token is used
+until the new one works. Tokens without an end and client certificates are left as they are.`,
+		Example: `  fingerpost link renew
+  fingerpost link renew --manifest | kubectl apply -f -`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if r.manifest {
+				return r.printCronJob(cmd)
+			}
+			return r.run(cmd, names)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	fs := cmd.Flags()
+	groupFlags(fs, r.addKubeFlags)
+	fs.StringSliceVarP(&r.namespaces, "linkerd-namespace", "L", []string{"linkerd"},
+		"namespaces of the Secrets: that of the mesh's control plane, and with Linkerd's service mirror those of Links")
+	fs.DurationVar(&r.duration, "token-duration", 0,
+		"how long new tokens are valid, at least 10m; 0 for as long as the old ones")
+	r.hosts.InCluster = os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	fs.StringVar(&r.allowed, "allow-kubeconfig-hosts", "", "hosts of kubeconfigs, as for 'fingerpost serve'")
+	fs.BoolVar(&r.force, "force", false, "replace tokens of any age that end")
+	fs.BoolVar(&r.manifest, "manifest", false, "print a CronJob that runs this command, and renew nothing")
+	fs.StringVar(&r.image, "image", "", "image of the CronJob; empty for that of this version")
+	fs.StringVar(&r.schedule, "schedule", "*/15 * * * *", "when the CronJob runs")
+	return cmd
+}
+
+// run renews the tokens of all Secrets. What fails for one does not keep the others from being renewed.
+func (r *renewer) run(cmd *cobra.Command, names []string) error {
+	if r.duration != 0 && r.duration < minTokenDuration {
+		return usageError(cmd, tooShort(r.duration))
+	}
+	var err error
+	if r.hosts.Allowed, err = links.ParseHosts(r.allowed); err != nil {
+		return usageError(cmd, fmt.Errorf("--allow-kubeconfig-hosts: %w", err))
+	}
+	config, err := r.RESTConfig()
+	if err != nil {
+		return err
+	}
+	config.Timeout = renewTimeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	secrets, failed := r.secrets(cmd.Context(), client)
+	missing := map[string]bool{}
+	for _, name := range names {
+		missing[name] = true
+	}
+	secrets = slices.DeleteFunc(secrets, func(s corev1.Secret) bool {
+		_, wanted := missing[clusterOf(&s)]
+		return len(names) > 0 && !wanted
+	})
+	results := make([]string, len(secrets))
+	errs := make([]error, len(secrets))
+	var wg sync.WaitGroup // one cluster that does not respond must not keep others from being renewed
+	for i := range secrets {
+		delete(missing, clusterOf(&secrets[i]))
+		wg.Go(func() { results[i], errs[i] = r.renew(cmd.Context(), client, &secrets[i]) })
+	}
+	wg.Wait()
+	for i := range secrets {
+		what := fmt.Sprintf("%s (Secret %s/%s)", clusterOf(&secrets[i]), secrets[i].Namespace, secrets[i].Name)
+		if errs[i] != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", what, errs[i]))
+			continue
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", Printable(what), results[i])
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		failed = errors.Join(failed, WithExitCode(ExitNotFound, fmt.Errorf("no Secret is of cluster %q", name)))
+	}
+	return failed
+}
+
+// secrets returns the Secrets with kubeconfigs; those of other namespaces also if one cannot be listed.
+func (r *renewer) secrets(ctx context.Context, client kubernetes.Interface) (all []corev1.Secret, failed error) {
+	for _, namespace := range r.namespaces {
+		list, err := client.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: "type=" + string(links.SecretType),
+		})
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("list Secrets in namespace %s: %w", namespace, err))
+			continue
+		}
+		all = append(all, list.Items...)
+	}
+	return all, failed
+}
+
+// clusterOf returns the cluster that the kubeconfig in a Secret reaches.
+func clusterOf(secret *corev1.Secret) string {
+	return cmp.Or(secret.Labels[links.ClusterNameLabel], strings.TrimPrefix(secret.Name, "cluster-credentials-"))
+}
+
+// renew replaces the token of one Secret, if it is past half of its life, and returns what was done.
+func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret *corev1.Secret) (string, error) {
+	kubeconfig := secret.Data[links.KubeconfigKey]
+	config, err := links.Credentials(kubeconfig, r.hosts)
+	if err != nil {
+		return "", err
+	}
+	token, err := parseToken(config.BearerToken)
+	switch {
+	case err != nil:
+		return "", err
+	case token.ends.IsZero():
+		return "its credentials do not end", nil
+	case !r.force && time.Until(token.ends) > token.ends.Sub(token.issued)/2:
+		return "valid until " + token.ends.UTC().Format(time.RFC3339), nil
+	}
+	conn, err := api.NewConnection(config, nil) // which bounds what it receives, and follows no redirect
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	linked, err := kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	seconds := int64(cmp.Or(r.duration, max(token.ends.Sub(token.issued), minTokenDuration)).Seconds())
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: token.audiences, ExpirationSeconds: &seconds,
+	}}
+	created, err := linked.CoreV1().ServiceAccounts(token.namespace).
+		CreateToken(ctx, token.account, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("create a token of ServiceAccount %s/%s: %w", token.namespace, token.account, err)
+	}
+	renewed, err := replaceToken(kubeconfig, created.Status.Token)
+	if err != nil {
+		return "", err
+	}
+	secret.Data[links.KubeconfigKey] = renewed // with the resourceVersion that was read: nothing is overwritten
+	if _, err := local.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
+		return "", err
+	}
+	return "renewed, valid until " + created.Status.ExpirationTimestamp.UTC().Format(time.RFC3339), nil
+}
+
+// A token is what a ServiceAccount's token states. Nothing is verified: the API server does that.
+type token struct {
+	namespace, account string
+	audiences          []string
+	issued, ends       time.Time // zero if it does not end
+}
+
+// parseToken reads a JWT. Credentials without a token do not end, as far as this is concerned.
+func parseToken(text string) (t token, err error) {
+	if text == "" {
+		return t, nil
+	}
+	parts := strings.Split(text, ".")
+	if len(parts) != 3 {
+		return t, nil // no JWT: a static token
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return t, fmt.Errorf("its token: %w", err)
+	}
+	var claims struct {
+		Subject   string          `json:"sub"`
+		Audiences json.RawMessage `json:"aud"`
+		Issued    float64         `json:"iat"`
+		Expiry    float64         `json:"exp"`
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		return t, fmt.Errorf("its token: %w", err)
+	}
+	if claims.Expiry <= 0 || claims.Expiry > 1e11 {
+		return t, nil
+	}
+	account, is := strings.CutPrefix(claims.Subject, "system:serviceaccount:")
+	t.namespace, t.account, _ = strings.Cut(account, ":")
+	if !is || len(validation.ValidateNamespaceName(t.namespace, false)) > 0 ||
+		len(validation.ValidateServiceAccountName(t.account, false)) > 0 {
+		return t, fmt.Errorf("its token is of %q, which is no ServiceAccount", claims.Subject)
+	}
+	if json.Unmarshal(claims.Audiences, &t.audiences) != nil {
+		t.audiences = nil // one that is no list: the API server's own is the default
+	}
+	t.issued, t.ends = time.Unix(int64(claims.Issued), 0), time.Unix(int64(claims.Expiry), 0)
+	return t, nil
+}
+
+// replaceToken returns a kubeconfig with another token of its user.
+func replaceToken(kubeconfig []byte, token string) ([]byte, error) {
+	config, err := clientcmd.Load(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token = token
+	renewed, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, err
+	}
+	_, err = links.Credentials(renewed, anyHost)
+	return renewed, err
+}
+
+//go:embed renew.yaml
+var cronJobText string
+
+var cronJob = template.Must(template.New("renew.yaml").Parse(cronJobText))
+
+// printCronJob prints a CronJob that runs this command, and the permissions that it needs in this cluster.
+func (r *renewer) printCronJob(cmd *cobra.Command) error {
+	for _, namespace := range r.namespaces {
+		if len(validation.ValidateNamespaceName(namespace, false)) > 0 {
+			return usageError(cmd, fmt.Errorf("--linkerd-namespace: %q names no namespace", namespace))
+		}
+	}
+	args := []string{"link", "renew", "--linkerd-namespace=" + strings.Join(r.namespaces, ",")}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name == "token-duration" || f.Name == "allow-kubeconfig-hosts" {
+			args = append(args, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return cronJob.Execute(cmd.OutOrStdout(), map[string]any{
+		"Home": r.namespaces[0], "Namespaces": r.namespaces, "Args": args, "Schedule": r.schedule,
+		"Image": cmp.Or(r.image, "ghcr.io/fingerpost/fingerpost:"+r.version),
+	})
+}

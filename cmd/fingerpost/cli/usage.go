@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The exit codes of commands. Any error that is not marked with another one is ExitFailed.
+const (
+	ExitNo       = 1 // the answer is no: a check has failed, replicas differ, there is no endpoint
+	ExitUsage    = 2 // the command line is wrong
+	ExitFailed   = 3 // it could not be done, such as because no replica responds
+	ExitNotFound = 4 // there is no such thing
+)
+
+const exitCodes = `Exit codes:
+  0  done, and the answer is yes
+  1  the answer is no: a check has failed, replicas differ, a Service has no endpoints
+  2  the command line is wrong
+  3  it could not be done: a replica or an API server does not respond, or refuses
+  4  there is no such cluster or Service
+`
+
+// An exitError is an error with an exit code.
+type exitError struct {
+	error
+	code int
+}
+
+func (e exitError) Unwrap() error { return e.error }
+
+// WithExitCode marks an error; nil stays nil.
+func WithExitCode(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return exitError{err, code}
+}
+
+// ExitCode returns with which code a command ends.
+func ExitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if marked, is := errors.AsType[exitError](err); is {
+		return marked.code
+	}
+	return ExitFailed
+}
+
+// usageError adds the usage of a command to an error about its flags or arguments.
+func usageError(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	return WithExitCode(ExitUsage, fmt.Errorf("%w\nUsage: %s\nSee '%s --help'",
+		err, cmd.UseLine(), cmd.CommandPath()))
+}
+
+// arguments requires exactly these arguments, and names the one that is missing.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return errors.New(names[len(args)] + " is missing")
+		case len(args) > len(names):
+			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		return nil
+	}
+}
+
+// noArguments is the Args of a command without arguments: those that it has are subcommands.
+func noArguments(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) > 0 && cmd.HasAvailableSubCommands():
+		cmd.SuggestionsMinimumDistance = 2
+		if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+			return fmt.Errorf("unknown command %q: did you mean %s?", args[0], similar[0])
+		}
+		return fmt.Errorf("unknown command %q", args[0])
+	case len(args) > 0:
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+// Prepare gives all commands below root the same help, usage errors and exit codes, and the name under which
+// the binary was called: kubectl and linkerd run programs whose names begin with theirs.
+func Prepare(root *cobra.Command, program string) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	root.SetFlagErrorFunc(usageError)
+	root.SetUsageFunc(printUsage)
+	name := "fingerpost"
+	for _, caller := range []string{"kubectl", "linkerd"} {
+		if strings.TrimSuffix(filepath.Base(program), ".exe") == caller+"-"+root.Name() {
+			name = caller + " " + root.Name()
+			root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: name}
+		}
+	}
+	prepare(root, name)
+}
+
+func prepare(cmd *cobra.Command, name string) {
+	check := cmd.Args
+	if check == nil && !takesAny(cmd) {
+		check = noArguments
+	}
+	if check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return usageError(cmd, check(cmd, args)) }
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // or Args are not checked
+	}
+	lines := strings.Split(cmd.Example, "\n")
+	for i, line := range lines {
+		if rest, is := strings.CutPrefix(line, "  fingerpost "); is {
+			lines[i] = "  " + name + " " + rest
+		}
+	}
+	cmd.Example = strings.Join(lines, "\n")
+	for _, sub := range cmd.Commands() {
+		prepare(sub, name)
+	}
+}
+
+// takesAny reports whether the usage of a command has optional arguments.
+func takesAny(cmd *cobra.Command) bool {
+	return strings.Contains(cmd.Use, "...]") || cmd.Name() == "help"
+}
+
+// helpWidth is how many columns a help has, at most.
+const helpWidth = 100
+
+// connectionGroup marks the flags that name what a command reads. They are many, the same in all commands, and
+// seldom needed, so they stand at the end of a help.
+const connectionGroup = "connection"
+
+// groupFlags marks all flags that add adds.
+func groupFlags(fs *pflag.FlagSet, add func(fs *pflag.FlagSet)) {
+	before := map[string]bool{}
+	fs.VisitAll(func(f *pflag.Flag) { before[f.Name] = true })
+	add(fs)
+	fs.VisitAll(func(f *pflag.Flag) {
+		if !before[f.Name] {
+			_ = fs.SetAnnotation(f.Name, connectionGroup, nil) // it fails for a flag that does not exist
+		}
+	})
+}
+
+// printUsage prints the usage of a command as cobra does, in at most helpWidth columns, and with its
+// connection flags at the end.
+func printUsage(cmd *cobra.Command) error {
+	var b strings.Builder
+	b.WriteString("Usage:\n")
+	if cmd.Runnable() && !cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "  %s [command]\n", cmd.CommandPath())
+	}
+	if len(cmd.Aliases) > 0 {
+		fmt.Fprintf(&b, "\nAliases:\n  %s\n", cmd.NameAndAliases())
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
+	}
+	if cmd.HasAvailableSubCommands() {
+		b.WriteString("\nAvailable Commands:\n")
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() || sub.Name() == "help" {
+				fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
+			}
+		}
+	}
+	own, connection := pflag.NewFlagSet("", 0), pflag.NewFlagSet("", 0)
+	add := func(f *pflag.Flag) {
+		if _, is := f.Annotations[connectionGroup]; is {
+			connection.AddFlag(f)
+		} else {
+			own.AddFlag(f)
+		}
+	}
+	cmd.LocalFlags().VisitAll(add)
+	cmd.InheritedFlags().VisitAll(add)
+	if own.HasAvailableFlags() {
+		fmt.Fprintf(&b, "\nFlags:\n%s", own.FlagUsagesWrapped(helpWidth))
+	}
+	if connection.HasAvailableFlags() {
+		fmt.Fprintf(&b, "\nConnection flags:\n%s", connection.FlagUsagesWrapped(helpWidth))
+	}
+	if !cmd.HasParent() {
+		b.WriteString("\n" + exitCodes)
+	}
+	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())
+	return err
+}
+
+// A choice is the value of a flag that has one of a few values.
+type choice struct {
+	value *string
+	all   []string
+}
+
+// addChoice adds a flag whose first value is the default.
+func addChoice(cmd *cobra.Command, value *string, name, shorthand, usage string, all ...string) {
+	*value = all[0]
+	cmd.Flags().VarP(&choice{value, all}, name, shorthand, usage+alternatives(all))
+	values := cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc(name, values) // it fails for a flag that does not exist
+}
+
+func (c *choice) String() string { return *c.value }
+
+// Type names the value in a help.
+func (c *choice) Type() string { return "string" }
+
+func (c *choice) Set(text string) error {
+	if !slices.Contains(c.all, text) {
+		return errors.New("it is " + alternatives(c.all))
+	}
+	*c.value = text
+	return nil
+}
+
+// alternatives is a list such as "a, b or c".
+func alternatives(all []string) string {
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " or " + all[last]
+}

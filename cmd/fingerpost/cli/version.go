@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
+)
+
+// versions are those of this binary and of the replicas.
+type versions struct {
+	Client string          `json:"client"`
+	Server []serverVersion `json:"server"` // of the replicas that respond
+}
+
+type serverVersion struct {
+	Replica string `json:"replica"`
+	Version string `json:"version"`
+}
+
+func versionCommand(version string) *cobra.Command {
+	r := NewReplicaFlags(version)
+	var output string
+	var clientOnly, short bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of this binary and of the replicas",
+		Long: `Print the versions of this binary and of the replicas. That no replica can be read is no error:
+the versions of those that respond are printed.`,
+		Example: "  fingerpost version\n  fingerpost version --client --short\n  fingerpost version -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versions{Client: version, Server: []serverVersion{}}
+			var failed error
+			if !clientOnly {
+				v.Server, failed = r.serverVersions(cmd)
+			}
+			if output != tableOutput {
+				printError(cmd, failed)
+				return printPage(cmd.OutOrStdout(), v, output)
+			}
+			if short {
+				fmt.Fprintln(cmd.OutOrStdout(), version)
+			} else {
+				fmt.Fprintln(cmd.OutOrStdout(), "Client version:", version)
+			}
+			for _, text := range v.lines() {
+				fmt.Fprintln(cmd.OutOrStdout(), "Server version:", text)
+			}
+			if failed != nil {
+				fmt.Fprintln(cmd.OutOrStdout(), "Server version: unknown:", PrintableLines(failed.Error()))
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	r.AddFlags(cmd)
+	addOutputFlag(cmd, &output)
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "the version of this binary only")
+	cmd.Flags().BoolVar(&short, "short", false, "the version of this binary without words before it")
+	return cmd
+}
+
+// serverVersions returns the versions of the replicas that respond.
+func (r *ReplicaFlags) serverVersions(cmd *cobra.Command) ([]serverVersion, error) {
+	all := []serverVersion{}
+	replicas, done, err := r.Open(cmd.Context())
+	if err != nil {
+		return all, err
+	}
+	defer done()
+	responses, err := FetchAll[debug.VersionPage](cmd.Context(), FetchPage, replicas, "/debug/version")
+	for _, response := range responses {
+		all = append(all, serverVersion{response.Replica, response.Page.Version})
+	}
+	return all, err
+}
+
+// lines returns each version of replicas once, with how many have it.
+func (v versions) lines() (lines []string) {
+	count := map[string]int{}
+	for _, s := range v.Server {
+		count[s.Version]++
+	}
+	for name, n := range count {
+		replicas := "replicas"
+		if n == 1 {
+			replicas = "replica"
+		}
+		lines = append(lines, Printable(fmt.Sprintf("%s (%d %s)", name, n, replicas)))
+	}
+	slices.Sort(lines)
+	return lines
+}

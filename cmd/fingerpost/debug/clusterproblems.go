@@ -1,0 +1,189 @@
+package debug
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// A Problem is something that an operator should look at, with a first step.
+type Problem struct {
+	Severe  bool      `json:"severe"` // an operator must act; otherwise it may pass, or nothing fails yet
+	Cluster string    `json:"cluster,omitempty"`
+	Title   string    `json:"title"`          // such as "west is Stale"
+	Text    string    `json:"text"`           // why; it can be read without the title
+	Since   time.Time `json:"since,omitzero"` // zero if that is not known
+	Command string    `json:"command"`
+	Runbook string    `json:"runbook"` // page and heading, in docs
+}
+
+const (
+	// patience is how long a cluster may take to be listed for the first time.
+	patience = time.Minute
+	// minValidity is how long credentials should still be valid.
+	minValidity = time.Hour
+)
+
+// The headings in docs that a Problem leads to.
+const (
+	runbookStates      = "operations.md#states-of-a-cluster"
+	runbookConditions  = "operations.md#conditions-of-a-link"
+	runbookBudget      = "operations.md#bounds-of-clusters"
+	runbookClients     = "operations.md#bounds-of-clients"
+	runbookStale       = "operations.md#fingerpostclusterstale"
+	runbookNeverSynced = "operations.md#fingerpostclusterneversynced"
+	runbookCredentials = "operations.md#fingerpostcredentialsfail"
+	runbookExpiry      = "operations.md#fingerpostcredentialsexpire"
+	runbookForbidden   = "operations.md#fingerpostforbidden"
+	runbookWriter      = "operations.md#fingerpostnowriter"
+	runbookHeld        = "checks.md#no-link-is-held"
+	runbookMalformed   = "checks.md#no-service-is-malformed"
+	runbookEndpoints   = "operations.md#questions"
+)
+
+// Problems returns what is wrong with clusters and Links, the worst first. It depends on nothing else. That a linked
+// cluster is read-only is how it is meant to be.
+func (p ClustersPage) Problems(now time.Time) (all []Problem) {
+	reported := map[string]bool{} // clusters whose credentials or contact are a Problem
+	for _, c := range p.Clusters {
+		found := c.problems(now)
+		all = append(all, found...)
+		reported[c.Name] = c.Contact != "" || c.Credentials != ""
+	}
+	for _, l := range p.Links {
+		all = append(all, linkProblems(l, reported[l.Cluster])...)
+	}
+	slices.SortStableFunc(all, compareProblems)
+	return all
+}
+
+func compareProblems(a, b Problem) int { return TrueFirst(a.Severe, b.Severe) }
+
+// TrueFirst orders what is so before what is not.
+func TrueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	default:
+		return 1
+	}
+}
+
+func (c Cluster) problems(now time.Time) (all []Problem) {
+	add := func(severe bool, since time.Time, runbook, title, text string) {
+		all = append(all, Problem{
+			Severe: severe, Cluster: c.Name, Title: title, Text: text, Since: since,
+			Command: "fingerpost clusters " + quote(c.Name), Runbook: runbook,
+		})
+	}
+	title := fmt.Sprintf("%s is %s", c.Name, c.State)
+	switch reason := cmp.Or(c.Contact, c.Credentials, "it does not respond"); c.State {
+	case federation.Stale:
+		if !c.Checkpoint.IsZero() {
+			reason += "; its endpoints are those of then, restored when this replica started"
+		}
+		trying := !c.Checkpoint.IsZero() && c.Contact == "" && c.Credentials == "" // since this replica started
+		add(!trying, c.LastContact, runbookStale, title, reason)
+	case federation.Connecting:
+		add(now.Sub(c.Since) > patience, c.Since, runbookNeverSynced, title, "it was never synced: "+reason)
+	case federation.Suspect:
+		add(false, c.LastContact, runbookStates, title, reason)
+	case federation.Live:
+	}
+	if c.Credentials != "" && c.Source != "" {
+		add(true, time.Time{}, runbookCredentials, "New credentials of "+c.Name+" do not work",
+			c.Credentials+"; "+c.Source+" stays in use")
+	}
+	if left := c.Expires.Sub(now); !c.Local && !c.Expires.IsZero() && left < minValidity { // the kubelet rotates ours
+		title, since, end := "The credentials of "+c.Name+" expire soon", time.Time{}, "expires in "+Age(now, c.Expires)
+		if left <= 0 {
+			title, since, end = "The credentials of "+c.Name+" have expired", c.Expires, "has expired"
+		}
+		add(left <= 0, since, runbookExpiry, title,
+			"the token or certificate "+end+": 'fingerpost link rotate' makes new ones")
+		all[len(all)-1].Command = "fingerpost link rotate " + quote(c.Name)
+	}
+	for _, m := range c.Mismatches() {
+		title := c.Name + " is not as its Link describes it"
+		if m.Reason == cluster.ClockSkew {
+			title = "The clock of " + c.Name + " is off"
+		}
+		add(m.Reason != cluster.ClockSkew, time.Time{}, runbookConditions, title, m.Message)
+	}
+	if c.OverBudget != "" {
+		add(true, time.Time{}, runbookBudget, c.Name+" publishes more than its budget", c.OverBudget)
+	}
+	if refused := c.refused(); len(refused) > 0 {
+		add(false, time.Time{}, runbookForbidden, c.Name+" cannot be read completely",
+			"grant get, list and watch on "+strings.Join(refused, ", "))
+	}
+	switch w := c.Writing; {
+	case w.State == cluster.ReadOnly && c.Local:
+		add(true, time.Time{}, runbookWriter, "Nothing is written into "+c.Name, w.Problem)
+	case w.State != cluster.ReadOnly && w.Problem != "":
+		add(false, time.Time{}, runbookWriter, "Not everything is written into "+c.Name, w.Problem)
+	}
+	return all
+}
+
+// refused returns the kinds that the API server serves and does not let us read.
+func (c Cluster) refused() (kinds []string) {
+	for _, k := range c.Kinds {
+		if k.Refused != "" && k.Refused != metav1.StatusReasonNotFound {
+			kinds = append(kinds, k.Kind+" ("+string(k.Refused)+")")
+		}
+	}
+	return kinds
+}
+
+// reportedByCluster are the conditions that a Problem of the cluster reports, and Writable, which may be False.
+var reportedByCluster = []string{links.Connected, links.Synced, links.Consistent, links.WithinBudget, links.Writable}
+
+// linkProblems returns the conditions of a Link that are False, and that it was deleted. reported is whether
+// the cluster's credentials are a Problem already.
+func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
+	of := cmp.Or(l.Cluster, l.Name)
+	if l.Held != "" {
+		all = append(all, Problem{
+			Severe: true, Cluster: of, Since: l.Deleted, Command: "fingerpost check", Runbook: runbookHeld,
+			Title: fmt.Sprintf("Link %s was deleted", l),
+			Text: fmt.Sprintf("%s: the cluster stays linked for %s, so that the Link can be applied again",
+				l.Held, links.DeletionGrace),
+		})
+	}
+	for _, c := range l.Conditions {
+		if c.Status != metav1.ConditionFalse || slices.Contains(reportedByCluster, c.Type) ||
+			c.Type == links.CredentialsValid && reported {
+			continue
+		}
+		all = append(all, Problem{
+			Severe: c.Type == links.Accepted || c.Type == links.CredentialsValid, Cluster: of,
+			Title: fmt.Sprintf("Link %s/%s: %s is False", l.Namespace, l.Name, c.Type), Text: c.Message,
+			Since:   c.LastTransitionTime.Time,
+			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(l.Namespace), quote(l.Name)),
+			Runbook: runbookConditions,
+		})
+	}
+	return all
+}
+
+var plainWord = regexp.MustCompile(`^[\w.:/][\w.:/-]*$`)
+
+// quote returns a word as a shell takes it.
+func quote(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

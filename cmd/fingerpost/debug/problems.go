@@ -1,0 +1,177 @@
+package debug
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// A ServiceProblem is one reason why a Service of the local cluster is not what its owner asks for.
+type ServiceProblem struct {
+	Service string        `json:"service"` // namespace/name
+	Reason  ProblemReason `json:"reason"`
+	Message string        `json:"message"`
+	Streams int           `json:"streams"` // open ones that ask for the Service
+}
+
+// A ProblemReason is the kind of a ServiceProblem.
+type ProblemReason string
+
+// The reasons, the worst first.
+const (
+	Malformed     ProblemReason = "Malformed"     // it cannot be served
+	NoneReady     ProblemReason = "NoneReady"     // it has endpoints or clients, and no endpoint is ready
+	NoneReadyHere ProblemReason = "NoneReadyHere" // likewise, of a Service that is neither mirrored nor federated
+	NotLinked     ProblemReason = "NotLinked"     // the cluster of a member is not linked
+	NoService     ProblemReason = "NoService"     // the cluster of a member has no such Service
+	NoPort        ProblemReason = "NoPort"        // a member does not have a port of the Service
+	MisreadObject ProblemReason = "Misread"       // its owner asks for something that is not understood
+)
+
+var problemReasons = []ProblemReason{
+	Malformed, NoneReady, NoneReadyHere, NotLinked, NoService, NoPort, MisreadObject,
+}
+
+// title is that of a Problem on the status page.
+func (r ProblemReason) title() string {
+	switch r {
+	case Malformed:
+		return "is malformed"
+	case NoneReady, NoneReadyHere:
+		return "has no ready endpoint"
+	case NotLinked:
+		return "has a member in a cluster that is not linked"
+	case NoService:
+		return "has a member that does not exist"
+	case NoPort:
+		return "has a member without its port"
+	default:
+		return "has annotations that are not understood"
+	}
+}
+
+// severe is whether an operator must act. Without clients, a Service may have no endpoints on purpose.
+func (p ServiceProblem) severe() bool {
+	return p.Reason == Malformed || p.Reason == NoneReady && p.Streams > 0
+}
+
+// ProblemsPage is /debug/problems: what is wrong with Services of the local cluster, the worst first. What is not known
+// because a cluster was never synced is no problem of a Service.
+type ProblemsPage []ServiceProblem
+
+// countStreams returns how many streams ask for each Service.
+func countStreams(all []discovery.StreamStatus) map[federation.Service]int {
+	streams := map[federation.Service]int{}
+	for _, stream := range all {
+		if q := stream.Query(); q != nil {
+			streams[q.Service]++
+		}
+	}
+	return streams
+}
+
+func newProblemsPage(
+	store *federation.Store, local federation.Cluster, streams map[federation.Service]int,
+) ProblemsPage {
+	page := ProblemsPage{}
+	for svc, view := range store.Views(local).All() {
+		snapshot := &federation.Snapshot{Ref: federation.Ref{Cluster: local, Service: svc}, View: view}
+		if view.Composition != nil {
+			w := store.Watch(snapshot.Ref)
+			snapshot, _ = w.Load()
+			w.Close()
+		}
+		page = append(page, serviceProblems(snapshot, streams[svc])...)
+	}
+	slices.SortFunc(page, func(a, b ServiceProblem) int {
+		rank := func(p ServiceProblem) int { return slices.Index(problemReasons, p.Reason) }
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Streams, a.Streams),
+			strings.Compare(a.Service, b.Service), strings.Compare(a.Message, b.Message))
+	})
+	return page
+}
+
+// serviceProblems returns what is wrong with a Service that so many streams ask for.
+func serviceProblems(s *federation.Snapshot, streams int) (all []ServiceProblem) {
+	if s.View == nil {
+		return nil // it was deleted meanwhile
+	}
+	add := func(reason ProblemReason, format string, args ...any) {
+		all = append(all, ServiceProblem{
+			Service: s.Namespace + "/" + s.Name, Reason: reason, Message: fmt.Sprintf(format, args...),
+			Streams: streams,
+		})
+	}
+	if s.View.Misread != "" {
+		add(MisreadObject, "%s", s.View.Misread)
+	}
+	if s.View.Malformed != "" {
+		add(Malformed, "%s", s.View.Malformed)
+	}
+	if s.View.Malformed != "" {
+		return all
+	}
+	if s.View.Composition == nil {
+		if ready, total := countEndpoints(s.View); ready == 0 && total > 0 && streams > 0 {
+			add(NoneReadyHere, "none of its %s is ready", countText(total, "endpoint"))
+		}
+		return all
+	}
+	ready, total, unknown := 0, 0, false
+	var counts []string
+	for _, m := range s.Members {
+		name := m.Origin.Name + "@" + string(m.Origin.Cluster)
+		switch {
+		case !m.Known:
+			unknown = true
+		case !m.Linked:
+			add(NotLinked, "cluster %s of its member %s is not linked: link it, or remove the member",
+				m.Origin.Cluster, name)
+		case m.View == nil:
+			add(NoService, "cluster %s has no Service %s/%s", m.Origin.Cluster, m.Origin.Namespace, m.Origin.Name)
+		case m.View.ExternalName:
+			add(NoService, "its member %s is an ExternalName, which has no endpoints", name)
+		default:
+			memberReady, memberTotal := countEndpoints(m.View)
+			ready, total = ready+memberReady, total+memberTotal
+			counts = append(counts, fmt.Sprintf("%s %d of %d", m.Origin.Cluster, memberReady, memberTotal))
+			for _, problem := range portProblems(s.View, m.View) {
+				add(NoPort, "its member %s contributes nothing to %s", name, problem)
+			}
+		}
+	}
+	if ready == 0 && !unknown && total+streams > 0 { // else it may have been scaled to nothing
+		add(NoneReady, "none of its endpoints is ready (%s): see the Pods of the Service there",
+			cmp.Or(strings.Join(counts, ", "), "there are none"))
+	}
+	return all
+}
+
+// portProblems returns the ports of a Service that a member does not have.
+func portProblems(service, member *federation.View) (all []string) {
+	for _, p := range service.Ports {
+		declared, found := member.Port(p.Number)
+		switch {
+		case !found:
+			all = append(all, fmt.Sprintf("port %d: the Service there declares %s", p.Number, portNames(member.Ports)))
+		case len(member.Slices) > 0 && !slices.ContainsFunc(member.Slices, func(s *federation.Slice) bool {
+			return s.Target(declared) >= 0 || len(s.Endpoints) == 0
+		}):
+			all = append(all, fmt.Sprintf("port %d: its EndpointSlices have no port %q, as with a targetPort "+
+				"that no container has", p.Number, declared.Name))
+		}
+	}
+	return all
+}
+
+func portNames(ports []federation.ServicePort) string {
+	var all []string
+	for _, p := range ports {
+		all = append(all, strings.TrimRight(fmt.Sprintf("%d %s", p.Number, p.Name), " "))
+	}
+	return cmp.Or(strings.Join(all, ", "), "none")
+}

@@ -1,0 +1,199 @@
+package debug
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// A serviceRow is one line of the table of Services.
+type serviceRow struct {
+	Service string // namespace/name
+	Kind    string
+	Mood    mood
+	Ready   int
+	Total   int     // endpoints, ready or not
+	Shares  []share // of the ready ones, by cluster
+	Streams int     // of Get
+	Notes   []note
+}
+
+// A share is what one cluster adds to a Service.
+type share struct {
+	Cluster string
+	Ready   int
+	Stale   bool // the cluster is out of contact
+	Colour  int
+}
+
+// A note is a line in the last cell of a row.
+type note struct {
+	Mood mood
+	Text string
+}
+
+// Bar draws the shares.
+func (r serviceRow) Bar() bar { return newBar(r.Shares) }
+
+// addServices adds a row for each Service of the local cluster, those with problems first, then those with the most
+// streams, and returns the Problems.
+func (o *overview) addServices(in overviewInput) (problems []Problem) {
+	colours := map[string]int{}
+	for i, c := range in.clusters.Clusters {
+		colours[c.Name] = 1 + i%(barColours-1)
+		if c.Local {
+			colours[c.Name] = 0
+		}
+	}
+	found := map[string][]ServiceProblem{}
+	for _, p := range in.problems {
+		found[p.Service] = append(found[p.Service], p)
+	}
+	local := o.views[federation.Cluster(o.page.Cluster)]
+	o.page.Known = local.Len()
+	for svc, view := range local.All() {
+		of := found[svc.Namespace+"/"+svc.Name]
+		row := o.newServiceRow(svc, view, of)
+		for i := range row.Shares {
+			row.Shares[i].Colour = colours[row.Shares[i].Cluster]
+		}
+		o.services = append(o.services, row)
+		if len(of) > 0 {
+			problems = append(problems, row.problem(of[0], "fingerpost explain "+quote(authority(svc, view))))
+		}
+	}
+	slices.SortFunc(o.services, func(a, b serviceRow) int {
+		return cmp.Or(
+			cmp.Compare(moodRank(b.Mood), moodRank(a.Mood)),
+			cmp.Compare(b.Streams, a.Streams),
+			cmp.Compare(kindRank(a.Kind), kindRank(b.Kind)),
+			strings.Compare(a.Service, b.Service),
+		)
+	})
+	slices.SortStableFunc(problems, func(a, b Problem) int { return strings.Compare(a.Title, b.Title) })
+	return problems
+}
+
+// problem returns the first ServiceProblem of a row with who is affected.
+func (r serviceRow) problem(first ServiceProblem, command string) Problem {
+	p := Problem{
+		Severe: r.Mood == alarm, Title: "Service " + r.Service + " " + first.Reason.title(), Text: first.Message,
+		Command: command, Runbook: runbookEndpoints,
+	}
+	if first.Reason == Malformed {
+		p.Runbook = runbookMalformed
+	} else {
+		p.Text += "; " + r.affected()
+	}
+	return p
+}
+
+func moodRank(m mood) int { return slices.Index([]mood{calm, uneasy, alarm}, m) }
+
+// kindRank puts what consists of several clusters first.
+func kindRank(kind string) int {
+	if kind == "plain" || kind == "ExternalName" {
+		return 1
+	}
+	return 0
+}
+
+// authority names a port of a Service, as commands take it.
+func authority(svc federation.Service, view *federation.View) string {
+	name := svc.Name + "." + svc.Namespace
+	if len(view.Ports) == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s:%d", name, view.Ports[0].Number)
+}
+
+// affected returns who is affected by a Problem of a Service.
+func (r serviceRow) affected() string {
+	var names []string
+	for _, s := range r.Shares {
+		names = append(names, s.Cluster)
+	}
+	const most = 6
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most], fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("%d of %s ready in %s; %s open",
+		r.Ready, countText(r.Total, "endpoint"), strings.Join(names, ", "), countText(r.Streams, "stream"))
+}
+
+// newServiceRow counts the endpoints of all members of a Service of the local cluster.
+func (o *overview) newServiceRow(
+	svc federation.Service, view *federation.View, problems []ServiceProblem,
+) serviceRow {
+	row := serviceRow{
+		Service: svc.Namespace + "/" + svc.Name, Kind: "plain", Mood: calm, Streams: o.streamsOf[svc],
+	}
+	add := func(m mood, text string) {
+		row.Mood = worst(row.Mood, m)
+		row.Notes = append(row.Notes, note{m, text})
+	}
+	members := []federation.Ref{{Cluster: federation.Cluster(o.page.Cluster), Service: svc}}
+	composed := view.Composition != nil
+	switch {
+	case view.ExternalName:
+		row.Kind = "ExternalName"
+	case composed:
+		members = nil
+		for _, m := range view.Composition.Members {
+			members = append(members, m.Ref)
+		}
+		row.Kind = "federated"
+		if !view.Composition.Union && len(members) > 0 {
+			row.Kind = "mirror of " + string(members[0].Cluster)
+		}
+	}
+	for i, p := range problems {
+		if row.Mood = worst(row.Mood, moodOf(p.severe())); i < shownNotes {
+			add(moodOf(p.severe()), p.Message)
+		}
+	}
+	if more := len(problems) - shownNotes; more > 0 {
+		add(calm, fmt.Sprintf("and %d more", more))
+	}
+	if waiting := o.addShares(&row, members); len(problems) == 0 && row.Ready == 0 {
+		switch {
+		case waiting:
+			add(calm, "waits for a cluster that was never synced")
+		case composed:
+			add(calm, "no endpoint")
+		}
+	}
+	if view.LocalOnly {
+		add(calm, "for clients on the same node")
+	}
+	return row
+}
+
+// addShares adds what each cluster adds to a Service. It returns whether one was never synced.
+func (o *overview) addShares(row *serviceRow, members []federation.Ref) (waiting bool) {
+	for _, m := range members {
+		name := string(m.Cluster)
+		n := o.counts[o.views[m.Cluster].Get(m.Service)]
+		row.Ready, row.Total = row.Ready+n.ready, row.Total+n.total
+		state, known := o.states[name]
+		waiting = waiting || known && state == federation.Connecting
+		u := o.used[name]
+		u.ready += n.ready
+		same := func(s share) bool { return s.Cluster == name }
+		if i := slices.IndexFunc(row.Shares, same); i >= 0 {
+			row.Shares[i].Ready += n.ready
+		} else {
+			stale := known && state != federation.Live
+			row.Shares = append(row.Shares, share{Cluster: name, Ready: n.ready, Stale: stale})
+			u.services++
+		}
+		o.used[name] = u
+	}
+	slices.SortFunc(row.Shares, func(a, b share) int { // those out of contact first, so that they are drawn
+		return cmp.Or(TrueFirst(a.Stale, b.Stale), strings.Compare(a.Cluster, b.Cluster))
+	})
+	return waiting
+}

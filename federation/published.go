@@ -1,0 +1,103 @@
+package federation
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fingerpost/fingerpost/federation/profile"
+)
+
+// Published is all that one cluster has published. The facts are those of the local cluster, and nil for any
+// other. It is immutable.
+type Published struct {
+	Views     *Views
+	Nodes     map[string]string
+	Addresses map[netip.Addr]*Address
+	Profiles  map[Service]*profile.Profile
+
+	facts uint64 // changes of facts before it was copied
+}
+
+// Published returns what a cluster has published. It never holds up a writer for longer than a moment: Views
+// are shared, and facts are copied in parts. The copy of a fact that changes meanwhile is the old or the new
+// one. It returns before, and true, if nothing has changed since.
+func (s *Store) Published(c Cluster, before Published) (p Published, same bool) {
+	k := s.cluster(c)
+	if k == nil {
+		return Published{}, false
+	}
+	p = Published{Views: k.views.Load()}
+	if k.facts != nil {
+		p.facts = s.factChanges.Load()
+	}
+	if p.Views == before.Views && p.facts == before.facts {
+		return before, true
+	}
+	if k.facts != nil {
+		p.Nodes, p.Addresses, p.Profiles = maps.Collect(s.nodes.All()), maps.Collect(s.addresses.All()),
+			maps.Collect(s.profiles.All())
+	}
+	return p, false
+}
+
+// Write writes everything that was published. MarkSynced then removes the rest.
+func (k *ClusterWriter) Write(p Published) {
+	for svc, v := range p.Views.All() {
+		k.Set(svc, v)
+	}
+	for name, zone := range p.Nodes {
+		k.SetNode(name, zone)
+	}
+	for ip, a := range p.Addresses {
+		k.SetAddress(ip, a)
+	}
+	for name, of := range p.Profiles {
+		k.SetProfile(name, of)
+	}
+}
+
+// With returns Views in which a Service has a View; nil for none.
+func (v *Views) With(svc Service, view *View) *Views { return v.with(svc, view) }
+
+// MarshalBinary returns the set in the form that UnmarshalBinary reads.
+func (p Ports) MarshalBinary() ([]byte, error) {
+	if !p.given {
+		return []byte{}, nil
+	}
+	return append([]byte{1}, p.ranges...), nil
+}
+
+// UnmarshalBinary sets what MarshalBinary returned.
+func (p *Ports) UnmarshalBinary(b []byte) error {
+	if len(b) == 0 {
+		*p = Ports{}
+		return nil
+	}
+	if b[0] != 1 || len(b)%4 != 1 {
+		return errors.New("no set of ports")
+	}
+	*p = Ports{ranges: string(b[1:]), given: true}
+	return nil
+}
+
+// Valid reports whether a View from outside keeps what readers depend on: the order of its ports and slices, and
+// members that are distinct.
+func (v *View) Valid() bool {
+	ports := slices.IsSortedFunc(v.Ports, func(a, b ServicePort) int { return cmp.Compare(a.Number, b.Number) })
+	ordered := slices.IsSortedFunc(v.Slices, func(a, b *Slice) int { return strings.Compare(a.Name, b.Name) })
+	if v.Composition == nil {
+		return ports && ordered
+	}
+	seen := map[Ref]bool{}
+	for _, m := range v.Composition.Members {
+		if seen[m.Ref] {
+			return false
+		}
+		seen[m.Ref] = true
+	}
+	return ports && ordered && (v.Composition.Union || len(seen) == 1)
+}

@@ -1,0 +1,252 @@
+package links
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation/policy"
+)
+
+// A cluster is unlinked when its Link is deleted. But Links are also deleted by mistake, and then many of them: an
+// uninstalled chart or a deleted CRD takes all of them along, and every federated Service would lose its members.
+// So deletions that follow one another closely are decided on together, once there was none for deletionSettle:
+//
+//   - If they are most of the Links, and more than one, they are held for DeletionGrace.
+//   - If the kind of Links is being deleted, or is gone, they are held likewise. The API server's discovery
+//     document shows a CRD that is being deleted: objects of it cannot be created any more.
+//   - Otherwise the clusters are unlinked.
+//
+// A Link that is pending or held stays in seenLinks, so that nothing else needs to know of this: its cluster stays
+// linked, and its mirrors stay. The hold ends as soon as there is a Link of its name again. While it is not known
+// whether the kind is served, deletions stay pending.
+//
+// A cluster that was restored from a checkpoint, and that nothing links once all Links and Secrets were listed, is one
+// whose Link was deleted while this replica did not run. It takes the same way: its deletion has a key without a
+// namespace, which no Link has. When that Link was deleted is not known, so its grace begins now.
+const (
+	deletionSettle = 250 * time.Millisecond
+	kindTimeout    = 3 * time.Second
+	kindPoll       = 10 * time.Second // while Links are held because there is no CRD
+	freeDeletions  = 1
+)
+
+// DeletionGrace is how long the clusters of Links stay linked that were deleted with many others.
+const DeletionGrace = 5 * time.Minute
+
+// A deletion is that of a Link, or of the unknown one of a cluster that was restored.
+type deletion struct {
+	at     time.Time
+	reason string // why it is held; empty while it is pending
+}
+
+// Why deletions are held.
+const (
+	heldKindGone = "the CRD of Links was deleted"
+	heldMass     = "most Links were deleted at once"
+)
+
+// restoredKey is what a deletion of the unknown Link of a cluster has for a key.
+func restoredKey(cluster string) api.Key { return api.Key{Name: cluster} }
+
+// deleteRestored takes the Links of clusters that were restored, and that nothing links, for deleted now.
+func (r *Reconciler) deleteRestored() {
+	r.mu.Lock()
+	for name := range r.restored {
+		r.deleted[restoredKey(name)] = deletion{at: time.Now()}
+	}
+	r.mu.Unlock()
+	r.deletions.Store(struct{}{})
+}
+
+// waitOutGrace waits for as long as Links are held whose CRD was deleted, if there is none.
+func (r *Reconciler) waitOutGrace() {
+	if r.links.HasSynced() {
+		return
+	}
+	timer := time.NewTimer(DeletionGrace)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.ctx.Done():
+	}
+}
+
+// keepRestored makes a cluster that was restored one like any other: it is linked.
+func (r *Reconciler) keepRestored(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.restored, name)
+	delete(r.deleted, restoredKey(name))
+}
+
+// releaseDeleted decides on deletions until Start ends.
+func (r *Reconciler) releaseDeleted() {
+	for r.ctx.Err() == nil {
+		_, changed := r.deletions.Load()
+		due := r.decideDeletions(time.Now())
+		timer := time.NewTimer(time.Until(due))
+		if due.IsZero() {
+			timer.Stop()
+		}
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-r.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// decideDeletions holds or releases deletions, and returns when the next decision is due; zero for never.
+func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
+	pending, remaining, last := r.pendingDeletions()
+	switch settled := last.Add(deletionSettle); {
+	case len(pending) == 0:
+	case now.Before(settled):
+		due = settled
+	case policy.IsMassOf(len(pending), len(pending)+remaining, freeDeletions):
+		r.hold(pending, heldMass)
+	default:
+		served, err := r.linksServed()
+		switch {
+		case err != nil:
+			r.log.Info("Deletions of Links wait until it is known whether Links are served", "error", err.Error())
+			due = now.Add(kindTimeout)
+		case served:
+			r.release(pending)
+		default:
+			r.hold(pending, heldKindGone)
+		}
+	}
+	if next := r.releaseEnded(now); due.IsZero() || !next.IsZero() && next.Before(due) {
+		due = next
+	}
+	if poll := now.Add(kindPoll); !due.IsZero() && poll.Before(due) && r.holdsFor(heldKindGone) {
+		if served, err := r.linksServed(); served && err == nil {
+			r.conn.RetryNow() // the informer of Links waits for minutes
+		}
+		return poll
+	}
+	return due
+}
+
+// holdsFor reports whether a deletion is held for a reason.
+func (r *Reconciler) holdsFor(reason string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.deleted {
+		if d.reason == reason {
+			return true
+		}
+	}
+	return false
+}
+
+// pendingDeletions returns the Links whose deletion is pending, how many Links are not deleted, and when the last
+// one was.
+func (r *Reconciler) pendingDeletions() (pending []api.Key, remaining int, last time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, d := range r.deleted {
+		if d.reason == "" {
+			pending = append(pending, k)
+			if d.at.After(last) {
+				last = d.at
+			}
+		}
+	}
+	remaining = len(r.seenLinks)
+	for k := range r.deleted {
+		if r.seenLinks[k] != nil {
+			remaining--
+		}
+	}
+	return pending, remaining, last
+}
+
+// linksServed reports whether Links exist as a kind and can be created.
+func (r *Reconciler) linksServed() (bool, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, kindTimeout)
+	defer cancel()
+	for _, version := range versions {
+		list := &metav1.APIResourceList{}
+		path := "/apis/" + Group + "/" + version
+		err := r.core.Discovery().RESTClient().Get().AbsPath(path).Do(ctx).Into(list)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, err
+		}
+		isServed := func(a metav1.APIResource) bool {
+			return a.Name == linkerd.Links.Resource && slices.Contains(a.Verbs, "create")
+		}
+		if slices.ContainsFunc(list.APIResources, isServed) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// hold keeps the clusters of deleted Links linked for now.
+func (r *Reconciler) hold(keys []api.Key, reason string) {
+	r.log.Info("Links were deleted, and their clusters stay linked for now",
+		"reason", reason, "links", len(keys), "for", DeletionGrace.String())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range keys {
+		if d, found := r.deleted[k]; found {
+			r.deleted[k] = deletion{d.at, reason}
+		}
+	}
+}
+
+// releaseEnded releases deletions that were held for as long as they may be, and returns when the next one is due.
+func (r *Reconciler) releaseEnded(now time.Time) (next time.Time) {
+	var ended []api.Key
+	r.mu.Lock()
+	for k, d := range r.deleted {
+		switch end := d.at.Add(DeletionGrace); {
+		case d.reason == "":
+		case !now.Before(end):
+			ended = append(ended, k)
+		case next.IsZero() || end.Before(next):
+			next = end
+		}
+	}
+	r.mu.Unlock()
+	if len(ended) > 0 {
+		r.log.Info("Links that were deleted are not held any longer", "links", len(ended))
+		r.release(ended)
+	}
+	return next
+}
+
+// release unlinks the clusters of deleted Links, unless there are Links of their names again.
+func (r *Reconciler) release(keys []api.Key) {
+	var names []string
+	r.mu.Lock()
+	for _, k := range keys {
+		if _, found := r.deleted[k]; !found {
+			continue
+		}
+		delete(r.deleted, k)
+		if l := r.seenLinks[k]; l != nil {
+			names = append(names, l.clusterName)
+			delete(r.reports, l.uid)
+			delete(r.seenLinks, k)
+		} else {
+			names = append(names, k.Name)
+			delete(r.restored, k.Name)
+		}
+	}
+	r.watchNamespaces()
+	r.mu.Unlock()
+	r.changes.Store(struct{}{})
+	for _, name := range names {
+		r.queue.Add(name)
+	}
+}
