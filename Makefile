@@ -33,8 +33,13 @@ image: ## Build the image, with docker, podman or buildah, for this architecture
 	DOCKER_BUILDKIT=1 $(ENGINE) build --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) $(ARGS) .
 
 .PHONY: demo
-demo: ## Watch three real control planes being linked, cut off and healed (ARGS=--once: play it once and check each step)
-	@go run -C e2e ./demo $(ARGS)
+demo: ## Watch three real control planes being linked, cut off and healed (ARGS=--memory: without a build; --once: check each step)
+	@CGO_ENABLED=0 go run -C e2e ./demo $(ARGS)
+
+.PHONY: release
+release: ## Make a release in dist: binaries, SBOMs, an image of two architectures, charts, checksums (ARGS='-tag v1.2.3')
+	rm -rf dist
+	go run -C tools ./release -root $(CURDIR) -out $(CURDIR)/dist $(ARGS)
 
 ##@ Check
 
@@ -47,13 +52,22 @@ test: test-short test-tools test-e2e ## Run all tests
 quick: ## Run all tests that need no control plane, without the race detector: under a minute, once compiled
 	go test -short $(PKGS)
 
+# A law that is broken breaks in some of many rounds, a race shows in few, and the race detector makes each round ten times slower. So the
+# long tests run with few rounds under the detector, and with all of them without it.
+LONG := ./cluster ./discovery/linkerd ./federation ./internal/repo
+
 .PHONY: test-short
 test-short: ## Run unit, property and scenario tests
-	go test -race -timeout 20m $(PKGS)
-	go test -count 1 -run '^TestCycles$$' ./cluster
+	go test -race -short -timeout 20m $(PKGS)
+	go test -timeout 20m $(LONG)
+
+# Other histories each time: -count 1. make test plays two that are always the same: too few others were played to let them decide about a change.
+.PHONY: sim
+sim: ## Play random histories of the whole system on virtual time (ARGS='-seed N -histories 1': replay)
+	go test -count 1 -timeout 24h -run '^TestSim$$' ./cmd/fingerpost/app $(ARGS)
 
 .PHONY: test-tools
-test-tools: ## Lint and render the charts, run the unit tests of their alerts, and ask k3d about the files of its kit, without Docker
+test-tools: ## Lint and render the charts, test their alerts, make a release, and ask k3d about the files of its kit, without Docker
 	go test -C tools -count 1 ./...
 
 # The packages run one after the other, because each starts control planes of its own, and two cores are not enough for more. Before the first one
@@ -70,12 +84,23 @@ test-e2e-race: e2e-tools ## The same with the race detector, in the tests and in
 	go test -C e2e -race -p 1 -count 1 -timeout 60m ./...
 
 e2e-tools: control-planes
-	@go tool -C tools/chart -n helm >/dev/null
-	@go run -C tools/chart . -questions $(CURDIR)/charts/fingerpost >/dev/null
+	@for tool in helm chart; do go tool -C tools/chart -n $$tool >/dev/null; done
 
 .PHONY: k3d
 k3d: ## Play the scenarios of e2e/k3d on three clusters in Docker; CI does not
 	e2e/k3d/run.sh
+
+# Of the minors that the charts admit, the oldest and the newest one. Building each takes minutes, once.
+.PHONY: versions
+versions: build ## Run the tests of e2e/live on the oldest and the newest Kubernetes that is supported (KUBERNETES=1.33: on one)
+	@for v in $(or $(KUBERNETES),$(patsubst e2e/kube/kubernetes-%.mod,%,$(wildcard e2e/kube/kubernetes-*.mod))); do \
+		echo "Kubernetes $$v"; \
+		FINGERPOST_KUBERNETES=$$v FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -count 1 -timeout 30m ./live; \
+	done
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Look for known vulnerabilities in what is linked into the binary; CI does so each week
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
 .PHONY: soak
 soak: ## Compare streams with the oracle under random changes for 10 minutes (ARGS='-seed N': replay)
@@ -130,6 +155,7 @@ words: $(VALE)/vale # of pages and Go comments; tools/lint/styles has the rule
 
 tidy:
 	@for m in $(MODULES) tools/lint tools/lint/vale; do (cd $$m && go mod tidy -diff); done
+	@cd e2e/kube && for m in kubernetes-*.mod; do go mod tidy -diff -modfile=$$m; done
 
 generated:
 	go test ./internal/repo -run TestGenerated

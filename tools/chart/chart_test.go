@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,14 +17,17 @@ import (
 	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 var update = flag.Bool("update", false, "write what is generated: golden renders, and the tables of values")
 
-func TestMain(m *testing.M) {
-	quiet()
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	charts = "../../charts"
@@ -34,6 +39,8 @@ const (
 const everything = `
 fullnameOverride: signpost
 commonLabels: {team: mesh}
+commonAnnotations: {owner: mesh}
+global: {imageRegistry: "registry.example:5000"}
 image: {digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 imagePullSecrets: [{name: registry}]
 links: {namespace: links, allowHosts: [127.0.0.1, "fd00::/8"]}
@@ -41,9 +48,23 @@ mesh: {ipv6: true, http2ClientParams: null}
 mirror: {mode: "on", createNamespaces: true}
 autoscaling: {enabled: true}
 tolerations: [{operator: Exists}]
-nodeAffinity:
-  requiredDuringSchedulingIgnoredDuringExecution:
-    nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: Exists}]}]
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms: [{matchExpressions: [{key: arch, operator: Exists}]}]
+topologySpreadConstraints:
+- {maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {team: mesh}}}
+runtimeClassName: gvisor
+hostAliases: [{ip: 192.0.2.1, hostnames: [west.example]}]
+dnsPolicy: None
+dnsConfig: {nameservers: [192.0.2.53]}
+deploymentAnnotations: {reloader: "true"}
+terminationGracePeriodSeconds: 60
+probes: {liveness: {initialDelaySeconds: 5}}
+extraContainers: [{name: tail, image: busybox}]
+initContainers: [{name: wait, image: busybox}]
+extraObjects:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: "{{ .Release.Name }}-extra", namespace: mesh}}
 podAnnotations: {linkerd.io/inject: enabled}
 podLabels: {role: discovery}
 priorityClassName: system-cluster-critical
@@ -63,6 +84,7 @@ networkPolicy:
   extraIngress: [{ports: [{port: 4143}]}]
   extraEgress: [{ports: [{port: 8090}]}]
 podMonitor: {enabled: true, labels: {release: prometheus}, interval: 30s}
+serviceMonitor: {enabled: true}
 prometheusRule: {enabled: true, labels: {release: prometheus}, alertLabels: {team: mesh}}
 spValidator: {enabled: true, tls: {certManager: {enabled: true, issuerRef: {name: mesh}}}}
 `
@@ -96,7 +118,8 @@ var renders = map[string]struct {
 		release{
 			name:      "east",
 			namespace: "fingerpost",
-			set:       "{namespace: {create: true}, write: {enabled: true}, serviceAccount: {name: east}}",
+			set: "{namespace: {create: true}, write: {enabled: true}, serviceAccount: {name: east}, " +
+				"commonAnnotations: {owner: mesh}}",
 		},
 	},
 }
@@ -104,6 +127,7 @@ var renders = map[string]struct {
 func TestGolden(t *testing.T) {
 	for name, r := range renders {
 		t.Run(name, func(t *testing.T) {
+			r.hooks = true
 			manifests, notes, err := r.render(r.dir)
 			if err != nil {
 				t.Fatal(err)
@@ -147,7 +171,27 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// The CRD is that of links/crd, and outlives the release.
+// What a chart needs of other folders is in it: helm packages no files from outside of it.
+func TestCopies(t *testing.T) {
+	for to, from := range map[string]struct {
+		path string
+		part func(text string) string
+	}{
+		"links.yaml": {"../../links/crd/links.yaml", func(text string) string { return text }},
+		"flags.txt": {"../../docs/flags.md", func(text string) string {
+			serve, _, _ := strings.Cut(text, "## `fingerpost sp-validator`")
+			return strings.Join(names(regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z0-9-]+)`), serve), "\n") + "\n"
+		}},
+	} {
+		text, err := os.ReadFile(from.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, filepath.Join(server, "files", to), from.part(string(text)))
+	}
+}
+
+// The CRD outlives the release.
 func TestCRD(t *testing.T) {
 	manifests, _, err := release{
 		name:      "fingerpost",
@@ -157,8 +201,10 @@ func TestCRD(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want, have map[string]any
-	read(t, "../../links/crd/links.yaml", &want)
+	var have struct {
+		Kind     string
+		Metadata struct{ Annotations map[string]string }
+	}
 	for document := range strings.SplitSeq(manifests, "\n---\n") {
 		if strings.Contains(document, "\nkind: CustomResourceDefinition\n") {
 			if err := yaml.Unmarshal([]byte(document), &have); err != nil {
@@ -166,12 +212,8 @@ func TestCRD(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(want["spec"], have["spec"]); diff != "" {
-		t.Errorf("the CRD differs (-want +got):\n%s", diff)
-	}
-	metadata, _ := have["metadata"].(map[string]any)
-	if annotations, _ := metadata["annotations"].(map[string]any); annotations["helm.sh/resource-policy"] != "keep" {
-		t.Errorf("the CRD, and with it every Link, goes with the release: %v", annotations)
+	if have.Metadata.Annotations["helm.sh/resource-policy"] != "keep" {
+		t.Errorf("the CRD, and with it every Link, goes with the release: %v", have)
 	}
 }
 
@@ -224,6 +266,33 @@ func TestImage(t *testing.T) {
 	}
 }
 
+// The oldest Kubernetes that the charts admit is one that make versions tests, and docs/versions.md names all of those.
+func TestVersions(t *testing.T) {
+	tested, err := filepath.Glob("../../e2e/kube/kubernetes-*.mod")
+	if err != nil || len(tested) < 2 {
+		t.Fatalf("Kubernetes: %q %v", tested, err)
+	}
+	page, err := os.ReadFile("../../docs/versions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, path := range tested {
+		minor := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "kubernetes-"), ".mod")
+		if !strings.Contains(string(page), " "+minor+" (the ") {
+			t.Errorf("docs/versions.md does not name %s", minor)
+		}
+		for _, dir := range []string{server, linked} {
+			var chart struct {
+				KubeVersion string `yaml:"kubeVersion"`
+			}
+			read(t, filepath.Join(dir, "Chart.yaml"), &chart)
+			if want := ">=" + minor + ".0-0"; i == 0 && chart.KubeVersion != want {
+				t.Errorf("%s asks for Kubernetes %s, and the oldest that is tested is %s", dir, chart.KubeVersion, want)
+			}
+		}
+	}
+}
+
 // GOMEMLIMIT is nine tenths of the container's limit, however that is written.
 func TestGoMemLimit(t *testing.T) {
 	for limit, want := range map[string]string{
@@ -247,7 +316,7 @@ func TestGoMemLimit(t *testing.T) {
 // Values with mistakes are refused with a message that names the value.
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ dir, set, want string }{
-		"unknown": {server, "{replicaCount: 2}", "additional properties 'replicaCount' not allowed"},
+		"unknown": {server, "{relicas: 2}", "additional properties 'relicas' not allowed"},
 		"unknown, deeper": {
 			server, "{image: {repo: x}}", "at '/image': additional properties 'repo' not allowed",
 		},
@@ -295,7 +364,20 @@ func TestRefusals(t *testing.T) {
 			server, "{tls: {certManager: {enabled: true}}}",
 			"at '/tls/certManager/issuerRef': missing property 'name'",
 		},
-		"whose account": {server, "{serviceAccount: {create: false}}", "at '/serviceAccount/name'"},
+		"whose account":                {server, "{serviceAccount: {create: false}}", "at '/serviceAccount/name'"},
+		"a name that no Link can have": {server, "{cluster: {name: East}}", "at '/cluster/name'"},
+		"drains for ever": {
+			server, "{podDisruptionBudget: {maxUnavailable: 0}}", "at '/podDisruptionBudget/maxUnavailable'",
+		},
+		"no range of replicas": {
+			server, "{autoscaling: {enabled: true, minReplicas: 9}}",
+			"autoscaling.minReplicas is greater than autoscaling.maxReplicas",
+		},
+		"no rollout": {
+			server, `{updateStrategy: {maxSurge: "0%"}}`,
+			"updateStrategy.maxUnavailable and updateStrategy.maxSurge are both 0",
+		},
+		"unknown flag":  {server, "{extraArgs: [--bogus=1]}", "extraArgs: --bogus=1 is no flag of fingerpost serve"},
 		"no authority":  {server, "{spValidator: {enabled: true}}", "spValidator.tls.caBundle must hold"},
 		"link, unknown": {linked, "{writable: true}", "additional properties 'writable' not allowed"},
 		"link, a word":  {linked, `{write: {enabled: "yes"}}`, "at '/write/enabled': got string, want boolean"},
@@ -307,6 +389,116 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who brings the values of another chart gets the right name in one sentence. drop-in.md has all of them.
+func TestTranslation(t *testing.T) {
+	var translation map[string]string
+	read(t, server+"/files/linkerd-values.yaml", &translation)
+	known := map[string]bool{}
+	for _, v := range table(t, server) {
+		for name := v.name; name != "."; name = strings.TrimSuffix(name, filepath.Ext(name)) {
+			known[name] = true
+			if filepath.Ext(name) == "" {
+				break
+			}
+		}
+	}
+	rows := "| there | here |\n|---|---|\n"
+	for _, theirs := range slices.Sorted(maps.Keys(translation)) {
+		ours := translation[theirs]
+		if name := regexp.MustCompile(`^[\w.]+`).FindString(ours); !known[name] && name != "affinity.nodeAffinity" {
+			t.Errorf("%s: there is no value %s", theirs, name)
+		}
+		rows += fmt.Sprintf("| `%s` | %s |\n", theirs, regexp.MustCompile(`^[\w.]+`).ReplaceAllString(ours, "`$0`"))
+		top, _, nested := strings.Cut(theirs, ".")
+		set, want := fmt.Sprintf("{%s: x}", theirs), "is called "
+		if nested {
+			set = fmt.Sprintf("{%s: {}}", top)
+		}
+		if known[top] { // the schema refuses it, and names its parent
+			set, want = fmt.Sprintf("{%s: {%s: x}}", top, theirs[len(top)+1:]), "at '/"+top+"'"
+		}
+		_, _, err := release{name: "fingerpost", namespace: "fingerpost", set: set}.render(server)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", set, err, want)
+		}
+	}
+	const path, begin, end = "../../docs/drop-in.md", "<!-- values: make generate -->\n", "<!-- end of values -->\n"
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, tail, _ := strings.Cut(string(page), begin)
+	_, tail, found := strings.Cut(tail, end)
+	if !found {
+		t.Fatalf("%s has no place for the table", path)
+	}
+	golden(t, path, head+begin+rows+end+tail)
+}
+
+// What does not take the default of a value is as it was asked for.
+func TestFreeForm(t *testing.T) {
+	const both = "{image: {registry: a.example, repository: team/x}, global: {imageRegistry: b.example}}"
+	for set, want := range map[string]string{
+		"{image: {registry: mirror.example}}": "image: mirror.example/fingerpost/fingerpost:",
+		both:                                  "image: b.example/team/x:",
+		"{podAntiAffinity: {mode: off}, topologySpread: {zones: off}}": "",
+	} {
+		set = strings.ReplaceAll(set, ": off", `: "off"`)
+		manifests, _, err := release{name: "fingerpost", namespace: "fingerpost", set: set}.render(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want == "" {
+			for _, gone := range []string{"ffinity", "topologySpread"} {
+				if strings.Contains(manifests, gone) {
+					t.Errorf("%s: there is %s", set, gone)
+				}
+			}
+		} else if !strings.Contains(manifests, want) {
+			t.Errorf("%s: no %s", set, want)
+		}
+	}
+}
+
+// In a cluster without the mesh's namespace the first installation names it in one sentence, before anything is
+// created; one into the release's own namespace, which helm has yet to create, goes on.
+func TestMissingNamespaces(t *testing.T) {
+	const missing = "there is no namespace %s: create it, or set %s to one that exists"
+	for set, want := range map[string]string{
+		"{}": fmt.Sprintf(missing, "linkerd", "controllerNamespace"),
+		"{controllerNamespace: mesh, links: {namespace: far}}": fmt.Sprintf(missing,
+			"far", "links.namespace"),
+		"{controllerNamespace: mesh}":                                     "",
+		"{controllerNamespace: kube-system, links: {namespace: default}}": "",
+		"{rbac: {create: false}}":                                         "", // it may not be allowed to look
+	} {
+		_, _, err := release{name: "fingerpost", namespace: "mesh", set: set, cluster: bare{}}.render(server)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", set, err, want)
+		}
+	}
+	writer := release{name: "east", namespace: "mesh", set: "{write: {enabled: true}}", cluster: bare{}}
+	_, _, err := writer.render(linked)
+	if want := fmt.Sprintf(missing, "linkerd", "write.leaseNamespace"); err == nil ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// bare is a cluster that has nothing but two namespaces.
+type bare struct{}
+
+func (bare) GetClientFor(_, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	if kind != "Namespace" {
+		return nil, false, fmt.Errorf("a template looks up a %s", kind)
+	}
+	client := fake.NewSimpleDynamicClient(scheme.Scheme,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+	return client.Resource(namespaces), false, nil
 }
 
 // Every object of the schema lets only keys pass that it names, and each of them has a default in

@@ -6,7 +6,6 @@ package main
 import (
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -18,11 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// quiet drops the line that helm logs for each symbolic link that it follows.
-func quiet() { slog.SetLogLoggerLevel(slog.LevelWarn) }
-
 func main() {
-	quiet()
 	var r release
 	flag.StringVar(&r.name, "name", "fingerpost", "name of the release")
 	flag.StringVar(&r.namespace, "namespace", "fingerpost", "namespace of the release")
@@ -32,6 +27,7 @@ func main() {
 			return nil
 		})
 	flag.StringVar(&r.set, "set", "", "more values, as YAML, which win over all files")
+	flag.BoolVar(&r.hooks, "hooks", false, "print hooks as well, those of helm test")
 	asks := flag.Bool("questions", false,
 		"print which metrics the chart's dashboards and alerts ask for, and which labels of them, instead of rendering it")
 	flag.Parse()
@@ -58,6 +54,9 @@ type release struct {
 	name, namespace string
 	values          []string // files, the last one wins
 	set             string   // YAML, wins over them
+	hooks           bool     // the manifests have those of hooks as well
+
+	cluster engine.ClientProvider // what templates look up; nil for nothing
 }
 
 // render returns the manifests, and the notes for the user. Values that the chart's schema refuses are an error.
@@ -76,6 +75,9 @@ func (r release) render(dir string) (manifests, notes string, err error) {
 		return "", "", err
 	}
 	files, err := engine.Render(chart, all)
+	if r.cluster != nil {
+		files, err = engine.RenderWithClientProvider(chart, all, r.cluster)
+	}
 	if err != nil {
 		return "", "", err
 	}
@@ -85,13 +87,18 @@ func (r release) render(dir string) (manifests, notes string, err error) {
 			delete(files, path)
 		}
 	}
-	_, sorted, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	hooks, sorted, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
 	if err != nil {
 		return "", "", err
 	}
 	var b strings.Builder
 	for _, m := range sorted {
 		fmt.Fprintf(&b, "---\n# Source: %s\n%s\n", m.Name, strings.TrimSpace(m.Content))
+	}
+	for _, h := range hooks {
+		if r.hooks {
+			fmt.Fprintf(&b, "---\n# Source: %s\n%s\n", h.Path, strings.TrimSpace(h.Manifest))
+		}
 	}
 	return b.String(), notes, nil
 }

@@ -24,6 +24,9 @@ func questions(dir string) ([]question, error) {
 		expr, err := parse(query)
 		if err == nil {
 			err = follow(expr, shown, func(metric string, labels []string) {
+				if metric == "ALERTS" {
+					return // of Prometheus itself
+				}
 				for _, l := range append(labels, "") { // none: that there is the metric
 					all[question{where, metric, l}] = true
 				}
@@ -75,9 +78,19 @@ type dashboard struct {
 
 type panel struct {
 	ID      int
+	Type    string
 	Title   string
+	Panels  []panel // of a row that is collapsed
 	GridPos struct{ X, Y, W, H int }
 	Targets []struct{ Expr, LegendFormat, RefID string }
+}
+
+// all returns the panels, those in collapsed rows included.
+func (d *dashboard) all() (all []panel) {
+	for _, p := range d.Panels {
+		all = append(append(all, p), p.Panels...)
+	}
+	return all
 }
 
 func readDashboard(path string) (d dashboard, err error) {
@@ -108,7 +121,7 @@ func askDashboard(path string, ask func(where, query string, shown []string) err
 	if err != nil {
 		return err
 	}
-	for _, p := range d.Panels {
+	for _, p := range d.all() {
 		for _, t := range p.Targets {
 			if err := ask(filepath.Base(path)+": "+p.Title, t.Expr, names(legend, t.LegendFormat)); err != nil {
 				return err
@@ -181,7 +194,14 @@ func follow(node parser.Node, needed []string, found func(metric string, labels 
 		}
 	case *parser.BinaryExpr:
 		if n.VectorMatching != nil && n.VectorMatching.On {
-			needed = append(slices.Clone(needed), n.VectorMatching.MatchingLabels...)
+			matching := n.VectorMatching.MatchingLabels
+			needed = append(slices.Clone(needed), matching...)
+			if n.Op == parser.LAND || n.Op == parser.LUNLESS { // the right side gives no labels to the result
+				if err := follow(n.LHS, needed, found); err != nil {
+					return err
+				}
+				return follow(n.RHS, matching, found)
+			}
 		}
 	case *parser.VectorSelector:
 		for _, m := range n.LabelMatchers {
