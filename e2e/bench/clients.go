@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,7 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// perConnection is how many streams share a connection: what a proxy asks for.
+// perConnection is how many streams share a connection where options name no other number.
 const perConnection = 20
 
 // rawMessage is a message as it came.
@@ -41,15 +42,17 @@ func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// options say what the streams of a crowd ask for, and what becomes of their messages.
+// options describe what the streams of a crowd ask for, and what becomes of their messages.
 type options struct {
-	streams   int
-	path      string
-	authority func(stream int) string        // that a stream asks for; nil: path
-	node      func(stream int) string        // that a stream says it runs on; nil for none
-	slow      func(stream int) time.Duration // how long a stream takes for a message; nil for no time
+	streams       int
+	perConnection int // streams that share a connection; 0: the constant
+	path          string
+	authority     func(stream int) string        // that a stream asks for; nil: path
+	node          func(stream int) string        // that a stream states it runs on; nil for none
+	slow          func(stream int) time.Duration // how long a stream takes for a message; nil for no time
 	// Of each stream, in bytes, for good; 0: as large as grpc-go finds useful.
 	window   int32
+	patient  bool                                    // a stream that receives nothing for 3 s is no error
 	received func(stream, message int, bytes []byte) // every message that is no heartbeat; nil for nothing
 }
 
@@ -62,7 +65,7 @@ type crowd struct {
 	messages, bytes atomic.Int64 // no heartbeats among them
 	answered        atomic.Int64 // streams that have had a message
 	refused         atomic.Int64 // answers of RESOURCE_EXHAUSTED; the stream tries again
-	silent          atomic.Int64 // streams that heard nothing for 3 s from when they were opened, not even a heartbeat
+	silent          atomic.Int64 // streams that received nothing for 3 s after they were opened, not even a heartbeat
 	failed          atomic.Pointer[error]
 	progress        chan struct{} // has room for one token, which is there if something was received
 }
@@ -71,12 +74,13 @@ type crowd struct {
 func open(ctx context.Context, addr string, o options) (*crowd, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &crowd{cancel: cancel, progress: make(chan struct{}, 1)}
-	for range (o.streams + perConnection - 1) / perConnection {
+	o.perConnection = cmp.Or(o.perConnection, perConnection)
+	for range (o.streams + o.perConnection - 1) / o.perConnection {
 		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{encoding.GetCodecV2("proto")}),
 				grpc.MaxCallRecvMsgSize(4<<20)),
 			grpc.WithNoProxy(), grpc.WithInitialWindowSize(o.window),
-			grpc.WithInitialConnWindowSize(o.window*perConnection))
+			grpc.WithInitialConnWindowSize(o.window*int32(o.perConnection)))
 		if err != nil {
 			c.close()
 			return nil, err
@@ -124,7 +128,7 @@ func (c *crowd) follow(ctx context.Context, i int, request *pb.GetDestination, o
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	opened := time.Now()
-	stream, err := c.conns[i/perConnection].NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
+	stream, err := c.conns[i/o.perConnection].NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
 		pb.Destination_Get_FullMethodName)
 	if err != nil {
 		return err
@@ -133,13 +137,13 @@ func (c *crowd) follow(ctx context.Context, i int, request *pb.GetDestination, o
 		return err
 	}
 	var n int
-	for heard := false; ; {
+	for received := false; ; {
 		var m rawMessage
 		err := stream.RecvMsg(&m)
-		if !heard && time.Since(opened) > 3*time.Second {
+		if !received && time.Since(opened) > 3*time.Second {
 			c.silent.Add(1)
 		}
-		heard = true
+		received = true
 		if err != nil {
 			return err
 		}
@@ -199,7 +203,7 @@ func (c *crowd) close() {
 	}
 }
 
-// newest returns the number of the newest change that a message tells of; 0 for none.
+// newest returns the number of the newest change in a message; 0 for none.
 func newest(message []byte) (version int) {
 	for {
 		_, rest, found := bytes.Cut(message, []byte(zonePrefix))

@@ -32,7 +32,7 @@ var (
 	small  = service{"small", 100}
 	medium = service{"medium", 1_000}
 	large  = service{"large", 10_000}
-	others = service{"others", 8_900} // nobody asks for it
+	others = service{"others", 8_900} // no client asks for it
 )
 
 // fleet is what the API server holds.
@@ -207,7 +207,7 @@ func sliceOf(s service, i, first int) *discoveryv1.EndpointSlice {
 }
 
 // change makes the first n endpoints of a Service's first slice other than they were, so that clients are
-// told of each again, and returns the number of the change, which stands in the messages about it: the zone's
+// sent each again, and returns the number of the change, which stands in the messages about it: the zone's
 // name is "zone-" and that number.
 func (f *fleet) change(ctx context.Context, s service, n int) (int, error) {
 	name := s.name + "-00000"

@@ -17,7 +17,7 @@ import (
 )
 
 // light serves from API servers that this program plays, of which it makes the local one.
-func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.Cluster),
+func (b *bench) light(ctx context.Context, env []string, fill func(*fakeapi.Server, *fakeapi.Cluster),
 	args ...string,
 ) (_ *fingerpost.Server, stop func() error, _ error) {
 	api, err := fakeapi.Start()
@@ -26,7 +26,7 @@ func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.C
 	}
 	local := api.Cluster("local")
 	fill(api, local)
-	s, err := b.serveFrom(ctx, local.Kubeconfig(fakeapi.Token), nil, append([]string{
+	s, err := b.serveFrom(ctx, local.Kubeconfig(fakeapi.Token), env, append([]string{
 		"-link-namespace=" + fakeapi.LinkNamespace, "-mirror-services=off", "-federated-slices=false",
 		"-external-workload-slices=false",
 	}, args...)...)
@@ -36,27 +36,38 @@ func (b *bench) light(ctx context.Context, fill func(*fakeapi.Server, *fakeapi.C
 	return s, func() error { return errors.Join(s.Stop(), api.Close()) }, nil
 }
 
-// clusters measures a server beside 200 light clusters to which nothing happens, with a stream for each of
-// 1,000 federated Services.
-func clusters(ctx context.Context, b *bench) (err error) {
-	const clusters, services, seconds = 200, 1_000, 20
-	app := func(cluster, i int) fakeapi.App {
-		first := netip.AddrFrom4([4]byte{10, byte(cluster), byte(i >> 8), byte(i)})
-		return fakeapi.App{Namespace: namespace, Name: fmt.Sprintf("app-%d", i), Pods: 1, First: first}
-	}
-	began := time.Now()
-	var names []string
-	s, stop, err := b.light(ctx, func(api *fakeapi.Server, local *fakeapi.Cluster) {
+// withFleet fills API servers with linked clusters that run the same Services, and the local one with a federated
+// Service for each of these, made of the clusters that members chooses of all.
+func withFleet(
+	clusters, services int, app func(cluster int) func(i int) fakeapi.App, members func(all []string, i int) []string,
+) func(*fakeapi.Server, *fakeapi.Cluster) {
+	return func(api *fakeapi.Server, local *fakeapi.Cluster) {
+		var names []string
 		for n := range clusters {
 			c := api.Cluster(fmt.Sprintf("c%d", n))
-			c.Run(services, func(i int) fakeapi.App { return app(n, i) })
+			c.Run(services, app(n))
 			local.Apply(fakeapi.Link(c.Name, c.Kubeconfig(fakeapi.Token))...)
 			names = append(names, c.Name)
 		}
 		local.Serve("services", fakeapi.Series{N: services, At: func(i int) fakeapi.Object {
-			return fakeapi.Federated(namespace, fmt.Sprintf("app-%d", i), names...)
+			return fakeapi.Federated(namespace, fmt.Sprintf("app-%d", i), members(names, i)...)
 		}})
-	}, unbounded...)
+	}
+}
+
+// clusters measures a server beside 200 light clusters to which nothing happens, with a stream for each of
+// 1,000 federated Services.
+func clusters(ctx context.Context, b *bench) (err error) {
+	const clusters, services, seconds = 200, 1_000, 20
+	app := func(cluster int) func(i int) fakeapi.App {
+		return func(i int) fakeapi.App {
+			first := netip.AddrFrom4([4]byte{10, byte(cluster), byte(i >> 8), byte(i)})
+			return fakeapi.App{Namespace: namespace, Name: fmt.Sprintf("app-%d", i), Pods: 1, First: first}
+		}
+	}
+	began := time.Now()
+	all := func(names []string, _ int) []string { return names }
+	s, stop, err := b.light(ctx, nil, withFleet(clusters, services, app, all), unbounded...)
 	if err != nil {
 		return err
 	}
@@ -65,17 +76,13 @@ func clusters(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	took := time.Since(began)
-	used, err := proc.CPU(s.PID())
-	if err != nil {
-		return err
-	}
-	resident, err := proc.Resident(s.PID())
+	t, err := tollOf(ctx, s)
 	if err != nil {
 		return err
 	}
 	of := fmt.Sprintf("%d clusters x %d Services", clusters, services)
-	b.table.add(of+": start until all are Live", "", "%.0f s, %.0f CPU s, %d MiB resident", took.Seconds(),
-		used.Seconds(), resident>>20)
+	b.table.add(of+": start until all are Live", "", "%.0f s, %.0f CPU s, %d MiB live, %d MiB resident",
+		took.Seconds(), t.cpu.Seconds(), t.Heap>>20, t.resident>>20)
 
 	c, err := open(ctx, s.Addr, options{streams: services, authority: func(i int) string {
 		return fakeapi.Authority(namespace, fmt.Sprintf("app-%d-federated", i))
@@ -172,7 +179,7 @@ func ports(ctx context.Context, b *bench) (err error) {
 	const rate, seconds = 80, 10
 	web := fakeapi.App{Namespace: namespace, Name: "web", Pods: 100, First: netip.MustParseAddr("10.0.0.1")}
 	large := fakeapi.App{Namespace: namespace, Name: "large", Pods: 10_000, First: netip.MustParseAddr("10.1.0.0")}
-	s, stop, err := b.light(ctx, func(_ *fakeapi.Server, local *fakeapi.Cluster) {
+	s, stop, err := b.light(ctx, nil, func(_ *fakeapi.Server, local *fakeapi.Cluster) {
 		for _, app := range []fakeapi.App{web, large} {
 			local.Run(1, func(int) fakeapi.App { return app })
 		}

@@ -76,6 +76,10 @@ var measurements = []measurement{
 	{name: "external-workloads", run: workloads},
 	{name: "clusters", run: clusters, own: true},
 	{name: "ports", run: ports, own: true},
+	{name: "pods", run: pods, own: true},
+	{name: "linked", run: linked, own: true},
+	{name: "proxies", run: proxies, own: true},
+	{name: "million", run: million, own: true},
 }
 
 func run(ctx context.Context, only, out string) (err error) {
@@ -87,7 +91,7 @@ func run(ctx context.Context, only, out string) (err error) {
 		return errors.New("CPU and memory of processes are read from /proc, which this system does not have")
 	}
 	began := time.Now()
-	say := func(format string, args ...any) {
+	log := func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "bench: %4.0fs "+format+"\n", append([]any{time.Since(began).Seconds()}, args...)...)
 	}
 	b := &bench{}
@@ -95,7 +99,7 @@ func run(ctx context.Context, only, out string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	say("building the server")
+	log("building the server")
 	if b.binary, err = fingerpost.Build(ctx, b.dir, false); err != nil {
 		return err
 	}
@@ -103,12 +107,12 @@ func run(ctx context.Context, only, out string) (err error) {
 		if _, err := controlplane.Binaries(ctx, os.Stderr); err != nil {
 			return err
 		}
-		say("starting an API server")
+		log("starting an API server")
 		if b.cluster, err = controlplane.Start(ctx, controlplane.Options{Name: "bench", Light: true}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.cluster.Stop()) }()
-		say("writing %d Pods and their EndpointSlices", totalPods)
+		log("writing %d Pods and their EndpointSlices", totalPods)
 		if b.fleet, err = newFleet(ctx, b.cluster); err != nil {
 			return err
 		}
@@ -117,12 +121,12 @@ func run(ctx context.Context, only, out string) (err error) {
 		if !wanted.MatchString(m.name) {
 			continue
 		}
-		say("measuring %s", m.name)
+		log("measuring %s", m.name)
 		if err := m.run(ctx, b); err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	say("done")
+	log("done")
 	fmt.Println()
 	fmt.Print(b.table.text())
 	if out == "" || only != "" {

@@ -100,7 +100,7 @@ func workloads(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	b.table.add("one change of one of them: writes", "1", "%.2f", (now-first)/changes)
-	b.table.add("until its slice says so (coalesced for 50 ms)", "", "%d ms mean, %d ms at most",
+	b.table.add("until its slice shows it (coalesced for 50 ms)", "", "%d ms mean, %d ms at most",
 		sum.Milliseconds()/changes, slowest.Milliseconds())
 	b.table.add("CPU for it", "", "%.1f ms", float64((after-used).Microseconds())/1000/changes)
 	return nil
@@ -225,8 +225,8 @@ func (b *bench) zone(ctx context.Context, ns string, service int, zone string) e
 // writes returns how many slices the server has written.
 func writes(ctx context.Context, s *fingerpost.Server) (n float64) {
 	for _, verb := range []string{"create", "update", "delete"} {
-		name := fmt.Sprintf("fingerpost_slice_writes_total{cluster=%q,managed_by=%q,verb=%q}", "local",
-			"linkerd-external-workloads-controller", verb)
+		name := fmt.Sprintf("fingerpost_slice_writes_total{managed_by=%q,target_cluster=%q,verb=%q}",
+			"linkerd-external-workloads-controller", "local", verb)
 		if v, err := s.Metric(ctx, name); err == nil { // a series begins with its first write
 			n += v
 		}

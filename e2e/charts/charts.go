@@ -9,6 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
+	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,17 +27,31 @@ const (
 	Link   = "fingerpost-link"
 )
 
-// render renders a chart for a namespace, as helm does: the tool that does so has helm in a module of its
-// own. Values in set are YAML.
-func render(ctx context.Context, chart, namespace, set string) ([]*unstructured.Unstructured, error) {
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		return nil, errors.New("the charts cannot be found")
+var _, here, _, _ = runtime.Caller(0)
+
+// root is the repository.
+var root = filepath.Join(filepath.Dir(here), "..", "..")
+
+// tool returns the path of the program that renders charts, and has helm in a module of its own. It is built
+// if need be, and once: to see that there is nothing to build takes go a second.
+var tool = sync.OnceValues(func() (string, error) {
+	path, err := exec.Command("go", "tool", "-C", filepath.Join(root, "tools", "chart"), "-n", "chart").Output()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		err = fmt.Errorf("%w\n%s", err, exit.Stderr)
 	}
-	root := filepath.Join(filepath.Dir(here), "..", "..")
-	command := exec.CommandContext(ctx, "go", "run", "-C", filepath.Join(root, "tools", "chart"), ".", "-name",
-		chart, "-namespace", namespace, "-set", set,
-		filepath.Join(root, "charts", chart))
+	return strings.TrimSpace(string(path)), err
+})
+
+// Render renders a chart for a namespace, as helm does. Values in set are YAML, and the program has more flags.
+func Render(
+	ctx context.Context, chart, namespace, set string, flags ...string,
+) ([]*unstructured.Unstructured, error) {
+	path, err := tool()
+	if err != nil {
+		return nil, fmt.Errorf("build the program that renders charts: %w", err)
+	}
+	args := append([]string{"-name", chart, "-namespace", namespace, "-set", set}, flags...)
+	command := exec.CommandContext(ctx, path, append(args, filepath.Join(root, "charts", chart))...)
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	manifest, err := command.Output()
@@ -76,11 +93,11 @@ func Manifest(objects ...*unstructured.Unstructured) []byte {
 type Installation struct {
 	Objects  []*unstructured.Unstructured
 	Identity *controlplane.Identity // of the chart's ServiceAccount, with all the rights that the chart gives it
-	Args     []string               // what the container of chart fingerpost is told, after serve
+	Args     []string               // what the container of chart fingerpost is started with, after serve
 }
 
 // Install installs a chart in a namespace of a cluster, which is made if need be. A Pod of it seems to run,
-// and does nothing: whoever calls this runs the process, with Args and as Identity.
+// and does nothing: the caller runs the process, with Args and as Identity.
 func Install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set string) (*Installation, error) {
 	in, err := install(ctx, c, chart, namespace, set)
 	if err != nil {
@@ -90,7 +107,7 @@ func Install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set
 }
 
 func install(ctx context.Context, c *controlplane.Cluster, chart, namespace, set string) (*Installation, error) {
-	objects, err := render(ctx, chart, namespace, set)
+	objects, err := Render(ctx, chart, namespace, set)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +157,7 @@ func Rules(role *unstructured.Unstructured) ([]rbacv1.PolicyRule, error) {
 	return typed.Rules, err
 }
 
-// args returns what a Deployment's container is told.
+// args returns the arguments of a Deployment's container.
 func args(deployment *unstructured.Unstructured) ([]string, error) {
 	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
 	if err != nil {
@@ -154,7 +171,10 @@ func args(deployment *unstructured.Unstructured) ([]string, error) {
 		return nil, err
 	}
 	if len(args) < 10 || args[0] != "serve" {
-		return nil, fmt.Errorf("the container of Deployment %s is told %q", deployment.GetName(), args)
+		return nil, fmt.Errorf("the container of Deployment %s is started with %q", deployment.GetName(), args)
 	}
-	return args[1:], nil
+	// On one machine, servers would restore the state of each other's clusters, and listen at one port.
+	return slices.DeleteFunc(args[1:], func(arg string) bool {
+		return strings.HasPrefix(arg, "-state-dir=") || strings.HasPrefix(arg, "-peer")
+	}), nil
 }

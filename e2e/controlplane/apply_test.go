@@ -77,10 +77,10 @@ func TestKubectl(t *testing.T) {
 	version, err := cluster.Kubectl(t.Context(), "version")
 	must(t, err)
 	if got := strings.Count(version, ": v1.36.3\n"); got != 2 {
-		t.Errorf("kubectl version says %q, want v1.36.3 for both sides", version)
+		t.Errorf("kubectl version prints %q, want v1.36.3 for both sides", version)
 	}
 	_, err = cluster.Kubectl(t.Context(), "get", "service", "nonesuch")
 	if err == nil || !strings.Contains(err.Error(), `services "nonesuch" not found`) {
-		t.Errorf("kubectl get: %v, want what kubectl says", err)
+		t.Errorf("kubectl get: %v, want what kubectl prints", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Request is what the API server's audit log says about one request, when it
+// A Request is what the API server's audit log holds about one request, when it
 // was answered; for a watch that is its beginning, and again its end.
 type Request struct {
 	Time      time.Time

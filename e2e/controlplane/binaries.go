@@ -20,7 +20,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fingerpost/fingerpost/e2e/internal/spawn"
+	"github.com/fingerpost/fingerpost/e2e/internal/gobuild"
 )
 
 const (
@@ -32,9 +32,12 @@ const (
 // kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kwok.
 //
 // The first call for a given state of e2e/kube builds them, which takes
-// minutes and the go command, and tells out how it goes. Later calls, in any
-// process, find them in the user's cache directory and say nothing. Callers in
+// minutes and the go command, and prints how it goes. Later calls, in any
+// process, find them in the user's cache directory and print nothing. Callers in
 // several processes wait for one build.
+//
+// FINGERPOST_KUBERNETES names another minor of Kubernetes than that of e2e/kube/go.mod: one that has a file
+// kubernetes-MINOR.mod beside it.
 func Binaries(ctx context.Context, out io.Writer) (dir string, err error) {
 	source, err := kubeSource()
 	if err != nil {
@@ -48,6 +51,19 @@ func Binaries(ctx context.Context, out io.Writer) (dir string, err error) {
 		return "", fmt.Errorf("build the control plane's programs: %w", err)
 	}
 	return build.dir, nil
+}
+
+// Built reports whether Binaries will find the programs.
+func Built(ctx context.Context) (bool, error) {
+	source, err := kubeSource()
+	if err != nil {
+		return false, fmt.Errorf("find the control plane's programs: %w", err)
+	}
+	build, err := newKubeBuild(ctx, source)
+	if err != nil {
+		return false, fmt.Errorf("find the control plane's programs: %w", err)
+	}
+	return build.exists(), nil
 }
 
 // kubeSource finds e2e/kube: beside this file, or, where the build left no
@@ -85,25 +101,33 @@ func isKubeModule(dir string) bool {
 type kubeBuild struct {
 	source string
 	dir    string
-	args   []string
+	flags  []string
 	env    []string
 }
 
 func newKubeBuild(ctx context.Context, source string) (*kubeBuild, error) {
-	mod, err := os.ReadFile(filepath.Join(source, "go.mod"))
+	modules := "go"
+	if minor := os.Getenv("FINGERPOST_KUBERNETES"); minor != "" {
+		modules = "kubernetes-" + minor
+	}
+	mod, err := os.ReadFile(filepath.Join(source, modules+".mod"))
 	if err != nil {
 		return nil, err
 	}
 	version := regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v\S+)`).FindSubmatch(mod)
 	if version == nil {
-		return nil, fmt.Errorf("%s requires no k8s.io/kubernetes", filepath.Join(source, "go.mod"))
+		return nil, fmt.Errorf("%s requires no k8s.io/kubernetes", filepath.Join(source, modules+".mod"))
 	}
 	build := &kubeBuild{
 		source: source,
-		args:   []string{"build", "-buildvcs=false", "-ldflags", linkerFlags(string(version[1]))},
+		flags:  []string{"-buildvcs=false", "-ldflags", linkerFlags(string(version[1]))},
 		// What the caller sets for its own builds must not leak into this one.
+		// A compiler with more garbage is faster: two of them need 2 GB at the most.
 		env: append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS="+runtime.GOOS,
-			"GOARCH="+runtime.GOARCH),
+			"GOARCH="+runtime.GOARCH, "GOGC=400"),
+	}
+	if modules != "go" {
+		build.flags = append(build.flags, "-modfile", modules+".mod")
 	}
 	command := exec.CommandContext(ctx, "go", "env", "GOVERSION")
 	command.Dir, command.Env = source, build.env
@@ -113,12 +137,13 @@ func newKubeBuild(ctx context.Context, source string) (*kubeBuild, error) {
 	}
 
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%s %s %s %q\n", compiler, runtime.GOOS, runtime.GOARCH, build.args)
+	args := append([]string{"build"}, build.flags...)
+	fmt.Fprintf(hash, "%s %s %s %q\n", compiler, runtime.GOOS, runtime.GOARCH, args)
 	files, err := filepath.Glob(filepath.Join(source, "*.go"))
 	if err != nil {
 		return nil, err
 	}
-	for _, file := range append(files, filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum")) {
+	for _, file := range append(files, filepath.Join(source, modules+".mod"), filepath.Join(source, modules+".sum")) {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
@@ -134,7 +159,7 @@ func newKubeBuild(ctx context.Context, source string) (*kubeBuild, error) {
 }
 
 // linkerFlags drop what only a debugger needs and set what Kubernetes' own
-// release build sets: /version and the names of clients tell it.
+// release build sets: /version and the names of clients have it.
 func linkerFlags(version string) string {
 	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	flags := []string{"-s", "-w"}
@@ -143,7 +168,7 @@ func linkerFlags(version string) string {
 			"-X "+pkg+".gitVersion="+version,
 			"-X "+pkg+".gitMajor="+numbers[0],
 			"-X "+pkg+".gitMinor="+numbers[1],
-			// The default is a placeholder; the module does not tell the commit.
+			// The default is a placeholder; the module does not hold the commit.
 			"-X "+pkg+".gitCommit=",
 		)
 	}
@@ -178,7 +203,7 @@ func (b *kubeBuild) once(ctx context.Context, out io.Writer) error {
 	return b.run(ctx, out)
 }
 
-// exists tells whether the programs are there. They appear all at once.
+// exists reports whether the programs are there. They appear all at once.
 func (b *kubeBuild) exists() bool {
 	_, err := os.Stat(b.dir)
 	return err == nil
@@ -194,13 +219,13 @@ func (b *kubeBuild) lock(ctx context.Context, out io.Writer) (io.Closer, error) 
 	path := filepath.Join(parent, "build.lock")
 	var lock io.Closer
 	var failure error
-	tell := sync.OnceFunc(func() {
+	announce := sync.OnceFunc(func() {
 		fmt.Fprintln(out, "control planes: waiting for another process that builds them")
 	})
 	err := until(ctx, func(context.Context) error {
 		lock, failure = lockFile(path, syscall.LOCK_EX|syscall.LOCK_NB)
 		if errors.Is(failure, syscall.EWOULDBLOCK) {
-			tell()
+			announce()
 			return failure
 		}
 		return nil
@@ -239,24 +264,12 @@ func (b *kubeBuild) run(ctx context.Context, out io.Writer) error {
 }
 
 func (b *kubeBuild) compile(ctx context.Context, target string, out io.Writer) error {
-	fmt.Fprintf(
-		out, "control planes: building %s into %s; the first time it downloads its modules and takes minutes, later it is cached\n", b.source, b.dir)
-	var output bytes.Buffer
-	command := exec.CommandContext(ctx, "go", append(append([]string(nil), b.args...), "-o", target, ".")...)
-	command.Dir, command.Env = b.source, b.env
-	command.Stdout, command.Stderr = &output, &output
-	// An interrupt lets the go command end its compilers and tidy up.
-	command.SysProcAttr = spawn.ChildAttributes(syscall.SIGINT)
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	command.WaitDelay = 10 * time.Second
-
-	// The death signal follows the thread that forked: keep it until the end.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	fmt.Fprintf(out, "control planes: building %s into %s, once\n", b.source, b.dir)
+	build := &gobuild.Build{Dir: b.source, Flags: b.flags, Package: ".", Target: target, Env: b.env}
 	begin := time.Now()
-	progress := startProgress(out, "control planes: building")
-	err := command.Run()
-	progress.stop()
+	shown := gobuild.Show(out, "control planes: building", build.Percent)
+	output, err := build.Run(ctx)
+	shown()
 	took := time.Since(begin).Round(time.Second)
 	switch {
 	case err == nil:
@@ -264,8 +277,8 @@ func (b *kubeBuild) compile(ctx context.Context, target string, out io.Writer) e
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("interrupted after %v: %w", took, context.Cause(ctx))
-	case output.Len() > 0:
-		return fmt.Errorf("%w after %v; the end of what it said:\n%s", explainGo(err), took, tail(output.Bytes()))
+	case len(output) > 0:
+		return fmt.Errorf("%w after %v; the end of its output:\n%s", explainGo(err), took, tail(output))
 	default:
 		return explainGo(err)
 	}

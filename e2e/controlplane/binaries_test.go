@@ -17,7 +17,7 @@ func TestBinariesAreCached(t *testing.T) {
 	second, err := Binaries(t.Context(), &out)
 	must(t, err)
 	if first != second || out.Len() > 0 {
-		t.Errorf("the second call returned %s and said %q, want %s and nothing", second, out.String(), first)
+		t.Errorf("the second call returned %s and printed %q, want %s and nothing", second, out.String(), first)
 	}
 	for _, name := range []string{
 		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok",
@@ -45,7 +45,6 @@ func smallBuild(t *testing.T, source string) *kubeBuild {
 	return &kubeBuild{
 		source: dir,
 		dir:    filepath.Join(t.TempDir(), "hash", "kube"),
-		args:   []string{"build"},
 		env:    append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS="),
 	}
 }
@@ -78,7 +77,7 @@ func TestBuildThatFails(t *testing.T) {
 	build := smallBuild(t, "package main\nfunc main() { nonesuch() }\n")
 	err := build.once(t.Context(), &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "undefined: nonesuch") {
-		t.Errorf("a build that fails: %v, want what the compiler says", err)
+		t.Errorf("a build that fails: %v, want what the compiler prints", err)
 	}
 	if build.exists() {
 		t.Error("a build that failed left programs")

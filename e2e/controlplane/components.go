@@ -72,7 +72,7 @@ func (c *Cluster) apiServerArgs(at *port) []string {
 
 func (c *Cluster) serviceRanges() string {
 	if c.options.IPv6 {
-		return c.services.String() + ",fd00:f1:9e::/112" // nobody routes them: every cluster may have the same
+		return c.services.String() + ",fd00:f1:9e::/112" // they are not routed: every cluster may have the same
 	}
 	return c.services.String()
 }

@@ -13,7 +13,7 @@ import (
 
 // WaitEndpoints waits until the EndpointSlices of a Service have exactly n
 // ready addresses, and returns the slices. It gives up after a minute, or when
-// ctx ends, and then says what it saw, and which components have ended.
+// ctx ends, and then returns what it saw, and which components have ended.
 func (c *Cluster) WaitEndpoints(ctx context.Context, namespace, service string,
 	n int,
 ) ([]discoveryv1.EndpointSlice, error) {

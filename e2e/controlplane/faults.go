@@ -90,7 +90,7 @@ func (c *Cluster) running(component Component) bool {
 	return p != nil && p.running()
 }
 
-// ended says which components have ended and how; nil if all run.
+// ended returns which components have ended and how; nil if all run.
 func (c *Cluster) ended() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

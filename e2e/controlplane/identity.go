@@ -149,7 +149,7 @@ func (c *Cluster) createAccount(ctx context.Context, id *Identity, rules []rbacv
 }
 
 // AwaitRules waits until each rule has effect for an account, in a namespace or,
-// if it is empty, in all of them: the API server's authorizer hears of roles and
+// if it is empty, in all of them: the API server's authorizer receives roles and
 // bindings a moment after they are written.
 func (c *Cluster) AwaitRules(ctx context.Context, id *Identity, namespace string, rules []rbacv1.PolicyRule) error {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
@@ -209,7 +209,7 @@ func (c *Cluster) Mint(ctx context.Context, id *Identity) (*Identity, error) {
 	default:
 		minted, err = c.mintLasting(ctx, minted)
 	}
-	if err == nil { // the API server takes a token once it has heard of the Secret, a moment later
+	if err == nil { // the API server takes a token once it has received the Secret, a moment later
 		err = c.awaitAnswer(ctx, minted, func(err error) error { return err })
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Options say what a cluster is like. The zero value is a complete cluster
+// Options describe what a cluster is like. The zero value is a complete cluster
 // with two nodes in two zones.
 type Options struct {
 	// Name is part of node names, log files and kubeconfig contexts. It must
@@ -63,7 +63,7 @@ type Options struct {
 	// Binaries is a directory with the programs. Default: that of Binaries.
 	Binaries string
 
-	// Progress hears about the build of the programs, should it be needed.
+	// Progress receives reports of the build of the programs, should it be needed.
 	// Default: standard error.
 	Progress io.Writer
 }

@@ -48,7 +48,7 @@ func TestNothingOutlivesItsParent(t *testing.T) {
 	}
 
 	must(t, child.Process.Kill())
-	_ = child.Wait() // says that it was killed
+	_ = child.Wait() // the error is that it was killed
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	begin := time.Now()

@@ -7,7 +7,7 @@ import (
 )
 
 // newPort reserves a port until it is released. It does so with a socket that
-// is bound but never listens: the kernel then gives the port to nobody else,
+// is bound but never listens: the kernel then gives the port to no other process,
 // refuses connections to it, and yet lets any one process that sets
 // SO_REUSEADDR, as every Go program does, listen on it. So a killed API server
 // comes back on its own port, and a Proxy that refuses connections keeps its.

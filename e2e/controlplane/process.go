@@ -16,13 +16,13 @@ type process struct {
 	log       string // path
 	command   *exec.Cmd
 
-	// exited is closed when the process is gone and reaped; then err says how
+	// exited is closed when the process is gone and reaped; then err holds how
 	// it ended.
 	exited chan struct{}
 	err    error
 }
 
-// startProcess starts the component and appends what it says to its log.
+// startProcess starts the component and appends what it prints to its log.
 func (c *Cluster) startProcess(component Component, args []string) (*process, error) {
 	p := &process{
 		component: component,
@@ -46,7 +46,7 @@ func (c *Cluster) startProcess(component Component, args []string) (*process, er
 	return p, nil
 }
 
-// running tells whether the process still exists. A stopped one does.
+// running reports whether the process still exists. A stopped one does.
 func (p *process) running() bool {
 	select {
 	case <-p.exited:
@@ -101,7 +101,7 @@ func (p *process) ready(ctx context.Context, check func(context.Context) error) 
 	}
 }
 
-// failure says how a process that has ended did so.
+// failure returns how a process that has ended did so.
 func (p *process) failure() error {
 	how := "without an error"
 	if p.err != nil {

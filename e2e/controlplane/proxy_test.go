@@ -63,90 +63,90 @@ func call(t *testing.T, proxy *Proxy) *caller {
 	return &caller{T: t, conn: conn.(*net.TCPConn), lines: bufio.NewReader(conn)}
 }
 
-func (c *caller) say(line string) {
+func (c *caller) write(line string) {
 	c.Helper()
 	_, err := io.WriteString(c.conn, line+"\n")
 	must(c.T, err)
 }
 
-// hears wants the line within 10 s.
-func (c *caller) hears(want string) {
+// reads wants the line within 10 s.
+func (c *caller) reads(want string) {
 	c.Helper()
 	must(c.T, c.conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 	got, err := c.lines.ReadString('\n')
 	must(c.T, err)
 	if got != want+"\n" {
-		c.Errorf("heard %q, want %q", got, want)
+		c.Errorf("read %q, want %q", got, want)
 	}
 }
 
-// hearsError wants the connection to fail within the time given.
-func (c *caller) hearsError(within time.Duration, want error) {
+// readsError wants the connection to fail within the time given.
+func (c *caller) readsError(within time.Duration, want error) {
 	c.Helper()
 	must(c.T, c.conn.SetReadDeadline(time.Now().Add(within)))
 	if line, err := c.lines.ReadString('\n'); !errors.Is(err, want) {
-		c.Errorf("heard %q and %v, want %v", line, err, want)
+		c.Errorf("read %q and %v, want %v", line, err, want)
 	}
 }
 
-func (c *caller) hearsNothing() {
+func (c *caller) readsNothing() {
 	c.Helper()
-	c.hearsError(100*time.Millisecond, errTimeout)
+	c.readsError(100*time.Millisecond, errTimeout)
 }
 
-// errTimeout is what a connection says at its deadline.
+// errTimeout is what a connection returns at its deadline.
 var errTimeout = os.ErrDeadlineExceeded
 
 func TestProxyPasses(t *testing.T) {
 	c := call(t, proxyTo(t, echoServer(t)))
-	c.say("hello")
-	c.hears("hello")
+	c.write("hello")
+	c.reads("hello")
 	big := strings.Repeat("x", 3<<20)
-	c.say(big)
-	c.hears(big)
+	c.write(big)
+	c.reads(big)
 	must(t, c.conn.CloseWrite())
-	c.hears("bye")
-	c.hearsError(10*time.Second, io.EOF)
+	c.reads("bye")
+	c.readsError(10*time.Second, io.EOF)
 }
 
 func TestProxyRefuses(t *testing.T) {
 	proxy := proxyTo(t, echoServer(t))
 	c := call(t, proxy)
-	c.say("hello")
-	c.hears("hello")
+	c.write("hello")
+	c.reads("hello")
 	for range 3 {
 		proxy.Refuse()
-		c.hearsError(10*time.Second, syscall.ECONNRESET)
+		c.readsError(10*time.Second, syscall.ECONNRESET)
 		if _, err := net.Dial("tcp", proxy.port.address()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("dial: %v, want a refusal", err)
 		}
 		must(t, proxy.Pass())
 		c = call(t, proxy)
-		c.say("again")
-		c.hears("again")
+		c.write("again")
+		c.reads("again")
 	}
 }
 
 func TestProxyKeepsSilence(t *testing.T) {
 	proxy := proxyTo(t, echoServer(t))
 	before := call(t, proxy)
-	before.say("hello")
-	before.hears("hello")
+	before.write("hello")
+	before.reads("hello")
 
 	must(t, proxy.Silence())
 	during := call(t, proxy)
 	for _, c := range []*caller{before, during} {
-		c.say("anybody?")
+		c.write("anybody?")
 		must(t, c.conn.CloseWrite())
 	}
 	for _, c := range []*caller{before, during} {
-		c.hearsNothing()
+		c.readsNothing()
 	}
 
 	must(t, proxy.Pass())
 	for _, c := range []*caller{before, during} {
-		c.hears("anybody?")
-		c.hears("bye")
+		c.reads("anybody?")
+		c.reads("bye")
 	}
 }
 
@@ -163,43 +163,43 @@ func TestProxyHidesAnEndInSilence(t *testing.T) {
 	must(t, proxy.Silence())
 	must(t, server.(*net.TCPConn).SetLinger(0))
 	must(t, server.Close())
-	c.hearsNothing()
+	c.readsNothing()
 	must(t, proxy.Pass())
-	c.hearsError(10*time.Second, syscall.ECONNRESET)
+	c.readsError(10*time.Second, syscall.ECONNRESET)
 }
 
 func TestProxyDelays(t *testing.T) {
 	proxy := proxyTo(t, echoServer(t))
 	c := call(t, proxy)
-	c.say("hello")
-	c.hears("hello")
+	c.write("hello")
+	c.reads("hello")
 	const delay = 100 * time.Millisecond
 	must(t, proxy.Delay(delay))
 	begin := time.Now()
-	c.say("slow")
-	c.hears("slow")
+	c.write("slow")
+	c.reads("slow")
 	if took := time.Since(begin); took < 2*delay {
 		t.Errorf("there and back took %v, want %v at least", took, 2*delay)
 	}
 
 	// A shorter delay is also for what is under way.
 	must(t, proxy.Delay(time.Hour))
-	c.say("very slow")
-	c.hearsNothing()
+	c.write("very slow")
+	c.readsNothing()
 	must(t, proxy.Pass())
-	c.hears("very slow")
+	c.reads("very slow")
 }
 
 func TestProxyCutsConnections(t *testing.T) {
 	proxy := proxyTo(t, echoServer(t))
 	c := call(t, proxy)
-	c.say("hello")
-	c.hears("hello")
+	c.write("hello")
+	c.reads("hello")
 	proxy.CutConnections()
-	c.hearsError(10*time.Second, syscall.ECONNRESET)
+	c.readsError(10*time.Second, syscall.ECONNRESET)
 	c = call(t, proxy)
-	c.say("again")
-	c.hears("again")
+	c.write("again")
+	c.reads("again")
 }
 
 func TestProxyBeforeNothing(t *testing.T) {

@@ -5,7 +5,7 @@ package controlplane
 // pod becomes Ready. In a pod template it makes all pods begin that way.
 const Unready = "fingerpost.test/unready"
 
-// stages are kwok's configuration. They tell kwok how nodes and pods get on, in place of kubelets. A stage is
+// stages are kwok's configuration. They describe to kwok how nodes and pods get on, in place of kubelets. A stage is
 // taken as soon as its selector matches:
 //
 //	node: (new, or not Ready) -> Ready
@@ -15,7 +15,7 @@ const Unready = "fingerpost.test/unready"
 //
 // The way back to Ready is what a real kubelet does after its node was away:
 // the control plane marks the pods of a lost node not Ready, and only their
-// kubelet may say that they are well again.
+// kubelet may report that they are well again.
 const stages = `
 kind: KwokConfiguration
 apiVersion: config.kwok.x-k8s.io/v1alpha1
@@ -147,7 +147,7 @@ spec:
     delete: true
 `
 
-// nodeConditions is the part of a node's status that says it is well.
+// nodeConditions is the part of a node's status that shows it is well.
 const nodeConditions = `
       conditions:
       {{ range NodeConditions }}
@@ -159,7 +159,7 @@ const nodeConditions = `
         lastTransitionTime: {{ Now | Quote }}
       {{ end }}`
 
-// podConditions is the part of a running pod's status that says whether it is
+// podConditions is the part of a running pod's status that shows whether it is
 // Ready, which the annotation decides.
 const podConditions = `
       {{ $ready := ne "true" (toString (get (default dict .metadata.annotations) "` + Unready + `")) }}

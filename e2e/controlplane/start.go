@@ -58,7 +58,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 func StartAll(ctx context.Context, options ...Options) ([]*Cluster, error) {
 	options = slices.Clone(options) // the caller's may be a slice of its own
 	for i := range options {
-		// Before the others start, so that one builds and tells about it.
+		// Before the others start, so that one builds and reports it.
 		if err := options[i].findBinaries(ctx); err != nil {
 			return nil, fmt.Errorf("start clusters: %w", err)
 		}
@@ -83,7 +83,7 @@ func StartAll(ctx context.Context, options ...Options) ([]*Cluster, error) {
 }
 
 // errPortTaken means that between our finding a port and the component's
-// listening there somebody else took it. On Linux newPort prevents it.
+// listening there another process took it. On Linux newPort prevents it.
 var errPortTaken = errors.New("a port was taken")
 
 func start(ctx context.Context, options Options) (_ *Cluster, err error) {
@@ -159,7 +159,7 @@ func (c *Cluster) reserve() error {
 }
 
 // auditPolicy leaves out the control plane's own components, whose requests
-// are many and tell nothing about clients.
+// are many and show nothing about clients.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -280,7 +280,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	return c.awaitAPIServer(ctx, p)
 }
 
-// awaitAPIServer waits until the API server says that it, and the etcd behind
+// awaitAPIServer waits until the API server reports that it, and the etcd behind
 // it, can serve, and has made the namespace that is always there.
 func (c *Cluster) awaitAPIServer(ctx context.Context, p *process) error {
 	client := c.client().typed

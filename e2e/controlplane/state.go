@@ -32,7 +32,7 @@ func newStateDir(path string) (*stateDir, error) {
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, fmt.Errorf("make a state directory: %w", err)
 	}
-	// Held while a new directory has no lock of its own yet, so that nobody
+	// Held while a new directory has no lock of its own yet, so that no process
 	// sweeps it away.
 	guard, err := lockFile(filepath.Join(base, "sweep.lock"), syscall.LOCK_EX)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 const interval = 50 * time.Millisecond
 
 // until looks again and again until look returns nil or ctx ends; then the
-// error says why ctx ended and what look saw last. Each look gets 5 s, so that
+// error holds why ctx ended and what look saw last. Each look gets 5 s, so that
 // one request into a void does not use up all the time.
 func until(ctx context.Context, look func(context.Context) error) error {
 	ticker := time.NewTicker(interval)

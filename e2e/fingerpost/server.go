@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -30,8 +31,8 @@ const (
 	stopTimeout  = 20 * time.Second // the server drains for 10 s
 )
 
-// Build returns the path of the server's binary, which it builds in dir from the sources around this file as
-// users get it, unless FINGERPOST_BINARY names one. With race it has the race detector.
+// Build returns the path of the server's binary, which it builds in dir from the sources around this file, unless
+// FINGERPOST_BINARY names one. With race it has the race detector.
 func Build(ctx context.Context, dir string, race bool) (string, error) {
 	if built := os.Getenv("FINGERPOST_BINARY"); built != "" && !race {
 		return built, nil
@@ -42,7 +43,7 @@ func Build(ctx context.Context, dir string, race bool) (string, error) {
 	}
 	binary := filepath.Join(dir, "fingerpost")
 	command := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(filepath.Dir(file), "..", ".."),
-		"-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/fingerpost")
+		"-ldflags", "-s -w", "-o", binary, "./cmd/fingerpost")
 	if race {
 		command.Args = slices.Insert(command.Args, 4, "-race") // after -C and its directory
 	} else {
@@ -54,7 +55,7 @@ func Build(ctx context.Context, dir string, race bool) (string, error) {
 	return binary, nil
 }
 
-// Options say what a server is told.
+// Options are the settings of a server.
 type Options struct {
 	Binary     string
 	Dir        string    // for its kubeconfig; must exist
@@ -70,7 +71,7 @@ type Server struct {
 
 	spawner *spawn.Spawner
 	command *exec.Cmd
-	exited  chan struct{} // closed when it is gone; then err says how it ended
+	exited  chan struct{} // closed when it is gone; then err holds how it ended
 	err     error
 
 	mu   sync.Mutex // guards all below
@@ -170,7 +171,7 @@ func (s *Server) PID() int { return s.command.Process.Pid }
 // Exited returns a channel that is closed once the process is gone.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 
-// Terminate tells the server to stop, as a kubelet does, and does not wait.
+// Terminate asks the server to stop, as a kubelet does, and does not wait.
 func (s *Server) Terminate() error { return s.command.Process.Signal(syscall.SIGTERM) }
 
 // Stop stops the server, by force if need be, and returns an error if it did not end well. A second Stop does nothing.
@@ -199,7 +200,7 @@ func (s *Server) Stop() error {
 	}
 }
 
-// Ready reports whether the server says that it is.
+// Ready reports whether the server reports that it is.
 func (s *Server) Ready(ctx context.Context) bool {
 	_, err := get(ctx, "http://"+s.Admin+"/ready")
 	return err == nil
@@ -249,10 +250,13 @@ func (s *Server) Cluster(ctx context.Context, name string) (Cluster, error) {
 	return Cluster{}, nil
 }
 
-// Metrics returns the page that Prometheus reads.
+var installationLabel = regexp.MustCompile(`(\{)installation="[^"]*",?|,installation="[^"]*"`)
+
+// Metrics returns the page that Prometheus reads, without the label installation, which contains a UID.
 func (s *Server) Metrics(ctx context.Context) (string, error) {
 	body, err := get(ctx, "http://"+s.Admin+"/metrics")
-	return string(body), err
+	page := installationLabel.ReplaceAllString(string(body), "$1")
+	return strings.ReplaceAll(page, "{}", ""), err
 }
 
 // Metric returns the value of a metric without labels; an error if there is none.

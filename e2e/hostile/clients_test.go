@@ -241,7 +241,7 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
-// A server that is told to stop does so, whatever clients keep open.
+// A server that is asked to stop does so, whatever clients keep open.
 func TestStopBesideOpenStreams(t *testing.T) {
 	const window = 500 * time.Millisecond
 	w := newBusy(t)

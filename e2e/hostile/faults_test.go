@@ -45,7 +45,7 @@ func member(i int) fakeapi.App {
 }
 
 // Each kind of object fails in each way, in a cluster of its own, all at the same time. Where the kind is not
-// required the cluster is used all the same; where it is, that is reported; nobody else notices, and all are
+// required the cluster is used all the same; where it is, that is reported; no other cluster notices, and all are
 // used once they are well.
 func TestKindsFail(t *testing.T) {
 	w := newIdle(t)
@@ -83,9 +83,9 @@ func TestKindsFail(t *testing.T) {
 	w.answered(20)
 }
 
-// What an API server says of an error is its own: it ends no page of metrics, and makes no series.
+// What an API server reports of an error is its own: it ends no page of metrics, and makes no series.
 func TestOddStatuses(t *testing.T) {
-	const said = "Unheard"
+	const reason = "Unknowable"
 	w := newBusy(t)
 	odd := w.link("odd")
 	odd.Run(1, func(int) fakeapi.App { return member(0) })
@@ -98,7 +98,9 @@ func TestOddStatuses(t *testing.T) {
 		n++
 		i := n
 		mu.Unlock()
-		reasons := []string{"\xff", fmt.Sprint(said, i), strings.Repeat(said, 1<<16), said + "\n# HELP", said + `"} 1`}
+		reasons := []string{
+			"\xff", fmt.Sprint(reason, i), strings.Repeat(reason, 1<<16), reason + "\n# HELP", reason + `"} 1`,
+		}
 		s := metav1.Status{
 			Reason: metav1.StatusReason(reasons[i%len(reasons)]), Message: strings.Repeat("\xfe\x1b[2J", 1000),
 			Code:    int32(i),
@@ -121,8 +123,8 @@ func TestOddStatuses(t *testing.T) {
 		t.Fatalf("a scrape: %v", err)
 	}
 	for line := range strings.Lines(page) {
-		if strings.Contains(line, said) {
-			t.Errorf("a series with what a cluster said: %.200s", line)
+		if strings.Contains(line, reason) {
+			t.Errorf("a series with the reason of a cluster: %.200s", line)
 		}
 	}
 	odd.Misbehave(nil)
@@ -182,8 +184,8 @@ func TestTokenWithoutRights(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		condition := fmt.Sprintf("fingerpost_link_condition{cluster=%q,link=%q,namespace=%q,type=%q} 0",
-			"east", "east", fakeapi.LinkNamespace, "CredentialsValid")
+		condition := fmt.Sprintf("fingerpost_link_condition{link=%q,namespace=%q,target_cluster=%q,type=%q} 0",
+			"east", fakeapi.LinkNamespace, "east", "CredentialsValid")
 		if !strings.Contains(page, condition) || east.Used(poor) == 0 {
 			return fmt.Errorf("%d requests with the token, and no %s", east.Used(poor), condition)
 		}

@@ -7,14 +7,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/fingerpost/fingerpost/links"
 )
+
+const linkResource = "links." + links.Group
 
 const (
 	byGateway = `mirror.linkerd.io/exported: "true"`
 	directly  = `mirror.linkerd.io/exported: remote-discovery`
 )
 
-// A step is something that somebody does, with what has to be seen then, and the rights that this takes: verb
+// A step is something that an operator does, with what has to be seen then, and the rights that this takes: verb
 // and resource.
 type step struct {
 	name string
@@ -28,7 +34,7 @@ func TestChartMirrors(t *testing.T) {
 	c := newCharted(t, "chart-mirrors", `mirror: {mode: "on", createNamespaces: true}`, "")
 	life := c.mirrorLife()
 	c.do(c.run(func(log *logged) error {
-		if err := errors.Join(c.selects(), c.says("Mirroring", "True")); err != nil {
+		if err := errors.Join(c.selects(), c.condition("Mirroring", "True")); err != nil {
 			return err
 		}
 		for _, s := range life {
@@ -85,7 +91,7 @@ func (c *charted) mirrorLife() []step {
 		return func() error { return c.mirrored(c.Namespace, kind, "api-west", want) }
 	}
 	both := func(want string) func() error {
-		return func() error { return errors.Join(port("service", want)(), port("endpoints", want)()) }
+		return func() error { return errors.Join(port("services", want)(), port("endpoints", want)()) }
 	}
 	first := func() error { // with endpoints, so that its Endpoints are created whole and not patched
 		return errors.Join(c.export(c.Namespace, "api", "app: api", 80), c.answered("api"), api(byGateway, 80)())
@@ -97,7 +103,7 @@ func (c *charted) mirrorLife() []step {
 			[]string{"patch services", "patch endpoints", "get endpoints"},
 		},
 		{"mirrored directly", api(directly, 81), port("endpoints", ""), []string{"delete endpoints"}},
-		{"not mirrored", api("app: api", 81), port("service", ""), []string{"delete services"}},
+		{"not mirrored", api("app: api", 81), port("services", ""), []string{"delete services"}},
 		{"a name that is taken", func() error {
 			err := c.Local.Apply(c.t.Context(),
 				fmt.Appendf(
@@ -106,7 +112,7 @@ func (c *charted) mirrorLife() []step {
 		}, func() error { return c.entry("taken", "delete them") }, []string{"get endpoints"}},
 		{
 			"a namespace that is missing", func() error { return c.export(c.Namespace+"-far", "far", directly, 80) },
-			func() error { return c.mirrored(c.Namespace+"-far", "service", "far-west", "p80") },
+			func() error { return c.mirrored(c.Namespace+"-far", "services", "far-west", "p80") },
 			[]string{"create namespaces"},
 		},
 	}
@@ -128,13 +134,19 @@ spec: {selector: {app: web}, ports: [{name: p%[4]d, port: %[4]d}]}
 // answered waits until a Service of west has ready endpoints.
 func (c *charted) answered(name string) error {
 	return c.eventually("ready endpoints of "+name+" in west", func(ctx context.Context) error {
-		ready, err := c.west.Kubectl(ctx, "-n", c.Namespace, "get", "endpointslices", "-l",
-			"kubernetes.io/service-name="+name, "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
+		ready, err := c.ready(ctx, name)
 		if err == nil && !strings.Contains(ready, "true") {
 			err = fmt.Errorf("they are ready: %q", ready)
 		}
 		return err
 	})
+}
+
+// ready returns which endpoints of a Service of west are ready. kubectl takes a tenth of a second: by then the replica
+// has them, too, whose watches of Services and of slices are in no order.
+func (c *charted) ready(ctx context.Context, name string) (string, error) {
+	return c.west.Kubectl(ctx, "-n", c.Namespace, "get", "endpointslices", "-l", "kubernetes.io/service-name="+name,
+		"-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
 }
 
 // selects lets the Link of west ask for mirrors.
@@ -156,22 +168,32 @@ func (c *charted) probes() error {
 // unmirror removes what the life of mirrors has left in both clusters. No server runs.
 func (c *charted) unmirror() error {
 	ctx := c.t.Context()
-	_, west := c.west.Kubectl(ctx, "-n", c.Namespace, "delete", "--ignore-not-found", "service/api", "service/taken")
+	west := c.west.Delete(ctx, c.Namespace, "services/api", "services/taken")
 	_, far := c.west.Kubectl(ctx, "delete", "--ignore-not-found", "namespace/"+c.Namespace+"-far")
-	_, here := c.Local.Kubectl(ctx, "-n", c.Namespace, "delete", "--ignore-not-found", "service/api-west",
-		"service/taken-west", "endpoints/api-west", "endpoints/taken-west")
+	here := c.Local.Delete(ctx, c.Namespace, "services/api-west", "services/taken-west", "endpoints/api-west",
+		"endpoints/taken-west")
 	_, there := c.Local.Kubectl(ctx, "delete", "--ignore-not-found", "namespace/"+c.Namespace+"-far")
-	return errors.Join(west, far, here, there)
+	gone := c.eventually("no endpoints of api in west", func(ctx context.Context) error {
+		ready, err := c.ready(ctx, "api") // or they would be taken for those of the next Service api
+		if err == nil && ready != "" {
+			err = fmt.Errorf("they are ready: %q", ready)
+		}
+		return err
+	})
+	return errors.Join(west, far, here, there, gone)
 }
 
 // mirrored waits until a mirror has a port, by name; empty for no mirror.
 func (c *charted) mirrored(namespace, kind, name, port string) error {
 	path := map[string]string{
-		"service":   "jsonpath={.spec.ports[*].name}",
-		"endpoints": "jsonpath={.subsets[*].ports[*].name}",
+		"services":  "{.spec.ports[*].name}",
+		"endpoints": "{.subsets[*].ports[*].name}",
 	}[kind]
 	return c.eventually(kind+" "+name, func(ctx context.Context) error {
-		got, err := c.Local.Kubectl(ctx, "-n", namespace, "get", kind, name, "--ignore-not-found", "-o", path)
+		got, err := c.Local.Print(ctx, namespace, kind, name, path)
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
 		if err == nil && got != port {
 			err = fmt.Errorf("it has %q, want %q", got, port)
 		}
@@ -179,14 +201,12 @@ func (c *charted) mirrored(namespace, kind, name, port string) error {
 	})
 }
 
-// entry waits until the Link of west says something of a Service.
-func (c *charted) entry(service, says string) error {
-	return c.eventually("what the Link says of "+service, func(ctx context.Context) error {
-		got, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "link/west", "-o",
-			fmt.Sprintf(
-				`jsonpath={range .status.mirrorServices[?(@.remoteRef.name==%q)]}{.conditions[*].message}{end}`,
-				service))
-		if err == nil && !strings.Contains(got, says) {
+// entry waits until the Link of west reports something of a Service.
+func (c *charted) entry(service, want string) error {
+	return c.eventually("what the Link reports of "+service, func(ctx context.Context) error {
+		got, err := c.Local.Print(ctx, c.Namespace, linkResource, "west", fmt.Sprintf(
+			`{range .status.mirrorServices[?(@.remoteRef.name==%q)]}{.conditions[*].message}{end}`, service))
+		if err == nil && !strings.Contains(got, want) {
 			err = fmt.Errorf("it is %q", got)
 		}
 		return err
@@ -198,6 +218,6 @@ func (c *charted) missesReading(r *right, log *logged) error {
 	if r.resource == "namespaces" {
 		return c.logs(log, "Namespaces cannot be listed")
 	}
-	return errors.Join(c.says("Mirroring", "False Forbidden: the API server refuses to list endpoints"),
+	return errors.Join(c.condition("Mirroring", "False Forbidden: the API server refuses to list endpoints"),
 		c.logs(log, "Nothing can be mirrored", "endpoints"))
 }

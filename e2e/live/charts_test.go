@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
@@ -38,14 +37,14 @@ var foreign = []string{"monitoring.coreos.com", "cert-manager.io"}
 
 // A real API server takes everything that the charts render, each field of it.
 func TestChartsDryRun(t *testing.T) {
-	c := clusters[0]
+	c := claim(t)[0]
 	for _, namespace := range []string{"fingerpost", "mesh", "links", "linkerd", "linkerd-multicluster"} {
 		if err := c.Apply(t.Context(), fmt.Appendf(nil,
 			"apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", namespace)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	renders, err := filepath.Glob(chartTools + "/testdata/*.yaml") // its own test says that they are what is rendered
+	renders, err := filepath.Glob(chartTools + "/testdata/*.yaml") // its own test checks that they are what is rendered
 	if err != nil || len(renders) < 6 {
 		t.Fatalf("renders: %v %v", renders, err)
 	}
@@ -61,6 +60,20 @@ func TestChartsDryRun(t *testing.T) {
 			}
 			ours = slices.DeleteFunc(ours,
 				func(o *unstructured.Unstructured) bool { return slices.Contains(foreign, o.GroupVersionKind().Group) })
+			for _, o := range ours {
+				// Admission wants the account of a Pod, which a dry run does not create; a template has the
+				// same fields.
+				if o.GetKind() == "Pod" {
+					o.Object = map[string]any{
+						"apiVersion": "v1", "kind": "PodTemplate",
+						"metadata": o.Object["metadata"],
+						"template": map[string]any{
+							"metadata": map[string]any{"labels": o.Object["metadata"].(map[string]any)["labels"]},
+							"spec":     o.Object["spec"],
+						},
+					}
+				}
+			}
 			if len(ours) < 4 {
 				t.Fatalf("%d objects", len(ours))
 			}
@@ -83,7 +96,7 @@ func TestChartsDryRun(t *testing.T) {
 // As docs/install.md has it: fingerpost is installed beside Linkerd, once more in Linkerd's namespace, takes
 // Linkerd's Services over, and again after each way back. They outlive it.
 func TestTakeOver(t *testing.T) {
-	c := clusters[0]
+	c := claim(t)[0]
 	const namespace = "take-over"
 	helm := newHelm(t, c)
 	// As much of Linkerd as matters: its Pods, and what selects them.
@@ -193,9 +206,86 @@ spec:
 	behind("linkerd-destination", 1)
 }
 
+// Without Linkerd: a namespace that does not exist is named in one sentence, and no release is left behind; in its
+// own namespace the chart works. The account of helm test may do what the report takes.
+func TestChartWithoutLinkerd(t *testing.T) {
+	w := newWorld(t, "helm-test", 1)
+	c := w.Local.Cluster
+	const namespace = "without-linkerd"
+	helm := newHelm(t, c)
+	install := func(controllerNamespace string) error {
+		return helm("install", "fingerpost", filepath.Join(chartFiles, "fingerpost"), "-n", namespace,
+			"--create-namespace", "--set", "controllerNamespace="+controllerNamespace)
+	}
+	err := install("nowhere")
+	if want := "there is no namespace nowhere: create it, or set controllerNamespace to one that exists, such as " +
+		namespace; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want an error with %q", err, want)
+	}
+	if err := install(namespace); err != nil {
+		t.Fatal(err)
+	}
+
+	set := "{controllerNamespace: " + namespace + "}"
+	objects, err := charts.Render(t.Context(), charts.Server, namespace, set, "-hooks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := &controlplane.Identity{Namespace: namespace, Name: "fingerpost-check"}
+	var args []string
+	for _, o := range objects {
+		if o.GetAnnotations()["helm.sh/hook"] != "test" {
+			continue
+		}
+		if o.GetKind() == "Pod" { // nothing runs it here
+			containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "containers")
+			args, _, _ = unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+			continue
+		}
+		if err := c.Apply(t.Context(), charts.Manifest(o)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range objects { // now that each role has its binding
+		if o.GetAnnotations()["helm.sh/hook"] != "test" || o.GetKind() != "ClusterRole" && o.GetKind() != "Role" {
+			continue
+		}
+		rules, err := charts.Rules(o)
+		if err == nil {
+			err = c.AwaitRules(t.Context(), account, o.GetNamespace(), rules)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if account, err = c.Mint(t.Context(), account); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, c.Kubeconfig(account, ""), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if len(args) < 3 || args[0] != "check" {
+		t.Fatalf("the container of helm test has args %q", args)
+	}
+	w.serve()
+	report := checked(t, kubeconfig, append(args[1:], "--wait=0s", "--debug-addr="+w.Server.Debug)...)
+	if denied := report.lines("forbidden"); len(denied) > 0 {
+		t.Errorf("the account of helm test lacks a permission:\n%s", strings.Join(denied, "\n"))
+	}
+	for _, may := range []string{"list", "create --subresource=portforward", "get --subresource=portforward"} {
+		args := append(strings.Fields(may), "pods", "-n", namespace, "--as",
+			"system:serviceaccount:"+namespace+":fingerpost-check")
+		out, err := c.Kubectl(t.Context(), append([]string{"auth", "can-i"}, args...)...)
+		if err != nil {
+			t.Errorf("%s: %s %v", may, out, err)
+		}
+	}
+}
+
 // As docs/upgrade.md has it: who switches autoscaling on later keeps the replicas that there are.
 func TestChartAutoscaling(t *testing.T) {
-	c := clusters[0]
+	c := claim(t)[0]
 	const namespace = "autoscaling"
 	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+
 		"}\n")); err != nil {
@@ -367,10 +457,11 @@ func (c *charted) lease() string {
 	return apply.LeaseName(string(namespace.UID))
 }
 
-// newCharted installs both charts, with more values, for a mesh in namespace name. Nobody else uses its Leases.
+// newCharted installs both charts, with more values, for a mesh in namespace name. Its Leases are its own.
 func newCharted(t *testing.T, name, server, link string) *charted {
 	t.Helper()
 	w := newShops(t, name, 2)
+	w.Slices = true
 	w.do(w.Install(t.Context(), name+"-linkerd", server, link))
 	c := &charted{world: w, west: w.Remotes[0]}
 	for _, s := range w.Sites() {
@@ -378,8 +469,7 @@ func newCharted(t *testing.T, name, server, link string) *charted {
 	}
 	c.good = c.west.Kubeconfig(c.west.Identity, c.west.Proxy.URL())
 	t.Cleanup(func() { // other tests look at all namespaces
-		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", name, "delete",
-			"--ignore-not-found", "link/west"); err != nil {
+		if err := w.Local.Delete(context.WithoutCancel(t.Context()), name, linkResource+"/west"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -388,15 +478,10 @@ func newCharted(t *testing.T, name, server, link string) *charted {
 
 // run links west anew and lets a server run, as the chart does, until check is done.
 func (c *charted) run(check func(log *logged) error, env ...string) error {
-	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "delete", "--ignore-not-found",
-		"link/west"); err != nil {
+	if err := c.Local.Delete(c.t.Context(), c.Namespace, linkResource+"/west"); err != nil {
 		return err
 	}
 	if err := c.Link(c.t.Context(), c.west); err != nil {
-		return err
-	}
-	if _, err := c.Local.Kubectl(c.t.Context(), "-n", c.Namespace, "annotate", "link/west",
-		endpointslice.OptIn+"="+endpointslice.Enabled); err != nil {
 		return err
 	}
 	log := &logged{}
@@ -423,18 +508,18 @@ func (c *charted) eventually(what string, check func(ctx context.Context) error)
 	return nil
 }
 
-// says waits until a condition of the Link begins so.
-func (c *charted) says(condition, want string) error {
+// condition waits until a condition of the Link begins so.
+func (c *charted) condition(condition, want string) error {
 	return c.eventually(condition+" is "+want, func(ctx context.Context) error {
-		said, err := c.Condition(ctx, c.west, condition)
-		if err == nil && !strings.HasPrefix(said, want) {
-			err = fmt.Errorf("it is %q", said)
+		got, err := c.Condition(ctx, c.west, condition)
+		if err == nil && !strings.HasPrefix(got, want) {
+			err = fmt.Errorf("it is %q", got)
 		}
 		return err
 	})
 }
 
-func (c *charted) tells(metrics ...string) error {
+func (c *charted) scrape(metrics ...string) error {
 	return c.eventually("metrics", func(ctx context.Context) error {
 		page, err := c.Server.Metrics(ctx)
 		for _, want := range metrics {
@@ -462,15 +547,15 @@ func (c *charted) granted() error {
 	return err
 }
 
-// flap takes west's credentials away and gives them back, twice: what is said of it comes again.
+// flap takes west's credentials away and gives them back, twice: what is reported of it comes again.
 func (c *charted) flap() error {
 	for range 2 {
 		if err := errors.Join(c.Credentials(c.t.Context(), c.west, []byte("no kubeconfig")),
-			c.says("CredentialsValid", "False Refused")); err != nil {
+			c.condition("CredentialsValid", "False Refused")); err != nil {
 			return err
 		}
 		if err := errors.Join(c.Credentials(c.t.Context(), c.west, c.good),
-			c.says("CredentialsValid", "True")); err != nil {
+			c.condition("CredentialsValid", "True")); err != nil {
 			return err
 		}
 	}
@@ -510,8 +595,8 @@ func (c *charted) set(r *right, given bool) error {
 // misses waits for what an operator sees where the right is missing.
 func (c *charted) misses(r *right, log *logged) error {
 	forbidden := []string{
-		fmt.Sprintf(`fingerpost_api_errors_total{cluster=%q,reason="Forbidden",resource=%q}`, r.site.Name, r.kind),
-		fmt.Sprintf(`fingerpost_watch_open{cluster=%q,resource=%q} 0`, r.site.Name, r.kind),
+		fmt.Sprintf(`fingerpost_api_errors_total{reason="Forbidden",resource=%q,target_cluster=%q}`, r.kind, r.site.Name),
+		fmt.Sprintf(`fingerpost_watch_open{resource=%q,target_cluster=%q} 0`, r.kind, r.site.Name),
 	}
 	writes := slices.Contains([]string{"create", "update", "delete"}, r.verb) || r.verb == "get" ||
 		r.kind == "leases.coordination.k8s.io"
@@ -519,7 +604,7 @@ func (c *charted) misses(r *right, log *logged) error {
 	refused := "the API server refuses to list " + r.kind + " (Forbidden)"
 	switch {
 	case r.kind == "links.multicluster.linkerd.io":
-		return errors.Join(c.tells("fingerpost_links_readable 0"), c.logs(log, "Links cannot be read", "Forbidden"))
+		return errors.Join(c.scrape("fingerpost_links_readable 0"), c.logs(log, "Links cannot be read", "Forbidden"))
 	case r.kind == "links/status.multicluster.linkerd.io":
 		return c.logs(log, "Conditions cannot be written: grant patch on links/status")
 	case r.kind == "events.events.k8s.io" && r.verb == "create":
@@ -527,7 +612,8 @@ func (c *charted) misses(r *right, log *logged) error {
 	case r.kind == "events.events.k8s.io":
 		return errors.Join(c.flap(), c.logs(log, `cannot patch resource \"events\"`))
 	case r.kind == "secrets" && r.role.GetNamespace() == c.Namespace:
-		return c.says("CredentialsValid", "False Refused: Secrets in namespace charted cannot be read (Forbidden)")
+		return c.condition("CredentialsValid",
+			"False Refused: Secrets in namespace "+c.Namespace+" cannot be read (Forbidden)")
 	case r.kind == "secrets":
 		return c.logs(log, "Secrets in the controller namespace cannot be read")
 	case r.kind == "namespaces" && r.verb == "get" && r.role.GetNamespace() != "":
@@ -540,54 +626,75 @@ func (c *charted) misses(r *right, log *logged) error {
 		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
 			"grant get on configmaps of the name linkerd-config")
 	case writes:
-		err := errors.Join(c.tells(fmt.Sprintf(`fingerpost_writer_state{cluster=%q,state="ReadOnly"} 1`, r.site.Name)),
+		err := errors.Join(
+			c.scrape(fmt.Sprintf(`fingerpost_writer_state{state="ReadOnly",target_cluster=%q} 1`, r.site.Name)),
 			c.logs(log, "This cluster is read-only for us", fmt.Sprintf("%q", r.site.Name),
 				"grant "+r.verb+" on "+r.kind))
 		if r.site == c.west {
-			err = errors.Join(err, c.says("Writable", "False ReadOnly"))
+			err = errors.Join(err, c.condition("Writable", "False ReadOnly"))
 		}
 		return err
 	case required && r.site == c.Local:
-		err := errors.Join(c.tells(`fingerpost_cluster_credentials_valid{cluster="east"} 0`), c.logs(log, refused))
+		err := errors.Join(c.scrape(`fingerpost_cluster_credentials_valid{target_cluster="east"} 0`), c.logs(log, refused))
 		if c.Server.Ready(c.t.Context()) {
 			err = errors.Join(err, errors.New("it is ready, and cannot know what there is"))
 		}
 		return err
 	case required:
-		return c.says("CredentialsValid", "False Forbidden: Secret charted/cluster-credentials-west: "+refused)
+		return c.condition("CredentialsValid",
+			"False Forbidden: Secret "+c.Namespace+"/cluster-credentials-west: "+refused)
 	default: // a feature is missing, nothing else
-		return errors.Join(c.tells(forbidden...), c.says("Synced", "True"),
-			c.tells(fmt.Sprintf(`fingerpost_cluster_state{cluster=%q,state="Live"} 1`, r.site.Name)))
+		return errors.Join(c.scrape(forbidden...), c.condition("Synced", "True"),
+			c.scrape(fmt.Sprintf(`fingerpost_cluster_state{state="Live",target_cluster=%q} 1`, r.site.Name)))
 	}
 }
 
 // With the arguments and the rights of the charts, discovery over a link works; and each right is needed:
 // without it something that an operator can see is missing. A right that a chart gains has to be explained
-// here.
+// here. Every other right is taken away from a server of its own, in a pair of clusters of its own.
 func TestChartRights(t *testing.T) {
-	c := newCharted(t, "charted", "", "")
-	c.do(c.west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, "charted-linkerd", "cluster.local")))
-	err := c.run(func(*logged) error {
-		s, err := c.Watch(t.Context(), c.Authority(mesh.Federated))
+	const servers = 2
+	for n := range servers {
+		name := fmt.Sprintf("charted-%d", n)
+		t.Run(name, func(t *testing.T) {
+			c := newCharted(t, name, "", "")
+			c.do(c.west.Apply(t.Context(), fmt.Appendf(nil, linkerdConfig, name+"-linkerd", "cluster.local")))
+			if len(c.rights) < 50 {
+				t.Fatalf("%d rights were found in the charts", len(c.rights))
+			}
+			if n == 0 {
+				c.do(c.works())
+			}
+			for i := n; i < len(c.rights); i += servers {
+				c.without(&c.rights[i], c.misses)
+			}
+		})
+	}
+}
+
+// works checks that everything goes on with all rights.
+func (c *charted) works() error {
+	return c.run(func(*logged) error {
+		s, err := c.Watch(c.t.Context(), c.Authority(mesh.Federated))
 		if err != nil {
 			return err
 		}
 		defer s.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
 		defer cancel()
 		return errors.Join(
 			s.Until(ctx, "both clusters", func(s *mesh.Watch) bool { return s.Len() == 4 }),
-			c.says("Accepted", "True"), c.says("CredentialsValid", "True"), c.says("Connected", "True"),
-			c.says("Synced", "True"),
-			c.tells(`fingerpost_links_readable 1`, `fingerpost_cluster_state{cluster="east",state="Live"} 1`,
-				`fingerpost_cluster_state{cluster="west",state="Live"} 1`),
-			c.says("Writable", "True"),
-			c.tells(`fingerpost_lease_holder{cluster="east",lease="`+c.lease()+`"} 1`,
-				`fingerpost_lease_holder{cluster="west",lease="`+c.lease()+`"} 1`),
+			c.condition("Accepted", "True"), c.condition("CredentialsValid", "True"), c.condition("Connected", "True"),
+			c.condition("Synced", "True"),
+			c.scrape(`fingerpost_links_readable 1`, `fingerpost_cluster_state{state="Live",target_cluster="east"} 1`,
+				`fingerpost_cluster_state{state="Live",target_cluster="west"} 1`),
+			c.condition("Writable", "True"),
+			c.scrape(`fingerpost_lease_holder{lease="`+c.lease()+`",target_cluster="east"} 1`,
+				`fingerpost_lease_holder{lease="`+c.lease()+`",target_cluster="west"} 1`),
 			c.flap(),
 			c.eventually("an Event that came again", func(ctx context.Context) error {
-				out, err := c.Local.Kubectl(ctx, "-n", c.Namespace, "get", "events.events.k8s.io", "-o",
-					"jsonpath={range .items[*]}{.regarding.kind} {.reason} {.series.count};{end}")
+				out, err := c.Local.Print(ctx, c.Namespace, "events.events.k8s.io", "",
+					"{range .items[*]}{.regarding.kind} {.reason} {.series.count};{end}")
 				if err == nil && !strings.Contains(out, "Link Refused 2;") {
 					err = fmt.Errorf("%q", out)
 				}
@@ -596,15 +703,6 @@ func TestChartRights(t *testing.T) {
 			c.granted(),
 		)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(c.rights) < 50 {
-		t.Fatalf("%d rights were found in the charts", len(c.rights))
-	}
-	for i := range c.rights {
-		c.without(&c.rights[i], c.misses)
-	}
 }
 
 // without takes a right away and lets a server run until what an operator sees of that is seen.

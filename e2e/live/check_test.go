@@ -130,7 +130,7 @@ spec: {holderIdentity: %q, leaseDurationSeconds: 30, renewTime: %q}
 `, name, holder, renewed.UTC().Format("2006-01-02T15:04:05.000000Z"))
 }
 
-// linkerdConfig is what Linkerd says of itself: the namespace of its control plane, and its trust domain.
+// linkerdConfig is what Linkerd publishes of itself: the namespace of its control plane, and its trust domain.
 const linkerdConfig = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: linkerd-config, namespace: %s}\ndata: {values: 'identityTrustDomain: %s'}\n"
 
 // What is right passes; each planted fault is found, where it is, and named.
@@ -197,7 +197,7 @@ spec: {ports: [{port: 80}]}
 	w.do(w.Local.Apply(t.Context(), []byte(lease("linkerd-destination-endpoint-write", "gone",
 		time.Now().Add(-time.Hour)))))
 	w.state(north, "Stale", 15*time.Second)
-	faults := []struct{ name, want, says string }{
+	faults := []struct{ name, want, part string }{
 		{
 			"expired token", "error fingerpost-clusters/the newest credentials of south are in use",
 			"refuses the credentials (401)",
@@ -215,13 +215,13 @@ spec: {ports: [{port: 80}]}
 			"away from this one: tokens and Leases depend on clocks",
 		},
 		{
-			"duplicate cluster name", "error fingerpost-clusters/the conditions of Link check/west-again hold",
+			"duplicate cluster name", "error fingerpost-links/the conditions of Link check/west-again hold",
 			"Conflict: Link check/west links west already",
 		},
 		{"half-made mirror", "error fingerpost-services/no mirrored or federated Service", "check/web-west"},
 		{
 			"no lease holder",
-			"warning fingerpost-leases/the Lease linkerd-destination-endpoint-write in this cluster has a holder",
+			"warning fingerpost-writers/the Lease linkerd-destination-endpoint-write in this cluster has a holder",
 			"gone held it until",
 		},
 		{"stale cluster", "error fingerpost-clusters/north is in contact", "it is Stale, last contact"},
@@ -230,8 +230,8 @@ spec: {ports: [{port: 80}]}
 		return mesh.Eventually(ctx, func(context.Context) (err error) {
 			r := run()
 			for _, fault := range faults {
-				if lines := r.lines(fault.want); len(lines) != 1 || !strings.Contains(lines[0], fault.says) {
-					err = errors.Join(err, fmt.Errorf("%s: no line says %s … %s", fault.name, fault.want, fault.says))
+				if lines := r.lines(fault.want); len(lines) != 1 || !strings.Contains(lines[0], fault.part) {
+					err = errors.Join(err, fmt.Errorf("%s: no line has %s … %s", fault.name, fault.want, fault.part))
 				}
 			}
 			if err != nil {

@@ -23,13 +23,13 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// scraped are the labels that Prometheus itself adds.
-var scraped = []string{"", "job", "pod", "instance"}
+// scraped are the labels that Prometheus itself adds, and the one that [fingerpost.Server.Metrics] removes.
+var scraped = []string{"", "job", "pod", "instance", "cluster", "namespace", "installation"}
 
 // refusal lets the API server take no EndpointSlice in one namespace.
 const refusal = `apiVersion: admissionregistration.k8s.io/v1
@@ -88,7 +88,7 @@ func TestDashboards(t *testing.T) {
 		return nil
 	}))
 	_, err = c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite",
-		"service/"+mesh.Federated, endpointslice.OptIn+"="+endpointslice.Enabled)
+		"service/"+mesh.Federated, view.OptIn+"="+view.Enabled)
 	c.do(err)
 
 	var have map[string]map[string]bool
@@ -119,7 +119,18 @@ func TestDashboards(t *testing.T) {
 				return err
 			})
 		}
+		c.west.Proxy.Refuse()
+		errs := counted("fingerpost_api_errors_total")
+		errs = errors.Join(errs, c.west.Proxy.Pass())
+		change := func() error { // its lag is measured
+			_, err := c.west.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "endpointslice/shared", "changed=now")
+			return err
+		}
 		return errors.Join(
+			errs,
+			counted("fingerpost_cluster_probe_duration_seconds"),
+			change(),
+			counted("endpointslices_informer_lag_seconds_bucket"),
 			counted("fingerpost_cluster_credentials_expiry_timestamp_seconds",
 				"fingerpost_admission_refused_total", "fingerpost_slice_write_failures_total", "endpoints_pods",
 				"fingerpost_link_condition",
@@ -189,7 +200,7 @@ func certificate(t *testing.T) string {
 	dir := t.TempDir()
 	identity, err := clusters[0].CreateIdentity(t.Context(), "dashboards", "validator", nil)
 	if err == nil {
-		identity, err = clusters[0].Certify(identity, time.Hour) // for a client, but nobody asks here
+		identity, err = clusters[0].Certify(identity, time.Hour) // for a client, but no server asks here
 	}
 	if err == nil {
 		err = errors.Join(
@@ -203,7 +214,7 @@ func certificate(t *testing.T) string {
 	return dir
 }
 
-// encrypted runs a server that speaks TLS for a moment and returns its metrics.
+// encrypted runs a server with TLS for a moment and returns its metrics.
 func (c *charted) encrypted(files string) (page string) {
 	c.t.Helper()
 	c.do(c.Serve(c.t.Context(), fingerpost.Options{
@@ -211,6 +222,7 @@ func (c *charted) encrypted(files string) (page string) {
 		Args: []string{
 			"-tls-cert-file=" + filepath.Join(files, "tls.crt"),
 			"-tls-key-file=" + filepath.Join(files, "tls.key"),
+			"-peer-addr=", "-peers=", // they would need certificates of clients, too
 		},
 	}))
 	page, err := c.Server.Metrics(c.t.Context())

@@ -4,18 +4,21 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 	"github.com/fingerpost/fingerpost/links"
 )
 
 // A linked cluster that does not answer at the start: the server is ready at once, plain Services are
-// answered at once, federated ones after the grace, and the cluster joins within 5 s of its return.
+// answered at once, federated ones after 2 s, and the cluster joins within 5 s of its return.
 func TestBlackHoleAtStart(t *testing.T) {
 	w := newWorld(t, "black-hole", 2)
 	west := w.Remotes[0]
@@ -32,16 +35,79 @@ func TestBlackHoleAtStart(t *testing.T) {
 	})
 	plain, federated := w.watch(mesh.Service), w.watch(mesh.Federated)
 	w.holds(plain, time.Second, "a plain Service", map[*mesh.Site]int{w.Local: 2})
-	if n := len(federated.Held()); n != 0 {
-		t.Errorf("the federated stream holds %d addresses before the grace is over", n)
-	}
-	w.holds(federated, 5*time.Second, "what is known, after the grace", map[*mesh.Site]int{w.Local: 2, west: 0})
+	w.holds(federated, 3*time.Second, "what is known", map[*mesh.Site]int{w.Local: 2, west: 0})
 	if n := w.mark(federated); n != 1 {
 		t.Errorf("one Add was due:\n%s", federated.Transcript(0))
 	}
 	w.do(west.Proxy.Pass())
 	w.holds(federated, 5*time.Second, "west joins", map[*mesh.Site]int{w.Local: 2, west: 2})
 	w.state(west, "Live", 5*time.Second)
+}
+
+// A replica is killed while a linked cluster does not answer. A replica that has started since, and one that starts in
+// its place, have no state of their own: they ask each other, and their first answers are complete.
+func TestKilledReplica(t *testing.T) {
+	w := newWorld(t, "killed", 2)
+	west := w.Remotes[0]
+	peers := [2]string{freeAddress(t), freeAddress(t)}
+	start := func(i int) *fingerpost.Server {
+		t.Helper()
+		w.do(w.Serve(t.Context(), fingerpost.Options{
+			Binary: binary, Dir: t.TempDir(), Args: []string{
+				"-probe-interval=1s", "-suspect-after=3s", "-stale-after=8s",
+				"-peer-addr=" + peers[i], "-peers=" + peers[1-i],
+			},
+		}))
+		s := w.Server
+		t.Cleanup(func() {
+			_ = s.Stop() // two are killed
+			if t.Failed() {
+				t.Logf("the end of the log of replica %d:\n%s", i, s.Tail())
+			}
+		})
+		return s
+	}
+	complete := func(what string) {
+		t.Helper()
+		s := w.watch(mesh.Federated)
+		w.holds(s, 3*time.Second, what, map[*mesh.Site]int{w.Local: 2, west: 2})
+		if n := w.mark(s); n != 1 {
+			t.Errorf("%s: one Add was due:\n%s", what, s.Transcript(0))
+		}
+	}
+	kill := func(s *fingerpost.Server) {
+		t.Helper()
+		w.do(syscall.Kill(s.PID(), syscall.SIGKILL))
+		<-s.Exited()
+	}
+	first := start(0)
+	w.link(west)
+	w.do(west.Proxy.Silence())
+	second := start(1)
+	complete("a replica that starts beside the first one")
+	kill(first)
+	start(0)
+	complete("a replica that starts in place of the first one")
+	kill(second)
+	w.state(west, "Stale", 12*time.Second)
+	complete("the last one")
+	w.do(west.Proxy.Pass())
+	w.state(west, "Live", 5*time.Second)
+	complete("after the return")
+}
+
+// freeAddress returns an address on loopback at which a server may listen.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return address
 }
 
 // A cluster that is cut off, frozen or killed later: not one endpoint is withdrawn, its state is Suspect and
@@ -103,7 +169,7 @@ func TestOutages(t *testing.T) {
 }
 
 // What is no outage: a slow network, a right that is taken away, a certificate that expires. Nothing is
-// withdrawn, the Link says what is wrong, and once it is put right the server catches up by itself.
+// withdrawn, the Link reports what is wrong, and once it is put right the server catches up by itself.
 func TestFaults(t *testing.T) {
 	w := newWorld(t, "faults", 2)
 	west := w.Remotes[0]
@@ -151,14 +217,14 @@ func TestFaults(t *testing.T) {
 		page, err := w.Server.Cluster(t.Context(), west.Name)
 		w.do(err)
 		if page.Contact != why {
-			t.Errorf("/debug/clusters says %q, want %q", page.Contact, why)
+			t.Errorf("/debug/clusters shows %q, want %q", page.Contact, why)
 		}
 		for _, kind := range page.Kinds {
 			if strings.HasSuffix(kind.Resource, ".linkerd.io") {
 				continue // which may or may not be there
 			}
 			if denied := kind.Resource == resource; denied != (kind.Refused == "Forbidden") || denied == kind.Open {
-				t.Errorf("/debug/clusters says of %s: refused %q, open %t", kind.Resource, kind.Refused, kind.Open)
+				t.Errorf("/debug/clusters shows of %s: refused %q, open %t", kind.Resource, kind.Refused, kind.Open)
 			}
 		}
 		grow(w)
@@ -195,7 +261,7 @@ func TestFaults(t *testing.T) {
 		w.state(west, "Live", 5*time.Second)
 		w.credentials(west, "True Valid", 3*time.Second)
 		if n := w.mark(s); n != mark {
-			t.Errorf("nothing has changed, so there is nothing to tell:\n%s", s.Transcript(mark))
+			t.Errorf("nothing has changed, so there is nothing to send:\n%s", s.Transcript(mark))
 		}
 		grow(w)
 		w.holds(s, time.Second, "a change afterwards", map[*mesh.Site]int{w.Local: 2, west: size})
@@ -203,7 +269,7 @@ func TestFaults(t *testing.T) {
 }
 
 // New credentials cause no message where nothing has changed: a token, a new authority, another address. What
-// fails leaves the old ones in use, and the Link says so.
+// fails leaves the old ones in use, and the Link reports it.
 func TestCredentials(t *testing.T) {
 	w := newWorld(t, "credentials", 2)
 	west := w.Remotes[0]
@@ -238,7 +304,7 @@ func TestCredentials(t *testing.T) {
 
 	w.do(w.Credentials(t.Context(), west, west.Kubeconfig(west.Identity, "https://127.0.0.1:1")))
 	w.credentials(west, "Unknown Unreachable", 5*time.Second)
-	unchanged("an address where nobody is")
+	unchanged("an address where no Pod is")
 
 	w.do(w.Credentials(t.Context(), west, west.Kubeconfig(west.Identity, "")))
 	w.credentials(west, "True Valid", 5*time.Second)
@@ -302,13 +368,13 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 	w.state(west, "Live", time.Second)
 }
 
-// credentials waits until what a site's Link says of the credentials starts with what is wanted.
+// credentials waits until what a site's Link reports of the credentials starts with what is wanted.
 func (w *world) credentials(site *mesh.Site, want string, claimed time.Duration) {
 	w.t.Helper()
 	w.condition(site, links.CredentialsValid, want, claimed)
 }
 
-// condition waits until what a site's Link says in a condition starts with what is wanted.
+// condition waits until what a site's Link reports in a condition starts with what is wanted.
 func (w *world) condition(site *mesh.Site, condition, want string, claimed time.Duration) {
 	w.t.Helper()
 	w.within(claimed, condition+" is "+want, func(ctx context.Context) error {

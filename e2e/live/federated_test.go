@@ -63,7 +63,7 @@ func TestFederatedStream(t *testing.T) {
 	_, err := north.Kubectl(t.Context(), "-n", w.Namespace, "delete", "endpointslice", "shared")
 	w.do(err)
 	w.within(3*time.Second, "the last claim goes", func(ctx context.Context) error {
-		return s.Until(ctx, "nobody claims it", func(s *mesh.Watch) bool { return !s.Has(shared) })
+		return s.Until(ctx, "no endpoint claims it", func(s *mesh.Watch) bool { return !s.Has(shared) })
 	})
 }
 
@@ -123,7 +123,7 @@ func (w *world) since(s *mesh.Watch, mark int) (added, removed []netip.AddrPort)
 	return added, removed
 }
 
-// claim lets a site say that an address belongs to its Service.
+// claim lets a site publish that an address belongs to its Service.
 func (w *world) claim(site *mesh.Site, addr netip.AddrPort) {
 	w.t.Helper()
 	w.do(site.Apply(w.t.Context(), []byte(fmt.Sprintf(`apiVersion: discovery.k8s.io/v1

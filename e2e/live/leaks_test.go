@@ -10,6 +10,7 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
+	"github.com/fingerpost/fingerpost/links"
 )
 
 var cycles = flag.Int("cycles", 50, "how often TestLinkCycles links and unlinks clusters")
@@ -21,6 +22,13 @@ func TestLinkCycles(t *testing.T) {
 	const warmup = 5
 	w := newWorld(t, "cycles", 3)
 	west, north := w.Remotes[0], w.Remotes[1]
+	for _, name := range []string{"nowhere", "elsewhere"} { // who deletes most Links at once may have made a mistake
+		w.do(w.Local.Apply(t.Context(), fmt.Appendf(nil, `apiVersion: %s/v1alpha3
+kind: Link
+metadata: {name: %[2]s, namespace: %[3]s}
+spec: {targetClusterName: %[2]s, targetClusterDomain: cluster.local, clusterCredentialsSecret: absent}
+`, links.Group, name, w.Namespace)))
+	}
 	w.serve("-enable-pprof")
 	s := w.watch(mesh.Federated)
 	alone := map[*mesh.Site]int{w.Local: 2, west: 0, north: 0}
@@ -51,7 +59,7 @@ func TestLinkCycles(t *testing.T) {
 				func(c fingerpost.Cluster) bool { return c.Contact != "" })
 		}
 		if n := w.mark(s); n != mark {
-			t.Errorf("cycle %d: nothing was to be told:\n%s", i, s.Transcript(mark))
+			t.Errorf("cycle %d: nothing was to be sent:\n%s", i, s.Transcript(mark))
 		}
 		w.do(w.Unlink(t.Context(), west, north))
 		w.holds(s, 3*time.Second, fmt.Sprintf("cycle %d: unlinked", i), alone)

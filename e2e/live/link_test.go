@@ -28,7 +28,7 @@ kind: ConfigMap
 metadata: {name: linkerd-config, namespace: linkerd}
 data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 `)))
-	gen := func(verb string, more ...string) (manifests, said string, err error) {
+	gen := func(verb string, more ...string) (manifests, stderr string, err error) {
 		args := append([]string{
 			"link", verb, "west", "--kubeconfig", kubeconfig, "--service-account-name", id.Name,
 			"--service-account-namespace", id.Namespace,
@@ -36,9 +36,9 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 		}, more...)
 		out, err := exec.CommandContext(t.Context(), binary, args...).Output()
 		if exit := new(exec.ExitError); errors.As(err, &exit) {
-			said = string(exit.Stderr)
+			stderr = string(exit.Stderr)
 		}
-		return string(out), said, err
+		return string(out), stderr, err
 	}
 	manifests, _, err := gen("gen", "--token-secret", id.Secret)
 	w.do(err)
@@ -63,9 +63,10 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 	w.do(os.WriteFile(path, []byte(manifests), 0o600))
 	_, err = w.Local.Kubectl(t.Context(), "apply", "-f", path)
 	w.do(err)
-	t.Cleanup(func() { // it would link west in other tests
-		if _, err := w.Local.Kubectl(context.WithoutCancel(t.Context()), "-n", "linkerd", "delete", "secret",
-			"cluster-credentials-west"); err != nil {
+	t.Cleanup(func() { // it would link west in other tests, whose trust domain is another
+		ctx := context.WithoutCancel(t.Context())
+		if err := errors.Join(w.Local.Delete(ctx, mesh.Linkerd, "secrets/cluster-credentials-west"),
+			west.Delete(ctx, mesh.Linkerd, "configmaps/linkerd-config")); err != nil {
 			t.Error(err)
 		}
 	})
@@ -95,10 +96,33 @@ data: {values: "identityTrustDomain: west.example\nclusterDomain: west.local"}
 			time.Since(*c.LastContact) < 2*time.Second
 	})
 	w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, 3))
-	w.holds(s, 5*time.Second, "a change, heard with the new token", map[*mesh.Site]int{w.Local: 2, west: 3})
+	w.holds(s, 5*time.Second, "a change, received with the new token", map[*mesh.Site]int{w.Local: 2, west: 3})
 	if _, removed := w.since(s, mark); len(removed) > 0 {
 		t.Errorf("a rotation withdraws %v", removed)
 	}
+
+	// The account may create tokens of itself, as docs/cli.md has it: what renews them needs nothing else there.
+	for _, args := range [][]string{
+		{
+			"create", "role", "fingerpost-link-renew", "--verb=create", "--resource=serviceaccounts/token",
+			"--resource-name=" + id.Name,
+		},
+		{
+			"create", "rolebinding", "fingerpost-link-renew", "--role=fingerpost-link-renew",
+			"--serviceaccount=" + id.Namespace + ":" + id.Name,
+		},
+	} {
+		_, err := west.Kubectl(t.Context(), append([]string{"-n", id.Namespace}, args...)...)
+		w.do(err)
+	}
+	for renewed, args := range map[string][]string{"valid until": nil, "renewed": {"--force"}} {
+		args = append([]string{"link", "renew", "west", "--kubeconfig", admin(t, w.Local.Cluster)}, args...)
+		if out, err := w.run(args...); err != nil || !strings.Contains(out, "cluster-credentials-west): "+renewed) {
+			t.Errorf("link renew: %v\n%s", err, out)
+		}
+	}
+	w.do(west.Scale(t.Context(), w.Namespace, mesh.Service, 2))
+	w.holds(s, 5*time.Second, "a change, received with the renewed token", map[*mesh.Site]int{w.Local: 2, west: 2})
 
 	w.do(west.Apply(t.Context(), fmt.Appendf(nil, `apiVersion: v1
 kind: Service
@@ -114,8 +138,9 @@ spec:
   ports: [{name: mc-gateway, port: 4143}, {name: mc-probe, port: 4191}]
 `, w.Namespace)))
 	gateway := []string{"--gateway-name=gateway", "--gateway-namespace=" + w.Namespace}
-	if _, said, err := gen("gen", gateway...); err == nil || !strings.Contains(said, "no address of a load balancer") {
-		t.Errorf("a gateway without an address: %v %s", err, said)
+	_, stderr, err := gen("gen", gateway...)
+	if err == nil || !strings.Contains(stderr, "no address of a load balancer") {
+		t.Errorf("a gateway without an address: %v %s", err, stderr)
 	}
 	_, err = west.Kubectl(t.Context(), "-n", w.Namespace, "patch", "service", "gateway", "--subresource=status",
 		"--type=merge", "-p",
@@ -155,8 +180,8 @@ spec:
 		"a server in clear":           {[]string{"--api-server-address", "http://west.example"}, "write https://"},
 		"too short":                   {[]string{"--token-duration", "1m"}, "API servers make no token"},
 	} {
-		if _, said, err := gen("gen", c.args...); err == nil || !strings.Contains(said, c.want) {
-			t.Errorf("%s: %v %s", name, err, said)
+		if _, stderr, err := gen("gen", c.args...); err == nil || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: %v %s", name, err, stderr)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,15 +15,14 @@ import (
 	"github.com/fingerpost/fingerpost/e2e/mesh"
 )
 
-// What all tests share: the server's binary, and the clusters, of which each test uses a namespace. They run
-// one after the other: two at a time a cluster that a test had cut off stayed in contact, for a reason that
-// is not known.
+// What all tests share: the server's binary, and four clusters, of which each test uses a namespace. Two
+// tests at a time have a pair of clusters each; one that takes more than a pair runs alone, before all of them.
+// Most of them wait most of the time.
 var (
 	binary   string
 	clusters []*controlplane.Cluster
+	pairs    = make(chan []*controlplane.Cluster, 2) // those that no test has
 )
-
-var names = []string{"east", "west", "north", "south"}
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -45,7 +45,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	var options []controlplane.Options
-	for _, name := range names {
+	for _, name := range mesh.Names {
 		options = append(options, controlplane.Options{Name: name})
 	}
 	if clusters, err = controlplane.StartAll(ctx, options...); err != nil {
@@ -56,12 +56,24 @@ func run(m *testing.M) (code int, err error) {
 			err = errors.Join(err, c.Stop())
 		}
 	}()
-	// Where Linkerd's service mirrors are, if there are any.
-	if err := clusters[0].Apply(
-		ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n")); err != nil {
-		return 1, err
+	for pair := range slices.Chunk(clusters, 2) {
+		pairs <- pair
+		// Where Linkerd's service mirrors are, if there are any.
+		if err := pair[0].Apply(
+			ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: linkerd-multicluster}\n")); err != nil {
+			return 1, err
+		}
 	}
 	return m.Run(), nil
+}
+
+// claim returns a pair of clusters that no other test uses until the end of the test.
+func claim(t *testing.T) []*controlplane.Cluster {
+	t.Helper()
+	t.Parallel()
+	pair := <-pairs
+	t.Cleanup(func() { pairs <- pair })
+	return pair
 }
 
 // world is a mesh of the shared clusters in a namespace of its own.
@@ -82,7 +94,11 @@ func newWorld(t *testing.T, namespace string, n int) *world {
 // newShops is newWorld without the charts.
 func newShops(t *testing.T, namespace string, n int) *world {
 	t.Helper()
-	m, err := mesh.New(t.Context(), namespace, 2, clusters[:n]...)
+	free := clusters
+	if n <= 2 {
+		free = claim(t)
+	}
+	m, err := mesh.New(t.Context(), namespace, 2, free[:n]...)
 	if err != nil {
 		t.Fatal(err)
 	}

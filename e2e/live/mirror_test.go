@@ -272,7 +272,7 @@ func TestMirror(t *testing.T) {
 	})
 	m.reads(north, "federatedServices", map[string]string{"shop": "Mirrored"})
 
-	// Whoever comes next has nothing to write.
+	// The next holder has nothing to write.
 	m.stop()
 	before := m.versions()
 	m.run()
@@ -332,13 +332,12 @@ func TestMirror(t *testing.T) {
 	m.shows(3*time.Second, "the last member leaves")
 }
 
-// reads waits until a list in the status of a site's Link says these reasons.
+// reads waits until a list in the status of a site's Link holds these reasons.
 func (m *mirroring) reads(s *mesh.Site, list string, want map[string]string) {
 	m.t.Helper()
 	m.within(3*time.Second, list+" of "+s.Name, func(ctx context.Context) error {
 		return mesh.Eventually(ctx, func(ctx context.Context) error {
-			out, err := m.Local.Kubectl(ctx, "-n", m.Namespace, "get", "link", s.Name, "-o",
-				"jsonpath={.status."+list+"}")
+			out, err := m.Local.Print(ctx, m.Namespace, linkResource, s.Name, "{.status."+list+"}")
 			if err != nil {
 				return err
 			}

@@ -16,8 +16,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// What a proxy is told of an address: a Service by its cluster IP, with its ServiceProfile as soon as there
-// is one, even if the kind appears after the server has started; a Pod by its IP, and nobody once it is gone;
+// What a proxy receives for an address: a Service by its cluster IP, with its ServiceProfile as soon as there
+// is one, even if the kind appears after the server has started; a Pod by its IP, and none once it is gone;
 // an IP outside.
 func TestProfiles(t *testing.T) {
 	w := newWorld(t, "profiles", 1)

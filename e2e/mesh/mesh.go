@@ -1,4 +1,4 @@
-// Package mesh puts a shop into several clusters, links them, and watches what a proxy is told: the common
+// Package mesh puts a shop into several clusters, links them, and watches what a proxy receives: the common
 // part of the live tests and the demo.
 package mesh
 
@@ -15,7 +15,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/e2e/charts"
 	"github.com/fingerpost/fingerpost/e2e/controlplane"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
@@ -27,8 +27,13 @@ const (
 	Service   = "web"
 	Federated = Service + "-federated"
 	Port      = 8080
-	optIn     = endpointslice.OptIn + ": " + endpointslice.Enabled
+	optIn     = view.OptIn + ": " + view.Enabled
+
+	linkResource = "links." + links.Group
 )
+
+// Names are those of the clusters of a mesh, the local one first, whatever their control planes are called.
+var Names = []string{"east", "west", "north", "south"}
 
 // Linkerd is the namespace of the mesh's control plane, as the Pods of the shop name it.
 const Linkerd = "linkerd"
@@ -43,7 +48,7 @@ var LinkerdCRDs []byte
 // that can be revoked.
 type Site struct {
 	*controlplane.Cluster
-	Name         string // under which it is linked
+	Name         string // under which it is linked, one of Names
 	Proxy        *controlplane.Proxy
 	Identity     *controlplane.Identity
 	Installation *charts.Installation // if a chart gave it
@@ -69,7 +74,7 @@ func New(ctx context.Context, namespace string, replicas int, clusters ...*contr
 		if err != nil {
 			return nil, err
 		}
-		site := &Site{Cluster: c, Name: c.Name(), Proxy: proxy}
+		site := &Site{Cluster: c, Name: Names[i], Proxy: proxy}
 		if i == 0 {
 			m.Local = site
 		} else {
@@ -99,8 +104,8 @@ func New(ctx context.Context, namespace string, replicas int, clusters ...*contr
 }
 
 // Grant gives the server the rights of Linkerd's own roles, in each cluster: enough to read and to serve; and in its
-// own cluster those to write the status of Links.
-func (m *Mesh) Grant(ctx context.Context) error {
+// own cluster those to write the status of Links, and more.
+func (m *Mesh) Grant(ctx context.Context, more ...rbacv1.PolicyRule) error {
 	m.Args = []string{
 		"-cluster-name=" + m.Local.Name, "-controller-namespace=" + Linkerd, "-link-namespace=" + m.Namespace,
 		"-cluster-domain=cluster.local", "-identity-trust-domain=cluster.local",
@@ -112,7 +117,7 @@ func (m *Mesh) Grant(ctx context.Context) error {
 	for _, site := range m.Sites() {
 		rules := controlplane.ReadRules()
 		if site == m.Local {
-			rules = append(rules, localRules()...)
+			rules = slices.Concat(rules, localRules(), more)
 		}
 		var err error
 		if site.Identity, err = site.CreateIdentity(ctx, m.Namespace, "fingerpost", rules); err != nil {
@@ -254,19 +259,17 @@ func (m *Mesh) Rotate(ctx context.Context, site *Site) (old *controlplane.Identi
 
 // Unlink deletes the Links of sites, and their Secrets.
 func (m *Mesh) Unlink(ctx context.Context, sites ...*Site) error {
-	args := []string{"-n", m.Namespace, "delete"}
+	var names []string
 	for _, site := range sites {
-		args = append(args, "link/"+site.Name, "secret/cluster-credentials-"+site.Name)
+		names = append(names, linkResource+"/"+site.Name, "secrets/cluster-credentials-"+site.Name)
 	}
-	_, err := m.Local.Kubectl(ctx, args...)
-	return err
+	return m.Local.Delete(ctx, m.Namespace, names...)
 }
 
 // Condition returns "status reason: message" of a condition of a site's Link, or nothing.
 func (m *Mesh) Condition(ctx context.Context, site *Site, condition string) (string, error) {
-	return m.Local.Kubectl(ctx, "-n", m.Namespace, "get", "link", site.Name, "-o",
-		fmt.Sprintf(`jsonpath={range .status.conditions[?(@.type==%q)]}{.status} {.reason}: {.message}{end}`,
-			condition))
+	return m.Local.Print(ctx, m.Namespace, linkResource, site.Name,
+		fmt.Sprintf(`{range .status.conditions[?(@.type==%q)]}{.status} {.reason}: {.message}{end}`, condition))
 }
 
 //go:embed shop.yaml

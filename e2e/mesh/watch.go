@@ -16,7 +16,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// A Watch is a model proxy that follows one authority and remembers everything that it was told, heartbeats left out.
+// A Watch is a model proxy that follows one authority and remembers everything that it received, heartbeats left out.
 type Watch struct {
 	*proxy.Stream
 	conn *grpc.ClientConn
@@ -32,7 +32,12 @@ type seen struct {
 
 // Watch opens a stream at the server. It does not come back by itself when it ends.
 func (m *Mesh) Watch(ctx context.Context, authority string) (*Watch, error) {
-	conn, err := grpc.NewClient(m.Server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return Open(ctx, m.Server.Addr, authority)
+}
+
+// Open opens a stream at a server, by its address. It does not come back by itself when it ends.
+func Open(ctx context.Context, server, authority string) (*Watch, error) {
+	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the server: %w", err)
 	}
@@ -60,14 +65,14 @@ func (w *Watch) Close() {
 	_ = w.conn.Close()
 }
 
-// Events returns what the proxy was told so far, and a channel that closes when it is told more.
+// Events returns what the proxy received so far, and a channel that closes when it receives more.
 func (w *Watch) Events() ([]proxy.Event, <-chan struct{}) {
 	now, more := w.seen.Load()
 	return now.events, more
 }
 
-// Until waits until the proxy holds what done wants, and the events tell how it came to it. It returns an
-// error that tells what it holds instead when ctx ends.
+// Until waits until the proxy holds what done wants, and the events show how it came to it. It returns an
+// error that names what it holds instead when ctx ends.
 func (w *Watch) Until(ctx context.Context, what string, done func(*Watch) bool) error {
 	for {
 		now, more := w.seen.Load()

@@ -85,7 +85,7 @@ func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 // one reports true once in n times.
 func (w *writer) one(n int) bool { return w.IntN(n) == 0 }
 
-// change makes one change and tells which.
+// change makes one change and returns which.
 func (w *writer) change(ctx context.Context) (string, error) {
 	type event struct {
 		weight int
@@ -186,7 +186,7 @@ func (w *writer) service(ctx context.Context) (string, error) {
 		if w.one(3) {
 			p.TargetPort = intstr.FromString(pick(w.Rand, portNames))
 		}
-		if w.one(8) { // the same number over UDP, said first
+		if w.one(8) { // the same number over UDP, listed first
 			udp := p
 			udp.Protocol, udp.Name = corev1.ProtocolUDP, fmt.Sprintf("udp-%d", i)
 			s.Spec.Ports = append(s.Spec.Ports, udp)
@@ -226,7 +226,7 @@ func (w *writer) service(ctx context.Context) (string, error) {
 	return w.put(ctx, services, s)
 }
 
-// slice writes one of Pods, ExternalWorkloads and bare addresses, of a Service or of nobody.
+// slice writes one of Pods, ExternalWorkloads and bare addresses, of a Service or of none.
 func (w *writer) slice(ctx context.Context) (string, error) {
 	name, addresses, family := pick(w.Rand, slices4), addresses4, discoveryv1.AddressTypeIPv4
 	if w.one(3) {
@@ -251,7 +251,7 @@ func (w *writer) slice(ctx context.Context) (string, error) {
 		s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: of, UID: "1"}}
 	case 1:
 		if w.one(2) {
-			break // it is nobody's
+			break // no object has it
 		}
 		fallthrough
 	default:
@@ -671,7 +671,7 @@ func (w *writer) server(ctx context.Context) (string, error) {
 	}})
 }
 
-// link links a cluster, or unlinks it, or tells another trust domain of it.
+// link links a cluster, or unlinks it, or gives it another trust domain.
 func (w *writer) link(ctx context.Context, remote *controlplane.Cluster, via string) (string, error) {
 	name := "cluster-credentials-" + remote.Name()
 	if w.one(4) {

@@ -1,4 +1,4 @@
-// Package oracle says what a proxy should be told, computed from nothing but what the API servers hold now:
+// Package oracle returns what a proxy should receive, computed from nothing but what the API servers hold now:
 // one function without memory, read top-down. It shares no code with the server, on purpose, and is as slow
 // as it is plain.
 package oracle
@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A Config is what the server's flags say.
+// A Config is what the server's flags set.
 type Config struct {
 	ControlPlane    string // namespace of the mesh's control plane
 	DefaultOpaque   string // ports, as an annotation lists them
@@ -104,7 +104,7 @@ type ServiceProfile struct {
 	} `json:"spec"`
 }
 
-// A Question is what a proxy asks, and what it says about itself.
+// A Question is what a proxy asks, and what it states about itself.
 type Question struct {
 	Service, Hostname string
 	Port              uint16
@@ -116,7 +116,7 @@ type Question struct {
 type Answer struct {
 	Refused   codes.Code // OK: it is not
 	Ends      bool       // and streams that are open end with the same code
-	Kept      bool       // what a stream that is open was told before stays
+	Kept      bool       // what a stream that is open received before stays
 	Addresses map[netip.AddrPort]Address
 	Profiles  []Profile // of a Lookup: any of these
 }
@@ -132,7 +132,7 @@ type Address struct {
 	Labels      map[string]string
 }
 
-// SlicesOf returns EndpointSlices that say what Endpoints say: one for each subset.
+// SlicesOf returns EndpointSlices with the content of Endpoints: one for each subset.
 //
 //nolint:staticcheck // who reads Endpoints was asked to
 func SlicesOf(e *corev1.Endpoints) (all []*discoveryv1.EndpointSlice) {
@@ -253,7 +253,7 @@ func (w *World) members(svc *corev1.Service) ([]member, codes.Code) {
 	return []member{{cluster: w.Local, service: svc, filtered: true, plain: true}}, codes.OK
 }
 
-// A candidate is one address of one endpoint, with whoever answers there.
+// A candidate is one address of one endpoint, with the resident that answers there.
 type candidate struct {
 	member
 	slice    *discoveryv1.EndpointSlice
@@ -280,7 +280,7 @@ func (w *World) candidates(m member, q Question) []candidate {
 		}
 		for i, e := range slice.Endpoints {
 			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
-				continue // not said is ready; serving and terminating have no say
+				continue // not set is ready; serving and terminating do not count
 			}
 			if q.Hostname != "" && (e.Hostname == nil || *e.Hostname != q.Hostname) {
 				continue
@@ -305,7 +305,7 @@ func (w *World) candidates(m member, q Question) []candidate {
 	return all
 }
 
-// answering returns who answers at an endpoint; nobody who is known if it is not there (yet), or of a kind
+// answering returns who answers at an endpoint; none that is known if it is not there (yet), or of a kind
 // that is not served.
 func (m member) answering(slice *discoveryv1.EndpointSlice, i int) (c candidate, known bool) {
 	c = candidate{member: m, slice: slice, index: i, endpoint: slice.Endpoints[i]}
@@ -324,7 +324,7 @@ func (m member) answering(slice *discoveryv1.EndpointSlice, i int) (c candidate,
 
 // serviceOf is the label's Service; without the label, an owner.
 func serviceOf(slice *discoveryv1.EndpointSlice) string {
-	if name, said := slice.Labels["kubernetes.io/service-name"]; said {
+	if name, set := slice.Labels["kubernetes.io/service-name"]; set {
 		return name
 	}
 	for _, o := range slice.OwnerReferences {
@@ -466,7 +466,7 @@ func (w *World) compareClaims(q Question, a, b candidate) int {
 	)
 }
 
-// describe says everything about one address.
+// describe returns everything about one address.
 func (w *World) describe(c candidate, q Question) Address {
 	a := Address{
 		Weight: 10_000,
@@ -520,7 +520,7 @@ func (w *World) describe(c candidate, q Question) Address {
 
 func within(domain, of string) bool { return strings.HasSuffix("."+domain, "."+of) }
 
-// gateway adds what the slice of a mirrored Service says.
+// gateway adds what the slice of a mirrored Service holds.
 func (w *World) gateway(a *Address, c candidate, q Question) {
 	if name := c.slice.Annotations["mirror.linkerd.io/remote-svc-fq-name"]; name != "" {
 		a.Authority = fmt.Sprintf("%s:%d", name, q.Port)
@@ -533,7 +533,7 @@ func (w *World) gateway(a *Address, c candidate, q Question) {
 	}
 }
 
-// pod adds what is known of a Pod. Its phase has no say: the slice does.
+// pod adds what is known of a Pod. Its phase does not count: the slice does.
 func (w *World) pod(a *Address, c candidate) {
 	p, port := c.pod, c.addr.Port()
 	containers := slices.Concat(p.Spec.InitContainers, p.Spec.Containers)
@@ -581,15 +581,15 @@ func (w *World) pod(a *Address, c candidate) {
 }
 
 // opaque reports whether a workload's port carries no protocol that a proxy should detect: its annotation
-// says so, or, if it has none, the default; or a Server does.
+// has it so, or, if it has none, the default; or a Server does.
 func (w *World) opaque(c candidate) bool {
 	port, named := c.addr.Port(), map[string]int32{}
 	if e := c.external; e != nil {
 		for _, p := range e.Spec.Ports {
 			named[p.Name] = p.Port
 		}
-		list, said := e.Annotations["config.linkerd.io/opaque-ports"]
-		if !said {
+		list, set := e.Annotations["config.linkerd.io/opaque-ports"]
+		if !set {
 			list = w.DefaultOpaque
 		}
 		opaque := lists(list, port, named)
@@ -606,8 +606,8 @@ func (w *World) opaque(c candidate) bool {
 			named[port.Name] = port.ContainerPort
 		}
 	}
-	list, said := p.Annotations["config.linkerd.io/opaque-ports"]
-	if !said {
+	list, set := p.Annotations["config.linkerd.io/opaque-ports"]
+	if !set {
 		list = w.DefaultOpaque
 	}
 	opaque := lists(list, port, named)
@@ -628,7 +628,7 @@ func (w *World) opaque(c candidate) bool {
 }
 
 // owner is who a Pod stands for in metrics: the Deployment behind its ReplicaSet, the CronJob behind its Job,
-// else its owner; nobody if it has none, or several.
+// else its owner; none if it has none, or several.
 func (c *Cluster) owner(p *corev1.Pod) (kind, name string) {
 	one := func(refs []metav1.OwnerReference) (kind, name string) {
 		if len(refs) != 1 {
@@ -668,7 +668,7 @@ func listens(containers []corev1.Container, variable string) uint16 {
 	return 0
 }
 
-// external adds what is known of an ExternalWorkload: it is always meshed, and no flag changes how it is spoken to.
+// external adds what is known of an ExternalWorkload: it is always meshed, and no flag changes how it is reached.
 func (w *World) external(a *Address, c candidate) {
 	e := c.external
 	a.Labels["external_workload"] = e.Name
@@ -704,7 +704,7 @@ func isPort(p intstr.IntOrString, port uint16, isNamed func(string) bool) bool {
 	return p.IntVal == int32(port)
 }
 
-// lists reports whether a list of numbers, ranges and names has a port. What cannot be read says nothing.
+// lists reports whether a list of numbers, ranges and names has a port. What cannot be read does not count.
 func lists(list string, port uint16, named map[string]int32) bool {
 	for item := range strings.SplitSeq(list, ",") {
 		item = strings.TrimSpace(item)

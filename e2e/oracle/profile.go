@@ -40,8 +40,8 @@ const (
 	defaultBudget = "0.2/10/10s"
 )
 
-// Lookup is the rule of rules for profiles. A stream that is open is not refused any more; what it was told
-// stays, if nothing else is said.
+// Lookup is the rule of rules for profiles. A stream that is open is not refused any more; what it received
+// stays, if nothing else is sent.
 func (w *World) Lookup(l Lookup) Answer {
 	name := l.Service
 	if l.IP.IsValid() {
@@ -59,7 +59,7 @@ func (w *World) Lookup(l Lookup) Answer {
 	svc := w.Local.Services[name]
 	switch {
 	case svc == nil && l.Hostname == "":
-		// A stream that was open before is told what is true without the Service, or was told nothing about the port.
+		// A stream that was open before receives what is true without the Service, or received nothing about the port.
 		return Answer{Refused: codes.NotFound, Profiles: []Profile{w.profile(l, name, w.DefaultOpaque, nil), {}}}
 	case svc == nil:
 		return Answer{Refused: codes.NotFound, Kept: true}
@@ -70,8 +70,8 @@ func (w *World) Lookup(l Lookup) Answer {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return Answer{Refused: codes.InvalidArgument, Ends: true}
 	}
-	list, said := svc.Annotations["config.linkerd.io/opaque-ports"]
-	if !said {
+	list, set := svc.Annotations["config.linkerd.io/opaque-ports"]
+	if !set {
 		list = w.DefaultOpaque
 	}
 	named := map[string]int32{}
@@ -81,7 +81,7 @@ func (w *World) Lookup(l Lookup) Answer {
 	return Answer{Profiles: []Profile{w.profile(l, name, list, named)}}
 }
 
-// profile is what is said of a Service at a port that it declares. The client's own ServiceProfile goes
+// profile is what is sent of a Service at a port that it declares. The client's own ServiceProfile goes
 // before the Service's.
 func (w *World) profile(l Lookup, name, opaque string, named map[string]int32) Profile {
 	full := name + "." + ofServices + ".svc.cluster.local"
@@ -151,7 +151,7 @@ func (w *World) residents(ip netip.Addr) (all []resident) {
 		if slices.ContainsFunc(p.Status.HostIPs, func(i corev1.HostIP) bool { return i.IP == ip.String() }) {
 			for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 				for _, port := range c.Ports {
-					if port.HostPort > 0 && port.Protocol == corev1.ProtocolTCP { // proxies speak nothing else
+					if port.HostPort > 0 && port.Protocol == corev1.ProtocolTCP { // proxies serve nothing else
 						r.port = uint16(port.HostPort)
 						at = append(at, r)
 					}
@@ -179,7 +179,7 @@ func (w *World) residents(ip netip.Addr) (all []resident) {
 			}
 		}
 	}
-	for _, r := range leaving { // a Pod that is to be deleted counts as long as nobody has its place
+	for _, r := range leaving { // a Pod that is to be deleted counts as long as no other has its place
 		if !slices.ContainsFunc(all, func(o resident) bool { return o.port == r.port }) {
 			all = append(all, r)
 		}
@@ -229,13 +229,13 @@ func (w *World) instance(l Lookup) Answer {
 	ip := found.addr.Addr()
 	for _, r := range w.residents(ip) {
 		if r.pod != nil && r.pod == found.pod && !r.running {
-			return Answer{Profiles: []Profile{w.at(ip, l.Port, resident{})}} // it may become somebody else
+			return Answer{Profiles: []Profile{w.at(ip, l.Port, resident{})}} // another may come to have it
 		}
 	}
 	return Answer{Profiles: []Profile{w.at(ip, l.Port, resident{candidate: *found})}}
 }
 
-// at is the profile of whoever answers at an IP; of a bare address if nobody does who is known.
+// at is the profile of the resident of an IP; of a bare address if none is known.
 func (w *World) at(ip netip.Addr, port uint16, r resident) Profile {
 	r.addr = netip.AddrPortFrom(ip, port)
 	p := Profile{Budget: defaultBudget, At: r.addr, Endpoint: Address{Weight: 10_000, Labels: map[string]string{}}}

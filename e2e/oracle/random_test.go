@@ -50,7 +50,7 @@ const (
 )
 
 // Random legal changes in two clusters, some while the remote one cannot be reached or the server is away;
-// whenever they pause, every stream holds what the oracle says.
+// whenever they pause, every stream holds what the oracle returns.
 func TestRandom(t *testing.T) {
 	if *seed == 0 {
 		*seed = rand.Uint64N(1 << 32)
@@ -99,7 +99,7 @@ type run struct {
 
 	journal []string // of the changes since the last comparison
 	changes int
-	seen    map[string]int // what the answers that were compared were like, for whoever reads the log
+	seen    map[string]int // what the answers that were compared were like, for the reader of the log
 	slowest time.Duration
 }
 
@@ -291,7 +291,7 @@ func (x *run) step(ctx context.Context) {
 	}
 }
 
-// compare waits until every stream holds what the oracle says.
+// compare waits until every stream holds what the oracle returns.
 func (x *run) compare(ctx context.Context, bound time.Duration) {
 	x.t.Helper()
 	began := time.Now()
@@ -330,7 +330,7 @@ func (x *run) compare(ctx context.Context, bound time.Duration) {
 	x.journal = nil
 }
 
-// want is what the oracle says of a stream.
+// want is what the oracle returns for a stream.
 func (x *run) want(s *stream) Answer {
 	if s.lookup != nil {
 		return x.world.Lookup(*s.lookup)
@@ -389,7 +389,7 @@ type stream struct {
 	}
 
 	mu     sync.Mutex
-	served bool       // since it was opened it was told something
+	served bool       // since it was opened it received something
 	end    codes.Code // once it has ended
 	over   bool
 }
@@ -420,7 +420,7 @@ func (x *run) reopen(s *stream) {
 		return
 	}
 	if l := s.lookup; s.ipOf != "" {
-		l.IP = netip.MustParseAddr("192.0.2.1") // nobody's
+		l.IP = netip.MustParseAddr("192.0.2.1") // of no endpoint
 		if svc := x.world.Local.Services[s.ipOf]; svc != nil && svc.Spec.ClusterIP != "" {
 			l.IP = netip.MustParseAddr(svc.Spec.ClusterIP)
 		}
@@ -477,7 +477,7 @@ func (s *stream) differs(want Answer) string {
 	case want.Ends:
 		return fmt.Sprintf("it goes on, and should have ended with %s", want.Refused)
 	case !served:
-		return "it was told nothing"
+		return "it received nothing"
 	case want.Kept:
 		return ""
 	}
@@ -497,7 +497,7 @@ func (s *stream) differs(want Answer) string {
 	}
 	got := map[netip.AddrPort]Address{}
 	for _, a := range s.open.(*proxy.Stream).Holds() {
-		got[a.Addr] = told(a)
+		got[a.Addr] = received(a)
 	}
 	if want.Addresses == nil {
 		want.Addresses = map[netip.AddrPort]Address{}
@@ -505,8 +505,8 @@ func (s *stream) differs(want Answer) string {
 	return cmp.Diff(want.Addresses, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }))
 }
 
-// told reads what was said of an address.
-func told(a proxy.Address) Address {
+// received reads what was sent of an address.
+func received(a proxy.Address) Address {
 	out := Address{
 		Weight: a.GetWeight(), ServerName: a.GetTlsIdentity().GetServerName().GetName(),
 		Authority:   a.GetAuthorityOverride().GetAuthorityOverride(),
@@ -556,12 +556,12 @@ func toldProfile(p *proxy.Profile) Profile {
 	}
 	out.Parent, out.Object = name(p.GetParentRef()), name(p.GetProfileRef())
 	if p.Address != nil {
-		out.At, out.Endpoint = p.Address.Addr, told(*p.Address)
+		out.At, out.Endpoint = p.Address.Addr, received(*p.Address)
 	}
 	return out
 }
 
-// report tells of each stream that differs, and prints the objects that the first ones depend on.
+// report names each stream that differs, and prints the objects that the first ones depend on.
 func (x *run) report(bound time.Duration) {
 	x.t.Helper()
 	x.t.Errorf("seed %d, after change %d: streams differ from the oracle %s after the last change (%+v)", *seed,
@@ -592,7 +592,7 @@ func (x *run) report(bound time.Duration) {
 	x.t.Logf("%d of %d streams differ", n, len(x.streams))
 }
 
-// String tells what the stream asks for.
+// String returns what the stream asks for.
 func (s *stream) String() string {
 	if s.lookup != nil {
 		return fmt.Sprintf("lookup of %+v", *s.lookup)

@@ -79,7 +79,7 @@ func TestFederatedSlices(t *testing.T) {
 		w.union(s, 10*time.Second, "what changed in north meanwhile reaches "+s.Name(), clusters...)
 	}
 
-	// A cluster that is unlinked takes its own addresses, and loses what was written into it, because nobody
+	// A cluster that is unlinked takes its own addresses, and loses what was written into it, because no replica
 	// else goes on writing.
 	in := w.installations[0]
 	do(t, in.Unlink(t.Context(), in.Remotes[1]))
@@ -156,7 +156,7 @@ func (w *world) shape(es discoveryv1.EndpointSlice) {
 }
 
 // With the rights of Linkerd's stock role a cluster is read-only: discovery goes on, nothing is tried, and
-// the Link says so. Once the rights are there, it is written to.
+// the Link reports so. Once the rights are there, it is written to.
 func TestReadOnly(t *testing.T) {
 	w := newWorld(t, "readonly")
 	west, in := clusters[1], w.installations[0]
@@ -166,7 +166,7 @@ func TestReadOnly(t *testing.T) {
 	in.Remotes[0].Identity = weak
 	do(t, in.Link(t.Context(), in.Remotes[0]))
 	w.replica(in, "east-0")
-	eventually(t, 5*time.Second, "the Link says that west is read-only", func(ctx context.Context) error {
+	eventually(t, 5*time.Second, "the Link reports that west is read-only", func(ctx context.Context) error {
 		got, err := in.Condition(ctx, in.Remotes[0], "Writable")
 		if err == nil && !strings.HasPrefix(got, "False ReadOnly: ") {
 			err = fmt.Errorf("condition %q", got)

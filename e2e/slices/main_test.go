@@ -118,7 +118,7 @@ func (s *site) install(t *testing.T, links string) *charts.Installation {
 	return in
 }
 
-// start starts a replica with the cluster's own server, as the chart does but with short times. Whoever
+// start starts a replica with the cluster's own server, as the chart does but with short times. The test that
 // starts it stops it.
 func (s *site) start(t *testing.T, replica string, in *charts.Installation, url string) (*fingerpost.Server, error) {
 	t.Helper()
@@ -218,7 +218,7 @@ func workload(namespace, name string, labels map[string]string, ips []string,
 	return u
 }
 
-// ready says of an ExternalWorkload whether it is.
+// ready sets whether an ExternalWorkload is ready.
 func ready(u *unstructured.Unstructured, is bool) *unstructured.Unstructured {
 	status := "False"
 	if is {

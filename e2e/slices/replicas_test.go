@@ -178,7 +178,7 @@ func versionsOf(found []discoveryv1.EndpointSlice) (all []string) {
 // between its look at the clock and the stamp on the request. After 6 s another may write.
 const fence = 5 * time.Second
 
-// oneWriter checks in the audit log of a cluster that whoever wrote slices held the Lease of its installation
+// oneWriter checks in the audit log of a cluster that the writer of each slice held the Lease of its installation
 // when it *sent* the request: its own write to that Lease was the last one then, and the fence was not
 // passed. A request that was sent before the fence may arrive later, which is counted.
 func (w *world) oneWriter(s *site, since time.Time) {
@@ -329,7 +329,7 @@ func TestHolderIsKilled(t *testing.T) {
 	}
 }
 
-// watchWrites counts the writes of slices in a namespace from now on. What is returned ends it, and tells how
+// watchWrites counts the writes of slices in a namespace from now on. What is returned ends it, and returns how
 // many there were and which slices were written without being changed.
 func (s *site) watchWrites(t *testing.T, namespace string) func() (writes int, same []string) {
 	t.Helper()

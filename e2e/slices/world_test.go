@@ -75,7 +75,7 @@ func newWorld(t *testing.T, namespace string) *world {
 		_, err := s.WaitEndpoints(t.Context(), namespace, mesh.Service, 2)
 		do(t, err)
 	}
-	t.Cleanup(func() { // the next test's installations must not be told of these
+	t.Cleanup(func() { // the next test's installations must not see these
 		for _, in := range w.installations {
 			if err := in.Unlink(context.WithoutCancel(t.Context()), in.Remotes...); err != nil {
 				t.Error(err)
@@ -107,7 +107,7 @@ func (s *site) holder(ctx context.Context, lease string) (string, error) {
 		return "", err
 	}
 	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
-		return "", fmt.Errorf("nobody holds %s", lease)
+		return "", fmt.Errorf("no replica holds %s", lease)
 	}
 	name, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
 	return name, nil

@@ -1,4 +1,4 @@
-// Package attack holds clients that mean a Destination server harm. They speak HTTP/2 in frames, so that
+// Package attack holds clients that mean a Destination server harm. They write HTTP/2 frames, so that
 // nothing keeps them from what a library would not do.
 package attack
 

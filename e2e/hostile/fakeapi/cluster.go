@@ -145,7 +145,7 @@ func (c *Cluster) apply(o Object) {
 		c.objects[resource] = map[string]Object{}
 	}
 	c.objects[resource][name] = o
-	c.tell(event{resource, what, c.version, o})
+	c.publish(event{resource, what, c.version, o})
 }
 
 // Delete deletes an object that was applied.
@@ -160,11 +160,11 @@ func (c *Cluster) Delete(o Object) {
 	c.version++
 	last.SetResourceVersion(strconv.Itoa(c.version))
 	delete(c.objects[resource], name)
-	c.tell(event{resource, "DELETED", c.version, last})
+	c.publish(event{resource, "DELETED", c.version, last})
 }
 
-// tell needs c.mu.
-func (c *Cluster) tell(e event) {
+// publish needs c.mu.
+func (c *Cluster) publish(e event) {
 	c.events = append(c.events, e)
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -321,7 +321,7 @@ func (c *Cluster) answer(w http.ResponseWriter, r *http.Request, path string, fa
 		} else {
 			Fail(w, r, http.StatusNotFound, metav1.StatusReasonNotFound)
 		}
-	default: // nobody writes here
+	default: // no client writes here
 		Fail(w, r, http.StatusForbidden, metav1.StatusReasonForbidden)
 	}
 }

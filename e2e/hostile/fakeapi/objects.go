@@ -162,7 +162,7 @@ func (a App) ReplicaSet() Object {
 	return r
 }
 
-// Run makes the cluster serve n Apps that are alike but for names and addresses, each with as many Pods.
+// Run makes the cluster serve n Apps that are the same but for names and addresses, each with as many Pods.
 func (c *Cluster) Run(n int, app func(i int) App) {
 	if n == 0 {
 		return

@@ -1,6 +1,6 @@
 // Package fakeapi plays the API servers of many clusters behind one HTTPS address, each below a path of its
 // own. They list in pages, by streaming lists and by watches, in protobuf and in JSON, as kube-apiserver
-// does, and misbehave as they are told.
+// does, and misbehave as they are configured to.
 //
 // Objects are made when they are asked for: a cluster of 100,000 Pods takes no memory here.
 package fakeapi

@@ -22,7 +22,7 @@ import (
 //     ends threads as it likes. So one goroutine forks everything, on a thread
 //     that is kept until close.
 type Spawner struct {
-	// alive is the write end, which nobody writes to; watched is the other.
+	// alive is the write end, which is never written to; watched is the other.
 	alive, watched *os.File
 	requests       chan func() // to the goroutine
 	wg             sync.WaitGroup
