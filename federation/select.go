@@ -510,7 +510,8 @@ func (x *Selection) rank(e *Entry) (rank int) {
 	return rank
 }
 
-// proven reports whether a client learns of an identity that the server must have.
+// proven reports whether a client learns of an identity that the server must have. Ports that a Pod's
+// proxy skips do not count where a Service does not declare the port: such ports share their entries.
 func (q *Query) proven(e *Entry) bool {
 	switch w := e.Endpoint.Workload; {
 	case w == nil:

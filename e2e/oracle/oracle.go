@@ -343,13 +343,7 @@ func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) ui
 	if len(ports) == 0 {
 		return 0
 	}
-	var declared *corev1.ServicePort
-	for _, p := range m.service.Spec.Ports {
-		// Where a number serves TCP and UDP, the TCP port is meant.
-		if p.Port == int32(requested) && (declared == nil || p.Protocol == corev1.ProtocolTCP) {
-			declared = &p
-		}
-	}
+	declared := declares(m.service, requested)
 	if declared == nil {
 		// A port that is not declared is taken as it is; but a member that does not declare it contributes nothing.
 		if m.plain {
@@ -367,6 +361,17 @@ func targetPort(m member, slice *discoveryv1.EndpointSlice, requested uint16) ui
 		}
 	}
 	return byNumber
+}
+
+// declares returns the Service's port of a number; nil for none.
+func declares(svc *corev1.Service, number uint16) (declared *corev1.ServicePort) {
+	for _, p := range svc.Spec.Ports {
+		// Where a number serves TCP and UDP, the TCP port is meant.
+		if p.Port == int32(number) && (declared == nil || p.Protocol == corev1.ProtocolTCP) {
+			declared = &p
+		}
+	}
+	return declared
 }
 
 // near leaves what a client on a node should use of its own cluster's addresses.
@@ -435,7 +440,11 @@ func (w *World) compareClaims(q Question, a, b candidate) int {
 	if c := a.addr.Compare(b.addr); c != 0 {
 		return c
 	}
+	declared := declares(a.service, q.Port) != nil // b's too: members of a union that do not are left out
 	unproven := func(c candidate) int {
+		if !declared { // such ports share one Set, so ports that a proxy skips cannot count
+			c.addr = netip.AddrPortFrom(c.addr.Addr(), 0)
+		}
 		if w.describe(c, q).Identity == "" {
 			return 1
 		}

@@ -34,7 +34,8 @@ import (
 )
 
 var (
-	seed     = flag.Uint64("seed", 0, "of the random events; 0 for a new one")
+	// CI decides about a change by the same events each time; make soak plays others.
+	seed     = flag.Uint64("seed", 1086303222, "of the random events; 0 for a new one")
 	duration = flag.Duration("duration", 20*time.Second, "how long random events are made")
 )
 
