@@ -131,6 +131,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) read(log io.Reader, to io.Writer) {
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 1<<20)
+	listens := false
 	for lines.Scan() {
 		if to != nil {
 			_, _ = to.Write(append(bytes.Clone(lines.Bytes()), '\n'))
@@ -139,14 +140,14 @@ func (s *Server) read(log io.Reader, to io.Writer) {
 		known := json.Unmarshal(lines.Bytes(), &line) == nil
 		s.mu.Lock()
 		s.tail = append(s.tail[max(0, len(s.tail)-100):], lines.Text())
-		before := len(s.addr)
 		switch {
 		case known && line.Msg == "gRPC server listens":
 			s.addr["grpc"] = line.Addr
 		case known && line.Msg == "HTTP server listens":
 			s.addr[line.Server] = line.Addr
 		}
-		if before < 3 && len(s.addr) == 3 {
+		if !listens && s.addr["grpc"] != "" && s.addr["admin"] != "" && s.addr["debug"] != "" { // others may come first
+			listens = true
 			close(s.got)
 		}
 		s.mu.Unlock()
