@@ -11,10 +11,13 @@ import (
 func (v *View) Digest() uint64 {
 	h := fnv.New64a()
 	own := *v
-	own.Slices, own.Composition = nil, nil
+	own.Slices, own.Composition, own.Policy = nil, nil, nil
 	fmt.Fprintf(h, "%+v\n", own)
 	if v.Composition != nil {
 		fmt.Fprintf(h, "%+v\n", *v.Composition)
+	}
+	if v.Policy != nil {
+		fmt.Fprintf(h, "%+v\n", *v.Policy)
 	}
 	for _, s := range v.Slices {
 		fmt.Fprintf(h, "%q %+v\n", s.Name, s.Ports)

@@ -3,6 +3,8 @@ package federation
 import (
 	"slices"
 	"time"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // A ClusterState is how far to trust what a cluster has written.
@@ -57,6 +59,9 @@ type Member struct {
 	Listing bool
 
 	Since time.Time // when the cluster was added first; zero if it is not Linked
+
+	Policy *policy.Cluster // of the cluster; nil for none
+	Near   bool            // the cluster is in the region of the Service's own
 }
 
 func (m *Member) sameRef(o *Member) bool { return m.Origin.MemberRef == o.Origin.MemberRef }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/profile"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -45,8 +46,9 @@ type cluster struct {
 	state atomic.Value // ClusterState
 
 	expectation Expectation
-	synced      bool // it was synced once
-	listing     bool // see Member
+	synced      bool            // it was synced once
+	listing     bool            // see Member
+	policy      *policy.Cluster // nil for none
 	writer      *ClusterWriter
 	facts       *facts // nil for all but the local cluster
 }
@@ -127,6 +129,45 @@ func (s *Store) SetState(c Cluster, state ClusterState) {
 			s.refresh(c)
 		}
 	}
+}
+
+// SetPolicy sets the policy that is in force for c; the zero one is that there is none. It is forgotten with
+// RemoveCluster, and a cluster that was not added has none.
+func (s *Store) SetPolicy(c Cluster, p policy.Cluster) {
+	s.mu.Lock()
+	defer s.unlock()
+	k := s.cluster(c)
+	if k == nil {
+		return
+	}
+	var before policy.Cluster
+	if k.policy != nil {
+		before = *k.policy
+	}
+	if before == p {
+		return
+	}
+	if k.policy = new(p); p == (policy.Cluster{}) {
+		k.policy = nil
+	}
+	s.refresh(c)
+	if p.Region != before.Region { // of the Services of c, other clusters are in its region
+		for ref := range s.heads {
+			if ref.Cluster == c {
+				s.recompose(ref)
+			}
+		}
+	}
+}
+
+// Policy returns the policy that is in force for c.
+func (s *Store) Policy(c Cluster) policy.Cluster {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.cluster(c); k != nil && k.policy != nil {
+		return *k.policy
+	}
+	return policy.Cluster{}
 }
 
 // SetListing sets whether the API server of c, which was never synced, answers: see [Member].
@@ -452,6 +493,7 @@ func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 		m.View = c.views.Load().Get(term.Service)
 		m.Linked, m.Known, m.Since = true, c.synced || m.View != nil, c.expectation.Since
 		m.Stale, m.Listing = c.state.Load() == Stale, c.listing
+		m.Policy, m.Near = c.policy, c.isNear(s.cluster(home.Cluster))
 		origin.TrustDomain = c.expectation.TrustDomain
 	}
 	if old != nil && *old.Origin == origin {
@@ -463,6 +505,11 @@ func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 		return old
 	}
 	return new(m)
+}
+
+// isNear reports whether c is known to be in the region of another cluster, nil for none.
+func (c *cluster) isNear(o *cluster) bool {
+	return o != nil && c.policy != nil && o.policy != nil && c.policy.Region != "" && c.policy.Region == o.policy.Region
 }
 
 // Watch opens a watch on a Service as its home cluster sees it. The Service need not exist. The caller

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // fleet returns a Store of a local cluster and so many linked ones, each with so many Services of one
@@ -57,6 +59,56 @@ func oneEndpoint(cluster, n int) *View {
 		Slices: []*Slice{{Name: "s", Ports: []Port{port(8080, "http")}, Endpoints: []*Endpoint{
 			{Addr: addr(fmt.Sprintf("10.%d.%d.%d", cluster, n>>8&0xff, n&0xff)), Ready: true},
 		}}},
+	}
+}
+
+// A policy concerns what is watched of the cluster, and wakes no reader if it is the same as before. Regions
+// are compared with that of the Service's own cluster, which need not be a member.
+func TestSetPolicy(t *testing.T) {
+	store, _, _, watches := fleet(2, 2, 1)
+	store.SetPolicy("ghost", policy.Cluster{Drained: 5})
+	if p := store.Policy("ghost"); p != (policy.Cluster{}) {
+		t.Errorf("a cluster that was not added has the policy %v", p)
+	}
+	for _, step := range []struct {
+		cluster Cluster
+		policy  policy.Cluster
+		same    bool
+		drained uint8 // of the first member
+		near    [2]bool
+	}{
+		{"cluster-000", policy.Cluster{}, true, 0, [2]bool{}},
+		{"cluster-000", policy.Cluster{Drained: 5}, false, 5, [2]bool{}},
+		{"cluster-000", policy.Cluster{Drained: 5}, true, 5, [2]bool{}},
+		{"cluster-000", policy.Cluster{Region: "eu"}, false, 0, [2]bool{}},
+		{"cluster-001", policy.Cluster{Region: "us"}, false, 0, [2]bool{}},
+		{"local", policy.Cluster{Region: "us"}, false, 0, [2]bool{false, true}},
+		{"local", policy.Cluster{Region: "us", WhenStale: policy.Keep}, true, 0, [2]bool{false, true}},
+		{"local", policy.Cluster{Region: "eu"}, false, 0, [2]bool{true, false}},
+		{"local", policy.Cluster{}, false, 0, [2]bool{}},
+	} {
+		before, _ := watches[0].Load()
+		store.SetPolicy(step.cluster, step.policy)
+		if p := store.Policy(step.cluster); p != step.policy {
+			t.Errorf("the policy is %v, want %v", p, step.policy)
+		}
+		after, _ := watches[0].Load()
+		if (before == after) != step.same {
+			t.Errorf("%s %v: the same Snapshot: %t", step.cluster, step.policy, before == after)
+		}
+		var drained uint8
+		if p := after.Members[0].Policy; p != nil {
+			drained = p.Drained
+		}
+		if near := [2]bool{after.Members[0].Near, after.Members[1].Near}; drained != step.drained || near != step.near {
+			t.Errorf("%s %v: drained %d, near %v", step.cluster, step.policy, drained, near)
+		}
+	}
+	store.SetPolicy("cluster-000", policy.Cluster{Drained: 100})
+	store.RemoveCluster("cluster-000")
+	store.AddCluster("cluster-000", Expectation{})
+	if p := store.Policy("cluster-000"); p != (policy.Cluster{}) {
+		t.Errorf("a cluster that was added again has the policy %v", p)
 	}
 }
 

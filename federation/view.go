@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unique"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // Cluster is the name of a cluster, the same all over the fleet.
@@ -31,6 +33,8 @@ type View struct {
 	Opaque       Ports         // ports whose protocol a proxy should not detect; not given: the server's default holds
 	Composition  *Composition  // nil: the Service consists of its own endpoints
 	Slices       []*Slice      // sorted by Name
+
+	Policy *policy.Service // how traffic is divided between the members of a union; nil for none
 }
 
 // A Declaration is what a View publishes about the Service itself, without its members and endpoints.
@@ -299,7 +303,7 @@ func (v *View) sharing(old *View) *View {
 	n.Slices = slices.Clone(v.Slices)
 	same := v.ExternalName == old.ExternalName && v.LocalOnly == old.LocalOnly && v.Malformed == old.Malformed &&
 		v.Misread == old.Misread && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) &&
-		v.Composition.equal(old.Composition) && len(v.Slices) == len(old.Slices)
+		v.Composition.equal(old.Composition) && v.Policy.Equal(old.Policy) && len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {
 		j, found := slices.BinarySearchFunc(old.Slices, s.Name,
 			func(o *Slice, name string) int { return strings.Compare(o.Name, name) })

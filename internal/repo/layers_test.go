@@ -47,7 +47,7 @@ discovery -> federation federation/watch
 discovery/proxy ->
 discovery/streamtest -> discovery/proxy federation
 
-federation -> federation/profile federation/watch
+federation -> federation/policy federation/profile federation/watch
 federation/policy ->
 federation/profile ->
 federation/watch ->

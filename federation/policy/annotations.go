@@ -1,0 +1,304 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Annotations of Links and Services. All values are small, and everything in them is bounded: users who may annotate a
+// Service must not make the work for it grow without end. A value that cannot be read changes nothing: what was in
+// force stays (Keeping), and a Problem describes the value and what would be right.
+const (
+	prefix = "federation.fingerpost.io/"
+
+	PreferKey          = prefix + "prefer"           // of Services
+	CapacityKey        = prefix + "capacity"         // of Services
+	WeightsKey         = prefix + "weights"          // of Services
+	WhenStaleKey       = prefix + "when-stale"       // of both
+	DrainKey           = prefix + "drain"            // of Links
+	WithdrawalGuardKey = prefix + "withdrawal-guard" // of Links
+	MaxEndpointsKey    = prefix + "max-endpoints"    // of Links
+	MaxServicesKey     = prefix + "max-services"     // of Links
+	RegionKey          = prefix + "region"           // of Links
+)
+
+// Keys are the annotations that ServiceOf and LinkOf read.
+var (
+	ServiceKeys = []string{PreferKey, CapacityKey, WeightsKey, WhenStaleKey}
+	LinkKeys    = []string{
+		WhenStaleKey, DrainKey, WithdrawalGuardKey, MaxEndpointsKey, MaxServicesKey, RegionKey,
+	}
+)
+
+const (
+	maxValue = 8 << 10            // bytes of an annotation
+	maxTiers = 16                 // of a Service
+	maxNames = 256                // in an annotation
+	maxName  = 253                // bytes of one, as of a Link
+	maxCount = 100_000_000        // a capacity, or a limit
+	maxTime  = 7 * 24 * time.Hour // that a Drain or a hold takes
+	maxQuote = 64                 // bytes of a value that a Problem quotes
+
+	// MaxWeight is the highest weight of a cluster.
+	MaxWeight = 10_000
+)
+
+// A Problem is an annotation whose value cannot be read.
+type Problem struct {
+	Key, Value string
+	Want       string // what would be right
+}
+
+// String describes the Problem, for people, in ASCII.
+func (p Problem) String() string {
+	value := fmt.Sprintf("%+q", p.Value)
+	if len(p.Value) > maxQuote {
+		value = fmt.Sprintf("%+q... (%d bytes)", p.Value[:maxQuote], len(p.Value))
+	}
+	return fmt.Sprintf("the annotation %s has the value %s, so that what was in force stays: %s", p.Key, value, p.Want)
+}
+
+// reader reads annotations, and collects the Problems.
+type reader struct {
+	annotations map[string]string
+	problems    []Problem
+}
+
+// read returns what parse makes of an annotation; the zero value if there is none, or it cannot be read.
+func read[T any](r *reader, key string, parse func(value string) (T, bool), want string) (v T) {
+	value, found := r.annotations[key]
+	if !found {
+		return v
+	}
+	if len(value) <= maxValue {
+		if v, ok := parse(strings.TrimSpace(value)); ok {
+			return v
+		}
+	}
+	r.problems = append(r.problems, Problem{key, value, want})
+	return v
+}
+
+const wantWhenStale = "set keep, last or drop"
+
+// ServiceOf reads the annotations of a Service.
+func ServiceOf(annotations map[string]string) (Service, []Problem) {
+	wantTiers := fmt.Sprintf("set tiers, the best first, such as local > east,west > *: "+
+		"names of clusters, local, region or *, each of them once, in at most %d tiers", maxTiers)
+	wantWeights := fmt.Sprintf("set a weight for each cluster, such as east=80,west=20: "+
+		"whole numbers up to %d, one of them above 0", MaxWeight)
+	r := &reader{annotations: annotations}
+	s := Service{
+		Prefer:    read(r, PreferKey, parsePrefer, wantTiers),
+		Capacity:  read(r, CapacityKey, parseCapacity, "set a number of endpoints, such as 10"),
+		Weights:   read(r, WeightsKey, parseWeights, wantWeights),
+		WhenStale: read(r, WhenStaleKey, parseWhenStale, wantWhenStale),
+	}
+	return s, r.problems
+}
+
+// Keeping returns s with what was in force before in place of what cannot be read. before may be nil.
+func (s Service) Keeping(before *Service, problems []Problem) Service {
+	if before == nil {
+		return s
+	}
+	for _, p := range problems {
+		switch p.Key {
+		case PreferKey:
+			s.Prefer = before.Prefer
+		case CapacityKey:
+			s.Capacity = before.Capacity
+		case WeightsKey:
+			s.Weights = before.Weights
+		case WhenStaleKey:
+			s.WhenStale = before.WhenStale
+		}
+	}
+	return s
+}
+
+// LinkOf reads the annotations of a Link.
+func LinkOf(annotations map[string]string) (Link, []Problem) {
+	const wantLimit = "set a number, such as 10000; 0 is no limit"
+	r := &reader{annotations: annotations}
+	l := Link{
+		WhenStale: read(r, WhenStaleKey, parseWhenStale, wantWhenStale),
+		Drain: read(r, DrainKey, ParseDrain,
+			"set true, or a time and a duration of 7 days at most, such as 2026-01-31T12:00:00Z/5m"),
+		WithdrawalGuard: read(r, WithdrawalGuardKey, parseGuard, "set a percentage and a duration of 7 days at most, "+
+			"such as 50%/10m, or off"),
+		MaxEndpoints: read(r, MaxEndpointsKey, parseLimit, wantLimit),
+		MaxServices:  read(r, MaxServicesKey, parseLimit, wantLimit),
+		Region: read(r, RegionKey, parseRegion,
+			"set the name of a region, of at most 63 letters, digits, -, _ or ."),
+	}
+	return l, r.problems
+}
+
+// Keeping returns l with what was in force before in place of what cannot be read.
+func (l Link) Keeping(before Link, problems []Problem) Link {
+	for _, p := range problems {
+		switch p.Key {
+		case WhenStaleKey:
+			l.WhenStale = before.WhenStale
+		case DrainKey:
+			l.Drain = before.Drain
+		case WithdrawalGuardKey:
+			l.WithdrawalGuard = before.WithdrawalGuard
+		case MaxEndpointsKey:
+			l.MaxEndpoints = before.MaxEndpoints
+		case MaxServicesKey:
+			l.MaxServices = before.MaxServices
+		case RegionKey:
+			l.Region = before.Region
+		}
+	}
+	return l
+}
+
+// parsePrefer reads tiers such as "local > east,west > *".
+func parsePrefer(value string) (tiers []Tier, ok bool) {
+	seen := map[string]bool{}
+	for text := range strings.SplitSeq(value, ">") {
+		var t Tier
+		for name := range strings.SplitSeq(text, ",") {
+			name = strings.TrimSpace(name)
+			if seen[name] || len(seen) == maxNames {
+				return nil, false
+			}
+			seen[name] = true
+			switch {
+			case name == "local":
+				t.Local = true
+			case name == "region":
+				t.Region = true
+			case name == "*":
+				t.Others = true
+			case isName(name, maxName):
+				t.Clusters = append(t.Clusters, name)
+			default:
+				return nil, false
+			}
+		}
+		slices.Sort(t.Clusters)
+		tiers = append(tiers, t)
+	}
+	return tiers, len(tiers) <= maxTiers
+}
+
+func parseCapacity(value string) (uint32, bool) {
+	n, ok := parseNumber(value, maxCount)
+	return uint32(n), ok && n > 0
+}
+
+// parseWeights reads weights such as "east=80,west=20".
+func parseWeights(value string) ([]Weight, bool) {
+	weights, total := map[string]uint32{}, 0
+	for item := range strings.SplitSeq(value, ",") {
+		name, text, _ := strings.Cut(item, "=")
+		name = strings.TrimSpace(name)
+		n, ok := parseNumber(strings.TrimSpace(text), MaxWeight)
+		if _, twice := weights[name]; twice || !ok || !isName(name, maxName) || len(weights) == maxNames {
+			return nil, false
+		}
+		weights[name] = uint32(n)
+		total += n
+	}
+	var all []Weight
+	for _, name := range slices.Sorted(maps.Keys(weights)) {
+		all = append(all, Weight{name, weights[name]})
+	}
+	return all, total > 0
+}
+
+func parseWhenStale(value string) (WhenStale, bool) {
+	for _, w := range []WhenStale{Keep, Last, Drop} {
+		if value == w.String() {
+			return w, true
+		}
+	}
+	return Unset, false
+}
+
+// ParseDrain reads the value of a drain annotation: true, or a time and a duration, and whether it goes up.
+func ParseDrain(value string) (Drain, bool) {
+	if value == "true" {
+		return Drain{From: atOnce}, true
+	}
+	from, rest, _ := strings.Cut(value, "/")
+	over, up := strings.CutSuffix(rest, "/up")
+	at, err := time.Parse(time.RFC3339, from)
+	d, ok := parseDuration(over)
+	if err != nil || !ok || at.Year() < 1970 || at.Year() > 2500 {
+		return Drain{}, false
+	}
+	return Drain{From: at.UTC(), Over: d, Up: up}, true
+}
+
+// String returns the value of the annotation that ParseDrain reads; empty for none.
+func (d Drain) String() string {
+	up := ""
+	switch {
+	case d.From.IsZero():
+		return ""
+	case d == Drain{From: atOnce}:
+		return "true"
+	case d.Up:
+		up = "/up"
+	}
+	return d.From.Format(time.RFC3339Nano) + "/" + d.Over.String() + up
+}
+
+// parseGuard reads a value such as "50%/10m".
+func parseGuard(value string) (WithdrawalGuard, bool) {
+	if value == "off" {
+		return WithdrawalGuard{Off: true}, true
+	}
+	percent, hold, _ := strings.Cut(value, "/")
+	number, is := strings.CutSuffix(percent, "%")
+	n, ok := parseNumber(number, 100)
+	d, valid := parseDuration(hold)
+	if !is || !ok || n == 0 || !valid || d == 0 {
+		return WithdrawalGuard{}, false
+	}
+	return WithdrawalGuard{Percent: uint8(n), Hold: d}, true
+}
+
+func parseLimit(value string) (Limit, bool) {
+	n, ok := parseNumber(value, maxCount)
+	return Limit{ok, n}, ok
+}
+
+func parseRegion(value string) (string, bool) { return value, isName(value, 63) }
+
+func parseDuration(value string) (time.Duration, bool) {
+	d, err := time.ParseDuration(value)
+	return d, err == nil && d >= 0 && d <= maxTime
+}
+
+// parseNumber reads a number from 0 to limit.
+func parseNumber(value string, limit int) (int, bool) {
+	if value == "" || len(value) > 10 || strings.Trim(value, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(value)
+	return n, err == nil && n <= limit
+}
+
+// isName reports whether a string may be the name of a cluster or a region.
+func isName(s string, limit int) bool {
+	if s == "" || len(s) > limit {
+		return false
+	}
+	for _, c := range []byte(s) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return false
+		}
+	}
+	return true
+}

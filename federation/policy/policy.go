@@ -1,0 +1,140 @@
+package policy
+
+import (
+	"slices"
+	"time"
+)
+
+// A Cluster is the policy that is in force for one cluster, whatever the Service. The zero Cluster is that there
+// is none.
+type Cluster struct {
+	WhenStale WhenStale // Unset is Keep
+	Drained   uint8     // percent of its traffic that is taken away, from 0 to 100
+	Region    string    // that the cluster is in; empty if it is not known
+}
+
+// WhenStale is what a cluster's endpoints are worth while the cluster is Stale.
+type WhenStale uint8
+
+// The values of when-stale.
+const (
+	Unset WhenStale = iota // of a Service: what holds for the cluster
+	Keep                   // as much as if it were in contact
+	Last                   // they take what all others leave over
+	Drop                   // they count only if no other cluster has anything ready
+)
+
+// String returns the value as it is written.
+func (w WhenStale) String() string { return [...]string{"", "keep", "last", "drop"}[w] }
+
+// A Service is the policy of one federated Service. It is immutable. The zero Service is that there is none.
+type Service struct {
+	Prefer    []Tier    // the best first; none: one tier of all clusters
+	Capacity  uint32    // ready endpoints that a tier should have at least
+	Weights   []Weight  // sorted by cluster; none: by ready endpoints
+	WhenStale WhenStale // before that of the cluster
+}
+
+// A Tier is clusters that serve together.
+type Tier struct {
+	Clusters []string // by name, sorted; besides
+	Local    bool     // the cluster whose Service it is,
+	Region   bool     // those of that cluster's region,
+	Others   bool     // and those that are in no other tier
+}
+
+// A Weight is the part of its tier's traffic that a cluster gets, beside the weights of the others.
+type Weight struct {
+	Cluster string
+	Weight  uint32
+}
+
+// Equal reports whether two policies are the same; nil is none.
+func (s *Service) Equal(o *Service) bool {
+	if s == nil || o == nil || s == o {
+		return s == o
+	}
+	return s.Capacity == o.Capacity && s.WhenStale == o.WhenStale && slices.Equal(s.Weights, o.Weights) &&
+		slices.EqualFunc(s.Prefer, o.Prefer, Tier.equal)
+}
+
+func (t Tier) equal(o Tier) bool {
+	return t.Local == o.Local && t.Region == o.Region && t.Others == o.Others && slices.Equal(t.Clusters, o.Clusters)
+}
+
+// None reports whether nothing is asked for.
+func (s *Service) None() bool { return s == nil || s.Equal(&Service{}) }
+
+// Names returns the names of clusters that the policy has, sorted.
+func (s *Service) Names() (names []string) {
+	if s == nil {
+		return nil
+	}
+	for _, t := range s.Prefer {
+		names = append(names, t.Clusters...)
+	}
+	for _, w := range s.Weights {
+		names = append(names, w.Cluster)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// A Link is what the annotations of a Link ask for. The zero Link is that they ask for nothing.
+type Link struct {
+	WhenStale       WhenStale
+	Drain           Drain
+	WithdrawalGuard WithdrawalGuard
+	MaxEndpoints    Limit
+	MaxServices     Limit
+	Region          string // empty: not given
+}
+
+// A WithdrawalGuard is how long what a cluster withdraws at once is held. The zero value is that it is not given.
+type WithdrawalGuard struct {
+	Off     bool
+	Percent uint8 // that must be withdrawn, from 1 to 100; 0: not given
+	Hold    time.Duration
+}
+
+// A Limit is an upper bound. The zero Limit is that it is not given; one that is given and 0 is that there is no
+// bound.
+type Limit struct {
+	Given bool
+	N     int
+}
+
+// A Drain takes a cluster's traffic away, or gives it back, in steps of 5 percent. The zero Drain is that there is
+// none.
+type Drain struct {
+	From time.Time     // in UTC, without a monotonic clock, so that Drains can be compared
+	Over time.Duration // from the first percent to the last; 0: at once
+	Up   bool          // it is given back
+}
+
+// atOnce is when a Drain began that has always been complete.
+var atOnce = time.Unix(0, 0).UTC()
+
+const steps = 20 // of a Drain
+
+// At returns how many percent are taken away at a time, and when that changes next; the zero time is never.
+func (d Drain) At(now time.Time) (percent uint8, next time.Time) {
+	if d.From.IsZero() {
+		return 0, time.Time{}
+	}
+	done := 0 // steps
+	switch elapsed := now.Sub(d.From); {
+	case elapsed < 0:
+		next = d.From
+	case elapsed >= d.Over:
+		done = steps
+	default:
+		done = int(elapsed * steps / d.Over)
+		next = d.From.Add((d.Over*time.Duration(done+1) + steps - 1) / steps)
+	}
+	percent = uint8(done * 100 / steps)
+	if d.Up {
+		percent = 100 - percent
+	}
+	return percent, next
+}
