@@ -108,6 +108,21 @@ func (s *Stream) Over(now time.Time) bool {
 	return false
 }
 
+// newServiceGrace is how long a client waits for a Service that does not exist: as a rule, a watch delivers one within
+// 2 ms of its creation, and clients ask for it that early.
+const newServiceGrace = 20 * time.Millisecond
+
+// AwaitsService reports whether the client has asked so recently for a Service that does not exist that it may be about
+// to. If so, the stream is woken when AwaitsService should be called again.
+func (s *Stream) AwaitsService(now time.Time) bool {
+	until := s.state.opened.Add(newServiceGrace)
+	if !now.Before(until) {
+		return false
+	}
+	s.WakeBy(now, until)
+	return true
+}
+
 // Room reports whether there is room for a first answer within the bounds on bytes in flight. If not, the stream is
 // woken when Room should be called again.
 func (s *Stream) Room(now time.Time) bool {

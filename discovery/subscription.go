@@ -212,7 +212,8 @@ func (p *placeAnswers) drop() {
 type Subscription struct {
 	engine *Engine
 	query  Query
-	node   string // that the client runs on; empty if it is not known
+	node   string    // that the client runs on; empty if it is not known
+	opened time.Time // when the client asked
 
 	watch     *federation.Watch
 	zone      *watch.Watch[string, string] // of the node; nil if that is not known
@@ -225,7 +226,7 @@ type Subscription struct {
 // Subscribe opens a Subscription for a client on a node of this cluster. bell is rung whenever there
 // may be a newer Answer. The caller closes it.
 func (e *Engine) Subscribe(q Query, node string, bell *watch.Bell) *Subscription {
-	s := &Subscription{engine: e, query: q, node: node}
+	s := &Subscription{engine: e, query: q, node: node, opened: time.Now()}
 	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
 	s.watch.Add(bell)
 	if node != "" {
@@ -247,8 +248,8 @@ func (s *Subscription) Close() {
 }
 
 // Load returns the newest Answer, or nil while the client should be sent none: it holds nothing, and a
-// cluster was never synced. due is when it should look again if the bell does not ring before; zero for
-// never.
+// cluster was never synced, or it has just asked for a Service that does not exist. due is when it should look
+// again if the bell does not ring before; zero for never.
 //
 // All of an Answer follows from one Snapshot: the one that is newest now, or a newer one that another
 // stream has brought the stages to meanwhile.
@@ -288,12 +289,19 @@ func (s *Subscription) place() federation.Place {
 	return place
 }
 
-// waitUntil returns until when a client that holds nothing waits for clusters that were never synced.
+// waitUntil returns until when a client that holds nothing waits for clusters that were never synced, and for a Service
+// that does not exist.
 func (s *Subscription) waitUntil(snapshot *federation.Snapshot) time.Time {
 	if s.answered {
 		return time.Time{}
 	}
-	return snapshot.WaitUntil(s.engine.config.FirstSyncGrace, s.engine.started)
+	until := snapshot.WaitUntil(s.engine.config.FirstSyncGrace, s.engine.started)
+	if snapshot.View == nil {
+		if grace := s.opened.Add(newServiceGrace); grace.After(until) {
+			return grace
+		}
+	}
+	return until
 }
 
 // acquire joins the selection for a Snapshot: which one it is depends on the ports that the Service declares.

@@ -375,3 +375,35 @@ func TestBrokenEncoder(t *testing.T) {
 		t.Errorf("%d turns are not given back", n)
 	}
 }
+
+// A client that asks for a Service just before a watch delivers it is served; of one that does not come, it is
+// sent the error after the grace.
+func TestNewService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, writer := streamtest.Local(nil)
+		s := unhurried(store)
+		ctx, cancel := context.WithCancel(t.Context())
+		ask := func() (*streamtest.Counter, chan error) {
+			sink, done := streamtest.NewCounter(ctx), make(chan error, 1)
+			go func() { done <- s.Get(&pb.GetDestination{Path: streamtest.Path}, sink) }()
+			return sink, done
+		}
+		began := time.Now()
+		_, done := ask()
+		if err := <-done; status.Code(err) != codes.NotFound || time.Since(began) != newServiceGrace {
+			t.Errorf("a Service that does not exist, after %s: %v", time.Since(began), err)
+		}
+		began = time.Now()
+		sink, done := ask()
+		synctest.Wait() // it was asked for
+		writer.Set(streamtest.Web, onNodes(3, true))
+		sink.Wait(1)
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("a new Service was found after %s", waited)
+		}
+		cancel()
+		if err := <-done; status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	})
+}

@@ -90,7 +90,7 @@ func (l *profileStream) run(ctx context.Context) error {
 		var next *discovery.Frame
 		if l.last != nil || l.Room(now) {
 			var err error
-			if next, err = l.answer(); err != nil {
+			if next, err = l.answer(now); err != nil {
 				return err
 			}
 		}
@@ -127,7 +127,7 @@ func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
 
 // answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is
 // watched from then on, and ServiceProfiles that it does not depend on are not any more.
-func (l *profileStream) answer() (*discovery.Frame, error) {
+func (l *profileStream) answer(now time.Time) (*discovery.Frame, error) {
 	primary, backup := false, false
 	defer func() {
 		if !primary {
@@ -154,12 +154,12 @@ func (l *profileStream) answer() (*discovery.Frame, error) {
 	}
 	name := asked.Service
 	if asked.Hostname != "" {
-		return l.instance(name)
+		return l.instance(now, name)
 	}
 	declared := l.service.declaration(name)
 	switch {
 	case declared == nil && l.last == nil:
-		return l.notFound(name)
+		return l.notFound(now, name)
 	case declared == nil:
 		l.setSubject(subject{})
 		if len(l.last.Bytes()) == 0 {
@@ -210,15 +210,19 @@ func (l *profileStream) refuse(code codes.Code, format string, args ...any) (*di
 	return nil, status.Errorf(code, format, args...)
 }
 
-func (l *profileStream) notFound(name federation.Service) (*discovery.Frame, error) {
+// notFound ends a stream whose Service does not exist, unless it may be about to.
+func (l *profileStream) notFound(now time.Time, name federation.Service) (*discovery.Frame, error) {
+	if l.AwaitsService(now) {
+		return nil, nil
+	}
 	return l.refuse(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
 }
 
 // instance returns the profile of the endpoint of a Service that has the hostname which is asked for.
-func (l *profileStream) instance(name federation.Service) (*discovery.Frame, error) {
+func (l *profileStream) instance(now time.Time, name federation.Service) (*discovery.Frame, error) {
 	snapshot := l.service.snapshot(name)
 	if snapshot.View == nil {
-		return l.notFound(snapshot.Service)
+		return l.notFound(now, snapshot.Service)
 	}
 	e := instance(snapshot.View, l.asked.Hostname)
 	if e == nil {

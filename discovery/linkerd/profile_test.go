@@ -1,9 +1,15 @@
 package linkerd
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
@@ -62,8 +68,8 @@ func TestProfileWakesForDeclarations(t *testing.T) {
 		{"the Service is created", changed(func(*federation.View) {}), true},
 		{"the Service becomes an alias", changed(func(v *federation.View) { v.ExternalName = true }), true},
 	} {
-		before, _ := of.answer()
-		_, _ = one.answer()
+		before, _ := of.answer(time.Now())
+		_, _ = one.answer(time.Now())
 		if of.last == nil {
 			of.last = before
 		}
@@ -91,4 +97,35 @@ func rung(l *profileStream) bool {
 	default:
 		return false
 	}
+}
+
+// A profile of a Service that is about to exist is sent, and of one that does not come the error after a moment.
+func TestProfileOfNewService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, writer := streamtest.Local(nil)
+		server := NewServer(logr.Discard(), store, Defaults())
+		ctx, cancel := context.WithCancel(t.Context())
+		ask := func() (*streamtest.Counter, chan error) {
+			sink, done := streamtest.NewCounter(ctx), make(chan error, 1)
+			go func() { done <- server.GetProfile(&pb.GetDestination{Path: streamtest.Path}, profileCounter{sink}) }()
+			return sink, done
+		}
+		began := time.Now()
+		_, done := ask()
+		if err := <-done; status.Code(err) != codes.NotFound || time.Since(began) > time.Second/10 {
+			t.Errorf("a Service that does not exist, after %s: %v", time.Since(began), err)
+		}
+		began = time.Now()
+		sink, done := ask()
+		synctest.Wait() // it was asked for
+		writer.Set(streamtest.Web, streamtest.ViewOf(streamtest.SliceOf("s", 0, 3)))
+		sink.Wait(1)
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("a new Service was found after %s", waited)
+		}
+		cancel()
+		if err := <-done; status.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+	})
 }
