@@ -70,12 +70,12 @@ sim: ## Play random histories of the whole system on virtual time (ARGS='-seed N
 test-tools: ## Lint and render the charts, test their alerts, make a release, and ask k3d about the files of its kit, without Docker
 	go test -C tools -count 1 ./...
 
-# The packages run one after the other, because each starts control planes of its own, and two cores are not enough for more. Before the first one
-# everything is compiled: API servers beside compilers answer after seconds.
+# Two packages run at a time, each with control planes of its own: they wait more than they compute, and pass on two cores with as much work
+# beside. Before the first one everything is compiled: API servers beside compilers answer after seconds.
 .PHONY: test-e2e test-e2e-race e2e-tools
 test-e2e: build e2e-tools ## Run the tests on real control planes, with the binary that users get
 	@go list -C e2e -export -test -deps ./... >/dev/null
-	FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -p 1 -count 1 -timeout 30m ./...
+	FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -p 2 -count 1 -timeout 30m ./...
 	go run -C e2e ./demo --once >/dev/null
 
 test-e2e-race: e2e-tools ## The same with the race detector, in the tests and in the server
