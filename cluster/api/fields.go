@@ -36,7 +36,10 @@ func (k Kind) Reading(read *Message) Kind {
 	return k
 }
 
-// Prune appends what is read of a message, and reports whether it could be followed.
+var noLength [10]byte // as long as a varint may be
+
+// Prune appends what is read of a message, which is no longer than the message, and reports whether it could be
+// followed.
 func (m *Message) Prune(to, message []byte) ([]byte, bool) {
 	for len(message) > 0 {
 		number, wireType, tag := protowire.ConsumeTag(message)
@@ -66,18 +69,16 @@ func (m *Message) Prune(to, message []byte) ([]byte, bool) {
 				to = append(to, field...)
 				continue
 			}
-			// The length takes five bytes, whatever it is, to be written after what it counts.
 			to = append(to, field[:tag]...)
-			start := len(to) + 5
+			start := len(to)
+			// There is room for the length that it had, which is enough: what is left is no longer.
+			room := protowire.SizeVarint(uint64(len(inner)))
 			var ok bool
-			if to, ok = within.Prune(append(to, 0, 0, 0, 0, 0), inner); !ok {
+			if to, ok = within.Prune(append(to, noLength[:room]...), inner); !ok {
 				return to, false
 			}
-			size := len(to) - start
-			for i := range 5 {
-				to[start-5+i] = byte(size>>(7*i))&0x7f | 0x80
-			}
-			to[start-1] &= 0x7f
+			left := to[start+room:]
+			to = append(protowire.AppendVarint(to[:start], uint64(len(left))), left...)
 		}
 	}
 	return to, true

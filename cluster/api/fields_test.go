@@ -12,23 +12,38 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever bytes come, what is left of them is a message if they are one, and pruning it again changes nothing.
+var pruned = &Message{Fields: map[protowire.Number]*Message{1: nil, 2: {Fields: map[protowire.Number]*Message{
+	1: nil, 3: {If: func(b []byte) bool { return len(b) > 1 }}, 4: {},
+}}}}
+
+// checkPrune fails if what is left of a message is longer than it, is no message, or is not left when it is pruned
+// again.
+func checkPrune(t interface{ Fatalf(string, ...any) }, message []byte) {
+	once, ok := pruned.Prune(nil, message)
+	if !ok {
+		return
+	}
+	if len(once) > len(message) {
+		t.Fatalf("%x is longer than %x", once, message)
+	}
+	twice, ok := pruned.Prune(nil, once)
+	if !ok || !bytes.Equal(once, twice) {
+		t.Fatalf("%x, then %x, %t", once, twice, ok)
+	}
+}
+
 func TestPruneAnything(t *testing.T) {
-	read := &Message{Fields: map[protowire.Number]*Message{1: nil, 2: {Fields: map[protowire.Number]*Message{
-		1: nil, 3: {If: func(b []byte) bool { return len(b) > 1 }},
-	}}}}
 	rapid.Check(t, func(t *rapid.T) {
-		message := rapid.SliceOfN(rapid.SampledFrom([]byte{0x08, 0x0a, 0x12, 0x1a, 0, 1, 2, 3, 4, 0x80}), 0, 20).
-			Draw(t, "message")
-		once, ok := read.Prune(nil, message)
-		if !ok {
-			return
-		}
-		twice, ok := read.Prune(nil, once)
-		if !ok || !bytes.Equal(once, twice) {
-			t.Fatalf("%x, then %x, %t", once, twice, ok)
-		}
+		checkPrune(t, rapid.SliceOfN(rapid.SampledFrom([]byte{0x08, 0x0a, 0x12, 0x1a, 0x22, 0, 1, 2, 3, 4, 0x80}), 0, 20).
+			Draw(t, "message"))
 	})
+}
+
+func FuzzPrune(f *testing.F) {
+	f.Add([]byte{0x12, 2, 0x22, 0})
+	f.Add([]byte{0x12, 0x82, 0x80, 0, 0x08, 1})
+	f.Add(append([]byte{0x12, 0x80, 2}, bytes.Repeat([]byte{0x22, 0, 0x08, 1}, 64)...))
+	f.Fuzz(func(t *testing.T, message []byte) { checkPrune(t, message) })
 }
 
 // What is no object of the kind is decoded as it came: a Status, a message that is none, and JSON.
