@@ -75,7 +75,8 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 		Port: q.Port, Hostname: q.Hostname,
 		IPv6: e.config.IPv6, ControlPlane: e.config.ControllerNamespace, ZoneWeights: e.config.ZoneWeights,
 	}
-	place := federation.Place{Node: x.Client.Node, Zone: x.Client.Zone}
+	bucket := Client{x.Client.Namespace, x.Client.Pod, x.Client.Node}.bucket()
+	place := federation.Place{Node: x.Client.Node, Zone: x.Client.Zone, Bucket: bucket}
 	answer := federation.Select(snapshot, query, nil).Answer(place, nil)
 	wait := time.Until(snapshot.WaitUntil(e.config.FirstSyncGrace, e.started))
 	if wait <= 0 {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -18,11 +19,24 @@ type Sink interface {
 	Context() context.Context
 }
 
-// A Client is the Pod that opened a stream, as far as it is known. Only its Node bears on what it is sent.
+// A Client is the Pod that opened a stream, as far as it is known. Its Node bears on what it is sent, and if that is
+// not known, which Pod it is.
 type Client struct {
 	Namespace string `json:"ns,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	Node      string `json:"node,omitempty"`
+}
+
+// bucket returns the bucket that the client is in where traffic is divided.
+func (c Client) bucket() uint8 {
+	switch {
+	case c.Node != "":
+		return policy.BucketOf(c.Node)
+	case c.Pod != "":
+		return policy.BucketOf(c.Namespace + "/" + c.Pod)
+	default:
+		return 0
+	}
 }
 
 // A Stream is one open stream of any protocol: it is listed in Streams, ends when it is old or the
@@ -193,7 +207,7 @@ type Protocol struct {
 // Serve is the whole life of a stream of one Query: load the newest Answer, send the update from the
 // one that was sent last, wait for the Bell. It returns nil when the stream should end with OK.
 func (s *Stream) Serve(ctx context.Context, q Query, client Client, p Protocol) error {
-	subscription := s.engine.Subscribe(q, client.Node, s.Bell())
+	subscription := s.engine.Subscribe(q, client, s.Bell())
 	defer subscription.Close()
 	s.state.subscription.Store(subscription)
 	s.beat = s.state.opened.Add(p.FirstBeat)

@@ -223,7 +223,7 @@ func (e *Engine) behind(st *streamState) *Lag {
 	}
 	snapshot, made := selection.advance(snapshot)
 	zone, _ := e.store.Nodes().Get(st.client.Node)
-	place := made.Reduce(federation.Place{Node: st.client.Node, Zone: zone})
+	place := made.Reduce(federation.Place{Node: st.client.Node, Zone: zone, Bucket: st.client.bucket()})
 	before := st.answer.Load()
 	next := made.Answer(place, before)
 	var holds *federation.Set

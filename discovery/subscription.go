@@ -212,7 +212,7 @@ func (p *placeAnswers) drop() {
 type Subscription struct {
 	engine *Engine
 	query  Query
-	node   string    // that the client runs on; empty if it is not known
+	client Client
 	opened time.Time // when the client asked
 
 	watch     *federation.Watch
@@ -223,14 +223,14 @@ type Subscription struct {
 	answered  bool                         // an Answer was loaded that can be sent
 }
 
-// Subscribe opens a Subscription for a client on a node of this cluster. bell is rung whenever there
+// Subscribe opens a Subscription for a client in this cluster. bell is rung whenever there
 // may be a newer Answer. The caller closes it.
-func (e *Engine) Subscribe(q Query, node string, bell *watch.Bell) *Subscription {
-	s := &Subscription{engine: e, query: q, node: node, opened: time.Now()}
+func (e *Engine) Subscribe(q Query, client Client, bell *watch.Bell) *Subscription {
+	s := &Subscription{engine: e, query: q, client: client, opened: time.Now()}
 	s.watch = e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
 	s.watch.Add(bell)
-	if node != "" {
-		s.zone = e.store.Nodes().Watch(node)
+	if client.Node != "" {
+		s.zone = e.store.Nodes().Watch(client.Node)
 		s.zone.Add(bell)
 	}
 	return s
@@ -282,7 +282,7 @@ func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.
 
 // place returns where the client runs.
 func (s *Subscription) place() federation.Place {
-	place := federation.Place{Node: s.node}
+	place := federation.Place{Node: s.client.Node, Bucket: s.client.bucket()}
 	if s.zone != nil {
 		place.Zone, _, _ = s.zone.Load()
 	}

@@ -338,7 +338,7 @@ func TestSizeOfFirstAnswers(t *testing.T) {
 	})
 	s := unhurried(store)
 	size := func(port uint16) int {
-		subscription := s.Subscribe(Query{Service: streamtest.Web, Port: port}, "", watch.NewBell())
+		subscription := s.Subscribe(Query{Service: streamtest.Web, Port: port}, Client{}, watch.NewBell())
 		defer subscription.Close()
 		snapshot, _ := subscription.watch.Load()
 		return subscription.size(snapshot, plain{port})

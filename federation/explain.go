@@ -22,13 +22,17 @@ const (
 
 	// About an Endpoint.
 	NotReady
-	OtherHostname // it is not the instance that was asked for
-	IPv6Off       // it is a workload's IPv6 address, and those are not used
-	NoNode        // the Service is for clients on the same node, and this runs on none
-	OtherNode     // the Service is for clients on the same node, and this runs on another
-	OtherZone     // it has zone hints, others are hinted for the client's zone
-	OverIPv6      // the same workload is reached over IPv6
-	Duplicate     // another claim to the same address counts
+	OtherHostname    // it is not the instance that was asked for
+	IPv6Off          // it is a workload's IPv6 address, and those are not used
+	NoNode           // the Service is for clients on the same node, and this runs on none
+	OtherNode        // the Service is for clients on the same node, and this runs on another
+	LowerTier        // others, which the Service prefers, can carry the traffic
+	Drained          // its cluster is drained
+	StaleAfterOthers // its cluster is Stale, and others are not
+	OverShare        // of its cluster others are enough for its share of the traffic
+	OtherZone        // it has zone hints, others are hinted for the client's zone
+	OverIPv6         // the same workload is reached over IPv6
+	Duplicate        // another claim to the same address counts
 )
 
 // String returns the reason in a few words.
@@ -36,7 +40,8 @@ func (r Reason) String() string {
 	return [...]string{
 		"kept", "cluster not synced yet", "cluster not linked", "no such Service", "ExternalName",
 		"port not declared", "port not in slice", "not ready", "other hostname", "IPv6 off",
-		"not a Pod, Service is Local", "other node, Service is Local", "hinted for other zones",
+		"not a Pod, Service is Local", "other node, Service is Local",
+		"lower tier", "drained", "stale, last", "over its share", "hinted for other zones",
 		"reached over IPv6", "duplicate",
 	}[r]
 }
@@ -78,6 +83,9 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 		_, somewhere := v.Entry.part(true)
 		winner := winners[v.Entry.Addr]
 		switch {
+		case lost && why == Duplicate: // of an address whose claims all stay away, or that another cluster is given
+			counts := x.winner(x.claims(p.Node), v.Entry)
+			v.Reason, v.Winner, v.For = why, counts, x.preference(counts, v.Entry)
 		case lost:
 			v.Reason = why
 		case !in[v.Entry] && somewhere: // in a part that was not looked at

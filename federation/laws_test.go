@@ -10,6 +10,8 @@ import (
 	"unique"
 
 	"pgregory.net/rapid"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // A small world, so that collisions are the rule.
@@ -32,6 +34,8 @@ var (
 	}
 	zones = []string{"", "z1", "z2"}
 	nodes = []string{"", "n1", "n2"}
+
+	whenStale = []policy.WhenStale{policy.Unset, policy.Last, policy.Drop}
 )
 
 func drawView(t *rapid.T, svc Service) *View {
@@ -48,6 +52,9 @@ func drawView(t *rapid.T, svc Service) *View {
 			{{80, "alt", 8080}},
 			nil,
 		}).Draw(t, "ports"),
+	}
+	if svc == fed {
+		v.Policy = drawPolicy(t)
 	}
 	// Hints count only where every address has some.
 	hinted := rapid.SampledFrom([]string{"all", "none", "some"}).Draw(t, "hinted")
@@ -76,6 +83,19 @@ func drawView(t *rapid.T, svc Service) *View {
 	return v
 }
 
+// drawPolicy returns the policy of a Service; nil for none.
+func drawPolicy(t *rapid.T) *policy.Service {
+	local, others := policy.Tier{Local: true}, policy.Tier{Others: true}
+	return rapid.SampledFrom([]*policy.Service{
+		nil, nil, nil,
+		{Prefer: []policy.Tier{local, others}},
+		{Prefer: []policy.Tier{{Clusters: []string{"west"}}, local}, Capacity: 6},
+		{Prefer: []policy.Tier{{Region: true}, others}},
+		{Weights: []policy.Weight{{Cluster: "east", Weight: 3}, {Cluster: "local", Weight: 1}}},
+		{WhenStale: policy.Drop},
+	}).Draw(t, "policy")
+}
+
 func drawSlice(t *rapid.T, name, hinted string) *Slice {
 	s := &Slice{
 		Name: name,
@@ -92,8 +112,9 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 			Addr: rapid.SampledFrom([]netip.Addr{
 				addr("10.0.0.1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("fd00::1"), addr("fd00::2"),
 			}).Draw(t, "addr"),
-			Ready: rapid.Float64().Draw(t, "ready") < .8,
-			Zone:  rapid.SampledFrom(zones).Draw(t, "zone"),
+			Ready:   rapid.Float64().Draw(t, "ready") < .8,
+			Leaving: rapid.Float64().Draw(t, "leaving") < .2,
+			Zone:    rapid.SampledFrom(zones).Draw(t, "zone"),
 		}
 		detail := &Detail{Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname")}
 		if hinted == "all" || hinted == "some" && rapid.Bool().Draw(t, "has hint") {
@@ -176,14 +197,14 @@ func clone(v *View) *View {
 
 // reader is a stream: it holds what it was sent, and comes back when it likes.
 type reader struct {
-	ref        Ref
-	query      Query
-	node, zone string
-	watch      *Watch
-	selection  *Selection // of its last visit: the base of the next
-	last       *Set
-	answer     *Answer // that last is of
-	holds      map[netip.AddrPort]string
+	ref       Ref
+	query     Query
+	place     Place
+	watch     *Watch
+	selection *Selection // of its last visit: the base of the next
+	last      *Set
+	answer    *Answer // that last is of
+	holds     map[netip.AddrPort]string
 
 	declaration *Declaration // what it has loaded, by value, and the channel that it waits on
 	declared    <-chan struct{}
@@ -203,7 +224,7 @@ func (r *reader) read(t *rapid.T, m *model) {
 	}
 
 	next := Select(snapshot, r.query, r.selection)
-	answer := next.Answer(next.Reduce(Place{r.node, r.zone}), r.answer)
+	answer := next.Answer(next.Reduce(r.place), r.answer)
 	set := answer.Set
 	if answer.Snapshot != snapshot || answer.Version != snapshot.Version {
 		t.Fatal("one answer: it is of another Snapshot")
@@ -212,10 +233,10 @@ func (r *reader) read(t *rapid.T, m *model) {
 		t.Fatalf("the answer is %s, want %s", answer.State, want)
 	}
 	fresh := Select(snapshot, r.query, nil)
-	if anew := text(fresh.At(fresh.Reduce(Place{r.node, r.zone}), nil)); !maps.Equal(anew, text(set)) {
+	if anew := text(fresh.At(fresh.Reduce(r.place), nil)); !maps.Equal(anew, text(set)) {
 		t.Fatalf("purity: what a Set was computed from shows\nanew: %v\nhere: %v", anew, text(set))
 	}
-	if full := next.At(Place{r.node, r.zone}, nil); !maps.Equal(text(full), text(set)) {
+	if full := next.At(r.place, nil); !maps.Equal(text(full), text(set)) {
 		t.Fatal("Reduce leaves out what the answer depends on")
 	}
 	if r.last != nil && set != r.last && maps.Equal(text(set), text(r.last)) {
@@ -225,7 +246,7 @@ func (r *reader) read(t *rapid.T, m *model) {
 	if snapshot.Declared(r.query.Port) == 0 {
 		query, served := r.query, map[netip.AddrPort]*Endpoint{}
 		query.Port = 0
-		for e := range Select(snapshot, query, nil).At(Place{r.node, r.zone}, nil).All() {
+		for e := range Select(snapshot, query, nil).At(r.place, nil).All() {
 			served[e.At(r.query.Port)] = e.Endpoint
 		}
 		for e := range set.All() {
@@ -239,7 +260,7 @@ func (r *reader) read(t *rapid.T, m *model) {
 		}
 	}
 
-	explains(t, snapshot, r.query, Place{r.node, r.zone}, set)
+	explains(t, snapshot, r.query, r.place, set)
 
 	add, remove := Diff(r.last, set)
 	for _, a := range remove {
@@ -256,9 +277,8 @@ func (r *reader) read(t *rapid.T, m *model) {
 	}
 	r.selection, r.last, r.answer = next, set, answer
 	r.frozen = deepCopy(set)
-	if want := m.answer(r.ref, r.query, r.node, r.zone); !maps.Equal(r.holds, want) {
-		t.Fatalf("replay: the reader of %v %v at %q %q\nholds %v\nwant  %v", r.ref, r.query, r.node, r.zone,
-			r.holds, want)
+	if want := m.answer(r.ref, r.query, r.place); !maps.Equal(r.holds, want) {
+		t.Fatalf("replay: the reader of %v %v at %v\nholds %v\nwant  %v", r.ref, r.query, r.place, r.holds, want)
 	}
 }
 
@@ -443,7 +463,10 @@ func TestLaws(t *testing.T) {
 					rapid.SampledFrom([]Service{fed, fed, plain, other, mirror}).Draw(t, "service"),
 				},
 				query: rapid.SampledFrom(queries).Draw(t, "query"),
-				node:  rapid.SampledFrom(nodes).Draw(t, "node"), zone: rapid.SampledFrom(zones).Draw(t, "zone"),
+				place: Place{
+					Node: rapid.SampledFrom(nodes).Draw(t, "node"), Zone: rapid.SampledFrom(zones).Draw(t, "zone"),
+					Bucket: uint8(rapid.IntRange(0, policy.Buckets-1).Draw(t, "bucket")),
+				},
 				holds: map[netip.AddrPort]string{},
 			}
 			r.watch = s.Watch(r.ref)
@@ -501,6 +524,18 @@ func TestLaws(t *testing.T) {
 					m.clusters[c].state = st
 				}
 				quiet(t, "the same state", func() { s.SetState(c, st) })
+			},
+			"policy": func(t *rapid.T) {
+				c, p := drawCluster(t), policy.Cluster{
+					WhenStale: rapid.SampledFrom(whenStale).Draw(t, "when"),
+					Drained:   rapid.SampledFrom([]uint8{0, 50, 100}).Draw(t, "drained"),
+					Region:    rapid.SampledFrom([]string{"", "eu"}).Draw(t, "region"),
+				}
+				s.SetPolicy(c, p)
+				if m.clusters[c] != nil {
+					m.clusters[c].policy = p
+				}
+				quiet(t, "the same policy", func() { s.SetPolicy(c, p) })
 			},
 			"delete": func(t *rapid.T) {
 				c, svc := drawCluster(t), rapid.SampledFrom(services).Draw(t, "service")
@@ -570,6 +605,7 @@ func TestLaws(t *testing.T) {
 			}
 			anew.AddCluster(c, Expectation{TrustDomain: k.domain, Since: time.Unix(1, 0)})
 			anew.SetState(c, k.state)
+			anew.SetPolicy(c, k.policy)
 			writer := anew.NewWriter(c)
 			for _, svc := range rapid.Permutation(services).Draw(t, "services") {
 				if v := k.views[svc]; v != nil {
@@ -585,7 +621,7 @@ func TestLaws(t *testing.T) {
 			w := anew.Watch(r.ref)
 			snapshot, _ := w.Load()
 			x := Select(snapshot, r.query, nil)
-			if got := text(x.At(Place{r.node, r.zone}, nil)); !maps.Equal(got, r.holds) {
+			if got := text(x.At(r.place, nil)); !maps.Equal(got, r.holds) {
 				t.Fatalf("absence of %s: a store that never had it has %v, this one %v", gone, got, r.holds)
 			}
 			w.Close()

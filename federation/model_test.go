@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // model is the slow, obvious answer: what was written to the Store, and how an answer follows from that,
@@ -18,6 +20,7 @@ type modelCluster struct {
 	domain   string
 	state    ClusterState
 	complete bool
+	policy   policy.Cluster
 	views    map[Service]*View
 	written  map[Service]bool // since NewWriter; nil: no writer, or synced
 }
@@ -102,15 +105,17 @@ func (m *model) state(ref Ref, addresses int) State {
 	}
 }
 
-// answer returns the address set for a client at node and zone, as text by address.
-func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]string {
-	var all []claim
+// answer returns the address set for a client at a place, as text by address.
+func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
+	var all, waiting []claim
+	hinted := map[MemberRef]bool{}
+	var dual [2]bool // a workload is reached over IPv4, over IPv6
 	for _, t := range m.terms(ref) {
-		var mine []claim
 		v := m.view(t.Ref)
 		if v == nil || v.ExternalName {
 			continue
 		}
+		var mine []claim
 		for _, s := range v.Slices {
 			port := q.Port
 			if i := slices.IndexFunc(v.Ports, func(p ServicePort) bool { return p.Number == q.Port }); i >= 0 {
@@ -126,40 +131,131 @@ func (m *model) answer(ref Ref, q Query, node, zone string) map[netip.AddrPort]s
 				continue
 			}
 			for i, e := range s.Endpoints {
-				if !e.Ready || q.Hostname != "" && q.Hostname != e.Hostname() ||
-					!q.IPv6 && e.Workload != nil && e.Addr.Is6() {
+				if q.Hostname != "" && q.Hostname != e.Hostname() || !q.IPv6 && e.Workload != nil && e.Addr.Is6() {
 					continue
 				}
 				c := m.clusters[t.Cluster]
-				mine = append(mine, claim{
+				one := claim{
 					netip.AddrPortFrom(e.Addr, port), *e, t, t.Cluster == ref.Cluster, c.state == Stale,
 					proves(*e, q, c.domain), c.domain, v.LocalOnly, s.Name, i,
-				})
+				}
+				switch {
+				case e.Ready:
+					mine = append(mine, one)
+					if e.Workload != nil {
+						dual[map[bool]int{true: 1}[e.Addr.Is6()]] = true
+					}
+				case !e.Leaving:
+					waiting = append(waiting, one)
+				}
 			}
 		}
-		if t.Filtered {
-			mine = locally(mine, v.LocalOnly, node, zone)
+		if t.Filtered && v.LocalOnly {
+			elsewhere := func(c claim) bool {
+				return c.term == t && (c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod ||
+					c.endpoint.Node != p.Node)
+			}
+			mine, waiting = slices.DeleteFunc(mine, elsewhere), slices.DeleteFunc(waiting, elsewhere)
+		} else if t.Filtered {
+			hinted[t] = !slices.ContainsFunc(mine, func(c claim) bool { return len(c.endpoint.Hints()) == 0 })
 		}
 		all = append(all, mine...)
 	}
+	if q.Hostname == "" {
+		all = m.given(ref, all, waiting, dual[0] && dual[1], p.Bucket)
+	}
+	for t := range hinted {
+		here := func(c claim) bool { return c.term == t && slices.Contains(c.endpoint.Hints(), p.Zone) }
+		if hinted[t] && slices.ContainsFunc(all, here) {
+			all = slices.DeleteFunc(all, func(c claim) bool { return c.term == t && !here(c) })
+		}
+	}
+	best := bestClaims(slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.overIPv6(all) }))
+	out := map[netip.AddrPort]string{}
+	for a, c := range best {
+		out[a] = c.String() + usage(c.endpoint.Zone, p.Zone, q.ZoneWeights)
+	}
+	return out
+}
+
+// overIPv6 reports whether the workload of an IPv4 address is also reached over IPv6.
+func (c claim) overIPv6(all []claim) bool {
+	return c.endpoint.Workload != nil && c.addr.Addr().Is4() && slices.ContainsFunc(all, func(o claim) bool {
+		return o.endpoint.Workload != nil && o.addr.Addr().Is6() && o.workload() == c.workload()
+	})
+}
+
+// workload names what runs at a claim.
+func (c claim) workload() Workload {
+	w := c.endpoint.Workload
+	return Workload{Kind: w.Kind, Namespace: w.Namespace, Name: w.Name, OwnerName: string(c.term.Cluster)}
+}
+
+func bestClaims(all []claim) map[netip.AddrPort]claim {
 	best := map[netip.AddrPort]claim{}
 	for _, c := range all {
-		if c.endpoint.Workload != nil && c.addr.Addr().Is4() && slices.ContainsFunc(all, func(o claim) bool {
-			return o.endpoint.Workload != nil && o.addr.Addr().Is6() && o.term.Cluster == c.term.Cluster &&
-				o.endpoint.Workload.Kind == c.endpoint.Workload.Kind &&
-				o.endpoint.Workload.Name == c.endpoint.Workload.Name
-		}) {
-			continue
-		}
 		if o, taken := best[c.addr]; !taken || better(c, o) {
 			best[c.addr] = c
 		}
 	}
-	out := map[netip.AddrPort]string{}
-	for a, c := range best {
-		out[a] = c.String() + usage(c.endpoint.Zone, zone, q.ZoneWeights)
+	return best
+}
+
+// given returns what the clients of a bucket are given by the shares of clusters.
+func (m *model) given(ref Ref, all, waiting []claim, dual bool, bucket uint8) (given []claim) {
+	v := m.view(ref)
+	if v == nil || v.Composition == nil || !v.Composition.Union {
+		return all
 	}
-	return out
+	var members []policy.Member
+	claims, seen := map[Cluster][]claim{}, map[Workload]bool{}
+	for _, c := range bestClaims(all) {
+		if c.overIPv6(all) {
+			continue
+		}
+		claims[c.term.Cluster] = append(claims[c.term.Cluster], c)
+		if c.endpoint.Workload != nil {
+			seen[c.workload()] = true
+		}
+	}
+	more := map[Cluster]int{}
+	for _, c := range waiting {
+		if dual && c.endpoint.Workload != nil {
+			if seen[c.workload()] {
+				continue
+			}
+			seen[c.workload()] = true
+		}
+		more[c.term.Cluster]++
+	}
+	for _, t := range v.Composition.Members {
+		if slices.ContainsFunc(members, func(o policy.Member) bool { return o.Cluster == string(t.Cluster) }) {
+			continue
+		}
+		ready := len(claims[t.Cluster])
+		member := policy.Member{
+			Cluster: string(t.Cluster), Home: t.Cluster == ref.Cluster, Ready: ready, All: ready + more[t.Cluster],
+		}
+		if c, home := m.clusters[t.Cluster], m.clusters[ref.Cluster]; c != nil {
+			member.Stale, member.Policy = c.state == Stale, c.policy
+			member.Near = home != nil && c.policy.Region != "" && home.policy.Region == c.policy.Region
+		}
+		members = append(members, member)
+	}
+	whole := true
+	for i, share := range policy.Shares(v.Policy, members) {
+		of := claims[Cluster(members[i].Cluster)]
+		whole = whole && share.Given(0) == len(of)
+		slices.SortFunc(of, func(a, b claim) int {
+			return cmp.Or(cmp.Compare(policy.Score(b.addr.Addr(), bucket), policy.Score(a.addr.Addr(), bucket)),
+				a.addr.Compare(b.addr))
+		})
+		given = append(given, of[:share.Given(bucket)]...)
+	}
+	if whole {
+		return all
+	}
+	return given
 }
 
 // usage describes how a client in a zone is to use an endpoint in another.
@@ -174,23 +270,6 @@ func usage(endpoint, client string, weights bool) string {
 	default:
 		return " 10000 local"
 	}
-}
-
-func locally(claims []claim, local bool, node, zone string) []claim {
-	if local {
-		return slices.DeleteFunc(claims, func(c claim) bool {
-			return c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod || c.endpoint.Node != node
-		})
-	}
-	if slices.ContainsFunc(claims, func(c claim) bool { return len(c.endpoint.Hints()) == 0 }) {
-		return claims
-	}
-	here := slices.Clone(claims)
-	here = slices.DeleteFunc(here, func(c claim) bool { return !slices.Contains(c.endpoint.Hints(), zone) })
-	if len(here) == 0 {
-		return claims
-	}
-	return here
 }
 
 func proves(e Endpoint, q Query, domain string) bool {

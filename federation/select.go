@@ -34,8 +34,17 @@ type Selection struct {
 	zoned  bool             // an address has a zone
 	dual   bool             // workloads are claimed in both families
 
+	divided bool // a policy is in force
+	plans   plans
+
 	counts    sync.Once
 	conflicts map[Ref]int // guarded by counts; see Conflicts
+}
+
+// plans are by the node of clients if there is a Local member, and else one.
+type plans struct {
+	mu     sync.Mutex
+	byNode map[string]*plan // guarded by mu
 }
 
 // part is what a client must be to see an entry: on the node if local, and anything otherwise.
@@ -73,6 +82,7 @@ type block struct {
 	entries       []*Entry // in the order of the Slice
 	hinted, zoned int      // how many entries have hints, a zone
 	v4, v6        int      // how many entries of workloads are of a family
+	waiting       int      // endpoints that may be ready soon
 }
 
 // blockKey is everything that a block depends on, besides the Query and the content of the Slice.
@@ -94,7 +104,7 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 		prev = &Selection{}
 	}
 	x := &Selection{
-		snapshot: s, query: q, blocks: make(map[blockKey]*block, len(prev.blocks)),
+		snapshot: s, query: q, divided: s.divides(q), blocks: make(map[blockKey]*block, len(prev.blocks)),
 		hinted: map[*Origin]bool{}, stale: map[*Origin]bool{},
 	}
 	changes := changes{}
@@ -192,6 +202,9 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 	room := int64(1)            // that each of them needs
 	for _, e := range slice.Endpoints {
 		if q.leavesOut(e) != Kept {
+			if q.waitsFor(e) {
+				b.waiting++
+			}
 			continue
 		}
 		at := places.find(e)
@@ -397,7 +410,10 @@ func splice(base, removed, added []*Entry) []*Entry {
 }
 
 // A Place is where a client runs; empty fields are not known.
-type Place struct{ Node, Zone string }
+type Place struct {
+	Node, Zone string
+	Bucket     uint8 // see policy.BucketOf
+}
 
 // Reduce drops from a client's place what no answer from the Selection depends on, so that clients with
 // equal answers share them.
@@ -407,6 +423,9 @@ func (x *Selection) Reduce(p Place) Place {
 	}
 	if !x.zoned && len(x.hinted) == 0 {
 		p.Zone = ""
+	}
+	if !x.divided || !x.planAt(p.Node).divided {
+		p.Bucket = 0
 	}
 	return p
 }
@@ -540,14 +559,22 @@ var placeStages = []stage{
 	{OverIPv6, (*Selection).overIPv6},
 }
 
+// claims returns every claim that clients on a node can have.
+func (x *Selection) claims(node string) []*Entry {
+	entries := x.parts[part{}]
+	mine := x.parts[part{true, node}]
+	if len(entries) == 0 {
+		return mine
+	}
+	return splice(entries, nil, mine)
+}
+
 // near returns every claim that is left for clients at a place. leaveOut, if it is not nil, gets what a
 // stage leaves out.
 func (x *Selection) near(p Place, leaveOut func(*Entry, Reason)) []*Entry {
-	entries := x.parts[part{}]
-	if mine := x.parts[part{true, p.Node}]; len(entries) == 0 {
-		entries = mine
-	} else {
-		entries = splice(entries, nil, mine)
+	entries := x.claims(p.Node)
+	if x.divided {
+		entries = x.given(p, entries, leaveOut)
 	}
 	for _, s := range placeStages {
 		keep := s.keep(x, p, entries)

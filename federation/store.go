@@ -275,7 +275,7 @@ type ClusterWriter struct {
 // shares all equal parts with the one before.
 func (k *ClusterWriter) Set(svc Service, v *View) *View {
 	for {
-		old := k.view(svc)
+		old := k.View(svc)
 		v := v.sharing(old) // outside the lock
 		if k.exchange(svc, old, v) {
 			return v
@@ -322,7 +322,8 @@ func (k *ClusterWriter) do(f func(*cluster)) {
 	}
 }
 
-func (k *ClusterWriter) view(svc Service) *View {
+// View returns what was written of svc last, by any writer of the cluster; nil for nothing.
+func (k *ClusterWriter) View(svc Service) *View {
 	if k.cluster == nil {
 		return nil
 	}

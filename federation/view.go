@@ -85,6 +85,7 @@ type Endpoint struct {
 	Addr     netip.Addr
 	Ready    bool
 	Draining bool      // it does not start anything new, and still answers: terminating and serving
+	Leaving  bool      // it is terminating, whether or not it still answers
 	Node     string    // where the Pod runs; empty for everything else
 	Zone     string    // empty where it is not known
 	Workload *Workload // what runs there; nil for a bare address
@@ -355,8 +356,8 @@ func (s *Slice) sharing(old *Slice) *Slice {
 }
 
 func (e *Endpoint) equal(o *Endpoint) bool {
-	return e == o || e.Ready == o.Ready && e.Draining == o.Draining && equalValues(e.Workload, o.Workload) &&
-		e.equalBesides(o)
+	return e == o || e.Ready == o.Ready && e.Draining == o.Draining && e.Leaving == o.Leaving &&
+		equalValues(e.Workload, o.Workload) && e.equalBesides(o)
 }
 
 // equalAt reports whether e and o are the same to clients of a port, which get it only while it

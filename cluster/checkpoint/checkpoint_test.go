@@ -297,7 +297,7 @@ func TestDir(t *testing.T) {
 // A file of another version is not used, and not an error of the file.
 func TestVersion(t *testing.T) {
 	b := encoded(t, east(federation.Published{}))
-	b = bytes.Replace(b[:len(b)-4], []byte("checkpoint 1"), []byte("checkpoint 2"), 1)
+	b = bytes.Replace(b[:len(b)-4], []byte("checkpoint 2"), []byte("checkpoint 3"), 1)
 	if _, err := decode(append(b, sumOf(b).Sum(nil)...)); !errors.Is(err, errFormat) {
 		t.Errorf("it is read: %v", err)
 	}

@@ -29,7 +29,7 @@ import (
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-const format = "fingerpost checkpoint 1"
+const format = "fingerpost checkpoint 2"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -84,6 +84,7 @@ type (
 		_               struct{} `cbor:",toarray"`
 		Addr            netip.Addr
 		Ready, Draining bool
+		Leaving         bool
 		Hostname        string
 		Node, Zone      string
 		Hints           []string
@@ -172,7 +173,7 @@ func (e *encoder) newService(svc federation.Service, v *federation.View) *servic
 		all := make([]endpoint, len(s.Endpoints))
 		for j, at := range s.Endpoints {
 			all[j] = endpoint{
-				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Hostname: at.Hostname(),
+				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving, Hostname: at.Hostname(),
 				Node: at.Node, Zone: at.Zone, Hints: at.Hints(), Workload: e.numberOf(at.Workload),
 				Mirror: at.Mirror(),
 			}
@@ -335,7 +336,7 @@ func (d *decoder) addService(s *service) error {
 				return errInvalid
 			}
 			all[j] = &federation.Endpoint{
-				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Node: d.intern(at.Node),
+				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving, Node: d.intern(at.Node),
 				Zone: d.intern(at.Zone), Workload: w,
 				Detail: (&federation.Detail{Hostname: at.Hostname, Hints: at.Hints, Mirror: at.Mirror}).OrNone(),
 			}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // Annotations by which users ask something of us have this prefix, and those that we write for ourselves.
@@ -15,6 +17,10 @@ const (
 	// of its own cluster, separated by commas. Linkerd does not know it, and so its destination controller
 	// serves the slices of the Service.
 	MembersKey = prefix + "members"
+
+	// Those that the mirror writes for itself.
+	linksKey   = prefix + "links"
+	appliedKey = prefix + "applied"
 
 	// OptIn is the annotation by which a Service asks for slices with endpoints of other clusters, and a Link
 	// for slices in the cluster that it links.
@@ -27,8 +33,8 @@ const (
 
 // Annotations under our prefix that an object of a kind may have: those of users, and those that we write.
 var (
-	ServiceKeys = []string{OptIn, MembersKey, prefix + "links", prefix + "applied"}
-	LinkKeys    = []string{OptIn}
+	ServiceKeys = append([]string{OptIn, MembersKey, linksKey, appliedKey}, policy.ServiceKeys...)
+	LinkKeys    = append([]string{OptIn}, policy.LinkKeys...)
 )
 
 // OptsIn returns whether annotations ask for slices. It is unclear if the value is none of those that there are:
@@ -49,12 +55,15 @@ func Misread(annotations map[string]string, known []string) string {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if name, is := strings.CutPrefix(key, prefix); is && !slices.Contains(known, key) {
 			all = append(all, fmt.Sprintf("the annotation %s is not known: did you mean %s?",
-				prefix+strings.Trim(quote(name), `"`), strings.Join(forUsers(known), " or ")))
+				prefix+strings.Trim(quote(name), `"`), strings.Join(likeliest(known, name), " or ")))
 		}
 	}
 	if _, unclear := OptsIn(annotations); unclear {
 		all = append(all, fmt.Sprintf("the annotation %s has the value %s, so that what was in force stays: "+
 			"set %s or %s", OptIn, quote(annotations[OptIn]), Enabled, Disabled))
+	}
+	for _, p := range policy.Problems(annotations, known) {
+		all = append(all, p.String())
 	}
 	if len(all) > maxOmissions {
 		all = append(all[:maxOmissions], fmt.Sprintf("and %d more", len(all)-maxOmissions))
@@ -62,7 +71,20 @@ func Misread(annotations map[string]string, known []string) string {
 	return strings.Join(all, "; ")
 }
 
-// forUsers returns those of the keys that users set.
-func forUsers(known []string) []string {
-	return slices.DeleteFunc(slices.Clone(known), func(key string) bool { return key != OptIn && key != MembersKey })
+// likeliest returns those of the keys that users set which begin most like a name; all of them if none does.
+func likeliest(known []string, name string) (keys []string) {
+	most := 0
+	for _, key := range known {
+		n, own := 0, strings.TrimPrefix(key, prefix)
+		for n < min(len(own), len(name)) && own[n] == name[n] {
+			n++
+		}
+		if n > most {
+			most, keys = n, nil
+		}
+		if n == most && key != linksKey && key != appliedKey {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }

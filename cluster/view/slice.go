@@ -30,6 +30,7 @@ type sliceRecord struct {
 type endpointRecord struct {
 	addr            netip.Addr
 	ready, draining bool
+	leaving         bool
 	name            string // of the workload
 	*endpointDetails
 }
@@ -69,8 +70,8 @@ func (e *endpointRecord) workloadRef() objectRef {
 // endpoint returns the endpoint with its workload, which runs on a node; nil for a bare address.
 func (e *endpointRecord) endpoint(w *federation.Workload, node string) *federation.Endpoint {
 	return &federation.Endpoint{
-		Addr: e.addr, Ready: e.ready, Draining: e.draining, Node: node, Zone: e.zone, Workload: w,
-		Detail: e.OrNone(),
+		Addr: e.addr, Ready: e.ready, Draining: e.draining, Leaving: e.leaving, Node: node, Zone: e.zone,
+		Workload: w, Detail: e.OrNone(),
 	}
 }
 
@@ -161,6 +162,7 @@ func appendEndpoints(
 	record := endpointRecord{
 		ready:    e.Conditions.Ready == nil || *e.Conditions.Ready,
 		draining: deref(e.Conditions.Terminating) && serving,
+		leaving:  deref(e.Conditions.Terminating),
 	}
 	if ref := e.TargetRef; ref != nil {
 		kind, served := workloadKinds[ref.Kind]

@@ -101,6 +101,18 @@ func ServiceOf(annotations map[string]string) (Service, []Problem) {
 	return s, r.problems
 }
 
+// Problems returns what cannot be read of those annotations that are known for an object.
+func Problems(annotations map[string]string, known []string) []Problem {
+	_, all := ServiceOf(annotations)
+	_, more := LinkOf(annotations)
+	for _, p := range more {
+		if !slices.Contains(all, p) { // one of both is read in the same way
+			all = append(all, p)
+		}
+	}
+	return slices.DeleteFunc(all, func(p Problem) bool { return !slices.Contains(known, p.Key) })
+}
+
 // Keeping returns s with what was in force before in place of what cannot be read. before may be nil.
 func (s Service) Keeping(before *Service, problems []Problem) Service {
 	if before == nil {

@@ -36,14 +36,15 @@ cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
 cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view federation federation/watch
 cluster/checkpoint -> federation federation/profile
-cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api federation federation/profile
+cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
+cluster/view -> federation federation/policy federation/profile
 cluster/linkerd/serviceprofile -> federation/profile
 cluster/linkerd ->
 cluster/api -> federation/watch
 cluster/apitest ->
 
 discovery/linkerd -> discovery federation federation/profile federation/watch
-discovery -> federation federation/watch
+discovery -> federation federation/policy federation/watch
 discovery/proxy ->
 discovery/streamtest -> discovery/proxy federation
 

@@ -1,0 +1,326 @@
+package federation
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
+)
+
+// Where a policy is in force, each cluster has a share of a Service's traffic, and clients are given as many of its
+// endpoints as the share is worth (policy.Shares). This comes before zone hints and address families, which then
+// choose among what was given; of several claims to an address the best one is given, or none. What a client cannot
+// have wherever it stands does not count: of a member with internalTrafficPolicy: Local it is what runs on the
+// client's node that is ready or not. Hostnames are not divided: a client that asks for an instance gets it.
+//
+// All of it is in a plan, computed when the first client needs it, once for a Selection, or for a node where a member
+// is Local. Clients of a bucket get the entries of whole clusters, which all buckets share, and of each divided
+// cluster the few that score highest. Without a policy there is no plan, and nothing is computed.
+
+// plan is what clients at the places that see the same claims get of each cluster.
+type plan struct {
+	portions []*portion // in the order of the members
+	of       map[*Origin]*portion
+	whole    bool     // everything is given
+	divided  bool     // different buckets get different endpoints
+	fixed    []*Entry // of the clusters of which all is given
+}
+
+// portion is what there is of one cluster, and its share.
+type portion struct {
+	policy.Member
+	share   policy.Share
+	whole   bool     // all of it is given
+	entries []*Entry // those that count, by address
+}
+
+// divides reports whether a policy is in force for the answers to a Query.
+func (s *Snapshot) divides(q Query) bool {
+	if s.View == nil || s.View.Composition == nil || !s.View.Composition.Union || q.Hostname != "" {
+		return false
+	}
+	if s.View.Policy != nil {
+		return true
+	}
+	for _, m := range s.Members {
+		if m.Policy != nil && policy.Any(nil, []policy.Member{m.claims()}) {
+			return true
+		}
+	}
+	return false
+}
+
+// claims returns what decides about the share of a member, without its endpoints.
+func (m *Member) claims() policy.Member {
+	c := policy.Member{Cluster: string(m.Origin.Cluster), Home: m.Origin.Home, Near: m.Near, Stale: m.Stale}
+	if m.Policy != nil {
+		c.Policy = *m.Policy
+	}
+	return c
+}
+
+// planAt returns the plan for clients on a node.
+func (x *Selection) planAt(node string) *plan {
+	if !x.local {
+		node = ""
+	}
+	x.plans.mu.Lock()
+	defer x.plans.mu.Unlock()
+	p := x.plans.byNode[node]
+	if p == nil {
+		if x.plans.byNode == nil {
+			x.plans.byNode = map[string]*plan{}
+		}
+		p = x.newPlan(node)
+		x.plans.byNode[node] = p
+	}
+	return p
+}
+
+func (x *Selection) newPlan(node string) *plan {
+	p := &plan{of: map[*Origin]*portion{}, whole: true}
+	byCluster := map[Cluster]*portion{}
+	for _, m := range x.snapshot.Members {
+		c := byCluster[m.Origin.Cluster]
+		if c == nil {
+			c = &portion{Member: m.claims()}
+			p.portions = append(p.portions, c)
+			byCluster[m.Origin.Cluster] = c
+		}
+		p.of[m.Origin] = c
+	}
+	x.count(p, node)
+	var of *policy.Service
+	if x.snapshot.View != nil {
+		of = x.snapshot.View.Policy
+	}
+	members := make([]policy.Member, len(p.portions))
+	for i, c := range p.portions {
+		members[i] = c.Member
+	}
+	for i, share := range policy.Shares(of, members) {
+		c := p.portions[i]
+		c.share, c.whole = share, share.Given(0) == c.Ready
+		p.whole = p.whole && c.whole
+		p.divided = p.divided || share.Divided(c.Ready)
+		if c.whole {
+			p.fixed = merged(p.fixed, c.entries)
+		}
+	}
+	return p
+}
+
+// count sets what there is of each cluster.
+func (x *Selection) count(p *plan, node string) {
+	entries := x.claims(node)
+	overIPv6, seen := x.overIPv6(Place{}, entries), map[family]bool{}
+	for i, next := 0, 0; i < len(entries); i = next {
+		var best int
+		best, next = x.best(entries, i)
+		e := entries[best]
+		if overIPv6 != nil {
+			if !overIPv6(e) {
+				continue
+			}
+			if e.Endpoint.Workload != nil {
+				seen[e.family()] = true
+			}
+		}
+		c := p.of[e.origin]
+		c.entries = append(c.entries, e)
+	}
+	for _, c := range p.portions {
+		c.Ready, c.All = len(c.entries), len(c.entries)
+	}
+	for key, b := range x.blocks {
+		c := p.of[key.origin]
+		if !x.dual && !key.local {
+			c.All += b.waiting
+			continue
+		}
+		for _, e := range b.slice.Endpoints {
+			entry := Entry{Endpoint: e, origin: key.origin}
+			at, somewhere := entry.part(key.local)
+			if !x.query.waitsFor(e) || !somewhere || key.local && at.node != node {
+				continue
+			}
+			if x.dual && e.Workload != nil {
+				if seen[entry.family()] {
+					continue
+				}
+				seen[entry.family()] = true
+			}
+			c.All++
+		}
+	}
+}
+
+// waitsFor reports whether an endpoint would answer the Query if it were ready, and may be so soon.
+func (q *Query) waitsFor(e *Endpoint) bool {
+	if e.Ready || e.Leaving {
+		return false
+	}
+	for i := range endpointStages {
+		if s := &endpointStages[i]; s.reason != NotReady && s.leaveOut(q, e) {
+			return false
+		}
+	}
+	return true
+}
+
+// given returns those of all claims that clients at a place get by the shares of clusters. leaveOut, if it is not
+// nil, gets the others.
+func (x *Selection) given(p Place, entries []*Entry, leaveOut func(*Entry, Reason)) []*Entry {
+	plan := x.planAt(p.Node)
+	if plan.whole {
+		return entries
+	}
+	given := plan.fixed
+	for _, c := range plan.portions {
+		if n := c.share.Given(p.Bucket); n > 0 && !c.whole {
+			given = merged(given, c.choose(n, p.Bucket))
+		}
+	}
+	if leaveOut != nil {
+		in, counts := map[*Entry]bool{}, map[*Entry]*portion{}
+		for _, e := range given {
+			in[e] = true
+		}
+		for _, c := range plan.portions {
+			for _, e := range c.entries {
+				counts[e] = c
+			}
+		}
+		for _, e := range entries {
+			c := counts[e]
+			switch {
+			case in[e]:
+			case c != nil:
+				leaveOut(e, c.reason())
+			case x.winner(entries, e) == e:
+				leaveOut(e, OverIPv6)
+			default:
+				leaveOut(e, Duplicate)
+			}
+		}
+	}
+	return given
+}
+
+// winner returns the claim that counts for the address of e.
+func (x *Selection) winner(entries []*Entry, e *Entry) *Entry {
+	i, _ := slices.BinarySearchFunc(entries, e.Addr, func(o *Entry, addr netip.AddrPort) int {
+		return o.Addr.Compare(addr)
+	})
+	best, _ := x.best(entries, i)
+	return entries[best]
+}
+
+// reason returns why clients do not get endpoints of the cluster.
+func (c *portion) reason() Reason {
+	switch {
+	case c.share.Serves():
+		return OverShare
+	case c.share.Class == policy.DrainedOut:
+		return Drained
+	case c.share.Class != policy.Regular:
+		return StaleAfterOthers
+	case c.share.LeftOut || c.share.Load == 0:
+		return LowerTier
+	default:
+		return OverShare
+	}
+}
+
+// choose returns n of the cluster's entries for the clients of a bucket.
+func (c *portion) choose(n int, bucket uint8) []*Entry {
+	if n >= len(c.entries) {
+		return c.entries
+	}
+	scores := make([]uint64, len(c.entries))
+	for i, e := range c.entries {
+		scores[i] = policy.Score(e.Endpoint.Addr, bucket)
+	}
+	lowest := nth(slices.Clone(scores), n)
+	ties := n
+	for _, s := range scores {
+		if s > lowest {
+			ties--
+		}
+	}
+	chosen := make([]*Entry, 0, n)
+	for i, e := range c.entries {
+		if scores[i] < lowest || scores[i] == lowest && ties == 0 {
+			continue
+		}
+		if scores[i] == lowest {
+			ties--
+		}
+		chosen = append(chosen, e)
+	}
+	return chosen
+}
+
+// nth returns the n-th highest of some numbers, from 1 on, in time that grows with how many there are. It puts them
+// in another order.
+func nth(of []uint64, n int) uint64 {
+	for {
+		pivot, i, j := of[len(of)/2], 0, len(of)-1
+		for i <= j {
+			for of[i] > pivot {
+				i++
+			}
+			for of[j] < pivot {
+				j--
+			}
+			if i <= j {
+				of[i], of[j] = of[j], of[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch { // of[:j+1] >= pivot, of[i:] <= pivot, and what is between is the pivot
+		case n <= j+1:
+			of = of[:j+1]
+		case n > i:
+			of, n = of[i:], n-i
+		default:
+			return pivot
+		}
+	}
+}
+
+// merged returns the entries of two lists in one, all sorted.
+func merged(a, b []*Entry) []*Entry {
+	switch {
+	case len(a) == 0:
+		return b
+	case len(a) < len(b):
+		return splice(b, nil, a)
+	default:
+		return splice(a, nil, b)
+	}
+}
+
+// A ClusterShare is what decides about one cluster's part in the traffic of a Service, and what follows.
+type ClusterShare struct {
+	policy.Member
+	policy.Share
+}
+
+// Shares returns the share of each cluster for clients at a place, in the order of the members. It is all of
+// what is ready where no policy is in force.
+func (x *Selection) Shares(p Place) []ClusterShare {
+	node := p.Node
+	if !x.local {
+		node = ""
+	}
+	plan := x.newPlan(node)
+	all := make([]ClusterShare, len(plan.portions))
+	for i, c := range plan.portions {
+		all[i] = ClusterShare{c.Member, c.share}
+	}
+	return all
+}
+
+// Divided reports whether a policy is in force for the answers.
+func (x *Selection) Divided() bool { return x.divided }
