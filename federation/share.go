@@ -43,15 +43,18 @@ func (s *Snapshot) divides(q Query) bool {
 		return true
 	}
 	for _, m := range s.Members {
-		if m.Policy != nil && policy.Any(nil, []policy.Member{m.claims()}) {
+		if m.Policy != nil && policy.Any(nil, []policy.Member{m.Part()}) {
 			return true
 		}
 	}
 	return false
 }
 
-// claims returns what decides about the share of a member, without its endpoints.
-func (m *Member) claims() policy.Member {
+// Divided reports whether a policy divides the traffic of the Service between clusters.
+func (s *Snapshot) Divided() bool { return s.divides(Query{}) }
+
+// Part returns what decides about the share of a member's cluster, without its endpoints.
+func (m *Member) Part() policy.Member {
 	c := policy.Member{Cluster: string(m.Origin.Cluster), Home: m.Origin.Home, Near: m.Near, Stale: m.Stale}
 	if m.Policy != nil {
 		c.Policy = *m.Policy
@@ -83,7 +86,7 @@ func (x *Selection) newPlan(node string) *plan {
 	for _, m := range x.snapshot.Members {
 		c := byCluster[m.Origin.Cluster]
 		if c == nil {
-			c = &portion{Member: m.claims()}
+			c = &portion{Member: m.Part()}
 			p.portions = append(p.portions, c)
 			byCluster[m.Origin.Cluster] = c
 		}

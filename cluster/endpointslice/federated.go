@@ -136,6 +136,7 @@ func (f *federatedSlices) applied(k key, sources map[string]bool, excess map[str
 func (f *federatedSlices) confirmMembers(
 	ctx context.Context, svc *serviceRecord, snapshot *federation.Snapshot, gone []sourceAddress,
 ) error {
+	gone = withoutShared(gone, snapshot)
 	now, err := readService(ctx, f.Client, svc.key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
@@ -147,6 +148,7 @@ func (f *federatedSlices) confirmMembers(
 	record = f.inForce(record)
 	fresh := *snapshot
 	fresh.View, fresh.Members = view.Of(federation.Cluster(f.Name), now, nil), slices.Clone(snapshot.Members)
+	fresh.View.Policy = snapshot.View.Policy // which may be one that is in force although it cannot be read now
 	if !fresh.View.SameComposition(snapshot.View) {
 		return fmt.Errorf("%w: the Service has other members by now", errUnconfirmed)
 	}
@@ -217,7 +219,7 @@ func federatedGroups(
 	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
 		return nil, keep
 	}
-	all := grouping{}
+	all, divided := grouping{}, sharesOf(s, snapshot)
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
 		unknown[name] = unknown[name] || !m.Known
@@ -227,7 +229,7 @@ func federatedGroups(
 		}
 		for _, slice := range m.View.Slices {
 			if ports := portsAtMember(s, m.View, slice); len(ports) > 0 {
-				all.addEndpoints(s, m.Origin, slice, ports, controlPlane)
+				all.addEndpoints(s, m.Origin, slice, ports, controlPlane, divided)
 			}
 		}
 	}
@@ -330,11 +332,11 @@ func portsAtMember(
 // cluster are named in targetRef; of those of another cluster only the identity is written.
 func (g grouping) addEndpoints(
 	s *serviceRecord, origin *federation.Origin, slice *federation.Slice, ports []discoveryv1.EndpointPort,
-	controlPlane string,
+	controlPlane string, divided shares,
 ) {
 	for _, from := range slice.Endpoints {
 		family := familyOf(from.Addr)
-		if !slices.Contains(s.families, family) {
+		if !slices.Contains(s.families, family) || divided != nil && !divided.write(origin.Cluster, from) {
 			continue
 		}
 		e := discoveryv1.Endpoint{

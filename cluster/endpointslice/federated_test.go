@@ -15,6 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // scene is a Store with the clusters home, east and west, and a federated Service of home.
@@ -293,5 +294,55 @@ func TestPortsAtMember(t *testing.T) {
 	}
 	if want := []string{"dns:5300/UDP", "dns-tcp:5353/TCP", "http:8080/TCP"}; !slices.Equal(got, want) {
 		t.Errorf("ports %v, want %v", got, want)
+	}
+}
+
+// Slices have what the shares of clusters are worth, rounded, and of a cluster without a share nothing. What a policy
+// leaves out is not confirmed, since its cluster still has it.
+func TestFederatedGroupsUnderPolicy(t *testing.T) {
+	s := newScene("home", "east", "west")
+	var east, west []string
+	for i := range 10 {
+		east, west = append(east, fmt.Sprintf("10.1.0.%d", i+1)), append(west, fmt.Sprintf("10.2.0.%d", i+1))
+	}
+	s.holds("home", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.1.0.1")
+	s.holds("east", east...)
+	s.holds("west", west...)
+	s.complete("home", "east", "west")
+	svc, snapshot := s.union(federatedEverywhere)
+	for annotations, want := range map[string]map[string]int{
+		"":                              {"home": 4, "east": 10, "west": 10},
+		"prefer=local > *":              {"home": 4},
+		"prefer=local > *;capacity=7":   {"home": 4, "east": 1, "west": 1},
+		"prefer=east > *":               {"east": 9},
+		"weights=east=80,west=20":       {"east": 9, "west": 2},
+		"prefer=west;weights=local=100": {"west": 10},
+	} {
+		of := map[string]string{}
+		for item := range strings.SplitSeq(annotations, ";") {
+			key, value, _ := strings.Cut(item, "=")
+			of["federation.fingerpost.io/"+key] = value
+		}
+		p, problems := policy.ServiceOf(of)
+		if problems != nil {
+			t.Fatal(problems)
+		}
+		divided, v := *snapshot, *snapshot.View
+		divided.View = &v
+		if !p.None() {
+			v.Policy = &p
+		}
+		groups, _ := federatedGroups(svc, &divided, "linkerd", ours)
+		got := map[string]int{}
+		for a := range addressesOfGroups(groups) {
+			got[a.source]++
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: slices have %v endpoints, want %v", annotations, got, want)
+		}
+		all := []sourceAddress{{"east", "10.1.0.5"}, {"east", "10.1.0.77"}}
+		if left := withoutShared(all, &divided); len(left) != 1+map[bool]int{true: 1}[annotations == ""] {
+			t.Errorf("%s: %v are to be confirmed", annotations, left)
+		}
 	}
 }

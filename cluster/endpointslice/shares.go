@@ -1,0 +1,139 @@
+package endpointslice
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
+)
+
+// shares is which endpoints of clusters are written where a policy divides the traffic of a Service. Who reads slices
+// is in no bucket, so that a fraction of an endpoint is rounded, and each cluster with a share has one at least. An
+// endpoint is an address here: families are divided for themselves, and what shares follow from is in slices, so
+// that a confirmation, which reads slices without their workloads, finds the same.
+type shares map[discoveryv1.AddressType]*familyShares
+
+type familyShares struct {
+	whole  bool                    // everything is written
+	serves map[string]bool         // clusters that have a share
+	chosen map[netip.Addr]claimant // of the ready addresses
+}
+
+// claimant is the cluster whose claim to an address counts.
+type claimant struct {
+	cluster string
+	home    bool
+}
+
+// sharesOf returns the shares of the clusters in a Service; nil if no policy is in force.
+func sharesOf(s *serviceRecord, snapshot *federation.Snapshot) shares {
+	if !snapshot.Divided() {
+		return nil
+	}
+	all := shares{}
+	for _, family := range s.families {
+		all[family] = newFamilyShares(s, snapshot, family)
+	}
+	return all
+}
+
+func newFamilyShares(s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType) *familyShares {
+	f := &familyShares{whole: true, serves: map[string]bool{}, chosen: map[netip.Addr]claimant{}}
+	var members []policy.Member
+	waiting := map[string]map[netip.Addr]bool{}
+	for _, m := range snapshot.Members {
+		part := m.Part()
+		if waiting[part.Cluster] == nil {
+			waiting[part.Cluster] = map[netip.Addr]bool{}
+			members = append(members, part)
+		}
+		if m.View == nil || m.View.ExternalName {
+			continue
+		}
+		for _, slice := range m.View.Slices {
+			if len(portsAtMember(s, m.View, slice)) == 0 {
+				continue
+			}
+			for _, e := range slice.Endpoints {
+				switch now := (claimant{part.Cluster, part.Home}); {
+				case familyOf(e.Addr) != family:
+				case e.Ready:
+					if before, taken := f.chosen[e.Addr]; !taken || now.before(before) {
+						f.chosen[e.Addr] = now
+					}
+				case !e.Leaving:
+					waiting[part.Cluster][e.Addr] = true
+				}
+			}
+		}
+	}
+	ready := map[string][]netip.Addr{}
+	for a, c := range f.chosen {
+		ready[c.cluster] = append(ready[c.cluster], a)
+		delete(waiting[c.cluster], a)
+	}
+	for i := range members {
+		m := &members[i]
+		m.Ready = len(ready[m.Cluster])
+		m.All = m.Ready + len(waiting[m.Cluster])
+	}
+	for i, share := range policy.Shares(snapshot.View.Policy, members) {
+		of, n := ready[members[i].Cluster], share.Rounded()
+		f.whole = f.whole && n == len(of)
+		f.serves[members[i].Cluster] = n > 0
+		slices.SortFunc(of, func(a, b netip.Addr) int {
+			return cmp.Or(cmp.Compare(policy.Score(b, 0), policy.Score(a, 0)), a.Compare(b))
+		})
+		for _, a := range of[n:] {
+			delete(f.chosen, a)
+		}
+	}
+	return f
+}
+
+// before reports whether a claim counts before another one.
+func (c claimant) before(o claimant) bool {
+	if c.home != o.home {
+		return c.home
+	}
+	return c.cluster < o.cluster
+}
+
+// write reports whether an endpoint of a cluster is written.
+func (s shares) write(cluster federation.Cluster, e *federation.Endpoint) bool {
+	f := s[familyOf(e.Addr)]
+	switch {
+	case f == nil || f.whole:
+		return true
+	case !e.Ready:
+		return f.serves[string(cluster)]
+	default:
+		return f.chosen[e.Addr].cluster == string(cluster)
+	}
+}
+
+// withoutShared returns those addresses of which the Snapshot does not have that they are ready in their cluster: the
+// others a policy leaves out, and that is no withdrawal to be confirmed.
+func withoutShared(gone []sourceAddress, snapshot *federation.Snapshot) []sourceAddress {
+	if !snapshot.Divided() {
+		return gone
+	}
+	ready := map[sourceAddress]bool{}
+	for _, m := range snapshot.Members {
+		if m.View == nil {
+			continue
+		}
+		for _, slice := range m.View.Slices {
+			for _, e := range slice.Endpoints {
+				if e.Ready {
+					ready[sourceAddress{string(m.Origin.Cluster), e.Addr.String()}] = true
+				}
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(gone), func(a sourceAddress) bool { return ready[a] })
+}
