@@ -7,5 +7,5 @@
 // the set; 3 seconds to the first message, 5 minutes between messages, 4 MiB for one; a URI identity needs a
 // server name; InvalidArgument and FailedPrecondition end a lookup, every other end of a stream, OK included,
 // is tried again. Profiles are held to the same limits; each replaces the one before it, and a heartbeat
-// among them can only be the same profile again. It has no TLS and balances no load.
+// among them can only be the same profile again. A Balancer spreads requests over what is held. It has no TLS.
 package proxy
