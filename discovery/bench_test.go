@@ -12,6 +12,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // crowdOn opens streams for the Service web and returns a step that changes all its endpoints and waits
@@ -77,6 +78,69 @@ func BenchmarkScrape(b *testing.B) {
 					b.Fatalf("%d series", n)
 				}
 			}
+		})
+	}
+}
+
+// BenchmarkPolicy is one endpoint that comes or goes in the local cluster's part of each of 1,000 federated Services, with
+// 2,000 streams in all, without a policy and with one under which the linked cluster stands by.
+func BenchmarkPolicy(b *testing.B) {
+	const services, streams = 1000, 2000
+	for name, p := range map[string]*policy.Service{
+		"none":      nil,
+		"local-any": {Prefer: []policy.Tier{{Local: true}, {Others: true}}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			part := func(i int) federation.Service {
+				return federation.Service{Namespace: "ns", Name: fmt.Sprintf("web-%d", i)}
+			}
+			full, fewer := streamtest.ViewOf(streamtest.SliceOf("a", 1, 10)), streamtest.ViewOf(streamtest.SliceOf("a", 1, 9))
+			views := map[federation.Service]*federation.View{}
+			for i := range services {
+				all := streamtest.ViewOf()
+				all.Policy = p
+				all.Composition = &federation.Composition{Union: true}
+				for _, c := range []federation.Cluster{"local", "west"} {
+					of := federation.Ref{Cluster: c, Service: part(i)}
+					all.Composition.Members = append(all.Composition.Members,
+						federation.MemberRef{Ref: of, Filtered: c == "local"})
+				}
+				views[part(i)] = full
+				views[federation.Service{Namespace: "ns", Name: fmt.Sprintf("all-%d", i)}] = all
+			}
+			store, local := streamtest.Local(views)
+			store.AddCluster("west", federation.Expectation{TrustDomain: "cluster.local"})
+			west := store.NewWriter("west")
+			for i := range services {
+				west.Set(part(i), streamtest.ViewOf(streamtest.SliceOf("a", 2, 10)))
+			}
+			west.MarkSynced()
+			config := DefaultConfig()
+			config.Admission = AdmissionConfig{Rate: 1e6, Burst: 1e6, Answers: streams, Patience: 1e9}
+			server := newToy(store, config)
+			ctx, cancel := context.WithCancel(b.Context())
+			sink := streamtest.NewCounter(ctx)
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			for i := range streams {
+				request := &pb.GetDestination{
+					Path:         fmt.Sprintf("all-%d.ns.svc.cluster.local:80", i%services),
+					ContextToken: fmt.Sprintf("node-%d", i%64),
+				}
+				wg.Go(func() { _ = server.Get(request, sink) })
+			}
+			sent := streams
+			sink.Wait(sent)
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				for i := range services {
+					local.Set(part(i), []*federation.View{fewer, full}[n%2])
+				}
+				sent += streams
+				sink.Wait(sent)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/streams, "ns/message")
 		})
 	}
 }

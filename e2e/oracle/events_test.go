@@ -65,6 +65,20 @@ var (
 	trustDomains  = []string{"remote.test", "other.test"}
 )
 
+// policies are values of annotations of federated Services.
+var policies = []struct {
+	name   string
+	values []string
+}{
+	{"prefer", []string{
+		"local > *", "remote > local", "remote", "local", "* > remote", "nosuch > remote,local", "nosuch",
+	}},
+	{"weights", []string{
+		"local=80,remote=20", "local=1,remote=99", "remote=1", "local=1, remote=0", "nosuch=5",
+	}},
+	{"capacity", []string{"1", "3", "10"}},
+}
+
 // A writer makes random legal changes of the objects of one API server.
 type writer struct {
 	*rand.Rand
@@ -214,6 +228,11 @@ func (w *writer) service(ctx context.Context) (string, error) {
 		}
 		if w.one(2) {
 			s.Annotations["multicluster.linkerd.io/local-discovery"] = pick(w.Rand, append(serviceNames, ""))
+		}
+		for _, p := range policies {
+			if w.one(3) {
+				s.Annotations["federation.fingerpost.io/"+p.name] = pick(w.Rand, p.values)
+			}
 		}
 	}
 	if w.one(5) {

@@ -181,9 +181,12 @@ func (w *World) Answer(q Question) Answer {
 	for _, m := range members {
 		of := w.candidates(m, q)
 		if m.filtered {
-			of = w.near(of, m.service, q.Node)
+			of = w.near(of, of, m.service, q.Node)
 		}
 		all = append(all, of...)
+	}
+	if given, divided := w.divide(svc, members, q); divided {
+		all = given
 	}
 	all = oneFamily(all)
 	// One claim for each address: the best one.
@@ -205,12 +208,19 @@ type member struct {
 	plain    bool // it is the Service that is asked for
 }
 
+// isUnion reports whether a Service is federated: it has either annotation, even if that is empty.
+func isUnion(svc *corev1.Service) bool {
+	_, isRemote := svc.Annotations["multicluster.linkerd.io/remote-discovery"]
+	_, isLocal := svc.Annotations["multicluster.linkerd.io/local-discovery"]
+	return isRemote || isLocal
+}
+
 // members returns what a Service consists of. Members stand for themselves: what they would consist of does not matter.
 func (w *World) members(svc *corev1.Service) ([]member, codes.Code) {
 	// Federated, if either annotation is there. This goes before the label.
-	remote, isRemote := svc.Annotations["multicluster.linkerd.io/remote-discovery"]
-	local, isLocal := svc.Annotations["multicluster.linkerd.io/local-discovery"]
-	if isRemote || isLocal {
+	remote := svc.Annotations["multicluster.linkerd.io/remote-discovery"]
+	local := svc.Annotations["multicluster.linkerd.io/local-discovery"]
+	if isUnion(svc) {
 		var members []member
 		if m := w.Local.Services[local]; m != nil {
 			members = append(members, member{cluster: w.Local, service: m, filtered: true})
@@ -266,6 +276,12 @@ type candidate struct {
 
 // candidates returns the addresses of a member, wherever the client is.
 func (w *World) candidates(m member, q Question) []candidate {
+	return w.candidatesThat(m, q, func(c discoveryv1.EndpointConditions) bool {
+		return c.Ready == nil || *c.Ready // not set is ready; serving and terminating do not count
+	})
+}
+
+func (w *World) candidatesThat(m member, q Question, are func(discoveryv1.EndpointConditions) bool) []candidate {
 	if m.service.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil // it has no addresses, whatever slices name it
 	}
@@ -279,8 +295,8 @@ func (w *World) candidates(m member, q Question) []candidate {
 			continue
 		}
 		for i, e := range slice.Endpoints {
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
-				continue // not set is ready; serving and terminating do not count
+			if !are(e.Conditions) {
+				continue
 			}
 			if q.Hostname != "" && (e.Hostname == nil || *e.Hostname != q.Hostname) {
 				continue
@@ -374,23 +390,28 @@ func declares(svc *corev1.Service, number uint16) (declared *corev1.ServicePort)
 	return declared
 }
 
-// near leaves what a client on a node should use of its own cluster's addresses.
-func (w *World) near(all []candidate, svc *corev1.Service, node string) []candidate {
-	if p := svc.Spec.InternalTrafficPolicy; p != nil && *p == corev1.ServiceInternalTrafficPolicyLocal {
+// near leaves what a client on a node should use of its own cluster's addresses, among those of all that it may use.
+func (w *World) near(some, all []candidate, svc *corev1.Service, node string) []candidate {
+	if isLocal(svc) {
 		// Even if that is nothing.
-		return only(all, func(c candidate) bool { return c.pod != nil && c.pod.Spec.NodeName == node })
+		return only(some, func(c candidate) bool { return c.pod != nil && c.pod.Spec.NodeName == node })
 	}
 	// Zone hints count if every address has them, and if they leave any.
 	if slices.ContainsFunc(all, func(c candidate) bool { return len(hints(c)) == 0 }) {
-		return all
+		return some
 	}
 	zone := w.zoneOf(node)
-	if here := only(all, func(c candidate) bool {
+	if here := only(some, func(c candidate) bool {
 		return zone != "" && slices.Contains(hints(c), zone)
 	}); len(here) > 0 {
 		return here
 	}
-	return all
+	return some
+}
+
+func isLocal(svc *corev1.Service) bool {
+	p := svc.Spec.InternalTrafficPolicy
+	return p != nil && *p == corev1.ServiceInternalTrafficPolicyLocal
 }
 
 func hints(c candidate) (zones []string) {

@@ -27,8 +27,8 @@ func (s *scenario) endpoints(cluster, namespace, name string, numbers []string) 
 	}
 	exist := map[string]bool{}
 	endpoints := make([][]any, slicesOfService)
-	for _, number := range numbers {
-		n, err := strconv.Atoi(strings.TrimSuffix(number, "!"))
+	for _, number := range unfold(numbers) {
+		n, err := strconv.Atoi(strings.TrimRight(number, "!~"))
 		if err != nil {
 			s.t.Fatalf("endpoints: %v", err)
 		}
@@ -41,9 +41,13 @@ func (s *scenario) endpoints(cluster, namespace, name string, numbers []string) 
 				},
 			})
 		}
+		conditions := map[string]any{"ready": number == strings.TrimRight(number, "!~")}
+		if strings.HasSuffix(number, "~") {
+			conditions["serving"], conditions["terminating"] = true, true
+		}
 		endpoints[n%slicesOfService] = append(endpoints[n%slicesOfService], map[string]any{
 			"addresses":  []any{address},
-			"conditions": map[string]any{"ready": !strings.HasSuffix(number, "!")},
+			"conditions": conditions,
 			"targetRef":  map[string]any{"kind": "Pod", "namespace": namespace, "name": pod},
 		})
 	}
@@ -64,6 +68,23 @@ func (s *scenario) endpoints(cluster, namespace, name string, numbers []string) 
 			server.Delete("Pod", namespace, pod.GetName())
 		}
 	}
+}
+
+// unfold puts numbers in the place of FIRST-LAST.
+func unfold(numbers []string) (all []string) {
+	for _, number := range numbers {
+		first, last, isRange := strings.Cut(number, "-")
+		if !isRange {
+			all = append(all, number)
+			continue
+		}
+		from, _ := strconv.Atoi(first) // what is no number is refused by who reads it
+		to, _ := strconv.Atoi(last)
+		for n := from; n <= to; n++ {
+			all = append(all, strconv.Itoa(n))
+		}
+	}
+	return all
 }
 
 // podAddress returns the address of a Pod: no other one has it.

@@ -333,6 +333,20 @@ func (s *scenario) writes(cluster, resource string) (text string) {
 	return text
 }
 
+// printLists prints whether replicas have listed a resource since this was printed last.
+func (s *scenario) printLists(cluster, resource string) {
+	server := s.network.Server(cluster)
+	key := cluster + " list " + resource
+	now := server.Requests("list", resource) + server.Requests("watch", resource) // which may begin with a list
+	switch before, counted := s.written[key]; {
+	case counted && now > before:
+		fmt.Fprintln(&s.out, resource+" was listed")
+	case counted:
+		fmt.Fprintln(&s.out, resource+" was not listed")
+	}
+	s.written[key] = now
+}
+
 // printStatus prints the Services in the status of a Link.
 func (s *scenario) printStatus(name string) {
 	s.t.Helper()

@@ -133,7 +133,8 @@ type scenario struct {
 	stateDir string // of all replicas, a folder each
 	killed   map[string]int
 	streams  map[string]lookup
-	opened   []string // names of streams, in order
+	crowds   map[string][]*proxy.Stream // by bucket
+	opened   []string                   // names of streams, in order
 
 	watch      *watch // of a random history; nil in a scenario
 	sliceNames sliceNames
@@ -158,7 +159,7 @@ func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 	return &scenario{
 		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{},
 		conns: map[string]*grpc.ClientConn{}, streams: map[string]lookup{}, seen: map[string][]string{},
-		killed:  map[string]int{},
+		killed: map[string]int{}, crowds: map[string][]*proxy.Stream{},
 		written: map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
 	}
 }
@@ -199,7 +200,7 @@ func (s *scenario) play() string {
 		s.flush()
 	}
 	var violations []error
-	for name, st := range s.streams {
+	for name, st := range s.streams { // those of crowds, too
 		st.Close()
 		if err := st.Violations(); err != nil {
 			violations = append(violations, fmt.Errorf("stream %s: %w", name, err))
@@ -303,6 +304,20 @@ func (s *scenario) do(verb string, args []string) {
 		}
 	case "patch":
 		s.patch(at(0), at(1), at(2), at(3))
+	case "annotate":
+		s.annotate(at(0), at(1), at(2), args[3:])
+	case "crowd":
+		s.crowd(at(0), at(1), args[2:])
+	case "lose":
+		s.lose(at(0), at(1), at(2))
+	case "equal":
+		s.equal(at(0), at(1))
+	case "until":
+		s.until(at(0))
+	case "explain":
+		s.explain(at(0), args[1:])
+	case "spread":
+		s.spread(at(0), args[1:])
 	case "link":
 		s.link(at(0), args[1:])
 	case "unlink":
@@ -437,6 +452,8 @@ func (s *scenario) do(verb string, args []string) {
 		for _, name := range sortedKeys(statuses) {
 			fmt.Fprintf(&s.out, "%s %s\n", name, statuses[name].State)
 		}
+	case "message":
+		s.message(at(0), at(1))
 	case "conditions":
 		s.conditions(at(0), args[1:])
 	case "events":
@@ -465,6 +482,8 @@ func (s *scenario) do(verb string, args []string) {
 		for _, resource := range args[1:] {
 			fmt.Fprintln(&s.out, resource+s.writes(at(0), resource))
 		}
+	case "lists":
+		s.printLists(at(0), at(1))
 	case "print":
 		s.printObject(at(0), at(1), at(2), args[3:])
 	case "streams":
@@ -479,7 +498,7 @@ func (s *scenario) do(verb string, args []string) {
 			names = slices.Delete(names, i, i+1)
 		}
 	case "metrics":
-		s.printMetrics(at(0))
+		s.printMetrics(at(0), args[1:])
 	default:
 		s.t.Fatalf("unknown verb %q", verb)
 	}
@@ -732,7 +751,18 @@ func (s *scenario) conditions(name string, kinds []string) {
 	}
 }
 
-func (s *scenario) printMetrics(name string) {
+// message prints the message of a condition of a Link.
+func (s *scenario) message(name, kind string) {
+	s.t.Helper()
+	conditions, _, _ := unstructured.NestedSlice(s.linkObject(name).Object, "status", "conditions")
+	for _, c := range conditions {
+		if c := c.(map[string]any); c["type"] == kind {
+			fmt.Fprintln(&s.out, c["message"])
+		}
+	}
+}
+
+func (s *scenario) printMetrics(name string, labels []string) {
 	families, err := s.first().Metrics.Gather()
 	if err != nil {
 		s.t.Fatal(err)
@@ -746,7 +776,8 @@ func (s *scenario) printMetrics(name string) {
 			s.t.Fatal(err)
 		}
 		for line := range strings.Lines(text.String()) {
-			if !strings.HasPrefix(line, "#") {
+			lacks := func(label string) bool { return !strings.Contains(line, label) }
+			if !strings.HasPrefix(line, "#") && !slices.ContainsFunc(labels, lacks) {
 				s.out.WriteString(line)
 			}
 		}
