@@ -82,8 +82,8 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// BenchmarkPolicy is one endpoint that comes or goes in the local cluster's part of each of 1,000 federated Services, with
-// 2,000 streams in all, without a policy and with one under which the linked cluster stands by.
+// BenchmarkPolicy is one endpoint that comes or goes in the local cluster's part of each of 1,000 federated Services,
+// with 2,000 streams in all, without a policy and with one under which the linked cluster stands by.
 func BenchmarkPolicy(b *testing.B) {
 	const services, streams = 1000, 2000
 	for name, p := range map[string]*policy.Service{
@@ -94,7 +94,8 @@ func BenchmarkPolicy(b *testing.B) {
 			part := func(i int) federation.Service {
 				return federation.Service{Namespace: "ns", Name: fmt.Sprintf("web-%d", i)}
 			}
-			full, fewer := streamtest.ViewOf(streamtest.SliceOf("a", 1, 10)), streamtest.ViewOf(streamtest.SliceOf("a", 1, 9))
+			full := streamtest.ViewOf(streamtest.SliceOf("a", 1, 10))
+			fewer := streamtest.ViewOf(streamtest.SliceOf("a", 1, 9))
 			views := map[federation.Service]*federation.View{}
 			for i := range services {
 				all := streamtest.ViewOf()
