@@ -33,7 +33,8 @@ type response struct {
 func (s *scenario) senders(crowd string) (all []*sender) {
 	for bucket, st := range s.crowds[crowd] {
 		all = append(all, &sender{
-			Balancer: proxy.NewBalancer(uint64(bucket)), held: st.Holds, random: rand.New(rand.NewPCG(uint64(bucket), 1)),
+			Balancer: proxy.NewBalancer(uint64(bucket)), held: st.Holds,
+			random: rand.New(rand.NewPCG(uint64(bucket), 1)),
 		})
 	}
 	return all
@@ -111,7 +112,10 @@ func TestSplitOfRequests(t *testing.T) {
 		{"east=80,west=20", "east 7, west 13", map[string]float64{"east": .80, "west": .20}},
 		{"east=90,west=10", "east 12, west 3", map[string]float64{"east": .90, "west": .10}},
 		{"east=99,west=1", "east 20, west 5", map[string]float64{"east": .99, "west": .01}},
-		{"east=50,west=30,north=20", "east 7, west 12, north 4", map[string]float64{"east": .50, "west": .30, "north": .20}},
+		{
+			"east=50,west=30,north=20", "east 7, west 12, north 4",
+			map[string]float64{"east": .50, "west": .30, "north": .20},
+		},
 	} {
 		t.Run(c.weights, func(t *testing.T) {
 			t.Parallel()
