@@ -26,8 +26,23 @@ type Explanation struct {
 	Refused   string `json:"refused,omitempty"` // why a stream that opens now would end at once
 	Waits     string `json:"waits,omitempty"`   // what a first answer would wait for
 
+	Policy  bool           `json:"policy"`  // whether a policy divides the traffic between clusters
+	Traffic []ClusterShare `json:"traffic"` // one a cluster, in the order of tiers
 	Claims  []Claim        `json:"claims"`  // all that the clusters publish that bears on the authority
 	Streams []StreamStatus `json:"streams"` // of the client, for the authority, with what it was sent
+}
+
+// A ClusterShare is the part of the traffic that a cluster gets, and why.
+type ClusterShare struct {
+	Cluster string  `json:"cluster"`
+	Tier    int     `json:"tier"` // from 1 on
+	Ready   int     `json:"ready"`
+	All     int     `json:"all"`    // those, and the ones that may be ready soon
+	Weight  *uint32 `json:"weight"` // nil: none is given
+	Drain   uint8   `json:"drain"`  // percent that are taken away
+	Share   float64 `json:"share"`  // percent
+	Given   int     `json:"given"`  // addresses that the client gets
+	Why     string  `json:"why"`
 }
 
 // A Claim is an address that a cluster publishes, or all that it could publish if the Service were
@@ -77,7 +92,9 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	}
 	bucket := Client{x.Client.Namespace, x.Client.Pod, x.Client.Node}.bucket()
 	place := federation.Place{Node: x.Client.Node, Zone: x.Client.Zone, Bucket: bucket}
-	answer := federation.Select(snapshot, query, nil).Answer(place, nil)
+	selection := federation.Select(snapshot, query, nil)
+	answer := selection.Answer(place, nil)
+	x.Policy, x.Traffic = selection.Divided(), trafficOf(selection, place, answer.Set)
 	wait := time.Until(snapshot.WaitUntil(e.config.FirstSyncGrace, e.started))
 	if wait <= 0 {
 		x.Refused = reject(answer)

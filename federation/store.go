@@ -188,6 +188,9 @@ func (s *Store) State(c Cluster) ClusterState {
 	return Live
 }
 
+// Linked reports whether c was added.
+func (s *Store) Linked(c Cluster) bool { return s.cluster(c) != nil }
+
 // RemoveCluster removes everything that c has written, fences its writer, and makes it a cluster that is
 // not linked.
 func (s *Store) RemoveCluster(c Cluster) {

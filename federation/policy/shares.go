@@ -62,13 +62,14 @@ const (
 
 // A Share is what a member gets, and why.
 type Share struct {
-	Class   Class
-	LeftOut bool   // the Service's policy has tiers, and the cluster is in none
-	Tier    int    // from 1 on, of those that the Service's members are in
-	Load    uint32 // of the tier, in parts of One
-	Weight  uint32 // in its tier, as given; 0: none is, or none is for this cluster
-	Drain   uint8  // percent that are taken away
-	Share   uint32 // in parts of One: all together are One, or 0
+	Class    Class
+	LeftOut  bool   // the Service's policy has tiers, and the cluster is in none
+	Tier     int    // from 1 on, of those that the Service's members are in
+	Load     uint32 // of the tier, in parts of One
+	Weight   uint32 // in its tier, as given
+	Weighted bool   // a weight is given for the cluster, or 0 counts since others of its tier have one
+	Drain    uint8  // percent that are taken away
+	Share    uint32 // in parts of One: all together are One, or 0
 
 	units int  // parts of an endpoint that a client gets on average, each 1/unit of one, rounded down
 	some  bool // it gets anything
@@ -182,6 +183,7 @@ func Shares(s *Service, members []Member) []Share {
 			shares[i].Tier, shares[i].Load = n+1, inParts(t.load)
 			shares[i].Drain = m.Policy.Drained
 			shares[i].Weight, _ = s.weight(m.Cluster)
+			shares[i].Weighted = t.weighted
 		}
 		t.divide(s, members, parts)
 	}

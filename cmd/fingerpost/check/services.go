@@ -63,7 +63,8 @@ func (k *knownReplicas) serviceChecks() []check {
 		of("the clusters of all members are linked", "the-clusters-of-members-are-linked", fails, debug.NotLinked),
 		of("every member exists and has the ports of its Service", "a-member-has-the-ports", warns,
 			debug.NoService, debug.NoPort),
-		of("annotations of Services are understood", "annotations-are-understood", warns, debug.MisreadObject),
+		of("annotations of Services are understood", "annotations-are-understood", warns,
+			debug.MisreadObject, debug.UnknownCluster),
 	}
 }
 

@@ -10,6 +10,6 @@ func Commands(version string) []*cobra.Command {
 	return []*cobra.Command{
 		clustersCommand(version), endpointsCommand(version), explainCommand(version),
 		linkCommand(version), metricsCommand(version), profileCommand(version), streamsCommand(version),
-		versionCommand(version),
+		trafficCommand(version), versionCommand(version),
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 func explainCommand(version string) *cobra.Command {
 	d := newDebugCommand(version)
-	var client, node string
+	var of clientFlags
 	cmd := &cobra.Command{
 		Use:   "explain AUTHORITY",
 		Short: "Explain which endpoints a client gets, and why",
@@ -41,24 +41,12 @@ such Service.`,
   fingerpost explain web-federated.shop.svc.cluster.local:8080 --client shop/cart-5b7c9d-x2x4z`,
 		Args: arguments("AUTHORITY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			namespace, pod, both := strings.Cut(client, "/")
-			if client != "" && (!both || namespace == "" || pod == "") {
-				return usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", client))
-			}
-			authority, err := d.explainedAuthority(cmd.Context(), args[0])
+			path, err := d.explanationPath(cmd, args[0], &of)
 			if err != nil {
 				return err
 			}
-			query := url.Values{"authority": {authority}, "node": {node}}
-			if client != "" {
-				query.Set("ns", namespace)
-				query.Set("pod", pod)
-				if node == "" {
-					query.Set("node", d.nodeOf(cmd, namespace, pod))
-				}
-			}
 			return show(cmd, &d, view[discovery.Explanation, []replicaExplanation]{
-				path:  "/debug/explain?" + query.Encode(),
+				path:  path,
 				merge: mergeExplanations, print: printExplanations, check: checkExplanations,
 			})
 		},
@@ -66,9 +54,37 @@ such Service.`,
 	}
 	d.addAuthorityFlags(cmd)
 	d.addShowFlags(cmd)
-	cmd.Flags().StringVar(&client, "client", "", "Pod of the client, namespace/name")
-	cmd.Flags().StringVar(&node, "node", "", "node of the client, instead of its Pod's")
+	of.addTo(cmd)
 	return cmd
+}
+
+// clientFlags are the flags that name a client.
+type clientFlags struct{ pod, node string }
+
+func (c *clientFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.pod, "client", "", "Pod of the client, namespace/name")
+	cmd.Flags().StringVar(&c.node, "node", "", "node of the client, instead of its Pod's")
+}
+
+// explanationPath returns the page that explains what a client gets of a Service.
+func (d *debugCommand) explanationPath(cmd *cobra.Command, service string, of *clientFlags) (string, error) {
+	namespace, pod, both := strings.Cut(of.pod, "/")
+	if of.pod != "" && (!both || namespace == "" || pod == "") {
+		return "", usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", of.pod))
+	}
+	authority, err := d.explainedAuthority(cmd.Context(), service)
+	if err != nil {
+		return "", err
+	}
+	query := url.Values{"authority": {authority}, "node": {of.node}}
+	if of.pod != "" {
+		query.Set("ns", namespace)
+		query.Set("pod", pod)
+		if of.node == "" {
+			query.Set("node", d.nodeOf(cmd, namespace, pod))
+		}
+	}
+	return "/debug/explain?" + query.Encode(), nil
 }
 
 // explainedAuthority returns the whole authority of a Service.

@@ -30,10 +30,12 @@ const (
 	NoService     ProblemReason = "NoService"     // the cluster of a member has no such Service
 	NoPort        ProblemReason = "NoPort"        // a member does not have a port of the Service
 	MisreadObject ProblemReason = "Misread"       // its owner asks for something that is not understood
+
+	UnknownCluster ProblemReason = "PolicyUnknownCluster" // its policy names a cluster that is not linked
 )
 
 var problemReasons = []ProblemReason{
-	Malformed, NoneReady, NoneReadyHere, NotLinked, NoService, NoPort, MisreadObject,
+	Malformed, NoneReady, NoneReadyHere, NotLinked, NoService, NoPort, MisreadObject, UnknownCluster,
 }
 
 // title is that of a Problem on the status page.
@@ -49,6 +51,8 @@ func (r ProblemReason) title() string {
 		return "has a member that does not exist"
 	case NoPort:
 		return "has a member without its port"
+	case UnknownCluster:
+		return "has a policy that names a cluster that is not linked"
 	default:
 		return "has annotations that are not understood"
 	}
@@ -85,7 +89,7 @@ func newProblemsPage(
 			snapshot, _ = w.Load()
 			w.Close()
 		}
-		page = append(page, serviceProblems(snapshot, streams[svc])...)
+		page = append(page, serviceProblems(snapshot, store.Linked, streams[svc])...)
 	}
 	slices.SortFunc(page, func(a, b ServiceProblem) int {
 		rank := func(p ServiceProblem) int { return slices.Index(problemReasons, p.Reason) }
@@ -96,7 +100,9 @@ func newProblemsPage(
 }
 
 // serviceProblems returns what is wrong with a Service that so many streams ask for.
-func serviceProblems(s *federation.Snapshot, streams int) (all []ServiceProblem) {
+func serviceProblems(
+	s *federation.Snapshot, linked func(federation.Cluster) bool, streams int,
+) (all []ServiceProblem) {
 	if s.View == nil {
 		return nil // it was deleted meanwhile
 	}
@@ -142,6 +148,12 @@ func serviceProblems(s *federation.Snapshot, streams int) (all []ServiceProblem)
 			for _, problem := range portProblems(s.View, m.View) {
 				add(NoPort, "its member %s contributes nothing to %s", name, problem)
 			}
+		}
+	}
+	for _, name := range s.View.Policy.Names() {
+		if !unknown && !linked(federation.Cluster(name)) { // while a member is unknown, clusters may not be listed yet
+			add(UnknownCluster, "its policy names the cluster %s, which is not linked: that name counts for nothing",
+				name)
 		}
 	}
 	if ready == 0 && !unknown && total+streams > 0 { // else it may have been scaled to nothing

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fingerpost/fingerpost/discovery"
+)
+
+// A clientTraffic is what a client gets of each cluster, by one replica.
+type clientTraffic struct {
+	Replica   string                   `json:"replica"`
+	Authority string                   `json:"authority"`
+	Client    discovery.Place          `json:"client"`
+	Policy    bool                     `json:"policy"`
+	Traffic   []discovery.ClusterShare `json:"traffic"`
+}
+
+func trafficCommand(version string) *cobra.Command {
+	d := newDebugCommand(version)
+	var of clientFlags
+	cmd := &cobra.Command{
+		Use:   "traffic SERVICE",
+		Short: "Show how a Service's traffic is divided between clusters",
+		Long: `Show how a Service's traffic is divided between clusters, and why: for each cluster the tier that it
+is in, its endpoints that are ready and all that may be ready soon, its weight, how much of it is
+drained, its share of the traffic, and how many of its addresses a client gets.
+
+` + authorityHelp + `
+
+Clients get different endpoints, and where a share is a fraction of one, some get none. Without
+--client it is shown for a client without context.
+
+Every replica is asked, and the table is that of the first. With -o json there are all of them.`,
+		Example: `  fingerpost traffic web-federated.shop:8080
+  fingerpost traffic web-federated.shop:8080 --client shop/cart-5b7c9d-x2x4z`,
+		Args: arguments("SERVICE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := d.explanationPath(cmd, args[0], &of)
+			if err != nil {
+				return err
+			}
+			return show(cmd, &d, view[discovery.Explanation, []clientTraffic]{
+				path: path, merge: mergeTraffic, print: printTraffic,
+				check: func([]clientTraffic) error { return nil },
+			})
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	d.addAuthorityFlags(cmd)
+	d.addShowFlags(cmd)
+	of.addTo(cmd)
+	return cmd
+}
+
+func mergeTraffic(responses []Response[discovery.Explanation]) []clientTraffic {
+	all := []clientTraffic{}
+	for _, r := range responses {
+		all = append(all, clientTraffic{r.Replica, r.Page.Authority, r.Page.Client, r.Page.Policy, r.Page.Traffic})
+	}
+	return all
+}
+
+func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
+	x := all[0]
+	f.printf("%s", x.Authority)
+	f.printf("for %s", clientText(x.Client))
+	if !x.Policy {
+		f.printf("no policy: all ready endpoints of all clusters are given")
+	}
+	f.printf("")
+	t := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GIVEN", "WHY")
+	t.keepColumns = 1
+	for _, c := range x.Traffic {
+		weight := "-"
+		if c.Weight != nil {
+			weight = strconv.FormatUint(uint64(*c.Weight), 10)
+		}
+		t.addRow(c.Cluster, strconv.Itoa(c.Tier), strconv.Itoa(c.Ready), strconv.Itoa(c.All), weight,
+			fmt.Sprintf("%d%%", c.Drain), fmt.Sprintf("%.4g%%", c.Share), strconv.Itoa(c.Given), c.Why)
+	}
+	f.add(t)
+}

@@ -1,0 +1,70 @@
+package discovery
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
+)
+
+// trafficOf returns what clients at a place get of each cluster, and why, the best tier first.
+func trafficOf(x *federation.Selection, p federation.Place, set *federation.Set) []ClusterShare {
+	given := map[string]int{}
+	for c := range set.All() {
+		given[string(c.Origin().Cluster)]++
+	}
+	all := []ClusterShare{}
+	for _, s := range x.Shares(p) {
+		row := ClusterShare{
+			Cluster: s.Cluster, Tier: s.Tier, Ready: s.Ready, All: s.All, Drain: s.Drain,
+			Share: percent(s.Share.Share), Given: given[s.Cluster], Why: whyShare(s, x.Divided()),
+		}
+		if s.Weighted {
+			row.Weight = &s.Weight
+		}
+		all = append(all, row)
+	}
+	slices.SortFunc(all, func(a, b ClusterShare) int {
+		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	return all
+}
+
+// percent returns a part of all traffic with two decimals.
+func percent(part uint32) float64 {
+	return float64((uint64(part)*10_000+policy.One/2)/policy.One) / 100
+}
+
+// whyShare explains a share in a few words.
+func whyShare(s federation.ClusterShare, divided bool) string {
+	serves := s.Serves()
+	switch {
+	case s.Ready == 0:
+		return "nothing ready"
+	case !divided:
+		return "no policy"
+	case serves && s.LeftOut:
+		return "not preferred, nothing else is ready"
+	case serves && s.Class == policy.DrainedOut:
+		return "drained, nothing before it is ready"
+	case serves && s.Class == policy.StaleLast:
+		return "stale, takes what is left over"
+	case serves && s.Class == policy.StaleOut:
+		return "stale, nothing before it is ready"
+	case serves && s.Drain > 0:
+		return "draining"
+	case serves && s.Tier > 1:
+		return "tiers before it cannot carry all"
+	case serves:
+		return "preferred"
+	case s.Class == policy.DrainedOut:
+		return federation.Drained.String()
+	case s.Class != policy.Regular:
+		return federation.StaleAfterOthers.String()
+	case s.LeftOut || s.Load == 0:
+		return federation.LowerTier.String()
+	default:
+		return "weight 0"
+	}
+}
