@@ -294,6 +294,25 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
+// Workers that need one permission wait for one review of it, and hold no lock meanwhile: time stands still, and this
+// test does not end, while one waits for a lock.
+func TestSlowReviews(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		for i := range 20 {
+			f.apply("east", fmt.Sprintf("s%d", i), direct, 80)
+		}
+		f.home.Delay(time.Second)
+		f.run()
+		f.pass(time.Minute)
+		if got := strings.Count(f.mirrors(), "-east"); got != 20 {
+			t.Errorf("%d of 20 mirrors", got)
+		}
+		if n := f.home.Requests("create", "selfsubjectaccessreviews.authorization.k8s.io"); n > 8 {
+			t.Errorf("%d reviews", n)
+		}
+	})
+}
+
 // As long as Leases cannot be read, every Link is left to Linkerd's service mirror.
 func TestLeasesForbidden(t *testing.T) {
 	inFleet(t, mirror.Options{Namespace: "mc"}, func(f *fleet) {

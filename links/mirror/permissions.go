@@ -36,9 +36,9 @@ func (p writePermission) String() string {
 
 // An accessReview is the last access review of a permission.
 type accessReview struct {
-	mu         sync.Mutex // held while the review is sent: other workers wait for its answer
-	allowed    bool
-	reviewedAt time.Time // zero: never
+	turn       chan struct{} // taken while the review is sent: other workers wait for its answer, or for their term's end
+	allowed    bool          // guarded by turn, like reviewedAt
+	reviewedAt time.Time     // zero: never
 }
 
 const noPermissionPrefix = "missing permission: "
@@ -58,12 +58,16 @@ func (p *permissions) require(ctx context.Context, needed writePermission) error
 	}
 	r := p.known[needed]
 	if r == nil {
-		r = &accessReview{}
+		r = &accessReview{turn: make(chan struct{}, 1)}
 		p.known[needed] = r
 	}
 	p.mu.Unlock()
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	never := r.reviewedAt.IsZero()
 	if never || !r.allowed && time.Since(r.reviewedAt) >= permissionRetry {
 		err := apply.Review(ctx, p.client, apply.Permission{
