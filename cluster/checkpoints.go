@@ -53,8 +53,9 @@ func (r *Registry) keepCheckpoints(ctx context.Context) {
 }
 
 func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
+	forgotten := r.takeForgotten()
 	statuses, _ := r.Statuses()
-	for name := range saved {
+	for name := range forgotten {
 		if _, linked := statuses[name]; linked {
 			continue
 		}
@@ -79,6 +80,15 @@ func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
 		}
 	}
 	r.checkpointFailures.Store(int64(failures))
+}
+
+// takeForgotten returns the clusters that were unlinked since it was called last.
+func (r *Registry) takeForgotten() map[string]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.forgotten
+	r.forgotten = map[string]bool{}
+	return all
 }
 
 // saveCheckpoint saves what a cluster has published, or confirms the file if that is the same.

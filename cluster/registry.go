@@ -71,6 +71,7 @@ type Registry struct {
 	leftOut     map[string]LeftOut  // likewise
 	identities  map[string]Identity // likewise
 	unlinked    int                 // clusters so far
+	forgotten   map[string]bool     // clusters that were unlinked since checkpoints were saved last
 	wg          sync.WaitGroup      // all supervisors
 }
 
@@ -87,7 +88,7 @@ func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Reg
 	r := &Registry{
 		log: log, store: store, options: options,
 		supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{},
-		identities: map[string]Identity{},
+		identities: map[string]Identity{}, forgotten: map[string]bool{},
 	}
 	r.engageFuncs = []EngageFunc{r.identify}
 	return r
@@ -174,6 +175,9 @@ func (r *Registry) unlink(name string) bool {
 		return false
 	}
 	r.unlinked++
+	if r.options.Checkpoints != nil {
+		r.forgotten[name] = true
+	}
 	delete(r.supervisors, name)
 	delete(r.writing, name)
 	delete(r.leftOut, name)

@@ -32,7 +32,7 @@ import (
 const (
 	deletionSettle = 250 * time.Millisecond
 	kindTimeout    = 3 * time.Second
-	kindPoll       = 10 * time.Second // while Links are held because there is no CRD
+	kindPoll       = 10 * time.Second // while Links are held: whether there is a CRD again
 	freeDeletions  = 1
 )
 
@@ -127,21 +127,23 @@ func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
 	if next := r.releaseEnded(now); due.IsZero() || !next.IsZero() && next.Before(due) {
 		due = next
 	}
-	if poll := now.Add(kindPoll); !due.IsZero() && poll.Before(due) && r.holdsFor(heldKindGone) {
+	if r.holds() {
 		if served, err := r.linksServed(); served && err == nil {
 			r.conn.RetryNow() // the informer of Links waits for minutes
 		}
-		return poll
+		if poll := now.Add(kindPoll); poll.Before(due) {
+			return poll
+		}
 	}
 	return due
 }
 
-// holdsFor reports whether a deletion is held for a reason.
-func (r *Reconciler) holdsFor(reason string) bool {
+// holds reports whether a deletion is held, for whatever reason: most Links are deleted at once also when their CRD is.
+func (r *Reconciler) holds() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range r.deleted {
-		if d.reason == reason {
+		if d.reason != "" {
 			return true
 		}
 	}
