@@ -64,16 +64,30 @@ func (r *Reconciler) deleteRestored() {
 	r.deletions.Store(struct{}{})
 }
 
-// waitOutGrace waits for as long as Links are held whose CRD was deleted, if there is none.
+// waitOutGrace waits for as long as Links are held whose CRD was deleted, if there is none, or until it is there again
+// and its Links are listed.
 func (r *Reconciler) waitOutGrace() {
-	if r.links.HasSynced() {
-		return
+	end := time.NewTimer(DeletionGrace)
+	defer end.Stop()
+	poll := time.NewTicker(kindPoll)
+	defer poll.Stop()
+	for !r.links.HasSynced() {
+		select {
+		case <-poll.C:
+			r.retryIfServed()
+		case <-r.links.Synced():
+		case <-end.C:
+			return
+		case <-r.ctx.Done():
+			return
+		}
 	}
-	timer := time.NewTimer(DeletionGrace)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.ctx.Done():
+}
+
+// retryIfServed has the informer of Links, which waits for minutes if they are not served, try again now that they are.
+func (r *Reconciler) retryIfServed() {
+	if served, err := r.linksServed(); served && err == nil {
+		r.conn.RetryNow()
 	}
 }
 
@@ -128,9 +142,7 @@ func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
 		due = next
 	}
 	if r.holds() {
-		if served, err := r.linksServed(); served && err == nil {
-			r.conn.RetryNow() // the informer of Links waits for minutes
-		}
+		r.retryIfServed()
 		if poll := now.Add(kindPoll); poll.Before(due) {
 			return poll
 		}
