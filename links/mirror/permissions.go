@@ -36,9 +36,11 @@ func (p writePermission) String() string {
 
 // An accessReview is the last access review of a permission.
 type accessReview struct {
-	turn       chan struct{} // taken while the review is sent: other workers wait for its answer, or for their term's end
-	allowed    bool          // guarded by turn, like reviewedAt
-	reviewedAt time.Time     // zero: never
+	// Taken while the review is sent: other workers wait for its answer, or for the end of their term. It guards
+	// the rest.
+	turn       chan struct{}
+	allowed    bool
+	reviewedAt time.Time // zero: never
 }
 
 const noPermissionPrefix = "missing permission: "
