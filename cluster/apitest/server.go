@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
@@ -57,6 +58,7 @@ type Server struct {
 	delay          time.Duration               // before each response
 	expired        int                         // the oldest version from which a watch may begin
 	audit          func(client, verb, resource string)
+	followers      map[string]follower      // by group resource
 	listRemainders map[string]listRemainder // what is left of lists that were read by pages, by continue token
 	changed        chan struct{}            // closed by the next event
 	requests       map[string]int
@@ -106,6 +108,7 @@ func newServer(cluster, addr string) *Server {
 		mutate:      map[string]func(*unstructured.Unstructured){},
 		objects:     map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}),
 		requests: map[string]int{}, openWatches: map[string]int{},
+		followers: map[string]follower{},
 	}
 	s.certificate, s.authority = selfSigned(host)
 	return s
@@ -270,6 +273,17 @@ func (s *Server) Audit(do func(client, verb, resource string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.audit = do
+}
+
+// follower is called with an object that was created or changed, or as it was when it was deleted.
+type follower = func(o *unstructured.Unstructured, deleted bool)
+
+// Follow has a function called with each object of a group resource that is created, changed or deleted from here on,
+// in their sequence. It must not call the server, and not change the object.
+func (s *Server) Follow(resource string, do follower) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.followers[resource] = do
 }
 
 // Prune makes the server drop the conditions from every status of a group resource, as a schema without
@@ -448,6 +462,9 @@ func (s *Server) recordEvent(resource, what string, o, old *unstructured.Unstruc
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
 	s.events = append(s.events, event{resource, s.version, what, o, old})
+	if follow := s.followers[resource]; follow != nil {
+		follow(o, what == "DELETED")
+	}
 	s.broadcast()
 }
 
@@ -483,6 +500,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
 	if delay > 0 {
+		body, _ := io.ReadAll(r.Body) // until it was read net/http does not notice that the client is gone
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		timer := time.NewTimer(delay)
 		defer timer.Stop()
 		select {

@@ -5,47 +5,65 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
 // slicesOfService is over how many slices the endpoints of a Service are spread.
 const slicesOfService = 2
 
 // endpoints makes a Service have these endpoints, each a Pod with a number and an address of its own in the
-// cluster: a number with ! is not ready. The Service is created if it does not exist, as are its Pods; Pods
-// that are not named are deleted after they have left their slices.
+// cluster: a number with ! is not ready, one with ~ is terminating, and one with ^ is in another slice than without. The
+// Service is created if it does not exist, as are its Pods; Pods that are not named are deleted after they have left
+// their slices. All Pods are meshed.
 func (s *scenario) endpoints(cluster, namespace, name string, numbers []string) {
 	s.t.Helper()
-	server := s.network.Server(cluster)
-	if server.Get("services", namespace, name) == nil {
+	s.endpointsOnly(cluster, namespace, name, numbers)
+	if server := s.network.Server(cluster); server.Get("services", namespace, name) == nil {
 		port := map[string]any{"name": "http", "port": int64(80), "protocol": "TCP"}
 		s.applyObject(cluster, "v1", "Service", namespace, name, nil,
 			map[string]any{"spec": map[string]any{"ports": []any{port}}})
 	}
+}
+
+// endpointsOnly does it for a Service that exists, or not any more: Kubernetes deletes what it leaves behind.
+func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []string) {
+	s.t.Helper()
+	server := s.network.Server(cluster)
 	exist := map[string]bool{}
 	endpoints := make([][]any, slicesOfService)
 	for _, number := range unfold(numbers) {
-		n, err := strconv.Atoi(strings.TrimRight(number, "!~"))
+		n, err := strconv.Atoi(strings.TrimRight(number, "!~^"))
 		if err != nil {
 			s.t.Fatalf("endpoints: %v", err)
 		}
 		pod, address := fmt.Sprintf("%s-%d", name, n), podAddress(cluster, name, n)
-		if exist[pod] = true; server.Get("pods", namespace, pod) == nil {
-			s.applyObject(cluster, "v1", "Pod", namespace, pod, map[string]any{"app": name}, map[string]any{
-				"spec": map[string]any{"containers": []any{map[string]any{"name": "app", "image": "app"}}},
-				"status": map[string]any{
-					"phase": "Running", "podIP": address, "podIPs": []any{map[string]any{"ip": address}},
-				},
+		ready := !strings.ContainsAny(number, "!~")
+		labels := map[string]any{"app": name, linkerd.ControlPlaneLabel: ours}
+		exist[pod] = true
+		status := map[string]any{
+			"phase": "Running", "podIP": address, "podIPs": []any{map[string]any{"ip": address}},
+			"conditions": []any{map[string]any{
+				"type": "Ready", "status": map[bool]string{true: "True", false: "False"}[ready],
+			}},
+		}
+		if old := server.Get("pods", namespace, pod); old == nil || !reflect.DeepEqual(old.Object["status"], status) {
+			s.applyObject(cluster, "v1", "Pod", namespace, pod, labels, map[string]any{
+				"spec":   map[string]any{"containers": []any{map[string]any{"name": "app", "image": "app"}}},
+				"status": status,
 			})
 		}
-		conditions := map[string]any{"ready": number == strings.TrimRight(number, "!~")}
-		if strings.HasSuffix(number, "~") {
+		conditions := map[string]any{"ready": ready}
+		if strings.Contains(number, "~") {
 			conditions["serving"], conditions["terminating"] = true, true
 		}
-		endpoints[n%slicesOfService] = append(endpoints[n%slicesOfService], map[string]any{
+		i := (n + strings.Count(number, "^")) % slicesOfService
+		endpoints[i] = append(endpoints[i], map[string]any{
 			"addresses":  []any{address},
 			"conditions": conditions,
 			"targetRef":  map[string]any{"kind": "Pod", "namespace": namespace, "name": pod},

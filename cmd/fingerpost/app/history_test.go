@@ -25,11 +25,15 @@ type history struct {
 	compares []time.Duration // when the model is compared
 
 	busy map[string]time.Duration // until when something is taken by a deed
+	from time.Duration            // when the round has begun
+	took []string                 // what the last deed took
+	left []unfinished             // deeds that the next round ends
 	next map[string]int           // number of the next new endpoint, by cluster and Service
 	have map[string][]int         // numbers of its endpoints
 }
 
-// deed is one thing that is done: lines of the script, and when.
+// deed is one thing that is done: lines of the script, and when. What happens later is for the next round, after a
+// comparison with the model.
 type deed []moment
 
 type moment struct {
@@ -37,19 +41,34 @@ type moment struct {
 	line string
 }
 
-const simProxies = 20
+// unfinished is a deed, and what it holds until it is finished.
+type unfinished struct {
+	deed int
+	took []string
+}
 
-var simServices = []string{"web", "api"}
+const (
+	simProxies = 20
+	later      = 1000 * time.Hour
+)
+
+var (
+	simServices = []string{"web", "api"}
+	simClusters = []string{home, "east", "west", "north", "south"}
+)
 
 func newHistory(seed uint64, length time.Duration) *history {
 	h := &history{
 		random: rand.New(rand.NewPCG(seed, 0)), busy: map[string]time.Duration{},
 		next: map[string]int{}, have: map[string][]int{},
 	}
-	h.clusters = []string{home, "east", "west", "north", "south"}[:3+h.random.IntN(3)]
+	h.clusters = simClusters[:3+h.random.IntN(3)]
 	h.prepare()
 	for now := time.Duration(0); now < length; {
 		round := h.seconds(30, 150)
+		if h.random.IntN(4) == 0 {
+			round = h.seconds(180, 280) // long enough for a cluster to be Stale
+		}
 		now += round + h.round(now, now+round)
 		h.compares = append(h.compares, now)
 		now += time.Second
@@ -63,6 +82,9 @@ func (h *history) prepare() {
 	add("apply local fleet/shop.yaml")
 	var members []string
 	for _, name := range h.clusters {
+		if h.random.IntN(4) == 0 {
+			add("unstream %s", name)
+		}
 		for _, service := range simServices {
 			h.next[name+"/"+service], h.have[name+"/"+service] = 3, []int{1, 2, 3}
 			add("%s", h.scale(name, service))
@@ -74,7 +96,7 @@ func (h *history) prepare() {
 		case "east", "west":
 			add("apply local fleet/%s-link.yaml", name)
 		default:
-			add("link %s", name)
+			add("link %s trust-domain=%s.test", name, name)
 		}
 		members = append(members, "web@"+name)
 	}
@@ -96,7 +118,11 @@ func (h *history) prepare() {
 func (h *history) script(deeds []deed) string {
 	var moments []moment
 	for _, d := range deeds {
-		moments = append(moments, d...)
+		for _, m := range d {
+			if m.at != later { // else the history is over before
+				moments = append(moments, m)
+			}
+		}
 	}
 	for _, at := range h.compares {
 		moments = append(moments, moment{at, "compare"})
@@ -124,7 +150,23 @@ func (h *history) seconds(from, to int) time.Duration {
 
 // round draws the deeds of a time, and returns how long it takes for everything to settle after them.
 func (h *history) round(from, to time.Duration) (settles time.Duration) {
-	settles = simSettle
+	settles, h.from = simSettle, from
+	chances := 0
+	for _, kind := range deedKinds {
+		chances += kind.chance
+	}
+	for _, u := range h.left {
+		at := from + h.seconds(0, int((to-from)/time.Second))
+		for i := range h.deeds[u.deed] {
+			if m := &h.deeds[u.deed][i]; m.at == later {
+				m.at = at
+			}
+		}
+		for _, thing := range u.took {
+			h.busy[thing] = at + time.Second
+		}
+	}
+	h.left = nil
 	for range 2 + h.random.IntN(12) {
 		at := from + h.seconds(0, int((to-from)/time.Second))
 		if h.random.IntN(4) == 0 && len(h.deeds) > 0 {
@@ -136,15 +178,20 @@ func (h *history) round(from, to time.Duration) (settles time.Duration) {
 		if h.random.IntN(4) == 0 {
 			end = to
 		}
-		draw := h.random.IntN(deedChances)
+		draw := h.random.IntN(chances)
 		for _, kind := range deedKinds {
 			if draw -= kind.chance; draw >= 0 {
 				continue
 			}
-			if d := kind.draw(h, at, end); d != nil {
-				h.deeds = append(h.deeds, d)
-				settles = max(settles, kind.settles)
+			d := kind.draw(h, at, end)
+			if d == nil {
+				break
 			}
+			if d[len(d)-1].at == later {
+				h.left = append(h.left, unfinished{len(h.deeds), h.took})
+			}
+			h.deeds = append(h.deeds, d)
+			settles = max(settles, kind.settles)
 			break
 		}
 	}
@@ -161,6 +208,7 @@ func (h *history) take(at, until time.Duration, things ...string) bool {
 	for _, thing := range things {
 		h.busy[thing] = until + time.Second
 	}
+	h.took = things
 	return true
 }
 
@@ -176,9 +224,8 @@ type deedKind struct {
 }
 
 const (
-	deedChances = 100 // in all
-	simSettle   = 75 * time.Second
-	simSilent   = 220 * time.Second // until it is noticed that a watch is silent
+	simSettle = 75 * time.Second
+	simSilent = 220 * time.Second // until it is noticed that a watch is silent
 )
 
 // failing are what API servers can fail to answer.
@@ -289,10 +336,21 @@ var deedKinds = []deedKind{
 		if !h.take(at, end, cluster+" link") {
 			return nil
 		}
-		return deed{{at, "rotate " + cluster}}
+		return deed{{at, "rotate " + cluster + h.pick("", " anew")}}
+	}},
+	{2, 0, func(h *history, _, _ time.Duration) deed {
+		// What is new does not work, and replicas that have the old do not give it up: at first all have it.
+		cluster := h.linked()
+		if !h.take(h.from, later, cluster+" link", "replicas", "links") {
+			return nil
+		}
+		return deed{{h.from, "spoil " + cluster}, {later, "rotate " + cluster}}
 	}},
 	{3, 0, func(h *history, at, end time.Duration) deed {
 		cluster := h.linked()
+		if h.random.IntN(2) == 0 {
+			end = later
+		}
 		if !h.take(at, end, cluster+" link", "links") { // most Links at once are held
 			return nil
 		}
@@ -300,6 +358,33 @@ var deedKinds = []deedKind{
 			return deed{{at, "delete local Link mc/" + cluster}, {end, "apply local fleet/" + cluster + "-link.yaml"}}
 		}
 		return deed{{at, "unlink " + cluster}, {end, "link " + cluster}}
+	}},
+	{2, 0, func(h *history, at, end time.Duration) deed { // for less than the grace of deletions
+		if end = min(end, at+4*time.Minute); !h.take(at, end, "east link", "west link", "links") {
+			return nil
+		}
+		return deed{
+			{at, "delete local CustomResourceDefinition " + linkResource},
+			{at, "serve local " + linkResource},
+			{end, "serve local " + linkResource + " v1alpha3 v1alpha2 v1alpha1"},
+			{end, "apply local fleet/east-link.yaml"},
+			{end, "apply local fleet/west-link.yaml"},
+		}
+	}},
+	{1, 0, func(h *history, at, _ time.Duration) deed {
+		cluster := h.linked()
+		if cluster == "east" || cluster == "west" || !h.take(at, at, cluster+" link") {
+			return nil
+		}
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"%s.%s"}}}`, trustAnnotation, cluster, h.pick("test", "other"))
+		return deed{{at, "patch local Secret " + ours + "/cluster-credentials-" + cluster + " " + patch}}
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed {
+		proxy := fmt.Sprintf("p%d", 1+h.random.IntN(simProxies))
+		if !h.take(at, end, proxy) {
+			return nil
+		}
+		return deed{{at, "stall " + proxy}, {end, "resume " + proxy}}
 	}},
 	{1, 0, func(h *history, at, _ time.Duration) deed { return deed{{at, "depose " + h.cluster()}} }},
 	{1, 0, func(h *history, at, end time.Duration) deed {
@@ -324,6 +409,9 @@ func (h *history) scale(cluster, service string) string {
 		line += fmt.Sprintf(" %d", n)
 		if h.random.IntN(6) == 0 {
 			line += "!"
+		}
+		if h.random.IntN(6) == 0 {
+			line += "^"
 		}
 	}
 	return line

@@ -25,6 +25,8 @@ const (
 	exportedLabel  = "mirror.linkerd.io/exported"
 	federatedLabel = "mirror.linkerd.io/federated"
 	discoveryLabel = "multicluster.linkerd.io/remote-discovery"
+
+	trustAnnotation = "multicluster.linkerd.io/trust-domain"
 )
 
 // addresses are those of a Service in one cluster, and whether they are ready.
@@ -41,19 +43,29 @@ type modelCluster struct {
 type model struct {
 	clusters map[string]*modelCluster // those that are linked, and the local one
 	links    map[string]bool          // clusters that have a Link
+	trust    map[string]string        // trust domains of clusters
 }
 
 func (s *scenario) readModel() *model {
 	s.t.Helper()
-	m := &model{clusters: map[string]*modelCluster{home: s.readCluster(home)}, links: map[string]bool{}}
+	m := &model{
+		clusters: map[string]*modelCluster{home: s.readCluster(home)}, links: map[string]bool{},
+		trust: map[string]string{home: trust},
+	}
 	for _, secret := range s.network.Server(home).List("secrets") {
 		if name, labelled := secret.GetLabels()["multicluster.linkerd.io/cluster-name"]; labelled {
 			m.clusters[name] = s.readCluster(name)
+			m.trust[name] = secret.GetAnnotations()[trustAnnotation]
 		}
 	}
 	for _, link := range s.network.Server(home).List(linkResource) {
 		name, _, _ := unstructured.NestedString(link.Object, "spec", "targetClusterName")
-		m.links[name], m.clusters[name] = true, s.readCluster(name)
+		m.links[name] = true
+		delete(s.heldLinks, name)
+	}
+	maps.Copy(m.links, s.heldLinks) // nothing changes when a CRD is deleted, and created again
+	for name := range m.links {
+		m.clusters[name], m.trust[name] = s.readCluster(name), trust
 	}
 	return m
 }
@@ -169,6 +181,23 @@ func serviceOf(authority string) string {
 	return name
 }
 
+// identityIn returns the identity of a Pod of shop in a trust domain.
+func identityIn(trust string) string {
+	return "default." + shop + ".serviceaccount.identity." + ours + "." + trust
+}
+
+func identityOf(a proxy.Address) string { return a.GetTlsIdentity().GetDnsLikeIdentity().GetName() }
+
+// clusterOf returns the cluster that has an address.
+func clusterOf(addr netip.AddrPort) string {
+	for _, name := range simClusters {
+		if octet(name) == int(addr.Addr().As4()[1]) {
+			return name
+		}
+	}
+	return ""
+}
+
 // differences returns what is not as the model has it.
 func (s *scenario) differences() (all []string) {
 	s.t.Helper()
@@ -186,6 +215,9 @@ func (s *scenario) differences() (all []string) {
 		held := map[netip.AddrPort]bool{}
 		for _, a := range st.Holds() {
 			held[a.Addr] = true
+			if want, has := identityIn(m.trust[clusterOf(a.Addr)]), identityOf(a); has != want {
+				report("stream %s of %s: %s has identity %q, want %q", name, st.Request().Authority, a.Addr, has, want)
+			}
 		}
 		if lacks, surplus := minus(want, held), minus(held, want); lacks != "" || surplus != "" {
 			report("stream %s of %s: lacks [%s], holds in vain [%s]", name, st.Request().Authority, lacks, surplus)

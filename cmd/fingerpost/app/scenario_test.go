@@ -129,6 +129,7 @@ type scenario struct {
 	conns    map[string]*grpc.ClientConn // of clients, by the replica that they prefer
 	ended    []<-chan struct{}           // closed when a replica has ended
 	tokens   map[string]string           // of clusters
+	anew     map[string]bool             // clusters whose kubeconfig names the server in another way
 	show     []string
 	stateDir string // of all replicas, a folder each
 	killed   map[string]int
@@ -136,7 +137,8 @@ type scenario struct {
 	crowds   map[string][]*proxy.Stream // by bucket
 	opened   []string                   // names of streams, in order
 
-	watch      *watch // of a random history; nil in a scenario
+	watch      *watch          // of a random history; nil in a scenario
+	heldLinks  map[string]bool // clusters of Links that were deleted with their CRD, and are not created again yet
 	sliceNames sliceNames
 	written    map[string]int // by cluster, verb and resource: how often it was asked for when it was printed
 
@@ -159,8 +161,9 @@ func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 	return &scenario{
 		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{},
 		conns: map[string]*grpc.ClientConn{}, streams: map[string]lookup{}, seen: map[string][]string{},
-		killed: map[string]int{}, crowds: map[string][]*proxy.Stream{},
-		written: map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
+		killed: map[string]int{}, crowds: map[string][]*proxy.Stream{}, anew: map[string]bool{},
+		heldLinks: map[string]bool{},
+		written:   map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
 	}
 }
 
@@ -190,7 +193,7 @@ func (s *scenario) play() string {
 			args[i] = s.expand(arg)
 		}
 		s.do(args[0], args[1:])
-		if s.watch != nil && !s.watch.observe(s, args[0]) {
+		if s.watch != nil && !s.watch.observe(s, args[0], args[1:]) {
 			break
 		}
 		if i+1 < len(script) && script[i+1][0] == "+" {
@@ -263,10 +266,33 @@ func (s *scenario) token(name string) string {
 	return s.tokens[name]
 }
 
+// kubeconfig returns credentials for a cluster.
+func (s *scenario) kubeconfig(name, token string) string {
+	text := s.network.Server(name).Kubeconfig(token)
+	if s.anew[name] { // the same server, as far as it answers, and another access by its fields
+		text = strings.Replace(text, `"server":`, fmt.Sprintf(`"tls-server-name":"%s.test","server":`, name), 1)
+	}
+	return text
+}
+
+// setCredentials replaces those in the Secret of a linked cluster.
+func (s *scenario) setCredentials(cluster, token string) {
+	s.t.Helper()
+	secret := s.network.Server(home).Get("secrets", ours, "cluster-credentials-"+cluster)
+	if secret == nil {
+		secret = s.network.Server(home).Get("secrets", "mc", cluster)
+	}
+	if secret == nil {
+		s.t.Fatalf("cluster %s is not linked", cluster)
+	}
+	secret.Object["stringData"] = map[string]any{"kubeconfig": s.kubeconfig(cluster, token)}
+	s.network.Server(home).Apply(secret)
+}
+
 // access returns the access to a cluster.
 func (s *scenario) access(name string) *rest.Config {
 	s.t.Helper()
-	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(s.network.Server(name).Kubeconfig(s.token(name))))
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(s.kubeconfig(name, s.token(name))))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -295,12 +321,18 @@ func (s *scenario) do(verb string, args []string) {
 		}
 	case "delete":
 		if at(1) == "CustomResourceDefinition" {
+			if s.watch != nil && at(2) == linkResource {
+				s.heldLinks = s.readModel().links
+			}
 			s.network.Server(at(0)).DeleteKind(at(2))
 			break
 		}
 		namespace, name := namespaced(at(2))
 		if !s.network.Server(at(0)).Delete(at(1), namespace, s.objectName(at(0), namespace, name)) {
 			s.t.Fatalf("delete: cluster %s has no %s %s", args[0], args[1], args[2])
+		}
+		if s.watch != nil && args[1] == "Service" {
+			s.endpointsOnly(args[0], namespace, name, nil)
 		}
 	case "patch":
 		s.patch(at(0), at(1), at(2), at(3))
@@ -327,18 +359,16 @@ func (s *scenario) do(verb string, args []string) {
 	case "rotate":
 		old := s.tokens[at(0)]
 		s.tokens[args[0]] = ""
-		s.token(args[0])
-		secret := s.network.Server(home).Get("secrets", ours, "cluster-credentials-"+args[0])
-		if secret == nil {
-			secret = s.network.Server(home).Get("secrets", "mc", args[0])
+		if len(args) > 1 && args[1] == "anew" {
+			s.anew[args[0]] = !s.anew[args[0]]
 		}
-		if secret == nil {
-			s.t.Fatalf("rotate: cluster %s is not linked", args[0])
-		}
-		secret.Object["stringData"] = map[string]any{"kubeconfig": s.expand("${kubeconfig:" + args[0] + "}")}
-		s.network.Server(home).Apply(secret)
+		s.setCredentials(args[0], s.token(args[0]))
 		elapse(settle)
 		s.network.Server(args[0]).Revoke(old)
+	case "spoil":
+		s.setCredentials(at(0), "of nobody")
+	case "unstream":
+		s.network.Server(at(0)).Stream(false)
 	case "get":
 		s.get(at(0), at(1), args[2:])
 	case "requests":
@@ -608,7 +638,7 @@ func (s *scenario) expand(text string) string {
 	})
 	return kubeconfig.ReplaceAllStringFunc(text, func(p string) string {
 		name := kubeconfig.FindStringSubmatch(p)[1]
-		return s.network.Server(name).Kubeconfig(s.token(name))
+		return s.kubeconfig(name, s.token(name))
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 var (
@@ -66,8 +67,13 @@ func (h *history) play(t *testing.T, deeds []deed) (violations []string) {
 			w = newWatch()
 			s.watch = w
 			for _, name := range h.clusters {
-				s.network.Server(name).Audit(w.audit(s, name))
+				server := s.network.Server(name)
+				server.Audit(w.audit(name))
+				server.Follow(leaseResource, func(o *unstructured.Unstructured, deleted bool) {
+					w.leaseWritten(name, o, deleted)
+				})
 			}
+			s.network.Server(home).Follow(sliceResource, w.follow)
 			if transcript := s.play(); testing.Verbose() {
 				t.Log("the transcript:\n" + transcript)
 			}
