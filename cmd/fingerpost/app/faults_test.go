@@ -49,7 +49,7 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 		status := map[string]any{
 			"phase": "Running", "podIP": address, "podIPs": []any{map[string]any{"ip": address}},
 			"conditions": []any{map[string]any{
-				"type": "Ready", "status": map[bool]string{true: "True", false: "False"}[ready],
+				"type": "Ready", "status": map[bool]string{true: "False", false: "True"}[strings.Contains(number, "!")],
 			}},
 		}
 		if old := server.Get("pods", namespace, pod); old == nil || !reflect.DeepEqual(old.Object["status"], status) {

@@ -284,8 +284,8 @@ var deedKinds = []deedKind{
 			return nil
 		}
 		d := deed{{at, h.pick("stop ", "kill ") + replica}, {end, "start " + replica}}
-		if h.random.IntN(3) == 0 {
-			d = slices.Insert(d, 1, moment{end, "disk " + replica + " " + h.pick("lose", "tear")})
+		if h.random.IntN(2) == 0 {
+			d = slices.Insert(d, 1, moment{end, "disk " + replica + " " + h.pick("lose", "lose", "tear")})
 		}
 		return d
 	}},
@@ -338,7 +338,7 @@ var deedKinds = []deedKind{
 		}
 		return deed{{at, "rotate " + cluster + h.pick("", " anew")}}
 	}},
-	{2, 0, func(h *history, _, _ time.Duration) deed {
+	{4, 0, func(h *history, _, _ time.Duration) deed {
 		// What is new does not work, and replicas that have the old do not give it up: at first all have it.
 		cluster := h.linked()
 		if !h.take(h.from, later, cluster+" link", "replicas", "links") {

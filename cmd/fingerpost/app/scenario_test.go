@@ -366,7 +366,7 @@ func (s *scenario) do(verb string, args []string) {
 		elapse(settle)
 		s.network.Server(args[0]).Revoke(old)
 	case "spoil":
-		s.setCredentials(at(0), "of nobody")
+		s.setCredentials(at(0), "unknown")
 	case "unstream":
 		s.network.Server(at(0)).Stream(false)
 	case "get":
