@@ -22,6 +22,10 @@ const (
 	MaxMessage     = 4 << 20         // bytes
 )
 
+// ErrLate is among the violations if the first message of a stream came late: after InitialTimeout. A busy machine
+// may be to blame.
+var ErrLate = errors.New("no message within " + InitialTimeout.String() + " of the request")
+
 // tooLarge is in gRPC's error for a message beyond the limit. A server that admits no more streams uses the
 // same code with another text.
 const tooLarge = "message larger than max"
@@ -166,7 +170,7 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 		return status.Convert(err), false
 	}
 	limit := time.AfterFunc(InitialTimeout,
-		func() { l.violate(fmt.Errorf("no message within %s of the request", InitialTimeout)) })
+		func() { l.violate(ErrLate) })
 	defer func() { limit.Stop() }()
 	for {
 		if gate := l.stalled(); gate != nil {

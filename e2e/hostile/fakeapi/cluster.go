@@ -23,6 +23,10 @@ import (
 // Token is the token that each cluster takes and that may read everything.
 const Token = "reader"
 
+// history is how many events at least a cluster remembers. A watch from before them is answered with 410, as by
+// kube-apiserver, and lists anew.
+const history = 1000
+
 // bookmarkInterval is that of kube-apiserver.
 const bookmarkInterval = time.Minute
 
@@ -43,6 +47,7 @@ type Cluster struct {
 	series  map[string][]Series
 	objects map[string]map[string]Object // by resource and namespace/name; never written to
 	events  []event
+	gone    int             // the version of the last event that is not remembered any more
 	changed chan struct{}   // closed by the next event
 	epoch   context.Context // ends with the next HangUp
 	end     context.CancelFunc
@@ -74,7 +79,8 @@ type Request struct {
 	Resource                     string
 	Protobuf                     bool // what the client would take
 
-	form form
+	form  form
+	epoch context.Context // ends when the cluster hangs up
 }
 
 // A Fault answers a request in the cluster's place, or returns false.
@@ -102,6 +108,14 @@ func (c *Cluster) Grant(token string, read bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tokens[token] = read
+}
+
+// Revoke makes the cluster refuse a token from the next request on.
+func (c *Cluster) Revoke(token string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tokens, token)
+	delete(c.used, token)
 }
 
 // Used returns how many requests came with a token.
@@ -166,6 +180,10 @@ func (c *Cluster) Delete(o Object) {
 // publish needs c.mu.
 func (c *Cluster) publish(e event) {
 	c.events = append(c.events, e)
+	if len(c.events) >= 2*history {
+		c.gone = c.events[history-1].version
+		c.events = slices.Clone(c.events[history:])
+	}
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -192,7 +210,7 @@ func (c *Cluster) Snapshot() Snapshot {
 // again.
 func (c *Cluster) Restore(s Snapshot) {
 	c.mu.Lock()
-	c.version, c.objects, c.events = s.version, s.objects, nil
+	c.version, c.objects, c.events, c.gone = s.version, s.objects, nil, 0
 	c.mu.Unlock()
 	c.HangUp()
 }
@@ -277,20 +295,27 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request, path string) {
 	c.mu.Lock()
 	fault, epoch := c.fault, c.epoch
 	read, known := c.tokens[token]
-	c.used[token]++
+	if known {
+		c.used[token]++
+	}
 	c.mu.Unlock()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(epoch, cancel)()
 	r = r.WithContext(ctx)
-	c.answer(w, r, path, fault, known, read)
+	c.answer(epoch, w, r, path, fault, known, read)
 	if epoch.Err() != nil {
 		panic(http.ErrAbortHandler) // the client must not take this for the whole answer
 	}
 }
 
-func (c *Cluster) answer(w http.ResponseWriter, r *http.Request, path string, fault Fault, known, read bool) {
+func (c *Cluster) answer(epoch context.Context, w http.ResponseWriter, r *http.Request, path string, fault Fault,
+	known, read bool,
+) {
 	req, ok := parse(r, path)
+	if ok {
+		req.epoch = epoch
+	}
 	switch {
 	case !ok:
 		Fail(w, r, http.StatusNotFound, metav1.StatusReasonNotFound)
@@ -437,10 +462,17 @@ func (c *Cluster) watch(w http.ResponseWriter, r *Request) {
 	from, _ := strconv.Atoi(q.Get("resourceVersion"))
 	initial := q.Get("sendInitialEvents") == "true"
 	c.mu.Lock()
-	all, version := c.all(r.Resource), c.version
+	all, version, gone := c.all(r.Resource), c.version, c.gone
 	c.mu.Unlock()
 	if initial && from > version {
 		tooLarge(w, r)
+		return
+	}
+	if from == 0 { // whatever is remembered
+		from = gone
+	}
+	if !initial && from < gone {
+		Fail(w, r.Request, http.StatusGone, metav1.StatusReasonExpired)
 		return
 	}
 	stream := startStream(w, r)
@@ -464,6 +496,10 @@ func (c *Cluster) watch(w http.ResponseWriter, r *Request) {
 	defer ticks.Stop()
 	for {
 		c.mu.Lock()
+		if r.epoch.Err() != nil || from < c.gone { // hung up on, whatever has happened since, or too slow
+			c.mu.Unlock()
+			return
+		}
 		first := len(c.events)
 		for first > 0 && c.events[first-1].version > from {
 			first--

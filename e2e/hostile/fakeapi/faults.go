@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -54,6 +55,19 @@ func Error(code int, reason metav1.StatusReason) Fault {
 func Silence(_ http.ResponseWriter, r *Request) bool {
 	<-r.Context().Done()
 	return true
+}
+
+// Slow answers after d.
+func Slow(d time.Duration) Fault {
+	return func(_ http.ResponseWriter, r *Request) bool {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+		}
+		return false
+	}
 }
 
 // Stall begins an answer and goes silent.
