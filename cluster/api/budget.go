@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -18,17 +19,46 @@ import (
 // Limits are what may be held of one cluster; 0 is no limit.
 type Limits struct {
 	Services  int   // in each store of them
-	Endpoints int   // in each store of EndpointSlices, and objects in each other store
+	Endpoints int   // in each store of EndpointSlices
+	Objects   int   // in each other store; 0: as many as Endpoints
 	Bytes     int64 // of records, in all stores
+}
+
+// With returns the limits with those of one cluster, which concern Services and endpoints only; nil for as before.
+func (l Limits) With(services, endpoints *int) Limits {
+	if services != nil {
+		l.Services = *services
+	}
+	if endpoints != nil {
+		if l.Objects == 0 {
+			l.Objects = cmp.Or(l.Endpoints, math.MaxInt32)
+		}
+		l.Endpoints = *endpoints
+	}
+	return l
+}
+
+// of returns the most units that a store of a kind may hold; 0 for no limit.
+func (l Limits) of(k Kind) int64 {
+	switch k.object.(type) {
+	case *corev1.Service:
+		return int64(l.Services)
+	case *discoveryv1.EndpointSlice, *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
+		return int64(l.Endpoints)
+	}
+	return int64(cmp.Or(l.Objects, l.Endpoints))
 }
 
 // A Budget bounds what all stores of one cluster hold. Past it, what was accepted stays and is updated, and
 // new objects are refused. Updates may grow the whole by a quarter more; an update past that leaves the
-// object as it was. What was refused is listed again once there is room.
+// object as it was.
+//
+// Of new objects a listing takes those that come first by name, whichever come first in time, and nothing that
+// comes after one that it has refused. While something is refused no event adds an object: once there is room
+// everything is listed again. So replicas that start with nothing agree.
 type Budget struct {
-	limits Limits
-
 	mu      sync.Mutex
+	limits  Limits
 	bytes   int64
 	refused map[*share]bool // those from which something is left out
 }
@@ -49,8 +79,12 @@ func (e *ExcessError) Error() string { return e.message }
 // NewBudget returns a Budget of which nothing is used.
 func NewBudget(limits Limits) *Budget { return &Budget{limits: limits, refused: map[*share]bool{}} }
 
-// Limits returns its limits.
-func (b *Budget) Limits() Limits { return b.limits }
+// SetLimits replaces its limits. What was accepted stays; what may fit now has to be listed by the caller.
+func (b *Budget) SetLimits(limits Limits) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limits = limits
+}
 
 // Bytes returns how much is used.
 func (b *Budget) Bytes() int64 {
@@ -69,9 +103,9 @@ func (b *Budget) Problem() string {
 	refused, ended := map[string]bool{}, map[string]bool{}
 	for s := range b.refused {
 		if s.ended {
-			ended[s.kind] = true
+			ended[s.kind.Name] = true
 		} else {
-			refused[s.kind] = true
+			refused[s.kind.Name] = true
 		}
 	}
 	names := func(kinds map[string]bool) string { return strings.Join(slices.Sorted(maps.Keys(kinds)), ", ") }
@@ -84,19 +118,27 @@ func (b *Budget) Problem() string {
 			"what was accepted of them before is kept")
 	}
 	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: %s; "+
-		"raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib, and the memory limit with them",
+		"raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib (for one cluster the annotations "+
+		"max-services and max-endpoints of its Link), and the memory limit with them",
 		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(what, "; "))
 }
 
-// reserve charges n bytes. The limit is a quarter higher for objects that were accepted before (old).
-func (b *Budget) reserve(n int64, old bool) bool {
+// Refused returns the kinds of which something is refused, sorted.
+func (b *Budget) Refused() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n > 0 && exceeds(b.bytes+n, b.limits.Bytes, old) {
-		return false
+	kinds := map[string]bool{}
+	for s := range b.refused {
+		kinds[s.kind.Name] = true
 	}
+	return slices.Sorted(maps.Keys(kinds))
+}
+
+// addBytes charges what needs no room, or gives back.
+func (b *Budget) addBytes(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.bytes += n
-	return true
 }
 
 // markRefused records that something of a share was refused.
@@ -136,11 +178,14 @@ func exceeds(n, limit int64, old bool) bool {
 // share is what one store uses of a Budget.
 type share struct {
 	*Budget
-	kind         string
-	maxUnits     int64 // units
-	units        int64
-	bytes        int64
-	refusedCount int  // objects that were refused since everything was listed
+	kind  Kind
+	units int64
+	bytes int64
+
+	refusedCount int   // objects that were refused since everything was listed
+	next         usage // of the first of them by name, which is to be taken next
+	nextKey      Key
+	gone         bool // an object that may have been refused was deleted
 	ended        bool // the last listing was not read to its end; guarded by Budget.mu
 }
 
@@ -151,21 +196,38 @@ type usage struct{ units, bytes int32 }
 // before.
 func (s *share) charge(before, now usage, known bool) bool {
 	units, bytes := int64(now.units)-int64(before.units), int64(now.bytes)-int64(before.bytes)
-	if units > 0 && exceeds(s.units+units, s.maxUnits, known) || !s.reserve(bytes, known) {
-		s.refusedCount++
-		s.markRefused(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if units > 0 && exceeds(s.units+units, s.limits.of(s.kind), known) ||
+		bytes > 0 && exceeds(s.Budget.bytes+bytes, s.limits.Bytes, known) {
 		return false
 	}
 	s.units += units
 	s.bytes += bytes
+	s.Budget.bytes += bytes
 	return true
 }
+
+// refuse records that an object of a key was refused, or that an update of it was.
+func (s *share) refuse(k Key, u usage, known bool) {
+	if !known && (s.refusedCount == 0 || s.nextKey == (Key{}) || k.before(s.nextKey)) {
+		s.nextKey, s.next = k, u
+	}
+	s.refusedCount++
+	s.markRefused(s)
+}
+
+// begin forgets what was refused: everything is about to be listed.
+func (s *share) begin() { s.refusedCount, s.nextKey, s.next, s.gone = 0, Key{}, usage{}, false }
 
 // checkListing returns an error if a listing that has brought so many objects and bytes must not be read
 // further.
 func (s *share) checkListing(objects int, bytes int64) error {
-	tooMany := exceeds(int64(objects), maxTimesObjects*s.maxUnits, false)
-	if tooMany || exceeds(bytes, maxTimesBytes*s.limits.Bytes, false) {
+	s.mu.Lock()
+	limits := s.limits
+	s.mu.Unlock()
+	tooMany := exceeds(int64(objects), maxTimesObjects*limits.of(s.kind), false)
+	if tooMany || exceeds(bytes, maxTimesBytes*limits.Bytes, false) {
 		return s.endListing(s)
 	}
 	return nil
@@ -176,8 +238,11 @@ func (s *share) mayFit() bool {
 	if s.refusedCount == 0 {
 		return false
 	}
-	bytes := s.Bytes()
-	return !exceeds(s.units+s.units/10, s.maxUnits, false) && !exceeds(bytes+bytes/10, s.limits.Bytes, false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fits := func(used, next, most int64) bool { return !exceeds(used+max(used/10, next), most, false) }
+	return fits(s.units, int64(s.next.units), s.limits.of(s.kind)) &&
+		fits(s.Budget.bytes, int64(s.next.bytes), s.limits.Bytes)
 }
 
 // usageOf returns what an object with this record uses.

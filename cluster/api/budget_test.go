@@ -1,11 +1,14 @@
 package api
 
 import (
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 )
@@ -24,11 +27,12 @@ func TestBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most, bytes = 8, 4000
 		b := NewBudget(Limits{Endpoints: most, Bytes: bytes})
+		pods := Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{})
 		keep := func(o any) (string, bool) { return o.(*corev1.Pod).Spec.NodeName, true }
 		stores, whole := make([]*Store[string], 2), make([]map[Key]bool, 2)
 		for i := range stores {
 			stores[i], whole[i] = NewStore(keep, func(Key) {}), map[Key]bool{}
-			stores[i].UseBudget(b, "Pod", most)
+			stores[i].UseBudget(b, pods)
 		}
 		text := rapid.SampledFrom([]int{0, 10, 300, 2000})
 		t.Repeat(map[string]func(*rapid.T){
@@ -109,12 +113,94 @@ func TestBudget(t *testing.T) {
 			},
 		})
 		for _, s := range stores {
-			s.UseBudget(nil, "", 0)
+			s.UseBudget(nil, Kind{})
 		}
 		if b.Bytes() != 0 || b.Problem() != "" {
 			t.Fatalf("%d bytes are charged to no store: %s", b.Bytes(), b.Problem())
 		}
 	})
+}
+
+// Of new objects those are taken that come first by name, in whichever order they are listed: replicas agree.
+func TestBudgetByName(t *testing.T) {
+	pods := Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{})
+	keep := func(o any) (string, bool) { return o.(*corev1.Pod).Spec.NodeName, true }
+	rapid.Check(t, func(t *rapid.T) {
+		var objects []any
+		for i := range rapid.IntRange(0, 15).Draw(t, "objects") {
+			objects = append(objects, object(i, rapid.SampledFrom([]int{0, 100, 900}).Draw(t, "text")))
+		}
+		limits := Limits{Endpoints: rapid.IntRange(1, 16).Draw(t, "most"), Bytes: 3000}
+		var first []Key
+		for range 2 {
+			s := NewStore(keep, func(Key) {})
+			s.UseBudget(NewBudget(limits), pods)
+			l := s.NewListing()
+			for _, o := range rapid.Permutation(objects).Draw(t, "order") {
+				if err := l.Update(o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.Replace(l.Objects(), "1"); err != nil {
+				t.Fatal(err)
+			}
+			keys := slices.SortedFunc(slices.Values(s.Keys()), compareKeys)
+			if first == nil {
+				first = keys
+			}
+			if !slices.Equal(keys, first) {
+				t.Fatalf("%v in one order, and %v in another", first, keys)
+			}
+			for _, o := range objects {
+				k, _ := keyOf(o)
+				if len(keys) > 0 && k.before(keys[len(keys)-1]) && !slices.Contains(keys, k) {
+					t.Fatalf("%v is refused, and %v is not", k, keys[len(keys)-1])
+				}
+			}
+		}
+	})
+}
+
+func compareKeys(a, b Key) int { return strings.Compare(a.String(), b.String()) }
+
+// Limits of one cluster replace those of all, for Services and endpoints alone, and may change.
+func TestBudgetOfOneCluster(t *testing.T) {
+	all := Limits{Services: 5, Endpoints: 7}
+	few, none := 2, 0
+	pods := Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{})
+	services := Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
+	sliced := Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
+	for _, c := range []struct {
+		limits                     Limits
+		services, endpoints, other int64
+	}{
+		{all, 5, 7, 7},
+		{all.With(nil, &few), 5, 2, 7},
+		{all.With(&few, nil), 2, 7, 7},
+		{all.With(&none, &none), 0, 0, 7},
+		{Limits{}.With(nil, &few), 0, 2, math.MaxInt32},
+	} {
+		for k, want := range map[*Kind]int64{&services: c.services, &sliced: c.endpoints, &pods: c.other} {
+			if got := c.limits.of(*k); got != want {
+				t.Errorf("%+v: %d of %s, want %d", c.limits, got, k.Name, want)
+			}
+		}
+	}
+
+	b := NewBudget(Limits{Endpoints: 1})
+	s := NewStore(func(any) (string, bool) { return "", true }, func(Key) {})
+	s.UseBudget(b, pods)
+	for i := range 2 {
+		if err := s.Update(object(i, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Len() != 1 || s.MayFit() || len(b.Refused()) != 1 {
+		t.Fatalf("%d objects, may fit %t, refused %v", s.Len(), s.MayFit(), b.Refused())
+	}
+	if b.SetLimits(Limits{Endpoints: 2}); !s.MayFit() {
+		t.Error("there is room, and nothing may fit")
+	}
 }
 
 // The size of a record counts what it points to.

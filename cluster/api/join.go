@@ -271,7 +271,7 @@ func (c *receiver) takePending() (pending []watch.Event, ok bool) {
 // applyEvent stores a change.
 func (c *receiver) applyEvent(e watch.Event, m metav1.Object) error {
 	if e.Type == watch.Bookmark {
-		if c.target.MayFit() {
+		if c.target.MayFit() || c.target.RefusedGone() {
 			return errFits
 		}
 		return nil

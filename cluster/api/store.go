@@ -1,8 +1,11 @@
 package api
 
 import (
+	"cmp"
+	"container/heap"
 	"fmt"
 	"iter"
+	"strings"
 	"sync"
 	"unique"
 
@@ -12,9 +15,10 @@ import (
 // A Target is what an informer fills. It is a [Store], or wraps one. It must not change the objects that it
 // is given, because other Targets are given the same ones, nor block.
 type Target interface {
-	UseBudget(b *Budget, kind string, maxUnits int) // nil: no limits
-	MayFit() bool                                   // something was refused that may fit now
-	Synced() <-chan struct{}                        // closed once it holds a complete listing
+	UseBudget(b *Budget, kind Kind) // nil: no limits
+	MayFit() bool                   // something was refused that may fit now
+	RefusedGone() bool              // something was deleted that may have been refused
+	Synced() <-chan struct{}        // closed once it holds a complete listing
 	NewListing() Listing
 	CheckListing(objects int, bytes int64) error // an error ends a listing that brought so much
 	Replace(objects []any, version string) error // by all objects of a Listing
@@ -37,6 +41,11 @@ func (k Key) String() string {
 		return k.Name
 	}
 	return k.Namespace + "/" + k.Name
+}
+
+// before reports whether k comes before o by name.
+func (k Key) before(o Key) bool {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name)) < 0
 }
 
 // A Store holds the records of one kind of object. Its informer is the only writer; any goroutine may read
@@ -189,33 +198,58 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	return k, nil
 }
 
-// UseBudget makes records count in a Budget from now on: at most maxUnits units of a kind. nil ends that.
-func (s *Store[R]) UseBudget(b *Budget, kind string, maxUnits int) {
+// UseBudget makes records, which are those of a kind, count in a Budget from now on. nil ends that.
+func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
 	if s.share != nil {
-		s.share.reserve(-s.share.bytes, true)
+		s.share.addBytes(-s.share.bytes)
 		s.share.setRefused(s.share, false)
 	}
 	s.share, s.unstored = nil, nil
 	if b == nil {
 		return
 	}
-	s.share = &share{Budget: b, kind: kind, maxUnits: int64(maxUnits)}
+	s.share = &share{Budget: b, kind: kind}
 	for _, k := range s.Keys() { // from an informer before
 		r, _ := s.get(k)
 		r.size = usageOf(nil, r.record)
 		s.put(k, &r)
-		s.share.charge(usage{}, r.size, true)
+		s.share.addBytes(int64(r.size.bytes))
+		s.share.units, s.share.bytes = s.share.units+int64(r.size.units), s.share.bytes+int64(r.size.bytes)
 	}
 }
 
 // MayFit reports whether something was refused that may fit now.
 func (s *Store[R]) MayFit() bool { return s.share != nil && s.share.mayFit() }
 
+// RefusedGone reports whether something was deleted that may have been refused.
+func (s *Store[R]) RefusedGone() bool { return s.share != nil && s.share.gone }
+
 // listing is a Listing for a Store.
 type listing[R any] struct {
 	store   *Store[R]
 	objects map[Key]*reduced[R]
 	before  share // what was used when it began
+
+	refused *Key       // the first by name of those that it has refused; nil for none
+	taken   latestKeys // the new ones that it has taken; only once something was refused
+}
+
+// latestKeys is a heap of keys, of which the last by name is first.
+type latestKeys []Key
+
+func (h latestKeys) Len() int           { return len(h) }
+func (h latestKeys) Less(i, j int) bool { return h[j].before(h[i]) }
+func (h latestKeys) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push implements [heap.Interface].
+func (h *latestKeys) Push(k any) { *h = append(*h, k.(Key)) }
+
+// Pop implements [heap.Interface].
+func (h *latestKeys) Pop() any {
+	last := len(*h) - 1
+	k := (*h)[last]
+	*h = (*h)[:last]
+	return k
 }
 
 // NewListing returns an empty Listing, whose objects Replace takes. Objects that the Store holds already
@@ -225,7 +259,7 @@ func (s *Store[R]) NewListing() Listing {
 	l := &listing[R]{store: s, objects: map[Key]*reduced[R]{}}
 	if s.share != nil {
 		l.before = *s.share
-		s.share.refusedCount = 0
+		s.share.begin()
 		s.unstored = l
 	}
 	return l
@@ -234,7 +268,7 @@ func (s *Store[R]) NewListing() Listing {
 // abandon returns to the Budget what a listing used that was not stored.
 func (s *Store[R]) abandon() {
 	if s.unstored != nil {
-		s.share.reserve(s.unstored.before.bytes-s.share.bytes, true)
+		s.share.addBytes(s.unstored.before.bytes - s.share.bytes)
 		s.share.units, s.share.bytes = s.unstored.before.units, s.unstored.before.bytes
 		s.unstored = nil
 	}
@@ -261,23 +295,70 @@ func (l *listing[R]) Update(object any) error {
 	if !k.ok {
 		return l.Delete(object)
 	}
+	if l.store.share == nil || l.admit(k) {
+		l.objects[k.key] = k
+	}
+	return nil
+}
+
+// admit charges an object, and reports whether there is room for it. One that was accepted before, and that has
+// outgrown the Budget, stays as it was.
+func (l *listing[R]) admit(k *reduced[R]) bool {
 	s := l.store
-	if s.share != nil {
-		old, known := s.get(k.key)
-		before := old.size
-		twice, again := l.objects[k.key]
-		if again {
-			before = twice.size
+	old, known := s.get(k.key)
+	twice, again := l.objects[k.key]
+	switch {
+	case again:
+		known, old.size = true, twice.size
+	case !known:
+		return l.admitNew(k)
+	}
+	if s.share.charge(old.size, k.size, true) {
+		return true
+	}
+	s.share.refuse(k.key, k.size, true)
+	if !again {
+		l.objects[k.key] = &reduced[R]{k.key, old.record, true, old.size}
+	}
+	return false
+}
+
+// admitNew makes room for a new object at the cost of new ones that come after it by name.
+func (l *listing[R]) admitNew(k *reduced[R]) bool {
+	s := l.store.share
+	beyond := l.refused != nil && l.refused.before(k.key)
+	if !beyond && s.charge(usage{}, k.size, false) {
+		if l.refused != nil {
+			heap.Push(&l.taken, k.key)
 		}
-		if !s.share.charge(before, k.size, known || again) {
-			if known && !again {
-				l.objects[k.key] = &reduced[R]{k.key, old.record, true, before}
+		return true
+	}
+	if l.refused == nil {
+		for key := range l.objects {
+			if _, known := l.store.get(key); !known {
+				l.taken = append(l.taken, key)
 			}
-			return nil
+		}
+		heap.Init(&l.taken)
+	}
+	for !beyond && len(l.taken) > 0 && k.key.before(l.taken[0]) {
+		last := heap.Pop(&l.taken).(Key)
+		if o, still := l.objects[last]; still {
+			delete(l.objects, last)
+			s.charge(o.size, usage{}, true)
+			s.refuse(last, o.size, false)
+			l.refused = &last
+		}
+		if s.charge(usage{}, k.size, false) {
+			heap.Push(&l.taken, k.key)
+			return true
 		}
 	}
-	l.objects[k.key] = k
-	return nil
+	s.refuse(k.key, k.size, false)
+	if l.refused == nil || k.key.before(*l.refused) {
+		l.refused = &k.key
+	}
+	return false
 }
 
 func (l *listing[R]) Delete(object any) error {
@@ -304,7 +385,9 @@ func (s *Store[R]) Update(object any) error {
 	}
 	if s.share != nil {
 		old, known := s.get(k.key)
-		if !s.share.charge(old.size, k.size, known) {
+		isNew := k.ok && !known
+		if isNew && s.share.refusedCount > 0 || !s.share.charge(old.size, k.size, known) {
+			s.share.refuse(k.key, k.size, known)
 			return nil
 		}
 	}
@@ -324,8 +407,9 @@ func (s *Store[R]) Delete(object any) error {
 		return err
 	}
 	if s.share != nil {
-		old, _ := s.get(k)
+		old, known := s.get(k)
 		s.share.charge(old.size, usage{}, true)
+		s.share.gone = s.share.gone || !known && s.share.refusedCount > 0
 	}
 	s.put(k, nil)
 	s.changed(k)
@@ -351,7 +435,7 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 		units, bytes = units+int64(k.size.units), bytes+int64(k.size.bytes)
 	}
 	if s.share != nil { // each was charged as it was gathered, and what is gone not given back yet
-		s.share.reserve(bytes-s.share.bytes, true)
+		s.share.addBytes(bytes - s.share.bytes)
 		s.share.units, s.share.bytes, s.unstored = units, bytes, nil
 		s.share.setRefused(s.share, s.share.refusedCount > 0)
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -175,12 +174,8 @@ func (w *Watcher) recordExcess(err error) {
 // it has returned.
 func (w *Watcher) Run(ctx context.Context) {
 	if b := w.conn.Budget; b != nil {
-		most := b.Limits().Endpoints
-		if _, ok := w.kind.object.(*corev1.Service); ok {
-			most = b.Limits().Services
-		}
-		w.target.UseBudget(b, w.kind.Name, most)
-		defer w.target.UseBudget(nil, "", 0)
+		w.target.UseBudget(b, w.kind)
+		defer w.target.UseBudget(nil, Kind{})
 	}
 	requests := w.requests
 	if requests == nil {
@@ -694,12 +689,18 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 	}
 	switch e.Type {
 	case watch.Bookmark:
-		if r.target.MayFit() {
+		if r.target.MayFit() || r.target.RefusedGone() {
 			return errFits
 		}
 		return nil
 	case watch.Deleted:
-		return r.target.Delete(e.Object)
+		if err := r.target.Delete(e.Object); err != nil {
+			return err
+		}
+		if r.target.MayFit() {
+			return errFits
+		}
+		return nil
 	default:
 		r.recordLag(m, true)
 		return r.target.Update(e.Object)

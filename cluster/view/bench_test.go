@@ -145,7 +145,7 @@ func begun(tb testing.TB, store *federation.Store, options Options, cluster, n, 
 	w := newWorld(r)
 	limits := api.NewBudget(api.Limits{Services: 1e6, Endpoints: 1e6, Bytes: 1 << 40})
 	for _, k := range w.kinds { // sizes are held, too
-		k.Store.UseBudget(limits, k.Name, 1e6)
+		k.Store.UseBudget(limits, k.Kind)
 	}
 	for s := range n {
 		update(tb, w.kinds["Service"], someService(s))
