@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,9 +141,25 @@ func (e *engagement) checkToken(ctx context.Context, token string) error {
 
 // startReconciler publishes everything that the cluster holds, and then what changes, until the engagement
 // ends.
-func (e *engagement) startReconciler(writer *federation.ClusterWriter) {
-	e.reconciler.Begin(writer)
+func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *guard) {
+	if guard == nil {
+		e.reconciler.Begin(writer)
+	} else {
+		e.reconciler.Begin(guard.newWriter(writer, func() {
+			e.wg.Go(func() { e.confirmWithdrawal(e.ctx, guard) })
+		}))
+	}
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
+}
+
+// relistRefused lists the kinds anew of which something was refused.
+func (e *engagement) relistRefused() {
+	refused := e.conn.Budget.Refused()
+	for _, k := range e.kinds {
+		if slices.Contains(refused, k.Name) {
+			k.Relist()
+		}
+	}
 }
 
 // startProbe probes the cluster until the engagement ends. When the API server answers again, requests that

@@ -58,6 +58,13 @@ var (
 		"1 for each Lease that this replica holds in a cluster.", []string{targetLabel, "lease"}, nil)
 	descOverBudget = prometheus.NewDesc("fingerpost_cluster_over_budget",
 		"1 if the cluster publishes more than its budget: new objects are refused.", []string{targetLabel}, nil)
+	descDrain = prometheus.NewDesc("fingerpost_link_drain_percent",
+		"How much of the cluster's traffic is taken away because it is drained, in percent; no series while "+
+			"nothing asks for that.",
+		[]string{targetLabel}, nil)
+	descWithdrawn = prometheus.NewDesc("fingerpost_withdrawals_held",
+		"Endpoints that the cluster has withdrawn with most of what it had, and that are held for Services which have "+
+			"nothing else; no series while there are none.", []string{targetLabel}, nil)
 	descCheckpoint = prometheus.NewDesc("fingerpost_cluster_checkpoint_timestamp_seconds",
 		"As of when the state of the cluster holds that was restored from -state-dir, in seconds since 1970; no "+
 			"series once the cluster was synced.", []string{targetLabel}, nil)
@@ -96,7 +103,8 @@ func (r *Registry) Describe(to chan<- *prometheus.Desc) {
 		descState, descContact, descSynced, descCredentials, descExpiry, descIssued,
 		descProbe, descSkew, descEndpoints,
 		descOpen, descObjects, descMalformed, descLists, descWatches, descErrors,
-		descWriter, descLease, descOverBudget, descLocalProblem, descUnlinked, descLinked, descCheckpoint,
+		descWriter, descLease, descOverBudget, descDrain, descWithdrawn,
+		descLocalProblem, descUnlinked, descLinked, descCheckpoint,
 		descCheckpointFailures,
 	} {
 		to <- d
@@ -144,6 +152,12 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			gauge(descLocalProblem, oneIf(s.Writing.Problem != ""))
 		} else {
 			gauge(descOverBudget, oneIf(s.OverBudget != ""), name)
+			if d := s.Traffic.Drain; d.By != "" {
+				gauge(descDrain, float64(d.Percent), name)
+			}
+			if w := s.Traffic.Withdrawn; w != nil {
+				gauge(descWithdrawn, float64(w.Endpoints), name)
+			}
 		}
 		if !s.Checkpoint.IsZero() {
 			gauge(descCheckpoint, float64(s.Checkpoint.Unix()), name)

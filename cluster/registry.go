@@ -15,6 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -61,18 +62,22 @@ type Registry struct {
 
 	checkpointFailures atomic.Int64 // clusters whose checkpoint could not be saved
 
+	trafficChanged chan struct{} // wakes followTraffic
+
 	order sync.Mutex // taken before mu
 
 	mu          sync.Mutex // guards all below
 	ctx         context.Context
 	supervisors map[string]*supervisor
 	engageFuncs []EngageFunc
-	writing     map[string]Writing  // by cluster name, as last reported
-	leftOut     map[string]LeftOut  // likewise
-	identities  map[string]Identity // likewise
-	unlinked    int                 // clusters so far
-	forgotten   map[string]bool     // clusters that were unlinked since checkpoints were saved last
-	wg          sync.WaitGroup      // all supervisors
+	writing     map[string]Writing    // by cluster name, as last reported
+	leftOut     map[string]LeftOut    // likewise
+	identities  map[string]Identity   // likewise
+	own         map[string]ownTraffic // likewise
+	traffic     map[string]Traffic    // as followTraffic has computed it
+	unlinked    int                   // clusters so far
+	forgotten   map[string]bool       // clusters that were unlinked since checkpoints were saved last
+	wg          sync.WaitGroup        // all supervisors
 }
 
 // ErrUnlinked is the cause for which the context of a removed cluster ends.
@@ -88,9 +93,10 @@ func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Reg
 	r := &Registry{
 		log: log, store: store, options: options,
 		supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{},
-		identities: map[string]Identity{}, forgotten: map[string]bool{},
+		identities: map[string]Identity{}, own: map[string]ownTraffic{}, traffic: map[string]Traffic{},
+		forgotten: map[string]bool{}, trafficChanged: make(chan struct{}, 1),
 	}
-	r.engageFuncs = []EngageFunc{r.identify}
+	r.engageFuncs = []EngageFunc{r.identify, r.followOwn}
 	return r
 }
 
@@ -113,6 +119,7 @@ func (r *Registry) Start(ctx context.Context) error {
 	for _, s := range r.supervisors {
 		r.startSupervisor(s)
 	}
+	r.wg.Go(func() { r.followTraffic(ctx) })
 	if r.options.Checkpoints != nil {
 		r.wg.Go(func() { r.keepCheckpoints(ctx) })
 	}
@@ -132,6 +139,31 @@ func (r *Registry) Apply(spec Spec) error {
 	defer r.order.Unlock()
 	expectation := federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local}
 	r.store.AddCluster(federation.Cluster(spec.Name), expectation)
+	r.updateTraffic(r.applySpec(spec), time.Now())
+	r.wakeTraffic() // for what is due next
+	return nil
+}
+
+// ApplyTraffic sets how traffic to a cluster is limited, and nothing else of what is wanted of it.
+func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string) {
+	r.order.Lock()
+	defer r.order.Unlock()
+	r.mu.Lock()
+	s := r.supervisors[name]
+	r.mu.Unlock()
+	if s == nil {
+		return
+	}
+	if spec, _ := s.spec.Load(); spec.Traffic != asked || spec.Released != released {
+		spec.Traffic, spec.Released = asked, released
+		s.spec.Store(spec)
+		r.updateTraffic(s, time.Now())
+		r.wakeTraffic()
+	}
+}
+
+// applySpec sets what is wanted of a cluster, and returns its supervisor.
+func (r *Registry) applySpec(spec Spec) *supervisor {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s, known := r.supervisors[spec.Name]
@@ -142,12 +174,12 @@ func (r *Registry) Apply(spec Spec) error {
 		if r.ctx != nil {
 			r.startSupervisor(s)
 		}
-		return nil
+		return s
 	}
 	if old, _ := s.spec.Load(); !old.equal(spec) {
 		s.spec.Store(spec)
 	}
-	return nil
+	return s
 }
 
 // startSupervisor needs mu.
@@ -182,6 +214,8 @@ func (r *Registry) unlink(name string) bool {
 	delete(r.writing, name)
 	delete(r.leftOut, name)
 	delete(r.identities, name)
+	delete(r.own, name)
+	delete(r.traffic, name)
 	if s.cancel != nil {
 		s.cancel(ErrUnlinked)
 	}
@@ -247,6 +281,7 @@ func (r *Registry) isCurrent(s *supervisor) bool {
 func (r *Registry) setStatus(s Status) {
 	statuses, _ := r.statuses.Load()
 	s.Writing, s.LeftOut, s.Identity = r.writing[s.Name], r.leftOut[s.Name], r.identities[s.Name]
+	s.Traffic = r.traffic[s.Name]
 	old, found := statuses[s.Name]
 	s.SameAs = old.SameAs
 	if found && old.SameButTimes(s) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // A Spec is what is wanted of one cluster: how it is reached, and what may be done with it.
@@ -20,6 +22,9 @@ type Spec struct {
 	ClusterDomain string   // of its DNS names
 	Slices        bool     // endpoints of other clusters may be written into it as EndpointSlices
 	Access        []Access // tried in this sequence; with none the cluster is known to the Store and not reached
+
+	Traffic  policy.Link // how traffic to it is limited, and how much of it is held
+	Released string      // when what was held of it was let go last, as its Link has it
 }
 
 // Access is one address of a cluster's API server with the credentials for it.
@@ -64,6 +69,7 @@ func (s Spec) equal(o Spec) bool {
 	sameAccess := func(a, b Access) bool { return a.Source == b.Source && a.equal(b) }
 	return s.Name == o.Name && s.Local == o.Local && s.Slices == o.Slices &&
 		s.TrustDomain == o.TrustDomain && s.ClusterDomain == o.ClusterDomain &&
+		s.Traffic == o.Traffic && s.Released == o.Released &&
 		slices.EqualFunc(s.Access, o.Access, sameAccess)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -60,6 +61,7 @@ type supervisor struct {
 	spec     watch.Value[Spec]       // what is wanted
 	cancel   context.CancelCauseFunc // nil until supervise was started; guarded by Registry.mu
 
+	guard   *guard                     // nil for the local cluster
 	current atomic.Pointer[engagement] // the one in use; stored by supervise
 	probes  probeHistory
 
@@ -79,6 +81,9 @@ func newSupervisor(r *Registry, spec Spec) *supervisor {
 		State:  federation.Connecting, Since: time.Now(),
 	}
 	s.spec.Store(spec)
+	if !spec.Local {
+		s.guard = newGuard(s.log, r.store, spec.Name, r.wakeTraffic)
+	}
 	return s
 }
 
@@ -95,6 +100,7 @@ func (s *supervisor) supervise(ctx context.Context) {
 		spec, superseded := s.spec.Load()
 		s.status.Local, s.status.TrustDomain, s.status.ClusterDomain = spec.Local, spec.TrustDomain, spec.ClusterDomain
 		s.status.Slices = spec.Slices
+		s.useLimits(spec)
 		err := s.tryAccesses(ctx, spec, superseded)
 		if errors.Is(err, context.Canceled) {
 			continue
@@ -113,6 +119,24 @@ func (s *supervisor) supervise(ctx context.Context) {
 		}
 		s.registry.updateStatus(s)
 		s.waitForChange(ctx, spec, superseded, retryAfter(s.status.Credentials, failures, err == nil))
+	}
+}
+
+// limits returns what may be held of the cluster.
+func (s *supervisor) limits(spec Spec) api.Limits {
+	given := func(l policy.Limit) *int {
+		if !l.Given {
+			return nil
+		}
+		return &l.N
+	}
+	return s.registry.options.Budget.With(given(spec.Traffic.MaxServices), given(spec.Traffic.MaxEndpoints))
+}
+
+// useLimits has the engagement in use keep to the limits of a Spec.
+func (s *supervisor) useLimits(spec Spec) {
+	if live := s.current.Load(); live != nil && live.conn.Budget != nil && live.conn.Budget.SetLimits(s.limits(spec)) {
+		live.relistRefused()
 	}
 }
 
@@ -224,7 +248,7 @@ func (s *supervisor) try(
 		return nil, err
 	}
 	if !spec.Local {
-		conn.Budget = api.NewBudget(s.registry.options.Budget)
+		conn.Budget = api.NewBudget(s.limits(spec))
 	}
 	began := time.Now()
 	if err := probe(ctx, conn, patience); err != nil {
@@ -266,7 +290,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 		return err
 	}
 	// The old engagement is fenced. What it wrote stays until the new one has written everything.
-	next.startReconciler(writer)
+	next.startReconciler(writer, s.guard)
 	next.startProbe(s.registry.options.ProbeInterval, &s.probes)
 	s.current.Store(next)
 	for _, f := range s.registry.allEngageFuncs() {

@@ -58,6 +58,8 @@ type Member struct {
 	// Listing: the cluster was never synced, but its API server answers, so that it is synced soon.
 	Listing bool
 
+	Held int // ready endpoints of View that the cluster has withdrawn: see [ClusterWriter.Hold]
+
 	Since time.Time // when the cluster was added first; zero if it is not Linked
 
 	Policy *policy.Cluster // of the cluster; nil for none

@@ -37,6 +37,7 @@ type Store struct {
 	uses       map[Cluster]map[Service][]use // what is watched, by the members of its Snapshots
 	drafts     []*head                       // those with a draft
 	superseded []watch.Superseded            // whose waiters are to be woken
+	holds      int                           // of all clusters; see held.go
 }
 
 // cluster is what is known of an expected cluster. Its pointers are written under Store.mu, and read by
@@ -50,7 +51,8 @@ type cluster struct {
 	listing     bool            // see Member
 	policy      *policy.Cluster // nil for none
 	writer      *ClusterWriter
-	facts       *facts // nil for all but the local cluster
+	held        map[Service]*hold // see held.go
+	facts       *facts            // nil for all but the local cluster
 }
 
 // head is a watched Service; all but the Values is guarded by Store.mu.
@@ -201,7 +203,8 @@ func (s *Store) RemoveCluster(c Cluster) {
 		return
 	}
 	s.link(c, nil)
-	k.writer = nil
+	s.holds -= len(k.held)
+	k.writer, k.held = nil, nil
 	if k.facts != nil {
 		k.facts.clear()
 	}
@@ -355,6 +358,7 @@ func (k *ClusterWriter) replace(svc Service, v *View) {
 		return
 	}
 	k.cluster.views.Store(views.with(svc, v))
+	k.updateHold(svc, v)
 	ref := Ref{k.name, svc}
 	k.store.recompose(ref)
 	for _, u := range k.store.uses[k.name][svc] {
@@ -397,13 +401,21 @@ func (s *Store) refresh(c Cluster) {
 	}
 }
 
-// exchange looks again at one member of what is watched.
+// exchange looks again at one member of what is watched, and at the others if what is held of them may depend on it.
 func (s *Store) exchange(u use) {
+	if s.exchangeOne(u) && s.holds > 0 {
+		for i := range u.head.newest().Members {
+			s.exchangeOne(use{u.head, i})
+		}
+	}
+}
+
+func (s *Store) exchangeOne(u use) (changed bool) {
 	newest := u.head.newest()
 	old := newest.Members[u.i]
 	m := s.member(u.head.ref, old.Origin.MemberRef, old)
 	if m == old {
-		return
+		return false
 	}
 	if u.head.draft == nil {
 		next := *newest
@@ -411,6 +423,7 @@ func (s *Store) exchange(u use) {
 		s.draft(u.head, &next)
 	}
 	u.head.draft.Members[u.i] = m
+	return true
 }
 
 // recompose looks again at the home cluster's View of ref, if it is watched, and at all its members.
@@ -495,6 +508,9 @@ func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 	origin := Origin{MemberRef: term, Home: term.Cluster == home.Cluster}
 	if c := s.cluster(term.Cluster); c != nil {
 		m.View = c.views.Load().Get(term.Service)
+		if h := c.holdFor(s, home, term); h != nil {
+			m.View, m.Held = h.view, h.missing
+		}
 		m.Linked, m.Known, m.Since = true, c.synced || m.View != nil, c.expectation.Since
 		m.Stale, m.Listing = c.state.Load() == Stale, c.listing
 		m.Policy, m.Near = c.policy, c.isNear(s.cluster(home.Cluster))

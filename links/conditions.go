@@ -25,18 +25,27 @@ const (
 	SlicesComplete   = "SlicesComplete"   // all its endpoints are in local slices; absent until one was not
 	Consistent       = "Consistent"       // the cluster is as the Link describes it; absent until it was not
 	Understood       = "Understood"       // our annotations on the Link can be read; absent until one could not
+	Drained          = "Drained"          // no Service gets endpoints of it; absent unless it is to be drained
+	Guarded          = "Guarded"          // what it has withdrawn is held; absent unless something is
 	Mirrors          = "Mirroring"        // its Services are mirrored as the Link asks; absent without mirrors
 )
 
 var ownConditions = []string{
 	Accepted, CredentialsValid, Connected, Synced, WithinBudget, Writable, SlicesComplete, Consistent, Understood,
-	Mirrors,
+	Drained, Guarded, Mirrors,
 }
 
 // Reasons that others than their writers read.
 const (
 	ReasonRefused = "Refused"       // of CredentialsValid: a kubeconfig that may not be used, or none
 	LeftToLinkerd = "LeftToLinkerd" // of Mirrors: Linkerd's service mirror does it, or may
+)
+
+// Reasons of Drained and Guarded.
+const (
+	ReasonDraining    = "Draining"    // a part of its traffic is taken away, or is to be
+	ReasonStillNeeded = "StillNeeded" // all is, and some Services have nothing else
+	ReasonHeld        = "WithdrawalHeld"
 )
 
 const (
@@ -91,6 +100,8 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 	r.reportWritable(status.Writing)
 	r.reportSlices(status.LeftOut)
 	r.reportConsistent(status)
+	r.reportDrained(status.Traffic.Drain)
+	r.reportGuarded(status.Traffic.Withdrawn)
 	return r.conditions
 }
 
@@ -234,6 +245,39 @@ func (r *reporter) reportConsistent(status cluster.Status) {
 		r.addCondition(Consistent, metav1.ConditionFalse, all[0].Reason, strings.Join(messages, "; "))
 	case r.reported(Consistent):
 		r.addCondition(Consistent, metav1.ConditionTrue, "Consistent", "the cluster is as the Link describes it")
+	}
+}
+
+// reportDrained reports how far the cluster is drained.
+func (r *reporter) reportDrained(d cluster.Drain) {
+	next := ""
+	if !d.Next.IsZero() {
+		next = ", and the next step is at " + d.Next.UTC().Format(time.RFC3339)
+	}
+	switch {
+	case d.Percent == 100 && d.Needed > 0:
+		more := ""
+		if n := d.Needed - len(d.NeededBy); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		r.addCondition(Drained, metav1.ConditionFalse, ReasonStillNeeded, fmt.Sprintf(
+			"no other cluster has ready endpoints of %d Services, which get those of this one: %s%s",
+			d.Needed, strings.Join(d.NeededBy, ", "), more))
+	case d.Percent == 100:
+		r.addCondition(Drained, metav1.ConditionTrue, Drained, "no Service gets endpoints of the cluster: "+d.By+next)
+	case d.By != "" && (d.Percent > 0 || !d.Next.IsZero()):
+		r.addCondition(Drained, metav1.ConditionFalse, ReasonDraining, fmt.Sprintf(
+			"%d %% of the cluster's traffic is taken away by %s%s", d.Percent, d.By, next))
+	}
+}
+
+// reportGuarded reports what the cluster has withdrawn, and what is held.
+func (r *reporter) reportGuarded(w *cluster.Withdrawn) {
+	if w != nil {
+		r.addCondition(Guarded, metav1.ConditionTrue, ReasonHeld, fmt.Sprintf(
+			"the cluster has withdrawn most of what it had at once: %d of its endpoints are held until %s, for "+
+				"Services that have nothing else: %s; 'fingerpost release %s' lets them go",
+			w.Endpoints, w.Until.UTC().Format(time.RFC3339), w, r.link.clusterName))
 	}
 }
 

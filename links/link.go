@@ -3,6 +3,7 @@ package links
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // What `linkerd multicluster link-gen` writes on the Secret of a linked cluster.
@@ -54,8 +56,18 @@ type Link struct {
 	misread       string // annotations that are not understood, for people; empty for none
 	invalid       string // why the Link links no cluster; empty if it does
 
+	traffic  policy.Link // what can be read of what it asks for
+	unread   []policy.Problem
+	released string // when what was held was let go last; empty for never
+
 	mirroring *Mirroring
 }
+
+// ReleasedAtKey is the annotation by which what is held of a cluster is let go: the time at which it was set.
+const ReleasedAtKey = policy.Prefix + "released-at"
+
+// annotationKeys are the annotations under our prefix that a Link may have.
+var annotationKeys = append([]string{ReleasedAtKey}, view.LinkKeys...)
 
 // newLink reads a Link. An unreadable one becomes an invalid record, so that its status can report the
 // reason.
@@ -74,8 +86,9 @@ func newLink(object any) (*Link, bool) {
 
 		resourceVersion: u.GetResourceVersion(),
 
-		misread: view.Misread(u.GetAnnotations(), view.LinkKeys),
+		misread: view.Misread(u.GetAnnotations(), annotationKeys),
 	}
+	l.readTraffic(u.GetAnnotations())
 	l.slicesEnabled, l.slicesUnclear = view.OptsIn(u.GetAnnotations())
 	var parsed struct {
 		Spec struct {
@@ -97,6 +110,35 @@ func newLink(object any) (*Link, bool) {
 	}
 	l.mirroring = newMirroring(u, l)
 	return l, true
+}
+
+// readTraffic reads how traffic to the cluster is to be limited.
+func (l *Link) readTraffic(annotations map[string]string) {
+	l.traffic, l.unread = policy.LinkOf(annotations)
+	if value, found := annotations[ReleasedAtKey]; found {
+		if _, err := time.Parse(time.RFC3339, value); err == nil {
+			l.released = value
+		} else {
+			l.unread = append(l.unread, policy.Problem{
+				Key: ReleasedAtKey, Value: value, Want: "set a time, as 'fingerpost release' does",
+			})
+		}
+	}
+	for _, p := range l.unread {
+		if l.misread != "" {
+			l.misread += "; "
+		}
+		l.misread += p.String()
+	}
+}
+
+// trafficAfter returns what the Link asks for. What cannot be read is as it was before.
+func (l *Link) trafficAfter(before policy.Link, releasedBefore string) (asked policy.Link, released string) {
+	isUnread := func(p policy.Problem) bool { return p.Key == ReleasedAtKey }
+	if slices.ContainsFunc(l.unread, isUnread) {
+		return l.traffic.Keeping(before, l.unread), releasedBefore
+	}
+	return l.traffic.Keeping(before, l.unread), l.released
 }
 
 // readStatus reads a Link's status; a part that cannot be read is empty.

@@ -440,7 +440,7 @@ func (r *Reconciler) reconcile(name string) error {
 	}
 	statuses, _ := r.registry.Statuses()
 	status, applied := statuses[name]
-	in.slices = status.Slices
+	in.slices, in.traffic, in.released = status.Slices, status.Traffic.Asked, status.Traffic.Released
 	var out outcome
 	if invalidName("", name) == "" {
 		out = resolve(in)
@@ -527,7 +527,10 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 	case out.winner != nil && !applied:
 		return r.registry.Apply(cluster.Spec{
 			Name: name, TrustDomain: r.options.TrustDomain, ClusterDomain: out.winner.clusterDomain,
+			Traffic: out.traffic, Released: out.released,
 		})
+	case out.winner != nil:
+		r.registry.ApplyTraffic(name, out.traffic, out.released) // which needs no credentials
 	}
 	return nil
 }

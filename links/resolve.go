@@ -10,14 +10,17 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // inputs is everything that the Spec of one cluster name is computed from.
 type inputs struct {
 	name        string
-	local       string // name of the local cluster
-	slices      bool   // EndpointSlices are written into the cluster so far
-	trustDomain string // of the local cluster
+	local       string      // name of the local cluster
+	slices      bool        // EndpointSlices are written into the cluster so far
+	traffic     policy.Link // as asked for so far
+	released    string      // likewise
+	trustDomain string      // of the local cluster
 	hosts       Hosts
 
 	links    []*Link                         // all that name the cluster
@@ -30,6 +33,8 @@ type outcome struct {
 	linked    bool          // a Link or labelled Secret names the cluster, valid or not
 	spec      *cluster.Spec // nil: no credentials are usable, and an applied Spec stays
 	winner    *Link         // the oldest of the Links; nil if there is none
+	traffic   policy.Link   // of the winner
+	released  string        // likewise
 	rejection error         // why credentials were rejected
 	domains   string        // the domains and where each comes from, for people
 }
@@ -81,6 +86,8 @@ func resolve(in inputs) outcome {
 			accept(newAccess(s, in.hosts))
 		}
 		spec.Slices = l.slicesEnabled || l.slicesUnclear && in.slices
+		spec.Traffic, spec.Released = l.trafficAfter(in.traffic, in.released)
+		out.traffic, out.released = spec.Traffic, spec.Released
 		out.domains = fillDomains(spec, l, in.trustDomain)
 	}
 	out.rejection = errors.Join(problems...)

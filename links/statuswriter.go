@@ -330,7 +330,7 @@ func (s writtenStatus) applyConfiguration(l *Link) (*unstructured.Unstructured, 
 func (w *statusWriter) recordEvents(l *Link, conditions, recorded []metav1.Condition) []metav1.Condition {
 	for _, c := range changedConditions(recorded, l.status.conditions, conditions) {
 		kind := corev1.EventTypeNormal
-		if c.Status == metav1.ConditionFalse && c.Type != Writable { // Linkerd's own role allows reading only
+		if isWarning(c) {
 			kind = corev1.EventTypeWarning
 		}
 		if w.events != nil {
@@ -344,6 +344,19 @@ func (w *statusWriter) recordEvents(l *Link, conditions, recorded []metav1.Condi
 		}
 	}
 	return recorded
+}
+
+// isWarning reports whether an operator should look at a change to a condition.
+func isWarning(c metav1.Condition) bool {
+	switch c.Type {
+	case Writable: // Linkerd's own role allows reading only
+		return false
+	case Guarded:
+		return c.Status == metav1.ConditionTrue
+	case Drained:
+		return c.Reason == ReasonStillNeeded
+	}
+	return c.Status == metav1.ConditionFalse
 }
 
 // changedConditions returns the conditions whose status or reason differs from what was reported last. Of

@@ -79,11 +79,14 @@ func (e *ExcessError) Error() string { return e.message }
 // NewBudget returns a Budget of which nothing is used.
 func NewBudget(limits Limits) *Budget { return &Budget{limits: limits, refused: map[*share]bool{}} }
 
-// SetLimits replaces its limits. What was accepted stays; what may fit now has to be listed by the caller.
-func (b *Budget) SetLimits(limits Limits) {
+// SetLimits replaces its limits, and reports whether they differ. What was accepted stays; what may fit now is to be
+// listed by the caller.
+func (b *Budget) SetLimits(limits Limits) (differ bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	differ = b.limits != limits
 	b.limits = limits
+	return differ
 }
 
 // Bytes returns how much is used.

@@ -88,9 +88,26 @@ func (c *Connection) sharedFor(w *Watcher) *Watcher {
 
 // Relist makes the Watcher list anew, with a listing that begins after the call.
 func (w *Watcher) Relist() {
+	w.relists.Add(1)
 	select {
 	case w.relist <- struct{}{}:
 	default: // requested already
+	}
+}
+
+// WaitRelisted returns once a complete listing was stored that began after the last call of Relist, or after a later
+// one, or once ctx ends.
+func (w *Watcher) WaitRelisted(ctx context.Context) error {
+	for after := w.relists.Load(); ; {
+		listed, changed := w.listed.Load()
+		if listed >= after {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 

@@ -309,7 +309,7 @@ func (l *listing[R]) admit(k *reduced[R]) bool {
 	twice, again := l.objects[k.key]
 	switch {
 	case again:
-		known, old.size = true, twice.size
+		old.size = twice.size
 	case !known:
 		return l.admitNew(k)
 	}

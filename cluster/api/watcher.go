@@ -38,6 +38,9 @@ const (
 	// watchAge is after how long the API server is asked to end a watch, or up to twice as long.
 	watchAge = 5 * time.Minute
 
+	// fitInterval is how often everything is listed, at most, because deletions have made room for what was refused.
+	fitInterval = 5 * time.Second
+
 	pageSize    = 500 // objects in a list
 	maxPageSize = 10_000
 	pageTimeout = 20 * time.Second // for one page to arrive
@@ -92,8 +95,10 @@ type Watcher struct {
 	lag      prometheus.Observer // of changes; nil: it is not measured
 	optional bool                // the cluster is used without it
 
-	relay  fedwatch.Value[*relay] // for those who join; nil unless it watches
-	relist chan struct{}          // a new listing is requested
+	relay   fedwatch.Value[*relay] // for those who join; nil unless it watches
+	relist  chan struct{}          // a new listing is requested
+	relists atomic.Uint64          // how often
+	listed  fedwatch.Value[uint64] // relists before the last complete listing began
 
 	refusedOnce chan struct{}                // closed when the kind was first refused
 	excess      fedwatch.Value[*ExcessError] // why the last listing was ended; nil if it was not
@@ -200,7 +205,13 @@ func (w *Watcher) Run(ctx context.Context) {
 			continue
 		}
 		refusals = refusedBackoff
+		if errors.Is(err, errRelist) {
+			continue // nothing has failed
+		}
 		p.wait(ctx, wake, began)
+	}
+	if r.fits != nil {
+		r.fits.Stop()
 	}
 }
 
@@ -486,6 +497,8 @@ type reflector struct {
 
 	pageLimit int64        // objects asked for in a page
 	version   string       // the newest that was seen
+	began     time.Time    // the last listing
+	fits      *time.Timer  // until what was refused is listed again; nil for not
 	received  atomic.Int64 // bytes of the listing that is under way
 }
 
@@ -497,12 +510,19 @@ func (r *reflector) listAndWatch(ctx context.Context) error {
 	case <-r.relist: // this listing is the one
 	default:
 	}
+	requested := r.relists.Load()
+	r.began = time.Now()
+	if r.fits != nil {
+		r.fits.Stop()
+		r.fits = nil
+	}
 	r.received.Store(0)
 	w, version, err := r.list(context.WithValue(ctx, receivedKey{}, &r.received))
 	r.recordExcess(err)
 	if err != nil {
 		return err
 	}
+	r.listed.Store(requested)
 	if older(version, r.version) {
 		r.updateHealth(func(h *Health) { h.Restored = time.Now() })
 	}
@@ -697,8 +717,8 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 		if err := r.target.Delete(e.Object); err != nil {
 			return err
 		}
-		if r.target.MayFit() {
-			return errFits
+		if r.target.MayFit() && r.fits == nil {
+			r.fits = time.AfterFunc(time.Until(r.began.Add(fitInterval)), r.Relist)
 		}
 		return nil
 	default:

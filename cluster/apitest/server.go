@@ -361,6 +361,17 @@ func (s *Server) Delete(kind, namespace, name string) bool {
 	return false
 }
 
+// SendDeleted sends the event that an object was deleted, which stays, as a watch does that went wrong.
+func (s *Server) SendDeleted(kind, namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for resource, objects := range s.objects {
+		if o := objects[namespace+"/"+name]; o != nil && o.GetKind() == kind {
+			s.recordEvent(resource, "DELETED", o.DeepCopy(), o)
+		}
+	}
+}
+
 // DeleteKind deletes all objects of a group resource, as API servers do before they forget a CRD that was
 // deleted; Serve without versions is the next step.
 func (s *Server) DeleteKind(resource string) {

@@ -14,6 +14,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/profile"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // key names an object whose kind is clear from the context.
@@ -38,6 +39,7 @@ const (
 	kindSlice
 	kindService
 	kindWindow // of a Service, which ends now
+	kindSettle // see Settle
 )
 
 // A Reconciler publishes what the objects of one cluster amount to, and keeps that up to date. It reads the
@@ -97,8 +99,10 @@ type Reconciler struct {
 	nodes       *api.Store[string]           // the zone
 	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
 
+	settled watch.Value[struct{}] // superseded when Run has published all that was changed: see Settle
+
 	// Owned by Begin, and then by Run.
-	writer         *federation.ClusterWriter
+	writer         Writer
 	appliedServers api.ByNamespace[*serverRecord]                 // with which workloads were resolved
 	workloads      map[objectKind]api.ByNamespace[*workloadState] // Pods and ExternalWorkloads
 	translated     map[key]*translatedSlice                       // by EndpointSlice
@@ -126,6 +130,22 @@ type translatedSlice struct {
 	key, service key
 	record       []*sliceRecord // from which it was translated: they name its workloads
 	slices       []*federation.Slice
+}
+
+// A Writer is where a Reconciler publishes: a [federation.ClusterWriter], or what stands before one.
+type Writer interface {
+	View(svc federation.Service) *federation.View
+	Set(svc federation.Service, v *federation.View) *federation.View
+	Delete(svc federation.Service)
+	MarkSynced()
+
+	SetNode(name, zone string)
+	DeleteNode(name string)
+	SetAddress(ip netip.Addr, a *federation.Address)
+	DeleteAddress(ip netip.Addr)
+	SetProfile(name federation.Service, p *profile.Profile)
+	KeepProfile(name federation.Service)
+	DeleteProfile(name federation.Service)
 }
 
 // Options are what there is to read in a cluster.
@@ -180,7 +200,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 
 // Begin publishes everything that the stores hold and marks the cluster as synced. It is called once; Run
 // must follow.
-func (r *Reconciler) Begin(writer *federation.ClusterWriter) {
+func (r *Reconciler) Begin(writer Writer) {
 	name := QueueName(string(r.cluster))
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
 	r.writer = writer
@@ -236,9 +256,36 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.markChanged(ref.key, false)
 		case kindWindow:
 			r.reconcileWindow(ref.key)
+		case kindSettle:
+			r.publishChanged()
 		}
 		r.queue.Done(ref)
 	}
+}
+
+// Settle has everything published that follows from what informers have stored before the call, without waiting for
+// the ends of windows, and returns once it is, or once ctx ends. It is called while Run runs, by one goroutine at a
+// time.
+func (r *Reconciler) Settle(ctx context.Context) error {
+	_, settled := r.settled.Load()
+	r.queue.Add(objectRef{kind: kindSettle}) // behind all keys of those records
+	select {
+	case <-settled:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// publishChanged publishes all Services that wait for the end of a window.
+func (r *Reconciler) publishChanged() {
+	for k, w := range r.windows {
+		if w.changed {
+			w.changed = false
+			r.publishService(k)
+		}
+	}
+	r.settled.Store(struct{}{})
 }
 
 func (r *Reconciler) reconcileNode(k key) {

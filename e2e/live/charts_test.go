@@ -622,6 +622,9 @@ func (c *charted) misses(r *right, log *logged) error {
 	case r.kind == "namespaces" && r.verb == "get":
 		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
 			"grant get on namespaces of the name kube-system")
+	case r.kind == "namespaces" && r.name != "":
+		return c.logs(log, "The cluster cannot drain itself", fmt.Sprintf("%q", r.site.Name),
+			"grant list and watch on namespaces of the name linkerd")
 	case r.kind == "configmaps":
 		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
 			"grant get on configmaps of the name linkerd-config")

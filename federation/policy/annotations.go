@@ -13,17 +13,18 @@ import (
 // Service must not make the work for it grow without end. A value that cannot be read changes nothing: what was in
 // force stays (Keeping), and a Problem describes the value and what would be right.
 const (
-	prefix = "federation.fingerpost.io/"
+	// Prefix is that of all annotations for Fingerpost.
+	Prefix = "federation.fingerpost.io/"
 
-	PreferKey          = prefix + "prefer"           // of Services
-	CapacityKey        = prefix + "capacity"         // of Services
-	WeightsKey         = prefix + "weights"          // of Services
-	WhenStaleKey       = prefix + "when-stale"       // of both
-	DrainKey           = prefix + "drain"            // of Links
-	WithdrawalGuardKey = prefix + "withdrawal-guard" // of Links
-	MaxEndpointsKey    = prefix + "max-endpoints"    // of Links
-	MaxServicesKey     = prefix + "max-services"     // of Links
-	RegionKey          = prefix + "region"           // of Links
+	PreferKey          = Prefix + "prefer"           // of Services
+	CapacityKey        = Prefix + "capacity"         // of Services
+	WeightsKey         = Prefix + "weights"          // of Services
+	WhenStaleKey       = Prefix + "when-stale"       // of both
+	DrainKey           = Prefix + "drain"            // of Links
+	WithdrawalGuardKey = Prefix + "withdrawal-guard" // of Links
+	MaxEndpointsKey    = Prefix + "max-endpoints"    // of Links
+	MaxServicesKey     = Prefix + "max-services"     // of Links
+	RegionKey          = Prefix + "region"           // of Links
 )
 
 // Keys are the annotations that ServiceOf and LinkOf read.

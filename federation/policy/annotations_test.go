@@ -26,7 +26,7 @@ func TestServiceOf(t *testing.T) {
 		"other=1":                    {},
 	} {
 		key, text, _ := strings.Cut(value, "=")
-		got, problems := ServiceOf(map[string]string{prefix + key: text})
+		got, problems := ServiceOf(map[string]string{Prefix + key: text})
 		if !got.Equal(&want) || problems != nil {
 			t.Errorf("%s: %+v %v, want %+v", value, got, problems, want)
 		}
@@ -46,7 +46,7 @@ func TestLinkOf(t *testing.T) {
 		"region=eu-west-1":                         {Region: "eu-west-1"},
 	} {
 		key, text, _ := strings.Cut(value, "=")
-		if got, problems := LinkOf(map[string]string{prefix + key: text}); got != want || problems != nil {
+		if got, problems := LinkOf(map[string]string{Prefix + key: text}); got != want || problems != nil {
 			t.Errorf("%s: %+v %v, want %+v", value, got, problems, want)
 		}
 	}

@@ -445,7 +445,7 @@ func serviceOf(t *testing.T, text string) *Service {
 	annotations := map[string]string{}
 	for item := range strings.SplitSeq(text, ";") {
 		key, value, _ := strings.Cut(item, "=")
-		annotations[prefix+key] = value
+		annotations[Prefix+key] = value
 	}
 	s, problems := ServiceOf(annotations)
 	if problems != nil {

@@ -34,10 +34,11 @@ cluster/endpointslice -> cluster cluster/apply cluster/linkerd cluster/api clust
 cluster/endpointslice -> federation federation/policy federation/watch
 cluster/apply -> cluster cluster/lease cluster/api federation federation/watch
 cluster/lease -> cluster/api federation/watch
-cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view federation federation/watch
+cluster -> cluster/api cluster/checkpoint cluster/linkerd cluster/view
+cluster -> federation federation/policy federation/watch
 cluster/checkpoint -> federation federation/profile
 cluster/view -> cluster/linkerd cluster/linkerd/serviceprofile cluster/api
-cluster/view -> federation federation/policy federation/profile
+cluster/view -> federation federation/policy federation/profile federation/watch
 cluster/linkerd/serviceprofile -> federation/profile
 cluster/linkerd ->
 cluster/api -> federation/watch

@@ -48,6 +48,8 @@ const (
 	runbookHeld        = "checks.md#no-link-is-held"
 	runbookMalformed   = "checks.md#no-service-is-malformed"
 	runbookEndpoints   = "operations.md#questions"
+	runbookDrain       = "operations.md#drains"
+	runbookWithdrawal  = "operations.md#fingerpostwithdrawalheld"
 )
 
 // Problems returns what is wrong with clusters and Links, the worst first. It depends on nothing else. That a linked
@@ -124,6 +126,16 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 	if c.OverBudget != "" {
 		add(true, time.Time{}, runbookBudget, c.Name+" publishes more than its budget", c.OverBudget)
 	}
+	if d := c.Traffic.Drain; d.Needed > 0 {
+		add(false, time.Time{}, runbookDrain, c.Name+" is drained and still needed", fmt.Sprintf(
+			"no other cluster has ready endpoints of %d Services: %s", d.Needed, strings.Join(d.NeededBy, ", ")))
+	}
+	if w := c.Traffic.Withdrawn; w != nil {
+		add(true, time.Time{}, runbookWithdrawal, fmt.Sprintf("%d endpoints of %s are held", w.Endpoints, c.Name),
+			fmt.Sprintf("the cluster has withdrawn most of what it had at once; for Services that have nothing else, %s, "+
+				"that is held until %s", w, w.Until.UTC().Format(time.RFC3339)))
+		all[len(all)-1].Command = "fingerpost release " + quote(c.Name)
+	}
 	if refused := c.refused(); len(refused) > 0 {
 		add(false, time.Time{}, runbookForbidden, c.Name+" cannot be read completely",
 			"grant get, list and watch on "+strings.Join(refused, ", "))
@@ -147,8 +159,10 @@ func (c Cluster) refused() (kinds []string) {
 	return kinds
 }
 
-// reportedByCluster are the conditions that a Problem of the cluster reports, and Writable, which may be False.
-var reportedByCluster = []string{links.Connected, links.Synced, links.Consistent, links.WithinBudget, links.Writable}
+// reportedByCluster are the conditions that a Problem of the cluster reports, and those that may be False.
+var reportedByCluster = []string{
+	links.Connected, links.Synced, links.Consistent, links.WithinBudget, links.Writable, links.Drained,
+}
 
 // linkProblems returns the conditions of a Link that are False, and that it was deleted. reported is whether
 // the cluster's credentials are a Problem already.

@@ -1,0 +1,354 @@
+package cluster
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
+)
+
+// A guard stands before the writers of one linked cluster. The local cluster has none: it is the truth here.
+//
+// # What it keeps true
+//
+// A cluster that withdraws most of what it had within a minute is more often a mistake than meant: a deleted
+// namespace, an empty restore, a watch that went wrong. So such a withdrawal takes three steps:
+//
+//  1. Set and Delete count on balance what the cluster has lost since its [policy.Peak]. From the one on that makes
+//     it a mass withdrawal, what each of them would withdraw is held in the Store (see ClusterWriter.Hold), for all
+//     readers. Views are written as ever; only Snapshots have more.
+//  2. All required kinds are listed anew, with lists that begin now, and everything is published that follows from
+//     them. That takes as long as the lists do. Until then nothing goes, even if the API server is cut off meanwhile.
+//  3. What the cluster has after that is confirmed. Without an annotation the holds end: what is gone goes. With
+//     withdrawal-guard what is gone is held for so long, where nothing else is ready.
+//
+// The first sync of an engagement is a list of everything, which needs no other one. With the annotation it is
+// compared with what there was before, so that a cluster which was restored empty is held as well.
+//
+// With the annotation, what was lost within the last minute before step 1 is held, too, so that all of a withdrawal
+// is that comes bit by bit. Without it nothing is remembered for that.
+//
+// # What it costs
+//
+// Two additions for each View that differs, and a count of the endpoints of those slices in it that differ.
+//
+// # Locks
+//
+// mu guards all below it, and comes before Store.mu: a hold must not outlast the decision that ends it. The
+// Reconciler's goroutine calls Set and Delete; confirm runs in one that is started for step 2.
+type guard struct {
+	log     logr.Logger
+	store   *federation.Store
+	cluster federation.Cluster
+	changed func() // what report returns may have
+
+	mu       sync.Mutex
+	asked    policy.WithdrawalGuard
+	released string // as the Link has it
+	has      amount // as written
+	ready    policy.Peak
+	services policy.Peak
+
+	confirming bool   // a withdrawal is
+	had        amount // before it
+	pending    map[federation.Service]bool
+	recent     map[federation.Service]recentView // only with a hold
+	pruned     time.Time                         // recent was
+	held       map[federation.Service]time.Time  // confirmed, and when the hold ends
+}
+
+// amount is how much a cluster has.
+type amount struct{ ready, services int }
+
+// recentView is what a Service had before it lost some of it.
+type recentView struct {
+	view *federation.View
+	at   time.Time
+}
+
+func newGuard(log logr.Logger, store *federation.Store, name string, changed func()) *guard {
+	return &guard{
+		log: log, store: store, cluster: federation.Cluster(name), changed: changed,
+		pending: map[federation.Service]bool{}, recent: map[federation.Service]recentView{},
+		held: map[federation.Service]time.Time{},
+	}
+}
+
+// A guardedWriter is a ClusterWriter that asks the guard first. One goroutine uses it.
+type guardedWriter struct {
+	*federation.ClusterWriter
+	guard   *guard
+	confirm func() // starts what calls guard.confirm
+
+	written map[federation.Service]bool // nil once synced
+}
+
+// newWriter returns the guarded form of the newest writer.
+func (g *guard) newWriter(w *federation.ClusterWriter, confirm func()) *guardedWriter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.count()
+	return &guardedWriter{
+		ClusterWriter: w, guard: g, confirm: confirm, written: map[federation.Service]bool{},
+	}
+}
+
+// Set writes a View, and returns what is stored.
+func (w *guardedWriter) Set(svc federation.Service, v *federation.View) *federation.View {
+	w.before(svc, v)
+	return w.ClusterWriter.Set(svc, v)
+}
+
+// Delete removes the View of a Service.
+func (w *guardedWriter) Delete(svc federation.Service) {
+	w.before(svc, nil)
+	w.ClusterWriter.Delete(svc)
+}
+
+// before counts what the cluster has when the next View of a Service is written, and holds what that would withdraw.
+func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
+	g := w.guard
+	old := g.store.View(federation.Ref{Cluster: g.cluster, Service: svc})
+	change := changeOf(old, next)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w.written != nil {
+		w.written[svc] = true
+		if change.ready < 0 && g.asked.Hold > 0 {
+			g.hold(w.ClusterWriter, svc)
+		}
+		return // MarkSynced goes on
+	}
+	if change == (amount{}) {
+		return
+	}
+	now := time.Now()
+	g.has.ready, g.has.services = g.has.ready+change.ready, g.has.services+change.services
+	g.ready.Set(now, g.has.ready)
+	g.services.Set(now, g.has.services)
+	if change.ready >= 0 && change.services >= 0 {
+		return
+	}
+	g.remember(svc, old, now)
+	if !g.confirming {
+		had := amount{g.ready.Max(now), g.services.Max(now)}
+		if !g.isMass(had) {
+			return
+		}
+		g.confirming, g.had = true, had
+		g.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
+			"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
+			"ofServices", had.services)
+		for svc, r := range g.recent {
+			w.HoldBefore(svc, r.view)
+			g.pending[svc] = true
+		}
+		clear(g.recent)
+		w.confirm()
+	}
+	g.hold(w.ClusterWriter, svc)
+}
+
+// MarkSynced removes what was not written, unless that is held.
+func (w *guardedWriter) MarkSynced() {
+	g := w.guard
+	g.mu.Lock()
+	if !g.confirming {
+		g.had = g.has
+	}
+	if g.asked.Hold > 0 {
+		for svc := range g.store.Views(g.cluster).All() {
+			if !w.written[svc] {
+				g.hold(w.ClusterWriter, svc)
+			}
+		}
+	}
+	w.written = nil
+	g.mu.Unlock()
+	w.ClusterWriter.MarkSynced()
+	g.mu.Lock()
+	g.count()
+	g.mu.Unlock()
+	g.confirm()
+}
+
+// hold and all below need mu.
+func (g *guard) hold(w *federation.ClusterWriter, svc federation.Service) {
+	if _, held := g.held[svc]; held {
+		return
+	}
+	w.Hold(svc)
+	g.pending[svc] = true
+}
+
+// count counts what the cluster has written.
+func (g *guard) count() {
+	g.has = amount{}
+	for _, v := range g.store.Views(g.cluster).All() {
+		ready, _ := v.Count()
+		g.has.ready, g.has.services = g.has.ready+ready, g.has.services+1
+	}
+	now := time.Now()
+	g.ready.Set(now, g.has.ready)
+	g.services.Set(now, g.has.services)
+}
+
+// isMass reports whether the loss of what the cluster had is to be confirmed.
+func (g *guard) isMass(had amount) bool {
+	return g.asked.Withdraws(had.ready, g.has.ready, policy.FreeEndpoints) ||
+		g.asked.Withdraws(had.services, g.has.services, policy.FreeServices)
+}
+
+// remember keeps what a Service had before it loses some of it.
+func (g *guard) remember(svc federation.Service, old *federation.View, now time.Time) {
+	if g.asked.Hold == 0 || old == nil {
+		return
+	}
+	if now.Sub(g.pruned) > policy.Window/6 {
+		g.pruned = now
+		maps.DeleteFunc(g.recent, func(_ federation.Service, r recentView) bool {
+			return now.Sub(r.at) > policy.Window
+		})
+	}
+	if _, found := g.recent[svc]; !found {
+		g.recent[svc] = recentView{old, now}
+	}
+}
+
+// confirm decides on what is held, after everything was listed.
+func (g *guard) confirm() {
+	now := time.Now()
+	g.mu.Lock()
+	services := slices.Collect(maps.Keys(g.pending))
+	mass := g.isMass(g.had)
+	if mass && g.asked.Hold > 0 {
+		g.store.ConfirmHolds(g.cluster, services...)
+		for svc := range g.store.Holds(g.cluster) {
+			if _, before := g.held[svc]; g.pending[svc] && !before {
+				g.held[svc] = now.Add(g.asked.Hold)
+			}
+		}
+	} else {
+		g.store.Release(g.cluster, services...)
+	}
+	if g.confirming {
+		g.log.Info("A withdrawal was listed", "confirmed", mass, "held", len(g.held),
+			"endpoints", g.has.ready, "services", g.has.services)
+	}
+	g.confirming = false
+	clear(g.pending)
+	g.ready.Reset()
+	g.services.Reset()
+	g.mu.Unlock()
+	if len(services) > 0 {
+		g.changed()
+	}
+}
+
+// ask sets what the Link asks for. Without a hold nothing stays held that was confirmed, nor if released differs.
+func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
+	g.mu.Lock()
+	release := g.asked.Hold > 0 && asked.Hold == 0 || g.released != released
+	g.asked, g.released = asked, released
+	g.mu.Unlock()
+	if release {
+		g.expire(time.Time{})
+	}
+}
+
+// expire lets go what was held for as long as it may be, or everything if now is zero, and returns when the next is
+// due; zero for never.
+func (g *guard) expire(now time.Time) (next time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var ended []federation.Service
+	for svc, until := range g.held {
+		switch {
+		case now.IsZero() || !now.Before(until):
+			ended = append(ended, svc)
+			delete(g.held, svc)
+		case next.IsZero() || until.Before(next):
+			next = until
+		}
+	}
+	g.store.Release(g.cluster, ended...)
+	return next
+}
+
+// report returns how many endpoints are held of each Service, and until when the last of them are.
+func (g *guard) report() (held map[federation.Service]int, until time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.held) == 0 {
+		return nil, time.Time{}
+	}
+	held = g.store.Holds(g.cluster)
+	for svc, t := range g.held {
+		if _, still := held[svc]; !still {
+			delete(g.held, svc) // the endpoints are back
+		} else if t.After(until) {
+			until = t
+		}
+	}
+	maps.DeleteFunc(held, func(svc federation.Service, _ int) bool { _, found := g.held[svc]; return !found })
+	return held, until
+}
+
+// changeOf returns what a cluster gains by one View in place of another; nil is none. Slices that are the same are
+// not looked at.
+func changeOf(old, next *federation.View) (c amount) {
+	var a, b []*federation.Slice
+	if old != nil {
+		a, c.services = old.Slices, -1
+	}
+	if next != nil {
+		b, c.services = next.Slices, c.services+1
+	}
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].Name < b[0].Name:
+			c.ready, a = c.ready-readyIn(a[0]), a[1:]
+		case len(a) == 0 || b[0].Name < a[0].Name:
+			c.ready, b = c.ready+readyIn(b[0]), b[1:]
+		default:
+			if a[0] != b[0] {
+				c.ready += readyIn(b[0]) - readyIn(a[0])
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return c
+}
+
+func readyIn(s *federation.Slice) (n int) {
+	for _, e := range s.Endpoints {
+		if e.Ready {
+			n++
+		}
+	}
+	return n
+}
+
+// confirmWithdrawal lists every required kind of an engagement anew, publishes what follows, and has the guard
+// decide.
+func (e *engagement) confirmWithdrawal(ctx context.Context, g *guard) {
+	for _, k := range e.kinds {
+		if k.Required {
+			k.Relist()
+		}
+	}
+	for _, k := range e.kinds {
+		if k.Required && k.WaitRelisted(ctx) != nil {
+			return
+		}
+	}
+	if e.reconciler.Settle(ctx) == nil {
+		g.confirm()
+	}
+}

@@ -1,0 +1,110 @@
+package federation
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A View with what is held has every endpoint that is ready in it or was, each once, and what was written besides.
+func TestWithHeld(t *testing.T) {
+	draw := func(t *rapid.T, label string) *View {
+		v, used := &View{Ports: []ServicePort{{Number: 80}}}, map[int]bool{}
+		for i := range rapid.IntRange(0, 3).Draw(t, label+" slices") {
+			s := &Slice{Name: fmt.Sprint("s", i), Ports: []Port{{Number: 8080}}}
+			for range rapid.IntRange(0, 4).Draw(t, "endpoints") {
+				n := rapid.IntRange(1, 9).Draw(t, "address")
+				if !used[n] {
+					used[n] = true
+					addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(n)})
+					s.Endpoints = append(s.Endpoints, &Endpoint{Addr: addr, Ready: rapid.Bool().Draw(t, "ready")})
+				}
+			}
+			v.Slices = append(v.Slices, s)
+		}
+		return v
+	}
+	states := func(v *View) map[netip.Addr]bool {
+		ready := map[netip.Addr]bool{}
+		for _, s := range v.Slices {
+			for _, e := range s.Endpoints {
+				ready[e.Addr] = e.Ready
+			}
+		}
+		return ready
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		before, now := draw(t, "before"), draw(t, "now")
+		was, is := states(before), states(now)
+		with, missing := now.withHeld(before)
+		got, want, lost := states(with), map[netip.Addr]bool{}, 0
+		for addr, ready := range is {
+			want[addr] = ready || was[addr]
+		}
+		for addr, ready := range was {
+			if ready && !is[addr] {
+				want[addr] = true
+				lost++
+			}
+		}
+		ready, notReady := with.Count()
+		if missing != lost || len(got) != len(want) || ready+notReady != len(want) || !with.Valid() {
+			t.Fatalf("%d are missing of %v, want %d of %v", missing, got, lost, want)
+		}
+		for addr, ready := range want {
+			if got[addr] != ready {
+				t.Fatalf("%s: ready %t, want %t", addr, got[addr], ready)
+			}
+		}
+		if missing == 0 && with != now {
+			t.Fatal("there is nothing to hold, and another View")
+		}
+		if gone, n := (*View)(nil).withHeld(before); gone != before || n != before.readyCount() {
+			t.Fatal("of a Service that is gone not everything is held")
+		}
+	})
+}
+
+// Holds end with the cluster, and leave nothing behind.
+func TestHoldsEnd(t *testing.T) {
+	s, web := NewStore(), Service{"ns", "web"}
+	endpoint := &Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true}
+	v := &View{Slices: []*Slice{{Name: "s", Endpoints: []*Endpoint{endpoint}}}}
+	held := func() (n int) {
+		w := s.Watch(Ref{"east", web})
+		defer w.Close()
+		snapshot, _ := w.Load()
+		return snapshot.Members[0].Held
+	}
+	for name, end := range map[string]func(*ClusterWriter){
+		"released": func(*ClusterWriter) { s.Release("east", web, Service{"ns", "other"}) },
+		"back":     func(w *ClusterWriter) { w.Set(web, v) },
+		"unlinked": func(*ClusterWriter) { s.RemoveCluster("east") },
+	} {
+		s.AddCluster("east", Expectation{})
+		w := s.NewWriter("east")
+		w.Hold(web) // of nothing
+		w.Set(web, v)
+		w.MarkSynced()
+		w.Hold(web)
+		w.Delete(web)
+		if n := held(); n != 1 || s.Holds("east")[web] != 1 || s.holds != 1 {
+			t.Fatalf("%s: %d endpoints are held, %v in all", name, n, s.Holds("east"))
+		}
+		s.ConfirmHolds("east", web)
+		end(w)
+		if n := held(); n != 0 || s.Holds("east") != nil || s.holds != 0 {
+			t.Fatalf("%s: %d endpoints are held in the end, %d Services", name, n, s.holds)
+		}
+		w.Hold(web)
+		s.RemoveCluster("east")
+		w.HoldBefore(web, v) // fenced
+		s.ConfirmHolds("east", web)
+		s.Release("east", web)
+		if s.holds != 0 {
+			t.Fatalf("%s: %d Services are held of a cluster that is not linked", name, s.holds)
+		}
+	}
+}
