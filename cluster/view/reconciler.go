@@ -604,7 +604,6 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 		return false
 	}
 	v := svc.View
-	v.Policy = svc.policyAfter(r.writer.View(name))
 	for _, s := range r.slicesOf[k] {
 		v.Slices = append(v.Slices, r.translated[s].slices...)
 	}

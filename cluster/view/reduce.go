@@ -20,11 +20,7 @@ import (
 type serviceRecord struct {
 	federation.View              // without slices
 	ips             []netip.Addr // its cluster IPs; of the local cluster only
-	unread          *unread      // of the local cluster only; nil for nothing
 }
-
-// unread is what cannot be read of the policy of a Service.
-type unread struct{ problems []policy.Problem }
 
 // readPolicy sets the policy of a Service of the local cluster. Only a federated one has more than one cluster to
 // divide its traffic between.
@@ -32,29 +28,9 @@ func (r *serviceRecord) readPolicy(annotations map[string]string) {
 	if r.Composition == nil || !r.Composition.Union {
 		return
 	}
-	p, problems := policy.ServiceOf(annotations)
-	if !p.None() {
+	if p, _ := policy.ServiceOf(annotations); !p.None() {
 		r.Policy = &p
 	}
-	if len(problems) > 0 {
-		r.unread = &unread{problems}
-	}
-}
-
-// policyAfter returns the policy that is in force for a Service after another View: of what cannot be read, what was
-// in force stays.
-func (r *serviceRecord) policyAfter(before *federation.View) *policy.Service {
-	if r.unread == nil || before == nil {
-		return r.Policy
-	}
-	var p policy.Service
-	if r.Policy != nil {
-		p = *r.Policy
-	}
-	if p = p.Keeping(before.Policy, r.unread.problems); p.None() {
-		return nil
-	}
-	return &p
 }
 
 func (r *Reconciler) reduceService(object any, out *omissions) (serviceRecord, bool) {

@@ -10,8 +10,9 @@ import (
 )
 
 // Annotations of Links and Services. All values are small, and everything in them is bounded: users who may annotate a
-// Service must not make the work for it grow without end. A value that cannot be read changes nothing: what was in
-// force stays (Keeping), and a Problem describes the value and what would be right.
+// Service must not make the work for it grow without end. A value that cannot be read is a Problem, which describes
+// what would be right. Of a Service it counts as none, so that shares follow from the objects alone and every replica
+// computes the same. Of a Link what was in force stays (Keeping): a mistake must not let go what a guard holds.
 const (
 	// Prefix is that of all annotations for Fingerpost.
 	Prefix = "federation.fingerpost.io/"
@@ -60,7 +61,7 @@ func (p Problem) String() string {
 	if len(p.Value) > maxQuote {
 		value = fmt.Sprintf("%+q... (%d bytes)", p.Value[:maxQuote], len(p.Value))
 	}
-	return fmt.Sprintf("the annotation %s has the value %s, so that what was in force stays: %s", p.Key, value, p.Want)
+	return fmt.Sprintf("the annotation %s has the value %s, which cannot be read: %s", p.Key, value, p.Want)
 }
 
 // reader reads annotations, and collects the Problems.
@@ -112,26 +113,6 @@ func Problems(annotations map[string]string, known []string) []Problem {
 		}
 	}
 	return slices.DeleteFunc(all, func(p Problem) bool { return !slices.Contains(known, p.Key) })
-}
-
-// Keeping returns s with what was in force before in place of what cannot be read. before may be nil.
-func (s Service) Keeping(before *Service, problems []Problem) Service {
-	if before == nil {
-		return s
-	}
-	for _, p := range problems {
-		switch p.Key {
-		case PreferKey:
-			s.Prefer = before.Prefer
-		case CapacityKey:
-			s.Capacity = before.Capacity
-		case WeightsKey:
-			s.Weights = before.Weights
-		case WhenStaleKey:
-			s.WhenStale = before.WhenStale
-		}
-	}
-	return s
 }
 
 // LinkOf reads the annotations of a Link.

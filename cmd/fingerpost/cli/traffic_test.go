@@ -15,8 +15,10 @@ func TestTraffic(t *testing.T) {
 	page := discovery.Explanation{
 		Authority: "web.shop:80", Client: discovery.Place{Namespace: "shop", Pod: "cart"}, Policy: true,
 		Traffic: []discovery.ClusterShare{
-			{Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Given: 2,
-				Why: "preferred"},
+			{
+				Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Given: 2,
+				Why: "preferred",
+			},
 			{Cluster: "west", Tier: 2, Ready: 3, All: 3, Drain: 5, Share: 6.67, Why: "over its share"},
 		},
 	}
