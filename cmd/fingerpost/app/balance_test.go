@@ -145,3 +145,37 @@ func TestSplitOfRequests(t *testing.T) {
 		})
 	}
 }
+
+// A cluster of two that is drained over a minute gets fewer requests from step to step, and none in the end. No request
+// is lost.
+func TestDrainOfRequests(t *testing.T) {
+	t.Parallel()
+	played(t, []string{
+		"endpoints local shop/web 1-10", "endpoints west shop/web 1-10", "apply local fleet/west-link.yaml",
+		"apply local traffic/local-west.yaml", "crowd c all.shop.svc.mycluster.local:80",
+	}, func(s *scenario) {
+		const over, step = time.Minute, 3 * time.Second
+		clients := s.senders("c")
+		begin := time.Now().Add(2 * time.Second).UTC()
+		s.do("annotate", []string{home, "Link", "mc/west", "drain=" + begin.Format(time.RFC3339Nano) + "/" + over.String()})
+		elapse(time.Until(begin))
+		// Without weights each ready endpoint counts, those of west as far as it is left.
+		share := func(at time.Duration) float64 {
+			left := 1 - float64(max(0, min(at, over)))/float64(over)
+			return left / (1 + left)
+		}
+		for at := time.Duration(0); at < over+2*step; at += step {
+			parts, lost := s.send(clients, step)
+			if lost > 0 {
+				t.Errorf("%s: %d requests found no endpoint", at, lost)
+			}
+			least, most := share(at+2*step)-splitTolerance, share(at-step)+splitTolerance
+			if got := parts["west"]; got < least || got > most {
+				t.Errorf("%s: west gets %.3f of the requests, want %.3f to %.3f", at, got, least, most)
+			}
+			if at >= over+step && parts["west"] > 0 {
+				t.Errorf("%s: west is drained, and gets %.3f of the requests", at, parts["west"])
+			}
+		}
+	})
+}

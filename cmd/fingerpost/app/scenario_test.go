@@ -334,6 +334,11 @@ func (s *scenario) do(verb string, args []string) {
 		if s.watch != nil && args[1] == "Service" {
 			s.endpointsOnly(args[0], namespace, name, nil)
 		}
+	case "misreport":
+		for _, name := range args[2:] {
+			namespace, name := namespaced(name)
+			s.network.Server(at(0)).SendDeleted(at(1), namespace, name)
+		}
 	case "patch":
 		s.patch(at(0), at(1), at(2), at(3))
 	case "annotate":
