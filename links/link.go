@@ -112,24 +112,23 @@ func newLink(object any) (*Link, bool) {
 	return l, true
 }
 
-// readTraffic reads how traffic to the cluster is to be limited.
+// readTraffic reads how traffic to the cluster is to be limited. What cannot be read is part of misread.
 func (l *Link) readTraffic(annotations map[string]string) {
 	l.traffic, l.unread = policy.LinkOf(annotations)
-	if value, found := annotations[ReleasedAtKey]; found {
-		if _, err := time.Parse(time.RFC3339, value); err == nil {
-			l.released = value
-		} else {
-			l.unread = append(l.unread, policy.Problem{
-				Key: ReleasedAtKey, Value: value, Want: "set a time, as 'fingerpost release' does",
-			})
-		}
+	value, found := annotations[ReleasedAtKey]
+	if !found {
+		return
 	}
-	for _, p := range l.unread {
-		if l.misread != "" {
-			l.misread += "; "
-		}
-		l.misread += p.String()
+	if _, err := time.Parse(time.RFC3339, value); err == nil {
+		l.released = value
+		return
 	}
+	p := policy.Problem{Key: ReleasedAtKey, Value: value, Want: "set a time, as 'fingerpost release' does"}
+	l.unread = append(l.unread, p)
+	if l.misread != "" {
+		l.misread += "; "
+	}
+	l.misread += p.String()
 }
 
 // trafficAfter returns what the Link asks for. What cannot be read is as it was before.

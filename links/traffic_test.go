@@ -88,12 +88,16 @@ func TestTrafficConditions(t *testing.T) {
 		},
 		{cluster.Traffic{Drain: cluster.Drain{By: "it", Percent: 100}}, Drained, "True Drained no Service", false},
 		{
-			cluster.Traffic{Drain: cluster.Drain{By: "it", Percent: 100, Needed: 5, NeededBy: []string{"a/a", "b/b", "c/c"}}},
+			cluster.Traffic{Drain: cluster.Drain{
+				By: "it", Percent: 100, Needed: 5, NeededBy: []string{"a/a", "b/b", "c/c"},
+			}},
 			Drained, "False StillNeeded no other cluster has ready endpoints of 5 Services, which get those of this one: " +
 				"a/a, b/b, c/c and 2 more", true,
 		},
 		{
-			cluster.Traffic{Withdrawn: &cluster.Withdrawn{Endpoints: 80, Services: []string{"a/a"}, More: 1, Until: at}},
+			cluster.Traffic{Withdrawn: &cluster.Withdrawn{
+				Endpoints: 80, Services: []string{"a/a"}, More: 1, Until: at,
+			}},
 			Guarded, "True WithdrawalHeld the cluster has withdrawn most of what it had at once: 80 of its endpoints are " +
 				"held until 2026-01-01T12:00:00Z, for Services that have nothing else: a/a and 1 more; " +
 				"'fingerpost release west' lets them go", true,

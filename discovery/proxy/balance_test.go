@@ -8,8 +8,8 @@ import (
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 )
 
-// A Balancer spreads requests evenly over addresses that answer equally fast, sends fewer to one that is slow, and knows
-// when it holds none.
+// A Balancer spreads requests evenly over addresses that answer equally fast, sends fewer to one that is slow, and
+// knows when it holds none.
 func TestBalancer(t *testing.T) {
 	var held []proxy.Address
 	for i := range 5 {

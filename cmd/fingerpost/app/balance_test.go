@@ -157,7 +157,8 @@ func TestDrainOfRequests(t *testing.T) {
 		const over, step = time.Minute, 3 * time.Second
 		clients := s.senders("c")
 		begin := time.Now().Add(2 * time.Second).UTC()
-		s.do("annotate", []string{home, "Link", "mc/west", "drain=" + begin.Format(time.RFC3339Nano) + "/" + over.String()})
+		drain := "drain=" + begin.Format(time.RFC3339Nano) + "/" + over.String()
+		s.do("annotate", []string{home, "Link", "mc/west", drain})
 		elapse(time.Until(begin))
 		// Without weights each ready endpoint counts, those of west as far as it is left.
 		share := func(at time.Duration) float64 {

@@ -353,6 +353,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.until(at(0))
 	case "explain":
 		s.explain(at(0), args[1:])
+	case "traffic":
+		s.traffic(at(0), args[1:])
 	case "spread":
 		s.spread(at(0), args[1:])
 	case "link":

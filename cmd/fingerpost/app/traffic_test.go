@@ -191,6 +191,26 @@ func (s *scenario) until(since string) {
 // explain prints what becomes of each address for a client, as 'fingerpost explain' does.
 func (s *scenario) explain(authority string, args []string) {
 	s.t.Helper()
+	lines := map[string]int{}
+	for _, c := range s.explanation(authority, args).Claims {
+		lines[c.Cluster+": "+c.Why]++
+	}
+	for _, line := range sortedKeys(lines) {
+		fmt.Fprintf(&s.out, "%d of %s\n", lines[line], line)
+	}
+}
+
+// traffic prints how a Service's traffic is divided between clusters.
+func (s *scenario) traffic(authority string, args []string) {
+	s.t.Helper()
+	for _, c := range s.explanation(authority, args).Traffic {
+		fmt.Fprintf(&s.out, "%s tier=%d share=%.4g%% given=%d of %d: %s\n", c.Cluster, c.Tier, c.Share, c.Given, c.Ready, c.Why)
+	}
+}
+
+// explanation returns that of a Service for a client, on a node if one is named.
+func (s *scenario) explanation(authority string, args []string) *discovery.Explanation {
+	s.t.Helper()
 	place := discovery.Place{}
 	for _, arg := range args {
 		place.Node = strings.TrimPrefix(arg, "node=")
@@ -199,13 +219,7 @@ func (s *scenario) explain(authority string, args []string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	lines := map[string]int{}
-	for _, c := range x.Claims {
-		lines[c.Cluster+": "+c.Why]++
-	}
-	for _, line := range sortedKeys(lines) {
-		fmt.Fprintf(&s.out, "%d of %s\n", lines[line], line)
-	}
+	return x
 }
 
 // owners returns which cluster each address of shop is in, and how many ready ones each has.

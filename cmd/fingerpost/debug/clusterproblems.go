@@ -132,8 +132,8 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 	}
 	if w := c.Traffic.Withdrawn; w != nil {
 		add(true, time.Time{}, runbookWithdrawal, fmt.Sprintf("%d endpoints of %s are held", w.Endpoints, c.Name),
-			fmt.Sprintf("the cluster has withdrawn most of what it had at once; for Services that have nothing else, %s, "+
-				"that is held until %s", w, w.Until.UTC().Format(time.RFC3339)))
+			fmt.Sprintf("the cluster has withdrawn most of what it had at once; for Services that have nothing else, "+
+				"%s, that is held until %s", w, w.Until.UTC().Format(time.RFC3339)))
 		all[len(all)-1].Command = "fingerpost release " + quote(c.Name)
 	}
 	if refused := c.refused(); len(refused) > 0 {
