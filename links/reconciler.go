@@ -169,6 +169,9 @@ func (r *Reconciler) Start(ctx context.Context) error {
 		MaxConcurrentReconciles: 4,
 		SkipNameValidation:      new(true),
 		Logger:                  r.log,
+		// A priority queue that ends while it hands out an item keeps a goroutine for ever:
+		// https://github.com/kubernetes-sigs/controller-runtime/issues/3538, in releases before 0.25.
+		UsePriorityQueue: new(false),
 	})
 	if err != nil {
 		return err

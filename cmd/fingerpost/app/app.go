@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -298,9 +297,6 @@ func newManager(log logr.Logger, o Options) (manager.Manager, error) {
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
 		GracefulShutdownTimeout: &grace,
-		// A priority queue that ends while it hands out an item keeps a goroutine for ever:
-		// https://github.com/kubernetes-sigs/controller-runtime/issues/3538, in releases before 0.25.
-		Controller: config.Controller{UsePriorityQueue: new(false)},
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 			return meta.NewDefaultRESTMapper(nil), nil
 		},
