@@ -19,8 +19,8 @@ const slicesOfService = 2
 
 // endpoints makes a Service have these endpoints, each a Pod with a number and an address of its own in the
 // cluster: a number with ! is not ready, one with ~ is terminating, and one with ^ is in another slice than without.
-// The Service is created if it does not exist, as are its Pods; Pods that are not named are deleted after they have left
-// their slices. All Pods are meshed.
+// The Service is created if it does not exist, as are its Pods; Pods that are not named are deleted after they have
+// left their slices. All Pods are meshed.
 func (s *scenario) endpoints(cluster, namespace, name string, numbers []string) {
 	s.t.Helper()
 	s.endpointsOnly(cluster, namespace, name, numbers)

@@ -204,7 +204,8 @@ func (s *scenario) explain(authority string, args []string) {
 func (s *scenario) traffic(authority string, args []string) {
 	s.t.Helper()
 	for _, c := range s.explanation(authority, args).Traffic {
-		fmt.Fprintf(&s.out, "%s tier=%d share=%.4g%% given=%d of %d: %s\n", c.Cluster, c.Tier, c.Share, c.Given, c.Ready, c.Why)
+		fmt.Fprintf(&s.out, "%s tier=%d share=%.4g%% given=%d of %d: %s\n",
+			c.Cluster, c.Tier, c.Share, c.Given, c.Ready, c.Why)
 	}
 }
 
