@@ -8,8 +8,8 @@ import "github.com/spf13/cobra"
 // Commands returns the commands of a binary of this version.
 func Commands(version string) []*cobra.Command {
 	return []*cobra.Command{
-		clustersCommand(version), endpointsCommand(version), explainCommand(version),
-		linkCommand(version), metricsCommand(version), profileCommand(version), streamsCommand(version),
-		trafficCommand(version), versionCommand(version),
+		clustersCommand(version), drainCommand(version), endpointsCommand(version), explainCommand(version),
+		linkCommand(version), metricsCommand(version), profileCommand(version), releaseCommand(version),
+		streamsCommand(version), trafficCommand(version), undrainCommand(version), versionCommand(version),
 	}
 }

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/links"
+)
+
+// maxDrain is the longest that a Link may ask for.
+const maxDrain = 7 * 24 * time.Hour
+
+var drainPoll = 2 * time.Second // between two looks at the condition Drained
+
+// linkAnnotator sets annotations of the Links of a cluster.
+type linkAnnotator struct {
+	kubeFlags
+	namespace string
+	over      time.Duration
+	wait      bool
+}
+
+const annotatesLink = `
+
+It sets an annotation of the Link in the cluster that --context names, and takes the right to list
+and patch Links there. The replicas of Fingerpost do the rest.`
+
+func drainCommand(version string) *cobra.Command {
+	a := linkAnnotator{kubeFlags: newKubeFlags(version)}
+	cmd := a.command("drain CLUSTER", "Take the traffic to a linked cluster away",
+		`Take the traffic to a linked cluster away, at once or in steps of 5 % over some time. What no other
+cluster has ready endpoints of stays where it is, and the condition Drained of the Link names it.
+
+With --wait the command returns when no Service gets endpoints of the cluster any more, with exit
+code 1 if some Services have nothing else.`,
+		`  fingerpost drain west --over 5m --wait
+  fingerpost undrain west --over 5m`,
+		func(cmd *cobra.Command, name string) error { return a.drain(cmd, name) })
+	cmd.Flags().DurationVar(&a.over, "over", 0,
+		"how long it takes until all traffic is gone, at most 168h; 0 for at once")
+	cmd.Flags().BoolVar(&a.wait, "wait", false, "return when no Service gets endpoints of the cluster any more")
+	return cmd
+}
+
+func undrainCommand(version string) *cobra.Command {
+	a := linkAnnotator{kubeFlags: newKubeFlags(version)}
+	cmd := a.command("undrain CLUSTER", "Give a drained cluster its traffic back",
+		"Give a cluster that 'fingerpost drain' has drained its traffic back, at once or in steps of 5 %.",
+		"  fingerpost undrain west --over 5m",
+		func(cmd *cobra.Command, name string) error {
+			value, until := any(nil), "at once"
+			if a.over > 0 {
+				d := policy.Drain{From: now(), Over: a.over, Up: true}
+				value, until = d.String(), "until "+clock(d.From.Add(a.over))
+			}
+			return a.annotate(cmd, name, policy.DrainKey, value, "gets its traffic back "+until)
+		})
+	cmd.Flags().DurationVar(&a.over, "over", 0,
+		"how long it takes until all traffic is back, at most 168h; 0 for at once")
+	return cmd
+}
+
+func releaseCommand(version string) *cobra.Command {
+	a := linkAnnotator{kubeFlags: newKubeFlags(version)}
+	return a.command("release CLUSTER", "Let go what is held of a cluster that has withdrawn most of what it had",
+		`Let go what is held of a linked cluster that has withdrawn most of what it had at once. It is held if
+the Link has the annotation `+policy.WithdrawalGuardKey+`, for as
+long as that says; the condition Guarded of the Link shows what.`,
+		"  fingerpost release west",
+		func(cmd *cobra.Command, name string) error {
+			return a.annotate(cmd, name, links.ReleasedAtKey, now().Format(time.RFC3339),
+				"keeps nothing that it has withdrawn")
+		})
+}
+
+func (a *linkAnnotator) command(
+	use, short, long, example string, run func(cmd *cobra.Command, name string) error,
+) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long + annotatesLink, Example: example,
+		Args: arguments("CLUSTER"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.over < 0 || a.over > maxDrain {
+				return usageError(cmd, fmt.Errorf("--over %s: it may take from 0 to %s", a.over, maxDrain))
+			}
+			return run(cmd, args[0])
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	groupFlags(cmd.Flags(), a.addKubeFlags)
+	cmd.Flags().StringVar(&a.namespace, "link-namespace", "", "namespace of the Link; empty for any")
+	return cmd
+}
+
+// now is the time in whole seconds, as annotations have it.
+func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
+
+func clock(t time.Time) string { return t.Format(time.RFC3339) }
+
+func (a *linkAnnotator) drain(cmd *cobra.Command, name string) error {
+	d := policy.Drain{From: now(), Over: a.over}
+	value, until := d.String(), "until "+clock(d.From.Add(a.over))
+	if a.over == 0 {
+		value, until = "true", "at once"
+	}
+	if err := a.annotate(cmd, name, policy.DrainKey, value, "loses its traffic "+until); err != nil || !a.wait {
+		return err
+	}
+	return a.waitUntilDrained(cmd, name, d.From.Add(a.over))
+}
+
+// annotate sets an annotation of every Link of a cluster; nil removes it.
+func (a *linkAnnotator) annotate(cmd *cobra.Command, name, key string, value any, what string) error {
+	client, all, err := a.linksOf(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		if _, err := client.Namespace(l.GetNamespace()).Patch(cmd.Context(), l.GetName(), types.MergePatchType, patch,
+			metav1.PatchOptions{FieldManager: "fingerpost-cli"}); err != nil {
+			return fmt.Errorf("annotate the Link %s/%s: %w", l.GetNamespace(), l.GetName(), err)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s %s (Link %s/%s)\n", name, what, l.GetNamespace(), l.GetName())
+	}
+	return nil
+}
+
+// linksOf returns the Links of a cluster, and the client of the newest version of Links that is served.
+func (a *linkAnnotator) linksOf(
+	ctx context.Context, name string,
+) (dynamic.NamespaceableResourceInterface, []unstructured.Unstructured, error) {
+	config, err := a.RESTConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	clients, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, version := range linkerd.LinkVersions {
+		client := clients.Resource(linkerd.Links.WithVersion(version))
+		list, err := client.Namespace(a.namespace).List(ctx, metav1.ListOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return nil, nil, fmt.Errorf("list Links: %w", err)
+		}
+		all, others := []unstructured.Unstructured{}, map[string]bool{}
+		for _, l := range list.Items {
+			if linked := clusterOfLink(&l); linked == name {
+				all = append(all, l)
+			} else {
+				others[linked] = true
+			}
+		}
+		if len(all) == 0 {
+			there := "there are no Links"
+			if len(others) > 0 {
+				there = "Links link " + strings.Join(slices.Sorted(maps.Keys(others)), ", ")
+			}
+			return nil, nil, WithExitCode(ExitNotFound,
+				fmt.Errorf("no Link links a cluster %q: %s", name, Printable(there)))
+		}
+		return client, all, nil
+	}
+	return nil, nil, WithExitCode(ExitNotFound,
+		errors.New("the API server serves no Links: is this the cluster that links others?"))
+}
+
+func clusterOfLink(l *unstructured.Unstructured) string {
+	name, _, _ := unstructured.NestedString(l.Object, "spec", "targetClusterName")
+	return name
+}
+
+// waitUntilDrained returns once the cluster is drained, which it is not before a time, and prints progress.
+func (a *linkAnnotator) waitUntilDrained(cmd *cobra.Command, name string, end time.Time) error {
+	ticker := time.NewTicker(drainPoll)
+	defer ticker.Stop()
+	printed := ""
+	for {
+		_, all, err := a.linksOf(cmd.Context(), name)
+		if err != nil {
+			return err
+		}
+		c := drainedCondition(all)
+		switch {
+		case c == nil:
+			c = &metav1.Condition{Message: "no replica has reported the drain yet"}
+		case time.Now().Before(end): // the condition may be that of an earlier drain
+		case c.Status == metav1.ConditionTrue:
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is drained\n", name)
+			return nil
+		case c.Reason == links.ReasonStillNeeded:
+			return WithExitCode(ExitNo, fmt.Errorf("%s is still needed: %s", name, Printable(c.Message)))
+		}
+		if c.Message != printed {
+			fmt.Fprintf(cmd.ErrOrStderr(), "waiting: %s\n", Printable(c.Message))
+			printed = c.Message
+		}
+		select {
+		case <-ticker.C:
+		case <-cmd.Context().Done():
+			return fmt.Errorf("%s is not drained yet: %s", name, Printable(printed))
+		}
+	}
+}
+
+// drainedCondition returns the condition Drained of the first of the Links that has one; nil for none.
+func drainedCondition(all []unstructured.Unstructured) *metav1.Condition {
+	for _, l := range all {
+		var status struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		}
+		raw, _, _ := unstructured.NestedMap(l.Object, "status")
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(raw, &status) != nil {
+			continue
+		}
+		if c := meta.FindStatusCondition(status.Conditions, links.Drained); c != nil {
+			return c
+		}
+	}
+	return nil
+}
