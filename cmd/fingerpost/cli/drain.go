@@ -52,7 +52,7 @@ With --wait the command returns when no Service gets endpoints of the cluster an
 code 1 if some Services have nothing else.`,
 		`  fingerpost drain west --over 5m --wait
   fingerpost undrain west --over 5m`,
-		func(cmd *cobra.Command, name string) error { return a.drain(cmd, name) })
+		a.drain)
 	cmd.Flags().DurationVar(&a.over, "over", 0,
 		"how long it takes until all traffic is gone, at most 168h; 0 for at once")
 	cmd.Flags().BoolVar(&a.wait, "wait", false, "return when no Service gets endpoints of the cluster any more")
