@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"testing/synctest"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -69,6 +70,7 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 			"targetRef":  map[string]any{"kind": "Pod", "namespace": namespace, "name": pod},
 		})
 	}
+	s.settleEvents() // in which order the watches deliver Pods and slices is not known otherwise
 	for i, all := range endpoints {
 		slice := fmt.Sprintf("%s-%d", name, i)
 		if len(all) == 0 {
@@ -81,10 +83,18 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 				"ports": []any{map[string]any{"name": "http", "port": int64(8080), "protocol": "TCP"}},
 			})
 	}
+	s.settleEvents()
 	for _, pod := range server.List("pods") {
 		if pod.GetNamespace() == namespace && pod.GetLabels()["app"] == name && !exist[pod.GetName()] {
 			server.Delete("Pod", namespace, pod.GetName())
 		}
+	}
+}
+
+// settleEvents waits until every event was delivered, at the same instant. Histories draw any order.
+func (s *scenario) settleEvents() {
+	if s.watch == nil {
+		synctest.Wait()
 	}
 }
 
