@@ -100,7 +100,7 @@ func TestGiven(t *testing.T) {
 			if full := x.At(place, nil); !maps.Equal(text(full), text(set)) {
 				t.Fatal("Reduce leaves out what the answer depends on")
 			}
-			if ready && !localOnly && set.Empty() {
+			if ready && !localOnly && q.IPv6 && set.Empty() { // without IPv6, what is ready may be out of reach
 				t.Fatalf("never empty: clients at %v get nothing", place)
 			}
 			explains(t, snapshot, q, place, set)
