@@ -59,12 +59,11 @@ var (
 	descOverBudget = prometheus.NewDesc("fingerpost_cluster_over_budget",
 		"1 if the cluster publishes more than its budget: new objects are refused.", []string{targetLabel}, nil)
 	descDrain = prometheus.NewDesc("fingerpost_link_drain_percent",
-		"How much of the cluster's traffic is taken away because it is drained, in percent; no series while "+
-			"nothing asks for that.",
+		"How much of the cluster's traffic is taken away because it is drained, in percent.",
 		[]string{targetLabel}, nil)
 	descWithdrawn = prometheus.NewDesc("fingerpost_withdrawals_held",
 		"Endpoints that the cluster has withdrawn with most of what it had, and that are held for Services which have "+
-			"nothing else; no series while there are none.", []string{targetLabel}, nil)
+			"nothing else.", []string{targetLabel}, nil)
 	descCheckpoint = prometheus.NewDesc("fingerpost_cluster_checkpoint_timestamp_seconds",
 		"As of when the state of the cluster holds that was restored from -state-dir, in seconds since 1970; no "+
 			"series once the cluster was synced.", []string{targetLabel}, nil)
@@ -152,12 +151,12 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			gauge(descLocalProblem, oneIf(s.Writing.Problem != ""))
 		} else {
 			gauge(descOverBudget, oneIf(s.OverBudget != ""), name)
-			if d := s.Traffic.Drain; d.By != "" {
-				gauge(descDrain, float64(d.Percent), name)
-			}
+			gauge(descDrain, float64(s.Traffic.Drain.Percent), name)
+			held := 0
 			if w := s.Traffic.Withdrawn; w != nil {
-				gauge(descWithdrawn, float64(w.Endpoints), name)
+				held = w.Endpoints
 			}
+			gauge(descWithdrawn, float64(held), name)
 		}
 		if !s.Checkpoint.IsZero() {
 			gauge(descCheckpoint, float64(s.Checkpoint.Unix()), name)
