@@ -41,10 +41,12 @@ type Selection struct {
 	conflicts map[Ref]int // guarded by counts; see Conflicts
 }
 
-// plans are by the node of clients if there is a Local member, and else one.
+// plans are by the node of clients if there is a Local member, and else one. A client may name any node, so all nodes
+// on which nothing of a Local member runs have one plan.
 type plans struct {
-	mu     sync.Mutex
-	byNode map[string]*plan // guarded by mu
+	mu     sync.Mutex // guards all below
+	byNode map[string]*plan
+	local  map[string]bool // nodes on which something of a Local member runs; nil until it is needed
 }
 
 // part is what a client must be to see an entry: on the node if local, and anything otherwise.

@@ -62,22 +62,45 @@ func (m *Member) Part() policy.Member {
 	return c
 }
 
+// elsewhere stands for the nodes on which nothing of a Local member runs; no node has such a name.
+const elsewhere = "/"
+
 // planAt returns the plan for clients on a node.
 func (x *Selection) planAt(node string) *plan {
-	if !x.local {
-		node = ""
-	}
 	x.plans.mu.Lock()
 	defer x.plans.mu.Unlock()
+	if x.plans.byNode == nil {
+		x.plans.byNode, x.plans.local = map[string]*plan{}, x.localNodes()
+	}
+	switch {
+	case !x.local:
+		node = ""
+	case !x.plans.local[node]:
+		node = elsewhere
+	}
 	p := x.plans.byNode[node]
 	if p == nil {
-		if x.plans.byNode == nil {
-			x.plans.byNode = map[string]*plan{}
-		}
 		p = x.newPlan(node)
 		x.plans.byNode[node] = p
 	}
 	return p
+}
+
+// localNodes returns the nodes on which something of a Local member runs, ready or not.
+func (x *Selection) localNodes() map[string]bool {
+	nodes := map[string]bool{}
+	for key, b := range x.blocks {
+		if !key.local {
+			continue
+		}
+		for _, e := range b.slice.Endpoints {
+			entry := Entry{Endpoint: e, origin: key.origin}
+			if at, somewhere := entry.part(true); somewhere {
+				nodes[at.node] = true
+			}
+		}
+	}
+	return nodes
 }
 
 func (x *Selection) newPlan(node string) *plan {

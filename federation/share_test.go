@@ -121,6 +121,34 @@ func TestHostnamesAreNotDivided(t *testing.T) {
 	}
 }
 
+// Clients may name any node: those on which nothing of a Local member runs share one plan.
+func TestPlansOfNodes(t *testing.T) {
+	s := policedStore(t, &policy.Service{Prefer: []policy.Tier{{Local: true}, {Others: true}}}, map[Cluster]int{
+		"local": 1, "east": 3,
+	})
+	v := *s.View(Ref{"local", plain})
+	endpoint := *v.Slices[0].Endpoints[0]
+	endpoint.Node, endpoint.Workload = "n1", &Workload{Template: unique.Make(Template{})}
+	v.LocalOnly = true
+	v.Slices = []*Slice{{Name: "s", Ports: v.Slices[0].Ports, Endpoints: []*Endpoint{&endpoint}}}
+	s.NewWriter("local").Set(plain, &v)
+	w := s.Watch(Ref{"local", fed})
+	defer w.Close()
+	snapshot, _ := w.Load()
+	x := Select(snapshot, Query{Port: 80}, nil)
+	for i := range 1000 {
+		if got := x.At(Place{Node: fmt.Sprint("made-up-", i)}, nil); got.Len() != 3 {
+			t.Fatalf("a client on another node gets %v", text(got))
+		}
+	}
+	if got := x.At(Place{Node: "n1"}, nil); got.Len() != 1 {
+		t.Errorf("a client on the node of the endpoint gets %v", text(got))
+	}
+	if n := len(x.plans.byNode); n != 2 {
+		t.Errorf("%d plans are kept", n)
+	}
+}
+
 // A plain Service and one that stands for one other are not divided, whatever is in force for their clusters.
 func TestOnlyUnionsAreDivided(t *testing.T) {
 	s := policedStore(t, nil, map[Cluster]int{"east": 2})
