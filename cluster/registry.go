@@ -62,7 +62,7 @@ type Registry struct {
 
 	checkpointFailures atomic.Int64 // clusters whose checkpoint could not be saved
 
-	trafficChanged chan struct{} // wakes followTraffic
+	trafficChanged *watch.Bell // wakes followTraffic
 
 	order sync.Mutex // taken before mu
 
@@ -94,7 +94,7 @@ func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Reg
 		log: log, store: store, options: options,
 		supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{},
 		identities: map[string]Identity{}, own: map[string]ownTraffic{}, traffic: map[string]Traffic{},
-		forgotten: map[string]bool{}, trafficChanged: make(chan struct{}, 1),
+		forgotten: map[string]bool{}, trafficChanged: watch.NewBell(),
 	}
 	r.engageFuncs = []EngageFunc{r.identify, r.followOwn}
 	return r
@@ -140,7 +140,7 @@ func (r *Registry) Apply(spec Spec) error {
 	expectation := federation.Expectation{TrustDomain: spec.TrustDomain, Since: time.Now(), Local: spec.Local}
 	r.store.AddCluster(federation.Cluster(spec.Name), expectation)
 	r.updateTraffic(r.applySpec(spec), time.Now())
-	r.wakeTraffic() // for what is due next
+	r.trafficChanged.Ring() // for what is due next
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string)
 		spec.Traffic, spec.Released = asked, released
 		s.spec.Store(spec)
 		r.updateTraffic(s, time.Now())
-		r.wakeTraffic()
+		r.trafficChanged.Ring()
 	}
 }
 

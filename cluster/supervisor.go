@@ -82,7 +82,7 @@ func newSupervisor(r *Registry, spec Spec) *supervisor {
 	}
 	s.spec.Store(spec)
 	if !spec.Local {
-		s.guard = newGuard(s.log, r.store, spec.Name, r.wakeTraffic)
+		s.guard = newGuard(s.log, r.store, spec.Name, r.trafficChanged.Ring)
 	}
 	return s
 }

@@ -79,14 +79,6 @@ func (t Traffic) equal(o Traffic) bool {
 		slices.Equal(a.NeededBy, b.NeededBy)
 }
 
-// wakeTraffic has followTraffic look at all clusters again. It never blocks.
-func (r *Registry) wakeTraffic() {
-	select {
-	case r.trafficChanged <- struct{}{}:
-	default: // it is about to
-	}
-}
-
 // followTraffic keeps true what is in force for each cluster until ctx ends.
 func (r *Registry) followTraffic(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
@@ -101,7 +93,7 @@ func (r *Registry) followTraffic(ctx context.Context) {
 		}
 		select {
 		case <-timer.C:
-		case <-r.trafficChanged:
+		case <-r.trafficChanged.Rung():
 		case <-ctx.Done():
 			return
 		}
@@ -254,7 +246,7 @@ func (r *Registry) setOwn(name string, set func(*ownTraffic)) {
 	own := r.own[name]
 	if set(&own); own != r.own[name] && r.supervisors[name] != nil {
 		r.own[name] = own
-		r.wakeTraffic()
+		r.trafficChanged.Ring()
 	}
 }
 
@@ -274,7 +266,7 @@ func (r *Registry) followOwn(ctx context.Context, spec *watch.Value[Spec], conn 
 func (r *Registry) followSelfDrain(ctx context.Context, log logr.Logger, name string, conn *api.Connection) {
 	namespace := r.options.ControllerNamespace
 	kind := api.Metadata(corev1.SchemeGroupVersion, "namespaces", "Namespace").Named(namespace)
-	changed := make(chan struct{}, 1)
+	changed := watch.NewBell()
 	informer := api.NewInformer(conn, kind, func(object any) (string, bool) {
 		m, err := meta.Accessor(object)
 		if err != nil {
@@ -282,12 +274,7 @@ func (r *Registry) followSelfDrain(ctx context.Context, log logr.Logger, name st
 		}
 		value, found := m.GetAnnotations()[policy.DrainKey]
 		return value, found
-	}, func(api.Key) {
-		select {
-		case changed <- struct{}{}:
-		default: // it is about to be read
-		}
-	})
+	}, func(api.Key) { changed.Ring() })
 	informer.Optional()
 	ended := make(chan struct{})
 	defer func() { <-ended }()
@@ -298,7 +285,7 @@ func (r *Registry) followSelfDrain(ctx context.Context, log logr.Logger, name st
 	synced, refused := informer.Synced(), informer.Refused()
 	for {
 		select {
-		case <-changed:
+		case <-changed.Rung():
 		case <-synced:
 			synced, refused = nil, nil
 		case <-refused:
