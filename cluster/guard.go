@@ -86,7 +86,7 @@ type guardedWriter struct {
 	guard   *guard
 	confirm func() // starts what calls guard.confirm
 
-	written map[federation.Service]bool // nil once synced
+	synced bool
 }
 
 // newWriter returns the guarded form of the newest writer.
@@ -94,9 +94,7 @@ func (g *guard) newWriter(w *federation.ClusterWriter, confirm func()) *guardedW
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.count()
-	return &guardedWriter{
-		ClusterWriter: w, guard: g, confirm: confirm, written: map[federation.Service]bool{},
-	}
+	return &guardedWriter{ClusterWriter: w, guard: g, confirm: confirm}
 }
 
 // Set writes a View, and returns what is stored.
@@ -114,13 +112,15 @@ func (w *guardedWriter) Delete(svc federation.Service) {
 // before counts what the cluster has when the next View of a Service is written, and holds what that would withdraw.
 func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
 	g := w.guard
-	old := g.store.View(federation.Ref{Cluster: g.cluster, Service: svc})
-	change := changeOf(old, next)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if w.written != nil {
-		w.written[svc] = true
-		if change.ready < 0 && g.asked.Hold > 0 {
+	if !w.synced && g.asked.Hold == 0 {
+		return // MarkSynced counts
+	}
+	old := w.View(svc)
+	change := changeOf(old, next)
+	if !w.synced {
+		if change.ready < 0 {
 			g.hold(w.ClusterWriter, svc)
 		}
 		return // MarkSynced goes on
@@ -163,13 +163,11 @@ func (w *guardedWriter) MarkSynced() {
 		g.had = g.has
 	}
 	if g.asked.Hold > 0 {
-		for svc := range g.store.Views(g.cluster).All() {
-			if !w.written[svc] {
-				g.hold(w.ClusterWriter, svc)
-			}
+		for _, svc := range w.Unwritten() {
+			g.hold(w.ClusterWriter, svc)
 		}
 	}
-	w.written = nil
+	w.synced = true
 	g.mu.Unlock()
 	w.ClusterWriter.MarkSynced()
 	g.mu.Lock()

@@ -294,6 +294,12 @@ func (k *ClusterWriter) Delete(svc Service) {
 	k.do(func(*cluster) { k.replace(svc, nil) })
 }
 
+// Unwritten returns what MarkSynced will remove.
+func (k *ClusterWriter) Unwritten() (services []Service) {
+	k.do(func(*cluster) { services = k.unwritten() })
+	return services
+}
+
 // MarkSynced reports that everything was written once since NewWriter: what was not is removed, and the
 // cluster is known from now on.
 func (k *ClusterWriter) MarkSynced() {
@@ -303,10 +309,8 @@ func (k *ClusterWriter) MarkSynced() {
 		}
 		first := !c.synced
 		c.synced, c.listing = true, false
-		for svc := range c.views.Load().All() {
-			if !k.written[svc] {
-				k.replace(svc, nil)
-			}
+		for _, svc := range k.unwritten() {
+			k.replace(svc, nil)
 		}
 		if c.facts != nil {
 			c.facts.prune()
@@ -351,7 +355,20 @@ func (k *ClusterWriter) exchange(svc Service, old, v *View) (done bool) {
 	return done
 }
 
-// replace and all below need Store.mu. A nil View removes the one that there is.
+// unwritten and all below need Store.mu.
+func (k *ClusterWriter) unwritten() (services []Service) {
+	if k.written == nil {
+		return nil
+	}
+	for svc := range k.cluster.views.Load().All() {
+		if !k.written[svc] {
+			services = append(services, svc)
+		}
+	}
+	return services
+}
+
+// replace stores a View. A nil View removes the one that there is.
 func (k *ClusterWriter) replace(svc Service, v *View) {
 	views := k.cluster.views.Load()
 	if v == views.Get(svc) {
