@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,10 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic"
 
-	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/links"
@@ -87,27 +85,14 @@ func (l *localCluster) linkChecks(known *knownReplicas) (checks []check) {
 
 // listLinks returns all Links of the local cluster. The error is errSkipped without a CRD, as another check reports.
 func (l *localCluster) listLinks(ctx context.Context) ([]unstructured.Unstructured, error) {
-	untyped, err := dynamic.NewForConfig(l.config)
-	if err != nil {
-		return nil, err
-	}
-	groups, err := l.client.Discovery().ServerGroups()
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == links.Group })
-	if i < 0 {
-		return nil, errSkipped
-	}
-	version := groups.Groups[i].PreferredVersion.Version
-	list, err := untyped.Resource(linkerd.Links.WithVersion(version)).List(ctx, metav1.ListOptions{})
+	_, all, err := cli.ListLinks(ctx, l.config, "")
 	switch {
+	case errors.Is(err, cli.ErrNoLinks):
+		return nil, errSkipped
 	case apierrors.IsForbidden(err):
 		return nil, permanentWarningf("Links cannot be listed with your permissions: %w", err)
-	case err != nil:
-		return nil, err
 	}
-	return list.Items, nil
+	return all, err
 }
 
 // checkRead reports the Links that no replica reads.
@@ -178,15 +163,7 @@ func (k *knownReplicas) checkShown(shown []unstructured.Unstructured) error {
 	var wrong []string
 	for _, link := range shown {
 		name := link.GetNamespace() + "/" + link.GetName()
-		var status struct {
-			Status struct {
-				Conditions []metav1.Condition `json:"conditions"`
-			} `json:"status"`
-		}
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(link.Object, &status) != nil {
-			continue
-		}
-		if text := contradiction(status.Status.Conditions, all[name]); text != "" {
+		if text := contradiction(cli.ConditionsOf(&link), all[name]); text != "" {
 			wrong = append(wrong, fmt.Sprintf("Link %s shows %s", name, text))
 		}
 	}

@@ -11,15 +11,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/policy"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -154,39 +151,30 @@ func (a *linkAnnotator) linksOf(
 	if err != nil {
 		return nil, nil, err
 	}
-	clients, err := dynamic.NewForConfig(config)
-	if err != nil {
+	client, items, err := ListLinks(ctx, config, a.namespace)
+	switch {
+	case errors.Is(err, ErrNoLinks):
+		return nil, nil, WithExitCode(ExitNotFound, err)
+	case err != nil:
 		return nil, nil, err
 	}
-	for _, version := range linkerd.LinkVersions {
-		client := clients.Resource(linkerd.Links.WithVersion(version))
-		list, err := client.Namespace(a.namespace).List(ctx, metav1.ListOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			continue
-		case err != nil:
-			return nil, nil, fmt.Errorf("list Links: %w", err)
+	all, others := []unstructured.Unstructured{}, map[string]bool{}
+	for _, l := range items {
+		if linked := clusterOfLink(&l); linked == name {
+			all = append(all, l)
+		} else {
+			others[linked] = true
 		}
-		all, others := []unstructured.Unstructured{}, map[string]bool{}
-		for _, l := range list.Items {
-			if linked := clusterOfLink(&l); linked == name {
-				all = append(all, l)
-			} else {
-				others[linked] = true
-			}
-		}
-		if len(all) == 0 {
-			there := "there are no Links"
-			if len(others) > 0 {
-				there = "Links link " + strings.Join(slices.Sorted(maps.Keys(others)), ", ")
-			}
-			return nil, nil, WithExitCode(ExitNotFound,
-				fmt.Errorf("no Link links a cluster %q: %s", name, Printable(there)))
-		}
-		return client, all, nil
 	}
-	return nil, nil, WithExitCode(ExitNotFound,
-		errors.New("the API server serves no Links: is this the cluster that links others?"))
+	if len(all) == 0 {
+		there := "there are no Links"
+		if len(others) > 0 {
+			there = "Links link " + strings.Join(slices.Sorted(maps.Keys(others)), ", ")
+		}
+		return nil, nil, WithExitCode(ExitNotFound,
+			fmt.Errorf("no Link links a cluster %q: %s", name, Printable(there)))
+	}
+	return client, all, nil
 }
 
 func clusterOfLink(l *unstructured.Unstructured) string {
@@ -230,14 +218,7 @@ func (a *linkAnnotator) waitUntilDrained(cmd *cobra.Command, name string, end ti
 // drainedCondition returns the condition Drained of the first of the Links that has one; nil for none.
 func drainedCondition(all []unstructured.Unstructured) *metav1.Condition {
 	for _, l := range all {
-		var status struct {
-			Conditions []metav1.Condition `json:"conditions"`
-		}
-		raw, _, _ := unstructured.NestedMap(l.Object, "status")
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(raw, &status) != nil {
-			continue
-		}
-		if c := meta.FindStatusCondition(status.Conditions, links.Drained); c != nil {
+		if c := meta.FindStatusCondition(ConditionsOf(&l), links.Drained); c != nil {
 			return c
 		}
 	}
