@@ -115,6 +115,18 @@ func (s *Store) Holds(c Cluster) map[Service]int {
 	return all
 }
 
+// Gives reports whether readers are given a Service for itself: its cluster has written it, or has withdrawn it and it
+// is held.
+func (s *Store) Gives(ref Ref) bool {
+	if s.View(ref) != nil {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.cluster(ref.Cluster)
+	return k != nil && k.held[ref.Service] != nil
+}
+
 // updateHold computes anew what is held of a Service when v was written; nil if it was deleted. It needs Store.mu.
 func (k *ClusterWriter) updateHold(svc Service, v *View) {
 	h := k.cluster.held[svc]

@@ -14,7 +14,7 @@
 //   - A key is the name of one local object. What it should be follows from the present state, never from
 //     the event that enqueued it.
 //   - Unknown is not empty: a cluster that was not listed, or is out of contact, keeps its mirrors and
-//     memberships.
+//     memberships. So does a Service that its cluster has withdrawn for as long as clients are given it.
 //   - Only objects with Linkerd's label of a mirror are changed or deleted. A user's Service of the same
 //     name stays as it is.
 //   - What was written for a Link is deleted with it. A Link that we never saw owns nothing: what it may

@@ -17,7 +17,7 @@ import (
 type existence uint8
 
 const (
-	unknown existence = iota // nothing may follow from it
+	unknown existence = iota // nothing may follow from it, such as of what is withdrawn and held
 	absent
 	present
 )
@@ -174,7 +174,7 @@ const (
 	reasonMissingNamespace = "MissingNamespace"
 )
 
-const keptUntilSynced = "kept as it is until the cluster is synced"
+const keptWhileUnknown = "kept as it is until the cluster is synced, or what it has withdrawn is not held any more"
 
 // A plan is what should exist under one name.
 type plan struct {
@@ -199,7 +199,8 @@ func (p *plan) takesName() bool { return p.service != nil || p.endpoints != nil 
 //     of that Service (its members, the Links it was written for) are the only memory, and they are in the
 //     cluster, where the next writer finds them.
 //   - Unknown is not empty. A remote Service is present, absent or unknown. Unknown keeps what exists: a
-//     mirror as it is, a member as a member. Only a complete listing makes a Service absent.
+//     mirror as it is, a member as a member. A Service is absent only if a complete listing lacks it, and
+//     clients are not given it either: what is held of a cluster that withdraws much keeps its mirror.
 //   - A Service that we do not own is neither changed nor deleted. mayChange and mayRemove decide that,
 //     after the candidates and for all of them: so no candidate has to be trusted with it.
 //   - One name has one owner, the first candidate that wants it: the Service for the probe of a gateway,
@@ -381,7 +382,7 @@ func (in *inputs) planMirror(m *mirrorInputs) plan {
 		p := plan{keepService: true, keepEndpoints: true}
 		if l.skipReason == "" {
 			p.results = []serviceResult{{
-				link: l.Link, remote: remote, mirrored: true, reason: reasonMirrored, message: keptUntilSynced,
+				link: l.Link, remote: remote, mirrored: true, reason: reasonMirrored, message: keptWhileUnknown,
 			}}
 		}
 		return p
@@ -597,7 +598,7 @@ func (in *inputs) addRemoteMember(u *union, p *plan, l *link, r *remoteState, wa
 	case l.Problem != "" || exists == unknown:
 		if wasMember {
 			u.members = append(u.members, unionMember{link: l})
-			result.mirrored, result.reason, result.message = true, reasonMirrored, keptUntilSynced
+			result.mirrored, result.reason, result.message = true, reasonMirrored, keptWhileUnknown
 			p.results = append(p.results, result)
 		}
 		return

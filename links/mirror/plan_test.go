@@ -489,7 +489,7 @@ func TestPlan(t *testing.T) {
 		{
 			"the cluster was not synced: it stays", "web-east",
 			scene{links: both, local: []*corev1.Service{mirrored("web-east", "east")}},
-			"keep; east Mirrored: kept as it is until the cluster is synced",
+			"keep; east Mirrored: " + keptWhileUnknown,
 		},
 		{
 			"a held removal: it stays", "web-east",
@@ -497,7 +497,7 @@ func TestPlan(t *testing.T) {
 				links: both, remote: only("east"), held: map[string]bool{"east": true},
 				local: []*corev1.Service{mirrored("web-east", "east")},
 			},
-			"keep; east Mirrored: kept as it is until the cluster is synced",
+			"keep; east Mirrored: " + keptWhileUnknown,
 		},
 		{
 			"the Link is invalid: it stays", "web-east",
@@ -505,7 +505,7 @@ func TestPlan(t *testing.T) {
 				links: []*link{problem}, remote: only("east"),
 				local: []*corev1.Service{mirrored("web-east", "east")},
 			},
-			"keep; east Mirrored: kept as it is until the cluster is synced",
+			"keep; east Mirrored: " + keptWhileUnknown,
 		},
 		{
 			"the Link was deleted: it is deleted", "web-east",
@@ -641,7 +641,7 @@ func TestPlan(t *testing.T) {
 		{"a cluster that was not synced stays a member", "web-federated", scene{
 			links: both, remote: only("west", service("web", joins)),
 			local: []*corev1.Service{joined("web@east", "")},
-		}, "web-federated web@east,web@west; east Mirrored: kept as it is until the cluster is synced; west Mirrored"},
+		}, "web-federated web@east,web@west; east Mirrored: " + keptWhileUnknown + "; west Mirrored"},
 		{
 			"and does not become one", "web-federated",
 			scene{links: both, remote: only("west", service("web", joins))},

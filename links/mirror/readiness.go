@@ -53,10 +53,7 @@ func (e *remoteEndpoints) followIf(needed bool, k queueKey) {
 	switch {
 	case followed == needed:
 	case needed:
-		e.loop.Follow(k, federation.Ref{
-			Cluster: federation.Cluster(k.cluster),
-			Service: federation.Service{Namespace: k.Namespace, Name: k.Name},
-		})
+		e.loop.Follow(k, k.ref())
 		e.setReadiness(k, e.readSnapshot(k))
 	default:
 		e.unfollow(k)
@@ -141,14 +138,14 @@ func mirrorsThroughGateway(l *link, svc *remoteService) bool {
 	return l.Selector.Matches(set) && !l.RemoteDiscoverySelector.Matches(set)
 }
 
-// reconcileEndpoints enqueues the mirror of a remote Service, and the mirrors of its hostnames that have changed,
-// if the readiness of its endpoints has changed.
+// reconcileEndpoints enqueues what a remote Service bears on, and the mirrors of its hostnames that have changed, if
+// the readiness of its endpoints has changed, or if it is not given to clients any more.
 func (t *term) reconcileEndpoints(k queueKey) {
 	old, now := t.remoteEndpoints.update(k)
 	if old.equal(now) {
 		return
 	}
-	t.enqueue(mirrorName(k.cluster, k.Key))
+	t.enqueueRemote(k.cluster, k.Key)
 	if !t.options.Headless {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
@@ -28,6 +29,12 @@ const (
 type queueKey struct {
 	cluster string // empty: the local one
 	api.Key
+}
+
+func (k queueKey) ref() federation.Ref {
+	return federation.Ref{
+		Cluster: federation.Cluster(k.cluster), Service: federation.Service{Namespace: k.Namespace, Name: k.Name},
+	}
 }
 
 // A term is one period in which the local cluster's Lease is ours, with everything that is read and written
@@ -434,7 +441,21 @@ func (t *term) readRemote(cluster string, k api.Key) (*remoteService, existence)
 	if r == nil {
 		return nil, unknown
 	}
-	return r.service(k)
+	svc, exists := r.service(k)
+	if exists == absent && t.isGiven(queueKey{cluster, k}) {
+		exists = unknown
+	}
+	return svc, exists
+}
+
+// isGiven reports whether clients are given a Service that its cluster does not have: one that was withdrawn and is
+// held, or is about to be. Its names are enqueued when that ends.
+func (t *term) isGiven(k queueKey) bool {
+	if !t.store.Gives(k.ref()) {
+		return false
+	}
+	t.remoteEndpoints.followIf(true, k)
+	return t.store.Gives(k.ref()) // it may have ended before it was followed
 }
 
 func (t *term) readLocal(k api.Key) *corev1.Service {
