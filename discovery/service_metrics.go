@@ -1,12 +1,15 @@
 package discovery
 
 import (
+	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // serviceMetrics reports the Services that streams have Queries for, under the names that Linkerd's
@@ -19,10 +22,13 @@ import (
 // A Service has one series of each metric for a port, however many clusters it consists of. Only to count
 // its ready endpoints takes longer the more there are. With Config.DetailedMetrics it has one for each
 // member, hostname and node.
+//
+// Shares are the exception: a series for each cluster of a Service that has a policy of its own. What is in force for
+// a cluster, such as a drain, adds none: it would add one for each Service and cluster, in the middle of an outage.
 type serviceMetrics struct {
 	engine *Engine
 
-	mu      sync.Mutex        // guards all below, and selection.shown
+	mu      sync.Mutex        // guards all below, and selection.shown and selection.counted
 	updates map[series]uint64 // of the series that were collected last: they are again, even if the Service is gone
 }
 
@@ -42,6 +48,16 @@ type shown struct {
 	port, hostname bool
 	sets           uint64
 }
+
+// countedShares is the shares of clusters as they were computed last. It takes as long as the Service is large, so they
+// are computed at most once a second, and only for another version.
+type countedShares struct {
+	of  uint64 // version of the Snapshot; 0: none
+	at  time.Time
+	all []federation.ClusterShare
+}
+
+const sharesPeriod = time.Second
 
 // streamGroup is streams of one selection that are counted together.
 type streamGroup struct {
@@ -65,12 +81,18 @@ var (
 		"Ready endpoints of a federated Service with open Get streams, in all its members together. No series while "+
 			"there are none and a member was never synced.",
 		[]string{"namespace", "service"}, nil)
+	shareDesc = prometheus.NewDesc("fingerpost_member_share",
+		"Part of the traffic of a federated Service with a policy of its own that a cluster gets, from 0 to 1, for "+
+			"Services with open Get streams. No series while nothing is ready and a member was never synced.",
+		[]string{"namespace", "service", "target_cluster"}, nil)
 	updatesDesc = prometheus.NewDesc("endpoints_updates",
 		"Changes of the answers to these streams, counted once for all that share an answer.", seriesLabels, nil)
 )
 
 func (c *serviceMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc, readyDesc} {
+	for _, d := range []*prometheus.Desc{
+		subscribersDesc, podsDesc, existsDesc, updatesDesc, conflictsDesc, readyDesc, shareDesc,
+	} {
 		to <- d
 	}
 }
@@ -82,6 +104,12 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 	for service, n := range readyEndpoints(groups) {
 		to <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, float64(n),
 			service.Namespace, service.Name)
+	}
+	for service, shares := range memberShares(groups) {
+		for _, s := range shares {
+			to <- prometheus.MustNewConstMetric(shareDesc, prometheus.GaugeValue, float64(s.Share.Share)/policy.One,
+				service.Namespace, service.Name, s.Cluster)
+		}
 	}
 	samples := c.samples(groups)
 	c.updates = make(map[series]uint64, len(samples))
@@ -185,6 +213,40 @@ func readyEndpoints(groups map[*selection]map[string]*streamGroup) map[federatio
 		}
 	}
 	return all
+}
+
+// memberShares returns the share of each cluster of the federated Services that have a policy and that streams are open
+// for, by the first port, by number, that is asked for. They are those of a client whose place is not known: of a member
+// with internalTrafficPolicy: Local such a client gets nothing. It needs serviceMetrics.mu.
+func memberShares(groups map[*selection]map[string]*streamGroup) map[federation.Service][]federation.ClusterShare {
+	first := map[federation.Service]*selection{}
+	for q := range groups {
+		snapshot, made := q.current()
+		if snapshot == nil || snapshot.View == nil || snapshot.View.Policy == nil || !made.Divided() {
+			continue
+		}
+		if other := first[q.Service]; other == nil || q.Port-1 < other.Port-1 { // 0, which is no port, comes last
+			first[q.Service] = q
+		}
+	}
+	all := map[federation.Service][]federation.ClusterShare{}
+	for service, q := range first {
+		snapshot, made := q.current()
+		shares := q.counted.update(snapshot, made)
+		serves := slices.ContainsFunc(shares, func(s federation.ClusterShare) bool { return s.Serves() })
+		if serves || len(snapshot.Unknown()) == 0 {
+			all[service] = shares
+		}
+	}
+	return all
+}
+
+// update returns the shares, which are computed anew if they are old and the Service has changed.
+func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.Selection) []federation.ClusterShare {
+	if now := time.Now(); c.of != snapshot.Version && (c.of == 0 || now.Sub(c.at) >= sharesPeriod) {
+		*c = countedShares{snapshot.Version, now, made.Shares(federation.Place{})}
+	}
+	return c.all
 }
 
 // groups returns the streams by their selection, and by the node of the client where that is a label.

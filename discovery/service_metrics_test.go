@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // federated returns a server with a stream for each of some federated Services, which have an endpoint
@@ -108,4 +112,82 @@ func BenchmarkScrapeFederated(b *testing.B) {
 			}
 		})
 	}
+}
+
+// Shares are one series for each cluster of a Service that has a policy of its own, of the first port that is asked
+// for, and of no other Service, whatever is in force for its clusters.
+func TestMemberShares(t *testing.T) {
+	const clusters, services = 5, 4
+	server := federated(t, clusters, services)
+	count := func() int { return testutil.CollectAndCount(server.metrics.services, "fingerpost_member_share") }
+	server.store.SetPolicy("c1", policy.Cluster{Drained: 100})
+	if n := count(); n != 0 {
+		t.Errorf("%d series of Services without a policy", n)
+	}
+	web := federation.Service{Namespace: "ns", Name: "web-0-federated"}
+	before := server.store.View(federation.Ref{Cluster: "local", Service: web})
+	next := *before
+	next.Policy = &policy.Service{Weights: []policy.Weight{{Cluster: "c0", Weight: 3}, {Cluster: "c2", Weight: 1}}}
+	server.store.NewWriter("local").Set(web, &next)
+	deadline := time.Now().Add(time.Minute)
+	for count() == 0 && time.Now().Before(deadline) {
+		runtime.Gosched() // streams follow
+	}
+	want := `
+# HELP fingerpost_member_share Part of the traffic of a federated Service with a policy of its own that a cluster gets, from 0 to 1, for Services with open Get streams. No series while nothing is ready and a member was never synced.
+# TYPE fingerpost_member_share gauge
+fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c0"} 0.75
+fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c1"} 0
+fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c2"} 0.25
+fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c3"} 0
+fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c4"} 0
+`
+	err := testutil.CollectAndCompare(server.metrics.services, strings.NewReader(want), "fingerpost_member_share")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Shares are computed for another version only, and at most once a second, however often they are collected.
+func TestSharesArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		web := federation.Service{Namespace: "ns", Name: "web"}
+		view := func(ready int) *federation.View {
+			return streamtest.ViewOf(streamtest.SliceOf("pods", 0, ready))
+		}
+		store, writer := streamtest.Local(map[federation.Service]*federation.View{
+			web: view(1),
+			{Namespace: "ns", Name: "all"}: {
+				Ports:  []federation.ServicePort{{Number: 80, Name: "http"}},
+				Policy: &policy.Service{Prefer: []policy.Tier{{Local: true}}},
+				Composition: &federation.Composition{Union: true, Members: []federation.MemberRef{
+					{Ref: federation.Ref{Cluster: "local", Service: web}},
+				}},
+			},
+		})
+		watch := store.Watch(federation.Ref{
+			Cluster: "local", Service: federation.Service{Namespace: "ns", Name: "all"},
+		})
+		defer watch.Close()
+		var counted countedShares
+		ready := func() int {
+			snapshot, _ := watch.Load()
+			return counted.update(snapshot, federation.Select(snapshot, federation.Query{Port: 80}, nil))[0].Ready
+		}
+		for i, step := range []struct {
+			ready, want int
+			pause       time.Duration
+		}{{1, 1, 0}, {2, 1, time.Second / 2}, {3, 1, 0}, {3, 3, time.Second / 2}, {4, 3, 0}, {4, 4, time.Hour}} {
+			writer.Set(web, view(step.ready))
+			elapse(step.pause)
+			if n := ready(); n != step.want {
+				t.Errorf("step %d: %d ready, want %d", i, n, step.want)
+			}
+		}
+		same := &counted.all[0]
+		elapse(time.Hour)
+		if ready(); &counted.all[0] != same {
+			t.Error("shares of the same version are computed anew")
+		}
+	})
 }

@@ -55,6 +55,7 @@ type selection struct {
 	byPlace map[federation.Place]*placeAnswers
 	sets    atomic.Uint64 // that its placeAnswers were brought to
 	shown   shown         // guarded by serviceMetrics.mu
+	counted countedShares // likewise
 
 	mu     sync.Mutex // guards all below
 	newest *federation.Snapshot

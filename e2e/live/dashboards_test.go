@@ -26,6 +26,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/e2e/fingerpost"
 	"github.com/fingerpost/fingerpost/e2e/mesh"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // scraped are the labels that Prometheus itself adds, and the one that [fingerpost.Server.Metrics] removes.
@@ -88,7 +89,7 @@ func TestDashboards(t *testing.T) {
 		return nil
 	}))
 	_, err = c.Local.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "--overwrite",
-		"service/"+mesh.Federated, view.OptIn+"="+view.Enabled)
+		"service/"+mesh.Federated, view.OptIn+"="+view.Enabled, policy.PreferKey+"=local,*")
 	c.do(err)
 
 	var have map[string]map[string]bool

@@ -123,6 +123,7 @@ func TestHealthyInstallation(t *testing.T) {
 	inScenario(t, func(s *scenario) {
 		s.do("apply", []string{"east", "federated/east.yaml"})
 		s.do("apply", []string{"local", "federated/west.yaml", "federated/bb-federated.yaml"})
+		s.do("annotate", []string{"local", "Service", "ns/bb-federated", "prefer=local,*"}) // as without it
 		s.do("link", []string{"east"})
 		elapse(time.Minute)
 		s.start("b") // a holds all Leases
