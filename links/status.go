@@ -2,6 +2,7 @@ package links
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -42,6 +43,22 @@ type MirrorReport struct {
 	Condition   metav1.Condition `json:"condition"`
 	NotMirrored []string         `json:"notMirrored,omitempty"` // Services, and why; bounded
 	Unmatched   []string         `json:"unmatched,omitempty"`   // exported Services that no selector matches; bounded
+}
+
+// Missing describes the Services that a Link selects and that are not mirrored, or else those that may be meant to be;
+// empty for none, and for no report.
+func (m *MirrorReport) Missing() string {
+	switch {
+	case m == nil:
+		return ""
+	case len(m.NotMirrored) > 0:
+		return strings.Join(m.NotMirrored, "\n")
+	case len(m.Unmatched) > 0:
+		return fmt.Sprintf("no selector of the Link matches the label of %s: correct the label, or a selector of the Link",
+			strings.Join(m.Unmatched, ", "))
+	default:
+		return ""
+	}
 }
 
 // Links returns every Link, sorted by namespace and name.

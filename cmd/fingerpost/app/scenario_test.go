@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"html"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -432,6 +433,8 @@ func (s *scenario) do(verb string, args []string) {
 		s.network.Server(at(0)).Skew(s.duration(at(1)))
 	case "check":
 		s.check(args)
+	case "page":
+		s.page()
 	case "serve":
 		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
@@ -560,10 +563,7 @@ func (s *scenario) check(categories []string) {
 		all = append(all, cli.Replica{Name: r.name})
 	}
 	fetch := func(ctx context.Context, from cli.Replica, path string, to any) error {
-		response := httptest.NewRecorder()
-		request := httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
-		s.mustRun(from.Name).Pages.ServeHTTP(response, request)
-		return json.Unmarshal(response.Body.Bytes(), to)
+		return json.Unmarshal(s.fetch(ctx, from.Name, path), to)
 	}
 	lines := check.Once(s.t.Context(), config, ours, all, fetch)
 	if len(lines) == 0 {
@@ -576,6 +576,28 @@ func (s *scenario) check(categories []string) {
 			text = ages.ReplaceAllString(text, "$1…$2") // they depend on when the last probe was
 			fmt.Fprintf(&s.out, "%s %s: %s\n", map[string]string{"error": "×", "warning": "‼"}[result], category, text)
 		}
+	}
+}
+
+// fetch returns what the debug server of a replica answers.
+func (s *scenario) fetch(ctx context.Context, replica, path string) []byte {
+	response := httptest.NewRecorder()
+	request := httptest.NewRequestWithContext(ctx, http.MethodGet, path, http.NoBody)
+	s.mustRun(replica).Pages.ServeHTTP(response, request)
+	return response.Body.Bytes()
+}
+
+var (
+	verdict = regexp.MustCompile(`<h1>(.*)</h1>`)
+	problem = regexp.MustCompile(`<li class="(\w+)"><p><strong>(.*)</strong>`)
+)
+
+// page prints what the status page of the first replica shows: the verdict, and what is wrong.
+func (s *scenario) page() {
+	page := html.UnescapeString(string(s.fetch(s.t.Context(), s.replicas[0].name, "/")))
+	fmt.Fprintf(&s.out, "page: %s\n", verdict.FindStringSubmatch(page)[1])
+	for _, p := range problem.FindAllStringSubmatch(page, -1) {
+		fmt.Fprintf(&s.out, "page %s %s\n", map[string]string{"bad": "×", "warn": "‼"}[p[1]], p[2])
 	}
 }
 

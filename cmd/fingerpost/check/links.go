@@ -131,26 +131,17 @@ func (k *knownReplicas) checkHeld() error {
 		reason, debug.Ago(deleted, time.Now()), strings.Join(names, ", "), links.DeletionGrace)
 }
 
-// checkWithoutLink reports clusters that only a labelled Secret links although others have a Link: the Link was
-// deleted, and the Secret was not.
+// checkWithoutLink reports clusters whose Link was deleted, perhaps, and whose labelled Secret was not.
 func (k *knownReplicas) checkWithoutLink() error {
 	var left []string
-	others := false
-	for _, r := range k.clusters(func(c debug.Cluster) bool { return !c.Local }) {
-		text := fmt.Sprintf("%s (%s)", r.Page.Name, r.Page.Source)
-		others = others || r.Page.Link != ""
-		if r.Page.Link == "" && r.Page.Source != "" && !slices.Contains(left, text) {
-			left = append(left, text)
+	for _, page := range k.pages {
+		for _, c := range page.Page.WithoutLink() {
+			if text := fmt.Sprintf("%s (%s)", c.Name, c.Source); !slices.Contains(left, text) {
+				left = append(left, text)
+			}
 		}
 	}
-	for name, reports := range k.links() {
-		if reports[0].Page.Held != "" { // checkHeld reports it
-			left = slices.DeleteFunc(left, func(text string) bool {
-				return strings.HasPrefix(text, reports[0].Page.Cluster+" (") && name != ""
-			})
-		}
-	}
-	if len(left) == 0 || !others {
+	if len(left) == 0 {
 		return nil
 	}
 	return permanentWarningf("a labelled Secret alone links %s: if the Link was deleted to unlink the cluster, delete "+
@@ -242,16 +233,14 @@ func checkConditions(reports linkReports) error {
 // be.
 func checkMirrored(reports linkReports) error {
 	for _, r := range reports {
-		m := r.Page.Mirror
-		switch {
+		switch m := r.Page.Mirror; {
 		case m == nil:
-		case len(m.NotMirrored) > 0:
-			return warningf("%s", strings.Join(m.NotMirrored, "\n"))
-		case len(m.Unmatched) > 0:
-			return permanentWarningf("no selector of the Link matches the label of %s: correct the label, or a "+
-				"selector of the Link", strings.Join(m.Unmatched, ", "))
-		default:
+		case m.Missing() == "":
 			return nil
+		case len(m.NotMirrored) > 0:
+			return warningf("%s", m.Missing())
+		default:
+			return permanentWarningf("%s", m.Missing())
 		}
 	}
 	return errSkipped // no replica mirrors Services, which the checks of writers report

@@ -3,6 +3,7 @@ package debug
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -45,6 +46,8 @@ const (
 	runbookExpiry      = "operations.md#fingerpostcredentialsexpire"
 	runbookForbidden   = "operations.md#fingerpostforbidden"
 	runbookWriter      = "operations.md#fingerpostnowriter"
+	runbookMirrored    = "checks.md#services-are-mirrored"
+	runbookWithoutLink = "checks.md#every-cluster-has-its-link"
 	runbookHeld        = "checks.md#no-link-is-held"
 	runbookMalformed   = "checks.md#no-service-is-malformed"
 	runbookEndpoints   = "operations.md#questions"
@@ -59,10 +62,17 @@ func (p ClustersPage) Problems(now time.Time) (all []Problem) {
 	for _, c := range p.Clusters {
 		found := c.problems(now)
 		all = append(all, found...)
-		reported[c.Name] = c.Contact != "" || c.Credentials != ""
+		reported[c.Name] = c.Contact != "" || c.Credentials != "" || c.validity(now) <= 0
 	}
 	for _, l := range p.Links {
 		all = append(all, linkProblems(l, reported[l.Cluster])...)
+	}
+	for _, c := range p.WithoutLink() {
+		all = append(all, Problem{
+			Cluster: c.Name, Title: "A labelled Secret alone links " + c.Name, Command: "kubectl get links -A",
+			Text:    fmt.Sprintf("if the Link was deleted to unlink the cluster, delete the Secret as well (%s)", c.Source),
+			Runbook: runbookWithoutLink,
+		})
 	}
 	slices.SortStableFunc(all, compareProblems)
 	return all
@@ -107,7 +117,7 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 		add(true, time.Time{}, runbookCredentials, "New credentials of "+c.Name+" do not work",
 			c.Credentials+"; "+c.Source+" stays in use")
 	}
-	if left := c.Expires.Sub(now); !c.Local && !c.Expires.IsZero() && left < minValidity { // the kubelet rotates ours
+	if left := c.validity(now); left < minValidity {
 		title, since, end := "The credentials of "+c.Name+" expire soon", time.Time{}, "expires in "+Age(now, c.Expires)
 		if left <= 0 {
 			title, since, end = "The credentials of "+c.Name+" have expired", c.Expires, "has expired"
@@ -145,6 +155,31 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 		add(true, time.Time{}, runbookWriter, "Nothing is written into "+c.Name, w.Problem)
 	case w.State != cluster.ReadOnly && w.Problem != "":
 		add(false, time.Time{}, runbookWriter, "Not everything is written into "+c.Name, w.Problem)
+	}
+	return all
+}
+
+// validity returns how long the credentials are valid. The kubelet rotates those of the local cluster.
+func (c Cluster) validity(now time.Time) time.Duration {
+	if c.Local || c.Expires.IsZero() {
+		return math.MaxInt64
+	}
+	return c.Expires.Sub(now)
+}
+
+// WithoutLink returns the clusters that only a labelled Secret links although others have a Link: perhaps the Link was
+// deleted, and the Secret was not. Links that were deleted and whose clusters stay linked are not meant.
+func (p ClustersPage) WithoutLink() (all []Cluster) {
+	others := false
+	for _, c := range p.Clusters {
+		held := slices.ContainsFunc(p.Links, func(l links.LinkStatus) bool { return l.Cluster == c.Name && l.Held != "" })
+		others = others || c.Link != ""
+		if !c.Local && c.Link == "" && c.Source != "" && !held {
+			all = append(all, c)
+		}
+	}
+	if !others {
+		return nil
 	}
 	return all
 }
@@ -187,6 +222,12 @@ func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
 			Since:   c.LastTransitionTime.Time,
 			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(l.Namespace), quote(l.Name)),
 			Runbook: runbookConditions,
+		})
+	}
+	if missing := l.Mirror.Missing(); missing != "" {
+		all = append(all, Problem{
+			Cluster: of, Title: "Not every exported Service of " + of + " is mirrored", Text: missing,
+			Command: "fingerpost check", Runbook: runbookMirrored,
 		})
 	}
 	return all

@@ -60,7 +60,7 @@ func (r ProblemReason) title() string {
 
 // severe is whether an operator must act. Without clients, a Service may have no endpoints on purpose.
 func (p ServiceProblem) severe() bool {
-	return p.Reason == Malformed || p.Reason == NoneReady && p.Streams > 0
+	return p.Reason == Malformed || p.Reason == NotLinked || p.Reason == NoneReady && p.Streams > 0
 }
 
 // ProblemsPage is /debug/problems: what is wrong with Services of the local cluster, the worst first. What is not known
