@@ -86,10 +86,7 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	defer watch.Close()
 	snapshot, _ := watch.Load()
 	x.Version = snapshot.Version
-	query := federation.Query{
-		Port: q.Port, Hostname: q.Hostname,
-		IPv6: e.config.IPv6, ControlPlane: e.config.ControllerNamespace, ZoneWeights: e.config.ZoneWeights,
-	}
+	query := e.config.selected(q)
 	bucket := Client{x.Client.Namespace, x.Client.Pod, x.Client.Node}.bucket()
 	place := federation.Place{Node: x.Client.Node, Zone: x.Client.Zone, Bucket: bucket}
 	selection := federation.Select(snapshot, query, nil)

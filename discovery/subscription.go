@@ -140,14 +140,17 @@ func (s *selection) advance(snapshot *federation.Snapshot) (*federation.Snapshot
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.newest == nil || snapshot.Version > s.newest.Version {
-		config := s.all.config
-		query := federation.Query{
-			Port: s.Port, Hostname: s.Hostname,
-			IPv6: config.IPv6, ControlPlane: config.ControllerNamespace, ZoneWeights: config.ZoneWeights,
-		}
-		s.newest, s.made = snapshot, federation.Select(snapshot, query, s.made)
+		s.newest, s.made = snapshot, federation.Select(snapshot, s.all.config.selected(s.Query), s.made)
 	}
 	return s.newest, s.made
+}
+
+// selected returns what is selected for a Query.
+func (c *Config) selected(q Query) federation.Query {
+	return federation.Query{
+		Port: q.Port, Hostname: q.Hostname,
+		IPv6: c.IPv6, ControlPlane: c.ControllerNamespace, ZoneWeights: c.ZoneWeights,
+	}
 }
 
 // current returns the newest Snapshot that a stream was answered from, nil if there was none, and what

@@ -31,6 +31,19 @@ func trafficOf(x *federation.Selection, p federation.Place, set *federation.Set)
 	return all
 }
 
+// Shares returns what each cluster gets of the traffic for a Query, the best tier first, of a client whose place is not
+// known; nil if no policy divides it. It costs as much as an answer that is computed anew.
+func (e *Engine) Shares(q Query) []ClusterShare {
+	watch := e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
+	defer watch.Close()
+	snapshot, _ := watch.Load()
+	if !snapshot.Divided() {
+		return nil
+	}
+	x := federation.Select(snapshot, e.config.selected(q), nil)
+	return trafficOf(x, federation.Place{}, x.At(federation.Place{}, nil))
+}
+
 // percent returns a part of all traffic with two decimals.
 func percent(part uint32) float64 {
 	return float64((uint64(part)*10_000+policy.One/2)/policy.One) / 100

@@ -61,9 +61,11 @@ func newFleet(t *testing.T, services int, names ...string) *fleet {
 	store.MarkClustersListed()
 	reconciler, err := links.NewReconciler(logr.Discard(), local, f.registry, nil, func() {}, links.Options{})
 	f.do(err)
+	config := linkerd.Defaults()
+	config.Cluster = federation.Cluster(names[0])
 	server := httptest.NewServer(debug.Handler(debug.Sources{
 		Store: store, Registry: f.registry, Links: reconciler, Namespace: "linkerd",
-		Discovery: linkerd.NewServer(logr.Discard(), store, linkerd.Defaults()),
+		Discovery: linkerd.NewServer(logr.Discard(), store, config),
 		Cluster:   names[0], Replica: "fingerpost-6c9f8-k2x4p", Version: "v0.1.0",
 	}))
 	f.url = server.URL + "/"
@@ -320,6 +322,52 @@ func TestSixtyClusters(t *testing.T) {
 	}
 	b.Picture("sixty-stale")
 	noComplaints(t, b)
+}
+
+// What a policy gives each cluster is below what is ready, in the light, in the dark, on a phone and without the script,
+// whatever the clusters are called.
+func TestTraffic(t *testing.T) {
+	names := []string{"east", "central", `<img src=x onerror=console.error(1)>`, strings.Repeat("long", 60)}
+	b, f := browser.Open(t), newFleet(t, 4, names...)
+	for name, annotation := range map[string]string{
+		"web-00": "weights: 'east=80,central=20'", "web-01": "prefer: local > *", "web-02": "capacity: '1000'",
+	} {
+		f.apply(f.network.Server("server-0"), `{apiVersion: v1, kind: Service, metadata: {name: %[1]s-federated,
+  namespace: shop, annotations: {multicluster.linkerd.io/remote-discovery: '%[1]s@central,%[1]s@%[2]s,%[1]s@%[3]s',
+  multicluster.linkerd.io/local-discovery: %[1]s, federation.fingerpost.io/%[4]s}}, spec: {ports: [{port: 80, name: http}]}}`,
+			name, names[2], names[3], annotation)
+	}
+	f.open(b, 900)
+	const last = `#services tbody tr:has(.traffic):nth-child(3)` // all three have one
+	b.Do("the policies", chromedp.WaitVisible(last))
+	quiet(t, b)
+	fits(t, b, 1300)
+	readable(t, b)
+	for selector, want := range map[string]int{
+		".traffic": 3, "#services .bar": 11, ".traffic + .bar": 3, ".traffic + .bar rect": 2 + 1 + 4, "main img": 0,
+	} {
+		if n := count(b, selector); n != want {
+			t.Errorf("%d of %s, want %d", n, selector, want)
+		}
+	}
+	b.Picture("traffic")
+	b.Dark()
+	quiet(t, b)
+	readable(t, b)
+	b.Picture("traffic-dark")
+	b.Do("a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), chromedp.Reload(), chromedp.WaitVisible(last))
+	fits(t, b, 5000)
+	b.Do("further down", chromedp.ScrollIntoView(last))
+	b.Picture("traffic-phone")
+	noComplaints(t, b)
+	b.WithoutScripts()
+	b.Do("without its script", chromedp.Navigate(f.url))
+	html := browser.Get(b, "its source", chromedp.OuterHTML("html"))
+	for _, want := range []string{"<title>east: 80%, preferred; central: 20%, preferred; ", ">east 80%</text>"} {
+		if !strings.Contains(html, want) {
+			t.Errorf("without its script the page lacks %s", want)
+		}
+	}
 }
 
 // Names of clusters are text, whatever they are, and do not widen the page.

@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -95,48 +97,92 @@ type barPart struct {
 	share
 
 	X, Width, Middle string // percent
+	Size             string // as text
 	Text             string // as much as fits
 }
 
-func newBar(shares []share) (b bar) {
-	total := 0
+// newBar draws how many endpoints of each cluster are ready.
+func newBar(shares []share) bar {
+	return drawBar(shares, "no ready endpoint", measure{
+		size: func(s share) float64 { return float64(s.Ready) },
+		text: func(s share) string { return strconv.Itoa(s.Ready) },
+		label: func(s share) string {
+			if s.Stale {
+				return strconv.Itoa(s.Ready) + " ready, as of the last contact"
+			}
+			return strconv.Itoa(s.Ready) + " ready"
+		},
+	})
+}
+
+// newTrafficBar draws what part of the traffic each cluster gets, the largest first; nil for no shares. The clusters
+// look as in the bar of their ready endpoints.
+func newTrafficBar(of []discovery.ClusterShare, ready []share) *bar {
+	if of == nil {
+		return nil
+	}
+	looks := map[string]share{}
+	for _, s := range ready {
+		looks[s.Cluster] = s
+	}
+	shares := make([]share, 0, len(of))
+	for _, s := range of {
+		look := looks[s.Cluster]
+		look.Cluster, look.percent, look.why = s.Cluster, s.Share, ", "+s.Why
+		shares = append(shares, look)
+	}
+	slices.SortStableFunc(shares, func(a, b share) int { return cmp.Compare(b.percent, a.percent) })
+	percent := func(s share) string { return strconv.FormatFloat(s.percent, 'g', 3, 64) + "%" }
+	b := drawBar(shares, "nothing is ready", measure{
+		size:  func(s share) float64 { return s.percent },
+		text:  percent,
+		label: func(s share) string { return percent(s) + s.why },
+	})
+	return &b
+}
+
+// A measure is what a bar shows of a share.
+type measure struct {
+	size        func(share) float64
+	text, label func(share) string
+}
+
+// drawBar draws shares in their order; the empty text is for none.
+func drawBar(shares []share, empty string, by measure) (b bar) {
+	total := 0.0
 	for _, s := range shares {
-		total += s.Ready
+		total += by.size(s)
 	}
 	if total == 0 {
-		b.Label = "no ready endpoint"
+		b.Label = empty
 		return b
 	}
 	if more := shares[min(len(shares), barParts-1):]; len(more) > 1 {
 		rest := share{Cluster: fmt.Sprintf("%d others", len(more)), Colour: barColours - 1}
 		for _, s := range more {
-			rest.Ready += s.Ready
+			rest.Ready, rest.percent = rest.Ready+s.Ready, rest.percent+s.percent
 		}
 		shares = append(slices.Clone(shares[:barParts-1]), rest)
 	}
 	var labels []string
-	percent := func(n float64) string { return strconv.FormatFloat(100*n/float64(total), 'f', 1, 64) }
-	before := 0
+	percent := func(n float64) string { return strconv.FormatFloat(100*n/total, 'f', 1, 64) }
+	before := 0.0
 	for _, s := range shares {
-		label := fmt.Sprintf("%s: %d ready", s.Cluster, s.Ready)
-		if s.Stale {
-			label += ", as of the last contact"
-		}
-		if labels = append(labels, label); s.Ready == 0 {
+		size := by.size(s)
+		if labels = append(labels, s.Cluster+": "+by.label(s)); size == 0 {
 			continue
 		}
-		ready := float64(s.Ready)
 		part := barPart{
-			share: s, X: percent(float64(before)), Width: percent(ready), Middle: percent(float64(before) + ready/2),
+			share: s, X: percent(before), Width: percent(size), Middle: percent(before + size/2), Size: by.text(s),
 		}
-		for _, text := range []string{fmt.Sprintf("%s %d", s.Cluster, s.Ready), fmt.Sprint(s.Ready)} {
+		for _, text := range []string{s.Cluster + " " + part.Size, part.Size} {
 			width := float64(charWidth * (utf8.RuneCountInString(text) + 1))
-			if part.Text == "" && width < barWidth*ready/float64(total) {
+			if part.Text == "" && width < barWidth*size/total {
 				part.Text = text
 			}
 		}
 		b.Parts = append(b.Parts, part)
-		before += s.Ready
+		before += size
 	}
 	b.Label = strings.Join(labels, "; ")
 	return b

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -19,6 +21,9 @@ type serviceRow struct {
 	Shares  []share // of the ready ones, by cluster
 	Streams int     // of Get
 	Notes   []note
+	Traffic *bar // what a policy gives each cluster, for rows that are shown; nil without one
+
+	query discovery.Query // for its first port
 }
 
 // A share is what one cluster adds to a Service.
@@ -27,7 +32,12 @@ type share struct {
 	Ready   int
 	Stale   bool // the cluster is out of contact
 	Colour  int
+
+	percent float64 // of the traffic, in a bar of that
+	why     string
 }
+
+const kindFederated = "federated"
 
 // A note is a line in the last cell of a row.
 type note struct {
@@ -37,6 +47,29 @@ type note struct {
 
 // Bar draws the shares.
 func (r serviceRow) Bar() bar { return newBar(r.Shares) }
+
+// shownTraffic is what was computed for rows of an overview when they were shown first.
+type shownTraffic struct {
+	sharesOf func(discovery.Query) []discovery.ClusterShare
+
+	mu   sync.Mutex // guards bars, and is held while one is computed
+	bars map[federation.Service]*bar
+}
+
+// of returns the bar of what a policy gives each cluster; nil if there is no policy.
+func (t *shownTraffic) of(r serviceRow) *bar {
+	if t.sharesOf == nil || r.Kind != kindFederated {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, known := t.bars[r.query.Service]
+	if !known {
+		b = newTrafficBar(t.sharesOf(r.query), r.Shares)
+		t.bars[r.query.Service] = b
+	}
+	return b
+}
 
 // addServices adds a row for each Service of the local cluster, those with problems first, then those with the most
 // streams, and returns the Problems.
@@ -130,6 +163,10 @@ func (o *overview) newServiceRow(
 ) serviceRow {
 	row := serviceRow{
 		Service: svc.Namespace + "/" + svc.Name, Kind: "plain", Mood: calm, Streams: o.streamsOf[svc],
+		query: discovery.Query{Service: svc},
+	}
+	if len(view.Ports) > 0 {
+		row.query.Port = view.Ports[0].Number
 	}
 	add := func(m mood, text string) {
 		row.Mood = worst(row.Mood, m)
@@ -145,7 +182,7 @@ func (o *overview) newServiceRow(
 		for _, m := range view.Composition.Members {
 			members = append(members, m.Ref)
 		}
-		row.Kind = "federated"
+		row.Kind = kindFederated
 		if !view.Composition.Union && len(members) > 0 {
 			row.Kind = "mirror of " + string(members[0].Cluster)
 		}

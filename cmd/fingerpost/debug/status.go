@@ -196,6 +196,7 @@ type overview struct {
 	states    map[string]federation.ClusterState
 	counts    map[*federation.View]endpointCount // of this overview and the one before it
 	used      map[string]usage                   // by cluster
+	traffic   *shownTraffic
 }
 
 // usage is what Services of the local cluster consist of, as far as one cluster has it.
@@ -264,8 +265,10 @@ func (o *overview) newPage(filter string) statusPage {
 		}
 		switch page.Found++; {
 		case page.Found <= shownServices:
+			row.Traffic = o.traffic.of(row)
 			page.Services = append(page.Services, row)
 		case page.Found <= foldedServices:
+			row.Traffic = o.traffic.of(row)
 			page.Folded = append(page.Folded, row)
 		}
 	}
@@ -286,6 +289,7 @@ func (h *statusPageHandler) newOverview() overview {
 		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
 		problems: newProblemsPage(h.Store, federation.Cluster(h.Cluster), streamsOf),
 		views:    maps.Collect(h.Store.All()), counts: h.cachedOverview.value.counts,
+		sharesOf: h.Discovery.Engine().Shares,
 	})
 }
 
@@ -301,6 +305,7 @@ type overviewInput struct {
 	problems                ProblemsPage
 	views                   map[federation.Cluster]*federation.Views
 	counts                  map[*federation.View]endpointCount // as computed before
+	sharesOf                func(discovery.Query) []discovery.ClusterShare
 }
 
 func newOverview(in overviewInput) overview {
@@ -312,6 +317,7 @@ func newOverview(in overviewInput) overview {
 		states:    map[string]federation.ClusterState{},
 		counts:    map[*federation.View]endpointCount{},
 		used:      map[string]usage{},
+		traffic:   &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
 	}
 	problems := append(in.clusters.Problems(in.now), o.addStreams()...)
 	for _, c := range in.clusters.Clusters {
