@@ -37,11 +37,17 @@ const (
 type federatedSlices struct {
 	*sliceWriter
 	leftOut leftOut
+	events  *serviceEvents // nil for all but the local cluster
 }
 
 func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
 	f := &federatedSlices{leftOut: leftOut{Target: t, writer: w, bySource: map[string]map[key]int{}}}
-	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, reviewFederated, f.enqueueWhenLinked, f.enqueueWhenOwned)
+	background := []func(context.Context){f.enqueueWhenLinked, f.enqueueWhenOwned}
+	if t.Local && w.options.Events != nil {
+		f.events = newServiceEvents(w.options.Events)
+		background = append(background, f.followClusters)
+	}
+	f.sliceWriter = newSliceWriter(w, t, view.ManagedBy, reviewFederated, background...)
 	f.content = f
 	return f
 }
@@ -83,8 +89,8 @@ func (f *federatedSlices) serviceChanged(k key, old, now *serviceRecord) {
 	} else {
 		f.loop.Unfollow(k)
 	}
-	if f.Local && now != nil && now.misread != "" && (old == nil || old.misread != now.misread) {
-		f.writer.reportMisread(now)
+	if f.events != nil {
+		f.events.serviceChanged(k, old, now)
 	}
 }
 

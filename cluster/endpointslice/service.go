@@ -13,6 +13,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/view"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 type key = api.Key
@@ -30,6 +31,8 @@ type serviceRecord struct {
 	optIn    bool
 	unclear  bool   // whether it opts in cannot be read: it does if it has slices
 	misread  string // annotations that are not understood, for people
+
+	policyClusters []string // that its policy names, sorted
 }
 
 func newServiceRecord(object any) (*serviceRecord, bool) {
@@ -44,7 +47,11 @@ func newServiceRecord(object any) (*serviceRecord, bool) {
 		headless: svc.Spec.ClusterIP == corev1.ClusterIPNone,
 		ports:    svc.Spec.Ports,
 		labels:   svc.Labels,
-		misread:  view.Misread(svc.Annotations, view.ServiceKeys),
+		misread:  view.MisreadService(svc),
+	}
+	if view.IsFederated(svc) {
+		p, _ := policy.ServiceOf(svc.Annotations)
+		record.policyClusters = p.Names()
 	}
 	record.optIn, record.unclear = view.OptsIn(svc.Annotations)
 	if svc.Spec.Selector != nil {
@@ -65,7 +72,7 @@ func (s *serviceRecord) equal(o *serviceRecord) bool {
 		return s == o
 	}
 	return s.uid == o.uid && s.external == o.external && s.headless == o.headless && s.optIn == o.optIn &&
-		s.unclear == o.unclear && s.misread == o.misread &&
+		s.unclear == o.unclear && s.misread == o.misread && slices.Equal(s.policyClusters, o.policyClusters) &&
 		s.selectorText() == o.selectorText() && slices.Equal(s.families, o.families) &&
 		maps.Equal(s.labels, o.labels) && slices.EqualFunc(s.ports, o.ports, samePort)
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -44,18 +42,6 @@ func NewWriter(store *federation.Store, registry *cluster.Registry, options Opti
 		store: store, registry: registry, options: options, metrics: newWriterMetrics(),
 		conns: map[string]*api.Connection{},
 	}
-}
-
-// reportMisread records that annotations of a Service of the local cluster are not understood.
-func (w *Writer) reportMisread(s *serviceRecord) {
-	if w.options.Events == nil {
-		return
-	}
-	service := &corev1.Service{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.uid},
-	}
-	w.options.Events.Eventf(service, nil, corev1.EventTypeWarning, "Misread", "WriteSlices", "%s", s.misread)
 }
 
 // AddTo adds the tasks of the Writer to a Campaign.

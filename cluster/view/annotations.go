@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
@@ -69,6 +72,44 @@ func Misread(annotations map[string]string, known []string) string {
 		all = append(all[:maxOmissions], fmt.Sprintf("and %d more", len(all)-maxOmissions))
 	}
 	return strings.Join(all, "; ")
+}
+
+// IsFederated reports whether a Service stands for those of several clusters.
+func IsFederated(svc *corev1.Service) bool {
+	for _, key := range []string{linkerd.RemoteDiscoveryKey, linkerd.LocalDiscoveryAnnotation, MembersKey} {
+		if _, found := svc.Annotations[key]; found {
+			return true
+		}
+	}
+	return false
+}
+
+// MisreadService describes what a Service of the local cluster asks for that is not understood, or has no effect; it is
+// empty if there is nothing.
+func MisreadService(svc *corev1.Service) string {
+	all := Misread(svc.Annotations, ServiceKeys)
+	if IsFederated(svc) {
+		return all
+	}
+	var unused []string
+	for _, key := range policy.ServiceKeys {
+		if _, found := svc.Annotations[key]; found {
+			unused = append(unused, key)
+		}
+	}
+	if unused == nil {
+		return all
+	}
+	text := "the Service is not federated, so that its policy has no effect (" + strings.Join(unused, ", ") + "): "
+	if _, mirror := svc.Labels[linkerd.RemoteDiscoveryKey]; mirror {
+		text += "a mirror has the endpoints of one cluster only"
+	} else {
+		text += "set it on the federated Service in this cluster, such as " + svc.Name + "-federated"
+	}
+	if all == "" {
+		return text
+	}
+	return text + "; " + all
 }
 
 // likeliest returns those of the keys that users set which begin most like a name; all of them if none does.

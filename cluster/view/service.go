@@ -20,7 +20,7 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 		ExternalName: svc.Spec.Type == corev1.ServiceTypeExternalName,
 		LocalOnly:    policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal,
 		Ports:        servicePorts(svc.Spec.Ports, out),
-		Misread:      Misread(svc.Annotations, ServiceKeys),
+		Misread:      MisreadService(svc),
 	}
 	if list, found := svc.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		v.Opaque = parsePorts(list, func(name string) (uint16, bool) {
@@ -77,16 +77,13 @@ func newComposition(
 	cluster federation.Cluster, svc *corev1.Service, out *omissions,
 ) (c *federation.Composition, malformed string) {
 	const clusterLabel, serviceLabel = linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel
-	remotes, hasRemotes := svc.Annotations[linkerd.RemoteDiscoveryKey]
-	local, hasLocal := svc.Annotations[linkerd.LocalDiscoveryAnnotation]
-	members, hasMembers := svc.Annotations[MembersKey]
-	if hasRemotes || hasLocal || hasMembers {
+	if IsFederated(svc) {
 		m := memberList{cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.MemberRef]bool{}}
-		if local != "" {
+		if local := svc.Annotations[linkerd.LocalDiscoveryAnnotation]; local != "" {
 			m.addMember(local, cluster, true)
 		}
-		m.parse(remotes, false)
-		m.parse(members, true)
+		m.parse(svc.Annotations[linkerd.RemoteDiscoveryKey], false)
+		m.parse(svc.Annotations[MembersKey], true)
 		if m.more > 0 {
 			out.addf("%d members after the first %d", m.more, maxMembers)
 		}

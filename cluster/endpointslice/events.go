@@ -1,0 +1,130 @@
+package endpointslice
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+)
+
+const (
+	maxNote  = 1024 // bytes of an Event's note, as API servers take it
+	maxNamed = 3    // clusters in an Event
+)
+
+// serviceEvents records Events about Services of the local cluster: annotations that are not understood or have no
+// effect, and policies that name clusters that are not linked. An Event is recorded when that begins or changes, in the
+// term of a Lease, and so by one replica.
+type serviceEvents struct {
+	to events.EventRecorder
+
+	mu       sync.Mutex             // guards all below
+	linked   []string               // sorted; nil until it is known which clusters are linked
+	naming   map[key]*serviceRecord // whose policies name clusters
+	reported map[key]string         // what the last Event about clusters of a Service was
+}
+
+func newServiceEvents(to events.EventRecorder) *serviceEvents {
+	return &serviceEvents{to: to, naming: map[key]*serviceRecord{}, reported: map[key]string{}}
+}
+
+// serviceChanged is called when a Service was created, and old is nil, changed or deleted, and now is nil.
+func (e *serviceEvents) serviceChanged(k key, old, now *serviceRecord) {
+	if now != nil && now.misread != "" && (old == nil || old.misread != now.misread) {
+		e.warn(now, "Misread", now.misread)
+	}
+	e.mu.Lock()
+	text := ""
+	if now == nil || len(now.policyClusters) == 0 {
+		delete(e.naming, k)
+		delete(e.reported, k)
+	} else {
+		e.naming[k] = now
+		text = e.news(now)
+	}
+	e.mu.Unlock()
+	e.warnUnknown(now, text)
+}
+
+// followClusters follows which clusters are linked, once that is known.
+func (f *federatedSlices) followClusters(ctx context.Context) {
+	if linked := f.writer.options.Linked; linked != nil {
+		select {
+		case <-linked:
+		case <-ctx.Done():
+			return
+		}
+	}
+	for {
+		names, changed := f.writer.registry.Names()
+		f.events.setLinked(names)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (e *serviceEvents) setLinked(names []string) {
+	e.mu.Lock()
+	e.linked = names
+	news := map[*serviceRecord]string{}
+	for _, s := range e.naming {
+		news[s] = e.news(s)
+	}
+	e.mu.Unlock()
+	for s, text := range news {
+		e.warnUnknown(s, text)
+	}
+}
+
+// news returns which clusters of a policy are not linked, if that was not reported before; empty for none. It needs
+// e.mu.
+func (e *serviceEvents) news(s *serviceRecord) string {
+	if e.linked == nil {
+		return ""
+	}
+	var unknown []string
+	for _, name := range s.policyClusters {
+		if _, linked := slices.BinarySearch(e.linked, name); !linked {
+			unknown = append(unknown, name)
+		}
+	}
+	if unknown == nil {
+		delete(e.reported, s.key)
+		return ""
+	}
+	text := "its policy names clusters that are not linked, which count for nothing: " +
+		strings.Join(unknown[:min(len(unknown), maxNamed)], ", ")
+	if more := len(unknown) - maxNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	if e.reported[s.key] == text {
+		return ""
+	}
+	e.reported[s.key] = text
+	return text
+}
+
+func (e *serviceEvents) warnUnknown(s *serviceRecord, text string) {
+	if text != "" {
+		e.warn(s, "PolicyUnknownCluster", text)
+	}
+}
+
+func (e *serviceEvents) warn(s *serviceRecord, reason, text string) {
+	service := &corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: s.uid},
+	}
+	if len(text) > maxNote {
+		text = strings.ToValidUTF8(text[:maxNote-3], "") + "..."
+	}
+	e.to.Eventf(service, nil, corev1.EventTypeWarning, reason, "WriteSlices", "%s", text)
+}
