@@ -123,9 +123,11 @@ func (s *Server) Token() string {
 	return token
 }
 
-// TokenUntil returns a new token that the server takes, and that expires by its own account.
+// TokenUntil returns a new token that the server takes, and that expires by its own account. It has the time at which
+// it was issued, as those of real API servers have.
 func (s *Server) TokenUntil(end time.Time) string {
-	claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"exp":%d}`, end.Unix()))
+	claims := base64.RawURLEncoding.EncodeToString(
+		fmt.Appendf(nil, `{"iat":%d,"exp":%d}`, time.Now().Unix(), end.Unix()))
 	token := "e30." + claims + ".c2ln"
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,7 +26,12 @@ const serveDefaults = "-external-workload-slices=true -federated-slices=true -mi
 // exported returns what a replica exports: values by series, as Prometheus names them.
 func (s *scenario) exported(name string) map[string]float64 {
 	s.t.Helper()
-	families, err := s.mustRun(name).Exported.Gather()
+	return s.samples(s.mustRun(name))
+}
+
+func (s *scenario) samples(r *replica) map[string]float64 {
+	s.t.Helper()
+	families, err := r.Exported.Gather()
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -138,6 +138,7 @@ type scenario struct {
 	crowds   map[string][]*proxy.Stream // by bucket
 	opened   []string                   // names of streams, in order
 
+	recorder   *recorder       // nil for none
 	watch      *watch          // of a random history; nil in a scenario
 	heldLinks  map[string]bool // clusters of Links that were deleted with their CRD, and are not created again yet
 	sliceNames sliceNames
@@ -184,6 +185,16 @@ func (s *scenario) play() string {
 	}
 	defer s.end()
 	s.start("replica-1")
+	if *record != "" && slices.ContainsFunc(script, func(args []string) bool { return args[0] == "alerts" }) {
+		recorder, stop := newRecorder(s)
+		defer func() {
+			stop()
+			if err := recorder.write(*record, s.t.Name()); err != nil {
+				s.t.Error(err)
+			}
+		}()
+		s.recorder = recorder
+	}
 	elapse(settle)
 	for i, args := range script {
 		fmt.Fprintf(&s.out, "> %s\n", lines[i])
@@ -435,6 +446,10 @@ func (s *scenario) do(verb string, args []string) {
 		s.check(args)
 	case "page":
 		s.page()
+	case "alerts":
+		if s.recorder != nil {
+			s.recorder.expect(args)
+		}
 	case "serve":
 		s.network.Server(at(0)).Serve(at(1), args[2:]...)
 	case "advance":
