@@ -1,5 +1,5 @@
-// Package drills plays faults that operators meet on two real control planes, and asserts what 'fingerpost check'
-// reports of each, and within what time. Played here is what depends on how an API server behaves: how it deletes a
+// Package drills plays faults that operators meet on two real control planes, and asserts what 'fingerpost check' and
+// the status page report of each, and within what time. Played here is what depends on how an API server behaves: how it deletes a
 // CRD with all Links, how it takes a permission away, how it stops answering. All other faults are scenarios in
 // cmd/fingerpost/app (drills-services, drills-clusters, drills-writers), on virtual time.
 package drills
@@ -10,9 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,6 +76,28 @@ func (f *fleet) reports(within time.Duration, want ...string) {
 	}
 	f.Logf("reported after %s: %s", time.Since(began).Round(time.Millisecond), want[0])
 }
+
+// shows asserts that the status page shows a problem that an operator must act on, and no other such problem.
+func (f *fleet) shows(title string) {
+	f.Helper()
+	request, err := http.NewRequestWithContext(f.Context(), http.MethodGet, "http://"+f.Server.Debug+"/", http.NoBody)
+	f.do(err)
+	response, err := http.DefaultClient.Do(request)
+	f.do(err)
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	f.do(err)
+	var titles []string
+	for _, found := range severe.FindAllStringSubmatch(string(page), -1) {
+		titles = append(titles, html.UnescapeString(found[1]))
+	}
+	if !slices.Equal(titles, []string{title}) {
+		f.Errorf("the status page shows %q, want %q", titles, title)
+	}
+}
+
+// severe finds the titles of problems on the status page that an operator must act on.
+var severe = regexp.MustCompile(`<li class="bad"><p><strong>(.*?)</strong>`)
 
 // isWell waits until check reports nothing.
 func (f *fleet) isWell(within time.Duration) {
@@ -139,6 +166,7 @@ func TestDrills(t *testing.T) {
 func (f *fleet) blackHole() {
 	f.do(f.west.Proxy.Silence())
 	f.reports(15*time.Second, "× west is in contact it is Stale, last contact", "no answer within 3s")
+	f.shows("west is Stale")
 	command := exec.CommandContext(f.Context(), f.binary, f.arguments("--wait=10m")...)
 	var out bytes.Buffer
 	command.Stdout = &out
@@ -171,6 +199,7 @@ func (f *fleet) readOnly() {
 	f.do(f.west.Scale(ctx, f.Namespace, mesh.Service, 3))
 	f.reports(10*time.Second, "× nothing keeps Fingerpost from writing in east what Fingerpost writes into the local "+
 		"cluster is not kept up to date: the credentials do not permit writing: grant update on "+resource)
+	f.shows("Nothing is written into east")
 	f.do(local.Allow(ctx, local.Identity, "update", resource))
 	f.do(f.Server.Stop()) // it reviews permissions again after minutes, or when it starts
 	f.do(f.Serve(ctx, fingerpost.Options{
@@ -192,6 +221,7 @@ func (f *fleet) noCRD() {
 	f.do(err)
 	f.reports(5*time.Second, "× no Link was deleted with many others the CRD of Links was deleted",
 		"the clusters of shop/west stay linked for 5m0s")
+	f.shows("Link shop/west was deleted")
 	if held, err := f.Server.Metric(f.Context(), "fingerpost_links_held"); err != nil || held != 1 {
 		f.Errorf("fingerpost_links_held is %v: %v", held, err)
 	}
