@@ -26,6 +26,8 @@ type Explanation struct {
 	Refused   string `json:"refused,omitempty"` // why a stream that opens now would end at once
 	Waits     string `json:"waits,omitempty"`   // what a first answer would wait for
 
+	Notes []string `json:"notes,omitempty"` // what else bears on it, such as a cluster that is over its budget
+
 	Policy  bool           `json:"policy"`  // whether a policy divides the traffic between clusters
 	Traffic []ClusterShare `json:"traffic"` // one a cluster, in the order of tiers
 	Claims  []Claim        `json:"claims"`  // all that the clusters publish that bears on the authority

@@ -200,6 +200,8 @@ func TestExplanationsOfReplicas(t *testing.T) {
 	}
 	refused := explanation("b", "", 0, "10.0.0.1:80")
 	refused.Refused = "NotFound: gone"
+	over := explanation("a", "", 0, "10.0.0.1:80")
+	over.Notes = []string{"over budget: west"}
 	differs := func(pair string) string {
 		return "but: replicas " + strings.Replace(pair, " ", " and ", 1) + " differ, see 'fingerpost check'"
 	}
@@ -219,6 +221,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 			},
 			[]string{"replica a", differs("a b"), differs("a c")},
 		},
+		"a cluster is over its budget": {[]replicaExplanation{over}, []string{"but: over budget: west"}},
 		"one refuses": {
 			[]replicaExplanation{explanation("a", "", 0, "10.0.0.1:80"), refused},
 			[]string{"replica a", differs("a b")},

@@ -202,7 +202,7 @@ func printExplanation(f *frame, x discovery.Explanation, now time.Time) {
 	}
 	f.printf("%s", x.Authority)
 	f.printf("for %s: %d addresses", clientText(x.Client), kept)
-	for _, line := range []string{x.Refused, x.Waits} {
+	for _, line := range append([]string{x.Refused, x.Waits}, x.Notes...) {
 		if line != "" {
 			f.printf("but: %s", line)
 		}

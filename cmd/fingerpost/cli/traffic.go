@@ -15,6 +15,7 @@ type clientTraffic struct {
 	Replica   string                   `json:"replica"`
 	Authority string                   `json:"authority"`
 	Client    discovery.Place          `json:"client"`
+	Notes     []string                 `json:"notes,omitempty"`
 	Policy    bool                     `json:"policy"`
 	Traffic   []discovery.ClusterShare `json:"traffic"`
 }
@@ -59,7 +60,8 @@ Every replica is asked, and the table is that of the first. With -o json there a
 func mergeTraffic(responses []Response[discovery.Explanation]) []clientTraffic {
 	all := []clientTraffic{}
 	for _, r := range responses {
-		all = append(all, clientTraffic{r.Replica, r.Page.Authority, r.Page.Client, r.Page.Policy, r.Page.Traffic})
+		x := r.Page
+		all = append(all, clientTraffic{r.Replica, x.Authority, x.Client, x.Notes, x.Policy, x.Traffic})
 	}
 	return all
 }
@@ -70,6 +72,9 @@ func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
 	f.printf("for %s", clientText(x.Client))
 	if !x.Policy {
 		f.printf("no policy: all ready endpoints of all clusters are given")
+	}
+	for _, note := range x.Notes {
+		f.printf("but: %s", note)
 	}
 	f.printf("")
 	t := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GIVEN", "WHY")

@@ -14,6 +14,7 @@ import (
 func TestTraffic(t *testing.T) {
 	page := discovery.Explanation{
 		Authority: "web.shop:80", Client: discovery.Place{Namespace: "shop", Pod: "cart"}, Policy: true,
+		Notes: []string{"over budget: west"},
 		Traffic: []discovery.ClusterShare{
 			{
 				Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Given: 2,
@@ -32,7 +33,7 @@ func TestTraffic(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	want := []string{
-		"web.shop:80", "for shop/cart", "", "CLUSTER TIER READY ALL WEIGHT DRAIN SHARE GIVEN WHY",
+		"web.shop:80", "for shop/cart", "but: over budget: west", "", "CLUSTER TIER READY ALL WEIGHT DRAIN SHARE GIVEN WHY",
 		"local 1 2 3 7 0% 93.33% 2 preferred", "west 2 3 3 - 5% 6.67% 0 over its share",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -88,7 +88,21 @@ func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
 		return
 	}
+	statuses, _ := s.Registry.Statuses()
+	explanation.Notes = budgetNotes(explanation.Traffic, statuses)
 	writeJSON(w, explanation)
+}
+
+// budgetNotes returns a line for each cluster of which something is left out at the border, where it has no address to
+// be explained.
+func budgetNotes(traffic []discovery.ClusterShare, statuses map[string]cluster.Status) (notes []string) {
+	for _, share := range traffic {
+		if over := statuses[share.Cluster].OverBudget; over != "" {
+			notes = append(notes, fmt.Sprintf("over budget: not all that cluster %s publishes is taken: %s",
+				share.Cluster, over))
+		}
+	}
+	return notes
 }
 
 func writeJSON(w http.ResponseWriter, page any) {

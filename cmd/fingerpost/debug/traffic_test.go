@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -75,5 +76,17 @@ func TestTrafficIsBounded(t *testing.T) {
 		if n > 1 {
 			t.Errorf("the shares of %s are computed %d times", service, n)
 		}
+	}
+}
+
+// An explanation names the clusters of the Service that are over their budget: what they have more is nowhere else.
+func TestBudgetNotes(t *testing.T) {
+	statuses := map[string]cluster.Status{
+		"west": {OverBudget: "5 endpoints are refused"}, "south": {OverBudget: "of another Service"}, "east": {},
+	}
+	notes := budgetNotes([]discovery.ClusterShare{{Cluster: "west"}, {Cluster: "east"}, {Cluster: "gone"}}, statuses)
+	want := "over budget: not all that cluster west publishes is taken: 5 endpoints are refused"
+	if len(notes) != 1 || notes[0] != want {
+		t.Errorf("%q, want %q", notes, want)
 	}
 }
