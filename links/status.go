@@ -2,7 +2,6 @@ package links
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -54,8 +53,8 @@ func (m *MirrorReport) Missing() string {
 	case len(m.NotMirrored) > 0:
 		return strings.Join(m.NotMirrored, "\n")
 	case len(m.Unmatched) > 0:
-		return fmt.Sprintf("no selector of the Link matches the label of %s: correct the label, or a selector of the Link",
-			strings.Join(m.Unmatched, ", "))
+		return "no selector of the Link matches the label of " + strings.Join(m.Unmatched, ", ") +
+			": correct the label, or a selector of the Link"
 	default:
 		return ""
 	}

@@ -79,7 +79,7 @@ func releaseCommand(version string) *cobra.Command {
 	return a.command("release CLUSTER", "Let go what is held of a cluster that has withdrawn most of what it had",
 		`Let go what is held of a linked cluster that has withdrawn most of what it had at once. It is held
 if the Link has the annotation `+policy.WithdrawalGuardKey+`, for
-as long as that says; the condition Guarded of the Link shows what.`,
+the time in its value; the condition Guarded of the Link shows what.`,
 		"  fingerpost release west",
 		func(cmd *cobra.Command, name string) error {
 			return a.annotate(cmd, name, links.ReleasedAtKey, now().Format(time.RFC3339),

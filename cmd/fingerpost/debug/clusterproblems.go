@@ -70,7 +70,7 @@ func (p ClustersPage) Problems(now time.Time) (all []Problem) {
 	for _, c := range p.WithoutLink() {
 		all = append(all, Problem{
 			Cluster: c.Name, Title: "A labelled Secret alone links " + c.Name, Command: "kubectl get links -A",
-			Text:    fmt.Sprintf("if the Link was deleted to unlink the cluster, delete the Secret as well (%s)", c.Source),
+			Text:    "if the Link was deleted to unlink the cluster, delete the Secret as well (" + c.Source + ")",
 			Runbook: runbookWithoutLink,
 		})
 	}
@@ -172,7 +172,9 @@ func (c Cluster) validity(now time.Time) time.Duration {
 func (p ClustersPage) WithoutLink() (all []Cluster) {
 	others := false
 	for _, c := range p.Clusters {
-		held := slices.ContainsFunc(p.Links, func(l links.LinkStatus) bool { return l.Cluster == c.Name && l.Held != "" })
+		held := slices.ContainsFunc(p.Links, func(l links.LinkStatus) bool {
+			return l.Cluster == c.Name && l.Held != ""
+		})
 		others = others || c.Link != ""
 		if !c.Local && c.Link == "" && c.Source != "" && !held {
 			all = append(all, c)
