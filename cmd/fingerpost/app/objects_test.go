@@ -421,8 +421,13 @@ func (s *scenario) printObject(cluster, kind, name string, paths []string) {
 	if len(paths) == 0 {
 		fmt.Fprintln(&s.out, "exists")
 	}
+	s.printFields(o.Object, paths)
+}
+
+func (s *scenario) printFields(object map[string]any, paths []string) {
+	s.t.Helper()
 	for _, path := range paths {
-		value, _, _ := unstructured.NestedFieldNoCopy(o.Object, strings.Split(path, ".")...)
+		value, _, _ := unstructured.NestedFieldNoCopy(object, strings.Split(path, ".")...)
 		text, err := json.Marshal(value)
 		if err != nil {
 			s.t.Fatal(err)

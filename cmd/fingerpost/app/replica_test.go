@@ -10,12 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/testr"
+	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
@@ -98,7 +99,7 @@ func (c *connections) restore(address string) {
 // admission, for age, and for the writers, which are off.
 func (s *scenario) options(args []string) app.Options {
 	o := app.Options{
-		ClusterName: home, Addr: "fingerpost.test:8086", ProbeInterval: 5 * time.Second,
+		Addr: "fingerpost.test:8086", ProbeInterval: 5 * time.Second,
 		Thresholds: federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
 		Discovery:  linkerd.Defaults(),
 		Lease:      lease.Timing{Duration: 6 * time.Second, Renew: 2 * time.Second, Fence: 4500 * time.Millisecond},
@@ -154,12 +155,14 @@ func (s *scenario) options(args []string) app.Options {
 // start starts a replica.
 func (s *scenario) start(name string) {
 	s.t.Helper()
+	s.startIn(name, home)
+}
+
+// startIn starts a replica in a cluster: in another one than home it is of another installation.
+func (s *scenario) startIn(name, cluster string) {
+	s.t.Helper()
 	if s.running(name) != nil {
 		s.t.Fatalf("start: %s runs already", name)
-	}
-	log := logr.Discard()
-	if testing.Verbose() {
-		log = testr.New(s.t).WithName(name)
 	}
 	r := &replica{
 		name: name, listener: bufconn.Listen(1 << 16), peers: bufconn.Listen(1 << 16), stopped: make(chan struct{}),
@@ -167,24 +170,25 @@ func (s *scenario) start(name string) {
 	r.toServer.dial = s.network.DialAs(name)
 	r.toClient.dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return r.listener.DialContext(ctx) }
 	o := s.options(s.flags)
+	o.ClusterName = cluster
 	if o.Replica = name; o.StateDir != "" {
 		o.StateDir = s.stateDirOf(name)
 	}
-	if s.network.Server(home).Get("namespaces", "", ours) == nil { // its UID names the installation
+	if s.network.Server(cluster).Get("namespaces", "", ours) == nil { // its UID names the installation
 		namespace := &unstructured.Unstructured{}
 		namespace.SetAPIVersion("v1")
 		namespace.SetKind("Namespace")
 		namespace.SetName(ours)
-		s.network.Server(home).Apply(namespace)
+		s.network.Server(cluster).Apply(namespace)
 	}
-	o.Config, o.Dial = s.access(home), r.toServer.open
+	o.Config, o.Dial = s.access(cluster), r.toServer.open
 	o.Config.Dial, o.Config.QPS = o.Dial, -1
 	o.Listen = func(_ context.Context, _, address string) (net.Listener, error) {
 		return map[bool]net.Listener{true: r.peers, false: r.listener}[address == peerAddr], nil
 	}
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var err error
-	if r.App, err = app.New(ctx, log, o); err != nil {
+	if r.App, err = app.New(ctx, s.newLog(name), o); err != nil {
 		s.t.Fatal(err)
 	}
 	r.cancel = cancel
@@ -197,6 +201,33 @@ func (s *scenario) start(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas, s.ended = append(s.replicas, r), append(s.ended, r.stopped)
+}
+
+// newLog returns a log whose lines the verb logged finds.
+func (s *scenario) newLog(name string) logr.Logger {
+	return funcr.New(func(_, line string) {
+		if testing.Verbose() {
+			s.t.Logf("%s: %s", name, line)
+		}
+		s.logMu.Lock()
+		defer s.logMu.Unlock()
+		if s.watch == nil { // histories are long
+			s.logged = append(s.logged, line)
+		}
+	}, funcr.Options{})
+}
+
+// printLogged prints how many lines the replicas have logged that contain a text.
+func (s *scenario) printLogged(text string) {
+	s.logMu.Lock()
+	defer s.logMu.Unlock()
+	n := 0
+	for _, line := range s.logged {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	fmt.Fprintf(&s.out, "x%d\n", n)
 }
 
 const peerAddr = "peers.test:8087"

@@ -147,6 +147,9 @@ type scenario struct {
 	mu       sync.Mutex
 	replicas []*replica          // that run, in the order in which they have started
 	seen     map[string][]string // lines by stream since the last verb
+
+	logMu  sync.Mutex
+	logged []string // lines
 }
 
 // lookup is a stream of either kind.
@@ -455,6 +458,10 @@ func (s *scenario) do(verb string, args []string) {
 	case "advance":
 		s.advance(at(0))
 	case "start":
+		if len(args) > 1 {
+			s.startIn(args[0], args[1])
+			break
+		}
 		s.start(at(0))
 	case "stop":
 		s.stop(at(0))
@@ -507,6 +514,10 @@ func (s *scenario) do(verb string, args []string) {
 		for _, name := range sortedKeys(statuses) {
 			fmt.Fprintf(&s.out, "%s %s\n", name, statuses[name].State)
 		}
+	case "cluster":
+		s.printCluster(at(0), args[1:])
+	case "logged":
+		s.printLogged(at(0))
 	case "message":
 		s.message(at(0), at(1))
 	case "conditions":
@@ -613,6 +624,22 @@ func (s *scenario) page() {
 	fmt.Fprintf(&s.out, "page: %s\n", verdict.FindStringSubmatch(page)[1])
 	for _, p := range problem.FindAllStringSubmatch(page, -1) {
 		fmt.Fprintf(&s.out, "page %s %s\n", map[string]string{"bad": "×", "warn": "‼"}[p[1]], p[2])
+	}
+}
+
+// printCluster prints fields of a cluster as /debug/clusters has it.
+func (s *scenario) printCluster(name string, paths []string) {
+	s.t.Helper()
+	var page struct {
+		Clusters []map[string]any `json:"clusters"`
+	}
+	if err := json.Unmarshal(s.fetch(s.t.Context(), s.first().name, "/debug/clusters"), &page); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, c := range page.Clusters {
+		if c["name"] == name {
+			s.printFields(c, paths)
+		}
 	}
 }
 
