@@ -96,7 +96,7 @@ func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Reg
 		identities: map[string]Identity{}, own: map[string]ownTraffic{}, traffic: map[string]Traffic{},
 		forgotten: map[string]bool{}, trafficChanged: watch.NewBell(),
 	}
-	r.engageFuncs = []EngageFunc{r.identify, r.followOwn}
+	r.engageFuncs = []EngageFunc{r.identify, r.followSelfDrain, r.followRegion}
 	return r
 }
 

@@ -28,8 +28,7 @@ import (
 // watches: that one object, and its metadata only. A linked cluster need not grant that; then it cannot drain itself,
 // which is logged once. The annotation takes effect like that of the Link, and the one that takes more away counts.
 //
-// The region of the local cluster is the one that most of its nodes are in. Linked clusters need not grant that their
-// nodes are read, so their Links name it.
+// The region of a cluster is the one that its Link names, or else the one that most of its nodes are in (region.go).
 
 const (
 	// neededInterval is how often it is counted who still needs a cluster that is drained, or what is held of it.
@@ -46,6 +45,8 @@ type Traffic struct {
 	Drain     Drain      `json:"drain,omitzero"`
 	Withdrawn *Withdrawn `json:"withdrawn,omitempty"` // what is held of it; nil for nothing
 
+	Region      string `json:"region,omitempty"`      // that it is in; empty if it is not known
+	NoRegion    string `json:"noRegion,omitempty"`    // why its nodes do not give its region; empty if its Link has one
 	NoSelfDrain string `json:"noSelfDrain,omitempty"` // why the cluster cannot drain itself; empty if it can
 }
 
@@ -74,7 +75,7 @@ func (t Traffic) equal(o Traffic) bool {
 	}
 	a, b := t.Drain, o.Drain
 	return sameHold && t.Policy == o.Policy && t.Asked == o.Asked && t.Released == o.Released &&
-		t.NoSelfDrain == o.NoSelfDrain &&
+		t.Region == o.Region && t.NoRegion == o.NoRegion && t.NoSelfDrain == o.NoSelfDrain &&
 		a.Percent == b.Percent && a.By == b.By && a.Next.Equal(b.Next) && a.Needed == b.Needed &&
 		slices.Equal(a.NeededBy, b.NeededBy)
 }
@@ -124,6 +125,9 @@ func (r *Registry) updateTraffic(s *supervisor, now time.Time) (next time.Time) 
 	r.mu.Unlock()
 	t := Traffic{Asked: spec.Traffic, Released: spec.Released, NoSelfDrain: own.refused}
 	t.Policy, t.Drain = inForce(spec, own, now)
+	if t.Region = t.Policy.Region; spec.Traffic.Region == "" {
+		t.NoRegion = own.noRegion
+	}
 	next = t.Drain.Next
 	r.store.SetPolicy(federation.Cluster(s.name), t.Policy)
 	if s.guard != nil {
@@ -235,9 +239,10 @@ func (r *Registry) localAndDrained() (local string, drained map[string]bool) {
 
 // ownTraffic is what a cluster reports of itself.
 type ownTraffic struct {
-	drain   policy.Drain
-	region  string
-	refused string // why drain is not known; empty if it is
+	drain    policy.Drain
+	refused  string // why drain is not known; empty if it is
+	region   string // that most of its nodes are in
+	noRegion string // why region is not known; empty if it is
 }
 
 func (r *Registry) setOwn(name string, set func(*ownTraffic)) {
@@ -250,21 +255,14 @@ func (r *Registry) setOwn(name string, set func(*ownTraffic)) {
 	}
 }
 
-// followOwn reads what a cluster asks for itself until its engagement ends.
-func (r *Registry) followOwn(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection) {
+// followSelfDrain watches the Namespace of a linked cluster's control plane until its engagement ends.
+func (r *Registry) followSelfDrain(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection) {
 	s, _ := spec.Load()
-	log := r.log.WithValues("cluster", s.Name)
-	switch {
-	case s.Local:
-		r.followRegion(logr.NewContext(ctx, log.V(1)), s.Name, conn)
-	case r.options.ControllerNamespace != "":
-		r.followSelfDrain(ctx, log, s.Name, conn)
+	name, namespace := s.Name, r.options.ControllerNamespace
+	if s.Local || namespace == "" {
+		return
 	}
-}
-
-// followSelfDrain watches the Namespace of a cluster's control plane.
-func (r *Registry) followSelfDrain(ctx context.Context, log logr.Logger, name string, conn *api.Connection) {
-	namespace := r.options.ControllerNamespace
+	log := r.log.WithValues("cluster", name)
 	kind := api.Metadata(corev1.SchemeGroupVersion, "namespaces", "Namespace").Named(namespace)
 	changed := watch.NewBell()
 	informer := api.NewInformer(conn, kind, func(object any) (string, bool) {
@@ -324,51 +322,6 @@ func (r *Registry) reportNoSelfDrain(log logr.Logger, name, reason string) {
 func readDrain(value string) (policy.Drain, []policy.Problem) {
 	asked, problems := policy.LinkOf(map[string]string{policy.DrainKey: value})
 	return asked.Drain, problems
-}
-
-// followRegion finds the region that most nodes of the local cluster are in; of several the first by name.
-func (r *Registry) followRegion(ctx context.Context, name string, conn *api.Connection) {
-	nodes := map[string]int{} // by region
-	regions := map[api.Key]string{}
-	var informer *api.Informer[string]
-	informer = api.NewInformer(conn, api.Metadata(corev1.SchemeGroupVersion, "nodes", "Node"),
-		func(object any) (string, bool) {
-			m, err := meta.Accessor(object)
-			if err != nil {
-				return "", false
-			}
-			region := m.GetLabels()[corev1.LabelTopologyRegion]
-			return api.Intern(region), region != "" && len(region) <= maxRegion
-		},
-		func(k api.Key) {
-			old := regions[k]
-			now, found := informer.Get(k)
-			if regions[k] = now; !found {
-				delete(regions, k)
-			}
-			if nodes[old]--; nodes[old] <= 0 {
-				delete(nodes, old)
-			}
-			if found {
-				nodes[now]++
-			}
-			most := mostCommon(nodes)
-			r.setOwn(name, func(own *ownTraffic) { own.region = most })
-		})
-	informer.Optional()
-	informer.Run(ctx)
-}
-
-const maxRegion = 63 // as long as the value of a label
-
-// mostCommon returns the key with the highest count, the first by name of several; empty for none.
-func mostCommon(counts map[string]int) (most string) {
-	for _, k := range slices.Sorted(maps.Keys(counts)) {
-		if counts[k] > counts[most] {
-			most = k
-		}
-	}
-	return most
 }
 
 // String describes the Services that are named, for people.

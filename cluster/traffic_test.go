@@ -411,29 +411,109 @@ func TestSelfDrainForbidden(t *testing.T) {
 	})
 }
 
-// The local cluster is in the region of most of its nodes; a linked one where its Link puts it.
-func TestRegion(t *testing.T) {
-	node := func(name, region string) string {
-		return fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {topology.kubernetes.io/region: %s}}}`,
-			name, region)
+func node(name, region string) string {
+	return fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {topology.kubernetes.io/region: %s}}}`,
+		name, region)
+}
+
+func (tr *traffic) wantsRegion(name, want string) {
+	tr.t.Helper()
+	statuses, _ := tr.registry.Statuses()
+	if got := tr.store.Policy(federation.Cluster(name)).Region; got != want || statuses[name].Traffic.Region != want {
+		tr.t.Errorf("the region of %s is %q, and %q in its status, want %q", name, got, statuses[name].Traffic.Region, want)
 	}
+}
+
+// A cluster is in the region of most of its nodes, of several the first by name, unless its Link names one. Those of
+// the local cluster are watched, and those of a linked one listed once in a while.
+func TestRegion(t *testing.T) {
 	inTraffic(t, 10, policy.Link{Region: "eu"}, func(tr *traffic) {
 		tr.here.ApplyYAML(node("a", "us"), node("b", "eu"), node("c", "eu"))
-		tr.east.ApplyYAML(node("a", "us"))
+		tr.east.ApplyYAML(node("a", "us"), node("b", "us"), node("c", "eu"), node("d", `"!"`))
 		tr.wait(time.Second)
-		if here, east := tr.store.Policy("here").Region, tr.store.Policy("east").Region; here != "eu" || east != "eu" {
-			t.Errorf("regions %q and %q", here, east)
-		}
+		tr.wantsRegion("here", "eu")
+		tr.wantsRegion("east", "eu")
 		tr.here.Delete("Node", "", "b")
 		tr.wait(time.Second)
-		if here := tr.store.Policy("here").Region; here != "eu" {
-			t.Errorf("of eu and us the first by name is not taken, but %q", here)
-		}
+		tr.wantsRegion("here", "eu")
 		tr.here.Delete("Node", "", "c")
 		tr.wait(time.Second)
-		if here := tr.store.Policy("here").Region; here != "us" {
-			t.Errorf("region %q", here)
+		tr.wantsRegion("here", "us")
+
+		tr.spec.Traffic = policy.Link{}
+		tr.apply(tr.spec)
+		tr.wantsRegion("east", "") // there were no nodes when it was linked
+		tr.wait(75 * time.Minute)
+		tr.wantsRegion("east", "us")
+		tr.east.Delete("Node", "", "a")
+		tr.wait(75 * time.Minute)
+		tr.wantsRegion("east", "eu")
+		if n := tr.east.Requests("list", "nodes"); n != 3 {
+			t.Errorf("nodes were listed %d times in 2.5 hours", n)
 		}
+		if n := tr.east.Requests("watch", "nodes"); n != 0 {
+			t.Errorf("nodes were watched %d times", n)
+		}
+	})
+}
+
+// Of a linked cluster with many nodes the first ones by name count, in one list.
+func TestRegionOfManyNodes(t *testing.T) {
+	inWorld(t, func(w *world) {
+		east := w.network.Server("east")
+		east.ApplyYAML(service, slice)
+		for i := range 1200 {
+			east.ApplyYAML(node(fmt.Sprintf("n-%04d", i), map[bool]string{true: "eu", false: "us"}[i < 500]))
+		}
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+		w.wait(10 * time.Second)
+		(&traffic{world: w}).wantsRegion("east", "eu")
+		if n := east.Requests("list", "nodes"); n != 1 {
+			t.Errorf("nodes were listed %d times", n)
+		}
+	})
+}
+
+// A cluster whose nodes may not be listed is in no region, until they may be; an error changes nothing. Another
+// cluster under the same name does not keep the region.
+func TestRegionForbidden(t *testing.T) {
+	inTraffic(t, 10, policy.Link{}, func(tr *traffic) {
+		wants := func(region, reason string) {
+			t.Helper()
+			tr.wantsRegion("east", region)
+			if got := tr.status().Traffic.NoRegion; got != reason {
+				t.Errorf("no region because of %q, want %q", got, reason)
+			}
+		}
+		other := tr.network.Server("east-2")
+		other.ApplyYAML(service, node("a", "eu"))
+		other.Forbid("nodes", true)
+		tr.spec.Access = []cluster.Access{tr.access("east-2", other.Token())}
+		tr.apply(tr.spec)
+		tr.wait(10 * time.Minute)
+		wants("", "grant list on nodes")
+		tr.spec.Traffic.Region = "us"
+		tr.apply(tr.spec)
+		wants("us", "")
+		tr.spec.Traffic = policy.Link{}
+		tr.apply(tr.spec)
+		wants("", "grant list on nodes")
+		other.Forbid("nodes", false)
+		tr.wait(7 * time.Minute)
+		wants("eu", "")
+		other.Fail("nodes", 500, 0)
+		tr.wait(75 * time.Minute)
+		tr.wantsRegion("east", "eu")
+		if got := tr.status().Traffic.NoRegion; !strings.HasPrefix(got, "list nodes: ") {
+			t.Errorf("no region because of %q", got)
+		}
+		third := tr.network.Server("east-3")
+		third.ApplyYAML(service)
+		third.Forbid("nodes", true)
+		tr.spec.Access = []cluster.Access{tr.access("east-3", third.Token())}
+		tr.apply(tr.spec)
+		tr.wait(10 * time.Second)
+		wants("", "grant list on nodes")
 	})
 }
 

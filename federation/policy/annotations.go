@@ -267,7 +267,10 @@ func parseLimit(value string) (Limit, bool) {
 	return Limit{ok, n}, ok
 }
 
-func parseRegion(value string) (string, bool) { return value, isName(value, 63) }
+func parseRegion(value string) (string, bool) { return value, IsRegion(value) }
+
+// IsRegion reports whether a string may be the name of a region.
+func IsRegion(s string) bool { return isName(s, 63) }
 
 func parseDuration(value string) (time.Duration, bool) {
 	d, err := time.ParseDuration(value)
