@@ -312,7 +312,9 @@ func (r *Registry) followSelfDrain(ctx context.Context, spec *watch.Value[Spec],
 // reportNoSelfDrain records why a cluster cannot drain itself, and logs that once.
 func (r *Registry) reportNoSelfDrain(log logr.Logger, name, reason string) {
 	isNew := false
-	r.setOwn(name, func(own *ownTraffic) { isNew, own.refused = own.refused != reason, reason })
+	r.setOwn(name, func(own *ownTraffic) {
+		isNew, own.refused, own.drain = own.refused != reason, reason, policy.Drain{}
+	})
 	if isNew {
 		log.Info("The cluster cannot drain itself: its Namespace cannot be read", "reason", reason)
 	}

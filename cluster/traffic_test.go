@@ -408,6 +408,14 @@ func TestSelfDrainForbidden(t *testing.T) {
 		if s := w.status(); s.Traffic.NoSelfDrain != "" || s.Traffic.Drain.Percent != 100 {
 			t.Errorf("%+v", s.Traffic)
 		}
+		other := w.network.Server("east-2")
+		other.ApplyYAML(service, slice)
+		other.Forbid("namespaces", true)
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east-2", other.Token())}})
+		w.wait(time.Minute)
+		if s := w.status(); s.Traffic.NoSelfDrain == "" || s.Traffic.Drain.Percent != 0 {
+			t.Errorf("what another cluster asked for is in force: %+v", s.Traffic)
+		}
 	})
 }
 
