@@ -126,11 +126,11 @@ func TestOverBudget(t *testing.T) {
 	})
 }
 
-// A cluster that lists many times what may be held of it is not read to the end: one that was never synced
+// A cluster that lists more than twice of what may be held of it is not read to the end: one that was never synced
 // is not used, one in use keeps what was accepted. Both are reported, tried again at growing pauses, and
 // recover.
 func TestFarOverBudget(t *testing.T) {
-	const budget, far = 10, 60
+	const budget, far = 10, 21
 	pods := func(east *apitest.Server, n int) {
 		for i := range n {
 			east.ApplyYAML(podText(i))
@@ -141,7 +141,15 @@ func TestFarOverBudget(t *testing.T) {
 			east.Delete("Pod", "ns", fmt.Sprintf("web-%04d", i))
 		}
 	}
-	listings := func(east *apitest.Server) int { return east.Requests("list", "pods") + east.Requests("watch", "pods") }
+	// The pauses have grown to their longest, 5 minutes, or by chance half of that. Each listing begins with a watch.
+	wantsListings := func(w *world, east *apitest.Server) {
+		w.t.Helper()
+		before := east.Requests("watch", "pods")
+		w.wait(20 * time.Minute)
+		if n := east.Requests("watch", "pods") - before; n < 3 || n > 9 {
+			w.t.Errorf("asked %d times within 20 minutes", n)
+		}
+	}
 	reported := func(w *world) {
 		w.t.Helper()
 		s := w.status()
@@ -166,11 +174,7 @@ func TestFarOverBudget(t *testing.T) {
 				reported(w)
 				w.wait(10 * time.Minute)
 				reported(w)
-				before := listings(east)
-				w.wait(20 * time.Minute)
-				if n := listings(east) - before; n < 3 || n > 14 {
-					t.Errorf("asked %d times within 20 minutes", n)
-				}
+				wantsListings(w, east)
 				few(east)
 				w.wait(5 * time.Minute)
 				w.wantsState(federation.Live)
@@ -202,12 +206,8 @@ func TestFarOverBudget(t *testing.T) {
 				reported(w)
 				w.wantsState(federation.Stale)
 				w.wantsPods(budget)
-				before := listings(east)
-				w.wait(20 * time.Minute)
+				wantsListings(w, east)
 				w.wantsState(federation.Stale)
-				if n := listings(east) - before; n < 3 || n > 14 {
-					t.Errorf("asked %d times within 20 minutes", n)
-				}
 				few(east)
 				w.wait(5*time.Minute + 10*time.Second)
 				w.wantsState(federation.Live)
@@ -217,5 +217,48 @@ func TestFarOverBudget(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What of a cluster is listed and not taken may be as much again as what may be held of it. Of slices their endpoints
+// count, and beside those as many slices without any as Services may have.
+func TestLargestListing(t *testing.T) {
+	of := func(slices, endpoints int) (texts []string) {
+		for i := range slices {
+			first := i*endpoints + 1
+			texts = append(texts, sliceOf(fmt.Sprintf("web-%02d", i), "10.2", first, first+endpoints-1))
+		}
+		return texts
+	}
+	for name, c := range map[string]struct {
+		slices []string
+		live   bool
+		over   string
+		has    int
+	}{
+		"as much as may be held": {of(5, 2), true, "", 10},
+		"twice as much":          {of(4, 5), true, "new objects of kind EndpointSlice", 10},
+		"more":                   {of(3, 7), false, "lists of kind EndpointSlice", 0},
+		"in one slice":           {of(1, 21), false, "lists of kind EndpointSlice", 0},
+		"without endpoints":      {of(60, 0), true, "", 0},
+		"without an end":         {of(61, 0), false, "lists of kind EndpointSlice", 0},
+	} {
+		for _, stream := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, stream %t", name, stream), func(t *testing.T) {
+				inWorldOf(t, api.Limits{Endpoints: 10, Services: 10}, func(w *world) {
+					east := w.network.Server("east")
+					east.Stream(stream)
+					east.ApplyYAML(append(c.slices, service)...)
+					w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{w.access("east", east.Token())}})
+					w.wait(10 * time.Second)
+					w.wants(c.has)
+					s := w.status()
+					if (s.State == federation.Live) != c.live || !strings.Contains(s.OverBudget, c.over) ||
+						(s.OverBudget == "") != (c.over == "") {
+						t.Errorf("%s, over budget: %q", s.State, s.OverBudget)
+					}
+				})
+			})
+		}
 	}
 }

@@ -49,6 +49,19 @@ func (l Limits) of(k Kind) int64 {
 	return int64(cmp.Or(l.Objects, l.Endpoints))
 }
 
+// objects returns the most objects of a kind that a cluster has which keeps to the limits; 0 for no limit. A Service
+// without endpoints has slices, too, as a rule one for each family.
+func (l Limits) objects(k Kind) int64 {
+	switch k.object.(type) {
+	case *discoveryv1.EndpointSlice, *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
+		if l.Services == 0 || l.Endpoints == 0 {
+			return 0
+		}
+		return int64(l.Endpoints) + 2*int64(l.Services)
+	}
+	return l.of(k)
+}
+
 // A Budget bounds what all stores of one cluster hold. Past it, what was accepted stays and is updated, and
 // new objects are refused. Updates may grow the whole by a quarter more; an update past that leaves the
 // object as it was.
@@ -63,12 +76,12 @@ type Budget struct {
 	refused map[*share]bool // those from which something is left out
 }
 
-// A listing is ended when it brings so many times what the budget allows: of objects, or of bytes as they
-// are sent, of which records keep few. A cluster that is merely larger than its budget stays below that; a
+// A listing is ended when it brings so many times what the budget allows: of endpoints, of objects, or of bytes as
+// they are sent, of which records keep few. A cluster that is a little larger than its budget stays below that; a
 // listing beyond may have no end.
 const (
-	maxTimesObjects = 5
-	maxTimesBytes   = 32
+	maxTimes      = 2
+	maxTimesBytes = 32
 )
 
 // An ExcessError is why a listing was not read to its end: it brings many times the Budget.
@@ -117,7 +130,7 @@ func (b *Budget) Problem() string {
 		what = append(what, "what was accepted is kept and updated, new objects of kind "+names(refused)+" are refused")
 	}
 	if len(ended) > 0 {
-		what = append(what, "lists of kind "+names(ended)+" bring many times as much and are not read to their end, "+
+		what = append(what, "lists of kind "+names(ended)+" bring more than twice as much and are not read to their end, "+
 			"what was accepted of them before is kept")
 	}
 	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: %s; "+
@@ -223,14 +236,15 @@ func (s *share) refuse(k Key, u usage, known bool) {
 // begin forgets what was refused: everything is about to be listed.
 func (s *share) begin() { s.refusedCount, s.nextKey, s.next, s.gone = 0, Key{}, usage{}, false }
 
-// checkListing returns an error if a listing that has brought so many objects and bytes must not be read
-// further.
-func (s *share) checkListing(objects int, bytes int64) error {
+// checkListing returns an error if a listing that has brought so many objects, units of them and bytes must not be
+// read further.
+func (s *share) checkListing(objects int, units, bytes int64) error {
 	s.mu.Lock()
 	limits := s.limits
 	s.mu.Unlock()
-	tooMany := exceeds(int64(objects), maxTimesObjects*limits.of(s.kind), false)
-	if tooMany || exceeds(bytes, maxTimesBytes*limits.Bytes, false) {
+	if exceeds(units, maxTimes*limits.of(s.kind), false) ||
+		exceeds(int64(objects), maxTimes*limits.objects(s.kind), false) ||
+		exceeds(bytes, maxTimesBytes*limits.Bytes, false) {
 		return s.endListing(s)
 	}
 	return nil

@@ -229,6 +229,7 @@ type listing[R any] struct {
 	store   *Store[R]
 	objects map[Key]*reduced[R]
 	before  share // what was used when it began
+	units   int64 // that it has brought, those that were refused included
 
 	refused *Key       // the first by name of those that it has refused; nil for none
 	taken   latestKeys // the new ones that it has taken; only once something was refused
@@ -280,7 +281,7 @@ func (s *Store[R]) CheckListing(objects int, bytes int64) error {
 	if s.share == nil {
 		return nil
 	}
-	err := s.share.checkListing(objects, bytes)
+	err := s.share.checkListing(objects, s.unstored.units, bytes)
 	if err != nil {
 		s.abandon()
 	}
@@ -295,6 +296,7 @@ func (l *listing[R]) Update(object any) error {
 	if !k.ok {
 		return l.Delete(object)
 	}
+	l.units += int64(k.size.units)
 	if l.store.share == nil || l.admit(k) {
 		l.objects[k.key] = k
 	}

@@ -617,11 +617,11 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 			return listing.Delete(e.Object)
 		default:
 			n++
-			if err := r.recordProgress(n); err != nil {
+			r.recordLag(m, false)
+			if err := listing.Update(e.Object); err != nil {
 				return err
 			}
-			r.recordLag(m, false)
-			return listing.Update(e.Object)
+			return r.recordProgress(n)
 		}
 	})
 	switch {
@@ -655,10 +655,6 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 		if next == "" {
 			version = m.GetResourceVersion()
 		}
-		n += meta.LenList(list)
-		if err := r.recordProgress(n); err != nil {
-			return "", err
-		}
 		err = meta.EachListItem(list, func(object runtime.Object) error {
 			m, err := meta.Accessor(object)
 			if err != nil || reflect.TypeOf(object) != r.objects {
@@ -668,6 +664,10 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 			return listing.Update(object)
 		})
 		if err != nil {
+			return "", err
+		}
+		n += meta.LenList(list)
+		if err := r.recordProgress(n); err != nil {
 			return "", err
 		}
 		last := next
