@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -57,10 +56,8 @@ type guard struct {
 
 	confirming bool   // a withdrawal is
 	had        amount // before it
-	pending    map[federation.Service]bool
 	recent     map[federation.Service]recentView // only with a hold
 	pruned     time.Time                         // recent was
-	held       map[federation.Service]time.Time  // confirmed, and when the hold ends
 }
 
 // amount is how much a cluster has.
@@ -75,8 +72,7 @@ type recentView struct {
 func newGuard(log logr.Logger, store *federation.Store, name string, changed func()) *guard {
 	return &guard{
 		log: log, store: store, cluster: federation.Cluster(name), changed: changed,
-		pending: map[federation.Service]bool{}, recent: map[federation.Service]recentView{},
-		held: map[federation.Service]time.Time{},
+		recent: map[federation.Service]recentView{},
 	}
 }
 
@@ -121,7 +117,7 @@ func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
 	change := changeOf(old, next)
 	if !w.synced {
 		if change.ready < 0 {
-			g.hold(w.ClusterWriter, svc)
+			w.Hold(svc)
 		}
 		return // MarkSynced goes on
 	}
@@ -147,12 +143,11 @@ func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
 			"ofServices", had.services)
 		for svc, r := range g.recent {
 			w.HoldBefore(svc, r.view)
-			g.pending[svc] = true
 		}
 		clear(g.recent)
 		w.confirm()
 	}
-	g.hold(w.ClusterWriter, svc)
+	w.Hold(svc)
 }
 
 // MarkSynced removes what was not written, unless that is held.
@@ -164,7 +159,7 @@ func (w *guardedWriter) MarkSynced() {
 	}
 	if g.asked.Hold > 0 {
 		for _, svc := range w.Unwritten() {
-			g.hold(w.ClusterWriter, svc)
+			w.Hold(svc)
 		}
 	}
 	w.synced = true
@@ -176,16 +171,7 @@ func (w *guardedWriter) MarkSynced() {
 	g.confirm()
 }
 
-// hold and all below need mu.
-func (g *guard) hold(w *federation.ClusterWriter, svc federation.Service) {
-	if _, held := g.held[svc]; held {
-		return
-	}
-	w.Hold(svc)
-	g.pending[svc] = true
-}
-
-// count counts what the cluster has written.
+// count counts what the cluster has written. It needs mu, and so does all below.
 func (g *guard) count() {
 	g.has = amount{}
 	for _, v := range g.store.Views(g.cluster).All() {
@@ -221,30 +207,21 @@ func (g *guard) remember(svc federation.Service, old *federation.View, now time.
 
 // confirm decides on what is held, after everything was listed.
 func (g *guard) confirm() {
-	now := time.Now()
 	g.mu.Lock()
-	services := slices.Collect(maps.Keys(g.pending))
-	mass := g.isMass(g.had)
+	mass, until := g.isMass(g.had), time.Time{}
 	if mass && g.asked.Hold > 0 {
-		g.store.ConfirmHolds(g.cluster, services...)
-		for svc := range g.store.Holds(g.cluster) {
-			if _, before := g.held[svc]; g.pending[svc] && !before {
-				g.held[svc] = now.Add(g.asked.Hold)
-			}
-		}
-	} else {
-		g.store.Release(g.cluster, services...)
+		until = time.Now().Add(g.asked.Hold)
 	}
+	held := g.store.ConfirmHolds(g.cluster, until)
 	if g.confirming {
-		g.log.Info("A withdrawal was listed", "confirmed", mass, "held", len(g.held),
+		g.log.Info("A withdrawal was listed", "confirmed", mass, "of", held, "until", until,
 			"endpoints", g.has.ready, "services", g.has.services)
 	}
 	g.confirming = false
-	clear(g.pending)
 	g.ready.Reset()
 	g.services.Reset()
 	g.mu.Unlock()
-	if len(services) > 0 {
+	if held > 0 {
 		g.changed()
 	}
 }
@@ -252,50 +229,11 @@ func (g *guard) confirm() {
 // ask sets what the Link asks for. Without a hold nothing stays held that was confirmed, nor if released differs.
 func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 	g.mu.Lock()
-	release := g.asked.Hold > 0 && asked.Hold == 0 || g.released != released
+	defer g.mu.Unlock()
+	if g.asked.Hold > 0 && asked.Hold == 0 || g.released != released {
+		g.store.EndHolds(g.cluster, time.Time{})
+	}
 	g.asked, g.released = asked, released
-	g.mu.Unlock()
-	if release {
-		g.expire(time.Time{})
-	}
-}
-
-// expire lets go what was held for as long as it may be, or everything if now is zero, and returns when the next is
-// due; zero for never.
-func (g *guard) expire(now time.Time) (next time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var ended []federation.Service
-	for svc, until := range g.held {
-		switch {
-		case now.IsZero() || !now.Before(until):
-			ended = append(ended, svc)
-			delete(g.held, svc)
-		case next.IsZero() || until.Before(next):
-			next = until
-		}
-	}
-	g.store.Release(g.cluster, ended...)
-	return next
-}
-
-// report returns how many endpoints are held of each Service, and until when the last of them are.
-func (g *guard) report() (held map[federation.Service]int, until time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.held) == 0 {
-		return nil, time.Time{}
-	}
-	held = g.store.Holds(g.cluster)
-	for svc, t := range g.held {
-		if _, still := held[svc]; !still {
-			delete(g.held, svc) // the endpoints are back
-		} else if t.After(until) {
-			until = t
-		}
-	}
-	maps.DeleteFunc(held, func(svc federation.Service, _ int) bool { _, found := g.held[svc]; return !found })
-	return held, until
 }
 
 // changeOf returns what a cluster gains by one View in place of another; nil is none. Slices that are the same are

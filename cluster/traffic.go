@@ -132,7 +132,7 @@ func (r *Registry) updateTraffic(s *supervisor, now time.Time) (next time.Time) 
 	r.store.SetPolicy(federation.Cluster(s.name), t.Policy)
 	if s.guard != nil {
 		s.guard.ask(spec.Traffic.WithdrawalGuard, spec.Released)
-		next = earliest(next, s.guard.expire(now))
+		next = earliest(next, r.store.EndHolds(federation.Cluster(s.name), now))
 		t.Withdrawn = r.withdrawnOf(s)
 	}
 	if t.Drain.Percent == 100 {
@@ -179,7 +179,8 @@ func inForce(spec Spec, own ownTraffic, now time.Time) (p policy.Cluster, d Drai
 
 // withdrawnOf returns what is held of a cluster for Services that have nothing else.
 func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
-	held, until := s.guard.report()
+	held := r.store.Holds(federation.Cluster(s.name))
+	maps.DeleteFunc(held, func(_ federation.Service, h federation.Hold) bool { return h.Until.IsZero() })
 	if len(held) == 0 {
 		return nil
 	}
@@ -187,9 +188,12 @@ func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
 	if len(services) == 0 {
 		return nil
 	}
-	w := &Withdrawn{Until: until}
-	for _, n := range held {
-		w.Endpoints += n
+	w := &Withdrawn{}
+	for _, h := range held {
+		w.Endpoints += h.Endpoints
+		if h.Until.After(w.Until) {
+			w.Until = h.Until
+		}
 	}
 	w.Services = services[:min(len(services), maxNamed)]
 	w.More = len(services) - len(w.Services)
@@ -198,7 +202,7 @@ func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
 
 // needing returns the Services of the local cluster, sorted, of which only the members of one cluster have ready
 // endpoints; or, if held is not nil, those held ones. Members of clusters that are drained themselves do not count.
-func (r *Registry) needing(name string, held map[federation.Service]int) (services []string) {
+func (r *Registry) needing(name string, held map[federation.Service]federation.Hold) (services []string) {
 	local, drained := r.localAndDrained()
 	ready := func(m federation.MemberRef) bool { return r.store.View(m.Ref).HasReady() }
 	for svc, v := range r.store.Views(federation.Cluster(local)).All() {

@@ -4,18 +4,21 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Endpoints that a cluster has withdrawn, and that readers are given nevertheless.
 //
 // A cluster that withdraws most of what it had within a moment is more often a mistake than meant. Who decides on
 // that is the owner of its writer: this is only where the decision is kept. Hold has the endpoints that a Service has
-// now stay in Snapshots, whatever is written after it, until Release:
+// now stay in Snapshots, whatever is written after it:
 //
 //   - A hold is not confirmed at first. Every Snapshot that names the Service has what is held.
-//   - ConfirmHolds is called when the cluster does not have the endpoints. From then on a Snapshot has them only
-//     while no other of its members has a ready endpoint: a federated Service lets them go at once.
-//   - A hold ends by itself when the Service has as many ready endpoints again, and with its cluster.
+//   - ConfirmHolds is called when it is known that the cluster does not have the endpoints. From then on a Snapshot
+//     has them only while no other of its members has a ready endpoint (a federated Service lets them go at once),
+//     and until a time. Or they end at once.
+//   - EndHolds ends what was held until its time. A hold ends by itself when the Service has as many ready endpoints
+//     again, and with its cluster.
 //
 // What is held is added to what was written: an endpoint that is ready now is not replaced by what it was, and one
 // that is new is there as well. Views, and what is saved of them, are what the cluster has written.
@@ -24,30 +27,33 @@ import (
 
 // hold is what is held of one Service; guarded by Store.mu.
 type hold struct {
-	before    *View // with the endpoints that are held
-	confirmed bool
-	view      *View // that readers are given: what was written, and what of before it lacks
-	missing   int   // endpoints of before in it
+	before *View     // with the endpoints that are held
+	until  time.Time // zero: it is not confirmed
+	view   *View     // that readers are given: what was written, and what of before it lacks
+	lacks  int       // ready endpoints of before
 }
 
-// Hold has the endpoints that a Service has now stay in Snapshots: see [Store.Release]. It is called before the Set
-// or Delete that withdraws them.
+// A Hold is what is held of one Service.
+type Hold struct {
+	Endpoints int
+	Until     time.Time // zero: it is not confirmed that they are gone
+}
+
+// Hold has the endpoints that a Service has now stay in Snapshots. It is called before the Set or Delete that withdraws
+// them. A hold that is confirmed stays as it is.
 func (k *ClusterWriter) Hold(svc Service) {
 	k.do(func(c *cluster) {
 		before := c.views.Load().Get(svc)
 		if h := c.held[svc]; h != nil {
+			if !h.until.IsZero() {
+				return
+			}
 			before = h.view
 		}
 		if before == nil {
 			return
 		}
-		if c.held == nil {
-			c.held = map[Service]*hold{}
-		}
-		if c.held[svc] == nil {
-			k.store.holds++
-		}
-		c.held[svc] = &hold{before: before, view: before}
+		k.setHold(svc, &hold{before: before, view: before})
 		k.store.refreshMembers(k.name, svc)
 	})
 }
@@ -55,62 +61,76 @@ func (k *ClusterWriter) Hold(svc Service) {
 // HoldBefore is Hold for the endpoints that a Service had some time ago.
 func (k *ClusterWriter) HoldBefore(svc Service, before *View) {
 	k.do(func(c *cluster) {
-		if c.held == nil {
-			c.held = map[Service]*hold{}
-		}
 		if c.held[svc] == nil {
-			k.store.holds++
-			c.held[svc] = &hold{before: before, view: before}
+			k.setHold(svc, &hold{before: before, view: before})
 		}
 		k.updateHold(svc, c.views.Load().Get(svc))
 		k.store.refreshMembers(k.name, svc)
 	})
 }
 
-// ConfirmHolds restricts the holds of some Services to Snapshots in which nothing else is ready.
-func (s *Store) ConfirmHolds(c Cluster, services ...Service) {
-	s.mu.Lock()
-	defer s.unlock()
-	k := s.cluster(c)
-	if k == nil {
-		return
-	}
-	for _, svc := range services {
-		if h := k.held[svc]; h != nil && !h.confirmed {
-			h.confirmed = true
-			s.refreshMembers(c, svc)
+// ConfirmHolds has what is held of c, and was not confirmed, held until a time for Snapshots in which nothing else is
+// ready; with the zero time it ends. It returns of how many Services that is.
+func (s *Store) ConfirmHolds(c Cluster, until time.Time) (confirmed int) {
+	s.reviseHolds(c, func(h *hold) (ends, changed bool) {
+		if !h.until.IsZero() {
+			return false, false
 		}
-	}
+		confirmed++
+		h.until = until
+		return until.IsZero(), true
+	})
+	return confirmed
 }
 
-// Release ends the holds of some Services.
-func (s *Store) Release(c Cluster, services ...Service) {
+// EndHolds ends what is held of c, and confirmed, until a time that is not after now; all of it if now is zero. It
+// returns when the next one ends; zero for never.
+func (s *Store) EndHolds(c Cluster, now time.Time) (next time.Time) {
+	s.reviseHolds(c, func(h *hold) (ends, changed bool) {
+		switch {
+		case h.until.IsZero():
+			return false, false
+		case now.IsZero() || !now.Before(h.until):
+			return true, true
+		case next.IsZero() || h.until.Before(next):
+			next = h.until
+		}
+		return false, false
+	})
+	return next
+}
+
+// reviseHolds has revise look at everything that is held of c.
+func (s *Store) reviseHolds(c Cluster, revise func(*hold) (ends, changed bool)) {
 	s.mu.Lock()
 	defer s.unlock()
 	k := s.cluster(c)
 	if k == nil {
 		return
 	}
-	for _, svc := range services {
-		if k.held[svc] != nil {
+	for svc, h := range k.held {
+		ends, changed := revise(h)
+		if ends {
 			delete(k.held, svc)
 			s.holds--
+		}
+		if changed {
 			s.refreshMembers(c, svc)
 		}
 	}
 }
 
-// Holds returns how many endpoints are held of each Service of which some are.
-func (s *Store) Holds(c Cluster) map[Service]int {
+// Holds returns what is held of each Service of which something is.
+func (s *Store) Holds(c Cluster) map[Service]Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.cluster(c)
 	if k == nil || len(k.held) == 0 {
 		return nil
 	}
-	all := make(map[Service]int, len(k.held))
+	all := make(map[Service]Hold, len(k.held))
 	for svc, h := range k.held {
-		all[svc] = h.missing
+		all[svc] = Hold{Endpoints: h.lacks, Until: h.until}
 	}
 	return all
 }
@@ -127,20 +147,32 @@ func (s *Store) Gives(ref Ref) bool {
 	return k != nil && k.held[ref.Service] != nil
 }
 
+// setHold sets what is held of a Service; nil for nothing. It needs Store.mu.
+func (k *ClusterWriter) setHold(svc Service, h *hold) {
+	c := k.cluster
+	if c.held == nil {
+		c.held = map[Service]*hold{}
+	}
+	k.store.holds -= len(c.held)
+	if c.held[svc] = h; h == nil {
+		delete(c.held, svc)
+	}
+	k.store.holds += len(c.held)
+}
+
 // updateHold computes anew what is held of a Service when v was written; nil if it was deleted. It needs Store.mu.
 func (k *ClusterWriter) updateHold(svc Service, v *View) {
 	h := k.cluster.held[svc]
 	if h == nil {
 		return
 	}
-	next := hold{before: h.before, confirmed: h.confirmed}
-	next.view, next.missing = v.withHeld(h.before)
-	if next.missing == 0 || v.readyCount() >= h.before.readyCount() {
-		delete(k.cluster.held, svc)
-		k.store.holds--
+	next := hold{before: h.before, until: h.until}
+	next.view, next.lacks = v.withHeld(h.before)
+	if next.lacks == 0 || v.readyCount() >= h.before.readyCount() {
+		k.setHold(svc, nil)
 		return
 	}
-	k.cluster.held[svc] = &next
+	k.setHold(svc, &next)
 }
 
 // refreshMembers looks again at a Service of c in all that is watched; it needs s.mu.
@@ -153,7 +185,7 @@ func (s *Store) refreshMembers(c Cluster, svc Service) {
 // holdFor returns what a member of home is given instead of what its cluster has written; nil for nothing.
 func (c *cluster) holdFor(s *Store, home Ref, term MemberRef) *hold {
 	h := c.held[term.Service]
-	if h == nil || h.confirmed && s.hasOthers(home, term) {
+	if h == nil || !h.until.IsZero() && s.hasOthers(home, term) {
 		return nil
 	}
 	return h

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -72,6 +73,7 @@ func TestHoldsEnd(t *testing.T) {
 	s, web := NewStore(), Service{"ns", "web"}
 	endpoint := &Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true}
 	v := &View{Slices: []*Slice{{Name: "s", Endpoints: []*Endpoint{endpoint}}}}
+	until := time.Unix(1, 0)
 	held := func() (n int) {
 		w := s.Watch(Ref{"east", web})
 		defer w.Close()
@@ -79,7 +81,8 @@ func TestHoldsEnd(t *testing.T) {
 		return snapshot.Members[0].Held
 	}
 	for name, end := range map[string]func(*ClusterWriter){
-		"released": func(*ClusterWriter) { s.Release("east", web, Service{"ns", "other"}) },
+		"released": func(*ClusterWriter) { s.EndHolds("east", time.Time{}) },
+		"over":     func(*ClusterWriter) { s.EndHolds("east", until) },
 		"back":     func(w *ClusterWriter) { w.Set(web, v) },
 		"unlinked": func(*ClusterWriter) { s.RemoveCluster("east") },
 	} {
@@ -90,10 +93,15 @@ func TestHoldsEnd(t *testing.T) {
 		w.MarkSynced()
 		w.Hold(web)
 		w.Delete(web)
-		if n := held(); n != 1 || s.Holds("east")[web] != 1 || s.holds != 1 {
+		if n := held(); n != 1 || s.Holds("east")[web].Endpoints != 1 || s.holds != 1 {
 			t.Fatalf("%s: %d endpoints are held, %v in all", name, n, s.Holds("east"))
 		}
-		s.ConfirmHolds("east", web)
+		if next := s.EndHolds("east", until); !next.IsZero() || s.ConfirmHolds("east", until) != 1 {
+			t.Fatalf("%s: what is not confirmed ends at %v", name, next)
+		}
+		if next := s.EndHolds("east", until.Add(-1)); !next.Equal(until) || s.ConfirmHolds("east", time.Time{}) != 0 {
+			t.Fatalf("%s: it ends at %v", name, next)
+		}
 		end(w)
 		if n := held(); n != 0 || s.Holds("east") != nil || s.holds != 0 {
 			t.Fatalf("%s: %d endpoints are held in the end, %d Services", name, n, s.holds)
@@ -101,8 +109,8 @@ func TestHoldsEnd(t *testing.T) {
 		w.Hold(web)
 		s.RemoveCluster("east")
 		w.HoldBefore(web, v) // fenced
-		s.ConfirmHolds("east", web)
-		s.Release("east", web)
+		s.ConfirmHolds("east", until)
+		s.EndHolds("east", until)
 		if s.holds != 0 {
 			t.Fatalf("%s: %d Services are held of a cluster that is not linked", name, s.holds)
 		}
