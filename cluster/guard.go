@@ -31,7 +31,8 @@ import (
 // compared with what there was before, so that a cluster which was restored empty is held as well.
 //
 // With the annotation, what was lost within the last minute before step 1 is held, too, so that all of a withdrawal
-// is that comes bit by bit. Without it nothing is remembered for that.
+// is that comes bit by bit. For that a Service that is deleted stays for a minute without endpoints: the mirror of
+// one that is gone could not be written again. Without the annotation nothing is remembered.
 //
 // # What it costs
 //
@@ -135,6 +136,10 @@ func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
 	if !g.confirming {
 		had := amount{g.ready.Max(now), g.services.Max(now)}
 		if !g.isMass(had) {
+			if change.services < 0 && g.asked.Hold > 0 {
+				w.Keep(svc, now.Add(policy.Window))
+				g.changed()
+			}
 			return
 		}
 		g.confirming, g.had = true, had

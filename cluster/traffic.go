@@ -180,7 +180,9 @@ func inForce(spec Spec, own ownTraffic, now time.Time) (p policy.Cluster, d Drai
 // withdrawnOf returns what is held of a cluster for Services that have nothing else.
 func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
 	held := r.store.Holds(federation.Cluster(s.name))
-	maps.DeleteFunc(held, func(_ federation.Service, h federation.Hold) bool { return h.Until.IsZero() })
+	maps.DeleteFunc(held, func(_ federation.Service, h federation.Hold) bool {
+		return h.Until.IsZero() || h.Endpoints == 0
+	})
 	if len(held) == 0 {
 		return nil
 	}

@@ -17,6 +17,8 @@ import (
 //   - ConfirmHolds is called when it is known that the cluster does not have the endpoints. From then on a Snapshot
 //     has them only while no other of its members has a ready endpoint (a federated Service lets them go at once),
 //     and until a time. Or they end at once.
+//   - Keep has a Service that is deleted next stay, without endpoints, until a time. Whoever removes what depends on a
+//     Service could not bring that back if the Service turns out to be a part of such a withdrawal.
 //   - EndHolds ends what was held until its time. A hold ends by itself when the Service has as many ready endpoints
 //     again, and with its cluster.
 //
@@ -61,11 +63,22 @@ func (k *ClusterWriter) Hold(svc Service) {
 // HoldBefore is Hold for the endpoints that a Service had some time ago.
 func (k *ClusterWriter) HoldBefore(svc Service, before *View) {
 	k.do(func(c *cluster) {
-		if c.held[svc] == nil {
+		if h := c.held[svc]; h == nil || h.lacks == 0 && !h.until.IsZero() {
 			k.setHold(svc, &hold{before: before, view: before})
 		}
 		k.updateHold(svc, c.views.Load().Get(svc))
 		k.store.refreshMembers(k.name, svc)
+	})
+}
+
+// Keep has a Service stay until a time, without endpoints, when it is deleted: it is called before the Delete.
+func (k *ClusterWriter) Keep(svc Service, until time.Time) {
+	k.do(func(c *cluster) {
+		if v := c.views.Load().Get(svc); v != nil && c.held[svc] == nil {
+			empty := *v
+			empty.Slices = nil
+			k.setHold(svc, &hold{before: &empty, until: until, view: v})
+		}
 	})
 }
 
@@ -120,7 +133,7 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) (ends, changed bool)) 
 	}
 }
 
-// Holds returns what is held of each Service of which something is.
+// Holds returns what is held of each Service of which something is, or which is kept.
 func (s *Store) Holds(c Cluster) map[Service]Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +181,7 @@ func (k *ClusterWriter) updateHold(svc Service, v *View) {
 	}
 	next := hold{before: h.before, until: h.until}
 	next.view, next.lacks = v.withHeld(h.before)
-	if next.lacks == 0 || v.readyCount() >= h.before.readyCount() {
+	if v != nil && (next.lacks == 0 || v.readyCount() >= h.before.readyCount()) {
 		k.setHold(svc, nil)
 		return
 	}

@@ -116,3 +116,50 @@ func TestHoldsEnd(t *testing.T) {
 		}
 	}
 }
+
+// A Service that is kept has no endpoints, and stays until its time, until it is back, or with what is held of it.
+func TestKeep(t *testing.T) {
+	s, web, until := NewStore(), Service{"ns", "web"}, time.Unix(1, 0)
+	endpoint := &Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true}
+	v := &View{Slices: []*Slice{{Name: "s", Endpoints: []*Endpoint{endpoint}}}}
+	s.AddCluster("east", Expectation{})
+	w := s.NewWriter("east")
+	ref := Ref{"east", web}
+	reader := s.Watch(ref)
+	defer reader.Close()
+	wants := func(given bool, endpoints int) {
+		t.Helper()
+		snapshot, _ := reader.Load()
+		m := snapshot.Members[0]
+		if s.Gives(ref) != given || (m.View != nil) != given || m.View.readyCount() != endpoints {
+			t.Fatalf("given: %t, %+v", s.Gives(ref), m)
+		}
+	}
+	w.Keep(web, until) // of nothing
+	wants(false, 0)
+	w.Set(web, v)
+	w.MarkSynced()
+	w.Keep(web, until)
+	wants(true, 1)
+	w.Delete(web)
+	wants(true, 0)
+	s.EndHolds("east", until)
+	wants(false, 0)
+
+	w.Set(web, v)
+	w.Keep(web, until)
+	w.Delete(web)
+	w.Set(web, v)
+	if wants(true, 1); s.holds != 0 {
+		t.Fatal("it is kept though it is back")
+	}
+
+	w.Keep(web, until)
+	w.Delete(web)
+	w.HoldBefore(web, v)
+	wants(true, 1)
+	s.EndHolds("east", until)
+	wants(true, 1) // it is not confirmed any more
+	s.ConfirmHolds("east", time.Time{})
+	wants(false, 0)
+}

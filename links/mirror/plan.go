@@ -144,6 +144,7 @@ type link struct {
 // readiness is the state of a remote Service's endpoints.
 type readiness struct {
 	known     bool
+	given     bool            // clients are given the Service, see term.isGiven
 	endpoints bool            // there are some, ready or not
 	ready     bool            // at least one endpoint is
 	hostnames map[string]bool // of endpoints; whether that endpoint is ready

@@ -168,6 +168,7 @@ func newReadiness(s *federation.Snapshot) readiness {
 		if m.View == nil {
 			continue
 		}
+		r.given = true
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
 				r.endpoints, r.ready = true, r.ready || e.Ready
@@ -181,7 +182,7 @@ func newReadiness(s *federation.Snapshot) readiness {
 }
 
 func (r readiness) equal(o readiness) bool {
-	return r.known == o.known && r.endpoints == o.endpoints && r.ready == o.ready &&
+	return r.known == o.known && r.given == o.given && r.endpoints == o.endpoints && r.ready == o.ready &&
 		maps.Equal(r.hostnames, o.hostnames)
 }
 
