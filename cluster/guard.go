@@ -50,7 +50,7 @@ type guard struct {
 
 	mu       sync.Mutex
 	asked    policy.WithdrawalGuard
-	released string // as the Link has it
+	released string // when the Link was released last; as it has it
 	has      amount // as written
 	ready    policy.Peak
 	services policy.Peak
@@ -231,14 +231,18 @@ func (g *guard) confirm() {
 	}
 }
 
-// ask sets what the Link asks for. Without a hold nothing stays held that was confirmed, nor if released differs.
+// ask sets what the Link asks for. Nothing stays held that was confirmed if it asks for no hold any more, or if it was
+// released anew: that the time of the last release is removed releases nothing.
 func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.asked.Hold > 0 && asked.Hold == 0 || g.released != released {
+	again := released != "" && released != g.released
+	if g.asked.Hold > 0 && asked.Hold == 0 || again {
 		g.store.EndHolds(g.cluster, time.Time{})
 	}
-	g.asked, g.released = asked, released
+	if g.asked = asked; again {
+		g.released = released
+	}
 }
 
 // changeOf returns what a cluster gains by one View in place of another; nil is none. Slices that are the same are

@@ -283,6 +283,25 @@ func TestHoldEnds(t *testing.T) {
 	}
 }
 
+// Only a new released-at releases what is held: not that it is removed, nor that it is back.
+func TestReleasedOnce(t *testing.T) {
+	inTraffic(t, 100, guarded, func(tr *traffic) {
+		release := func(at string, want int) {
+			t.Helper()
+			tr.spec.Released = at
+			tr.apply(tr.spec)
+			tr.wait(200 * time.Millisecond)
+			tr.wants("mirror", want)
+		}
+		release("2026-01-01T00:00:00Z", 100)
+		tr.east.Delete("EndpointSlice", "ns", "web-2")
+		tr.wait(time.Second)
+		release("", 100)
+		release("2026-01-01T00:00:00Z", 100)
+		release("2026-01-01T00:01:00Z", 4)
+	})
+}
+
 // While endpoints are held, those that are new are there as well, and a federated Service gets the held ones when
 // its others are no longer ready.
 func TestHeldBesideOthers(t *testing.T) {
