@@ -51,6 +51,7 @@ discovery/streamtest -> discovery/proxy federation
 
 federation -> federation/policy federation/profile federation/watch
 federation/policy ->
+federation/policy/policytest ->
 federation/profile ->
 federation/watch ->
 

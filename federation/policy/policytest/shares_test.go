@@ -1,4 +1,4 @@
-package oracle
+package policytest
 
 import (
 	"fmt"
@@ -203,6 +203,11 @@ func TestSharesAgree(t *testing.T) {
 				}
 			}
 		}
+		for i, want := range Rounded(shares, parts) {
+			if got := theirs[i].Rounded(); got != want {
+				t.Fatalf("%v %+v: all are given %d of %s, want %d", annotations, parts, got, parts[i].Cluster, want)
+			}
+		}
 	}
 	if tiersUsed < 4 {
 		t.Errorf("no Service had more than %d tiers", tiersUsed)
@@ -214,7 +219,7 @@ func TestChoicesAgree(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	for range 1000 {
 		node := fmt.Sprintf("ip-10-0-%d-%d.internal", r.IntN(256), r.IntN(256))
-		if got, want := policy.BucketOf(node), bucketOf(node); int(got) != want {
+		if got, want := policy.BucketOf(node), BucketOf(node); int(got) != want {
 			t.Fatalf("%s is in bucket %d, want %d", node, got, want)
 		}
 		var bytes [16]byte
@@ -223,9 +228,11 @@ func TestChoicesAgree(t *testing.T) {
 		}
 		bucket := r.IntN(16)
 		for _, addr := range []netip.Addr{netip.AddrFrom16(bytes), netip.AddrFrom4([4]byte(bytes[:4]))} {
-			if got, want := policy.Score(addr, uint8(bucket)), score(addr, bucket); got != want {
+			if got, want := policy.Score(addr, uint8(bucket)), Score(addr, bucket); got != want {
 				t.Fatalf("bucket %d, %s: %d, want %d", bucket, addr, got, want)
 			}
 		}
 	}
 }
+
+func pick[T any](r *rand.Rand, all []T) T { return all[r.IntN(len(all))] }

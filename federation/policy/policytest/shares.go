@@ -1,0 +1,293 @@
+// Package policytest divides a Service's traffic between clusters a second time, for tests: slowly, from the text of
+// annotations, in fractions, and without a line of package policy. Its callers compare.
+package policytest
+
+import (
+	"hash/fnv"
+	"math/big"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Policy is what the annotations of a Service set about where its traffic goes. What they leave out is zero.
+type Policy struct {
+	Prefer   [][]string // tiers of names, the best first
+	Capacity int
+	Weights  map[string]int
+}
+
+// A Part is what a member of a union has for a question.
+type Part struct {
+	Cluster   string
+	Region    string
+	Ready     int // endpoints
+	All       int // those, and the ones that are not ready and not terminating
+	Drain     int // the percentage that is left of it
+	Stale     bool
+	WhenStale string // keep, last or drop
+}
+
+// ParsePolicy reads annotations; one that cannot be read is as good as none.
+func ParsePolicy(annotations map[string]string) (p Policy) {
+	const prefix = "federation.fingerpost.io/"
+	if text, set := annotations[prefix+"prefer"]; set {
+		seen := map[string]bool{}
+		for tier := range strings.SplitSeq(text, ">") {
+			var names []string
+			for name := range strings.SplitSeq(tier, ",") {
+				name = strings.TrimSpace(name)
+				if name == "" || seen[name] {
+					p.Prefer = nil
+					return p.rest(annotations, prefix)
+				}
+				seen[name] = true
+				names = append(names, name)
+			}
+			p.Prefer = append(p.Prefer, names)
+		}
+	}
+	return p.rest(annotations, prefix)
+}
+
+func (p Policy) rest(annotations map[string]string, prefix string) Policy {
+	if n, err := strconv.Atoi(annotations[prefix+"capacity"]); err == nil && n > 0 {
+		p.Capacity = n
+	}
+	if text, set := annotations[prefix+"weights"]; set {
+		weights, sum := map[string]int{}, 0
+		for item := range strings.SplitSeq(text, ",") {
+			name, number, _ := strings.Cut(strings.TrimSpace(item), "=")
+			n, err := strconv.Atoi(number)
+			_, twice := weights[name]
+			if err != nil || n < 0 || twice {
+				return p
+			}
+			weights[name] = n
+			sum += n
+		}
+		if sum > 0 {
+			p.Weights = weights
+		}
+	}
+	return p
+}
+
+// Shares returns the share of each part, in the order of parts: their sum is 1, or 0 if none has anything ready.
+// home is the local cluster, and region where it is.
+func (p Policy) Shares(home, region string, parts []Part) []*big.Rat {
+	shares := make([]*big.Rat, len(parts))
+	for i := range shares {
+		shares[i] = new(big.Rat)
+	}
+	left := big.NewRat(1, 1)
+	for _, tier := range p.tiers(home, region, parts) {
+		if tier.reserve && sum(shares).Sign() > 0 {
+			continue
+		}
+		load := p.health(tier.parts, parts)
+		if load.Cmp(left) > 0 {
+			load.Set(left)
+		}
+		left.Sub(left, load)
+		weights := p.weights(tier.parts, parts)
+		if all := sum(weights); all.Sign() > 0 {
+			for k, i := range tier.parts {
+				shares[i].Mul(load, new(big.Rat).Quo(weights[k], all))
+			}
+		}
+	}
+	if all := sum(shares); all.Sign() > 0 {
+		for _, share := range shares {
+			share.Quo(share, all)
+		}
+	}
+	return shares
+}
+
+// A tier is parts that serve together: if it is a reserve, only if nothing before it has anything ready.
+type tier struct {
+	parts   []int
+	reserve bool
+}
+
+// tiers returns the parts of each tier, the best first: those of prefer, and behind them those that are drained, those
+// that are Stale under last, and under drop. Those that prefer leaves out come behind all of these, in the same order.
+func (p Policy) tiers(home, region string, parts []Part) []tier {
+	prefer := p.Prefer
+	if prefer == nil {
+		prefer = [][]string{{"*"}}
+	}
+	n := len(prefer)
+	tiers := make([]tier, n+3+4)
+	for _, reserve := range []int{n, n + 2, n + 3, n + 4, n + 5, n + 6} {
+		tiers[reserve].reserve = true
+	}
+	for i, part := range parts {
+		at := -1
+		// What names a part the most exactly decides.
+		for _, match := range []struct {
+			name string
+			is   bool
+		}{
+			{part.Cluster, true},
+			{"local", part.Cluster == home},
+			{"region", part.Cluster == home || region != "" && part.Region == region},
+			{"*", true},
+		} {
+			if at < 0 && match.is {
+				at = slices.IndexFunc(prefer, func(names []string) bool { return slices.Contains(names, match.name) })
+			}
+		}
+		class := 0
+		switch {
+		case part.Stale && part.WhenStale == "drop":
+			class = 3
+		case part.Stale && part.WhenStale == "last":
+			class = 2
+		case part.Drain == 0:
+			class = 1
+		}
+		switch {
+		case at < 0:
+			at = n + 3 + class
+		case class > 0:
+			at = n + class - 1
+		}
+		tiers[at].parts = append(tiers[at].parts, i)
+	}
+	return tiers
+}
+
+// left is the percentage of a part that counts. Where one that is drained completely serves all the same, all does.
+func (part Part) left() int {
+	if part.Drain == 0 {
+		return 100
+	}
+	return part.Drain
+}
+
+// health is how much of everything a tier can carry, at most 1.
+func (p Policy) health(tier []int, parts []Part) *big.Rat {
+	ready, all := new(big.Rat), p.Capacity
+	named := 0
+	for _, i := range tier {
+		ready.Add(ready, big.NewRat(int64(parts[i].Ready*parts[i].left()), 100))
+		named += parts[i].All
+	}
+	if all = max(all, named); all == 0 {
+		return ready
+	}
+	health := ready.Mul(ready, big.NewRat(14, 10*int64(all)))
+	if health.Cmp(big.NewRat(1, 1)) > 0 {
+		health.SetInt64(1)
+	}
+	return health
+}
+
+// weights are those of the parts of a tier, among one another: what has nothing ready has none.
+func (p Policy) weights(tier []int, parts []Part) []*big.Rat {
+	of := func(weight func(Part) int) []*big.Rat {
+		all := make([]*big.Rat, len(tier))
+		for k, i := range tier {
+			all[k] = new(big.Rat)
+			if parts[i].Ready > 0 {
+				all[k].SetFrac64(int64(weight(parts[i])*parts[i].left()), 100)
+			}
+		}
+		return all
+	}
+	if named := of(func(part Part) int { return p.Weights[part.Cluster] }); sum(named).Sign() > 0 {
+		return named
+	}
+	return of(func(part Part) int { return part.Ready })
+}
+
+// Given returns how many endpoints of each part a client of a bucket is given.
+func Given(shares []*big.Rat, parts []Part, bucket int) []int {
+	return given(shares, parts, big.NewRat(int64(2*bucket+1), 32), largest)
+}
+
+// Rounded returns how many endpoints of each part clients are given that all are given the same.
+func Rounded(shares []*big.Rat, parts []Part) []int {
+	return given(shares, parts, big.NewRat(1, 2), func(shares []*big.Rat, i int) bool { return shares[i].Sign() > 0 })
+}
+
+// given returns as many endpoints of each part as there can be in these proportions, after a part of one was added to
+// each; at least one of some.
+func given(shares []*big.Rat, parts []Part, add *big.Rat, atLeastOne func(shares []*big.Rat, i int) bool) []int {
+	var scale *big.Rat
+	for i, share := range shares {
+		if share.Sign() == 0 {
+			continue
+		}
+		if s := new(big.Rat).Quo(big.NewRat(int64(parts[i].Ready), 1), share); scale == nil || s.Cmp(scale) < 0 {
+			scale = s
+		}
+	}
+	all := make([]int, len(parts))
+	for i, share := range shares {
+		if share.Sign() == 0 {
+			continue
+		}
+		x := new(big.Rat).Mul(share, scale)
+		x.Add(x, add)
+		all[i] = int(new(big.Int).Quo(x.Num(), x.Denom()).Int64())
+		if atLeastOne(shares, i) {
+			all[i] = max(1, all[i])
+		}
+	}
+	return all
+}
+
+// largest reports whether a share is the first of the largest ones.
+func largest(shares []*big.Rat, i int) bool {
+	first := 0
+	for k, share := range shares {
+		if share.Cmp(shares[first]) > 0 {
+			first = k
+		}
+	}
+	return i == first
+}
+
+// BucketOf is in which of 16 groups clients on a node are: FNV-1a of its name, mixed. Clients on no node are in the
+// first.
+func BucketOf(node string) int {
+	if node == "" {
+		return 0
+	}
+	h := fnv.New64a()
+	h.Write([]byte(node))
+	return int(mix(h.Sum64()) % 16)
+}
+
+// Score decides which addresses of a cluster the clients of a bucket are given: the bucket, from 1 on, and the halves
+// of the 16 bytes are mixed one after the other.
+func Score(addr netip.Addr, bucket int) uint64 {
+	bytes, h := addr.As16(), mix(uint64(bucket+1))
+	for half := range 2 {
+		number := uint64(0)
+		for _, b := range bytes[8*half : 8*half+8] {
+			number = number<<8 | uint64(b)
+		}
+		h = mix(h ^ number)
+	}
+	return h
+}
+
+// mix is the end of SplitMix64.
+func mix(h uint64) uint64 {
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+func sum(all []*big.Rat) *big.Rat {
+	total := new(big.Rat)
+	for _, x := range all {
+		total.Add(total, x)
+	}
+	return total
+}
