@@ -263,6 +263,42 @@ func TestClusterDoesNotConfirm(t *testing.T) {
 	})
 }
 
+// Where a policy moves the traffic of a Service from one cluster to another, the slices of the new one are written
+// before those of the old one are deleted: readers are never left without endpoints.
+func TestTrafficMoves(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east")
+		f.link("west")
+		f.store.MarkClustersListed()
+		close(f.linked)
+		f.holds("east", "web", 3)
+		f.holds("west", "web", 4)
+		f.union("all", "web@east,web@west")
+		prefer := func(tiers string) {
+			f.apply("home", fmt.Sprintf(`{apiVersion: v1, kind: Service,
+  metadata: {name: all, namespace: ns, annotations: {%s: enabled, federation.fingerpost.io/members: "web@east,web@west",
+    federation.fingerpost.io/prefer: "%s"}},
+  spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, view.OptIn, tiers))
+			f.pass(2 * time.Second)
+		}
+		prefer("east")
+		f.wants("all", 3)
+		slices := map[string]bool{}
+		f.home.Follow(sliceResource.String(), func(o *unstructured.Unstructured, deleted bool) {
+			if slices[o.GetName()] = true; !deleted {
+				return
+			}
+			if delete(slices, o.GetName()); len(slices) == 0 {
+				t.Error("no slice is left")
+			}
+		})
+		prefer("west")
+		f.wants("all", 1) // east has the others as well, and it is its claim that counts
+		prefer("east")
+		f.wants("all", 3)
+	})
+}
+
 // A way to an API server can be cut for what is to change something: that is sent when the way is healed,
 // whatever has become of who sent it.
 type way struct {
