@@ -225,7 +225,7 @@ func federatedGroups(
 	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
 		return nil, keep
 	}
-	all, divided := grouping{}, sharesOf(s, snapshot)
+	all, divided := grouping{}, sharesOf(s, snapshot, who.ownerOf)
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
 		unknown[name] = unknown[name] || !m.Known

@@ -29,19 +29,22 @@ type claimant struct {
 	home    bool
 }
 
-// sharesOf returns the shares of the clusters in a Service; nil if no policy is in force.
-func sharesOf(s *serviceRecord, snapshot *federation.Snapshot) shares {
+// sharesOf returns the shares of the clusters in a Service; nil if no policy is in force. A cluster that was just linked,
+// so that no Lease lists it yet, has none: until its endpoints may be written the others have to do.
+func sharesOf(s *serviceRecord, snapshot *federation.Snapshot, ownerOf func(source string) string) shares {
 	if !snapshot.Divided() {
 		return nil
 	}
 	all := shares{}
 	for _, family := range s.families {
-		all[family] = newFamilyShares(s, snapshot, family)
+		all[family] = newFamilyShares(s, snapshot, family, ownerOf)
 	}
 	return all
 }
 
-func newFamilyShares(s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType) *familyShares {
+func newFamilyShares(
+	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType, ownerOf func(source string) string,
+) *familyShares {
 	f := &familyShares{whole: true, serves: map[string]bool{}, chosen: map[netip.Addr]claimant{}}
 	var members []policy.Member
 	waiting := map[string]map[netip.Addr]bool{}
@@ -51,7 +54,7 @@ func newFamilyShares(s *serviceRecord, snapshot *federation.Snapshot, family dis
 			waiting[part.Cluster] = map[netip.Addr]bool{}
 			members = append(members, part)
 		}
-		if m.View == nil || m.View.ExternalName {
+		if m.View == nil || m.View.ExternalName || ownerOf(part.Cluster) == "" {
 			continue
 		}
 		for _, slice := range m.View.Slices {

@@ -263,26 +263,25 @@ func TestClusterDoesNotConfirm(t *testing.T) {
 	})
 }
 
-// Where a policy moves the traffic of a Service from one cluster to another, the slices of the new one are written
-// before those of the old one are deleted: readers are never left without endpoints.
+// Where a policy moves the traffic of a Service from one cluster to another, even to one that was just linked, the slices
+// of the new one are written before those of the old one are deleted: readers are never left without endpoints.
 func TestTrafficMoves(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
-		f.link("west")
 		f.store.MarkClustersListed()
 		close(f.linked)
 		f.holds("east", "web", 3)
 		f.holds("west", "web", 4)
-		f.union("all", "web@east,web@west")
-		prefer := func(tiers string) {
+		prefer := func(cluster string, endpoints int) {
+			t.Helper()
 			f.apply("home", fmt.Sprintf(`{apiVersion: v1, kind: Service,
   metadata: {name: all, namespace: ns, annotations: {%s: enabled, federation.fingerpost.io/members: "web@east,web@west",
-    federation.fingerpost.io/prefer: "%s"}},
-  spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, view.OptIn, tiers))
-			f.pass(2 * time.Second)
+    federation.fingerpost.io/prefer: %s}},
+  spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, view.OptIn, cluster))
+			f.pass(5 * time.Second)
+			f.wants("all", endpoints)
 		}
-		prefer("east")
-		f.wants("all", 3)
+		prefer("west", 3) // which is not linked yet
 		slices := map[string]bool{}
 		f.home.Follow(sliceResource.String(), func(o *unstructured.Unstructured, deleted bool) {
 			if slices[o.GetName()] = true; !deleted {
@@ -292,10 +291,11 @@ func TestTrafficMoves(t *testing.T) {
 				t.Error("no slice is left")
 			}
 		})
-		prefer("west")
-		f.wants("all", 1) // east has the others as well, and it is its claim that counts
-		prefer("east")
-		f.wants("all", 3)
+		f.link("west")
+		f.pass(5 * time.Second)
+		f.wants("all", 1) // east has the others as well, and its claim counts
+		prefer("east", 3)
+		prefer("west", 1)
 	})
 }
 
