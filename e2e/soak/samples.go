@@ -118,8 +118,8 @@ type line struct {
 	samples []sample
 }
 
-// report returns a row for each measure of each line, and what has risen.
-func report(lines []line) (rows, risen []string) {
+// report returns a row for each measure of each line, what has risen, and of how many lines that can be known.
+func report(lines []line) (rows, risen []string, measured int) {
 	for _, l := range lines {
 		warm := l.began.Add(warmUp)
 		samples := slices.DeleteFunc(slices.Clone(l.samples), func(s sample) bool { return s.at.Before(warm) })
@@ -128,6 +128,7 @@ func report(lines []line) (rows, risen []string) {
 				len(samples), warmUp))
 			continue
 		}
+		measured++
 		for i, m := range measures {
 			var values []float64
 			for _, s := range samples {
@@ -145,5 +146,5 @@ func report(lines []line) (rows, risen []string) {
 			}
 		}
 	}
-	return rows, risen
+	return rows, risen, measured
 }

@@ -176,8 +176,12 @@ func TestReport(t *testing.T) {
 		{"a leak beside a sample that is far off", lineOf(28, 29, 30, 31, 10, 33, 34, 35), true},
 		{"too few", lineOf(10, 20, 30, 40), false},
 	} {
-		if rows, risen := report([]line{test.line}); (len(risen) > 0) != test.risen {
+		rows, risen, measured := report([]line{test.line})
+		if (len(risen) > 0) != test.risen {
 			t.Errorf("%s: risen %v, want %t\n%s", test.name, risen, test.risen, strings.Join(rows, "\n"))
+		}
+		if few := measured == 0; few != (test.name == "too few") {
+			t.Errorf("%s: %d lines are measured", test.name, measured)
 		}
 	}
 	if up := rise(lineOf(1, 2, 3).samples, 0); math.Abs(up-2<<20) > 1 {
