@@ -341,8 +341,14 @@ func (g grouping) addEndpoints(
 	controlPlane string, divided shares,
 ) {
 	for _, from := range slice.Endpoints {
-		family := familyOf(from.Addr)
-		if !slices.Contains(s.families, family) || divided != nil && !divided.write(origin.Cluster, from) {
+		family, hostname := familyOf(from.Addr), ""
+		if s.headless {
+			hostname = from.Hostname()
+		}
+		if !slices.Contains(s.families, family) {
+			continue
+		}
+		if divided != nil && hostname == "" && !divided.write(origin.Cluster, from) {
 			continue
 		}
 		e := discoveryv1.Endpoint{
@@ -354,8 +360,8 @@ func (g grouping) addEndpoints(
 		if from.Zone != "" {
 			e.Zone = new(from.Zone)
 		}
-		if from.Hostname() != "" && s.headless {
-			e.Hostname = new(from.Hostname())
+		if hostname != "" {
+			e.Hostname = &hostname
 		}
 		t := traits{family: family, source: string(origin.Cluster)}
 		switch w := from.Workload; {

@@ -14,7 +14,8 @@ import (
 // shares is which endpoints of clusters are written where a policy divides the traffic of a Service. Who reads slices
 // is in no bucket, so that a fraction of an endpoint is rounded, and each cluster with a share has one at least. An
 // endpoint is an address here: families are divided for themselves, and what shares follow from is in slices, so
-// that a confirmation, which reads slices without their workloads, finds the same.
+// that a confirmation, which reads slices without their workloads, finds the same. Hostnames are not divided: DNS finds
+// that of an instance in slices only.
 type shares map[discoveryv1.AddressType]*familyShares
 
 type familyShares struct {
