@@ -336,11 +336,7 @@ type ClusterShare struct {
 // Shares returns the share of each cluster for clients at a place, in the order of the members. It is all of
 // what is ready where no policy is in force.
 func (x *Selection) Shares(p Place) []ClusterShare {
-	node := p.Node
-	if !x.local {
-		node = ""
-	}
-	plan := x.newPlan(node)
+	plan := x.planAt(p.Node)
 	all := make([]ClusterShare, len(plan.portions))
 	for i, c := range plan.portions {
 		all[i] = ClusterShare{c.Member, c.share}
