@@ -216,8 +216,8 @@ func readyEndpoints(groups map[*selection]map[string]*streamGroup) map[federatio
 }
 
 // memberShares returns the share of each cluster of the federated Services that have a policy and that streams are open
-// for, by the first port, by number, that is asked for. They are those of a client whose place is not known: of a member
-// with internalTrafficPolicy: Local such a client gets nothing. It needs serviceMetrics.mu.
+// for, by the first port, by number, that is asked for. They are those of a client whose place is not known: of a
+// member with internalTrafficPolicy: Local such a client gets nothing. It needs serviceMetrics.mu.
 func memberShares(groups map[*selection]map[string]*streamGroup) map[federation.Service][]federation.ClusterShare {
 	first := map[federation.Service]*selection{}
 	for q := range groups {

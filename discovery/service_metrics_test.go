@@ -133,8 +133,10 @@ func TestMemberShares(t *testing.T) {
 	for count() == 0 && time.Now().Before(deadline) {
 		runtime.Gosched() // streams follow
 	}
-	want := `
-# HELP fingerpost_member_share Part of the traffic of a federated Service with a policy of its own that a cluster gets, from 0 to 1, for Services with open Get streams. No series while nothing is ready and a member was never synced.
+	help := "# HELP fingerpost_member_share Part of the traffic of a federated Service with a policy of its own that " +
+		"a cluster gets, from 0 to 1, for Services with open Get streams. No series while nothing is ready and a " +
+		"member was never synced."
+	want := help + `
 # TYPE fingerpost_member_share gauge
 fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c0"} 0.75
 fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c1"} 0

@@ -324,8 +324,8 @@ func TestSixtyClusters(t *testing.T) {
 	noComplaints(t, b)
 }
 
-// What a policy gives each cluster is below what is ready, in the light, in the dark, on a phone and without the script,
-// whatever the clusters are called.
+// What a policy gives each cluster is below what is ready, in the light, in the dark, on a phone and without the
+// script, whatever the clusters are called.
 func TestTraffic(t *testing.T) {
 	names := []string{"east", "central", `<img src=x onerror=console.error(1)>`, strings.Repeat("long", 60)}
 	b, f := browser.Open(t), newFleet(t, 4, names...)
@@ -334,7 +334,8 @@ func TestTraffic(t *testing.T) {
 	} {
 		f.apply(f.network.Server("server-0"), `{apiVersion: v1, kind: Service, metadata: {name: %[1]s-federated,
   namespace: shop, annotations: {multicluster.linkerd.io/remote-discovery: '%[1]s@central,%[1]s@%[2]s,%[1]s@%[3]s',
-  multicluster.linkerd.io/local-discovery: %[1]s, federation.fingerpost.io/%[4]s}}, spec: {ports: [{port: 80, name: http}]}}`,
+  multicluster.linkerd.io/local-discovery: %[1]s, federation.fingerpost.io/%[4]s}},
+  spec: {ports: [{port: 80, name: http}]}}`,
 			name, names[2], names[3], annotation)
 	}
 	f.open(b, 900)
@@ -355,7 +356,8 @@ func TestTraffic(t *testing.T) {
 	quiet(t, b)
 	readable(t, b)
 	b.Picture("traffic-dark")
-	b.Do("a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), chromedp.Reload(), chromedp.WaitVisible(last))
+	b.Do("a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), chromedp.Reload(),
+		chromedp.WaitVisible(last))
 	fits(t, b, 5000)
 	b.Do("further down", chromedp.ScrollIntoView(last))
 	b.Picture("traffic-phone")

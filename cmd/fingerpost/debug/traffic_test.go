@@ -9,8 +9,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// What a policy gives each cluster is a bar below that of ready endpoints, the largest share first, in the colours of the
-// clusters. Rows of Services without a policy have none.
+// What a policy gives each cluster is a bar below that of ready endpoints, the largest share first, in the colours of
+// the clusters. Rows of Services without a policy have none.
 func TestTrafficBar(t *testing.T) {
 	in := newFleet(5, 4)
 	in.fail(4, federation.Stale, "no response within 3s", 0)
@@ -36,7 +36,8 @@ func TestTrafficBar(t *testing.T) {
 		t.Fatalf("want one bar of traffic:\n%s", row)
 	}
 	for _, want := range []string{
-		"Traffic by policy: <bdi>east</bdi> 70%, <bdi>central</bdi> 19.5%, <bdi>west</bdi> 10%, <bdi>north</bdi> 0.5%</p>",
+		"Traffic by policy: <bdi>east</bdi> 70%, <bdi>central</bdi> 19.5%, <bdi>west</bdi> 10%, " +
+			"<bdi>north</bdi> 0.5%</p>",
 		"<title>east: 70%, preferred; central: 19.5%, preferred; west: 10%, stale, takes what is left over; " +
 			"north: 0.5%, draining; south: 0%, lower tier</title>",
 		`<rect class="c0" x="0.0%" width="70.0%" height="100%"/><text x="35.0%" y="13">east 70%</text>`,
