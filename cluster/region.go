@@ -79,8 +79,8 @@ func listRegion(ctx context.Context, client metadata.Interface) (string, error) 
 		return "", err
 	}
 	nodes := map[string]int{} // by region
-	for _, node := range list.Items[:min(len(list.Items), regionNodes)] {
-		if region, has := regionOf(&node); has {
+	for i := range min(len(list.Items), regionNodes) {
+		if region, has := regionOf(&list.Items[i]); has {
 			nodes[region]++
 		}
 	}
