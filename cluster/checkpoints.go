@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
@@ -18,7 +19,8 @@ import (
 //
 // A replica in a new Pod has no files. About a cluster that it could not reach it asks the other replicas, and
 // publishes likewise what the one holds that was in contact last. It does so only then: in a rollout with everything
-// in reach nothing is transferred.
+// in reach nothing is transferred. The one exception is a cluster whose Link has the annotation withdrawal-guard:
+// others may hold what the cluster itself does not have any more.
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
 // logged and counted, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.
@@ -137,6 +139,12 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 		}
 		return
 	}
+	if s.guard == nil || !s.guard.restores(c.Released) {
+		c.Published.Holds = nil
+	}
+	maps.DeleteFunc(c.Published.Holds, func(_ federation.Service, h federation.Held) bool {
+		return !h.Until.IsZero() && !time.Now().Before(h.Until)
+	})
 	s.registry.setState(s, federation.Stale)
 	writer, err := s.registry.newWriter(s)
 	if err != nil {
@@ -150,7 +158,8 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 	s.status.Checkpoint, s.status.LastContact = c.AsOf, c.AsOf
 	s.registry.updateStatus(s)
 	s.log.Info("The last state of the cluster was restored; it is Stale until the cluster is synced",
-		"asOf", c.AsOf, "services", c.Published.Views.Len())
+		"asOf", c.AsOf, "services", c.Published.Views.Len(), "held", len(c.Published.Holds))
+	s.registry.trafficChanged.Ring()
 }
 
 // FindPublished is a [checkpoint.Finder] of what clusters have published, or of what was restored of them.
@@ -174,6 +183,7 @@ func checkpointOf(s Status, published federation.Published) checkpoint.Checkpoin
 	return checkpoint.Checkpoint{
 		Header: checkpoint.Header{
 			Cluster: s.Name, Local: s.Local, TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain,
+			Released: s.Traffic.Released,
 		},
 		Published: published,
 	}

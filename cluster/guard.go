@@ -34,6 +34,13 @@ import (
 // is that comes bit by bit. For that a Service that is deleted stays for a minute without endpoints: the mirror of
 // one that is gone could not be written again. Without the annotation nothing is remembered.
 //
+// # A replica that starts
+//
+// Checkpoints, and what peers give, have the holds beside the Views, with their ends, and the last release. So a
+// replica goes on with them, and adds no time. What has ended since does not come back, because ends are times, nor
+// what was released, because the Link has another release then. A hold that is not confirmed waits for the first sync,
+// which is a list of everything. A replica that has neither knows nothing of all that.
+//
 // # What it costs
 //
 // Two additions for each View that differs, and a count of the endpoints of those slices in it that differ.
@@ -55,8 +62,8 @@ type guard struct {
 	ready    policy.Peak
 	services policy.Peak
 
-	confirming bool   // a withdrawal is
-	had        amount // before it
+	confirming bool                              // a withdrawal is
+	had        amount                            // before it
 	recent     map[federation.Service]recentView // only with a hold
 	pruned     time.Time                         // recent was
 }
@@ -83,6 +90,7 @@ type guardedWriter struct {
 	guard   *guard
 	confirm func() // starts what calls guard.confirm
 
+	had    amount // of what was given before it
 	synced bool
 }
 
@@ -91,7 +99,16 @@ func (g *guard) newWriter(w *federation.ClusterWriter, confirm func()) *guardedW
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.count()
-	return &guardedWriter{ClusterWriter: w, guard: g, confirm: confirm}
+	had := g.has
+	for svc, h := range g.store.Holds(g.cluster) {
+		if !h.Until.IsZero() {
+			continue
+		}
+		if had.ready += h.Endpoints; w.View(svc) == nil {
+			had.services++
+		}
+	}
+	return &guardedWriter{ClusterWriter: w, guard: g, confirm: confirm, had: had}
 }
 
 // Set writes a View, and returns what is stored.
@@ -160,7 +177,7 @@ func (w *guardedWriter) MarkSynced() {
 	g := w.guard
 	g.mu.Lock()
 	if !g.confirming {
-		g.had = g.has
+		g.had = w.had
 	}
 	if g.asked.Hold > 0 {
 		for _, svc := range w.Unwritten() {
@@ -218,6 +235,9 @@ func (g *guard) confirm() {
 		until = time.Now().Add(g.asked.Hold)
 	}
 	held := g.store.ConfirmHolds(g.cluster, until)
+	if g.asked.Hold == 0 {
+		g.store.EndHolds(g.cluster, time.Time{}) // what was restored, and is not asked for any more
+	}
 	if g.confirming {
 		g.log.Info("A withdrawal was listed", "confirmed", mass, "of", held, "until", until,
 			"endpoints", g.has.ready, "services", g.has.services)
@@ -243,6 +263,17 @@ func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 	if g.asked = asked; again {
 		g.released = released
 	}
+}
+
+// restores reports whether what was held when a Link had been released is still to be held. If the Link was not read
+// yet, ask decides on that later.
+func (g *guard) restores(released string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.released == "" {
+		g.released = released
+	}
+	return g.released == released
 }
 
 // changeOf returns what a cluster gains by one View in place of another; nil is none. Slices that are the same are

@@ -96,11 +96,15 @@ func (s *supervisor) supervise(ctx context.Context) {
 		}
 	}()
 	s.restoreFromDir()
-	for failures := 0; ctx.Err() == nil; {
+	for failures, asked := 0, false; ctx.Err() == nil; {
 		spec, superseded := s.spec.Load()
 		s.status.Local, s.status.TrustDomain, s.status.ClusterDomain = spec.Local, spec.TrustDomain, spec.ClusterDomain
 		s.status.Slices = spec.Slices
 		s.useLimits(spec)
+		if spec.Traffic.WithdrawalGuard.Hold > 0 && !asked {
+			asked = true
+			s.restoreFromPeers(ctx) // what they hold
+		}
 		err := s.tryAccesses(ctx, spec, superseded)
 		if errors.Is(err, context.Canceled) {
 			continue

@@ -23,7 +23,8 @@ import (
 //     again, and with its cluster.
 //
 // What is held is added to what was written: an endpoint that is ready now is not replaced by what it was, and one
-// that is new is there as well. Views, and what is saved of them, are what the cluster has written.
+// that is new is there as well. Views are what the cluster has written; holds are saved beside them (Published), so
+// that a replica that starts goes on with them.
 //
 // Without a hold this costs a comparison of a number with zero.
 
@@ -158,6 +159,35 @@ func (s *Store) Gives(ref Ref) bool {
 	defer s.mu.Unlock()
 	k := s.cluster(ref.Cluster)
 	return k != nil && k.held[ref.Service] != nil
+}
+
+// copyHolds returns what the holds of a cluster are made of. It must be called without Store.mu.
+func (s *Store) copyHolds(k *cluster) map[Service]Held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(k.held) == 0 {
+		return nil
+	}
+	all := make(map[Service]Held, len(k.held))
+	for svc, h := range k.held {
+		all[svc] = Held{Before: h.before, Until: h.until}
+	}
+	return all
+}
+
+// restoreHolds replaces all holds. It is called before what was written is restored, so that no reader is given less.
+func (k *ClusterWriter) restoreHolds(all map[Service]Held) {
+	k.do(func(c *cluster) {
+		for svc := range c.held {
+			k.setHold(svc, nil)
+			k.store.refreshMembers(k.name, svc)
+		}
+		for svc, h := range all {
+			k.setHold(svc, &hold{before: h.Before, until: h.Until})
+			k.updateHold(svc, c.views.Load().Get(svc))
+			k.store.refreshMembers(k.name, svc)
+		}
+	})
 }
 
 // setHold sets what is held of a Service; nil for nothing. It needs Store.mu.

@@ -7,19 +7,27 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
 
-// Published is all that one cluster has published. The facts are those of the local cluster, and nil for any
-// other. It is immutable.
+// Published is all that one cluster has published, and what is held of it. The facts are those of the local cluster,
+// and nil for any other. It is immutable.
 type Published struct {
 	Views     *Views
+	Holds     map[Service]Held
 	Nodes     map[string]string
 	Addresses map[netip.Addr]*Address
 	Profiles  map[Service]*profile.Profile
 
 	facts uint64 // changes of facts before it was copied
+}
+
+// Held is what a hold is made of.
+type Held struct {
+	Before *View
+	Until  time.Time // zero: it is not confirmed
 }
 
 // Published returns what a cluster has published. It never holds up a writer for longer than a moment: Views
@@ -30,11 +38,11 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	if k == nil {
 		return Published{}, false
 	}
-	p = Published{Views: k.views.Load()}
+	p = Published{Views: k.views.Load(), Holds: s.copyHolds(k)}
 	if k.facts != nil {
 		p.facts = s.factChanges.Load()
 	}
-	if p.Views == before.Views && p.facts == before.facts {
+	if p.Views == before.Views && p.facts == before.facts && maps.Equal(p.Holds, before.Holds) {
 		return before, true
 	}
 	if k.facts != nil {
@@ -44,8 +52,10 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	return p, false
 }
 
-// Write writes everything that was published. MarkSynced then removes the rest.
+// Write writes everything that was published, and holds what was held and nothing else. MarkSynced then removes the
+// rest.
 func (k *ClusterWriter) Write(p Published) {
+	k.restoreHolds(p.Holds)
 	for svc, v := range p.Views.All() {
 		k.Set(svc, v)
 	}

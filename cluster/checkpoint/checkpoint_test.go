@@ -62,7 +62,7 @@ func drawPublished(t *rapid.T) federation.Published {
 	}
 	p := federation.Published{
 		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
-		Profiles: map[federation.Service]*profile.Profile{},
+		Profiles: map[federation.Service]*profile.Profile{}, Holds: map[federation.Service]federation.Held{},
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "Services") {
 		v := &federation.View{
@@ -105,7 +105,13 @@ func drawPublished(t *rapid.T) federation.Published {
 			}
 			v.Slices = append(v.Slices, s)
 		}
-		p.Views = p.Views.With(federation.Service{Namespace: word.Draw(t, "namespace"), Name: fmt.Sprint(i)}, v)
+		svc := federation.Service{Namespace: word.Draw(t, "namespace"), Name: fmt.Sprint(i)}
+		if n := rapid.IntRange(0, 3).Draw(t, "held"); n > 0 {
+			p.Holds[svc] = federation.Held{Before: v, Until: []time.Time{{}, time.Unix(1, 2), time.Unix(2e9, 0)}[n-1]}
+		}
+		if len(p.Holds) == 0 || rapid.Bool().Draw(t, "written") {
+			p.Views = p.Views.With(svc, v)
+		}
 		p.Profiles[federation.Service{Name: fmt.Sprint(i)}] = &profile.Profile{
 			Routes: []profile.Route{{
 				Name: word.Draw(t, "route"), Timeout: time.Second,
@@ -140,7 +146,7 @@ func east(p federation.Published) Checkpoint {
 // What was read is what was written, workloads that are shared included.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := Header{Cluster: "east", TrustDomain: "east.test", Local: rapid.Bool().Draw(t, "local")}
+		h := Header{Cluster: "east", TrustDomain: "east.test", Released: "2026", Local: rapid.Bool().Draw(t, "local")}
 		p := drawPublished(t)
 		c, err := decode(encoded(t, Checkpoint{Header: h, Published: p}))
 		got := c.Published
@@ -153,7 +159,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 		}
 		if !reflect.DeepEqual(got.Addresses, p.Addresses) || !reflect.DeepEqual(got.Nodes, p.Nodes) ||
-			!reflect.DeepEqual(got.Profiles, p.Profiles) {
+			!reflect.DeepEqual(got.Profiles, p.Profiles) || !reflect.DeepEqual(got.Holds, p.Holds) {
 			t.Fatalf("facts are\n%+v\nand were\n%+v", got, p)
 		}
 	})

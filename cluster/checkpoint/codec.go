@@ -39,6 +39,7 @@ type Header struct {
 	Local         bool
 	TrustDomain   string
 	ClusterDomain string
+	Released      string // when what was held of the cluster was released last, as its Link has it
 }
 
 // A Checkpoint is what one cluster had published at a time.
@@ -58,6 +59,7 @@ type record struct {
 	Node     *node                `cbor:"5,keyasint,omitempty"`
 	Address  *address             `cbor:"6,keyasint,omitempty"`
 	Profile  *namedProfile        `cbor:"7,keyasint,omitempty"`
+	Held     *held                `cbor:"8,keyasint,omitempty"`
 }
 
 type (
@@ -73,6 +75,11 @@ type (
 		Service federation.Service
 		View    federation.View // without Slices
 		Slices  []slice
+	}
+	held struct {
+		_     struct{} `cbor:",toarray"`
+		Of    service  // as it was before
+		Until int64    // Unix time in nanoseconds; 0: not confirmed
 	}
 	slice struct {
 		_         struct{} `cbor:",toarray"`
@@ -125,6 +132,13 @@ func encode(to io.Writer, c Checkpoint) error {
 	e.write(record{Header: &c.Header})
 	for svc, v := range c.Published.Views.All() {
 		e.write(record{Service: e.newService(svc, v)})
+	}
+	for svc, h := range c.Published.Holds {
+		out := &held{Of: *e.newService(svc, h.Before)}
+		if !h.Until.IsZero() {
+			out.Until = h.Until.UnixNano()
+		}
+		e.write(record{Held: out})
 	}
 	for name, zone := range c.Published.Nodes {
 		e.write(record{Node: &node{Name: name, Zone: zone}})
@@ -237,6 +251,7 @@ func decode(b []byte) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 	d := decoder{strings: map[string]string{}, out: federation.Published{
+		Holds: map[federation.Service]federation.Held{},
 		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
 		Profiles: map[federation.Service]*profile.Profile{},
 	}}
@@ -314,7 +329,11 @@ func (d *decoder) add(r record) error {
 			OwnerKind: d.intern(w.OwnerKind), OwnerName: d.intern(w.OwnerName), Template: d.templates[w.Template],
 		})
 	case r.Service != nil:
-		return d.addService(r.Service)
+		v, err := d.newView(r.Service)
+		d.out.Views = d.out.Views.With(r.Service.Service, v)
+		return err
+	case r.Held != nil:
+		return d.addHeld(r.Held)
 	case r.Node != nil:
 		d.out.Nodes[r.Node.Name] = d.intern(r.Node.Zone)
 	case r.Address != nil:
@@ -325,7 +344,17 @@ func (d *decoder) add(r record) error {
 	return nil
 }
 
-func (d *decoder) addService(s *service) error {
+func (d *decoder) addHeld(from *held) error {
+	before, err := d.newView(&from.Of)
+	h := federation.Held{Before: before}
+	if from.Until != 0 {
+		h.Until = time.Unix(0, from.Until)
+	}
+	d.out.Holds[from.Of.Service] = h
+	return err
+}
+
+func (d *decoder) newView(s *service) (*federation.View, error) {
 	v := s.View
 	v.Slices = make([]*federation.Slice, len(s.Slices))
 	for i, from := range s.Slices {
@@ -333,7 +362,7 @@ func (d *decoder) addService(s *service) error {
 		for j, at := range from.Endpoints {
 			w, err := d.workloadAt(at.Workload)
 			if err != nil || !at.Addr.IsValid() {
-				return errInvalid
+				return nil, errInvalid
 			}
 			all[j] = &federation.Endpoint{
 				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving, Node: d.intern(at.Node),
@@ -344,10 +373,9 @@ func (d *decoder) addService(s *service) error {
 		v.Slices[i] = &federation.Slice{Name: from.Name, Ports: from.Ports, Endpoints: all}
 	}
 	if !v.Valid() {
-		return errInvalid
+		return nil, errInvalid
 	}
-	d.out.Views = d.out.Views.With(s.Service, &v)
-	return nil
+	return &v, nil
 }
 
 func (d *decoder) addAddress(a *address) error {
