@@ -17,8 +17,8 @@ import (
 //   - ConfirmHolds is called when it is known that the cluster does not have the endpoints. From then on a Snapshot
 //     has them only while no other of its members has a ready endpoint (a federated Service lets them go at once),
 //     and until a time. Or they end at once.
-//   - Keep has a Service that is deleted next stay, without endpoints, until a time. Whoever removes what depends on a
-//     Service could not bring that back if the Service turns out to be a part of such a withdrawal.
+//   - Keep has a Service that is deleted next stay, without endpoints, until a time. What was removed
+//     because a Service is gone would not come back if the Service turns out to be a part of such a withdrawal.
 //   - EndHolds ends what was held until its time. A hold ends by itself when the Service has as many ready endpoints
 //     again, and with its cluster.
 //

@@ -40,13 +40,17 @@ func TestUnknownClusters(t *testing.T) {
 		{"all are linked", func() { e.setLinked([]string{"east", "local", "north"}) }, nil},
 		{"and unlinked again", func() { e.setLinked([]string{"local", "north"}) }, []string{text + "east"}},
 		{"corrected", func() { change(record("all", "north")) }, nil},
-		{"many", func() { change(record("all", many...)) },
-			[]string{text + strings.Join(many[:3], ", ") + " and 17 more"}},
+		{
+			"many", func() { change(record("all", many...)) },
+			[]string{text + strings.Join(many[:3], ", ") + " and 17 more"},
+		},
 		{"no policy", func() { change(record("all")) }, nil},
 		{"deleted", func() { change(nil) }, nil},
 		{"forgotten", func() { e.setLinked(nil) }, nil},
-		{"misread", func() { change(&serviceRecord{misread: strings.Repeat("y", 2000)}) },
-			[]string{"Warning Misread " + strings.Repeat("y", maxNote-3) + "..."}},
+		{
+			"misread", func() { change(&serviceRecord{misread: strings.Repeat("y", 2000)}) },
+			[]string{"Warning Misread " + strings.Repeat("y", maxNote-3) + "..."},
+		},
 	} {
 		step.do()
 		var got []string

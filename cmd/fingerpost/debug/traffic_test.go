@@ -23,9 +23,11 @@ func TestTrafficBar(t *testing.T) {
 			t.Errorf("asked about port %d", q.Port)
 		}
 		return []discovery.ClusterShare{
-			{Cluster: "central", Share: 19.5, Why: "preferred"}, {Cluster: "east", Share: 70, Why: "preferred"},
+			{Cluster: "central", Share: 19.5, Why: "preferred"},
+			{Cluster: "east", Share: 70, Why: "preferred"},
 			{Cluster: "west", Share: 10, Why: "stale, takes what is left over"},
-			{Cluster: "north", Share: 0.5, Why: "draining"}, {Cluster: "south", Why: "lower tier"},
+			{Cluster: "north", Share: 0.5, Why: "draining"},
+			{Cluster: "south", Why: "lower tier"},
 		}
 	}
 	body := renderFleet(t, in)
