@@ -33,7 +33,8 @@ func TestTraffic(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	want := []string{
-		"web.shop:80", "for shop/cart", "but: over budget: west", "", "CLUSTER TIER READY ALL WEIGHT DRAIN SHARE GIVEN WHY",
+		"web.shop:80", "for shop/cart", "but: over budget: west", "",
+		"CLUSTER TIER READY ALL WEIGHT DRAIN SHARE GIVEN WHY",
 		"local 1 2 3 7 0% 93.33% 2 preferred", "west 2 3 3 - 5% 6.67% 0 over its share",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
