@@ -447,7 +447,8 @@ func (tr *traffic) wantsRegion(name, want string) {
 	tr.t.Helper()
 	statuses, _ := tr.registry.Statuses()
 	if got := tr.store.Policy(federation.Cluster(name)).Region; got != want || statuses[name].Traffic.Region != want {
-		tr.t.Errorf("the region of %s is %q, and %q in its status, want %q", name, got, statuses[name].Traffic.Region, want)
+		tr.t.Errorf("the region of %s is %q, and %q in its status, want %q", name, got, statuses[name].Traffic.Region,
+			want)
 	}
 }
 

@@ -130,7 +130,8 @@ func (b *Budget) Problem() string {
 		what = append(what, "what was accepted is kept and updated, new objects of kind "+names(refused)+" are refused")
 	}
 	if len(ended) > 0 {
-		what = append(what, "lists of kind "+names(ended)+" bring more than twice as much and are not read to their end, "+
+		what = append(what, "lists of kind "+names(ended)+
+			" bring more than twice as much and are not read to their end, "+
 			"what was accepted of them before is kept")
 	}
 	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: %s; "+

@@ -30,8 +30,8 @@ type claimant struct {
 	home    bool
 }
 
-// sharesOf returns the shares of the clusters in a Service; nil if no policy is in force. A cluster that was just linked,
-// so that no Lease lists it yet, has none: until its endpoints may be written the others have to do.
+// sharesOf returns the shares of the clusters in a Service; nil if no policy is in force. A cluster that was just
+// linked, so that no Lease lists it yet, has none: until its endpoints may be written the others have to do.
 func sharesOf(s *serviceRecord, snapshot *federation.Snapshot, ownerOf func(source string) string) shares {
 	if !snapshot.Divided() {
 		return nil

@@ -263,8 +263,8 @@ func TestClusterDoesNotConfirm(t *testing.T) {
 	})
 }
 
-// Where a policy moves the traffic of a Service from one cluster to another, even to one that was just linked, the slices
-// of the new one are written before those of the old one are deleted: readers are never left without endpoints.
+// Where a policy moves the traffic of a Service from one cluster to another, even to one that was just linked, the
+// slices of the new one are written before those of the old one are deleted: readers are never left without endpoints.
 func TestTrafficMoves(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east")
