@@ -105,19 +105,27 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	for c := range answer.Set.All() {
 		weights[c.Addr] = c.Weight
 	}
-	seen := map[string]bool{}
+	seen, held := map[string]bool{}, map[string]int{}
 	for _, v := range federation.Explain(snapshot, query, place) {
 		claim := claimOf(v, e.store.State(v.Member.Origin.Cluster), q, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
 			claim.HeldBy = holds[v.Addr]
 		}
 		if claim.Kept {
+			if v.Held {
+				held[claim.Cluster]++
+			}
 			if claim.Weight = weights[v.Addr]; claim.Weight != federation.Weight {
 				claim.Why += ", in the client's zone"
 			}
 		}
 		x.Claims = append(x.Claims, claim)
 		seen[claim.Addr] = true
+	}
+	for i := range x.Traffic {
+		if row := &x.Traffic[i]; held[row.Cluster] > 0 {
+			row.Why += fmt.Sprintf(", %d %s", held[row.Cluster], heldByGuard)
+		}
 	}
 	for _, st := range x.Streams { // what is on its way out, or is kept because the Service is malformed
 		for _, addr := range st.Holds {
@@ -131,6 +139,9 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	}
 	return x
 }
+
+// heldByGuard is why an address is given that its cluster has withdrawn.
+const heldByGuard = "held by the guard"
 
 // claimOf puts a Verdict into words.
 func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, client federation.Place) Claim {
@@ -151,6 +162,9 @@ func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, c
 	}
 	switch v.Reason {
 	case federation.Kept:
+		if v.Held {
+			c.Why += ", " + heldByGuard
+		}
 		if note := hints(v, client.Zone); note != "" {
 			c.Why += ", " + note
 		}

@@ -53,6 +53,7 @@ type Verdict struct {
 	Slice    *Slice    // nil: all of the member
 	Endpoint *Endpoint // nil: all of the Slice
 
+	Held   bool           // the cluster has withdrawn the Endpoint
 	Addr   netip.AddrPort // of the Endpoint
 	Entry  *Entry         // nil if the Endpoint does not answer the Query, wherever the client is
 	Winner *Entry         // of a Duplicate: the claim that counts
@@ -63,7 +64,7 @@ type Verdict struct {
 // address is in the Set that Select and At make of it exactly if a Verdict on it is
 // Kept. It costs as much as a Select without an earlier result.
 func Explain(s *Snapshot, q Query, p Place) []Verdict {
-	t := &trace{snapshot: s, query: q, lost: map[*Entry]Reason{}}
+	t := &trace{snapshot: s, query: q, lost: map[*Entry]Reason{}, written: map[*Member]map[netip.Addr]bool{}}
 	x := selectWith(s, q, nil, t)
 	left := x.near(p, func(e *Entry, why Reason) { t.lost[e] = why })
 	winners := map[netip.AddrPort]*Entry{}
@@ -119,6 +120,7 @@ type trace struct {
 	query    Query
 	verdicts []Verdict // in the order of members, Slices and Endpoints
 	lost     map[*Entry]Reason
+	written  map[*Member]map[netip.Addr]bool // that are ready, of Members of which some are Held
 }
 
 func (t *trace) member(i int, why Reason) {
@@ -137,11 +139,14 @@ func (t *trace) block(i int, port uint16, b *block) {
 	if t == nil {
 		return
 	}
-	entries := b.entries
+	m, entries := t.snapshot.Members[i], b.entries
+	if m.Held > 0 && t.written[m] == nil {
+		t.written[m] = m.Written.readyAddresses()
+	}
 	for _, e := range b.slice.Endpoints {
 		v := Verdict{
 			Reason: t.query.leavesOut(e), Addr: netip.AddrPortFrom(e.Addr, port),
-			Member: t.snapshot.Members[i], Slice: b.slice, Endpoint: e,
+			Member: m, Slice: b.slice, Endpoint: e, Held: m.Held > 0 && e.Ready && !t.written[m][e.Addr],
 		}
 		if v.Reason == Kept {
 			v.Entry, entries = entries[0], entries[1:]

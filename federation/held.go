@@ -260,6 +260,22 @@ func (v *View) HasReady() bool {
 	return false
 }
 
+// readyAddresses returns the addresses of v, which may be nil, that are ready.
+func (v *View) readyAddresses() map[netip.Addr]bool {
+	ready := map[netip.Addr]bool{}
+	if v == nil {
+		return ready
+	}
+	for _, s := range v.Slices {
+		for _, e := range s.Endpoints {
+			if e.Ready {
+				ready[e.Addr] = true
+			}
+		}
+	}
+	return ready
+}
+
 func (v *View) readyCount() int {
 	if v == nil {
 		return 0
@@ -274,14 +290,7 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 	if v == nil {
 		return before, before.readyCount()
 	}
-	ready := map[netip.Addr]bool{}
-	for _, s := range v.Slices {
-		for _, e := range s.Endpoints {
-			if e.Ready {
-				ready[e.Addr] = true
-			}
-		}
-	}
+	ready := v.readyAddresses()
 	held, from := map[netip.Addr]bool{}, map[string]*Slice{}
 	for _, s := range before.Slices {
 		lacks := func(e *Endpoint) bool { return e.Ready && !ready[e.Addr] }

@@ -58,7 +58,8 @@ type Member struct {
 	// Listing: the cluster was never synced, but its API server answers, so that it is synced soon.
 	Listing bool
 
-	Held int // ready endpoints of View that the cluster has withdrawn: see [ClusterWriter.Hold]
+	Held    int   // ready endpoints of View that the cluster has withdrawn: see [ClusterWriter.Hold]
+	Written *View // what the cluster has instead of View, if some are Held
 
 	Since time.Time // when the cluster was added first; zero if it is not Linked
 

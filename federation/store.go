@@ -526,7 +526,7 @@ func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 	if c := s.cluster(term.Cluster); c != nil {
 		m.View = c.views.Load().Get(term.Service)
 		if h := c.holdFor(s, home, term); h != nil {
-			m.View, m.Held = h.view, h.lacks
+			m.View, m.Held, m.Written = h.view, h.lacks, m.View
 		}
 		m.Linked, m.Known, m.Since = true, c.synced || m.View != nil, c.expectation.Since
 		m.Stale, m.Listing = c.state.Load() == Stale, c.listing
