@@ -275,8 +275,8 @@ func TestTrafficMoves(t *testing.T) {
 		prefer := func(cluster string, endpoints int) {
 			t.Helper()
 			f.apply("home", fmt.Sprintf(`{apiVersion: v1, kind: Service,
-  metadata: {name: all, namespace: ns, annotations: {%s: enabled, federation.fingerpost.io/members: "web@east,web@west",
-    federation.fingerpost.io/prefer: %s}},
+  metadata: {name: all, namespace: ns, annotations: {%s: enabled,
+    federation.fingerpost.io/members: "web@east,web@west", federation.fingerpost.io/prefer: %s}},
   spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, view.OptIn, cluster))
 			f.pass(5 * time.Second)
 			f.wants("all", endpoints)
