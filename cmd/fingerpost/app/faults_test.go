@@ -148,7 +148,7 @@ func loginPage(w http.ResponseWriter, _ *http.Request) {
 // was written last, or is lost.
 func (s *scenario) disk(replica, what string) {
 	s.t.Helper()
-	dir := filepath.Join(s.stateDir, replica)
+	dir := s.stateDirOf(replica)
 	var err error
 	switch what {
 	case "break": // a file is in its place: nothing can be read or written below it
