@@ -38,6 +38,7 @@ type Server struct {
 	http      *http.Server
 	version   int
 	tokens    map[string]bool
+	lacking   map[string]string  // group resource that a token must not ask for
 	forbidden map[string]bool    // group resources, and verbs with group resources
 	rejected  map[string]bool    // verb, group resource and namespace, or none for all
 	failing   map[string]failure // by group resource
@@ -100,7 +101,7 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
-		tokens: map[string]bool{}, forbidden: map[string]bool{}, rejected: map[string]bool{},
+		tokens: map[string]bool{}, lacking: map[string]string{}, forbidden: map[string]bool{}, rejected: map[string]bool{},
 		failing:       map[string]failure{},
 		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
 		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
@@ -132,6 +133,15 @@ func (s *Server) TokenUntil(end time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens[token] = true
+	return token
+}
+
+// TokenWithout returns a new token that the server takes, and that lacks every right on one group resource.
+func (s *Server) TokenWithout(resource string) string {
+	token := s.Token()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lacking[token] = resource
 	return token
 }
 
@@ -239,7 +249,8 @@ func (s *Server) SilenceWatches(resource string, silent bool) {
 func (s *Server) Backup() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	version, events, objects := s.version, len(s.events), map[string]map[string]*unstructured.Unstructured{}
+	version, expired, events := s.version, s.expired, len(s.events)
+	objects := map[string]map[string]*unstructured.Unstructured{}
 	for resource, all := range s.objects {
 		objects[resource] = maps.Clone(all)
 	}
@@ -247,6 +258,7 @@ func (s *Server) Backup() (restore func()) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.version, s.events, s.objects = version, slices.Clone(s.events[:events]), objects
+		s.expired = expired
 		s.restored++
 		s.broadcast()
 	}
@@ -508,7 +520,8 @@ func (r request) groupResource() string {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	known := s.tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	known, lacks := s.tokens[token], s.lacking[token]
 	readiness, delay := s.failing["readyz"], s.delay
 	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
@@ -557,7 +570,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	failing := s.failing[req.groupResource()]
 	instead := s.answers[req.groupResource()]
 	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
-	forbidden := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()]
+	forbidden := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()] ||
+		lacks == req.groupResource()
 	serves := slices.Contains(s.served[req.groupResource()], req.version)
 	audit := s.audit
 	s.mu.Unlock()
@@ -588,7 +602,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer s.countWatch(req.groupResource(), -1)
 		s.watch(w, r, req)
 	case req.resource == "selfsubjectaccessreviews":
-		s.review(w, r)
+		s.review(w, r, lacks)
 	default:
 		s.serveObject(w, r, req)
 	}
@@ -611,8 +625,8 @@ func bodyOf(r *http.Request) (body json.RawMessage, err error) {
 	return runtime.Encode(scheme.Codecs.LegacyCodec(object.GetObjectKind().GroupVersionKind().GroupVersion()), object)
 }
 
-// review answers whether the caller may do something.
-func (s *Server) review(w http.ResponseWriter, r *http.Request) {
+// review answers whether the caller, who lacks the rights on one group resource, may do something.
+func (s *Server) review(w http.ResponseWriter, r *http.Request, lacks string) {
 	var review authorizationv1.SelfSubjectAccessReview
 	body, err := bodyOf(r)
 	if err == nil {
@@ -625,7 +639,7 @@ func (s *Server) review(w http.ResponseWriter, r *http.Request) {
 	asked := review.Spec.ResourceAttributes
 	kind := request{resource: asked.Resource, group: asked.Group}.groupResource()
 	s.mu.Lock()
-	review.Status.Allowed = !s.forbidden[kind] && !s.forbidden[asked.Verb+" "+kind]
+	review.Status.Allowed = !s.forbidden[kind] && !s.forbidden[asked.Verb+" "+kind] && kind != lacks
 	s.mu.Unlock()
 	writeJSON(w, http.StatusCreated, review)
 }

@@ -30,6 +30,11 @@ type history struct {
 	left []unfinished             // deeds that the next round ends
 	next map[string]int           // number of the next new endpoint, by cluster and Service
 	have map[string][]int         // numbers of its endpoints
+	bad  map[string]bool          // annotations of clusters that have values which cannot be read, and no others
+	news int                      // streams that are opened by deeds, and releases
+
+	policies bool          // some are drawn
+	midnight time.Duration // at which the first round begins, about so long after midnight
 }
 
 // deed is one thing that is done: lines of the script, and when. What happens later is for the next round, after a
@@ -49,7 +54,7 @@ type unfinished struct {
 
 const (
 	simProxies = 20
-	later      = 1000 * time.Hour
+	later      = 1000 * time.Hour // what is after that comes so long after what is then
 )
 
 var (
@@ -60,9 +65,10 @@ var (
 func newHistory(seed uint64, length time.Duration) *history {
 	h := &history{
 		random: rand.New(rand.NewPCG(seed, 0)), busy: map[string]time.Duration{},
-		next: map[string]int{}, have: map[string][]int{},
+		next: map[string]int{}, have: map[string][]int{}, bad: map[string]bool{},
 	}
 	h.clusters = simClusters[:3+h.random.IntN(3)]
+	h.policies = h.random.IntN(3) > 0
 	h.prepare()
 	for now := time.Duration(0); now < length; {
 		round := h.seconds(30, 150)
@@ -80,6 +86,13 @@ func (h *history) prepare() {
 	add := func(format string, args ...any) { h.setup = append(h.setup, fmt.Sprintf(format, args...)) }
 	add("flags -federated-slices -mirror-services=on -state-dir -peers")
 	add("apply local fleet/shop.yaml")
+	if h.policies {
+		add("apply local traffic/nodes.yaml")
+	}
+	late := ""
+	if h.random.IntN(3) == 0 {
+		late = h.linked() // streams are open before it is linked
+	}
 	var members []string
 	for _, name := range h.clusters {
 		if h.random.IntN(4) == 0 {
@@ -93,10 +106,15 @@ func (h *history) prepare() {
 		case home:
 			members = append(members, "web")
 			continue
-		case "east", "west":
-			add("apply local fleet/%s-link.yaml", name)
+		case late:
+			at := h.seconds(5, 180)
+			h.take(0, at, name+" link")
+			h.deeds = append(h.deeds, deed{{at, linking(name)}})
 		default:
-			add("link %s trust-domain=%s.test", name, name)
+			add("%s", linking(name))
+		}
+		if h.policies {
+			add("apply %s traffic/linkerd.yaml", name)
 		}
 		members = append(members, "web@"+name)
 	}
@@ -108,10 +126,27 @@ func (h *history) prepare() {
 	add("start replica-2")
 	for i := range simProxies {
 		of := []string{"all", "all", "web-federated", "web", "api-east", "web-federated"}[i%6]
-		add("get p%d %s.shop.svc.mycluster.local:80 via=replica-%d", i+1, of, 1+i%2)
+		add("%s", h.opening(fmt.Sprintf("p%d", i+1), of))
 	}
 	add("advance 20s")
 	add("compare")
+	h.midnight = time.Duration(len(h.setup)+1)*settle + 20*time.Second
+}
+
+// linking links a cluster.
+func linking(cluster string) string {
+	if cluster == "east" || cluster == "west" {
+		return "apply local fleet/" + cluster + "-link.yaml"
+	}
+	return "link " + cluster + " trust-domain=" + cluster + ".test"
+}
+
+// opening opens a stream to a Service from a node of its own.
+func (h *history) opening(stream, service string) string {
+	h.news++
+	token := fmt.Sprintf(`{"ns":"shop","nodeName":"node-%d"}`, h.news)
+	return fmt.Sprintf("get %s %s.shop.svc.mycluster.local:80 via=replica-%d token=%q",
+		stream, service, 1+h.news%2, token)
 }
 
 // script returns deeds as lines of a script.
@@ -119,7 +154,7 @@ func (h *history) script(deeds []deed) string {
 	var moments []moment
 	for _, d := range deeds {
 		for _, m := range d {
-			if m.at != later { // else the history is over before
+			if m.at < later { // else the history is over before
 				moments = append(moments, m)
 			}
 		}
@@ -151,26 +186,41 @@ func (h *history) seconds(from, to int) time.Duration {
 // round draws the deeds of a time, and returns how long it takes for everything to settle after them.
 func (h *history) round(from, to time.Duration) (settles time.Duration) {
 	settles, h.from = simSettle, from
-	chances := 0
-	for _, kind := range deedKinds {
-		chances += kind.chance
-	}
 	for _, u := range h.left {
 		at := from + h.seconds(0, int((to-from)/time.Second))
+		last := at
 		for i := range h.deeds[u.deed] {
-			if m := &h.deeds[u.deed][i]; m.at == later {
-				m.at = at
+			if m := &h.deeds[u.deed][i]; m.at >= later {
+				m.at = min(to, at+m.at-later)
+				last = m.at
 			}
 		}
 		for _, thing := range u.took {
-			h.busy[thing] = at + time.Second
+			h.busy[thing] = last + time.Second
 		}
 	}
 	h.left = nil
+	draw := func(kind deedKind, at, end time.Duration) {
+		d := kind.draw(h, at, end)
+		if d == nil {
+			return
+		}
+		if d[len(d)-1].at >= later {
+			h.left = append(h.left, unfinished{len(h.deeds), h.took})
+		}
+		h.deeds = append(h.deeds, d)
+		settles = max(settles, kind.settles)
+	}
+	if h.random.IntN(4) == 0 {
+		draw(spoiling, from, to) // before there is anything else
+	}
+	if to-from > 3*time.Minute && h.random.IntN(2) == 0 {
+		draw(absence, from, to)
+	}
 	for range 2 + h.random.IntN(12) {
 		at := from + h.seconds(0, int((to-from)/time.Second))
 		if h.random.IntN(4) == 0 && len(h.deeds) > 0 {
-			if last := h.deeds[len(h.deeds)-1][0].at; last >= from {
+			if last := h.deeds[len(h.deeds)-1][0].at; from <= last && last < to {
 				at = last // at once
 			}
 		}
@@ -178,21 +228,20 @@ func (h *history) round(from, to time.Duration) (settles time.Duration) {
 		if h.random.IntN(4) == 0 {
 			end = to
 		}
-		draw := h.random.IntN(chances)
-		for _, kind := range deedKinds {
-			if draw -= kind.chance; draw >= 0 {
-				continue
-			}
-			d := kind.draw(h, at, end)
-			if d == nil {
+		kinds := deedKinds
+		if h.policies && h.random.IntN(3) == 0 {
+			kinds = policyKinds
+		}
+		chances := 0
+		for _, kind := range kinds {
+			chances += kind.chance
+		}
+		chance := h.random.IntN(chances)
+		for _, kind := range kinds {
+			if chance -= kind.chance; chance < 0 {
+				draw(kind, at, end)
 				break
 			}
-			if d[len(d)-1].at == later {
-				h.left = append(h.left, unfinished{len(h.deeds), h.took})
-			}
-			h.deeds = append(h.deeds, d)
-			settles = max(settles, kind.settles)
-			break
 		}
 	}
 	return settles
@@ -243,10 +292,29 @@ var deedKinds = []deedKind{
 	}},
 	{5, 0, func(h *history, at, end time.Duration) deed { // deleted and created again, with other endpoints
 		cluster, service := h.cluster(), h.pick(simServices...)
+		if h.random.IntN(3) == 0 {
+			end = later
+		}
 		if !h.take(at, end, cluster+"/"+service) {
 			return nil
 		}
 		return deed{{at, "delete " + cluster + " Service shop/" + service}, {end, h.scale(cluster, service)}}
+	}},
+	{4, 0, func(h *history, at, end time.Duration) deed { // deleted while no watch shows it
+		cluster, service, replica := h.linked(), h.pick(simServices...), h.replica()
+		away := deed{{at, "stop " + replica}, {end, "start " + replica}}
+		things := []string{cluster + "/" + service, "replicas", replica}
+		if h.random.IntN(2) == 0 {
+			away = deed{
+				{at, "partition " + cluster + " refuse"}, {at, "rotate " + cluster + " anew"}, {end, "heal " + cluster},
+			}
+			things = []string{cluster + "/" + service, cluster + " network", cluster + " link"}
+		}
+		if !h.take(at, later, things...) {
+			return nil
+		}
+		return append(slices.Insert(away, 1, moment{at, "delete " + cluster + " Service shop/" + service}),
+			moment{later, h.scale(cluster, service)})
 	}},
 	{5, 0, func(h *history, at, _ time.Duration) deed { // joins a federated Service, or leaves it
 		cluster, service := h.cluster(), h.pick(simServices...)
@@ -288,6 +356,24 @@ var deedKinds = []deedKind{
 			d = slices.Insert(d, 1, moment{end, "disk " + replica + " " + h.pick("lose", "lose", "tear")})
 		}
 		return d
+	}},
+	{6, 0, func(h *history, at, end time.Duration) deed { // they know nothing of a cluster that is away
+		cluster, replicas := h.linked(), []string{h.replica()}
+		if h.random.IntN(2) == 0 {
+			replicas = []string{"replica-1", "replica-2"}
+		}
+		// Without their state they do not know the Links of a CRD that is gone.
+		if !h.take(at, end, "replicas", "replica-1", "replica-2", "links", cluster+" network") {
+			return nil
+		}
+		d := deed{{at, "partition " + cluster + " " + h.pick("silence", "refuse")}}
+		for _, replica := range replicas {
+			d = append(d, moment{at, "kill " + replica}, moment{at, "disk " + replica + " lose"})
+		}
+		for _, replica := range replicas {
+			d = append(d, moment{at, "start " + replica})
+		}
+		return append(d, moment{end, "heal " + cluster})
 	}},
 	{3, 0, func(h *history, at, end time.Duration) deed {
 		replica := h.replica()
@@ -338,14 +424,6 @@ var deedKinds = []deedKind{
 		}
 		return deed{{at, "rotate " + cluster + h.pick("", " anew")}}
 	}},
-	{4, 0, func(h *history, _, _ time.Duration) deed {
-		// What is new does not work, and replicas that have the old do not give it up: at first all have it.
-		cluster := h.linked()
-		if !h.take(h.from, later, cluster+" link", "replicas", "links") {
-			return nil
-		}
-		return deed{{h.from, "spoil " + cluster}, {later, "rotate " + cluster}}
-	}},
 	{3, 0, func(h *history, at, end time.Duration) deed {
 		cluster := h.linked()
 		if h.random.IntN(2) == 0 {
@@ -355,7 +433,7 @@ var deedKinds = []deedKind{
 			return nil
 		}
 		if cluster == "east" || cluster == "west" {
-			return deed{{at, "delete local Link mc/" + cluster}, {end, "apply local fleet/" + cluster + "-link.yaml"}}
+			return deed{{at, "delete local Link mc/" + cluster}, {end, linking(cluster)}}
 		}
 		return deed{{at, "unlink " + cluster}, {end, "link " + cluster}}
 	}},
@@ -367,8 +445,8 @@ var deedKinds = []deedKind{
 			{at, "delete local CustomResourceDefinition " + linkResource},
 			{at, "serve local " + linkResource},
 			{end, "serve local " + linkResource + " v1alpha3 v1alpha2 v1alpha1"},
-			{end, "apply local fleet/east-link.yaml"},
-			{end, "apply local fleet/west-link.yaml"},
+			{end, linking("east")},
+			{end, linking("west")},
 		}
 	}},
 	{1, 0, func(h *history, at, _ time.Duration) deed {
@@ -385,6 +463,32 @@ var deedKinds = []deedKind{
 			return nil
 		}
 		return deed{{at, "stall " + proxy}, {end, "resume " + proxy}}
+	}},
+	{3, 0, func(h *history, at, _ time.Duration) deed {
+		service := h.pick("all", "web-federated", "api-east")
+		return deed{{at, h.opening(fmt.Sprintf("q%d", h.news), service)}}
+	}},
+	{3, simSilent, func(h *history, at, end time.Duration) deed {
+		cluster := h.linked()
+		if !h.take(at, end, cluster+" backup") {
+			return nil
+		}
+		return deed{{at, "backup " + cluster}, {end, "restore " + cluster}}
+	}},
+	{2, 0, func(h *history, at, _ time.Duration) deed { // a watch reports most of a cluster as deleted
+		cluster, service := h.linked(), h.pick(simServices...)
+		if !h.take(at, later, cluster+"/"+service, cluster+" backup", cluster+" guard") {
+			return nil
+		}
+		slices := ""
+		for n := range slicesOfService {
+			slices += fmt.Sprintf(" shop/%s-%d", service, n)
+		}
+		return deed{
+			{at, h.many(cluster, service)},
+			{later, "misreport " + cluster + " EndpointSlice" + slices},
+			{later + 20*time.Second, h.scale(cluster, service)},
+		}
 	}},
 	{1, 0, func(h *history, at, _ time.Duration) deed { return deed{{at, "depose " + h.cluster()}} }},
 	{1, 0, func(h *history, at, end time.Duration) deed {
@@ -415,4 +519,136 @@ func (h *history) scale(cluster, service string) string {
 		}
 	}
 	return line
+}
+
+// many gives a Service so many endpoints that a cluster loses most of what it has with them.
+func (h *history) many(cluster, service string) string {
+	key := cluster + "/" + service
+	first := h.next[key] + 1
+	h.next[key] += 40
+	return fmt.Sprintf("endpoints %s shop/%s %d-%d", cluster, service, first, h.next[key])
+}
+
+// spoiling are credentials that do not work, while all replicas have those that do, and do not give them up.
+var spoiling = deedKind{0, 0, func(h *history, at, to time.Duration) deed {
+	cluster := h.linked()
+	if !h.take(at, later, cluster+" link", "replicas", "links") {
+		return nil
+	}
+	other := h.linked()
+	how := []string{"", " without services", " without pods", " without " + sliceResource}
+	if other != cluster {
+		how = append(how, " as "+other)
+	}
+	return deed{
+		{at, "spoil " + cluster + h.pick(how...)},
+		{at + h.seconds(1, int((to-at)/time.Second)), "expire " + cluster},
+		{later, "rotate " + cluster},
+	}
+}}
+
+// absence is one that makes a cluster Stale.
+var absence = deedKind{0, 0, func(h *history, at, to time.Duration) deed {
+	cluster := h.linked()
+	if !h.take(at, to, cluster+" network") {
+		return nil
+	}
+	return deed{{at, "partition " + cluster + " " + h.pick("silence", "refuse")}, {to, "heal " + cluster}}
+}}
+
+// policyKinds are deeds with traffic policies.
+var policyKinds = []deedKind{
+	{10, 0, func(h *history, at, end time.Duration) deed {
+		key := h.pick("prefer", "prefer", "weights", "capacity", "when-stale")
+		return h.annotation(at, end, "local Service shop/"+h.pick("all", "all", "web-federated"), key, h.value(key))
+	}},
+	{10, 0, func(h *history, at, end time.Duration) deed {
+		cluster, key := h.pick("east", "west"), h.pick("drain", "drain", "when-stale", "region", "max-endpoints")
+		value := h.value(key)
+		if key == "drain" {
+			value = h.drain(at)
+		}
+		of := cluster + " " + key
+		if _, drawn := h.bad[of]; !drawn {
+			h.bad[of] = h.random.IntN(6) == 0
+		}
+		if h.bad[of] {
+			value = h.pick("soon", "-1", "?")
+		}
+		return h.annotation(at, end, "local Link mc/"+cluster, key, value)
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed { // it drains itself
+		return h.annotation(at, end, h.linked()+" Namespace "+ours, "drain", h.drain(at))
+	}},
+	{2, 0, func(h *history, at, end time.Duration) deed {
+		cluster := h.pick("east", "west")
+		to := "local Link mc/" + cluster + " max-endpoints"
+		if h.bad[cluster+" max-endpoints"] || !h.take(at, end, to) {
+			return nil
+		}
+		to = "annotate " + to
+		return deed{{at, fmt.Sprintf("%s=%d", to, 2+h.random.IntN(12))}, {end, to + "-"}}
+	}},
+	{6, 0, func(h *history, at, _ time.Duration) deed { // most of it goes, and is held for some time
+		cluster, service, hold := h.pick("east", "east", "west"), h.pick(simServices...), 20+h.random.IntN(25)
+		if !h.take(at, later, cluster+"/"+service, cluster+" backup", cluster+" guard") {
+			return nil
+		}
+		to := "annotate local Link mc/" + cluster
+		many := moment{at, h.many(cluster, service)}
+		gone := moment{later, h.scale(cluster, service)}
+		if h.random.IntN(3) > 0 {
+			return deed{{at, fmt.Sprintf("%s withdrawal-guard=%d%%/%ds", to, 20+h.random.IntN(50), hold)}, many, gone}
+		}
+		h.news++ // until it is released
+		return deed{
+			{at, to + " withdrawal-guard=50%/1h"}, many, gone,
+			{
+				later + h.seconds(1, 30),
+				fmt.Sprintf("%s released-at=2000-01-01T%02d:%02d:00Z", to, h.news/60, h.news%60),
+			},
+			{later + 40*time.Second, to + " withdrawal-guard-"},
+		}
+	}},
+}
+
+// annotation sets an annotation, and removes it at the end, or in the next round.
+func (h *history) annotation(at, end time.Duration, object, key, value string) deed {
+	if h.random.IntN(2) == 0 {
+		end = later
+	}
+	if !h.take(at, end, object+" "+key) {
+		return nil
+	}
+	annotate := "annotate " + object + " " + key
+	return deed{{at, fmt.Sprintf("%s=%q", annotate, value)}, {end, annotate + "-"}}
+}
+
+// value draws a value of an annotation; on Services there may be some that cannot be read.
+func (h *history) value(key string) string {
+	switch key {
+	case "prefer":
+		return h.pick("local > *", "local > *", "east > local", "west,north > *", "local > region > *", "region > *",
+			"local", "nowhere > east > *", "east", "local > > *", "east,east")
+	case "weights":
+		return h.pick("east=80,west=20", "local=1,east=3", "west=100", "nowhere=1", "north=1,south=2,east=3", "east=-1",
+			"east=0", "80,20")
+	case "capacity":
+		return h.pick("4", "10", "100", "0", "many")
+	case "when-stale":
+		return h.pick("keep", "last", "drop", "drop")
+	case "region":
+		return h.pick(localRegion, "us")
+	default: // max-endpoints
+		return h.pick("0", "200", "100000")
+	}
+}
+
+// drain draws a drain about a time.
+func (h *history) drain(at time.Duration) string {
+	if h.random.IntN(3) == 0 {
+		return "true"
+	}
+	from := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(h.midnight + at + h.seconds(-60, 120))
+	return from.Format(time.RFC3339) + h.pick("/0s", "/30s", "/2m", "/5m", "/10m", "/2m/up", "/5m/up")
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -37,19 +38,20 @@ type modelCluster struct {
 	labels    map[string]map[string]string // of Services
 	notes     map[string]map[string]string // their annotations
 	endpoints map[string]addresses         // by Service
+	drain     string                       // that it asks for itself
 }
 
 // model is what the model reads.
 type model struct {
-	clusters map[string]*modelCluster // those that are linked, and the local one
-	links    map[string]bool          // clusters that have a Link
-	trust    map[string]string        // trust domains of clusters
+	clusters map[string]*modelCluster     // those that are linked, and the local one
+	links    map[string]map[string]string // annotations of the Links of clusters that have one
+	trust    map[string]string            // trust domains of clusters
 }
 
 func (s *scenario) readModel() *model {
 	s.t.Helper()
 	m := &model{
-		clusters: map[string]*modelCluster{home: s.readCluster(home)}, links: map[string]bool{},
+		clusters: map[string]*modelCluster{home: s.readCluster(home)}, links: map[string]map[string]string{},
 		trust: map[string]string{home: trust},
 	}
 	for _, secret := range s.network.Server(home).List("secrets") {
@@ -60,7 +62,9 @@ func (s *scenario) readModel() *model {
 	}
 	for _, link := range s.network.Server(home).List(linkResource) {
 		name, _, _ := unstructured.NestedString(link.Object, "spec", "targetClusterName")
-		m.links[name] = true
+		if m.links[name] = link.GetAnnotations(); m.links[name] == nil {
+			m.links[name] = map[string]string{}
+		}
 		delete(s.heldLinks, name)
 	}
 	maps.Copy(m.links, s.heldLinks) // nothing changes when a CRD is deleted, and created again
@@ -82,6 +86,9 @@ func (s *scenario) readCluster(name string) *modelCluster {
 			c.labels[svc.GetName()], c.notes[svc.GetName()] = svc.GetLabels(), svc.GetAnnotations()
 			c.endpoints[svc.GetName()] = addresses{}
 		}
+	}
+	if namespace := server.Get("namespaces", "", ours); namespace != nil && name != home {
+		c.drain = namespace.GetAnnotations()[annotationPrefix+"drain"]
 	}
 	pods := map[string]bool{}
 	for _, pod := range server.List("pods") {
@@ -123,12 +130,12 @@ func (m *model) members(service string) map[string]string {
 	}
 	if of, federated := strings.CutSuffix(service, "-federated"); federated {
 		for name := range m.clusters {
-			if (m.links[name] || name == home) && m.clusters[name].labels[of][federatedLabel] == "member" {
+			if (m.links[name] != nil || name == home) && m.clusters[name].labels[of][federatedLabel] == "member" {
 				add(name, of)
 			}
 		}
 	} else if of, cluster, mirrored := strings.Cut(service, "-"); mirrored {
-		if m.links[cluster] && m.clusters[cluster].labels[of][exportedLabel] == "remote-discovery" {
+		if m.links[cluster] != nil && m.clusters[cluster].labels[of][exportedLabel] == "remote-discovery" {
 			add(cluster, of)
 		}
 	} else {
@@ -191,7 +198,7 @@ func identityOf(a proxy.Address) string { return a.GetTlsIdentity().GetDnsLikeId
 // clusterOf returns the cluster that has an address.
 func clusterOf(addr netip.AddrPort) string {
 	for _, name := range simClusters {
-		if octet(name) == int(addr.Addr().As4()[1]) {
+		if addr.IsValid() && octet(name) == int(addr.Addr().As4()[1]) {
 			return name
 		}
 	}
@@ -201,15 +208,16 @@ func clusterOf(addr netip.AddrPort) string {
 // differences returns what is not as the model has it.
 func (s *scenario) differences() (all []string) {
 	s.t.Helper()
-	m := s.readModel()
+	m, now := s.readModel(), time.Now()
 	report := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	steps := m.stepping(now)
 	for _, name := range s.opened {
 		st, is := s.streams[name].(*proxy.Stream)
 		if !is {
 			continue
 		}
-		want := m.ready(m.members(serviceOf(st.Request().Authority)))
-		if want == nil {
+		want := m.given(serviceOf(st.Request().Authority), bucketOf(st.Request().Token), now)
+		if want == nil || steps {
 			continue // a proxy keeps what it holds of a Service that is not found
 		}
 		held := map[netip.AddrPort]bool{}
@@ -238,8 +246,11 @@ func (s *scenario) differences() (all []string) {
 			}
 		}
 	}
-	if s.holds("-federated-slices") {
-		all = append(all, s.sliceDifferences(m)...)
+	if !steps {
+		s.trafficDifferences(m, now, report)
+	}
+	if s.holds("-federated-slices") && !steps {
+		all = append(all, s.sliceDifferences(m, now)...)
 	}
 	if s.holds("-mirror-services=on") {
 		all = append(all, s.mirrorDifferences(m)...)
@@ -249,15 +260,15 @@ func (s *scenario) differences() (all []string) {
 
 func (s *scenario) holds(flag string) bool { return slices.Contains(s.flags, flag) }
 
-func (s *scenario) sliceDifferences(m *model) (all []string) {
+func (s *scenario) sliceDifferences(m *model, now time.Time) (all []string) {
 	s.t.Helper()
 	want, have := map[string]bool{}, map[string]bool{}
 	for service, notes := range m.clusters[home].notes {
 		if notes["federation.fingerpost.io/endpoint-slices"] != "enabled" {
 			continue
 		}
-		for cluster, of := range m.members(service) {
-			for addr, ready := range m.clusters[cluster].endpoints[of] {
+		for cluster, of := range m.sliced(service, now) {
+			for addr, ready := range of {
 				want[fmt.Sprintf("%s %s %s %t", service, cluster, addr.Addr(), ready)] = true
 			}
 		}
@@ -282,10 +293,10 @@ func (s *scenario) mirrorDifferences(m *model) (all []string) {
 	want, have := map[string]bool{}, map[string]bool{}
 	for name, c := range m.clusters {
 		for service, labels := range c.labels {
-			if m.links[name] && labels[exportedLabel] == "remote-discovery" {
+			if m.links[name] != nil && labels[exportedLabel] == "remote-discovery" {
 				want[service+"-"+name] = true
 			}
-			if (m.links[name] || name == home) && labels[federatedLabel] == "member" {
+			if (m.links[name] != nil || name == home) && labels[federatedLabel] == "member" {
 				want[service+"-federated"] = true
 			}
 		}

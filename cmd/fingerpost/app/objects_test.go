@@ -451,8 +451,8 @@ func (s *scenario) patch(cluster, kind, name, patch string) {
 	namespace, name := namespaced(name)
 	server := s.network.Server(cluster)
 	o := server.Find(kind, namespace, s.objectName(cluster, namespace, name))
-	if o == nil {
-		s.t.Fatalf("patch: cluster %s has no %s %s", cluster, kind, name)
+	if s.needs(o != nil, "patch: cluster %s has no %s %s", cluster, kind, name); o == nil {
+		return
 	}
 	before, err := o.MarshalJSON()
 	if err != nil {

@@ -138,9 +138,10 @@ type scenario struct {
 	crowds   map[string][]*proxy.Stream // by bucket
 	opened   []string                   // names of streams, in order
 
-	recorder   *recorder       // nil for none
-	watch      *watch          // of a random history; nil in a scenario
-	heldLinks  map[string]bool // clusters of Links that were deleted with their CRD, and are not created again yet
+	recorder   *recorder                    // nil for none
+	watch      *watch                       // of a random history; nil in a scenario
+	heldLinks  map[string]map[string]string // those that were deleted with their CRD, and are not created again yet
+	backups    map[string]func()            // of API servers
 	sliceNames sliceNames
 	written    map[string]int // by cluster, verb and resource: how often it was asked for when it was printed
 
@@ -167,8 +168,8 @@ func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{},
 		conns: map[string]*grpc.ClientConn{}, streams: map[string]lookup{}, seen: map[string][]string{},
 		killed: map[string]int{}, crowds: map[string][]*proxy.Stream{}, anew: map[string]bool{},
-		heldLinks: map[string]bool{},
-		written:   map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
+		heldLinks: map[string]map[string]string{}, backups: map[string]func(){},
+		written: map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
 	}
 }
 
@@ -290,18 +291,49 @@ func (s *scenario) kubeconfig(name, token string) string {
 	return text
 }
 
-// setCredentials replaces those in the Secret of a linked cluster.
-func (s *scenario) setCredentials(cluster, token string) {
+// needs fails a scenario unless what a verb needs was there. In a random history the deed that makes it may be left
+// out, and the verb does nothing.
+func (s *scenario) needs(there bool, format string, args ...any) {
+	s.t.Helper()
+	if !there && s.watch == nil {
+		s.t.Fatalf(format, args...)
+	}
+}
+
+// credentials returns the Secret of a linked cluster, or nil in a random history.
+func (s *scenario) credentials(cluster string) *unstructured.Unstructured {
 	s.t.Helper()
 	secret := s.network.Server(home).Get("secrets", ours, "cluster-credentials-"+cluster)
 	if secret == nil {
 		secret = s.network.Server(home).Get("secrets", "mc", cluster)
 	}
-	if secret == nil {
-		s.t.Fatalf("cluster %s is not linked", cluster)
+	s.needs(secret != nil, "cluster %s is not linked", cluster)
+	return secret
+}
+
+// setCredentials replaces those in the Secret of a linked cluster.
+func (s *scenario) setCredentials(cluster, kubeconfig string) {
+	s.t.Helper()
+	if secret := s.credentials(cluster); secret != nil {
+		secret.Object["stringData"] = map[string]any{"kubeconfig": kubeconfig}
+		s.network.Server(home).Apply(secret)
 	}
-	secret.Object["stringData"] = map[string]any{"kubeconfig": s.kubeconfig(cluster, token)}
-	s.network.Server(home).Apply(secret)
+}
+
+// spoil replaces the credentials of a linked cluster by some that do not work: with a token that is unknown, that
+// lacks a right, or with the address of another cluster.
+func (s *scenario) spoil(cluster string, how []string) {
+	s.t.Helper()
+	kubeconfig := s.kubeconfig(cluster, "unknown")
+	switch {
+	case len(how) == 2 && how[0] == "without":
+		kubeconfig = s.kubeconfig(cluster, s.network.Server(cluster).TokenWithout(how[1]))
+	case len(how) == 2 && how[0] == "as":
+		kubeconfig = s.kubeconfig(how[1], s.token(cluster))
+	case len(how) > 0:
+		s.t.Fatalf("spoil: unknown argument %s", how[0])
+	}
+	s.setCredentials(cluster, kubeconfig)
 }
 
 // access returns the access to a cluster.
@@ -343,9 +375,8 @@ func (s *scenario) do(verb string, args []string) {
 			break
 		}
 		namespace, name := namespaced(at(2))
-		if !s.network.Server(at(0)).Delete(at(1), namespace, s.objectName(at(0), namespace, name)) {
-			s.t.Fatalf("delete: cluster %s has no %s %s", args[0], args[1], args[2])
-		}
+		deleted := s.network.Server(at(0)).Delete(at(1), namespace, s.objectName(at(0), namespace, name))
+		s.needs(deleted, "delete: cluster %s has no %s %s", args[0], args[1], args[2])
 		if s.watch != nil && args[1] == "Service" {
 			s.endpointsOnly(args[0], namespace, name, nil)
 		}
@@ -375,20 +406,30 @@ func (s *scenario) do(verb string, args []string) {
 	case "link":
 		s.link(at(0), args[1:])
 	case "unlink":
-		if !s.network.Server(home).Delete("Secret", ours, "cluster-credentials-"+at(0)) {
-			s.t.Fatalf("unlink: cluster %s is not linked", args[0])
-		}
+		deleted := s.network.Server(home).Delete("Secret", ours, "cluster-credentials-"+at(0))
+		s.needs(deleted, "unlink: cluster %s is not linked", args[0])
 	case "rotate":
+		if s.credentials(at(0)) == nil {
+			break
+		}
 		old := s.tokens[at(0)]
 		s.tokens[args[0]] = ""
 		if len(args) > 1 && args[1] == "anew" {
 			s.anew[args[0]] = !s.anew[args[0]]
 		}
-		s.setCredentials(args[0], s.token(args[0]))
+		s.setCredentials(args[0], s.kubeconfig(args[0], s.token(args[0])))
 		elapse(settle)
 		s.network.Server(args[0]).Revoke(old)
 	case "spoil":
-		s.setCredentials(at(0), "unknown")
+		s.spoil(at(0), args[1:])
+	case "backup":
+		s.backups[at(0)] = s.network.Server(args[0]).Backup()
+	case "restore":
+		restore := s.backups[at(0)]
+		if restore == nil {
+			s.t.Fatalf("restore: there is no backup of %s", args[0])
+		}
+		restore()
 	case "unstream":
 		s.network.Server(at(0)).Stream(false)
 	case "get":

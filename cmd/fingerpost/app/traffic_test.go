@@ -26,8 +26,8 @@ func (s *scenario) annotate(cluster, kind, name string, args []string) {
 	s.t.Helper()
 	namespace, of := namespaced(name)
 	o := s.network.Server(cluster).Find(kind, namespace, of)
-	if o == nil {
-		s.t.Fatalf("annotate: cluster %s has no %s %s", cluster, kind, name)
+	if s.needs(o != nil, "annotate: cluster %s has no %s %s", cluster, kind, name); o == nil {
+		return
 	}
 	all := o.GetAnnotations()
 	if all == nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,9 +26,15 @@ import (
 //   - Nothing goes back in time: no client receives an address that did not exist at the last comparison nor
 //     since.
 //   - Both hold for the slices of the federated Service, too: what a client without a proxy reads.
+//   - While a policy divides the traffic of a Service, clients lose what exists, but never everything: no stream
+//     is without an address, and none is sent that there are no endpoints, while one exists that has done so
+//     since before the last comparison. Not even by a replica that knows nothing.
+//   - What a cluster has that is drained is given to no client that something else can be given.
+//   - What a cluster has withdrawn that is guarded is given until the hold ends, where nothing else is.
 //   - An identity is that of the cluster that has the address.
 //   - One writer: what writes slices, mirrors and the status of Links holds the Lease of the cluster at that
-//     moment. After a Lease was deleted its last holder may write for as long as it may not have noticed.
+//     moment, and has renewed it within its fence. After a Lease was deleted its last holder may write for as
+//     long as it may not have noticed.
 //
 // Whether an address exists is what the model has after each verb. What streams report is therefore kept until
 // the verb has ended, and checked then.
@@ -36,12 +43,26 @@ type watch struct {
 	always  existing                     // what has existed since it was created, or since the last comparison
 	known   existing                     // what has existed at some moment since the last comparison
 	ever    existing                     // the same, for replicas that have not noticed changes of Links and mirrors
+	past    existing                     // the same by member, as CLUSTER/NAME
 	linked  map[string]bool              // clusters that were linked at some moment since then, and whether by a Link
 	members map[string]map[string]string // what each Service consisted of at some moment since then
 	trusts  map[string]map[string]bool   // trust domains of each cluster at some moment since then
 	began   time.Time
 	damaged map[string]bool // replicas whose state directory was damaged since the last comparison
 	deleted map[string]bool // Services, as CLUSTER/NAME, that were deleted since then
+
+	policies map[string]string                   // what divided the traffic of each Service at the last comparison
+	steady   map[string]bool                     // whether that is all that has been since then
+	policed  map[string]bool                     // Services whose traffic was divided at some moment since then
+	limited  map[string]bool                     // clusters that were limited at some moment since then
+	started  bool                                // whether a replica was started since then
+	delayed  bool                                // whether the API server of the local cluster was slow since then
+	drains   map[string]map[string]bool          // clusters that were drained completely then, by Service
+	guards   map[string]string                   // what the guards of clusters were asked for ever since then
+	counts   map[string]int                      // how many endpoints of each cluster were ready before the last verb
+	slow     map[string]time.Time                // clusters that requests may reach late, and until when
+	holds    map[string]map[netip.AddrPort]until // addresses that are to be given, by Service
+	missing  map[missing]time.Time               // those that streams have lost, and when
 
 	violations []string
 
@@ -52,6 +73,7 @@ type watch struct {
 	identities map[identified]string // the stream that received each
 	refused    []string              // writes by others than the holder
 	holders    map[string]string     // by cluster
+	renewed    map[string]renewal    // when they have done so last
 	deposed    map[string]deposed    // by cluster: the last one
 	slices     map[string]*discoveryv1.EndpointSlice
 }
@@ -66,6 +88,35 @@ type identified struct {
 type deposed struct {
 	name string
 	at   time.Time
+}
+
+// addMembers adds what is ready of each Service of each cluster.
+func (e existing) addMembers(m *model) {
+	for name, c := range m.clusters {
+		for of := range c.endpoints {
+			for addr := range m.ready(map[string]string{name: of}) {
+				e.add(name+"/"+of, addr)
+			}
+		}
+	}
+}
+
+// missing is an address that a stream has lost.
+type missing struct {
+	stream string
+	addr   netip.AddrPort
+}
+
+// until is when a hold ends, and of which cluster it is.
+type until struct {
+	at      time.Time
+	cluster string
+}
+
+// renewal is when a Lease was renewed, and as which time its holder has written that.
+type renewal struct {
+	as string
+	at time.Time
 }
 
 // sliceReader is the name of the client that reads slices, in place of that of a stream.
@@ -88,6 +139,7 @@ type change struct {
 	addr   netip.AddrPort
 	lost   bool
 	reset  bool // with the first message of a new stream
+	empty  bool // in place of addr: nothing is left
 }
 
 func newWatch() *watch {
@@ -95,8 +147,13 @@ func newWatch() *watch {
 		began: time.Now(),
 		held:  map[string]map[netip.AddrPort]bool{}, opened: map[string]bool{}, linked: map[string]bool{},
 		members: map[string]map[string]string{}, trusts: map[string]map[string]bool{},
-		known: existing{}, ever: existing{}, always: existing{},
+		known: existing{}, ever: existing{}, always: existing{}, past: existing{},
 		damaged: map[string]bool{}, deleted: map[string]bool{},
+		policies: map[string]string{}, steady: map[string]bool{}, policed: map[string]bool{},
+		limited: map[string]bool{},
+		drains:  map[string]map[string]bool{}, guards: map[string]string{}, counts: map[string]int{},
+		holds: map[string]map[netip.AddrPort]until{}, slow: map[string]time.Time{},
+		missing: map[missing]time.Time{}, renewed: map[string]renewal{},
 		identities: map[identified]string{}, holders: map[string]string{}, deposed: map[string]deposed{},
 		slices: map[string]*discoveryv1.EndpointSlice{},
 	}
@@ -118,8 +175,9 @@ func (w *watch) event(stream string, e proxy.Event) {
 		w.held[stream] = held
 	}
 	add := func(addr netip.AddrPort, lost bool) {
-		w.changes = append(w.changes, change{e.At, stream, addr, lost, first})
+		w.changes = append(w.changes, change{e.At, stream, addr, lost, first, false})
 	}
+	had := len(held)
 	now := map[netip.AddrPort]bool{}
 	for _, a := range e.Message.Added {
 		if id := identityOf(a); id != "" {
@@ -139,6 +197,9 @@ func (w *watch) event(stream string, e proxy.Event) {
 	for _, addr := range e.Message.Removed {
 		add(addr, true)
 		delete(held, addr)
+	}
+	if e.Message.Kind == proxy.NoEndpoints || had > 0 && len(held) == 0 {
+		w.changes = append(w.changes, change{e.At, stream, netip.AddrPort{}, true, first, true})
 	}
 }
 
@@ -168,13 +229,16 @@ func (w *watch) follow(o *unstructured.Unstructured, deleted bool) {
 	w.held[sliceReader] = now
 	for addr := range now {
 		if !before[addr] {
-			w.changes = append(w.changes, change{time.Now(), sliceReader, addr, false, true})
+			w.changes = append(w.changes, change{time.Now(), sliceReader, addr, false, true, false})
 		}
 	}
 	for addr := range before {
 		if !now[addr] {
-			w.changes = append(w.changes, change{time.Now(), sliceReader, addr, true, true})
+			w.changes = append(w.changes, change{time.Now(), sliceReader, addr, true, true, false})
 		}
+	}
+	if len(before) > 0 && len(now) == 0 {
+		w.changes = append(w.changes, change{time.Now(), sliceReader, netip.AddrPort{}, true, true, true})
 	}
 }
 
@@ -187,6 +251,9 @@ func (w *watch) leaseWritten(cluster string, o *unstructured.Unstructured, delet
 	name, _, _ := strings.Cut(identity, "_")
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if at, _, _ := unstructured.NestedString(o.Object, "spec", "renewTime"); at != w.renewed[cluster].as {
+		w.renewed[cluster] = renewal{at, time.Now()}
+	}
 	if w.holders[cluster] = name; deleted {
 		w.holders[cluster], w.deposed[cluster] = "", deposed{name, time.Now()}
 	}
@@ -199,10 +266,18 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 	switch {
 	case verb == "disk":
 		w.damaged[args[0]] = true
+	case verb == "delay":
+		w.delayed = w.delayed || args[0] == home
+	case verb == "stall":
+		maps.DeleteFunc(w.missing, func(m missing, _ time.Time) bool { return m.stream == args[0] })
+	case verb == "start":
+		w.started = true
 	case verb == "delete" && args[1] == "Service":
 		_, name := splitName(args[2])
 		w.deleted[args[0]+"/"+name] = true
 	}
+	w.followNetwork(verb, args)
+	w.followPolicies(s, m, verb)
 	exists := existing{}
 	for _, st := range s.streams {
 		service := serviceOf(st.Request().Authority)
@@ -229,11 +304,13 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 	// Replicas that cannot read Links go by the old ones, and a mirror that cannot be written leads where it did.
 	now := map[string]bool{}
 	for name := range m.clusters {
-		now[name] = m.links[name]
-		w.linked[name] = w.linked[name] || m.links[name]
+		now[name] = m.links[name] != nil
+		w.linked[name] = w.linked[name] || m.links[name] != nil
 	}
 	for name, link := range w.linked {
-		m.links[name] = link
+		if link && m.links[name] == nil {
+			m.links[name] = map[string]string{}
+		}
 		if m.clusters[name] == nil {
 			m.clusters[name] = s.readCluster(name)
 		}
@@ -244,8 +321,14 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		}
 		maps.Copy(w.members[service], m.members(service))
 		maps.Copy(w.members[service], m.written(service))
-		for addr := range m.ready(w.members[service]) {
-			w.ever.add(service, addr)
+	}
+	w.past.addMembers(m)
+	// A member that joins may be noticed before what has become of its endpoints just before.
+	for service, members := range w.members {
+		for name, of := range members {
+			for addr := range w.past[name+"/"+of] {
+				w.ever.add(service, addr)
+			}
 		}
 	}
 	for service, addrs := range w.always {
@@ -257,10 +340,12 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 	}
 	w.check(s)
 	if verb == "compare" {
+		w.beginPolicies(s)
 		for _, difference := range s.differences() {
 			w.violate("settled", "%s", difference)
 		}
-		w.base, w.known, w.ever, w.always = exists, existing{}, existing{}, existing{}
+		w.base, w.known, w.ever, w.always, w.past = exists, existing{}, existing{}, existing{}, existing{}
+		w.past.addMembers(m)
 		clear(w.damaged)
 		clear(w.deleted)
 		clear(w.trusts)
@@ -293,8 +378,24 @@ func (w *watch) check(s *scenario) {
 		if c.stream != sliceReader {
 			service = serviceOf(s.streams[c.stream].Request().Authority)
 		}
+		if !c.lost {
+			delete(w.missing, missing{c.stream, c.addr})
+		}
+		cluster := clusterOf(c.addr)
 		switch existed := w.base[service][c.addr]; {
 		case w.base == nil:
+		case c.empty:
+			if addr, found := w.other(service, nil); found {
+				w.violate("empty", "stream %s was left without anything, and %s exists, at %s", c.stream, addr,
+					c.at.Sub(w.began))
+			}
+		case c.lost && c.at.Before(w.holds[service][c.addr].at):
+			w.missing[missing{c.stream, c.addr}] = c.at
+		case !c.lost && w.drains[service][cluster] && w.steady[service] && !w.started && w.hasOther(service):
+			w.violate("drained", "stream %s received %s of a cluster that is drained, at %s", c.stream, c.addr,
+				c.at.Sub(w.began))
+		case c.lost && (w.policed[service] || c.reset && w.limited[cluster]):
+		case c.lost && c.reset && w.delayed && len(w.damaged) > 0: // it does not wait for Links for longer
 		case c.lost && w.always[service][c.addr] && !c.reset:
 			w.violate("withdrawn", "stream %s lost %s, which exists, at %s", c.stream, c.addr, c.at.Sub(w.began))
 		case c.lost && w.always[service][c.addr] && existed && len(w.damaged) < 2: // else no replica knows it any more
@@ -305,6 +406,15 @@ func (w *watch) check(s *scenario) {
 		}
 	}
 	w.changes = nil
+	for m, since := range w.missing {
+		ends := w.holds[serviceOf(s.streams[m.stream].Request().Authority)][m.addr].at
+		if time.Now().Before(ends) {
+			ends = time.Now()
+		}
+		if ends.Sub(since) > 2*time.Second { // the first ones go before there are enough to be held
+			w.violate("held", "stream %s lost %s, which is to be held, at %s", m.stream, m.addr, since.Sub(w.began))
+		}
+	}
 	for got, stream := range w.identities {
 		right := false
 		for domain := range w.trusts[clusterOf(got.addr)] {
@@ -337,10 +447,143 @@ func (w *watch) audit(cluster string) func(client, verb, resource string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		last := w.deposed[cluster]
-		if client == w.holders[cluster] || client == last.name && time.Since(last.at) <= notices {
+		since := time.Since(w.renewed[cluster].at)
+		switch {
+		case client == last.name && time.Since(last.at) <= notices:
+			return
+		case client != w.holders[cluster]:
+		case since <= notices || time.Now().Before(w.slow[cluster]):
+			return
+		default:
+			w.refused = append(w.refused, fmt.Sprintf("%s has sent %s %s to %s %s after it renewed the Lease, at %s",
+				client, verb, resource, cluster, since, time.Since(w.began)))
 			return
 		}
 		w.refused = append(w.refused, fmt.Sprintf("%s has sent %s %s to %s, whose Lease %q holds, at %s",
 			client, verb, resource, cluster, w.holders[cluster], time.Since(w.began)))
 	}
+}
+
+// followNetwork notes until when requests may reach a cluster late: what a client has sent stays on its way.
+func (w *watch) followNetwork(verb string, args []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case verb == "delay" && args[1] != "0s", verb == "partition":
+		w.slow[args[0]] = time.Now().Add(1000 * time.Hour)
+	case verb == "delay", verb == "heal":
+		w.slow[args[0]] = time.Now().Add(time.Minute)
+	}
+}
+
+// followPolicies notes what is in force for traffic after a verb, and what is held from then on.
+func (w *watch) followPolicies(s *scenario, m *model, verb string) {
+	for _, service := range s.services() {
+		text := m.policies(service)
+		w.policed[service] = w.policed[service] || text != ""
+		w.steady[service] = w.steady[service] && text == w.policies[service]
+	}
+	for name := range m.clusters {
+		w.limited[name] = w.limited[name] || m.limited(name)
+	}
+	for name, asked := range w.guards {
+		if w.started || m.links[name] == nil || m.guardText(name) != asked {
+			delete(w.guards, name)
+			for _, held := range w.holds {
+				maps.DeleteFunc(held, func(_ netip.AddrPort, u until) bool { return u.cluster == name })
+			}
+		}
+	}
+	before := w.counts
+	w.counts = map[string]int{}
+	for name, c := range m.clusters {
+		for _, of := range c.endpoints {
+			for _, ready := range of {
+				if ready {
+					w.counts[name]++
+				}
+			}
+		}
+		percent, hold := m.guard(name)
+		lost := before[name] - w.counts[name]
+		// What is lost beside it is no part of it, and may be on the balance.
+		_, steady := w.guards[name]
+		if !steady || verb != "endpoints" || lost <= 25 || 100*lost <= (percent+10)*before[name] {
+			continue
+		}
+		for service := range w.base {
+			of, mirrored := strings.CutSuffix(service, "-"+name)
+			if !mirrored || c.endpoints[of] == nil {
+				continue
+			}
+			if w.holds[service] == nil {
+				w.holds[service] = map[netip.AddrPort]until{}
+			}
+			for addr := range w.base[service] {
+				if _, exists := c.endpoints[of][addr]; !exists && w.always[service][addr] {
+					w.holds[service][addr] = until{time.Now().Add(hold - time.Second), name}
+				}
+			}
+		}
+	}
+}
+
+// beginPolicies notes what is in force when everything has settled.
+func (w *watch) beginPolicies(s *scenario) {
+	m, now := s.readModel(), time.Now()
+	clear(w.policed)
+	clear(w.limited)
+	clear(w.drains)
+	clear(w.holds)
+	clear(w.missing)
+	clear(w.guards)
+	w.started, w.delayed = false, false
+	for _, service := range s.services() {
+		text := m.policies(service)
+		w.policies[service], w.steady[service], w.policed[service] = text, true, text != ""
+		// Of the tiers there are these two then: those that are drained, and the others.
+		plain := !strings.Contains(text, "prefer=") && !strings.Contains(text, "when-stale=")
+		w.drains[service] = map[string]bool{}
+		for name := range m.members(service) {
+			inPart := strings.Contains(m.asks(name, "drain")+m.clusters[name].drain, "/")
+			w.drains[service][name] = plain && !inPart && m.drained(name, now) == 100
+		}
+	}
+	for name := range m.clusters {
+		w.limited[name] = m.limited(name)
+		if _, hold := m.guard(name); hold > 0 {
+			w.guards[name] = m.guardText(name)
+		}
+	}
+}
+
+// guardText is what decides about the guard of a cluster.
+func (m *model) guardText(cluster string) string {
+	return m.asks(cluster, "withdrawal-guard") + " " + m.asks(cluster, "released-at")
+}
+
+// services returns the Services that streams are about, and the one with slices.
+func (s *scenario) services() (all []string) {
+	for _, st := range s.streams {
+		all = append(all, serviceOf(st.Request().Authority))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// other returns an address of a Service that has existed since before the last comparison, of a cluster that is not
+// limited nor among some.
+func (w *watch) other(service string, than map[string]bool) (addr netip.AddrPort, found bool) {
+	for addr := range w.always[service] {
+		if cluster := clusterOf(addr); w.base[service][addr] && !w.limited[cluster] && !than[cluster] {
+			return addr, true
+		}
+	}
+	return addr, false
+}
+
+// hasOther reports whether a Service has something that is not drained.
+func (w *watch) hasOther(service string) bool {
+	_, found := w.other(service, w.drains[service])
+	return found
 }
