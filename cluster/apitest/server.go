@@ -101,7 +101,8 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
-		tokens: map[string]bool{}, lacking: map[string]string{}, forbidden: map[string]bool{}, rejected: map[string]bool{},
+		tokens: map[string]bool{}, lacking: map[string]string{},
+		forbidden: map[string]bool{}, rejected: map[string]bool{},
 		failing:       map[string]failure{},
 		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
 		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},

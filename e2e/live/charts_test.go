@@ -626,7 +626,8 @@ func (c *charted) misses(r *right, log *logged) error {
 		return c.logs(log, "The cluster cannot drain itself", fmt.Sprintf("%q", r.site.Name),
 			"grant list and watch on namespaces of the name "+r.name)
 	case r.kind == "nodes" && r.site == c.west:
-		return c.logs(log, "The region of the cluster is not known", fmt.Sprintf("%q", r.site.Name), "grant list on nodes")
+		return c.logs(log, "The region of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
+			"grant list on nodes")
 	case r.kind == "configmaps":
 		return c.logs(log, "identity of the cluster is not known", fmt.Sprintf("%q", r.site.Name),
 			"grant get on configmaps of the name linkerd-config")

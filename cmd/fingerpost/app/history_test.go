@@ -602,7 +602,8 @@ var policyKinds = []deedKind{
 		}
 		h.news++ // until it is released
 		return deed{
-			{at, to + " withdrawal-guard=50%/1h"}, many, gone,
+			{at, to + " withdrawal-guard=50%/1h"},
+			many, gone,
 			{
 				later + h.seconds(1, 30),
 				fmt.Sprintf("%s released-at=2000-01-01T%02d:%02d:00Z", to, h.news/60, h.news%60),
