@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
@@ -259,15 +258,11 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 	var refused []string
 	required := false
 	for _, r := range reported {
-		for _, kind := range r.Page.Kinds {
-			text := kind.Kind + " (" + string(kind.Refused) + ")"
-			switch { // that credentials do not work is another check's
-			case kind.Refused == "", kind.Refused == metav1.StatusReasonNotFound,
-				kind.Refused == metav1.StatusReasonUnauthorized, slices.Contains(refused, text):
-				continue
+		for _, kind := range r.Page.Refused() {
+			if text := kind.Kind + " (" + string(kind.Refused) + ")"; !slices.Contains(refused, text) {
+				refused = append(refused, text)
+				required = required || slices.Contains(requiredKinds, kind.Kind)
 			}
-			refused = append(refused, text)
-			required = required || slices.Contains(requiredKinds, kind.Kind)
 		}
 	}
 	switch {

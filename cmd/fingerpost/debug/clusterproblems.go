@@ -146,9 +146,13 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 				"%s, that is held until %s", w, w.Until.UTC().Format(time.RFC3339)))
 		all[len(all)-1].Command = "fingerpost release " + quote(c.Name)
 	}
-	if refused := c.refused(); len(refused) > 0 {
+	if refused := c.Refused(); len(refused) > 0 {
+		var kinds []string
+		for _, k := range refused {
+			kinds = append(kinds, k.Kind+" ("+string(k.Refused)+")")
+		}
 		add(false, time.Time{}, runbookForbidden, c.Name+" cannot be read completely",
-			"grant get, list and watch on "+strings.Join(refused, ", "))
+			"grant get, list and watch on "+strings.Join(kinds, ", "))
 	}
 	switch w := c.Writing; {
 	case w.State == cluster.ReadOnly && c.Local:
@@ -186,14 +190,17 @@ func (p ClustersPage) WithoutLink() (all []Cluster) {
 	return all
 }
 
-// refused returns the kinds that the API server serves and does not let us read.
-func (c Cluster) refused() (kinds []string) {
+// Refused returns the kinds that the API server serves and does not let us read. Where it does not take the credentials,
+// that is reported of them.
+func (c Cluster) Refused() (all []cluster.KindStatus) {
 	for _, k := range c.Kinds {
-		if k.Refused != "" && k.Refused != metav1.StatusReasonNotFound {
-			kinds = append(kinds, k.Kind+" ("+string(k.Refused)+")")
+		switch k.Refused {
+		case "", metav1.StatusReasonNotFound, metav1.StatusReasonUnauthorized:
+		default:
+			all = append(all, k)
 		}
 	}
-	return kinds
+	return all
 }
 
 // reportedByCluster are the conditions that a Problem of the cluster reports, and those that may be False.
