@@ -14,7 +14,8 @@ import (
 // A share is the part of a Service's traffic that one cluster gets. It follows from what the clusters publish now,
 // and from nothing else: there is no clock and no memory in it, so that every replica computes the same, in whatever
 // order it has learned of things. It is smooth: one endpoint more or less changes shares by a little, so that nothing
-// flaps and no hysteresis is needed. It is exact: fractions are fractions, on every machine.
+// flaps and no hysteresis is needed. It is exact: fractions are fractions, on every machine. That takes garbage, except
+// where one cluster or one tier gets everything, which is what most clients see of most policies.
 //
 // Tiers come first. Those of the Service's policy are followed by clusters that are drained completely, then Stale
 // ones that are to be last, then Stale ones that are to be dropped; and all clusters that the policy does not name
@@ -223,34 +224,42 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 	return all
 }
 
+// Numbers that are often needed. They are not to be written to.
+var nothing, everything = new(big.Rat), big.NewRat(1, 1)
+
 // loads sets the load of each tier: together they are 1, or all are 0.
 func loads(s *Service, members []Member, tiers []*tier) {
-	sum, one := new(big.Rat), big.NewRat(1, 1)
+	sum := nothing
 	for _, t := range tiers {
-		t.load = new(big.Rat)
-		if t.reserve && sum.Sign() > 0 {
+		t.load = nothing
+		if t.reserve && sum.Sign() > 0 || sum == everything {
 			continue
 		}
-		var ready, all int64 // in percent
+		var ready, total int64 // in percent
 		for _, i := range t.members {
 			ready += int64(members[i].Ready * members[i].left())
-			all += int64(members[i].All) * 100
+			total += int64(members[i].All) * 100
 		}
 		if s != nil {
-			all = max(all, int64(s.Capacity)*100)
+			total = max(total, int64(s.Capacity)*100)
 		}
 		if ready == 0 {
 			continue
 		}
-		t.load.SetFrac64(ready*overprovisioning, max(all, ready)*10)
-		if rest := new(big.Rat).Sub(one, sum); t.load.Cmp(rest) > 0 {
+		health, most := ready*overprovisioning, max(total, ready)*10
+		if sum == nothing && health >= most {
+			t.load, sum = everything, everything
+			continue
+		}
+		t.load = big.NewRat(health, most)
+		if rest := new(big.Rat).Sub(everything, sum); t.load.Cmp(rest) > 0 {
 			t.load = rest
 		}
-		sum.Add(sum, t.load)
+		sum = new(big.Rat).Add(sum, t.load)
 	}
-	if sum.Sign() > 0 && sum.Cmp(one) < 0 {
+	if sum.Sign() > 0 && sum.Cmp(everything) < 0 {
 		for _, t := range tiers {
-			t.load.Quo(t.load, sum)
+			t.load = new(big.Rat).Quo(t.load, sum)
 		}
 	}
 }
@@ -281,7 +290,11 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 		}
 	}
 	for n, i := range t.members {
-		if weights[n] > 0 {
+		switch {
+		case weights[n] == 0:
+		case weights[n] == total:
+			parts[i] = t.load
+		default:
 			part := big.NewRat(weights[n], total)
 			parts[i] = part.Mul(part, t.load)
 		}
@@ -291,6 +304,10 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 // assign sets what members get for their parts: as many endpoints as there can be in these proportions. What
 // limits that is given completely, so that the largest part has an endpoint at least.
 func assign(members []Member, parts []*big.Rat, shares []Share) {
+	if i := slices.Index(parts, everything); i >= 0 {
+		shares[i].Share, shares[i].units, shares[i].some = One, unit*members[i].Ready, true
+		return
+	}
 	order := make([]int, len(members))
 	var scale *big.Rat
 	for i, part := range parts {
@@ -320,6 +337,12 @@ func assign(members []Member, parts []*big.Rat, shares []Share) {
 
 // inParts returns a number up to 1 in parts of One, rounded.
 func inParts(x *big.Rat) uint32 {
+	switch x {
+	case nothing:
+		return 0
+	case everything:
+		return One
+	}
 	n := new(big.Int).Mul(x.Num(), big.NewInt(2*One))
 	n.Add(n, x.Denom())
 	return uint32(n.Quo(n, new(big.Int).Lsh(x.Denom(), 1)).Uint64())
