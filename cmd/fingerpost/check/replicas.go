@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
