@@ -290,9 +290,9 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 		}
 	}
 	for n, i := range t.members {
-		switch {
-		case weights[n] == 0:
-		case weights[n] == total:
+		switch weights[n] {
+		case 0:
+		case total:
 			parts[i] = t.load
 		default:
 			part := big.NewRat(weights[n], total)

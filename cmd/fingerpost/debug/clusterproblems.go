@@ -190,8 +190,8 @@ func (p ClustersPage) WithoutLink() (all []Cluster) {
 	return all
 }
 
-// Refused returns the kinds that the API server serves and does not let us read. Where it does not take the credentials,
-// that is reported of them.
+// Refused returns the kinds that the API server serves and does not let us read. Where it does not take the
+// credentials, that is reported of them.
 func (c Cluster) Refused() (all []cluster.KindStatus) {
 	for _, k := range c.Kinds {
 		switch k.Refused {
