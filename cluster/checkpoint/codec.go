@@ -330,8 +330,10 @@ func (d *decoder) add(r record) error {
 		})
 	case r.Service != nil:
 		v, err := d.newView(r.Service)
+		if err != nil {
+			return err
+		}
 		d.out.Views = d.out.Views.With(r.Service.Service, v)
-		return err
 	case r.Held != nil:
 		return d.addHeld(r.Held)
 	case r.Node != nil:
@@ -346,12 +348,15 @@ func (d *decoder) add(r record) error {
 
 func (d *decoder) addHeld(from *held) error {
 	before, err := d.newView(&from.Of)
+	if err != nil {
+		return err
+	}
 	h := federation.Held{Before: before}
 	if from.Until != 0 {
 		h.Until = time.Unix(0, from.Until)
 	}
 	d.out.Holds[from.Of.Service] = h
-	return err
+	return nil
 }
 
 func (d *decoder) newView(s *service) (*federation.View, error) {

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -259,22 +258,21 @@ func (t *sliceWriter) reconcileSources(
 	}
 	var failed []error
 	busy := false
-	plans := map[string]*plan{}
-	for source := range sources {
+	// Where a policy moves the traffic from one source to another, readers are never left without endpoints: plans
+	// that only remove come last.
+	plans, order, last := map[string]plan{}, []string{}, []string{}
+	for _, source := range slices.Sorted(maps.Keys(sources)) {
 		p := planFor(svc, groups[source], present[source])
 		if d.maxSlices > 0 {
 			p.limit(len(present[source]), d.maxSlices)
 		}
-		plans[source] = &p
-	}
-	// Where a policy moves the traffic from one source to another, readers are never left without endpoints.
-	order := slices.SortedFunc(maps.Keys(sources), func(a, b string) int {
-		if a, b := plans[a].onlyRemoves(), plans[b].onlyRemoves(); a != b {
-			return map[bool]int{true: 1, false: -1}[a]
+		if plans[source] = p; p.onlyRemoves() {
+			last = append(last, source)
+		} else {
+			order = append(order, source)
 		}
-		return strings.Compare(a, b)
-	})
-	for _, source := range order {
+	}
+	for _, source := range append(order, last...) {
 		p := plans[source]
 		if p.leftOut > 0 {
 			leftOut[source] = p.leftOut
@@ -293,7 +291,7 @@ func (t *sliceWriter) reconcileSources(
 				continue
 			}
 		}
-		if err := t.applyPlan(ctx, svc, *p); err != nil {
+		if err := t.applyPlan(ctx, svc, p); err != nil {
 			if failed = append(failed, err); !isResponse(err) {
 				break
 			}
