@@ -46,7 +46,7 @@ type Selection struct {
 type plans struct {
 	mu     sync.Mutex // guards all below
 	byNode map[string]*plan
-	local  map[string]bool // nodes on which something of a Local member runs; nil until it is needed
+	local  map[string]bool // nodes on which something of a Local member runs; nil if there is none
 }
 
 // part is what a client must be to see an entry: on the node if local, and anything otherwise.

@@ -70,7 +70,10 @@ func (x *Selection) planAt(node string) *plan {
 	x.plans.mu.Lock()
 	defer x.plans.mu.Unlock()
 	if x.plans.byNode == nil {
-		x.plans.byNode, x.plans.local = map[string]*plan{}, x.localNodes()
+		x.plans.byNode = map[string]*plan{}
+		if x.local {
+			x.plans.local = x.localNodes()
+		}
 	}
 	switch {
 	case !x.local:

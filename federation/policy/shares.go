@@ -14,8 +14,8 @@ import (
 // A share is the part of a Service's traffic that one cluster gets. It follows from what the clusters publish now,
 // and from nothing else: there is no clock and no memory in it, so that every replica computes the same, in whatever
 // order it has learned of things. It is smooth: one endpoint more or less changes shares by a little, so that nothing
-// flaps and no hysteresis is needed. It is exact: fractions are fractions, on every machine. That takes garbage, except
-// where one cluster or one tier gets everything, which is what most clients see of most policies.
+// flaps and no hysteresis is needed. It is exact: fractions are fractions, on every machine. They are made on the
+// heap, except where one cluster gets everything, as a preferred one does that is well.
 //
 // Tiers come first. Those of the Service's policy are followed by clusters that are drained completely, then Stale
 // ones that are to be last, then Stale ones that are to be dropped; and all clusters that the policy does not name
