@@ -11,8 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"html"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,15 +78,10 @@ func (f *fleet) reports(within time.Duration, want ...string) {
 // shows asserts that the status page shows a problem that an operator must act on, and no other such problem.
 func (f *fleet) shows(title string) {
 	f.Helper()
-	request, err := http.NewRequestWithContext(f.Context(), http.MethodGet, "http://"+f.Server.Debug+"/", http.NoBody)
-	f.do(err)
-	response, err := http.DefaultClient.Do(request)
-	f.do(err)
-	defer response.Body.Close()
-	page, err := io.ReadAll(response.Body)
+	page, err := f.Server.Page(f.Context())
 	f.do(err)
 	var titles []string
-	for _, found := range severe.FindAllStringSubmatch(string(page), -1) {
+	for _, found := range severe.FindAllStringSubmatch(page, -1) {
 		titles = append(titles, html.UnescapeString(found[1]))
 	}
 	if !slices.Equal(titles, []string{title}) {

@@ -274,6 +274,12 @@ func (s *Server) Metric(ctx context.Context, name string) (float64, error) {
 	return 0, fmt.Errorf("no metric %s", name)
 }
 
+// Page returns the status page.
+func (s *Server) Page(ctx context.Context) (string, error) {
+	body, err := get(ctx, "http://"+s.Debug+"/")
+	return string(body), err
+}
+
 // Footprint is what the server takes up.
 type Footprint struct {
 	Goroutines int

@@ -292,12 +292,18 @@ func TestFiveClusters(t *testing.T) {
 	fits(t, b, 5000)
 	b.Picture("stale-phone")
 	noComplaints(t, b)
+	f.hasWithoutScripts(b, `id="verdict" class="bad"`, `http-equiv="refresh"`, `<td class="state Stale">`)
+}
+
+// hasWithoutScripts asserts what the source of the page has where scripts do not run.
+func (f *fleet) hasWithoutScripts(b *browser.Browser, wanted ...string) {
+	f.t.Helper()
 	b.WithoutScripts()
 	b.Do("without its script", chromedp.Navigate(f.url))
 	html := browser.Get(b, "its source", chromedp.OuterHTML("html"))
-	for _, want := range []string{`id="verdict" class="bad"`, `http-equiv="refresh"`, `<td class="state Stale">`} {
+	for _, want := range wanted {
 		if !strings.Contains(html, want) {
-			t.Errorf("without its script the page lacks %s", want)
+			f.t.Errorf("without its script the page lacks %s", want)
 		}
 	}
 }
@@ -362,14 +368,7 @@ func TestTraffic(t *testing.T) {
 	b.Do("further down", chromedp.ScrollIntoView(last))
 	b.Picture("traffic-phone")
 	noComplaints(t, b)
-	b.WithoutScripts()
-	b.Do("without its script", chromedp.Navigate(f.url))
-	html := browser.Get(b, "its source", chromedp.OuterHTML("html"))
-	for _, want := range []string{"<title>east: 80%, preferred; central: 20%, preferred; ", ">east 80%</text>"} {
-		if !strings.Contains(html, want) {
-			t.Errorf("without its script the page lacks %s", want)
-		}
-	}
+	f.hasWithoutScripts(b, "<title>east: 80%, preferred; central: 20%, preferred; ", ">east 80%</text>")
 }
 
 // Names of clusters are text, whatever they are, and do not widen the page.

@@ -661,7 +661,7 @@ var (
 
 // page prints what the status page of the first replica shows: the verdict, and what is wrong.
 func (s *scenario) page() {
-	page := html.UnescapeString(string(s.fetch(s.t.Context(), s.replicas[0].name, "/")))
+	page := html.UnescapeString(string(s.fetch(s.t.Context(), s.first().name, "/")))
 	fmt.Fprintf(&s.out, "page: %s\n", verdict.FindStringSubmatch(page)[1])
 	for _, p := range problem.FindAllStringSubmatch(page, -1) {
 		fmt.Fprintf(&s.out, "page %s %s\n", map[string]string{"bad": "×", "warn": "‼"}[p[1]], p[2])
