@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
@@ -23,7 +25,7 @@ import (
 // others may hold what the cluster itself does not have any more.
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
-// logged and counted, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.
+// logged, counted and shown, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.
 //
 // It costs a pass over the Views of the clusters that have changed, every ten seconds at most, and less often where a
 // pass takes longer than 100 ms: all passes take one percent of a core at most.
@@ -67,8 +69,9 @@ func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
 				"cluster", name)
 		}
 	}
-	failures := 0
-	for name, status := range statuses {
+	failures := NotSaved{}
+	for _, name := range slices.Sorted(maps.Keys(statuses)) {
+		status := statuses[name]
 		s := saved[name]
 		if s == nil {
 			s = &savedCheckpoint{}
@@ -78,10 +81,24 @@ func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
 			r.saveCheckpoint(status, s)
 		}
 		if s.failed != "" {
-			failures++
+			failures.Clusters, failures.Reason = failures.Clusters+1, cmp.Or(failures.Reason, s.failed)
 		}
 	}
-	r.checkpointFailures.Store(int64(failures))
+	r.notSaved.Store(&failures)
+}
+
+// NotSaved counts the clusters whose last state could not be saved when that was tried last.
+type NotSaved struct {
+	Clusters int    `json:"clusters"`
+	Reason   string `json:"reason"` // that of the first of them
+}
+
+// NotSaved returns what could not be saved.
+func (r *Registry) NotSaved() NotSaved {
+	if last := r.notSaved.Load(); last != nil {
+		return *last
+	}
+	return NotSaved{}
 }
 
 // takeForgotten returns the clusters that were unlinked since it was called last.

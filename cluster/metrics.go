@@ -203,7 +203,7 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(descLinked, float64(linked))
 	if r.options.Checkpoints != nil {
-		gauge(descCheckpointFailures, float64(r.checkpointFailures.Load()))
+		gauge(descCheckpointFailures, float64(r.NotSaved().Clusters))
 	}
 	r.mu.Lock()
 	unlinked := r.unlinked

@@ -60,7 +60,7 @@ type Registry struct {
 	statuses watch.Value[map[string]Status] // immutable maps; stored under mu
 	names    watch.Value[[]string]          // their keys, sorted; stored under mu
 
-	checkpointFailures atomic.Int64 // clusters whose checkpoint could not be saved
+	notSaved atomic.Pointer[NotSaved] // as of the last pass over checkpoints; nil before the first
 
 	trafficChanged *watch.Bell // wakes followTraffic
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -54,12 +55,12 @@ func (d *Dir) Save(c Checkpoint) error {
 		return err
 	}
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return err
+		return d.plain(err)
 	}
 	now := time.Now()
 	f, err := os.CreateTemp(d.path, unfinished)
 	if err != nil {
-		return err
+		return d.plain(err)
 	}
 	err = errors.Join(encode(f, c), f.Close())
 	if err == nil {
@@ -69,9 +70,18 @@ func (d *Dir) Save(c Checkpoint) error {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return d.plain(errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
+}
+
+// plain returns why the directory cannot be written, without the name of the file: the one that is written first
+// has another name each time, and the same fault should read the same.
+func (d *Dir) plain(err error) error {
+	if reason, is := errors.AsType[syscall.Errno](err); is {
+		return fmt.Errorf("%s: %w", d.path, reason)
+	}
+	return err
 }
 
 // Confirm records that the checkpoint of a cluster still holds.
@@ -81,7 +91,7 @@ func (d *Dir) Confirm(cluster string) error {
 		return err
 	}
 	now := time.Now()
-	return os.Chtimes(name, now, now)
+	return d.plain(os.Chtimes(name, now, now))
 }
 
 // Remove deletes the checkpoint of a cluster, if there is one.

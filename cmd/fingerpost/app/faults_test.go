@@ -144,8 +144,8 @@ func loginPage(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprint(w, "<html><body>Please log in</body></html>")
 }
 
-// disk does something to the directory in which a replica keeps its state: it breaks, is repaired, tears what
-// was written last, or is lost.
+// disk does something to the directory in which a replica keeps its state: it breaks, lets nothing be
+// created, is repaired, tears what was written last, or is lost.
 func (s *scenario) disk(replica, what string) {
 	s.t.Helper()
 	dir := s.stateDirOf(replica)
@@ -154,6 +154,10 @@ func (s *scenario) disk(replica, what string) {
 	case "break": // a file is in its place: nothing can be read or written below it
 		if err = os.RemoveAll(dir); err == nil {
 			err = os.WriteFile(dir, nil, 0o600)
+		}
+	case "read-only": // of no file that can be created: root may write into a directory whose mode forbids it
+		if err = os.RemoveAll(dir); err == nil {
+			err = os.Symlink("/dev/fd", dir)
 		}
 	case "repair", "lose":
 		err = os.RemoveAll(dir)

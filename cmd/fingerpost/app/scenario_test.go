@@ -641,6 +641,9 @@ func (s *scenario) check(categories []string) {
 		category, text, _ := strings.Cut(rest, ": ")
 		if len(categories) == 0 || slices.Contains(categories, category) {
 			text = ages.ReplaceAllString(text, "$1…$2") // they depend on when the last probe was
+			if before, _, found := strings.Cut(text, s.stateDir+"/"); found && s.stateDir != "" {
+				text = before + "…" // why it cannot be used depends on the operating system
+			}
 			fmt.Fprintf(&s.out, "%s %s: %s\n", map[string]string{"error": "×", "warning": "‼"}[result], category, text)
 		}
 	}

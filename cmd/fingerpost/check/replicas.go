@@ -127,7 +127,10 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 		defer cancel()
 		known.refresh(once)
 	}
-	checks = nil
+	checks = []check{{
+		category: category, description: "the last state of each cluster can be saved", anchor: "state-can-be-saved",
+		retry: true, run: func(context.Context) error { return known.checkSaved() },
+	}}
 	for i := range known.all {
 		if i == 0 {
 			continue
@@ -141,6 +144,16 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 	}
 	r.run(ctx, checks...)
 	return known, done
+}
+
+// checkSaved reports replicas that cannot write their -state-dir. It applies to those that have one.
+func (k *knownReplicas) checkSaved() error {
+	for _, page := range k.pages {
+		if n := page.Page.NotSaved; n.Clusters > 0 {
+			return warningf("that of %d clusters cannot be saved%s: %s", n.Clusters, k.suffix(page.Replica), n.Reason)
+		}
+	}
+	return nil
 }
 
 // minExpiry is how long credentials should still be valid.

@@ -49,6 +49,7 @@ const (
 	runbookMirrored    = "checks.md#services-are-mirrored"
 	runbookWithoutLink = "checks.md#every-cluster-has-its-link"
 	runbookHeld        = "checks.md#no-link-is-held"
+	runbookSaved       = "operations.md#state-across-restarts"
 	runbookMalformed   = "checks.md#no-service-is-malformed"
 	runbookEndpoints   = "operations.md#questions"
 	runbookDrain       = "operations.md#drains"
@@ -72,6 +73,13 @@ func (p ClustersPage) Problems(now time.Time) (all []Problem) {
 			Cluster: c.Name, Title: "A labelled Secret alone links " + c.Name, Command: "kubectl get links -A",
 			Text:    "if the Link was deleted to unlink the cluster, delete the Secret as well (" + c.Source + ")",
 			Runbook: runbookWithoutLink,
+		})
+	}
+	if n := p.NotSaved; n.Clusters > 0 {
+		all = append(all, Problem{
+			Title: "The state of " + countText(n.Clusters, "cluster") + " cannot be saved", Command: "fingerpost check",
+			Text:    n.Reason + "; a replica that starts while a cluster is unreachable will not have its endpoints",
+			Runbook: runbookSaved,
 		})
 	}
 	slices.SortStableFunc(all, compareProblems)

@@ -18,6 +18,8 @@ type ClustersPage struct {
 	Links    []links.LinkStatus `json:"links"`
 
 	LinksRefused string `json:"linksRefused,omitempty"` // why Links cannot be listed, such as NotFound without a CRD
+
+	NotSaved cluster.NotSaved `json:"notSaved,omitzero"` // what this replica cannot save in -state-dir
 }
 
 func newClustersPage(
@@ -25,6 +27,7 @@ func newClustersPage(
 ) ClustersPage {
 	page := ClustersPage{
 		Clusters: newClusters(registry, store), Links: reconciler.Links(), LinksRefused: reconciler.Refused(),
+		NotSaved: registry.NotSaved(),
 	}
 	for i := range page.Clusters {
 		c := &page.Clusters[i]
