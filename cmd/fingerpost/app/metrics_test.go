@@ -74,7 +74,7 @@ func TestSeriesOfIdleCluster(t *testing.T) {
 		var counts []int
 		for _, name := range []string{"east", "north", "west"} {
 			s.do("link", []string{name})
-			elapse(time.Hour)
+			elapse(15 * time.Minute)
 			counts = append(counts, len(s.exported("a")))
 		}
 		if each := counts[2] - counts[1]; each > most || each < 20 || counts[1]-counts[0] != each {
@@ -121,7 +121,7 @@ func TestHealthyInstallation(t *testing.T) {
 			asked[name] = true
 		}
 	}
-	page := "# Written by TestHealthyInstallation with -update: what two replicas export after an hour and after two.\n" +
+	page := "# Written by TestHealthyInstallation with -update: what two replicas export after 15 minutes and after 30.\n" +
 		"rule_files: [../files/alerts.yaml]\nevaluation_interval: 1m\ntests:\n" +
 		"- name: nothing fires for a day in two installations that are well, with the default name of a cluster\n" +
 		"  interval: 1m\n  input_series:\n"
@@ -133,9 +133,9 @@ func TestHealthyInstallation(t *testing.T) {
 		elapse(time.Minute)
 		s.start("b") // a holds all Leases
 		s.do("get", []string{"stream", "bb-federated.ns.svc.mycluster.local:8080"})
-		elapse(time.Hour)
+		elapse(15 * time.Minute)
 		before := map[string]map[string]float64{"a": s.exported("a"), "b": s.exported("b")}
-		elapse(time.Hour)
+		elapse(15 * time.Minute)
 		now := float64(time.Now().Unix())
 		var lines []string
 		for _, replica := range []string{"a", "b"} {
@@ -145,7 +145,7 @@ func TestHealthyInstallation(t *testing.T) {
 				if !found || !asked[name] || strings.HasPrefix(name, "grpc_") { // there are many of grpc_
 					continue
 				}
-				value, rate := values[series], (values[series]-before[replica][series])/60
+				value, rate := values[series], (values[series]-before[replica][series])/15
 				if strings.HasSuffix(name, "_timestamp_seconds") {
 					value -= now // promtool begins in 1970
 				}
