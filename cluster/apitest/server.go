@@ -56,7 +56,7 @@ type Server struct {
 	terminating    map[string]bool             // resources whose CRD is being deleted
 	withoutStreams bool                        // lists are not streamed
 	skew           time.Duration               // how far its clock is ahead
-	delay          time.Duration               // before each response
+	delays         map[string]time.Duration    // before each response, by group resource; "" for any
 	expired        int                         // the oldest version from which a watch may begin
 	audit          func(client, verb, resource string)
 	followers      map[string]follower      // by group resource
@@ -104,6 +104,7 @@ func newServer(cluster, addr string) *Server {
 		tokens: map[string]bool{}, lacking: map[string]string{},
 		forbidden: map[string]bool{}, rejected: map[string]bool{},
 		failing:       map[string]failure{},
+		delays:        map[string]time.Duration{},
 		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
 		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
 		terminating: map[string]bool{},
@@ -275,11 +276,12 @@ func (s *Server) Expire() {
 	s.broadcast()
 }
 
-// Delay makes each response to a request begin that much later.
-func (s *Server) Delay(d time.Duration) {
+// Delay makes each response to a request about a group resource, or to any request if that is "", begin that much
+// later.
+func (s *Server) Delay(resource string, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.delay = d
+	s.delays[resource] = d
 }
 
 // Audit has a function called for each request, with the name of the client and the verb and group resource that it
@@ -523,7 +525,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	known, lacks := s.tokens[token], s.lacking[token]
-	readiness, delay := s.failing["readyz"], s.delay
+	readiness, delay := s.failing["readyz"], s.delays[""]
+	if req, err := parse(r); err == nil {
+		delay = max(delay, s.delays[req.groupResource()])
+	}
 	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
 	if delay > 0 {

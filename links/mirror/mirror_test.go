@@ -301,7 +301,7 @@ func TestSlowReviews(t *testing.T) {
 		for i := range 20 {
 			f.apply("east", fmt.Sprintf("s%d", i), direct, 80)
 		}
-		f.home.Delay(time.Second)
+		f.home.Delay("", time.Second)
 		f.run()
 		f.pass(time.Minute)
 		if got := strings.Count(f.mirrors(), "-east"); got != 20 {

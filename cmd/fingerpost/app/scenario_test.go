@@ -530,7 +530,7 @@ func (s *scenario) do(verb string, args []string) {
 		retryAfter, _ := strconv.Atoi(strings.Join(args[3:], ""))
 		s.network.Server(at(0)).Fail(at(1), code, retryAfter)
 	case "delay":
-		s.network.Server(at(0)).Delay(s.duration(at(1)))
+		s.network.Server(at(0)).Delay(strings.Join(args[2:], ""), s.duration(at(1)))
 	case "expire":
 		s.network.Server(at(0)).Expire()
 	case "stall-watches", "resume-watches":
