@@ -10,13 +10,23 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec for requests
+	"google.golang.org/grpc/mem"
 )
+
+// undecoded drops what it is sent: who attacks does not spend on an answer what the server did.
+type undecoded struct{ encoding.CodecV2 }
+
+func (undecoded) Unmarshal(mem.BufferSlice, any) error { return nil }
 
 // Sweep asks, until ctx ends, for one port of a Service after the other, so many a second, and leaves each
 // stream at its first message. It returns how many were answered.
 func Sweep(ctx context.Context, addr, host string, rate int) (int, error) {
 	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(undecoded{encoding.GetCodecV2("proto")}),
+			grpc.MaxCallRecvMsgSize(16<<20)))
 	if err != nil {
 		return 0, err
 	}
