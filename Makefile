@@ -44,22 +44,26 @@ release: ## Make a release in dist: binaries, SBOMs, an image of two architectur
 ##@ Check
 
 # Go remembers that a test has passed, and knows nothing of files outside of the test's module, which charts and the server are: -count 1.
+# The first three wait for compilers, linkers and each other's locks: two at a time take less. Control planes want the machine for themselves.
 .PHONY: test
-test: test-short test-tools test-e2e ## Run all tests
+test: ## Run all tests
+	@$(MAKE) --no-print-directory --jobs 2 test-short test-long test-tools
+	@$(MAKE) --no-print-directory test-e2e
 
-# With -short the long tests have fewer rounds, and the image is not built.
+# With -short the long tests have fewer rounds, the image is not built, and the drills of the alerts are left to test-tools.
 .PHONY: quick
 quick: ## Run all tests that need no control plane, without the race detector: under a minute, once compiled
 	go test -short $(PKGS)
 
-# A law that is broken breaks in some of many rounds, a race shows in few, and the race detector makes each round ten times slower. So the
-# long tests run with few rounds under the detector, and with all of them without it.
-LONG := ./cluster ./discovery/linkerd ./federation ./internal/repo
-
 .PHONY: test-short
 test-short: ## Run unit, property and scenario tests
 	go test -race -short -timeout 20m $(PKGS)
-	go test -timeout 20m $(LONG)
+
+# A law that is broken breaks in some of many rounds, a race shows in few, and the race detector makes each round ten times slower. So the
+# long tests run with few rounds under the detector, and with all of them without it.
+.PHONY: test-long
+test-long: ## Run the tests that have many rounds, with all of them
+	go test -timeout 20m ./cluster ./discovery/linkerd ./federation ./internal/repo
 	go test -timeout 20m -run '^TestSim$$' ./cmd/fingerpost/app -seed 1 -histories 20
 
 # Other histories each time: -count 1. What make test plays is always the same, so that no change is refused for what another one did.

@@ -94,7 +94,11 @@ func TestScenarios(t *testing.T) {
 		t.Fatal("no scenarios")
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { run(t, file) })
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		if testing.Short() && strings.HasPrefix(name, "drills-") {
+			continue // they are long, and tools/chart plays them
+		}
+		t.Run(name, func(t *testing.T) { run(t, file) })
 	}
 }
 
