@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -77,6 +80,10 @@ var (
 		"Clusters that were unlinked.", nil, nil)
 	descLinked = prometheus.NewDesc("cluster_store_size", "Linked clusters, without the local one.", nil, nil)
 )
+
+// countedErrors are the reasons whose errors are counted from 0 on, so that increase() finds the first one. All reasons
+// that there are would take three times as many series as all else about a cluster.
+var countedErrors = []string{string(api.Forbidden), string(api.Unauthorized), string(api.Unreachable)}
 
 // descCaches has descObjects under the names of Linkerd's destination, by resource.
 var descCaches = map[string]*prometheus.Desc{
@@ -196,8 +203,13 @@ func (r *Registry) Collect(to chan<- prometheus.Metric) {
 			counter(descMalformed, k.Malformed, name, k.Kind)
 			counter(descLists, k.Lists, name, k.Kind)
 			counter(descWatches, k.Watches, name, k.Kind)
+			for _, reason := range countedErrors {
+				counter(descErrors, k.Errors[reason], name, k.Kind, reason)
+			}
 			for reason, n := range k.Errors {
-				counter(descErrors, n, name, k.Kind, reason)
+				if !slices.Contains(countedErrors, reason) {
+					counter(descErrors, n, name, k.Kind, reason)
+				}
 			}
 		}
 	}

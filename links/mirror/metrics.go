@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,7 +38,7 @@ func newMetrics() *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	return &metrics{
+	m := &metrics{
 		outcomes: map[string]map[serviceOutcome]int{},
 		enabled:  gauge("gateway_enabled", "1 if the gateway of a linked cluster is probed.", targetLabel),
 		alive: gauge("gateway_alive",
@@ -62,7 +63,27 @@ func newMetrics() *metrics {
 			"Services of a linked cluster that its Link selects, by the outcome.",
 			"target_cluster", "federated", "reason"),
 	}
+	for _, write := range writes {
+		verb, resource, _ := strings.Cut(write, " ")
+		for _, reason := range countedReasons {
+			m.writes.WithLabelValues(resource, verb, reason)
+		}
+	}
+	return m
 }
+
+// writes are what is done in the local cluster.
+var writes = []string{
+	"create services", "patch services", "delete services", "create endpoints", "patch endpoints", "delete endpoints",
+	"create namespaces",
+}
+
+// countedReasons are those that are counted from 0 on, so that increase() finds the first one.
+var countedReasons = []string{
+	"", string(metav1.StatusReasonForbidden), string(metav1.StatusReasonInvalid), unknownReason,
+}
+
+const unknownReason = "Unknown"
 
 func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.enabled, m.alive, m.latency, m.latencies, m.probes, m.writes, m.services}
@@ -91,7 +112,7 @@ func (m *metrics) observeProbe(name string, success bool, took time.Duration) {
 func (m *metrics) countWrite(resource, verb string, err error) {
 	reason := ""
 	if err != nil {
-		reason = cmp.Or(string(api.StatusReason(err)), "Unknown")
+		reason = cmp.Or(string(api.StatusReason(err)), unknownReason)
 		if errors.As(err, new(errNoPermission)) {
 			reason = string(metav1.StatusReasonForbidden)
 		}
