@@ -48,7 +48,7 @@ release: ## Make a release in dist: binaries, SBOMs, an image of two architectur
 .PHONY: test
 test: ## Run all tests
 	@$(MAKE) --no-print-directory --jobs 2 test-short test-long test-tools
-	@$(MAKE) --no-print-directory test-e2e
+	@$(MAKE) --no-print-directory --jobs 2 test-e2e test-demo
 
 # With -short the long tests have fewer rounds, the image is not built, and the drills of the alerts are left to test-tools.
 .PHONY: quick
@@ -75,12 +75,17 @@ sim: ## Play random histories of the whole system on virtual time (ARGS='-seed N
 test-tools: ## Lint and render the charts, test their alerts, make a release, and ask k3d about the files of its kit, without Docker
 	go test -C tools -count 1 ./...
 
-# Two packages run at a time, each with control planes of its own: they wait more than they compute, and pass on two cores with as much work
-# beside. Before the first one everything is compiled: API servers beside compilers answer after seconds.
-.PHONY: test-e2e test-e2e-race e2e-tools
+# Three packages run at a time, each with control planes of its own: they wait more than they compute, and pass on two cores with as much work
+# beside. The longest are first, so that none of them is left alone. Before any of it everything is compiled: API servers beside compilers
+# answer after seconds.
+LONGEST := ./live ./hostile ./controlplane ./slices
+
+.PHONY: test-e2e test-e2e-race test-demo e2e-tools
 test-e2e: build e2e-tools ## Run the tests on real control planes, with the binary that users get
 	@go list -C e2e -export -test -deps ./... >/dev/null
-	FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -p 2 -count 1 -timeout 30m ./...
+	FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -p 3 -count 1 -timeout 30m $(LONGEST) ./...
+
+test-demo: e2e-tools ## Play the demo once, on real control planes, and check each step
 	go run -C e2e ./demo --once >/dev/null
 
 test-e2e-race: e2e-tools ## The same with the race detector, in the tests and in the server
