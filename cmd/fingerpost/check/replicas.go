@@ -156,9 +156,6 @@ func (k *knownReplicas) checkSaved() error {
 	return nil
 }
 
-// minExpiry is how long credentials should still be valid.
-const minExpiry = time.Hour
-
 // requiredKinds are those without which a cluster cannot be synced.
 var requiredKinds = []string{"services", "pods", "endpointslices.discovery.k8s.io", "endpoints"}
 
@@ -227,10 +224,10 @@ func (k *knownReplicas) checkContact(reported []cli.Response[debug.Cluster]) err
 		return cmp.Compare(rank(a), rank(b))
 	})
 	c := worst.Page
-	if c.State == federation.Live {
+	reason := c.OutOfContact()
+	if reason == "" {
 		return nil
 	}
-	reason := cmp.Or(c.Contact, c.Credentials, "it was never synced")
 	err := fmt.Errorf("it is %s%s, last contact %s: %s",
 		c.State, k.suffix(worst.Replica), debug.Ago(c.LastContact, time.Now()), reason)
 	if c.State == federation.Suspect {
@@ -251,14 +248,11 @@ func (k *knownReplicas) checkCredentials(reported []cli.Response[debug.Cluster])
 	}
 	now := time.Now()
 	for _, r := range reported {
-		switch left := r.Page.Expires.Sub(now); {
-		case r.Page.Local || r.Page.Expires.IsZero():
-		case left <= 0:
-			return permanentErrorf("the token or certificate has expired %s ago: 'fingerpost link rotate' "+
-				"makes new ones", debug.Age(r.Page.Expires, now))
-		case left < minExpiry:
-			return permanentWarningf("the token or certificate expires in %s: 'fingerpost link rotate' makes new ones",
-				left.Round(time.Second))
+		switch text, ended := r.Page.ExpiresSoon(now); {
+		case ended:
+			return permanentErrorf("%s (%s)", text, debug.Ago(r.Page.Expires, now))
+		case text != "":
+			return permanentWarningf("%s", text)
 		}
 	}
 	return nil
@@ -290,25 +284,23 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 	}
 }
 
-// checkWriting returns what keeps replicas from writing in a cluster. It does not apply where there is
-// nothing to write, where the Link does not ask for it and permissions are missing, and where another check reports
-// that the cluster is out of contact or its credentials do not work. Nothing can do without the local cluster.
+// checkWriting returns what keeps replicas from writing in a cluster. It does not apply where nothing is to be
+// written.
 func (k *knownReplicas) checkWriting(reported []cli.Response[debug.Cluster]) error {
 	result := errSkipped
 	for _, r := range reported {
-		c, w := r.Page, r.Page.Writing
-		readOnly := w.State == cluster.ReadOnly
-		switch {
-		case w.State == cluster.NotWriting, c.State != federation.Live, readOnly && !c.Local && !c.Slices:
-		case readOnly && c.Local:
+		problem, in := r.Page.Writing.Problem, k.suffix(r.Replica)
+		switch r.Page.Written() {
+		case debug.NothingWritten:
 			return permanentErrorf("what Fingerpost writes into the local cluster is not kept up to date%s: %s",
-				k.suffix(r.Replica), w.Problem)
-		case readOnly:
-			return permanentWarningf("the Link asks for slices in it, and %s%s", w.Problem, k.suffix(r.Replica))
-		case w.Problem != "":
-			return warningf("%s%s", w.Problem, k.suffix(r.Replica))
-		default:
+				in, problem)
+		case debug.NoSlicesWritten:
+			return permanentWarningf("the Link asks for slices in it, and %s%s", problem, in)
+		case debug.PartWritten:
+			return warningf("%s%s", problem, in)
+		case debug.AllWritten:
 			result = nil
+		case debug.NotToBeWritten:
 		}
 	}
 	return result

@@ -319,7 +319,7 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 		for _, p := range problems[c.clusterKey()] {
 			texts = append(texts, withSince(p.Text, p.Since, now))
 		}
-		if c.Writing.State == cluster.ReadOnly && !c.Local && c.Writing.Problem != "" {
+		if c.Writing.State == cluster.ReadOnly && c.Written() == debug.NotToBeWritten && c.Writing.Problem != "" {
 			texts = append(texts, "read-only: "+c.Writing.Problem)
 		}
 		ends, _ := endOfCredentials(c, now)

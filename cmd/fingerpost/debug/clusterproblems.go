@@ -3,7 +3,6 @@ package debug
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,13 +56,14 @@ const (
 )
 
 // Problems returns what is wrong with clusters and Links, the worst first. It depends on nothing else. That a linked
-// cluster is read-only is how it is meant to be.
+// cluster is read-only is how it is meant to be, unless its Link asks for slices.
 func (p ClustersPage) Problems(now time.Time) (all []Problem) {
 	reported := map[string]bool{} // clusters whose credentials or contact are a Problem
 	for _, c := range p.Clusters {
 		found := c.problems(now)
 		all = append(all, found...)
-		reported[c.Name] = c.Contact != "" || c.Credentials != "" || c.validity(now) <= 0
+		_, ended := c.ExpiresSoon(now)
+		reported[c.Name] = c.Contact != "" || c.Credentials != "" || ended
 	}
 	for _, l := range p.Links {
 		all = append(all, linkProblems(l, reported[l.Cluster])...)
@@ -108,7 +108,7 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 		})
 	}
 	title := fmt.Sprintf("%s is %s", c.Name, c.State)
-	switch reason := cmp.Or(c.Contact, c.Credentials, "it does not respond"); c.State {
+	switch reason := c.OutOfContact(); c.State {
 	case federation.Stale:
 		if !c.Checkpoint.IsZero() {
 			reason += "; its endpoints are those of then, restored when this replica started"
@@ -116,7 +116,7 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 		trying := !c.Checkpoint.IsZero() && c.Contact == "" && c.Credentials == "" // since this replica started
 		add(!trying, c.LastContact, runbookStale, title, reason)
 	case federation.Connecting:
-		add(now.Sub(c.Since) > patience, c.Since, runbookNeverSynced, title, "it was never synced: "+reason)
+		add(now.Sub(c.Since) > patience, c.Since, runbookNeverSynced, title, neverSynced+": "+reason)
 	case federation.Suspect:
 		add(false, c.LastContact, runbookStates, title, reason)
 	case federation.Live:
@@ -125,13 +125,12 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 		add(true, time.Time{}, runbookCredentials, "New credentials of "+c.Name+" do not work",
 			c.Credentials+"; "+c.Source+" stays in use")
 	}
-	if left := c.validity(now); left < minValidity {
-		title, since, end := "The credentials of "+c.Name+" expire soon", time.Time{}, "expires in "+Age(now, c.Expires)
-		if left <= 0 {
-			title, since, end = "The credentials of "+c.Name+" have expired", c.Expires, "has expired"
+	if end, ended := c.ExpiresSoon(now); end != "" {
+		title, since := "The credentials of "+c.Name+" expire soon", time.Time{}
+		if ended {
+			title, since = "The credentials of "+c.Name+" have expired", c.Expires
 		}
-		add(left <= 0, since, runbookExpiry, title,
-			"the token or certificate "+end+": 'fingerpost link rotate' makes new ones")
+		add(ended, since, runbookExpiry, title, end)
 		all[len(all)-1].Command = "fingerpost link rotate " + quote(c.Name)
 	}
 	for _, m := range c.Mismatches() {
@@ -162,21 +161,75 @@ func (c Cluster) problems(now time.Time) (all []Problem) {
 		add(false, time.Time{}, runbookForbidden, c.Name+" cannot be read completely",
 			"grant get, list and watch on "+strings.Join(kinds, ", "))
 	}
-	switch w := c.Writing; {
-	case w.State == cluster.ReadOnly && c.Local:
-		add(true, time.Time{}, runbookWriter, "Nothing is written into "+c.Name, w.Problem)
-	case w.State != cluster.ReadOnly && w.Problem != "":
-		add(false, time.Time{}, runbookWriter, "Not everything is written into "+c.Name, w.Problem)
+	switch c.Written() {
+	case NothingWritten:
+		add(true, time.Time{}, runbookWriter, "Nothing is written into "+c.Name, c.Writing.Problem)
+	case NoSlicesWritten:
+		add(false, time.Time{}, runbookWriter, "No slices are written into "+c.Name,
+			"its Link asks for them, and "+c.Writing.Problem)
+	case PartWritten:
+		add(false, time.Time{}, runbookWriter, "Not everything is written into "+c.Name, c.Writing.Problem)
+	case NotToBeWritten, AllWritten:
 	}
 	return all
 }
 
-// validity returns how long the credentials are valid. The kubelet rotates those of the local cluster.
-func (c Cluster) validity(now time.Time) time.Duration {
-	if c.Local || c.Expires.IsZero() {
-		return math.MaxInt64
+const neverSynced = "it was never synced"
+
+// OutOfContact returns why a cluster is not Live; empty if it is.
+func (c Cluster) OutOfContact() string {
+	switch c.State {
+	case federation.Live:
+		return ""
+	case federation.Connecting:
+		return cmp.Or(c.Contact, c.Credentials, neverSynced)
+	default:
+		return cmp.Or(c.Contact, c.Credentials, "it does not respond")
 	}
-	return c.Expires.Sub(now)
+}
+
+// ExpiresSoon returns that the credentials of a linked cluster have expired, or will before an operator notices; empty
+// otherwise. The kubelet rotates those of the local cluster.
+func (c Cluster) ExpiresSoon(now time.Time) (text string, ended bool) {
+	left := c.Expires.Sub(now)
+	if c.Local || c.Expires.IsZero() || left >= minValidity {
+		return "", false
+	}
+	end := "expires in " + Age(now, c.Expires)
+	if ended = left <= 0; ended {
+		end = "has expired"
+	}
+	return "the token or certificate " + end + ": 'fingerpost link rotate' makes new ones", ended
+}
+
+// Written is how much of what should be is written into a cluster.
+type Written int
+
+// NotToBeWritten is that of a cluster into which nothing is to be written, of one that is out of contact, which is
+// reported of that, and of one that is read-only and whose Link does not ask for slices.
+const (
+	NotToBeWritten Written = iota
+	AllWritten
+	PartWritten     // of the rest Writing.Problem has the reason, and so for those below
+	NoSlicesWritten // although the Link asks for them: the cluster is read-only
+	NothingWritten  // the local cluster is read-only, and nothing can do without it
+)
+
+// Written returns how much is written into a cluster.
+func (c Cluster) Written() Written {
+	readOnly := c.Writing.State == cluster.ReadOnly
+	switch {
+	case c.Writing.State == cluster.NotWriting, c.State != federation.Live, readOnly && !c.Local && !c.Slices:
+		return NotToBeWritten
+	case readOnly && c.Local:
+		return NothingWritten
+	case readOnly:
+		return NoSlicesWritten
+	case c.Writing.Problem != "":
+		return PartWritten
+	default:
+		return AllWritten
+	}
 }
 
 // WithoutLink returns the clusters that only a labelled Secret links although others have a Link: perhaps the Link was

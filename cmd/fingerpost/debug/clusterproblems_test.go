@@ -38,8 +38,22 @@ func TestProblems(t *testing.T) {
 		links  []links.LinkStatus
 		want   string // "!" before a severe one
 	}{
-		"healthy":             {},
-		"read-only":           {change: writing(false, cluster.ReadOnly, "grant it")},
+		"healthy":   {},
+		"read-only": {change: writing(false, cluster.ReadOnly, "grant it")},
+		"read-only, and slices are asked for": {
+			change: func(c *Cluster) {
+				writing(false, cluster.ReadOnly, "grant it")(c)
+				c.Slices = true
+			},
+			want: "No slices are written into west",
+		},
+		"a task waits out of contact": {
+			change: func(c *Cluster) {
+				writing(false, cluster.Holding, "no")(c)
+				c.State = federation.Stale
+			},
+			want: "!west is Stale",
+		},
 		"without a CRD":       {change: refused(metav1.StatusReasonNotFound)},
 		"not Writable":        {links: []links.LinkStatus{link(links.Writable)}},
 		"a rotated token":     {change: func(c *Cluster) { c.Local, c.Expires = true, noon.Add(-time.Hour) }},
