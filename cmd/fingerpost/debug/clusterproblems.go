@@ -31,6 +31,8 @@ const (
 	patience = time.Minute
 	// minValidity is how long credentials should still be valid.
 	minValidity = time.Hour
+	// ownLeases begins the names of the Leases that no other program has.
+	ownLeases = "fingerpost-"
 )
 
 // The headings in docs that a Problem leads to.
@@ -48,6 +50,7 @@ const (
 	runbookMirrored    = "checks.md#services-are-mirrored"
 	runbookWithoutLink = "checks.md#every-cluster-has-its-link"
 	runbookHeld        = "checks.md#no-link-is-held"
+	runbookLease       = "checks.md#a-lease-has-a-holder"
 	runbookSaved       = "operations.md#state-across-restarts"
 	runbookMalformed   = "checks.md#no-service-is-malformed"
 	runbookEndpoints   = "operations.md#questions"

@@ -325,12 +325,17 @@ func newOverview(in overviewInput) overview {
 	}
 	o.countViews(in.counts)
 	problems = append(problems, o.addServices(in)...)
+	problems = append(problems, o.foreignHolders(in)...)
 	for i, p := range problems {
 		problems[i].Text += o.consequence(p.Cluster)
 	}
 	slices.SortStableFunc(problems, compareProblems)
 	o.addClusters(in, problems)
-	o.page.ReadyReplicas, o.page.Replicas = o.replicas(in.namespace)
+	for _, ready := range o.replicas(in.namespace) {
+		if o.page.Replicas++; ready {
+			o.page.ReadyReplicas++
+		}
+	}
 	o.addVerdict(problems)
 	return o
 }
@@ -402,8 +407,34 @@ func (o *overview) consequence(name string) string {
 	}
 }
 
-// replicas counts the Pods of this installation: those of a Service of its namespace that this replica is behind.
-func (o *overview) replicas(namespace string) (ready, total int) {
+// foreignHolders returns the Leases that this replica waits for and that a process holds which is no replica of this
+// installation: what they are for is not done. Without a Service of this installation that is not known, and
+// 'fingerpost check' asks the replicas. The Lease that Linkerd's destination controller has as well is left out.
+func (o *overview) foreignHolders(in overviewInput) (all []Problem) {
+	pods := o.replicas(in.namespace)
+	if len(pods) == 0 {
+		return nil
+	}
+	for _, c := range in.clusters.Clusters {
+		for _, lease := range slices.Sorted(maps.Keys(c.Writing.Holders)) {
+			holder, _, _ := strings.Cut(c.Writing.Holders[lease], "_")
+			if _, is := pods[holder]; is || holder == "" || !strings.HasPrefix(lease, ownLeases) {
+				continue
+			}
+			all = append(all, Problem{
+				Cluster: c.Name, Title: "No replica holds the Lease " + lease + " in " + c.Name,
+				Text: holder + " does, and none of the replicas writes there: if it is none that is starting or " +
+					"stopping, delete the Lease",
+				Command: "fingerpost check", Runbook: runbookLease,
+			})
+		}
+	}
+	return all
+}
+
+// replicas returns the Pods of this installation, and whether each is ready: those of a Service of its namespace that
+// this replica is behind, the largest if there are several.
+func (o *overview) replicas(namespace string) (all map[string]bool) {
 	for svc, v := range o.views[federation.Cluster(o.page.Cluster)].All() {
 		if svc.Namespace != namespace {
 			continue
@@ -417,16 +448,11 @@ func (o *overview) replicas(namespace string) (ready, total int) {
 				}
 			}
 		}
-		if own && len(pods) > total {
-			ready, total = 0, len(pods)
-			for _, r := range pods {
-				if r {
-					ready++
-				}
-			}
+		if own && len(pods) > len(all) {
+			all = pods
 		}
 	}
-	return ready, total
+	return all
 }
 
 // addVerdict sums up the clusters and the Problems, which are sorted.

@@ -228,7 +228,7 @@ func TestRunbooks(t *testing.T) {
 	for _, runbook := range []string{
 		runbookStates, runbookConditions, runbookBudget, runbookClients, runbookStale, runbookNeverSynced,
 		runbookCredentials, runbookExpiry, runbookForbidden, runbookWriter, runbookMalformed, runbookEndpoints,
-		runbookSaved,
+		runbookSaved, runbookLease,
 	} {
 		page, anchor, _ := strings.Cut(runbook, "#")
 		text, err := os.ReadFile("../../../docs/" + page)
