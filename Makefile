@@ -82,7 +82,6 @@ LONGEST := ./live ./hostile ./controlplane ./slices
 
 .PHONY: test-e2e test-e2e-race test-demo e2e-tools
 test-e2e: build e2e-tools ## Run the tests on real control planes, with the binary that users get
-	@go list -C e2e -export -test -deps ./... >/dev/null
 	FINGERPOST_BINARY=$(CURDIR)/bin/fingerpost go test -C e2e -p 3 -count 1 -timeout 30m $(LONGEST) ./...
 
 test-demo: e2e-tools ## Play the demo once, on real control planes, and check each step
@@ -94,6 +93,7 @@ test-e2e-race: e2e-tools ## The same with the race detector, in the tests and in
 	go test -C e2e -race -p 1 -count 1 -timeout 60m ./...
 
 e2e-tools: control-planes
+	@go list -C e2e -export -test -deps ./... >/dev/null
 	@for tool in helm chart; do go tool -C tools/chart -n $$tool >/dev/null; done
 
 .PHONY: k3d

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -124,21 +125,25 @@ func (p *play) change(added, removed int, do func(context.Context) error) func(c
 	}
 }
 
-// received checks what the proxy has received from an event on.
+// received checks what the proxy has received from an event on. An address may be added more than once: its owner
+// comes on another watch than its slice, and replaces what is known of it.
 func (p *play) received(from, added, removed int) error {
 	stream := p.stream.Load()
 	events, _ := stream.Events()
-	a, r := 0, 0
+	all, r := map[netip.AddrPort]bool{}, 0
 	for _, e := range events[from:] {
 		if e.End != nil {
 			return fmt.Errorf("the stream has ended: %s", mesh.Line(e))
 		}
-		a, r = a+len(e.Message.Added), r+len(e.Message.Removed)
+		for _, added := range e.Message.Added {
+			all[added.Addr] = true
+		}
+		r += len(e.Message.Removed)
 	}
 	if from == 0 && (len(events) != 1 || events[0].Message.Kind != proxy.Add) {
 		return fmt.Errorf("the first answer is not one Add:\n%s", stream.Transcript(0))
 	}
-	if a != added || r != removed {
+	if a := len(all); a != added || r != removed {
 		return fmt.Errorf("%d addresses were added and %d removed, want %d and %d:\n%s", a, r, added, removed,
 			stream.Transcript(from))
 	}
