@@ -62,7 +62,8 @@ type Claim struct {
 	Node    string   `json:"node,omitempty"`
 	Zone    string   `json:"zone,omitempty"`
 	Hints   []string `json:"hints,omitempty"`
-	HeldBy  []uint64 `json:"heldBy,omitempty"` // ids of the client's streams that were sent the address
+	HeldBy  []uint64 `json:"heldBy,omitempty"`  // ids of the client's streams that were sent the address
+	Guarded bool     `json:"guarded,omitempty"` // its cluster has withdrawn the address, and the guard holds it
 }
 
 // Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is
@@ -112,7 +113,7 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 			claim.HeldBy = holds[v.Addr]
 		}
 		if claim.Kept {
-			if v.Held {
+			if claim.Guarded {
 				held[claim.Cluster]++
 			}
 			if claim.Weight = weights[v.Addr]; claim.Weight != federation.Weight {
@@ -147,7 +148,7 @@ const heldByGuard = "held by the guard"
 func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, client federation.Place) Claim {
 	m := v.Member
 	c := Claim{
-		Kept: v.Reason == federation.Kept, Why: v.Reason.String(),
+		Kept: v.Reason == federation.Kept, Why: v.Reason.String(), Guarded: v.Held,
 		Cluster: string(m.Origin.Cluster), State: string(state),
 		Service: m.Origin.Namespace + "/" + m.Origin.Name,
 	}

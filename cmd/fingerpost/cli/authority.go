@@ -166,7 +166,7 @@ type clusterLookup struct {
 	authority string
 	replica   *Replica // nil: none was opened
 	close     func()
-	clusters  map[string]string // by address
+	claims    map[string]discovery.Claim // by address; those that count
 }
 
 // debugFlags returns the flags that lead to the debug servers of the same replicas; none if they are not
@@ -189,7 +189,7 @@ func (g *grpcCommand) debugFlags() (flags ReplicaFlags, known bool) {
 
 // openLookup opens a debug server of the replicas. Without one a lookup finds nothing, which is no error.
 func (g *grpcCommand) openLookup(ctx context.Context) *clusterLookup {
-	l := &clusterLookup{close: func() {}, clusters: map[string]string{}}
+	l := &clusterLookup{close: func() {}, claims: map[string]discovery.Claim{}}
 	var known bool
 	if l.flags, known = g.debugFlags(); known {
 		l.open(ctx)
@@ -203,11 +203,11 @@ func (l *clusterLookup) open(ctx context.Context) {
 	}
 }
 
-// names returns the clusters of addresses, as far as they are known.
-func (l *clusterLookup) names(ctx context.Context, addrs []string) map[string]string {
-	known := func(addr string) bool { _, found := l.clusters[addr]; return found }
+// find returns what is known of addresses besides what a proxy gets: their clusters, and whether the guard holds them.
+func (l *clusterLookup) find(ctx context.Context, addrs []string) map[string]discovery.Claim {
+	known := func(addr string) bool { _, found := l.claims[addr]; return found }
 	if l.replica == nil || !slices.ContainsFunc(addrs, func(addr string) bool { return !known(addr) }) {
-		return l.clusters
+		return l.claims
 	}
 	request, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -217,13 +217,13 @@ func (l *clusterLookup) names(ctx context.Context, addrs []string) map[string]st
 		l.close() // the Pod may have been replaced: the next change asks another one
 		l.close = func() {}
 		l.open(ctx)
-		return l.clusters
+		return l.claims
 	}
-	l.clusters = map[string]string{}
+	l.claims = map[string]discovery.Claim{}
 	for _, c := range x.Claims {
-		if c.Kept || l.clusters[c.Addr] == "" {
-			l.clusters[c.Addr] = c.Cluster
+		if c.Kept || l.claims[c.Addr].Cluster == "" {
+			l.claims[c.Addr] = c
 		}
 	}
-	return l.clusters
+	return l.claims
 }

@@ -38,7 +38,7 @@ func shopPages() map[string]any {
 		"/debug/explain": discovery.Explanation{Claims: []discovery.Claim{
 			{Addr: "0.0.0.1:80", Cluster: "west"},
 			{Addr: "0.0.0.1:80", Cluster: "east", Kept: true},
-			{Addr: "0.0.0.2:80", Cluster: "west", Kept: true},
+			{Addr: "0.0.0.2:80", Cluster: "west", Kept: true, Guarded: true},
 		}},
 	}
 }
@@ -120,7 +120,7 @@ func TestClustersOfEndpoints(t *testing.T) {
 	args := []string{"endpoints", "shop/web", "--addr", addr, "--debug-addr", pages}
 	out, err := fingerpost(t, args...)
 	if flat := strings.Join(rows(out), "|"); err != nil || !strings.HasPrefix(flat, "IP PORT CLUSTER ") ||
-		!strings.Contains(flat, "0.0.0.2 80 west b") {
+		!strings.Contains(flat, "0.0.0.2 80 west, held by the guard b") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if path := <-asked; path != "web.shop.svc.shop.local:8080" {
@@ -135,7 +135,7 @@ func TestClustersOfEndpoints(t *testing.T) {
 	if err != nil || strings.Contains(out, "CLUSTER") {
 		t.Errorf("no debug server is known: %v\n%s", err, out)
 	}
-	watch(t, append(args, "--watch")...).until("+ 0.0.0.1:80 east a", "+ 0.0.0.2:80 west b", "- 0.0.0.1:80 east a")
+	watch(t, append(args, "--watch")...).until("+ 0.0.0.1:80 east a", "+ 0.0.0.2:80 west b, held by the guard", "- 0.0.0.1:80 east a")
 	watch(t, append(args, "--watch", "-o", "json")...).until(
 		`"removed":[{"addr":"0.0.0.1:80","cluster":"east","weight":1,"labels":{"pod":"a"}}]`)
 }

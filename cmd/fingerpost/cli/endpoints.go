@@ -68,11 +68,20 @@ are those that the replica's debug server reports. The exit code is 1 if there a
 type endpointJSON struct {
 	Addr      string            `json:"addr"`
 	Cluster   string            `json:"cluster,omitempty"` // empty if it is not known
+	Guarded   bool              `json:"guarded,omitempty"` // its cluster has withdrawn it, and the guard holds it
 	Weight    uint32            `json:"weight"`
 	Identity  string            `json:"identity,omitempty"`
 	Authority string            `json:"authority,omitempty"`
 	Hint      string            `json:"hint,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+// note follows the cluster of an address in tables.
+func (e endpointJSON) note() string {
+	if e.Guarded {
+		return ", held by the guard"
+	}
+	return ""
 }
 
 func newEndpointJSON(a proxy.Address) endpointJSON {
@@ -149,9 +158,10 @@ func (l *clusterLookup) describe(ctx context.Context, all []proxy.Address) []end
 	for _, a := range all {
 		list, addrs = append(list, newEndpointJSON(a)), append(addrs, a.Addr.String())
 	}
-	names := l.names(ctx, addrs)
+	claims := l.find(ctx, addrs)
 	for i := range list {
-		list[i].Cluster = names[list[i].Addr]
+		claim := claims[list[i].Addr]
+		list[i].Cluster, list[i].Guarded = claim.Cluster, claim.Guarded
 	}
 	return list
 }
@@ -178,7 +188,7 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 	for _, a := range all {
 		known = known || a.Cluster != ""
 		ip, port, _ := net.SplitHostPort(a.Addr)
-		t.addRow(ip, port, dash(a.Cluster), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
+		t.addRow(ip, port, dash(a.Cluster)+a.note(), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
 			dash(a.Labels["zone"]), dash(a.Identity))
 	}
 	if !known {
@@ -242,7 +252,7 @@ func printChange(to io.Writer, c changeJSON, resumed bool) {
 	}
 	printAll := func(mark string, all []endpointJSON) {
 		for _, e := range all {
-			text := fmt.Sprintf("%-24s %-12s %s", e.Addr, dash(e.Cluster), dash(e.Labels["pod"]))
+			text := fmt.Sprintf("%-24s %-12s %s", e.Addr, dash(e.Cluster), dash(e.Labels["pod"])) + e.note()
 			fmt.Fprintf(to, "%s  %s  %s\n", at, mark, Printable(text))
 		}
 	}
