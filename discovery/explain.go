@@ -156,9 +156,9 @@ func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, c
 		c.Slice = v.Slice.Name
 	}
 	if e := v.Endpoint; e != nil {
-		c.Addr, c.Node, c.Zone, c.Hints = v.Addr.String(), e.Node, e.Zone, e.Hints()
+		c.Addr, c.Node, c.Zone, c.Hints = v.Addr.String(), e.Node.String(), e.Zone.String(), e.Hints()
 		if e.Workload != nil {
-			c.Pod = e.Workload.Namespace + "/" + e.Workload.Name
+			c.Pod = e.Workload.Namespace() + "/" + e.Workload.Name
 		}
 	}
 	switch v.Reason {

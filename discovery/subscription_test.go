@@ -38,7 +38,7 @@ func open(tb testing.TB, s *toy, path, token string) (stop func()) {
 func onNodes(n int, localOnly bool) *federation.View {
 	s := streamtest.PodsOf(n, "a")
 	for i, e := range s.Endpoints {
-		e.Node = fmt.Sprintf("node-%d", i)
+		e.Node = federation.NameOf(fmt.Sprintf("node-%d", i))
 	}
 	v := streamtest.ViewOf(s)
 	v.LocalOnly = localOnly

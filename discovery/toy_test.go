@@ -96,7 +96,7 @@ func (p plain) Update(from, to *federation.Answer) (frames []*Frame, leftOut int
 			a := &pb.WeightedAddr{
 				Addr:         tcp(c.At(p.port)),
 				Weight:       c.Weight,
-				MetricLabels: map[string]string{"zone": c.Endpoint.Zone},
+				MetricLabels: map[string]string{"zone": c.Endpoint.Zone.String()},
 			}
 			a.MetricLabels["nearness"] = fmt.Sprint(c.Nearness)
 			if w := c.Endpoint.Workload; w != nil {

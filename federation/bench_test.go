@@ -21,8 +21,8 @@ func bigView(n int, localOnly bool) *View {
 		s := v.Slices[len(v.Slices)-1]
 		s.Endpoints = append(s.Endpoints, &Endpoint{
 			Addr: netip.AddrFrom4([4]byte{10, 0, byte(i / 250), byte(i%250 + 1)}), Ready: true,
-			Node: fmt.Sprintf("node-%d", i*7%200), Zone: fmt.Sprintf("zone-%d", i%3),
-			Workload: &Workload{Namespace: "ns", Name: fmt.Sprintf("pod-%d", i)},
+			Node: NameOf(fmt.Sprintf("node-%d", i*7%200)), Zone: NameOf(fmt.Sprintf("zone-%d", i%3)),
+			Workload: podOf(fmt.Sprintf("pod-%d", i), Template{}),
 		})
 	}
 	return v

@@ -33,7 +33,8 @@ func (e *Endpoint) digest(h io.Writer) {
 	own.Workload, own.Detail = nil, nil
 	fmt.Fprintf(h, "%q %+q %+v", e.Hostname(), e.Hints(), own)
 	if w := e.Workload; w != nil {
-		fmt.Fprintf(h, " %v %q %q %q %q %+v", w.Kind, w.Namespace, w.Name, w.OwnerKind, w.OwnerName, w.Template.Value())
+		kind, name := w.Owner()
+		fmt.Fprintf(h, " %v %q %q %q %q %+v", w.Kind(), w.Namespace(), w.Name, kind, name, w.Template())
 	}
 	if m := e.Mirror(); m != nil {
 		fmt.Fprintf(h, " %+v", *m)

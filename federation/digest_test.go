@@ -2,7 +2,6 @@ package federation
 
 import (
 	"testing"
-	"unique"
 
 	"pgregory.net/rapid"
 )
@@ -30,7 +29,7 @@ func templated(v *View) {
 	for _, s := range v.Slices {
 		for _, e := range s.Endpoints {
 			if e.Workload != nil {
-				e.Workload.Template = unique.Make(Template{ServiceAccount: "default"})
+				e.Workload = podOf(e.Workload.Name, Template{ServiceAccount: "default"})
 			}
 		}
 	}

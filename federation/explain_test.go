@@ -2,7 +2,6 @@ package federation
 
 import (
 	"testing"
-	"unique"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -13,13 +12,11 @@ func TestExplain(t *testing.T) {
 	for _, c := range []Cluster{"local", "east", "west", "south"} {
 		store.AddCluster(c, Expectation{})
 	}
-	pod := func(name string) *Workload {
-		return &Workload{Namespace: "ns", Name: name, Template: unique.Make(Template{})}
-	}
+	pod := func(name string) *Workload { return podOf(name, Template{}) }
 	ready := func(ip, name string) *Endpoint { return &Endpoint{Addr: addr(ip), Ready: true, Workload: pod(name)} }
-	on := func(node string, e *Endpoint) *Endpoint { e.Node = node; return e }
+	on := func(node string, e *Endpoint) *Endpoint { e.Node = NameOf(node); return e }
 	hinted := func(zone string, e *Endpoint) *Endpoint {
-		e.Zone, e.Detail = zone, &Detail{Hints: []string{zone}}
+		e.Zone, e.Detail = NameOf(zone), &Detail{Hints: []string{zone}}
 		return e
 	}
 	view := func(endpoints ...*Endpoint) *View {

@@ -17,7 +17,7 @@ func TestFacts(t *testing.T) {
 	at := func(name string) *Address {
 		return &Address{
 			Services:  []Service{plain},
-			Residents: []Resident{{Workload: &Workload{Name: name}, Running: true}},
+			Residents: []Resident{{Workload: podOf(name, Template{}), Running: true}},
 		}
 	}
 	name, p := Service{"ns", "a.ns.svc.cluster.local"}, &profile.Profile{}

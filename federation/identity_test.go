@@ -2,7 +2,6 @@ package federation
 
 import (
 	"testing"
-	"unique"
 )
 
 // A cluster that claims the address of another's meshed Pod does not take its identity off, whatever it
@@ -11,13 +10,11 @@ import (
 func TestIdentityCounts(t *testing.T) {
 	pod := func(controlPlane string, skip ...PortRange) *View {
 		v := oneEndpoint(1, 1)
-		v.Slices[0].Endpoints[0].Workload = &Workload{
-			Namespace: "ns", Name: "p", Template: unique.Make(Template{
-				ServiceAccount: "sa",
-				ControlPlane:   controlPlane,
-				Skip:           PortsOf(skip...),
-			}),
-		}
+		v.Slices[0].Endpoints[0].Workload = podOf("p", Template{
+			ServiceAccount: "sa",
+			ControlPlane:   controlPlane,
+			Skip:           PortsOf(skip...),
+		})
 		return v
 	}
 	for name, c := range map[string]struct {

@@ -114,7 +114,7 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 			}).Draw(t, "addr"),
 			Ready:   rapid.Float64().Draw(t, "ready") < .8,
 			Leaving: rapid.Float64().Draw(t, "leaving") < .2,
-			Zone:    rapid.SampledFrom(zones).Draw(t, "zone"),
+			Zone:    NameOf(rapid.SampledFrom(zones).Draw(t, "zone")),
 		}
 		detail := &Detail{Hostname: rapid.SampledFrom([]string{"", "h"}).Draw(t, "hostname")}
 		if hinted == "all" || hinted == "some" && rapid.Bool().Draw(t, "has hint") {
@@ -122,15 +122,16 @@ func drawSlice(t *rapid.T, name, hinted string) *Slice {
 		}
 		e.Detail = detail.OrNone()
 		if rapid.Bool().Draw(t, "pod") {
-			e.Workload = &Workload{
+			cohort := Cohort{
 				Kind:      rapid.SampledFrom([]WorkloadKind{Pod, Pod, ExternalWorkload}).Draw(t, "kind"),
 				Namespace: "ns",
-				Name:      rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod"),
 			}
-			e.Workload.Template = unique.Make(Template{
+			name := rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "pod")
+			cohort.Template = unique.Make(Template{
 				ControlPlane: rapid.SampledFrom([]string{"", "linkerd", "another"}).Draw(t, "mesh"),
 			})
-			e.Node = rapid.SampledFrom(nodes).Draw(t, "node")
+			e.Workload = new(cohort.Workload(name))
+			e.Node = NameOf(rapid.SampledFrom(nodes).Draw(t, "node"))
 		}
 		s.Endpoints = append(s.Endpoints, e)
 	}
@@ -145,7 +146,7 @@ func touch(t *rapid.T, v *View) {
 	s := v.Slices[0]
 	switch e := s.Endpoints[0]; rapid.IntRange(0, 7).Draw(t, "field") {
 	case 0:
-		e.Zone += "x"
+		e.Zone = NameOf(e.Zone.String() + "x")
 	case 1:
 		e.Ready = !e.Ready
 	case 2:
@@ -153,7 +154,7 @@ func touch(t *rapid.T, v *View) {
 	case 3:
 		e.Detail = &Detail{Hints: e.Hints(), Hostname: e.Hostname(), Mirror: &Mirror{Identity: "gateway"}}
 	case 4:
-		e.Workload = &Workload{Namespace: "ns", Name: "p9", Template: unique.Make(Template{})}
+		e.Workload = podOf("p9", Template{})
 	case 5:
 		s.Ports = []Port{{Number: 9090, Name: "http"}}
 	case 6:

@@ -3,6 +3,7 @@ package federation
 import (
 	"flag"
 	"testing"
+	"unique"
 
 	"go.uber.org/goleak"
 )
@@ -24,4 +25,9 @@ func TestMain(m *testing.M) {
 		}
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// podOf returns a Pod.
+func podOf(name string, t Template) *Workload {
+	return new(Cohort{Namespace: "ns", Template: unique.Make(t)}.Workload(name))
 }

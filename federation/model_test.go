@@ -43,7 +43,7 @@ type claim struct {
 func (c claim) String() string {
 	who, mirror := "none", Mirror{}
 	if w := c.endpoint.Workload; w != nil {
-		who = fmt.Sprint(w.Kind, w.Name, w.Template.Value().ControlPlane)
+		who = fmt.Sprint(w.Kind(), w.Name, w.Template().ControlPlane)
 	}
 	if m := c.endpoint.Mirror(); m != nil {
 		mirror = *m
@@ -152,8 +152,8 @@ func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
 		}
 		if t.Filtered && v.LocalOnly {
 			elsewhere := func(c claim) bool {
-				return c.term == t && (c.endpoint.Workload == nil || c.endpoint.Workload.Kind != Pod ||
-					c.endpoint.Node != p.Node)
+				return c.term == t && (c.endpoint.Workload == nil || c.endpoint.Workload.Kind() != Pod ||
+					c.endpoint.Node.String() != p.Node)
 			}
 			mine, waiting = slices.DeleteFunc(mine, elsewhere), slices.DeleteFunc(waiting, elsewhere)
 		} else if t.Filtered {
@@ -173,7 +173,7 @@ func (m *model) answer(ref Ref, q Query, p Place) map[netip.AddrPort]string {
 	best := bestClaims(slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.overIPv6(all) }))
 	out := map[netip.AddrPort]string{}
 	for a, c := range best {
-		out[a] = c.String() + usage(c.endpoint.Zone, p.Zone, q.ZoneWeights)
+		out[a] = c.String() + usage(c.endpoint.Zone.String(), p.Zone, q.ZoneWeights)
 	}
 	return out
 }
@@ -186,9 +186,9 @@ func (c claim) overIPv6(all []claim) bool {
 }
 
 // workload names what runs at a claim.
-func (c claim) workload() Workload {
+func (c claim) workload() string {
 	w := c.endpoint.Workload
-	return Workload{Kind: w.Kind, Namespace: w.Namespace, Name: w.Name, OwnerName: string(c.term.Cluster)}
+	return fmt.Sprint(c.term.Cluster, w.Kind(), w.Namespace(), "/", w.Name)
 }
 
 func bestClaims(all []claim) map[netip.AddrPort]claim {
@@ -208,7 +208,7 @@ func (m *model) given(ref Ref, all, waiting []claim, dual bool, bucket uint8) (g
 		return all
 	}
 	var members []policy.Member
-	claims, seen := map[Cluster][]claim{}, map[Workload]bool{}
+	claims, seen := map[Cluster][]claim{}, map[string]bool{}
 	for _, c := range bestClaims(all) {
 		if c.overIPv6(all) {
 			continue
@@ -276,15 +276,15 @@ func proves(e Endpoint, q Query, domain string) bool {
 	if e.Workload == nil {
 		return e.Mirror() != nil && e.Mirror().Identity != ""
 	}
-	return e.Workload.Kind == Pod && q.ControlPlane != "" &&
-		e.Workload.Template.Value().ControlPlane == q.ControlPlane && domain != ""
+	return e.Workload.Kind() == Pod && q.ControlPlane != "" &&
+		e.Workload.Template().ControlPlane == q.ControlPlane && domain != ""
 }
 
 func better(a, b claim) bool {
 	rank := func(c claim) string {
 		workload := "1"
 		if w := c.endpoint.Workload; w != nil {
-			workload = fmt.Sprint("0", w.Kind, w.Name)
+			workload = fmt.Sprint("0", w.Kind(), w.Name)
 		}
 		return fmt.Sprintf("%v %v %v %v %s|%s|%s|%s|%s|%03d", !c.home, !c.proven, c.stale, !c.term.Filtered,
 			c.term.Cluster, c.term.Namespace, c.term.Name, workload, c.slice, c.index)

@@ -231,7 +231,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 		if len(e.Hints()) > 0 {
 			b.hinted++
 		}
-		if e.Zone != "" {
+		if e.Zone != (Name{}) {
 			b.zoned++
 		}
 		if e.Workload != nil && e.Addr.Is4() {
@@ -322,10 +322,10 @@ func (e *Entry) part(local bool) (p part, some bool) {
 	if !local {
 		return part{}, true
 	}
-	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind != Pod {
+	if e.Endpoint.Workload == nil || e.Endpoint.Workload.Kind() != Pod {
 		return part{}, false
 	}
-	return part{true, e.Endpoint.Node}, true
+	return part{true, e.Endpoint.Node.String()}, true
 }
 
 func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
@@ -383,7 +383,7 @@ func (w *Workload) compare(o *Workload) int {
 	case o == nil:
 		return -1
 	}
-	return cmp.Or(cmp.Compare(w.Kind, o.Kind), strings.Compare(w.Namespace, o.Namespace),
+	return cmp.Or(cmp.Compare(w.Kind(), o.Kind()), strings.Compare(w.Namespace(), o.Namespace()),
 		strings.Compare(w.Name, o.Name))
 }
 
@@ -538,12 +538,12 @@ func (q *Query) proven(e *Entry) bool {
 	case w == nil:
 		m := e.Endpoint.Mirror()
 		return m != nil && m.Identity != ""
-	case w.Kind == ExternalWorkload:
-		t := w.Template.Value()
+	case w.Kind() == ExternalWorkload:
+		t := w.Template()
 		return t.Identity != "" && t.ServerName != "" && e.origin.Trusts(w)
 	default:
 		return w.Identity(q.ControlPlane, e.origin.TrustDomain) != "" &&
-			!w.Template.Value().Skip.Contains(e.Addr.Port())
+			!w.Template().Skip.Contains(e.Addr.Port())
 	}
 }
 
@@ -637,5 +637,5 @@ type family struct {
 
 func (e *Entry) family() family {
 	w := e.Endpoint.Workload
-	return family{e.origin.Cluster, w.Kind, w.Namespace, w.Name}
+	return family{e.origin.Cluster, w.Kind(), w.Namespace(), w.Name}
 }

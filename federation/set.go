@@ -36,8 +36,8 @@ type lens struct {
 func (l lens) choice(e *Entry) Choice {
 	c := Choice{Entry: e, Weight: Weight}
 	switch {
-	case e.Endpoint.Zone == "" || l.zone == "":
-	case e.Endpoint.Zone != l.zone:
+	case e.Endpoint.Zone == (Name{}) || l.zone == "":
+	case e.Endpoint.Zone.String() != l.zone:
 		c.Nearness = DifferentZone
 	default:
 		c.Nearness = SameZone

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"unique"
 
 	"pgregory.net/rapid"
 
@@ -28,8 +27,9 @@ func drawMember(t *rapid.T, c Cluster) *View {
 		}
 		e := &Endpoint{
 			Addr: a, Ready: rapid.Float64().Draw(t, "ready") < .8, Leaving: rapid.Float64().Draw(t, "leaving") < .3,
-			Node: rapid.SampledFrom(nodes).Draw(t, "node"), Zone: rapid.SampledFrom(zones).Draw(t, "zone"),
-			Workload: &Workload{Namespace: "ns", Name: fmt.Sprint(i), Template: unique.Make(Template{})},
+			Node:     NameOf(rapid.SampledFrom(nodes).Draw(t, "node")),
+			Zone:     NameOf(rapid.SampledFrom(zones).Draw(t, "zone")),
+			Workload: podOf(fmt.Sprint(i), Template{}),
 		}
 		if hinted {
 			e.Detail = &Detail{Hints: []string{rapid.SampledFrom(zones[1:]).Draw(t, "hint")}}
@@ -128,7 +128,7 @@ func TestPlansOfNodes(t *testing.T) {
 	})
 	v := *s.View(Ref{"local", plain})
 	endpoint := *v.Slices[0].Endpoints[0]
-	endpoint.Node, endpoint.Workload = "n1", &Workload{Template: unique.Make(Template{})}
+	endpoint.Node, endpoint.Workload = NameOf("n1"), podOf("", Template{})
 	v.LocalOnly = true
 	v.Slices = []*Slice{{Name: "s", Ports: v.Slices[0].Ports, Endpoints: []*Endpoint{&endpoint}}}
 	s.NewWriter("local").Set(plain, &v)

@@ -86,10 +86,29 @@ type Endpoint struct {
 	Ready    bool
 	Draining bool      // it does not start anything new, and still answers: terminating and serving
 	Leaving  bool      // it is terminating, whether or not it still answers
-	Node     string    // where the Pod runs; empty for everything else
-	Zone     string    // empty where it is not known
+	Node     Name      // where the Pod runs; empty for everything else
+	Zone     Name      // empty where it is not known
 	Workload *Workload // what runs there; nil for a bare address
 	Detail   *Detail   // nil for none
+}
+
+// A Name is a string that many endpoints share, such as that of their node. Equal ones are equal. The zero Name
+// is empty.
+type Name struct{ handle unique.Handle[string] }
+
+// NameOf returns the Name that is s.
+func NameOf(s string) (n Name) {
+	if s != "" {
+		n.handle = unique.Make(s)
+	}
+	return n
+}
+
+func (n Name) String() string {
+	if n == (Name{}) {
+		return ""
+	}
+	return n.handle.Value()
 }
 
 // A Detail is what few endpoints have, and many of one Slice share.
@@ -147,13 +166,48 @@ const (
 	ExternalWorkload
 )
 
-// A Workload is what runs at an address. It is computed once and shared by all Endpoints that name it.
+// A Workload is what runs at an address. It is computed once and shared by all Endpoints that name it. There are
+// as many as Pods, so it has little more than a name of its own.
 type Workload struct {
+	Name   string
+	Cohort unique.Handle[Cohort] // never the zero Handle
+}
+
+// A Cohort is what workloads of one owner have in common.
+type Cohort struct {
 	Kind                 WorkloadKind
-	Namespace, Name      string
-	OwnerKind, OwnerName string                  // of the controller, or of a Pod without one; kind in lower case
+	Namespace            string
+	OwnerKind, OwnerName string                  // of the controller, kind in lower case; empty for none
 	Template             unique.Handle[Template] // never the zero Handle
 }
+
+// Kind returns what w is.
+func (w *Workload) Kind() WorkloadKind { return w.Cohort.Value().Kind }
+
+// Namespace returns where w is.
+func (w *Workload) Namespace() string { return w.Cohort.Value().Namespace }
+
+// Template returns what w has in common with workloads of one origin.
+func (w *Workload) Template() Template { return w.Cohort.Value().Template.Value() }
+
+// Owner returns the controller, kind in lower case. A Pod without one is its own.
+func (w *Workload) Owner() (kind, name string) {
+	c := w.Cohort.Value()
+	if c.OwnerKind == "" && c.Kind == Pod {
+		return ownerPod, w.Name
+	}
+	return c.OwnerKind, c.OwnerName
+}
+
+// Workload returns the workload of that Cohort with a name. A Pod that is its own owner has none in the Cohort.
+func (c Cohort) Workload(name string) Workload {
+	if c.Kind == Pod && c.OwnerKind == ownerPod && c.OwnerName == name {
+		c.OwnerKind, c.OwnerName = "", ""
+	}
+	return Workload{name, unique.Make(c)}
+}
+
+const ownerPod = "pod"
 
 // A Template is what workloads of one origin, such as the Pods of a ReplicaSet, have in common.
 type Template struct {
@@ -173,11 +227,11 @@ type Template struct {
 // Identity returns the name that a meshed Pod proves to its clients over TLS, in a trust domain; empty
 // for none: it is not in the mesh whose control plane runs in this namespace, or no Pod.
 func (w *Workload) Identity(controlPlane, trustDomain string) string {
-	t := w.Template.Value()
-	if w.Kind != Pod || t.ControlPlane == "" || t.ControlPlane != controlPlane || trustDomain == "" {
+	t := w.Template()
+	if w.Kind() != Pod || t.ControlPlane == "" || t.ControlPlane != controlPlane || trustDomain == "" {
 		return ""
 	}
-	account := t.ServiceAccount + "." + cmp.Or(w.Namespace, "default")
+	account := t.ServiceAccount + "." + cmp.Or(w.Namespace(), "default")
 	return account + ".serviceaccount.identity." + controlPlane + "." + trustDomain
 }
 
@@ -186,7 +240,7 @@ func (w *Workload) Identity(controlPlane, trustDomain string) string {
 // domain, or of one below it: else the cluster could send clients to whatever it likes and have them
 // accept an identity that is another's.
 func (o *Origin) Trusts(w *Workload) bool {
-	identity := w.Template.Value().Identity
+	identity := w.Template().Identity
 	if o.Home || identity == "" {
 		return true
 	}
@@ -201,9 +255,9 @@ func (w *Workload) equalAt(port uint16, o *Workload) bool {
 	if equal := equalValues(w, o); equal || w == nil || o == nil || port == 0 {
 		return equal
 	}
-	a, b := *w, *o
+	a, b := w.Cohort.Value(), o.Cohort.Value()
 	a.Template, b.Template = unique.Handle[Template]{}, unique.Handle[Template]{}
-	return a == b && w.Template.Value().at(port) == o.Template.Value().at(port)
+	return w.Name == o.Name && a == b && w.Template().at(port) == o.Template().at(port)
 }
 
 // at returns a Template whose sets are t's as far as one port is concerned.

@@ -42,11 +42,15 @@ func drawPublished(t *rapid.T) federation.Published {
 	})
 	var workloads []*federation.Workload
 	for range rapid.IntRange(0, 5).Draw(t, "workloads") {
-		workloads = append(workloads, &federation.Workload{
+		cohort := federation.Cohort{
 			Kind: federation.WorkloadKind(rapid.IntRange(0, 1).Draw(t, "kind")), Namespace: word.Draw(t, "namespace"),
-			Name: word.Draw(t, "name"), OwnerKind: word.Draw(t, "owner"), OwnerName: word.Draw(t, "owner name"),
-			Template: unique.Make(template.Draw(t, "template")),
-		})
+			OwnerKind: rapid.SampledFrom([]string{"", "pod", "job"}).Draw(t, "owner"),
+			Template:  unique.Make(template.Draw(t, "template")),
+		}
+		if cohort.OwnerKind != "" {
+			cohort.OwnerName = word.Draw(t, "owner name")
+		}
+		workloads = append(workloads, new(cohort.Workload(word.Draw(t, "name"))))
 	}
 	pick := func() *federation.Workload {
 		if len(workloads) == 0 || rapid.Bool().Draw(t, "bare") {
@@ -90,7 +94,8 @@ func drawPublished(t *rapid.T) federation.Published {
 			for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
 				e := &federation.Endpoint{
 					Addr: addr(), Ready: rapid.Bool().Draw(t, "ready"), Draining: rapid.Bool().Draw(t, "draining"),
-					Node: word.Draw(t, "node"), Zone: word.Draw(t, "zone"), Workload: pick(),
+					Node: federation.NameOf(word.Draw(t, "node")), Zone: federation.NameOf(word.Draw(t, "zone")),
+					Workload: pick(),
 				}
 				detail := &federation.Detail{Hostname: word.Draw(t, "hostname")}
 				if rapid.Bool().Draw(t, "marked") {
@@ -318,11 +323,10 @@ func large(n int) federation.Published {
 		for j := range 10 {
 			s.Endpoints = append(s.Endpoints, &federation.Endpoint{
 				Addr: netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j)}), Ready: true,
-				Node: fmt.Sprintf("node-%d", j), Zone: "zone-1",
-				Workload: &federation.Workload{
-					Namespace: "shop", Name: fmt.Sprintf("web-5d4f8c7b9-%d-%d", i, j), OwnerKind: "deployment",
-					OwnerName: fmt.Sprintf("web-%d", i), Template: template,
-				},
+				Node: federation.NameOf(fmt.Sprintf("node-%d", j)), Zone: federation.NameOf("zone-1"),
+				Workload: new(federation.Cohort{
+					Namespace: "shop", OwnerKind: "deployment", OwnerName: fmt.Sprintf("web-%d", i), Template: template,
+				}.Workload(fmt.Sprintf("web-5d4f8c7b9-%d-%d", i, j))),
 			})
 		}
 		v := &federation.View{

@@ -188,7 +188,7 @@ func (e *encoder) newService(svc federation.Service, v *federation.View) *servic
 		for j, at := range s.Endpoints {
 			all[j] = endpoint{
 				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving, Hostname: at.Hostname(),
-				Node: at.Node, Zone: at.Zone, Hints: at.Hints(), Workload: e.numberOf(at.Workload),
+				Node: at.Node.String(), Zone: at.Zone.String(), Hints: at.Hints(), Workload: e.numberOf(at.Workload),
 				Mirror: at.Mirror(),
 			}
 		}
@@ -213,16 +213,18 @@ func (e *encoder) numberOf(w *federation.Workload) int {
 	if n, written := e.workloads[w]; written {
 		return n
 	}
-	t, written := e.templates[w.Template]
+	c := w.Cohort.Value()
+	t, written := e.templates[c.Template]
 	if !written {
 		t = len(e.templates)
-		e.templates[w.Template] = t
-		e.write(record{Template: new(w.Template.Value())})
+		e.templates[c.Template] = t
+		e.write(record{Template: new(c.Template.Value())})
 	}
 	n := len(e.workloads) + 1
 	e.workloads[w] = n
+	kind, owner := w.Owner()
 	e.write(record{Workload: &workload{
-		Kind: w.Kind, Namespace: w.Namespace, Name: w.Name, OwnerKind: w.OwnerKind, OwnerName: w.OwnerName, Template: t,
+		Kind: c.Kind, Namespace: c.Namespace, Name: w.Name, OwnerKind: kind, OwnerName: owner, Template: t,
 	}})
 	return n
 }
@@ -324,10 +326,11 @@ func (d *decoder) add(r record) error {
 		if w.Template < 0 || w.Template >= len(d.templates) {
 			return errInvalid
 		}
-		d.workloads = append(d.workloads, &federation.Workload{
-			Kind: w.Kind, Namespace: d.intern(w.Namespace), Name: w.Name,
-			OwnerKind: d.intern(w.OwnerKind), OwnerName: d.intern(w.OwnerName), Template: d.templates[w.Template],
-		})
+		cohort := federation.Cohort{
+			Kind: w.Kind, Namespace: w.Namespace,
+			OwnerKind: w.OwnerKind, OwnerName: w.OwnerName, Template: d.templates[w.Template],
+		}
+		d.workloads = append(d.workloads, new(cohort.Workload(w.Name)))
 	case r.Service != nil:
 		v, err := d.newView(r.Service)
 		if err != nil {
@@ -370,8 +373,8 @@ func (d *decoder) newView(s *service) (*federation.View, error) {
 				return nil, errInvalid
 			}
 			all[j] = &federation.Endpoint{
-				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving, Node: d.intern(at.Node),
-				Zone: d.intern(at.Zone), Workload: w,
+				Addr: at.Addr, Ready: at.Ready, Draining: at.Draining, Leaving: at.Leaving,
+				Node: federation.NameOf(at.Node), Zone: federation.NameOf(at.Zone), Workload: w,
 				Detail: (&federation.Detail{Hostname: at.Hostname, Hints: at.Hints, Mirror: at.Mirror}).OrNone(),
 			}
 		}

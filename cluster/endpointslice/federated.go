@@ -357,8 +357,8 @@ func (g grouping) addEndpoints(
 				Ready: new(from.Ready), Serving: new(from.Ready || from.Draining), Terminating: new(from.Draining),
 			},
 		}
-		if from.Zone != "" {
-			e.Zone = new(from.Zone)
+		if from.Zone != (federation.Name{}) {
+			e.Zone = new(from.Zone.String())
 		}
 		if hostname != "" {
 			e.Hostname = &hostname
@@ -368,8 +368,8 @@ func (g grouping) addEndpoints(
 		case w == nil:
 		case origin.Home:
 			e.TargetRef = targetRef(w)
-			if from.Node != "" {
-				e.NodeName = new(from.Node)
+			if from.Node != (federation.Name{}) {
+				e.NodeName = new(from.Node.String())
 			}
 		case !skipsAny(w, ports):
 			t.identity = w.Identity(controlPlane, origin.TrustDomain)
@@ -380,8 +380,8 @@ func (g grouping) addEndpoints(
 }
 
 func targetRef(w *federation.Workload) *corev1.ObjectReference {
-	ref := &corev1.ObjectReference{Kind: "Pod", Namespace: w.Namespace, Name: w.Name}
-	if w.Kind == federation.ExternalWorkload {
+	ref := &corev1.ObjectReference{Kind: "Pod", Namespace: w.Namespace(), Name: w.Name}
+	if w.Kind() == federation.ExternalWorkload {
 		ref.Kind = linkerd.ExternalWorkloadKind
 	}
 	return ref
@@ -390,6 +390,6 @@ func targetRef(w *federation.Workload) *corev1.ObjectReference {
 // skipsAny reports whether one of the ports bypasses the workload's proxy, so that nothing there has its
 // identity.
 func skipsAny(w *federation.Workload, ports []discoveryv1.EndpointPort) bool {
-	skip := w.Template.Value().Skip
+	skip := w.Template().Skip
 	return slices.ContainsFunc(ports, func(p discoveryv1.EndpointPort) bool { return skip.Contains(uint16(*p.Port)) })
 }

@@ -47,11 +47,12 @@ func (s *scene) holds(cluster string, addrs ...string) {
 	}
 	for _, a := range addrs {
 		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
-			Addr: netip.MustParseAddr(a), Ready: true, Zone: cluster + "-a", Node: "node",
-			Workload: &federation.Workload{
-				Namespace: "ns", Name: "pod",
-				Template: unique.Make(federation.Template{ServiceAccount: "bb", ControlPlane: "linkerd"}),
-			},
+			Addr: netip.MustParseAddr(a), Ready: true,
+			Zone: federation.NameOf(cluster + "-a"), Node: federation.NameOf("node"),
+			Workload: new(federation.Cohort{
+				Namespace: "ns",
+				Template:  unique.Make(federation.Template{ServiceAccount: "bb", ControlPlane: "linkerd"}),
+			}.Workload("pod")),
 		})
 	}
 	s.writers[cluster].Set(bb, &federation.View{
@@ -209,10 +210,10 @@ func holding(account func(int) string, n int) *federation.View {
 	for i := range n {
 		slice.Endpoints = append(slice.Endpoints, &federation.Endpoint{
 			Addr: netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i%250 + 1)}), Ready: true,
-			Workload: &federation.Workload{
-				Namespace: "ns", Name: fmt.Sprint(i),
-				Template: unique.Make(federation.Template{ServiceAccount: account(i), ControlPlane: "linkerd"}),
-			},
+			Workload: new(federation.Cohort{
+				Namespace: "ns",
+				Template:  unique.Make(federation.Template{ServiceAccount: account(i), ControlPlane: "linkerd"}),
+			}.Workload(fmt.Sprint(i))),
 		})
 	}
 	return &federation.View{

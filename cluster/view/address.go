@@ -220,6 +220,6 @@ func (w *workloadIPs) appendResidents(
 // compare orders workloads that are known.
 func (w *workloadState) compare(o *workloadState) int {
 	a, b := w.workload, o.workload
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace),
+	return cmp.Or(cmp.Compare(a.Kind(), b.Kind()), strings.Compare(a.Namespace(), b.Namespace()),
 		strings.Compare(a.Name, b.Name))
 }

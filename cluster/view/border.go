@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // The border: what an API server sends is checked here, and nowhere behind it. An API server in good order
@@ -115,6 +116,14 @@ func (o *omissions) text(what, s string, limit int) string {
 		return ""
 	}
 	return api.Intern(s)
+}
+
+// name returns what text does, for what endpoints have.
+func (o *omissions) name(what, s string, limit int) (n federation.Name) {
+	if o.validText(what, s, limit) {
+		n = federation.NameOf(s)
+	}
+	return n
 }
 
 // firstOf returns the first n elements of a list.

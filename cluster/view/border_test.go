@@ -97,16 +97,18 @@ func TestBorder(t *testing.T) {
 			do: func(w *world) { w.pod.OwnerReferences[0].Name = bad }, left: "the owner: its name",
 			also: func(v *federation.View) {
 				o := v.Slices[0].Endpoints[0].Workload
-				o.OwnerKind, o.OwnerName = "pod", "web-1"
+				cohort := o.Cohort.Value()
+				cohort.OwnerKind, cohort.OwnerName = "", ""
+				*o = cohort.Workload("web-1")
 			},
 		},
 		"a node": {
 			func(w *world) { w.pod.Spec.NodeName = long }, "node",
-			func(v *federation.View) { v.Slices[0].Endpoints[0].Node = "" },
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Node = federation.Name{} },
 		},
 		"a zone": {
 			func(w *world) { w.es.Endpoints[0].Zone = &long }, "zone",
-			func(v *federation.View) { v.Slices[0].Endpoints[0].Zone = "" },
+			func(v *federation.View) { v.Slices[0].Endpoints[0].Zone = federation.Name{} },
 		},
 		"a hint": {
 			func(w *world) { w.es.Endpoints[0].Hints.ForZones[0].Name = bad }, "a hint",
@@ -329,7 +331,8 @@ func FuzzBorder(f *testing.F) {
 				}
 				for _, e := range s.Endpoints {
 					if e.Workload != nil {
-						walk(reflect.ValueOf(e.Workload.Template.Value()), bounded)
+						walk(reflect.ValueOf(e.Workload.Cohort.Value()), bounded)
+						walk(reflect.ValueOf(e.Workload.Template()), bounded)
 					}
 				}
 			}

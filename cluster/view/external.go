@@ -57,8 +57,8 @@ func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord,
 // newExternalWorkload returns what clients learn about an ExternalWorkload. opaque is what Servers make
 // opaque.
 func newExternalWorkload(k key, class *podClass, opaque federation.Ports) federation.Workload {
-	return federation.Workload{
-		Kind: federation.ExternalWorkload, Namespace: k.Namespace, Name: k.Name,
+	return federation.Cohort{
+		Kind: federation.ExternalWorkload, Namespace: k.Namespace,
 		OwnerKind: class.owner.kind, OwnerName: class.owner.name, Template: withServers(class.template, opaque),
-	}
+	}.Workload(k.Name)
 }

@@ -48,7 +48,6 @@ func namesListener(variable []byte) bool { return bytes.Contains(variable, []byt
 
 // Kinds of owners, in lower case.
 const (
-	ownerPod        = "pod"
 	ownerReplicaSet = "replicaset"
 	ownerJob        = "job"
 )
@@ -73,7 +72,7 @@ func newOwner(refs []metav1.OwnerReference, out *omissions) owner {
 
 // podRecord is what is kept of a Pod, or of an ExternalWorkload.
 type podRecord struct {
-	node  string
+	node  federation.Name
 	class unique.Handle[podClass]
 	ips   *workloadIPs // of the local cluster only; nil if there are none
 }
@@ -122,7 +121,7 @@ func newPodRecord(p *corev1.Pod, out *omissions) (record podRecord, ok bool) {
 		ports:     ports,
 		available: p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, isReady),
 	}
-	return podRecord{node: out.text("node", p.Spec.NodeName, maxName), class: unique.Make(class)}, true
+	return podRecord{node: out.name("node", p.Spec.NodeName, maxName), class: unique.Make(class)}, true
 }
 
 // containersOf yields all containers of a Pod. They are not copied: each is large.
@@ -191,8 +190,6 @@ func newPodWorkload(
 ) federation.Workload {
 	o := class.owner
 	switch o.kind {
-	case "":
-		o = owner{ownerPod, k.Name}
 	case ownerReplicaSet:
 		if up, found := ownerOf(o); found && slices.Contains(replicaSetOwners, up.kind) {
 			o = up
@@ -202,10 +199,10 @@ func newPodWorkload(
 			o = up
 		}
 	}
-	return federation.Workload{
-		Kind: federation.Pod, Namespace: k.Namespace, Name: k.Name, OwnerKind: o.kind, OwnerName: o.name,
+	return federation.Cohort{
+		Kind: federation.Pod, Namespace: k.Namespace, OwnerKind: o.kind, OwnerName: o.name,
 		Template: withServers(class.template, opaque),
-	}
+	}.Workload(k.Name)
 }
 
 // withServers adds to a Template which ports Servers make opaque.

@@ -498,7 +498,7 @@ func (r *Reconciler) reconcileSlice(k key) {
 // translate resolves the workloads that a slice names, and records in their states that it does.
 func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 	t.service, t.record = key{Namespace: t.key.Namespace, Name: record[0].service}, record
-	lookUp := func(ref objectRef) (*federation.Workload, string) {
+	lookUp := func(ref objectRef) (*federation.Workload, federation.Name) {
 		states := r.workloads[ref.kind]
 		w := states.Get(ref.key)
 		if w == nil {
@@ -509,7 +509,7 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 			w.slices = append(w.slices, t)
 		}
 		if w.workload == nil {
-			return nil, ""
+			return nil, federation.Name{}
 		}
 		return w.workload, w.record.node
 	}
@@ -560,10 +560,10 @@ func addressesIn(in []*federation.Slice) map[netip.Addr]bool {
 // isAvailable reports whether a workload is known to be ready and not terminating.
 func (r *Reconciler) isAvailable(w *federation.Workload) bool {
 	kind := kindPod
-	if w.Kind == federation.ExternalWorkload {
+	if w.Kind() == federation.ExternalWorkload {
 		kind = kindExternal
 	}
-	p, found := r.workloadRecords(kind).Get(key{Namespace: w.Namespace, Name: w.Name})
+	p, found := r.workloadRecords(kind).Get(key{Namespace: w.Namespace(), Name: w.Name})
 	return found && p.class.Value().available
 }
 

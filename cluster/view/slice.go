@@ -39,7 +39,7 @@ type endpointRecord struct {
 type endpointDetails struct {
 	kind      objectKind // of the workload; zero for a bare address
 	namespace string     // likewise
-	zone      string
+	zone      federation.Name
 	federation.Detail
 }
 
@@ -68,7 +68,7 @@ func (e *endpointRecord) workloadRef() objectRef {
 }
 
 // endpoint returns the endpoint with its workload, which runs on a node; nil for a bare address.
-func (e *endpointRecord) endpoint(w *federation.Workload, node string) *federation.Endpoint {
+func (e *endpointRecord) endpoint(w *federation.Workload, node federation.Name) *federation.Endpoint {
 	return &federation.Endpoint{
 		Addr: e.addr, Ready: e.ready, Draining: e.draining, Leaving: e.leaving, Node: node, Zone: e.zone,
 		Workload: w, Detail: e.OrNone(),
@@ -174,7 +174,7 @@ func appendEndpoints(
 			return to
 		}
 		record.name, details.kind, details.namespace = ref.Name, kind, api.Intern(cmp.Or(ref.Namespace, namespace))
-		details.zone = out.label("zone", deref(e.Zone)) // of a bare address nothing is known but the address
+		details.zone = out.name("zone", deref(e.Zone), maxLabel) // of a bare address nothing is known but the address
 	}
 	record.endpointDetails = details.shared(to)
 	for _, a := range firstOf(out, "addresses of an endpoint", e.Addresses, maxAddresses) {
@@ -213,7 +213,7 @@ func workloadsIn(all []*sliceRecord) (refs []objectRef) {
 }
 
 // lookUpFunc returns a workload and its node; nil if it is not known.
-type lookUpFunc func(objectRef) (workload *federation.Workload, node string)
+type lookUpFunc func(objectRef) (workload *federation.Workload, node federation.Name)
 
 // resolveSlice looks up the workloads of a slice. An endpoint whose workload is not known is left out until
 // it is.
@@ -223,7 +223,7 @@ func resolveSlice(s *sliceRecord, lookUp lookUpFunc) *federation.Slice {
 		e := &s.endpoints[i]
 		ref := e.workloadRef()
 		if ref == (objectRef{}) {
-			out.Endpoints = append(out.Endpoints, e.endpoint(nil, ""))
+			out.Endpoints = append(out.Endpoints, e.endpoint(nil, federation.Name{}))
 		} else if workload, node := lookUp(ref); workload != nil {
 			out.Endpoints = append(out.Endpoints, e.endpoint(workload, node))
 		}
@@ -241,7 +241,7 @@ func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.Endpo
 		for _, s := range records {
 			slice := &federation.Slice{Name: s.name, Ports: s.ports}
 			for j := range s.endpoints {
-				slice.Endpoints = append(slice.Endpoints, s.endpoints[j].endpoint(nil, ""))
+				slice.Endpoints = append(slice.Endpoints, s.endpoints[j].endpoint(nil, federation.Name{}))
 			}
 			v.Slices = append(v.Slices, slice)
 		}

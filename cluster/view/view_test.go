@@ -161,7 +161,8 @@ func TestOwner(t *testing.T) {
 			return up, found
 		}
 		w := newPodWorkload(key{Namespace: "ns", Name: "p"}, &podClass{owner: from}, federation.Ports{}, ownerOf)
-		if got := w.OwnerKind + "/" + w.OwnerName; got != want {
+		if kind, name := w.Owner(); kind+"/"+name != want {
+			got := kind + "/" + name
 			t.Errorf("owner %v: %s, want %s", from, got, want)
 		}
 	}
@@ -351,8 +352,9 @@ func viewText(store *federation.Store, name string) string {
 		for _, e := range s.Endpoints {
 			fmt.Fprint(&b, "  ", e.Addr, " ", e.Node)
 			if e.Workload != nil {
-				w, t := e.Workload, e.Workload.Template.Value()
-				fmt.Fprint(&b, " ", w.Name, " ", w.OwnerKind, "/", w.OwnerName, " ", t.ControlPlane, t.Identity, " ",
+				t := e.Workload.Template()
+				kind, name := e.Workload.Owner()
+				fmt.Fprint(&b, " ", e.Workload.Name, " ", kind, "/", name, " ", t.ControlPlane, t.Identity, " ",
 					holds(t.ServerOpaque))
 			}
 			fmt.Fprintln(&b)
@@ -370,7 +372,8 @@ func ownersText(store *federation.Store, ip string) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, a.Services)
 	for _, r := range a.Residents {
-		fmt.Fprintln(&b, " ", r.Name, r.Port, r.Running, r.OwnerKind)
+		kind, _ := r.Owner()
+		fmt.Fprintln(&b, " ", r.Name, r.Port, r.Running, kind)
 	}
 	return b.String()
 }
@@ -391,7 +394,9 @@ func FuzzSlice(f *testing.F) {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
 		s, _ := newSliceRecords(es, &omissions{})
-		out := resolveSlice(s[0], func(objectRef) (*federation.Workload, string) { return &federation.Workload{}, "n" })
+		out := resolveSlice(s[0], func(objectRef) (*federation.Workload, federation.Name) {
+			return &federation.Workload{}, federation.NameOf("n")
+		})
 		for _, p := range out.Ports {
 			if p.Number == 0 {
 				t.Error("a port without a number")

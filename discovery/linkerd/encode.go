@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+	"unique"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
@@ -51,20 +52,16 @@ func (l label) valid() bool { return utf8.ValidString(l.name) && utf8.ValidStrin
 // kind is everything that the content of a message for an address depends on, but for the address
 // itself and what each address has for itself.
 type kind struct {
-	origin   *federation.Origin
-	port     uint16
-	workload federation.Workload // without its name; zero for none
-	mirror   federation.Mirror   // zero for none
+	origin *federation.Origin
+	port   uint16
+	cohort unique.Handle[federation.Cohort] // of the workload; zero for none
+	mirror federation.Mirror                // zero for none
 }
 
 func (e encoder) kindOf(entry federation.Choice) kind {
 	k := kind{origin: entry.Origin(), port: entry.At(e.port).Port()}
 	if w := entry.Endpoint.Workload; w != nil {
-		k.workload = *w
-		k.workload.Name = ""
-		if w.OwnerKind == nameOf(w).name { // the label is the address's own
-			k.workload.OwnerName = ""
-		}
+		k.cohort = w.Cohort
 	}
 	if m := entry.Endpoint.Mirror(); m != nil {
 		k.mirror = *m
@@ -75,11 +72,11 @@ func (e encoder) kindOf(entry federation.Choice) kind {
 // nameOf returns the label that names a workload. A workload without an owner owns itself.
 func nameOf(w *federation.Workload) label {
 	l := label{"pod", w.Name}
-	if w.Kind == federation.ExternalWorkload {
+	if w.Kind() == federation.ExternalWorkload {
 		l.name = "external_workload"
 	}
-	if w.OwnerKind == l.name {
-		l.value = w.OwnerName
+	if kind, name := w.Owner(); kind == l.name {
+		l.value = name
 	}
 	return l
 }
@@ -120,7 +117,7 @@ func (e encoder) encodeAddr(entry federation.Choice, p *sharedPart) encodedAddr 
 	m := encodedAddr{addr: entry.At(e.port), weight: entry.Weight, part: p}
 	if w := entry.Endpoint.Workload; w != nil {
 		m.workload = true
-		m.own = [...]label{nameOf(w), {"zone", entry.Endpoint.Zone}, {"zone_locality", localityOf(entry)}}
+		m.own = [...]label{nameOf(w), {"zone", entry.Endpoint.Zone.String()}, {"zone_locality", localityOf(entry)}}
 	}
 	return m
 }
@@ -314,7 +311,7 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 		if !entry.Origin().Trusts(w) {
 			a.TlsIdentity = nil
 		}
-		a.MetricLabels["zone"] = entry.Endpoint.Zone
+		a.MetricLabels["zone"] = entry.Endpoint.Zone.String()
 		a.MetricLabels["zone_locality"] = localityOf(entry)
 		return a
 	}
@@ -327,7 +324,7 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 
 // addWorkload adds what is known of a workload.
 func (e encoder) addWorkload(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
-	if w.Kind == federation.ExternalWorkload {
+	if w.Kind() == federation.ExternalWorkload {
 		e.external(a, addr.Port(), w)
 	} else {
 		e.pod(a, addr, trustDomain, w)
@@ -336,10 +333,10 @@ func (e encoder) addWorkload(a *pb.WeightedAddr, addr netip.AddrPort, trustDomai
 
 // external adds what is known of an ExternalWorkload: it is always meshed, and names its own identity.
 func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workload) {
-	t := w.Template.Value()
+	t := w.Template()
 	a.MetricLabels = map[string]string{"external_workload": w.Name}
-	if w.OwnerKind != "" {
-		a.MetricLabels[w.OwnerKind] = w.OwnerName
+	if kind, name := w.Owner(); kind != "" {
+		a.MetricLabels[kind] = name
 	}
 	if t.Identity != "" && t.ServerName != "" { // a proxy can use neither alone
 		a.TlsIdentity = &pb.TlsIdentity{
@@ -383,12 +380,12 @@ func (c *Config) opaqueIn(ports federation.Ports, port uint16) bool {
 
 // pod adds what is known of a Pod.
 func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
-	t := w.Template.Value()
-	ownerKind := w.OwnerKind
+	t := w.Template()
+	ownerKind, owner := w.Owner()
 	if ownerKind == "job" {
 		ownerKind = "k8s_job" // job is a label of Prometheus' own
 	}
-	a.MetricLabels = map[string]string{"pod": w.Name, ownerKind: w.OwnerName, "serviceaccount": t.ServiceAccount}
+	a.MetricLabels = map[string]string{"pod": w.Name, ownerKind: owner, "serviceaccount": t.ServiceAccount}
 	if t.ControlPlane != "" {
 		a.MetricLabels["control_plane_ns"] = t.ControlPlane
 	}

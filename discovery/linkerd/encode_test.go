@@ -120,7 +120,7 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 			for range rapid.IntRange(0, 12).Draw(t, "endpoints") {
 				e := &federation.Endpoint{
 					Ready: true,
-					Zone:  text("zone", "z1"),
+					Zone:  federation.NameOf(text("zone", "z1")),
 					Addr:  netip.AddrFrom4([4]byte{10, 0, 0, rapid.Byte().Draw(t, "ip")}),
 				}
 				if rapid.Bool().Draw(t, "v6") {
@@ -138,15 +138,16 @@ func TestEncodingIsWhatIsSaid(t *testing.T) {
 					}}
 				}
 				if rapid.Float64().Draw(t, "bare") > .2 {
-					e.Workload = &federation.Workload{
+					cohort := federation.Cohort{
 						Kind: rapid.SampledFrom([]federation.WorkloadKind{
 							federation.Pod, federation.Pod, federation.ExternalWorkload,
 						}).Draw(t, "kind"),
-						Namespace: text("namespace"), Name: text("name"),
+						Namespace: text("namespace"),
 						OwnerKind: text("owner kind", "deployment", "pod", "job", "external_workload", "zone",
 							"zone_locality", "serviceaccount", "service", "target_cluster"),
 						OwnerName: text("owner"), Template: rapid.SampledFrom(templates).Draw(t, "template"),
 					}
+					e.Workload = new(cohort.Workload(text("name")))
 				}
 				members[i] = append(members[i], e)
 			}
@@ -196,24 +197,24 @@ func FuzzEncode(f *testing.F) {
 			text = strings.Repeat(text, max(times, 1))
 		}
 		template := federation.Template{ServiceAccount: "web", ControlPlane: "linkerd", Hash: "1"}
-		w := federation.Workload{Namespace: "ns", Name: "web-1", OwnerKind: "deployment", OwnerName: "web"}
+		cohort := federation.Cohort{Namespace: "ns", OwnerKind: "deployment", OwnerName: "web"}
+		name, zone := "web-1", "z"
 		odd := &federation.Endpoint{
-			Addr:     netip.MustParseAddr("10.0.0.1"),
-			Ready:    true,
-			Zone:     "z",
-			Workload: &w,
-			Detail:   &federation.Detail{Mirror: &federation.Mirror{Cluster: "east", Name: "a.b.c"}},
+			Addr:   netip.MustParseAddr("10.0.0.1"),
+			Ready:  true,
+			Detail: &federation.Detail{Mirror: &federation.Mirror{Cluster: "east", Name: "a.b.c"}},
 		}
 		fields := []*string{
-			&w.Name, &w.Namespace, &w.OwnerKind, &w.OwnerName, &template.ServiceAccount, &odd.Zone,
+			&name, &cohort.Namespace, &cohort.OwnerKind, &cohort.OwnerName, &template.ServiceAccount, &zone,
 			&template.Hash, &template.ControlPlane,
 			&odd.Mirror().Cluster, &odd.Mirror().Name, &template.Identity, &template.ServerName,
 		}
 		*fields[uint(field)%uint(len(fields))] = text
-		w.Template = unique.Make(template)
+		cohort.Template = unique.Make(template)
 		if uint(field)%3 == 0 {
-			w.Kind = federation.ExternalWorkload
+			cohort.Kind = federation.ExternalWorkload
 		}
+		odd.Zone, odd.Workload = federation.NameOf(zone), new(cohort.Workload(name))
 		sound := streamtest.PodsOf(3, "z").Endpoints
 		for _, e := range sound {
 			e.Addr = e.Addr.Next()

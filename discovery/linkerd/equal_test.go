@@ -43,7 +43,7 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 				ControlPort: 4190, Identity: "spiffe://a", ServerName: "a",
 				Opaque: drawPorts(t, "opaque"), ServerOpaque: drawPorts(t, "servers"), Skip: drawPorts(t, "skip"),
 			}
-			w := &federation.Workload{Kind: kind, Namespace: "ns", Name: "web-1", Template: unique.Make(template)}
+			cohort := federation.Cohort{Kind: kind, Namespace: "ns", Template: unique.Make(template)}
 			store, writer := streamtest.Local(nil)
 			writer.Set(streamtest.Web, &federation.View{
 				Ports: []federation.ServicePort{{Number: 80, Name: "http"}},
@@ -52,7 +52,7 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 					Endpoints: []*federation.Endpoint{{
 						Addr:     netip.MustParseAddr("10.0.0.1"),
 						Ready:    true,
-						Workload: w,
+						Workload: new(cohort.Workload("web-1")),
 					}},
 				}},
 			})
@@ -80,7 +80,7 @@ func TestAddressesAreSaidAgainForAReason(t *testing.T) {
 func sameSets(a, b *federation.Set, port uint16) bool {
 	of := func(s *federation.Set) federation.Template {
 		for e := range s.All() {
-			return e.Endpoint.Workload.Template.Value()
+			return e.Endpoint.Workload.Template()
 		}
 		panic("BUG: an empty Set")
 	}

@@ -26,13 +26,10 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		view := func(ready bool) *federation.View {
 			s := streamtest.SliceOf("a", 1, 3)
 			s.Endpoints[0].Ready = ready
-			s.Endpoints[0].Zone, s.Endpoints[1].Zone = "z1", "z2"
+			s.Endpoints[0].Zone, s.Endpoints[1].Zone = federation.NameOf("z1"), federation.NameOf("z2")
 			for i, e := range s.Endpoints {
-				e.Workload = &federation.Workload{
-					Namespace: "ns",
-					Name:      fmt.Sprint("pod-", i),
-					Template:  unique.Make(federation.Template{}),
-				}
+				cohort := federation.Cohort{Namespace: "ns", Template: unique.Make(federation.Template{})}
+				e.Workload = new(cohort.Workload(fmt.Sprint("pod-", i)))
 			}
 			return streamtest.ViewOf(s)
 		}

@@ -240,7 +240,8 @@ func (l *profileStream) resident(a *federation.Address) (*discovery.Frame, error
 	who := residents(a, l.asked.Port)
 	if len(who) > 1 {
 		return l.refuse(codes.FailedPrecondition, "%s:%d is claimed by %d workloads, among them %s/%s and %s/%s",
-			l.asked.ip, l.asked.Port, len(who), who[0].Namespace, who[0].Name, who[1].Namespace, who[1].Name)
+			l.asked.ip, l.asked.Port, len(who), who[0].Namespace(), who[0].Name,
+			who[1].Namespace(), who[1].Name)
 	}
 	if len(who) == 0 || !who[0].Running {
 		return l.workloadFrame(l.asked.ip, federation.Resident{}), nil
@@ -256,7 +257,7 @@ func residents(a *federation.Address, port uint16) (who []federation.Resident) {
 	}
 	right := func(r federation.Resident) int {
 		switch {
-		case r.Kind == federation.ExternalWorkload:
+		case r.Kind() == federation.ExternalWorkload:
 			return 2
 		case r.Port != 0:
 			return 1
@@ -279,7 +280,7 @@ func residents(a *federation.Address, port uint16) (who []federation.Resident) {
 // pending reports whether a workload is a Pod that does not run yet.
 func pending(a *federation.Address, w *federation.Workload) bool {
 	return a != nil && w != nil && slices.ContainsFunc(a.Residents, func(r federation.Resident) bool {
-		return !r.Running && r.Kind == w.Kind && r.Namespace == w.Namespace && r.Name == w.Name
+		return !r.Running && r.Kind() == w.Kind() && r.Namespace() == w.Namespace() && r.Name == w.Name
 	})
 }
 
@@ -294,12 +295,12 @@ func (l *profileStream) workloadFrame(ip netip.Addr, w federation.Resident) *dis
 		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, addr.Port())
 	} else {
 		encoder{config: config, port: addr.Port()}.addWorkload(out.GetEndpoint(), addr, config.TrustDomain, w.Workload)
-		if hint := out.GetEndpoint().GetProtocolHint(); hint != nil && w.Kind == federation.Pod && w.Port != 0 {
+		if hint := out.GetEndpoint().GetProtocolHint(); hint != nil && w.Kind() == federation.Pod && w.Port != 0 {
 			hint.OpaqueTransport = nil // the node leads to that port of the Pod only, and not to its proxy's
 		}
-		out.Endpoint.MetricLabels["namespace"] = w.Namespace
+		out.Endpoint.MetricLabels["namespace"] = w.Namespace()
 		out.Endpoint.MetricLabels["zone"] = ""
-		out.OpaqueProtocol = config.opaque(w.Template.Value(), addr.Port())
+		out.OpaqueProtocol = config.opaque(w.Template(), addr.Port())
 	}
 	f, valid := l.server.profile(out)
 	if !valid && w.Workload != nil {

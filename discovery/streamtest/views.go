@@ -31,16 +31,16 @@ func SliceOf(name string, salt, n int) *federation.Slice {
 // PodsOf returns a slice of n meshed Pods in a zone.
 func PodsOf(n int, zone string) *federation.Slice {
 	s := SliceOf("pods", 1, n)
-	template := unique.Make(federation.Template{
-		ServiceAccount: "web", ControlPlane: "linkerd", Hash: "5d8f7c9b4", InboundPort: 4143, AdminPort: 4191,
-		ControlPort: 4190,
-	})
+	cohort := federation.Cohort{
+		Namespace: "ns", OwnerKind: "deployment", OwnerName: "web",
+		Template: unique.Make(federation.Template{
+			ServiceAccount: "web", ControlPlane: "linkerd", Hash: "5d8f7c9b4", InboundPort: 4143, AdminPort: 4191,
+			ControlPort: 4190,
+		}),
+	}
 	for i, e := range s.Endpoints {
-		e.Zone, e.Node = zone, "node"
-		e.Workload = &federation.Workload{
-			Namespace: "ns", Name: fmt.Sprintf("web-5d8f7c9b4-%05d", i), OwnerKind: "deployment",
-			OwnerName: "web", Template: template,
-		}
+		e.Zone, e.Node = federation.NameOf(zone), federation.NameOf("node")
+		e.Workload = new(cohort.Workload(fmt.Sprintf("web-5d8f7c9b4-%05d", i)))
 	}
 	return s
 }

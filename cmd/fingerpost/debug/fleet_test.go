@@ -69,7 +69,7 @@ func newFleet(clusters, services int) overviewInput {
 	pods := &federation.Slice{Name: "destination"}
 	for i, pod := range []string{in.replica, "fingerpost-6c9f8-zz1ab", "fingerpost-6c9f8-q9d8e"} {
 		e := fleetEndpoint(i)
-		e.Workload = &federation.Workload{Namespace: "linkerd", Name: pod}
+		e.Workload = new(federation.Cohort{Namespace: "linkerd"}.Workload(pod))
 		pods.Endpoints = append(pods.Endpoints, e)
 	}
 	local.Set(federation.Service{Namespace: "linkerd", Name: "linkerd-dst"},

@@ -179,10 +179,10 @@ func newSlicePages(v *federation.View) []slicePage {
 		for _, e := range s.Endpoints {
 			p := endpointPage{
 				Addr: e.Addr, Ready: e.Ready, Hostname: e.Hostname(),
-				Node: e.Node, Zone: e.Zone, Hints: e.Hints(), Mirror: e.Mirror(),
+				Node: e.Node.String(), Zone: e.Zone.String(), Hints: e.Hints(), Mirror: e.Mirror(),
 			}
 			if e.Workload != nil {
-				p.Pod = cmp.Or(e.Workload.Namespace, "default") + "/" + e.Workload.Name
+				p.Pod = cmp.Or(e.Workload.Namespace(), "default") + "/" + e.Workload.Name
 			}
 			page.Endpoints = append(page.Endpoints, p)
 		}
