@@ -59,11 +59,11 @@ type Store[R any] struct {
 	share    *share      // nil: there are no limits
 
 	mu    sync.RWMutex
-	byKey ByNamespace[stored[R]]
+	byKey ByNamespace[*stored[R]]
 	count int // of byKey
 }
 
-// stored is a record in a Store.
+// stored is a record in a Store. It is by pointer, because maps have room for about twice what is in them.
 type stored[R any] struct {
 	record R
 	size   usage // where there are limits
@@ -112,7 +112,7 @@ var _ Target = &Store[int]{}
 // may have: after the change can be read, and with no lock of the Store held. It must not block.
 func NewStore[R any](newRecord func(object any) (R, bool), changed func(Key)) *Store[R] {
 	return &Store[R]{
-		newRecord: newRecord, changed: changed, synced: make(chan struct{}), byKey: ByNamespace[stored[R]]{},
+		newRecord: newRecord, changed: changed, synced: make(chan struct{}), byKey: ByNamespace[*stored[R]]{},
 	}
 }
 
@@ -129,7 +129,10 @@ func (s *Store[R]) get(k Key) (stored[R], bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	r, found := s.byKey[k.Namespace][k.Name]
-	return r, found
+	if !found {
+		return stored[R]{}, false
+	}
+	return *r, true
 }
 
 // put stores a record, or removes that of the key if it is nil.
@@ -143,7 +146,7 @@ func (s *Store[R]) put(k Key, r *stored[R]) {
 		s.byKey.Remove(k)
 		return
 	}
-	s.byKey.Put(k, *r)
+	s.byKey.Put(k, r)
 	s.count++
 }
 
@@ -420,7 +423,7 @@ func (s *Store[R]) Delete(object any) error {
 
 // Replace stores a complete listing.
 func (s *Store[R]) Replace(objects []any, _ string) error {
-	next, count := ByNamespace[stored[R]]{}, 0
+	next, count := ByNamespace[*stored[R]]{}, 0
 	var units, bytes int64
 	for _, o := range objects {
 		k, err := s.reduce(o)
@@ -433,7 +436,7 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 		if _, twice := next[k.key.Namespace][k.key.Name]; !twice {
 			count++
 		}
-		next.Put(k.key, stored[R]{k.record, k.size})
+		next.Put(k.key, &stored[R]{k.record, k.size})
 		units, bytes = units+int64(k.size.units), bytes+int64(k.size.bytes)
 	}
 	if s.share != nil { // each was charged as it was gathered, and what is gone not given back yet

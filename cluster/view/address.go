@@ -139,13 +139,14 @@ func (r *Reconciler) publishServiceIPs(svc key, ips []netip.Addr) {
 
 // publishWorkloadIPs publishes the IPs of a workload, and those that it had. The workload may have changed
 // itself, so that an IP that stays is published again.
-func (r *Reconciler) publishWorkloadIPs(w *workloadState) {
+func (r *Reconciler) publishWorkloadIPs(ref objectRef, w *workloadState) {
 	if !r.options.Local {
 		return
 	}
 	old := w.ips
 	if w.ips = nil; w.workload != nil {
-		w.ips = w.record.ips
+		record, _ := r.workloadRecords(ref.kind).Get(ref.key)
+		w.ips = record.ips
 	}
 	for ip := range old.all {
 		if !w.ips.contains(ip) {

@@ -91,8 +91,8 @@ type Reconciler struct {
 
 	services    *api.Store[serviceRecord]
 	slices      *api.Store[[]*sliceRecord] // EndpointSlices, or Endpoints
-	pods        *api.Store[*podRecord]
-	externals   *api.Store[*podRecord]
+	pods        *api.Store[podRecord]
+	externals   *api.Store[podRecord]
 	replicaSets *api.Store[owner]
 	jobs        *api.Store[owner]
 	servers     *api.Store[*serverRecord]
@@ -119,7 +119,7 @@ type Reconciler struct {
 // workloadState is a workload that is known, or named by a slice, or both.
 type workloadState struct {
 	workload *federation.Workload // nil: it is not known
-	record   *podRecord           // from which the workload was made
+	node     federation.Name      // where it runs
 	slices   []*translatedSlice   // that name it
 	ips      *workloadIPs         // that are published
 }
@@ -332,15 +332,19 @@ func (r *Reconciler) reconcileServer(k key) {
 			if w.workload == nil {
 				continue
 			}
-			class := w.record.class.Value()
+			ref := objectRef{kind, key{Namespace: k.Namespace, Name: name}}
+			record, found := r.workloadRecords(kind).Get(ref.key)
+			if !found {
+				continue // its key is in the queue
+			}
+			class := record.class.Value()
 			if !old.selects(kind, name, &class) && !now.selects(kind, name, &class) {
 				continue
 			}
-			ref := objectRef{kind, key{Namespace: k.Namespace, Name: name}}
 			for _, s := range r.updateWorkload(ref) {
 				affected[s] = true
 			}
-			r.publishWorkloadIPs(w)
+			r.publishWorkloadIPs(ref, w)
 		}
 	}
 	for s := range affected {
@@ -349,7 +353,7 @@ func (r *Reconciler) reconcileServer(k key) {
 }
 
 // workloadRecords returns the store of a kind of workload.
-func (r *Reconciler) workloadRecords(kind objectKind) *api.Store[*podRecord] {
+func (r *Reconciler) workloadRecords(kind objectKind) *api.Store[podRecord] {
 	if kind == kindExternal {
 		return r.externals
 	}
@@ -361,7 +365,7 @@ func (r *Reconciler) reconcileWorkload(ref objectRef) {
 		r.reconcileSlice(s.key)
 	}
 	if w := r.workloads[ref.kind].Get(ref.key); w != nil {
-		r.publishWorkloadIPs(w)
+		r.publishWorkloadIPs(ref, w)
 	}
 }
 
@@ -382,18 +386,16 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 		if w.workload == nil {
 			return nil
 		}
-		w.workload, w.record = nil, nil
-		r.publishWorkloadIPs(w)
+		w.workload, w.node = nil, federation.Name{}
+		r.publishWorkloadIPs(ref, w)
 		r.forgetUnused(ref, w)
 		return slices.Clone(w.slices)
 	}
-	next := r.resolveWorkload(ref, record)
-	sameNode := w.record != nil && w.record.node == record.node
-	w.record = record
-	if w.workload != nil && *w.workload == next && sameNode {
+	next := r.resolveWorkload(ref, &record)
+	if w.workload != nil && *w.workload == next && w.node == record.node {
 		return nil
 	}
-	w.workload = &next
+	w.workload, w.node = &next, record.node
 	return slices.Clone(w.slices)
 }
 
@@ -511,7 +513,7 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 		if w.workload == nil {
 			return nil, federation.Name{}
 		}
-		return w.workload, w.record.node
+		return w.workload, w.node
 	}
 	t.slices = make([]*federation.Slice, 0, len(record))
 	for _, s := range record {

@@ -71,32 +71,32 @@ func (r *Reconciler) withoutForeignMarks(records []*sliceRecord) []*sliceRecord 
 	return records
 }
 
-func (r *Reconciler) reducePod(object any, out *omissions) (*podRecord, bool) {
+func (r *Reconciler) reducePod(object any, out *omissions) (podRecord, bool) {
 	p, ok := object.(*corev1.Pod)
 	if !ok {
-		return nil, false
+		return podRecord{}, false
 	}
 	record, ok := newPodRecord(p, out)
 	if r.options.Local {
 		record.ips = newWorkloadIPs(p)
 	}
-	return &record, ok
+	return record, ok
 }
 
-func (r *Reconciler) reduceExternal(object any, out *omissions) (*podRecord, bool) {
+func (r *Reconciler) reduceExternal(object any, out *omissions) (podRecord, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
-		return nil, false
+		return podRecord{}, false
 	}
 	record, err := newExternalRecord(u, out)
 	if err != nil {
 		out.addText("all of it: " + err.Error())
-		return nil, false
+		return podRecord{}, false
 	}
 	if !r.options.Local {
 		record.ips = nil
 	}
-	return &record, true
+	return record, true
 }
 
 func reduceServer(object any, out *omissions) (*serverRecord, bool) {
