@@ -135,6 +135,19 @@ func (s *Store[R]) get(k Key) (stored[R], bool) {
 	return *r, true
 }
 
+// Take returns a record and no longer keeps it: what it returns for the key from then on, until the object changes,
+// is a zero R. It is for records that are large and have one reader, which then has all that was in them.
+func (s *Store[R]) Take(k Key) (record R, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, found := s.byKey[k.Namespace][k.Name]
+	if !found {
+		return record, false
+	}
+	record, r.record = r.record, record
+	return record, true
+}
+
 // put stores a record, or removes that of the key if it is nil.
 func (s *Store[R]) put(k Key, r *stored[R]) {
 	s.mu.Lock()
@@ -214,8 +227,10 @@ func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
 	s.share = &share{Budget: b, kind: kind}
 	for _, k := range s.Keys() { // from an informer before
 		r, _ := s.get(k)
-		r.size = usageOf(nil, r.record)
-		s.put(k, &r)
+		if r.size == (usage{}) {
+			r.size = usageOf(nil, r.record)
+			s.put(k, &r)
+		}
 		s.share.addBytes(int64(r.size.bytes))
 		s.share.units, s.share.bytes = s.share.units+int64(r.size.units), s.share.bytes+int64(r.size.bytes)
 	}

@@ -59,6 +59,28 @@ func (d *endpointDetails) shared(with []endpointRecord) *endpointDetails {
 	return d
 }
 
+// readAgain returns what an endpoint with a workload was made from.
+func readAgain(e *federation.Endpoint) endpointRecord {
+	r := endpointRecord{addr: e.Addr, ready: e.Ready, draining: e.Draining, leaving: e.Leaving}
+	r.endpointDetails = &endpointDetails{zone: e.Zone}
+	if e.Detail != nil {
+		r.Detail = *e.Detail
+	}
+	ref := refOf(e.Workload)
+	r.kind, r.namespace, r.name = ref.kind, ref.Namespace, ref.Name
+	return r
+}
+
+// refOf returns the reference to a workload.
+func refOf(w *federation.Workload) objectRef {
+	c := w.Cohort.Value()
+	ref := objectRef{kindPod, key{Namespace: c.Namespace, Name: w.Name}}
+	if c.Kind == federation.ExternalWorkload {
+		ref.kind = kindExternal
+	}
+	return ref
+}
+
 // workloadRef returns the reference to the workload; the zero one for a bare address.
 func (e *endpointRecord) workloadRef() objectRef {
 	if e.kind == 0 {
@@ -200,35 +222,86 @@ func zoneHints(hints *discoveryv1.EndpointHints, out *omissions) (zones []string
 	return zones
 }
 
-// workloadsIn returns the workloads that slices name.
-func workloadsIn(all []*sliceRecord) (refs []objectRef) {
-	for _, s := range all {
-		for i := range s.endpoints {
-			if ref := s.endpoints[i].workloadRef(); ref != (objectRef{}) {
-				refs = append(refs, ref)
-			}
-		}
-	}
-	return refs
-}
-
 // lookUpFunc returns a workload and its node; nil if it is not known.
 type lookUpFunc func(objectRef) (workload *federation.Workload, node federation.Name)
 
-// resolveSlice looks up the workloads of a slice. An endpoint whose workload is not known is left out until
-// it is.
-func resolveSlice(s *sliceRecord, lookUp lookUpFunc) *federation.Slice {
-	out := &federation.Slice{Name: s.name, Ports: s.ports, Endpoints: make([]*federation.Endpoint, 0, len(s.endpoints))}
+// resolvedSlice is a slice whose workloads were looked up. An endpoint whose workload is not known is left out until
+// it is. Nothing else of what was read is kept: it follows from the endpoints.
+type resolvedSlice struct {
+	*federation.Slice
+	leftOut []leftOut // in the order of the slice
+}
+
+// leftOut is an endpoint that is left out.
+type leftOut struct {
+	endpointRecord
+	before int // the index of the endpoint that it comes before
+}
+
+// resolve looks up the workloads of a slice.
+func (s *sliceRecord) resolve(lookUp lookUpFunc) resolvedSlice {
+	out := newResolvedSlice(s.name, s.ports, len(s.endpoints))
 	for i := range s.endpoints {
-		e := &s.endpoints[i]
-		ref := e.workloadRef()
-		if ref == (objectRef{}) {
-			out.Endpoints = append(out.Endpoints, e.endpoint(nil, federation.Name{}))
-		} else if workload, node := lookUp(ref); workload != nil {
-			out.Endpoints = append(out.Endpoints, e.endpoint(workload, node))
-		}
+		out.add(&s.endpoints[i], lookUp)
 	}
 	return out
+}
+
+// resolve looks up the workloads once more. Endpoints to which that changes nothing are the same.
+func (s *resolvedSlice) resolve(lookUp lookUpFunc) resolvedSlice {
+	out := newResolvedSlice(s.Name, s.Ports, len(s.Endpoints)+len(s.leftOut))
+	left := s.leftOut
+	addLeftOut := func(before int) {
+		for ; len(left) > 0 && left[0].before == before; left = left[1:] {
+			out.add(&left[0].endpointRecord, lookUp)
+		}
+	}
+	for i, e := range s.Endpoints {
+		addLeftOut(i)
+		if e.Workload != nil {
+			if w, node := lookUp(refOf(e.Workload)); w == nil {
+				out.leftOut = append(out.leftOut, leftOut{readAgain(e), len(out.Endpoints)})
+				continue
+			} else if w != e.Workload || node != e.Node {
+				changed := *e
+				changed.Workload, changed.Node, e = w, node, &changed
+			}
+		}
+		out.Endpoints = append(out.Endpoints, e)
+	}
+	addLeftOut(len(s.Endpoints))
+	return out
+}
+
+func newResolvedSlice(name string, ports []federation.Port, n int) resolvedSlice {
+	return resolvedSlice{Slice: &federation.Slice{
+		Name: name, Ports: ports, Endpoints: make([]*federation.Endpoint, 0, n),
+	}}
+}
+
+func (s *resolvedSlice) add(e *endpointRecord, lookUp lookUpFunc) {
+	ref := e.workloadRef()
+	if ref == (objectRef{}) {
+		s.Endpoints = append(s.Endpoints, e.endpoint(nil, federation.Name{}))
+	} else if w, node := lookUp(ref); w != nil {
+		s.Endpoints = append(s.Endpoints, e.endpoint(w, node))
+	} else {
+		s.leftOut = append(s.leftOut, leftOut{*e, len(s.Endpoints)})
+	}
+}
+
+// workloads yields what the endpoints name, whether it is known or not.
+func (s *resolvedSlice) workloads(yield func(objectRef) bool) {
+	for _, e := range s.Endpoints {
+		if e.Workload != nil && !yield(refOf(e.Workload)) {
+			return
+		}
+	}
+	for i := range s.leftOut {
+		if !yield(s.leftOut[i].workloadRef()) {
+			return
+		}
+	}
 }
 
 // Of returns the View of a Service with these slices, without resolving workloads. What is malformed is

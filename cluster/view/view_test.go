@@ -394,7 +394,7 @@ func FuzzSlice(f *testing.F) {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
 		s, _ := newSliceRecords(es, &omissions{})
-		out := resolveSlice(s[0], func(objectRef) (*federation.Workload, federation.Name) {
+		out := s[0].resolve(func(objectRef) (*federation.Workload, federation.Name) {
 			return &federation.Workload{}, federation.NameOf("n")
 		})
 		for _, p := range out.Ports {
