@@ -24,8 +24,8 @@ const (
 	fleetServices = 50 // a cluster
 	perService    = 100
 
-	budget      = 380 // bytes of live heap an endpoint
-	localBudget = 700 // in the local cluster, where it can be asked for by IP as well
+	budget      = 350 // bytes of live heap an endpoint
+	localBudget = 670 // in the local cluster, where it can be asked for by IP as well
 )
 
 // update passes an object to its store through the encoding in which it comes from an API server, so that

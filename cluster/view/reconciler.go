@@ -123,8 +123,40 @@ type Reconciler struct {
 type workloadState struct {
 	workload *federation.Workload // nil: it is not known
 	node     federation.Name      // where it runs
-	slices   []*translatedSlice   // that name it
+	slices   *sliceSet            // that name it
 	ips      *workloadIPs         // that are published
+}
+
+// sliceSet is slices that name a workload; nil for none. It is immutable: what one slice alone names shares one set.
+type sliceSet []*translatedSlice
+
+// all returns the slices, which are not to be changed.
+func (s *sliceSet) all() []*translatedSlice {
+	if s == nil {
+		return nil
+	}
+	return *s
+}
+
+func (s *sliceSet) with(t *translatedSlice) *sliceSet {
+	switch {
+	case s == nil:
+		return &t.alone
+	case slices.Contains(*s, t):
+		return s
+	}
+	return new(append(slices.Clone(*s), t))
+}
+
+func (s *sliceSet) without(t *translatedSlice) *sliceSet {
+	rest := slices.DeleteFunc(slices.Clone(s.all()), func(o *translatedSlice) bool { return o == t })
+	switch len(rest) {
+	case 0:
+		return nil
+	case 1:
+		return &rest[0].alone
+	}
+	return new(sliceSet(rest))
 }
 
 // translatedSlice is an EndpointSlice, or Endpoints, as it was last translated. It is the same one as long
@@ -132,6 +164,7 @@ type workloadState struct {
 type translatedSlice struct {
 	key, service key
 	slices       []resolvedSlice
+	alone        sliceSet // itself
 }
 
 // A Writer is where a Reconciler publishes: a [federation.ClusterWriter], or what stands before one.
@@ -391,14 +424,14 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 		w.workload, w.node = nil, federation.Name{}
 		r.publishWorkloadIPs(ref, w)
 		r.forgetUnused(ref, w)
-		return slices.Clone(w.slices)
+		return w.slices.all()
 	}
 	next := r.resolveWorkload(ref, &record)
 	if w.workload != nil && *w.workload == next && w.node == record.node {
 		return nil
 	}
 	w.workload, w.node = &next, record.node
-	return slices.Clone(w.slices)
+	return w.slices.all()
 }
 
 // resolveWorkload returns what clients of an address learn about its workload: the record, with its owner
@@ -460,7 +493,7 @@ func (r *Reconciler) setAwaited(ref, owner objectRef) {
 
 // forgetUnused drops the state of a workload that neither exists nor is named by a slice.
 func (r *Reconciler) forgetUnused(ref objectRef, w *workloadState) {
-	if w.workload == nil && len(w.slices) == 0 {
+	if w.workload == nil && w.slices == nil {
 		r.workloads[ref.kind].Remove(ref.key)
 	}
 }
@@ -478,6 +511,7 @@ func (r *Reconciler) reconcileSlice(k key) {
 	}
 	if t == nil {
 		t = &translatedSlice{key: k}
+		t.alone = sliceSet{t}
 		r.translated[k] = t
 	}
 	old := *t
@@ -506,9 +540,7 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 			w = &workloadState{}
 			states.Put(ref.key, w)
 		}
-		if !slices.Contains(w.slices, t) {
-			w.slices = append(w.slices, t)
-		}
+		w.slices = w.slices.with(t)
 		if w.workload == nil {
 			return nil, federation.Name{}
 		}
@@ -586,7 +618,7 @@ func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice
 	for i := range old {
 		for ref := range old[i].workloads {
 			if w := r.workloads[ref.kind].Get(ref.key); w != nil && !names[ref] {
-				w.slices = slices.DeleteFunc(w.slices, func(s *translatedSlice) bool { return s == t })
+				w.slices = w.slices.without(t)
 				r.forgetUnused(ref, w)
 			}
 		}
