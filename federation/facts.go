@@ -75,6 +75,14 @@ func (f *kind[K, V]) set(k K, v V) {
 	}
 }
 
+// written returns the value of k, unless the newest writer has not written it; the zero value for none.
+func (f *kind[K, V]) written(k K) (v V) {
+	if _, is := f.unwritten[k]; !is {
+		v, _ = f.table.Get(k)
+	}
+	return v
+}
+
 // keep writes the value of k again, if it has one.
 func (f *kind[K, V]) keep(k K) { delete(f.unwritten, k) }
 
@@ -134,6 +142,12 @@ func (k *ClusterWriter) DeleteNode(name string) {
 // SetAddress sets what is at an IP.
 func (k *ClusterWriter) SetAddress(ip netip.Addr, a *Address) {
 	k.updateFacts(func(f *facts) { f.addresses.set(ip, a) })
+}
+
+// Address returns what k has set at an IP; nil for nothing.
+func (k *ClusterWriter) Address(ip netip.Addr) (a *Address) {
+	k.updateFacts(func(f *facts) { a = f.addresses.written(ip) })
+	return a
 }
 
 // DeleteAddress removes an IP.

@@ -32,9 +32,15 @@ func TestFacts(t *testing.T) {
 	defer watch.Close()
 	_, _, superseded := watch.Load()
 	second := s.NewWriter("local")
+	if second.Address(ip) != nil {
+		t.Error("a new writer has set an Address that is the old one's")
+	}
 	first.DeleteAddress(ip)
 	first.SetNode("n", "other")
 	second.SetAddress(ip, at("p"))
+	if a := second.Address(ip); a == nil || !a.equal(at("p")) || first.Address(ip) != nil {
+		t.Error("the writer that has set an Address does not read it, or a fenced one does")
+	}
 	select {
 	case <-superseded:
 		t.Error("silence: an equal Address, or a fenced writer, wakes a watcher")

@@ -11,10 +11,11 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Proxies of the local cluster ask for IPs as well as for names. servicesByIP and workloadsByIP are the index;
-// the way back is what a Service or a workload published last: serviceIPs, and ips of a workloadState. Several
-// owners of one IP are not an error: an IP is given to a new Pod while the old one terminates, and the Pods of
-// a node share its IP by host ports.
+// Proxies of the local cluster ask for IPs as well as for names. What is published at an IP is also the index of the
+// workloads that have it; replaced has those that it leaves out. servicesByIP is the index of Services. The way back
+// is what a Service or a workload published last: serviceIPs, and ips of a workloadState. Several owners of one IP
+// are not an error: an IP is given to a new Pod while the old one terminates, and the Pods of a node share its IP by
+// host ports.
 
 // workloadIPs are the IPs of a workload of the local cluster. A Pod that has ended has none.
 type workloadIPs struct {
@@ -126,13 +127,18 @@ func (r *Reconciler) publishServiceIPs(svc key, ips []netip.Addr) {
 	}
 	for _, ip := range old {
 		if !slices.Contains(ips, ip) {
-			removeOwner(r.servicesByIP, ip, svc)
-			r.publishIP(ip)
+			owners := slices.DeleteFunc(r.servicesByIP[ip], func(o key) bool { return o == svc })
+			if r.servicesByIP[ip] = owners; len(owners) == 0 {
+				delete(r.servicesByIP, ip)
+			}
+			r.publishIP(ip, nil)
 		}
 	}
 	for _, ip := range ips {
-		if addOwner(r.servicesByIP, ip, svc, compareKeys) {
-			r.publishIP(ip)
+		owners := r.servicesByIP[ip]
+		if i, known := slices.BinarySearchFunc(owners, svc, compareKeys); !known {
+			r.servicesByIP[ip] = slices.Insert(owners, i, svc)
+			r.publishIP(ip, nil)
 		}
 	}
 }
@@ -150,35 +156,39 @@ func (r *Reconciler) publishWorkloadIPs(ref objectRef, w *workloadState) {
 	}
 	for ip := range old.all {
 		if !w.ips.contains(ip) {
-			removeOwner(r.workloadsByIP, ip, w)
-			r.publishIP(ip)
+			r.publishIP(ip, w)
 		}
 	}
 	for ip := range w.ips.all {
-		addOwner(r.workloadsByIP, ip, w, (*workloadState).compare)
-		r.publishIP(ip)
+		r.publishIP(ip, w)
 	}
 }
 
-// addOwner adds an owner to those of an IP, which are sorted, and reports whether it is new.
-func addOwner[T any](byIP map[netip.Addr][]T, ip netip.Addr, owner T, compare func(a, b T) int) bool {
-	i, known := slices.BinarySearchFunc(byIP[ip], owner, compare)
-	if !known {
-		byIP[ip] = slices.Insert(byIP[ip], i, owner)
+// workloadsAt returns the workloads that have an IP: of those that had it, and of one that changed, if it is not nil.
+// They are sorted.
+func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workloadState {
+	all := slices.Clone(r.replaced[ip])
+	if changed != nil {
+		all = append(all, changed)
 	}
-	return !known
+	if a := r.writer.Address(ip); a != nil {
+		for _, o := range a.Residents {
+			ref := refOf(o.Workload)
+			if w := r.workloads[ref.kind].Get(ref.key); w != nil {
+				all = append(all, w)
+			}
+		}
+	}
+	all = slices.DeleteFunc(all, func(w *workloadState) bool { return !w.ips.contains(ip) })
+	slices.SortFunc(all, (*workloadState).compare)
+	return slices.Compact(all)
 }
 
-func removeOwner[T comparable](byIP map[netip.Addr][]T, ip netip.Addr, owner T) {
-	byIP[ip] = slices.DeleteFunc(byIP[ip], func(o T) bool { return o == owner })
-	if len(byIP[ip]) == 0 {
-		delete(byIP, ip)
-	}
-}
-
-// publishIP publishes the owners of an IP. A terminating Pod counts until another workload has its place.
-func (r *Reconciler) publishIP(ip netip.Addr) {
-	services, workloads := r.servicesByIP[ip], r.workloadsByIP[ip]
+// publishIP publishes the owners of an IP; changed is a workload that changed, or nil. A terminating Pod counts until
+// another workload has its place.
+func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
+	services, workloads := r.servicesByIP[ip], r.workloadsAt(ip, changed)
+	delete(r.replaced, ip)
 	if len(services) == 0 && len(workloads) == 0 {
 		r.writer.DeleteAddress(ip)
 		return
@@ -187,17 +197,23 @@ func (r *Reconciler) publishIP(ip netip.Addr) {
 	for _, k := range services {
 		a.Services = append(a.Services, federation.Service{Namespace: k.Namespace, Name: k.Name})
 	}
-	var terminating []federation.Resident
-	for _, w := range workloads {
-		if w.ips.terminating {
-			terminating = w.ips.appendResidents(terminating, ip, w.workload)
-		} else {
-			a.Residents = w.ips.appendResidents(a.Residents, ip, w.workload)
-		}
-	}
-	for _, old := range terminating {
-		if !slices.ContainsFunc(a.Residents, func(o federation.Resident) bool { return o.Port == old.Port }) {
-			a.Residents = append(a.Residents, old)
+	var its []federation.Resident
+	for _, terminating := range []bool{false, true} {
+		for _, w := range workloads {
+			if w.ips.terminating != terminating {
+				continue
+			}
+			before := len(a.Residents)
+			its = w.ips.appendResidents(its[:0], ip, w.workload)
+			for _, o := range its {
+				same := func(other federation.Resident) bool { return other.Port == o.Port }
+				if !terminating || !slices.ContainsFunc(a.Residents, same) {
+					a.Residents = append(a.Residents, o)
+				}
+			}
+			if len(a.Residents) == before {
+				r.replaced[ip] = append(r.replaced[ip], w)
+			}
 		}
 	}
 	r.writer.SetAddress(ip, a)

@@ -116,7 +116,7 @@ type Reconciler struct {
 	awaits         map[objectRef]objectRef                        // the reverse
 	serviceIPs     map[key][]netip.Addr                           // by Service
 	servicesByIP   map[netip.Addr][]key                           // the reverse, sorted
-	workloadsByIP  map[netip.Addr][]*workloadState                // likewise
+	replaced       map[netip.Addr][]*workloadState                // that have an IP of which another one is published
 }
 
 // workloadState is a workload that is known, or named by a slice, or both.
@@ -176,6 +176,7 @@ type Writer interface {
 
 	SetNode(name, zone string)
 	DeleteNode(name string)
+	Address(ip netip.Addr) *federation.Address
 	SetAddress(ip netip.Addr, a *federation.Address)
 	DeleteAddress(ip netip.Addr)
 	SetProfile(name federation.Service, p *profile.Profile)
@@ -201,7 +202,7 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		options:        options,
 		serviceIPs:     map[key][]netip.Addr{},
 		servicesByIP:   map[netip.Addr][]key{},
-		workloadsByIP:  map[netip.Addr][]*workloadState{},
+		replaced:       map[netip.Addr][]*workloadState{},
 		appliedServers: api.ByNamespace[*serverRecord]{},
 		workloads:      map[objectKind]api.ByNamespace[*workloadState]{kindPod: {}, kindExternal: {}},
 		translated:     map[key]*translatedSlice{},

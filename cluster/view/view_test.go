@@ -256,7 +256,7 @@ func TestReconcilerFollows(t *testing.T) {
 // sizes returns how much a Reconciler keeps of each kind of state.
 func sizes(r *Reconciler) map[string]int {
 	return map[string]int{
-		"serviceIPs": len(r.serviceIPs), "servicesByIP": len(r.servicesByIP), "workloadsByIP": len(r.workloadsByIP),
+		"serviceIPs": len(r.serviceIPs), "servicesByIP": len(r.servicesByIP), "replaced": len(r.replaced),
 		"windows": len(r.windows),
 		"awaited": len(r.awaited), "awaits": len(r.awaits),
 		"pods": len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
