@@ -53,15 +53,15 @@ const (
 //	Pod, ExternalWorkload    itself, its owner, Servers     workloads; awaited, if its owner is missing
 //	ReplicaSet, Job          the Pods that await it         nothing
 //	EndpointSlice            itself, workloads              translated, slicesOf
-//	Service                  itself, translated             published
+//	Service                  itself, translated             its IPs; the rest is published
 //
 // A key that changes what is kept goes on to what depends on it, found by an index: a Pod to the slices
 // that name it (workloadState.slices), a Server to the workloads of its namespace that it selects or did, a
 // slice to its Service. So the work follows the change: one Pod rebuilds the slices that name it, and one
 // View is put together from pointers to its slices.
 //
-// The record of an EndpointSlice is taken from its store, because nothing is in it that translated has not: it
-// would be a fifth of what an endpoint takes.
+// The records of Services and EndpointSlices are taken from their stores, because nothing is in them that is not in
+// what is published, or in translated. Those of EndpointSlices would be a fifth of what an endpoint takes.
 //
 // What it keeps true:
 //
@@ -92,7 +92,7 @@ type Reconciler struct {
 	queue    workqueue.TypedDelayingInterface[objectRef] // set by Begin, before it sets enqueues
 	enqueues atomic.Bool
 
-	services    *api.Store[serviceRecord]
+	services    *api.Store[*serviceRecord]
 	slices      *api.Store[[]*sliceRecord] // EndpointSlices, or Endpoints
 	pods        *api.Store[podRecord]
 	externals   *api.Store[podRecord]
@@ -108,9 +108,8 @@ type Reconciler struct {
 	writer         Writer
 	appliedServers api.ByNamespace[*serverRecord]                 // with which workloads were resolved
 	workloads      map[objectKind]api.ByNamespace[*workloadState] // Pods and ExternalWorkloads
-	translated     map[key]*translatedSlice                       // by EndpointSlice
-	slicesOf       map[key][]key                                  // Service -> its EndpointSlices, sorted
-	published      map[key]*federation.View                       // by Service, as the Store holds it
+	translated     api.ByNamespace[*translatedSlice]              // by EndpointSlice
+	slicesOf       api.ByNamespace[[]*translatedSlice]            // Service -> its EndpointSlices, sorted
 	windows        map[key]*window                                // by Service that is not quiet; nil in Begin
 	awaited        map[objectRef]map[key]bool                     // owner that is not known -> the Pods that it owns
 	awaits         map[objectRef]objectRef                        // the reverse
@@ -162,9 +161,10 @@ func (s *sliceSet) without(t *translatedSlice) *sliceSet {
 // translatedSlice is an EndpointSlice, or Endpoints, as it was last translated. It is the same one as long
 // as there is one of that key.
 type translatedSlice struct {
-	key, service key
-	slices       []resolvedSlice
-	alone        sliceSet // itself
+	key
+	service string
+	slices  []resolvedSlice
+	alone   sliceSet // itself
 }
 
 // A Writer is where a Reconciler publishes: a [federation.ClusterWriter], or what stands before one.
@@ -205,9 +205,8 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		replaced:       map[netip.Addr][]*workloadState{},
 		appliedServers: api.ByNamespace[*serverRecord]{},
 		workloads:      map[objectKind]api.ByNamespace[*workloadState]{kindPod: {}, kindExternal: {}},
-		translated:     map[key]*translatedSlice{},
-		slicesOf:       map[key][]key{},
-		published:      map[key]*federation.View{},
+		translated:     api.ByNamespace[*translatedSlice]{},
+		slicesOf:       api.ByNamespace[[]*translatedSlice]{},
 		awaited:        map[objectRef]map[key]bool{},
 		awaits:         map[objectRef]objectRef{},
 	}
@@ -501,19 +500,19 @@ func (r *Reconciler) forgetUnused(ref objectRef, w *workloadState) {
 
 func (r *Reconciler) reconcileSlice(k key) {
 	record, found := r.slices.Take(k)
-	t := r.translated[k]
+	t := r.translated.Get(k)
 	if !found {
 		if t != nil {
-			delete(r.translated, k)
+			r.translated.Remove(k)
 			r.removeNamedBy(t, t.slices, nil)
-			r.detachSlice(k, t.service, r.mayMove(t.slices, nil))
+			r.detachSlice(t, t.service, r.mayMove(t.slices, nil))
 		}
 		return
 	}
 	if t == nil {
 		t = &translatedSlice{key: k}
 		t.alone = sliceSet{t}
-		r.translated[k] = t
+		r.translated.Put(k, t)
 	}
 	old := *t
 	r.translate(t, record)
@@ -521,14 +520,17 @@ func (r *Reconciler) reconcileSlice(k key) {
 	switch {
 	case old.slices == nil:
 	case old.service != t.service:
-		r.detachSlice(k, old.service, r.mayMove(old.slices, nil))
+		r.detachSlice(t, old.service, r.mayMove(old.slices, nil))
 	default:
 		moving = r.mayMove(old.slices, t.slices)
 	}
-	if i, known := slices.BinarySearchFunc(r.slicesOf[t.service], k, compareKeys); !known {
-		r.slicesOf[t.service] = slices.Insert(r.slicesOf[t.service], i, k)
+	service := key{Namespace: k.Namespace, Name: t.service}
+	byName := func(a, b *translatedSlice) int { return strings.Compare(a.Name, b.Name) }
+	if all := r.slicesOf.Get(service); !slices.Contains(all, t) {
+		i, _ := slices.BinarySearchFunc(all, t, byName)
+		r.slicesOf.Put(service, slices.Insert(all, i, t))
 	}
-	r.markChanged(t.service, moving)
+	r.markChanged(service, moving)
 }
 
 // translate resolves the workloads that a slice names, and records in their states that it does. The record is that
@@ -555,7 +557,7 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 		}
 		return
 	}
-	t.service = key{Namespace: t.key.Namespace, Name: record[0].service}
+	t.service = record[0].service
 	t.slices = make([]resolvedSlice, 0, len(record))
 	for _, s := range record {
 		t.slices = append(t.slices, s.resolve(lookUp))
@@ -626,12 +628,13 @@ func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice
 	}
 }
 
-// detachSlice removes slice k from a Service. moving is set if an address of it may be on its way to
+// detachSlice removes a slice from a Service. moving is set if an address of it may be on its way to
 // another slice.
-func (r *Reconciler) detachSlice(k, service key, moving bool) {
-	r.slicesOf[service] = slices.DeleteFunc(r.slicesOf[service], func(s key) bool { return s == k })
-	if len(r.slicesOf[service]) == 0 {
-		delete(r.slicesOf, service)
+func (r *Reconciler) detachSlice(t *translatedSlice, from string, moving bool) {
+	service := key{Namespace: t.Namespace, Name: from}
+	rest := slices.DeleteFunc(r.slicesOf.Get(service), func(s *translatedSlice) bool { return s == t })
+	if r.slicesOf.Put(service, rest); len(rest) == 0 {
+		r.slicesOf.Remove(service)
 	}
 	r.markChanged(service, moving)
 }
@@ -641,32 +644,37 @@ func (r *Reconciler) detachSlice(k, service key, moving bool) {
 // which waits for no window.
 func (r *Reconciler) publishService(k key) (differs bool) {
 	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
-	svc, found := r.services.Get(k)
+	record, found := r.services.Take(k)
 	if !found {
 		r.publishServiceIPs(k, nil)
 		r.writer.Delete(name)
-		delete(r.published, k)
 		return false
 	}
-	v := svc.View
-	for _, s := range r.slicesOf[k] {
-		for _, resolved := range r.translated[s].slices {
+	before := r.writer.View(name)
+	if record == nil { // it was taken before, and only slices have changed
+		if before == nil {
+			return false // the cluster was removed
+		}
+		record = &serviceRecord{View: *before, ips: r.serviceIPs[k]}
+		record.Slices = nil
+	}
+	v := record.View
+	for _, t := range r.slicesOf.Get(k) {
+		for _, resolved := range t.slices {
 			v.Slices = append(v.Slices, resolved.Slice)
 		}
 	}
 	stored := r.writer.Set(name, &v)
 	// After the View, so that a client that finds the Service by its IP finds the View as well.
-	r.publishServiceIPs(k, svc.ips)
+	r.publishServiceIPs(k, record.ips)
 	// The stored View shares equal slices with the one before; so must translated (see Reconciler).
 	shared := stored.Slices
-	for _, s := range r.slicesOf[k] {
-		for i := range r.translated[s].slices {
-			r.translated[s].slices[i].Slice, shared = shared[0], shared[1:]
+	for _, t := range r.slicesOf.Get(k) {
+		for i := range t.slices {
+			t.slices[i].Slice, shared = shared[0], shared[1:]
 		}
 	}
-	differs = stored != r.published[k]
-	r.published[k] = stored
-	return differs
+	return stored != before
 }
 
 func compareKeys(a, b key) int {

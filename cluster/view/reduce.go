@@ -33,12 +33,12 @@ func (r *serviceRecord) readPolicy(annotations map[string]string) {
 	}
 }
 
-func (r *Reconciler) reduceService(object any, out *omissions) (serviceRecord, bool) {
+func (r *Reconciler) reduceService(object any, out *omissions) (*serviceRecord, bool) {
 	svc, ok := object.(*corev1.Service)
 	if !ok {
-		return serviceRecord{}, false
+		return nil, false
 	}
-	record := serviceRecord{View: newView(r.cluster, svc, out)}
+	record := &serviceRecord{View: newView(r.cluster, svc, out)}
 	if r.options.Local {
 		record.ips = clusterIPs(svc)
 		record.readPolicy(svc.Annotations)

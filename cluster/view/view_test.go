@@ -260,8 +260,7 @@ func sizes(r *Reconciler) map[string]int {
 		"windows": len(r.windows),
 		"awaited": len(r.awaited), "awaits": len(r.awaits),
 		"pods": len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
-		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated), "slicesOf": len(r.slicesOf),
-		"published": len(r.published),
+		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated["ns"]), "slicesOf": len(r.slicesOf["ns"]),
 	}
 }
 
