@@ -129,15 +129,15 @@ type workloadState struct {
 // sliceSet is slices that name a workload; nil for none. It is immutable: what one slice alone names shares one set.
 type sliceSet []*translatedSlice
 
-// all returns the slices, which are not to be changed.
-func (s *sliceSet) all() []*translatedSlice {
+// list returns the slices, which are not to be changed.
+func (s *sliceSet) list() []*translatedSlice {
 	if s == nil {
 		return nil
 	}
 	return *s
 }
 
-func (s *sliceSet) with(t *translatedSlice) *sliceSet {
+func (s *sliceSet) withSlice(t *translatedSlice) *sliceSet {
 	switch {
 	case s == nil:
 		return &t.alone
@@ -147,8 +147,8 @@ func (s *sliceSet) with(t *translatedSlice) *sliceSet {
 	return new(append(slices.Clone(*s), t))
 }
 
-func (s *sliceSet) without(t *translatedSlice) *sliceSet {
-	rest := slices.DeleteFunc(slices.Clone(s.all()), func(o *translatedSlice) bool { return o == t })
+func (s *sliceSet) withoutSlice(t *translatedSlice) *sliceSet {
+	rest := slices.DeleteFunc(slices.Clone(s.list()), func(o *translatedSlice) bool { return o == t })
 	switch len(rest) {
 	case 0:
 		return nil
@@ -424,14 +424,14 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 		w.workload, w.node = nil, federation.Name{}
 		r.publishWorkloadIPs(ref, w)
 		r.forgetUnused(ref, w)
-		return w.slices.all()
+		return w.slices.list()
 	}
 	next := r.resolveWorkload(ref, &record)
 	if w.workload != nil && *w.workload == next && w.node == record.node {
 		return nil
 	}
 	w.workload, w.node = &next, record.node
-	return w.slices.all()
+	return w.slices.list()
 }
 
 // resolveWorkload returns what clients of an address learn about its workload: the record, with its owner
@@ -543,7 +543,7 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 			w = &workloadState{}
 			states.Put(ref.key, w)
 		}
-		w.slices = w.slices.with(t)
+		w.slices = w.slices.withSlice(t)
 		if w.workload == nil {
 			return nil, federation.Name{}
 		}
@@ -553,14 +553,14 @@ func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 	if record == nil {
 		t.slices = make([]resolvedSlice, 0, len(old))
 		for i := range old {
-			t.slices = append(t.slices, old[i].resolve(lookUp))
+			t.slices = append(t.slices, old[i].resolveAgain(lookUp))
 		}
 		return
 	}
 	t.service = record[0].service
 	t.slices = make([]resolvedSlice, 0, len(record))
 	for _, s := range record {
-		t.slices = append(t.slices, s.resolve(lookUp))
+		t.slices = append(t.slices, s.resolveSlice(lookUp))
 	}
 	r.removeNamedBy(t, old, t.slices)
 }
@@ -621,7 +621,7 @@ func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice
 	for i := range old {
 		for ref := range old[i].workloads {
 			if w := r.workloads[ref.kind].Get(ref.key); w != nil && !names[ref] {
-				w.slices = w.slices.without(t)
+				w.slices = w.slices.withoutSlice(t)
 				r.forgetUnused(ref, w)
 			}
 		}

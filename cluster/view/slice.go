@@ -238,22 +238,22 @@ type leftOut struct {
 	before int // the index of the endpoint that it comes before
 }
 
-// resolve looks up the workloads of a slice.
-func (s *sliceRecord) resolve(lookUp lookUpFunc) resolvedSlice {
+// resolveSlice looks up the workloads of a slice.
+func (s *sliceRecord) resolveSlice(lookUp lookUpFunc) resolvedSlice {
 	out := newResolvedSlice(s.name, s.ports, len(s.endpoints))
 	for i := range s.endpoints {
-		out.add(&s.endpoints[i], lookUp)
+		out.addEndpoint(&s.endpoints[i], lookUp)
 	}
 	return out
 }
 
-// resolve looks up the workloads once more. Endpoints to which that changes nothing are the same.
-func (s *resolvedSlice) resolve(lookUp lookUpFunc) resolvedSlice {
+// resolveAgain looks up the workloads once more. Endpoints to which that changes nothing are the same.
+func (s *resolvedSlice) resolveAgain(lookUp lookUpFunc) resolvedSlice {
 	out := newResolvedSlice(s.Name, s.Ports, len(s.Endpoints)+len(s.leftOut))
 	left := s.leftOut
 	addLeftOut := func(before int) {
 		for ; len(left) > 0 && left[0].before == before; left = left[1:] {
-			out.add(&left[0].endpointRecord, lookUp)
+			out.addEndpoint(&left[0].endpointRecord, lookUp)
 		}
 	}
 	for i, e := range s.Endpoints {
@@ -279,7 +279,7 @@ func newResolvedSlice(name string, ports []federation.Port, n int) resolvedSlice
 	}}
 }
 
-func (s *resolvedSlice) add(e *endpointRecord, lookUp lookUpFunc) {
+func (s *resolvedSlice) addEndpoint(e *endpointRecord, lookUp lookUpFunc) {
 	ref := e.workloadRef()
 	if ref == (objectRef{}) {
 		s.Endpoints = append(s.Endpoints, e.endpoint(nil, federation.Name{}))

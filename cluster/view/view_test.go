@@ -260,7 +260,8 @@ func sizes(r *Reconciler) map[string]int {
 		"windows": len(r.windows),
 		"awaited": len(r.awaited), "awaits": len(r.awaits),
 		"pods": len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
-		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated["ns"]), "slicesOf": len(r.slicesOf["ns"]),
+		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated["ns"]),
+		"slicesOf": len(r.slicesOf["ns"]),
 	}
 }
 
@@ -393,7 +394,7 @@ func FuzzSlice(f *testing.F) {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
 		s, _ := newSliceRecords(es, &omissions{})
-		out := s[0].resolve(func(objectRef) (*federation.Workload, federation.Name) {
+		out := s[0].resolveSlice(func(objectRef) (*federation.Workload, federation.Name) {
 			return &federation.Workload{}, federation.NameOf("n")
 		})
 		for _, p := range out.Ports {
