@@ -203,6 +203,33 @@ func TestBudgetOfOneCluster(t *testing.T) {
 	}
 }
 
+// A record that was taken is taken once, until its object changes, and goes on to count: what was made of it is held.
+func TestTake(t *testing.T) {
+	pods := Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{})
+	b := NewBudget(Limits{Endpoints: 1, Bytes: 1000})
+	s := NewStore(func(any) (*string, bool) { return new("record"), true }, func(Key) {})
+	s.UseBudget(b, pods)
+	for range 2 {
+		if err := s.Update(object(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		used := b.Bytes()
+		for _, taken := range []bool{false, true} {
+			if r, found := s.Take(s.Keys()[0]); !found || (r == nil) != taken {
+				t.Fatalf("taken before: %t; found: %t, record: %v", taken, found, r)
+			}
+		}
+		s.UseBudget(nil, Kind{})
+		s.UseBudget(b, pods)
+		if b.Bytes() != used || s.Len() != 1 {
+			t.Errorf("%d bytes and %d objects are held, want %d bytes and one", b.Bytes(), s.Len(), used)
+		}
+	}
+	if _, found := s.Take(Key{Name: "another"}); found {
+		t.Error("what is not there is found")
+	}
+}
+
 // The size of a record counts what it points to.
 func TestSize(t *testing.T) {
 	type record struct {
