@@ -316,7 +316,7 @@ func pointedSize(v reflect.Value, depth int) (n uintptr) {
 		if t := v.Type(); t == reflect.TypeFor[netip.Addr]() || t == reflect.TypeFor[time.Time]() {
 			return 0 // what they point to is common
 		}
-		for i := range v.NumField() { // Fields makes garbage of each
+		for i := range v.NumField() { //nolint:modernize // Value.Fields makes garbage of each
 			n += pointedSize(v.Field(i), depth+1)
 		}
 	}
