@@ -10,6 +10,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // How checkpoints are kept.
@@ -159,9 +160,7 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 	if s.guard == nil || !s.guard.restores(c.Released) {
 		c.Published.Holds = nil
 	}
-	maps.DeleteFunc(c.Published.Holds, func(_ federation.Service, h federation.Held) bool {
-		return !h.Until.IsZero() && !time.Now().Before(h.Until)
-	})
+	boundHolds(c.Published.Holds, time.Now())
 	s.registry.setState(s, federation.Stale)
 	writer, err := s.registry.newWriter(s)
 	if err != nil {
@@ -177,6 +176,21 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 	s.log.Info("The last state of the cluster was restored; it is Stale until the cluster is synced",
 		"asOf", c.AsOf, "services", c.Published.Views.Len(), "held", len(c.Published.Holds))
 	s.registry.trafficChanged.Ring()
+}
+
+// boundHolds deletes holds that have ended, and has others end when one that begins now would end at the latest: a clock
+// that was wrong where they were saved must not keep endpoints for years.
+func boundHolds(holds map[federation.Service]federation.Held, now time.Time) {
+	for svc, h := range holds {
+		switch latest := now.Add(policy.MaxTime); {
+		case h.Until.IsZero(): // it waits for a list
+		case !now.Before(h.Until):
+			delete(holds, svc)
+		case h.Until.After(latest):
+			h.Until = latest
+			holds[svc] = h
+		}
+	}
 }
 
 // FindPublished is a [checkpoint.Finder] of what clusters have published, or of what was restored of them.

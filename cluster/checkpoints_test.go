@@ -1,14 +1,17 @@
 package cluster_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/policy"
 )
 
 // A directory that cannot be written is counted, and costs nothing else; once it can be, the state is there.
@@ -57,6 +60,39 @@ func TestCheckpointsFail(t *testing.T) {
 		w.wait(time.Minute)
 		if _, err := dir.Load("east"); err == nil {
 			t.Error("the checkpoint of a cluster that was unlinked is still there")
+		}
+	})
+}
+
+// A hold that is restored ends after the longest time that a Link can ask for, whatever the file has.
+func TestRestoredHoldEnds(t *testing.T) {
+	svc := federation.Service{Namespace: "ns", Name: "web"}
+	dir := checkpoint.NewDir(t.TempDir(), time.Hour)
+	inWorldWith(t, func(o *cluster.Options) { o.Checkpoints = dir }, func(w *world) {
+		until := time.Now().AddDate(10, 0, 0)
+		before := &federation.View{Slices: []*federation.Slice{{
+			Name: "web-1", Ports: []federation.Port{{Number: 80}},
+			Endpoints: []*federation.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"), Ready: true}},
+		}}}
+		err := dir.Save(checkpoint.Checkpoint{
+			Header: checkpoint.Header{Cluster: "east"},
+			Published: federation.Published{
+				Views: new(federation.Views).With(svc, &federation.View{}),
+				Holds: map[federation.Service]federation.Held{svc: {Before: before, Until: until}},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.network.Server("east").Cut(apitest.Silence)
+		guarded := policy.Link{WithdrawalGuard: policy.WithdrawalGuard{Percent: 50, Hold: time.Hour}}
+		access := []cluster.Access{w.access("east", w.network.Server("east").Token())}
+		w.apply(cluster.Spec{Name: "east", Access: access, Traffic: guarded})
+		w.wait(time.Minute)
+		w.wantsState(federation.Stale)
+		held := w.store.Holds("east")[svc]
+		if left := time.Until(held.Until); held.Endpoints != 1 || left > policy.MaxTime || left < policy.MaxTime-time.Hour {
+			t.Errorf("%d endpoints are held for another %v", held.Endpoints, left)
 		}
 	})
 }

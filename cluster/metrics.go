@@ -1,7 +1,6 @@
 package cluster
 
 import (
-
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 

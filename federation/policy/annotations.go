@@ -37,14 +37,15 @@ var (
 )
 
 const (
-	maxValue = 8 << 10            // bytes of an annotation
-	maxTiers = 16                 // of a Service
-	maxNames = 256                // in an annotation
-	maxName  = 253                // bytes of one, as of a Link
-	maxCount = 100_000_000        // a capacity, or a limit
-	maxTime  = 7 * 24 * time.Hour // that a Drain or a hold takes
-	maxQuote = 64                 // bytes of a value that a Problem quotes
+	maxValue = 8 << 10     // bytes of an annotation
+	maxTiers = 16          // of a Service
+	maxNames = 256         // in an annotation
+	maxName  = 253         // bytes of one, as of a Link
+	maxCount = 100_000_000 // a capacity, or a limit
+	maxQuote = 64          // bytes of a value that a Problem quotes
 
+	// MaxTime is how long a Drain or a hold takes at most.
+	MaxTime = 7 * 24 * time.Hour
 	// MaxWeight is the highest weight of a cluster.
 	MaxWeight = 10_000
 )
@@ -274,7 +275,7 @@ func IsRegion(s string) bool { return isName(s, 63) }
 
 func parseDuration(value string) (time.Duration, bool) {
 	d, err := time.ParseDuration(value)
-	return d, err == nil && d >= 0 && d <= maxTime
+	return d, err == nil && d >= 0 && d <= MaxTime
 }
 
 // parseNumber reads a number from 0 to limit.

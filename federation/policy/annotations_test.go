@@ -154,7 +154,7 @@ func TestDrainAt(t *testing.T) {
 
 // A clock that follows the times that At returns comes through every step, however long the drain takes.
 func TestDrainSteps(t *testing.T) {
-	for _, over := range []time.Duration{0, 1, 19, 20, 21, time.Second, 7 * time.Minute, maxTime} {
+	for _, over := range []time.Duration{0, 1, 19, 20, 21, time.Second, 7 * time.Minute, MaxTime} {
 		d, now, last := Drain{From: noon, Over: over}, noon, uint8(0)
 		for n := 0; ; n++ {
 			percent, next := d.At(now)
