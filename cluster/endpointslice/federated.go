@@ -125,11 +125,19 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 		snapshot = withUnknownMembers(snapshot)
 	}
 	options := f.writer.options
-	groups, keep := federatedGroups(svc, snapshot, options.Namespace, ownership{f.Installation(), f.Owners.Owner})
+	who := ownership{f.Installation(), f.Owners.Owner}
+	groups, keep := federatedGroups(svc, snapshot, options.Namespace, who)
 	confirm := func(ctx context.Context, gone []sourceAddress) error {
 		return f.confirmMembers(ctx, svc, snapshot, gone)
 	}
-	return desiredSlices{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}, true
+	d := desiredSlices{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}
+	if snapshot.Divided() {
+		d.undivided = func() []*group {
+			all, _ := dividedGroups(svc, snapshot, options.Namespace, who, nil)
+			return all
+		}
+	}
+	return d, true
 }
 
 func (f *federatedSlices) applied(k key, sources map[string]bool, excess map[string]int) {
@@ -210,6 +218,14 @@ type ownership struct {
 func federatedGroups(
 	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
+	return dividedGroups(s, snapshot, controlPlane, who, sharesOf)
+}
+
+// dividedGroups does it with shares of the clusters; nil for everything of each.
+func dividedGroups(
+	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership,
+	divide func(*serviceRecord, *federation.Snapshot, func(string) string) shares,
+) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
 	unknown, linked := map[string]bool{}, map[string]bool{}
 	keep = func(es *discoveryv1.EndpointSlice) bool {
 		source := es.Labels[SourceLabel]
@@ -225,7 +241,10 @@ func federatedGroups(
 	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
 		return nil, keep
 	}
-	all, divided := grouping{}, sharesOf(s, snapshot, who.ownerOf)
+	all, divided := grouping{}, shares(nil)
+	if divide != nil {
+		divided = divide(s, snapshot, who.ownerOf)
+	}
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
 		unknown[name] = unknown[name] || !m.Known

@@ -3,6 +3,7 @@ package endpointslice
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -37,6 +38,32 @@ func removals(have []*discoveryv1.EndpointSlice, wanted []*group) (gone []source
 		}
 	}
 	return gone
+}
+
+// addsNothing reports whether groups have no address that slices do not hold.
+func addsNothing(have []*discoveryv1.EndpointSlice, wanted []*group) bool {
+	held := addressesOfSlices(have)
+	for a := range addressesOfGroups(wanted) {
+		if !held[a] {
+			return false
+		}
+	}
+	return true
+}
+
+// stillThere returns of groups the endpoints that slices hold.
+func stillThere(have []*discoveryv1.EndpointSlice, groups []*group) (all []*group) {
+	held := addressesOfSlices(have)
+	for _, g := range groups {
+		next := *g
+		next.endpoints = slices.DeleteFunc(slices.Clone(g.endpoints), func(e discoveryv1.Endpoint) bool {
+			return !held[sourceAddress{g.source, e.Addresses[0]}]
+		})
+		if len(next.endpoints) > 0 {
+			all = append(all, &next)
+		}
+	}
+	return all
 }
 
 func addressesOfGroups(groups []*group) map[sourceAddress]bool {

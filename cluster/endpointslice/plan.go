@@ -63,9 +63,6 @@ type plan struct {
 	leftOut                int // endpoints that would take more slices than allowed
 }
 
-// onlyRemoves reports whether a plan removes slices and does nothing else.
-func (p *plan) onlyRemoves() bool { return len(p.remove) > 0 && len(p.create)+len(p.update) == 0 }
-
 // limit removes creations beyond the number of slices that is allowed. Slices that exist stay, and are kept
 // up to date. have is how many exist.
 func (p *plan) limit(have, most int) {

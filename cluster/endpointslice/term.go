@@ -101,6 +101,7 @@ type desiredSlices struct {
 	maxSlices int                                                   // of one source; 0: any number
 	keep      func(*discoveryv1.EndpointSlice) bool                 // slices that are left as they are; nil for none
 	confirm   func(ctx context.Context, gone []sourceAddress) error // reads again whether addresses are gone
+	undivided func() []*group                                       // groups without a policy; nil for none
 }
 
 // newSliceWriter returns a sliceWriter without content.
@@ -258,22 +259,31 @@ func (t *sliceWriter) reconcileSources(
 	}
 	var failed []error
 	busy := false
-	// Where a policy moves the traffic from one source to another, readers are never left without endpoints: plans
-	// that only remove come last.
+	// Where a policy moves the traffic from one source to another, readers are never left without endpoints: what
+	// only withdraws comes last, and if what comes before it cannot be written, it keeps what a policy leaves out.
 	plans, order, last := map[string]plan{}, []string{}, []string{}
 	for _, source := range slices.Sorted(maps.Keys(sources)) {
 		p := planFor(svc, groups[source], present[source])
 		if d.maxSlices > 0 {
 			p.limit(len(present[source]), d.maxSlices)
 		}
-		if plans[source] = p; p.onlyRemoves() {
+		plans[source] = p
+		if len(removals(present[source], groups[source])) > 0 && addsNothing(present[source], groups[source]) {
 			last = append(last, source)
 		} else {
 			order = append(order, source)
 		}
 	}
-	for _, source := range append(order, last...) {
+	lacking := false // of what is to be added
+	for i, source := range append(order, last...) {
 		p := plans[source]
+		if i == len(order) {
+			lacking = busy || len(failed) > 0
+		}
+		if lacking && d.undivided != nil {
+			groups[source] = stillThere(present[source], d.undivided())
+			p = planFor(svc, groups[source], present[source])
+		}
 		if p.leftOut > 0 {
 			leftOut[source] = p.leftOut
 		}

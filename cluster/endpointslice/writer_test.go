@@ -143,9 +143,14 @@ func (f *fleet) apply(in string, texts ...string) {
 // holds makes a Service of a cluster have n endpoints.
 func (f *fleet) holds(in, name string, n int) {
 	f.t.Helper()
+	f.holdsFrom(in, name, 1, n)
+}
+
+func (f *fleet) holdsFrom(in, name string, first, last int) {
+	f.t.Helper()
 	var endpoints []string
-	for i := range n {
-		endpoints = append(endpoints, fmt.Sprintf("{addresses: [10.1.0.%d]}", i+1))
+	for i := first; i <= last; i++ {
+		endpoints = append(endpoints, fmt.Sprintf("{addresses: [10.1.0.%d]}", i))
 	}
 	f.apply(in,
 		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: ns},
@@ -296,6 +301,38 @@ func TestTrafficMoves(t *testing.T) {
 		f.wants("all", 1) // east has the others as well, and its claim counts
 		prefer("east", 3)
 		prefer("west", 1)
+	})
+}
+
+// While what a policy moves the traffic to cannot be written, as because of a quota, readers keep what they have of the
+// other cluster, as far as that still has it.
+func TestTrafficCannotMove(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east")
+		f.link("west")
+		f.store.MarkClustersListed()
+		close(f.linked)
+		policy := func(annotation string, endpoints int) {
+			t.Helper()
+			f.apply("home", fmt.Sprintf(`{apiVersion: v1, kind: Service,
+  metadata: {name: all, namespace: ns, annotations: {%s: enabled,
+    federation.fingerpost.io/members: "web@east,web@west", federation.fingerpost.io/%s}},
+  spec: {ports: [{name: http, port: 80, protocol: TCP}]}}`, view.OptIn, annotation))
+			f.pass(5 * time.Second)
+			f.wants("all", endpoints)
+		}
+		f.holds("east", "web", 4)
+		f.holdsFrom("west", "web", 5, 8)
+		policy("prefer: east", 4)
+		f.home.Reject("create", sliceResource.String(), "ns", true)
+		policy("prefer: west", 4)
+		policy("weights: west=100", 4)
+		f.holds("east", "web", 3) // one is gone there
+		f.pass(2 * time.Minute)
+		f.wants("all", 3)
+		f.home.Reject("create", sliceResource.String(), "ns", false)
+		f.pass(2 * time.Minute)
+		f.wants("all", 4)
 	})
 }
 
