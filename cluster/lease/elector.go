@@ -366,7 +366,7 @@ func (e *Elector) serve(
 		case <-renewal.C:
 		}
 		began := time.Now()
-		next, err := e.renew(term, ours)
+		next, err := e.rewrite(term, ours, e.config.Identity)
 		switch {
 		case err == nil && timer.Stop(): // else the term is over, and a late answer does not bring it back
 			timer.Reset(f.extend(began))
@@ -408,10 +408,13 @@ func hasAll(all, some map[string]string) bool {
 	return true
 }
 
-// renew renews the Lease. Another client may have written it without taking it, which does not end the
-// term.
-func (e *Elector) renew(ctx context.Context, ours *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	next, err := e.write(ctx, ours, e.config.Identity)
+// rewrite writes the Lease that this candidate holds: for itself, which renews it, or for no holder, which releases it.
+// Another client may have written it without taking it, which does not end the term, and so may a renewal have whose
+// response did not come.
+func (e *Elector) rewrite(
+	ctx context.Context, ours *coordinationv1.Lease, holder string,
+) (*coordinationv1.Lease, error) {
+	next, err := e.write(ctx, ours, holder)
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return next, err
 	}
@@ -424,15 +427,15 @@ func (e *Elector) renew(ctx context.Context, ours *coordinationv1.Lease) (*coord
 	case holderOf(now) != e.config.Identity:
 		return nil, errLost
 	}
-	return e.write(ctx, now, e.config.Identity)
+	return e.write(ctx, now, holder)
 }
 
-// release gives the Lease up, so that another candidate can take it at once. It is tried once, for at most
-// a second; if it fails, the Lease expires.
+// release gives the Lease up, so that another candidate can take it at once. It is tried for at most a second; if it
+// fails, the Lease expires.
 func (e *Elector) release(ctx context.Context, ours *coordinationv1.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if _, err := e.write(ctx, ours, ""); err != nil {
+	if _, err := e.rewrite(ctx, ours, ""); err != nil {
 		e.log.V(1).Info("Releasing the Lease failed: it expires", "error", err.Error())
 	}
 }

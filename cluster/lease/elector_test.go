@@ -38,6 +38,7 @@ type election struct {
 	all     []*candidate
 	delay   time.Duration // of each response
 	blank   bool          // responses hold an empty Lease
+	late    bool          // responses come after their request was written
 	label   string        // the watch shows the Lease while it has this one; empty: always
 	writers int           // candidates in a term now
 	most    int
@@ -127,6 +128,9 @@ func (c *candidate) partition(away bool) {
 func (c *candidate) reach(ctx context.Context) (unlock func(), err error) {
 	c.election.mu.Lock()
 	connected, delay := c.connected, c.election.delay
+	if c.election.late {
+		delay = 0
+	}
 	c.election.mu.Unlock()
 	if !watch.WaitClosed(ctx, connected) {
 		return nil, ctx.Err()
@@ -182,7 +186,26 @@ func (c *candidate) Update(
 	if c.election.lease.ResourceVersion != l.ResourceVersion {
 		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), "lease", errors.New("modified"))
 	}
-	return c.election.put(l), nil
+	written := c.election.put(l)
+	if c.election.late && !c.election.respond(ctx) {
+		return nil, ctx.Err()
+	}
+	return written, nil
+}
+
+// respond waits for the delay of responses, and reports whether ctx lasted as long. It needs e.mu, and unlocks it
+// meanwhile.
+func (e *election) respond(ctx context.Context) bool {
+	timer := time.NewTimer(e.delay)
+	defer timer.Stop()
+	e.mu.Unlock()
+	defer e.mu.Lock()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // put needs e.mu.
@@ -256,6 +279,34 @@ func TestReleaseOnStop(t *testing.T) {
 			t.Fatalf("the holder is %q", h)
 		}
 		first.cancel()
+		if d := e.await("second"); d > time.Second {
+			t.Errorf("the second holds it after %s", d)
+		}
+	})
+}
+
+// A holder that stops while a renewal of its own is on the way gives the Lease up as well.
+func TestReleaseDuringRenewal(t *testing.T) {
+	inElection(t, func(e *election) {
+		first := e.candidate("first")
+		e.await("first")
+		e.candidate("second")
+		e.mu.Lock()
+		e.late, e.delay = true, 500*time.Millisecond
+		before := e.version
+		e.mu.Unlock()
+		renewed := func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.version > before
+		}
+		for !renewed() {
+			pass(10 * time.Millisecond)
+		}
+		e.mu.Lock()
+		e.delay = 0
+		e.mu.Unlock()
+		first.cancel() // before the response
 		if d := e.await("second"); d > time.Second {
 			t.Errorf("the second holds it after %s", d)
 		}
