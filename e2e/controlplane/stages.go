@@ -1,5 +1,10 @@
 package controlplane
 
+import (
+	"bytes"
+	"strings"
+)
+
 // Unready is an annotation for pods. While it is "true" the pod runs but is
 // not Ready, and so its endpoint is not ready either; when it is taken away the
 // pod becomes Ready. In a pod template it makes all pods begin that way.
@@ -70,15 +75,7 @@ spec:
   next:
     statusTemplate: |` + podConditions + `
       phase: Running
-      startTime: {{ Now | Quote }}
-      {{ with NodeIPsWith .spec.nodeName }}
-      hostIP: {{ index . 0 | Quote }}
-      hostIPs: [{{ range . }}{ip: {{ . | Quote }}},{{ end }}]
-      {{ end }}
-      {{ with PodIPsWith .spec.nodeName (or .spec.hostNetwork false) .metadata.uid .metadata.name .metadata.namespace }}
-      podIP: {{ index . 0 | Quote }}
-      podIPs: [{{ range . }}{ip: {{ . | Quote }}},{{ end }}]
-      {{ end }}
+      startTime: {{ Now | Quote }}` + bothAddresses + `
 ---
 apiVersion: kwok.x-k8s.io/v1alpha1
 kind: Stage
@@ -178,3 +175,34 @@ const podConditions = `
         restartCount: 0
         state: {running: {startedAt: {{ Now | Quote }}}}
       {{ end }}`
+
+// bothAddresses are those of a running pod: one of each family that the cluster has.
+const bothAddresses = `
+      {{ with NodeIPsWith .spec.nodeName }}
+      hostIP: {{ index . 0 | Quote }}
+      hostIPs: [{{ range . }}{ip: {{ . | Quote }}},{{ end }}]
+      {{ end }}
+      {{ with PodIPsWith .spec.nodeName (or .spec.hostNetwork false) .metadata.uid .metadata.name .metadata.namespace }}
+      podIP: {{ index . 0 | Quote }}
+      podIPs: [{{ range . }}{ip: {{ . | Quote }}},{{ end }}]
+      {{ end }}`
+
+// oneAddress is bothAddresses in the words of kwok before v0.8.0, which gives a pod one address, of IPv4. A later kwok
+// does not build beside the modules of Kubernetes 1.33.
+const oneAddress = `
+      {{ with NodeIPWith .spec.nodeName }}
+      hostIP: {{ . | Quote }}
+      hostIPs: [{ip: {{ . | Quote }}}]
+      {{ end }}
+      {{ with PodIPWith .spec.nodeName (or .spec.hostNetwork false) .metadata.uid .metadata.name .metadata.namespace }}
+      podIP: {{ . | Quote }}
+      podIPs: [{ip: {{ . | Quote }}}]
+      {{ end }}`
+
+// stagesOf returns the stages in the words of a kwok that prints this as its version.
+func stagesOf(version []byte) []byte {
+	if bytes.Contains(version, []byte(" v0.7.")) {
+		return []byte(strings.Replace(stages, bothAddresses, oneAddress, 1))
+	}
+	return []byte(stages)
+}

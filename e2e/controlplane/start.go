@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -181,6 +183,10 @@ func (c *Cluster) writeFiles() error {
 	if err != nil {
 		return err
 	}
+	version, err := exec.Command(filepath.Join(c.binaries, string(Kwok)), "--version").Output()
+	if err != nil {
+		return fmt.Errorf("ask kwok for its version: %w", err)
+	}
 	var tokens bytes.Buffer
 	for component, user := range map[Component]string{
 		ControllerManager: `system:kube-controller-manager,1`,
@@ -194,7 +200,7 @@ func (c *Cluster) writeFiles() error {
 	for name, content := range map[string][]byte{
 		serviceAccountKeyFile: key,
 		tokensFile:            tokens.Bytes(),
-		stagesFile:            []byte(stages),
+		stagesFile:            stagesOf(version),
 		auditPolicyFile:       []byte(auditPolicy),
 	} {
 		if err := c.write(name, content); err != nil {
