@@ -178,8 +178,8 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 	s.registry.trafficChanged.Ring()
 }
 
-// boundHolds deletes holds that have ended, and has others end when one that begins now would end at the latest: a clock
-// that was wrong where they were saved must not keep endpoints for years.
+// boundHolds deletes holds that have ended, and has others end when one that begins now would end at the latest: a
+// clock that was wrong where they were saved must not keep endpoints for years.
 func boundHolds(holds map[federation.Service]federation.Held, now time.Time) {
 	for svc, h := range holds {
 		switch latest := now.Add(policy.MaxTime); {

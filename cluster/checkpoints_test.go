@@ -91,7 +91,8 @@ func TestRestoredHoldEnds(t *testing.T) {
 		w.wait(time.Minute)
 		w.wantsState(federation.Stale)
 		held := w.store.Holds("east")[svc]
-		if left := time.Until(held.Until); held.Endpoints != 1 || left > policy.MaxTime || left < policy.MaxTime-time.Hour {
+		left := time.Until(held.Until)
+		if held.Endpoints != 1 || left > policy.MaxTime || left < policy.MaxTime-time.Hour {
 			t.Errorf("%d endpoints are held for another %v", held.Endpoints, left)
 		}
 	})

@@ -135,7 +135,8 @@ func TestClustersOfEndpoints(t *testing.T) {
 	if err != nil || strings.Contains(out, "CLUSTER") {
 		t.Errorf("no debug server is known: %v\n%s", err, out)
 	}
-	watch(t, append(args, "--watch")...).until("+ 0.0.0.1:80 east a", "+ 0.0.0.2:80 west b, held by the guard", "- 0.0.0.1:80 east a")
+	watch(t, append(args, "--watch")...).until("+ 0.0.0.1:80 east a", "+ 0.0.0.2:80 west b, held by the guard",
+		"- 0.0.0.1:80 east a")
 	watch(t, append(args, "--watch", "-o", "json")...).until(
 		`"removed":[{"addr":"0.0.0.1:80","cluster":"east","weight":1,"labels":{"pod":"a"}}]`)
 }
