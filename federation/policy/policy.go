@@ -80,6 +80,11 @@ func (s *Service) Names() (names []string) {
 	return slices.Compact(names)
 }
 
+// HasRegion reports whether a policy prefers the clusters in the region of the Service's own.
+func (s *Service) HasRegion() bool {
+	return s != nil && slices.ContainsFunc(s.Prefer, func(t Tier) bool { return t.Region })
+}
+
 // A Link is what the annotations of a Link ask for. The zero Link is that they ask for nothing.
 type Link struct {
 	WhenStale       WhenStale

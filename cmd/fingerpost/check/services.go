@@ -64,7 +64,7 @@ func (k *knownReplicas) serviceChecks() []check {
 		of("every member exists and has the ports of its Service", "a-member-has-the-ports", warns,
 			debug.NoService, debug.NoPort),
 		of("annotations of Services are understood", "annotations-are-understood", warns,
-			debug.MisreadObject, debug.UnknownCluster),
+			debug.MisreadObject, debug.UnknownCluster, debug.UnknownRegion),
 	}
 }
 

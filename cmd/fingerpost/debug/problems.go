@@ -32,10 +32,12 @@ const (
 	MisreadObject ProblemReason = "Misread"       // its owner asks for something that is not understood
 
 	UnknownCluster ProblemReason = "PolicyUnknownCluster" // its policy names a cluster that is not linked
+	UnknownRegion  ProblemReason = "PolicyUnknownRegion"  // it names the region, and no other cluster is known there
 )
 
 var problemReasons = []ProblemReason{
 	Malformed, NoneReady, NoneReadyHere, NotLinked, NoService, NoPort, MisreadObject, UnknownCluster,
+	UnknownRegion,
 }
 
 // title is that of a Problem on the status page.
@@ -53,6 +55,8 @@ func (r ProblemReason) title() string {
 		return "has a member without its port"
 	case UnknownCluster:
 		return "has a policy that names a cluster that is not linked"
+	case UnknownRegion:
+		return "has a policy that names the region, which no other cluster is known to share"
 	default:
 		return "has annotations that are not understood"
 	}
@@ -89,7 +93,7 @@ func newProblemsPage(
 			snapshot, _ = w.Load()
 			w.Close()
 		}
-		page = append(page, serviceProblems(snapshot, store.Linked, streams[svc])...)
+		page = append(page, serviceProblems(snapshot, store, streams[svc])...)
 	}
 	slices.SortFunc(page, func(a, b ServiceProblem) int {
 		rank := func(p ServiceProblem) int { return slices.Index(problemReasons, p.Reason) }
@@ -101,7 +105,7 @@ func newProblemsPage(
 
 // serviceProblems returns what is wrong with a Service that so many streams ask for.
 func serviceProblems(
-	s *federation.Snapshot, linked func(federation.Cluster) bool, streams int,
+	s *federation.Snapshot, store *federation.Store, streams int,
 ) (all []ServiceProblem) {
 	if s.View == nil {
 		return nil // it was deleted meanwhile
@@ -151,9 +155,15 @@ func serviceProblems(
 		}
 	}
 	for _, name := range s.View.Policy.Names() {
-		if !unknown && !linked(federation.Cluster(name)) { // while a member is unknown, clusters may not be listed yet
+		// While a member is unknown, clusters may not be listed yet.
+		if !unknown && !store.Linked(federation.Cluster(name)) {
 			add(UnknownCluster, "its policy names the cluster %s, which is not linked: that name counts for nothing",
 				name)
+		}
+	}
+	if s.View.Policy.HasRegion() && !unknown {
+		if problem := regionProblem(s, store.Policy(s.Cluster).Region); problem != "" {
+			add(UnknownRegion, "%s", problem)
 		}
 	}
 	if ready == 0 && !unknown && total+streams > 0 { // else it may have been scaled to nothing
@@ -161,6 +171,30 @@ func serviceProblems(
 			cmp.Or(strings.Join(counts, ", "), "there are none"))
 	}
 	return all
+}
+
+// regionProblem returns why the clusters in the region of the Service's own are none; empty if there is one, or if all
+// members are here.
+func regionProblem(s *federation.Snapshot, region string) string {
+	var others []string
+	for _, m := range s.Members {
+		switch of := m.Part().Policy.Region; {
+		case m.Near && !m.Origin.Home:
+			return ""
+		case m.Linked && !m.Origin.Home:
+			others = append(others, fmt.Sprintf("%s: %s", m.Origin.Cluster, cmp.Or(of, "not known")))
+		}
+	}
+	switch slices.Sort(others); {
+	case len(others) == 0:
+		return ""
+	case region == "":
+		return fmt.Sprintf("its policy prefers the region of cluster %s, which is not known: "+
+			"that tier counts for nothing", s.Cluster)
+	default:
+		return fmt.Sprintf("its policy prefers the region %s, and no other member is known to be in it (%s)",
+			region, strings.Join(slices.Compact(others), ", "))
+	}
 }
 
 // portProblems returns the ports of a Service that a member does not have.
