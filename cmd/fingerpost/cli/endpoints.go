@@ -76,8 +76,8 @@ type endpointJSON struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// note follows the cluster of an address in tables.
-func (e endpointJSON) note() string {
+// guardNote follows the cluster of an address in tables.
+func (e endpointJSON) guardNote() string {
 	if e.Guarded {
 		return ", held by the guard"
 	}
@@ -158,7 +158,7 @@ func (l *clusterLookup) describe(ctx context.Context, all []proxy.Address) []end
 	for _, a := range all {
 		list, addrs = append(list, newEndpointJSON(a)), append(addrs, a.Addr.String())
 	}
-	claims := l.find(ctx, addrs)
+	claims := l.claimsOf(ctx, addrs)
 	for i := range list {
 		claim := claims[list[i].Addr]
 		list[i].Cluster, list[i].Guarded = claim.Cluster, claim.Guarded
@@ -188,7 +188,7 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 	for _, a := range all {
 		known = known || a.Cluster != ""
 		ip, port, _ := net.SplitHostPort(a.Addr)
-		t.addRow(ip, port, dash(a.Cluster)+a.note(), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
+		t.addRow(ip, port, dash(a.Cluster)+a.guardNote(), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
 			dash(a.Labels["zone"]), dash(a.Identity))
 	}
 	if !known {
@@ -252,7 +252,7 @@ func printChange(to io.Writer, c changeJSON, resumed bool) {
 	}
 	printAll := func(mark string, all []endpointJSON) {
 		for _, e := range all {
-			text := fmt.Sprintf("%-24s %-12s %s", e.Addr, dash(e.Cluster), dash(e.Labels["pod"])) + e.note()
+			text := fmt.Sprintf("%-24s %-12s %s", e.Addr, dash(e.Cluster), dash(e.Labels["pod"])) + e.guardNote()
 			fmt.Fprintf(to, "%s  %s  %s\n", at, mark, Printable(text))
 		}
 	}
