@@ -203,7 +203,8 @@ func (l *clusterLookup) open(ctx context.Context) {
 	}
 }
 
-// claimsOf returns what is known of addresses besides what a proxy gets: their clusters, and whether the guard holds them.
+// claimsOf returns what is known of addresses besides what a proxy gets: their clusters, and whether the guard holds
+// them.
 func (l *clusterLookup) claimsOf(ctx context.Context, addrs []string) map[string]discovery.Claim {
 	known := func(addr string) bool { _, found := l.claims[addr]; return found }
 	if l.replica == nil || !slices.ContainsFunc(addrs, func(addr string) bool { return !known(addr) }) {

@@ -188,8 +188,8 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 	for _, a := range all {
 		known = known || a.Cluster != ""
 		ip, port, _ := net.SplitHostPort(a.Addr)
-		t.addRow(ip, port, dash(a.Cluster)+a.guardNote(), a.Labels["namespace"], dash(a.Labels["pod"]), a.Labels["service"],
-			dash(a.Labels["zone"]), dash(a.Identity))
+		t.addRow(ip, port, dash(a.Cluster)+a.guardNote(), a.Labels["namespace"], dash(a.Labels["pod"]),
+			a.Labels["service"], dash(a.Labels["zone"]), dash(a.Identity))
 	}
 	if !known {
 		t.dropColumn("CLUSTER")
