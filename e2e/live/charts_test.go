@@ -531,6 +531,17 @@ func (c *charted) scrape(metrics ...string) error {
 	})
 }
 
+// counted waits until a counter is above 0.
+func (c *charted) counted(metric string) error {
+	return c.eventually("metrics", func(ctx context.Context) error {
+		page, err := c.Server.Metrics(ctx)
+		if err == nil && (!strings.Contains(page, "\n"+metric) || strings.Contains(page, "\n"+metric+"0\n")) {
+			err = fmt.Errorf("nothing is counted in %s", metric)
+		}
+		return err
+	})
+}
+
 // logs waits for a line that contains all of these.
 func (c *charted) logs(log *logged, all ...string) error {
 	return c.eventually("log", func(context.Context) error { return log.contains(all...) })
@@ -540,7 +551,8 @@ func (c *charted) logs(log *logged, all ...string) error {
 func (c *charted) granted() error {
 	page, err := c.Server.Metrics(c.t.Context())
 	for line := range strings.Lines(page) {
-		if strings.HasPrefix(line, "fingerpost_api_errors_total") && strings.Contains(line, `reason="Forbidden"`) {
+		refused := strings.HasPrefix(line, "fingerpost_api_errors_total") && strings.Contains(line, `reason="Forbidden"`)
+		if refused && !strings.HasSuffix(line, " 0\n") {
 			err = errors.Join(err, errors.New(line))
 		}
 	}
@@ -594,10 +606,8 @@ func (c *charted) set(r *right, given bool) error {
 
 // misses waits for what an operator sees where the right is missing.
 func (c *charted) misses(r *right, log *logged) error {
-	forbidden := []string{
-		fmt.Sprintf(`fingerpost_api_errors_total{reason="Forbidden",resource=%q,target_cluster=%q}`, r.kind, r.site.Name),
-		fmt.Sprintf(`fingerpost_watch_open{resource=%q,target_cluster=%q} 0`, r.kind, r.site.Name),
-	}
+	forbidden := fmt.Sprintf(`fingerpost_api_errors_total{reason="Forbidden",resource=%q,target_cluster=%q} `, r.kind, r.site.Name)
+	notOpen := fmt.Sprintf(`fingerpost_watch_open{resource=%q,target_cluster=%q} 0`, r.kind, r.site.Name)
 	writes := slices.Contains([]string{"create", "update", "delete"}, r.verb) || r.verb == "get" ||
 		r.kind == "leases.coordination.k8s.io"
 	required := slices.Contains([]string{"services", "pods", "endpointslices.discovery.k8s.io"}, r.kind)
@@ -650,7 +660,7 @@ func (c *charted) misses(r *right, log *logged) error {
 		return c.condition("CredentialsValid",
 			"False Forbidden: Secret "+c.Namespace+"/cluster-credentials-west: "+refused)
 	default: // a feature is missing, nothing else
-		return errors.Join(c.scrape(forbidden...), c.condition("Synced", "True"),
+		return errors.Join(c.scrape(notOpen), c.counted(forbidden), c.condition("Synced", "True"),
 			c.scrape(fmt.Sprintf(`fingerpost_cluster_state{state="Live",target_cluster=%q} 1`, r.site.Name)))
 	}
 }
