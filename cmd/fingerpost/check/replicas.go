@@ -250,7 +250,7 @@ func (k *knownReplicas) checkCredentials(reported []cli.Response[debug.Cluster])
 	for _, r := range reported {
 		switch text, ended := r.Page.ExpiresSoon(now); {
 		case ended:
-			return permanentErrorf("%s (%s)", text, debug.Ago(r.Page.Expires, now))
+			return permanentErrorf("%s", text)
 		case text != "":
 			return permanentWarningf("%s", text)
 		}

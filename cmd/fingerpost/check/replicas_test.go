@@ -211,7 +211,7 @@ func TestChecks(t *testing.T) {
 			west(&w.pages[1]).Expires = time.Now().Add(30*time.Minute + 20*time.Second)
 			w.pages[1].Clusters[2].Expires = time.Now().Add(-2 * time.Hour)
 		}, []string{
-			"error clusters/the newest credentials of north are in use: the token or certificate has expired: 'fingerpost link rotate' makes new ones (2h0m ago)",
+			"error clusters/the newest credentials of north are in use: the token or certificate has expired 2h0m ago: 'fingerpost link rotate' makes new ones",
 			"warning clusters/the newest credentials of west are in use: the token or certificate expires in 30m",
 		}},
 		"replicas with other Services": {func(w *checkWorld) {
@@ -311,7 +311,7 @@ func TestChecks(t *testing.T) {
 			}
 		}, []string{
 			"warning clusters/west is in contact: it is Suspect in replica 0, last contact never: 401",
-			"error clusters/the newest credentials of west are in use: the token or certificate has expired: 'fingerpost link rotate' makes new ones (1m0s ago)",
+			"error clusters/the newest credentials of west are in use: the token or certificate has expired 1m0s ago: 'fingerpost link rotate' makes new ones",
 		}},
 		"conditions that no replica writes": {func(w *checkWorld) {
 			live := []metav1.Condition{{Type: links.Connected, Status: metav1.ConditionTrue}}

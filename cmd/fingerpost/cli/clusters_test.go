@@ -129,7 +129,7 @@ func TestWorstClusterFirst(t *testing.T) {
 		"cluster-04 Suspect 1/2 25h0m 0 0 read-only 29d the API server is not ready (500) (since 2026-07-31)",
 		"cluster-01 Live 2/2 2s 0 0 read-only 29d " + firstClause(all[0].Page.Clusters[2].Mismatches()[0].Message),
 		"cluster-03 Live 2/2 2s 0 0 read-only ended 1m0s ago " +
-			"the token or certificate has expired: 'fingerpost link rotate' makes new ones (since 11:59:00)",
+			"the token or certificate has expired 1m0s ago: 'fingerpost link rotate' makes new ones (since 11:59:00)",
 		"east (local) Live 2/2 1s 5 4 tvqp9 —",
 		"cluster-02 Live 2/2 2s 0 0 read-only 29d",
 		"3 of 7 clusters are not Live, and 2 Live with a problem. Details: fingerpost clusters typo -o wide",

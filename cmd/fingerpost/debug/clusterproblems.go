@@ -200,7 +200,7 @@ func (c Cluster) ExpiresSoon(now time.Time) (text string, ended bool) {
 	}
 	end := "expires in " + Age(now, c.Expires)
 	if ended = left <= 0; ended {
-		end = "has expired"
+		end = "has expired " + Ago(c.Expires, now)
 	}
 	return "the token or certificate " + end + ": 'fingerpost link rotate' makes new ones", ended
 }
