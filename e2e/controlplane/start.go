@@ -183,10 +183,6 @@ func (c *Cluster) writeFiles() error {
 	if err != nil {
 		return err
 	}
-	version, err := exec.Command(filepath.Join(c.binaries, string(Kwok)), "--version").Output()
-	if err != nil {
-		return fmt.Errorf("ask kwok for its version: %w", err)
-	}
 	var tokens bytes.Buffer
 	for component, user := range map[Component]string{
 		ControllerManager: `system:kube-controller-manager,1`,
@@ -200,7 +196,6 @@ func (c *Cluster) writeFiles() error {
 	for name, content := range map[string][]byte{
 		serviceAccountKeyFile: key,
 		tokensFile:            tokens.Bytes(),
-		stagesFile:            stagesOf(version),
 		auditPolicyFile:       []byte(auditPolicy),
 	} {
 		if err := c.write(name, content); err != nil {
@@ -321,6 +316,13 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 	pods, err := c.freePodRange(ctx)
 	if err != nil {
 		return fmt.Errorf("find addresses for the next run of kwok: %w", err)
+	}
+	version, err := exec.CommandContext(ctx, filepath.Join(c.binaries, string(Kwok)), "--version").Output()
+	if err != nil {
+		return fmt.Errorf("ask kwok for its version: %w", err)
+	}
+	if err := c.write(stagesFile, stagesOf(version)); err != nil {
+		return err
 	}
 	_, err = c.run(Kwok, c.kwokArgs(pods))
 	return err
