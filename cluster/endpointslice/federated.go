@@ -126,14 +126,14 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	}
 	options := f.writer.options
 	who := ownership{f.Installation(), f.Owners.Owner}
-	groups, keep := federatedGroups(svc, snapshot, options.Namespace, who)
+	groups, keep := federatedGroups(svc, snapshot, options.Namespace, who, true)
 	confirm := func(ctx context.Context, gone []sourceAddress) error {
 		return f.confirmMembers(ctx, svc, snapshot, gone)
 	}
 	d := desiredSlices{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}
 	if snapshot.Divided() {
 		d.undivided = func() []*group {
-			all, _ := dividedGroups(svc, snapshot, options.Namespace, who, nil)
+			all, _ := federatedGroups(svc, snapshot, options.Namespace, who, false)
 			return all
 		}
 	}
@@ -178,7 +178,7 @@ func (f *federatedSlices) confirmMembers(
 		fresh.Members[i] = &member
 	}
 	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace,
-		ownership{f.Installation(), f.Owners.Owner})
+		ownership{f.Installation(), f.Owners.Owner}, true)
 	return checkRemoved(gone, groups)
 }
 
@@ -214,17 +214,10 @@ type ownership struct {
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
 // slices are left as they are: those of a cluster that was never synced, and those that another installation writes.
-// What no slice may hold does not pass the border of package view.
+// What no slice may hold does not pass the border of package view. Unless it is to divide the traffic by policies, it
+// returns all endpoints of each member.
 func federatedGroups(
-	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership,
-) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
-	return dividedGroups(s, snapshot, controlPlane, who, sharesOf)
-}
-
-// dividedGroups does it with shares of the clusters; nil for everything of each.
-func dividedGroups(
-	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership,
-	divide func(*serviceRecord, *federation.Snapshot, func(string) string) shares,
+	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, divide bool,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
 	unknown, linked := map[string]bool{}, map[string]bool{}
 	keep = func(es *discoveryv1.EndpointSlice) bool {
@@ -242,8 +235,8 @@ func dividedGroups(
 		return nil, keep
 	}
 	all, divided := grouping{}, shares(nil)
-	if divide != nil {
-		divided = divide(s, snapshot, who.ownerOf)
+	if divide {
+		divided = sharesOf(s, snapshot, who.ownerOf)
 	}
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)

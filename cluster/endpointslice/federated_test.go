@@ -115,7 +115,7 @@ func TestFederatedGroups(t *testing.T) {
 	s.holds("west")
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
-	groups, keep := federatedGroups(svc, snapshot, "linkerd", ours)
+	groups, keep := federatedGroups(svc, snapshot, "linkerd", ours, true)
 	const identity = "bb.ns.serviceaccount.identity.linkerd.east.example"
 	want := `east IPv4 "` + identity + `" http:8080/TCP/http 10.1.0.1@east-a 10.1.0.2@east-a
 home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
@@ -150,7 +150,7 @@ func TestSlicesThatAreKept(t *testing.T) {
 	svc, snapshot := s.union(federatedEverywhere) // east is not complete, and west is not linked
 	who := map[string]string{"home": "home", "east": "home", "north": "elsewhere"}
 	groups, keep := federatedGroups(svc, snapshot, "linkerd",
-		ownership{"home", func(s string) string { return who[s] }})
+		ownership{"home", func(s string) string { return who[s] }}, true)
 	if got := text(groups); !strings.HasPrefix(got, "home ") || strings.Contains(got, "\n") {
 		t.Errorf("groups\n%s", got)
 	}
@@ -180,12 +180,12 @@ func TestSourceIsTakenOver(t *testing.T) {
 	s.holds("east", "10.1.0.1")
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
-	before, _ := federatedGroups(svc, snapshot, "linkerd", ours)
+	before, _ := federatedGroups(svc, snapshot, "linkerd", ours, true)
 	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
 	p := planFor(svc, before, nil)
 	p.apply(have, &next)
 	theirs := ownership{"theirs", func(string) string { return "theirs" }}
-	groups, keep := federatedGroups(svc, snapshot, "linkerd", theirs)
+	groups, keep := federatedGroups(svc, snapshot, "linkerd", theirs, true)
 	for name, es := range have {
 		if keep(es) {
 			t.Errorf("%s is left as it is", name)
@@ -231,7 +231,7 @@ func TestIdentitiesAreBounded(t *testing.T) {
 	s.writers["east"].Set(bb, holding(account, n))
 	s.complete("home", "east", "west")
 	svc, snapshot := s.union(federatedEverywhere)
-	groups, _ := federatedGroups(svc, snapshot, "linkerd", ours)
+	groups, _ := federatedGroups(svc, snapshot, "linkerd", ours, true)
 	endpoints, own := 0, map[string]int{}
 	for _, g := range groups {
 		endpoints += len(g.endpoints)
@@ -266,7 +266,7 @@ func TestOptIn(t *testing.T) {
 		"unknown to Linkerd": {map[string]string{view.OptIn: view.Enabled, view.MembersKey: "bb,bb@east"}, 2},
 	} {
 		svc, snapshot := s.union(c.annotations)
-		if groups, _ := federatedGroups(svc, snapshot, "linkerd", ours); len(groups) != c.want {
+		if groups, _ := federatedGroups(svc, snapshot, "linkerd", ours, true); len(groups) != c.want {
 			t.Errorf("%s: %d groups, want %d", name, len(groups), c.want)
 		}
 	}
@@ -333,7 +333,7 @@ func TestFederatedGroupsUnderPolicy(t *testing.T) {
 		if !p.None() {
 			v.Policy = &p
 		}
-		groups, _ := federatedGroups(svc, &divided, "linkerd", ours)
+		groups, _ := federatedGroups(svc, &divided, "linkerd", ours, true)
 		got := map[string]int{}
 		for a := range addressesOfGroups(groups) {
 			got[a.source]++

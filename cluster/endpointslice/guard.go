@@ -40,15 +40,15 @@ func removals(have []*discoveryv1.EndpointSlice, wanted []*group) (gone []source
 	return gone
 }
 
-// addsNothing reports whether groups have no address that slices do not hold.
-func addsNothing(have []*discoveryv1.EndpointSlice, wanted []*group) bool {
-	held := addressesOfSlices(have)
-	for a := range addressesOfGroups(wanted) {
+// onlyWithdraws reports whether groups have fewer addresses than slices hold, and none that these do not.
+func onlyWithdraws(have []*discoveryv1.EndpointSlice, wanted []*group) bool {
+	held, kept := addressesOfSlices(have), addressesOfGroups(wanted)
+	for a := range kept {
 		if !held[a] {
 			return false
 		}
 	}
-	return true
+	return len(kept) < len(held)
 }
 
 // stillThere returns of groups the endpoints that slices hold.

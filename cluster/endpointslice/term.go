@@ -268,20 +268,20 @@ func (t *sliceWriter) reconcileSources(
 			p.limit(len(present[source]), d.maxSlices)
 		}
 		plans[source] = p
-		if len(removals(present[source], groups[source])) > 0 && addsNothing(present[source], groups[source]) {
+		if len(p.update)+len(p.remove) > 0 && onlyWithdraws(present[source], groups[source]) {
 			last = append(last, source)
 		} else {
 			order = append(order, source)
 		}
 	}
-	lacking := false // of what is to be added
+	var undivided []*group // once something that is to be added is lacking
 	for i, source := range append(order, last...) {
 		p := plans[source]
-		if i == len(order) {
-			lacking = busy || len(failed) > 0
+		if i == len(order) && d.undivided != nil && (busy || len(failed) > 0) {
+			undivided = d.undivided()
 		}
-		if lacking && d.undivided != nil {
-			groups[source] = stillThere(present[source], d.undivided())
+		if undivided != nil {
+			groups[source] = stillThere(present[source], undivided)
 			p = planFor(svc, groups[source], present[source])
 		}
 		if p.leftOut > 0 {
