@@ -325,13 +325,14 @@ func newOverview(in overviewInput) overview {
 	}
 	o.countViews(in.counts)
 	problems = append(problems, o.addServices(in)...)
-	problems = append(problems, o.foreignHolders(in)...)
+	pods := o.replicas(in.namespace)
+	problems = append(problems, foreignHolders(in.clusters.Clusters, pods)...)
 	for i, p := range problems {
 		problems[i].Text += o.consequence(p.Cluster)
 	}
 	slices.SortStableFunc(problems, compareProblems)
 	o.addClusters(in, problems)
-	for _, ready := range o.replicas(in.namespace) {
+	for _, ready := range pods {
 		if o.page.Replicas++; ready {
 			o.page.ReadyReplicas++
 		}
@@ -407,15 +408,14 @@ func (o *overview) consequence(name string) string {
 	}
 }
 
-// foreignHolders returns the Leases that this replica waits for and that a process holds which is no replica of this
-// installation: what they are for is not done. Without a Service of this installation that is not known, and
+// foreignHolders returns the Leases that this replica waits for and that a process holds which is none of the Pods of
+// this installation: what they are for is not done. Without a Service of this installation that is not known, and
 // 'fingerpost check' asks the replicas. The Lease that Linkerd's destination controller has as well is left out.
-func (o *overview) foreignHolders(in overviewInput) (all []Problem) {
-	pods := o.replicas(in.namespace)
+func foreignHolders(clusters []Cluster, pods map[string]bool) (all []Problem) {
 	if len(pods) == 0 {
 		return nil
 	}
-	for _, c := range in.clusters.Clusters {
+	for _, c := range clusters {
 		for _, lease := range slices.Sorted(maps.Keys(c.Writing.Holders)) {
 			holder, _, _ := strings.Cut(c.Writing.Holders[lease], "_")
 			if _, is := pods[holder]; is || holder == "" || !strings.HasPrefix(lease, ownLeases) {
