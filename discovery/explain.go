@@ -125,7 +125,7 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	}
 	for i := range x.Traffic {
 		if row := &x.Traffic[i]; held[row.Cluster] > 0 {
-			row.Why += fmt.Sprintf(", %d %s", held[row.Cluster], heldByGuard)
+			row.Why += fmt.Sprintf(", %d %s", held[row.Cluster], HeldByGuard)
 		}
 	}
 	for _, st := range x.Streams { // what is on its way out, or is kept because the Service is malformed
@@ -141,8 +141,8 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 	return x
 }
 
-// heldByGuard is why an address is given that its cluster has withdrawn.
-const heldByGuard = "held by the guard"
+// HeldByGuard is why an address is given that its cluster has withdrawn.
+const HeldByGuard = "held by the guard"
 
 // claimOf puts a Verdict into words.
 func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, client federation.Place) Claim {
@@ -164,7 +164,7 @@ func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, c
 	switch v.Reason {
 	case federation.Kept:
 		if v.Held {
-			c.Why += ", " + heldByGuard
+			c.Why += ", " + HeldByGuard
 		}
 		if note := hints(v, client.Zone); note != "" {
 			c.Why += ", " + note

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
 )
 
@@ -79,7 +80,7 @@ type endpointJSON struct {
 // guardNote follows the cluster of an address in tables.
 func (e endpointJSON) guardNote() string {
 	if e.Guarded {
-		return ", held by the guard"
+		return ", " + discovery.HeldByGuard
 	}
 	return ""
 }
