@@ -606,7 +606,8 @@ func (c *charted) set(r *right, given bool) error {
 
 // misses waits for what an operator sees where the right is missing.
 func (c *charted) misses(r *right, log *logged) error {
-	forbidden := fmt.Sprintf(`fingerpost_api_errors_total{reason="Forbidden",resource=%q,target_cluster=%q} `, r.kind, r.site.Name)
+	forbidden := fmt.Sprintf(`fingerpost_api_errors_total{reason="Forbidden",resource=%q,target_cluster=%q} `,
+		r.kind, r.site.Name)
 	notOpen := fmt.Sprintf(`fingerpost_watch_open{resource=%q,target_cluster=%q} 0`, r.kind, r.site.Name)
 	writes := slices.Contains([]string{"create", "update", "delete"}, r.verb) || r.verb == "get" ||
 		r.kind == "leases.coordination.k8s.io"

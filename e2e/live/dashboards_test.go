@@ -120,11 +120,15 @@ func TestDashboards(t *testing.T) {
 				return err
 			})
 		}
+		c.west.Proxy.Refuse()
+		errs := c.scrape(`fingerpost_api_errors_total{reason="Unreachable"`)
+		errs = errors.Join(errs, c.west.Proxy.Pass())
 		change := func() error { // its lag is measured
 			_, err := c.west.Kubectl(t.Context(), "-n", c.Namespace, "annotate", "endpointslice/shared", "changed=now")
 			return err
 		}
 		return errors.Join(
+			errs,
 			counted("fingerpost_cluster_probe_duration_seconds"),
 			change(),
 			counted("endpointslices_informer_lag_seconds_bucket"),

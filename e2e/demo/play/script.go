@@ -135,8 +135,8 @@ func (p *play) received(from, added, removed int) error {
 		if e.End != nil {
 			return fmt.Errorf("the stream has ended: %s", mesh.Line(e))
 		}
-		for _, added := range e.Message.Added {
-			all[added.Addr] = true
+		for _, address := range e.Message.Added {
+			all[address.Addr] = true
 		}
 		r += len(e.Message.Removed)
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// undecoded drops what it is sent: who attacks does not spend on an answer what the server did.
+// undecoded drops what it is sent. An attacker need not spend on an answer what the server spends.
 type undecoded struct{ encoding.CodecV2 }
 
 func (undecoded) Unmarshal(mem.BufferSlice, any) error { return nil }
