@@ -44,7 +44,8 @@ release: ## Make a release in dist: binaries, SBOMs, an image of two architectur
 ##@ Check
 
 # Go remembers that a test has passed, and knows nothing of files outside of the test's module, which charts and the server are: -count 1.
-# The first three wait for compilers, linkers and each other's locks: two at a time take less. Control planes want the machine for themselves.
+# The first three wait for compilers, linkers and each other's locks: two at a time take less. Control planes
+# run after them: API servers beside compilers answer after seconds.
 .PHONY: test
 test: ## Run all tests
 	@$(MAKE) --no-print-directory --jobs 2 test-short test-long test-tools
@@ -76,8 +77,7 @@ test-tools: ## Lint and render the charts, test their alerts, make a release, an
 	go test -C tools -count 1 ./...
 
 # Three packages run at a time, each with control planes of its own: they wait more than they compute, and pass on two cores with as much work
-# beside. The longest are first, so that none of them is left alone. Before any of it everything is compiled: API servers beside compilers
-# answer after seconds.
+# beside. The longest are first, so that none of them is left alone. Before any of it everything is compiled.
 LONGEST := ./live ./hostile ./controlplane ./slices
 
 .PHONY: test-e2e test-e2e-race test-demo e2e-tools
