@@ -312,7 +312,7 @@ func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind
 
 // checkReady asks whether the API server is ready and accepts token, or the token in use if that is empty.
 func (c *Connection) checkReady(ctx context.Context, token string) error {
-	code, err := c.get(ctx, token, "readyz", nil)
+	code, _, err := c.get(ctx, token, "readyz", nil)
 	switch {
 	case err != nil:
 		return err
@@ -323,8 +323,8 @@ func (c *Connection) checkReady(ctx context.Context, token string) error {
 	}
 }
 
-// mayRead returns an error if the API server does not let a token list and watch a kind. Being taken is not
-// enough: that needs no right.
+// checkReadable returns an error if the API server does not let a token list and watch a kind. Being taken is not
+// enough: that needs no right. Nor is a page that something in front of the API server has sent.
 func (c *Connection) checkReadable(
 	ctx context.Context, token string, kind schema.GroupVersionResource, selector string,
 ) error {
@@ -332,11 +332,14 @@ func (c *Connection) checkReadable(
 	if kind.Group != "" {
 		path = "apis/" + kind.Group + "/" + kind.Version + "/" + kind.Resource
 	}
-	for verb, query := range map[string]url.Values{
-		"list":  {"limit": {"1"}, "labelSelector": {selector}},
-		"watch": {"watch": {"true"}, "labelSelector": {selector}},
-	} {
-		code, err := c.get(ctx, token, path, query)
+	for _, verb := range []string{"list", "watch"} { // in this sequence: the error is in a condition
+		query := url.Values{"labelSelector": {selector}}
+		if verb == "list" {
+			query.Set("limit", "1")
+		} else {
+			query.Set("watch", "true")
+		}
+		code, media, err := c.get(ctx, token, path, query)
 		switch {
 		case err != nil:
 			return err
@@ -347,14 +350,20 @@ func (c *Connection) checkReadable(
 		case code != http.StatusOK:
 			return &ProbeError{NotReady, fmt.Errorf(
 				"the API server does not %s %s with the new token (%d)", verb, kind.GroupResource(), code)}
+		case media != runtime.ContentTypeJSON:
+			return &ProbeError{NotReady, fmt.Errorf(
+				"%s of %s is answered with %q, not by an API server: see what is in front of it",
+				verb, kind.GroupResource(), media)}
 		}
 	}
 	return nil
 }
 
-// get returns the status of a GET request with the token given, or else with the one in use, over a
-// transport of its own. It waits no longer than 3 seconds. A refused token is an error.
-func (c *Connection) get(ctx context.Context, token, path string, query url.Values) (code int, err error) {
+// get returns the status and the media type of what answers a GET request with the token given, or else with the one
+// in use, over a transport of its own. It waits no longer than 3 seconds. A refused token is an error.
+func (c *Connection) get(
+	ctx context.Context, token, path string, query url.Values,
+) (code int, media string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
@@ -363,7 +372,7 @@ func (c *Connection) get(ctx context.Context, token, path string, query url.Valu
 	address.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
-		return 0, &ProbeError{Unreachable, err}
+		return 0, "", &ProbeError{Unreachable, err}
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
@@ -372,17 +381,18 @@ func (c *Connection) get(ctx context.Context, token, path string, query url.Valu
 	response, err := c.probe.client.Do(request)
 	if err != nil {
 		c.probe.dialer.CloseAll() // the next probe dials anew
-		return 0, &ProbeError{transportReason(err), stableError(err, patience)}
+		return 0, "", &ProbeError{transportReason(err), stableError(err, patience)}
 	}
 	defer response.Body.Close()
+	media, _, _ = mime.ParseMediaType(response.Header.Get("Content-Type"))
 	c.skew.Store(int64(MeasureSkew(sent, time.Now(), response.Header)))
 	if query.Has("watch") { // it has no end
-		return response.StatusCode, checkAuthorized(response)
+		return response.StatusCode, media, checkAuthorized(response)
 	}
 	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
-		return 0, &ProbeError{Unreachable, stableError(err, patience)}
+		return 0, "", &ProbeError{Unreachable, stableError(err, patience)}
 	}
-	return response.StatusCode, checkAuthorized(response)
+	return response.StatusCode, media, checkAuthorized(response)
 }
 
 func checkAuthorized(r *http.Response) error {
