@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -321,7 +322,8 @@ func (s *scenario) remove(name string) *replica {
 	return r
 }
 
-// connect returns a connection of clients: to the replica that they prefer while it runs, or else to the first one.
+// connect returns a connection of clients: to the replica that they prefer, or else to the first one. In histories it has
+// to be ready, as the Service of a mesh's control plane leads to; a scenario may ask before.
 func (s *scenario) connect(prefer string) *grpc.ClientConn {
 	s.t.Helper()
 	if conn := s.conns[prefer]; conn != nil {
@@ -330,17 +332,22 @@ func (s *scenario) connect(prefer string) *grpc.ClientConn {
 	dial := func(ctx context.Context, address string) (net.Conn, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.replicas) == 0 {
-			return nil, errors.New("no replica runs")
-		}
-		r := s.replicas[0]
-		if preferred := s.running(prefer); preferred != nil {
-			r = preferred
+		serves := func(r *replica) bool { return s.watch == nil || r.Ready.Ready() }
+		r := s.running(prefer)
+		if r == nil || !serves(r) {
+			i := slices.IndexFunc(s.replicas, serves)
+			if i < 0 {
+				return nil, errors.New("no replica serves")
+			}
+			r = s.replicas[i]
 		}
 		return r.toClient.open(ctx, "tcp", address)
 	}
 	conn, err := grpc.NewClient("passthrough:///fingerpost",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
+			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, MaxDelay: 3 * time.Second, // like a proxy's
+		}}))
 	if err != nil {
 		s.t.Fatal(err)
 	}

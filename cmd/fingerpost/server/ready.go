@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,10 @@ import (
 // Links were listed, gRPC is served and the local cluster is synced. It stays ready until it stops, whatever
 // becomes of clusters. Where the local cluster cannot be reached, what was restored of it takes the place of
 // both listings.
+//
+// Before, it waits until each linked cluster was tried, for linkedPatience at most: clients of the replicas that a
+// new one replaces have the endpoints of a cluster that is away, and this one gets them from those replicas within
+// about a second. So a cluster that fails delays readiness, but not by more than that.
 type Readiness struct {
 	localCluster string
 	statuses     func() (map[string]cluster.Status, <-chan struct{}) // of clusters
@@ -26,6 +31,8 @@ type Readiness struct {
 	ready  fedwatch.Value[bool]
 	health *health.Server
 }
+
+const linkedPatience = 3 * time.Second
 
 // NewReadiness returns the Readiness of a replica, not ready yet.
 func NewReadiness(localCluster string, statuses func() (map[string]cluster.Status, <-chan struct{})) *Readiness {
@@ -57,25 +64,44 @@ func (r *Readiness) Load() (ready bool, changed <-chan struct{}) { return r.read
 // Start watches what readiness depends on until ctx ends, when the replica is no longer ready.
 func (r *Readiness) Start(ctx context.Context) error {
 	defer r.setReady(false)
-	for {
-		statuses, statusesChanged := r.statuses()
+	var patience <-chan time.Time // from when nothing else is waited for
+	for waited := false; ; {
 		listed, listedChanged := r.LinksListed.Load()
 		serving, servingChanged := r.serving.Load()
+		statuses, statusesChanged := r.statuses() // after listed: the clusters of these Links are among them
 		local := statuses[r.localCluster]
 		restored := !local.Checkpoint.IsZero() && local.Contact != nil
 		if serving && (listed && local.Synced || restored) {
-			r.setReady(true)
-			<-ctx.Done()
-			return nil
+			if waited || allTried(statuses) {
+				r.setReady(true)
+				<-ctx.Done()
+				return nil
+			}
+			if patience == nil {
+				timer := time.NewTimer(linkedPatience)
+				defer timer.Stop()
+				patience = timer.C
+			}
 		}
 		select {
 		case <-statusesChanged:
 		case <-listedChanged:
 		case <-servingChanged:
+		case <-patience:
+			waited = true
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+func allTried(statuses map[string]cluster.Status) bool {
+	for _, s := range statuses {
+		if !s.Tried() {
+			return false
+		}
+	}
+	return true
 }
 
 // Metric returns the metric fingerpost_ready.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -234,6 +235,46 @@ func TestHealthIsReadiness(t *testing.T) {
 	expect(healthpb.HealthCheckResponse_NOT_SERVING, 500)
 	if err := stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A replica is ready when each linked cluster was tried, and does not wait long for one that takes its time.
+func TestReadyWaitsForLinkedClusters(t *testing.T) {
+	for name, c := range map[string]struct {
+		east cluster.Status
+		want time.Duration
+	}{
+		"synced":   {cluster.Status{Synced: true}, time.Second},
+		"restored": {cluster.Status{Checkpoint: time.Now()}, time.Second},
+		"away":     {cluster.Status{Contact: errors.New("connection refused")}, time.Second},
+		"slow":     {cluster.Status{}, linkedPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				statuses := fedwatch.Value[map[string]cluster.Status]{}
+				ready, began := NewReadiness("local", statuses.Load), time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if err := ready.Start(ctx); err != nil {
+						t.Error(err)
+					}
+				})
+				ready.serving.Store(true)
+				statuses.Store(map[string]cluster.Status{"local": {Synced: true}, "east": {}})
+				ready.LinksListed.Store(true)
+				_, changed := ready.Load()
+				time.AfterFunc(time.Second, func() {
+					statuses.Store(map[string]cluster.Status{"local": {Synced: true}, "east": c.east})
+				})
+				<-changed
+				if took := time.Since(began); !ready.Ready() || took != c.want {
+					t.Errorf("ready %t after %s, want after %s", ready.Ready(), took, c.want)
+				}
+				cancel()
+				wg.Wait()
+			})
+		})
 	}
 }
 
