@@ -47,8 +47,8 @@ type Status struct {
 	Credentials error `json:"-"` // why the preferred credentials do not work; nil if they do, or were not tried
 }
 
-// Tried reports whether this replica has of the cluster what it can get for now: the cluster is synced, or was restored,
-// or did not answer and the other replicas were asked.
+// Tried reports whether this replica has of the cluster what it can get for now: the cluster is synced, or was
+// restored, or did not answer and the other replicas were asked.
 func (s Status) Tried() bool { return s.Synced || !s.Checkpoint.IsZero() || s.Contact != nil }
 
 // WritingState reports whether this replica writes into a cluster.
