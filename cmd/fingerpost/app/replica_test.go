@@ -322,8 +322,8 @@ func (s *scenario) remove(name string) *replica {
 	return r
 }
 
-// connect returns a connection of clients: to the replica that they prefer, or else to the first one. In histories it has
-// to be ready, as the Service of a mesh's control plane leads to; a scenario may ask before.
+// connect returns a connection of clients: to the replica that they prefer, or else to the first one. In histories
+// it has to be ready, as the Service of a mesh's control plane leads to; a scenario may ask before.
 func (s *scenario) connect(prefer string) *grpc.ClientConn {
 	s.t.Helper()
 	if conn := s.conns[prefer]; conn != nil {
