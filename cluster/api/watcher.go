@@ -82,7 +82,8 @@ const (
 // at or below a second, because an API server that has just started is about to serve; otherwise it grows
 // to 15 s, and the next successful probe ends it. Retry-After is honoured up to 15 s. A kind that the API
 // server refuses (403, 404) is retried after 5 to 10 s; the pause for an absent or an optional one grows to
-// minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal.
+// minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal, or at once when
+// Relist is called.
 // A watch that is closed at once is reopened with a growing pause.
 //
 // One goroutine runs all this (reflector); mu guards what Health, Healthy and Problem read beside it. It is
@@ -200,8 +201,11 @@ func (w *Watcher) Run(ctx context.Context) {
 			logr.FromContextOrDiscard(ctx).Info("Listing and watching starts over", "error", err.Error())
 		}
 		if isExcess(err) {
-			waitOrWake(ctx, wake, jitter(refusals))
-			refusals = min(2*refusals, maxRefusedBackoff)
+			if r.relistWithin(ctx, wake, jitter(refusals)) {
+				refusals = refusedBackoff // the limits may be others
+			} else {
+				refusals = min(2*refusals, maxRefusedBackoff)
+			}
 			continue
 		}
 		refusals = refusedBackoff
@@ -213,6 +217,21 @@ func (w *Watcher) Run(ctx context.Context) {
 	if r.fits != nil {
 		r.fits.Stop()
 	}
+}
+
+// relistWithin waits for a pause, or until wake closes, and reports whether Relist was called meanwhile: then it
+// waits no longer.
+func (w *Watcher) relistWithin(ctx context.Context, wake <-chan struct{}, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-w.relist:
+		return true
+	case <-wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // recordProgress records that a listing has brought n objects, and returns an error if the Budget ends it.

@@ -247,7 +247,8 @@ func (s *Server) SilenceWatches(resource string, silent bool) {
 }
 
 // Backup returns a function that puts the server back into the state in which it is now, as an etcd that is
-// restored from a snapshot. Watches end; one from a version that is not reached yet is accepted and silent.
+// restored from a snapshot. Watches end; one from a version that is not reached yet is accepted and silent. As much as
+// a cluster writes in hours comes after the snapshot, so that versions are not reached again soon.
 func (s *Server) Backup() (restore func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,6 +257,7 @@ func (s *Server) Backup() (restore func()) {
 	for resource, all := range s.objects {
 		objects[resource] = maps.Clone(all)
 	}
+	s.version += 1_000_000
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -106,10 +106,9 @@ func (h *history) prepare() {
 		case home:
 			members = append(members, "web")
 			continue
-		case late:
-			at := h.seconds(5, 180)
-			h.take(0, at, name+" link")
-			h.deeds = append(h.deeds, deed{{at, linking(name)}})
+		case late: // in the first round
+			h.left = append(h.left, unfinished{len(h.deeds), []string{name + " link"}})
+			h.deeds = append(h.deeds, deed{{later, linking(name)}})
 		default:
 			add("%s", linking(name))
 		}

@@ -56,7 +56,6 @@ type watch struct {
 	policed  map[string]bool                     // Services whose traffic was divided at some moment since then
 	limited  map[string]bool                     // clusters that were limited at some moment since then
 	started  bool                                // whether a replica was started since then
-	delayed  bool                                // whether the API server of the local cluster was slow since then
 	drains   map[string]map[string]bool          // clusters that were drained completely then, by Service
 	guards   map[string]string                   // what the guards of clusters were asked for ever since then
 	counts   map[string]int                      // how many endpoints of each cluster were ready before the last verb
@@ -266,8 +265,6 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 	switch {
 	case verb == "disk":
 		w.damaged[args[0]] = true
-	case verb == "delay":
-		w.delayed = w.delayed || args[0] == home
 	case verb == "stall":
 		maps.DeleteFunc(w.missing, func(m missing, _ time.Time) bool { return m.stream == args[0] })
 	case verb == "start":
@@ -394,8 +391,8 @@ func (w *watch) check(s *scenario) {
 		case !c.lost && w.drains[service][cluster] && w.steady[service] && !w.started && w.hasOther(service):
 			w.violate("drained", "stream %s received %s of a cluster that is drained, at %s", c.stream, c.addr,
 				c.at.Sub(w.began))
-		case c.lost && (w.policed[service] || c.reset && w.limited[cluster]):
-		case c.lost && c.reset && w.delayed && len(w.damaged) > 0: // it does not wait for Links for longer
+		case c.lost && w.policed[service]:
+		case c.lost && w.limited[cluster]: // such as what moves into a slice that is refused
 		case c.lost && w.always[service][c.addr] && !c.reset:
 			w.violate("withdrawn", "stream %s lost %s, which exists, at %s", c.stream, c.addr, c.at.Sub(w.began))
 		case c.lost && w.always[service][c.addr] && existed && len(w.damaged) < 2: // else no replica knows it any more
@@ -494,6 +491,7 @@ func (w *watch) followPolicies(s *scenario, m *model, verb string) {
 			}
 		}
 	}
+	maps.DeleteFunc(w.holds, func(service string, _ map[netip.AddrPort]until) bool { return m.members(service) == nil })
 	before := w.counts
 	w.counts = map[string]int{}
 	for name, c := range m.clusters {
@@ -537,7 +535,7 @@ func (w *watch) beginPolicies(s *scenario) {
 	clear(w.holds)
 	clear(w.missing)
 	clear(w.guards)
-	w.started, w.delayed = false, false
+	w.started = false
 	for _, service := range s.services() {
 		text := m.policies(service)
 		w.policies[service], w.steady[service], w.policed[service] = text, true, text != ""
