@@ -164,7 +164,9 @@ func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
 			"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
 			"ofServices", had.services)
 		for svc, r := range g.recent {
-			w.HoldBefore(svc, r.view)
+			if now.Sub(r.at) <= policy.Window {
+				w.HoldBefore(svc, r.view)
+			}
 		}
 		clear(g.recent)
 		w.confirm()
@@ -260,7 +262,10 @@ func (g *guard) ask(asked policy.WithdrawalGuard, released string) {
 	if g.asked.Hold > 0 && asked.Hold == 0 || again {
 		g.store.EndHolds(g.cluster, time.Time{})
 	}
-	if g.asked = asked; again {
+	if g.asked = asked; asked.Hold == 0 {
+		clear(g.recent)
+	}
+	if again {
 		g.released = released
 	}
 }
