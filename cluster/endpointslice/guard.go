@@ -3,6 +3,7 @@ package endpointslice
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -40,15 +41,38 @@ func removals(have []*discoveryv1.EndpointSlice, wanted []*group) (gone []source
 	return gone
 }
 
-// onlyWithdraws reports whether groups have fewer addresses than slices hold, and none that these do not.
+// onlyWithdraws reports whether groups have fewer ready addresses than slices hold, and no ready one that these do not.
 func onlyWithdraws(have []*discoveryv1.EndpointSlice, wanted []*group) bool {
-	held, kept := addressesOfSlices(have), addressesOfGroups(wanted)
-	for a := range kept {
-		if !held[a] {
-			return false
+	held, kept := map[string]bool{}, map[string]bool{}
+	for _, es := range have {
+		for a := range readyAddresses(es.Endpoints) {
+			held[a] = true
+		}
+	}
+	for _, g := range wanted {
+		for a := range readyAddresses(g.endpoints) {
+			if !held[a] {
+				return false
+			}
+			kept[a] = true
 		}
 	}
 	return len(kept) < len(held)
+}
+
+func readyAddresses(endpoints []discoveryv1.Endpoint) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, e := range endpoints {
+			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+				continue
+			}
+			for _, a := range e.Addresses {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // stillThere returns of groups the endpoints that slices hold.

@@ -259,8 +259,8 @@ func (t *sliceWriter) reconcileSources(
 	}
 	var failed []error
 	busy := false
-	// Where a policy moves the traffic from one source to another, readers are never left without endpoints: what
-	// only withdraws comes last, and if what comes before it cannot be written, it keeps what a policy leaves out.
+	// Where traffic moves from one source to another, readers are never left without endpoints: what only withdraws
+	// comes last, and if what comes before it cannot be written, it keeps what a policy leaves out.
 	plans, order, last := map[string]plan{}, []string{}, []string{}
 	for _, source := range slices.Sorted(maps.Keys(sources)) {
 		p := planFor(svc, groups[source], present[source])
