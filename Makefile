@@ -65,7 +65,7 @@ test-short: ## Run unit, property and scenario tests
 .PHONY: test-long
 test-long: ## Run the tests that have many rounds, with all of them
 	go test -timeout 20m ./cluster ./discovery/linkerd ./federation ./internal/repo
-	go test -timeout 20m -run '^TestSim$$' ./cmd/fingerpost/app -seed 1 -histories 20
+	go test -timeout 20m -run '^TestSim$$' ./cmd/fingerpost/app -seed 1 -histories 60
 
 # Other histories each time: -count 1. What make test plays is always the same, so that no change is refused for what another one did.
 .PHONY: sim
