@@ -67,7 +67,8 @@ const (
 //   - A version is lower than the one before. Versions grow as long as etcd is the same, so that etcd was
 //     restored from a backup.
 //   - Nothing came for bookmarkLimit, not even a bookmark, of which API servers send one a minute. A watch
-//     from a version that a restored etcd has not reached yet is accepted and stays silent.
+//     from a version that a restored etcd has not reached yet is accepted and stays silent. If etcd reaches it
+//     before, because the backup is minutes old and much is written, that is not noticed.
 //   - There is room again for objects that the Budget refused.
 //   - Relist was called.
 //
