@@ -163,10 +163,9 @@ func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
 		g.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
 			"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
 			"ofServices", had.services)
+		g.prune(now)
 		for svc, r := range g.recent {
-			if now.Sub(r.at) <= policy.Window {
-				w.HoldBefore(svc, r.view)
-			}
+			w.HoldBefore(svc, r.view)
 		}
 		clear(g.recent)
 		w.confirm()
@@ -219,14 +218,17 @@ func (g *guard) remember(svc federation.Service, old *federation.View, now time.
 		return
 	}
 	if now.Sub(g.pruned) > policy.Window/6 {
-		g.pruned = now
-		maps.DeleteFunc(g.recent, func(_ federation.Service, r recentView) bool {
-			return now.Sub(r.at) > policy.Window
-		})
+		g.prune(now)
 	}
 	if _, found := g.recent[svc]; !found {
 		g.recent[svc] = recentView{old, now}
 	}
+}
+
+// prune forgets what was lost before the last minute.
+func (g *guard) prune(now time.Time) {
+	g.pruned = now
+	maps.DeleteFunc(g.recent, func(_ federation.Service, r recentView) bool { return now.Sub(r.at) > policy.Window })
 }
 
 // confirm decides on what is held, after everything was listed.
