@@ -332,13 +332,10 @@ func (c *Connection) checkReadable(
 	if kind.Group != "" {
 		path = "apis/" + kind.Group + "/" + kind.Version + "/" + kind.Resource
 	}
-	for _, verb := range []string{"list", "watch"} { // in this sequence: the error is in a condition
-		query := url.Values{"labelSelector": {selector}}
-		if verb == "list" {
-			query.Set("limit", "1")
-		} else {
-			query.Set("watch", "true")
-		}
+	for _, ask := range []struct{ verb, option, value string }{ // in this sequence: the error is in a condition
+		{"list", "limit", "1"}, {"watch", "watch", "true"},
+	} {
+		verb, query := ask.verb, url.Values{"labelSelector": {selector}, ask.option: {ask.value}}
 		code, media, err := c.get(ctx, token, path, query)
 		switch {
 		case err != nil:

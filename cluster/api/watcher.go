@@ -83,9 +83,8 @@ const (
 // at or below a second, because an API server that has just started is about to serve; otherwise it grows
 // to 15 s, and the next successful probe ends it. Retry-After is honoured up to 15 s. A kind that the API
 // server refuses (403, 404) is retried after 5 to 10 s; the pause for an absent or an optional one grows to
-// minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal, or at once when
-// Relist is called.
-// A watch that is closed at once is reopened with a growing pause.
+// minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal, or at once
+// when Relist is called. A watch that is closed at once is reopened with a growing pause.
 //
 // One goroutine runs all this (reflector); mu guards what Health, Healthy and Problem read beside it. It is
 // never held while the Target is called.
