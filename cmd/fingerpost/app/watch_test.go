@@ -28,7 +28,7 @@ import (
 //   - Both hold for the slices of the federated Service, too: what a client without a proxy reads.
 //   - While a policy divides the traffic of a Service, clients lose what exists, but never everything: no stream
 //     is without an address, and none is sent that there are no endpoints, while one exists that has done so
-//     since before the last comparison. Not even by a replica that knows nothing.
+//     since before the last comparison. Not even by a replica that knows nothing, if another one does.
 //   - What a cluster has that is drained is given to no client that something else can be given.
 //   - What a cluster has withdrawn that is guarded is given until the hold ends, where nothing else is.
 //   - An identity is that of the cluster that has the address.
@@ -382,7 +382,7 @@ func (w *watch) check(s *scenario) {
 		switch existed := w.base[service][c.addr]; {
 		case w.base == nil:
 		case c.empty:
-			if addr, found := w.other(service, nil); found {
+			if addr, found := w.other(service, nil); found && w.knows() {
 				w.violate("empty", "stream %s was left without anything, and %s exists, at %s", c.stream, addr,
 					c.at.Sub(w.began))
 			}
@@ -395,7 +395,7 @@ func (w *watch) check(s *scenario) {
 		case c.lost && w.limited[cluster]: // such as what moves into a slice that is refused
 		case c.lost && w.always[service][c.addr] && !c.reset:
 			w.violate("withdrawn", "stream %s lost %s, which exists, at %s", c.stream, c.addr, c.at.Sub(w.began))
-		case c.lost && w.always[service][c.addr] && existed && len(w.damaged) < 2: // else no replica knows it any more
+		case c.lost && w.always[service][c.addr] && existed && w.knows():
 			w.violate("withdrawn", "stream %s came back without %s, which exists, at %s", c.stream, c.addr,
 				c.at.Sub(w.began))
 		case !c.lost && !w.ever[service][c.addr]:
@@ -491,7 +491,10 @@ func (w *watch) followPolicies(s *scenario, m *model, verb string) {
 			}
 		}
 	}
-	maps.DeleteFunc(w.holds, func(service string, _ map[netip.AddrPort]until) bool { return m.members(service) == nil })
+	maps.DeleteFunc(w.holds, func(service string, held map[netip.AddrPort]until) bool {
+		// As many ready ones again end it. With those that are not held it had at least as many.
+		return m.members(service) == nil || len(m.ready(m.members(service))) >= len(held)
+	})
 	before := w.counts
 	w.counts = map[string]int{}
 	for name, c := range m.clusters {
@@ -568,6 +571,9 @@ func (s *scenario) services() (all []string) {
 	slices.Sort(all)
 	return slices.Compact(all)
 }
+
+// knows reports whether a replica has kept what there was at the last comparison.
+func (w *watch) knows() bool { return len(w.damaged) < 2 }
 
 // other returns an address of a Service that has existed since before the last comparison, of a cluster that is not
 // limited nor among some.
