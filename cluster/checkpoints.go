@@ -180,7 +180,7 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 
 // boundHolds deletes holds that have ended, and has others end when one that begins now would end at the latest: a
 // clock that was wrong where they were saved must not keep endpoints for years.
-func boundHolds(holds map[federation.Service]federation.Held, now time.Time) {
+func boundHolds(holds map[federation.Service]federation.PublishedHold, now time.Time) {
 	for svc, h := range holds {
 		switch latest := now.Add(policy.MaxTime); {
 		case h.Until.IsZero(): // it waits for a list

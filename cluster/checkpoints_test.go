@@ -78,7 +78,7 @@ func TestRestoredHoldEnds(t *testing.T) {
 			Header: checkpoint.Header{Cluster: "east"},
 			Published: federation.Published{
 				Views: new(federation.Views).With(svc, &federation.View{}),
-				Holds: map[federation.Service]federation.Held{svc: {Before: before, Until: until}},
+				Holds: map[federation.Service]federation.PublishedHold{svc: {Before: before, Until: until}},
 			},
 		})
 		if err != nil {

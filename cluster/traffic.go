@@ -180,7 +180,7 @@ func inForce(spec Spec, own ownTraffic, now time.Time) (p policy.Cluster, d Drai
 // withdrawnOf returns what is held of a cluster for Services that have nothing else.
 func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
 	held := r.store.Holds(federation.Cluster(s.name))
-	maps.DeleteFunc(held, func(_ federation.Service, h federation.Hold) bool {
+	maps.DeleteFunc(held, func(_ federation.Service, h federation.HoldStatus) bool {
 		return h.Until.IsZero() || h.Endpoints == 0
 	})
 	if len(held) == 0 {
@@ -204,7 +204,7 @@ func (r *Registry) withdrawnOf(s *supervisor) *Withdrawn {
 
 // needing returns the Services of the local cluster, sorted, of which only the members of one cluster have ready
 // endpoints; or, if held is not nil, those held ones. Members of clusters that are drained themselves do not count.
-func (r *Registry) needing(name string, held map[federation.Service]federation.Hold) (services []string) {
+func (r *Registry) needing(name string, held map[federation.Service]federation.HoldStatus) (services []string) {
 	local, drained := r.localAndDrained()
 	ready := func(m federation.MemberRef) bool { return r.store.View(m.Ref).HasReady() }
 	for svc, v := range r.store.Views(federation.Cluster(local)).All() {

@@ -36,8 +36,8 @@ type hold struct {
 	lacks  int       // ready endpoints of before
 }
 
-// A Hold is what is held of one Service.
-type Hold struct {
+// A HoldStatus is what is held of one Service.
+type HoldStatus struct {
 	Endpoints int
 	Until     time.Time // zero: it is not confirmed that they are gone
 }
@@ -135,16 +135,16 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) (ends, changed bool)) 
 }
 
 // Holds returns what is held of each Service of which something is, or which is kept.
-func (s *Store) Holds(c Cluster) map[Service]Hold {
+func (s *Store) Holds(c Cluster) map[Service]HoldStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.cluster(c)
 	if k == nil || len(k.held) == 0 {
 		return nil
 	}
-	all := make(map[Service]Hold, len(k.held))
+	all := make(map[Service]HoldStatus, len(k.held))
 	for svc, h := range k.held {
-		all[svc] = Hold{Endpoints: h.lacks, Until: h.until}
+		all[svc] = HoldStatus{Endpoints: h.lacks, Until: h.until}
 	}
 	return all
 }
@@ -162,21 +162,21 @@ func (s *Store) Gives(ref Ref) bool {
 }
 
 // copyHolds returns what the holds of a cluster are made of. It must be called without Store.mu.
-func (s *Store) copyHolds(k *cluster) map[Service]Held {
+func (s *Store) copyHolds(k *cluster) map[Service]PublishedHold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(k.held) == 0 {
 		return nil
 	}
-	all := make(map[Service]Held, len(k.held))
+	all := make(map[Service]PublishedHold, len(k.held))
 	for svc, h := range k.held {
-		all[svc] = Held{Before: h.before, Until: h.until}
+		all[svc] = PublishedHold{Before: h.before, Until: h.until}
 	}
 	return all
 }
 
 // restoreHolds replaces all holds. It is called before what was written is restored, so that no reader is given less.
-func (k *ClusterWriter) restoreHolds(all map[Service]Held) {
+func (k *ClusterWriter) restoreHolds(all map[Service]PublishedHold) {
 	k.do(func(c *cluster) {
 		for svc := range c.held {
 			k.setHold(svc, nil)

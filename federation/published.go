@@ -16,7 +16,7 @@ import (
 // and nil for any other. It is immutable.
 type Published struct {
 	Views     *Views
-	Holds     map[Service]Held
+	Holds     map[Service]PublishedHold
 	Nodes     map[string]string
 	Addresses map[netip.Addr]*Address
 	Profiles  map[Service]*profile.Profile
@@ -24,8 +24,8 @@ type Published struct {
 	facts uint64 // changes of facts before it was copied
 }
 
-// Held is what a hold is made of.
-type Held struct {
+// PublishedHold is what a hold is made of.
+type PublishedHold struct {
 	Before *View
 	Until  time.Time // zero: it is not confirmed
 }

@@ -66,7 +66,7 @@ func drawPublished(t *rapid.T) federation.Published {
 	}
 	p := federation.Published{
 		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
-		Profiles: map[federation.Service]*profile.Profile{}, Holds: map[federation.Service]federation.Held{},
+		Profiles: map[federation.Service]*profile.Profile{}, Holds: map[federation.Service]federation.PublishedHold{},
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "Services") {
 		v := &federation.View{
@@ -112,7 +112,7 @@ func drawPublished(t *rapid.T) federation.Published {
 		}
 		svc := federation.Service{Namespace: word.Draw(t, "namespace"), Name: fmt.Sprint(i)}
 		if n := rapid.IntRange(0, 3).Draw(t, "held"); n > 0 {
-			p.Holds[svc] = federation.Held{Before: v, Until: []time.Time{{}, time.Unix(1, 2), time.Unix(2e9, 0)}[n-1]}
+			p.Holds[svc] = federation.PublishedHold{Before: v, Until: []time.Time{{}, time.Unix(1, 2), time.Unix(2e9, 0)}[n-1]}
 		}
 		if len(p.Holds) == 0 || rapid.Bool().Draw(t, "written") {
 			p.Views = p.Views.With(svc, v)

@@ -253,7 +253,7 @@ func decode(b []byte) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 	d := decoder{strings: map[string]string{}, out: federation.Published{
-		Holds: map[federation.Service]federation.Held{},
+		Holds: map[federation.Service]federation.PublishedHold{},
 		Nodes: map[string]string{}, Addresses: map[netip.Addr]*federation.Address{},
 		Profiles: map[federation.Service]*profile.Profile{},
 	}}
@@ -354,7 +354,7 @@ func (d *decoder) addHeld(from *held) error {
 	if err != nil {
 		return err
 	}
-	h := federation.Held{Before: before}
+	h := federation.PublishedHold{Before: before}
 	if from.Until != 0 {
 		h.Until = time.Unix(0, from.Until)
 	}
