@@ -17,13 +17,22 @@ import (
 // are not an error: an IP is given to a new Pod while the old one terminates, and the Pods of a node share its IP by
 // host ports.
 
-// workloadIPs are the IPs of a workload of the local cluster. A Pod that has ended has none.
+// workloadIPs are the IPs of a workload of the local cluster. A Pod that has ended has none. Most have one, and share
+// the rest with all others of their phase.
 type workloadIPs struct {
-	own         []netip.Addr
-	*hostPorts  // nil for none
-	running     bool
-	terminating bool
+	first netip.Addr // the zero Addr for none
+	*otherIPs
 }
+
+// otherIPs are what there is besides the first IP. They are immutable.
+type otherIPs struct {
+	own        []netip.Addr
+	*hostPorts // nil for none
+	phase
+}
+
+// phase is what residents of an IP differ by.
+type phase struct{ running, terminating bool }
 
 // hostPorts are IPs on which only some ports lead to a workload, such as those of a Pod's node.
 type hostPorts struct {
@@ -31,9 +40,30 @@ type hostPorts struct {
 	ports []uint16
 }
 
+// noOtherIPs are shared by the workloads of a phase that have one IP.
+var noOtherIPs = map[phase]*otherIPs{
+	{}:                  {},
+	{running: true}:     {phase: phase{running: true}},
+	{terminating: true}: {phase: phase{terminating: true}},
+	{true, true}:        {phase: phase{true, true}},
+}
+
+// withOwn returns the IPs of a workload of which own is its own, and others the rest.
+func (others otherIPs) withOwn(own []netip.Addr) *workloadIPs {
+	w := &workloadIPs{}
+	if len(own) > 0 {
+		w.first, others.own = own[0], own[1:]
+	}
+	w.otherIPs = noOtherIPs[others.phase]
+	if len(others.own) > 0 || others.hostPorts != nil {
+		w.otherIPs = new(others)
+	}
+	return w
+}
+
 // all yields all IPs of a workload, which may be nil.
 func (w *workloadIPs) all(yield func(netip.Addr) bool) {
-	if w == nil {
+	if w == nil || w.first.IsValid() && !yield(w.first) {
 		return
 	}
 	for _, ip := range w.own {
@@ -64,12 +94,14 @@ func newWorkloadIPs(p *corev1.Pod) *workloadIPs {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	w := &workloadIPs{running: p.Status.Phase == corev1.PodRunning, terminating: p.DeletionTimestamp != nil}
+	var others otherIPs
+	others.running, others.terminating = p.Status.Phase == corev1.PodRunning, p.DeletionTimestamp != nil
+	var own []netip.Addr
 	if !p.Spec.HostNetwork {
 		for _, ip := range p.Status.PodIPs {
-			w.own = appendIP(w.own, ip.IP)
+			own = appendIP(own, ip.IP)
 		}
-		w.own = appendIP(w.own, p.Status.PodIP)
+		own = appendIP(own, p.Status.PodIP)
 	}
 	var host hostPorts
 	for c := range containersOf(p) {
@@ -85,9 +117,9 @@ func newWorkloadIPs(p *corev1.Pod) *workloadIPs {
 			host.ips = appendIP(host.ips, ip.IP)
 		}
 		host.ips = appendIP(host.ips, p.Status.HostIP)
-		w.hostPorts = &host
+		others.hostPorts = &host
 	}
-	return w
+	return others.withOwn(own)
 }
 
 func clusterIPs(svc *corev1.Service) (ips []netip.Addr) {
@@ -223,7 +255,7 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 func (w *workloadIPs) appendResidents(
 	to []federation.Resident, ip netip.Addr, workload *federation.Workload,
 ) []federation.Resident {
-	if slices.Contains(w.own, ip) {
+	if w.first == ip || slices.Contains(w.own, ip) {
 		to = append(to, federation.Resident{Workload: workload, Running: w.running})
 	}
 	if w.hostPorts != nil && slices.Contains(w.ips, ip) {

@@ -25,7 +25,7 @@ const (
 	perService    = 100
 
 	budget      = 350 // bytes of live heap an endpoint
-	localBudget = 555 // in the local cluster, where it can be asked for by IP as well
+	localBudget = 515 // in the local cluster, where it can be asked for by IP as well
 )
 
 // update passes an object to its store through the encoding in which it comes from an API server, so that

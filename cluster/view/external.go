@@ -50,8 +50,8 @@ func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord,
 		ports:     named,
 		available: parsed.Ready() && parsed.DeletionTimestamp == nil,
 	}
-	ips := &workloadIPs{hostPorts: &host, running: true} // ready or not: it may be asked for to become ready
-	return podRecord{class: unique.Make(class), ips: ips}, nil
+	ips := otherIPs{hostPorts: &host, phase: phase{running: true}} // ready or not: it may be asked for to become ready
+	return podRecord{class: unique.Make(class), ips: ips.withOwn(nil)}, nil
 }
 
 // newExternalWorkload returns what clients learn about an ExternalWorkload. opaque is what Servers make
