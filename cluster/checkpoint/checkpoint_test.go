@@ -112,7 +112,8 @@ func drawPublished(t *rapid.T) federation.Published {
 		}
 		svc := federation.Service{Namespace: word.Draw(t, "namespace"), Name: fmt.Sprint(i)}
 		if n := rapid.IntRange(0, 3).Draw(t, "held"); n > 0 {
-			p.Holds[svc] = federation.PublishedHold{Before: v, Until: []time.Time{{}, time.Unix(1, 2), time.Unix(2e9, 0)}[n-1]}
+			until := []time.Time{{}, time.Unix(1, 2), time.Unix(2e9, 0)}[n-1]
+			p.Holds[svc] = federation.PublishedHold{Before: v, Until: until}
 		}
 		if len(p.Holds) == 0 || rapid.Bool().Draw(t, "written") {
 			p.Views = p.Views.With(svc, v)
