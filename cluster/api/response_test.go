@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -246,7 +247,9 @@ func (e *endless) Read(into []byte) (int, error) {
 
 // However little is kept of what comes with a listing, and however often the same comes: so many bytes are
 // read of one.
-func TestEndlessBytes(t *testing.T) {
+func TestEndlessBytes(t *testing.T) { synctest.Test(t, testEndlessBytes) }
+
+func testEndlessBytes(t *testing.T) {
 	pod := &endless{text: `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1",` +
 		`"metadata":{"namespace":"ns","name":"web","annotations":{"x":"` + strings.Repeat("x", 1<<20) + "\"}}}}\n"}
 	c, _ := serverOf(t, http.Header{"Content-Type": {"application/json"}}, http.StatusOK,
