@@ -2,6 +2,7 @@ package links
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -50,6 +51,14 @@ const (
 	heldKindGone = "the CRD of Links was deleted"
 	heldMass     = "most Links were deleted at once"
 )
+
+// Undecided returns the clusters that stay linked although nothing links them: they were restored, and whether their
+// Links are deleted for good is not decided. A change of it is one of Mirrorings.
+func (r *Reconciler) Undecided() map[string]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.restored)
+}
 
 // restoredKey is what a deletion of the unknown Link of a cluster has for a key.
 func restoredKey(cluster string) api.Key { return api.Key{Name: cluster} }

@@ -26,6 +26,7 @@ type linkSet struct {
 	synced          bool            // all Links that can be read were
 	complete        bool            // all Links of the namespace that is read are known
 	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
+	undecided       map[string]bool // clusters whose Links may be deleted for good, or not
 	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	localSkipReason string          // why local members are not ours to write; empty if they are
 
@@ -98,7 +99,7 @@ func (s *linkSet) probedOver(k api.Key) *link {
 // sameAround reports whether two linkSets lead to the same plans but for what their Links ask for.
 func (s *linkSet) sameAround(o *linkSet) bool {
 	return s.complete == o.complete && s.localSkipReason == o.localSkipReason &&
-		maps.Equal(s.servedByLinkerd, o.servedByLinkerd)
+		maps.Equal(s.servedByLinkerd, o.servedByLinkerd) && maps.Equal(s.undecided, o.undecided)
 }
 
 // changedLinks yields the Links of one linkSet that another one has not, or has otherwise. Their statuses may differ.
@@ -217,7 +218,8 @@ const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs
 // the cluster, of its name.
 func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkSet, due time.Time) {
 	next := &linkSet{
-		synced: watch.IsClosed(t.links.Synced()), everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
+		synced: watch.IsClosed(t.links.Synced()), undecided: t.links.Undecided(),
+		everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
 	next.complete = next.synced
 	skipReason := func(namespace, lease string) string {

@@ -303,7 +303,7 @@ func (in *inputs) mayChange(existing *corev1.Service) bool {
 // linkGone reports whether the Link for which we wrote something is known to be deleted. A cluster without a
 // Link is not enough: its Link may be in a namespace that we do not read.
 func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
-	if !in.complete || in.servedByLinkerd[cluster] || in.linkOf(cluster) != nil {
+	if !in.complete || in.undecided[cluster] || in.servedByLinkerd[cluster] || in.linkOf(cluster) != nil {
 		return false
 	}
 	owner, written := ownersOf(existing)[cluster]
