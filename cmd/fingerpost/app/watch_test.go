@@ -57,6 +57,7 @@ type watch struct {
 	limited  map[string]bool                     // clusters that were limited at some moment since then
 	started  bool                                // whether a replica was started since then
 	drains   map[string]map[string]bool          // clusters that were drained completely then, by Service
+	lessened map[string]map[string]bool          // clusters of which some was drained then, or was to be
 	guards   map[string]string                   // what the guards of clusters were asked for ever since then
 	counts   map[string]int                      // how many endpoints of each cluster were ready before the last verb
 	slow     map[string]time.Time                // clusters that requests may reach late, and until when
@@ -150,7 +151,8 @@ func newWatch() *watch {
 		damaged: map[string]bool{}, deleted: map[string]bool{},
 		policies: map[string]string{}, steady: map[string]bool{}, policed: map[string]bool{},
 		limited: map[string]bool{},
-		drains:  map[string]map[string]bool{}, guards: map[string]string{}, counts: map[string]int{},
+		drains:  map[string]map[string]bool{}, lessened: map[string]map[string]bool{},
+		guards: map[string]string{}, counts: map[string]int{},
 		holds: map[string]map[netip.AddrPort]until{}, slow: map[string]time.Time{},
 		missing: map[missing]time.Time{}, renewed: map[string]renewal{},
 		identities: map[identified]string{}, holders: map[string]string{}, deposed: map[string]deposed{},
@@ -544,10 +546,11 @@ func (w *watch) beginPolicies(s *scenario) {
 		w.policies[service], w.steady[service], w.policed[service] = text, true, text != ""
 		// Of the tiers there are these two then: those that are drained, and the others.
 		plain := !strings.Contains(text, "prefer=") && !strings.Contains(text, "when-stale=")
-		w.drains[service] = map[string]bool{}
+		w.drains[service], w.lessened[service] = map[string]bool{}, map[string]bool{}
 		for name := range m.members(service) {
-			inPart := strings.Contains(m.asks(name, "drain")+m.clusters[name].drain, "/")
-			w.drains[service][name] = plain && !inPart && m.drained(name, now) == 100
+			drain := m.asks(name, "drain") + m.clusters[name].drain
+			w.drains[service][name] = plain && !strings.Contains(drain, "/") && m.drained(name, now) == 100
+			w.lessened[service][name] = drain != ""
 		}
 	}
 	for name := range m.clusters {
@@ -586,8 +589,8 @@ func (w *watch) other(service string, than map[string]bool) (addr netip.AddrPort
 	return addr, false
 }
 
-// hasOther reports whether a Service has something that is not drained.
+// hasOther reports whether a Service has something of which nothing is drained.
 func (w *watch) hasOther(service string) bool {
-	_, found := w.other(service, w.drains[service])
+	_, found := w.other(service, w.lessened[service])
 	return found
 }
