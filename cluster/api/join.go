@@ -27,7 +27,8 @@ import (
 //     are forwarded meanwhile are kept (pending) and applied after it. The listing is at least as new as
 //     the event before the first of them, because listings request the newest state.
 //   - Nothing goes back. Of the events that are forwarded, those up to the version of the listing are
-//     skipped: the shared watch may be behind it.
+//     skipped: the shared watch may be behind it. If it still is after maxBehind, the API server went back to
+//     an older state after the listing, with versions that are lower: the Watcher that joined lists anew.
 //   - A Target whose selector is narrower than that of the shared watch sees an object that its selector
 //     does not match as deleted. This is what an API server sends for an object that loses its label.
 //
@@ -52,6 +53,7 @@ import (
 
 const (
 	joinPatience = 10 * time.Second
+	maxBehind    = 30 * time.Second
 	maxPending   = 8 << 20 // bytes of objects, as decoded, that wait for the end of a listing
 )
 
@@ -61,6 +63,7 @@ var (
 	errShared   = errors.New("the shared watch has ended")
 	errOverflow = errors.New("too many changes came during the listing")
 	errFits     = errors.New("there is room for what was refused")
+	errBehind   = errors.New("the shared watch stays behind the listing: the API server went back to an older state")
 )
 
 // Share lets the other Watchers of this connection join w, if it watches all of their kind, from their next
@@ -162,6 +165,7 @@ type receiver struct {
 	// Guarded by relay.mu.
 	err     error         // why it has ended
 	version string        // of its listing
+	listed  time.Time     // when that ended
 	live    bool          // events are applied as they are forwarded
 	pending []watch.Event // those that are not applied yet, until it is live
 	size    int           // bytes of those that were pending so far
@@ -258,7 +262,7 @@ func (c *receiver) goLive(version string) (bool, error) {
 	if c == nil || older(version, c.since) {
 		return false, nil
 	}
-	c.version = version // no other goroutine reads it before the receiver is live
+	c.version, c.listed = version, time.Now() // no other goroutine reads them before the receiver is live
 	for {
 		pending, ok := c.takePending()
 		if len(pending) == 0 {
@@ -287,14 +291,15 @@ func (c *receiver) takePending() (pending []watch.Event, ok bool) {
 
 // applyEvent stores a change.
 func (c *receiver) applyEvent(e watch.Event, m metav1.Object) error {
-	if e.Type == watch.Bookmark {
+	order, err := resourceversion.CompareResourceVersion(m.GetResourceVersion(), c.version)
+	switch {
+	case err == nil && order < 0 && time.Since(c.listed) > maxBehind:
+		return errBehind
+	case e.Type == watch.Bookmark:
 		if c.target.MayFit() || c.target.RefusedGone() {
 			return errFits
 		}
 		return nil
-	}
-	order, err := resourceversion.CompareResourceVersion(m.GetResourceVersion(), c.version)
-	switch {
 	case err == nil && order <= 0:
 		return nil // the listing has it
 	case e.Type == watch.Deleted, !c.selector.Matches(labels.Set(m.GetLabels())):
