@@ -52,8 +52,8 @@ const (
 	heldMass     = "most Links were deleted at once"
 )
 
-// Undecided returns the clusters that stay linked although nothing links them: they were restored, and whether their
-// Links are deleted for good is not decided. A change of it is one of Mirrorings.
+// Undecided returns the clusters that were restored, and of which it is not decided whether they are still linked. The
+// channel of Mirrorings closes when that may have changed.
 func (r *Reconciler) Undecided() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,9 +103,13 @@ func (r *Reconciler) retryIfServed() {
 // keepRestored makes a cluster that was restored one like any other: it is linked.
 func (r *Reconciler) keepRestored(name string) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	was := r.restored[name]
 	delete(r.restored, name)
 	delete(r.deleted, restoredKey(name))
+	r.mu.Unlock()
+	if was {
+		r.changes.Store(struct{}{})
+	}
 }
 
 // releaseDeleted decides on deletions until Start ends.

@@ -26,7 +26,7 @@ type linkSet struct {
 	synced          bool            // all Links that can be read were
 	complete        bool            // all Links of the namespace that is read are known
 	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
-	undecided       map[string]bool // clusters whose Links may be deleted for good, or not
+	undecided       map[string]bool // clusters without a Link of which it is not decided whether they are still linked
 	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	localSkipReason string          // why local members are not ours to write; empty if they are
 
@@ -234,6 +234,7 @@ func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkS
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may name any cluster
 		}
+		delete(next.undecided, m.Cluster)
 		l := &link{Mirroring: m, skipReason: skipReason(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
 		linkerds := api.Key{Namespace: t.options.Namespace, Name: m.Cluster}
 		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {
