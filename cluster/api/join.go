@@ -28,7 +28,8 @@ import (
 //     the event before the first of them, because listings request the newest state.
 //   - Nothing goes back. Of the events that are forwarded, those up to the version of the listing are
 //     skipped: the shared watch may be behind it. If it still is after maxBehind, the API server went back to
-//     an older state after the listing, with versions that are lower: the Watcher that joined lists anew.
+//     an older state after the listing, with versions that are lower: the Watcher that joined lists anew. Where
+//     a server's watches are always that late, this is a listing each maxBehind at most.
 //   - A Target whose selector is narrower than that of the shared watch sees an object that its selector
 //     does not match as deleted. This is what an API server sends for an object that loses its label.
 //
@@ -53,8 +54,8 @@ import (
 
 const (
 	joinPatience = 10 * time.Second
-	maxBehind    = 30 * time.Second
-	maxPending   = 8 << 20 // bytes of objects, as decoded, that wait for the end of a listing
+	maxBehind    = 30 * time.Second // a shared watch is behind the listing of one that joined it
+	maxPending   = 8 << 20          // bytes of objects, as decoded, that wait for the end of a listing
 )
 
 var (

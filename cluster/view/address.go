@@ -52,7 +52,7 @@ var noOtherIPs = map[phase]*otherIPs{
 func (others otherIPs) withOwn(own []netip.Addr) *workloadIPs {
 	w := &workloadIPs{}
 	if len(own) > 0 {
-		w.first, others.own = own[0], own[1:]
+		w.first, others.own = own[0], slices.Clone(own[1:])
 	}
 	w.otherIPs = noOtherIPs[others.phase]
 	if len(others.own) > 0 || others.hostPorts != nil {

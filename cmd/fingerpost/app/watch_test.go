@@ -494,8 +494,9 @@ func (w *watch) followPolicies(s *scenario, m *model, verb string) {
 		}
 	}
 	maps.DeleteFunc(w.holds, func(service string, held map[netip.AddrPort]until) bool {
-		// As many ready ones again end it. With those that are not held it had at least as many.
-		return m.members(service) == nil || len(m.ready(m.members(service))) >= len(held)
+		// A hold ends when as many are ready as there were before, which are at least those that are held.
+		members := m.members(service)
+		return members == nil || len(m.ready(members)) >= len(held)
 	})
 	before := w.counts
 	w.counts = map[string]int{}
@@ -589,7 +590,7 @@ func (w *watch) other(service string, than map[string]bool) (addr netip.AddrPort
 	return addr, false
 }
 
-// hasOther reports whether a Service has something of which nothing is drained.
+// hasOther reports whether a Service has something in a cluster of which nothing is drained.
 func (w *watch) hasOther(service string) bool {
 	_, found := w.other(service, w.lessened[service])
 	return found
