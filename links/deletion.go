@@ -12,6 +12,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/policy"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // A cluster is unlinked when its Link is deleted. But Links are also deleted by mistake, and then many of them: an
@@ -30,6 +31,9 @@ import (
 // A cluster that was restored from a checkpoint, and that nothing links once all Links and Secrets were listed, is one
 // whose Link was deleted while this replica did not run. It takes the same way: its deletion has a key without a
 // namespace, which no Link has. When that Link was deleted is not known, so its grace begins now.
+//
+// Of a cluster that was neither restored nor linked since the start nothing is known here. But writers find what was
+// written for it, and leave it until GraceOver: its Link may be one that comes back after its CRD.
 const (
 	deletionSettle = 250 * time.Millisecond
 	kindTimeout    = 3 * time.Second
@@ -52,12 +56,15 @@ const (
 	heldMass     = "most Links were deleted at once"
 )
 
-// Undecided returns the clusters that were restored, and of which it is not decided whether they are still linked. The
-// channel of Mirrorings closes when that may have changed.
-func (r *Reconciler) Undecided() map[string]bool {
+// Seen returns, until the channel of GraceOver closes, the clusters that were linked since this process started, or
+// that it restored, without those of which it is not decided whether they still are. One of them that nothing links any
+// more was unlinked. The channel of Mirrorings closes when one that was restored is added.
+func (r *Reconciler) Seen() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.restored)
+	seen := maps.Clone(r.everLinked)
+	maps.DeleteFunc(seen, func(name string, _ bool) bool { return r.restored[name] })
+	return seen
 }
 
 // restoredKey is what a deletion of the unknown Link of a cluster has for a key.
@@ -73,11 +80,8 @@ func (r *Reconciler) deleteRestored() {
 	r.deletions.Store(struct{}{})
 }
 
-// waitOutGrace waits for as long as Links are held whose CRD was deleted, if there is none, or until it is there again
-// and its Links are listed.
-func (r *Reconciler) waitOutGrace() {
-	end := time.NewTimer(DeletionGrace)
-	defer end.Stop()
+// waitForLinks waits, where there is no CRD of Links, until it is there again and its Links are listed, or grace ends.
+func (r *Reconciler) waitForLinks(grace context.Context) {
 	poll := time.NewTicker(kindPoll)
 	defer poll.Stop()
 	for !r.links.HasSynced() {
@@ -85,10 +89,26 @@ func (r *Reconciler) waitOutGrace() {
 		case <-poll.C:
 			r.retryIfServed()
 		case <-r.links.Synced():
-		case <-end.C:
+		case <-grace.Done():
 			return
-		case <-r.ctx.Done():
-			return
+		}
+	}
+}
+
+// waitDecided waits until it is decided on each restored cluster. It returns false if Start ends first.
+func (r *Reconciler) waitDecided() bool {
+	for {
+		_, changed := r.changes.Load()
+		r.mu.Lock()
+		undecided := len(r.restored)
+		r.mu.Unlock()
+		switch {
+		case r.ctx.Err() != nil:
+			return false
+		case undecided == 0:
+			return true
+		case !watch.WaitClosed(r.ctx, changed):
+			return false
 		}
 	}
 }
@@ -100,9 +120,12 @@ func (r *Reconciler) retryIfServed() {
 	}
 }
 
-// keepRestored makes a cluster that was restored one like any other: it is linked.
-func (r *Reconciler) keepRestored(name string) {
+// addLinked adds a cluster to those that were linked. If it was restored it is one like any other from here on.
+func (r *Reconciler) addLinked(name string) {
 	r.mu.Lock()
+	if r.everLinked != nil {
+		r.everLinked[name] = true
+	}
 	was := r.restored[name]
 	delete(r.restored, name)
 	delete(r.deleted, restoredKey(name))

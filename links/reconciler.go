@@ -57,11 +57,13 @@ type Options struct {
 //     process may serve: a cluster without a Spec is known not to be linked, as far as we have permission
 //     to read. A refused listing does not delay serving, because it may stay refused for ever.
 //  3. AllApplied. Nothing that exists was refused: each kind was listed, or is not served by the API server
-//     (NotFound). For this, reconcileAll runs once more after the last listing. From here on writers may
-//     delete; where Links are not served only after DeletionGrace, since the CRD may have been deleted a
-//     moment ago.
+//     (NotFound). For this, reconcileAll runs once more after the last listing. Where Links are not served it
+//     waits for DeletionGrace at most, since the CRD may have been deleted a moment ago.
+//  4. GraceOver, DeletionGrace after step 3 has begun, and once it is decided on each restored cluster. Before it
+//     writers delete only what they wrote for clusters that were Seen: Links may be missing because their CRD has
+//     just come back without them.
 //
-// Neither step waits for anything to be written into a Link. A name counts as applied before its conditions
+// No step waits for anything to be written into a Link. A name counts as applied before its conditions
 // are patched, so that an API server that rejects patches does not keep a replica from serving.
 //
 // # Who writes the status
@@ -90,6 +92,7 @@ type Reconciler struct {
 	changes    watch.Value[struct{}] // superseded when a Link has changed
 	deletions  watch.Value[struct{}] // superseded when a Link was deleted
 	allApplied chan struct{}         // see AllApplied
+	graceOver  chan struct{}         // see GraceOver
 
 	// Set by Start before anything is watched.
 	ctx   context.Context
@@ -101,6 +104,7 @@ type Reconciler struct {
 	seenLinks    map[api.Key]*Link // those that exist, and those in deleted
 	deleted      map[api.Key]deletion
 	restored     map[string]bool // clusters of checkpoints: neither linked nor released since
+	everLinked   map[string]bool // clusters that were linked since the start, or restored; nil after the grace
 	namespaces   map[string]*secretNamespace
 	sourcesReady bool
 	pending      map[string]bool // names that the running reconcileAll waits for; nil if none runs
@@ -139,9 +143,11 @@ func NewReconciler(
 		events:           recorder,
 		conn:             conn,
 		allApplied:       make(chan struct{}),
+		graceOver:        make(chan struct{}),
 		seenLinks:        map[api.Key]*Link{},
 		deleted:          map[api.Key]deletion{},
 		restored:         map[string]bool{},
+		everLinked:       map[string]bool{},
 		namespaces:       map[string]*secretNamespace{},
 		reports:          map[string]*linkReport{},
 		loggedRejections: map[string]string{},
@@ -182,7 +188,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	names, _ := r.registry.Names()
 	for _, name := range names {
 		if name != r.options.ClusterName {
-			r.restored[name] = true // nothing reads it yet
+			r.restored[name], r.everLinked[name] = true, true // nothing reads them yet
 		}
 	}
 	err = c.Watch(source.TypedFunc[string](
@@ -203,7 +209,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// startReconciling takes the three steps that the essay above numbers.
+// startReconciling takes the four steps that the essay above numbers.
 func (r *Reconciler) startReconciling() {
 	r.mu.Lock()
 	controllers := r.namespaces[r.options.ControllerNamespace]
@@ -227,12 +233,24 @@ func (r *Reconciler) startReconciling() {
 		return
 	}
 	r.onListed()
-	if r.links.WaitComplete(r.ctx) && controllers.secrets.WaitComplete(r.ctx) && r.reconcileAll() {
-		r.deleteRestored()
-		r.waitOutGrace()
-		if r.reconcileAll() {
-			close(r.allApplied)
-		}
+	if !r.links.WaitComplete(r.ctx) || !controllers.secrets.WaitComplete(r.ctx) || !r.reconcileAll() {
+		return
+	}
+	r.deleteRestored()
+	grace, cancel := context.WithTimeout(r.ctx, DeletionGrace)
+	defer cancel()
+	r.waitForLinks(grace)
+	if !r.reconcileAll() {
+		return
+	}
+	close(r.allApplied)
+	<-grace.Done()
+	if r.waitDecided() {
+		r.mu.Lock()
+		r.everLinked = nil
+		r.mu.Unlock()
+		close(r.graceOver)
+		r.changes.Store(struct{}{})
 	}
 }
 
@@ -252,6 +270,10 @@ func waitListed(ctx context.Context, synced, refused <-chan struct{}) bool {
 // because of a missing permission: Links, if they are served, and Secrets in the controller namespace were
 // listed.
 func (r *Reconciler) AllApplied() <-chan struct{} { return r.allApplied }
+
+// GraceOver returns a channel that closes DeletionGrace after everything that links clusters was listed, or later, when
+// it is decided on each restored cluster: what is not linked then was unlinked.
+func (r *Reconciler) GraceOver() <-chan struct{} { return r.graceOver }
 
 // reconcileAll enqueues every cluster name, and waits until each was applied. It returns false if Start ends
 // first.
@@ -513,7 +535,7 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 // unknown. One that was restored stays until releaseDeleted has decided about it.
 func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
 	if out.linked {
-		r.keepRestored(name)
+		r.addLinked(name)
 	}
 	switch {
 	case !out.linked:

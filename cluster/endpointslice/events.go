@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const (
@@ -53,12 +55,8 @@ func (e *serviceEvents) serviceChanged(k key, old, now *serviceRecord) {
 
 // followClusters follows which clusters are linked, once that is known.
 func (f *federatedSlices) followClusters(ctx context.Context) {
-	if linked := f.writer.options.Linked; linked != nil {
-		select {
-		case <-linked:
-		case <-ctx.Done():
-			return
-		}
+	if all := f.writer.options.Links; all != nil && !watch.WaitClosed(ctx, all.AllApplied()) {
+		return
 	}
 	for {
 		names, changed := f.writer.registry.Names()

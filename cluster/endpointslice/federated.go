@@ -19,6 +19,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 const (
@@ -58,15 +59,17 @@ func (f *federatedSlices) run(ctx context.Context) error {
 	return f.loop.Run(ctx)
 }
 
-// enqueueWhenLinked enqueues the Services that opt in once it is known which clusters are linked.
+// enqueueWhenLinked enqueues the Services that opt in once it is known which clusters are linked, and once all others
+// were unlinked.
 func (f *federatedSlices) enqueueWhenLinked(ctx context.Context) {
-	if f.writer.linksKnown() {
+	all := f.writer.options.Links
+	if all == nil {
 		return
 	}
-	select {
-	case <-f.writer.options.Linked:
-		f.loop.Enqueue(f.loop.Followed()...)
-	case <-ctx.Done():
+	for _, known := range []<-chan struct{}{all.AllApplied(), all.GraceOver()} {
+		if !watch.IsClosed(known) && watch.WaitClosed(ctx, known) {
+			f.loop.Enqueue(f.loop.Followed()...)
+		}
 	}
 }
 
@@ -125,7 +128,7 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 		snapshot = withUnknownMembers(snapshot)
 	}
 	options := f.writer.options
-	who := ownership{f.Installation(), f.Owners.Owner}
+	who := f.ownership()
 	groups, keep := federatedGroups(svc, snapshot, options.Namespace, who, true)
 	confirm := func(ctx context.Context, gone []sourceAddress) error {
 		return f.confirmMembers(ctx, svc, snapshot, gone)
@@ -177,8 +180,7 @@ func (f *federatedSlices) confirmMembers(
 		}
 		fresh.Members[i] = &member
 	}
-	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace,
-		ownership{f.Installation(), f.Owners.Owner}, true)
+	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace, f.ownership(), true)
 	return checkRemoved(gone, groups)
 }
 
@@ -206,14 +208,21 @@ func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*fe
 	return view.Of(ref.Cluster, svc, listed.Items), nil
 }
 
-// ownership is which installation this is, and which one writes the endpoints of a source cluster; empty for none.
+// ownership is which installation this is, which one writes the endpoints of a source cluster, empty for none, and
+// whether one that is not linked was unlinked.
 type ownership struct {
 	installation string
 	ownerOf      func(source string) string
+	unlinked     func(source string) bool
+}
+
+func (f *federatedSlices) ownership() ownership {
+	return ownership{f.Installation(), f.Owners.Owner, f.writer.unlinked}
 }
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
-// slices are left as they are: those of a cluster that was never synced, and those that another installation writes.
+// slices are left as they are: those of a cluster that was never synced, or may be linked again in a moment, and those
+// that another installation writes.
 // What no slice may hold does not pass the border of package view. Unless it is to divide the traffic by policies, it
 // returns all endpoints of each member.
 func federatedGroups(
@@ -240,7 +249,7 @@ func federatedGroups(
 	}
 	for _, m := range snapshot.Members {
 		name := string(m.Origin.Cluster)
-		unknown[name] = unknown[name] || !m.Known
+		unknown[name] = unknown[name] || !m.Known || !m.Linked && !who.unlinked(name)
 		linked[name] = m.Linked
 		if m.View == nil || m.View.ExternalName {
 			continue

@@ -15,13 +15,20 @@ import (
 
 // Options are those of a Writer, from flags.
 type Options struct {
-	Namespace string          // of the control plane
-	Linked    <-chan struct{} // closed when it is known which clusters are linked; nil: the Store knows
-	External  bool            // write the slices of ExternalWorkloads
-	Federated bool            // write slices with endpoints of other clusters
-	MaxSlices int             // of one source cluster in one Service; 0: any number
+	Namespace string // of the control plane
+	Links     Links  // nil: the Store knows which clusters are linked
+	External  bool   // write the slices of ExternalWorkloads
+	Federated bool   // write slices with endpoints of other clusters
+	MaxSlices int    // of one source cluster in one Service; 0: any number
 
 	Events events.EventRecorder // of Services of the local cluster; nil: none
+}
+
+// Links is what links clusters. See links.Reconciler, which implements it.
+type Links interface {
+	AllApplied() <-chan struct{} // closed when it is known which clusters are linked
+	Seen() map[string]bool       // clusters that were unlinked if they are not linked
+	GraceOver() <-chan struct{}  // closed when all that are not linked were unlinked
 }
 
 // A Writer writes slices into every engaged cluster that permits it. What it does in one cluster is two tasks of
@@ -102,10 +109,12 @@ func (w *Writer) connection(name string) *api.Connection {
 
 // linksKnown reports whether it is known which clusters are linked.
 func (w *Writer) linksKnown() bool {
-	select {
-	case <-w.options.Linked:
-		return true
-	default:
-		return w.options.Linked == nil
-	}
+	return w.options.Links == nil || watch.IsClosed(w.options.Links.AllApplied())
+}
+
+// unlinked reports whether a cluster that is not linked was unlinked. Before the grace of Links is over one that was
+// never linked since this process started may be so again in a moment.
+func (w *Writer) unlinked(source string) bool {
+	all := w.options.Links
+	return all == nil || watch.IsClosed(all.GraceOver()) || all.Seen()[source]
 }

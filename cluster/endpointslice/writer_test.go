@@ -40,6 +40,13 @@ type fleet struct {
 	wg       sync.WaitGroup
 }
 
+// allLinked is Links all of which are known once it is closed.
+type allLinked chan struct{}
+
+func (l allLinked) AllApplied() <-chan struct{} { return l }
+func (l allLinked) GraceOver() <-chan struct{}  { return l }
+func (allLinked) Seen() map[string]bool         { return nil }
+
 func inFleet(t *testing.T, test func(*fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +85,7 @@ func (f *fleet) replicaOf(
 		Dial:          f.network.Dial,
 	})
 	w := NewWriter(store, registry, Options{
-		Namespace: namespace, Federated: true, Linked: f.linked, MaxSlices: 3,
+		Namespace: namespace, Federated: true, Links: allLinked(f.linked), MaxSlices: 3,
 	})
 	campaign := apply.NewCampaign(log, registry, apply.Options{
 		Namespace: namespace, Local: local, Replica: name, Timing: testTiming,

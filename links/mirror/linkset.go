@@ -26,7 +26,8 @@ type linkSet struct {
 	synced          bool            // all Links that can be read were
 	complete        bool            // all Links of the namespace that is read are known
 	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
-	undecided       map[string]bool // clusters without a Link of which it is not decided whether they are still linked
+	seen            map[string]bool // clusters without a Link that this process knows to have been linked
+	graceOver       bool            // so are all others without one, if they ever were: see links.Reconciler
 	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	localSkipReason string          // why local members are not ours to write; empty if they are
 
@@ -99,7 +100,7 @@ func (s *linkSet) probedOver(k api.Key) *link {
 // sameAround reports whether two linkSets lead to the same plans but for what their Links ask for.
 func (s *linkSet) sameAround(o *linkSet) bool {
 	return s.complete == o.complete && s.localSkipReason == o.localSkipReason &&
-		maps.Equal(s.servedByLinkerd, o.servedByLinkerd) && maps.Equal(s.undecided, o.undecided)
+		s.graceOver == o.graceOver && maps.Equal(s.servedByLinkerd, o.servedByLinkerd) && maps.Equal(s.seen, o.seen)
 }
 
 // changedLinks yields the Links of one linkSet that another one has not, or has otherwise. Their statuses may differ.
@@ -218,7 +219,7 @@ const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs
 // the cluster, of its name.
 func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkSet, due time.Time) {
 	next := &linkSet{
-		synced: watch.IsClosed(t.links.Synced()), undecided: t.links.Undecided(),
+		synced: watch.IsClosed(t.links.Synced()), seen: t.links.Seen(), graceOver: watch.IsClosed(t.links.GraceOver()),
 		everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
 	next.complete = next.synced
@@ -234,7 +235,7 @@ func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkS
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may name any cluster
 		}
-		delete(next.undecided, m.Cluster)
+		delete(next.seen, m.Cluster)
 		l := &link{Mirroring: m, skipReason: skipReason(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
 		linkerds := api.Key{Namespace: t.options.Namespace, Name: m.Cluster}
 		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {

@@ -303,8 +303,11 @@ func (in *inputs) mayChange(existing *corev1.Service) bool {
 // linkGone reports whether the Link for which we wrote something is known to be deleted. A cluster without a
 // Link is not enough: its Link may be in a namespace that we do not read.
 func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
-	if !in.complete || in.undecided[cluster] || in.servedByLinkerd[cluster] || in.linkOf(cluster) != nil {
+	switch {
+	case !in.complete, in.servedByLinkerd[cluster], in.linkOf(cluster) != nil:
 		return false
+	case !in.seen[cluster] && !in.graceOver:
+		return false // its Link may be about to come back, with a CRD that was deleted before this process started
 	}
 	owner, written := ownersOf(existing)[cluster]
 	return in.everServed[cluster] || written && (in.linkNamespace == "" || in.linkNamespace == owner.Namespace)

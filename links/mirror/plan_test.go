@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 type scene struct {
 	links         []*link
 	partial       bool                         // there may be Links that are not known
+	grace         bool                         // Links that were never seen may be about to come back
 	linkNamespace string                       // the namespace that Links are read in
 	seen          map[string]bool              // clusters whose Link was ours in this term
 	foreign       map[string]bool              // clusters that Linkerd serves for Links that are not read
@@ -49,7 +50,10 @@ type scene struct {
 }
 
 func (s scene) linkSet() *linkSet {
-	all := &linkSet{links: s.links, complete: !s.partial, everServed: s.seen, servedByLinkerd: s.foreign}
+	all := &linkSet{
+		links: s.links, complete: !s.partial, everServed: s.seen, servedByLinkerd: s.foreign, seen: s.seen,
+		graceOver: !s.grace,
+	}
 	if s.localSkip {
 		all.localSkipReason = "Linkerd does it"
 	}
@@ -524,9 +528,17 @@ func TestPlan(t *testing.T) {
 			"keep",
 		},
 		{
+			"the Link was deleted before the start: it stays during the grace", "web-east",
+			scene{
+				links: []*link{west}, grace: true,
+				local: []*corev1.Service{written(mirrored("web-east", "east"), "east=mc/east")},
+			},
+			"keep",
+		},
+		{
 			"the Link existed in this term: it is deleted", "web-east",
 			scene{
-				links: []*link{west}, seen: map[string]bool{"east": true},
+				links: []*link{west}, grace: true, seen: map[string]bool{"east": true},
 				local: []*corev1.Service{mirrored("web-east", "east")},
 			},
 			"none",

@@ -223,7 +223,7 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 		Namespace: o.Writer.Namespace, Local: o.ClusterName, Replica: o.Replica, Timing: o.Lease, Stop: ctx.Done(),
 	})
 	a.installation = campaign.DisplayName
-	o.Writer.Linked, o.Writer.Events = a.Links.AllApplied(), a.manager.GetEventRecorder("fingerpost")
+	o.Writer.Links, o.Writer.Events = a.Links, a.manager.GetEventRecorder("fingerpost")
 	writer := endpointslice.NewWriter(a.Store, a.Registry, o.Writer)
 	writer.AddTo(campaign)
 	a.Registry.Engage(writer.Engage)
