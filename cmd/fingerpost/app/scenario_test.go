@@ -433,6 +433,9 @@ func (s *scenario) do(verb string, args []string) {
 		if restore == nil {
 			s.t.Fatalf("restore: there is no backup of %s", args[0])
 		}
+		// A watch that has delivered half of a change, such as that an address left one of two slices, would never
+		// deliver the other half. What it has delivered was so: no client can know better.
+		synctest.Wait()
 		restore()
 	case "unstream":
 		s.network.Server(at(0)).Stream(false)
