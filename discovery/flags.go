@@ -32,15 +32,17 @@ func (c *Config) Flags(fs *flag.FlagSet) {
 			"profile_*, workload_*, service_subscribers, *_informer_lag_seconds of every kind, the latency of "+
 			"requests to API servers and histograms of workqueue_*")
 	fs.Float64Var(&c.Admission.Rate, "admission-rate", c.Admission.Rate,
-		"new streams a second, in the long run; more are refused and come back later")
+		"new streams a second, in the long run; more are refused and come back later. By default 1000 for each "+
+			"processor")
 	fs.IntVar(&c.Admission.Burst, "admission-burst", c.Admission.Burst, "new streams that may come at once")
 	fs.Float64Var(&c.Admission.ConnectionRate, "admission-connection-rate", c.Admission.ConnectionRate,
 		"new streams a second on one connection, in the long run. A proxy beside the server carries the "+
-			"streams of many clients on few connections: raise all bounds of connections there")
+			"streams of many clients on few connections: raise all bounds of connections there. By default 100 "+
+			"for each processor")
 	fs.IntVar(&c.Admission.ConnectionBurst, "admission-connection-burst", c.Admission.ConnectionBurst,
 		"new streams that may come at once on one connection")
 	fs.IntVar(&c.Admission.Answers, "admission-answers", c.Admission.Answers,
-		"first answers that are made at the same time")
+		"first answers that are made at the same time. By default 4 for each processor")
 	fs.IntVar(&c.Admission.Connections, "max-connections", c.Admission.Connections,
 		"connections that may be open; more are closed at once. By default as many as fit a quarter of "+
 			"GOMEMLIMIT at 64 KiB for each, or 10000 without one")

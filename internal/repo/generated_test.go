@@ -33,7 +33,8 @@ func TestGenerated(t *testing.T) {
 func flagsPage(t *testing.T) string {
 	t.Helper()
 	page := "# Flags\n\nGenerated from `fingerpost serve --help` and `fingerpost sp-validator --help` by " +
-		"`make generate`. One dash does as well as two.\n"
+		"`make generate`. One dash does as well as two.\n" +
+		"Defaults that follow the processors and GOMEMLIMIT are those for two processors, without GOMEMLIMIT.\n"
 	for _, name := range []string{"serve", "sp-validator"} {
 		_, flags, _ := strings.Cut(fingerpost(t, name, "--help"), "Flags:\n")
 		page += "\n## `fingerpost " + name + "`\n\n```\n" + strings.TrimRight(flags, "\n") + "\n```\n"

@@ -34,6 +34,7 @@ func goCommand(t *testing.T, args ...string) string {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "GOMEMLIMIT=off") // defaults of flags follow them
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
