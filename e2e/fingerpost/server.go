@@ -253,6 +253,11 @@ func (s *Server) Cluster(ctx context.Context, name string) (Cluster, error) {
 
 var installationLabel = regexp.MustCompile(`(\{)installation="[^"]*",?|,installation="[^"]*"`)
 
+// Stacks returns the stacks of all goroutines, with -enable-pprof.
+func (s *Server) Stacks(ctx context.Context) ([]byte, error) {
+	return get(ctx, "http://"+s.Admin+"/debug/pprof/goroutine?debug=2")
+}
+
 // Metrics returns the page that Prometheus reads, without the label installation, which contains a UID.
 func (s *Server) Metrics(ctx context.Context) (string, error) {
 	body, err := get(ctx, "http://"+s.Admin+"/metrics")

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -387,11 +389,11 @@ func (s *soak) compare(ctx context.Context) error {
 	for app := range want {
 		want[app] = s.world.expected(app)
 	}
-	var last error // why it did not agree when it was checked last but one
+	var before, last error // why it did not agree when it was checked last but one, and last
 	check := func(ctx context.Context) (err error) {
 		defer func() {
 			if err != nil {
-				last = err
+				before, last = last, err
 			}
 		}()
 		var differences []error
@@ -411,7 +413,8 @@ func (s *soak) compare(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		s.violate("round %d, %s after the last deed: %v", s.rounds, within, err)
+		s.violate("round %d, %s after the last deed: %v\n  just before: %v", s.rounds, within, err, before)
+		s.keepStacks(ctx)
 		return nil
 	}
 	took := time.Since(began)
@@ -427,6 +430,22 @@ func (s *soak) compare(ctx context.Context) error {
 		len(s.clients)*streamsOfProxy, took.Round(time.Millisecond), s.deeds, s.opened,
 		s.world.count(func(s *site) bool { return s.away }), s.world.count(func(s *site) bool { return !s.linked }))
 	return nil
+}
+
+// keepStacks writes what the goroutines of each replica do into a file.
+func (s *soak) keepStacks(ctx context.Context) {
+	for _, r := range s.replicas {
+		path := filepath.Join(os.TempDir(), fmt.Sprintf("fingerpost-soak-%d-replica-%d.txt", s.seed, r.number))
+		stacks, err := r.server.Stacks(ctx)
+		if err == nil {
+			err = os.WriteFile(path, stacks, 0o600)
+		}
+		if err != nil {
+			s.log("the stacks of replica %d cannot be kept: %v", r.number, err)
+		} else {
+			s.log("the stacks of replica %d are in %s", r.number, path)
+		}
+	}
 }
 
 // live returns an error unless every cluster that can be in contact is, at each replica.
