@@ -259,6 +259,9 @@ func (w *world) choose(v verb) (d deed, ok bool) {
 	d = deed{verb: v, n: r.IntN(1 << 20), pause: time.Duration(r.Int64N(int64(interval)))}
 	switch v {
 	case restart, kill:
+		if !w.writable() {
+			return d, false // without the local cluster a new process has no credentials for the others: they are Stale
+		}
 		// The first replica seldom starts again, so that there are long lines of samples of it.
 		if d.site = w.replicas - 1; d.n%8 == 0 {
 			d.site = 0
