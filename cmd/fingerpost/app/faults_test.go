@@ -149,6 +149,7 @@ func loginPage(w http.ResponseWriter, _ *http.Request) {
 func (s *scenario) disk(replica, what string) {
 	s.t.Helper()
 	dir := s.stateDirOf(replica)
+	s.damaged[replica] = true
 	var err error
 	switch what {
 	case "break": // a file is in its place: nothing can be read or written below it

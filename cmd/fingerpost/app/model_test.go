@@ -277,8 +277,12 @@ func (s *scenario) sliceDifferences(m *model, now time.Time) (all []string) {
 		if slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
 			continue
 		}
+		source := slice.Labels[sourceLabel]
+		if s.mayStay(m, source) {
+			continue
+		}
 		for _, e := range slice.Endpoints {
-			have[fmt.Sprintf("%s %s %s %t", slice.Labels[discoveryv1.LabelServiceName], slice.Labels[sourceLabel],
+			have[fmt.Sprintf("%s %s %s %t", slice.Labels[discoveryv1.LabelServiceName], source,
 				e.Addresses[0], *e.Conditions.Ready)] = true
 		}
 	}
@@ -302,7 +306,11 @@ func (s *scenario) mirrorDifferences(m *model) (all []string) {
 		}
 	}
 	for _, svc := range decode[corev1.Service](s, home, "services") {
-		if svc.Labels[mirroredLabel] == "true" {
+		stays := false
+		for cluster := range m.written(svc.Name) {
+			stays = stays || s.mayStay(m, cluster)
+		}
+		if svc.Labels[mirroredLabel] == "true" && (want[svc.Name] || !stays) {
 			have[svc.Name] = true
 		}
 	}
@@ -310,6 +318,16 @@ func (s *scenario) mirrorDifferences(m *model) (all []string) {
 		all = append(all, fmt.Sprintf("mirrors: lack [%s], exist in vain [%s]", lacks, surplus))
 	}
 	return all
+}
+
+// mayStay reports whether what was written for a cluster that is not linked may still be there. A replica that was
+// started without its state, and has not seen the cluster linked, leaves it until Links could be back that were
+// deleted with their CRD.
+func (s *scenario) mayStay(m *model, cluster string) bool {
+	const grace = 5*time.Minute + simSettle
+	return m.clusters[cluster] == nil && slices.ContainsFunc(s.replicas, func(r *replica) bool {
+		return r.bare && time.Since(r.began) < grace
+	})
 }
 
 // minus returns what is in a and not in b, sorted.

@@ -40,6 +40,8 @@ type replica struct {
 	toClient connections
 	cancel   context.CancelFunc
 	stopped  chan struct{} // closed when Run has returned
+	began    time.Time
+	bare     bool // its state had been damaged before it was started
 }
 
 // connections are opened by one process, which can lose all of them, and be unable to open others.
@@ -167,7 +169,9 @@ func (s *scenario) startIn(name, cluster string) {
 	}
 	r := &replica{
 		name: name, listener: bufconn.Listen(1 << 16), peers: bufconn.Listen(1 << 16), stopped: make(chan struct{}),
+		began: time.Now(), bare: s.damaged[name],
 	}
+	delete(s.damaged, name)
 	r.toServer.dial = s.network.DialAs(name)
 	r.toClient.dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return r.listener.DialContext(ctx) }
 	o := s.options(s.flags)

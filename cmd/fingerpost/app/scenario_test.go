@@ -136,7 +136,8 @@ type scenario struct {
 	tokens   map[string]string           // of clusters
 	anew     map[string]bool             // clusters whose kubeconfig names the server in another way
 	show     []string
-	stateDir string // of all replicas, a folder each
+	stateDir string          // of all replicas, a folder each
+	damaged  map[string]bool // replicas that find it damaged when they are started next
 	killed   map[string]int
 	streams  map[string]lookup
 	crowds   map[string][]*proxy.Stream // by bucket
@@ -172,7 +173,7 @@ func newScenario(t *testing.T, archive *txtar.Archive) *scenario {
 		t: t, archive: archive, network: apitest.NewNetwork(), tokens: map[string]string{},
 		conns: map[string]*grpc.ClientConn{}, streams: map[string]lookup{}, seen: map[string][]string{},
 		killed: map[string]int{}, crowds: map[string][]*proxy.Stream{}, anew: map[string]bool{},
-		heldLinks: map[string]map[string]string{}, backups: map[string]func(){},
+		damaged: map[string]bool{}, heldLinks: map[string]map[string]string{}, backups: map[string]func(){},
 		written: map[string]int{}, sliceNames: sliceNames{map[types.UID]string{}, map[string]int{}},
 	}
 }
