@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,13 +70,13 @@ type Connection struct {
 	HTTPClient *http.Client
 	Budget     *Budget // of what informers keep; nil for none. It is set before the first informer runs
 
-	token       atomic.Pointer[string]
-	dialer      *connrotation.Dialer // of what reads
-	writes      *connrotation.Dialer // of what changes something
-	probe       probeClient
-	buffered    atomic.Int64 // bytes of responses that are being read
-	skew        atomic.Int64 // how far the API server's clock is ahead of ours, in nanoseconds
-	unreachable atomic.Bool  // the last probe failed
+	base                   *url.URL
+	reads, writes, probing lane
+
+	token       atomic.Pointer[string] // empty for none
+	buffered    atomic.Int64           // bytes of responses that are being read
+	skew        atomic.Int64           // how far the API server's clock is ahead of ours, in nanoseconds
+	unreachable atomic.Bool            // the last probe failed
 	// retryNow is stored anew when requests that wait to be retried are to be made at once.
 	retryNow watch.Value[struct{}]
 
@@ -87,11 +86,21 @@ type Connection struct {
 	shared []*Watcher
 }
 
-// probeClient has a transport of its own.
-type probeClient struct {
+// A lane is a transport with its own TCP connections.
+type lane struct {
 	client *http.Client
-	base   *url.URL
 	dialer *connrotation.Dialer
+}
+
+func newLane(config *rest.Config, dial connrotation.DialFunc) (lane, error) {
+	dialer := connrotation.NewDialer(dial)
+	config = rest.CopyConfig(config)
+	config.Dial = dialer.DialContext
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return lane{}, fmt.Errorf("credentials for %s: %w", config.Host, err)
+	}
+	return lane{client, dialer}, nil
 }
 
 // NewConnection prepares a connection. It does not use the network. dial replaces the Config's own way to
@@ -103,44 +112,33 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	c := &Connection{Config: rest.CopyConfig(config), dialer: connrotation.NewDialer(connrotation.DialFunc(dial))}
-	c.setToken(config.BearerToken)
+	c := &Connection{Config: rest.CopyConfig(config)}
+	c.token.Store(new(config.BearerToken))
 	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	c.Config.BearerToken = ""
 	c.Config.UserAgent = cmp.Or(config.UserAgent, "fingerpost")
 	c.Config.QPS = -1 // a few watches; the API server's own priority and fairness rules
-	c.Config.Dial = c.dialer.DialContext
 	c.Config.WarningHandler = rest.NoWarnings{}
 	c.Config.DisableCompression = true // of responses; see limitTransport
 	c.Config.ContentType = runtime.ContentTypeProtobuf
 	c.Config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	base, _, err := rest.DefaultServerUrlFor(c.Config)
-	if err != nil {
+	var err error
+	if c.base, _, err = rest.DefaultServerUrlFor(c.Config); err != nil {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return retryAfterTransport{&limitTransport{base.Host, &c.buffered, &tokenTransport{&c.token, next}}}
+		return &limitTransport{c.base.Host, &c.token, &c.buffered, next}
 	})
-
-	reads, err := rest.HTTPClientFor(c.Config)
-	if err != nil {
-		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
+	lanes := map[*lane]connrotation.DialFunc{&c.reads: dial, &c.writes: abortOnClose(dial), &c.probing: dial}
+	for l, dial := range lanes {
+		if *l, err = newLane(c.Config, dial); err != nil {
+			return nil, err
+		}
 	}
-	c.writes = connrotation.NewDialer(abortOnClose(dial))
-	writeConfig := rest.CopyConfig(c.Config)
-	writeConfig.Dial = c.writes.DialContext
-	writes, err := rest.HTTPClientFor(writeConfig)
-	if err != nil {
-		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
+	c.HTTPClient = &http.Client{
+		Transport: laneTransport{c.reads.client.Transport, c.writes.client.Transport},
+		Timeout:   c.reads.client.Timeout,
 	}
-	c.HTTPClient = &http.Client{Transport: laneTransport{reads.Transport, writes.Transport}, Timeout: reads.Timeout}
-	c.probe.dialer = connrotation.NewDialer(connrotation.DialFunc(dial))
-	probeConfig := rest.CopyConfig(c.Config)
-	probeConfig.Dial = c.probe.dialer.DialContext
-	if c.probe.client, err = rest.HTTPClientFor(probeConfig); err != nil {
-		return nil, fmt.Errorf("credentials for %s: %w", config.Host, err)
-	}
-	c.probe.base = base
 	return c, nil
 }
 
@@ -207,55 +205,9 @@ func checkCarriedOut(r *http.Response) error {
 	return fmt.Errorf("the response to %s is of type %q, which no API server sends", r.Request.Method, media)
 }
 
-// tokenTransport adds the newest token to a request.
-type tokenTransport struct {
-	token *atomic.Pointer[string]
-	next  http.RoundTripper
-}
-
-// RoundTrip sends a request.
-func (b *tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	token := b.token.Load()
-	if token == nil || r.Header.Get("Authorization") != "" {
-		return b.next.RoundTrip(r)
-	}
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+*token)
-	return b.next.RoundTrip(r)
-}
-
-// retryAfter is the pause that an API server asks for before one request is made again; zero for none.
-type retryAfter struct{ asked time.Duration }
-
-type retryAfterKey struct{} // of the *delay in the context of a request
-
-// delayed moves the Retry-After of a response into the delay of its request, if it has one. client-go would
-// wait there itself: ten times, for as long as the server asks, and neither counted nor reported.
-type retryAfterTransport struct{ next http.RoundTripper }
-
-// RoundTrip sends a request.
-func (d retryAfterTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := d.next.RoundTrip(r)
-	if to, ok := r.Context().Value(retryAfterKey{}).(*retryAfter); ok && err == nil {
-		if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
-			to.asked = time.Duration(seconds) * time.Second
-		}
-		response.Header.Del("Retry-After")
-	}
-	return response, err
-}
-
-func (c *Connection) setToken(token string) {
-	if token == "" {
-		c.token.Store(nil)
-	} else {
-		c.token.Store(&token)
-	}
-}
-
 // UseToken replaces the token in use. Open watches use it from their next request on.
 func (c *Connection) UseToken(token string) {
-	c.setToken(token)
+	c.token.Store(&token)
 	c.RetryNow()
 }
 
@@ -365,7 +317,7 @@ func (c *Connection) get(
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	patience := time.Until(deadline)
-	address := c.probe.base.JoinPath(path)
+	address := c.base.JoinPath(path)
 	address.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
@@ -375,9 +327,9 @@ func (c *Connection) get(
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	sent := time.Now()
-	response, err := c.probe.client.Do(request)
+	response, err := c.probing.client.Do(request)
 	if err != nil {
-		c.probe.dialer.CloseAll() // the next probe dials anew
+		c.probing.dialer.CloseAll() // the next probe dials anew
 		return 0, "", &ProbeError{transportReason(err), stableError(err, patience)}
 	}
 	defer response.Body.Close()
@@ -406,14 +358,14 @@ func (c *Connection) Reset() {
 	c.end()
 	c.epoch, c.end = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	c.mu.Unlock()
-	c.dialer.CloseAll()
-	c.writes.CloseAll()
+	c.reads.dialer.CloseAll()
+	c.CutWrites()
 	c.RetryNow()
 }
 
 // CutWrites closes the connections of what changes something, and discards what was not sent yet. What was
 // sent may still arrive.
-func (c *Connection) CutWrites() { c.writes.CloseAll() }
+func (c *Connection) CutWrites() { c.writes.dialer.CloseAll() }
 
 // untilReset returns a context that ends with ctx, with the next Reset, or with cancel.
 func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
@@ -447,11 +399,9 @@ func (c *Connection) Close() {
 	c.mu.Lock()
 	c.end()
 	c.mu.Unlock()
-	c.dialer.CloseAll()
-	c.writes.CloseAll()
-	c.probe.dialer.CloseAll()
-	c.HTTPClient.CloseIdleConnections()
-	c.probe.client.CloseIdleConnections()
+	for _, l := range []lane{c.reads, c.writes, c.probing} {
+		l.dialer.CloseAll()
+	}
 }
 
 // A Reason is why a cluster is out of reach.

@@ -7,8 +7,10 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -36,53 +38,84 @@ func isResponseError(err error) bool {
 	return refused
 }
 
-// limitTransport is passed by all requests to one API server. Requests go to its host only, because they
-// carry our credentials, and a redirect is an error. Responses are not compressed, because a small one
-// could inflate to a huge one here. What is read of them and not decoded yet is bounded.
+// limitTransport is passed by all requests to one API server. It adds the newest token to each, so that requests go
+// to its host only, and a redirect is an error. Responses are not compressed, because a small one could inflate to a
+// huge one here. What is read of them and not decoded yet is bounded.
 type limitTransport struct {
 	host     string
-	buffered *atomic.Int64 // bytes of responses that are being read
+	token    *atomic.Pointer[string] // empty for none
+	buffered *atomic.Int64           // bytes of responses that are being read
 	next     http.RoundTripper
 }
 
 // RoundTrip sends a request.
-func (b *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != b.host {
-		return nil, newResponseError("a request for %s does not go to the API server %s", r.URL.Host, b.host)
+func (t *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != t.host {
+		return nil, newResponseError("a request for %s does not go to the API server %s", r.URL.Host, t.host)
 	}
-	response, err := b.next.RoundTrip(r)
+	if token := *t.token.Load(); token != "" && r.Header.Get("Authorization") == "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := t.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	switch code, encoding := response.StatusCode, response.Header.Get("Content-Encoding"); {
-	case code >= 300 && code < 400:
-		err = newResponseError("the API server redirects to %s (%d): redirects are not followed; "+
-			"let the kubeconfig name the server that answers itself", redirectHost(response), code)
-	case encoding != "" && encoding != "identity":
-		err = newResponseError("the API server compresses a response (%.20q), which was not asked for", encoding)
-	}
-	if err != nil {
+	if err := checkForm(response); err != nil {
 		response.Body.Close()
 		return nil, err
 	}
-	body := &limitedBody{
-		ReadCloser: response.Body,
-		buffered:   b.buffered,
-		received:   new(atomic.Int64),
-		maxOwn:     maxResponses,
+	takeRetryAfter(r, response)
+	response.Body = t.limited(r, response)
+	return response, nil
+}
+
+// checkForm returns an error for a response that redirects or is compressed.
+func checkForm(r *http.Response) error {
+	switch code, encoding := r.StatusCode, r.Header.Get("Content-Encoding"); {
+	case code >= 300 && code < 400:
+		return newResponseError("the API server redirects to %s (%d): redirects are not followed; "+
+			"let the kubeconfig name the server that answers itself", redirectHost(r), code)
+	case encoding != "" && encoding != "identity":
+		return newResponseError("the API server compresses a response (%.20q), which was not asked for", encoding)
+	default:
+		return nil
 	}
-	if came, counted := r.Context().Value(receivedKey{}).(*atomic.Int64); counted {
+}
+
+// retryAfterKey is the key of a *time.Duration in the context of a request, which becomes the pause that the API
+// server asks for before it is made again.
+type retryAfterKey struct{}
+
+// takeRetryAfter takes the Retry-After off a response, if its request wants to know it. client-go would wait there
+// itself: ten times, for as long as the server asks, and neither counted nor reported.
+func takeRetryAfter(request *http.Request, response *http.Response) {
+	asked, wanted := request.Context().Value(retryAfterKey{}).(*time.Duration)
+	if !wanted {
+		return
+	}
+	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
+		*asked = time.Duration(seconds) * time.Second
+	}
+	response.Header.Del("Retry-After")
+}
+
+// limited returns the body of a response.
+func (t *limitTransport) limited(request *http.Request, response *http.Response) io.ReadCloser {
+	body := &limitedBody{
+		ReadCloser: response.Body, buffered: t.buffered, received: new(atomic.Int64), maxOwn: maxResponses,
+	}
+	if came, counted := request.Context().Value(receivedKey{}).(*atomic.Int64); counted {
 		body.received = came
 	}
-	switch watch := r.URL.Query().Get("watch"); {
+	switch watch := request.URL.Query().Get("watch"); {
 	case response.StatusCode >= 400:
 		body.maxOwn = maxError
 	case watch == "true" || watch == "1":
 		contentType := response.Header.Get("Content-Type")
 		body.events = &eventSizes{most: maxEvent, protobuf: strings.HasPrefix(contentType, runtime.ContentTypeProtobuf)}
 	}
-	response.Body = body
-	return response, nil
+	return body
 }
 
 // receivedKey is the key of an *atomic.Int64 in the context of a request. The bytes of its response are

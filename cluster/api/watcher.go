@@ -404,8 +404,8 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 	refusals := refusedBackoff
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		_, wake := w.conn.retryNow.Load()
-		var server retryAfter
-		err := request(context.WithValue(ctx, retryAfterKey{}, &server))
+		var asked time.Duration // by the API server
+		err := request(context.WithValue(ctx, retryAfterKey{}, &asked))
 		w.recordFailure(err)
 		if err == nil {
 			return nil
@@ -415,7 +415,7 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 		}
 		reason := StatusReason(err)
 		w.updateHealth(func(h *Health) { h.Errors[reasonLabel(err)]++ })
-		pause := w.pauseAfter(backoff, server.asked)
+		pause := w.pauseAfter(backoff, asked)
 		switch reason { //nolint:exhaustive // every other reason is worth another try
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
 			w.updateHealth(func(h *Health) { h.Refused = reason })
