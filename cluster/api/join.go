@@ -118,7 +118,7 @@ func (w *Watcher) WaitRelisted(ctx context.Context) error {
 // covers reports whether a watch of k has every event that one of o has.
 func (k Kind) covers(o Kind) bool {
 	return k.Resource == o.Resource && k.Namespace == o.Namespace && k.Fields == o.Fields &&
-		k.metadata == o.metadata && k.read == o.read && slices.Equal(k.versions, o.versions) &&
+		k.read == o.read && slices.Equal(k.versions, o.versions) &&
 		reflect.TypeOf(k.object) == reflect.TypeOf(o.object) && selectorCovers(k.Labels, o.Labels)
 }
 

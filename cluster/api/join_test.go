@@ -281,7 +281,8 @@ func (w *joinWorld) newReading(selector string) *reading {
 			r.newest[k] = now
 		}
 	})
-	r.Watcher = newWatcher(w.conn, podKind(selector), w.server.requests(selector), r)
+	r.Watcher = NewWatcher(w.conn, podKind(selector), r)
+	r.Watcher.requests = w.server.requests(selector)
 	return r
 }
 

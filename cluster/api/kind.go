@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,8 +29,7 @@ type Kind struct {
 	Fields    string // a field selector, likewise
 
 	object   runtime.Object // an empty one of the type that requests return
-	metadata bool           // requests return metadata only
-	versions []string       // the newest of these that is served is read
+	versions []string       // unless it is typed: the newest of these that is served is read
 	read     *Message       // what is read of objects in protobuf; nil for all
 }
 
@@ -46,7 +44,7 @@ func Metadata(gv schema.GroupVersion, resource, name string) Kind {
 		Resource: gv.WithResource(resource),
 		Name:     name,
 		object:   &metav1.PartialObjectMetadata{},
-		metadata: true,
+		versions: []string{gv.Version},
 	}
 }
 
@@ -63,51 +61,49 @@ func Newest(resource schema.GroupResource, versions []string, name string) Kind 
 
 var codecs = serializer.NewCodecFactory(scheme.Scheme)
 
-// requests returns the requests that read a kind. If no client can be made, which NewConnection rules out,
-// each request fails.
-func (k Kind) requests(conn *Connection) cache.ListerWatcher {
-	requests, err := k.clientRequests(conn)
-	if err == nil {
-		return requests
-	}
-	err = fmt.Errorf("client for %s: %w", k.Resource.Resource, err)
-	return &cache.ListWatch{
-		ListWithContextFunc:  func(context.Context, metav1.ListOptions) (runtime.Object, error) { return nil, err },
-		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, err },
+// requests returns the requests that read a kind.
+func (k Kind) requests(conn *Connection) (cache.ListerWatcher, error) {
+	switch k.object.(type) {
+	case *unstructured.Unstructured:
+		client, err := dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient)
+		return listWatch(k, func(kind schema.GroupVersionResource) lister[*unstructured.UnstructuredList] {
+			return client.Resource(kind).Namespace(k.Namespace)
+		}), err
+	case *metav1.PartialObjectMetadata:
+		client, err := metadata.NewForConfigAndClient(metadata.ConfigFor(conn.Config), conn.HTTPClient)
+		return listWatch(k, func(kind schema.GroupVersionResource) lister[*metav1.PartialObjectMetadataList] {
+			return client.Resource(kind).Namespace(k.Namespace)
+		}), err
+	default:
+		client, err := rest.RESTClientForConfigAndClient(k.typedConfig(conn.Config), conn.HTTPClient)
+		return cache.NewFilteredListWatchFromClient(client, k.Resource.Resource, k.Namespace, k.addSelectors), err
 	}
 }
 
-func (k Kind) clientRequests(conn *Connection) (cache.ListerWatcher, error) {
-	selected := func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = k.Labels, k.Fields }
-	switch {
-	case k.versions != nil:
-		client, err := dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient)
-		if err != nil {
-			return nil, err
-		}
-		return k.newestRequests(client, selected), nil
-	case k.metadata:
-		client, err := metadata.NewForConfigAndClient(metadata.ConfigFor(conn.Config), conn.HTTPClient)
-		if err != nil {
-			return nil, err
-		}
-		objects := client.Resource(k.Resource).Namespace(k.Namespace)
-		return &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				selected(&o)
-				return objects.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				selected(&o)
-				return objects.Watch(ctx, o)
-			},
-		}, nil
-	default:
-		client, err := rest.RESTClientForConfigAndClient(k.typedConfig(conn.Config), conn.HTTPClient)
-		if err != nil {
-			return nil, err
-		}
-		return cache.NewFilteredListWatchFromClient(client, k.Resource.Resource, k.Namespace, selected), nil
+func (k Kind) addSelectors(o *metav1.ListOptions) {
+	o.LabelSelector, o.FieldSelector = k.Labels, k.Fields
+}
+
+// A lister reads a kind at one version.
+type lister[L runtime.Object] interface {
+	List(ctx context.Context, o metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// listWatch returns requests at the newest version that is served.
+func listWatch[L runtime.Object](k Kind, listerOf func(schema.GroupVersionResource) lister[L]) cache.ListerWatcher {
+	at := func(version string) lister[L] { return listerOf(k.Resource.GroupResource().WithVersion(version)) }
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			k.addSelectors(&o)
+			return newestServed(k.versions, func(version string) (L, error) { return at(version).List(ctx, o) })
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			k.addSelectors(&o)
+			return newestServed(k.versions, func(version string) (watch.Interface, error) {
+				return at(version).Watch(ctx, o)
+			})
+		},
 	}
 }
 
@@ -126,26 +122,6 @@ func (k Kind) typedConfig(base *rest.Config) *rest.Config {
 		config.NegotiatedSerializer = pruner{config.NegotiatedSerializer, k.Name, k.read}
 	}
 	return config
-}
-
-func (k Kind) newestRequests(client dynamic.Interface, selected func(*metav1.ListOptions)) cache.ListerWatcher {
-	at := func(version string) dynamic.ResourceInterface {
-		return client.Resource(k.Resource.GroupResource().WithVersion(version)).Namespace(k.Namespace)
-	}
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			selected(&o)
-			return newestServed(k.versions, func(version string) (*unstructured.UnstructuredList, error) {
-				return at(version).List(ctx, o)
-			})
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			selected(&o)
-			return newestServed(k.versions, func(version string) (watch.Interface, error) {
-				return at(version).Watch(ctx, o)
-			})
-		},
-	}
 }
 
 // List lists a kind made by Newest once, and reads all of it into memory: for one namespace, or with a

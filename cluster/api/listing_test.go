@@ -39,7 +39,8 @@ func (f *fakeKind) run(t *testing.T, test func(store *Store[string], watcher *Wa
 		defer conn.Close()
 		store := NewStore(func(o any) (string, bool) { f.kept++; return o.(*corev1.Pod).Name, true }, func(Key) {})
 		kind := Typed(corev1.SchemeGroupVersion, "pods", "Pod", &corev1.Pod{})
-		watcher := newWatcher(conn, kind, &cache.ListWatch{
+		watcher := NewWatcher(conn, kind, store)
+		watcher.requests = &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				list, err := f.list(o)
 				if list == nil && err == nil {
@@ -58,7 +59,7 @@ func (f *fakeKind) run(t *testing.T, test func(store *Store[string], watcher *Wa
 				f.open = watch.NewFakeWithChanSize(1, false)
 				return f.open, nil
 			},
-		}, store)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {

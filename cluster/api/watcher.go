@@ -91,7 +91,7 @@ const (
 type Watcher struct {
 	kind     Kind
 	target   Target
-	requests cache.ListerWatcher
+	requests cache.ListerWatcher // instead of those over conn, in tests
 	conn     *Connection
 	lag      prometheus.Observer // of changes; nil: it is not measured
 	optional bool                // the cluster is used without it
@@ -131,13 +131,8 @@ type Health struct {
 // NewWatcher returns a Watcher that fills target with the objects of a kind. It joins the Watcher that is
 // shared over conn, if there is one (see join.go).
 func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
-	return newWatcher(conn, kind, nil, target)
-}
-
-// newWatcher takes the requests that read the kind; nil for those over conn.
-func newWatcher(conn *Connection, kind Kind, requests cache.ListerWatcher, target Target) *Watcher {
 	return &Watcher{
-		kind: kind, target: target, requests: requests, conn: conn, relist: make(chan struct{}, 1),
+		kind: kind, target: target, conn: conn, relist: make(chan struct{}, 1),
 		refusedOnce: make(chan struct{}), health: Health{Errors: map[string]int{}},
 	}
 }
@@ -183,9 +178,14 @@ func (w *Watcher) Run(ctx context.Context) {
 		w.target.UseBudget(b, w.kind)
 		defer w.target.UseBudget(nil, Kind{})
 	}
-	requests := w.requests
+	log := logr.FromContextOrDiscard(ctx)
+	requests, err := w.requests, error(nil)
 	if requests == nil {
-		requests = w.kind.requests(w.conn)
+		requests, err = w.kind.requests(w.conn)
+	}
+	if err != nil {
+		log.Error(err, "BUG: no client from a configuration that is in use")
+		return
 	}
 	r := &reflector{
 		Watcher: w, shared: w.conn.sharedFor(w), requests: cache.ToListerWatcherWithContext(requests),
