@@ -377,20 +377,22 @@ func (c *Connection) untilReset(ctx context.Context) (_ context.Context, cancel 
 	return ctx, func() { stop(); end() }
 }
 
-// waitOrWake returns after d, when wake closes, or when ctx ends. It reports whether wake closed.
-func waitOrWake(ctx context.Context, wake <-chan struct{}, d time.Duration) (woken bool) {
+// waitFor returns after d, when one of two channels closes, which it returns, or when ctx ends.
+func waitFor(ctx context.Context, d time.Duration, a, b <-chan struct{}) (closed <-chan struct{}) {
 	if d <= 0 {
-		return false
+		return nil
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
+	case <-a:
+		return a
+	case <-b:
+		return b
 	case <-timer.C:
-		return false
-	case <-wake:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return nil
 	}
 }
 

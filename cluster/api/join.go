@@ -92,17 +92,16 @@ func (c *Connection) sharedFor(w *Watcher) *Watcher {
 
 // Relist makes the Watcher list anew, with a listing that begins after the call.
 func (w *Watcher) Relist() {
-	w.relists.Add(1)
-	select {
-	case w.relist <- struct{}{}:
-	default: // requested already
-	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n, _ := w.relists.Load()
+	w.relists.Store(n + 1)
 }
 
 // WaitRelisted returns once a complete listing was stored that began after the last call of Relist, or after a later
 // one, or once ctx ends.
 func (w *Watcher) WaitRelisted(ctx context.Context) error {
-	for after := w.relists.Load(); ; {
+	for after, _ := w.relists.Load(); ; {
 		listed, changed := w.listed.Load()
 		if listed >= after {
 			return nil

@@ -97,8 +97,7 @@ type Watcher struct {
 	optional bool                // the cluster is used without it
 
 	relay   fedwatch.Value[*relay] // for those who join; nil unless it watches
-	relist  chan struct{}          // a new listing is requested
-	relists atomic.Uint64          // how often
+	relists fedwatch.Value[uint64] // how often a new listing was requested; stored under mu
 	listed  fedwatch.Value[uint64] // relists before the last complete listing began
 
 	refusedOnce chan struct{}                // closed when the kind was first refused
@@ -132,7 +131,7 @@ type Health struct {
 // shared over conn, if there is one (see join.go).
 func NewWatcher(conn *Connection, kind Kind, target Target) *Watcher {
 	return &Watcher{
-		kind: kind, target: target, conn: conn, relist: make(chan struct{}, 1),
+		kind: kind, target: target, conn: conn,
 		refusedOnce: make(chan struct{}), health: Health{Errors: map[string]int{}},
 	}
 }
@@ -198,10 +197,10 @@ func (w *Watcher) Run(ctx context.Context) {
 		began := time.Now()
 		err := r.listAndWatch(ctx)
 		if err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Info("Listing and watching starts over", "error", err.Error())
+			log.Info("Listing and watching starts over", "error", err.Error())
 		}
 		if isExcess(err) {
-			if r.relistWithin(ctx, wake, jitter(refusals)) {
+			if waitFor(ctx, jitter(refusals), wake, r.relist) == r.relist {
 				refusals = refusedBackoff // the limits may be others
 			} else {
 				refusals = min(2*refusals, maxRefusedBackoff)
@@ -217,21 +216,6 @@ func (w *Watcher) Run(ctx context.Context) {
 	if r.fits != nil {
 		r.fits.Stop()
 	}
-}
-
-// relistWithin waits for a pause, or until wake closes, and reports whether Relist was called meanwhile: then it
-// waits no longer.
-func (w *Watcher) relistWithin(ctx context.Context, wake <-chan struct{}, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-w.relist:
-		return true
-	case <-wake:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return false
 }
 
 // recordProgress records that a listing has brought n objects, and returns an error if the Budget ends it.
@@ -323,7 +307,7 @@ func (p *restartPause) wait(ctx context.Context, wake <-chan struct{}, began tim
 		p.pause = 0
 	}
 	p.pause = min(max(2*p.pause, minBackoff), maxBackoff)
-	waitOrWake(ctx, wake, p.pause-lasted)
+	waitFor(ctx, p.pause-lasted, wake, nil)
 }
 
 // Healthy reports whether a watch is open on which every change arrives.
@@ -435,7 +419,7 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 				return err
 			}
 		}
-		if waitOrWake(ctx, wake, pause) {
+		if waitFor(ctx, pause, wake, nil) == wake {
 			refusals = refusedBackoff
 		}
 	}
@@ -514,22 +498,20 @@ type reflector struct {
 	requests cache.ListerWatcherWithContext
 	objects  reflect.Type // that the target takes
 
-	pageLimit int64        // objects asked for in a page
-	version   string       // the newest that was seen
-	began     time.Time    // the last listing
-	fits      *time.Timer  // until what was refused is listed again; nil for not
-	received  atomic.Int64 // bytes of the listing that is under way
+	pageLimit int64           // objects asked for in a page
+	version   string          // the newest that was seen
+	began     time.Time       // the last listing
+	relist    <-chan struct{} // closes when another one is requested
+	fits      *time.Timer     // until what was refused is listed again; nil for not
+	received  atomic.Int64    // bytes of the listing that is under way
 }
 
 // listAndWatch lists everything and then applies changes, until what was missed cannot be had any more.
 func (r *reflector) listAndWatch(ctx context.Context) error {
 	joined := r.join(ctx)
 	defer joined.leave()
-	select {
-	case <-r.relist: // this listing is the one
-	default:
-	}
-	requested := r.relists.Load()
+	var requested uint64
+	requested, r.relist = r.relists.Load()
 	r.began = time.Now()
 	if r.fits != nil {
 		r.fits.Stop()
