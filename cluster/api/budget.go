@@ -38,8 +38,8 @@ func (l Limits) With(services, endpoints *int) Limits {
 	return l
 }
 
-// of returns the most units that a store of a kind may hold; 0 for no limit.
-func (l Limits) of(k Kind) int64 {
+// units returns the most units that a store of a kind may hold; 0 for no limit.
+func (l Limits) units(k Kind) int64 {
 	switch k.object.(type) {
 	case *corev1.Service:
 		return int64(l.Services)
@@ -59,7 +59,7 @@ func (l Limits) objects(k Kind) int64 {
 		}
 		return int64(l.Endpoints) + 2*int64(l.Services)
 	}
-	return l.of(k)
+	return l.units(k)
 }
 
 // A Budget bounds what all stores of one cluster hold. Past it, what was accepted stays and is updated, and
@@ -151,40 +151,6 @@ func (b *Budget) Refused() []string {
 	return slices.Sorted(maps.Keys(kinds))
 }
 
-// addBytes charges what needs no room, or gives back.
-func (b *Budget) addBytes(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.bytes += n
-}
-
-// markRefused records that something of a share was refused.
-func (b *Budget) markRefused(s *share) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.refused[s] = true
-}
-
-// setRefused records whether something of a share is refused, after everything was listed or when the share
-// ends.
-func (b *Budget) setRefused(s *share, something bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s.ended = false; something {
-		b.refused[s] = true
-	} else {
-		delete(b.refused, s)
-	}
-}
-
-// endListing records that a listing of a share was not read to its end.
-func (b *Budget) endListing(s *share) error {
-	b.mu.Lock()
-	s.ended, b.refused[s] = true, true
-	b.mu.Unlock()
-	return &ExcessError{b.Problem()}
-}
-
 func exceeds(n, limit int64, old bool) bool {
 	if old {
 		limit += limit / 4
@@ -192,12 +158,16 @@ func exceeds(n, limit int64, old bool) bool {
 	return limit > 0 && n > limit
 }
 
-// share is what one store uses of a Budget.
+// share is what one store uses of a Budget; nil where there are no limits. The informer that fills the store is the
+// only one that uses it. What a listing brings is charged as it comes, beside what the store holds, and given back if
+// the listing is not stored.
 type share struct {
 	*Budget
-	kind  Kind
-	units int64
-	bytes int64
+	kind Kind
+	used totals
+
+	listed int64   // units that the last listing has brought, those that were refused included
+	before *totals // what was used when it began; nil once it was stored or given up
 
 	refusedCount int   // objects that were refused since everything was listed
 	next         usage // of the first of them by name, which is to be taken next
@@ -205,6 +175,11 @@ type share struct {
 	gone         bool // an object that may have been refused was deleted
 	ended        bool // the last listing was not read to its end; guarded by Budget.mu
 }
+
+// totals is what all objects use together.
+type totals struct{ units, bytes int64 }
+
+func (t *totals) add(u usage) { t.units, t.bytes = t.units+int64(u.units), t.bytes+int64(u.bytes) }
 
 // usage is what one object uses.
 type usage struct{ units, bytes int32 }
@@ -215,53 +190,109 @@ func (s *share) charge(before, now usage, known bool) bool {
 	units, bytes := int64(now.units)-int64(before.units), int64(now.bytes)-int64(before.bytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if units > 0 && exceeds(s.units+units, s.limits.of(s.kind), known) ||
-		bytes > 0 && exceeds(s.Budget.bytes+bytes, s.limits.Bytes, known) {
+	if units > 0 && exceeds(s.used.units+units, s.limits.units(s.kind), known) ||
+		bytes > 0 && exceeds(s.bytes+bytes, s.limits.Bytes, known) {
 		return false
 	}
-	s.units += units
+	s.used.units += units
+	s.used.bytes += bytes
 	s.bytes += bytes
-	s.Budget.bytes += bytes
 	return true
 }
 
-// refuse records that an object of a key was refused, or that an update of it was.
-func (s *share) refuse(k Key, u usage, known bool) {
-	if !known && (s.refusedCount == 0 || s.nextKey == (Key{}) || k.before(s.nextKey)) {
+// use sets what is used, which needs no room.
+func (s *share) use(all totals) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes += all.bytes - s.used.bytes
+	s.used = all
+}
+
+// recordRefusal records that an object of a key was refused, or that an update of it was.
+func (s *share) recordRefusal(k Key, u usage, known bool) {
+	if !known && (s.nextKey == (Key{}) || k.sortsBefore(s.nextKey)) {
 		s.nextKey, s.next = k, u
 	}
 	s.refusedCount++
-	s.markRefused(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[s] = true
 }
 
-// begin forgets what was refused: everything is about to be listed.
-func (s *share) begin() { s.refusedCount, s.nextKey, s.next, s.gone = 0, Key{}, usage{}, false }
-
-// checkListing returns an error if a listing that has brought so many objects, units of them and bytes must not be
-// read further.
-func (s *share) checkListing(objects int, units, bytes int64) error {
+// setRefused records whether something is refused, after everything was listed or when the share ends.
+func (s *share) setRefused(something bool) {
 	s.mu.Lock()
-	limits := s.limits
-	s.mu.Unlock()
-	if exceeds(units, maxTimes*limits.of(s.kind), false) ||
-		exceeds(int64(objects), maxTimes*limits.objects(s.kind), false) ||
-		exceeds(bytes, maxTimesBytes*limits.Bytes, false) {
-		return s.endListing(s)
+	defer s.mu.Unlock()
+	if s.ended = false; something {
+		s.refused[s] = true
+	} else {
+		delete(s.refused, s)
 	}
-	return nil
+}
+
+// beginListing forgets what was refused: everything is about to be listed.
+func (s *share) beginListing() {
+	if s == nil {
+		return
+	}
+	s.giveUpListing()
+	s.listed, s.before = 0, new(s.used)
+	s.refusedCount, s.nextKey, s.next, s.gone = 0, Key{}, usage{}, false
+}
+
+// giveUpListing returns to the Budget what a listing used that was not stored.
+func (s *share) giveUpListing() {
+	if s.before != nil {
+		s.use(*s.before)
+		s.before = nil
+	}
+}
+
+// storeListing records what a listing uses that was stored.
+func (s *share) storeListing(all totals) {
+	if s != nil {
+		s.use(all)
+		s.before = nil
+		s.setRefused(s.refusedCount > 0)
+	}
+}
+
+// checkListing returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes as they were
+// sent, must not be read further. What was gathered of it does not count any more.
+func (s *share) checkListing(objects int, bytes int64) error {
+	if s == nil || !s.endsListing(objects, bytes) {
+		return nil
+	}
+	s.giveUpListing()
+	return &ExcessError{s.Problem()}
+}
+
+func (s *share) endsListing(objects int, bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ends := exceeds(s.listed, maxTimes*s.limits.units(s.kind), false) ||
+		exceeds(int64(objects), maxTimes*s.limits.objects(s.kind), false) ||
+		exceeds(bytes, maxTimesBytes*s.limits.Bytes, false)
+	if ends {
+		s.ended, s.refused[s] = true, true
+	}
+	return ends
 }
 
 // mayFit reports whether something was refused that may fit now, with a tenth to spare.
 func (s *share) mayFit() bool {
-	if s.refusedCount == 0 {
+	if s == nil || s.refusedCount == 0 {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fits := func(used, next, most int64) bool { return !exceeds(used+max(used/10, next), most, false) }
-	return fits(s.units, int64(s.next.units), s.limits.of(s.kind)) &&
-		fits(s.Budget.bytes, int64(s.next.bytes), s.limits.Bytes)
+	return fits(s.used.units, int64(s.next.units), s.limits.units(s.kind)) &&
+		fits(s.bytes, int64(s.next.bytes), s.limits.Bytes)
 }
+
+// refusedGone reports whether something was deleted that may have been refused.
+func (s *share) refusedGone() bool { return s != nil && s.gone }
 
 // usageOf returns what an object with this record uses.
 func usageOf(object, record any) usage {

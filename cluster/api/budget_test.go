@@ -93,14 +93,14 @@ func TestBudget(t *testing.T) {
 							t.Fatal("an object that was deleted is held")
 						}
 					}
-					s.abandon()
+					s.share.giveUpListing()
 					counted := 0
 					for _, x := range s.byKey.All() {
 						all += int64(x.size.bytes)
 						counted++
 					}
-					if counted != s.Len() || s.share.units != int64(s.Len()) {
-						t.Fatalf("%d records and %d units for %d objects", counted, s.share.units, s.Len())
+					if counted != s.Len() || s.share.used.units != int64(s.Len()) {
+						t.Fatalf("%d records and %d units for %d objects", counted, s.share.used.units, s.Len())
 					}
 				}
 				if all != b.Bytes() || all > bytes*5/4 {
@@ -153,7 +153,7 @@ func TestBudgetByName(t *testing.T) {
 			}
 			for _, o := range objects {
 				k, _ := keyOf(o)
-				if len(keys) > 0 && k.before(keys[len(keys)-1]) && !slices.Contains(keys, k) {
+				if len(keys) > 0 && k.sortsBefore(keys[len(keys)-1]) && !slices.Contains(keys, k) {
 					t.Fatalf("%v is refused, and %v is not", k, keys[len(keys)-1])
 				}
 			}
@@ -181,7 +181,7 @@ func TestBudgetOfOneCluster(t *testing.T) {
 		{Limits{}.With(nil, &few), 0, 2, math.MaxInt32},
 	} {
 		for k, want := range map[*Kind]int64{&services: c.services, &sliced: c.endpoints, &pods: c.other} {
-			if got := c.limits.of(*k); got != want {
+			if got := c.limits.units(*k); got != want {
 				t.Errorf("%+v: %d of %s, want %d", c.limits, got, k.Name, want)
 			}
 		}
@@ -195,10 +195,10 @@ func TestBudgetOfOneCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.Len() != 1 || s.MayFit() || len(b.Refused()) != 1 {
-		t.Fatalf("%d objects, may fit %t, refused %v", s.Len(), s.MayFit(), b.Refused())
+	if s.Len() != 1 || s.share.mayFit() || len(b.Refused()) != 1 {
+		t.Fatalf("%d objects, may fit %t, refused %v", s.Len(), s.share.mayFit(), b.Refused())
 	}
-	if b.SetLimits(Limits{Endpoints: 2}); !s.MayFit() {
+	if b.SetLimits(Limits{Endpoints: 2}); !s.share.mayFit() {
 		t.Error("there is room, and nothing may fit")
 	}
 }

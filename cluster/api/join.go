@@ -296,10 +296,7 @@ func (c *receiver) applyEvent(e watch.Event, m metav1.Object) error {
 	case err == nil && order < 0 && time.Since(c.listed) > maxBehind:
 		return errBehind
 	case e.Type == watch.Bookmark:
-		if c.target.MayFit() || c.target.RefusedGone() {
-			return errFits
-		}
-		return nil
+		return checkRefused(c.target)
 	case err == nil && order <= 0:
 		return nil // the listing has it
 	case e.Type == watch.Deleted, !c.selector.Matches(labels.Set(m.GetLabels())):

@@ -16,11 +16,9 @@ import (
 // is given, because other Targets are given the same ones, nor block.
 type Target interface {
 	UseBudget(b *Budget, kind Kind) // nil: no limits
-	MayFit() bool                   // something was refused that may fit now
-	RefusedGone() bool              // something was deleted that may have been refused
+	budgetShare() *share            // of that Budget
 	Synced() <-chan struct{}        // closed once it holds a complete listing
 	NewListing() Listing
-	CheckListing(objects int, bytes int64) error // an error ends a listing that brought so much
 	Replace(objects []any, version string) error // by all objects of a Listing
 	Update(object any) error                     // one that is new or has changed
 	Delete(object any) error
@@ -43,8 +41,8 @@ func (k Key) String() string {
 	return k.Namespace + "/" + k.Name
 }
 
-// before reports whether k comes before o by name.
-func (k Key) before(o Key) bool {
+// sortsBefore reports whether k comes before o by name.
+func (k Key) sortsBefore(o Key) bool {
 	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name)) < 0
 }
 
@@ -55,12 +53,10 @@ type Store[R any] struct {
 	changed   func(Key)
 	synced    chan struct{} // closed by the first Replace
 
-	unstored *listing[R] // the last that was not stored; of the informer, like share
-	share    *share      // nil: there are no limits
+	share *share // nil: there are no limits; of the informer
 
 	mu    sync.RWMutex
 	byKey ByNamespace[*stored[R]]
-	count int // of byKey
 }
 
 // stored is a record in a Store. It is by pointer, because maps have room for about twice what is in them.
@@ -90,6 +86,14 @@ func (m ByNamespace[V]) Remove(k Key) {
 	if len(m[k.Namespace]) == 0 {
 		delete(m, k.Namespace)
 	}
+}
+
+// Len returns the number of keys.
+func (m ByNamespace[V]) Len() (n int) {
+	for _, values := range m {
+		n += len(values)
+	}
+	return n
 }
 
 // All yields all keys with their values, in no order.
@@ -152,22 +156,18 @@ func (s *Store[R]) Take(k Key) (record R, found bool) {
 func (s *Store[R]) put(k Key, r *stored[R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, found := s.byKey[k.Namespace][k.Name]; found {
-		s.count--
-	}
 	if r == nil {
 		s.byKey.Remove(k)
-		return
+	} else {
+		s.byKey.Put(k, r)
 	}
-	s.byKey.Put(k, r)
-	s.count++
 }
 
 // Keys returns the keys of all records, in no order.
 func (s *Store[R]) Keys() []Key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	keys := make([]Key, 0, s.count)
+	keys := make([]Key, 0, s.byKey.Len())
 	for k := range s.byKey.All() {
 		keys = append(keys, k)
 	}
@@ -178,7 +178,7 @@ func (s *Store[R]) Keys() []Key {
 func (s *Store[R]) Len() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.count
+	return s.byKey.Len()
 }
 
 // reduced is an object on its way into the Store.
@@ -217,37 +217,31 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 // UseBudget makes records, which are those of a kind, count in a Budget from now on. nil ends that.
 func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
 	if s.share != nil {
-		s.share.addBytes(-s.share.bytes)
-		s.share.setRefused(s.share, false)
+		s.share.use(totals{})
+		s.share.setRefused(false)
 	}
-	s.share, s.unstored = nil, nil
-	if b == nil {
+	if s.share = nil; b == nil {
 		return
 	}
 	s.share = &share{Budget: b, kind: kind}
+	var used totals
 	for _, k := range s.Keys() { // from an informer before
 		r, _ := s.get(k)
 		if r.size == (usage{}) {
 			r.size = usageOf(nil, r.record)
 			s.put(k, &r)
 		}
-		s.share.addBytes(int64(r.size.bytes))
-		s.share.units, s.share.bytes = s.share.units+int64(r.size.units), s.share.bytes+int64(r.size.bytes)
+		used.add(r.size)
 	}
+	s.share.use(used)
 }
 
-// MayFit reports whether something was refused that may fit now.
-func (s *Store[R]) MayFit() bool { return s.share != nil && s.share.mayFit() }
-
-// RefusedGone reports whether something was deleted that may have been refused.
-func (s *Store[R]) RefusedGone() bool { return s.share != nil && s.share.gone }
+func (s *Store[R]) budgetShare() *share { return s.share }
 
 // listing is a Listing for a Store.
 type listing[R any] struct {
 	store   *Store[R]
 	objects map[Key]*reduced[R]
-	before  share // what was used when it began
-	units   int64 // that it has brought, those that were refused included
 
 	refused *Key       // the first by name of those that it has refused; nil for none
 	taken   latestKeys // the new ones that it has taken; only once something was refused
@@ -257,7 +251,7 @@ type listing[R any] struct {
 type latestKeys []Key
 
 func (h latestKeys) Len() int           { return len(h) }
-func (h latestKeys) Less(i, j int) bool { return h[j].before(h[i]) }
+func (h latestKeys) Less(i, j int) bool { return h[j].sortsBefore(h[i]) }
 func (h latestKeys) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 
 // Push implements [heap.Interface].
@@ -274,36 +268,8 @@ func (h *latestKeys) Pop() any {
 // NewListing returns an empty Listing, whose objects Replace takes. Objects that the Store holds already
 // take precedence over new ones in the Budget.
 func (s *Store[R]) NewListing() Listing {
-	s.abandon()
-	l := &listing[R]{store: s, objects: map[Key]*reduced[R]{}}
-	if s.share != nil {
-		l.before = *s.share
-		s.share.begin()
-		s.unstored = l
-	}
-	return l
-}
-
-// abandon returns to the Budget what a listing used that was not stored.
-func (s *Store[R]) abandon() {
-	if s.unstored != nil {
-		s.share.addBytes(s.unstored.before.bytes - s.share.bytes)
-		s.share.units, s.share.bytes = s.unstored.before.units, s.unstored.before.bytes
-		s.unstored = nil
-	}
-}
-
-// CheckListing returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes
-// as they were sent, must not be read further. What was gathered of it is dropped.
-func (s *Store[R]) CheckListing(objects int, bytes int64) error {
-	if s.share == nil {
-		return nil
-	}
-	err := s.share.checkListing(objects, s.unstored.units, bytes)
-	if err != nil {
-		s.abandon()
-	}
-	return err
+	s.share.beginListing()
+	return &listing[R]{store: s, objects: map[Key]*reduced[R]{}}
 }
 
 func (l *listing[R]) Update(object any) error {
@@ -314,10 +280,13 @@ func (l *listing[R]) Update(object any) error {
 	if !k.ok {
 		return l.Delete(object)
 	}
-	l.units += int64(k.size.units)
-	if l.store.share == nil || l.admit(k) {
-		l.objects[k.key] = k
+	if share := l.store.share; share != nil {
+		share.listed += int64(k.size.units)
+		if !l.admit(k) {
+			return nil
+		}
 	}
+	l.objects[k.key] = k
 	return nil
 }
 
@@ -336,7 +305,7 @@ func (l *listing[R]) admit(k *reduced[R]) bool {
 	if s.share.charge(old.size, k.size, true) {
 		return true
 	}
-	s.share.refuse(k.key, k.size, true)
+	s.share.recordRefusal(k.key, k.size, true)
 	if !again {
 		l.objects[k.key] = &reduced[R]{k.key, old.record, true, old.size}
 	}
@@ -346,7 +315,7 @@ func (l *listing[R]) admit(k *reduced[R]) bool {
 // admitNew makes room for a new object at the cost of new ones that come after it by name.
 func (l *listing[R]) admitNew(k *reduced[R]) bool {
 	s := l.store.share
-	beyond := l.refused != nil && l.refused.before(k.key)
+	beyond := l.refused != nil && l.refused.sortsBefore(k.key)
 	if !beyond && s.charge(usage{}, k.size, false) {
 		if l.refused != nil {
 			heap.Push(&l.taken, k.key)
@@ -361,12 +330,12 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 		}
 		heap.Init(&l.taken)
 	}
-	for !beyond && len(l.taken) > 0 && k.key.before(l.taken[0]) {
+	for !beyond && len(l.taken) > 0 && k.key.sortsBefore(l.taken[0]) {
 		last := heap.Pop(&l.taken).(Key)
 		if o, still := l.objects[last]; still {
 			delete(l.objects, last)
 			s.charge(o.size, usage{}, true)
-			s.refuse(last, o.size, false)
+			s.recordRefusal(last, o.size, false)
 			l.refused = &last
 		}
 		if s.charge(usage{}, k.size, false) {
@@ -374,8 +343,8 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 			return true
 		}
 	}
-	s.refuse(k.key, k.size, false)
-	if l.refused == nil || k.key.before(*l.refused) {
+	s.recordRefusal(k.key, k.size, false)
+	if l.refused == nil || k.key.sortsBefore(*l.refused) {
 		l.refused = &k.key
 	}
 	return false
@@ -407,7 +376,7 @@ func (s *Store[R]) Update(object any) error {
 		old, known := s.get(k.key)
 		isNew := k.ok && !known
 		if isNew && s.share.refusedCount > 0 || !s.share.charge(old.size, k.size, known) {
-			s.share.refuse(k.key, k.size, known)
+			s.share.recordRefusal(k.key, k.size, known)
 			return nil
 		}
 	}
@@ -438,8 +407,8 @@ func (s *Store[R]) Delete(object any) error {
 
 // Replace stores a complete listing.
 func (s *Store[R]) Replace(objects []any, _ string) error {
-	next, count := ByNamespace[*stored[R]]{}, 0
-	var units, bytes int64
+	next := ByNamespace[*stored[R]]{}
+	var used totals
 	for _, o := range objects {
 		k, err := s.reduce(o)
 		if err != nil {
@@ -448,20 +417,13 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 		if !k.ok {
 			continue
 		}
-		if _, twice := next[k.key.Namespace][k.key.Name]; !twice {
-			count++
-		}
 		next.Put(k.key, &stored[R]{k.record, k.size})
-		units, bytes = units+int64(k.size.units), bytes+int64(k.size.bytes)
+		used.add(k.size)
 	}
-	if s.share != nil { // each was charged as it was gathered, and what is gone not given back yet
-		s.share.addBytes(bytes - s.share.bytes)
-		s.share.units, s.share.bytes, s.unstored = units, bytes, nil
-		s.share.setRefused(s.share, s.share.refusedCount > 0)
-	}
+	s.share.storeListing(used)
 	s.mu.Lock()
 	old := s.byKey
-	s.byKey, s.count = next, count
+	s.byKey = next
 	s.mu.Unlock()
 	for k := range old.All() {
 		if _, still := next[k.Namespace][k.Name]; !still {

@@ -227,7 +227,7 @@ func (r *reflector) recordProgress(n int) error {
 		r.furthest, r.lastProgress = n, time.Now()
 	}
 	r.mu.Unlock()
-	return r.target.CheckListing(n, r.received.Load())
+	return r.target.budgetShare().checkListing(n, r.received.Load())
 }
 
 // progressedAt returns when a listing last got further than all before; zero for never.
@@ -710,15 +710,12 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 	}
 	switch e.Type {
 	case watch.Bookmark:
-		if r.target.MayFit() || r.target.RefusedGone() {
-			return errFits
-		}
-		return nil
+		return checkRefused(r.target)
 	case watch.Deleted:
 		if err := r.target.Delete(e.Object); err != nil {
 			return err
 		}
-		if r.target.MayFit() && r.fits == nil {
+		if r.fits == nil && r.target.budgetShare().mayFit() {
 			r.fits = time.AfterFunc(time.Until(r.began.Add(fitInterval)), r.Relist)
 		}
 		return nil
@@ -726,6 +723,14 @@ func (r *reflector) applyEvent(e watch.Event, m metav1.Object) error {
 		r.recordLag(m, true)
 		return r.target.Update(e.Object)
 	}
+}
+
+// checkRefused returns an error, at a bookmark, if what a Target refused is to be listed again.
+func checkRefused(t Target) error {
+	if share := t.budgetShare(); share.mayFit() || share.refusedGone() {
+		return errFits
+	}
+	return nil
 }
 
 // older reports whether version a is from before version b. It is false where they cannot be compared.
