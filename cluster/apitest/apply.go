@@ -95,7 +95,7 @@ func linkConverter(conditions bool) managedfields.TypeConverter {
 func (s *Server) typeConverter(resource string, kind schema.GroupVersionKind) managedfields.TypeConverter {
 	switch {
 	case resource == linkResource:
-		return linkConverters[!s.pruned[resource]]()
+		return linkConverters[!s.resource(resource).pruned]()
 	case scheme.Scheme.Recognizes(kind):
 		return builtIn()
 	}
@@ -215,7 +215,7 @@ func (s *Server) applied(
 			field.ErrorList{field.Required(field.NewPath("status", "conditions"), "")})
 	}
 	o.SetResourceVersion("")
-	if change := s.mutate[req.groupResource()]; change != nil {
+	if change := s.resource(req.groupResource()).mutate; change != nil {
 		change(o)
 	}
 	return o, nil
@@ -286,7 +286,7 @@ func (s *Server) recordOwner(req request, old, o *unstructured.Unstructured, man
 	if !owned && (manager == ownTests || !slices.Contains(tracked, req.groupResource())) {
 		return
 	}
-	if s.pruned[req.groupResource()] {
+	if s.resource(req.groupResource()).pruned {
 		unstructured.RemoveNestedField(o.Object, "status", "conditions")
 	}
 	live := &unstructured.Unstructured{Object: map[string]any{"kind": o.GetKind()}}

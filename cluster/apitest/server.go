@@ -34,36 +34,59 @@ type Server struct {
 	authority     []byte
 	line          *networkPath
 
-	mu        sync.Mutex
-	http      *http.Server
-	version   int
-	tokens    map[string]bool
-	lacking   map[string]string  // group resource that a token must not ask for
-	forbidden map[string]bool    // group resources, and verbs with group resources
-	rejected  map[string]bool    // verb, group resource and namespace, or none for all
-	failing   map[string]failure // by group resource
-	// Group resource -> versions, newest first; nil: not served.
-	served map[string][]string
-	// Group resources whose status.conditions are dropped on write.
-	pruned map[string]bool
-	// Group resource -> what a webhook does to what is written.
-	mutate         map[string]func(*unstructured.Unstructured)
-	objects        map[string]map[string]*unstructured.Unstructured
+	mu             sync.Mutex
+	http           *http.Server
+	version        int
+	tokens         map[string]bool
+	lacking        map[string]string // group resource that a token must not ask for
+	resources      map[string]*resource
 	events         []event
-	restored       int                         // how often an older state was restored
-	silentWatches  map[string]bool             // group resources whose watches are silent
-	answers        map[string]http.HandlerFunc // what answers instead, by group resource
-	terminating    map[string]bool             // resources whose CRD is being deleted
-	withoutStreams bool                        // lists are not streamed
-	skew           time.Duration               // how far its clock is ahead
-	delays         map[string]time.Duration    // before each response, by group resource; "" for any
-	expired        int                         // the oldest version from which a watch may begin
+	restored       int           // how often an older state was restored
+	withoutStreams bool          // lists are not streamed
+	skew           time.Duration // how far its clock is ahead
+	expired        int           // the oldest version from which a watch may begin
 	audit          func(client, verb, resource string)
-	followers      map[string]follower      // by group resource
 	listRemainders map[string]listRemainder // what is left of lists that were read by pages, by continue token
 	changed        chan struct{}            // closed by the next event
-	requests       map[string]int
-	openWatches    map[string]int // by group resource
+}
+
+// A resource is what a server has of one group resource, and how it answers requests about it.
+type resource struct {
+	versions    []string                              // that are served, the newest first
+	objects     map[string]*unstructured.Unstructured // by namespace/name
+	requests    map[string]int                        // so far, by verb
+	openWatches int
+	follow      follower                         // nil: nothing
+	mutate      func(*unstructured.Unstructured) // what a webhook does to what is written; nil: nothing
+	pruned      bool                             // status.conditions are dropped on write
+	terminating bool                             // its CRD is being deleted
+
+	forbidden     map[string]bool // by verb; "" for all
+	rejected      map[string]bool // by verb and namespace, or none for all
+	failing       failure
+	answer        http.HandlerFunc // what answers instead; nil: the server itself
+	delay         time.Duration    // before each response
+	silentWatches bool
+}
+
+// resource returns what there is of a group resource; it needs mu. "readyz" counts as one, and "" is what holds for all.
+func (s *Server) resource(name string) *resource {
+	r := s.resources[name]
+	if r == nil {
+		r = &resource{
+			objects: map[string]*unstructured.Unstructured{}, requests: map[string]int{},
+			forbidden: map[string]bool{}, rejected: map[string]bool{},
+		}
+		s.resources[name] = r
+	}
+	return r
+}
+
+// withResource calls a function with a group resource, and with mu held.
+func (s *Server) withResource(name string, do func(*resource)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do(s.resource(name))
 }
 
 // listRemainder is the part of a list that follows a page.
@@ -101,17 +124,11 @@ func newServer(cluster, addr string) *Server {
 	host, _, _ := strings.Cut(addr, ":")
 	s := &Server{
 		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
-		tokens: map[string]bool{}, lacking: map[string]string{},
-		forbidden: map[string]bool{}, rejected: map[string]bool{},
-		failing:       map[string]failure{},
-		delays:        map[string]time.Duration{},
-		silentWatches: map[string]bool{}, answers: map[string]http.HandlerFunc{},
-		listRemainders: map[string]listRemainder{}, served: maps.Clone(served), pruned: map[string]bool{},
-		terminating: map[string]bool{},
-		mutate:      map[string]func(*unstructured.Unstructured){},
-		objects:     map[string]map[string]*unstructured.Unstructured{}, changed: make(chan struct{}),
-		requests: map[string]int{}, openWatches: map[string]int{},
-		followers: map[string]follower{},
+		tokens: map[string]bool{}, lacking: map[string]string{}, resources: map[string]*resource{},
+		listRemainders: map[string]listRemainder{}, changed: make(chan struct{}),
+	}
+	for name, versions := range served {
+		s.resource(name).versions = versions
 	}
 	s.certificate, s.authority = selfSigned(host)
 	return s
@@ -156,27 +173,23 @@ func (s *Server) Revoke(token string) {
 
 // Forbid answers 403 to all requests about a group resource, such as "pods" or "jobs.batch", or stops doing
 // so. Watches that are open end.
-func (s *Server) Forbid(resource string, forbidden bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forbidden[resource] = forbidden
-	s.broadcast()
+func (s *Server) Forbid(name string, forbidden bool) {
+	s.withResource(name, func(r *resource) {
+		r.forbidden[""] = forbidden
+		s.broadcast()
+	})
 }
 
 // Deny answers 403 to requests of one verb about a group resource, such as "create" and "services", or
 // stops doing so. Access reviews report it, too.
-func (s *Server) Deny(verb, resource string, denied bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forbidden[verb+" "+resource] = denied
+func (s *Server) Deny(verb, name string, denied bool) {
+	s.withResource(name, func(r *resource) { r.forbidden[verb] = denied })
 }
 
 // Reject answers 403 to requests of one verb about a group resource, in one namespace or, if that is empty, in
 // all, or stops doing so. It is a quota or a webhook: access reviews do not report it.
-func (s *Server) Reject(verb, resource, namespace string, rejected bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rejected[verb+" "+resource+" "+namespace] = rejected
+func (s *Server) Reject(verb, name, namespace string, rejected bool) {
+	s.withResource(name, func(r *resource) { r.rejected[verb+" "+namespace] = rejected })
 }
 
 // failure is an error that the server answers, and after how many seconds it asks the client to come back;
@@ -199,21 +212,20 @@ func (s *Server) Skew(d time.Duration) {
 
 // Fail answers all requests about a group resource, or about "readyz", with an error code, such as 503, and
 // a Retry-After in seconds unless that is 0. Code 0 ends it. Watches that are open end.
-func (s *Server) Fail(resource string, code, retryAfter int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failing[resource] = failure{code, retryAfter}
-	s.broadcast()
+func (s *Server) Fail(name string, code, retryAfter int) {
+	s.withResource(name, func(r *resource) {
+		r.failing = failure{code, retryAfter}
+		s.broadcast()
+	})
 }
 
 // Serve makes the server know a group resource in these versions, the newest first; with none it does not
 // exist.
-func (s *Server) Serve(resource string, versions ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.served[resource] = versions
-	delete(s.terminating, resource)
-	s.broadcast()
+func (s *Server) Serve(name string, versions ...string) {
+	s.withResource(name, func(r *resource) {
+		r.versions, r.terminating = versions, false
+		s.broadcast()
+	})
 }
 
 // Stream makes the server stream lists, as it does from the start, or refuse to, as API servers before 1.32
@@ -225,10 +237,8 @@ func (s *Server) Stream(can bool) {
 }
 
 // Answer has a handler answer all requests about a group resource, or the server again if it is nil.
-func (s *Server) Answer(resource string, handler http.HandlerFunc) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.answers[resource] = handler
+func (s *Server) Answer(name string, handler http.HandlerFunc) {
+	s.withResource(name, func(r *resource) { r.answer = handler })
 }
 
 // Compact makes the server forget old versions: lists that are being read by pages cannot be read on.
@@ -240,10 +250,8 @@ func (s *Server) Compact() {
 
 // SilenceWatches makes watches of a group resource silent, without even a bookmark, or ends that. What happens
 // meanwhile is never sent.
-func (s *Server) SilenceWatches(resource string, silent bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.silentWatches[resource] = silent
+func (s *Server) SilenceWatches(name string, silent bool) {
+	s.withResource(name, func(r *resource) { r.silentWatches = silent })
 }
 
 // Backup returns a function that puts the server back into the state in which it is now, as an etcd that is
@@ -254,15 +262,18 @@ func (s *Server) Backup() (restore func()) {
 	defer s.mu.Unlock()
 	version, expired, events := s.version, s.expired, len(s.events)
 	objects := map[string]map[string]*unstructured.Unstructured{}
-	for resource, all := range s.objects {
-		objects[resource] = maps.Clone(all)
+	for name, r := range s.resources {
+		objects[name] = maps.Clone(r.objects)
 	}
 	s.version += 1_000_000
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.version, s.events, s.objects = version, slices.Clone(s.events[:events]), objects
-		s.expired = expired
+		s.version, s.events, s.expired = version, slices.Clone(s.events[:events]), expired
+		for name, r := range s.resources {
+			clear(r.objects)
+			maps.Copy(r.objects, objects[name])
+		}
 		s.restored++
 		s.broadcast()
 	}
@@ -280,10 +291,8 @@ func (s *Server) Expire() {
 
 // Delay makes each response to a request about a group resource, or to any request if that is "", begin that much
 // later.
-func (s *Server) Delay(resource string, d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.delays[resource] = d
+func (s *Server) Delay(name string, d time.Duration) {
+	s.withResource(name, func(r *resource) { r.delay = d })
 }
 
 // Audit has a function called for each request, with the name of the client and the verb and group resource that it
@@ -299,49 +308,39 @@ type follower = func(o *unstructured.Unstructured, deleted bool)
 
 // Follow has a function called with each object of a group resource that is created, changed or deleted from here on,
 // in their sequence. It must not call the server, and not change the object.
-func (s *Server) Follow(resource string, do follower) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.followers[resource] = do
+func (s *Server) Follow(name string, do follower) {
+	s.withResource(name, func(r *resource) { r.follow = do })
 }
 
 // Prune makes the server drop the conditions from every status of a group resource, as a schema without
 // them does.
-func (s *Server) Prune(resource string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pruned[resource] = true
+func (s *Server) Prune(name string) {
+	s.withResource(name, func(r *resource) { r.pruned = true })
 }
 
 // Mutate does something to each object of a group resource that a client writes, as a webhook would.
-func (s *Server) Mutate(resource string, change func(*unstructured.Unstructured)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mutate[resource] = change
+func (s *Server) Mutate(name string, change func(*unstructured.Unstructured)) {
+	s.withResource(name, func(r *resource) { r.mutate = change })
 }
 
 // Requests returns how many requests of a verb, such as "list" or "watch", were made about a group
 // resource.
-func (s *Server) Requests(verb, resource string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.requests[verb+" "+resource]
+func (s *Server) Requests(verb, name string) (n int) {
+	s.withResource(name, func(r *resource) { n = r.requests[verb] })
+	return n
 }
 
 // Watches returns how many watches are open, by group resource.
 func (s *Server) Watches() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.openWatches)
-}
-
-// countWatch adds a watch that was opened, or -1 for one that has ended.
-func (s *Server) countWatch(resource string, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.openWatches[resource] += n; s.openWatches[resource] == 0 {
-		delete(s.openWatches, resource)
+	open := map[string]int{}
+	for name, r := range s.resources {
+		if r.openWatches > 0 {
+			open[name] = r.openWatches
+		}
 	}
+	return open
 }
 
 // Apply creates objects, or replaces them.
@@ -351,7 +350,7 @@ func (s *Server) Apply(objects ...*unstructured.Unstructured) {
 	for _, o := range objects {
 		o, resource, kind := o.DeepCopy(), resourceOf(o), o.GroupVersionKind()
 		req := request{group: kind.Group, version: kind.Version, resource: strings.TrimSuffix(resource, "."+kind.Group)}
-		s.recordOwner(req, s.objects[resource][o.GetNamespace()+"/"+o.GetName()], o, ownTests)
+		s.recordOwner(req, s.resource(resource).objects[nameOf(o)], o, ownTests)
 		s.put(resource, o)
 	}
 }
@@ -371,65 +370,67 @@ func (s *Server) ApplyYAML(texts ...string) {
 func (s *Server) Delete(kind, namespace, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for resource, objects := range s.objects {
-		if o := objects[namespace+"/"+name]; o != nil && strings.EqualFold(o.GetKind(), kind) {
-			s.deleteObject(resource, namespace+"/"+name)
-			return true
+	resource, o := s.find(kind, namespace, name)
+	if o != nil {
+		s.deleteObject(resource, nameOf(o))
+	}
+	return o != nil
+}
+
+// find returns an object by its kind, and its group resource; nil for none. It needs mu.
+func (s *Server) find(kind, namespace, name string) (string, *unstructured.Unstructured) {
+	for resource, r := range s.resources {
+		if o := r.objects[namespace+"/"+name]; o != nil && strings.EqualFold(o.GetKind(), kind) {
+			return resource, o
 		}
 	}
-	return false
+	return "", nil
 }
+
+func nameOf(o *unstructured.Unstructured) string { return o.GetNamespace() + "/" + o.GetName() }
 
 // SendDeleted sends the event that an object was deleted, which stays, as a watch does that went wrong.
 func (s *Server) SendDeleted(kind, namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for resource, objects := range s.objects {
-		if o := objects[namespace+"/"+name]; o != nil && o.GetKind() == kind {
-			s.recordEvent(resource, "DELETED", o.DeepCopy(), o)
-		}
+	if resource, o := s.find(kind, namespace, name); o != nil {
+		s.recordEvent(resource, "DELETED", o.DeepCopy(), o)
 	}
 }
 
 // DeleteKind deletes all objects of a group resource, as API servers do before they forget a CRD that was
 // deleted; Serve without versions is the next step.
-func (s *Server) DeleteKind(resource string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.terminating[resource] = true
-	for _, name := range slices.Sorted(maps.Keys(s.objects[resource])) {
-		s.deleteObject(resource, name)
-	}
+func (s *Server) DeleteKind(name string) {
+	s.withResource(name, func(r *resource) {
+		r.terminating = true
+		for _, object := range slices.Sorted(maps.Keys(r.objects)) {
+			s.deleteObject(name, object)
+		}
+	})
 }
 
 // Get returns a copy of an object, or nil.
 func (s *Server) Get(resource, namespace, name string) *unstructured.Unstructured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o := s.objects[resource][namespace+"/"+name]; o != nil {
-		return o.DeepCopy()
-	}
-	return nil
+	return s.resource(resource).objects[namespace+"/"+name].DeepCopy()
 }
 
 // Find returns a copy of an object by its kind, or nil.
 func (s *Server) Find(kind, namespace, name string) *unstructured.Unstructured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, objects := range s.objects {
-		if o := objects[namespace+"/"+name]; o != nil && strings.EqualFold(o.GetKind(), kind) {
-			return o.DeepCopy()
-		}
-	}
-	return nil
+	_, o := s.find(kind, namespace, name)
+	return o.DeepCopy()
 }
 
 // List returns copies of all objects of a group resource.
 func (s *Server) List(resource string) (all []*unstructured.Unstructured) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(s.objects[resource])) {
-		all = append(all, s.objects[resource][name].DeepCopy())
+	objects := s.resource(resource).objects
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		all = append(all, objects[name].DeepCopy())
 	}
 	return all
 }
@@ -444,14 +445,10 @@ func resourceOf(o *unstructured.Unstructured) string {
 
 // put, deleteObject, recordEvent and broadcast need s.mu.
 func (s *Server) put(resource string, o *unstructured.Unstructured) {
-	name := o.GetNamespace() + "/" + o.GetName()
-	what := "MODIFIED"
-	old := s.objects[resource][name]
+	r := s.resource(resource)
+	what, old := "MODIFIED", r.objects[nameOf(o)]
 	if old == nil {
 		what = "ADDED"
-		if s.objects[resource] == nil {
-			s.objects[resource] = map[string]*unstructured.Unstructured{}
-		}
 		s.version++
 		o.SetUID(types.UID(fmt.Sprintf("%s-%d", s.cluster, s.version)))
 		if created := o.GetCreationTimestamp(); created.IsZero() {
@@ -475,16 +472,17 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 		o.Object["data"] = all
 		delete(o.Object, "stringData")
 	}
-	if s.pruned[resource] {
+	if r.pruned {
 		unstructured.RemoveNestedField(o.Object, "status", "conditions")
 	}
 	s.recordEvent(resource, what, o, old)
-	s.objects[resource][name] = o
+	r.objects[nameOf(o)] = o
 }
 
 func (s *Server) deleteObject(resource, name string) {
-	old := s.objects[resource][name]
-	delete(s.objects[resource], name)
+	objects := s.resource(resource).objects
+	old := objects[name]
+	delete(objects, name)
 	s.recordEvent(resource, "DELETED", old.DeepCopy(), old)
 }
 
@@ -492,7 +490,7 @@ func (s *Server) recordEvent(resource, what string, o, old *unstructured.Unstruc
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
 	s.events = append(s.events, event{resource, s.version, what, o, old})
-	if follow := s.followers[resource]; follow != nil {
+	if follow := s.resource(resource).follow; follow != nil {
 		follow(o, what == "DELETED")
 	}
 	s.broadcast()
@@ -524,81 +522,80 @@ func (r request) groupResource() string {
 
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	req, err := parse(r)
 	s.mu.Lock()
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	known, lacks := s.tokens[token], s.lacking[token]
-	readiness, delay := s.failing["readyz"], s.delays[""]
-	if len(s.delays) > 0 {
-		if req, err := parse(r); err == nil {
-			delay = max(delay, s.delays[req.groupResource()])
-		}
+	readiness, delay := s.resource("readyz").failing, s.resource("").delay
+	if err == nil {
+		delay = max(delay, s.resource(req.groupResource()).delay)
 	}
 	w.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	s.mu.Unlock()
-	if delay > 0 {
-		body, _ := io.ReadAll(r.Body) // until it was read net/http does not notice that the client is gone
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-			return
-		}
+	if !waitBefore(r, delay) {
+		return
 	}
-	if !known {
+	switch path := r.URL.Path; {
+	case !known:
 		writeError(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
-		return
-	}
-	if r.URL.Path == "/readyz" {
-		if readiness.code != 0 {
-			readiness.answer(w)
-			return
-		}
+	case path == "/readyz" && readiness.code != 0:
+		readiness.answer(w)
+	case path == "/readyz":
 		fmt.Fprint(w, "ok")
-		return
-	}
-	if r.URL.Path == "/version" {
+	case path == "/version":
 		writeJSON(w, http.StatusOK, map[string]string{})
-		return
-	}
-	if r.URL.Path == "/api" || r.URL.Path == "/apis" {
-		s.discoverGroups(w, r.URL.Path)
-		return
-	}
-	req, err := parse(r)
-	if err != nil {
+	case path == "/api" || path == "/apis":
+		s.discoverGroups(w, path)
+	case err != nil:
 		writeError(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
-		return
-	}
-	if req.resource == "" { // discovery of one group version
+	case req.resource == "":
 		s.discover(w, req)
-		return
+	default:
+		s.serveResource(w, r, req, lacks)
 	}
+}
+
+// waitBefore has the response to a request begin later, and returns false if the client is gone by then.
+func waitBefore(r *http.Request, delay time.Duration) bool {
+	if delay <= 0 {
+		return true
+	}
+	body, _ := io.ReadAll(r.Body) // until it was read net/http does not notice that the client is gone
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+// serveResource answers a request about a group resource, with the errors that tests ask for first. lacks is what the
+// token must not ask for.
+func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, req request, lacks string) {
 	s.mu.Lock()
-	s.requests[req.verb+" "+req.groupResource()]++
-	failing := s.failing[req.groupResource()]
-	instead := s.answers[req.groupResource()]
-	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
-	forbidden := s.forbidden[req.groupResource()] || s.forbidden[req.verb+" "+req.groupResource()] ||
-		lacks == req.groupResource()
-	serves := slices.Contains(s.served[req.groupResource()], req.version)
 	audit := s.audit
+	s.resource(req.groupResource()).requests[req.verb]++
 	s.mu.Unlock()
 	if audit != nil {
 		audit(r.RemoteAddr, req.verb, req.groupResource())
 	}
-	key := req.verb + " " + req.groupResource() + " "
 	s.mu.Lock()
-	rejected := s.rejected[key] || s.rejected[key+req.namespace]
+	of := *s.resource(req.groupResource())
+	forbidden := of.forbidden[""] || of.forbidden[req.verb] || lacks == req.groupResource()
+	rejected := of.rejected[req.verb+" "] || of.rejected[req.verb+" "+req.namespace]
+	serves := slices.Contains(of.versions, req.version)
+	unstreamed := s.withoutStreams && req.options.SendInitialEvents != nil
 	s.mu.Unlock()
 	switch {
 	case rejected:
 		writeError(w, http.StatusForbidden, metav1.StatusReasonForbidden, "exceeded quota")
-	case instead != nil:
-		instead(w, r)
-	case failing.code != 0:
-		failing.answer(w)
+	case of.answer != nil:
+		of.answer(w, r)
+	case of.failing.code != 0:
+		of.failing.answer(w)
 	case !serves:
 		writeError(w, http.StatusNotFound, metav1.StatusReasonNotFound,
 			"the server could not find the requested resource")
@@ -608,8 +605,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
 			"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
 	case req.verb == "watch":
-		s.countWatch(req.groupResource(), 1)
-		defer s.countWatch(req.groupResource(), -1)
+		s.withResource(req.groupResource(), func(r *resource) { r.openWatches++ })
+		defer s.withResource(req.groupResource(), func(r *resource) { r.openWatches-- })
 		s.watch(w, r, req)
 	case req.resource == "selfsubjectaccessreviews":
 		s.review(w, r, lacks)
@@ -649,7 +646,8 @@ func (s *Server) review(w http.ResponseWriter, r *http.Request, lacks string) {
 	asked := review.Spec.ResourceAttributes
 	kind := request{resource: asked.Resource, group: asked.Group}.groupResource()
 	s.mu.Lock()
-	review.Status.Allowed = !s.forbidden[kind] && !s.forbidden[asked.Verb+" "+kind] && kind != lacks
+	forbidden := s.resource(kind).forbidden
+	review.Status.Allowed = !forbidden[""] && !forbidden[asked.Verb] && kind != lacks
 	s.mu.Unlock()
 	writeJSON(w, http.StatusCreated, review)
 }
@@ -724,16 +722,16 @@ func (s *Server) discover(w http.ResponseWriter, req request) {
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 		GroupVersion: req.group + "/" + req.version,
 	}
-	for kind, served := range s.served {
+	for kind, r := range s.resources {
 		resource, group, _ := strings.Cut(kind, ".")
 		if group != req.group {
 			continue
 		}
-		for _, v := range served {
+		for _, v := range r.versions {
 			versions = append(versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v})
 			if v == req.version {
 				list.APIResources = append(list.APIResources,
-					metav1.APIResource{Name: resource, Namespaced: true, Kind: resource, Verbs: s.verbs(kind)})
+					metav1.APIResource{Name: resource, Namespaced: true, Kind: resource, Verbs: r.verbs()})
 			}
 		}
 	}
@@ -762,9 +760,9 @@ func (s *Server) discoverGroups(w http.ResponseWriter, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	versions := map[string][]metav1.GroupVersionForDiscovery{}
-	for _, kind := range slices.Sorted(maps.Keys(s.served)) {
+	for _, kind := range slices.Sorted(maps.Keys(s.resources)) {
 		_, group, _ := strings.Cut(kind, ".")
-		for _, v := range s.served[kind] {
+		for _, v := range s.resources[kind].versions {
 			version := metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v}
 			if group != "" && !slices.Contains(versions[group], version) {
 				versions[group] = append(versions[group], version)
@@ -779,10 +777,10 @@ func (s *Server) discoverGroups(w http.ResponseWriter, path string) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// verbs returns those that a group resource is served with: one that is being deleted can be read and deleted.
-func (s *Server) verbs(resource string) metav1.Verbs {
+// verbs returns those that it is served with: one that is being deleted can be read and deleted.
+func (r *resource) verbs() metav1.Verbs {
 	verbs := metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
-	if !s.terminating[resource] {
+	if !r.terminating {
 		verbs = append(verbs, "create", "patch", "update")
 	}
 	return verbs
@@ -824,14 +822,16 @@ func (r request) render(o *unstructured.Unstructured) map[string]any {
 			"metadata":   out["metadata"],
 		}
 	}
-	out["apiVersion"] = strings.TrimPrefix(r.group+"/"+r.version, "/")
+	out["apiVersion"] = r.apiVersion()
 	return out
 }
+
+func (r request) apiVersion() string { return strings.TrimPrefix(r.group+"/"+r.version, "/") }
 
 func (s *Server) serveObject(w http.ResponseWriter, r *http.Request, req request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	objects := s.objects[req.groupResource()]
+	objects := s.resource(req.groupResource()).objects
 	name := req.namespace + "/" + req.name
 	applies := req.verb == "patch" && r.Header.Get("Content-Type") == string(types.ApplyPatchType)
 	if req.name != "" && objects[name] == nil && (!applies || req.subresource != "") {
@@ -869,14 +869,15 @@ func (s *Server) list(w http.ResponseWriter, req request) {
 			return
 		}
 	} else {
-		objects := s.objects[req.groupResource()]
-		for _, k := range slices.Sorted(maps.Keys(objects)) {
-			if req.matches(objects[k]) {
-				now.items = append(now.items, req.render(objects[k]))
-			}
+		objects := s.matching(req)
+		slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
+			return strings.Compare(nameOf(a), nameOf(b))
+		})
+		for _, o := range objects {
+			now.items = append(now.items, req.render(o))
 		}
 	}
-	kind, apiVersion := "List", strings.TrimPrefix(req.group+"/"+req.version, "/")
+	kind, apiVersion := "List", req.apiVersion()
 	if len(now.items) > 0 {
 		kind = now.items[0].(map[string]any)["kind"].(string) + "List"
 	} else if k, known := listKinds[req.resource]; known {
@@ -897,6 +898,16 @@ func (s *Server) list(w http.ResponseWriter, req request) {
 		"items":      now.items,
 		"metadata":   metadata,
 	})
+}
+
+// matching returns the objects that are asked for, in no order; it needs s.mu.
+func (s *Server) matching(req request) (all []*unstructured.Unstructured) {
+	for _, o := range s.resource(req.groupResource()).objects {
+		if req.matches(o) {
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 var listKinds = map[string]string{
@@ -936,7 +947,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 	if req.namespace != "" {
 		o.SetNamespace(req.namespace)
 	}
-	if req.verb == "create" && s.objects[req.groupResource()][o.GetNamespace()+"/"+o.GetName()] != nil {
+	if objects := s.resource(req.groupResource()).objects; req.verb == "create" && objects[nameOf(o)] != nil {
 		writeError(w, http.StatusConflict, metav1.StatusReasonAlreadyExists,
 			fmt.Sprintf("%s %q already exists", req.groupResource(), o.GetName()))
 		return
@@ -952,7 +963,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, req request, old 
 		o = changed
 	}
 	s.recordOwner(req, old, o, writtenBy(r))
-	if change := s.mutate[req.groupResource()]; change != nil {
+	if change := s.resource(req.groupResource()).mutate; change != nil {
 		change(o) // an API server records owners before webhooks
 	}
 	s.put(req.groupResource(), o)
@@ -963,27 +974,7 @@ const bookmarkInterval = time.Minute
 
 // watch streams events: those after the version asked for, or everything first.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
-	send := func(what string, object any) bool {
-		line, err := json.Marshal(map[string]any{"type": what, "object": object})
-		if err != nil {
-			panic(err)
-		}
-		_, err = w.Write(append(line, '\n'))
-		w.(http.Flusher).Flush()
-		return err == nil
-	}
-	bookmark := func(version int, annotations map[string]any) map[string]any {
-		kind := strings.TrimSuffix(listKinds[req.resource], "List")
-		apiVersion := strings.TrimPrefix(req.group+"/"+req.version, "/")
-		if req.metadataOnly {
-			kind, apiVersion = "PartialObjectMetadata", "meta.k8s.io/v1"
-		}
-		m := map[string]any{"resourceVersion": strconv.Itoa(version)}
-		if annotations != nil {
-			m["annotations"] = annotations
-		}
-		return map[string]any{"kind": kind, "apiVersion": apiVersion, "metadata": m}
-	}
+	out := watchStream{w, req}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	w.(http.Flusher).Flush()
@@ -1001,22 +992,14 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 	s.mu.Lock()
 	restored, expired := s.restored, s.expired
 	if req.options.SendInitialEvents != nil {
-		var initial []map[string]any
-		for _, o := range s.objects[req.groupResource()] {
-			if req.matches(o) {
-				initial = append(initial, req.render(o))
-			}
-		}
+		initial := s.matching(req)
 		from = s.version
 		s.mu.Unlock()
-		for _, o := range initial {
-			send("ADDED", o)
-		}
-		send("BOOKMARK", bookmark(from, map[string]any{metav1.InitialEventsAnnotationKey: "true"}))
+		out.sendInitial(initial, from)
 		s.mu.Lock()
 	} else if from > 0 && from < expired {
 		s.mu.Unlock()
-		send("ERROR", metav1.Status{
+		out.send("ERROR", metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
 			Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
 		})
@@ -1034,27 +1017,18 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		}
 		pending := s.events[next:]
 		next = len(s.events)
-		silent := s.silentWatches[req.groupResource()]
-		changed, version := s.changed, s.version
-		serves := slices.Contains(s.served[req.groupResource()], req.version)
-		gone := !serves || s.failing[req.groupResource()].code != 0 || s.forbidden[req.groupResource()]
+		of := s.resource(req.groupResource())
+		silent, changed, version := of.silentWatches, s.changed, s.version
+		gone := !slices.Contains(of.versions, req.version) || of.failing.code != 0 || of.forbidden[""]
 		s.mu.Unlock()
-		for _, e := range pending {
-			if e.kind != req.groupResource() || e.version <= from || silent {
-				continue
-			}
-			if what, o := req.eventFor(e); o != nil && !send(what, req.render(o)) {
-				return
-			}
-		}
-		if gone {
+		if !silent && !out.sendEvents(pending, from) || gone {
 			return
 		}
 		select {
 		case <-changed:
 		case <-ticks.C:
 			if version >= from && !silent {
-				send("BOOKMARK", bookmark(version, nil))
+				out.sendBookmark(version, nil)
 			}
 		case <-deadline.C:
 			return
@@ -1063,6 +1037,56 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, req request) {
 		}
 		s.mu.Lock()
 	}
+}
+
+// watchStream is the response to a watch.
+type watchStream struct {
+	to http.ResponseWriter
+	request
+}
+
+// send returns false if the client is gone.
+func (w watchStream) send(what string, object any) bool {
+	line, err := json.Marshal(map[string]any{"type": what, "object": object})
+	if err != nil {
+		panic(err)
+	}
+	_, err = w.to.Write(append(line, '\n'))
+	w.to.(http.Flusher).Flush()
+	return err == nil
+}
+
+// sendInitial sends everything there is at a version.
+func (w watchStream) sendInitial(objects []*unstructured.Unstructured, version int) {
+	for _, o := range objects {
+		w.send("ADDED", w.render(o))
+	}
+	w.sendBookmark(version, map[string]any{metav1.InitialEventsAnnotationKey: "true"})
+}
+
+// sendEvents sends those after a version that concern what is asked for.
+func (w watchStream) sendEvents(all []event, from int) bool {
+	for _, e := range all {
+		if e.kind != w.groupResource() || e.version <= from {
+			continue
+		}
+		if what, o := w.eventFor(e); o != nil && !w.send(what, w.render(o)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w watchStream) sendBookmark(version int, annotations map[string]any) {
+	kind, apiVersion := strings.TrimSuffix(listKinds[w.resource], "List"), w.apiVersion()
+	if w.metadataOnly {
+		kind, apiVersion = "PartialObjectMetadata", "meta.k8s.io/v1"
+	}
+	m := map[string]any{"resourceVersion": strconv.Itoa(version)}
+	if annotations != nil {
+		m["annotations"] = annotations
+	}
+	w.send("BOOKMARK", map[string]any{"kind": kind, "apiVersion": apiVersion, "metadata": m})
 }
 
 func writeError(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
