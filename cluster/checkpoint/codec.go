@@ -16,7 +16,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"hash/crc32"
 	"io"
 	"net/netip"
@@ -122,7 +121,7 @@ type (
 )
 
 func encode(to io.Writer, c Checkpoint) error {
-	sum := sumOf(nil)
+	sum := crc32.New(castagnoli)
 	buffered := bufio.NewWriterSize(to, 1<<16)
 	e := encoder{
 		cbor:      cbor.NewEncoder(io.MultiWriter(buffered, sum)),
@@ -152,18 +151,8 @@ func encode(to io.Writer, c Checkpoint) error {
 	if e.err != nil {
 		return e.err
 	}
-	return errors.Join(writeSum(buffered, sum), buffered.Flush())
-}
-
-func sumOf(b []byte) hash.Hash32 {
-	sum := crc32.New(castagnoli)
-	_, _ = sum.Write(b) // a Hash returns no error
-	return sum
-}
-
-func writeSum(w io.Writer, sum hash.Hash32) error {
-	_, err := w.Write(sum.Sum(nil))
-	return err
+	_, err := buffered.Write(sum.Sum(nil))
+	return errors.Join(err, buffered.Flush())
 }
 
 // encoder holds the first error.
@@ -272,11 +261,6 @@ func decode(b []byte) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 	return Checkpoint{Header: h, Published: d.out}, nil
-}
-
-// readHeader reads no more than the Header, which is near the beginning of b.
-func readHeader(b []byte) (Header, error) {
-	return decodeHeader(decMode.NewDecoder(bytes.NewReader(b)))
 }
 
 // verified returns b without its checksum, which is right.

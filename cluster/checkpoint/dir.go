@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -49,18 +50,20 @@ func (d *Dir) Clean() error {
 }
 
 // Save replaces the checkpoint of a cluster. It holds as of now.
-func (d *Dir) Save(c Checkpoint) error {
+func (d *Dir) Save(c Checkpoint) error { return d.plain(d.save(c)) }
+
+func (d *Dir) save(c Checkpoint) error {
 	name, err := d.file(c.Cluster)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return d.plain(err)
+		return err
 	}
 	now := time.Now()
 	f, err := os.CreateTemp(d.path, unfinished)
 	if err != nil {
-		return d.plain(err)
+		return err
 	}
 	err = errors.Join(encode(f, c), f.Close())
 	if err == nil {
@@ -70,9 +73,9 @@ func (d *Dir) Save(c Checkpoint) error {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		return d.plain(errors.Join(err, os.Remove(f.Name())))
+		err = errors.Join(err, os.Remove(f.Name()))
 	}
-	return nil
+	return err
 }
 
 // plain returns why the directory cannot be written, without the name of the file: the one that is written first
@@ -160,23 +163,18 @@ func (d *Dir) Headers() (all []Header, err error) {
 		if statErr != nil || !strings.HasPrefix(e.Name(), prefix) || time.Since(info.ModTime()) > d.maxAge {
 			continue
 		}
-		if h, readErr := readHeaderOf(filepath.Join(d.path, e.Name())); readErr == nil {
+		if h, readErr := readHeader(filepath.Join(d.path, e.Name())); readErr == nil {
 			all = append(all, h)
 		}
 	}
 	return all, err
 }
 
-func readHeaderOf(name string) (Header, error) {
+func readHeader(name string) (Header, error) {
 	f, err := os.Open(name) //nolint:gosec // a file of the directory that the operator names
 	if err != nil {
 		return Header{}, err
 	}
 	defer func() { _ = f.Close() }()
-	b := make([]byte, maxHeader)
-	n, err := f.Read(b)
-	if err != nil {
-		return Header{}, err
-	}
-	return readHeader(b[:n])
+	return decodeHeader(decMode.NewDecoder(io.LimitReader(f, maxHeader)))
 }

@@ -71,8 +71,8 @@ type offer struct {
 	content []byte
 }
 
-// offers asks every peer how new its state of a cluster is, and returns the newest first. A peer that has none, or
-// does not answer in time, is left out.
+// offers asks every peer how new its state of a cluster is, and returns the newest first. That of a peer that has none,
+// or does not answer in time, is of no time.
 func (p *Peers) offers(ctx context.Context, client *http.Client, cluster string) ([]offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -88,16 +88,13 @@ func (p *Peers) offers(ctx context.Context, client *http.Client, cluster string)
 	if p.Secure {
 		scheme = "https"
 	}
-	var mu sync.Mutex
-	var all []offer
+	all := make([]offer, min(len(addresses), maxPeers))
 	var wg sync.WaitGroup
-	for _, address := range addresses[:min(len(addresses), maxPeers)] {
-		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(address, port), Path: peersPath + cluster}
+	for i := range all {
+		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[i], port), Path: peersPath + cluster}
 		wg.Go(func() {
 			if o, err := fetch(ctx, client, http.MethodHead, at.String()); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				all = append(all, o)
+				all[i] = o
 			}
 		})
 	}
