@@ -161,7 +161,7 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	}, func(k api.Key) {
 		lease, _ := informer.Get(k)
 		if k == (api.Key{Namespace: e.config.Namespace, Name: e.config.Name}) {
-			e.observe(lease)
+			e.observeLease(lease)
 		}
 		if e.config.Changed != nil {
 			e.config.Changed(k, lease)
@@ -178,9 +178,9 @@ func (e *Elector) Run(ctx context.Context, lead func(term context.Context) error
 	}
 }
 
-// observe records a state of the Lease; nil if there is none. The same state again, as after a watch was
+// observeLease records a state of the Lease; nil if there is none. The same state again, as after a watch was
 // opened anew, is no renewal: the holder may be gone.
-func (e *Elector) observe(lease *coordinationv1.Lease) {
+func (e *Elector) observeLease(lease *coordinationv1.Lease) {
 	last, _ := e.observed.Load()
 	if !last.at.IsZero() && sameState(lease, last.lease) {
 		return
@@ -221,59 +221,57 @@ func holderOf(lease *coordinationv1.Lease) string {
 // campaign takes the Lease whenever it is free, and serves the term. listed closes once the Lease was
 // listed.
 func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead func(term context.Context) error) error {
-	select {
-	case <-listed:
-		if o, _ := e.observed.Load(); o.at.IsZero() {
-			e.observe(nil)
-		}
-	case <-ctx.Done():
+	if !watch.WaitClosed(ctx, listed) {
 		return ctx.Err()
 	}
-	short := 0 // terms in a row that ended early
-	for {
-		o, changed := e.observed.Load()
-		timer := time.NewTimer(time.Until(o.expiry().Add(e.config.AcquireDelay)))
-		select {
-		case <-timer.C:
-			sent := time.Now()
-			ours, err := e.write(ctx, o.lease, e.config.Identity)
-			switch {
-			case err == nil:
-				if err := e.serve(ctx, ours, sent, lead); err != nil {
-					return err
-				}
-				if short++; time.Since(sent) > 3*e.config.Timing.Duration {
-					short = 0
-				}
-				e.pause(ctx, short)
-				continue // with the state in which the term left the Lease
-			case apierrors.IsForbidden(err), o.lease == nil && apierrors.IsNotFound(err): // there is no namespace
-				return err
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case apierrors.IsAlreadyExists(err):
-				// Another candidate was faster, or the label by which it is watched was removed.
-				if lease, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{}); err == nil {
-					e.observe(lease)
-				}
-			case !apierrors.IsConflict(err):
-				e.log.V(1).Info("Taking the Lease failed", "error", err.Error())
-			}
-			// Another candidate was faster, which the watch will show, or the request failed.
-			timer.Reset(e.config.Timing.Renew)
-			select {
-			case <-timer.C:
-			case <-changed:
-			case <-ctx.Done():
-			}
-		case <-changed:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	if o, _ := e.observed.Load(); o.at.IsZero() {
+		e.observeLease(nil)
 	}
+	short := 0 // terms in a row that ended early
+	for ctx.Err() == nil {
+		o, changed := e.observed.Load()
+		if !wait(ctx, changed, time.Until(o.expiry().Add(e.config.AcquireDelay))) {
+			continue
+		}
+		sent := time.Now()
+		ours, err := e.write(ctx, o.lease, e.config.Identity)
+		switch {
+		case err == nil:
+			if err := e.serve(ctx, ours, sent, lead); err != nil {
+				return err
+			}
+			if short++; time.Since(sent) > 3*e.config.Timing.Duration {
+				short = 0
+			}
+			e.pause(ctx, short)
+			continue // with the state in which the term left the Lease
+		case apierrors.IsForbidden(err), o.lease == nil && apierrors.IsNotFound(err): // there is no namespace
+			return err
+		case apierrors.IsAlreadyExists(err):
+			// Another candidate was faster, or the label by which it is watched was removed.
+			if lease, err := e.client.Get(ctx, e.config.Name, metav1.GetOptions{}); err == nil {
+				e.observeLease(lease)
+			}
+		case !apierrors.IsConflict(err) && ctx.Err() == nil:
+			e.log.V(1).Info("Taking the Lease failed", "error", err.Error())
+		}
+		// Another candidate was faster, which the watch will show, or the request failed.
+		wait(ctx, changed, e.config.Timing.Renew)
+	}
+	return ctx.Err()
+}
+
+// wait returns after d, when changed closes or when ctx ends, and reports whether it took all of d.
+func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) (whole bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-changed:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // maxPause bounds how long the Lease is left alone after short terms, in lease durations.
@@ -282,15 +280,9 @@ const maxPause = 10
 // pause leaves the Lease alone after short terms: each begins with complete listings, which an API server
 // that is too slow for a Lease can do without. It takes twice as long each time, with jitter.
 func (e *Elector) pause(ctx context.Context, short int) {
-	if short == 0 {
-		return
-	}
-	limit := e.config.Timing.Duration * time.Duration(min(1<<min(short-1, 10), maxPause))
-	timer := time.NewTimer(limit/2 + rand.N(limit/2))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if short > 0 {
+		limit := e.config.Timing.Duration * time.Duration(min(1<<min(short-1, 10), maxPause))
+		wait(ctx, nil, limit/2+rand.N(limit/2))
 	}
 }
 
@@ -316,70 +308,40 @@ func (f *fence) check() error {
 	return nil
 }
 
+// A term is the time in which the Lease is held. The goroutine of serve owns it.
+type term struct {
+	*Elector
+	ctx   context.Context // of lead; ends with the right to write
+	end   context.CancelCauseFunc
+	fence fence
+	atEnd *time.Timer // ends ctx at the fence
+
+	ours  *coordinationv1.Lease // as last written
+	due   time.Time             // the next renewal
+	tried map[string]string     // annotations for which the renewal was brought forward
+}
+
 // serve is one term: it renews the Lease while lead runs, and releases it when lead has returned. sent is
 // when the request was sent that took the Lease.
 func (e *Elector) serve(
 	ctx context.Context, ours *coordinationv1.Lease, sent time.Time, lead func(term context.Context) error,
 ) error {
-	var transitions int32
-	if n := ours.Spec.LeaseTransitions; n != nil {
-		transitions = *n
-	}
-	e.log.Info("Acquired the Lease: this replica writes", "transitions", transitions)
+	e.log.Info("Acquired the Lease: this replica writes", "transitions", transitionsOf(ours))
 	e.held.Store(true)
 	defer e.held.Store(false)
-	term, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	f := &fence{allowed: e.config.Timing.Fence}
-	timer := time.AfterFunc(f.extend(sent), func() {
-		end(fmt.Errorf("the Lease could not be renewed for %s", e.config.Timing.Fence))
+	t := &term{Elector: e, ours: ours, fence: fence{allowed: e.config.Timing.Fence}}
+	t.ctx, t.end = context.WithCancelCause(api.WithFence(ctx, t.fence.check))
+	defer t.end(nil)
+	t.atEnd = time.AfterFunc(t.fence.extend(sent), func() {
+		t.end(fmt.Errorf("the Lease could not be renewed for %s", e.config.Timing.Fence))
 		e.cutWrites()
 	})
-	defer timer.Stop()
-	term = api.WithFence(term, f.check)
+	defer t.atEnd.Stop()
 	led := make(chan error, 1)
-	go func() { led <- lead(term) }()
+	go func() { led <- lead(t.ctx) }()
+	result := t.renewWhile(led, sent)
 
-	// Renewals count from when the one before was sent, like the fence: the answer may have taken long.
-	due := sent.Add(e.config.Timing.Renew)
-	renewal := time.NewTimer(time.Until(due))
-	defer renewal.Stop()
-	var result error
-	var tried map[string]string // annotations for which the renewal was brought forward
-	for running := true; running; {
-		annotations, superseded := e.config.annotations()
-		soon := time.Now().Add(annotationDelay)
-		if !maps.Equal(annotations, tried) && !hasAll(ours.Annotations, annotations) && soon.Before(due) {
-			due = soon // it is not put off by the next change
-			renewal.Reset(annotationDelay)
-		}
-		tried = annotations
-		select {
-		case <-superseded:
-			continue
-		case result = <-led:
-			running = false
-			continue
-		case <-term.Done():
-			result, running = <-led, false
-			continue
-		case <-renewal.C:
-		}
-		began := time.Now()
-		next, err := e.rewrite(term, ours, e.config.Identity)
-		switch {
-		case err == nil && timer.Stop(): // else the term is over, and a late answer does not bring it back
-			timer.Reset(f.extend(began))
-			ours = next
-		case errors.Is(err, errLost), apierrors.IsForbidden(err):
-			end(err)
-		case err != nil && term.Err() == nil:
-			e.log.V(1).Info("Renewing the Lease failed", "error", err.Error())
-		}
-		due = began.Add(e.config.Timing.Renew)
-		renewal.Reset(time.Until(due))
-	}
-	reason := context.Cause(term)
+	reason := context.Cause(t.ctx)
 	switch {
 	case ctx.Err() != nil:
 		reason = errors.New("the process stops, or the cluster's credentials are replaced")
@@ -390,12 +352,54 @@ func (e *Elector) serve(
 	}
 	e.log.Info("The term ended: this replica no longer writes", "reason", reason.Error())
 	if !errors.Is(reason, errLost) {
-		e.release(ctx, ours)
+		e.release(ctx, t.ours)
 	}
-	if term.Err() != nil {
+	if t.ctx.Err() != nil {
 		return nil // the term ended first: an error of lead follows from that
 	}
 	return result
+}
+
+// renewWhile renews the Lease until lead has returned, and returns its result. A renewal counts from when the one
+// before was sent, like the fence: the answer may have taken long.
+func (t *term) renewWhile(led <-chan error, sent time.Time) (result error) {
+	t.due = sent.Add(t.config.Timing.Renew)
+	renewal := time.NewTimer(time.Until(t.due))
+	defer renewal.Stop()
+	for {
+		annotations, superseded := t.config.annotations()
+		soon := time.Now().Add(annotationDelay)
+		if !maps.Equal(annotations, t.tried) && !hasAll(t.ours.Annotations, annotations) && soon.Before(t.due) {
+			t.due = soon // it is not put off by the next change
+			renewal.Reset(annotationDelay)
+		}
+		t.tried = annotations
+		select {
+		case <-superseded:
+		case result = <-led:
+			return result
+		case <-t.ctx.Done():
+			return <-led
+		case <-renewal.C:
+			t.renew()
+			renewal.Reset(time.Until(t.due))
+		}
+	}
+}
+
+func (t *term) renew() {
+	sent := time.Now()
+	next, err := t.rewrite(t.ctx, t.ours, t.config.Identity)
+	switch {
+	case err == nil && t.atEnd.Stop(): // else the term is over, and a late answer does not bring it back
+		t.atEnd.Reset(t.fence.extend(sent))
+		t.ours = next
+	case errors.Is(err, errLost), apierrors.IsForbidden(err):
+		t.end(err)
+	case err != nil && t.ctx.Err() == nil:
+		t.log.V(1).Info("Renewing the Lease failed", "error", err.Error())
+	}
+	t.due = sent.Add(t.config.Timing.Renew)
 }
 
 // hasAll reports whether all has every key of some, with its value.
@@ -470,17 +474,17 @@ func (e *Elector) write(ctx context.Context, old *coordinationv1.Lease, holder s
 
 // transitionsAfter counts changes of the holder; a release is none.
 func transitionsAfter(old *coordinationv1.Lease, holder string) int32 {
-	if old == nil {
+	if old == nil || holder == "" {
+		return transitionsOf(old)
+	}
+	return transitionsOf(old) + 1
+}
+
+func transitionsOf(lease *coordinationv1.Lease) int32 {
+	if lease == nil || lease.Spec.LeaseTransitions == nil {
 		return 0
 	}
-	var n int32
-	if old.Spec.LeaseTransitions != nil {
-		n = *old.Spec.LeaseTransitions
-	}
-	if holder != "" {
-		n++
-	}
-	return n
+	return *lease.Spec.LeaseTransitions
 }
 
 // durationSeconds returns for how long the Lease binds others. A released one gets a second, as client-go

@@ -107,7 +107,7 @@ func (c *candidate) watch(ctx context.Context) {
 		c.election.mu.Unlock()
 		if connected && (first || !sameState(shown, lease)) {
 			first, shown = false, lease
-			c.elector.observe(lease)
+			c.elector.observeLease(lease)
 		}
 	}
 }
@@ -506,7 +506,7 @@ func TestHolder(t *testing.T) {
 			}
 		}
 		expect("")
-		e.observe(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+		e.observeLease(&coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: &holder, LeaseDurationSeconds: new(int32(30)),
 		}})
 		pass(30 * time.Second)
