@@ -74,7 +74,8 @@ func newClusterMetrics(cluster string, detailed bool) *clusterMetrics {
 	return m
 }
 
-func (m *clusterMetrics) collectors() []prometheus.Collector {
+// vectors returns those that are exported.
+func (m *clusterMetrics) vectors() []prometheus.Collector {
 	all := []prometheus.Collector{m.requests, m.failures}
 	if m.detailed {
 		all = append(all, m.latency, m.inFlight)
