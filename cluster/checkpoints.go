@@ -85,7 +85,7 @@ func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
 			failures.Clusters, failures.Reason = failures.Clusters+1, cmp.Or(failures.Reason, s.failed)
 		}
 	}
-	r.notSaved.Store(&failures)
+	r.notSaved.Store(failures)
 }
 
 // NotSaved counts the clusters whose last state could not be saved when that was tried last.
@@ -96,10 +96,8 @@ type NotSaved struct {
 
 // NotSaved returns what could not be saved.
 func (r *Registry) NotSaved() NotSaved {
-	if last := r.notSaved.Load(); last != nil {
-		return *last
-	}
-	return NotSaved{}
+	last, _ := r.notSaved.Load()
+	return last
 }
 
 // takeForgotten returns the clusters that were unlinked since it was called last.
@@ -162,8 +160,8 @@ func (s *supervisor) restore(c checkpoint.Checkpoint, err error) {
 	}
 	boundHolds(c.Published.Holds, time.Now())
 	s.registry.setState(s, federation.Stale)
-	writer, err := s.registry.newWriter(s)
-	if err != nil {
+	writer := s.registry.newWriter(s)
+	if writer == nil {
 		return // it was removed
 	}
 	writer.Write(c.Published)

@@ -119,10 +119,8 @@ func (m *clusterMetrics) instrument(config *rest.Config) *rest.Config {
 // Instrument returns a config for the API server of a cluster whose requests count as the cluster's. It is
 // for connections that do not belong to an engagement.
 func (r *Registry) Instrument(cluster string, config *rest.Config) *rest.Config {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m, known := r.supervisors[cluster]; known {
-		return m.metrics.instrument(config)
+	if s := r.supervisor(cluster); s != nil {
+		return s.metrics.instrument(config)
 	}
 	return config
 }

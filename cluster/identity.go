@@ -13,24 +13,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // Is a cluster the one that its Link describes? Three things that Links get wrong are cheap to find, and
 // each of them fails in ways that are hard to trace back: two names for one API server duplicate every
 // endpoint, a wrong trust domain fails mTLS, and a clock that is off fails tokens and Leases.
 //
-// Each engagement reads the identity of its cluster, once and then each identityInterval, in a goroutine of
-// its own (an EngageFunc), so that nothing waits for it. The probe measures the clock, because it requests
-// something anyway. Whatever cannot be read is unknown, and nothing follows from it: a linked cluster need
-// not grant the permissions. Nothing is withdrawn or rejected for a Mismatch either. A cluster can claim the
-// UID of another one, so that a Mismatch is a report for people, not a proof.
+// The identity is read by followSelf. The probe measures the clock, because it requests something anyway. Nothing is
+// withdrawn or rejected for a Mismatch. A cluster can claim the UID of another one, so that a Mismatch is a report for
+// people, not a proof.
 
 const (
-	identityInterval = 5 * time.Minute
-	identityTimeout  = 10 * time.Second
+	identityTimeout = 10 * time.Second
 
 	// maxSkew is how far the clock of a cluster may be from ours.
 	maxSkew = 10 * time.Second
@@ -76,53 +71,30 @@ func (s *Status) Mismatches() (all []Mismatch) {
 	return all
 }
 
-// identify reads the identity of a cluster until its engagement ends: again after each interval, and when
-// the credentials were replaced or the API server is back.
-func (r *Registry) identify(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection) {
-	s, _ := spec.Load()
-	log := r.log.WithValues("cluster", s.Name)
-	core, err := corev1client.NewForConfigAndClient(conn.Config, conn.HTTPClient)
-	if err != nil {
-		log.Error(err, "BUG: no client from a configuration that is in use")
+// readIdentity reads the identity of the cluster, and publishes what can be read of it.
+func (r *selfReader) readIdentity(ctx context.Context) {
+	found, err := r.requestIdentity(ctx)
+	if ctx.Err() != nil {
 		return
 	}
-	timer := time.NewTimer(identityInterval)
-	defer timer.Stop()
-	reported := ""
-	for {
-		changed := conn.Changed()
-		found, err := r.readIdentity(ctx, core, s.Local)
-		if ctx.Err() != nil {
-			return
-		}
-		if text := ErrorText(err); text != reported {
-			reported = text
-			log.Info("The identity of the cluster is not known completely", "error", text)
-		}
-		r.setReport(s.Name, func() { r.identities[s.Name] = found })
-		timer.Reset(identityInterval)
-		select {
-		case <-timer.C:
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
+	if text := ErrorText(err); text != r.identityProblem {
+		r.identityProblem = text
+		r.log.Info("The identity of the cluster is not known completely", "error", text)
 	}
+	r.registry.changeStatus(r.supervisor, func(s *Status) { s.Identity = found })
 }
 
-// readIdentity returns what can be read of the identity of a cluster. What does not exist is no error. The
+// requestIdentity returns what can be read of the identity of the cluster. What does not exist is no error. The
 // trust domain of the local cluster is a flag, and is not read.
-func (r *Registry) readIdentity(
-	ctx context.Context, core corev1client.CoreV1Interface, local bool,
-) (found Identity, err error) {
+func (r *selfReader) requestIdentity(ctx context.Context) (found Identity, err error) {
 	ctx, cancel := context.WithTimeout(ctx, identityTimeout)
 	defer cancel()
-	system, systemErr := core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	system, systemErr := r.core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if systemErr == nil {
 		found.UID = bounded(string(system.UID))
 	}
-	if !local && r.options.ControllerNamespace != "" {
-		found.TrustDomain, err = readTrustDomain(ctx, core, r.options.ControllerNamespace)
+	if namespace := r.registry.options.ControllerNamespace; !r.local && namespace != "" {
+		found.TrustDomain, err = readTrustDomain(ctx, r.core, namespace)
 	}
 	return found, errors.Join(
 		describeGet(systemErr, "namespaces", metav1.NamespaceSystem),

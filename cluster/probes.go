@@ -72,11 +72,8 @@ func (h *probeHistory) last() []Probe {
 // Probes returns what the probes of a cluster found in the last ProbeSteps steps, the oldest first; nil if the
 // cluster is not known.
 func (r *Registry) Probes(name string) []Probe {
-	r.mu.Lock()
-	s := r.supervisors[name]
-	r.mu.Unlock()
-	if s == nil {
-		return nil
+	if s := r.supervisor(name); s != nil {
+		return s.probes.last()
 	}
-	return s.probes.last()
+	return nil
 }

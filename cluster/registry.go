@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -45,7 +44,7 @@ type Options struct {
 //   - order serializes every change of the set of clusters and every call from it into the Store:
 //     AddCluster, RemoveCluster, a new writer, a new state. The calls reach the Store in the sequence in
 //     which supervisors come and go. A supervisor that was removed and has not noticed yet finds itself
-//     replaced (isCurrent), and its call does nothing.
+//     replaced (whileCurrent), and its call does nothing.
 //   - mu guards the fields below it. It is held for a few map operations, never across a call of the Store.
 //
 // The Store's lock may be held for long when a large cluster is added or removed. A caller that waits for it
@@ -53,14 +52,15 @@ type Options struct {
 // Supervisors call into the Registry without holding locks of their own; run goroutines are never awaited
 // under either lock.
 type Registry struct {
-	log     logr.Logger
-	store   *federation.Store
-	options Options
+	log         logr.Logger
+	store       *federation.Store
+	options     Options
+	engageFuncs []EngageFunc // complete before Start
 
 	statuses watch.Value[map[string]Status] // immutable maps; stored under mu
 	names    watch.Value[[]string]          // their keys, sorted; stored under mu
 
-	notSaved atomic.Pointer[NotSaved] // as of the last pass over checkpoints; nil before the first
+	notSaved watch.Value[NotSaved] // as of the last pass over checkpoints
 
 	trafficChanged *watch.Bell // wakes followTraffic
 
@@ -69,15 +69,9 @@ type Registry struct {
 	mu          sync.Mutex // guards all below
 	ctx         context.Context
 	supervisors map[string]*supervisor
-	engageFuncs []EngageFunc
-	writing     map[string]Writing    // by cluster name, as last reported
-	leftOut     map[string]LeftOut    // likewise
-	identities  map[string]Identity   // likewise
-	own         map[string]ownTraffic // likewise
-	traffic     map[string]Traffic    // as followTraffic has computed it
-	unlinked    int                   // clusters so far
-	forgotten   map[string]bool       // clusters that were unlinked since checkpoints were saved last
-	wg          sync.WaitGroup        // all supervisors
+	unlinked    int             // clusters so far
+	forgotten   map[string]bool // clusters that were unlinked since checkpoints were saved last
+	wg          sync.WaitGroup  // all supervisors
 }
 
 // ErrUnlinked is the cause for which the context of a removed cluster ends.
@@ -90,22 +84,14 @@ type EngageFunc func(ctx context.Context, spec *watch.Value[Spec], conn *api.Con
 
 // NewRegistry returns a Registry without clusters.
 func NewRegistry(log logr.Logger, store *federation.Store, options Options) *Registry {
-	r := &Registry{
-		log: log, store: store, options: options,
-		supervisors: map[string]*supervisor{}, writing: map[string]Writing{}, leftOut: map[string]LeftOut{},
-		identities: map[string]Identity{}, own: map[string]ownTraffic{}, traffic: map[string]Traffic{},
-		forgotten: map[string]bool{}, trafficChanged: watch.NewBell(),
+	return &Registry{
+		log: log, store: store, options: options, trafficChanged: watch.NewBell(),
+		supervisors: map[string]*supervisor{}, forgotten: map[string]bool{},
 	}
-	r.engageFuncs = []EngageFunc{r.identify, r.followSelfDrain, r.followRegion}
-	return r
 }
 
 // Engage makes f run beside every engagement. It is called before Start.
-func (r *Registry) Engage(f EngageFunc) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.engageFuncs = append(r.engageFuncs, f)
-}
+func (r *Registry) Engage(f EngageFunc) { r.engageFuncs = append(r.engageFuncs, f) }
 
 // Start runs a supervisor for each cluster, those applied later included, until ctx ends. It waits for all
 // of them.
@@ -146,20 +132,18 @@ func (r *Registry) Apply(spec Spec) error {
 
 // ApplyTraffic sets how traffic to a cluster is limited, and nothing else of what is wanted of it.
 func (r *Registry) ApplyTraffic(name string, asked policy.Link, released string) {
-	r.order.Lock()
-	defer r.order.Unlock()
-	r.mu.Lock()
-	s := r.supervisors[name]
-	r.mu.Unlock()
+	s := r.supervisor(name)
 	if s == nil {
 		return
 	}
-	if spec, _ := s.spec.Load(); spec.Traffic != asked || spec.Released != released {
-		spec.Traffic, spec.Released = asked, released
-		s.spec.Store(spec)
-		r.updateTraffic(s, time.Now())
-		r.trafficChanged.Ring()
-	}
+	r.whileCurrent(s, func() {
+		if spec, _ := s.spec.Load(); spec.Traffic != asked || spec.Released != released {
+			spec.Traffic, spec.Released = asked, released
+			s.spec.Store(spec)
+			r.updateTraffic(s, time.Now())
+			r.trafficChanged.Ring()
+		}
+	})
 }
 
 // applySpec sets what is wanted of a cluster, and returns its supervisor.
@@ -170,7 +154,7 @@ func (r *Registry) applySpec(spec Spec) *supervisor {
 	if !known {
 		s = newSupervisor(r, spec)
 		r.supervisors[spec.Name] = s
-		r.setStatus(s.status)
+		r.publishStatuses(func(all map[string]Status) { all[spec.Name] = s.status })
 		if r.ctx != nil {
 			r.startSupervisor(s)
 		}
@@ -211,20 +195,13 @@ func (r *Registry) unlink(name string) bool {
 		r.forgotten[name] = true
 	}
 	delete(r.supervisors, name)
-	delete(r.writing, name)
-	delete(r.leftOut, name)
-	delete(r.identities, name)
-	delete(r.own, name)
-	delete(r.traffic, name)
 	if s.cancel != nil {
 		s.cancel(ErrUnlinked)
 	}
-	statuses, _ := r.statuses.Load()
-	statuses = maps.Clone(statuses)
-	delete(statuses, name)
-	nameSameClusters(statuses)
-	r.statuses.Store(statuses)
-	r.names.Store(slices.Sorted(maps.Keys(statuses)))
+	r.publishStatuses(func(all map[string]Status) {
+		delete(all, name)
+		nameSameClusters(all)
+	})
 	return true
 }
 
@@ -235,91 +212,84 @@ func (r *Registry) Statuses() (map[string]Status, <-chan struct{}) { return r.st
 // Names returns the names of all clusters, sorted, and a channel that closes when there are others.
 func (r *Registry) Names() ([]string, <-chan struct{}) { return r.names.Load() }
 
-// updateStatus publishes the Status of a supervisor. Like newWriter and setState it does nothing for a
-// supervisor that was removed and has not noticed yet: its successor may have the same name.
-func (r *Registry) updateStatus(s *supervisor) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.supervisors[s.name] == s {
-		r.setStatus(s.status)
-	}
-}
-
-func (r *Registry) newWriter(s *supervisor) (*federation.ClusterWriter, error) {
+// whileCurrent calls f with order held, unless s was removed and has not noticed yet: its successor may have the same
+// name. While f runs s is not removed. It reports whether f was called.
+func (r *Registry) whileCurrent(s *supervisor, f func()) bool {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if !r.isCurrent(s) {
-		return nil, context.Canceled
+	if r.supervisor(s.name) != s {
+		return false
 	}
-	return r.store.NewWriter(federation.Cluster(s.name)), nil
+	f()
+	return true
+}
+
+// newWriter returns the newest writer of a cluster; nil if its supervisor was removed.
+func (r *Registry) newWriter(s *supervisor) (w *federation.ClusterWriter) {
+	r.whileCurrent(s, func() { w = r.store.NewWriter(federation.Cluster(s.name)) })
+	return w
 }
 
 func (r *Registry) setState(s *supervisor, state federation.ClusterState) {
-	r.order.Lock()
-	defer r.order.Unlock()
-	if r.isCurrent(s) {
-		r.store.SetState(federation.Cluster(s.name), state)
-	}
+	r.whileCurrent(s, func() { r.store.SetState(federation.Cluster(s.name), state) })
 }
 
 func (r *Registry) setListing(s *supervisor, listing bool) {
-	r.order.Lock()
-	defer r.order.Unlock()
-	if r.isCurrent(s) {
-		r.store.SetListing(federation.Cluster(s.name), listing)
-	}
+	r.whileCurrent(s, func() { r.store.SetListing(federation.Cluster(s.name), listing) })
 }
 
-// isCurrent reports whether s was not removed. The result holds for as long as the caller holds order.
-func (r *Registry) isCurrent(s *supervisor) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.supervisors[s.name] == s
-}
-
-// setStatus needs mu.
-func (r *Registry) setStatus(s Status) {
-	statuses, _ := r.statuses.Load()
-	s.Writing, s.LeftOut, s.Identity = r.writing[s.Name], r.leftOut[s.Name], r.identities[s.Name]
-	s.Traffic = r.traffic[s.Name]
-	old, found := statuses[s.Name]
-	s.SameAs = old.SameAs
-	if found && old.SameButTimes(s) {
-		return
-	}
-	statuses = maps.Clone(statuses)
-	if statuses == nil {
-		statuses = map[string]Status{}
-	}
-	statuses[s.Name] = s
-	if s.Identity.UID != old.Identity.UID {
-		nameSameClusters(statuses)
-	}
-	r.statuses.Store(statuses)
-	if !found {
-		r.names.Store(slices.Sorted(maps.Keys(statuses)))
-	}
+// updateStatus publishes the Status of a supervisor. What others report stays.
+func (r *Registry) updateStatus(s *supervisor) {
+	r.changeStatus(s, func(published *Status) {
+		next := s.status
+		next.Writing, next.LeftOut, next.Identity = published.Writing, published.LeftOut, published.Identity
+		next.SameAs, next.Traffic = published.SameAs, published.Traffic
+		*published = next
+	})
 }
 
 // Report sets in the Status of a cluster how writing into it goes.
 func (r *Registry) Report(name string, w Writing) {
-	r.setReport(name, func() { r.writing[name] = w })
+	r.changeStatus(r.supervisor(name), func(s *Status) { s.Writing = w })
 }
 
 // ReportLeftOut sets in the Status of a cluster how many of its endpoints are in no slice of the local
 // cluster.
 func (r *Registry) ReportLeftOut(name string, n LeftOut) {
-	r.setReport(name, func() { r.leftOut[name] = n })
+	r.changeStatus(r.supervisor(name), func(s *Status) { s.LeftOut = n })
 }
 
-// setReport calls set with mu held and publishes the Status of the cluster, unless the cluster was removed.
-func (r *Registry) setReport(name string, set func()) {
+// changeStatus publishes the Status of a cluster after a change, unless only its times differ or the cluster was
+// removed: then s is nil, or not the supervisor of that name any more.
+func (r *Registry) changeStatus(s *supervisor, change func(*Status)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.supervisors[name] != nil {
-		set()
-		statuses, _ := r.statuses.Load()
-		r.setStatus(statuses[name])
+	if s == nil || r.supervisors[s.name] != s {
+		return
+	}
+	statuses, _ := r.statuses.Load()
+	old := statuses[s.name]
+	next := old
+	if change(&next); old.SameButTimes(next) {
+		return
+	}
+	r.publishStatuses(func(all map[string]Status) {
+		all[s.name] = next
+		if next.Identity.UID != old.Identity.UID {
+			nameSameClusters(all)
+		}
+	})
+}
+
+// publishStatuses publishes all Statuses after a change. It needs mu.
+func (r *Registry) publishStatuses(change func(map[string]Status)) {
+	old, _ := r.statuses.Load()
+	next := make(map[string]Status, len(old)+1)
+	maps.Copy(next, old)
+	change(next)
+	r.statuses.Store(next)
+	if len(next) != len(old) {
+		r.names.Store(slices.Sorted(maps.Keys(next)))
 	}
 }
 
@@ -342,17 +312,21 @@ func (r *Registry) Inspect(name string) (kinds []KindStatus, lastContact time.Ti
 
 // engagement returns the one of a cluster that is in use; nil for none.
 func (r *Registry) engagement(name string) *engagement {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.supervisors[name]; s != nil {
+	if s := r.supervisor(name); s != nil {
 		return s.current.Load()
 	}
 	return nil
 }
 
-// allEngageFuncs returns what runs beside every engagement.
-func (r *Registry) allEngageFuncs() []EngageFunc {
+// supervisor returns that of a cluster; nil for one that is not linked.
+func (r *Registry) supervisor(name string) *supervisor {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.engageFuncs
+	return r.supervisors[name]
+}
+
+func (r *Registry) allSupervisors() []*supervisor {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.supervisors))
 }

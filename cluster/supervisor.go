@@ -64,6 +64,7 @@ type supervisor struct {
 	guard   *guard                     // nil for the local cluster
 	current atomic.Pointer[engagement] // the one in use; stored by supervise
 	probes  probeHistory
+	own     ownTraffic // guarded by Registry.mu
 
 	status      Status // owned by supervise
 	notRestored string // why, as last logged; owned by supervise
@@ -288,16 +289,17 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 		s.log.Info("A new token is in use", "source", access.Source)
 		return nil
 	}
-	writer, err := s.registry.newWriter(s)
-	if err != nil {
+	writer := s.registry.newWriter(s)
+	if writer == nil { // the cluster was removed
 		next.stop()
-		return err
+		return context.Canceled
 	}
 	// The old engagement is fenced. What it wrote stays until the new one has written everything.
 	next.startReconciler(writer, s.guard)
 	next.startProbe(s.registry.options.ProbeInterval, &s.probes)
 	s.current.Store(next)
-	for _, f := range s.registry.allEngageFuncs() {
+	next.wg.Go(func() { s.followSelf(next) })
+	for _, f := range s.registry.engageFuncs {
 		next.wg.Go(func() { f(next.ctx, &s.spec, next.conn) })
 	}
 	if live != nil {

@@ -8,14 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-
-	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/policy"
-	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // What is in force for a cluster follows from four things: what its Link asks for, what the cluster asks for itself,
@@ -24,11 +18,9 @@ import (
 // for the earliest of all next steps: of a drain, of the end of a hold, and of neededInterval while something is
 // drained or held, because others may be ready by now. With neither it sleeps.
 //
-// A cluster drains itself by the annotation of a Link on the Namespace of its control plane, which each engagement
-// watches: that one object, and its metadata only. A linked cluster need not grant that; then it cannot drain itself,
-// which is logged once. The annotation takes effect like that of the Link, and the one that takes more away counts.
-//
-// The region of a cluster is the one that its Link names, or else the one that most of its nodes are in (region.go).
+// A cluster drains itself by the annotation of a Link on the Namespace of its control plane (self.go). It takes
+// effect like that of the Link, and the one that takes more away counts. The region of a cluster is the one that its
+// Link names, or else the one that most of its nodes are in (region.go).
 
 const (
 	// neededInterval is how often it is counted who still needs a cluster that is drained, or what is held of it.
@@ -101,28 +93,16 @@ func (r *Registry) followTraffic(ctx context.Context) {
 	}
 }
 
-func (r *Registry) allSupervisors() []*supervisor {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Collect(maps.Values(r.supervisors))
-}
-
 // updateCurrent is updateTraffic now, unless the cluster was removed.
 func (r *Registry) updateCurrent(s *supervisor) (next time.Time) {
-	r.order.Lock()
-	defer r.order.Unlock()
-	if !r.isCurrent(s) {
-		return time.Time{}
-	}
-	return r.updateTraffic(s, time.Now())
+	r.whileCurrent(s, func() { next = r.updateTraffic(s, time.Now()) })
+	return next
 }
 
 // updateTraffic computes what is in force for a cluster, and returns when that changes; zero for never. It needs order.
 func (r *Registry) updateTraffic(s *supervisor, now time.Time) (next time.Time) {
 	spec, _ := s.spec.Load()
-	r.mu.Lock()
-	own := r.own[s.name]
-	r.mu.Unlock()
+	own := s.ownTraffic()
 	t := Traffic{Asked: spec.Traffic, Released: spec.Released, NoSelfDrain: own.refused}
 	t.Policy, t.Drain = inForce(spec, own, now)
 	if t.Region = t.Policy.Region; spec.Traffic.Region == "" {
@@ -142,11 +122,7 @@ func (r *Registry) updateTraffic(s *supervisor, now time.Time) (next time.Time) 
 	if t.Drain.Percent == 100 || t.Withdrawn != nil {
 		next = earliest(next, now.Add(neededInterval))
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.traffic[s.name] = t
-	statuses, _ := r.statuses.Load()
-	r.setStatus(statuses[s.name])
+	r.changeStatus(s, func(status *Status) { status.Traffic = t })
 	return next
 }
 
@@ -230,106 +206,15 @@ func (r *Registry) needing(name string, held map[federation.Service]federation.H
 
 // localAndDrained returns the local cluster, and which clusters are drained completely.
 func (r *Registry) localAndDrained() (local string, drained map[string]bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	drained = map[string]bool{}
-	statuses, _ := r.statuses.Load()
+	statuses, _ := r.Statuses()
 	for name, s := range statuses {
 		if s.Local {
 			local = name
 		}
-		drained[name] = r.traffic[name].Drain.Percent == 100
+		drained[name] = s.Traffic.Drain.Percent == 100
 	}
 	return local, drained
-}
-
-// ownTraffic is what a cluster reports of itself.
-type ownTraffic struct {
-	drain    policy.Drain
-	refused  string // why drain is not known; empty if it is
-	region   string // that most of its nodes are in
-	noRegion string // why region is not known; empty if it is
-}
-
-func (r *Registry) setOwn(name string, set func(*ownTraffic)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	own := r.own[name]
-	if set(&own); own != r.own[name] && r.supervisors[name] != nil {
-		r.own[name] = own
-		r.trafficChanged.Ring()
-	}
-}
-
-// followSelfDrain watches the Namespace of a linked cluster's control plane until its engagement ends.
-func (r *Registry) followSelfDrain(ctx context.Context, spec *watch.Value[Spec], conn *api.Connection) {
-	s, _ := spec.Load()
-	name, namespace := s.Name, r.options.ControllerNamespace
-	if s.Local || namespace == "" {
-		return
-	}
-	log := r.log.WithValues("cluster", name)
-	kind := api.Metadata(corev1.SchemeGroupVersion, "namespaces", "Namespace").Named(namespace)
-	changed := watch.NewBell()
-	informer := api.NewInformer(conn, kind, func(object any) (string, bool) {
-		m, err := meta.Accessor(object)
-		if err != nil {
-			return "", false
-		}
-		value, found := m.GetAnnotations()[policy.DrainKey]
-		return value, found
-	}, func(api.Key) { changed.Ring() })
-	informer.Optional()
-	ended := make(chan struct{})
-	defer func() { <-ended }()
-	go func() {
-		defer close(ended)
-		informer.Run(logr.NewContext(ctx, log.V(1)))
-	}()
-	synced, refused := informer.Synced(), informer.Refused()
-	for {
-		select {
-		case <-changed.Rung():
-		case <-synced:
-			synced, refused = nil, nil
-		case <-refused:
-			refused = nil
-			r.reportNoSelfDrain(log, name, "grant list and watch on namespaces of the name "+namespace)
-			continue
-		case <-ctx.Done():
-			return
-		}
-		value, found := informer.Get(api.Key{Name: namespace})
-		drain, problems := policy.Drain{}, []policy.Problem(nil)
-		if found {
-			drain, problems = readDrain(value)
-		}
-		for _, p := range problems {
-			log.Info("The cluster asks to be drained in a way that is not understood", "problem", p.String())
-		}
-		r.setOwn(name, func(own *ownTraffic) {
-			if own.refused = ""; len(problems) == 0 {
-				own.drain = drain
-			}
-		})
-	}
-}
-
-// reportNoSelfDrain records why a cluster cannot drain itself, and logs that once.
-func (r *Registry) reportNoSelfDrain(log logr.Logger, name, reason string) {
-	isNew := false
-	r.setOwn(name, func(own *ownTraffic) {
-		isNew, own.refused, own.drain = own.refused != reason, reason, policy.Drain{}
-	})
-	if isNew {
-		log.Info("The cluster cannot drain itself: its Namespace cannot be read", "reason", reason)
-	}
-}
-
-// readDrain reads the value of the annotation of a Namespace.
-func readDrain(value string) (policy.Drain, []policy.Problem) {
-	asked, problems := policy.LinkOf(map[string]string{policy.DrainKey: value})
-	return asked.Drain, problems
 }
 
 // String describes the Services that are named, for people.

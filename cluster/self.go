@@ -1,0 +1,163 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/federation/policy"
+)
+
+// What a cluster reports of itself: its identity (identity.go), the region that it is in (region.go), and whether it
+// asks to be drained. One goroutine of each engagement reads that, so that nothing waits for it:
+//
+//   - The identity is read once and then each selfInterval, and when the credentials were replaced or the API server
+//     is back. The region of a linked cluster is read with it when it is due.
+//   - Nodes of the local cluster are watched, and so is the Namespace of a linked cluster's control plane, which can
+//     have the annotation of a Link that drains it: that one object, and its metadata only. Their informers record
+//     what they find; this goroutine waits for what they do not call back for, that there is nothing to find.
+//
+// A linked cluster need not grant any of that. What cannot be read is unknown, and logged once; what fails for
+// reasons other than a missing right leaves the region as it was.
+
+const selfInterval = 5 * time.Minute
+
+// ownTraffic is what a cluster reports of itself about its traffic.
+type ownTraffic struct {
+	drain    policy.Drain
+	refused  string // why drain is not known; empty if it is
+	region   string // that most of its nodes are in
+	noRegion string // why region is not known; empty if it is
+}
+
+func (s *supervisor) ownTraffic() ownTraffic {
+	s.registry.mu.Lock()
+	defer s.registry.mu.Unlock()
+	return s.own
+}
+
+func (s *supervisor) setOwn(set func(*ownTraffic)) {
+	s.registry.mu.Lock()
+	defer s.registry.mu.Unlock()
+	before := s.own
+	if set(&s.own); s.own != before {
+		s.registry.trafficChanged.Ring()
+	}
+}
+
+// A selfReader reads what must be requested. One goroutine uses it.
+type selfReader struct {
+	*supervisor
+	local bool
+	core  corev1client.CoreV1Interface
+	nodes metadata.Getter
+
+	identityProblem string    // why the identity is not known completely, as last logged
+	regionDue       time.Time // when the region is to be read again
+}
+
+// followSelf reads what a cluster reports of itself until its engagement ends.
+func (s *supervisor) followSelf(e *engagement) {
+	spec, _ := s.spec.Load()
+	core, coreErr := corev1client.NewForConfigAndClient(e.conn.Config, e.conn.HTTPClient)
+	nodes, nodesErr := metadata.NewForConfigAndClient(metadata.ConfigFor(e.conn.Config), e.conn.HTTPClient)
+	if err := errors.Join(coreErr, nodesErr); err != nil {
+		s.log.Error(err, "BUG: no client from a configuration that is in use")
+		return
+	}
+	reader := &selfReader{supervisor: s, local: spec.Local, core: core, nodes: nodes.Resource(nodesResource)}
+	informed := logr.NewContext(e.ctx, s.log.V(1))
+	var namespace *api.Informer[map[string]string]
+	var synced, refused <-chan struct{}
+	switch {
+	case spec.Local:
+		e.wg.Go(func() { s.newRegionInformer(e.conn).Run(informed) })
+	case s.registry.options.ControllerNamespace != "":
+		namespace = s.newNamespaceInformer(e.conn)
+		synced, refused = namespace.Synced(), namespace.Refused()
+		e.wg.Go(func() { namespace.Run(informed) })
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var changed <-chan struct{}
+	for {
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-synced:
+			synced, refused = nil, nil
+			s.useOwnDrain(namespace)
+			continue
+		case <-refused:
+			refused = nil
+			s.reportNoSelfDrain()
+			continue
+		case <-e.ctx.Done():
+			return
+		}
+		changed = e.conn.Changed()
+		reader.read(e.ctx)
+		timer.Reset(selfInterval)
+	}
+}
+
+func (r *selfReader) read(ctx context.Context) {
+	r.readIdentity(ctx)
+	if !r.local && !time.Now().Before(r.regionDue) && r.readRegion(ctx) {
+		r.regionDue = time.Now().Add(regionInterval + rand.N(regionInterval/6))
+	}
+}
+
+// newNamespaceInformer returns an informer of the Namespace of a linked cluster's control plane.
+func (s *supervisor) newNamespaceInformer(conn *api.Connection) (informer *api.Informer[map[string]string]) {
+	kind := api.Metadata(corev1.SchemeGroupVersion, "namespaces", "Namespace")
+	kind = kind.Named(s.registry.options.ControllerNamespace)
+	informer = api.NewInformer(conn, kind, func(object any) (map[string]string, bool) {
+		m, err := meta.Accessor(object)
+		if err != nil {
+			return nil, false
+		}
+		value, found := m.GetAnnotations()[policy.DrainKey]
+		return map[string]string{policy.DrainKey: value}, found
+	}, func(api.Key) { s.useOwnDrain(informer) })
+	informer.Optional()
+	return informer
+}
+
+// useOwnDrain records how a cluster asks to be drained by the annotations of its Namespace, as they are now. What
+// cannot be read changes nothing.
+func (s *supervisor) useOwnDrain(namespace *api.Informer[map[string]string]) {
+	var problems []policy.Problem
+	s.setOwn(func(own *ownTraffic) {
+		annotations, _ := namespace.Get(api.Key{Name: s.registry.options.ControllerNamespace})
+		var asked policy.Link
+		asked, problems = policy.LinkOf(annotations)
+		if own.refused = ""; len(problems) == 0 {
+			own.drain = asked.Drain
+		}
+	})
+	for _, p := range problems {
+		s.log.Info("The cluster asks to be drained in a way that is not understood", "problem", p.String())
+	}
+}
+
+// reportNoSelfDrain records why a cluster cannot drain itself, and logs that once.
+func (s *supervisor) reportNoSelfDrain() {
+	reason := fmt.Sprintf("grant list and watch on namespaces of the name %s", s.registry.options.ControllerNamespace)
+	isNew := false
+	s.setOwn(func(own *ownTraffic) {
+		isNew, own.refused, own.drain = own.refused != reason, reason, policy.Drain{}
+	})
+	if isNew {
+		s.log.Info("The cluster cannot drain itself: its Namespace cannot be read", "reason", reason)
+	}
+}
