@@ -98,7 +98,7 @@ type guardedWriter struct {
 func (g *guard) newWriter(w *federation.ClusterWriter, confirm func()) *guardedWriter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.count()
+	g.recount()
 	had := g.has
 	for svc, h := range g.store.Holds(g.cluster) {
 		if !h.Until.IsZero() {
@@ -113,18 +113,18 @@ func (g *guard) newWriter(w *federation.ClusterWriter, confirm func()) *guardedW
 
 // Set writes a View, and returns what is stored.
 func (w *guardedWriter) Set(svc federation.Service, v *federation.View) *federation.View {
-	w.before(svc, v)
+	w.holdLoss(svc, v)
 	return w.ClusterWriter.Set(svc, v)
 }
 
 // Delete removes the View of a Service.
 func (w *guardedWriter) Delete(svc federation.Service) {
-	w.before(svc, nil)
+	w.holdLoss(svc, nil)
 	w.ClusterWriter.Delete(svc)
 }
 
-// before counts what the cluster has when the next View of a Service is written, and holds what that would withdraw.
-func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
+// holdLoss counts what the cluster has when the next View of a Service is written, and holds what that would withdraw.
+func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) {
 	g := w.guard
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,44 +133,48 @@ func (w *guardedWriter) before(svc federation.Service, next *federation.View) {
 	}
 	old := w.View(svc)
 	change := changeOf(old, next)
-	if !w.synced {
+	switch {
+	case !w.synced: // MarkSynced goes on
 		if change.ready < 0 {
 			w.Hold(svc)
 		}
-		return // MarkSynced goes on
-	}
-	if change == (amount{}) {
+		return
+	case change == (amount{}):
 		return
 	}
 	now := time.Now()
-	g.has.ready, g.has.services = g.has.ready+change.ready, g.has.services+change.services
-	g.ready.Set(now, g.has.ready)
-	g.services.Set(now, g.has.services)
+	g.setAmount(amount{g.has.ready + change.ready, g.has.services + change.services}, now)
 	if change.ready >= 0 && change.services >= 0 {
 		return
 	}
 	g.remember(svc, old, now)
-	if !g.confirming {
-		had := amount{g.ready.Max(now), g.services.Max(now)}
-		if !g.isMass(had) {
-			if change.services < 0 && g.asked.Hold > 0 {
-				w.Keep(svc, now.Add(policy.Window))
-				g.changed()
-			}
-			return
-		}
-		g.confirming, g.had = true, had
-		g.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
-			"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
-			"ofServices", had.services)
-		g.prune(now)
-		for svc, r := range g.recent {
-			w.HoldBefore(svc, r.view)
-		}
-		clear(g.recent)
-		w.confirm()
+	switch {
+	case g.confirming || w.beginHold(now):
+		w.Hold(svc)
+	case change.services < 0 && g.asked.Hold > 0:
+		w.Keep(svc, now.Add(policy.Window))
+		g.changed()
 	}
-	w.Hold(svc)
+}
+
+// beginHold holds what is lost of late, and has it confirmed, if it is most of what the cluster had.
+func (w *guardedWriter) beginHold(now time.Time) (isMass bool) {
+	g := w.guard
+	had := amount{g.ready.Max(now), g.services.Max(now)}
+	if !g.isMass(had) {
+		return false
+	}
+	g.confirming, g.had = true, had
+	g.log.Info("The cluster withdraws most of what it had: it is held until a new list confirms that",
+		"endpoints", had.ready-g.has.ready, "of", had.ready, "services", had.services-g.has.services,
+		"ofServices", had.services)
+	g.forgetOlder(now)
+	for svc, r := range g.recent {
+		w.HoldBefore(svc, r.view)
+	}
+	clear(g.recent)
+	w.confirm()
+	return true
 }
 
 // MarkSynced removes what was not written, unless that is held.
@@ -189,21 +193,25 @@ func (w *guardedWriter) MarkSynced() {
 	g.mu.Unlock()
 	w.ClusterWriter.MarkSynced()
 	g.mu.Lock()
-	g.count()
+	g.recount()
 	g.mu.Unlock()
 	g.confirm()
 }
 
-// count counts what the cluster has written. It needs mu, and so does all below.
-func (g *guard) count() {
-	g.has = amount{}
+// recount counts what the cluster has written. It needs mu, and so does all below.
+func (g *guard) recount() {
+	var has amount
 	for _, v := range g.store.Views(g.cluster).All() {
 		ready, _ := v.Count()
-		g.has.ready, g.has.services = g.has.ready+ready, g.has.services+1
+		has.ready, has.services = has.ready+ready, has.services+1
 	}
-	now := time.Now()
-	g.ready.Set(now, g.has.ready)
-	g.services.Set(now, g.has.services)
+	g.setAmount(has, time.Now())
+}
+
+func (g *guard) setAmount(has amount, now time.Time) {
+	g.has = has
+	g.ready.Set(now, has.ready)
+	g.services.Set(now, has.services)
 }
 
 // isMass reports whether the loss of what the cluster had is to be confirmed.
@@ -218,15 +226,15 @@ func (g *guard) remember(svc federation.Service, old *federation.View, now time.
 		return
 	}
 	if now.Sub(g.pruned) > policy.Window/6 {
-		g.prune(now)
+		g.forgetOlder(now)
 	}
 	if _, found := g.recent[svc]; !found {
 		g.recent[svc] = recentView{old, now}
 	}
 }
 
-// prune forgets what was lost before the last minute.
-func (g *guard) prune(now time.Time) {
+// forgetOlder forgets what was lost before the last minute.
+func (g *guard) forgetOlder(now time.Time) {
 	g.pruned = now
 	maps.DeleteFunc(g.recent, func(_ federation.Service, r recentView) bool { return now.Sub(r.at) > policy.Window })
 }
