@@ -25,14 +25,15 @@ const (
 )
 
 // An engagement is one set of informers on one connection to a cluster, and the reconciler that publishes
-// their records. It goes through newEngagement, sync, startReconciler and startProbe to stop; one that
-// failed to sync is stopped without having published.
+// their records. It goes through newEngagement, sync, startReconciler and startProbe to disengage;
+// one that failed to sync ends without having published.
 type engagement struct {
 	log        logr.Logger
 	access     Access
 	conn       *api.Connection
 	reconciler *view.Reconciler
 	kinds      []kindInformer
+	required   []kindInformer // of kinds
 
 	health watch.Value[health]
 
@@ -57,34 +58,32 @@ type health struct {
 	restored    time.Time     // when the API server was last found to have gone back to an older state
 }
 
-// newEngagement prepares an engagement, which ends with ctx or stop and closes conn then. It does not use
+// newEngagement prepares an engagement, which ends with ctx or disengage and closes conn then. It does not use
 // the network.
-func newEngagement(
-	ctx context.Context, log logr.Logger, spec Spec, access Access, conn *api.Connection,
-	metrics *clusterMetrics, endpoints bool,
-) *engagement {
-	options := view.Options{Local: spec.Local, Endpoints: endpoints}
+func (s *supervisor) newEngagement(ctx context.Context, access Access, conn *api.Connection) *engagement {
+	options := view.Options{Local: s.wanted.Local, Endpoints: s.registry.options.Endpoints}
 	e := &engagement{
-		log: log, access: access, conn: conn,
-		reconciler: view.NewReconciler(log, federation.Cluster(spec.Name), options),
+		log: s.log, access: access, conn: conn,
+		reconciler: view.NewReconciler(s.log, federation.Cluster(s.name), options),
 	}
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	for _, k := range e.reconciler.Kinds() {
 		w := api.NewWatcher(conn, k.Kind, k.Store)
-		w.ObserveLag(metrics.lag(k.Resource.GroupResource().String()))
+		w.ObserveLag(s.metrics.lag(k.Resource.GroupResource().String()))
 		if !k.Required {
 			w.Optional()
 		}
-		e.kinds = append(e.kinds, kindInformer{k, w})
-	}
-	for _, k := range e.kinds {
-		conn.Share(k.Watcher)
+		conn.Share(w)
+		informer := kindInformer{k, w}
+		if e.kinds = append(e.kinds, informer); k.Required {
+			e.required = append(e.required, informer)
+		}
 	}
 	return e
 }
 
-// stop ends the engagement, waits for all its goroutines and closes its connection.
-func (e *engagement) stop() {
+// disengage ends the engagement, waits for all its goroutines and closes its connection.
+func (e *engagement) disengage() {
 	e.cancel()
 	e.wg.Wait()
 	e.conn.Close()
@@ -98,28 +97,23 @@ func (e *engagement) sync(ctx context.Context) error {
 	for _, k := range e.kinds {
 		e.wg.Go(func() { k.Run(logr.NewContext(e.ctx, e.log.V(1))) })
 	}
-	for _, k := range e.kinds {
-		if k.Required {
-			if err := k.WaitSynced(ctx); err != nil {
-				return err
-			}
+	for _, k := range e.required {
+		if err := k.WaitSynced(ctx); err != nil {
+			return err
 		}
 	}
-	patience := time.NewTimer(optionalTimeout)
-	defer patience.Stop()
+	patience, cancel := context.WithTimeout(ctx, optionalTimeout) // for all of them
+	defer cancel()
 	for _, k := range e.kinds {
 		select {
 		case <-k.Store.Synced():
-			continue
 		case <-k.Refused():
-		case <-patience.C:
-			patience.Reset(0) // for the others, too
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-patience.Done():
 		}
-		select {
-		case <-k.Store.Synced():
-		default:
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !watch.IsClosed(k.Store.Synced()):
 			e.log.Info("The API server does not serve an optional kind: what depends on it is left out until then",
 				"kind", k.Resource.GroupResource().String(), "reason", k.Problem())
 		}
@@ -131,10 +125,8 @@ func (e *engagement) sync(ctx context.Context) error {
 // token in use stays.
 func (e *engagement) checkToken(ctx context.Context, token string) error {
 	var required []api.Kind
-	for _, k := range e.kinds {
-		if k.Required {
-			required = append(required, k.Kind.Kind)
-		}
+	for _, k := range e.required {
+		required = append(required, k.Kind.Kind)
 	}
 	return e.conn.CheckToken(ctx, token, required...)
 }
@@ -162,57 +154,77 @@ func (e *engagement) relistRefused() {
 	}
 }
 
-// startProbe probes the cluster until the engagement ends. When the API server answers again, requests that
-// wait to be retried are made at once. After a longer silence everything is connected anew, because a
-// connection that hangs may take as long again to notice.
+// startProbe probes the cluster until the engagement ends.
 func (e *engagement) startProbe(interval time.Duration, history *probeHistory) {
-	h := health{lastContact: time.Now()}
-	e.health.Store(h)
-	answered, silent := time.Now(), false
-	e.wg.Go(func() {
-		timer := time.NewTimer(interval)
-		defer timer.Stop()
-		for {
-			select {
-			case <-timer.C:
-			case <-e.ctx.Done():
-				return
-			}
-			began := time.Now()
-			h.err = e.conn.Probe(e.ctx)
-			rtt := time.Since(began)
-			if e.ctx.Err() != nil {
-				return
-			}
-			reset := h.err == nil && silent && time.Since(answered) > 2*retryInterval+api.ProbeTimeout
-			switch {
-			case h.err != nil:
-				silent = true
-			case reset:
-				e.conn.Reset()
-			case silent:
-				e.conn.RetryNow()
-			}
-			if h.err == nil {
-				answered, silent, h.rtt = time.Now(), false, max(rtt, 1)
-				h.err = e.unhealthyWatch()
-			}
-			history.add(rtt, h.err)
-			h.restored, h.skew = e.lastRestored(), steadySkew(h.skew, e.conn.ClockSkew())
-			if e.conn.Budget != nil {
-				h.overBudget = e.conn.Budget.Problem()
-			}
-			next := min(interval, retryInterval)
-			switch {
-			case h.err == nil:
-				h.lastContact, next = time.Now(), interval
-			case reset:
-				next = retryInterval / 5 // the watches are about to be open again
-			}
-			e.health.Store(h)
-			timer.Reset(next)
+	now := time.Now()
+	p := &prober{engagement: e, history: history, interval: interval, answered: now, found: health{lastContact: now}}
+	e.health.Store(p.found)
+	e.wg.Go(p.run)
+}
+
+// A prober probes the cluster of an engagement. One goroutine uses it.
+type prober struct {
+	*engagement
+	history  *probeHistory
+	interval time.Duration // between probes while all is well
+
+	found    health    // by the last probe
+	answered time.Time // when the API server last answered
+	silent   bool      // it has not since
+}
+
+func (p *prober) run() {
+	timer := time.NewTimer(p.interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-p.ctx.Done():
+			return
 		}
-	})
+		began := time.Now()
+		err := p.conn.Probe(p.ctx)
+		if p.ctx.Err() != nil {
+			return
+		}
+		timer.Reset(p.record(err, time.Since(began)))
+	}
+}
+
+// record publishes what follows from a probe, and returns when the next one is due.
+func (p *prober) record(err error, rtt time.Duration) (next time.Duration) {
+	next = min(p.interval, retryInterval)
+	if err != nil {
+		p.silent = true
+	} else {
+		if p.silent && p.reconnect() {
+			next = retryInterval / 5 // the watches are about to be open again
+		}
+		p.answered, p.silent, p.found.rtt = time.Now(), false, max(rtt, 1)
+		err = p.unhealthyWatch()
+	}
+	p.history.add(rtt, err)
+	if p.found.err = err; err == nil {
+		p.found.lastContact, next = time.Now(), p.interval
+	}
+	p.found.restored, p.found.skew = p.lastRestored(), steadySkew(p.found.skew, p.conn.ClockSkew())
+	if p.conn.Budget != nil {
+		p.found.overBudget = p.conn.Budget.Problem()
+	}
+	p.health.Store(p.found)
+	return next
+}
+
+// reconnect has requests that wait to be retried made at once, because the API server answers again. After a longer
+// silence everything is connected anew, because a connection that hangs may take as long again to notice: then it
+// returns true.
+func (p *prober) reconnect() (reset bool) {
+	if reset = time.Since(p.answered) > 2*retryInterval+api.ProbeTimeout; reset {
+		p.conn.Reset()
+	} else {
+		p.conn.RetryNow()
+	}
+	return reset
 }
 
 // lastRestored returns when the API server was last found to have gone back to an older state.
@@ -227,10 +239,7 @@ func (e *engagement) lastRestored() (last time.Time) {
 
 // unhealthyWatch returns an error if changes of a required kind may not arrive.
 func (e *engagement) unhealthyWatch() error {
-	for _, k := range e.kinds {
-		if !k.Required {
-			continue
-		}
+	for _, k := range e.required {
 		if excess := k.Excess(); excess != nil {
 			return &api.ProbeError{Reason: api.OverBudget, Err: excess}
 		}

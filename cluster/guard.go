@@ -329,13 +329,11 @@ func readyIn(s *federation.Slice) (n int) {
 // confirmWithdrawal lists every required kind of an engagement anew, publishes what follows, and has the guard
 // decide.
 func (e *engagement) confirmWithdrawal(ctx context.Context, g *guard) {
-	for _, k := range e.kinds {
-		if k.Required {
-			k.Relist()
-		}
+	for _, k := range e.required {
+		k.Relist()
 	}
-	for _, k := range e.kinds {
-		if k.Required && k.WaitRelisted(ctx) != nil {
+	for _, k := range e.required {
+		if k.WaitRelisted(ctx) != nil {
 			return
 		}
 	}

@@ -47,6 +47,12 @@ type Status struct {
 	Credentials error `json:"-"` // why the preferred credentials do not work; nil if they do, or were not tried
 }
 
+// describe takes over what a Spec has.
+func (s *Status) describe(spec Spec) {
+	s.Local, s.Slices = spec.Local, spec.Slices
+	s.TrustDomain, s.ClusterDomain = spec.TrustDomain, spec.ClusterDomain
+}
+
 // Tried reports whether this replica has of the cluster what it can get for now: the cluster is synced, or was
 // restored, or did not answer and the other replicas were asked.
 func (s Status) Tried() bool { return s.Synced || !s.Checkpoint.IsZero() || s.Contact != nil }

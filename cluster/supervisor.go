@@ -51,7 +51,7 @@ const (
 //
 // One goroutine, supervise, owns status and is the only one that stores current. An attempt runs in a
 // second goroutine, which returns its engagement, reports to the Store that the API server answers, and
-// touches nothing else; supervise always waits for it. A new Spec ends an attempt through the channel
+// writes nothing else; supervise always waits for it. A new Spec ends an attempt through the channel
 // superseded. No lock is held; calls into the Registry take its locks.
 type supervisor struct {
 	registry *Registry
@@ -66,8 +66,11 @@ type supervisor struct {
 	probes  probeHistory
 	own     ownTraffic // guarded by Registry.mu
 
-	status      Status // owned by supervise
-	notRestored string // why, as last logged; owned by supervise
+	// Owned by supervise.
+	wanted      Spec            // the one that is acted upon
+	superseded  <-chan struct{} // closes when there is a newer one
+	status      Status
+	notRestored string // why, as last logged
 }
 
 // newSupervisor returns the supervisor of a cluster that was never reached.
@@ -76,11 +79,8 @@ func newSupervisor(r *Registry, spec Spec) *supervisor {
 		registry: r, log: r.log.WithValues("cluster", spec.Name), name: spec.Name,
 		metrics: newClusterMetrics(spec.Name, r.options.DetailedMetrics),
 	}
-	s.status = Status{
-		Name: spec.Name, Local: spec.Local, TrustDomain: spec.TrustDomain, ClusterDomain: spec.ClusterDomain,
-		Slices: spec.Slices,
-		State:  federation.Connecting, Since: time.Now(),
-	}
+	s.status = Status{Name: spec.Name, State: federation.Connecting, Since: time.Now()}
+	s.status.describe(spec)
 	s.spec.Store(spec)
 	if !spec.Local {
 		s.guard = newGuard(s.log, r.store, spec.Name, r.trafficChanged.Ring)
@@ -93,20 +93,19 @@ func newSupervisor(r *Registry, spec Spec) *supervisor {
 func (s *supervisor) supervise(ctx context.Context) {
 	defer func() {
 		if live := s.current.Swap(nil); live != nil {
-			live.stop()
+			live.disengage()
 		}
 	}()
 	s.restoreFromDir()
 	for failures, asked := 0, false; ctx.Err() == nil; {
-		spec, superseded := s.spec.Load()
-		s.status.Local, s.status.TrustDomain, s.status.ClusterDomain = spec.Local, spec.TrustDomain, spec.ClusterDomain
-		s.status.Slices = spec.Slices
-		s.useLimits(spec)
-		if spec.Traffic.WithdrawalGuard.Hold > 0 && !asked {
+		s.wanted, s.superseded = s.spec.Load()
+		s.status.describe(s.wanted)
+		s.useLimits()
+		if s.wanted.Traffic.WithdrawalGuard.Hold > 0 && !asked {
 			asked = true
 			s.restoreFromPeers(ctx) // what they hold
 		}
-		err := s.tryAccesses(ctx, spec, superseded)
+		err := s.tryAccesses(ctx)
 		if errors.Is(err, context.Canceled) {
 			continue
 		}
@@ -123,24 +122,25 @@ func (s *supervisor) supervise(ctx context.Context) {
 			}
 		}
 		s.registry.updateStatus(s)
-		s.waitForChange(ctx, spec, superseded, retryAfter(s.status.Credentials, failures, err == nil))
+		s.waitForChange(ctx, retryAfter(s.status.Credentials, failures, err == nil))
 	}
 }
 
 // limits returns what may be held of the cluster.
-func (s *supervisor) limits(spec Spec) api.Limits {
+func (s *supervisor) limits() api.Limits {
 	given := func(l policy.Limit) *int {
 		if !l.Given {
 			return nil
 		}
 		return &l.N
 	}
-	return s.registry.options.Budget.With(given(spec.Traffic.MaxServices), given(spec.Traffic.MaxEndpoints))
+	asked := s.wanted.Traffic
+	return s.registry.options.Budget.With(given(asked.MaxServices), given(asked.MaxEndpoints))
 }
 
-// useLimits has the engagement in use keep to the limits of a Spec.
-func (s *supervisor) useLimits(spec Spec) {
-	if live := s.current.Load(); live != nil && live.conn.Budget != nil && live.conn.Budget.SetLimits(s.limits(spec)) {
+// useLimits has the engagement in use keep to the limits that are wanted.
+func (s *supervisor) useLimits() {
+	if live := s.current.Load(); live != nil && live.conn.Budget != nil && live.conn.Budget.SetLimits(s.limits()) {
 		live.relistRefused()
 	}
 }
@@ -162,18 +162,21 @@ func retryAfter(err error, failures int, another bool) time.Duration {
 
 // tryAccesses uses the first access that works. If none does it returns an error, and the engagement in use
 // stays. It returns [context.Canceled] if ctx ended or the Spec was superseded before it was finished.
-func (s *supervisor) tryAccesses(ctx context.Context, spec Spec, superseded <-chan struct{}) error {
+func (s *supervisor) tryAccesses(ctx context.Context) error {
 	var failed []error
+	if len(s.wanted.Access) == 0 {
+		failed = append(failed, errors.New("there are no credentials that can be used"))
+	}
 	var inUse *Access
-	for i, access := range spec.Access {
+	for i, access := range s.wanted.Access {
 		if live := s.current.Load(); live != nil && live.access.equal(access) {
-			inUse = &spec.Access[i]
+			inUse = &s.wanted.Access[i]
 			if h, _ := live.health.Load(); h.err == nil {
 				break
 			}
 			continue // another may work; this one goes on and is supervised
 		}
-		next, err := s.tryBeside(ctx, spec, access, superseded)
+		next, err := s.tryBeside(ctx, access)
 		if err == nil {
 			err = s.switchTo(next, access)
 		}
@@ -181,57 +184,54 @@ func (s *supervisor) tryAccesses(ctx context.Context, spec Spec, superseded <-ch
 			return context.Canceled
 		}
 		if err == nil {
-			inUse = &spec.Access[i]
+			inUse = &s.wanted.Access[i]
 			break
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", access.Source, err))
 	}
-	if len(spec.Access) == 0 {
-		failed = append(failed, errors.New("there are no credentials that can be used"))
-	}
-	old := s.status.Credentials
-	s.status.Credentials = errors.Join(failed...)
-	if s.status.Credentials != nil && (old == nil || old.Error() != s.status.Credentials.Error()) {
-		s.log.Info("Credentials do not work", "error", s.status.Credentials.Error(),
-			"reason", api.ReasonFor(s.status.Credentials), "keeping", s.status.Source)
-	}
+	err := errors.Join(failed...)
+	s.recordCredentials(inUse, err)
 	if inUse == nil {
-		return s.status.Credentials
+		return err
 	}
-	s.status.Source = inUse.Source
-	s.status.issued, s.status.Expires = api.Validity(inUse.Config)
 	return nil
 }
 
-// tryBeside tries access while it supervises the engagement in use, however long that takes. It returns
-// [context.Canceled] once spec is superseded.
-func (s *supervisor) tryBeside(
-	ctx context.Context, spec Spec, access Access, superseded <-chan struct{},
-) (*engagement, error) {
-	type result struct {
-		next *engagement
-		err  error
+// recordCredentials records which access is in use, nil for none, and why others are not.
+func (s *supervisor) recordCredentials(inUse *Access, failed error) {
+	if failed != nil && failed.Error() != ErrorText(s.status.Credentials) {
+		s.log.Info("Credentials do not work", "error", failed.Error(), "reason", api.ReasonFor(failed),
+			"keeping", s.status.Source)
 	}
+	if s.status.Credentials = failed; inUse != nil {
+		s.status.Source = inUse.Source
+		s.status.issued, s.status.Expires = api.Validity(inUse.Config)
+	}
+}
+
+// tryBeside tries access while it supervises the engagement in use, however long that takes. It returns
+// [context.Canceled] once the Spec is superseded.
+func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engagement, err error) {
 	attempt, cancel := context.WithCancel(ctx)
 	defer cancel()
-	live, done := s.current.Load(), make(chan result)
+	live, done := s.current.Load(), make(chan struct{})
 	patience := api.ProbeTimeout
 	if s.registry.options.Peers != nil && s.status.Contact == nil && !s.status.Synced {
 		patience = firstPatience
 	}
 	go func() {
-		next, err := s.try(attempt, ctx, spec, access, live, patience)
-		done <- result{next, err}
+		defer close(done)
+		next, err = s.try(attempt, ctx, access, live, patience)
 	}()
 	for {
 		select {
-		case r := <-done:
-			return r.next, r.err
+		case <-done:
+			return next, err
 		case <-s.checkHealth():
-		case <-superseded:
+		case <-s.superseded:
 			cancel()
-			if r := <-done; r.err == nil && r.next != live {
-				r.next.stop()
+			if <-done; err == nil && next != live {
+				next.disengage()
 			}
 			return nil, context.Canceled
 		}
@@ -242,18 +242,18 @@ func (s *supervisor) tryBeside(
 // only the token differs from that of live, it checks the token and returns live. ctx ends the attempt; the
 // engagement ends with life. The API server has patience to answer.
 func (s *supervisor) try(
-	ctx, life context.Context, spec Spec, access Access, live *engagement, patience time.Duration,
+	ctx, life context.Context, access Access, live *engagement, patience time.Duration,
 ) (*engagement, error) {
 	if live != nil && live.access.transportKey() == access.transportKey() {
 		return live, live.checkToken(ctx, access.Config.BearerToken)
 	}
-	config := withProxy(s.metrics.instrument(access.Config), spec)
+	config := withProxy(s.metrics.instrument(access.Config), s.wanted)
 	conn, err := api.NewConnection(config, s.registry.options.Dial)
 	if err != nil {
 		return nil, err
 	}
-	if !spec.Local {
-		conn.Budget = api.NewBudget(s.limits(spec))
+	if !s.wanted.Local {
+		conn.Budget = api.NewBudget(s.limits())
 	}
 	began := time.Now()
 	if err := probe(ctx, conn, patience); err != nil {
@@ -264,9 +264,9 @@ func (s *supervisor) try(
 		return nil, err
 	}
 	s.registry.setListing(s, true)
-	next := newEngagement(life, s.log, spec, access, conn, s.metrics, s.registry.options.Endpoints)
+	next := s.newEngagement(life, access, conn)
 	if err := next.sync(ctx); err != nil {
-		next.stop()
+		next.disengage()
 		return nil, err
 	}
 	return next, nil
@@ -291,7 +291,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 	}
 	writer := s.registry.newWriter(s)
 	if writer == nil { // the cluster was removed
-		next.stop()
+		next.disengage()
 		return context.Canceled
 	}
 	// The old engagement is fenced. What it wrote stays until the new one has written everything.
@@ -303,7 +303,7 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 		next.wg.Go(func() { f(next.ctx, &s.spec, next.conn) })
 	}
 	if live != nil {
-		live.stop()
+		live.disengage()
 	}
 	s.status.Synced, s.status.Checkpoint = true, time.Time{}
 	s.log.Info("Cluster is in use", "source", access.Source, "server", access.Config.Host)
@@ -312,28 +312,23 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 
 // waitForChange supervises the engagement in use until the Spec is superseded, or until accesses are to be
 // tried again: after retry unless that is 0, and while the one in use is out of contact.
-func (s *supervisor) waitForChange(
-	ctx context.Context, spec Spec, superseded <-chan struct{}, retry time.Duration,
-) {
-	var due <-chan time.Time
-	arm := func(d time.Duration) *time.Timer {
-		timer := time.NewTimer(d)
-		due = timer.C
-		return timer
-	}
-	if retry > 0 {
-		defer arm(retry).Stop()
+func (s *supervisor) waitForChange(ctx context.Context, retry time.Duration) {
+	timer, due := time.NewTimer(retry), retry > 0
+	defer timer.Stop()
+	if !due {
+		timer.Stop()
 	}
 	for {
 		changed := s.checkHealth()
-		if due == nil && s.current.Load() != nil && s.status.State != federation.Live && len(spec.Access) > 1 {
-			defer arm(maxRetry).Stop() // others may work
+		if !due && s.current.Load() != nil && s.status.State != federation.Live && len(s.wanted.Access) > 1 {
+			timer.Reset(maxRetry) // others may work
+			due = true
 		}
 		select {
 		case <-changed:
-		case <-due:
+		case <-timer.C:
 			return
-		case <-superseded:
+		case <-s.superseded:
 			return
 		case <-ctx.Done():
 			return
