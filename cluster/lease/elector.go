@@ -230,7 +230,7 @@ func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead fun
 	short := 0 // terms in a row that ended early
 	for ctx.Err() == nil {
 		o, changed := e.observed.Load()
-		if !wait(ctx, changed, time.Until(o.expiry().Add(e.config.AcquireDelay))) {
+		if !waitUnchanged(ctx, changed, time.Until(o.expiry().Add(e.config.AcquireDelay))) {
 			continue
 		}
 		sent := time.Now()
@@ -256,13 +256,13 @@ func (e *Elector) campaign(ctx context.Context, listed <-chan struct{}, lead fun
 			e.log.V(1).Info("Taking the Lease failed", "error", err.Error())
 		}
 		// Another candidate was faster, which the watch will show, or the request failed.
-		wait(ctx, changed, e.config.Timing.Renew)
+		waitUnchanged(ctx, changed, e.config.Timing.Renew)
 	}
 	return ctx.Err()
 }
 
-// wait returns after d, when changed closes or when ctx ends, and reports whether it took all of d.
-func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) (whole bool) {
+// waitUnchanged returns after d, when changed closes or when ctx ends, and reports whether it took all of d.
+func waitUnchanged(ctx context.Context, changed <-chan struct{}, d time.Duration) (whole bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -282,30 +282,8 @@ const maxPause = 10
 func (e *Elector) pause(ctx context.Context, short int) {
 	if short > 0 {
 		limit := e.config.Timing.Duration * time.Duration(min(1<<min(short-1, 10), maxPause))
-		wait(ctx, nil, limit/2+rand.N(limit/2))
+		waitUnchanged(ctx, nil, limit/2+rand.N(limit/2))
 	}
-}
-
-// A fence is the moment after which a term sends nothing that changes something. The loop of serve moves
-// it; each request reads it.
-type fence struct {
-	allowed time.Duration // after a renewal was sent
-	at      atomic.Pointer[time.Time]
-}
-
-// extend moves the fence after a renewal that was sent at a time, and returns how far away it is.
-func (f *fence) extend(sent time.Time) time.Duration {
-	at := sent.Add(f.allowed)
-	f.at.Store(&at)
-	return time.Until(at)
-}
-
-// check is called just before a request is sent.
-func (f *fence) check() error {
-	if time.Now().After(*f.at.Load()) {
-		return errFenced
-	}
-	return nil
 }
 
 // A term is the time in which the Lease is held. The goroutine of serve owns it.
@@ -313,12 +291,24 @@ type term struct {
 	*Elector
 	ctx   context.Context // of lead; ends with the right to write
 	end   context.CancelCauseFunc
-	fence fence
-	atEnd *time.Timer // ends ctx at the fence
+	ours  *coordinationv1.Lease     // as last written
+	fence atomic.Pointer[time.Time] // after it nothing is sent that changes something; each request reads it
+	atEnd *time.Timer               // ends ctx at the fence
+}
 
-	ours  *coordinationv1.Lease // as last written
-	due   time.Time             // the next renewal
-	tried map[string]string     // annotations for which the renewal was brought forward
+// extend moves the fence after a renewal that was sent at a time, and returns how far away it is.
+func (t *term) extend(sent time.Time) time.Duration {
+	at := sent.Add(t.config.Timing.Fence)
+	t.fence.Store(&at)
+	return time.Until(at)
+}
+
+// checkFence is called just before a request is sent.
+func (t *term) checkFence() error {
+	if time.Now().After(*t.fence.Load()) {
+		return errFenced
+	}
+	return nil
 }
 
 // serve is one term: it renews the Lease while lead runs, and releases it when lead has returned. sent is
@@ -329,10 +319,10 @@ func (e *Elector) serve(
 	e.log.Info("Acquired the Lease: this replica writes", "transitions", transitionsOf(ours))
 	e.held.Store(true)
 	defer e.held.Store(false)
-	t := &term{Elector: e, ours: ours, fence: fence{allowed: e.config.Timing.Fence}}
-	t.ctx, t.end = context.WithCancelCause(api.WithFence(ctx, t.fence.check))
+	t := &term{Elector: e, ours: ours}
+	t.ctx, t.end = context.WithCancelCause(api.WithFence(ctx, t.checkFence))
 	defer t.end(nil)
-	t.atEnd = time.AfterFunc(t.fence.extend(sent), func() {
+	t.atEnd = time.AfterFunc(t.extend(sent), func() {
 		t.end(fmt.Errorf("the Lease could not be renewed for %s", e.config.Timing.Fence))
 		e.cutWrites()
 	})
@@ -363,17 +353,18 @@ func (e *Elector) serve(
 // renewWhile renews the Lease until lead has returned, and returns its result. A renewal counts from when the one
 // before was sent, like the fence: the answer may have taken long.
 func (t *term) renewWhile(led <-chan error, sent time.Time) (result error) {
-	t.due = sent.Add(t.config.Timing.Renew)
-	renewal := time.NewTimer(time.Until(t.due))
+	due := sent.Add(t.config.Timing.Renew)
+	renewal := time.NewTimer(time.Until(due))
 	defer renewal.Stop()
+	var tried map[string]string // annotations for which the renewal was brought forward
 	for {
 		annotations, superseded := t.config.annotations()
 		soon := time.Now().Add(annotationDelay)
-		if !maps.Equal(annotations, t.tried) && !hasAll(t.ours.Annotations, annotations) && soon.Before(t.due) {
-			t.due = soon // it is not put off by the next change
+		if !maps.Equal(annotations, tried) && !hasAll(t.ours.Annotations, annotations) && soon.Before(due) {
+			due = soon // it is not put off by the next change
 			renewal.Reset(annotationDelay)
 		}
-		t.tried = annotations
+		tried = annotations
 		select {
 		case <-superseded:
 		case result = <-led:
@@ -381,8 +372,9 @@ func (t *term) renewWhile(led <-chan error, sent time.Time) (result error) {
 		case <-t.ctx.Done():
 			return <-led
 		case <-renewal.C:
+			due = time.Now().Add(t.config.Timing.Renew)
 			t.renew()
-			renewal.Reset(time.Until(t.due))
+			renewal.Reset(time.Until(due))
 		}
 	}
 }
@@ -392,14 +384,13 @@ func (t *term) renew() {
 	next, err := t.rewrite(t.ctx, t.ours, t.config.Identity)
 	switch {
 	case err == nil && t.atEnd.Stop(): // else the term is over, and a late answer does not bring it back
-		t.atEnd.Reset(t.fence.extend(sent))
+		t.atEnd.Reset(t.extend(sent))
 		t.ours = next
 	case errors.Is(err, errLost), apierrors.IsForbidden(err):
 		t.end(err)
 	case err != nil && t.ctx.Err() == nil:
 		t.log.V(1).Info("Renewing the Lease failed", "error", err.Error())
 	}
-	t.due = sent.Add(t.config.Timing.Renew)
 }
 
 // hasAll reports whether all has every key of some, with its value.
