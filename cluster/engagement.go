@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -187,12 +186,12 @@ func (p *prober) run() {
 		if p.ctx.Err() != nil {
 			return
 		}
-		timer.Reset(p.record(err, time.Since(began)))
+		timer.Reset(p.recordProbe(err, time.Since(began)))
 	}
 }
 
-// record publishes what follows from a probe, and returns when the next one is due.
-func (p *prober) record(err error, rtt time.Duration) (next time.Duration) {
+// recordProbe publishes what follows from a probe, and returns when the next one is due.
+func (p *prober) recordProbe(err error, rtt time.Duration) (next time.Duration) {
 	next = min(p.interval, retryInterval)
 	if err != nil {
 		p.silent = true
@@ -240,18 +239,9 @@ func (e *engagement) lastRestored() (last time.Time) {
 // unhealthyWatch returns an error if changes of a required kind may not arrive.
 func (e *engagement) unhealthyWatch() error {
 	for _, k := range e.required {
-		if excess := k.Excess(); excess != nil {
-			return &api.ProbeError{Reason: api.OverBudget, Err: excess}
+		if err := k.CheckHealth(); err != nil {
+			return err
 		}
-		if k.Healthy() {
-			continue
-		}
-		if refused := k.Health().Refused; refused != "" {
-			err := fmt.Errorf("the API server refuses to watch %s (%s)", k.Resource.GroupResource(), refused)
-			return &api.ProbeError{Reason: api.Forbidden, Err: err}
-		}
-		err := fmt.Errorf("the watch of %s is interrupted", k.Resource.GroupResource())
-		return &api.ProbeError{Reason: api.Unreachable, Err: err}
 	}
 	return nil
 }

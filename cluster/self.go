@@ -105,12 +105,12 @@ func (s *supervisor) followSelf(e *engagement) {
 			return
 		}
 		changed = e.conn.Changed()
-		reader.read(e.ctx)
+		reader.readDue(e.ctx)
 		timer.Reset(selfInterval)
 	}
 }
 
-func (r *selfReader) read(ctx context.Context) {
+func (r *selfReader) readDue(ctx context.Context) {
 	r.readIdentity(ctx)
 	if !r.local && !time.Now().Before(r.regionDue) && r.readRegion(ctx) {
 		r.regionDue = time.Now().Add(regionInterval + rand.N(regionInterval/6))

@@ -116,21 +116,13 @@ func (b *Budget) Problem() string {
 	if len(b.refused) == 0 {
 		return ""
 	}
-	refused, ended := map[string]bool{}, map[string]bool{}
-	for s := range b.refused {
-		if s.ended {
-			ended[s.kind.Name] = true
-		} else {
-			refused[s.kind.Name] = true
-		}
-	}
-	names := func(kinds map[string]bool) string { return strings.Join(slices.Sorted(maps.Keys(kinds)), ", ") }
 	var what []string
-	if len(refused) > 0 {
-		what = append(what, "what was accepted is kept and updated, new objects of kind "+names(refused)+" are refused")
+	if kinds := b.kinds(false); len(kinds) > 0 {
+		what = append(what, "what was accepted is kept and updated, new objects of kind "+
+			strings.Join(kinds, ", ")+" are refused")
 	}
-	if len(ended) > 0 {
-		what = append(what, "lists of kind "+names(ended)+
+	if kinds := b.kinds(true); len(kinds) > 0 {
+		what = append(what, "lists of kind "+strings.Join(kinds, ", ")+
 			" bring more than twice as much and are not read to their end, "+
 			"what was accepted of them before is kept")
 	}
@@ -140,13 +132,21 @@ func (b *Budget) Problem() string {
 		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(what, "; "))
 }
 
-// Refused returns the kinds of which something is refused, sorted.
+// Refused returns the kinds of which something is refused.
 func (b *Budget) Refused() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return append(b.kinds(false), b.kinds(true)...)
+}
+
+// kinds returns those of which something is refused, sorted, and of which the last listing was, or was not, read to
+// its end. It needs mu.
+func (b *Budget) kinds(ended bool) []string {
 	kinds := map[string]bool{}
 	for s := range b.refused {
-		kinds[s.kind.Name] = true
+		if s.ended == ended {
+			kinds[s.kind.Name] = true
+		}
 	}
 	return slices.Sorted(maps.Keys(kinds))
 }

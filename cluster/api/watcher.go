@@ -86,7 +86,7 @@ const (
 // minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal, or at once
 // when Relist is called. A watch that is closed at once is reopened with a growing pause.
 //
-// One goroutine runs all this (reflector); mu guards what Health, Healthy and Problem read beside it. It is
+// One goroutine runs all this (reflector); mu guards what Health, CheckHealth and Problem read beside it. It is
 // never held while the Target is called.
 type Watcher struct {
 	kind     Kind
@@ -237,15 +237,6 @@ func (w *Watcher) progressedAt() time.Time {
 	return w.lastProgress
 }
 
-// Excess returns why the last listing was ended, if it brought many times what may be held; nil if it did
-// not.
-func (w *Watcher) Excess() error {
-	if excess, _ := w.excess.Load(); excess != nil {
-		return excess
-	}
-	return nil
-}
-
 // WaitSynced returns once everything was listed. A listing may take long while it makes progress. It
 // returns an error if the API server refuses the kind, makes no progress for listTimeout, or lists many
 // times the Budget.
@@ -310,14 +301,30 @@ func (p *restartPause) wait(ctx context.Context, wake <-chan struct{}, began tim
 	waitFor(ctx, p.pause-lasted, wake, nil)
 }
 
-// Healthy reports whether a watch is open on which every change arrives.
-func (w *Watcher) Healthy() bool {
+// isHealthy reports whether a watch is open on which every change arrives.
+func (w *Watcher) isHealthy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.via != nil {
-		return w.via.Healthy()
+		return w.via.isHealthy()
 	}
 	return w.health.Open && time.Since(w.health.LastContact) < bookmarkLimit
+}
+
+// CheckHealth returns a [ProbeError] if changes may not arrive.
+func (w *Watcher) CheckHealth() error {
+	kind := w.kind.Resource.GroupResource()
+	excess, _ := w.excess.Load()
+	switch refused := w.Health().Refused; {
+	case excess != nil:
+		return &ProbeError{OverBudget, excess}
+	case w.isHealthy():
+		return nil
+	case refused != "":
+		return &ProbeError{Forbidden, fmt.Errorf("the API server refuses to watch %s (%s)", kind, refused)}
+	default:
+		return &ProbeError{Unreachable, fmt.Errorf("the watch of %s is interrupted", kind)}
+	}
 }
 
 // recordLag observes how late a change is, if it is newer than all before it. What was there before the
