@@ -72,7 +72,7 @@ func TestBudget(t *testing.T) {
 				if rapid.Bool().Draw(t, "breaks off") {
 					return
 				}
-				if err := stores[i].Replace(l.Objects(), "1"); err != nil {
+				if err := stores[i].Replace(l.Objects()); err != nil {
 					t.Fatal(err)
 				}
 				whole[i] = listed
@@ -141,7 +141,7 @@ func TestBudgetByName(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := s.Replace(l.Objects(), "1"); err != nil {
+			if err := s.Replace(l.Objects()); err != nil {
 				t.Fatal(err)
 			}
 			keys := slices.SortedFunc(slices.Values(s.Keys()), compareKeys)

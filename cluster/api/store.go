@@ -10,6 +10,8 @@ import (
 	"unique"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // A Target is what an informer fills. It is a [Store], or wraps one. It must not change the objects that it
@@ -19,8 +21,8 @@ type Target interface {
 	budgetShare() *share            // of that Budget
 	Synced() <-chan struct{}        // closed once it holds a complete listing
 	NewListing() Listing
-	Replace(objects []any, version string) error // by all objects of a Listing
-	Update(object any) error                     // one that is new or has changed
+	Replace(objects []any) error // by all objects of a Listing
+	Update(object any) error     // one that is new or has changed
 	Delete(object any) error
 }
 
@@ -406,7 +408,7 @@ func (s *Store[R]) Delete(object any) error {
 }
 
 // Replace stores a complete listing.
-func (s *Store[R]) Replace(objects []any, _ string) error {
+func (s *Store[R]) Replace(objects []any) error {
 	next := ByNamespace[*stored[R]]{}
 	var used totals
 	for _, o := range objects {
@@ -433,9 +435,7 @@ func (s *Store[R]) Replace(objects []any, _ string) error {
 	for k := range next.All() {
 		s.changed(k)
 	}
-	select {
-	case <-s.synced:
-	default:
+	if !watch.IsClosed(s.synced) {
 		close(s.synced)
 	}
 	return nil

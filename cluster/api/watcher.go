@@ -636,7 +636,7 @@ func (r *reflector) readStream(w openedWatch) (version string, err error) {
 	case err == nil:
 		return "", errInterrupted
 	case errors.Is(err, through):
-		return version, r.target.Replace(listing.Objects(), version)
+		return version, r.target.Replace(listing.Objects())
 	default:
 		return "", err
 	}
@@ -680,7 +680,7 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 		}
 		last := next
 		if next = m.GetContinue(); next == "" {
-			return version, r.target.Replace(listing.Objects(), version)
+			return version, r.target.Replace(listing.Objects())
 		}
 		if next == last || meta.LenList(list) == 0 {
 			return "", errors.New("the API server repeats a page of its list, or lists an empty one before the last")

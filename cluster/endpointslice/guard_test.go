@@ -59,7 +59,7 @@ func TestMassWithdrawalIsConfirmed(t *testing.T) {
 		t.Fatalf("%d endpoints", n)
 	}
 
-	if err := x.workloads.Replace(all[:3], ""); err != nil { // seven are gone, as far as the watch goes
+	if err := x.workloads.Replace(all[:3]); err != nil { // seven are gone, as far as the watch goes
 		t.Fatal(err)
 	}
 	if err := reconcile(); !errors.Is(err, errUnconfirmed) || count() != 10 {
@@ -110,7 +110,7 @@ func TestSmallChangesAreNotHeldBack(t *testing.T) {
 	}
 	x.load(t, all...)
 	for _, have := range [][]any{all, nil} {
-		if err := x.workloads.Replace(have, ""); err != nil {
+		if err := x.workloads.Replace(have); err != nil {
 			t.Fatal(err)
 		}
 		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {

@@ -106,9 +106,9 @@ func someClientService() *corev1.Service {
 func (x testWriter) load(t *testing.T, workloads ...any) {
 	t.Helper()
 	for _, err := range []error{
-		x.services.Replace([]any{someClientService()}, ""),
-		x.slices.Replace(nil, ""),
-		x.workloads.Replace(workloads, ""),
+		x.services.Replace([]any{someClientService()}),
+		x.slices.Replace(nil),
+		x.workloads.Replace(workloads),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func (x testWriter) catchUp(t *testing.T, client *fake.Clientset) {
 	for i := range list.Items {
 		all = append(all, &list.Items[i])
 	}
-	if err := x.slices.Replace(all, ""); err != nil {
+	if err := x.slices.Replace(all); err != nil {
 		t.Fatal(err)
 	}
 }

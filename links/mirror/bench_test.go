@@ -36,13 +36,13 @@ func BenchmarkPlan(b *testing.B) {
 			keys = append(keys, api.Key{Namespace: mirror.Namespace, Name: mirror.Name})
 			here = append(here, mirror)
 		}
-		if err := r.Replace(there, "1"); err != nil {
+		if err := r.Replace(there); err != nil {
 			b.Fatal(err)
 		}
 		t.remotes[name] = r
 	}
 	t.linkSet.Store((&linkSet{links: all, complete: true}).index())
-	if err := t.services.Replace(here, "1"); err != nil {
+	if err := t.services.Replace(here); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

@@ -73,9 +73,9 @@ func trimService(object any) (*corev1.Service, bool) {
 // Replace stores a complete listing. A Service that it lacks counts as absent, unless that would remove more
 // than half of the cluster's mirrors and memberships, and more than 3. Such a removal is held until every
 // listing of the next confirmAfter, and one after that, lack as many.
-func (r *remoteCluster) Replace(objects []any, version string) error {
+func (r *remoteCluster) Replace(objects []any) error {
 	r.complete.Store(false)
-	if err := r.Store.Replace(objects, version); err != nil {
+	if err := r.Store.Replace(objects); err != nil {
 		return err
 	}
 	all, missing := r.term.countMissing(r.name, func(k api.Key) bool {

@@ -54,7 +54,7 @@ func TestConfirmation(t *testing.T) {
 						here, mirrored(name+"-east", "east"),
 					), append(there, service(name, direct))
 				}
-				if err := term.services.Replace(here, ""); err != nil {
+				if err := term.services.Replace(here); err != nil {
 					t.Fatal(err)
 				}
 				r := &remoteCluster{term: term, name: "east", watcher: api.NewWatcher(nil, api.Kind{}, nil)}
@@ -70,7 +70,7 @@ func TestConfirmation(t *testing.T) {
 					for i, o := range objects {
 						objects[i] = o.(*corev1.Service).DeepCopy()
 					}
-					if err := r.Replace(objects, ""); err != nil {
+					if err := r.Replace(objects); err != nil {
 						t.Fatal(err)
 					}
 					if r.complete.Load() != l.trusted || r.removalHeld.Load() == l.trusted {
