@@ -107,11 +107,6 @@ type Watcher struct {
 	health Health
 	via    *Watcher  // whose watch it receives; nil unless it has joined
 	newest time.Time // when the newest change was made that has arrived, as the API server has it
-	once   sync.Once // guards refused
-
-	furthest     int       // objects that came with the listing which got furthest, complete or not
-	lastProgress time.Time // when that last grew
-	failure      error     // of the last request; nil if it succeeded
 }
 
 // Health is the state of a Watcher.
@@ -125,6 +120,10 @@ type Health struct {
 	Lists    int                 `json:"lists"`             // requests so far
 	Watches  int                 `json:"watches"`
 	Errors   map[string]int      `json:"errors,omitempty"` // failed requests by reason
+
+	failure      error     // of the last request; nil if it succeeded
+	furthest     int       // objects that came with the listing which got furthest, complete or not
+	lastProgress time.Time // when that last grew
 }
 
 // NewWatcher returns a Watcher that fills target with the objects of a kind. It joins the Watcher that is
@@ -222,19 +221,12 @@ func (w *Watcher) Run(ctx context.Context) {
 // Only more objects than in each listing before are progress: a server that breaks off at the same place
 // each time makes none.
 func (r *reflector) recordProgress(n int) error {
-	r.mu.Lock()
-	if n > r.furthest {
-		r.furthest, r.lastProgress = n, time.Now()
-	}
-	r.mu.Unlock()
+	r.updateHealth(func(h *Health) {
+		if n > h.furthest {
+			h.furthest, h.lastProgress = n, time.Now()
+		}
+	})
 	return r.target.budgetShare().checkListing(n, r.received.Load())
-}
-
-// progressedAt returns when a listing last got further than all before; zero for never.
-func (w *Watcher) progressedAt() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lastProgress
 }
 
 // WaitSynced returns once everything was listed. A listing may take long while it makes progress. It
@@ -257,7 +249,7 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 				"the API server refuses to list %s (%s): grant get, list and watch on them", kind, w.Health().Refused)}
 		case <-changed:
 		case <-deadline.C:
-			left := listTimeout - time.Since(w.progressedAt())
+			left := listTimeout - time.Since(w.Health().lastProgress)
 			if left <= 0 {
 				return &ProbeError{NotReady, fmt.Errorf(
 					"the API server answers, but has not listed %s: no progress within %s (%s)",
@@ -275,15 +267,14 @@ func (w *Watcher) Problem() string {
 	if excess, _ := w.excess.Load(); excess != nil {
 		return excess.Error()
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.failure == nil {
+	switch failure := w.Health().failure; {
+	case failure == nil:
 		return "the request is not answered to its end"
+	case isResponseError(failure):
+		return stableError(failure, ProbeTimeout).Error()
+	default:
+		return reasonLabel(failure)
 	}
-	if isResponseError(w.failure) {
-		return stableError(w.failure, ProbeTimeout).Error()
-	}
-	return reasonLabel(w.failure)
 }
 
 // restartPause is the pause after a watch or a listing ended. It grows while they end soon after they
@@ -397,38 +388,48 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 		_, wake := w.conn.retryNow.Load()
 		var asked time.Duration // by the API server
 		err := request(context.WithValue(ctx, retryAfterKey{}, &asked))
-		w.recordFailure(err)
+		w.updateHealth(func(h *Health) { h.failure = err })
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		reason := StatusReason(err)
 		w.updateHealth(func(h *Health) { h.Errors[reasonLabel(err)]++ })
+		if needsListing(err) {
+			return err
+		}
 		pause := w.pauseAfter(backoff, asked)
-		switch reason { //nolint:exhaustive // every other reason is worth another try
+		switch reason := StatusReason(err); reason { //nolint:exhaustive // the others are worth another try soon
 		case metav1.StatusReasonNotFound, metav1.StatusReasonForbidden, metav1.StatusReasonUnauthorized:
 			w.updateHealth(func(h *Health) { h.Refused = reason })
 			if reason != metav1.StatusReasonUnauthorized {
-				w.once.Do(func() { close(w.refusedOnce) })
+				if !fedwatch.IsClosed(w.refusedOnce) {
+					close(w.refusedOnce)
+				}
 				pause = jitter(refusals)
 				if reason == metav1.StatusReasonNotFound || w.optional {
 					refusals = min(2*refusals, maxRefusedBackoff)
 				}
 			}
-		case metav1.StatusReasonExpired, metav1.StatusReasonGone, metav1.StatusReasonInvalid,
-			metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable,
-			metav1.StatusReasonUnsupportedMediaType:
-			return err
-		case metav1.StatusReasonTimeout:
-			if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-				return err
-			}
 		}
 		if waitFor(ctx, pause, wake, nil) == wake {
 			refusals = refusedBackoff
 		}
+	}
+}
+
+// needsListing reports whether a request failed for a reason that only a new listing can mend.
+func needsListing(err error) bool {
+	switch StatusReason(err) { //nolint:exhaustive // the others are worth another try
+	case metav1.StatusReasonExpired, metav1.StatusReasonGone, metav1.StatusReasonInvalid,
+		metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable,
+		metav1.StatusReasonUnsupportedMediaType:
+		return true
+	case metav1.StatusReasonTimeout:
+		return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+	default:
+		return false
 	}
 }
 
@@ -484,12 +485,6 @@ func statusText(s *metav1.Status) string {
 		return "no Status"
 	}
 	return fmt.Sprintf("%.200q", s.Message)
-}
-
-func (w *Watcher) recordFailure(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.failure = err
 }
 
 func (w *Watcher) updateHealth(f func(*Health)) {
@@ -664,9 +659,9 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 			version = m.GetResourceVersion()
 		}
 		err = meta.EachListItem(list, func(object runtime.Object) error {
-			m, err := meta.Accessor(object)
-			if err != nil || reflect.TypeOf(object) != r.objects {
-				return nil //nolint:nilerr // one object that is none costs no other
+			m, is := r.metadataOf(object)
+			if !is {
+				return nil // it costs no other
 			}
 			r.recordLag(m, false)
 			return listing.Update(object)
@@ -740,6 +735,12 @@ func checkRefused(t Target) error {
 	return nil
 }
 
+// metadataOf returns that of an object; false for one that is not of the kind.
+func (r *reflector) metadataOf(object runtime.Object) (metav1.Object, bool) {
+	m, err := meta.Accessor(object)
+	return m, err == nil && reflect.TypeOf(object) == r.objects
+}
+
 // older reports whether version a is from before version b. It is false where they cannot be compared.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
@@ -779,19 +780,18 @@ func (r *reflector) readEvents(
 			if event.Type == watch.Error {
 				status, ok := event.Object.(*metav1.Status)
 				if !ok || status.Code >= 500 || status.Code == http.StatusTooManyRequests {
-					r.recordFailure(newResponseError("a watch ends with an error: %s", statusText(status)))
+					err := newResponseError("a watch ends with an error: %s", statusText(status))
+					r.updateHealth(func(h *Health) { h.failure = err })
 					return nil // the connection broke in the middle of an event, or it cannot be decoded
 				}
 				return apierrors.FromObject(status)
 			}
 			r.updateHealth(func(h *Health) { h.LastContact = time.Now() })
 			silence.Reset(bookmarkLimit)
-			m, err := meta.Accessor(event.Object)
-			if err != nil || reflect.TypeOf(event.Object) != r.objects {
-				continue // one object that is none costs no other
-			}
-			if err := use(event, m); err != nil {
-				return err
+			if m, is := r.metadataOf(event.Object); is { // another costs none
+				if err := use(event, m); err != nil {
+					return err
+				}
 			}
 		case <-silence.C:
 			return errSilent
