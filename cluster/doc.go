@@ -15,9 +15,9 @@
 //
 // A cluster that is slow, broken, forbidden or gone never delays another cluster, delays readiness by seconds
 // at most, and never ends the process. What it published last is kept. Informers do not report how long a
-// cluster has been out of contact, so a probe does: the cluster is [Live], [Suspect] after SuspectAfter and
-// [Stale] after StaleAfter. When contact returns, every waiting or hanging request is restarted at once, and
-// watches resume where they stopped.
+// cluster has been out of contact, so a probe does: the cluster is Live, Suspect after some seconds without
+// contact, and Stale after more ([federation.Thresholds]). When contact returns, every waiting or hanging
+// request is restarted at once, and watches resume where they stopped.
 //
 // Links and Secrets are not here (package links makes Specs of them), nor gRPC, nor the merging of clusters
 // (package federation).

@@ -97,10 +97,6 @@ func (r *Registry) Engage(f EngageFunc) { r.engageFuncs = append(r.engageFuncs, 
 // of them.
 func (r *Registry) Start(ctx context.Context) error {
 	r.mu.Lock()
-	if r.ctx != nil {
-		r.mu.Unlock()
-		return errors.New("the Registry was started before")
-	}
 	r.ctx = ctx
 	for _, s := range r.supervisors {
 		r.startSupervisor(s)

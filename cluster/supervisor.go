@@ -148,12 +148,12 @@ func (s *supervisor) useLimits() {
 // retryAfter returns the pause before accesses that failed with err are tried again; 0 for never. another
 // is whether one access works.
 func retryAfter(err error, failures int, another bool) time.Duration {
-	switch {
+	switch reason := api.ReasonFor(err); {
 	case err == nil:
 		return 0
-	case another, api.ReasonFor(err) == api.OverBudget: // a listing that is ended early is still expensive
+	case another, reason == api.OverBudget: // a listing that is ended early is still expensive
 		return min(retryInterval<<min(failures, 10), maxRetryBesideLive)
-	case api.ReasonFor(err) == api.Unreachable, api.ReasonFor(err) == api.NotReady:
+	case reason == api.Unreachable, reason == api.NotReady:
 		return retryInterval // a probe is cheap, and an API server that has just started is ready soon
 	default:
 		return min(retryInterval<<min(failures-1, 5), maxRetry)
