@@ -209,15 +209,13 @@ func (r *Registry) Statuses() (map[string]Status, <-chan struct{}) { return r.st
 func (r *Registry) Names() ([]string, <-chan struct{}) { return r.names.Load() }
 
 // whileCurrent calls f with order held, unless s was removed and has not noticed yet: its successor may have the same
-// name. While f runs s is not removed. It reports whether f was called.
-func (r *Registry) whileCurrent(s *supervisor, f func()) bool {
+// name. While f runs s is not removed.
+func (r *Registry) whileCurrent(s *supervisor, f func()) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if r.supervisor(s.name) != s {
-		return false
+	if r.supervisor(s.name) == s {
+		f()
 	}
-	f()
-	return true
 }
 
 // newWriter returns the newest writer of a cluster; nil if its supervisor was removed.

@@ -282,7 +282,7 @@ func (w *joinWorld) newReading(selector string) *reading {
 		}
 	})
 	r.Watcher = NewWatcher(w.conn, podKind(selector), r)
-	r.Watcher.requests = w.server.requests(selector)
+	r.requests = w.server.requests(selector)
 	return r
 }
 

@@ -421,7 +421,7 @@ func (w *Watcher) retry(ctx context.Context, request func(context.Context) error
 
 // needsListing reports whether a request failed for a reason that only a new listing can mend.
 func needsListing(err error) bool {
-	switch StatusReason(err) { //nolint:exhaustive // the others are worth another try
+	switch StatusReason(err) {
 	case metav1.StatusReasonExpired, metav1.StatusReasonGone, metav1.StatusReasonInvalid,
 		metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable,
 		metav1.StatusReasonUnsupportedMediaType:

@@ -69,7 +69,8 @@ type resource struct {
 	silentWatches bool
 }
 
-// resource returns what there is of a group resource; it needs mu. "readyz" counts as one, and "" is what holds for all.
+// resource returns what there is of a group resource; it needs mu. "readyz" counts as one, and "" is what holds for
+// all of them.
 func (s *Server) resource(name string) *resource {
 	r := s.resources[name]
 	if r == nil {
