@@ -1,6 +1,7 @@
 package links
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -72,10 +73,20 @@ func (r *reporter) reported(kind string) bool {
 	return meta.FindStatusCondition(r.link.status.conditions, kind) != nil
 }
 
+// addProblem adds a condition that begins with a problem, of which there is none if it is empty.
+func (r *reporter) addProblem(kind, reason, problem, otherwise string) {
+	switch {
+	case problem != "":
+		r.addCondition(kind, metav1.ConditionFalse, reason, problem)
+	case r.reported(kind):
+		r.addCondition(kind, metav1.ConditionTrue, kind, otherwise)
+	}
+}
+
 // conditionsFor computes the conditions of a Link. status is the cluster's, if a Spec was applied for it.
 func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, now time.Time) []metav1.Condition {
 	r := &reporter{link: l}
-	r.reportUnderstood()
+	r.addProblem(Understood, "Misread", l.misread, "all annotations for Fingerpost can be read")
 	if reason, message := notAccepted(l, out); reason != "" {
 		r.addCondition(Accepted, metav1.ConditionFalse, reason, message)
 		for _, kind := range []string{CredentialsValid, Connected, Synced} {
@@ -86,17 +97,8 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 	r.addCondition(Accepted, metav1.ConditionTrue, "Accepted", "linked as "+l.clusterName+", "+out.domains)
 	r.reportCredentials(out.rejection, status, now)
 	r.reportConnected(status, applied)
-	switch {
-	case status.Synced:
-		r.addCondition(Synced, metav1.ConditionTrue, "Synced", "every required kind of the cluster was listed")
-	case !status.Checkpoint.IsZero():
-		r.addCondition(Synced, metav1.ConditionFalse, "Restored", "the endpoints of the cluster are those of "+
-			status.Checkpoint.UTC().Format(time.RFC3339)+", until every required kind was listed")
-	default:
-		r.addCondition(Synced, metav1.ConditionFalse, reasonNeverSynced,
-			"the endpoints of the cluster are unknown until every required kind was listed")
-	}
-	r.reportBudget(status)
+	r.reportSynced(status)
+	r.addProblem(WithinBudget, "OverBudget", status.OverBudget, "everything that the cluster publishes is accepted")
 	r.reportWritable(status.Writing)
 	r.reportSlices(status.LeftOut)
 	r.reportConsistent(status)
@@ -123,17 +125,10 @@ func notAccepted(l *Link, out outcome) (reason, message string) {
 func (r *reporter) reportCredentials(rejection error, status cluster.Status, now time.Time) {
 	serving := "no credentials are in use"
 	if status.Source != "" {
-		serving = status.Source + " is in use"
-		if !status.Expires.IsZero() {
-			serving += until(status.Expires, now)
-		}
+		serving = status.Source + " is in use" + validity(status.Expires, now)
 	}
 	problem := oneLine(errors.Join(rejection, status.Credentials)) + "; " + serving
-	var failed api.Reason // why the newest credentials are not in use
-	if status.Credentials != nil {
-		failed = api.ReasonFor(status.Credentials)
-	}
-	revoked := status.Contact != nil && api.ReasonFor(status.Contact) == api.Unauthorized
+	failed := api.ReasonFor(status.Credentials) // why the newest credentials are not in use
 	switch {
 	case rejection != nil:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, ReasonRefused, problem)
@@ -141,14 +136,14 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status, now
 		r.addCondition(CredentialsValid, metav1.ConditionUnknown, string(failed), problem)
 	case status.Credentials != nil:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(failed), problem)
-	case revoked:
+	case api.ReasonFor(status.Contact) == api.Unauthorized:
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, string(api.Unauthorized),
 			oneLine(status.Contact)+"; put new credentials into the Secret")
-	case expired(status, now):
+	case !status.Expires.IsZero() && !now.Before(status.Expires):
 		r.addCondition(CredentialsValid, metav1.ConditionFalse, "Expired", fmt.Sprintf(
 			"%s has expired at %s, and API servers accept a token for a minute at most after that: put new "+
 				"credentials into the Secret, as 'fingerpost link rotate' prints them",
-			status.Source, status.Expires.UTC().Format(time.RFC3339)))
+			status.Source, rfc3339(status.Expires)))
 	case status.Source == "":
 		r.addCondition(CredentialsValid, metav1.ConditionUnknown, "Untried", "the credentials were not tried yet")
 	default:
@@ -156,29 +151,19 @@ func (r *reporter) reportCredentials(rejection error, status cluster.Status, now
 	}
 }
 
-// until describes when credentials expire, or have expired.
-func until(expires, now time.Time) string {
-	text := expires.UTC().Format(time.RFC3339)
-	if now.Before(expires) {
-		return " until " + text
-	}
-	return ", and has expired at " + text
-}
-
-// expired reports whether the credentials in use have expired.
-func expired(status cluster.Status, now time.Time) bool {
-	return !status.Expires.IsZero() && !now.Before(status.Expires)
-}
-
-// reportUnderstood reports annotations that are not understood.
-func (r *reporter) reportUnderstood() {
+// validity describes when credentials expire, or have expired; empty if they do not.
+func validity(expires, now time.Time) string {
 	switch {
-	case r.link.misread != "":
-		r.addCondition(Understood, metav1.ConditionFalse, "Misread", r.link.misread)
-	case r.reported(Understood):
-		r.addCondition(Understood, metav1.ConditionTrue, "Understood", "all annotations for Fingerpost can be read")
+	case expires.IsZero():
+		return ""
+	case now.Before(expires):
+		return " until " + rfc3339(expires)
+	default:
+		return ", and has expired at " + rfc3339(expires)
 	}
 }
+
+func rfc3339(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func (r *reporter) reportConnected(status cluster.Status, applied bool) {
 	switch {
@@ -196,13 +181,16 @@ func (r *reporter) reportConnected(status cluster.Status, applied bool) {
 	}
 }
 
-func (r *reporter) reportBudget(status cluster.Status) {
+func (r *reporter) reportSynced(status cluster.Status) {
 	switch {
-	case status.OverBudget != "":
-		r.addCondition(WithinBudget, metav1.ConditionFalse, "OverBudget", status.OverBudget)
-	case r.reported(WithinBudget):
-		r.addCondition(WithinBudget, metav1.ConditionTrue, "WithinBudget",
-			"everything that the cluster publishes is accepted")
+	case status.Synced:
+		r.addCondition(Synced, metav1.ConditionTrue, "Synced", "every required kind of the cluster was listed")
+	case !status.Checkpoint.IsZero():
+		r.addCondition(Synced, metav1.ConditionFalse, "Restored", "the endpoints of the cluster are those of "+
+			rfc3339(status.Checkpoint)+", until every required kind was listed")
+	default:
+		r.addCondition(Synced, metav1.ConditionFalse, reasonNeverSynced,
+			"the endpoints of the cluster are unknown until every required kind was listed")
 	}
 }
 
@@ -235,24 +223,19 @@ func (r *reporter) reportSlices(out cluster.LeftOut) {
 // reportConsistent reports what the cluster is found not to have in common with its Link. What is not known
 // is no Mismatch.
 func (r *reporter) reportConsistent(status cluster.Status) {
-	all := status.Mismatches()
-	switch {
-	case len(all) > 0:
-		var messages []string
-		for _, m := range all {
-			messages = append(messages, m.Message)
-		}
-		r.addCondition(Consistent, metav1.ConditionFalse, all[0].Reason, strings.Join(messages, "; "))
-	case r.reported(Consistent):
-		r.addCondition(Consistent, metav1.ConditionTrue, "Consistent", "the cluster is as the Link describes it")
+	reason, messages := "", []string{}
+	for _, m := range status.Mismatches() {
+		reason = cmp.Or(reason, m.Reason)
+		messages = append(messages, m.Message)
 	}
+	r.addProblem(Consistent, reason, strings.Join(messages, "; "), "the cluster is as the Link describes it")
 }
 
 // reportDrained reports how far the cluster is drained.
 func (r *reporter) reportDrained(d cluster.Drain) {
 	next := ""
 	if !d.Next.IsZero() {
-		next = ", and the next step is at " + d.Next.UTC().Format(time.RFC3339)
+		next = ", and the next step is at " + rfc3339(d.Next)
 	}
 	switch {
 	case d.Percent == 100 && d.Needed > 0:
@@ -277,7 +260,7 @@ func (r *reporter) reportGuarded(w *cluster.Withdrawn) {
 		r.addCondition(Guarded, metav1.ConditionTrue, ReasonHeld, fmt.Sprintf(
 			"the cluster has withdrawn most of what it had at once: %d of its endpoints are held until %s, for "+
 				"Services that have nothing else: %s; 'fingerpost release %s' lets them go",
-			w.Endpoints, w.Until.UTC().Format(time.RFC3339), w, r.link.clusterName))
+			w.Endpoints, rfc3339(w.Until), w, r.link.clusterName))
 	}
 }
 
