@@ -95,22 +95,19 @@ func (r *Reconciler) waitForLinks(grace context.Context) {
 	}
 }
 
-// waitDecided waits until it is decided on each restored cluster. It returns false if Start ends first.
-func (r *Reconciler) waitDecided() bool {
-	for {
+// waitDecided waits until it is decided on each restored cluster. It returns false if ctx ends first.
+func (r *Reconciler) waitDecided(ctx context.Context) bool {
+	for ctx.Err() == nil {
 		_, changed := r.changes.Load()
 		r.mu.Lock()
 		undecided := len(r.restored)
 		r.mu.Unlock()
-		switch {
-		case r.ctx.Err() != nil:
-			return false
-		case undecided == 0:
+		if undecided == 0 {
 			return true
-		case !watch.WaitClosed(r.ctx, changed):
-			return false
 		}
+		watch.WaitClosed(ctx, changed)
 	}
+	return false
 }
 
 // retryIfServed has the informer of Links, which waits for minutes if they are not served, try again now that they are.
@@ -135,9 +132,9 @@ func (r *Reconciler) addLinked(name string) {
 	}
 }
 
-// releaseDeleted decides on deletions until Start ends.
-func (r *Reconciler) releaseDeleted() {
-	for r.ctx.Err() == nil {
+// releaseDeleted decides on deletions until ctx ends.
+func (r *Reconciler) releaseDeleted(ctx context.Context) {
+	for ctx.Err() == nil {
 		_, changed := r.deletions.Load()
 		due := r.decideDeletions(time.Now())
 		timer := time.NewTimer(time.Until(due))
@@ -147,7 +144,7 @@ func (r *Reconciler) releaseDeleted() {
 		select {
 		case <-timer.C:
 		case <-changed:
-		case <-r.ctx.Done():
+		case <-ctx.Done():
 		}
 		timer.Stop()
 	}
@@ -174,28 +171,17 @@ func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
 			r.hold(pending, heldKindGone)
 		}
 	}
-	if next := r.releaseEnded(now); due.IsZero() || !next.IsZero() && next.Before(due) {
-		due = next
+	ends := r.releaseEnded(now)
+	if ends.IsZero() {
+		return due
 	}
-	if r.holds() {
-		r.retryIfServed()
-		if poll := now.Add(kindPoll); poll.Before(due) {
-			return poll
+	r.retryIfServed() // for whatever reason they are held: most Links are deleted at once also when their CRD is
+	for _, next := range []time.Time{ends, now.Add(kindPoll)} {
+		if due.IsZero() || next.Before(due) {
+			due = next
 		}
 	}
 	return due
-}
-
-// holds reports whether a deletion is held, for whatever reason: most Links are deleted at once also when their CRD is.
-func (r *Reconciler) holds() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, d := range r.deleted {
-		if d.reason != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // pendingDeletions returns the Links whose deletion is pending, how many Links are not deleted, and when the last
@@ -211,10 +197,9 @@ func (r *Reconciler) pendingDeletions() (pending []api.Key, remaining int, last 
 			}
 		}
 	}
-	remaining = len(r.seenLinks)
-	for k := range r.deleted {
-		if r.seenLinks[k] != nil {
-			remaining--
+	for k := range r.seenLinks {
+		if _, isDeleted := r.deleted[k]; !isDeleted {
+			remaining++
 		}
 	}
 	return pending, remaining, last
@@ -254,7 +239,8 @@ func (r *Reconciler) hold(keys []api.Key, reason string) {
 	}
 }
 
-// releaseEnded releases deletions that were held for as long as they may be, and returns when the next one is due.
+// releaseEnded releases deletions that were held for as long as they may be, and returns when the next one is due;
+// zero if none is held any more.
 func (r *Reconciler) releaseEnded(now time.Time) (next time.Time) {
 	var ended []api.Key
 	r.mu.Lock()
@@ -296,7 +282,5 @@ func (r *Reconciler) release(keys []api.Key) {
 	r.watchNamespaces()
 	r.mu.Unlock()
 	r.changes.Store(struct{}{})
-	for _, name := range names {
-		r.queue.Add(name)
-	}
+	r.clusters.Enqueue(names...)
 }

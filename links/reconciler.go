@@ -2,6 +2,7 @@ package links
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,13 +18,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/watch"
@@ -41,7 +39,7 @@ type Options struct {
 
 // A Reconciler applies a Spec for every linked cluster, and reports in the Links what became of it.
 //
-// The key of its queue is the name of a cluster. A change of a Link, a Secret or a cluster's Status only
+// The key of its Loop is the name of a cluster. A change of a Link, a Secret or a cluster's Status only
 // enqueues the names that it may bear on; reconcile reads everything else from the stores at that moment.
 // So no event carries data, and their order does not matter.
 //
@@ -51,8 +49,8 @@ type Options struct {
 // writers delete what they wrote for it. "Not listed yet" must not look like that. So three steps come one
 // by one:
 //
-//  1. sourcesReady. Links and the labelled Secrets have each been listed, or their listing was refused.
-//     Until then reconcile does nothing. A Link also waits for the Secrets of its own namespace.
+//  1. The Loop begins. Links and the labelled Secrets have each been listed, or their listing was refused.
+//     A Link also waits for the Secrets of its own namespace.
 //  2. onListed. reconcileAll has enqueued every name and seen each of them applied. From here on the
 //     process may serve: a cluster without a Spec is known not to be linked, as far as we have permission
 //     to read. A refused listing does not delay serving, because it may stay refused for ever.
@@ -73,10 +71,10 @@ type Options struct {
 //
 // # Concurrency
 //
-// Four workers reconcile; the queue never gives one name to two of them. mu guards the maps below it. It is
-// never held while the Registry, an API server or the queue is called; stores call back without holding
-// their locks. wg counts the goroutines that Start has started: informers, startReconciling,
-// enqueueChangedClusters, releaseDeleted, and two for each watched namespace. Start returns after all of them.
+// Four workers reconcile; the Loop never gives one name to two of them. mu guards the maps below it. It is
+// never held while the Registry, an API server or the Loop is called; stores call back without holding
+// their locks. Start returns after the Loop, with its inputs and what runs in its background, and after the
+// goroutines that wg counts: two for each other namespace whose Secrets are watched.
 type Reconciler struct {
 	log      logr.Logger
 	options  Options
@@ -84,31 +82,30 @@ type Reconciler struct {
 	onListed func()
 	events   events.EventRecorder // may be nil
 
-	conn       *api.Connection
-	dynamic    dynamic.Interface
-	core       kubernetes.Interface
-	links      *api.Informer[*Link]
-	metrics    *conditionMetrics
-	changes    watch.Value[struct{}] // superseded when a Link has changed
-	deletions  watch.Value[struct{}] // superseded when a Link was deleted
-	allApplied chan struct{}         // see AllApplied
-	graceOver  chan struct{}         // see GraceOver
+	conn        *api.Connection
+	dynamic     dynamic.Interface
+	core        kubernetes.Interface
+	links       *api.Informer[*Link]
+	controllers *secretNamespace    // the controller namespace
+	clusters    *apply.Loop[string] // by name
+	metrics     *conditionMetrics
+	changes     watch.Value[struct{}] // superseded when a Link has changed
+	deletions   watch.Value[struct{}] // superseded when a Link was deleted
+	allApplied  chan struct{}         // see AllApplied
+	graceOver   chan struct{}         // see GraceOver
 
-	// Set by Start before anything is watched.
-	ctx   context.Context
-	queue workqueue.TypedRateLimitingInterface[string] // of cluster names
+	ctx context.Context // set by Start before anything is watched
+	wg  sync.WaitGroup
 
-	wg sync.WaitGroup
-
-	mu           sync.Mutex        // guards the fields below
-	seenLinks    map[api.Key]*Link // those that exist, and those in deleted
-	deleted      map[api.Key]deletion
-	restored     map[string]bool // clusters of checkpoints: neither linked nor released since
-	everLinked   map[string]bool // clusters that were linked since the start, or restored; nil after the grace
-	namespaces   map[string]*secretNamespace
-	sourcesReady bool
-	pending      map[string]bool // names that the running reconcileAll waits for; nil if none runs
-	passDone     chan struct{}   // closed when pending becomes empty
+	mu         sync.Mutex        // guards the fields below
+	seenLinks  map[api.Key]*Link // those that exist, and those in deleted
+	deleted    map[api.Key]deletion
+	restored   map[string]bool // clusters of checkpoints: neither linked nor released since
+	everLinked map[string]bool // clusters that were linked since the start, or restored; nil after the grace
+	namespaces map[string]*secretNamespace
+	labelled   map[api.Key]string // the cluster names of labelled Secrets
+	pending    map[string]bool    // names that the running reconcileAll waits for
+	passDone   chan struct{}      // closed when pending becomes empty
 
 	reports          map[string]*linkReport // by the Link's UID
 	statusWriter     *statusWriter          // nil: this replica does not write the status of Links
@@ -117,16 +114,24 @@ type Reconciler struct {
 
 // A secretNamespace is one whose Secrets are watched.
 type secretNamespace struct {
-	name    string
-	secrets *api.Informer[*secret]
-	cancel  context.CancelFunc
-
-	clusterNames map[api.Key]string // of each labelled Secret; guarded by Reconciler.mu
+	*api.Informer[*secret]
+	cancel context.CancelFunc // nil for the controller namespace, which is an input of the Loop
 }
 
 // ready reports whether the Secrets were listed, or the listing was refused.
-func (n *secretNamespace) ready() bool {
-	return n.secrets.HasSynced() || watch.IsClosed(n.secrets.Refused())
+func (n *secretNamespace) ready() bool { return n.HasSynced() || watch.IsClosed(n.Refused()) }
+
+// secretNamed returns a Secret; or nil, and why there is none.
+func (n *secretNamespace) secretNamed(k api.Key) (s *secret, problem string) {
+	if s, found := n.Get(k); found {
+		return s, ""
+	}
+	if refused := n.Health().Refused; refused != "" {
+		return nil, fmt.Sprintf("Secrets in namespace %s cannot be read (%s): "+
+			"grant get, list and watch on them", k.Namespace, refused)
+	}
+	return nil, fmt.Sprintf("there is no Secret %s of type %s, which spec.clusterCredentialsSecret names",
+		k, SecretType)
 }
 
 // NewReconciler returns a Reconciler that reads Links and Secrets over conn. It calls onListed once, after
@@ -148,7 +153,7 @@ func NewReconciler(
 		deleted:          map[api.Key]deletion{},
 		restored:         map[string]bool{},
 		everLinked:       map[string]bool{},
-		namespaces:       map[string]*secretNamespace{},
+		labelled:         map[api.Key]string{},
 		reports:          map[string]*linkReport{},
 		loggedRejections: map[string]string{},
 	}
@@ -163,89 +168,57 @@ func NewReconciler(
 	kind := api.Newest(linkerd.Links, versions, "Link")
 	kind.Namespace = options.LinkNamespace
 	r.links = api.NewInformer(conn, kind, newLink, r.linkChanged)
+	r.controllers = r.newSecretNamespace(options.ControllerNamespace)
+	r.namespaces = map[string]*secretNamespace{options.ControllerNamespace: r.controllers}
+	r.clusters = apply.NewLoop(log, apply.Config[string]{
+		Reconcile: r.reconcile, Failed: r.logFailure, Queue: "links", Workers: 4,
+		Background: []func(context.Context){r.applyLinked, r.enqueueChangedClusters, r.releaseDeleted},
+	})
+	r.clusters.ReadOptional(r.links)
+	r.clusters.ReadOptional(r.controllers)
 	return r, nil
 }
 
 // Start watches and reconciles until ctx ends.
 func (r *Reconciler) Start(ctx context.Context) error {
-	c, err := controller.NewTypedUnmanaged("links", controller.TypedOptions[string]{
-		Reconciler: reconcile.TypedFunc[string](func(_ context.Context, name string) (reconcile.Result, error) {
-			return reconcile.Result{}, r.reconcile(name)
-		}),
-		MaxConcurrentReconciles: 4,
-		SkipNameValidation:      new(true),
-		Logger:                  r.log,
-		// A priority queue that ends while it hands out an item keeps a goroutine for ever:
-		// https://github.com/kubernetes-sigs/controller-runtime/issues/3538, in releases before 0.25.
-		UsePriorityQueue: new(false),
-	})
-	if err != nil {
-		return err
-	}
-	defer r.wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
+	defer r.wg.Wait()
 	defer cancel()
+	r.ctx = logr.NewContext(ctx, r.log.V(1))
 	names, _ := r.registry.Names()
 	for _, name := range names {
 		if name != r.options.ClusterName {
 			r.restored[name], r.everLinked[name] = true, true // nothing reads them yet
 		}
 	}
-	err = c.Watch(source.TypedFunc[string](
-		func(_ context.Context, queue workqueue.TypedRateLimitingInterface[string]) error {
-			r.ctx, r.queue = logr.NewContext(ctx, r.log.V(1)), queue
-			r.mu.Lock()
-			r.watchNamespaces()
-			r.mu.Unlock()
-			r.wg.Go(func() { r.links.Run(r.ctx) })
-			r.wg.Go(r.startReconciling)
-			r.wg.Go(r.enqueueChangedClusters)
-			r.wg.Go(r.releaseDeleted)
-			return nil
-		}))
-	if err != nil {
-		return err
-	}
-	return c.Start(ctx)
+	return r.clusters.Run(ctx)
 }
 
-// startReconciling takes the four steps that the essay above numbers.
-func (r *Reconciler) startReconciling() {
-	r.mu.Lock()
-	controllers := r.namespaces[r.options.ControllerNamespace]
-	r.mu.Unlock()
-	if !waitListed(r.ctx, r.links.Synced(), r.links.Refused()) ||
-		!waitListed(r.ctx, controllers.secrets.Synced(), controllers.secrets.Refused()) {
-		return
-	}
-	if refused := r.links.Health().Refused; refused != "" {
-		r.log.Info("Links cannot be read, so only labelled Secrets link clusters: install the Link CRD, grant "+
-			"get, list and watch on links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
-	}
-	if refused := controllers.secrets.Health().Refused; refused != "" {
-		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them",
-			"namespace", controllers.name, "reason", refused)
-	}
-	r.mu.Lock()
-	r.sourcesReady = true
-	r.mu.Unlock()
-	if !r.reconcileAll() {
+func (r *Reconciler) logFailure(name string, err error, failures int) {
+	r.log.Info("A cluster was not applied, which is tried again",
+		"cluster", name, "error", err.Error(), "failures", failures)
+}
+
+// applyLinked takes the steps that the essay above numbers, after the first one.
+func (r *Reconciler) applyLinked(ctx context.Context) {
+	r.logRefused()
+	if !r.reconcileAll(ctx) {
 		return
 	}
 	r.onListed()
-	if !r.links.WaitComplete(r.ctx) || !controllers.secrets.WaitComplete(r.ctx) || !r.reconcileAll() {
+	if !r.links.WaitComplete(ctx) || !r.controllers.WaitComplete(ctx) || !r.reconcileAll(ctx) {
 		return
 	}
 	r.deleteRestored()
-	grace, cancel := context.WithTimeout(r.ctx, DeletionGrace)
+	grace, cancel := context.WithTimeout(ctx, DeletionGrace)
 	defer cancel()
 	r.waitForLinks(grace)
-	if !r.reconcileAll() {
+	if !r.reconcileAll(ctx) {
 		return
 	}
 	close(r.allApplied)
 	<-grace.Done()
-	if r.waitDecided() {
+	if r.waitDecided(ctx) {
 		r.mu.Lock()
 		r.everLinked = nil
 		r.mu.Unlock()
@@ -254,15 +227,15 @@ func (r *Reconciler) startReconciling() {
 	}
 }
 
-// waitListed waits until a kind was listed, or refused. It returns false if ctx ends first.
-func waitListed(ctx context.Context, synced, refused <-chan struct{}) bool {
-	select {
-	case <-synced:
-		return true
-	case <-refused:
-		return true
-	case <-ctx.Done():
-		return false
+// logRefused logs what of that which links clusters cannot be read.
+func (r *Reconciler) logRefused() {
+	if refused := r.links.Health().Refused; refused != "" {
+		r.log.Info("Links cannot be read, so only labelled Secrets link clusters: install the Link CRD, grant "+
+			"get, list and watch on links.multicluster.linkerd.io, or name a -link-namespace", "reason", refused)
+	}
+	if refused := r.controllers.Health().Refused; refused != "" {
+		r.log.Info("Secrets in the controller namespace cannot be read: grant get, list and watch on them",
+			"namespace", r.options.ControllerNamespace, "reason", refused)
 	}
 }
 
@@ -277,13 +250,13 @@ func (r *Reconciler) GraceOver() <-chan struct{} { return r.graceOver }
 
 // reconcileAll enqueues every cluster name, and waits until each was applied. It returns false if Start ends
 // first.
-func (r *Reconciler) reconcileAll() bool {
+func (r *Reconciler) reconcileAll(ctx context.Context) bool {
 	passDone, pending := make(chan struct{}), map[string]bool{}
 	r.mu.Lock()
 	for _, l := range r.seenLinks {
 		pending[l.clusterName] = true
 	}
-	for _, name := range r.namespaces[r.options.ControllerNamespace].clusterNames {
+	for _, name := range r.labelled {
 		pending[name] = true
 	}
 	applied, _ := r.registry.Names() // some were restored, and may not be linked any more
@@ -293,32 +266,18 @@ func (r *Reconciler) reconcileAll() bool {
 	names := slices.Collect(maps.Keys(pending))
 	r.pending, r.passDone = pending, passDone
 	r.mu.Unlock()
-	for _, name := range names {
-		r.queue.Add(name)
-	}
-	r.finishPass()
-	select {
-	case <-passDone:
-		return true
-	case <-r.ctx.Done():
-		return false
-	}
+	r.clusters.Enqueue(names...)
+	return len(names) == 0 || watch.WaitClosed(ctx, passDone)
 }
 
+// markReconciled ends reconcileAll once no name is pending.
 func (r *Reconciler) markReconciled(name string) {
 	r.mu.Lock()
-	delete(r.pending, name)
-	r.mu.Unlock()
-	r.finishPass()
-}
-
-// finishPass ends reconcileAll once no name is pending.
-func (r *Reconciler) finishPass() {
-	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.pending != nil && len(r.pending) == 0 {
-		r.pending = nil
-		close(r.passDone)
+	if r.pending[name] {
+		if delete(r.pending, name); len(r.pending) == 0 {
+			close(r.passDone)
+		}
 	}
 }
 
@@ -343,9 +302,9 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	r.mu.Unlock()
 	r.changes.Store(struct{}{})
 	if had {
-		r.queue.Add(old.clusterName)
+		r.clusters.Enqueue(old.clusterName)
 	}
-	r.queue.Add(now.clusterName)
+	r.clusters.Enqueue(now.clusterName)
 	r.enqueueStatus(k)
 }
 
@@ -369,19 +328,26 @@ func (r *Reconciler) watchNamespaces() {
 	}
 }
 
-func (r *Reconciler) watchSecrets(name string) *secretNamespace {
-	n := &secretNamespace{name: name, clusterNames: map[api.Key]string{}}
+func (r *Reconciler) newSecretNamespace(name string) *secretNamespace {
 	kind := api.Typed(corev1.SchemeGroupVersion, "secrets", "Secret", &corev1.Secret{})
 	kind.Namespace = name
 	kind.Fields = fields.OneTermEqualSelector("type", string(SecretType)).String()
-	n.secrets = api.NewInformer(r.conn, kind, newSecret, func(k api.Key) { r.secretChanged(n, k) })
+	return &secretNamespace{Informer: api.NewInformer(r.conn, kind, newSecret, r.secretChanged)}
+}
+
+func (r *Reconciler) watchSecrets(name string) *secretNamespace {
+	n := r.newSecretNamespace(name)
 	var ctx context.Context
 	ctx, n.cancel = context.WithCancel(r.ctx)
-	r.wg.Go(func() { n.secrets.Run(ctx) })
+	r.wg.Go(func() { n.Run(ctx) })
 	r.wg.Go(func() {
-		if waitListed(ctx, n.secrets.Synced(), n.secrets.Refused()) {
-			r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
+		select {
+		case <-n.Synced():
+		case <-n.Refused():
+		case <-ctx.Done():
+			return
 		}
+		r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
 	})
 	return n
 }
@@ -395,34 +361,32 @@ func (r *Reconciler) enqueueLinks(concerned func(*Link) bool) {
 		}
 	}
 	r.mu.Unlock()
-	for _, name := range names {
-		r.queue.Add(name)
-	}
+	r.clusters.Enqueue(names...)
 }
 
-func (r *Reconciler) secretChanged(n *secretNamespace, k api.Key) {
+func (r *Reconciler) secretChanged(k api.Key) {
 	r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == k.Namespace && l.secret == k.Name })
-	if n.name != r.options.ControllerNamespace {
+	if k.Namespace != r.options.ControllerNamespace {
 		return
 	}
-	s, found := n.secrets.Get(k)
+	s, found := r.controllers.Get(k)
 	r.mu.Lock()
-	old := n.clusterNames[k]
-	delete(n.clusterNames, k)
+	old := r.labelled[k]
+	delete(r.labelled, k)
 	if found && s.clusterName != "" {
-		n.clusterNames[k] = s.clusterName
+		r.labelled[k] = s.clusterName
 	}
-	now := n.clusterNames[k]
+	now := r.labelled[k]
 	r.mu.Unlock()
 	for _, name := range []string{old, now} {
 		if name != "" {
-			r.queue.Add(name)
+			r.clusters.Enqueue(name)
 		}
 	}
 }
 
 // enqueueChangedClusters enqueues the clusters whose Status has changed.
-func (r *Reconciler) enqueueChangedClusters() {
+func (r *Reconciler) enqueueChangedClusters(ctx context.Context) {
 	var seen map[string]cluster.Status
 	problem := ""
 	for {
@@ -435,13 +399,11 @@ func (r *Reconciler) enqueueChangedClusters() {
 		}
 		for name, s := range statuses {
 			if old, known := seen[name]; !known || !old.SameButTimes(s) {
-				r.queue.Add(name)
+				r.clusters.Enqueue(name)
 			}
 		}
 		seen = statuses
-		select {
-		case <-changed:
-		case <-r.ctx.Done():
+		if !watch.WaitClosed(ctx, changed) {
 			return
 		}
 	}
@@ -458,7 +420,7 @@ func leaseProblem(w cluster.Writing) string {
 }
 
 // reconcile applies the Spec of one cluster name, and reports the outcome in the Links that name it.
-func (r *Reconciler) reconcile(name string) error {
+func (r *Reconciler) reconcile(_ context.Context, name string) error {
 	in, ready := r.inputsFor(name)
 	if !ready {
 		return nil // the name is enqueued again when the missing listing arrives
@@ -479,11 +441,11 @@ func (r *Reconciler) reconcile(name string) error {
 	}
 	r.markReconciled(name)
 	now := time.Now()
-	if left := status.Expires.Sub(now); applied && left > 0 {
-		r.queue.AddAfter(name, left)
-	}
 	for _, l := range in.links {
 		r.setConditions(l, conditionsFor(l, out, status, applied, now))
+	}
+	if left := status.Expires.Sub(now); applied && left > 0 {
+		return &apply.Retry{After: left, Err: errors.New("the credentials in use expire then")}
 	}
 	return nil
 }
@@ -500,33 +462,19 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 			in.links = append(in.links, l)
 		}
 	}
-	ready, namespaces := r.sourcesReady, maps.Clone(r.namespaces)
+	namespaces := maps.Clone(r.namespaces)
 	r.mu.Unlock()
 	for _, l := range in.links {
-		n := namespaces[l.key.Namespace]
-		ready = ready && n != nil && n.ready()
+		if n := namespaces[l.key.Namespace]; n == nil || !n.ready() {
+			return in, false
+		}
 	}
-	if !ready {
-		return in, false
-	}
-	labelled := namespaces[r.options.ControllerNamespace].secrets
-	for _, k := range labelled.Keys() {
-		if s, found := labelled.Get(k); found && s.clusterName == name && name != "" {
+	for _, k := range r.controllers.Keys() {
+		if s, found := r.controllers.Get(k); found && s.clusterName == name && name != "" {
 			in.labelled = append(in.labelled, s)
 		}
 	}
-	in.secret = func(k api.Key) (*secret, string) {
-		n := namespaces[k.Namespace]
-		if s, found := n.secrets.Get(k); found {
-			return s, ""
-		}
-		if refused := n.secrets.Health().Refused; refused != "" {
-			return nil, fmt.Sprintf("Secrets in namespace %s cannot be read (%s): "+
-				"grant get, list and watch on them", k.Namespace, refused)
-		}
-		return nil, fmt.Sprintf("there is no Secret %s of type %s, which spec.clusterCredentialsSecret names",
-			k, SecretType)
-	}
+	in.secret = func(k api.Key) (*secret, string) { return namespaces[k.Namespace].secretNamed(k) }
 	return in, true
 }
 
