@@ -198,9 +198,7 @@ func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 		all = append(all, l.mirroring)
 	}
 	r.mu.Unlock()
-	slices.SortFunc(all, func(a, b *Mirroring) int {
-		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Link.String(), b.Link.String()))
-	})
+	slices.SortFunc(all, func(a, b *Mirroring) int { return compareAge(a.Created, b.Created, a.Link, b.Link) })
 	counted := map[string]bool{r.options.ClusterName: true}
 	return slices.DeleteFunc(all, func(m *Mirroring) bool {
 		again := m.Cluster != "" && counted[m.Cluster]

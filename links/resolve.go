@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -43,12 +44,8 @@ type outcome struct {
 // Secret of the winning Link is a second access, unless it holds the same kubeconfig.
 func resolve(in inputs) outcome {
 	var out outcome
-	slices.SortFunc(in.links, func(a, b *Link) int {
-		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.key.String(), b.key.String()))
-	})
-	slices.SortFunc(in.labelled, func(a, b *secret) int {
-		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.key.String(), b.key.String()))
-	})
+	slices.SortFunc(in.links, func(a, b *Link) int { return compareAge(a.created, b.created, a.key, b.key) })
+	slices.SortFunc(in.labelled, func(a, b *secret) int { return compareAge(a.created, b.created, a.key, b.key) })
 	out.linked = len(in.links)+len(in.labelled) > 0
 	if in.name == in.local && out.linked {
 		out.linked = false
@@ -95,6 +92,11 @@ func resolve(in inputs) outcome {
 		out.spec = spec
 	}
 	return out
+}
+
+// compareAge orders two objects by when they were created, the older one first, and those of one moment by name.
+func compareAge(a, b time.Time, aKey, bKey api.Key) int {
+	return cmp.Or(a.Compare(b), strings.Compare(aKey.String(), bKey.String()))
 }
 
 // secretOf returns the Secret that a Link names; nil without a problem if the labelled Secret is enough.

@@ -127,7 +127,7 @@ func (r *Reconciler) enqueueStatus(k api.Key) {
 // A linkReport is what is known about one Link, besides the Link itself.
 type linkReport struct {
 	conditions []metav1.Condition // as this replica computed them; nil: not yet
-	mirror     *mirrorReport      // nil: nothing was handed over in this term
+	mirror     *MirrorStatus      // as it is written; nil: nothing was handed over in this term
 
 	// Of the statusWriter, in its term.
 	attempt  *attempt
@@ -242,21 +242,16 @@ func (w *statusWriter) apply(
 	if can != supportsAll {
 		a.at = last.at // when that was found
 	}
+	oldest := versions[len(versions)-1] // it has no status
 	switch {
-	case apierrors.IsNotFound(err) && l.version == versions[len(versions)-1]: // it has no status
+	case isUndeclared(err) && len(want.conditions) > 0:
+		a.support = supportsLists
+		return a, nil
+	case isUndeclared(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err) && l.version == oldest:
 		a.support = supportsNone
 		return a, nil
 	case apierrors.IsNotFound(err): // deleted meanwhile
 		return nil, nil
-	case apierrors.IsForbidden(err):
-		a.support = supportsNone
-		return a, nil
-	case isUndeclared(err) && len(want.conditions) > 0:
-		a.support = supportsLists
-		return a, nil
-	case isUndeclared(err):
-		a.support = supportsNone
-		return a, nil
 	case err != nil:
 		return nil, fmt.Errorf("status of Link %s: %w", l.key, err)
 	}

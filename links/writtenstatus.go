@@ -25,6 +25,8 @@ type MirrorStatus struct {
 	Condition metav1.Condition  // of the type Mirrors
 	Services  *MirroredServices // nil: what was handed over before stays
 	Unmatched []string          // Services with a label that exports them, which no selector of the Link matches
+
+	unlistedMirrored, unlistedFederated int // entries that the bounds of the lists leave out
 }
 
 // MirroredServices are the outcomes for all Services that a Link selects.
@@ -56,51 +58,45 @@ const (
 	maxNamed          = 10 // Services that pages and checks name
 )
 
-// A mirrorReport is a MirrorStatus as it is written: its lists are sorted and bounded.
-type mirrorReport struct {
-	condition         metav1.Condition
-	services          *MirroredServices // nil: the lists stay as the Link has them
-	unlistedMirrored  int               // entries that the bounds leave out
-	unlistedFederated int
-	unmatched         []string
-}
-
-// newMirrorReport returns what is written for a MirrorStatus, after another one, or nil.
-func newMirrorReport(s MirrorStatus, before *mirrorReport) *mirrorReport {
-	next := &mirrorReport{}
-	if s.Services != nil {
+// writable returns a MirrorStatus as it is written after another one, or nil: its lists are sorted and bounded, and
+// the message of its condition counts what that leaves out.
+func (m MirrorStatus) writable(before *MirrorStatus) *MirrorStatus {
+	switch {
+	case m.Services != nil:
 		services := &MirroredServices{}
-		services.Mirrored, next.unlistedMirrored = bounded(s.Services.Mirrored)
-		services.Federated, next.unlistedFederated = bounded(s.Services.Federated)
-		next.services = services
-	} else if before != nil {
-		*next = *before
+		services.Mirrored, m.unlistedMirrored = bounded(m.Services.Mirrored)
+		services.Federated, m.unlistedFederated = bounded(m.Services.Federated)
+		m.Services = services
+	case before != nil:
+		m.Services = before.Services
+		m.unlistedMirrored, m.unlistedFederated = before.unlistedMirrored, before.unlistedFederated
 	}
-	next.condition, next.unmatched = s.Condition, s.Unmatched[:min(len(s.Unmatched), maxNamed)]
-	next.condition.Message = truncate(s.Condition.Message)
-	if n := len(s.Unmatched); n > 0 {
-		next.condition.Message += fmt.Sprintf("; %d Services have a label that no selector of the Link matches, "+
-			"such as %s", n, s.Unmatched[0])
+	message := truncate(m.Condition.Message)
+	if n := len(m.Unmatched); n > 0 {
+		message += fmt.Sprintf("; %d Services have a label that no selector of the Link matches, such as %s",
+			n, m.Unmatched[0])
 	}
-	if n := next.unlistedMirrored; n > 0 {
-		next.condition.Message += fmt.Sprintf("; status.mirrorServices leaves out %d Services", n)
+	if n := m.unlistedMirrored; n > 0 {
+		message += fmt.Sprintf("; status.mirrorServices leaves out %d Services", n)
 	}
-	if n := next.unlistedFederated; n > 0 {
-		next.condition.Message += fmt.Sprintf("; status.federatedServices leaves out %d Services", n)
+	if n := m.unlistedFederated; n > 0 {
+		message += fmt.Sprintf("; status.federatedServices leaves out %d Services", n)
 	}
-	return next
+	m.Condition.Message = message
+	m.Unmatched = m.Unmatched[:min(len(m.Unmatched), maxNamed)]
+	return &m
 }
 
 // exported returns what is shown of m, which may be nil.
-func (m *mirrorReport) exported() *MirrorReport {
+func (m *MirrorStatus) exported() *MirrorReport {
 	if m == nil {
 		return nil
 	}
-	r := &MirrorReport{Condition: m.condition, Unmatched: m.unmatched}
-	if m.services == nil {
+	r := &MirrorReport{Condition: m.Condition, Unmatched: m.Unmatched}
+	if m.Services == nil {
 		return r
 	}
-	for _, s := range slices.Concat(m.services.Mirrored, m.services.Federated) {
+	for _, s := range slices.Concat(m.Services.Mirrored, m.Services.Federated) {
 		if s.LocalRef == nil && len(r.NotMirrored) < maxNamed && len(s.Conditions) > 0 {
 			c := s.Conditions[0]
 			r.NotMirrored = append(r.NotMirrored,
@@ -110,13 +106,13 @@ func (m *mirrorReport) exported() *MirrorReport {
 	return r
 }
 
-func (m *mirrorReport) equal(o *mirrorReport) bool {
-	if o == nil || !equalConditions(&m.condition, &o.condition) || (m.services == nil) != (o.services == nil) ||
-		!slices.Equal(m.unmatched, o.unmatched) {
+func (m *MirrorStatus) equal(o *MirrorStatus) bool {
+	if o == nil || !equalConditions(&m.Condition, &o.Condition) || (m.Services == nil) != (o.Services == nil) ||
+		!slices.Equal(m.Unmatched, o.Unmatched) {
 		return false
 	}
-	return m.services == nil || slices.EqualFunc(m.services.Mirrored, o.services.Mirrored, sameEntry) &&
-		slices.EqualFunc(m.services.Federated, o.services.Federated, sameEntry)
+	return m.Services == nil || equalLists(m.Services.Mirrored, o.Services.Mirrored) &&
+		equalLists(m.Services.Federated, o.Services.Federated)
 }
 
 // bounded returns the entries that a list in a status has room for, sorted by name, and how many it leaves
@@ -174,7 +170,7 @@ func (r *Reconciler) SetMirrorStatus(link api.Key, uid string, s MirrorStatus) {
 		return // it was deleted meanwhile
 	}
 	p := r.reportOf(uid)
-	next := newMirrorReport(s, p.mirror)
+	next := s.writable(p.mirror)
 	isNew := !next.equal(p.mirror)
 	if isNew {
 		p.mirror = next
@@ -206,7 +202,7 @@ func (r *Reconciler) reportOf(uid string) *linkReport {
 
 // wantedStatus returns what the status of a Link should be.
 func wantedStatus(
-	l *Link, conditions []metav1.Condition, m *mirrorReport, mirrors bool, now metav1.Time,
+	l *Link, conditions []metav1.Condition, m *MirrorStatus, mirrors bool, now metav1.Time,
 ) writtenStatus {
 	want := writtenStatus{
 		conditions:     slices.Clone(conditions),
@@ -214,48 +210,45 @@ func wantedStatus(
 	}
 	switch shown := meta.FindStatusCondition(l.status.conditions, Mirrors); {
 	case m != nil:
-		want.conditions = append(want.conditions, m.condition)
+		want.conditions = append(want.conditions, m.Condition)
 	case mirrors && shown != nil:
 		want.conditions = append(want.conditions, *shown)
 	}
-	for i := range want.conditions {
-		c := &want.conditions[i]
+	setTransitionTimes(want.conditions, l.status.conditions, now)
+	if m != nil && m.Services != nil {
+		want.mirrorServices = wantedServices(l.status.mirrorServices, m.Services.Mirrored, now)
+		want.federatedServices = wantedServices(l.status.federatedServices, m.Services.Federated, now)
+	}
+	return want
+}
+
+// setTransitionTimes sets when the status of each condition has changed: now, unless it is the one that is shown.
+func setTransitionTimes(conditions, shown []metav1.Condition, now metav1.Time) {
+	for i := range conditions {
+		c := &conditions[i]
 		c.LastTransitionTime = now
-		if old := meta.FindStatusCondition(l.status.conditions, c.Type); old != nil && old.Status == c.Status {
+		if old := meta.FindStatusCondition(shown, c.Type); old != nil && old.Status == c.Status {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
 	}
-	if m != nil && m.services != nil {
-		want.mirrorServices = wantedServices(l.status.mirrorServices, m.services.Mirrored, now)
-		want.federatedServices = wantedServices(l.status.federatedServices, m.services.Federated, now)
-	}
-	return want
 }
 
 // wantedServices returns a list of Services as it should be: with our entries, and with those of other
 // controllers as they are.
 func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceStatus {
-	before := map[ObjectRef]*ServiceStatus{}
+	shown := map[ObjectRef][]metav1.Condition{}
 	var others []ServiceStatus
-	for i := range present {
-		if present[i].ControllerName == linkerd.ServiceMirrorController {
-			before[present[i].RemoteRef] = &present[i]
+	for _, s := range present {
+		if s.ControllerName == linkerd.ServiceMirrorController {
+			shown[s.RemoteRef] = s.Conditions
 		} else {
-			others = append(others, present[i])
+			others = append(others, s)
 		}
 	}
 	want := make([]ServiceStatus, 0, len(ours)+len(others))
 	for _, s := range ours {
 		s.Conditions = slices.Clone(s.Conditions)
-		for i := range s.Conditions {
-			c := &s.Conditions[i]
-			c.LastTransitionTime = now
-			if old := before[s.RemoteRef]; old != nil {
-				if shown := meta.FindStatusCondition(old.Conditions, c.Type); shown != nil && shown.Status == c.Status {
-					c.LastTransitionTime = shown.LastTransitionTime
-				}
-			}
-		}
+		setTransitionTimes(s.Conditions, shown[s.RemoteRef], now)
 		want = append(want, s)
 	}
 	return append(want, others...)
@@ -271,17 +264,19 @@ func (s writtenStatus) contradicts(want writtenStatus) bool {
 			}
 		}
 	}
-	return !includes(s.conditions, want.conditions) ||
-		!slices.EqualFunc(s.mirrorServices, want.mirrorServices, sameEntry) ||
-		!slices.EqualFunc(s.federatedServices, want.federatedServices, sameEntry)
+	return !includes(s.conditions, want.conditions) || !s.sameLists(want)
 }
 
 // same reports whether two statuses are equal but for times.
 func (s writtenStatus) same(o writtenStatus) bool {
-	return includes(s.conditions, o.conditions) && includes(o.conditions, s.conditions) &&
-		slices.EqualFunc(s.mirrorServices, o.mirrorServices, sameEntry) &&
-		slices.EqualFunc(s.federatedServices, o.federatedServices, sameEntry)
+	return includes(s.conditions, o.conditions) && includes(o.conditions, s.conditions) && s.sameLists(o)
 }
+
+func (s writtenStatus) sameLists(o writtenStatus) bool {
+	return equalLists(s.mirrorServices, o.mirrorServices) && equalLists(s.federatedServices, o.federatedServices)
+}
+
+func equalLists(a, b []ServiceStatus) bool { return slices.EqualFunc(a, b, sameEntry) }
 
 // sameEntry reports whether two entries are equal but for times.
 func sameEntry(a, b ServiceStatus) bool {
