@@ -22,7 +22,6 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -412,7 +411,7 @@ func (r *Reconciler) enqueueChangedClusters(ctx context.Context) {
 // leaseProblem returns why the Lease cannot be had under which the status of Links is written; empty if it
 // can, or if that is not known yet.
 func leaseProblem(w cluster.Writing) string {
-	isOwn := func(lease string) bool { return lease != endpointslice.ExternalLease }
+	isOwn := func(lease string) bool { return lease != linkerd.ExternalWorkloadsLease }
 	if slices.ContainsFunc(w.Wanted, isOwn) {
 		return ""
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
@@ -440,7 +439,7 @@ func TestNoLease(t *testing.T) {
 		}))
 		const line = "cannot write the status of Links"
 		f.registry.Report("home", cluster.Writing{
-			State: cluster.Standby, Wanted: []string{"fingerpost-uid", endpointslice.ExternalLease},
+			State: cluster.Standby, Wanted: []string{"fingerpost-uid", linkerd.ExternalWorkloadsLease},
 			Problem: "the other Lease's",
 		})
 		f.pass(time.Second)

@@ -24,13 +24,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
-const (
-	// ExternalLease is the Lease for the slices of ExternalWorkloads. Linkerd's destination controller
-	// campaigns for it, too.
-	ExternalLease = "linkerd-destination-endpoint-write"
-
-	externalManagedBy = "linkerd-external-workloads-controller"
-)
+const externalManagedBy = "linkerd-external-workloads-controller"
 
 // workloadKind is ExternalWorkloads, at the newest version that is served.
 var workloadKind = api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)

@@ -9,6 +9,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -54,7 +55,7 @@ func NewWriter(store *federation.Store, registry *cluster.Registry, options Opti
 // AddTo adds the tasks of the Writer to a Campaign.
 func (w *Writer) AddTo(c *apply.Campaign) {
 	if w.options.External {
-		c.Add(ExternalLease, apply.Task{
+		c.Add(linkerd.ExternalWorkloadsLease, apply.Task{
 			Name:   "slices of ExternalWorkloads",
 			Review: w.reviewExternal,
 			Run: func(term context.Context, t *apply.Target) error {

@@ -85,5 +85,9 @@ const (
 	CreatedByAnnotation     = "linkerd.io/created-by"
 )
 
+// ExternalWorkloadsLease is the Lease under which the slices of ExternalWorkloads are written, by Linkerd's destination
+// controller, too. It is in the namespace of the control plane.
+const ExternalWorkloadsLease = "linkerd-destination-endpoint-write"
+
 // ServiceMirrorController is the controllerName of Linkerd's service mirror in the status of Links.
 const ServiceMirrorController = "linkerd.io/service-mirror"

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/links"
 )
@@ -218,7 +218,7 @@ func reviewAccess(
 // leaseChecks check that each Lease in this cluster that a replica holds or waits for has a holder, and that of
 // Linkerd's destination controller if there is one.
 func (l *localCluster) leaseChecks(known *knownReplicas) (checks []check) {
-	all := append(known.wantedLeases(), endpointslice.ExternalLease)
+	all := append(known.wantedLeases(), linkerd.ExternalWorkloadsLease)
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(all))) {
 		run := func(ctx context.Context) error {
 			lease, err := l.client.CoordinationV1().Leases(l.namespace).Get(ctx, name, metav1.GetOptions{})

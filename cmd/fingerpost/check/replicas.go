@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fingerpost/fingerpost/cluster"
-	"github.com/fingerpost/fingerpost/cluster/endpointslice"
+	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/federation"
@@ -64,7 +64,7 @@ func (k *knownReplicas) wantedLeases() (names []string) {
 
 // leaseUse returns what they report of a Lease in the local cluster.
 func (k *knownReplicas) leaseUse(name string) leaseUse {
-	use := leaseUse{shared: name == endpointslice.ExternalLease}
+	use := leaseUse{shared: name == linkerd.ExternalWorkloadsLease}
 	for _, r := range k.clusters(func(c debug.Cluster) bool { return c.Local }) {
 		use.wanted = use.wanted || slices.Contains(r.Page.Writing.Wanted, name)
 		use.held = use.held || slices.Contains(r.Page.Writing.Leases, name)
