@@ -170,7 +170,7 @@ func NewReconciler(
 	r.controllers = r.newSecretNamespace(options.ControllerNamespace)
 	r.namespaces = map[string]*secretNamespace{options.ControllerNamespace: r.controllers}
 	r.clusters = apply.NewLoop(log, apply.Config[string]{
-		Reconcile: r.reconcile, Failed: r.logFailure, Queue: "links", Workers: 4,
+		Reconcile: r.reconcile, Failed: r.logNotApplied, Queue: "links", Workers: 4,
 		Background: []func(context.Context){r.applyLinked, r.enqueueChangedClusters, r.releaseDeleted},
 	})
 	r.clusters.ReadOptional(r.links)
@@ -193,7 +193,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	return r.clusters.Run(ctx)
 }
 
-func (r *Reconciler) logFailure(name string, err error, failures int) {
+func (r *Reconciler) logNotApplied(name string, err error, failures int) {
 	r.log.Info("A cluster was not applied, which is tried again",
 		"cluster", name, "error", err.Error(), "failures", failures)
 }

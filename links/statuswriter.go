@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
@@ -77,8 +78,8 @@ type statusWriter struct {
 func (r *Reconciler) WriteStatus(term context.Context) error {
 	w := &statusWriter{Reconciler: r}
 	w.loop = apply.NewLoop(r.log, apply.Config[api.Key]{
-		Reconcile: w.write, Begin: w.enqueueAll, Background: []func(context.Context){w.resync},
-		Failed: w.logFailure, Workers: statusWorkers,
+		Reconcile: w.write, Background: []func(context.Context){w.resync},
+		Failed: w.logNotWritten, Workers: statusWorkers,
 	})
 	r.mu.Lock()
 	for _, p := range r.reports { // other holders have written since the last term
@@ -94,22 +95,12 @@ func (r *Reconciler) WriteStatus(term context.Context) error {
 	return w.loop.Run(term)
 }
 
-func (w *statusWriter) enqueueAll() { w.loop.Enqueue(w.links.Keys()...) }
-
+// resync enqueues all Links, at first and each statusResync.
 func (w *statusWriter) resync(ctx context.Context) {
-	ticker := time.NewTicker(statusResync)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			w.enqueueAll()
-		case <-ctx.Done():
-			return
-		}
-	}
+	wait.UntilWithContext(ctx, func(context.Context) { w.loop.Enqueue(w.links.Keys()...) }, statusResync)
 }
 
-func (w *statusWriter) logFailure(k api.Key, err error, failures int) {
+func (w *statusWriter) logNotWritten(k api.Key, err error, failures int) {
 	w.log.Info("The status of a Link was not written, which is tried again",
 		"link", k.String(), "error", err.Error(), "failures", failures)
 }
