@@ -82,14 +82,15 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 			KeyData:    user.ClientKeyData,
 		},
 	}
-	if err := hosts.validateServer(cluster.Server); err != nil {
+	host, err := hosts.validateServer(cluster.Server)
+	if err != nil {
 		return nil, err
 	}
 	// A name may resolve to an address that is not allowed, now or later: check each connection.
 	config.Dial = (&net.Dialer{
 		Timeout: 3 * time.Second, KeepAlive: 15 * time.Second,
 		Control: func(_, address string, _ syscall.RawConn) error {
-			if hosts.allows(hostOf(cluster.Server)) {
+			if hosts.allows(host) {
 				return nil
 			}
 			to, err := netip.ParseAddrPort(address)
@@ -161,31 +162,31 @@ func validateUser(u *clientcmdapi.AuthInfo) (err error) {
 	return err
 }
 
-// validateServer rejects a server by its URL.
-func (h Hosts) validateServer(server string) error {
+// validateServer rejects a server by its URL, and returns the host that it names.
+func (h Hosts) validateServer(server string) (host string, err error) {
 	u, err := url.Parse(server)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "":
-		return rejectedField("cluster.server",
+		return "", rejectedField("cluster.server",
 			fmt.Sprintf("%q is not the URL of a server", server), "write https://host:port")
 	case u.Scheme != "https":
-		return rejectedField("cluster.server", "the credentials would be sent in clear text", "write https://")
+		return "", rejectedField("cluster.server", "the credentials would be sent in clear text", "write https://")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return rejectedField("cluster.server", "it contains more than an address", "write https://host:port")
+		return "", rejectedField("cluster.server", "it contains more than an address", "write https://host:port")
 	}
-	host := strings.ToLower(u.Hostname())
+	host = strings.ToLower(u.Hostname())
 	if h.allows(host) {
-		return nil
+		return host, nil
 	}
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return h.validateAddr(addr)
+		return host, h.validateAddr(addr)
 	}
 	name := strings.TrimSuffix(host, ".")
 	isLocalhost := name == "localhost" || strings.HasSuffix(name, ".localhost")
 	if h.InCluster && isLocalhost {
-		return loopbackError(host)
+		return host, loopbackError(host)
 	}
-	return nil
+	return host, nil
 }
 
 const allowHost = "name the cluster's address, or list the host in -allow-kubeconfig-hosts"
@@ -217,12 +218,4 @@ func (h Hosts) allows(host string) bool {
 		prefix, perr := netip.ParsePrefix(item)
 		return err == nil && perr == nil && prefix.Contains(addr.Unmap())
 	})
-}
-
-func hostOf(server string) string {
-	u, err := url.Parse(server)
-	if err != nil {
-		return ""
-	}
-	return strings.ToLower(u.Hostname())
 }
