@@ -41,7 +41,7 @@ func BenchmarkPlan(b *testing.B) {
 		}
 		t.remotes[name] = r
 	}
-	t.linkSet.Store((&linkSet{links: all, complete: true}).index())
+	t.linkSet.Store(&linkSet{links: all, complete: true})
 	if err := t.services.Replace(here); err != nil {
 		b.Fatal(err)
 	}

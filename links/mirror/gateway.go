@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -31,15 +33,23 @@ type gateway struct {
 	metrics *metrics
 
 	addresses watch.Value[[]string] // IP addresses, sorted; none as long as they are not known
-	dead      watch.Value[bool]
+	dead      atomic.Bool
 
 	lastResolved map[string][]netip.Addr // by host name; owned by runResolver
+
+	cancel     context.CancelFunc
+	probeEnded chan struct{} // closed after the last probe
+}
+
+// isOf reports whether a gateway is resolved and probed as a Link describes it.
+func (g *gateway) isOf(l *links.Mirroring) bool {
+	return g.link.Link == l.Link && reflect.DeepEqual(g.link.Gateway, l.Gateway) &&
+		reflect.DeepEqual(g.link.Probe, l.Probe)
 }
 
 func (g *gateway) state() gatewayState {
 	addresses, _ := g.addresses.Load()
-	dead, _ := g.dead.Load()
-	return gatewayState{addresses: addresses, dead: dead}
+	return gatewayState{addresses: addresses, dead: g.dead.Load()}
 }
 
 // runResolver keeps the addresses up to date until ctx ends, or for ever if there are no names to resolve.
@@ -117,9 +127,8 @@ func (g *gateway) runProbe(ctx context.Context) {
 		} else {
 			failures++
 		}
-		was, _ := g.dead.Load()
 		dead := failures >= p.FailureThreshold
-		if was == dead {
+		if dead == g.dead.Load() {
 			continue
 		}
 		if dead {

@@ -1,14 +1,18 @@
 package mirror
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/watch"
+	"github.com/fingerpost/fingerpost/links"
 )
 
 // The Leases of Linkerd's service mirrors.
@@ -121,4 +125,109 @@ func (o *observedLeases) get(k api.Key) observedLease {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.byName[k]
+}
+
+// Bounds of listing Leases to confirm what a watch shows. A linkFollower waits for the answer.
+const (
+	leaseListTimeout = 3 * time.Second
+	leaseListRetry   = 10 * time.Second // after a failure
+)
+
+// leasesUnknown is why nothing is written until the Leases were listed.
+const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs"
+
+// A leaseWatch watches the Leases of one namespace.
+type leaseWatch struct {
+	*api.Informer[leaseRecord]
+
+	// Of confirmLease, which lists the Leases beside the watch.
+	triedAt     time.Time
+	confirmedAt time.Time // when a list that has succeeded was tried last
+}
+
+// watchLeases watches the Leases of every namespace with a Link, until ctx ends.
+func (f *linkFollower) watchLeases(ctx context.Context, all []*links.Mirroring) {
+	f.watchLeasesIn(ctx, f.options.Namespace)
+	for _, m := range all {
+		f.watchLeasesIn(ctx, m.Link.Namespace)
+	}
+}
+
+func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) {
+	if f.watches[namespace] != nil {
+		return
+	}
+	w := &leaseWatch{}
+	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
+	kind.Namespace = namespace
+	w.Informer = api.NewInformer(f.local, kind, newLeaseRecord, func(k api.Key) {
+		if now, found := w.Get(k); found {
+			f.observed.observeLease(k, &now)
+		} else {
+			f.observed.observeLease(k, nil)
+		}
+	})
+	f.watches[namespace] = w
+	f.started.Go(func() { w.Run(logr.NewContext(ctx, f.log.V(1))) })
+	f.started.Go(func() {
+		select {
+		case <-w.Synced():
+		case <-w.Refused():
+		case <-ctx.Done():
+		}
+		f.observed.changed.Store(struct{}{})
+		watch.WaitClosed(ctx, w.Synced())
+		f.observed.changed.Store(struct{}{})
+	})
+}
+
+// leaseHeld returns why a Lease of Linkerd's keeps us from writing, empty if it does not, and when to ask
+// again; zero for not before it changes.
+func (f *linkFollower) leaseHeld(ctx context.Context, k api.Key) (reason string, recheck time.Time) {
+	w := f.watches[k.Namespace]
+	switch {
+	case w.Health().Refused != "": // also if it was listed before
+		return "whether Linkerd's service mirror runs is unknown: grant list and watch on " +
+			"leases.coordination.k8s.io in namespace " + k.Namespace, time.Now().Add(leaseListRetry)
+	case !w.HasSynced():
+		return leasesUnknown, time.Time{}
+	}
+	until := f.observed.get(k).heldUntil()
+	if !time.Now().Before(until) && !f.confirmLease(ctx, k.Namespace, w, until) {
+		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
+			"namespace " + k.Namespace, w.triedAt.Add(leaseListRetry)
+	}
+	lease := f.observed.get(k) // confirmLease may have observed a renewal
+	until = lease.heldUntil()
+	if !time.Now().Before(until) {
+		return "", time.Time{}
+	}
+	return "Lease " + k.String() + " of Linkerd's service mirror " + lease.String(), until
+}
+
+// confirmLease reports whether the Leases of a namespace were listed after a time, and lists them if they
+// were not: a Link must not be taken over because a watch is silent.
+func (f *linkFollower) confirmLease(ctx context.Context, namespace string, w *leaseWatch, since time.Time) bool {
+	if !w.confirmedAt.Before(since) {
+		return true
+	}
+	lastTryFailed := w.confirmedAt.Before(w.triedAt)
+	if lastTryFailed && time.Since(w.triedAt) < leaseListRetry {
+		return false
+	}
+	w.triedAt = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, leaseListTimeout)
+	defer cancel()
+	list, err := f.core.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		f.log.V(1).Info("Leases cannot be listed", "namespace", namespace, "error", err.Error())
+		return false
+	}
+	for i := range list.Items {
+		if now, ok := newLeaseRecord(&list.Items[i]); ok {
+			f.observed.observeLease(api.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
+		}
+	}
+	w.confirmedAt = w.triedAt
+	return true
 }

@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
@@ -11,18 +10,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
 )
 
-// A linkSet is all Links, and which of them are ours to serve. It is immutable.
+// A linkSet is all Links, and which of them are ours to serve. It is immutable. There are few enough of them that each
+// look-up walks over all.
 type linkSet struct {
-	links           []*link
+	links           []*link         // the oldest first
+	namespace       string          // that Links are read in; empty for all
 	synced          bool            // all Links that can be read were
 	complete        bool            // all Links of the namespace that is read are known
 	everServed      map[string]bool // clusters whose Link was ours to serve, now or earlier in the term
@@ -30,36 +27,24 @@ type linkSet struct {
 	graceOver       bool            // so are all others without one, if they ever were: see links.Reconciler
 	servedByLinkerd map[string]bool // clusters that Linkerd's service mirror serves for Links that are not read
 	localSkipReason string          // why local members are not ours to write; empty if they are
-
-	// Positions in links, by index.
-	byCluster map[string]int
-	byName    map[api.Key]int
-}
-
-// index makes links findable. It is called once, before the linkSet is used.
-func (s *linkSet) index() *linkSet {
-	s.byCluster, s.byName = make(map[string]int, len(s.links)), make(map[api.Key]int, len(s.links))
-	for i, l := range s.links {
-		s.byName[l.Link] = i
-		if l.Cluster != "" {
-			s.byCluster[l.Cluster] = i
-		}
-	}
-	return s
 }
 
 // linkOf returns the Link of a cluster; nil if there is none.
 func (s *linkSet) linkOf(cluster string) *link {
-	if i, found := s.byCluster[cluster]; found {
-		return s.links[i]
+	for _, l := range s.links {
+		if l.Cluster == cluster && cluster != "" {
+			return l
+		}
 	}
 	return nil
 }
 
 // linkNamed returns the Link of a name; nil if there is none.
 func (s *linkSet) linkNamed(k api.Key) *link {
-	if i, found := s.byName[k]; found {
-		return s.links[i]
+	for _, l := range s.links {
+		if l.Link == k {
+			return l
+		}
 	}
 	return nil
 }
@@ -67,17 +52,11 @@ func (s *linkSet) linkNamed(k api.Key) *link {
 // suffixed yields the Links for whose clusters a name may be that of a mirror, the oldest first, each with what
 // precedes the cluster.
 func (s *linkSet) suffixed(name string) iter.Seq2[*link, string] {
-	var found []int
-	for i, c := range name {
-		if at, is := s.byCluster[name[i+1:]]; c == '-' && i > 0 && is {
-			found = append(found, at)
-		}
-	}
-	slices.Sort(found)
 	return func(yield func(*link, string) bool) {
-		for _, at := range found {
-			l := s.links[at]
-			if !yield(l, strings.TrimSuffix(name, "-"+l.Cluster)) {
+		for _, l := range s.links {
+			base, isSuffix := strings.CutSuffix(name, l.Cluster)
+			base, isSeparate := strings.CutSuffix(base, "-")
+			if isSuffix && isSeparate && base != "" && l.Cluster != "" && !yield(l, base) {
 				return
 			}
 		}
@@ -103,45 +82,56 @@ func (s *linkSet) sameAround(o *linkSet) bool {
 		s.graceOver == o.graceOver && maps.Equal(s.servedByLinkerd, o.servedByLinkerd) && maps.Equal(s.seen, o.seen)
 }
 
-// changedLinks yields the Links of one linkSet that another one has not, or has otherwise. Their statuses may differ.
-func (s *linkSet) changedLinks(o *linkSet) iter.Seq[*link] {
-	return func(yield func(*link) bool) {
-		for _, l := range s.links {
-			other := o.linkNamed(l.Link)
-			same := other != nil && other.UID == l.UID && other.Spec == l.Spec && other.skipReason == l.skipReason
-			if !same && !yield(l) {
-				return
-			}
-		}
-	}
+// samePlans reports whether two Links lead to the same plans; o is nil for none.
+func (l *link) samePlans(o *link) bool {
+	return o != nil && o.UID == l.UID && o.Spec == l.Spec && o.skipReason == l.skipReason
 }
 
-func (s *linkSet) linked(name string) bool { return s.linkOf(name) != nil }
+// sameStatus reports whether two Links lead to the same status, as far as it follows from them; o is nil for none.
+func (l *link) sameStatus(o *link) bool {
+	return l.samePlans(o) && o.Generation == l.Generation && o.Problem == l.Problem
+}
 
-// followLinks keeps the linkSet up to date, and with it gateways and watches of Leases, until ctx ends. It is
-// the only goroutine that stores t.linkSet, lists Leases and changes t.gateways. It waits for those that it
-// has started.
-func (t *term) followLinks(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	var before *linkSet
-	synced := t.links.Synced()
-	for {
-		all, linksChanged := t.links.Mirrorings()
-		_, leasesChanged := t.observedLeases.changed.Load()
-		t.watchLeases(ctx, &wg, all)
-		next, due := t.newLinkSet(ctx, all)
-		if before != nil {
-			maps.Copy(next.everServed, before.everServed)
+// A linkFollower keeps the linkSet of a term up to date, and with it gateways and watches of Leases. It is an input of
+// the names: Links are listed once a linkSet has all of them.
+//
+// Run is the only goroutine that stores the linkSet, lists Leases and changes the gateways. So the fields below have no
+// lock, but for what was observed of Leases, which their informers add to.
+type linkFollower struct {
+	*term
+	synced   chan struct{}
+	watches  map[string]*leaseWatch // by namespace
+	observed observedLeases
+	started  sync.WaitGroup // goroutines of Run
+}
+
+// Synced returns a channel that is closed once a linkSet of all Links was stored.
+func (f *linkFollower) Synced() <-chan struct{} { return f.synced }
+
+// Refused never closes: links.Reconciler reports that Links cannot be read.
+func (f *linkFollower) Refused() <-chan struct{} { return nil }
+
+// Run follows Links and Leases until ctx ends. It waits for the goroutines that it has started.
+func (f *linkFollower) Run(ctx context.Context) {
+	defer f.started.Wait()
+	for ctx.Err() == nil {
+		all, linksChanged := f.links.Mirrorings()
+		_, leasesChanged := f.observed.changed.Load()
+		f.watchLeases(ctx, all)
+		before, _ := f.linkSet.Load()
+		next, due := f.newLinkSet(ctx, all)
+		maps.Copy(next.everServed, before.everServed)
+		f.linkSet.Store(next)
+		f.updateGateways(ctx, next)
+		f.dropUnlinked()
+		linksSynced := f.links.Synced()
+		if next.synced {
+			linksSynced = nil
+			if !before.synced {
+				close(f.synced)
+			}
 		}
-		t.linkSet.Store(next)
-		t.updateGateways(ctx, &wg, next)
-		t.dropUnlinked()
-		if next.synced && (before == nil || !before.synced) {
-			close(t.linksSynced)
-		}
-		t.enqueueDifference(before, next)
-		before = next
+		f.enqueueDifference(before, next)
 		again := time.NewTimer(time.Until(due))
 		if due.IsZero() {
 			again.Stop()
@@ -150,42 +140,38 @@ func (t *term) followLinks(ctx context.Context) {
 		case <-linksChanged:
 		case <-leasesChanged:
 		case <-again.C:
-		case <-synced:
-			synced = nil
+		case <-linksSynced:
 		case <-ctx.Done():
 		}
 		again.Stop()
-		if ctx.Err() != nil {
-			return
-		}
 	}
 }
 
-// enqueueDifference enqueues what a new linkSet bears on. before is nil for the first one.
+// enqueueDifference enqueues what a new linkSet bears on.
 func (t *term) enqueueDifference(before, next *linkSet) {
-	if before == nil || !before.sameAround(next) {
-		t.enqueueNames(nil)
-	} else {
-		for l := range next.changedLinks(before) {
-			t.enqueueOfLink(l)
-		}
-		for l := range before.changedLinks(next) {
-			t.enqueueOfLink(l)
-		}
+	sameAround := before.sameAround(next)
+	if !sameAround {
+		t.enqueueNames("")
 	}
 	for _, l := range next.links {
-		var old *link
-		if before != nil {
-			old = before.linkNamed(l.Link)
+		old := before.linkNamed(l.Link)
+		if sameAround && !l.samePlans(old) {
+			t.enqueueOfLink(l)
+			if old != nil {
+				t.enqueueOfLink(old)
+			}
 		}
-		unchanged := old != nil && old.UID == l.UID && old.Generation == l.Generation && old.Spec == l.Spec &&
-			old.Problem == l.Problem && old.skipReason == l.skipReason
-		if !unchanged {
+		if !l.sameStatus(old) {
 			t.enqueueLink(l.Link)
 		}
 	}
+	for _, l := range before.links {
+		if sameAround && next.linkNamed(l.Link) == nil {
+			t.enqueueOfLink(l)
+		}
+	}
 	reason := next.localSkipReason
-	if reason != "" && reason != leasesUnknown && (before == nil || before.localSkipReason != reason) {
+	if reason != "" && reason != leasesUnknown && before.localSkipReason != reason {
 		t.log.Info("Services of the local cluster are not added to federated Services", "reason", reason)
 	}
 }
@@ -193,8 +179,8 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 // dropUnlinked forgets clusters that have neither a Link nor an engagement.
 func (t *term) dropUnlinked() {
 	now, _ := t.linkSet.Load()
-	linked := func(name string) bool { return !now.complete || now.linked(name) }
-	t.remoteEndpoints.unfollowAll(func(k queueKey) bool { return !linked(k.cluster) })
+	linked := func(name string) bool { return !now.complete || now.linkOf(name) != nil }
+	t.remoteEndpoints.unfollowUnlinked(linked)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, r := range t.remotes {
@@ -204,40 +190,32 @@ func (t *term) dropUnlinked() {
 	}
 }
 
-// Bounds of listing Leases to confirm what a watch shows. followLinks waits for the answer.
-const (
-	leaseListTimeout = 3 * time.Second
-	leaseListRetry   = 10 * time.Second // after a failure
-)
-
-// leasesUnknown is why nothing is written until the Leases were listed.
-const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs"
-
 // newLinkSet computes which Links are ours to serve, and when that may change without an event; due is zero
 // for never. A Link is Linkerd's while Linkerd's service mirror holds its Lease. The namespace of Linkerd's
 // multicluster extension may have Links that are not read: a Lease held there is that of the Link, and of
 // the cluster, of its name.
-func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkSet, due time.Time) {
+func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkSet, due time.Time) {
 	next := &linkSet{
-		synced: watch.IsClosed(t.links.Synced()), seen: t.links.Seen(), graceOver: watch.IsClosed(t.links.GraceOver()),
+		namespace: f.links.Namespace(), synced: watch.IsClosed(f.links.Synced()),
+		seen: f.links.Seen(), graceOver: watch.IsClosed(f.links.GraceOver()),
 		everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
 	next.complete = next.synced
 	skipReason := func(namespace, lease string) string {
-		reason, recheck := t.leaseHeld(ctx, api.Key{Namespace: namespace, Name: lease})
+		reason, recheck := f.leaseHeld(ctx, api.Key{Namespace: namespace, Name: lease})
 		if !recheck.IsZero() && (due.IsZero() || recheck.Before(due)) {
 			due = recheck
 		}
 		return reason
 	}
-	next.localSkipReason = skipReason(t.options.Namespace, localLeaseName)
+	next.localSkipReason = skipReason(f.options.Namespace, localLeaseName)
 	for _, m := range all {
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may name any cluster
 		}
 		delete(next.seen, m.Cluster)
 		l := &link{Mirroring: m, skipReason: skipReason(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
-		linkerds := api.Key{Namespace: t.options.Namespace, Name: m.Cluster}
+		linkerds := api.Key{Namespace: f.options.Namespace, Name: m.Cluster}
 		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {
 			l.skipReason = skipReason(linkerds.Namespace, linkLeasePrefix+linkerds.Name)
 		}
@@ -246,118 +224,18 @@ func (t *term) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkS
 			next.everServed[m.Cluster] = true
 		}
 	}
-	for _, name := range t.observedLeases.linkNames(t.options.Namespace) {
-		k := api.Key{Namespace: t.options.Namespace, Name: name}
-		read := slices.ContainsFunc(all, func(m *links.Mirroring) bool { return m.Link == k })
-		if !read && skipReason(k.Namespace, linkLeasePrefix+name) != "" {
+	for _, name := range f.observed.linkNames(f.options.Namespace) {
+		isRead := next.linkNamed(api.Key{Namespace: f.options.Namespace, Name: name}) != nil
+		if !isRead && skipReason(f.options.Namespace, linkLeasePrefix+name) != "" {
 			next.servedByLinkerd[name] = true
 		}
 	}
-	return next.index(), due
-}
-
-// leaseHeld returns why a Lease of Linkerd's keeps us from writing, empty if it does not, and when to ask
-// again; zero for not before it changes.
-func (t *term) leaseHeld(ctx context.Context, k api.Key) (reason string, recheck time.Time) {
-	t.mu.Lock()
-	w := t.leases[k.Namespace]
-	t.mu.Unlock()
-	switch {
-	case w.Health().Refused != "": // also if it was listed before
-		return "whether Linkerd's service mirror runs is unknown: grant list and watch on " +
-			"leases.coordination.k8s.io in namespace " + k.Namespace, time.Now().Add(leaseListRetry)
-	case !w.HasSynced():
-		return leasesUnknown, time.Time{}
-	}
-	until := t.observedLeases.get(k).heldUntil()
-	if !time.Now().Before(until) && !t.confirmLease(ctx, k.Namespace, w, until) {
-		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
-			"namespace " + k.Namespace, w.triedAt.Add(leaseListRetry)
-	}
-	lease := t.observedLeases.get(k) // confirmLease may have observed a renewal
-	until = lease.heldUntil()
-	if !time.Now().Before(until) {
-		return "", time.Time{}
-	}
-	return "Lease " + k.String() + " of Linkerd's service mirror " + lease.String(), until
-}
-
-// confirmLease reports whether the Leases of a namespace were listed after a time, and lists them if they
-// were not: a Link must not be taken over because a watch is silent.
-func (t *term) confirmLease(ctx context.Context, namespace string, w *leaseWatch, since time.Time) bool {
-	if !w.confirmedAt.Before(since) {
-		return true
-	}
-	if w.lastTryFailed && time.Since(w.triedAt) < leaseListRetry {
-		return false
-	}
-	w.triedAt = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, leaseListTimeout)
-	defer cancel()
-	list, err := t.core.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
-	w.lastTryFailed = err != nil
-	if err != nil {
-		t.log.V(1).Info("Leases cannot be listed", "namespace", namespace, "error", err.Error())
-		return false
-	}
-	for i := range list.Items {
-		if now, ok := newLeaseRecord(&list.Items[i]); ok {
-			t.observedLeases.observeLease(api.Key{Namespace: namespace, Name: list.Items[i].Name}, &now)
-		}
-	}
-	w.confirmedAt = w.triedAt
-	return true
-}
-
-// watchLeases watches the Leases of every namespace with a Link, until the term ends.
-func (t *term) watchLeases(ctx context.Context, wg *sync.WaitGroup, all []*links.Mirroring) {
-	needed := map[string]bool{t.options.Namespace: true}
-	for _, m := range all {
-		needed[m.Link.Namespace] = true
-	}
-	for namespace := range needed {
-		t.mu.Lock()
-		_, found := t.leases[namespace]
-		t.mu.Unlock()
-		if !found {
-			t.watchLeasesIn(ctx, wg, namespace)
-		}
-	}
-}
-
-func (t *term) watchLeasesIn(ctx context.Context, wg *sync.WaitGroup, namespace string) {
-	w := &leaseWatch{}
-	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
-	kind.Namespace = namespace
-	w.Informer = api.NewInformer(t.local, kind, newLeaseRecord, func(k api.Key) {
-		if now, found := w.Get(k); found {
-			t.observedLeases.observeLease(k, &now)
-		} else {
-			t.observedLeases.observeLease(k, nil)
-		}
-	})
-	t.mu.Lock()
-	t.leases[namespace] = w
-	t.mu.Unlock()
-	wg.Go(func() { w.Run(logr.NewContext(ctx, t.log.V(1))) })
-	wg.Go(func() {
-		select {
-		case <-w.Synced():
-		case <-w.Refused():
-			t.observedLeases.changed.Store(struct{}{})
-			if !watch.WaitClosed(ctx, w.Synced()) {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-		t.observedLeases.changed.Store(struct{}{})
-	})
+	return next, due
 }
 
 // updateGateways starts resolving and probing the gateways of new Links, and stops it for removed ones. The
 // gateway of a Link with a problem stays as it is.
-func (t *term) updateGateways(ctx context.Context, wg *sync.WaitGroup, now *linkSet) {
+func (f *linkFollower) updateGateways(ctx context.Context, now *linkSet) {
 	wanted := map[string]bool{}
 	for _, l := range now.links {
 		switch {
@@ -365,35 +243,30 @@ func (t *term) updateGateways(ctx context.Context, wg *sync.WaitGroup, now *link
 			wanted[l.Cluster] = true
 		case l.skipReason == "" && len(l.Gateway.Addresses) > 0:
 			wanted[l.Cluster] = true
-			t.updateGateway(ctx, wg, l)
+			f.updateGateway(ctx, l)
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name, g := range t.gateways {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, g := range f.gateways {
 		if !wanted[name] {
 			g.cancel()
-			delete(t.gateways, name)
+			delete(f.gateways, name)
 		}
 	}
 }
 
 // updateGateway replaces the gateway of a cluster if its Link describes another one. The new one starts
 // with the old one's addresses, if it has the same hosts, so that mirrors lead somewhere meanwhile.
-func (t *term) updateGateway(ctx context.Context, wg *sync.WaitGroup, l *link) {
-	t.mu.Lock()
-	old := t.gateways[l.Cluster]
-	t.mu.Unlock()
-	spec := fmt.Sprintf("%+v", l.Gateway)
-	if l.Probe != nil {
-		spec += fmt.Sprintf(" %s %+v", l.Link, *l.Probe)
-	}
-	if old != nil && old.spec == spec {
+func (f *linkFollower) updateGateway(ctx context.Context, l *link) {
+	old := f.gatewayOf(l.Cluster)
+	if old != nil && old.isOf(l.Mirroring) {
 		return
 	}
 	g := &gateway{
-		log: t.log, options: t.options, link: l.Mirroring, metrics: t.metrics,
-		lastResolved: map[string][]netip.Addr{}, changed: func() { t.enqueueCluster(l.Cluster) },
+		log: f.log, options: f.options, link: l.Mirroring, metrics: f.metrics,
+		lastResolved: map[string][]netip.Addr{}, changed: func() { f.enqueueCluster(l.Cluster) },
+		probeEnded: make(chan struct{}),
 	}
 	if old != nil {
 		old.cancel()
@@ -402,18 +275,17 @@ func (t *term) updateGateway(ctx context.Context, wg *sync.WaitGroup, l *link) {
 			g.addresses.Store(addresses)
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	running := &runningGateway{gateway: g, spec: spec, cancel: cancel, probeEnded: make(chan struct{})}
-	t.mu.Lock()
-	t.gateways[l.Cluster] = running
-	t.mu.Unlock()
-	wg.Go(func() { g.runResolver(ctx) })
-	wg.Go(func() {
-		defer close(running.probeEnded)
+	ctx, g.cancel = context.WithCancel(ctx)
+	f.mu.Lock()
+	f.gateways[l.Cluster] = g
+	f.mu.Unlock()
+	f.started.Go(func() { g.runResolver(ctx) })
+	f.started.Go(func() {
+		defer close(g.probeEnded)
 		if old != nil {
 			<-old.probeEnded // it deletes series of the same name
 		}
-		if t.options.Probe && l.Probe != nil {
+		if f.options.Probe && l.Probe != nil {
 			g.runProbe(ctx)
 		}
 	})

@@ -200,7 +200,7 @@ func probeObjects(l *link, k api.Key, addresses []string) (*corev1.Service, *end
 // is nothing to make the Service from.
 func (in *inputs) federatedService(
 	k api.Key, base string, u union, existing *corev1.Service,
-) (_ *corev1.Service, conflicts map[*link]string) {
+) (_ *corev1.Service, conflicts map[api.Key]string) {
 	f := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
 	firstKnown := len(u.members) > 0 && u.members[0].svc != nil
 	fromExisting := existing != nil && (!u.allOurs || !firstKnown)
@@ -264,8 +264,8 @@ func setMembers(f *corev1.Service, base string, u union, existing *corev1.Servic
 // existing ports stay: those members' are among them.
 func federatedPorts(
 	u union, existing *corev1.Service, fromExisting bool,
-) (_ []corev1.ServicePort, conflicts map[*link]string) {
-	conflicts = map[*link]string{}
+) (_ []corev1.ServicePort, conflicts map[api.Key]string) {
+	conflicts = map[api.Key]string{}
 	var ports portUnion
 	if fromExisting {
 		ports.merge(copyPorts(existing))
@@ -277,7 +277,7 @@ func federatedPorts(
 			continue
 		}
 		if conflict := ports.merge(copyPorts(m.svc)); conflict != "" && m.link != nil {
-			conflicts[m.link] = conflict
+			conflicts[m.link.Link] = conflict
 		}
 	}
 	if existing != nil && !u.allOurs {

@@ -76,8 +76,8 @@ type reader interface {
 	namespaceExists(name string) bool    // true also if it is not known
 	readiness(cluster string, k api.Key) readiness
 	gateway(cluster string) gatewayState
-	// serviceWithHostname returns the Service of a cluster that has an endpoint with a hostname.
-	serviceWithHostname(cluster, namespace, hostname string) (name string, found bool)
+	// servicesWithHostname returns the Services of a cluster that have an endpoint with a hostname, sorted.
+	servicesWithHostname(cluster, namespace, hostname string) []string
 }
 
 // readInputs reads what the plan for a name is computed from. It costs a few map look-ups, and for the name of a
@@ -127,8 +127,8 @@ func (m *mirrorInputs) readHeadless(r reader) {
 			m.endpointMirrors[hostname] = one
 		}
 	}
-	if name, found := r.serviceWithHostname(cluster, namespace, m.remote.Name); found {
-		m.hostname, m.parent.Key = m.remote.Name, api.Key{Namespace: namespace, Name: name}
+	if names := r.servicesWithHostname(cluster, namespace, m.remote.Name); len(names) > 0 {
+		m.hostname, m.parent.Key = m.remote.Name, api.Key{Namespace: namespace, Name: names[0]}
 		m.parent.svc, m.parent.exists = r.readRemote(cluster, m.parent.Key)
 		m.parent.readiness = r.readiness(cluster, m.parent.Key)
 		m.parentMirror = r.readLocal(mirrorName(cluster, m.parent.Key))
@@ -556,8 +556,8 @@ func (in *inputs) planFederated() plan {
 	}
 	p.service = service
 	for i, result := range p.results {
-		if l := in.linkNamed(result.link); result.mirrored && conflicts[l] != "" {
-			p.results[i].message = strings.TrimPrefix(result.message+"; "+conflicts[l], "; ")
+		if conflict := conflicts[result.link]; result.mirrored && conflict != "" {
+			p.results[i].message = strings.TrimPrefix(result.message+"; "+conflict, "; ")
 		}
 	}
 	return p

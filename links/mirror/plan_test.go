@@ -57,7 +57,7 @@ func (s scene) linkSet() *linkSet {
 	if s.localSkip {
 		all.localSkipReason = "Linkerd does it"
 	}
-	return all.index()
+	return all
 }
 
 func find(all []*corev1.Service, k api.Key) *corev1.Service {
@@ -88,14 +88,14 @@ func (s scene) readiness(cluster string, k api.Key) readiness { return s.ready[c
 
 func (s scene) gateway(cluster string) gatewayState { return s.gateways[cluster] }
 
-func (s scene) serviceWithHostname(cluster, namespace, hostname string) (string, bool) {
+func (s scene) servicesWithHostname(cluster, namespace, hostname string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.ready)) {
 		base, is := strings.CutPrefix(name, cluster+" "+namespace+"/")
 		if _, has := s.ready[name].hostnames[hostname]; is && has {
-			return base, true
+			names = append(names, base)
 		}
 	}
-	return "", false
+	return names
 }
 
 func (s scene) inputs(name string) *inputs {

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"maps"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,53 +21,63 @@ import (
 type remoteEndpoints struct {
 	loop *apply.Loop[queueKey]
 
-	mu        sync.Mutex
-	of        map[queueKey]readiness       // of the Services that are followed
-	hostnames map[queueKey]map[string]bool // names of Services; the key has a hostname as name
+	mu sync.Mutex
+	of map[string]api.ByNamespace[readiness] // by cluster; of the Services that are followed
 }
 
 // readinessOf returns what is known of the endpoints of a remote Service; nothing unless they are followed.
 func (e *remoteEndpoints) readinessOf(cluster string, k api.Key) readiness {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.of[queueKey{cluster, k}]
+	return e.of[cluster].Get(k)
 }
 
-// serviceWithHostname returns the Service of a cluster that has an endpoint with a hostname, the first by
-// name.
-func (e *remoteEndpoints) serviceWithHostname(cluster, namespace, hostname string) (first string, found bool) {
+// servicesWithHostname returns the Services of a cluster that are followed and have an endpoint with a hostname,
+// sorted. It walks over those of the namespace: only headless mirrors need it.
+func (e *remoteEndpoints) servicesWithHostname(cluster, namespace, hostname string) (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for name := range e.hostnames[queueKey{cluster, api.Key{Namespace: namespace, Name: hostname}}] {
-		if first == "" || name < first {
-			first = name
+	for name, r := range e.of[cluster][namespace] {
+		if _, found := r.hostnames[hostname]; found {
+			names = append(names, name)
 		}
 	}
-	return first, first != ""
+	slices.Sort(names)
+	return names
 }
 
 // followIf begins or ends to follow the endpoints of a remote Service.
 func (e *remoteEndpoints) followIf(needed bool, k queueKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, followed := e.of[k]
+	_, followed := e.of[k.cluster][k.Namespace][k.Name]
 	switch {
 	case followed == needed:
 	case needed:
 		e.loop.Follow(k, k.ref())
-		e.setReadiness(k, e.readSnapshot(k))
+		if e.of == nil {
+			e.of = map[string]api.ByNamespace[readiness]{}
+		}
+		if e.of[k.cluster] == nil {
+			e.of[k.cluster] = api.ByNamespace[readiness]{}
+		}
+		e.of[k.cluster].Put(k.Key, e.readSnapshot(k))
 	default:
-		e.unfollow(k)
+		e.loop.Unfollow(k)
+		e.of[k.cluster].Remove(k.Key)
 	}
 }
 
-// unfollowAll ends to follow the Services that are not wanted.
-func (e *remoteEndpoints) unfollowAll(unwanted func(queueKey) bool) {
+// unfollowUnlinked ends to follow the Services of clusters that are not linked.
+func (e *remoteEndpoints) unfollowUnlinked(linked func(cluster string) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for k := range e.of {
-		if unwanted(k) {
-			e.unfollow(k)
+	for cluster, followed := range e.of {
+		if !linked(cluster) {
+			for k := range followed.All() {
+				e.loop.Unfollow(queueKey{cluster, k})
+			}
+			delete(e.of, cluster)
 		}
 	}
 }
@@ -76,47 +87,24 @@ func (e *remoteEndpoints) unfollowAll(unwanted func(queueKey) bool) {
 func (e *remoteEndpoints) update(k queueKey) (old, now readiness) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	old, followed := e.of[k]
+	old, followed := e.of[k.cluster][k.Namespace][k.Name]
 	if !followed {
 		return readiness{}, readiness{}
 	}
 	now = e.readSnapshot(k)
 	if !now.equal(old) {
-		e.setReadiness(k, now)
+		e.of[k.cluster].Put(k.Key, now)
 	}
 	return old, now
 }
 
-// The caller of the following holds mu.
-
-func (e *remoteEndpoints) unfollow(k queueKey) {
-	e.loop.Unfollow(k)
-	e.setReadiness(k, readiness{})
-	delete(e.of, k)
-}
-
-// readSnapshot returns the readiness of a Service that is followed; nothing at the end of the term.
+// readSnapshot returns the readiness of a Service that is followed; nothing at the end of the term. The caller
+// holds mu.
 func (e *remoteEndpoints) readSnapshot(k queueKey) readiness {
 	if s := e.loop.Snapshot(k); s != nil {
 		return newReadiness(s)
 	}
 	return readiness{}
-}
-
-func (e *remoteEndpoints) setReadiness(k queueKey, now readiness) {
-	if e.of == nil {
-		e.of, e.hostnames = map[queueKey]readiness{}, map[queueKey]map[string]bool{}
-	}
-	at := func(hostname string) queueKey {
-		return queueKey{k.cluster, api.Key{Namespace: k.Namespace, Name: hostname}}
-	}
-	for hostname := range e.of[k].hostnames {
-		removeFrom(e.hostnames, at(hostname), k.Name)
-	}
-	e.of[k] = now
-	for hostname := range now.hostnames {
-		addTo(e.hostnames, at(hostname), k.Name)
-	}
 }
 
 // followEndpoints begins or ends to follow the endpoints of the remote Services whose mirror is k: they are
@@ -138,26 +126,13 @@ func mirrorsThroughGateway(l *link, svc *remoteService) bool {
 	return l.Selector.Matches(set) && !l.RemoteDiscoverySelector.Matches(set)
 }
 
-// reconcileEndpoints enqueues what a remote Service bears on, and the mirrors of its hostnames that have changed, if
-// the readiness of its endpoints has changed, or if it is not given to clients any more.
+// reconcileEndpoints enqueues what a remote Service bears on, if the readiness of its endpoints has changed, or if
+// it is not given to clients any more. Its mirror, if that is headless, enqueues those of its endpoints.
 func (t *term) reconcileEndpoints(k queueKey) {
 	old, now := t.remoteEndpoints.update(k)
-	if old.equal(now) {
-		return
+	if !old.equal(now) {
+		t.enqueueRemote(k.cluster, k.Key)
 	}
-	t.enqueueRemote(k.cluster, k.Key)
-	if !t.options.Headless {
-		return
-	}
-	enqueueChanged := func(of, other readiness) {
-		for hostname, ready := range of.hostnames {
-			if was, had := other.hostnames[hostname]; !had || was != ready || of.known != other.known {
-				t.enqueue(mirrorName(k.cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
-			}
-		}
-	}
-	enqueueChanged(now, old)
-	enqueueChanged(old, now)
 }
 
 // newReadiness summarizes a Snapshot. Nothing is known as long as the Service or one of its members is
@@ -196,5 +171,24 @@ func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 		}
 	}
-	return append(keys, t.index.ofParent(k)...)
+	for o, svc := range records(t.services.Store) {
+		if o.Namespace == k.Namespace && svc.Labels[headlessLabel] == k.Name {
+			keys = append(keys, o)
+		}
+	}
+	return keys
+}
+
+// headlessMirrors returns the names of the headless mirrors that list a mirror of an endpoint, if k is the name of one.
+func (t *term) headlessMirrors(k api.Key) (keys []api.Key) {
+	if !t.options.Headless {
+		return nil
+	}
+	now, _ := t.linkSet.Load()
+	for l, hostname := range now.suffixed(k.Name) {
+		for _, name := range t.remoteEndpoints.servicesWithHostname(l.Cluster, k.Namespace, hostname) {
+			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: name}))
+		}
+	}
+	return keys
 }

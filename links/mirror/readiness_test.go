@@ -14,8 +14,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// However many remote Services are followed, no goroutine is added. A change of one enqueues that one, and the index of
-// hostnames follows it.
+// However many remote Services are followed, no goroutine is added. A change of one enqueues that one, and its
+// hostnames follow it.
 func TestFollowEndpoints(t *testing.T) {
 	const n = 5_000
 	store := federation.NewStore()
@@ -66,20 +66,20 @@ func TestFollowEndpoints(t *testing.T) {
 		write(i, "master", i == 17)
 		wantNext(i)
 	}
-	if name, _ := e.serviceWithHostname("east", "shop", "master"); name != "db-17" {
-		t.Errorf("the first Service with the hostname is %q", name)
+	if names := e.servicesWithHostname("east", "shop", "master"); names[0] != "db-17" {
+		t.Errorf("the Services with the hostname are %q", names)
 	}
 	if r := e.readinessOf("east", key(4_711).Key); !r.known || r.ready ||
 		fmt.Sprint(r.hostnames) != "map[master:false]" {
 		t.Errorf("readiness %+v", r)
 	}
 	e.followIf(false, key(17))
-	if name, _ := e.serviceWithHostname("east", "shop", "master"); name != "db-4711" {
-		t.Errorf("the Service with the hostname is %q after the first is not followed any more", name)
+	if names := e.servicesWithHostname("east", "shop", "master"); names[0] != "db-4711" {
+		t.Errorf("the Services with the hostname are %q after the first is not followed any more", names)
 	}
-	e.unfollowAll(func(queueKey) bool { return true })
-	if len(e.of)+len(e.hostnames)+len(e.loop.Followed()) > 0 {
-		t.Errorf("what is left: %v, %v, %v", e.of, e.hostnames, e.loop.Followed())
+	e.unfollowUnlinked(func(string) bool { return false })
+	if len(e.of)+len(e.loop.Followed()) > 0 {
+		t.Errorf("what is left: %v, %v", e.of, e.loop.Followed())
 	}
 	cancel()
 	if err := <-ended; err != nil {

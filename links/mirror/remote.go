@@ -70,6 +70,18 @@ func trimService(object any) (*corev1.Service, bool) {
 	return svc, true
 }
 
+// trimEndpoints returns Endpoints with those entries of managedFields only that decide what is written. The object
+// is not changed.
+func trimEndpoints(object any) (*endpoints, bool) {
+	whole, ok := object.(*endpoints)
+	if !ok {
+		return nil, false
+	}
+	e := new(*whole)
+	e.ManagedFields = ownEntries(whole)
+	return e, true
+}
+
 // Replace stores a complete listing. A Service that it lacks counts as absent, unless that would remove more
 // than half of the cluster's mirrors and memberships, and more than 3. Such a removal is held until every
 // listing of the next confirmAfter, and one after that, lack as many.
@@ -118,7 +130,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 	}
 	r := &remoteCluster{term: t, name: name}
 	r.Store = api.NewStore(newRemoteService, func(k api.Key) {
-		if t.isCurrent(r) {
+		if t.remoteOf(name) == r {
 			t.enqueueRemote(name, k)
 			if svc, found := r.Get(k); found && asksForMirror(svc.Service) || r.hasUnmatched.Load() {
 				t.enqueueLinkOf(name)

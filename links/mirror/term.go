@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -45,12 +44,12 @@ func (k queueKey) ref() federation.Ref {
 //
 //  1. run starts two Loops. That of statuses reports what Links show, from the begin on: also why nothing is
 //     written yet. That of names reads Services, Endpoints and Namespaces of the local cluster, and Links, for which
-//     followLinks is the input. Services and Endpoints are waited for as long as the API server refuses
+//     a linkFollower is the input. Services and Endpoints are waited for as long as the API server refuses
 //     them, which each Link reports; Namespaces may be refused.
-//  2. followLinks computes a linkSet at once, and again for each change of a Link or of a Lease of
+//  2. The linkFollower computes a linkSet at once, and again for each change of a Link or of a Lease of
 //     Linkerd's service mirror. It starts what the set needs, and waits for it at the end: watches of
 //     Leases, and one gateway for each Link that has gatewayAddresses.
-//  3. begin is called when all inputs were listed. It closes ready, and enqueues everything once. Before that
+//  3. beginWriting is called when all inputs were listed. It closes ready, and enqueues everything once. Before that
 //     nothing is enqueued and nothing is written.
 //  4. Mirror.Engage finds the term in currentTerm and calls readCluster for its cluster, which waits for
 //     ready: the guard against mass removal has to know the existing mirrors. From its first complete
@@ -81,7 +80,7 @@ func (k queueKey) ref() federation.Ref {
 // under it. remoteEndpoints, budget, permissions and observedLeases have locks of their own. The last three call
 // nothing under them; remoteEndpoints reads a Snapshot, under the locks of the Loop and of the Store. Each
 // permission has another one, which is held while its access review is sent: the other workers wait
-// for the same answer. The last three fields of a leaseWatch belong to followLinks alone.
+// for the same answer.
 type term struct {
 	*Mirror
 
@@ -92,39 +91,18 @@ type term struct {
 	services        *api.Informer[*corev1.Service]
 	endpoints       *api.Informer[*endpoints]
 	namespaces      *api.Informer[struct{}]
+	knownNamespaces map[string]bool // of namespaceChanged alone
 	permissions     *permissions
 	budget          *budget
-	observedLeases  observedLeases
 	remoteEndpoints remoteEndpoints
-	index           localIndex
-	linkSet         watch.Value[*linkSet] // stored by followLinks
-	linksSynced     chan struct{}         // closed once a linkSet of all Links was stored
+	linkSet         watch.Value[*linkSet] // stored by a linkFollower
 	ready           chan struct{}         // see above; closed once
 
-	mu              sync.Mutex                // guards the fields below
-	localRefusal    string                    // why the local cluster cannot be listed; empty if it can
-	remotes         map[string]*remoteCluster // by name; listed completely once
-	knownNamespaces map[string]bool
-	gateways        map[string]*runningGateway // by cluster
-	leases          map[string]*leaseWatch     // by namespace
-	results         *resultIndex
-}
-
-type runningGateway struct {
-	*gateway
-	spec       string // equal for gateways with the same configuration
-	cancel     context.CancelFunc
-	probeEnded chan struct{} // closed after the last probe
-}
-
-// A leaseWatch watches the Leases of one namespace.
-type leaseWatch struct {
-	*api.Informer[leaseRecord]
-
-	// Of confirmLease, which lists the Leases beside the watch.
-	triedAt       time.Time
-	lastTryFailed bool
-	confirmedAt   time.Time // when a list succeeded last
+	mu           sync.Mutex                // guards the fields below
+	localRefusal string                    // why the local cluster cannot be listed; empty if it can
+	remotes      map[string]*remoteCluster // by name; listed completely once
+	gateways     map[string]*gateway       // by cluster
+	results      *resultIndex
 }
 
 func newTerm(m *Mirror, engaged *api.Connection) *term {
@@ -132,42 +110,32 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 		Mirror:          m,
 		permissions:     &permissions{log: m.log, client: m.core},
 		budget:          newBudget(m.options.MaxServices),
-		linksSynced:     make(chan struct{}),
 		ready:           make(chan struct{}),
 		remotes:         map[string]*remoteCluster{},
 		knownNamespaces: map[string]bool{},
-		gateways:        map[string]*runningGateway{},
-		leases:          map[string]*leaseWatch{},
+		gateways:        map[string]*gateway{},
 		results:         newResultIndex(),
 	}
-	t.linkSet.Store((&linkSet{}).index())
+	t.linkSet.Store(&linkSet{})
 	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
-		Reconcile: t.reconcileStatus, Failed: t.logFailure, Queue: "mirror-statuses", Delay: statusDelay,
+		Reconcile: t.reconcileStatus, Queue: "mirror-statuses", Delay: statusDelay,
 	})
 	t.names = apply.NewLoop(m.log, apply.Config[queueKey]{
-		Reconcile: t.reconcile, Begin: t.begin,
-		Failed: func(k queueKey, err error, failures int) { t.logFailure(k.Key, err, failures) },
-		Store:  m.store, Queue: "mirror", Workers: workers,
+		Reconcile: t.reconcile, Begin: t.beginWriting, Failed: t.logFailure,
+		Store: m.store, Queue: "mirror", Workers: workers,
 	})
 	t.remoteEndpoints.loop = t.names
 	services := api.Typed(corev1.SchemeGroupVersion, "services", "Service", &corev1.Service{})
 	t.services = api.NewInformer(engaged, services, trimLocal, t.localServiceChanged)
 	ours := api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &endpoints{})
 	ours.Labels = clusterLabel
-	t.endpoints = api.NewInformer(t.local, ours, func(object any) (*endpoints, bool) {
-		whole, ok := object.(*endpoints)
-		if !ok {
-			return nil, false
-		}
-		e := new(*whole)
-		e.ManagedFields = ownEntries(whole)
-		return e, true
-	}, func(k api.Key) { t.enqueue(k) })
+	t.endpoints = api.NewInformer(t.local, ours, trimEndpoints, func(k api.Key) { t.enqueue(k) })
 	namespaces := api.Typed(corev1.SchemeGroupVersion, "namespaces", "Namespace", &corev1.Namespace{})
 	t.namespaces = api.NewInformer(t.local, namespaces,
 		func(any) (struct{}, bool) { return struct{}{}, true },
 		t.namespaceChanged)
-	t.names.Read(linksInput{t}, apply.Permission{})
+	links := &linkFollower{term: t, synced: make(chan struct{}), watches: map[string]*leaseWatch{}}
+	t.names.Read(links, apply.Permission{})
 	t.names.Read(localInput{t.services, t, "services"}, apply.Permission{})
 	t.names.Read(localInput{t.endpoints, t, "endpoints"}, apply.Permission{})
 	t.names.ReadOptional(t.namespaces)
@@ -187,46 +155,17 @@ func (t *term) run(ctx context.Context) error {
 	return t.names.Run(ctx)
 }
 
-// linksInput is Links as an input of the names.
-type linksInput struct{ *term }
-
-func (i linksInput) Run(ctx context.Context)  { i.followLinks(ctx) }
-func (i linksInput) Synced() <-chan struct{}  { return i.linksSynced }
-func (i linksInput) Refused() <-chan struct{} { return nil }
-
-// A localInput is what must be read of the local cluster. While it is refused, each Link reports that.
-type localInput struct {
-	apply.Input
-	term *term
-	kind string
-}
-
-func (i localInput) Run(ctx context.Context) {
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if watch.WaitClosed(ctx, i.Input.Refused()) {
-			i.term.setLocalRefusal("the API server refuses to list " + i.kind +
-				": grant get, list and watch on services and endpoints")
-		}
-	})
-	i.Input.Run(ctx)
-	wg.Wait()
-}
-
-// Refused never closes: the term waits.
-func (i localInput) Refused() <-chan struct{} { return nil }
-
-// begin enqueues everything, once all inputs were listed.
-func (t *term) begin() {
+// beginWriting enqueues everything, once all inputs were listed.
+func (t *term) beginWriting() {
 	if !t.namespaces.HasSynced() {
 		t.log.Info("Namespaces cannot be listed: a missing one is found when a write into it fails")
 	}
 	close(t.ready)
 	t.setLocalRefusal("")
-	t.enqueueNames(nil)
+	t.enqueueNames("")
 }
 
-func (t *term) logFailure(k api.Key, err error, failures int) {
+func (t *term) logFailure(k queueKey, err error, failures int) {
 	t.log.Info("Writing for Links failed, and is retried",
 		"name", k.String(), "error", err.Error(), "failures", failures)
 }
@@ -237,28 +176,6 @@ func (t *term) reconcileStatus(_ context.Context, k api.Key) error {
 	return nil
 }
 
-// setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
-func (t *term) setLocalRefusal(reason string) {
-	t.mu.Lock()
-	if watch.IsClosed(t.ready) {
-		reason = "" // an earlier listing is enough
-	}
-	t.localRefusal = reason
-	t.mu.Unlock()
-	if reason != "" {
-		t.log.Info("Nothing can be mirrored", "reason", reason)
-	}
-	t.enqueueLinks()
-}
-
-// enqueueLinks has the status of every Link updated.
-func (t *term) enqueueLinks() {
-	now, _ := t.linkSet.Load()
-	for _, l := range now.links {
-		t.enqueueLink(l.Link)
-	}
-}
-
 // setRemote replaces what is known of a cluster, after a complete listing.
 func (t *term) setRemote(r *remoteCluster) {
 	t.mu.Lock()
@@ -267,35 +184,11 @@ func (t *term) setRemote(r *remoteCluster) {
 	t.enqueueCluster(r.name)
 }
 
-func (t *term) isCurrent(r *remoteCluster) bool {
+// remoteOf returns what is known of a cluster; nil if it was not listed completely.
+func (t *term) remoteOf(cluster string) *remoteCluster {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.remotes[r.name] == r
-}
-
-// countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
-// found.
-func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missing int) {
-	for _, k := range t.index.ofCluster(linked) {
-		svc, exists := t.services.Get(k)
-		if !exists || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
-			continue
-		}
-		name := ""
-		if svc.Labels[clusterLabel] == linked {
-			name = strings.TrimSuffix(k.Name, "-"+linked)
-		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, linked) {
-			name = base
-		}
-		if name == "" {
-			continue
-		}
-		all++
-		if !found(api.Key{Namespace: k.Namespace, Name: name}) {
-			missing++
-		}
-	}
-	return all, missing
+	return t.remotes[cluster]
 }
 
 func (t *term) enqueue(keys ...api.Key) {
@@ -306,35 +199,6 @@ func (t *term) enqueue(keys ...api.Key) {
 
 func (t *term) enqueueLink(link api.Key) { t.statuses.Enqueue(link) }
 
-func (t *term) localServiceChanged(k api.Key) {
-	svc := t.readLocal(k)
-	old, now := t.index.update(k, svc)
-	t.enqueue(t.budget.assign(k, chargedCluster(svc))...)
-	t.enqueue(k)
-	if old.joins || now.joins {
-		t.enqueue(federatedName(k))
-	}
-	for _, parent := range []api.Key{old.parent, now.parent} {
-		if parent != (api.Key{}) {
-			t.enqueue(parent)
-		}
-	}
-}
-
-// namespaceChanged enqueues everything in a namespace that was created or deleted.
-func (t *term) namespaceChanged(k api.Key) {
-	_, found := t.namespaces.Get(k)
-	t.mu.Lock()
-	before := t.knownNamespaces[k.Name]
-	if delete(t.knownNamespaces, k.Name); found {
-		t.knownNamespaces[k.Name] = true
-	}
-	t.mu.Unlock()
-	if before != found {
-		t.enqueueNames(func(o api.Key) bool { return o.Namespace == k.Name })
-	}
-}
-
 // enqueueRemote enqueues what one Service of a linked cluster bears on.
 func (t *term) enqueueRemote(home string, k api.Key) {
 	t.enqueue(mirrorName(home, k), federatedName(k))
@@ -342,19 +206,19 @@ func (t *term) enqueueRemote(home string, k api.Key) {
 
 // enqueueCluster enqueues everything that a cluster bears on.
 func (t *term) enqueueCluster(name string) {
-	t.mu.Lock()
-	r := t.remotes[name]
-	t.mu.Unlock()
-	if r != nil {
+	if !watch.IsClosed(t.ready) {
+		return
+	}
+	if r := t.remoteOf(name); r != nil {
 		for _, k := range r.Keys() {
 			t.enqueueRemote(name, k)
 		}
 	}
-	t.enqueue(t.index.ofCluster(name)...)
-	t.enqueueLinkOf(name)
+	t.enqueue(t.servicesFor(name)...)
 	now, _ := t.linkSet.Load()
 	if l := now.linkOf(name); l != nil {
 		t.enqueue(probeService(l))
+		t.enqueueLink(l.Link)
 	}
 }
 
@@ -376,25 +240,24 @@ func (t *term) enqueueOfLink(l *link) {
 	t.enqueue(planned...)
 }
 
-// enqueueNames enqueues every name that something exists or may exist under, as far as concerned selects it;
-// nil selects all.
-func (t *term) enqueueNames(concerned func(api.Key) bool) {
+// enqueueNames enqueues every name in a namespace, or in all if that is empty, that something exists or may exist
+// under.
+func (t *term) enqueueNames(namespace string) {
 	if !watch.IsClosed(t.ready) {
 		return
 	}
 	add := func(keys ...api.Key) {
 		for _, k := range keys {
-			if concerned == nil || concerned(k) {
+			if namespace == "" || namespace == k.Namespace {
 				t.enqueue(k)
 			}
 		}
 	}
-	for _, k := range t.services.Keys() {
-		svc, found := t.services.Get(k)
-		if found && isOurs(svc) {
+	for k, svc := range records(t.services.Store) {
+		if isOurs(svc) {
 			add(k)
 		}
-		if found && svc.Labels[federatedLabel] == "member" {
+		if joinsFederated(svc) {
 			add(federatedName(k))
 		}
 	}
@@ -435,9 +298,7 @@ func (t *term) reserveSpace(k api.Key, clusters []string) bool {
 // The following implement reader.
 
 func (t *term) readRemote(cluster string, k api.Key) (*remoteService, existence) {
-	t.mu.Lock()
-	r := t.remotes[cluster]
-	t.mu.Unlock()
+	r := t.remoteOf(cluster)
 	if r == nil {
 		return nil, unknown
 	}
@@ -473,17 +334,20 @@ func (t *term) readiness(cluster string, k api.Key) readiness {
 }
 
 func (t *term) gateway(cluster string) gatewayState {
-	t.mu.Lock()
-	g := t.gateways[cluster]
-	t.mu.Unlock()
-	if g == nil {
-		return gatewayState{}
+	if g := t.gatewayOf(cluster); g != nil {
+		return g.state()
 	}
-	return g.state()
+	return gatewayState{}
 }
 
-func (t *term) serviceWithHostname(cluster, namespace, hostname string) (string, bool) {
-	return t.remoteEndpoints.serviceWithHostname(cluster, namespace, hostname)
+func (t *term) gatewayOf(cluster string) *gateway {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gateways[cluster]
+}
+
+func (t *term) servicesWithHostname(cluster, namespace, hostname string) []string {
+	return t.remoteEndpoints.servicesWithHostname(cluster, namespace, hostname)
 }
 
 func (t *term) settings() settings {

@@ -1,0 +1,149 @@
+package mirror
+
+import (
+	"context"
+	"iter"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/federation/watch"
+)
+
+// A localInput is what must be read of the local cluster. While it is refused, each Link reports that.
+type localInput struct {
+	apply.Input
+	term *term
+	kind string
+}
+
+func (i localInput) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if watch.WaitClosed(ctx, i.Input.Refused()) {
+			i.term.setLocalRefusal("the API server refuses to list " + i.kind +
+				": grant get, list and watch on services and endpoints")
+		}
+	})
+	i.Input.Run(ctx)
+	wg.Wait()
+}
+
+// Refused never closes: the term waits.
+func (i localInput) Refused() <-chan struct{} { return nil }
+
+// setLocalRefusal sets why the local cluster cannot be listed, and reports it in every Link.
+func (t *term) setLocalRefusal(reason string) {
+	t.mu.Lock()
+	if watch.IsClosed(t.ready) {
+		reason = "" // an earlier listing is enough
+	}
+	t.localRefusal = reason
+	t.mu.Unlock()
+	if reason != "" {
+		t.log.Info("Nothing can be mirrored", "reason", reason)
+	}
+	now, _ := t.linkSet.Load()
+	for _, l := range now.links {
+		t.enqueueLink(l.Link)
+	}
+}
+
+// records yields what a Store holds, in no order.
+func records[R any](s *api.Store[R]) iter.Seq2[api.Key, R] {
+	return func(yield func(api.Key, R) bool) {
+		for _, k := range s.Keys() {
+			if r, found := s.Get(k); found && !yield(k, r) {
+				return
+			}
+		}
+	}
+}
+
+// localServiceChanged enqueues what a Service of the local cluster bears on: the one of its own name, the federated
+// one that it joins or may have left, and the headless mirrors that list it.
+func (t *term) localServiceChanged(k api.Key) {
+	svc := t.readLocal(k)
+	t.enqueue(t.budget.assign(k, chargedCluster(svc))...)
+	t.enqueue(k)
+	if federated := federatedName(k); joinsFederated(svc) || t.readLocal(federated) != nil {
+		t.enqueue(federated)
+	}
+	t.enqueue(t.headlessMirrors(k)...)
+}
+
+// joinsFederated reports whether a Service of the local cluster, if there is one, joins the federated one of its name.
+func joinsFederated(svc *corev1.Service) bool {
+	return svc != nil && svc.Labels[federatedLabel] == "member"
+}
+
+// namespaceChanged enqueues everything in a namespace that was created or deleted.
+func (t *term) namespaceChanged(k api.Key) {
+	_, found := t.namespaces.Get(k)
+	before := t.knownNamespaces[k.Name]
+	if delete(t.knownNamespaces, k.Name); found {
+		t.knownNamespaces[k.Name] = true
+	}
+	if before != found {
+		t.enqueueNames(k.Name)
+	}
+}
+
+// servicesFor returns the Services of the local cluster that exist for a linked one.
+func (t *term) servicesFor(cluster string) (keys []api.Key) {
+	for k, svc := range records(t.services.Store) {
+		if existsFor(svc, cluster) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// existsFor reports whether a Service is the mirror of one of a linked cluster, has a member there, or was written
+// for its Link.
+func existsFor(svc *corev1.Service, cluster string) bool {
+	switch {
+	case !isOurs(svc) || cluster == "":
+		return false
+	case svc.Labels[clusterLabel] == cluster:
+		return true
+	}
+	for item := range strings.SplitSeq(svc.Annotations[discoveryKey], ",") {
+		if _, member, _ := strings.Cut(item, "@"); member == cluster {
+			return true
+		}
+	}
+	for item := range strings.SplitSeq(svc.Annotations[linksAnnotation], ",") {
+		if owner, _, _ := strings.Cut(item, "="); owner == cluster {
+			return true
+		}
+	}
+	return false
+}
+
+// countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
+// found.
+func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missing int) {
+	for k, svc := range records(t.services.Store) {
+		if !isMirror(svc) || svc.Labels[headlessLabel] != "" {
+			continue
+		}
+		name := ""
+		if svc.Labels[clusterLabel] == linked {
+			name = strings.TrimSuffix(k.Name, "-"+linked)
+		} else if base := strings.TrimSuffix(k.Name, federatedSuffix); membershipOf(svc).has(base, linked) {
+			name = base
+		}
+		if name == "" {
+			continue
+		}
+		all++
+		if !found(api.Key{Namespace: k.Namespace, Name: name}) {
+			missing++
+		}
+	}
+	return all, missing
+}
