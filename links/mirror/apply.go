@@ -318,7 +318,7 @@ func (t *term) withPermission(ctx context.Context, needed writePermission, write
 // setResults replaces the results for a name, and enqueues the Links that they concern.
 func (t *term) setResults(k api.Key, results []serviceResult) {
 	t.mu.Lock()
-	concerned := t.results.set(k, results)
+	concerned := t.results.replaceResults(k, results)
 	t.mu.Unlock()
 	for _, link := range concerned {
 		t.enqueueLink(link)

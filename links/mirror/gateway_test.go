@@ -47,7 +47,7 @@ func TestProbe(t *testing.T) {
 		var changes, dials atomic.Int32
 		m := newMetrics()
 		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(m.collectors()...)
+		registry.MustRegister(m.vectors()...)
 		g := &gateway{
 			log: logr.Discard(), metrics: m, changed: func() { changes.Add(1) },
 			link: &links.Mirroring{

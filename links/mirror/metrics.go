@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,8 +21,7 @@ type metrics struct {
 	writes                  *prometheus.CounterVec
 	services                *prometheus.GaugeVec
 
-	mu       sync.Mutex
-	outcomes map[string]map[serviceOutcome]int // with a series, by cluster
+	outcomes map[string]map[serviceOutcome]int // with a series, by cluster; of the one that reports statuses
 }
 
 // A serviceOutcome is the labels of a series of Services, besides the cluster.
@@ -85,7 +83,8 @@ var countedReasons = []string{
 
 const unknownReason = "Unknown"
 
-func (m *metrics) collectors() []prometheus.Collector {
+// vectors returns what is exported.
+func (m *metrics) vectors() []prometheus.Collector {
 	return []prometheus.Collector{m.enabled, m.alive, m.latency, m.latencies, m.probes, m.writes, m.services}
 }
 
@@ -140,8 +139,6 @@ func (m *metrics) setServices(name string, results []serviceResult) {
 		}
 		counts[outcome]++
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for outcome := range m.outcomes[name] {
 		if counts[outcome] == 0 {
 			m.services.DeleteLabelValues(name, outcome.federated, outcome.reason)
@@ -155,8 +152,6 @@ func (m *metrics) setServices(name string, results []serviceResult) {
 
 // forgetServices deletes the counts of all clusters.
 func (m *metrics) forgetServices() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	clear(m.outcomes)
 	m.services.Reset()
 }

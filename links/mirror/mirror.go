@@ -104,4 +104,4 @@ func (m *Mirror) Run(ctx context.Context, engaged *api.Connection) error {
 }
 
 // Collectors returns the Mirror's metrics.
-func (m *Mirror) Collectors() []prometheus.Collector { return m.metrics.collectors() }
+func (m *Mirror) Collectors() []prometheus.Collector { return m.metrics.vectors() }

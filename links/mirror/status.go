@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
-	"github.com/fingerpost/fingerpost/federation/watch"
 	"github.com/fingerpost/fingerpost/links"
 )
 
@@ -39,8 +39,8 @@ func newResultIndex() *resultIndex {
 	return &resultIndex{map[api.Key][]serviceResult{}, map[api.Key]map[api.Key][]serviceResult{}}
 }
 
-// set replaces the results for a name, and returns the Links that this concerns; none if they are equal.
-func (x *resultIndex) set(name api.Key, results []serviceResult) (concerned []api.Key) {
+// replaceResults replaces the results for a name, and returns the Links that this concerns; none if they are equal.
+func (x *resultIndex) replaceResults(name api.Key, results []serviceResult) (concerned []api.Key) {
 	old := x.byName[name]
 	if slices.Equal(old, results) {
 		return nil
@@ -82,49 +82,47 @@ func (x *resultIndex) resultsOf(link api.Key) (results []serviceResult) {
 
 // reportLink hands over what the status of a Link is to report. The lists of Services are handed over when
 // there is a result for each that the Link selects.
-func (t *term) reportLink(k api.Key) {
+func (t *term) reportLink(_ context.Context, k api.Key) error {
 	now, _ := t.linkSet.Load()
 	l := now.linkNamed(k)
 	if l == nil {
-		return
+		return nil
 	}
-	results, complete := t.resultsFor(l)
-	s := links.MirrorStatus{Condition: t.mirroringCondition(l, results), Unmatched: t.unmatched(l)}
-	if complete {
-		s.Services = &links.MirroredServices{
-			Mirrored: serviceStatuses(l, results, false), Federated: serviceStatuses(l, results, true),
+	t.mu.Lock()
+	r, results, localRefusal := t.remotes[l.Cluster], t.results.resultsOf(k), t.localRefusal
+	t.mu.Unlock()
+	t.metrics.setServices(l.Cluster, results)
+	s := links.MirrorStatus{Condition: t.mirroringCondition(l, r, results, localRefusal)}
+	if r != nil && l.skipReason == "" && l.Problem == "" {
+		s.Unmatched = r.unmatched(l)
+		if r.hasAllResults(l, results) {
+			s.Services = &links.MirroredServices{
+				Mirrored: serviceStatuses(l, results, false), Federated: serviceStatuses(l, results, true),
+			}
 		}
 	}
 	t.links.SetMirrorStatus(l.Link, l.UID, s)
+	return nil
 }
 
-// resultsFor returns the results for a Link's Services, and whether there is one for each that it selects.
-func (t *term) resultsFor(l *link) (results []serviceResult, complete bool) {
-	t.mu.Lock()
-	r := t.remotes[l.Cluster]
-	results = t.results.resultsOf(l.Link)
-	t.mu.Unlock()
+// hasAllResults reports whether there is a result for each Service of the cluster that its Link selects.
+func (r *remoteCluster) hasAllResults(l *link, results []serviceResult) bool {
 	known := map[bool]map[api.Key]bool{false: {}, true: {}} // by federated
 	for _, result := range results {
 		known[result.federated][result.remote] = true
 	}
-	t.metrics.setServices(l.Cluster, results)
-	if r == nil || l.skipReason != "" || l.Problem != "" || !watch.IsClosed(t.ready) {
-		return results, false
-	}
-	for _, k := range r.Keys() {
-		svc, found := r.Get(k)
-		if !found {
-			continue
-		}
+	for k, svc := range records(r.Store) {
 		set := labels.Set(svc.Labels)
-		mirrored := l.RemoteDiscoverySelector.Matches(set) || l.Selector.Matches(set)
-		federated := l.FederatedServiceSelector.Matches(set)
-		if mirrored && !known[false][k] || federated && !known[true][k] {
-			return results, false
+		if l.mirrors(set) && !known[false][k] || l.FederatedServiceSelector.Matches(set) && !known[true][k] {
+			return false
 		}
 	}
-	return results, true
+	return true
+}
+
+// mirrors reports whether a Service with these labels is mirrored for the Link.
+func (l *link) mirrors(set labels.Set) bool {
+	return l.RemoteDiscoverySelector.Matches(set) || l.Selector.Matches(set)
 }
 
 // exportLabels are those by which Services ask to be mirrored, as Linkerd's Links select them.
@@ -135,24 +133,12 @@ func asksForMirror(svc *corev1.Service) bool {
 	return slices.ContainsFunc(exportLabels, func(key string) bool { return svc.Labels[key] != "" })
 }
 
-// selects reports whether a Service with these labels is mirrored for the Link, or a member of a federated one.
-func (l *link) selects(set labels.Set) bool {
-	return l.RemoteDiscoverySelector.Matches(set) || l.Selector.Matches(set) ||
-		l.FederatedServiceSelector.Matches(set)
-}
-
-// unmatched returns the Services of a Link's cluster that have a label by which others are mirrored, and that no
-// selector of the Link matches, each with that label; sorted. A typo in its value looks like that.
-func (t *term) unmatched(l *link) (all []string) {
-	t.mu.Lock()
-	r := t.remotes[l.Cluster]
-	t.mu.Unlock()
-	if r == nil || l.skipReason != "" || l.Problem != "" {
-		return nil
-	}
-	for _, k := range r.Keys() {
-		svc, found := r.Get(k)
-		if !found || isMirror(svc) || !asksForMirror(svc.Service) || l.selects(labels.Set(svc.Labels)) {
+// unmatched returns the Services of the cluster that have a label by which others are mirrored, and that no selector of
+// its Link matches, each with that label; sorted. A typo in its value looks like that.
+func (r *remoteCluster) unmatched(l *link) (all []string) {
+	for k, svc := range records(r.Store) {
+		set := labels.Set(svc.Labels)
+		if isMirror(svc) || !asksForMirror(svc.Service) || l.mirrors(set) || l.FederatedServiceSelector.Matches(set) {
 			continue
 		}
 		for _, key := range exportLabels {
@@ -166,10 +152,9 @@ func (t *term) unmatched(l *link) (all []string) {
 	return all
 }
 
-func (t *term) mirroringCondition(l *link, results []serviceResult) metav1.Condition {
-	t.mu.Lock()
-	r, localRefusal := t.remotes[l.Cluster], t.localRefusal
-	t.mu.Unlock()
+func (t *term) mirroringCondition(
+	l *link, r *remoteCluster, results []serviceResult, localRefusal string,
+) metav1.Condition {
 	condition := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{
 			Type: links.Mirrors, Status: status, Reason: reason, Message: message, ObservedGeneration: l.Generation,

@@ -21,7 +21,7 @@ func TestResultIndexCost(t *testing.T) {
 		x := newResultIndex()
 		for link := range links {
 			for i := range services {
-				x.set(mirrored(link, i, reasonMirrored))
+				x.replaceResults(mirrored(link, i, reasonMirrored))
 			}
 		}
 		reasons := [...]string{reasonError, reasonMirrored}
@@ -29,7 +29,7 @@ func TestResultIndexCost(t *testing.T) {
 		return testing.AllocsPerRun(100, func() {
 			name, results := mirrored(0, 7, reasons[changes%2])
 			changes++
-			if len(x.set(name, results)) != 1 || len(x.resultsOf(api.Key{Name: "0"})) != services {
+			if len(x.replaceResults(name, results)) != 1 || len(x.resultsOf(api.Key{Name: "0"})) != services {
 				t.Fatal("the change is not in the index")
 			}
 		})
@@ -56,7 +56,7 @@ func TestResultIndex(t *testing.T) {
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			name := key.Draw(t, "planned")
 			model[name] = rapid.SliceOfN(result, 0, 3).Draw(t, "results")
-			x.set(name, model[name])
+			x.replaceResults(name, model[name])
 		}
 		counts := map[serviceResult]int{}
 		for _, results := range model {

@@ -118,7 +118,7 @@ func newTerm(m *Mirror, engaged *api.Connection) *term {
 	}
 	t.linkSet.Store(&linkSet{})
 	t.statuses = apply.NewLoop(m.log, apply.Config[api.Key]{
-		Reconcile: t.reconcileStatus, Queue: "mirror-statuses", Delay: statusDelay,
+		Reconcile: t.reportLink, Queue: "mirror-statuses", Delay: statusDelay,
 	})
 	t.names = apply.NewLoop(m.log, apply.Config[queueKey]{
 		Reconcile: t.reconcile, Begin: t.beginWriting, Failed: t.logFailure,
@@ -168,12 +168,6 @@ func (t *term) beginWriting() {
 func (t *term) logFailure(k queueKey, err error, failures int) {
 	t.log.Info("Writing for Links failed, and is retried",
 		"name", k.String(), "error", err.Error(), "failures", failures)
-}
-
-// reconcileStatus hands over what the status of a Link is to report.
-func (t *term) reconcileStatus(_ context.Context, k api.Key) error {
-	t.reportLink(k)
-	return nil
 }
 
 // setRemote replaces what is known of a cluster, after a complete listing.
