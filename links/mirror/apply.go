@@ -29,7 +29,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 	k := key.Key
 	now, _ := t.linkSet.Load()
 	t.followEndpoints(now, k)
-	in := readInputs(t, now, t.settings(), k)
+	in := readInputs(t, now, &t.options, k)
 	existing := in.existing
 	t.enqueue(t.budget.assign(k, chargedCluster(existing))...)
 	p := in.Plan()
@@ -50,7 +50,7 @@ func (t *term) reconcile(ctx context.Context, key queueKey) error {
 }
 
 // finishPlan stores the results of a plan that was applied, or why it was not, and decides on the retry.
-func (t *term) finishPlan(k api.Key, p plan, err error) error {
+func (t *term) finishPlan(k api.Key, p namePlan, err error) error {
 	var retried error
 	switch {
 	case err == nil:
@@ -79,7 +79,7 @@ func isHeadlessMirror(svc *corev1.Service) bool {
 }
 
 // applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints.
-func (t *term) applyPlan(ctx context.Context, k api.Key, p plan, existing *corev1.Service) error {
+func (t *term) applyPlan(ctx context.Context, k api.Key, p namePlan, existing *corev1.Service) error {
 	if p.namespaceLabels != nil && !p.keepService {
 		if err := t.createNamespace(ctx, k.Namespace, p.namespaceLabels); err != nil {
 			return err
@@ -90,13 +90,10 @@ func (t *term) applyPlan(ctx context.Context, k api.Key, p plan, existing *corev
 			return err
 		}
 	}
-	is, found := t.endpoints.Get(k)
-	if !found {
-		is = nil
-	}
 	if existing == nil && !p.takesName() {
 		return nil // Kubernetes deletes the Endpoints of a deleted Service
 	}
+	is, _ := t.endpoints.Get(k)
 	return t.applyEndpoints(ctx, k, p, is)
 }
 
@@ -145,8 +142,14 @@ func (t *term) applyService(ctx context.Context, k api.Key, want, is *corev1.Ser
 
 var applyOptions = metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
 
+// A mirrorObject is a Service or Endpoints.
+type mirrorObject interface {
+	metav1.Object
+	runtime.Object
+}
+
 // A mirrorClient is a client of Services or Endpoints in one namespace.
-type mirrorClient[T metav1.Object] interface {
+type mirrorClient[T mirrorObject] interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
 	Patch(
 		ctx context.Context, name string, kind types.PatchType, patch []byte, options metav1.PatchOptions,
@@ -156,7 +159,7 @@ type mirrorClient[T metav1.Object] interface {
 
 // takeOver replaces those that wrote an object as a mirror, otherwise than by apply, as owners of its fields by us.
 // It returns the resourceVersion that the object has then. The fields of a shared object stay those of others.
-func takeOver[T metav1.Object](
+func takeOver[T mirrorObject](
 	ctx context.Context, t *term, client mirrorClient[T], resource string, is T, shared bool,
 ) (version string, err error) {
 	if shared || len(updaters(is)) == 0 {
@@ -173,11 +176,7 @@ func takeOver[T metav1.Object](
 	if now.GetUID() != is.GetUID() || now.GetResourceVersion() != is.GetResourceVersion() {
 		return "", apierrors.NewConflict(corev1.Resource(resource), is.GetName(), errors.New("it has changed"))
 	}
-	object, isObject := any(now).(runtime.Object)
-	if !isObject {
-		return "", fmt.Errorf("%T is no object", now)
-	}
-	if err := csaupgrade.UpgradeManagedFields(object, updaters(now), fieldManager); err != nil {
+	if err := csaupgrade.UpgradeManagedFields(now, updaters(now), fieldManager); err != nil {
 		return "", err
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
@@ -224,7 +223,7 @@ func (t *term) createService(ctx context.Context, k api.Key, want *corev1.Servic
 }
 
 // applyEndpoints makes the Endpoints that exist the planned ones.
-func (t *term) applyEndpoints(ctx context.Context, k api.Key, p plan, is *endpoints) error {
+func (t *term) applyEndpoints(ctx context.Context, k api.Key, p namePlan, is *endpoints) error {
 	client := t.core.CoreV1().Endpoints(k.Namespace)
 	want := p.endpoints
 	switch {

@@ -49,7 +49,7 @@ func BenchmarkPlan(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		k := keys[i%len(keys)]
 		now, _ := t.linkSet.Load()
-		if p := readInputs(t, now, t.settings(), k).Plan(); p.service == nil {
+		if p := readInputs(t, now, &t.options, k).Plan(); p.service == nil {
 			b.Fatalf("nothing is planned for %s", k)
 		}
 	}

@@ -132,7 +132,7 @@ func checkPlan(t *rapid.T, s scene, name string) {
 }
 
 // apply returns what exists after a plan was applied.
-func (s scene) apply(name string, p plan) *corev1.Service {
+func (s scene) apply(name string, p namePlan) *corev1.Service {
 	existing := s.readLocal(api.Key{Namespace: "shop", Name: name})
 	switch {
 	case p.keepService:
@@ -144,7 +144,7 @@ func (s scene) apply(name string, p plan) *corev1.Service {
 }
 
 // checkUnknown fails if a plan deletes what an unknown cluster has.
-func checkUnknown(t *rapid.T, s scene, existing *corev1.Service, p plan) {
+func checkUnknown(t *rapid.T, s scene, existing *corev1.Service, p namePlan) {
 	if existing == nil || !isOurs(existing) {
 		return
 	}

@@ -21,7 +21,7 @@ type (
 
 // copiesKey reports whether a label or annotation of a Service is copied onto what is made of it.
 func (in *inputs) copiesKey(key string) bool {
-	return !isReservedKey(key) && !excluded(controllerKeys, key) && !excluded(in.excludedKeys, key)
+	return !isReservedKey(key) && !excluded(controllerKeys, key) && !excluded(in.options.Exclude, key)
 }
 
 // copyLabels returns the labels that are copied from a Service; l is nil for one of the local cluster.

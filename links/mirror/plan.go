@@ -22,17 +22,9 @@ const (
 	present
 )
 
-// settings is what the flags of the replica decide about every plan.
-type settings struct {
-	linkNamespace    string   // the namespace that Links are read in; empty for all
-	headless         bool     // Options.Headless
-	createNamespaces bool     // Options.CreateNamespaces
-	excludedKeys     []string // Options.Exclude
-}
-
 // inputs is everything that the plan for one name is computed from: values that were read once.
 type inputs struct {
-	settings
+	options *Options
 	*linkSet
 	name            api.Key
 	existing        *corev1.Service // nil: there is none
@@ -82,56 +74,62 @@ type reader interface {
 
 // readInputs reads what the plan for a name is computed from. It costs a few map look-ups, and for the name of a
 // federated Service one for each Link.
-func readInputs(r reader, all *linkSet, s settings, k api.Key) *inputs {
+func readInputs(r reader, all *linkSet, options *Options, k api.Key) *inputs {
 	in := &inputs{
-		settings: s, linkSet: all, name: k, existing: r.readLocal(k), namespaceExists: r.namespaceExists(k.Namespace),
-		probe: all.probedOver(k),
+		options: options, linkSet: all, name: k, existing: r.readLocal(k),
+		namespaceExists: r.namespaceExists(k.Namespace), probe: all.probedOver(k),
 	}
 	if in.probe != nil {
 		in.probeGateway = r.gateway(in.probe.Cluster)
 	}
-	read := func(cluster, name string) remoteState {
-		state := remoteState{Key: api.Key{Namespace: k.Namespace, Name: name}}
-		state.svc, state.exists = r.readRemote(cluster, state.Key)
-		return state
-	}
 	for l, base := range all.suffixed(k.Name) {
-		m := mirrorInputs{link: l, gateway: r.gateway(l.Cluster), remote: read(l.Cluster, base)}
-		m.remote.readiness = r.readiness(l.Cluster, m.remote.Key)
-		if s.headless {
-			m.readHeadless(r)
-		}
-		if in.existing != nil && in.existing.Labels[headlessLabel] != "" {
-			m.owner = read(l.Cluster, strings.TrimSuffix(in.existing.Labels[headlessLabel], "-"+l.Cluster))
-			m.owner.readiness = r.readiness(l.Cluster, m.owner.Key)
-		}
-		in.mirrors = append(in.mirrors, m)
+		in.mirrors = append(in.mirrors, in.readMirror(r, l, base))
 	}
 	if base, suffixed := strings.CutSuffix(k.Name, federatedSuffix); suffixed && base != "" {
 		in.localMember = r.readLocal(api.Key{Namespace: k.Namespace, Name: base})
 		in.members = make([]remoteState, 0, len(all.links))
 		for _, l := range all.links {
-			in.members = append(in.members, read(l.Cluster, base))
+			in.members = append(in.members, readRemoteState(r, l.Cluster, k.Namespace, base))
 		}
 	}
 	return in
 }
 
-// readHeadless reads what mirrors of headless Services, and of their endpoints, are made of.
+func readRemoteState(r reader, cluster, namespace, name string) remoteState {
+	state := remoteState{Key: api.Key{Namespace: namespace, Name: name}}
+	state.svc, state.exists = r.readRemote(cluster, state.Key)
+	return state
+}
+
+// readMirror reads what a mirror in the cluster of a Link is made of; name is that of the Service there.
+func (in *inputs) readMirror(r reader, l *link, name string) mirrorInputs {
+	read := func(name string) remoteState {
+		state := readRemoteState(r, l.Cluster, in.name.Namespace, name)
+		state.readiness = r.readiness(l.Cluster, state.Key)
+		return state
+	}
+	m := mirrorInputs{link: l, gateway: r.gateway(l.Cluster), remote: read(name)}
+	if in.options.Headless {
+		m.readHeadless(r)
+		if names := r.servicesWithHostname(l.Cluster, in.name.Namespace, name); len(names) > 0 {
+			m.hostname, m.parent = name, read(names[0])
+			m.parentMirror = r.readLocal(mirrorName(l.Cluster, m.parent.Key))
+		}
+	}
+	if in.existing != nil && in.existing.Labels[headlessLabel] != "" {
+		m.owner = read(strings.TrimSuffix(in.existing.Labels[headlessLabel], "-"+l.Cluster))
+	}
+	return m
+}
+
+// readHeadless reads what the mirror of a headless Service is made of.
 func (m *mirrorInputs) readHeadless(r reader) {
-	cluster, namespace := m.link.Cluster, m.remote.Namespace
 	m.endpointMirrors = map[string]*corev1.Service{}
 	for hostname := range m.remote.readiness.hostnames {
-		k := mirrorName(cluster, api.Key{Namespace: namespace, Name: hostname})
+		k := mirrorName(m.link.Cluster, api.Key{Namespace: m.remote.Namespace, Name: hostname})
 		if one := r.readLocal(k); one != nil {
 			m.endpointMirrors[hostname] = one
 		}
-	}
-	if names := r.servicesWithHostname(cluster, namespace, m.remote.Name); len(names) > 0 {
-		m.hostname, m.parent.Key = m.remote.Name, api.Key{Namespace: namespace, Name: names[0]}
-		m.parent.svc, m.parent.exists = r.readRemote(cluster, m.parent.Key)
-		m.parent.readiness = r.readiness(cluster, m.parent.Key)
-		m.parentMirror = r.readLocal(mirrorName(cluster, m.parent.Key))
 	}
 }
 
@@ -177,8 +175,8 @@ const (
 
 const keptWhileUnknown = "kept as it is until the cluster is synced, or what it has withdrawn is not held any more"
 
-// A plan is what should exist under one name.
-type plan struct {
+// A namePlan is what should exist under one name.
+type namePlan struct {
 	service         *corev1.Service // nil: none
 	endpoints       *endpoints      // nil: none
 	keepService     bool            // the existing one stays as it is
@@ -190,7 +188,7 @@ type plan struct {
 }
 
 // takesName reports whether anything should exist under the name.
-func (p *plan) takesName() bool { return p.service != nil || p.endpoints != nil || p.keepService }
+func (p *namePlan) takesName() bool { return p.service != nil || p.endpoints != nil || p.keepService }
 
 // Plan computes what should exist under a name.
 //
@@ -226,13 +224,13 @@ func (p *plan) takesName() bool { return p.service != nil || p.endpoints != nil 
 // A copy of one Service, and of a federated one its members. It calls nothing and takes no lock. The budget of
 // a cluster is no input, because several workers use it up together: who creates a Service reserves space for it
 // first, and makes the plan one without it if there is none (withoutSpace).
-func (in *inputs) Plan() plan {
+func (in *inputs) Plan() namePlan {
 	p, existing := in.firstCandidate(), in.existing
 	switch {
 	case existing == nil:
 	case p.service != nil && !in.mayChange(existing):
 		failResults(p.results, errNameTaken{in.name, existing}.Error())
-		return plan{keepService: true, keepEndpoints: true, results: p.results}
+		return namePlan{keepService: true, keepEndpoints: true, results: p.results}
 	case !p.takesName():
 		p.keepService = !in.mayRemove()
 		p.keepEndpoints = p.keepService
@@ -241,25 +239,25 @@ func (in *inputs) Plan() plan {
 }
 
 // withoutSpace returns what becomes of a plan to create a Service if its clusters have as many as they may.
-func (p *plan) withoutSpace() plan {
+func (p *namePlan) withoutSpace() namePlan {
 	for i := range p.results {
 		p.results[i].overBudget = p.results[i].mirrored
 	}
 	failResults(p.results, "the cluster has as many Services here as it may: "+
 		"raise -max-mirrors-per-link, or export fewer")
-	return plan{overBudget: true, results: p.results}
+	return namePlan{overBudget: true, results: p.results}
 }
 
 // firstCandidate returns the plan of the first candidate that wants a name, with the results of all.
-func (in *inputs) firstCandidate() plan {
-	candidates := []plan{in.planProbe(), in.planFederated()}
+func (in *inputs) firstCandidate() namePlan {
+	candidates := []namePlan{in.planProbe(), in.planFederated()}
 	for i := range in.mirrors {
 		candidates = append(candidates, in.planMirror(&in.mirrors[i]))
 	}
 	for i := range in.mirrors {
 		candidates = append(candidates, in.planEndpointMirror(&in.mirrors[i]))
 	}
-	var first plan
+	var first namePlan
 	var results []serviceResult
 	for _, next := range candidates {
 		switch {
@@ -310,7 +308,7 @@ func (in *inputs) linkGone(existing *corev1.Service, cluster string) bool {
 		return false // its Link may be about to come back, with a CRD that was deleted before this process started
 	}
 	owner, written := ownersOf(existing)[cluster]
-	return in.everServed[cluster] || written && (in.linkNamespace == "" || in.linkNamespace == owner.Namespace)
+	return in.everServed[cluster] || written && (in.namespace == "" || in.namespace == owner.Namespace)
 }
 
 // mayRemove reports whether the existing Service, which no candidate wants, is known to be wanted by none, and ours
@@ -347,7 +345,7 @@ func (in *inputs) mayRemove() bool {
 		return m.remote.exists != unknown
 	}
 	owner := m.owner
-	if owner.exists == present && in.headless && l.Selector.Matches(labels.Set(owner.svc.Labels)) {
+	if owner.exists == present && in.options.Headless && l.Selector.Matches(labels.Set(owner.svc.Labels)) {
 		return owner.readiness.known
 	}
 	return owner.exists != unknown
@@ -375,112 +373,126 @@ func missingNamespace(name string) string {
 }
 
 // planMirror plans the mirror of one Service of a Link's cluster.
-func (in *inputs) planMirror(m *mirrorInputs) plan {
-	l, k, existing, remote := m.link, in.name, in.existing, m.remote.Key
-	exists := existing != nil && existing.Labels[clusterLabel] == l.Cluster
-	svc, remoteExists := m.remote.svc, m.remote.exists
-	if l.skipReason != "" || l.Problem != "" || remoteExists == unknown {
-		if !exists {
-			return plan{}
-		}
-		p := plan{keepService: true, keepEndpoints: true}
-		if l.skipReason == "" {
-			p.results = []serviceResult{{
-				link: l.Link, remote: remote, mirrored: true, reason: reasonMirrored, message: keptWhileUnknown,
-			}}
-		}
-		return p
+func (in *inputs) planMirror(m *mirrorInputs) namePlan {
+	l, svc := m.link, m.remote.svc
+	exists := in.existing != nil && in.existing.Labels[clusterLabel] == l.Cluster
+	switch {
+	case l.skipReason != "" || l.Problem != "" || m.remote.exists == unknown:
+		return m.keepUnknown(exists)
+	case m.remote.exists == absent, !l.mirrors(labels.Set(svc.Labels)):
+		return namePlan{}
 	}
-	if remoteExists == absent {
-		return plan{}
+	if problem := unsuitable(svc.Service, in.name.Name); problem != "" {
+		return m.failed(reasonInvalidService, problem)
 	}
 	direct := l.RemoteDiscoverySelector.Matches(labels.Set(svc.Labels))
-	if !direct && !l.Selector.Matches(labels.Set(svc.Labels)) {
-		return plan{}
-	}
-	result := serviceResult{link: l.Link, remote: remote, reason: reasonInvalidService}
-	if result.message = unsuitable(svc.Service, k.Name); result.message != "" {
-		return plan{results: []serviceResult{result}}
-	}
 	if !direct && len(l.Gateway.Addresses) == 0 {
-		result.reason = reasonError
-		result.message = "the Link has no gatewayAddress: " +
-			"set it, or mirror the Service by remoteDiscoverySelector"
-		return plan{keepService: exists, keepEndpoints: exists, results: []serviceResult{result}}
+		p := m.failed(reasonError, "the Link has no gatewayAddress: "+
+			"set it, or mirror the Service by remoteDiscoverySelector")
+		p.keepService, p.keepEndpoints = exists, exists
+		return p
 	}
 	p, possible := in.planNamespace(l)
 	if !possible {
-		result.reason, result.message = reasonMissingNamespace, missingNamespace(k.Namespace)
-		return plan{results: []serviceResult{result}}
+		return m.failed(reasonMissingNamespace, missingNamespace(in.name.Namespace))
 	}
-	result.mirrored, result.reason, result.message = true, reasonMirrored, svc.omitted
-	p.results = []serviceResult{result}
-	p.service = in.mirrorService(l, k, svc.Service)
+	p.results = m.mirrored(svc.omitted)
+	p.service = in.mirrorService(l, in.name, svc.Service)
 	if direct {
-		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, remote.Name
+		p.service.Labels[discoveryKey], p.service.Labels[remoteServiceLabel] = l.Cluster, m.remote.Name
 		return p
 	}
-	remoteReadiness := m.remote.readiness
-	if in.headless && isHeadless(svc.Service) {
-		switch {
-		case existing != nil && isOurs(existing): // an existing mirror keeps its kind
-			if isHeadless(existing) {
-				p.service.Spec.ClusterIP = corev1.ClusterIPNone
-			}
-		case !remoteReadiness.known:
-			result.mirrored, result.reason, result.message = false, reasonError, "its endpoints are not known yet"
-			return plan{results: []serviceResult{result}}
-		case !remoteReadiness.endpoints: // a Service comes before its endpoints, and a mirror keeps its kind
-			result.mirrored, result.reason = false, reasonError
-			result.message = "it is headless and has no endpoints yet: " +
-				"whether they have names decides what its mirror is"
-			return plan{results: []serviceResult{result}}
-		case len(remoteReadiness.hostnames) > 0:
-			p.service.Spec.ClusterIP = corev1.ClusterIPNone
+	if in.options.Headless && isHeadless(svc.Service) {
+		if problem := in.chooseKind(p.service, m.remote.readiness); problem != "" {
+			return m.failed(reasonError, problem)
 		}
 		if isHeadless(p.service) {
 			p.endpoints, p.keepEndpoints = m.headlessEndpoints(p.service)
 			return p
 		}
 	}
-	ready := !remoteReadiness.known || remoteReadiness.ready
+	ready := !m.remote.readiness.known || m.remote.readiness.ready
 	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
 	return p
 }
 
+// failed returns the plan for a Service that is not mirrored, and why.
+func (m *mirrorInputs) failed(reason, message string) namePlan {
+	return namePlan{results: []serviceResult{
+		{link: m.link.Link, remote: m.remote.Key, reason: reason, message: message},
+	}}
+}
+
+// mirrored returns the result for a Service that is mirrored.
+func (m *mirrorInputs) mirrored(message string) []serviceResult {
+	return []serviceResult{
+		{link: m.link.Link, remote: m.remote.Key, mirrored: true, reason: reasonMirrored, message: message},
+	}
+}
+
+// keepUnknown returns the plan that keeps a mirror, if it exists, of which is not known whether it should.
+func (m *mirrorInputs) keepUnknown(exists bool) namePlan {
+	if !exists {
+		return namePlan{}
+	}
+	p := namePlan{keepService: true, keepEndpoints: true}
+	if m.link.skipReason == "" {
+		p.results = m.mirrored(keptWhileUnknown)
+	}
+	return p
+}
+
+// chooseKind makes the mirror of a headless Service headless, if its endpoints have names. It returns why that is not
+// known yet; empty if it is.
+func (in *inputs) chooseKind(mirror *corev1.Service, remote readiness) (problem string) {
+	isNamed := len(remote.hostnames) > 0
+	switch {
+	case in.existing != nil && isOurs(in.existing): // an existing mirror keeps its kind
+		isNamed = isHeadless(in.existing)
+	case !remote.known:
+		return "its endpoints are not known yet"
+	case !remote.endpoints: // a Service comes before its endpoints, and a mirror keeps its kind
+		return "it is headless and has no endpoints yet: whether they have names decides what its mirror is"
+	}
+	if isNamed {
+		mirror.Spec.ClusterIP = corev1.ClusterIPNone
+	}
+	return ""
+}
+
 // planEndpointMirror plans the Service that represents one endpoint of a headless Service.
-func (in *inputs) planEndpointMirror(m *mirrorInputs) plan {
+func (in *inputs) planEndpointMirror(m *mirrorInputs) namePlan {
 	l, svc := m.link, m.parent.svc
 	if m.hostname == "" || l.skipReason != "" || l.Problem != "" || len(l.Gateway.Addresses) == 0 {
-		return plan{}
+		return namePlan{}
 	}
 	if !in.namespaceExists || m.parent.exists != present {
-		return plan{}
+		return namePlan{}
 	}
 	if !isHeadless(svc.Service) || unsuitable(svc.Service, in.name.Name) != "" || !mirrorsThroughGateway(l, svc) {
-		return plan{}
+		return namePlan{}
 	}
 	if m.parentMirror == nil || !isOurs(m.parentMirror) || !isHeadless(m.parentMirror) {
-		return plan{}
+		return namePlan{}
 	}
-	p := plan{service: endpointMirrorService(l, in.name, m.hostname, svc.Service)}
+	p := namePlan{service: endpointMirrorService(l, in.name, m.hostname, svc.Service)}
 	ready := !m.parent.readiness.known || m.parent.readiness.hostnames[m.hostname]
 	p.endpoints, p.keepEndpoints = m.gatewayEndpoints(p.service, ready)
 	return p
 }
 
 // planProbe plans the Service over which a gateway is probed. One that the chart has created stays as it is.
-func (in *inputs) planProbe() plan {
+func (in *inputs) planProbe() namePlan {
 	if in.probe == nil {
-		return plan{}
+		return namePlan{}
 	}
 	existing := in.existing
 	foreign := existing != nil && !isOurs(existing)
 	if foreign && existing.Labels[gatewayLabel] != "true" {
-		return plan{}
+		return namePlan{}
 	}
 	service, endpoints := probeObjects(in.probe, in.name, in.probeGateway.addresses)
-	p := plan{endpoints: endpoints, keepEndpoints: endpoints == nil}
+	p := namePlan{endpoints: endpoints, keepEndpoints: endpoints == nil}
 	if foreign {
 		p.keepService = true
 	} else {
@@ -491,14 +503,14 @@ func (in *inputs) planProbe() plan {
 
 // planNamespace returns a plan that creates a missing namespace, if that is allowed. It returns false if the
 // namespace is missing and stays so.
-func (in *inputs) planNamespace(l *link) (plan, bool) {
+func (in *inputs) planNamespace(l *link) (namePlan, bool) {
 	if in.namespaceExists {
-		return plan{}, true
+		return namePlan{}, true
 	}
-	if !in.createNamespaces {
-		return plan{}, false
+	if !in.options.CreateNamespaces {
+		return namePlan{}, false
 	}
-	return plan{namespaceLabels: map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}}, true
+	return namePlan{namespaceLabels: map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}}, true
 }
 
 // A unionMember is one Service of a federated one.
@@ -515,15 +527,15 @@ type union struct {
 }
 
 // planFederated plans a federated Service, the union of the Services of one name.
-func (in *inputs) planFederated() plan {
+func (in *inputs) planFederated() namePlan {
 	k, existing := in.name, in.existing
 	base, suffixed := strings.CutSuffix(k.Name, federatedSuffix)
 	isMirrorOfCluster := existing != nil && existing.Labels[clusterLabel] != "" && isMirror(existing)
 	if !suffixed || base == "" || isMirrorOfCluster {
-		return plan{}
+		return namePlan{}
 	}
 	was := membershipOf(existing)
-	var p plan
+	var p namePlan
 	u := union{allOurs: true}
 	in.addLocalMember(&u, was)
 	for i, l := range in.links {
@@ -589,7 +601,7 @@ func (in *inputs) addLocalMember(u *union, was membership) {
 
 // addRemoteMember adds the Service of a name in a Link's cluster to a union, if it joins, and its result to
 // p.
-func (in *inputs) addRemoteMember(u *union, p *plan, l *link, r *remoteState, was membership) {
+func (in *inputs) addRemoteMember(u *union, p *namePlan, l *link, r *remoteState, was membership) {
 	wasMember := was.has(r.Name, l.Cluster)
 	svc, exists := r.svc, r.exists
 	result := serviceResult{link: l.Link, federated: true, remote: r.Key, reason: reasonInvalidService}

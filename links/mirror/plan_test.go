@@ -52,7 +52,7 @@ type scene struct {
 func (s scene) linkSet() *linkSet {
 	all := &linkSet{
 		links: s.links, complete: !s.partial, everServed: s.seen, servedByLinkerd: s.foreign, seen: s.seen,
-		graceOver: !s.grace,
+		graceOver: !s.grace, namespace: s.linkNamespace,
 	}
 	if s.localSkip {
 		all.localSkipReason = "Linkerd does it"
@@ -99,13 +99,11 @@ func (s scene) servicesWithHostname(cluster, namespace, hostname string) (names 
 }
 
 func (s scene) inputs(name string) *inputs {
-	flags := settings{
-		linkNamespace: s.linkNamespace, headless: s.headless, createNamespaces: s.create, excludedKeys: s.exclude,
-	}
-	return readInputs(s, s.linkSet(), flags, api.Key{Namespace: "shop", Name: name})
+	options := &Options{Headless: s.headless, CreateNamespaces: s.create, Exclude: s.exclude}
+	return readInputs(s, s.linkSet(), options, api.Key{Namespace: "shop", Name: name})
 }
 
-func (s scene) plan(name string) plan {
+func (s scene) plan(name string) namePlan {
 	in := s.inputs(name)
 	p := in.Plan()
 	if s.full && in.existing == nil && p.service != nil && len(chargeableClusters(p.service)) > 0 {
@@ -221,7 +219,7 @@ func TestGatewayMirror(t *testing.T) {
 		ready:    map[string]readiness{"east shop/web": {known: true, ready: true}},
 		gateways: map[string]gatewayState{"east": {addresses: []string{"192.0.2.1", "192.0.2.2"}}},
 	}.plan("web-east")
-	want := plan{
+	want := namePlan{
 		service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "web-east",
@@ -263,7 +261,7 @@ func TestGatewayMirror(t *testing.T) {
 			},
 		},
 	}
-	if diff := cmp.Diff(want, d, cmp.AllowUnexported(plan{}, serviceResult{})); diff != "" {
+	if diff := cmp.Diff(want, d, cmp.AllowUnexported(namePlan{}, serviceResult{})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -305,7 +303,7 @@ func TestGatewayEndpoints(t *testing.T) {
 	}
 }
 
-func addresses(d plan) string {
+func addresses(d namePlan) string {
 	switch {
 	case d.keepEndpoints:
 		return "kept"
@@ -334,7 +332,7 @@ func prefixed(hostname string) string {
 }
 
 // summary renders a plan in one line: the Service, and the results.
-func summary(d plan) string {
+func summary(d namePlan) string {
 	var parts []string
 	switch {
 	case d.keepService:
@@ -918,7 +916,7 @@ func TestFederatedPorts(t *testing.T) {
 		"53/TCP dns, 53/UDP dns-udp, 80/TCP http, 81/TCP http-alt, 8080/TCP http-8080-tcp"; got != want {
 		t.Errorf("ports %s, want %s", got, want)
 	}
-	if got, want := summary(plan{results: d.results}),
+	if got, want := summary(namePlan{results: d.results}),
 		`none; east Mirrored; west Mirrored: port 53 is "dns" TCP grpc here and "dns" TCP in an older member, which counts; `+
 			`north Mirrored: port 80 is "web" TCP here and "http" TCP in an older member, which counts`; got != want {
 		t.Errorf("results\n%s, want\n%s", got, want)

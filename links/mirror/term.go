@@ -343,10 +343,3 @@ func (t *term) gatewayOf(cluster string) *gateway {
 func (t *term) servicesWithHostname(cluster, namespace, hostname string) []string {
 	return t.remoteEndpoints.servicesWithHostname(cluster, namespace, hostname)
 }
-
-func (t *term) settings() settings {
-	return settings{
-		linkNamespace: t.links.Namespace(), headless: t.options.Headless,
-		createNamespaces: t.options.CreateNamespaces, excludedKeys: t.options.Exclude,
-	}
-}
