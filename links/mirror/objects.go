@@ -50,51 +50,47 @@ func (in *inputs) copyAnnotations(l *link, svc *corev1.Service) map[string]strin
 	return copied
 }
 
+// mirrorService returns the mirror of a Service.
 func (in *inputs) mirrorService(l *link, k api.Key, svc *corev1.Service) *corev1.Service {
-	m := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.Namespace, Name: k.Name,
-			Labels: in.copyLabels(l, svc), Annotations: in.copyAnnotations(l, svc),
-		},
-		Spec: corev1.ServiceSpec{Ports: copyPorts(svc)},
-	}
+	return newMirror(l, svc, svc.Name, objectMeta(k, in.copyLabels(l, svc), in.copyAnnotations(l, svc)))
+}
+
+// endpointMirrorService returns the mirror of one endpoint of a headless Service.
+func endpointMirrorService(l *link, k api.Key, hostname string, svc *corev1.Service) *corev1.Service {
+	marks := map[string]string{mirroredLabel: "true", headlessLabel: svc.Name + "-" + l.Cluster}
+	return newMirror(l, svc, hostname+"."+svc.Name, objectMeta(k, marks, map[string]string{}))
+}
+
+// newMirror returns a mirror of what has a DNS name in the namespace of a Service. It completes the marks in meta.
+func newMirror(l *link, svc *corev1.Service, dnsName string, meta metav1.ObjectMeta) *corev1.Service {
+	m := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: copyPorts(svc)}}
 	m.Labels[clusterLabel] = l.Cluster
 	setOwners(m, map[string]api.Key{l.Cluster: l.Link})
-	m.Annotations[nameAnnotation] = fmt.Sprintf("%s.%s.svc.%s", svc.Name, svc.Namespace, l.ClusterDomain)
+	m.Annotations[nameAnnotation] = fmt.Sprintf("%s.%s.svc.%s", dnsName, svc.Namespace, l.ClusterDomain)
 	m.Annotations[versionAnnotation] = svc.ResourceVersion
 	return m
 }
 
-func endpointMirrorService(l *link, k api.Key, hostname string, svc *corev1.Service) *corev1.Service {
-	dnsName := fmt.Sprintf("%s.%s.%s.svc.%s", hostname, svc.Name, svc.Namespace, l.ClusterDomain)
-	m := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.Namespace, Name: k.Name,
-			Labels: map[string]string{
-				mirroredLabel: "true", clusterLabel: l.Cluster, headlessLabel: svc.Name + "-" + l.Cluster,
-			},
-			Annotations: map[string]string{nameAnnotation: dnsName, versionAnnotation: svc.ResourceVersion},
-		},
-		Spec: corev1.ServiceSpec{Ports: copyPorts(svc)},
+func objectMeta(k api.Key, labels, annotations map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name, Labels: labels, Annotations: annotations}
+}
+
+// newEndpoints returns Endpoints without addresses, behind the gateway of a Link.
+func newEndpoints(l *link, meta metav1.ObjectMeta) *endpoints {
+	if l.Gateway.Identity != "" {
+		meta.Annotations[identityAnnotation] = l.Gateway.Identity
 	}
-	setOwners(m, map[string]api.Key{l.Cluster: l.Link})
-	return m
+	return &endpoints{ObjectMeta: meta}
 }
 
 // emptyEndpoints returns Endpoints of a mirror without addresses.
 func emptyEndpoints(l *link, mirror *corev1.Service) *endpoints {
-	e := &endpoints{ObjectMeta: metav1.ObjectMeta{
-		Namespace: mirror.Namespace, Name: mirror.Name,
-		Labels:      map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster},
-		Annotations: map[string]string{nameAnnotation: mirror.Annotations[nameAnnotation]},
-	}}
+	marks := map[string]string{mirroredLabel: "true", clusterLabel: l.Cluster}
 	if parent, found := mirror.Labels[headlessLabel]; found {
-		e.Labels[headlessLabel] = parent
+		marks[headlessLabel] = parent
 	}
-	if l.Gateway.Identity != "" {
-		e.Annotations[identityAnnotation] = l.Gateway.Identity
-	}
-	return e
+	annotations := map[string]string{nameAnnotation: mirror.Annotations[nameAnnotation]}
+	return newEndpoints(l, objectMeta(api.Key{Namespace: mirror.Namespace, Name: mirror.Name}, marks, annotations))
 }
 
 // gatewayEndpoints returns the gateway's addresses under the port names of a mirror; none unless the remote
@@ -166,12 +162,10 @@ func (m *mirrorInputs) headlessEndpoints(mirror *corev1.Service) (_ *endpoints, 
 // probeObjects returns the Service over which a gateway is probed, and its Endpoints; nil as long as the
 // addresses are not known. They stay ready whatever the probe finds: it needs them.
 func probeObjects(l *link, k api.Key, addresses []string) (*corev1.Service, *endpoints) {
-	labels := map[string]string{gatewayLabel: "true", clusterLabel: l.Cluster, managedByLabel: productName}
+	marks := map[string]string{gatewayLabel: "true", clusterLabel: l.Cluster, managedByLabel: productName}
 	port := l.Probe.Port
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.Namespace, Name: k.Name, Labels: labels, Annotations: map[string]string{},
-		},
+		ObjectMeta: objectMeta(k, marks, map[string]string{}),
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 			{Name: probePort, Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(port)},
 		}},
@@ -181,16 +175,9 @@ func probeObjects(l *link, k api.Key, addresses []string) (*corev1.Service, *end
 		return service, nil
 	}
 	subset := subsetOf(addresses, false)
-	subset.Ports = []corev1.EndpointPort{{Name: probePort, Protocol: corev1.ProtocolTCP, Port: port}}
-	e := &endpoints{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.Namespace, Name: k.Name, Labels: maps.Clone(labels), Annotations: map[string]string{},
-		},
-		Subsets: []endpointSubset{subset},
-	}
-	if l.Gateway.Identity != "" {
-		e.Annotations[identityAnnotation] = l.Gateway.Identity
-	}
+	subset.Ports = []corev1.EndpointPort{endpointPort(service.Spec.Ports[0], port)}
+	e := newEndpoints(l, objectMeta(k, maps.Clone(marks), map[string]string{}))
+	e.Subsets = []endpointSubset{subset}
 	return service, e
 }
 

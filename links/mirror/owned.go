@@ -199,31 +199,22 @@ func serviceConfiguration(svc *corev1.Service, uid types.UID, version string) *a
 		WithLabels(svc.Labels).WithAnnotations(svc.Annotations).WithSpec(spec)
 }
 
+// endpointsConfiguration returns what is applied of Endpoints, to the version with this UID and resourceVersion.
 func endpointsConfiguration(e *endpoints, uid types.UID, version string) *endpointsApplied {
 	applied := applycorev1.Endpoints(e.Name, e.Namespace).WithUID(uid).WithResourceVersion(version).
 		WithLabels(e.Labels).WithAnnotations(e.Annotations)
-	addresses := func(all []corev1.EndpointAddress) (converted []*applycorev1.EndpointAddressApplyConfiguration) {
-		for _, a := range all {
-			address := applycorev1.EndpointAddress().WithIP(a.IP)
-			if a.Hostname != "" {
-				address.WithHostname(a.Hostname)
-			}
-			converted = append(converted, address)
-		}
-		return converted
+	text, err := json.Marshal(e.Subsets)
+	if err == nil {
+		err = json.Unmarshal(text, &applied.Subsets)
 	}
-	for _, s := range e.Subsets {
-		subset := applycorev1.EndpointSubset().
-			WithAddresses(addresses(s.Addresses)...).WithNotReadyAddresses(addresses(s.NotReadyAddresses)...)
-		for _, p := range s.Ports {
-			port := applycorev1.EndpointPort().WithPort(p.Port).WithProtocol(cmp.Or(p.Protocol, corev1.ProtocolTCP))
-			if p.Name != "" {
-				port.WithName(p.Name)
-			}
-			port.AppProtocol = p.AppProtocol
-			subset.WithPorts(port)
+	if err != nil {
+		panic(err) // both have the same fields
+	}
+	for i := range applied.Subsets {
+		for j := range applied.Subsets[i].Ports {
+			p := &applied.Subsets[i].Ports[j]
+			p.Protocol = cmp.Or(p.Protocol, new(corev1.ProtocolTCP))
 		}
-		applied.WithSubsets(subset)
 	}
 	return applied
 }

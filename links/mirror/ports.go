@@ -31,8 +31,7 @@ func (u *portUnion) merge(ports []corev1.ServicePort) string {
 	var conflicts []string
 	before := slices.Clone(u.ports)
 	for _, p := range ports {
-		others := slices.Clone(before)
-		others = slices.DeleteFunc(others, func(o corev1.ServicePort) bool { return o.Port != p.Port })
+		others := slices.DeleteFunc(slices.Clone(before), func(o corev1.ServicePort) bool { return o.Port != p.Port })
 		switch {
 		case len(others) == 0 && len(u.ports) >= maxPorts:
 			conflicts = append(conflicts, fmt.Sprintf("port %d is one too many: older members have %d",
@@ -80,7 +79,7 @@ func unusedName(p corev1.ServicePort, taken map[string]bool) string {
 		return name
 	}
 	for n := 1; ; n++ {
-		suffix := strings.ToLower(fmt.Sprintf("-%d-%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
+		suffix := strings.ToLower(fmt.Sprintf("-%d-%s", p.Port, protocolOf(p)))
 		if n > 1 {
 			suffix += fmt.Sprintf("-%d", n)
 		}
@@ -92,8 +91,7 @@ func unusedName(p corev1.ServicePort, taken map[string]bool) string {
 }
 
 func samePort(a, b corev1.ServicePort) bool {
-	return a.Name == b.Name && appProtocol(a) == appProtocol(b) &&
-		cmp.Or(a.Protocol, corev1.ProtocolTCP) == cmp.Or(b.Protocol, corev1.ProtocolTCP)
+	return a.Name == b.Name && appProtocol(a) == appProtocol(b) && protocolOf(a) == protocolOf(b)
 }
 
 func appProtocol(p corev1.ServicePort) string {
@@ -104,6 +102,5 @@ func appProtocol(p corev1.ServicePort) string {
 }
 
 func describePort(p corev1.ServicePort) string {
-	protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
-	return strings.TrimSpace(fmt.Sprintf("%q %s %s", p.Name, protocol, appProtocol(p)))
+	return strings.TrimSpace(fmt.Sprintf("%q %s %s", p.Name, protocolOf(p), appProtocol(p)))
 }

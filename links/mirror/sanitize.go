@@ -1,7 +1,6 @@
 package mirror
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -101,7 +100,7 @@ func validPorts(all []corev1.ServicePort, omitted []string) ([]corev1.ServicePor
 	seen := map[identity]bool{}
 	var ports []corev1.ServicePort
 	for _, p := range all {
-		protocol := cmp.Or(p.Protocol, corev1.ProtocolTCP)
+		protocol := protocolOf(p)
 		id := identity{p.Port, protocol}
 		switch protocol {
 		case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
