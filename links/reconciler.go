@@ -520,11 +520,11 @@ func (r *Reconciler) isNewRejection(name string, rejection error) bool {
 // setConditions stores the conditions that this replica computed for a Link, and logs what has changed.
 func (r *Reconciler) setConditions(l *Link, conditions []metav1.Condition) {
 	r.mu.Lock()
-	if now := r.seenLinks[l.key]; now == nil || now.uid != l.uid {
+	p := r.reportOf(l.key, l.uid)
+	if p == nil {
 		r.mu.Unlock()
-		return // it was deleted meanwhile
+		return
 	}
-	p := r.reportOf(l.uid)
 	before := p.conditions
 	p.conditions = conditions
 	r.mu.Unlock()

@@ -165,11 +165,11 @@ func (s *ServiceStatus) size() int {
 // Lease. The statusWriter of that term writes it.
 func (r *Reconciler) SetMirrorStatus(link api.Key, uid string, s MirrorStatus) {
 	r.mu.Lock()
-	if now := r.seenLinks[link]; now == nil || now.uid != uid {
+	p := r.reportOf(link, uid)
+	if p == nil {
 		r.mu.Unlock()
-		return // it was deleted meanwhile
+		return
 	}
-	p := r.reportOf(uid)
 	next := s.writable(p.mirror)
 	isNew := !next.equal(p.mirror)
 	if isNew {
@@ -190,14 +190,15 @@ func (r *Reconciler) ForgetMirrorStatuses() {
 	}
 }
 
-// reportOf returns the report of a Link by its UID; the caller holds mu.
-func (r *Reconciler) reportOf(uid string) *linkReport {
-	p := r.reports[uid]
-	if p == nil {
-		p = &linkReport{}
-		r.reports[uid] = p
+// reportOf returns the report of a Link; nil if that was deleted meanwhile. The caller holds mu.
+func (r *Reconciler) reportOf(link api.Key, uid string) *linkReport {
+	if now := r.seenLinks[link]; now == nil || now.uid != uid {
+		return nil
 	}
-	return p
+	if r.reports[uid] == nil {
+		r.reports[uid] = &linkReport{}
+	}
+	return r.reports[uid]
 }
 
 // wantedStatus returns what the status of a Link should be.
