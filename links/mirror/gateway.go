@@ -27,10 +27,12 @@ const (
 // A gateway resolves and probes the gateway of one cluster.
 type gateway struct {
 	log     logr.Logger
-	options Options
 	link    *links.Mirroring
 	changed func()
 	metrics *metrics
+
+	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	dial    func(ctx context.Context, network, address string) (net.Conn, error) // nil: over the network
 
 	addresses watch.Value[[]string] // IP addresses, sorted; none as long as they are not known
 	dead      atomic.Bool
@@ -102,16 +104,16 @@ func (g *gateway) resolveAddresses(ctx context.Context) (addresses []string, nam
 func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	return g.options.Resolve(ctx, host)
+	return g.resolve(ctx, host)
 }
 
 // runProbe probes the gateway once a period, plus up to a tenth of it, until ctx ends. The gateway counts as
 // dead after the Link's number of consecutive failures, and as alive from the next success on.
 func (g *gateway) runProbe(ctx context.Context) {
 	p := g.link.Probe
-	transport := &http.Transport{DialContext: g.options.Dial, DisableKeepAlives: true}
+	transport := &http.Transport{DialContext: g.dial, DisableKeepAlives: true}
 	client := &http.Client{Transport: transport, Timeout: p.Timeout}
-	url := g.options.ProbeURL(g.link)
+	url := probeURL(g.link)
 	failures := 0
 	g.metrics.setAlive(g.link.Cluster, true)
 	defer g.metrics.deleteGateway(g.link.Cluster)

@@ -57,12 +57,9 @@ func TestProbe(t *testing.T) {
 					FailureThreshold: 3,
 				},
 			},
-			options: Options{
-				ProbeURL: func(l *links.Mirroring) string { return "http://gateway:4191" + l.Probe.Path },
-				Dial: func(context.Context, string, string) (net.Conn, error) {
-					dials.Add(1)
-					return listener.dial()
-				},
+			dial: func(context.Context, string, string) (net.Conn, error) {
+				dials.Add(1)
+				return listener.dial()
 			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -163,12 +160,12 @@ func TestResolve(t *testing.T) {
 				Cluster: "east",
 				Gateway: links.Gateway{Addresses: []string{"192.0.2.3", "a.example", "b.example"}},
 			},
-			options: Options{Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
 				if found := (*answers.Load())[host]; found != nil {
 					return found, nil
 				}
 				return nil, errors.New("no such host")
-			}},
+			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

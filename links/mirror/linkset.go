@@ -264,9 +264,9 @@ func (f *linkFollower) updateGateway(ctx context.Context, l *link) {
 		return
 	}
 	g := &gateway{
-		log: f.log, options: f.options, link: l.Mirroring, metrics: f.metrics,
-		lastResolved: map[string][]netip.Addr{}, changed: func() { f.enqueueCluster(l.Cluster) },
-		probeEnded: make(chan struct{}),
+		log: f.log, link: l.Mirroring, metrics: f.metrics, changed: func() { f.enqueueCluster(l.Cluster) },
+		resolve: resolveHost, dial: f.options.Dial,
+		lastResolved: map[string][]netip.Addr{}, probeEnded: make(chan struct{}),
 	}
 	if old != nil {
 		old.cancel()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,11 +28,8 @@ type Options struct {
 	Exclude          []string // keys not to copy besides controllerKeys; foo/* excludes all that begin with foo/
 	MaxServices      int      // written for one linked cluster; 0: no limit
 
-	// How to reach a gateway, for tests. By default: the system's resolver, the network, the Service
-	// probe-<link>.
-	Resolve  func(ctx context.Context, host string) ([]netip.Addr, error)
-	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
-	ProbeURL func(*links.Mirroring) string
+	// Dial is how gateways are probed, for tests; the network by default.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // A Mirror writes the Services that Links ask for into the local cluster, while Run lasts.
@@ -61,12 +57,6 @@ func New(
 	}
 	if m.options.Namespace == "" {
 		m.options.Namespace = "linkerd-multicluster"
-	}
-	if m.options.Resolve == nil {
-		m.options.Resolve = resolveHost
-	}
-	if m.options.ProbeURL == nil {
-		m.options.ProbeURL = probeURL
 	}
 	var err error
 	if m.core, err = kubernetes.NewForConfigAndClient(local.Config, local.HTTPClient); err != nil {
