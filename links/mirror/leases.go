@@ -181,28 +181,37 @@ func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) {
 	})
 }
 
-// leaseHeld returns why a Lease of Linkerd's keeps us from writing, empty if it does not, and when to ask
-// again; zero for not before it changes.
-func (f *linkFollower) leaseHeld(ctx context.Context, k api.Key) (reason string, recheck time.Time) {
-	w := f.watches[k.Namespace]
+// leaseHeld returns why a Lease of Linkerd's keeps us from writing; empty if it does not. It is due again when that
+// may change without an event.
+func (f *linkFollower) leaseHeld(ctx context.Context, namespace, name string) (reason string) {
+	k, w := api.Key{Namespace: namespace, Name: name}, f.watches[namespace]
 	switch {
 	case w.Health().Refused != "": // also if it was listed before
+		f.setDue(time.Now().Add(leaseListRetry))
 		return "whether Linkerd's service mirror runs is unknown: grant list and watch on " +
-			"leases.coordination.k8s.io in namespace " + k.Namespace, time.Now().Add(leaseListRetry)
+			"leases.coordination.k8s.io in namespace " + namespace
 	case !w.HasSynced():
-		return leasesUnknown, time.Time{}
+		return leasesUnknown
 	}
 	until := f.observed.get(k).heldUntil()
-	if !time.Now().Before(until) && !f.confirmLease(ctx, k.Namespace, w, until) {
+	if !time.Now().Before(until) && !f.confirmLease(ctx, namespace, w, until) {
+		f.setDue(w.triedAt.Add(leaseListRetry))
 		return "whether Linkerd's service mirror still runs is unknown: the API server does not list Leases in " +
-			"namespace " + k.Namespace, w.triedAt.Add(leaseListRetry)
+			"namespace " + namespace
 	}
 	lease := f.observed.get(k) // confirmLease may have observed a renewal
 	until = lease.heldUntil()
 	if !time.Now().Before(until) {
-		return "", time.Time{}
+		return ""
 	}
-	return "Lease " + k.String() + " of Linkerd's service mirror " + lease.String(), until
+	f.setDue(until)
+	return "Lease " + k.String() + " of Linkerd's service mirror " + lease.String()
+}
+
+func (f *linkFollower) setDue(at time.Time) {
+	if f.due.IsZero() || at.Before(f.due) {
+		f.due = at
+	}
 }
 
 // confirmLease reports whether the Leases of a namespace were listed after a time, and lists them if they

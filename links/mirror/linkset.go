@@ -102,6 +102,7 @@ type linkFollower struct {
 	synced   chan struct{}
 	watches  map[string]*leaseWatch // by namespace
 	observed observedLeases
+	due      time.Time      // when the linkSet may be another one without an event; zero for never
 	started  sync.WaitGroup // goroutines of Run
 }
 
@@ -119,7 +120,7 @@ func (f *linkFollower) Run(ctx context.Context) {
 		_, leasesChanged := f.observed.changed.Load()
 		f.watchLeases(ctx, all)
 		before, _ := f.linkSet.Load()
-		next, due := f.newLinkSet(ctx, all)
+		next := f.newLinkSet(ctx, all)
 		maps.Copy(next.everServed, before.everServed)
 		f.linkSet.Store(next)
 		f.updateGateways(ctx, next)
@@ -132,8 +133,8 @@ func (f *linkFollower) Run(ctx context.Context) {
 			}
 		}
 		f.enqueueDifference(before, next)
-		again := time.NewTimer(time.Until(due))
-		if due.IsZero() {
+		again := time.NewTimer(time.Until(f.due))
+		if f.due.IsZero() {
 			again.Stop()
 		}
 		select {
@@ -190,47 +191,41 @@ func (t *term) dropUnlinked() {
 	}
 }
 
-// newLinkSet computes which Links are ours to serve, and when that may change without an event; due is zero
-// for never. A Link is Linkerd's while Linkerd's service mirror holds its Lease. The namespace of Linkerd's
-// multicluster extension may have Links that are not read: a Lease held there is that of the Link, and of
-// the cluster, of its name.
-func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) (_ *linkSet, due time.Time) {
+// newLinkSet computes which Links are ours to serve, and when that may change without an event. A Link is
+// Linkerd's while Linkerd's service mirror holds its Lease. The namespace of Linkerd's multicluster extension may
+// have Links that are not read: a Lease held there is that of the Link, and of the cluster, of its name.
+func (f *linkFollower) newLinkSet(ctx context.Context, all []*links.Mirroring) *linkSet {
+	f.due = time.Time{}
+	ownNamespace := f.options.Namespace
 	next := &linkSet{
 		namespace: f.links.Namespace(), synced: watch.IsClosed(f.links.Synced()),
 		seen: f.links.Seen(), graceOver: watch.IsClosed(f.links.GraceOver()),
 		everServed: map[string]bool{}, servedByLinkerd: map[string]bool{},
 	}
 	next.complete = next.synced
-	skipReason := func(namespace, lease string) string {
-		reason, recheck := f.leaseHeld(ctx, api.Key{Namespace: namespace, Name: lease})
-		if !recheck.IsZero() && (due.IsZero() || recheck.Before(due)) {
-			due = recheck
-		}
-		return reason
-	}
-	next.localSkipReason = skipReason(f.options.Namespace, localLeaseName)
+	next.localSkipReason = f.leaseHeld(ctx, ownNamespace, localLeaseName)
 	for _, m := range all {
 		if m.Problem != "" && m.Cluster == "" {
 			next.complete = false // it may name any cluster
 		}
 		delete(next.seen, m.Cluster)
-		l := &link{Mirroring: m, skipReason: skipReason(m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
-		linkerds := api.Key{Namespace: f.options.Namespace, Name: m.Cluster}
+		l := &link{Mirroring: m, skipReason: f.leaseHeld(ctx, m.Link.Namespace, linkLeasePrefix+m.Link.Name)}
+		linkerds := api.Key{Namespace: ownNamespace, Name: m.Cluster}
 		if l.skipReason == "" && m.Cluster != "" && linkerds != m.Link {
-			l.skipReason = skipReason(linkerds.Namespace, linkLeasePrefix+linkerds.Name)
+			l.skipReason = f.leaseHeld(ctx, ownNamespace, linkLeasePrefix+m.Cluster)
 		}
 		next.links = append(next.links, l)
 		if l.skipReason == "" {
 			next.everServed[m.Cluster] = true
 		}
 	}
-	for _, name := range f.observed.linkNames(f.options.Namespace) {
-		isRead := next.linkNamed(api.Key{Namespace: f.options.Namespace, Name: name}) != nil
-		if !isRead && skipReason(f.options.Namespace, linkLeasePrefix+name) != "" {
+	for _, name := range f.observed.linkNames(ownNamespace) {
+		isRead := next.linkNamed(api.Key{Namespace: ownNamespace, Name: name}) != nil
+		if !isRead && f.leaseHeld(ctx, ownNamespace, linkLeasePrefix+name) != "" {
 			next.servedByLinkerd[name] = true
 		}
 	}
-	return next, due
+	return next
 }
 
 // updateGateways starts resolving and probing the gateways of new Links, and stops it for removed ones. The

@@ -49,6 +49,17 @@ func (r *remoteCluster) service(k api.Key) (*remoteService, existence) {
 	}
 }
 
+// remoteServiceChanged enqueues what a Service bears on, if this is still the connection whose listing counts.
+func (r *remoteCluster) remoteServiceChanged(k api.Key) {
+	if r.term.remoteOf(r.name) != r {
+		return
+	}
+	r.term.enqueueRemote(r.name, k)
+	if svc, found := r.Get(k); found && asksForMirror(svc.Service) || r.hasUnmatched.Load() {
+		r.term.enqueueLinkOf(r.name)
+	}
+}
+
 // trimLocal returns a Service of the local cluster without what no plan depends on. The object is not changed.
 func trimLocal(object any) (*corev1.Service, bool) {
 	svc, ok := trimService(object)
@@ -129,14 +140,7 @@ func (t *term) readCluster(ctx context.Context, name string, conn *api.Connectio
 		return
 	}
 	r := &remoteCluster{term: t, name: name}
-	r.Store = api.NewStore(newRemoteService, func(k api.Key) {
-		if t.remoteOf(name) == r {
-			t.enqueueRemote(name, k)
-			if svc, found := r.Get(k); found && asksForMirror(svc.Service) || r.hasUnmatched.Load() {
-				t.enqueueLinkOf(name)
-			}
-		}
-	})
+	r.Store = api.NewStore(newRemoteService, r.remoteServiceChanged)
 	r.connected.Store(true)
 	defer t.dropUnlinked()
 	defer r.connected.Store(false)
