@@ -658,3 +658,110 @@ func TestServicesOfALinkAreLimited(t *testing.T) {
 		f.mirroring("east", "True Mirroring")
 	})
 }
+
+// A headless mirror lists the mirrors of its endpoints: also one that was deleted and is created again, none that its
+// endpoints have no hostname for any more, and none that another Service of the cluster has taken over.
+func TestHeadlessMirrors(t *testing.T) {
+	inFleet(t, mirror.Options{Headless: true}, func(f *fleet) {
+		allocated := 0
+		f.home.Mutate("services", func(o *unstructured.Unstructured) {
+			if ip, _, _ := unstructured.NestedString(o.Object, "spec", "clusterIP"); ip == "" {
+				allocated++
+				f.must(unstructured.SetNestedField(o.Object, fmt.Sprint("10.96.0.", allocated), "spec", "clusterIP"))
+			}
+		})
+		headless := func(name string, hostnames ...string) {
+			var endpoints []string
+			for i, hostname := range hostnames {
+				endpoints = append(endpoints, fmt.Sprintf(`{addresses: [10.0.0.%d], hostname: %s}`, i+1, hostname))
+			}
+			f.network.Server("east").ApplyYAML(
+				fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: shop, labels: {%s}}, spec: {clusterIP: None, ports: [{name: http, port: 80, protocol: TCP}]}}`, name, exported),
+				fmt.Sprintf(`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %[1]s-1, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}},
+  addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [%[2]s]}`, name, strings.Join(endpoints, ", ")),
+			)
+			f.pass(5 * time.Second)
+		}
+		ip := func(name string) string {
+			ip, _, _ := unstructured.NestedString(f.home.Get("services", "shop", name).Object, "spec", "clusterIP")
+			return ip
+		}
+		lists := func(name string, hostnames ...string) {
+			t.Helper()
+			var got, want []string
+			subsets, _, _ := unstructured.NestedSlice(f.home.Get("endpoints", "shop", name).Object, "subsets")
+			for _, s := range subsets {
+				for _, a := range s.(map[string]any)["addresses"].([]any) {
+					got = append(got, fmt.Sprint(a.(map[string]any)["hostname"], "=", a.(map[string]any)["ip"]))
+				}
+			}
+			for _, hostname := range hostnames {
+				want = append(want, hostname+"="+ip(hostname+"-east"))
+			}
+			if strings.Join(got, " ") != strings.Join(want, " ") {
+				t.Errorf("%s lists %q, want %q", name, got, want)
+			}
+		}
+		headless("db", "db-0", "db-1")
+		f.run()
+		f.wants("db-0-east:80 db-1-east:80 db-east:80")
+		lists("db-east", "db-0", "db-1")
+
+		old := ip("db-0-east")
+		f.home.Delete("Service", "shop", "db-0-east")
+		f.pass(5 * time.Second)
+		if now := ip("db-0-east"); now == old {
+			t.Errorf("the mirror of db-0 has the address %s again", now)
+		}
+		lists("db-east", "db-0", "db-1")
+
+		headless("db", "db-0", "db-2")
+		f.wants("db-0-east:80 db-2-east:80 db-east:80")
+		lists("db-east", "db-0", "db-2")
+
+		headless("aa", "db-0")
+		lists("aa-east", "db-0")
+		lists("db-east", "db-2")
+
+		f.network.Server("east").Delete("Service", "shop", "aa")
+		f.pass(5 * time.Second)
+		lists("db-east", "db-0", "db-2")
+
+		f.network.Server("east").Delete("Service", "shop", "db")
+		f.pass(5 * time.Second)
+		f.wants("")
+	})
+}
+
+// A local Service that leaves a federated one is its member no longer, whether it lost its label or was deleted.
+func TestLocalMemberLeaves(t *testing.T) {
+	inFleet(t, mirror.Options{}, func(f *fleet) {
+		f.apply("east", "web", joins, 80)
+		member := func() string {
+			federated := f.home.Get("services", "shop", "web-federated")
+			return federated.GetAnnotations()["multicluster.linkerd.io/local-discovery"]
+		}
+		f.run()
+		for name, leave := range map[string]func(){
+			"unlabelled": func() { f.apply("home", "web", "app: web", 80) },
+			"deleted":    func() { f.home.Delete("Service", "shop", "web") },
+		} {
+			f.apply("home", "web", joins, 80)
+			f.pass(3 * time.Second)
+			if got := member(); got != "web" {
+				t.Errorf("the local member is %q", got)
+			}
+			leave()
+			f.pass(3 * time.Second)
+			if got := member(); got != "" {
+				t.Errorf("%s, the local member is %q", name, got)
+			}
+		}
+		f.apply("home", "alone", joins, 80)
+		f.pass(3 * time.Second)
+		f.wants("alone-federated:80 web-federated:80=web@east")
+		f.home.Delete("Service", "shop", "alone")
+		f.pass(3 * time.Second)
+		f.wants("web-federated:80=web@east")
+	})
+}
