@@ -3,6 +3,8 @@ package mirror
 import (
 	"context"
 	"iter"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -67,6 +69,8 @@ func records[R any](s *api.Store[R]) iter.Seq2[api.Key, R] {
 // one that it joins or may have left, and the headless mirrors that list it.
 func (t *term) localServiceChanged(k api.Key) {
 	svc := t.readLocal(k)
+	t.byCluster.put(k, clustersOf(svc)...)
+	t.byParent.put(k, parentsOf(svc)...)
 	t.enqueue(t.budget.assign(k, chargedCluster(svc))...)
 	t.enqueue(k)
 	if federated := federatedName(k); joinsFederated(svc) || t.readLocal(federated) != nil {
@@ -92,43 +96,38 @@ func (t *term) namespaceChanged(k api.Key) {
 	}
 }
 
-// servicesFor returns the Services of the local cluster that exist for a linked one.
-func (t *term) servicesFor(cluster string) (keys []api.Key) {
-	for k, svc := range records(t.services.Store) {
-		if existsFor(svc, cluster) {
-			keys = append(keys, k)
-		}
+// clustersOf returns the linked clusters that a Service is the mirror of a Service of, has members in, or was written
+// for; svc is nil for one that does not exist.
+func clustersOf(svc *corev1.Service) []string {
+	if svc == nil || !isOurs(svc) {
+		return nil
 	}
-	return keys
+	all := slices.Collect(maps.Keys(ownersOf(svc)))
+	for _, m := range membershipOf(svc).remote {
+		_, cluster, _ := strings.Cut(m, "@")
+		all = append(all, cluster)
+	}
+	if cluster := svc.Labels[clusterLabel]; cluster != "" {
+		all = append(all, cluster)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
-// existsFor reports whether a Service is the mirror of one of a linked cluster, has a member there, or was written
-// for its Link.
-func existsFor(svc *corev1.Service, cluster string) bool {
-	switch {
-	case !isOurs(svc) || cluster == "":
-		return false
-	case svc.Labels[clusterLabel] == cluster:
-		return true
+// parentsOf returns the headless mirror that a Service is the mirror of an endpoint of, if it is one.
+func parentsOf(svc *corev1.Service) []api.Key {
+	if svc == nil || svc.Labels[headlessLabel] == "" {
+		return nil
 	}
-	for item := range strings.SplitSeq(svc.Annotations[discoveryKey], ",") {
-		if _, member, _ := strings.Cut(item, "@"); member == cluster {
-			return true
-		}
-	}
-	for item := range strings.SplitSeq(svc.Annotations[linksAnnotation], ",") {
-		if owner, _, _ := strings.Cut(item, "="); owner == cluster {
-			return true
-		}
-	}
-	return false
+	return []api.Key{{Namespace: svc.Namespace, Name: svc.Labels[headlessLabel]}}
 }
 
 // countMissing counts the mirrors and memberships of a linked cluster, and those whose remote Services are not
 // found.
 func (t *term) countMissing(linked string, found func(api.Key) bool) (all, missing int) {
-	for k, svc := range records(t.services.Store) {
-		if !isMirror(svc) || svc.Labels[headlessLabel] != "" {
+	for _, k := range t.byCluster.dependents(linked) {
+		svc := t.readLocal(k)
+		if svc == nil || !isMirror(svc) || svc.Labels[headlessLabel] != "" {
 			continue
 		}
 		name := ""

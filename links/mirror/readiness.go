@@ -171,12 +171,7 @@ func (t *term) endpointMirrors(k api.Key) (keys []api.Key) {
 			keys = append(keys, mirrorName(l.Cluster, api.Key{Namespace: k.Namespace, Name: hostname}))
 		}
 	}
-	for o, svc := range records(t.services.Store) {
-		if o.Namespace == k.Namespace && svc.Labels[headlessLabel] == k.Name {
-			keys = append(keys, o)
-		}
-	}
-	return keys
+	return append(keys, t.byParent.dependents(k)...)
 }
 
 // headlessMirrors returns the names of the headless mirrors that list a mirror of an endpoint, if k is the name of one.

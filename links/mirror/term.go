@@ -95,6 +95,8 @@ type term struct {
 	permissions     *permissions
 	budget          *budget
 	remoteEndpoints remoteEndpoints
+	byCluster       index[string]         // Services of the local cluster
+	byParent        index[api.Key]        // mirrors of endpoints, by the headless mirror that lists them
 	linkSet         watch.Value[*linkSet] // stored by a linkFollower
 	ready           chan struct{}         // see above; closed once
 
@@ -208,7 +210,7 @@ func (t *term) enqueueCluster(name string) {
 			t.enqueueRemote(name, k)
 		}
 	}
-	t.enqueue(t.servicesFor(name)...)
+	t.enqueue(t.byCluster.dependents(name)...)
 	now, _ := t.linkSet.Load()
 	if l := now.linkOf(name); l != nil {
 		t.enqueue(probeService(l))
