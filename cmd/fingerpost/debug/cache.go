@@ -29,23 +29,30 @@ func (c *cachedValue[T]) get(compute func() T) T {
 	return c.value
 }
 
+// A renderedPage is what is served of a page, or why it could not be rendered.
+type renderedPage struct {
+	body []byte
+	err  error
+}
+
+func (p renderedPage) serve(w http.ResponseWriter, contentType string) {
+	if p.err != nil {
+		http.Error(w, p.err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	_, _ = w.Write(p.body) // it fails when the client is gone
+}
+
 // serveCached serves a page about everything as JSON.
 func serveCached[T any](compute func() T) http.HandlerFunc {
-	type response struct {
-		body []byte
-		err  error
-	}
-	var cached cachedValue[response]
+	var cached cachedValue[renderedPage]
 	return func(w http.ResponseWriter, _ *http.Request) {
-		r := cached.get(func() response {
-			body, err := json.MarshalIndent(compute(), "", "  ")
-			return response{append(body, '\n'), err}
-		})
-		if r.err != nil {
-			http.Error(w, r.err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(r.body) // it fails when the client is gone
+		cached.get(func() renderedPage { return renderJSON(compute()) }).serve(w, "application/json")
 	}
+}
+
+func renderJSON(page any) renderedPage {
+	body, err := json.MarshalIndent(page, "", "  ")
+	return renderedPage{append(body, '\n'), err}
 }

@@ -3,7 +3,6 @@
 package debug
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -105,9 +104,4 @@ func budgetNotes(traffic []discovery.ClusterShare, statuses map[string]cluster.S
 	return notes
 }
 
-func writeJSON(w http.ResponseWriter, page any) {
-	w.Header().Set("Content-Type", "application/json")
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(page) // it fails when the client is gone
-}
+func writeJSON(w http.ResponseWriter, page any) { renderJSON(page).serve(w, "application/json") }

@@ -121,17 +121,16 @@ func serviceProblems(
 	}
 	if s.View.Malformed != "" {
 		add(Malformed, "%s", s.View.Malformed)
-	}
-	if s.View.Malformed != "" {
 		return all
 	}
 	if s.View.Composition == nil {
-		if ready, total := countEndpoints(s.View); ready == 0 && total > 0 && streams > 0 {
-			add(NoneReadyHere, "none of its %s is ready", countText(total, "endpoint"))
+		if n := countEndpoints(s.View); n.ready == 0 && n.total > 0 && streams > 0 {
+			add(NoneReadyHere, "none of its %s is ready", countText(n.total, "endpoint"))
 		}
 		return all
 	}
-	ready, total, unknown := 0, 0, false
+	var sum endpointCount
+	unknown := false
 	var counts []string
 	for _, m := range s.Members {
 		name := m.Origin.Name + "@" + string(m.Origin.Cluster)
@@ -146,9 +145,9 @@ func serviceProblems(
 		case m.View.ExternalName:
 			add(NoService, "its member %s is an ExternalName, which has no endpoints", name)
 		default:
-			memberReady, memberTotal := countEndpoints(m.View)
-			ready, total = ready+memberReady, total+memberTotal
-			counts = append(counts, fmt.Sprintf("%s %d of %d", m.Origin.Cluster, memberReady, memberTotal))
+			n := countEndpoints(m.View)
+			sum.ready, sum.total = sum.ready+n.ready, sum.total+n.total
+			counts = append(counts, fmt.Sprintf("%s %d of %d", m.Origin.Cluster, n.ready, n.total))
 			for _, problem := range portProblems(s.View, m.View) {
 				add(NoPort, "its member %s contributes nothing to %s", name, problem)
 			}
@@ -166,7 +165,7 @@ func serviceProblems(
 			add(UnknownRegion, "%s", problem)
 		}
 	}
-	if ready == 0 && !unknown && total+streams > 0 { // else it may have been scaled to nothing
+	if sum.ready == 0 && !unknown && sum.total+streams > 0 { // else it may have been scaled to nothing
 		add(NoneReady, "none of its endpoints is ready (%s): see the Pods of the Service there",
 			cmp.Or(strings.Join(counts, ", "), "there are none"))
 	}

@@ -100,7 +100,7 @@ func (o *overview) addServices(in overviewInput) (problems []Problem) {
 	}
 	slices.SortFunc(o.services, func(a, b serviceRow) int {
 		return cmp.Or(
-			cmp.Compare(moodRank(b.Mood), moodRank(a.Mood)),
+			cmp.Compare(b.Mood, a.Mood),
 			cmp.Compare(b.Streams, a.Streams),
 			cmp.Compare(kindRank(a.Kind), kindRank(b.Kind)),
 			strings.Compare(a.Service, b.Service),
@@ -123,8 +123,6 @@ func (r serviceRow) problem(first ServiceProblem, command string) Problem {
 	}
 	return p
 }
-
-func moodRank(m mood) int { return slices.Index([]mood{calm, uneasy, alarm}, m) }
 
 // kindRank puts what consists of several clusters first.
 func kindRank(kind string) int {
@@ -162,14 +160,14 @@ func (o *overview) newServiceRow(
 	svc federation.Service, view *federation.View, problems []ServiceProblem,
 ) serviceRow {
 	row := serviceRow{
-		Service: svc.Namespace + "/" + svc.Name, Kind: "plain", Mood: calm, Streams: o.streamsOf[svc],
+		Service: svc.Namespace + "/" + svc.Name, Kind: "plain", Streams: o.streamsOf[svc],
 		query: discovery.Query{Service: svc},
 	}
 	if len(view.Ports) > 0 {
 		row.query.Port = view.Ports[0].Number
 	}
 	add := func(m mood, text string) {
-		row.Mood = worst(row.Mood, m)
+		row.Mood = max(row.Mood, m)
 		row.Notes = append(row.Notes, note{m, text})
 	}
 	members := []federation.Ref{{Cluster: federation.Cluster(o.page.Cluster), Service: svc}}
@@ -188,8 +186,9 @@ func (o *overview) newServiceRow(
 		}
 	}
 	for i, p := range problems {
-		if row.Mood = worst(row.Mood, moodOf(p.severe())); i < shownNotes {
-			add(moodOf(p.severe()), p.Message)
+		m := moodOf(p.severe())
+		if row.Mood = max(row.Mood, m); i < shownNotes {
+			add(m, p.Message)
 		}
 	}
 	if more := len(problems) - shownNotes; more > 0 {

@@ -116,14 +116,17 @@ var contentSecurityPolicy = sync.OnceValue(func() string {
 	)
 })
 
-// A mood is a class of the page: how urgent it is.
-type mood string
+// A mood is how urgent something is. The worst of several is the greatest.
+type mood int
 
 const (
-	calm   mood = "ok"
-	uneasy mood = "warn"
-	alarm  mood = "bad"
+	calm mood = iota
+	uneasy
+	alarm
 )
+
+// String returns the class of the page.
+func (m mood) String() string { return [...]string{"ok", "warn", "bad"}[m] }
 
 func moodOf(severe bool) mood {
 	if severe {
@@ -133,12 +136,7 @@ func moodOf(severe bool) mood {
 }
 
 // Mood is for the template.
-func (p Problem) Mood() string { return string(moodOf(p.Severe)) }
-
-func worst(a, b mood) mood {
-	moods := []mood{calm, uneasy, alarm}
-	return moods[max(slices.Index(moods, a), slices.Index(moods, b), 0)]
-}
+func (p Problem) Mood() mood { return moodOf(p.Severe) }
 
 // statusPage is the page at / of the debug server.
 type statusPage struct {
@@ -180,11 +178,6 @@ type statusPageHandler struct {
 	Sources
 }
 
-type renderedPage struct {
-	body []byte
-	err  error
-}
-
 // overview is all that a page can show.
 type overview struct {
 	page     statusPage // without what a filter finds
@@ -213,17 +206,14 @@ func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		page = h.cachedPage.get(func() renderedPage { return h.rendered("") })
 	}
-	if page.err != nil {
-		http.Error(w, page.err.Error(), http.StatusInternalServerError)
-		return
+	if page.err == nil {
+		header := w.Header()
+		header.Set("Cache-Control", "no-store")
+		header.Set("Content-Security-Policy", contentSecurityPolicy())
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
 	}
-	header := w.Header()
-	header.Set("Content-Type", "text/html; charset=utf-8")
-	header.Set("Cache-Control", "no-store")
-	header.Set("Content-Security-Policy", contentSecurityPolicy())
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Referrer-Policy", "no-referrer")
-	_, _ = w.Write(page.body) // it fails when the client is gone
+	page.serve(w, "text/html; charset=utf-8")
 }
 
 func (h *statusPageHandler) rendered(filter string) renderedPage {
@@ -373,7 +363,7 @@ func (o *overview) countViews(before map[*federation.View]endpointCount) {
 		for _, v := range views.All() {
 			n, counted := before[v]
 			if !counted {
-				n.ready, n.total = countEndpoints(v)
+				n = countEndpoints(v)
 			}
 			o.counts[v] = n
 			o.page.Endpoints += n.ready
@@ -381,17 +371,16 @@ func (o *overview) countViews(before map[*federation.View]endpointCount) {
 	}
 }
 
-// countEndpoints returns how many endpoints a View has, and how many of them are ready.
-func countEndpoints(view *federation.View) (ready, total int) {
+func countEndpoints(view *federation.View) (n endpointCount) {
 	for _, s := range view.Slices {
-		total += len(s.Endpoints)
+		n.total += len(s.Endpoints)
 		for _, e := range s.Endpoints {
 			if e.Ready {
-				ready++
+				n.ready++
 			}
 		}
 	}
-	return ready, total
+	return n
 }
 
 // consequence returns what it means to clients here that a cluster is not Live; nothing if it is.
@@ -478,9 +467,8 @@ func (o *overview) addVerdict(problems []Problem) {
 		p.Verdict = fmt.Sprintf("%d of %d clusters are not Live", away, n)
 	}
 	severe := 0
-	p.Mood = calm
 	for _, problem := range problems {
-		if p.Mood = worst(p.Mood, moodOf(problem.Severe)); problem.Severe {
+		if p.Mood = max(p.Mood, problem.Mood()); problem.Severe {
 			severe++
 		}
 	}
@@ -511,13 +499,13 @@ type clusterRow struct {
 func (o *overview) addClusters(in overviewInput, problems []Problem) {
 	moods := map[string]mood{}
 	for _, p := range problems {
-		moods[p.Cluster] = worst(moods[p.Cluster], moodOf(p.Severe))
+		moods[p.Cluster] = max(moods[p.Cluster], p.Mood())
 	}
 	var rows []clusterRow
 	for _, c := range in.clusters.Clusters {
 		views := o.views[federation.Cluster(c.Name)]
 		row := clusterRow{
-			Cluster: c, Mood: worst(calm, moods[c.Name]), Services: views.Len(),
+			Cluster: c, Mood: moods[c.Name], Services: views.Len(),
 			Probes: newSparkline(in.probes[c.Name]), Writer: writerText(c.Writing),
 		}
 		for _, v := range views.All() {
@@ -529,7 +517,7 @@ func (o *overview) addClusters(in overviewInput, problems []Problem) {
 		o.page.Map = newStarMap(rows)
 	}
 	rank := func(r clusterRow) int {
-		return -3*slices.Index(federation.ClusterStates, r.State) - slices.Index([]mood{calm, uneasy, alarm}, r.Mood)
+		return -3*slices.Index(federation.ClusterStates, r.State) - int(r.Mood)
 	}
 	slices.SortStableFunc(rows, func(a, b clusterRow) int { return cmp.Compare(rank(a), rank(b)) })
 	o.page.Clusters, o.page.Linked = rows, len(rows)-1
