@@ -95,6 +95,8 @@ type bar struct {
 
 type barPart struct {
 	share
+	size float64
+	note string // that follows the size in the label
 
 	X, Width, Middle string // percent
 	Size             string // as text
@@ -103,16 +105,16 @@ type barPart struct {
 
 // newBar draws how many endpoints of each cluster are ready.
 func newBar(shares []share) bar {
-	return drawBar(shares, "no ready endpoint", measure{
-		size: func(s share) float64 { return float64(s.Ready) },
-		text: func(s share) string { return strconv.Itoa(s.Ready) },
-		label: func(s share) string {
-			if s.Stale {
-				return strconv.Itoa(s.Ready) + " ready, as of the last contact"
-			}
-			return strconv.Itoa(s.Ready) + " ready"
-		},
-	})
+	parts := make([]barPart, 0, len(shares))
+	for _, s := range shares {
+		p := barPart{share: s, size: float64(s.Ready), note: " ready"}
+		if s.Stale {
+			p.note += ", as of the last contact"
+		}
+		parts = append(parts, p)
+	}
+	count := func(n float64) string { return strconv.Itoa(int(n)) }
+	return drawBar(parts, count, " ready", "no ready endpoint")
 }
 
 // newTrafficBar draws what part of the traffic each cluster gets, the largest first; nil for no shares. The clusters
@@ -125,64 +127,54 @@ func newTrafficBar(of []discovery.ClusterShare, ready []share) *bar {
 	for _, s := range ready {
 		looks[s.Cluster] = s
 	}
-	shares := make([]share, 0, len(of))
+	parts := make([]barPart, 0, len(of))
 	for _, s := range of {
 		look := looks[s.Cluster]
-		look.Cluster, look.percent, look.why = s.Cluster, s.Share, ", "+s.Why
-		shares = append(shares, look)
+		look.Cluster = s.Cluster
+		parts = append(parts, barPart{share: look, size: s.Share, note: ", " + s.Why})
 	}
-	slices.SortStableFunc(shares, func(a, b share) int { return cmp.Compare(b.percent, a.percent) })
-	percent := func(s share) string { return strconv.FormatFloat(s.percent, 'g', 3, 64) + "%" }
-	b := drawBar(shares, "nothing is ready", measure{
-		size:  func(s share) float64 { return s.percent },
-		text:  percent,
-		label: func(s share) string { return percent(s) + s.why },
-	})
+	slices.SortStableFunc(parts, func(a, b barPart) int { return cmp.Compare(b.size, a.size) })
+	percent := func(n float64) string { return strconv.FormatFloat(n, 'g', 3, 64) + "%" }
+	b := drawBar(parts, percent, "", "nothing is ready")
 	return &b
 }
 
-// A measure is what a bar shows of a share.
-type measure struct {
-	size        func(share) float64
-	text, label func(share) string
-}
-
-// drawBar draws shares in their order; the empty text is for none.
-func drawBar(shares []share, empty string, by measure) (b bar) {
+// drawBar draws parts in their order, with their sizes as text. The last note is of those that are summed up, and the
+// empty label for a bar of nothing.
+func drawBar(parts []barPart, text func(size float64) string, restNote, empty string) (b bar) {
 	total := 0.0
-	for _, s := range shares {
-		total += by.size(s)
+	for _, p := range parts {
+		total += p.size
 	}
 	if total == 0 {
 		b.Label = empty
 		return b
 	}
-	if more := shares[min(len(shares), barParts-1):]; len(more) > 1 {
-		rest := share{Cluster: fmt.Sprintf("%d others", len(more)), Colour: barColours - 1}
-		for _, s := range more {
-			rest.Ready, rest.percent = rest.Ready+s.Ready, rest.percent+s.percent
+	if more := parts[min(len(parts), barParts-1):]; len(more) > 1 {
+		others := share{Cluster: fmt.Sprintf("%d others", len(more)), Colour: barColours - 1}
+		rest := barPart{share: others, note: restNote}
+		for _, p := range more {
+			rest.size += p.size
 		}
-		shares = append(slices.Clone(shares[:barParts-1]), rest)
+		parts = append(parts[:barParts-1], rest)
 	}
 	var labels []string
 	percent := func(n float64) string { return strconv.FormatFloat(100*n/total, 'f', 1, 64) }
 	before := 0.0
-	for _, s := range shares {
-		size := by.size(s)
-		if labels = append(labels, s.Cluster+": "+by.label(s)); size == 0 {
+	for _, p := range parts {
+		p.Size = text(p.size)
+		if labels = append(labels, p.Cluster+": "+p.Size+p.note); p.size == 0 {
 			continue
 		}
-		part := barPart{
-			share: s, X: percent(before), Width: percent(size), Middle: percent(before + size/2), Size: by.text(s),
-		}
-		for _, text := range []string{s.Cluster + " " + part.Size, part.Size} {
+		p.X, p.Width, p.Middle = percent(before), percent(p.size), percent(before+p.size/2)
+		for _, text := range []string{p.Cluster + " " + p.Size, p.Size} {
 			width := float64(charWidth * (utf8.RuneCountInString(text) + 1))
-			if part.Text == "" && width < barWidth*size/total {
-				part.Text = text
+			if p.Text == "" && width < barWidth*p.size/total {
+				p.Text = text
 			}
 		}
-		b.Parts = append(b.Parts, part)
-		before += size
+		b.Parts = append(b.Parts, p)
+		before += p.size
 	}
 	b.Label = strings.Join(labels, "; ")
 	return b

@@ -32,9 +32,6 @@ type share struct {
 	Ready   int
 	Stale   bool // the cluster is out of contact
 	Colour  int
-
-	percent float64 // of the traffic, in a bar of that
-	why     string
 }
 
 const kindFederated = "federated"
@@ -56,8 +53,8 @@ type shownTraffic struct {
 	bars map[federation.Service]*bar
 }
 
-// of returns the bar of what a policy gives each cluster; nil if there is no policy.
-func (t *shownTraffic) of(r serviceRow) *bar {
+// barOf returns the bar of what a policy gives each cluster; nil if there is no policy.
+func (t *shownTraffic) barOf(r serviceRow) *bar {
 	if t.sharesOf == nil || r.Kind != kindFederated {
 		return nil
 	}
@@ -73,19 +70,19 @@ func (t *shownTraffic) of(r serviceRow) *bar {
 
 // addServices adds a row for each Service of the local cluster, those with problems first, then those with the most
 // streams, and returns the Problems.
-func (o *overview) addServices(in overviewInput) (problems []Problem) {
+func (o *overview) addServices() (problems []Problem) {
 	colours := map[string]int{}
-	for i, c := range in.clusters.Clusters {
+	for i, c := range o.clusters.Clusters {
 		colours[c.Name] = 1 + i%(barColours-1)
 		if c.Local {
 			colours[c.Name] = 0
 		}
 	}
 	found := map[string][]ServiceProblem{}
-	for _, p := range in.problems {
+	for _, p := range o.problems {
 		found[p.Service] = append(found[p.Service], p)
 	}
-	local := o.views[federation.Cluster(o.page.Cluster)]
+	local := o.views[federation.Cluster(o.local)]
 	o.page.Known = local.Len()
 	for svc, view := range local.All() {
 		of := found[svc.Namespace+"/"+svc.Name]
@@ -170,7 +167,7 @@ func (o *overview) newServiceRow(
 		row.Mood = max(row.Mood, m)
 		row.Notes = append(row.Notes, note{m, text})
 	}
-	members := []federation.Ref{{Cluster: federation.Cluster(o.page.Cluster), Service: svc}}
+	members := []federation.Ref{{Cluster: federation.Cluster(o.local), Service: svc}}
 	composed := view.Composition != nil
 	switch {
 	case view.ExternalName:

@@ -180,16 +180,13 @@ type statusPageHandler struct {
 
 // overview is all that a page can show.
 type overview struct {
-	page     statusPage // without what a filter finds
-	streams  []discovery.StreamStatus
+	overviewInput
+	page     statusPage   // without what a filter finds
 	services []serviceRow // of the local cluster
 
-	streamsOf map[federation.Service]int // number of streams
-	views     map[federation.Cluster]*federation.Views
-	states    map[string]federation.ClusterState
-	counts    map[*federation.View]endpointCount // of this overview and the one before it
-	used      map[string]usage                   // by cluster
-	traffic   *shownTraffic
+	states  map[string]federation.ClusterState
+	used    map[string]usage // by cluster
+	traffic *shownTraffic
 }
 
 // usage is what Services of the local cluster consist of, as far as one cluster has it.
@@ -253,12 +250,13 @@ func (o *overview) newPage(filter string) statusPage {
 		if !matches(row.Service) {
 			continue
 		}
-		switch page.Found++; {
-		case page.Found <= shownServices:
-			row.Traffic = o.traffic.of(row)
+		if page.Found++; page.Found > foldedServices {
+			continue
+		}
+		row.Traffic = o.traffic.barOf(row)
+		if page.Found <= shownServices {
 			page.Services = append(page.Services, row)
-		case page.Found <= foldedServices:
-			row.Traffic = o.traffic.of(row)
+		} else {
 			page.Folded = append(page.Folded, row)
 		}
 	}
@@ -294,34 +292,31 @@ type overviewInput struct {
 	streamsOf               map[federation.Service]int // number of streams
 	problems                ProblemsPage
 	views                   map[federation.Cluster]*federation.Views
-	counts                  map[*federation.View]endpointCount // as computed before
+	counts                  map[*federation.View]endpointCount // as computed before, and then those of views
 	sharesOf                func(discovery.Query) []discovery.ClusterShare
 }
 
 func newOverview(in overviewInput) overview {
 	o := overview{
-		page:      statusPage{Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local},
-		streams:   in.streams,
-		streamsOf: in.streamsOf,
-		views:     in.views,
-		states:    map[string]federation.ClusterState{},
-		counts:    map[*federation.View]endpointCount{},
-		used:      map[string]usage{},
-		traffic:   &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
+		overviewInput: in,
+		page:          statusPage{Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local},
+		states:        map[string]federation.ClusterState{},
+		used:          map[string]usage{},
+		traffic:       &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
 	}
 	problems := append(in.clusters.Problems(in.now), o.addStreams()...)
 	for _, c := range in.clusters.Clusters {
 		o.states[c.Name] = c.State
 	}
-	o.countViews(in.counts)
-	problems = append(problems, o.addServices(in)...)
-	pods := o.replicas(in.namespace)
+	o.countViews()
+	problems = append(problems, o.addServices()...)
+	pods := o.replicaPods()
 	problems = append(problems, foreignHolders(in.clusters.Clusters, pods)...)
 	for i, p := range problems {
 		problems[i].Text += o.consequence(p.Cluster)
 	}
 	slices.SortStableFunc(problems, compareProblems)
-	o.addClusters(in, problems)
+	o.addClusters(problems)
 	for _, ready := range pods {
 		if o.page.Replicas++; ready {
 			o.page.ReadyReplicas++
@@ -339,7 +334,7 @@ func (o *overview) addStreams() []Problem {
 		if s.Behind != nil || s.Sending != nil {
 			o.page.Behind++
 		}
-		if s.Sending != nil && o.page.Now.Sub(*s.Sending) > slowClient {
+		if s.Sending != nil && o.now.Sub(*s.Sending) > slowClient {
 			if slow++; since.IsZero() || s.Sending.Before(since) {
 				since = *s.Sending
 			}
@@ -358,7 +353,9 @@ func (o *overview) addStreams() []Problem {
 }
 
 // countViews counts the endpoints of each View. A View never changes, so that what was counted before is known.
-func (o *overview) countViews(before map[*federation.View]endpointCount) {
+func (o *overview) countViews() {
+	before := o.counts
+	o.counts = map[*federation.View]endpointCount{}
 	for _, views := range o.views {
 		for _, v := range views.All() {
 			n, counted := before[v]
@@ -421,11 +418,11 @@ func foreignHolders(clusters []Cluster, pods map[string]bool) (all []Problem) {
 	return all
 }
 
-// replicas returns the Pods of this installation, and whether each is ready: those of a Service of its namespace that
-// this replica is behind, the largest if there are several.
-func (o *overview) replicas(namespace string) (all map[string]bool) {
-	for svc, v := range o.views[federation.Cluster(o.page.Cluster)].All() {
-		if svc.Namespace != namespace {
+// replicaPods returns the Pods of this installation, and whether each is ready: those of a Service of its namespace
+// that this replica is behind, the largest if there are several.
+func (o *overview) replicaPods() (all map[string]bool) {
+	for svc, v := range o.views[federation.Cluster(o.local)].All() {
+		if svc.Namespace != o.namespace {
 			continue
 		}
 		pods, own := map[string]bool{}, false // whether they are ready
@@ -433,7 +430,7 @@ func (o *overview) replicas(namespace string) (all map[string]bool) {
 			for _, e := range s.Endpoints {
 				if e.Workload != nil {
 					pods[e.Workload.Name] = e.Ready
-					own = own || e.Workload.Name == o.page.Replica
+					own = own || e.Workload.Name == o.replica
 				}
 			}
 		}
@@ -496,17 +493,17 @@ type clusterRow struct {
 }
 
 // addClusters adds the rows, tiles and map of all clusters, the worst first.
-func (o *overview) addClusters(in overviewInput, problems []Problem) {
+func (o *overview) addClusters(problems []Problem) {
 	moods := map[string]mood{}
 	for _, p := range problems {
 		moods[p.Cluster] = max(moods[p.Cluster], p.Mood())
 	}
 	var rows []clusterRow
-	for _, c := range in.clusters.Clusters {
+	for _, c := range o.clusters.Clusters {
 		views := o.views[federation.Cluster(c.Name)]
 		row := clusterRow{
 			Cluster: c, Mood: moods[c.Name], Services: views.Len(),
-			Probes: newSparkline(in.probes[c.Name]), Writer: writerText(c.Writing),
+			Probes: newSparkline(o.probes[c.Name]), Writer: writerText(c.Writing),
 		}
 		for _, v := range views.All() {
 			row.Ready += o.counts[v].ready
