@@ -216,7 +216,7 @@ func newStarMap(rows []clusterRow) *starMap {
 			clusterRow: r, Radius: 19, Short: Shorten(r.Name, 14), Inside: shortCount(r.Ready),
 			Away: r.State != federation.Live, Contact: r.Probes.Last,
 		}
-		n.Title = fmt.Sprintf("%s: %s, %s", r.Name, r.State, countText(r.Ready, "ready endpoint"))
+		n.Title = fmt.Sprintf("%s: %s, %s", r.Name, r.State, CountText(r.Ready, "ready endpoint"))
 		if n.Away {
 			n.Contact = string(r.State)
 		}

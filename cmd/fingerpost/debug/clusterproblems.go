@@ -80,7 +80,7 @@ func (p ClustersPage) Problems(now time.Time) (all []Problem) {
 	}
 	if n := p.NotSaved; n.Clusters > 0 {
 		all = append(all, Problem{
-			Title: "The state of " + countText(n.Clusters, "cluster") + " cannot be saved", Command: "fingerpost check",
+			Title: "The state of " + CountText(n.Clusters, "cluster") + " cannot be saved", Command: "fingerpost check",
 			Text:    n.Reason + "; a replica that starts while a cluster is unreachable will not have its endpoints",
 			Runbook: runbookSaved,
 		})
@@ -103,78 +103,105 @@ func TrueFirst(a, b bool) int {
 	}
 }
 
-func (c Cluster) problems(now time.Time) (all []Problem) {
-	add := func(severe bool, since time.Time, runbook, title, text string) {
-		all = append(all, Problem{
-			Severe: severe, Cluster: c.Name, Title: title, Text: text, Since: since,
-			Command: "fingerpost clusters " + quote(c.Name), Runbook: runbook,
-		})
-	}
-	title := fmt.Sprintf("%s is %s", c.Name, c.State)
-	switch reason := c.OutOfContact(); c.State {
-	case federation.Stale:
-		if !c.Checkpoint.IsZero() {
-			reason += "; its endpoints are those of then, restored when this replica started"
-		}
-		trying := !c.Checkpoint.IsZero() && c.Contact == "" && c.Credentials == "" // since this replica started
-		add(!trying, c.LastContact, runbookStale, title, reason)
-	case federation.Connecting:
-		add(now.Sub(c.Since) > patience, c.Since, runbookNeverSynced, title, neverSynced+": "+reason)
-	case federation.Suspect:
-		add(false, c.LastContact, runbookStates, title, reason)
-	case federation.Live:
-	}
-	if c.Credentials != "" && c.Source != "" {
-		add(true, time.Time{}, runbookCredentials, "New credentials of "+c.Name+" do not work",
-			c.Credentials+"; "+c.Source+" stays in use")
-	}
-	if end, ended := c.ExpiresSoon(now); end != "" {
-		title, since := "The credentials of "+c.Name+" expire soon", time.Time{}
-		if ended {
-			title, since = "The credentials of "+c.Name+" have expired", c.Expires
-		}
-		add(ended, since, runbookExpiry, title, end)
-		all[len(all)-1].Command = "fingerpost link rotate " + quote(c.Name)
-	}
+func (c Cluster) problems(now time.Time) []Problem {
+	found := clusterProblems{Cluster: c}
+	found.addContact(now)
+	found.addCredentials(now)
 	for _, m := range c.Mismatches() {
-		title := c.Name + " is not as its Link describes it"
 		if m.Reason == cluster.ClockSkew {
-			title = "The clock of " + c.Name + " is off"
+			found.add(false, runbookConditions, "The clock of "+c.Name+" is off", m.Message)
+		} else {
+			found.add(true, runbookConditions, c.Name+" is not as its Link describes it", m.Message)
 		}
-		add(m.Reason != cluster.ClockSkew, time.Time{}, runbookConditions, title, m.Message)
 	}
 	if c.OverBudget != "" {
-		add(true, time.Time{}, runbookBudget, c.Name+" publishes more than its budget", c.OverBudget)
+		found.add(true, runbookBudget, c.Name+" publishes more than its budget", c.OverBudget)
 	}
-	if d := c.Traffic.Drain; d.Needed > 0 {
-		add(false, time.Time{}, runbookDrain, c.Name+" is drained and still needed", fmt.Sprintf(
-			"no other cluster has ready endpoints of %d Services: %s", d.Needed, strings.Join(d.NeededBy, ", ")))
-	}
-	if w := c.Traffic.Withdrawn; w != nil {
-		add(true, time.Time{}, runbookWithdrawal, fmt.Sprintf("%d endpoints of %s are held", w.Endpoints, c.Name),
-			fmt.Sprintf("the cluster has withdrawn most of what it had at once; for Services that have nothing else, "+
-				"%s, that is held until %s", w, w.Until.UTC().Format(time.RFC3339)))
-		all[len(all)-1].Command = "fingerpost release " + quote(c.Name)
-	}
+	found.addTraffic()
 	if refused := c.Refused(); len(refused) > 0 {
 		var kinds []string
 		for _, k := range refused {
 			kinds = append(kinds, k.Kind+" ("+string(k.Refused)+")")
 		}
-		add(false, time.Time{}, runbookForbidden, c.Name+" cannot be read completely",
+		found.add(false, runbookForbidden, c.Name+" cannot be read completely",
 			"grant get, list and watch on "+strings.Join(kinds, ", "))
 	}
-	switch c.Written() {
+	switch problem := c.Writing.Problem; c.Written() {
 	case NothingWritten:
-		add(true, time.Time{}, runbookWriter, "Nothing is written into "+c.Name, c.Writing.Problem)
+		found.add(true, runbookWriter, "Nothing is written into "+c.Name, problem)
 	case NoSlicesWritten:
-		add(false, time.Time{}, runbookWriter, "No slices are written into "+c.Name,
-			"its Link asks for them, and "+c.Writing.Problem)
+		found.add(false, runbookWriter, "No slices are written into "+c.Name, "its Link asks for them, and "+problem)
 	case PartWritten:
-		add(false, time.Time{}, runbookWriter, "Not everything is written into "+c.Name, c.Writing.Problem)
+		found.add(false, runbookWriter, "Not everything is written into "+c.Name, problem)
 	case NotToBeWritten, AllWritten:
 	}
-	return all
+	return found.all
+}
+
+// clusterProblems are the Problems of one cluster.
+type clusterProblems struct {
+	Cluster
+	all []Problem
+}
+
+// add adds a Problem, whose other fields may be set.
+func (c *clusterProblems) add(severe bool, runbook, title, text string) *Problem {
+	c.all = append(c.all, Problem{
+		Severe: severe, Cluster: c.Name, Title: title, Text: text,
+		Command: "fingerpost clusters " + quote(c.Name), Runbook: runbook,
+	})
+	return &c.all[len(c.all)-1]
+}
+
+// addContact adds that the cluster is not Live.
+func (c *clusterProblems) addContact(now time.Time) {
+	title := fmt.Sprintf("%s is %s", c.Name, c.State)
+	switch reason := c.OutOfContact(); c.State {
+	case federation.Stale:
+		restored := !c.Checkpoint.IsZero()
+		if restored {
+			reason += "; its endpoints are those of then, restored when this replica started"
+		}
+		trying := restored && c.Contact == "" && c.Credentials == "" // since this replica started
+		c.add(!trying, runbookStale, title, reason).Since = c.LastContact
+	case federation.Connecting:
+		severe := now.Sub(c.Since) > patience
+		c.add(severe, runbookNeverSynced, title, neverSynced+": "+reason).Since = c.Since
+	case federation.Suspect:
+		c.add(false, runbookStates, title, reason).Since = c.LastContact
+	case federation.Live:
+	}
+}
+
+// addCredentials adds that new credentials do not work, and that those in use expire.
+func (c *clusterProblems) addCredentials(now time.Time) {
+	if c.Credentials != "" && c.Source != "" {
+		c.add(true, runbookCredentials, "New credentials of "+c.Name+" do not work",
+			c.Credentials+"; "+c.Source+" stays in use")
+	}
+	end, ended := c.ExpiresSoon(now)
+	if end == "" {
+		return
+	}
+	p := c.add(ended, runbookExpiry, "The credentials of "+c.Name+" expire soon", end)
+	p.Command = "fingerpost link rotate " + quote(c.Name)
+	if ended {
+		p.Title, p.Since = "The credentials of "+c.Name+" have expired", c.Expires
+	}
+}
+
+// addTraffic adds that a drain does not end, and that a withdrawal is held.
+func (c *clusterProblems) addTraffic() {
+	if d := c.Traffic.Drain; d.Needed > 0 {
+		c.add(false, runbookDrain, c.Name+" is drained and still needed", fmt.Sprintf(
+			"no other cluster has ready endpoints of %d Services: %s", d.Needed, strings.Join(d.NeededBy, ", ")))
+	}
+	if w := c.Traffic.Withdrawn; w != nil {
+		p := c.add(true, runbookWithdrawal, fmt.Sprintf("%d endpoints of %s are held", w.Endpoints, c.Name),
+			fmt.Sprintf("the cluster has withdrawn most of what it had at once; for Services that have nothing else, "+
+				"%s, that is held until %s", w, w.Until.UTC().Format(time.RFC3339)))
+		p.Command = "fingerpost release " + quote(c.Name)
+	}
 }
 
 const neverSynced = "it was never synced"

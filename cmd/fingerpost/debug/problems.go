@@ -104,72 +104,90 @@ func newProblemsPage(
 }
 
 // serviceProblems returns what is wrong with a Service that so many streams ask for.
-func serviceProblems(
-	s *federation.Snapshot, store *federation.Store, streams int,
-) (all []ServiceProblem) {
+func serviceProblems(s *federation.Snapshot, store *federation.Store, streams int) ProblemsPage {
 	if s.View == nil {
 		return nil // it was deleted meanwhile
 	}
-	add := func(reason ProblemReason, format string, args ...any) {
-		all = append(all, ServiceProblem{
-			Service: s.Namespace + "/" + s.Name, Reason: reason, Message: fmt.Sprintf(format, args...),
-			Streams: streams,
-		})
-	}
+	found := problemsOfService{Snapshot: s, streams: streams}
 	if s.View.Misread != "" {
-		add(MisreadObject, "%s", s.View.Misread)
+		found.addf(MisreadObject, "%s", s.View.Misread)
 	}
-	if s.View.Malformed != "" {
-		add(Malformed, "%s", s.View.Malformed)
-		return all
-	}
-	if s.View.Composition == nil {
+	switch {
+	case s.View.Malformed != "":
+		found.addf(Malformed, "%s", s.View.Malformed)
+	case s.View.Composition != nil:
+		found.addComposition(store)
+	default:
 		if n := countEndpoints(s.View); n.ready == 0 && n.total > 0 && streams > 0 {
-			add(NoneReadyHere, "none of its %s is ready", countText(n.total, "endpoint"))
+			found.addf(NoneReadyHere, "none of its %s is ready", CountText(n.total, "endpoint"))
 		}
-		return all
 	}
+	return found.all
+}
+
+// problemsOfService are what is wrong with one Service.
+type problemsOfService struct {
+	*federation.Snapshot
+	streams int
+	all     ProblemsPage
+}
+
+func (s *problemsOfService) addf(reason ProblemReason, format string, args ...any) {
+	s.all = append(s.all, ServiceProblem{
+		Service: s.Namespace + "/" + s.Name, Reason: reason, Message: fmt.Sprintf(format, args...), Streams: s.streams,
+	})
+}
+
+// addComposition adds what is wrong with a mirrored or federated Service.
+func (s *problemsOfService) addComposition(store *federation.Store) {
 	var sum endpointCount
-	unknown := false
 	var counts []string
 	for _, m := range s.Members {
-		name := m.Origin.Name + "@" + string(m.Origin.Cluster)
-		switch {
-		case !m.Known:
-			unknown = true
-		case !m.Linked:
-			add(NotLinked, "cluster %s of its member %s is not linked: link it, or remove the member",
-				m.Origin.Cluster, name)
-		case m.View == nil:
-			add(NoService, "cluster %s has no Service %s/%s", m.Origin.Cluster, m.Origin.Namespace, m.Origin.Name)
-		case m.View.ExternalName:
-			add(NoService, "its member %s is an ExternalName, which has no endpoints", name)
-		default:
-			n := countEndpoints(m.View)
-			sum.ready, sum.total = sum.ready+n.ready, sum.total+n.total
-			counts = append(counts, fmt.Sprintf("%s %d of %d", m.Origin.Cluster, n.ready, n.total))
-			for _, problem := range portProblems(s.View, m.View) {
-				add(NoPort, "its member %s contributes nothing to %s", name, problem)
-			}
+		if !m.Known || !s.addMember(m) {
+			continue
 		}
+		n := countEndpoints(m.View)
+		sum.ready, sum.total = sum.ready+n.ready, sum.total+n.total
+		counts = append(counts, fmt.Sprintf("%s %d of %d", m.Origin.Cluster, n.ready, n.total))
+	}
+	if len(s.Unknown()) > 0 {
+		return // clusters may not be listed yet, and others may have endpoints
 	}
 	for _, name := range s.View.Policy.Names() {
-		// While a member is unknown, clusters may not be listed yet.
-		if !unknown && !store.Linked(federation.Cluster(name)) {
-			add(UnknownCluster, "its policy names the cluster %s, which is not linked: that name counts for nothing",
+		if !store.Linked(federation.Cluster(name)) {
+			s.addf(UnknownCluster, "its policy names the cluster %s, which is not linked: that name counts for nothing",
 				name)
 		}
 	}
-	if s.View.Policy.HasRegion() && !unknown {
-		if problem := regionProblem(s, store.Policy(s.Cluster).Region); problem != "" {
-			add(UnknownRegion, "%s", problem)
+	if s.View.Policy.HasRegion() {
+		if problem := regionProblem(s.Snapshot, store.Policy(s.Cluster).Region); problem != "" {
+			s.addf(UnknownRegion, "%s", problem)
 		}
 	}
-	if sum.ready == 0 && !unknown && sum.total+streams > 0 { // else it may have been scaled to nothing
-		add(NoneReady, "none of its endpoints is ready (%s): see the Pods of the Service there",
+	if sum.ready == 0 && sum.total+s.streams > 0 { // else it may have been scaled to nothing
+		s.addf(NoneReady, "none of its endpoints is ready (%s): see the Pods of the Service there",
 			cmp.Or(strings.Join(counts, ", "), "there are none"))
 	}
-	return all
+}
+
+// addMember adds what is wrong with a member, and reports whether it has endpoints to be counted.
+func (s *problemsOfService) addMember(m *federation.Member) bool {
+	name := m.Origin.Name + "@" + string(m.Origin.Cluster)
+	switch {
+	case !m.Linked:
+		s.addf(NotLinked, "cluster %s of its member %s is not linked: link it, or remove the member",
+			m.Origin.Cluster, name)
+	case m.View == nil:
+		s.addf(NoService, "cluster %s has no Service %s/%s", m.Origin.Cluster, m.Origin.Namespace, m.Origin.Name)
+	case m.View.ExternalName:
+		s.addf(NoService, "its member %s is an ExternalName, which has no endpoints", name)
+	default:
+		for _, problem := range portProblems(s.View, m.View) {
+			s.addf(NoPort, "its member %s contributes nothing to %s", name, problem)
+		}
+		return true
+	}
+	return false
 }
 
 // regionProblem returns why the clusters in the region of the Service's own are none; empty if there is one, or if all

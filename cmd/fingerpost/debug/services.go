@@ -149,7 +149,7 @@ func (r serviceRow) affected() string {
 		names = append(names[:most], fmt.Sprintf("%d more", more))
 	}
 	return fmt.Sprintf("%d of %s ready in %s; %s open",
-		r.Ready, countText(r.Total, "endpoint"), strings.Join(names, ", "), countText(r.Streams, "stream"))
+		r.Ready, CountText(r.Total, "endpoint"), strings.Join(names, ", "), CountText(r.Streams, "stream"))
 }
 
 // newServiceRow counts the endpoints of all members of a Service of the local cluster.

@@ -46,7 +46,7 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	"clock":  func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05") },
 	"since":  sinceText,
 	"docs":   func(page string) string { return docsURL + page },
-	"count":  countText,
+	"count":  CountText,
 	"number": numberText,
 	"short":  func(name string) string { return Shorten(name, 20) },
 	"rows":   func(rows []clusterRow, p statusPage) any { return map[string]any{"Rows": rows, "Page": p} },
@@ -74,8 +74,8 @@ func numberText(n int) string {
 	return text
 }
 
-// countText returns a number of things, in the plural unless there is one.
-func countText(n int, thing string) string {
+// CountText returns a number of things, in the plural unless there is one.
+func CountText(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
@@ -346,7 +346,7 @@ func (o *overview) addStreams() []Problem {
 		return nil
 	}
 	return []Problem{{
-		Title: countText(slow, "client") + " with an unread message", Since: since,
+		Title: CountText(slow, "client") + " with an unread message", Since: since,
 		Text:    "what they hold is out of date; the other streams are not affected",
 		Command: "fingerpost streams --slow", Runbook: runbookClients,
 	}}
@@ -383,14 +383,14 @@ func countEndpoints(view *federation.View) (n endpointCount) {
 // consequence returns what it means to clients here that a cluster is not Live; nothing if it is.
 func (o *overview) consequence(name string) string {
 	used := o.used[name]
-	services := countText(used.services, "Service") + " here"
+	services := CountText(used.services, "Service") + " here"
 	switch state, known := o.states[name]; {
 	case !known || state == federation.Live || used.services == 0:
 		return ""
 	case state == federation.Connecting:
 		return "; served without it: " + services
 	default:
-		return fmt.Sprintf("; kept as of then: %s in %s", countText(used.ready, "ready endpoint"), services)
+		return fmt.Sprintf("; kept as of then: %s in %s", CountText(used.ready, "ready endpoint"), services)
 	}
 }
 
@@ -473,9 +473,9 @@ func (o *overview) addVerdict(problems []Problem) {
 	case len(problems) == 0:
 		p.Advice = "Nothing needs attention."
 	case severe == 0:
-		p.Advice = countText(len(problems), "problem") + ", none of them urgent."
+		p.Advice = CountText(len(problems), "problem") + ", none of them urgent."
 	default:
-		p.Advice = countText(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
+		p.Advice = CountText(len(problems), "problem") + ", " + fmt.Sprint(severe) + " urgent."
 	}
 	p.Problems = problems[:min(len(problems), shownProblems)]
 	more := problems[len(p.Problems):]
