@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -122,7 +123,7 @@ func (c *loopbackConn) opened() (net.Conn, error) {
 		if _, c.err = io.ReadFull(c.Conn, first); c.err != nil {
 			return
 		}
-		c.inner = &rereadConn{c.Conn, first}
+		c.inner = &rereadConn{c.Conn, io.MultiReader(bytes.NewReader(first), c.Conn)}
 		if first[0] == handshake {
 			c.inner = tls.Server(c.inner, c.config)
 		}
@@ -148,21 +149,13 @@ func (c *loopbackConn) Write(b []byte) (int, error) {
 	return inner.Write(b)
 }
 
-// A rereadConn reads bytes again that were read from it.
+// A rereadConn is a connection whose first bytes were read, and are read again.
 type rereadConn struct {
 	net.Conn
-	again []byte // owned by the reader
+	reader io.Reader // those bytes, then the connection
 }
 
-// Read reads those bytes first.
-func (c *rereadConn) Read(into []byte) (int, error) {
-	if len(c.again) == 0 {
-		return c.Conn.Read(into)
-	}
-	n := copy(into, c.again)
-	c.again = c.again[n:]
-	return n, nil
-}
+func (c *rereadConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
 // Mutual returns the TLS settings of a client that presents the certificate, and accepts a server of a name whose
 // certificate is of an authority of clients. It reads the files, as they are now.
