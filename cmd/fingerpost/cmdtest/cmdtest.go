@@ -78,16 +78,21 @@ func DecodeJSON[T any](t *testing.T, text string) (page T) {
 	return page
 }
 
-// WriteKubeconfig writes a kubeconfig for a server at url, and returns its path.
-func WriteKubeconfig(t *testing.T, url string) string {
-	t.Helper()
+// newKubeconfig returns a kubeconfig for a server at url, whose certificate is of an authority (PEM).
+func newKubeconfig(url string, authority []byte) clientcmdapi.Config {
 	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: url}
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: authority}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: "token"}
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	config.CurrentContext = "x"
+	return *config
+}
+
+// WriteKubeconfig writes a kubeconfig for a server at url, and returns its path.
+func WriteKubeconfig(t *testing.T, url string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
+	if err := clientcmd.WriteToFile(newKubeconfig(url, nil), path); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -96,13 +101,8 @@ func WriteKubeconfig(t *testing.T, url string) string {
 // Kubeconfig returns a kubeconfig for a TLS server at url.
 func Kubeconfig(t *testing.T, server *httptest.Server, url string) []byte {
 	t.Helper()
-	config := clientcmdapi.NewConfig()
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: authority}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: "token"}
-	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	config.CurrentContext = "x"
-	b, err := clientcmd.Write(*config)
+	b, err := clientcmd.Write(newKubeconfig(url, authority))
 	if err != nil {
 		t.Fatal(err)
 	}
