@@ -635,12 +635,9 @@ func (s *scenario) check(categories []string) {
 	config.Dial, config.QPS = s.network.Dial, -1
 	var all []cli.Replica
 	for _, r := range s.replicas {
-		all = append(all, cli.Replica{Name: r.name})
+		all = append(all, cli.Replica{Name: r.name, Addr: r.name, Transport: debugTransport{s, r.name}})
 	}
-	fetch := func(ctx context.Context, from cli.Replica, path string, to any) error {
-		return json.Unmarshal(s.fetch(ctx, from.Name, path), to)
-	}
-	lines := check.Once(s.t.Context(), config, ours, all, fetch)
+	lines := check.Once(s.t.Context(), config, ours, all)
 	if len(lines) == 0 {
 		fmt.Fprintln(&s.out, "√")
 	}
@@ -655,6 +652,18 @@ func (s *scenario) check(categories []string) {
 			fmt.Fprintf(&s.out, "%s %s: %s\n", map[string]string{"error": "×", "warning": "‼"}[result], category, text)
 		}
 	}
+}
+
+// debugTransport sends requests to the debug server of a replica.
+type debugTransport struct {
+	s       *scenario
+	replica string
+}
+
+func (d debugTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	response := httptest.NewRecorder()
+	d.s.mustRun(d.replica).Pages.ServeHTTP(response, r)
+	return response.Result(), nil
 }
 
 // fetch returns what the debug server of a replica answers.

@@ -12,8 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,37 +56,30 @@ type checkResult struct {
 	Result      string `json:"result"`
 }
 
-// Lines returns "result category: description: error" of each check that did not succeed.
-func (r *checkReport) Lines() (lines []string) {
-	for _, category := range r.Categories {
-		for _, c := range category.Checks {
+// Once returns "result category: description: error" of what does not succeed of all checks of an installation, each
+// tried once: of the cluster of config, and of replicas. A test can bring its own network for both.
+func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.Replica) (lines []string) {
+	e := environment{
+		namespace: namespace,
+		access:    func() (*rest.Config, error) { return config, nil },
+		open:      func(context.Context) ([]cli.Replica, error) { return all, nil },
+	}
+	r := newRunner(0, 10*time.Second)
+	e.run(ctx, r, false)
+	for _, in := range r.report.Categories {
+		for _, c := range in.Checks {
 			if c.Result != resultSuccess {
-				lines = append(lines, fmt.Sprintf("%s %s: %s: %s", c.Result, category.Name, c.Description, c.Error))
+				lines = append(lines, fmt.Sprintf("%s %s: %s: %s", c.Result, in.Name, c.Description, c.Error))
 			}
 		}
 	}
 	return lines
 }
 
-// Once returns what does not succeed of all checks of an installation, each tried once: of the cluster of config,
-// and of replicas, whose pages are fetched. A test can bring its own network for both.
-func Once(ctx context.Context, config *rest.Config, namespace string, all []cli.Replica, fetch cli.FetchFunc) []string {
-	e := environment{
-		controllerNamespace: namespace, fetch: fetch,
-		config: func() (*rest.Config, error) { return config, nil },
-		open:   func(context.Context) ([]cli.Replica, func(), error) { return all, func() {}, nil },
-	}
-	r := newRunner(0, 10*time.Second)
-	e.run(ctx, r, false)
-	return r.report.Lines()
-}
-
 // Command returns the command of a binary of this version.
 func Command(version string) *cobra.Command {
 	flags := cli.NewReplicaFlags(version)
-	e := environment{
-		open: flags.Open, config: flags.RESTConfig, fetch: cli.FetchPage,
-	}
+	e := environment{open: flags.Open, access: flags.RESTConfig}
 	var output string
 	var pre, proxy bool
 	var wait, timeout time.Duration
@@ -130,7 +121,7 @@ linkerd.io/extension=fingerpost.`,
 	}
 	flags.AddFlags(cmd)
 	fs := cmd.Flags()
-	fs.StringVarP(&e.controllerNamespace, "linkerd-namespace", "L", "linkerd",
+	fs.StringVarP(&e.namespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane")
 	fs.StringVarP(&output, "output", "o", "table", "table, short (only what did not succeed) or json")
 	fs.BoolVar(&pre, "pre", false, "check that Fingerpost can be installed")
@@ -143,14 +134,4 @@ linkerd.io/extension=fingerpost.`,
 		_ = fs.MarkHidden(name)
 	}
 	return cmd
-}
-
-// isTerminal reports whether output goes to a terminal.
-func isTerminal(to io.Writer) bool {
-	f, is := to.(*os.File)
-	if !is {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }

@@ -42,7 +42,7 @@ func TestClockSkew(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
 		}))
-		err := checkClock(t.Context(), &rest.Config{Host: server.URL})
+		err := (&environment{config: &rest.Config{Host: server.URL}}).checkClock(t.Context())
 		server.Close()
 		_, warned := errors.AsType[warning](err)
 		// The Date has whole seconds, so that the difference may be a second less.
@@ -222,7 +222,7 @@ func TestHints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	anchors := regexp.MustCompile(`(?:anchor:|",) +"([a-z]+(?:-[a-z]+)+)"`).FindAllStringSubmatch(string(source), -1)
+	anchors := regexp.MustCompile(`(?:anchor:|,) +"([a-z]+(?:-[a-z]+)+)"`).FindAllStringSubmatch(string(source), -1)
 	if len(anchors) < 15 {
 		t.Fatalf("%d anchors: they are written in another way than this test reads", len(anchors))
 	}

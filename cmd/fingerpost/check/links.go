@@ -35,57 +35,41 @@ func (k *knownReplicas) links() map[string]linkReports {
 }
 
 // linkChecks check Links: as replicas report them, and as the API server has them.
-func (l *localCluster) linkChecks(known *knownReplicas) (checks []check) {
-	const category = "fingerpost-links"
+func (e *environment) linkChecks(known *knownReplicas) (checks []check) {
 	checks = append(checks,
-		check{
-			category: category, description: "no Link was deleted with many others", anchor: "no-link-is-held",
-			run: func(context.Context) error { return known.checkHeld() },
-		},
-		check{
-			category: category, description: "every cluster has its Link", anchor: "every-cluster-has-its-link",
-			run: func(context.Context) error { return known.checkWithoutLink() },
-		},
-		check{
-			category: category, description: "every Link is read", anchor: "every-link-is-read", retry: true,
-			run: func(ctx context.Context) error {
-				shown, err := l.listLinks(ctx)
-				if err != nil {
-					return err
-				}
-				return known.checkRead(shown)
-			},
-		},
-		check{
-			category: category, description: "Links show what replicas report",
-			anchor: "links-show-what-replicas-report",
-			retry:  true, run: func(ctx context.Context) error {
-				shown, err := l.listLinks(ctx)
+		linkCategory.decided("no Link was deleted with many others", "no-link-is-held", known.checkHeld),
+		linkCategory.decided("every cluster has its Link", "every-cluster-has-its-link", known.checkWithoutLink),
+		linkCategory.retried("every Link is read", "every-link-is-read", func(ctx context.Context) error {
+			shown, err := e.listLinks(ctx)
+			if err != nil {
+				return err
+			}
+			return known.checkRead(shown)
+		}),
+		linkCategory.retried("Links show what replicas report", "links-show-what-replicas-report",
+			func(ctx context.Context) error {
+				shown, err := e.listLinks(ctx)
 				if err != nil {
 					return errSkipped // as was reported
 				}
 				return known.checkShown(shown)
-			},
-		})
+			}))
 	for _, name := range slices.Sorted(maps.Keys(known.links())) {
+		reported := func(check func(linkReports) error) func(context.Context) error {
+			return func(context.Context) error { return check(known.links()[name]) }
+		}
 		checks = append(checks,
-			check{
-				category: category, description: "the conditions of Link " + name + " hold",
-				anchor: "conditions-of-a-link-hold", retry: true,
-				run: func(context.Context) error { return checkConditions(known.links()[name]) },
-			},
-			check{
-				category: category, description: "the Services that Link " + name + " selects are mirrored",
-				anchor: "services-are-mirrored", retry: true,
-				run: func(context.Context) error { return checkMirrored(known.links()[name]) },
-			})
+			linkCategory.retried("the conditions of Link "+name+" hold", "conditions-of-a-link-hold",
+				reported(checkConditions)),
+			linkCategory.retried("the Services that Link "+name+" selects are mirrored", "services-are-mirrored",
+				reported(checkMirrored)))
 	}
 	return checks
 }
 
 // listLinks returns all Links of the local cluster. The error is errSkipped without a CRD, as another check reports.
-func (l *localCluster) listLinks(ctx context.Context) ([]unstructured.Unstructured, error) {
-	_, all, err := cli.ListLinks(ctx, l.config, "")
+func (e *environment) listLinks(ctx context.Context) ([]unstructured.Unstructured, error) {
+	_, all, err := cli.ListLinks(ctx, e.config, "")
 	switch {
 	case errors.Is(err, cli.ErrNoLinks):
 		return nil, errSkipped
@@ -111,7 +95,7 @@ func (k *knownReplicas) checkRead(shown []unstructured.Unstructured) error {
 }
 
 // checkHeld reports Links that were deleted and whose clusters stay linked for a grace.
-func (k *knownReplicas) checkHeld() error {
+func (k *knownReplicas) checkHeld(context.Context) error {
 	var names []string
 	var deleted time.Time
 	reason := ""
@@ -132,7 +116,7 @@ func (k *knownReplicas) checkHeld() error {
 }
 
 // checkWithoutLink reports clusters whose Link was deleted, perhaps, and whose labelled Secret was not.
-func (k *knownReplicas) checkWithoutLink() error {
+func (k *knownReplicas) checkWithoutLink(context.Context) error {
 	var left []string
 	for _, page := range k.pages {
 		for _, c := range page.Page.WithoutLink() {
@@ -221,7 +205,7 @@ func checkConditions(reports linkReports) error {
 			seen[text] = true
 			err := fmt.Errorf("%s", text)
 			if c.Type != links.Accepted && c.Type != links.CredentialsValid {
-				err = warning{error: err}
+				err = warning{err}
 			}
 			errs = append(errs, err)
 		}

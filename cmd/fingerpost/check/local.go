@@ -25,102 +25,75 @@ import (
 // maxSkew is how far two clocks may be apart.
 const maxSkew = 10 * time.Second
 
-// A permission is what Fingerpost, or who installs it, may do in a cluster.
-type permission struct {
-	group, resource string
-	required        bool // nothing works without it
-}
+// alwaysCreated and sometimesCreated are what the chart creates: always, or where its values ask for it.
+var (
+	alwaysCreated = []string{
+		"serviceaccounts", "services", "deployments.apps", "poddisruptionbudgets.policy",
+		"roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io",
+		"clusterroles.rbac.authorization.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io",
+	}
+	sometimesCreated = []string{"namespaces", "configmaps", "customresourcedefinitions.apiextensions.k8s.io"}
+)
 
-func (p permission) String() string {
-	return schema.GroupResource{Group: p.group, Resource: p.resource}.String()
-}
-
-// installPermissions are what the chart creates: always, or where its values ask for it.
-var installPermissions = []permission{
-	{"", "serviceaccounts", true},
-	{"", "services", true},
-	{"apps", "deployments", true},
-	{"policy", "poddisruptionbudgets", true},
-	{"rbac.authorization.k8s.io", "roles", true},
-	{"rbac.authorization.k8s.io", "rolebindings", true},
-	{"rbac.authorization.k8s.io", "clusterroles", true},
-	{"rbac.authorization.k8s.io", "clusterrolebindings", true},
-	{"", "namespaces", false},
-	{"", "configmaps", false},
-	{"apiextensions.k8s.io", "customresourcedefinitions", false},
-}
-
-// An environment is what is checked: the local cluster, its replicas, and the clusters linked there.
+// An environment is what is checked: the local cluster, as it is seen from here, its replicas, and the clusters
+// linked there.
 type environment struct {
-	config              func() (*rest.Config, error)
-	open                func(ctx context.Context) (all []cli.Replica, done func(), err error)
-	fetch               cli.FetchFunc
-	controllerNamespace string
+	access    func() (*rest.Config, error)
+	open      func(ctx context.Context) ([]cli.Replica, error)
+	namespace string // of the mesh's control plane and of Leases
+
+	config *rest.Config         // of the local cluster, once it is connected
+	client kubernetes.Interface // likewise
 }
 
 // run runs all checks, or those before an installation.
 func (e *environment) run(ctx context.Context, r *runner, pre bool) {
-	const category = "fingerpost-kubernetes"
-	local := &localCluster{namespace: e.controllerNamespace}
-	connect := func(ctx context.Context) (err error) {
-		if local.config, err = e.config(); err != nil {
-			return err
-		}
-		local.config = rest.CopyConfig(local.config)
-		local.config.Timeout = r.timeout
-		if local.client, err = kubernetes.NewForConfig(local.config); err != nil {
-			return err
-		}
-		return ping(ctx, local.client)
-	}
-	if !r.must(ctx, check{
-		category: category, description: "the API server answers", anchor: "the-api-server-answers", run: connect,
-	}) {
+	connect := func(ctx context.Context) error { return e.connect(ctx, r.timeout) }
+	if !r.must(ctx, localCategory.decided("the API server answers", "the-api-server-answers", connect)) {
 		return
 	}
 	checks := []check{
-		{
-			category: category, description: "its clock agrees with this one", anchor: "clocks-agree",
-			run: func(ctx context.Context) error { return checkClock(ctx, local.config) },
-		},
-		{
-			category: category, description: "Links are served at version " + cli.LinkVersion,
-			anchor: "links-are-served",
-			run:    func(context.Context) error { return checkLinkVersion(local.client) },
-		},
+		localCategory.decided("its clock agrees with this one", "clocks-agree", e.checkClock),
+		localCategory.decided("Links are served at version "+cli.LinkVersion, "links-are-served", e.checkLinkVersion),
 	}
 	if pre {
-		r.run(ctx, append(checks, installChecks(local.client)...)...)
+		checks = append(checks, e.installChecks(alwaysCreated, true)...)
+		r.run(ctx, append(checks, e.installChecks(sometimesCreated, false)...)...)
 		return
 	}
-	r.run(ctx, append(checks, check{
-		category: category, description: "there is a namespace " + e.controllerNamespace + " for Leases",
-		anchor: "there-is-a-namespace-for-leases", run: local.checkNamespace,
-	})...)
-	known, done := e.checkReplicas(ctx, r)
-	defer done()
+	r.run(ctx, append(checks, localCategory.decided("there is a namespace "+e.namespace+" for Leases",
+		"there-is-a-namespace-for-leases", e.checkNamespace))...)
+	known := e.checkReplicas(ctx, r)
+	defer cli.CloseAll(known.opened)
 	if len(known.pages) > 0 {
 		r.run(ctx, slices.Concat(
-			known.clusterChecks(), known.writerChecks(), local.leaseChecks(known), local.linkChecks(known),
+			known.clusterChecks(), known.writerChecks(), e.leaseChecks(known), e.linkChecks(known),
 			known.serviceChecks())...)
 	}
 	r.wait(ctx, known.refresh)
 }
 
-// localCluster is the cluster in which Fingerpost runs, as it is seen from here.
-type localCluster struct {
-	config    *rest.Config
-	client    kubernetes.Interface
-	namespace string // of Leases
+// connect asks the API server for its version, which needs credentials but no permission.
+func (e *environment) connect(ctx context.Context, timeout time.Duration) error {
+	config, err := e.access()
+	if err != nil {
+		return err
+	}
+	e.config = rest.CopyConfig(config)
+	e.config.Timeout = timeout
+	if e.client, err = kubernetes.NewForConfig(e.config); err != nil {
+		return err
+	}
+	return e.client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 }
 
 // checkNamespace reports that Leases have no namespace. Without the permission to read it that is not known.
-func (l *localCluster) checkNamespace(ctx context.Context) error {
-	_, err := l.client.CoreV1().Namespaces().Get(ctx, l.namespace, metav1.GetOptions{})
+func (e *environment) checkNamespace(ctx context.Context) error {
+	_, err := e.client.CoreV1().Namespaces().Get(ctx, e.namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("no Lease can be created, so that nothing is written into any cluster: create the "+
-			"namespace, or name another: controllerNamespace of the chart, and -L %s here", l.namespace)
+			"namespace, or name another: controllerNamespace of the chart, and -L %s here", e.namespace)
 	case apierrors.IsForbidden(err):
 		return errSkipped
 	default:
@@ -128,18 +101,13 @@ func (l *localCluster) checkNamespace(ctx context.Context) error {
 	}
 }
 
-// ping reads the version of an API server, which needs credentials but no permission.
-func ping(ctx context.Context, client kubernetes.Interface) error {
-	return client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
-}
-
 // checkClock compares the API server's clock with ours. A difference within the time of the request is none.
-func checkClock(ctx context.Context, config *rest.Config) error {
-	client, err := rest.HTTPClientFor(config)
+func (e *environment) checkClock(ctx context.Context) error {
+	client, err := rest.HTTPClientFor(e.config)
 	if err != nil {
 		return err
 	}
-	base, _, err := rest.DefaultServerUrlFor(config)
+	base, _, err := rest.DefaultServerUrlFor(e.config)
 	if err != nil {
 		return err
 	}
@@ -161,8 +129,8 @@ func checkClock(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-func checkLinkVersion(client kubernetes.Interface) error {
-	groups, err := client.Discovery().ServerGroups()
+func (e *environment) checkLinkVersion(context.Context) error {
+	groups, err := e.client.Discovery().ServerGroups()
 	if err != nil {
 		return err
 	}
@@ -177,60 +145,48 @@ func checkLinkVersion(client kubernetes.Interface) error {
 			}
 			versions = append(versions, v.Version)
 		}
-		return warningf(
-			"they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster chart",
-			strings.Join(versions, ", "),
-		)
+		return warningf("they are served at %s only: apply links/crd/links.yaml, or a newer linkerd-multicluster "+
+			"chart", strings.Join(versions, ", "))
 	}
 	return warningf("there is no CRD of Links, so that only labelled Secrets can link clusters: apply " +
 		"links/crd/links.yaml")
 }
 
-func installChecks(client kubernetes.Interface) (checks []check) {
-	for _, p := range installPermissions {
+// installChecks check that resources may be created in all namespaces.
+func (e *environment) installChecks(resources []string, required bool) (checks []check) {
+	for _, resource := range resources {
+		kind := schema.ParseGroupResource(resource)
+		attributes := authorizationv1.ResourceAttributes{Group: kind.Group, Resource: kind.Resource, Verb: "create"}
 		run := func(ctx context.Context) error {
-			status, err := reviewAccess(ctx, client, p, "create")
+			status, err := api.ReviewAccess(ctx, e.client, attributes)
 			switch {
 			case err != nil || status.Allowed:
 				return err
-			case p.required:
-				return fmt.Errorf("create %s is not allowed %s", p, status.Reason)
+			case required:
+				return fmt.Errorf("create %s is not allowed %s", resource, status.Reason)
 			default:
-				return warningf("create %s is not allowed, which some installations need %s", p, status.Reason)
+				return warningf("create %s is not allowed, which some installations need %s", resource, status.Reason)
 			}
 		}
-		checks = append(checks, check{
-			category: "fingerpost-install", description: "you may create " + p.String(),
-			anchor: "you-may-install", run: run,
-		})
+		checks = append(checks, installCategory.decided("you may create "+resource, "you-may-install", run))
 	}
 	return checks
 }
 
-// reviewAccess asks the API server whether the client may do something in all namespaces.
-func reviewAccess(
-	ctx context.Context, client kubernetes.Interface, p permission, verb string,
-) (authorizationv1.SubjectAccessReviewStatus, error) {
-	attributes := authorizationv1.ResourceAttributes{Group: p.group, Resource: p.resource, Verb: verb}
-	return api.ReviewAccess(ctx, client, attributes)
-}
-
 // leaseChecks check that each Lease in this cluster that a replica holds or waits for has a holder, and that of
 // Linkerd's destination controller if there is one.
-func (l *localCluster) leaseChecks(known *knownReplicas) (checks []check) {
+func (e *environment) leaseChecks(known *knownReplicas) (checks []check) {
 	all := append(known.wantedLeases(), linkerd.ExternalWorkloadsLease)
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(all))) {
 		run := func(ctx context.Context) error {
-			lease, err := l.client.CoordinationV1().Leases(l.namespace).Get(ctx, name, metav1.GetOptions{})
+			lease, err := e.client.CoordinationV1().Leases(e.namespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 				return err
 			}
 			return checkHolder(lease, err, known.leaseUse(name), time.Now())
 		}
-		checks = append(checks, check{
-			category: "fingerpost-writers", description: "the Lease " + name + " in this cluster has a holder",
-			anchor: "a-lease-has-a-holder", retry: true, run: run,
-		})
+		checks = append(checks,
+			writerCategory.retried("the Lease "+name+" in this cluster has a holder", "a-lease-has-a-holder", run))
 	}
 	return checks
 }

@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 	"unicode/utf8"
 
@@ -31,7 +32,8 @@ type progress struct {
 }
 
 func newProgress(to io.Writer) *progress {
-	return &progress{to: to, terminal: isTerminal(to), last: time.Now()}
+	terminal := cli.NewScreen(to).Terminal && os.Getenv("TERM") != "dumb"
+	return &progress{to: to, terminal: terminal, last: time.Now()}
 }
 
 // show shows a text about what is waited for.

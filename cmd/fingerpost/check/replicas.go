@@ -3,12 +3,12 @@ package check
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -20,8 +20,8 @@ import (
 // knownReplicas are the replicas that respond, and what they reported last. All checks of what they report read
 // the same pages, so that their number costs no requests.
 type knownReplicas struct {
+	opened   []cli.Replica // those that do not respond among them
 	all      []cli.Replica
-	fetch    cli.FetchFunc
 	pages    []cli.Response[debug.ClustersPage] // empty if no replica responds
 	problems debug.ProblemsPage                 // of all of them, each once
 }
@@ -29,10 +29,10 @@ type knownReplicas struct {
 // refresh reads all of them again, at the same time. What those reported that do not respond stays only if none
 // responds.
 func (k *knownReplicas) refresh(ctx context.Context) {
-	if pages, _ := cli.FetchAll[debug.ClustersPage](ctx, k.fetch, k.all, "/debug/clusters"); len(pages) > 0 {
+	if pages, _ := cli.FetchAll[debug.ClustersPage](ctx, k.all, "/debug/clusters"); len(pages) > 0 {
 		k.pages = pages
 	}
-	if pages, _ := cli.FetchAll[debug.ProblemsPage](ctx, k.fetch, k.all, "/debug/problems"); len(pages) > 0 {
+	if pages, _ := cli.FetchAll[debug.ProblemsPage](ctx, k.all, "/debug/problems"); len(pages) > 0 {
 		k.problems = mergeProblems(pages)
 	}
 }
@@ -47,10 +47,6 @@ func (k *knownReplicas) clusters(match func(debug.Cluster) bool) (all []cli.Resp
 		}
 	}
 	return all
-}
-
-func hasName(name string) func(debug.Cluster) bool {
-	return func(c debug.Cluster) bool { return c.Name == name }
 }
 
 // wantedLeases returns the Leases that one of them holds in the local cluster, or waits for, sorted.
@@ -80,44 +76,25 @@ func (k *knownReplicas) suffix(replica string) string {
 	return " in " + replica
 }
 
-// checkReplicas returns the replicas, and a function that closes the ways to them.
-func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *knownReplicas, done func()) {
-	const category = "fingerpost-replicas"
-	known, done = &knownReplicas{fetch: e.fetch}, func() {}
-	var all []cli.Replica
-	open := func(context.Context) error {
-		opened, end, err := e.open(ctx)
-		if err != nil {
+// checkReplicas returns the replicas, and what they report.
+func (e *environment) checkReplicas(ctx context.Context, r *runner) *knownReplicas {
+	known := &knownReplicas{}
+	open := func(context.Context) error { return e.openReplicas(ctx, known) }
+	if !r.must(ctx, replicaCategory.retried("replicas are ready", "replicas-are-ready", open)) {
+		return known
+	}
+	responds := make([]bool, len(known.opened))
+	var checks []check
+	for i, replica := range known.opened {
+		ask := func(ctx context.Context) error {
+			err := replica.Fetch(ctx, "/debug/clusters", &debug.ClustersPage{})
+			responds[i] = err == nil
 			return err
 		}
-		for _, replica := range opened {
-			if replica.Err != nil {
-				end()
-				return replica.Err
-			}
-		}
-		all, done = opened, end
-		return nil
-	}
-	if !r.must(ctx, check{
-		category: category, description: "replicas are ready", anchor: "replicas-are-ready", retry: true, run: open,
-	}) {
-		return known, done
-	}
-	responds := make([]bool, len(all))
-	var checks []check
-	for i, replica := range all {
-		checks = append(checks, check{
-			category: category, description: replica.Name + " answers", anchor: "replicas-are-ready",
-			run: func(ctx context.Context) error {
-				err := e.fetch(ctx, replica, "/debug/clusters", &debug.ClustersPage{})
-				responds[i] = err == nil
-				return err
-			},
-		})
+		checks = append(checks, replicaCategory.decided(replica.Name+" answers", "replicas-are-ready", ask))
 	}
 	r.run(ctx, checks...)
-	for i, replica := range all {
+	for i, replica := range known.opened {
 		if responds[i] {
 			known.all = append(known.all, replica)
 		}
@@ -127,27 +104,43 @@ func (e *environment) checkReplicas(ctx context.Context, r *runner) (known *know
 		defer cancel()
 		known.refresh(once)
 	}
-	checks = []check{{
-		category: category, description: "the last state of each cluster can be saved", anchor: "state-can-be-saved",
-		retry: true, run: func(context.Context) error { return known.checkSaved() },
-	}}
-	for i := range known.all {
-		if i == 0 {
-			continue
-		}
-		first, other := known.all[0], known.all[i]
-		checks = append(checks, check{
-			category: category, description: other.Name + " agrees with " + first.Name, anchor: "replicas-agree",
-			retry: true, takes: settle,
-			run: func(ctx context.Context) error { return e.compareReplicas(ctx, first, other) },
-		})
+	r.run(ctx, known.replicaChecks()...)
+	return known
+}
+
+// openReplicas opens the way to every replica.
+func (e *environment) openReplicas(ctx context.Context, known *knownReplicas) error {
+	opened, err := e.open(ctx)
+	if err != nil {
+		return err
 	}
-	r.run(ctx, checks...)
-	return known, done
+	for _, replica := range opened {
+		if replica.Err != nil {
+			cli.CloseAll(opened)
+			return replica.Err
+		}
+	}
+	known.opened = opened
+	return nil
+}
+
+// replicaChecks check each replica that responds, and compare it with the first one.
+func (k *knownReplicas) replicaChecks() []check {
+	checks := []check{
+		replicaCategory.retried("the last state of each cluster can be saved", "state-can-be-saved", k.checkSaved),
+	}
+	for i := 1; i < len(k.all); i++ {
+		pair := []cli.Replica{k.all[0], k.all[i]}
+		agrees := replicaCategory.retried(pair[1].Name+" agrees with "+pair[0].Name, "replicas-agree",
+			func(ctx context.Context) error { return compareReplicas(ctx, pair) })
+		agrees.takes = settle
+		checks = append(checks, agrees)
+	}
+	return checks
 }
 
 // checkSaved reports replicas that cannot write their -state-dir. It applies to those that have one.
-func (k *knownReplicas) checkSaved() error {
+func (k *knownReplicas) checkSaved(context.Context) error {
 	for _, page := range k.pages {
 		if n := page.Page.NotSaved; n.Clusters > 0 {
 			return warningf("that of %d clusters cannot be saved%s: %s", n.Clusters, k.suffix(page.Replica), n.Reason)
@@ -161,11 +154,13 @@ var requiredKinds = []string{"services", "pods", "endpointslices.discovery.k8s.i
 
 // names returns the names of all clusters, sorted.
 func (k *knownReplicas) names() []string {
-	all := map[string]bool{}
-	for _, c := range k.clusters(func(debug.Cluster) bool { return true }) {
-		all[c.Page.Name] = true
+	all := sets.New[string]()
+	for _, page := range k.pages {
+		for _, c := range page.Page.Clusters {
+			all.Insert(c.Name)
+		}
 	}
-	return slices.Sorted(maps.Keys(all))
+	return sets.List(all)
 }
 
 // reported returns a check of what is reported of a cluster. It does not apply to one that was unlinked meanwhile.
@@ -173,7 +168,7 @@ func (k *knownReplicas) reported(
 	name string, check func([]cli.Response[debug.Cluster]) error,
 ) func(context.Context) error {
 	return func(context.Context) error {
-		all := k.clusters(hasName(name))
+		all := k.clusters(func(c debug.Cluster) bool { return c.Name == name })
 		if len(all) == 0 {
 			return errSkipped
 		}
@@ -183,25 +178,15 @@ func (k *knownReplicas) reported(
 
 // clusterChecks check what replicas report of each cluster.
 func (k *knownReplicas) clusterChecks() (checks []check) {
-	const category = "fingerpost-clusters"
 	for _, name := range k.names() {
 		checks = append(checks,
-			check{
-				category: category, description: name + " is in contact", anchor: "a-cluster-is-in-contact",
-				retry: true, run: k.reported(name, k.checkContact),
-			},
-			check{
-				category: category, description: "the newest credentials of " + name + " are in use",
-				anchor: "credentials-are-in-use", retry: true, run: k.reported(name, k.checkCredentials),
-			},
-			check{
-				category: category, description: "everything in " + name + " may be read",
-				anchor: "everything-may-be-read", retry: true, run: k.reported(name, checkReadable),
-			},
-			check{
-				category: category, description: name + " is the cluster that it should be",
-				anchor: "a-cluster-is-the-one-that-it-should-be", run: k.reported(name, k.checkConsistent),
-			})
+			clusterCategory.retried(name+" is in contact", "a-cluster-is-in-contact", k.reported(name, k.checkContact)),
+			clusterCategory.retried("the newest credentials of "+name+" are in use", "credentials-are-in-use",
+				k.reported(name, k.checkCredentials)),
+			clusterCategory.retried("everything in "+name+" may be read", "everything-may-be-read",
+				k.reported(name, checkReadable)),
+			clusterCategory.decided(name+" is the cluster that it should be", "a-cluster-is-the-one-that-it-should-be",
+				k.reported(name, k.checkConsistent)))
 	}
 	return checks
 }
@@ -209,10 +194,8 @@ func (k *knownReplicas) clusterChecks() (checks []check) {
 // writerChecks check what keeps replicas from writing in each cluster.
 func (k *knownReplicas) writerChecks() (checks []check) {
 	for _, name := range k.names() {
-		checks = append(checks, check{
-			category: "fingerpost-writers", description: "nothing keeps Fingerpost from writing in " + name,
-			anchor: "nothing-keeps-from-writing", retry: true, run: k.reported(name, k.checkWriting),
-		})
+		checks = append(checks, writerCategory.retried("nothing keeps Fingerpost from writing in "+name,
+			"nothing-keeps-from-writing", k.reported(name, k.checkWriting)))
 	}
 	return checks
 }
@@ -231,7 +214,7 @@ func (k *knownReplicas) checkContact(reported []cli.Response[debug.Cluster]) err
 	err := fmt.Errorf("it is %s%s, last contact %s: %s",
 		c.State, k.suffix(worst.Replica), debug.Ago(c.LastContact, time.Now()), reason)
 	if c.State == federation.Suspect {
-		return warning{error: err}
+		return warning{err}
 	}
 	return err
 }
@@ -277,10 +260,8 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 	case required:
 		return fmt.Errorf("grant get, list and watch on %s", strings.Join(refused, ", "))
 	default:
-		return permanentWarningf(
-			"what depends on it is left out: grant get, list and watch on %s",
-			strings.Join(refused, ", "),
-		)
+		return permanentWarningf("what depends on it is left out: grant get, list and watch on %s",
+			strings.Join(refused, ", "))
 	}
 }
 
@@ -315,12 +296,12 @@ func (k *knownReplicas) checkConsistent(reported []cli.Response[debug.Cluster]) 
 		for _, m := range r.Page.Mismatches() {
 			err := fmt.Errorf("%s%s", m.Message, k.suffix(r.Replica))
 			if m.Reason == cluster.ClockSkew {
-				err = warning{error: err}
+				err = warning{err}
 			}
 			errs = append(errs, err)
 		}
 		err := joinWarnings(errs...)
-		if _, is := errors.AsType[warning](err); err != nil && !is {
+		if err != nil && !isWarning(err) {
 			return err
 		}
 		worst = cmp.Or(worst, err)

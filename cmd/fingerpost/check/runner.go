@@ -12,9 +12,32 @@ import (
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
 
+// A category is the title above checks of one kind.
+type category string
+
+const (
+	localCategory   category = "fingerpost-kubernetes"
+	installCategory category = "fingerpost-install"
+	replicaCategory category = "fingerpost-replicas"
+	clusterCategory category = "fingerpost-clusters"
+	writerCategory  category = "fingerpost-writers"
+	linkCategory    category = "fingerpost-links"
+	serviceCategory category = "fingerpost-services"
+)
+
+// decided returns a check whose first result counts.
+func (c category) decided(description, anchor string, run func(context.Context) error) check {
+	return check{category: c, description: description, anchor: anchor, run: run}
+}
+
+// retried returns a check that may pass later by itself.
+func (c category) retried(description, anchor string, run func(context.Context) error) check {
+	return check{category: c, description: description, anchor: anchor, retry: true, run: run}
+}
+
 // A check is one condition that should hold.
 type check struct {
-	category    string
+	category    category
 	description string
 	anchor      string        // of its heading in docs/checks.md
 	retry       bool          // it may pass later by itself
@@ -23,36 +46,34 @@ type check struct {
 }
 
 // A warning is an error that does not fail the report.
-type warning struct {
-	error
-	permanent bool // it does not go away by itself, so that waiting is of no use
-}
+type warning struct{ error }
 
-func warningf(format string, args ...any) error { return warning{error: fmt.Errorf(format, args...)} }
+func warningf(format string, args ...any) error { return warning{fmt.Errorf(format, args...)} }
 
-func permanentWarningf(format string, args ...any) error {
-	return warning{fmt.Errorf(format, args...), true}
-}
+// A permanent error or warning does not go away by itself, so that waiting is of no use.
+type permanent struct{ error }
 
-// A permanentError is an error that does not go away by itself.
-type permanentError struct{ error }
+func (p permanent) Unwrap() error { return p.error }
 
-func permanentErrorf(format string, args ...any) error {
-	return permanentError{fmt.Errorf(format, args...)}
-}
+func permanentErrorf(format string, args ...any) error { return permanent{fmt.Errorf(format, args...)} }
+
+func permanentWarningf(format string, args ...any) error { return permanent{warningf(format, args...)} }
 
 // A detail is no error: it follows the description of a check that succeeds.
 type detail string
 
 func (d detail) Error() string { return string(d) }
 
+func isWarning(err error) bool {
+	_, is := errors.AsType[warning](err)
+	return is
+}
+
 // joinWarnings joins errors. The result is a warning if all of them are.
 func joinWarnings(errs ...error) error {
 	joined := errors.Join(errs...)
-	for _, err := range errs {
-		if _, is := errors.AsType[warning](err); err != nil && !is {
-			return errors.New(joined.Error())
-		}
+	if slices.ContainsFunc(errs, func(err error) bool { return !isWarning(err) }) {
+		return errors.New(joined.Error())
 	}
 	return joined
 }
@@ -77,7 +98,7 @@ type runner struct {
 	progress *progress     // nil: none
 
 	report      checkReport
-	printed     string // category that was printed last
+	printed     category // that was printed last
 	interrupted bool
 	again       bool // checks are run that were set aside
 	waiting     []waitingCheck
@@ -121,34 +142,28 @@ func (r *runner) must(ctx context.Context, c check) bool {
 	}
 	r.run(ctx, c)
 	r.wait(ctx, nil)
-	_, warned := errors.AsType[warning](last)
-	return !r.interrupted && (last == nil || warned)
+	return !r.interrupted && (last == nil || isWarning(last))
 }
 
 // wait runs the checks that were set aside again and again, each time after refresh, until all are decided.
 func (r *runner) wait(ctx context.Context, refresh func(context.Context)) {
 	r.again = true
 	defer func() { r.again = false }()
-	for len(r.waiting) > 0 && r.canWait(ctx) {
-		if !r.sleep(ctx) {
-			break
-		}
+	for len(r.waiting) > 0 && r.canWait(ctx) && r.sleep(ctx) {
 		if refresh != nil {
 			once, cancel := context.WithTimeout(ctx, r.timeout)
 			refresh(once)
 			cancel()
 		}
-		again := r.waiting
-		r.waiting = nil
-		var checks []check
-		for _, w := range again {
-			checks = append(checks, w.check)
-		}
 		if ctx.Err() != nil {
-			r.waiting = again
 			break
 		}
-		r.run(ctx, checks...)
+		var again []check
+		for _, w := range r.waiting {
+			again = append(again, w.check)
+		}
+		r.waiting = nil
+		r.run(ctx, again...)
 	}
 	r.interrupted = r.interrupted || ctx.Err() != nil && len(r.waiting) > 0
 	for _, w := range r.waiting {
@@ -166,14 +181,9 @@ func mayPass(c check, err error) bool {
 	if err == nil || !c.retry || errors.Is(err, errSkipped) || errors.Is(err, errNotChecked) {
 		return false
 	}
-	if _, is := errors.AsType[detail](err); is {
-		return false
-	}
-	if _, is := errors.AsType[permanentError](err); is {
-		return false
-	}
-	w, is := errors.AsType[warning](err)
-	return !is || !w.permanent
+	_, passed := errors.AsType[detail](err)
+	_, lasts := errors.AsType[permanent](err)
+	return !passed && !lasts
 }
 
 // once runs a check once.
@@ -245,13 +255,13 @@ func (r *runner) add(c check, err error) {
 		result.Description += ": " + string(d)
 		err = nil
 	}
-	switch _, warned := errors.AsType[warning](err); {
+	switch {
 	case errors.Is(err, errSkipped):
 		return
 	case errors.Is(err, errNotChecked):
 		r.interrupted = true
 		result.Result, result.Error = resultWarning, err.Error()
-	case warned:
+	case isWarning(err):
 		result.Result = resultWarning
 	case err != nil:
 		result.Result, r.report.Success = resultError, false
@@ -259,28 +269,29 @@ func (r *runner) add(c check, err error) {
 	if err != nil {
 		result.Error, result.Hint = oneLine(err), hintsURL+c.anchor
 	}
-	i := slices.IndexFunc(r.report.Categories, func(in *checkCategory) bool { return in.Name == c.category })
+	name := string(c.category)
+	i := slices.IndexFunc(r.report.Categories, func(in *checkCategory) bool { return in.Name == name })
 	if i < 0 {
 		i = len(r.report.Categories)
-		r.report.Categories = append(r.report.Categories, &checkCategory{Name: c.category})
+		r.report.Categories = append(r.report.Categories, &checkCategory{Name: name})
 	}
 	in := r.report.Categories[i]
 	in.Checks = append(in.Checks, result)
-	r.print(c.category, result, err)
+	r.printResult(c.category, result, err)
 }
 
-func (r *runner) print(category string, result checkResult, err error) {
+func (r *runner) printResult(of category, result checkResult, err error) {
 	r.progress.clear()
 	if r.to == nil || r.short && result.Result == resultSuccess {
 		return
 	}
-	if r.printed != category {
+	if r.printed != of {
 		if r.printed != "" {
 			fmt.Fprintln(r.to)
 		}
-		title := cli.Printable(category)
+		title := cli.Printable(string(of))
 		fmt.Fprintf(r.to, "%s\n%s\n", title, strings.Repeat("-", len(title)))
-		r.printed = category
+		r.printed = of
 	}
 	if errors.Is(err, errNotChecked) {
 		fmt.Fprintf(r.to, "– %s: not checked\n", cli.Printable(result.Description))

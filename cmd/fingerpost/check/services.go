@@ -44,15 +44,12 @@ func (k *knownReplicas) serviceChecks() []check {
 	of := func(
 		description, anchor string, result func(string) error, reasons ...debug.ProblemReason,
 	) check {
-		return check{
-			category: "fingerpost-services", description: description, anchor: anchor, retry: true,
-			run: func(context.Context) error {
-				if text := k.problemText(reasons); text != "" {
-					return result(text)
-				}
-				return nil
-			},
-		}
+		return serviceCategory.retried(description, anchor, func(context.Context) error {
+			if text := k.problemText(reasons); text != "" {
+				return result(text)
+			}
+			return nil
+		})
 	}
 	fails := errors.New
 	warns := func(text string) error { return permanentWarningf("%s", text) }

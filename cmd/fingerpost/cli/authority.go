@@ -87,7 +87,7 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 	if from != nil {
 		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
-		if domain, err = s.complete(ctx, *from, domain); err != nil {
+		if domain, err = s.complete(ctx, from, domain); err != nil {
 			return "", err
 		}
 	}
@@ -100,9 +100,9 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 
 // complete sets the port of a Service that has one port only, or the number of one that is named, and
 // returns the domain of the cluster.
-func (s *serviceName) complete(ctx context.Context, from Replica, domain string) (string, error) {
+func (s *serviceName) complete(ctx context.Context, from *Replica, domain string) (string, error) {
 	var clusters debug.ClustersPage
-	if FetchPage(ctx, from, "/debug/clusters", &clusters) != nil {
+	if from.Fetch(ctx, "/debug/clusters", &clusters) != nil {
 		return domain, nil //nolint:nilerr // the server reports it
 	}
 	for _, c := range clusters.Clusters {
@@ -119,7 +119,7 @@ func (s *serviceName) complete(ctx context.Context, from Replica, domain string)
 			Name   string
 		}
 	}
-	err := FetchPage(ctx, from, "/debug/services/"+s.namespace+"/"+s.name, &page)
+	err := from.Fetch(ctx, "/debug/services/"+s.namespace+"/"+s.name, &page)
 	if err != nil {
 		if ExitCode(err) != ExitNotFound {
 			err = nil // as above
@@ -164,8 +164,7 @@ func (k *kubeFlags) currentNamespace() string {
 type clusterLookup struct {
 	flags     ReplicaFlags // of debug servers
 	authority string
-	replica   *Replica // nil: none was opened
-	close     func()
+	replica   *Replica                   // nil: none was opened
 	claims    map[string]discovery.Claim // by address; those that count
 }
 
@@ -189,17 +188,23 @@ func (g *grpcCommand) debugFlags() (flags ReplicaFlags, known bool) {
 
 // openLookup opens a debug server of the replicas. Without one a lookup finds nothing, which is no error.
 func (g *grpcCommand) openLookup(ctx context.Context) *clusterLookup {
-	l := &clusterLookup{close: func() {}, claims: map[string]discovery.Claim{}}
+	l := &clusterLookup{claims: map[string]discovery.Claim{}}
 	var known bool
 	if l.flags, known = g.debugFlags(); known {
-		l.open(ctx)
+		l.openReplica(ctx)
 	}
 	return l
 }
 
-func (l *clusterLookup) open(ctx context.Context) {
-	if replica, done, err := l.flags.openFirst(ctx); err == nil {
-		l.replica, l.close = &replica, done
+func (l *clusterLookup) openReplica(ctx context.Context) {
+	if replica, err := l.flags.openFirst(ctx); err == nil {
+		l.replica = &replica
+	}
+}
+
+func (l *clusterLookup) close() {
+	if l.replica != nil {
+		l.replica.Close()
 	}
 }
 
@@ -214,10 +219,9 @@ func (l *clusterLookup) claimsOf(ctx context.Context, addrs []string) map[string
 	defer cancel()
 	var x discovery.Explanation
 	path := "/debug/explain?" + url.Values{"authority": {l.authority}}.Encode()
-	if FetchPage(request, *l.replica, path, &x) != nil {
+	if l.replica.Fetch(request, path, &x) != nil {
 		l.close() // the Pod may have been replaced: the next change asks another one
-		l.close = func() {}
-		l.open(ctx)
+		l.openReplica(ctx)
 		return l.claims
 	}
 	l.claims = map[string]discovery.Claim{}

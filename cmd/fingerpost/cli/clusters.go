@@ -65,13 +65,13 @@ and since when; -o wide shows all of it, for each replica.`,
 
 // clusterNames returns the names that complete an argument; none if no replica can be read.
 func (d *debugCommand) clusterNames(cmd *cobra.Command) (names []string) {
-	replica, done, err := d.openFirst(cmd.Context())
+	replica, err := d.openFirst(cmd.Context())
 	if err != nil {
 		return nil
 	}
-	defer done()
+	defer replica.Close()
 	var page debug.ClustersPage
-	if FetchPage(cmd.Context(), replica, "/debug/clusters", &page) != nil {
+	if replica.Fetch(cmd.Context(), "/debug/clusters", &page) != nil {
 		return nil
 	}
 	for _, c := range page.Clusters {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 const (
@@ -78,69 +79,34 @@ type view[T, V any] struct {
 // error at the end; the pages of the others are shown nevertheless.
 func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 	ctx := cmd.Context()
-	replicas, done, err := d.Open(ctx)
+	replicas, err := d.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { done() }()
+	defer func() { CloseAll(replicas) }()
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
 	var shown *frame
 	for round := 1; ; round++ {
-		responses, failed := FetchAll[T](ctx, FetchPage, replicas, v.path)
-		switch {
-		case shown != nil && ctx.Err() != nil:
+		responses, failed := FetchAll[T](ctx, replicas, v.path)
+		if shown != nil && ctx.Err() != nil {
 			return nil // interrupted
-		case shown == nil && len(responses) == 0:
-			return failed
 		}
-		next := &frame{Screen: NewScreen(cmd.OutOrStdout())}
-		redraws := d.watch && next.Terminal
-		var unexpected error
-		if len(responses) > 0 {
-			page := v.merge(responses)
-			if v.check != nil {
-				unexpected = v.check(page)
-			}
-			if err := d.fill(next, page, func() { v.print(next, page, len(replicas) > 1, time.Now()) }); err != nil {
-				return err
-			}
-		}
+		next, unexpected, err := v.newFrame(cmd, d, responses, len(replicas) > 1)
 		switch {
+		case err != nil:
+			return err
+		case next == nil && shown == nil:
+			return failed
 		case !d.watch:
-			if err := next.print(); err != nil {
-				return err
-			}
-			return errors.Join(failed, unexpected)
-		case redraws:
-			if len(responses) == 0 {
-				next.lines = slices.Clone(shown.lines)
-			}
-			if failed != nil {
-				next.printf("fingerpost: %s", failed)
-			}
-			err = next.redraw()
-		default:
-			printError(cmd, failed)
-			if len(responses) > 0 {
-				err = next.printAfter(shown, d.output)
-			}
+			return cmp.Or(next.print(), errors.Join(failed, unexpected))
 		}
-		if err != nil {
+		if err := d.printUpdate(cmd, shown, next, failed); err != nil {
 			return err
 		}
-		if len(responses) > 0 {
-			shown = next
-		}
+		shown = cmp.Or(next, shown)
 		if failed != nil || round%listPodsEvery == 0 && d.podsChanged(ctx, replicas) { // Pods may have been replaced
-			others, othersDone, err := d.Open(ctx)
-			switch {
-			case err == nil:
-				done()
-				replicas, done = others, othersDone
-			case ctx.Err() == nil && !redraws:
-				printError(cmd, err)
-			}
+			replicas = d.reopen(cmd, replicas)
 		}
 		select {
 		case <-ticker.C:
@@ -150,14 +116,63 @@ func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 	}
 }
 
-// fill adds a page to a frame, in the form that -o names.
-func (d *debugCommand) fill(f *frame, page any, printTable func()) error {
-	if d.output != jsonOutput && d.output != yamlOutput {
-		printTable()
-		return nil
+// newFrame returns what is shown of the responses; nil for none.
+func (v view[T, V]) newFrame(
+	cmd *cobra.Command, d *debugCommand, responses []Response[T], several bool,
+) (f *frame, unexpected, err error) {
+	if len(responses) == 0 {
+		return nil, nil, nil
 	}
+	f = &frame{Screen: NewScreen(cmd.OutOrStdout())}
+	page := v.merge(responses)
+	if v.check != nil {
+		unexpected = v.check(page)
+	}
+	if isForMachines(d.output) {
+		return f, unexpected, f.addPage(page, d.output)
+	}
+	v.print(f, page, several, time.Now())
+	return f, unexpected, nil
+}
+
+// printUpdate prints what differs from the frame that is shown, nil for none. Without a next frame that is the error
+// of the replicas only.
+func (d *debugCommand) printUpdate(cmd *cobra.Command, shown, next *frame, failed error) error {
+	screen := NewScreen(cmd.OutOrStdout())
+	if !screen.Terminal {
+		printError(cmd, failed)
+		if next == nil {
+			return nil
+		}
+		return next.printAfter(shown, d.output)
+	}
+	redrawn := frame{Screen: screen, lines: slices.Clone(cmp.Or(next, shown).lines)}
+	if failed != nil {
+		redrawn.printf("fingerpost: %s", failed)
+	}
+	return redrawn.redraw()
+}
+
+// reopen returns the replicas that there are now, and closes those before. If they cannot be opened those stay.
+func (d *debugCommand) reopen(cmd *cobra.Command, before []Replica) []Replica {
+	all, err := d.Open(cmd.Context())
+	if err == nil {
+		CloseAll(before)
+		return all
+	}
+	if cmd.Context().Err() == nil && !NewScreen(cmd.OutOrStdout()).Terminal {
+		printError(cmd, err)
+	}
+	return before
+}
+
+// isForMachines reports whether -o asks for a page as it is.
+func isForMachines(output string) bool { return output == jsonOutput || output == yamlOutput }
+
+// addPage adds a page for machines.
+func (f *frame) addPage(page any, output string) error {
 	var b bytes.Buffer
-	if err := printPage(&b, page, d.output); err != nil {
+	if err := printPage(&b, page, output); err != nil {
 		return err
 	}
 	for text := range strings.Lines(b.String()) {
@@ -172,7 +187,7 @@ func (f *frame) printAfter(shown *frame, output string) error {
 	switch {
 	case shown == nil:
 		return f.print()
-	case output == jsonOutput || output == yamlOutput:
+	case isForMachines(output):
 		if slices.Equal(f.lines, shown.lines) {
 			return nil
 		}
@@ -198,28 +213,23 @@ type Response[T any] struct {
 	Page    T
 }
 
-// A FetchFunc decodes a page of a replica's debug server.
-type FetchFunc func(ctx context.Context, from Replica, path string, to any) error
-
 // FetchAll reads a page of every replica at the same time, and returns the responses in the order of the
 // replicas. The error names the replicas that fail; if all fail in the same way it has that text once.
-func FetchAll[T any](
-	ctx context.Context, fetch FetchFunc, replicas []Replica, path string,
-) (responses []Response[T], err error) {
+func FetchAll[T any](ctx context.Context, replicas []Replica, path string) (responses []Response[T], err error) {
 	pages := make([]T, len(replicas))
 	errs := make([]error, len(replicas))
 	var wg sync.WaitGroup
 	for i, r := range replicas {
-		wg.Go(func() { errs[i] = fetch(ctx, r, path, &pages[i]) })
+		wg.Go(func() { errs[i] = r.Fetch(ctx, path, &pages[i]) })
 	}
 	wg.Wait()
-	texts := map[string]bool{}
+	texts := sets.New[string]()
 	for i, r := range replicas {
 		if errs[i] == nil {
 			responses = append(responses, Response[T]{r.Name, pages[i]})
 			continue
 		}
-		texts[errs[i].Error()] = true
+		texts.Insert(errs[i].Error())
 		err = errors.Join(err, fmt.Errorf("%s: %w", r.Name, errs[i]))
 	}
 	if len(responses) == 0 && len(texts) == 1 {
@@ -228,9 +238,9 @@ func FetchAll[T any](
 	return responses, err
 }
 
-// FetchPage decodes a page of a replica's debug server into what to points to. It is a FetchFunc.
-func FetchPage(ctx context.Context, from Replica, path string, to any) error {
-	body, err := fetchBody(ctx, from, path)
+// Fetch decodes a page of the replica's debug server into what to points to.
+func (r *Replica) Fetch(ctx context.Context, path string, to any) error {
+	body, err := r.fetchBody(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -240,20 +250,21 @@ func FetchPage(ctx context.Context, from Replica, path string, to any) error {
 	return nil
 }
 
-// fetchBody reads a page of a replica's debug or admin server.
-func fetchBody(ctx context.Context, from Replica, path string) ([]byte, error) {
-	if from.Err != nil {
-		return nil, from.Err
+// fetchBody reads a page of the replica's debug or admin server.
+func (r *Replica) fetchBody(ctx context.Context, path string) ([]byte, error) {
+	if r.Err != nil {
+		return nil, r.Err
 	}
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+from.Addr+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.Addr+path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("address %q: %w", from.Addr, err)
+		return nil, fmt.Errorf("address %q: %w", r.Addr, err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	client := &http.Client{Transport: r.Transport}
+	response, err := client.Do(request)
 	if err != nil {
-		return nil, from.responseError(err)
+		return nil, r.responseError(err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxPageBytes))
@@ -264,7 +275,7 @@ func fetchBody(ctx context.Context, from Replica, path string) ([]byte, error) {
 	noSuchPage := response.StatusCode == http.StatusNotFound && bytes.HasPrefix(text, []byte("404"))
 	if len(text) == 0 || noSuchPage {
 		return nil, fmt.Errorf("%s%s: %s: the server may be of another version",
-			from.target, path, response.Status)
+			r.target, path, response.Status)
 	}
 	marks := map[int]int{http.StatusNotFound: ExitNotFound, http.StatusBadRequest: ExitUsage}
 	return nil, WithExitCode(cmp.Or(marks[response.StatusCode], ExitFailed), errors.New(string(text)))
@@ -272,7 +283,7 @@ func fetchBody(ctx context.Context, from Replica, path string) ([]byte, error) {
 
 // responseError names what did not respond. At the end of a forwarded port the error's own addresses are
 // those of this host.
-func (r Replica) responseError(err error) error {
+func (r *Replica) responseError(err error) error {
 	if r.target == r.Addr {
 		return fmt.Errorf("no response from %s (is it the right address?): %w", r.target, err)
 	}

@@ -40,7 +40,7 @@ are those that the replica's debug server reports. The exit code is 1 if there a
 		Args: arguments("AUTHORITY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lookup := g.openLookup(cmd.Context())
-			defer func() { lookup.close() }()
+			defer lookup.close()
 			authority, err := g.authority(cmd.Context(), args[0], lookup.replica)
 			if err != nil {
 				return err

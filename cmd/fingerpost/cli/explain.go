@@ -92,11 +92,11 @@ func (d *debugCommand) explainedAuthority(ctx context.Context, text string) (str
 	if _, short, err := parseServiceName(text); err != nil || !short {
 		return text, WithExitCode(ExitUsage, err)
 	}
-	replica, done, err := d.openFirst(ctx)
+	replica, err := d.openFirst(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer done()
+	defer replica.Close()
 	return d.authority(ctx, text, &replica)
 }
 

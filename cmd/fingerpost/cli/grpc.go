@@ -96,16 +96,16 @@ func (g *grpcCommand) connect(ctx context.Context) (*grpc.ClientConn, func(), er
 	if err != nil {
 		return nil, nil, err
 	}
-	server, done, err := g.openFirst(ctx)
+	server, err := g.openFirst(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
-		done()
+		server.Close()
 		return nil, nil, fmt.Errorf("--addr: %w", err)
 	}
-	return conn, func() { conn.Close(); done() }, nil
+	return conn, func() { conn.Close(); server.Close() }, nil
 }
 
 // A streamFunc runs a stream until it ends. It returns the status that the server ended it with, nil if we

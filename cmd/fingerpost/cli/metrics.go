@@ -16,14 +16,14 @@ func metricsCommand(version string) *cobra.Command {
 		Short:   "Print the metrics of all replicas, or those whose names have a prefix",
 		Example: "  fingerpost metrics\n  fingerpost metrics fingerpost_cluster_state endpoints_",
 		RunE: func(cmd *cobra.Command, prefixes []string) error {
-			replicas, done, err := r.Open(cmd.Context())
+			replicas, err := r.Open(cmd.Context())
 			if err != nil {
 				return err
 			}
-			defer done()
+			defer CloseAll(replicas)
 			var failed error // the metrics of the others are printed nevertheless
 			for i, replica := range replicas {
-				body, err := fetchBody(cmd.Context(), replica, "/metrics")
+				body, err := replica.fetchBody(cmd.Context(), "/metrics")
 				if err != nil {
 					failed = errors.Join(failed, fmt.Errorf("%s: %w", replica.Name, err))
 					continue

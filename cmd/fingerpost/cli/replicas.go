@@ -146,14 +146,14 @@ func (r *ReplicaFlags) addReplicaFlags(fs *pflag.FlagSet) {
 	r.addKubeFlags(fs)
 }
 
-// addresses returns those that are given, without a scheme and with a port.
-func (r *ReplicaFlags) addresses() (all []string, err error) {
-	for _, given := range r.addrs {
-		addr, err := r.port.parseAddress(given)
+// given returns the replicas whose addresses are given.
+func (r *ReplicaFlags) given() (all []Replica, err error) {
+	for _, text := range r.addrs {
+		addr, err := r.port.parseAddress(text)
 		if err != nil {
-			return nil, WithExitCode(ExitUsage, fmt.Errorf("--%s %q: %w", r.port.flag, given, err))
+			return nil, WithExitCode(ExitUsage, fmt.Errorf("--%s %q: %w", r.port.flag, text, err))
 		}
-		all = append(all, addr)
+		all = append(all, Replica{Name: addr, Addr: addr, target: addr})
 	}
 	return all, nil
 }
@@ -174,77 +174,84 @@ func (p serverPort) parseAddress(given string) (string, error) {
 	return net.JoinHostPort(host, number), nil
 }
 
-// A Replica is one server that a command can read.
+// A Replica is one server that a command can read, until Close.
 type Replica struct {
-	Name string // of the Pod, or the address that was given
-	Addr string
-	Err  error // why there is no connection to it
+	Name      string // of the Pod, or the address that was given
+	Addr      string
+	Err       error             // why there is no connection to it
+	Transport http.RoundTripper // of requests to it; nil for TCP
 
 	target string // what Addr leads to, for people
+	end    func() // ends the forwarded port; nil if there is none
 }
 
-// openFirst returns the first replica that accepts a connection, and a function that closes the way to it.
-func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, func(), error) {
-	addrs, err := r.addresses()
+// Close closes the way to the replica.
+func (r *Replica) Close() {
+	if r.end != nil {
+		r.end()
+		r.end = nil
+	}
+}
+
+// CloseAll closes the ways to replicas.
+func CloseAll(replicas []Replica) {
+	for i := range replicas {
+		replicas[i].Close()
+	}
+}
+
+// openFirst returns the first replica that accepts a connection.
+func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, error) {
+	given, err := r.given()
 	if err != nil {
-		return Replica{}, nil, err
+		return Replica{}, err
 	}
 	var errs []error
-	for _, addr := range addrs {
-		if len(addrs) > 1 { // try the next one if this one does not listen
+	for _, replica := range given {
+		if len(given) > 1 { // try the next one if this one does not listen
 			dialer := net.Dialer{Timeout: dialTimeout}
-			conn, err := dialer.DialContext(ctx, "tcp", addr)
+			conn, err := dialer.DialContext(ctx, "tcp", replica.Addr)
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
 			conn.Close()
 		}
-		return Replica{Name: addr, Addr: addr, target: addr}, func() {}, nil
+		return replica, nil
 	}
-	if len(errs) > 0 {
-		return Replica{}, nil, errors.Join(errs...)
+	if len(given) > 0 {
+		return Replica{}, errors.Join(errs...)
 	}
 	pods, err := r.findPods(ctx)
 	if err != nil {
-		return Replica{}, nil, err
+		return Replica{}, err
 	}
 	for _, pod := range pods.ready {
-		replica, end := r.forwardTo(ctx, pods, pod)
+		replica := r.forwardTo(ctx, pods, pod)
 		if replica.Err == nil {
-			return replica, end, nil
+			return replica, nil
 		}
 		errs = append(errs, replica.Err)
 	}
-	return Replica{}, nil, errors.Join(errs...)
+	return Replica{}, errors.Join(errs...)
 }
 
-// Open returns all replicas, at least one, and a function that closes the ways to them. A replica without a
-// connection has an error, and the others can be read.
-func (r *ReplicaFlags) Open(ctx context.Context) (all []Replica, done func(), err error) {
+// Open returns all replicas, at least one. One without a connection has an error, and the others can be read.
+func (r *ReplicaFlags) Open(ctx context.Context) ([]Replica, error) {
 	if len(r.addrs) > 0 {
-		addrs, err := r.addresses()
-		for _, addr := range addrs {
-			all = append(all, Replica{Name: addr, Addr: addr, target: addr})
-		}
-		return all, func() {}, err
+		return r.given()
 	}
 	pods, err := r.findPods(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	all = make([]Replica, len(pods.ready))
-	ends := make([]func(), len(pods.ready))
+	all := make([]Replica, len(pods.ready))
 	var wg sync.WaitGroup
 	for i, pod := range pods.ready {
-		wg.Go(func() { all[i], ends[i] = r.forwardTo(ctx, pods, pod) })
+		wg.Go(func() { all[i] = r.forwardTo(ctx, pods, pod) })
 	}
 	wg.Wait()
-	return all, func() {
-		for _, end := range ends {
-			end()
-		}
-	}, nil
+	return all, nil
 }
 
 // podsChanged reports whether other Pods are ready now than those that were opened.
@@ -319,22 +326,18 @@ func isReady(pod *corev1.Pod) bool {
 		})
 }
 
-// forwardTo forwards a port to a Pod, and returns a function that ends it.
-func (r *ReplicaFlags) forwardTo(
-	ctx context.Context,
-	pods readyPods,
-	pod *corev1.Pod,
-) (replica Replica, end func()) {
-	replica = Replica{Name: pod.Name}
+// forwardTo forwards a port to a Pod.
+func (r *ReplicaFlags) forwardTo(ctx context.Context, pods readyPods, pod *corev1.Pod) Replica {
+	replica := Replica{Name: pod.Name}
 	number, err := r.port.numberIn(pod)
 	if err == nil {
 		replica.target = fmt.Sprintf("Pod %s/%s, port %d", pod.Namespace, pod.Name, number)
-		if replica.Addr, end, err = pods.forwardPort(ctx, pod, number); err == nil {
-			return replica, end
-		}
+		replica.Addr, replica.end, err = pods.forwardPort(ctx, pod, number)
 	}
-	replica.Err = fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	return replica, func() {}
+	if err != nil {
+		replica.Err = fmt.Errorf("forward a port to Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return replica
 }
 
 // numberIn returns the number of the port in a Pod: of the flags in its arguments that move it, the last one
@@ -352,13 +355,12 @@ func (p serverPort) numberIn(pod *corev1.Pod) (uint16, error) {
 		if addr == "" {
 			return 0, fmt.Errorf("it has no %s: its arguments have -%s=", p.purpose, p.flag)
 		}
-		_, digits, err := net.SplitHostPort(addr)
-		if err == nil {
-			if n, err := strconv.ParseUint(digits, 10, 16); err == nil && n > 0 {
-				return uint16(n), nil
-			}
+		_, digits, _ := net.SplitHostPort(addr) // an address without a port has no digits
+		number, err := strconv.ParseUint(digits, 10, 16)
+		if err != nil || number == 0 {
+			return 0, fmt.Errorf("its arguments have -%s=%s, which names no port", p.flag, addr)
 		}
-		return 0, fmt.Errorf("its arguments have -%s=%s, which names no port", p.flag, addr)
+		return uint16(number), nil
 	}
 	return p.number, nil
 }
@@ -380,34 +382,24 @@ func (p serverPort) addrIn(args []string) (addr string, set bool) {
 
 // forwardPort opens a port on loopback that leads to a Pod's, until end is called.
 func (p readyPods) forwardPort(
-	ctx context.Context,
-	pod *corev1.Pod,
-	number uint16,
+	ctx context.Context, pod *corev1.Pod, number uint16,
 ) (addr string, end func(), err error) {
-	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	forwarder, err := p.newForwarder(pod, number, stop, ready)
 	if err != nil {
 		return "", nil, err
 	}
-	var forwardErr error // to be read once ended is closed
-	go func() {
-		defer close(ended)
-		forwardErr = forwarder.ForwardPorts()
-	}()
-	timer := time.NewTimer(forwardTimeout)
-	defer timer.Stop()
+	go func() { ended <- forwarder.ForwardPorts() }()
+	noResponse := fmt.Errorf("no response within %s", forwardTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, forwardTimeout, noResponse)
+	defer cancel()
 	select {
 	case <-ready:
-	case <-ended:
-		return "", nil, cmp.Or(forwardErr, errors.New("it ended at once"))
-	case <-timer.C:
-		err = fmt.Errorf("no response within %s", forwardTimeout)
+	case err := <-ended:
+		return "", nil, cmp.Or(err, errors.New("it ended at once"))
 	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
 		close(stop) // ForwardPorts may still dial, which takes no context: it returns once that succeeds or fails
-		return "", nil, err
+		return "", nil, context.Cause(ctx)
 	}
 	end = func() {
 		close(stop)

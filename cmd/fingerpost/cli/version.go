@@ -17,7 +17,7 @@ type versions struct {
 
 type serverVersion struct {
 	Replica string `json:"replica"`
-	Version string `json:"version"`
+	debug.VersionPage
 }
 
 func versionCommand(version string) *cobra.Command {
@@ -65,14 +65,14 @@ the versions of those that respond are printed.`,
 // serverVersions returns the versions of the replicas that respond.
 func (r *ReplicaFlags) serverVersions(cmd *cobra.Command) ([]serverVersion, error) {
 	all := []serverVersion{}
-	replicas, done, err := r.Open(cmd.Context())
+	replicas, err := r.Open(cmd.Context())
 	if err != nil {
 		return all, err
 	}
-	defer done()
-	responses, err := FetchAll[debug.VersionPage](cmd.Context(), FetchPage, replicas, "/debug/version")
+	defer CloseAll(replicas)
+	responses, err := FetchAll[debug.VersionPage](cmd.Context(), replicas, "/debug/version")
 	for _, response := range responses {
-		all = append(all, serverVersion{response.Replica, response.Page.Version})
+		all = append(all, serverVersion{response.Replica, response.Page})
 	}
 	return all, err
 }
