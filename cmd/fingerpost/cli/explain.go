@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
@@ -20,8 +20,7 @@ import (
 )
 
 func explainCommand(version string) *cobra.Command {
-	d := newDebugCommand(version)
-	var of clientFlags
+	e := explanationCommand{debugCommand: newDebugCommand(version)}
 	cmd := &cobra.Command{
 		Use:   "explain AUTHORITY",
 		Short: "Explain which endpoints a client gets, and why",
@@ -41,63 +40,64 @@ such Service.`,
   fingerpost explain web-federated.shop.svc.cluster.local:8080 --client shop/cart-5b7c9d-x2x4z`,
 		Args: arguments("AUTHORITY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := d.explanationPath(cmd, args[0], &of)
-			if err != nil {
-				return err
-			}
-			return show(cmd, &d, view[discovery.Explanation, []replicaExplanation]{
-				path:  path,
+			return showExplanations(cmd, &e, args[0], view[discovery.Explanation, []replicaExplanation]{
 				merge: mergeExplanations, print: printExplanations, check: checkExplanations,
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	d.addAuthorityFlags(cmd)
-	d.addShowFlags(cmd)
-	of.addTo(cmd)
+	e.addFlags(cmd)
 	return cmd
 }
 
-// clientFlags are the flags that name a client.
-type clientFlags struct{ pod, node string }
-
-func (c *clientFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&c.pod, "client", "", "Pod of the client, namespace/name")
-	cmd.Flags().StringVar(&c.node, "node", "", "node of the client, instead of its Pod's")
+// An explanationCommand shows what replicas explain of what a client gets of a Service.
+type explanationCommand struct {
+	debugCommand
+	pod, node string // of the client
 }
 
-// explanationPath returns the page that explains what a client gets of a Service.
-func (d *debugCommand) explanationPath(cmd *cobra.Command, service string, of *clientFlags) (string, error) {
-	namespace, pod, both := strings.Cut(of.pod, "/")
-	if of.pod != "" && (!both || namespace == "" || pod == "") {
-		return "", usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", of.pod))
+func (e *explanationCommand) addFlags(cmd *cobra.Command) {
+	e.addAuthorityFlags(cmd)
+	e.addShowFlags(cmd)
+	cmd.Flags().StringVar(&e.pod, "client", "", "Pod of the client, namespace/name")
+	cmd.Flags().StringVar(&e.node, "node", "", "node of the client, instead of its Pod's")
+}
+
+// showExplanations shows the page about a Service.
+func showExplanations[V any](
+	cmd *cobra.Command, e *explanationCommand, service string, v view[discovery.Explanation, V],
+) error {
+	namespace, pod, both := strings.Cut(e.pod, "/")
+	if e.pod != "" && (!both || namespace == "" || pod == "") {
+		return usageError(cmd, fmt.Errorf("--client %q is not NAMESPACE/POD", e.pod))
 	}
-	authority, err := d.explainedAuthority(cmd.Context(), service)
+	authority, err := e.explainedAuthority(cmd.Context(), service)
 	if err != nil {
-		return "", err
+		return err
 	}
-	query := url.Values{"authority": {authority}, "node": {of.node}}
-	if of.pod != "" {
+	query := url.Values{"authority": {authority}, "node": {e.node}}
+	if e.pod != "" {
 		query.Set("ns", namespace)
 		query.Set("pod", pod)
-		if of.node == "" {
-			query.Set("node", d.nodeOf(cmd, namespace, pod))
+		if e.node == "" {
+			query.Set("node", e.nodeOf(cmd, namespace, pod))
 		}
 	}
-	return "/debug/explain?" + query.Encode(), nil
+	v.path = "/debug/explain?" + query.Encode()
+	return show(cmd, &e.debugCommand, v)
 }
 
 // explainedAuthority returns the whole authority of a Service.
-func (d *debugCommand) explainedAuthority(ctx context.Context, text string) (string, error) {
+func (e *explanationCommand) explainedAuthority(ctx context.Context, text string) (string, error) {
 	if _, short, err := parseServiceName(text); err != nil || !short {
 		return text, WithExitCode(ExitUsage, err)
 	}
-	replica, err := d.openFirst(ctx)
+	replica, err := e.openFirst(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer replica.Close()
-	return d.authority(ctx, text, &replica)
+	return e.authority(ctx, text, &replica)
 }
 
 // nodeOf returns the node of a Pod; empty if the Pod cannot be read.
@@ -181,16 +181,16 @@ func checkExplanations(all []replicaExplanation) error {
 // disagree reports whether two replicas would send different endpoints to the same client. Replicas that see
 // the client on different nodes cannot be compared.
 func disagree(a, b discovery.Explanation) bool {
-	kept := func(x discovery.Explanation) map[string]bool {
-		addrs := map[string]bool{}
+	kept := func(x discovery.Explanation) sets.Set[string] {
+		addrs := sets.New[string]()
 		for _, c := range x.Claims {
 			if c.Kept {
-				addrs[c.Addr] = true
+				addrs.Insert(c.Addr)
 			}
 		}
 		return addrs
 	}
-	return a.Client.Node == b.Client.Node && (a.Refused != b.Refused || !maps.Equal(kept(a), kept(b)))
+	return a.Client.Node == b.Client.Node && (a.Refused != b.Refused || !kept(a).Equal(kept(b)))
 }
 
 func printExplanation(f *frame, x discovery.Explanation, now time.Time) {

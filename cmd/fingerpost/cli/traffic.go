@@ -21,8 +21,7 @@ type clientTraffic struct {
 }
 
 func trafficCommand(version string) *cobra.Command {
-	d := newDebugCommand(version)
-	var of clientFlags
+	e := explanationCommand{debugCommand: newDebugCommand(version)}
 	cmd := &cobra.Command{
 		Use:   "traffic SERVICE",
 		Short: "Show how a Service's traffic is divided between clusters",
@@ -40,20 +39,13 @@ Every replica is asked, and the table is that of the first. With -o json there a
   fingerpost traffic web-federated.shop:8080 --client shop/cart-5b7c9d-x2x4z`,
 		Args: arguments("SERVICE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := d.explanationPath(cmd, args[0], &of)
-			if err != nil {
-				return err
-			}
-			return show(cmd, &d, view[discovery.Explanation, []clientTraffic]{
-				path: path, merge: mergeTraffic, print: printTraffic,
-				check: func([]clientTraffic) error { return nil },
+			return showExplanations(cmd, &e, args[0], view[discovery.Explanation, []clientTraffic]{
+				merge: mergeTraffic, print: printTraffic,
 			})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	d.addAuthorityFlags(cmd)
-	d.addShowFlags(cmd)
-	of.addTo(cmd)
+	e.addFlags(cmd)
 	return cmd
 }
 
