@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/fingerpost/fingerpost/federation/policy"
@@ -62,12 +61,8 @@ func undrainCommand(version string) *cobra.Command {
 		"Give a cluster that 'fingerpost drain' has drained its traffic back, at once or in steps of 5 %.",
 		"  fingerpost undrain west --over 5m",
 		func(cmd *cobra.Command, name string) error {
-			value, until := any(nil), "at once"
-			if a.over > 0 {
-				d := policy.Drain{From: now(), Over: a.over, Up: true}
-				value, until = d.String(), "until "+clock(d.From.Add(a.over))
-			}
-			return a.annotate(cmd, name, policy.DrainKey, value, "gets its traffic back "+until)
+			d := policy.Drain{From: now(), Over: a.over, Up: true}
+			return a.annotateDrain(cmd, name, d, nil, "gets its traffic back ")
 		})
 	cmd.Flags().DurationVar(&a.over, "over", 0,
 		"how long it takes until all traffic is back, at most 168h; 0 for at once")
@@ -109,18 +104,23 @@ func (a *linkAnnotator) command(
 // now is the time in whole seconds, as annotations have it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
-func clock(t time.Time) string { return t.Format(time.RFC3339) }
-
 func (a *linkAnnotator) drain(cmd *cobra.Command, name string) error {
 	d := policy.Drain{From: now(), Over: a.over}
-	value, until := d.String(), "until "+clock(d.From.Add(a.over))
-	if a.over == 0 {
-		value, until = "true", "at once"
-	}
-	if err := a.annotate(cmd, name, policy.DrainKey, value, "loses its traffic "+until); err != nil || !a.wait {
+	if err := a.annotateDrain(cmd, name, d, "true", "loses its traffic "); err != nil || !a.wait {
 		return err
 	}
-	return a.waitUntilDrained(cmd, name, d.From.Add(a.over))
+	return a.waitUntilDrained(cmd, name, d.From.Add(d.Over))
+}
+
+// annotateDrain sets the annotation of a drain, which has another value for one that is to take no time.
+func (a *linkAnnotator) annotateDrain(
+	cmd *cobra.Command, name string, d policy.Drain, atOnce any, what string,
+) error {
+	if d.Over == 0 {
+		return a.annotate(cmd, name, policy.DrainKey, atOnce, what+"at once")
+	}
+	end := d.From.Add(d.Over).Format(time.RFC3339)
+	return a.annotate(cmd, name, policy.DrainKey, d.String(), what+"until "+end)
 }
 
 // annotate sets an annotation of every Link of a cluster; nil removes it.
@@ -158,28 +158,24 @@ func (a *linkAnnotator) linksOf(
 	case err != nil:
 		return nil, nil, err
 	}
-	all, others := []unstructured.Unstructured{}, map[string]bool{}
+	all, others := []unstructured.Unstructured{}, sets.New[string]()
 	for _, l := range items {
-		if linked := clusterOfLink(&l); linked == name {
+		linked, _, _ := unstructured.NestedString(l.Object, "spec", "targetClusterName")
+		if linked == name {
 			all = append(all, l)
 		} else {
-			others[linked] = true
+			others.Insert(linked)
 		}
 	}
 	if len(all) == 0 {
 		there := "there are no Links"
 		if len(others) > 0 {
-			there = "Links link " + strings.Join(slices.Sorted(maps.Keys(others)), ", ")
+			there = "Links link " + strings.Join(sets.List(others), ", ")
 		}
 		return nil, nil, WithExitCode(ExitNotFound,
 			fmt.Errorf("no Link links a cluster %q: %s", name, Printable(there)))
 	}
 	return client, all, nil
-}
-
-func clusterOfLink(l *unstructured.Unstructured) string {
-	name, _, _ := unstructured.NestedString(l.Object, "spec", "targetClusterName")
-	return name
 }
 
 // waitUntilDrained returns once the cluster is drained, which it is not before a time, and prints progress.

@@ -25,7 +25,7 @@ func (o *linkOptions) nameOrFleet(cmd *cobra.Command, args []string) error {
 // members returns the clusters of the fleet, at least two.
 func (o *linkOptions) members(cmd *cobra.Command) (all []fleetCluster, err error) {
 	for _, name := range []string{"context", "api-server-address", "gateway-addresses"} {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+		if cmd.Flags().Changed(name) {
 			return nil, fmt.Errorf("--%s is of one cluster, and --fleet of many", name)
 		}
 	}

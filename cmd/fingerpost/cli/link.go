@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"sigs.k8s.io/yaml"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/links"
@@ -62,9 +62,8 @@ cluster's Services, EndpointSlices and Pods.`,
   fingerpost link gen --preset fingerpost --fleet east,west,north=admin@north --dir links`,
 		Args: o.nameOrFleet,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, name := range []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"} {
-				o.gatewayRequired = o.gatewayRequired || cmd.Flags().Changed(name)
-			}
+			gateway := []string{"gateway", "gateway-name", "gateway-namespace", "gateway-addresses"}
+			o.gatewayRequired = slices.ContainsFunc(gateway, cmd.Flags().Changed)
 			return o.run(cmd, args, true)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -253,20 +252,10 @@ func tooShort(d time.Duration) error {
 
 func (o *linkOptions) writeManifests(to io.Writer, manifests []manifest) error {
 	for i, m := range manifests {
-		if o.output == jsonOutput {
-			if err := PrintJSON(to, m); err != nil {
-				return err
-			}
-			continue
-		}
-		if i > 0 {
+		if i > 0 && o.output == yamlOutput {
 			fmt.Fprintln(to, "---")
 		}
-		b, err := yaml.Marshal(m)
-		if err != nil {
-			return err
-		}
-		if _, err := to.Write(b); err != nil {
+		if err := printPage(to, m, o.output); err != nil {
 			return err
 		}
 	}
@@ -299,24 +288,29 @@ func (o *linkOptions) newToken(
 		token, err := o.readToken(ctx, client)
 		return token, time.Time{}, err
 	}
-	seconds := int64(o.duration.Seconds())
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	created, err := client.CoreV1().
-		ServiceAccounts(o.accountNamespace).
-		CreateToken(ctx, o.account, request, metav1.CreateOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return "", time.Time{}, fmt.Errorf("there is no ServiceAccount %s/%s for the token: "+
+	created, err := createToken(ctx, client, o.accountNamespace, o.account, nil, o.duration)
+	if apierrors.IsNotFound(err) {
+		err = fmt.Errorf("there is no ServiceAccount %s/%s for the token: "+
 			"install the chart for remote access there, or name another one", o.accountNamespace, o.account)
-	case err != nil:
-		return "", time.Time{}, fmt.Errorf(
-			"create a token of ServiceAccount %s/%s: %w",
-			o.accountNamespace,
-			o.account,
-			err,
-		)
 	}
-	return created.Status.Token, created.Status.ExpirationTimestamp.Time, nil
+	return created.Token, created.ExpirationTimestamp.Time, err
+}
+
+// createToken creates a token of a ServiceAccount, for the API server if there are no audiences.
+func createToken(
+	ctx context.Context, client kubernetes.Interface, namespace, account string, audiences []string, valid time.Duration,
+) (authenticationv1.TokenRequestStatus, error) {
+	seconds := int64(valid.Seconds())
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: audiences, ExpirationSeconds: &seconds,
+	}}
+	accounts := client.CoreV1().ServiceAccounts(namespace)
+	created, err := accounts.CreateToken(ctx, account, request, metav1.CreateOptions{})
+	if err != nil {
+		err = fmt.Errorf("create a token of ServiceAccount %s/%s: %w", namespace, account, err)
+		return authenticationv1.TokenRequestStatus{}, err
+	}
+	return created.Status, nil
 }
 
 // readToken returns the token of the ServiceAccount in a Secret.
@@ -335,8 +329,7 @@ func (o *linkOptions) readToken(ctx context.Context, client kubernetes.Interface
 	return string(token), nil
 }
 
-// newKubeconfig returns a kubeconfig with inline data only, which Fingerpost accepts unless it does not allow
-// the host.
+// newKubeconfig returns a kubeconfig with inline data only.
 func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token string) ([]byte, error) {
 	if config.Insecure {
 		return nil, errors.New("your kubeconfig does not verify the API server, which Fingerpost rejects: " +
@@ -355,7 +348,12 @@ func (o *linkOptions) newKubeconfig(name string, config *rest.Config, token stri
 	k.AuthInfos[o.account] = &clientcmdapi.AuthInfo{Token: token}
 	k.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: o.account}
 	k.CurrentContext = name
-	b, err := clientcmd.Write(*k)
+	return writeKubeconfig(k)
+}
+
+// writeKubeconfig returns the text of a kubeconfig, which Fingerpost accepts unless it does not allow the host.
+func writeKubeconfig(config *clientcmdapi.Config) ([]byte, error) {
+	b, err := clientcmd.Write(*config)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -18,10 +17,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -103,19 +102,15 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 		return err
 	}
 	secrets, failed := r.secrets(cmd.Context(), client)
-	missing := map[string]bool{}
-	for _, name := range names {
-		missing[name] = true
-	}
 	secrets = slices.DeleteFunc(secrets, func(s corev1.Secret) bool {
-		_, wanted := missing[clusterOf(&s)]
-		return len(names) > 0 && !wanted
+		return len(names) > 0 && !slices.Contains(names, clusterOf(&s))
 	})
+	missing := sets.New(names...)
 	results := make([]string, len(secrets))
 	errs := make([]error, len(secrets))
 	var wg sync.WaitGroup // one cluster that does not respond must not keep others from being renewed
 	for i := range secrets {
-		delete(missing, clusterOf(&secrets[i]))
+		missing.Delete(clusterOf(&secrets[i]))
 		wg.Go(func() { results[i], errs[i] = r.renew(cmd.Context(), client, &secrets[i]) })
 	}
 	wg.Wait()
@@ -127,7 +122,7 @@ func (r *renewer) run(cmd *cobra.Command, names []string) error {
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", Printable(what), results[i])
 	}
-	for _, name := range slices.Sorted(maps.Keys(missing)) {
+	for _, name := range sets.List(missing) {
 		failed = errors.Join(failed, WithExitCode(ExitNotFound, fmt.Errorf("no Secret is of cluster %q", name)))
 	}
 	return failed
@@ -180,16 +175,12 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	}
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
-	seconds := int64(cmp.Or(r.duration, max(token.ends.Sub(token.issued), minTokenDuration)).Seconds())
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		Audiences: token.audiences, ExpirationSeconds: &seconds,
-	}}
-	created, err := linked.CoreV1().ServiceAccounts(token.namespace).
-		CreateToken(ctx, token.account, request, metav1.CreateOptions{})
+	valid := cmp.Or(r.duration, max(token.ends.Sub(token.issued), minTokenDuration))
+	created, err := createToken(ctx, linked, token.namespace, token.account, token.audiences, valid)
 	if err != nil {
-		return "", fmt.Errorf("create a token of ServiceAccount %s/%s: %w", token.namespace, token.account, err)
+		return "", err
 	}
-	renewed, err := replaceToken(kubeconfig, created.Status.Token)
+	renewed, err := replaceToken(kubeconfig, created.Token)
 	if err != nil {
 		return "", err
 	}
@@ -197,7 +188,7 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	if _, err := local.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
 		return "", err
 	}
-	return "renewed, valid until " + created.Status.ExpirationTimestamp.UTC().Format(time.RFC3339), nil
+	return "renewed, valid until " + created.ExpirationTimestamp.UTC().Format(time.RFC3339), nil
 }
 
 // A token is what a ServiceAccount's token states. Nothing is verified: the API server does that.
@@ -252,12 +243,7 @@ func replaceToken(kubeconfig []byte, token string) ([]byte, error) {
 		return nil, err
 	}
 	config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].Token = token
-	renewed, err := clientcmd.Write(*config)
-	if err != nil {
-		return nil, err
-	}
-	_, err = links.Credentials(renewed, anyHost)
-	return renewed, err
+	return writeKubeconfig(config)
 }
 
 //go:embed renew.yaml

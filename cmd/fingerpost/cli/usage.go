@@ -145,14 +145,10 @@ const connectionGroup = "connection"
 
 // groupFlags marks all flags that add adds.
 func groupFlags(fs *pflag.FlagSet, add func(fs *pflag.FlagSet)) {
-	before := map[string]bool{}
-	fs.VisitAll(func(f *pflag.Flag) { before[f.Name] = true })
-	add(fs)
-	fs.VisitAll(func(f *pflag.Flag) {
-		if !before[f.Name] {
-			_ = fs.SetAnnotation(f.Name, connectionGroup, nil) // it fails for a flag that does not exist
-		}
-	})
+	group := pflag.NewFlagSet("", 0)
+	add(group)
+	group.VisitAll(func(f *pflag.Flag) { f.Annotations = map[string][]string{connectionGroup: nil} })
+	fs.AddFlagSet(group)
 }
 
 // printUsage prints the usage of a command as cobra does, in at most helpWidth columns, and with its
