@@ -17,6 +17,7 @@ import (
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
 	"github.com/fingerpost/fingerpost/discovery"
+	"github.com/fingerpost/fingerpost/federation"
 )
 
 // authorityHelp is for commands whose argument is an authority.
@@ -33,10 +34,8 @@ type serviceName struct{ namespace, name, port string }
 // parseServiceName reads the short forms of an authority. Whole ones, and addresses, are not for it.
 func parseServiceName(text string) (s serviceName, short bool, err error) {
 	host, port, hasPort := strings.Cut(text, ":")
-	if _, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil || strings.HasPrefix(text, "[") {
-		return s, false, nil
-	}
-	if _, err := netip.ParseAddr(host); err == nil || strings.Contains(host, ".svc.") {
+	isIP := func(text string) bool { _, err := netip.ParseAddr(text); return err == nil }
+	if isIP(text) || isIP(host) || strings.HasPrefix(text, "[") || strings.Contains(host, ".svc.") {
 		return s, false, nil
 	}
 	s.port = port
@@ -87,8 +86,12 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 	if from != nil {
 		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
-		if domain, err = s.complete(ctx, from, domain); err != nil {
-			return "", err
+		var page debug.ClustersPage
+		if from.Fetch(ctx, "/debug/clusters", &page) == nil { // otherwise the server reports it
+			domain = cmp.Or(localDomain(page), domain)
+			if err := s.completePort(ctx, from); err != nil {
+				return "", err
+			}
 		}
 	}
 	authority := s.name + "." + s.namespace + ".svc." + domain
@@ -98,56 +101,51 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 	return authority, nil
 }
 
-// complete sets the port of a Service that has one port only, or the number of one that is named, and
-// returns the domain of the cluster.
-func (s *serviceName) complete(ctx context.Context, from *Replica, domain string) (string, error) {
-	var clusters debug.ClustersPage
-	if from.Fetch(ctx, "/debug/clusters", &clusters) != nil {
-		return domain, nil //nolint:nilerr // the server reports it
-	}
-	for _, c := range clusters.Clusters {
+// localDomain returns the domain of the local cluster; empty if it is not known.
+func localDomain(page debug.ClustersPage) string {
+	for _, c := range page.Clusters {
 		if c.Local {
-			domain = cmp.Or(c.ClusterDomain, domain)
+			return c.ClusterDomain
 		}
 	}
+	return ""
+}
+
+// completePort sets the port of a Service that has one port only, or the number of one that is named.
+func (s *serviceName) completePort(ctx context.Context, from *Replica) error {
 	if _, err := strconv.ParseUint(s.port, 10, 16); err == nil {
-		return domain, nil
+		return nil
 	}
-	var page struct {
-		Ports []struct {
-			Number uint16
-			Name   string
-		}
-	}
+	var page struct{ Ports []federation.ServicePort }
 	err := from.Fetch(ctx, "/debug/services/"+s.namespace+"/"+s.name, &page)
 	if err != nil {
 		if ExitCode(err) != ExitNotFound {
-			err = nil // as above
+			err = nil // the server reports it
 		}
-		return domain, err
+		return err
 	}
-	var ports []string
+	var numbers, ports []string
 	for _, p := range page.Ports {
 		number := strconv.Itoa(int(p.Number))
-		if s.port == p.Name && s.port != "" {
+		if s.port != "" && s.port == p.Name {
 			s.port = number
-			return domain, nil
+			return nil
 		}
+		numbers = append(numbers, number)
 		ports = append(ports, strings.TrimSuffix(number+" ("+p.Name+")", " ()"))
 	}
-	service := "Service " + s.namespace + "/" + s.name
+	service, all := s.namespace+"/"+s.name, strings.Join(ports, ", ")
 	switch {
-	case s.port == "" && len(page.Ports) == 1:
-		s.port = strconv.Itoa(int(page.Ports[0].Number))
-	case s.port == "" && len(ports) == 0:
-	case s.port == "":
-		return domain, WithExitCode(ExitUsage, fmt.Errorf("%s has the ports %s: name one, such as %s.%s:%d",
-			service, strings.Join(ports, ", "), s.name, s.namespace, page.Ports[0].Number))
-	default:
-		return domain, WithExitCode(ExitNotFound, fmt.Errorf("%s has no port %s: it has %s",
-			service, s.port, cmp.Or(strings.Join(ports, ", "), "none")))
+	case s.port != "":
+		return WithExitCode(ExitNotFound, fmt.Errorf("Service %s has no port %s: it has %s",
+			service, s.port, cmp.Or(all, "none")))
+	case len(ports) > 1:
+		return WithExitCode(ExitUsage, fmt.Errorf("Service %s has the ports %s: name one, such as %s.%s:%s",
+			service, all, s.name, s.namespace, numbers[0]))
+	case len(ports) == 1:
+		s.port = numbers[0]
 	}
-	return domain, nil
+	return nil
 }
 
 // currentNamespace is the one of the kubeconfig's context.
