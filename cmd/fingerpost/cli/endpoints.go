@@ -8,13 +8,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/discovery/proxy"
@@ -46,18 +43,15 @@ are those that the replica's debug server reports. The exit code is 1 if there a
 				return err
 			}
 			lookup.authority = authority
-			request := proxy.Request{Authority: authority, Token: g.token}
-			if g.watch {
-				return g.keepOpen(cmd, watchEndpoints(cmd.OutOrStdout(), request, g.output, lookup))
-			}
-			conn, done, err := g.connect(cmd.Context())
+			conn, err := g.openConn(cmd)
 			if err != nil {
 				return err
 			}
-			defer done()
-			ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
-			defer cancel()
-			return g.printEndpoints(ctx, cmd.OutOrStdout(), conn, request, lookup)
+			defer conn.Close()
+			if g.watch {
+				return conn.watchEndpoints(lookup)
+			}
+			return conn.printEndpoints(lookup)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -102,54 +96,32 @@ func newEndpointJSON(a proxy.Address) endpointJSON {
 }
 
 // printEndpoints prints the first answer, once no message has arrived for the quietPeriod.
-func (g *grpcCommand) printEndpoints(
-	ctx context.Context,
-	to io.Writer,
-	conn grpc.ClientConnInterface,
-	request proxy.Request,
-	lookup *clusterLookup,
-) error {
-	var mu sync.Mutex // guards end and received, which the stream's goroutine sets
-	var end *status.Status
+func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
+	ctx, cancel := c.g.streamContext(c.cmd.Context())
+	defer cancel()
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	quiet := time.AfterFunc(c.g.timeout, stop)
+	defer quiet.Stop()
 	received := false
-	events := make(chan struct{}, 1)
-	stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
-		if e.End == nil && e.Message.Kind == proxy.Heartbeat {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if e.End != nil {
-			end = e.End
-		} else {
+	request := proxy.Request{Authority: lookup.authority, Token: c.g.token}
+	stream := proxy.Open(reading, c, request, func(e proxy.Event) {
+		switch {
+		case e.End != nil:
+			c.observeEnd(e.End)
+		case e.Message.Kind != proxy.Heartbeat:
 			received = true
-		}
-		select {
-		case events <- struct{}{}:
-		default:
+			quiet.Reset(quietPeriod)
 		}
 	})
-	defer stream.Close()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for done := false; !done; {
-		select {
-		case <-events:
-			timer.Reset(quietPeriod)
-		case <-stream.Done():
-			done = true
-		case <-timer.C:
-			done = true
-		case <-ctx.Done():
-			return noResponseError(request.Authority)
-		}
+	<-stream.Done()
+	switch {
+	case ctx.Err() != nil || c.end == nil && !received:
+		return noResponseError(request.Authority)
+	case c.end != nil && (c.end.Code() != codes.OK || !received):
+		return c.g.streamError(c.end)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if end != nil && (end.Code() != codes.OK || !received) {
-		return g.streamError(end)
-	}
-	return printAddresses(to, lookup.describe(ctx, stream.Holds()), g.output)
+	return printAddresses(c.cmd.OutOrStdout(), lookup.describe(ctx, stream.Holds()), c.g.output)
 }
 
 // describe returns addresses with their clusters, as far as they are known.
@@ -208,31 +180,34 @@ type changeJSON struct {
 	Exists  *bool          `json:"exists,omitempty"`  // of no-endpoints
 }
 
-// watchEndpoints prints every message but heartbeats.
-func watchEndpoints(to io.Writer, request proxy.Request, output string, lookup *clusterLookup) streamFunc {
-	resumed := false                           // an earlier stream has received messages
+// watchEndpoints prints every message but heartbeats, until the server rejects the request.
+func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
+	ctx, to := c.cmd.Context(), c.cmd.OutOrStdout()
+	received, resumed := false, false          // by any stream, and by one before this
 	added := map[netip.AddrPort]endpointJSON{} // for when they are removed
-	return func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool) {
-		stream := proxy.Open(ctx, conn, request, func(e proxy.Event) {
-			if e.End != nil {
-				end = e.End
-				return
-			}
-			received = true
-			if e.Message.Kind == proxy.Heartbeat {
-				return
-			}
-			c := newChangeJSON(e, added, lookup.describe(ctx, e.Message.Added))
-			if output == tableOutput {
-				printChange(to, c, resumed)
-			} else {
-				_ = printLine(to, c, output) // it fails when the output is closed
-			}
-		})
-		<-stream.Done()
-		resumed = resumed || received
-		return end, received
+	request := proxy.Request{Authority: lookup.authority, Token: c.g.token, Reconnect: true}
+	stream := proxy.Open(ctx, c, request, func(e proxy.Event) {
+		if e.End != nil {
+			c.observeEnd(e.End)
+			resumed = received
+			return
+		}
+		received = true
+		if e.Message.Kind == proxy.Heartbeat {
+			return
+		}
+		change := newChangeJSON(e, added, lookup.describe(ctx, e.Message.Added))
+		if c.g.output == tableOutput {
+			printChange(to, change, resumed)
+		} else {
+			_ = printLine(to, change, c.g.output) // it fails when the output is closed
+		}
+	})
+	<-stream.Done()
+	if ctx.Err() != nil {
+		return nil
 	}
+	return c.g.streamError(c.end)
 }
 
 // printLine prints a page for machines, one of many.

@@ -20,12 +20,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bounds on the pause before a stream is opened again. It doubles until a message arrives.
-const (
-	minPause = 100 * time.Millisecond
-	maxPause = 10 * time.Second
-)
-
 // A grpcCommand opens a stream of its own to the gRPC server of a replica, as a proxy does.
 type grpcCommand struct {
 	ReplicaFlags
@@ -90,72 +84,83 @@ func (g *grpcCommand) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
-// connect returns a connection to the first replica that can be reached, and a function that closes it.
-func (g *grpcCommand) connect(ctx context.Context) (*grpc.ClientConn, func(), error) {
-	creds, err := g.credentials()
-	if err != nil {
-		return nil, nil, err
-	}
-	server, err := g.openFirst(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := grpc.NewClient(server.Addr, grpc.WithTransportCredentials(creds))
-	if err != nil {
-		server.Close()
-		return nil, nil, fmt.Errorf("--addr: %w", err)
-	}
-	return conn, func() { conn.Close(); server.Close() }, nil
+// A replicaConn is a connection to the first replica that can be reached. With --watch a stream is opened again whenever
+// it has ended, until the server rejects the request ([proxy.Request]): to another replica, if this one is gone.
+//
+// All but connect and Close is called by the goroutine of the one stream.
+type replicaConn struct {
+	*grpc.ClientConn
+	g       *grpcCommand
+	cmd     *cobra.Command
+	replica Replica
+	end     *status.Status // of the last stream; nil if none has ended
 }
 
-// A streamFunc runs a stream until it ends. It returns the status that the server ended it with, nil if we
-// ended it, and whether a message arrived.
-type streamFunc func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool)
+// openConn returns a connection, which is to be closed.
+func (g *grpcCommand) openConn(cmd *cobra.Command) (*replicaConn, error) {
+	c := &replicaConn{g: g, cmd: cmd}
+	return c, c.connect(cmd.Context())
+}
 
-// keepOpen runs a stream again whenever it has ended, to another replica if this one is gone, until the
-// server rejects the request.
-func (g *grpcCommand) keepOpen(cmd *cobra.Command, run streamFunc) error {
-	ctx := cmd.Context()
-	conn, done, err := g.connect(ctx)
+func (c *replicaConn) connect(ctx context.Context) error {
+	creds, err := c.g.credentials()
 	if err != nil {
 		return err
 	}
-	defer func() { done() }()
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		end, received := run(ctx, conn)
-		if ctx.Err() != nil || end == nil {
-			return nil
-		}
-		switch end.Code() {
-		case codes.OK:
-			printNote(cmd, "the stream has ended")
-		case codes.InvalidArgument, codes.FailedPrecondition:
-			return g.streamError(end)
-		default:
-			printNote(cmd, "the stream has ended: "+g.streamError(end).Error())
-		}
-		if received {
-			pause = minPause
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		}
-		if end.Code() != codes.Unavailable {
-			continue
-		}
-		otherConn, otherDone, err := g.connect(ctx)
-		switch {
-		case err == nil:
-			done()
-			conn, done = otherConn, otherDone
-		case ctx.Err() == nil:
-			printNote(cmd, err.Error())
+	replica, err := c.g.openFirst(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(replica.Addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		replica.Close()
+		return fmt.Errorf("--addr: %w", err)
+	}
+	c.Close()
+	c.ClientConn, c.replica = conn, replica
+	return nil
+}
+
+// Close closes the connection, if there is one.
+func (c *replicaConn) Close() {
+	if c.ClientConn != nil {
+		c.ClientConn.Close()
+		c.replica.Close()
+	}
+}
+
+// NewStream opens a stream, to another replica if the last stream has ended because this one is gone.
+func (c *replicaConn) NewStream(
+	ctx context.Context, desc *grpc.StreamDesc, method string, options ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	if c.end.Code() == codes.Unavailable {
+		if err := c.connect(ctx); err != nil && ctx.Err() == nil {
+			printNote(c.cmd, err.Error())
 		}
 	}
+	return c.ClientConn.NewStream(ctx, desc, method, options...)
+}
+
+// observeEnd takes in why a stream has ended. While streams are watched it prints that, unless the server rejects the
+// request.
+func (c *replicaConn) observeEnd(end *status.Status) {
+	c.end = end
+	rejected := end.Code() == codes.InvalidArgument || end.Code() == codes.FailedPrecondition
+	switch {
+	case !c.g.watch || rejected:
+	case end.Code() == codes.OK:
+		printNote(c.cmd, "the stream has ended")
+	default:
+		printNote(c.cmd, "the stream has ended: "+c.g.streamError(end).Error())
+	}
+}
+
+// streamContext returns the context of a stream: it ends after --timeout, unless the stream is watched.
+func (g *grpcCommand) streamContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	if g.watch {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, g.timeout)
 }
 
 func printNote(cmd *cobra.Command, text string) {

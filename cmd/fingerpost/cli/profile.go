@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,8 +9,6 @@ import (
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/fingerpost/fingerpost/discovery/proxy"
@@ -36,7 +32,7 @@ Pod's, by a stream of its own.
 			if err != nil {
 				return err
 			}
-			return g.printProfiles(cmd, proxy.Request{Authority: authority, Token: g.token})
+			return g.printProfiles(cmd, proxy.Request{Authority: authority, Token: g.token, Reconnect: g.watch})
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -46,41 +42,35 @@ Pod's, by a stream of its own.
 
 // printProfiles prints the first profile, or each one that differs from the one before if they are watched.
 func (g *grpcCommand) printProfiles(cmd *cobra.Command, request proxy.Request) error {
-	var printErr error
-	run := func(ctx context.Context, conn grpc.ClientConnInterface) (end *status.Status, received bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stream := proxy.OpenProfile(ctx, conn, request, func(e proxy.Event) {
-			switch {
-			case e.End != nil:
-				end = e.End
-			case !e.Profile.Repeated && ctx.Err() == nil:
-				received = true
-				printErr = printProfile(cmd.OutOrStdout(), e.Profile, g.output)
-				if printErr != nil || !g.watch {
-					cancel() // ends the stream
-				}
-			}
-		})
-		<-stream.Done()
-		return end, received
-	}
-	if g.watch {
-		err := g.keepOpen(cmd, run)
-		return cmp.Or(printErr, err)
-	}
-	conn, done, err := g.connect(cmd.Context())
+	conn, err := g.openConn(cmd)
 	if err != nil {
 		return err
 	}
-	defer done()
-	ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
+	defer conn.Close()
+	ctx, cancel := g.streamContext(cmd.Context())
 	defer cancel()
-	switch end, received := run(ctx, conn); {
-	case received || cmd.Context().Err() != nil:
+	var printErr error
+	received := false
+	stream := proxy.OpenProfile(ctx, conn, request, func(e proxy.Event) {
+		switch {
+		case e.End != nil:
+			conn.observeEnd(e.End)
+		case !e.Profile.Repeated && ctx.Err() == nil:
+			received = true
+			printErr = printProfile(cmd.OutOrStdout(), e.Profile, g.output)
+			if printErr != nil || !g.watch {
+				cancel() // ends the stream
+			}
+		}
+	})
+	<-stream.Done()
+	switch {
+	case printErr != nil || cmd.Context().Err() != nil:
 		return printErr
-	case end != nil:
-		return g.streamError(end)
+	case received && !g.watch:
+		return nil
+	case conn.end != nil:
+		return g.streamError(conn.end)
 	default:
 		return noResponseError(request.Authority)
 	}
