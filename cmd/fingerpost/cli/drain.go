@@ -94,7 +94,6 @@ func (a *linkAnnotator) command(
 			}
 			return run(cmd, args[0])
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	groupFlags(cmd.Flags(), a.addKubeFlags)
 	cmd.Flags().StringVar(&a.namespace, "link-namespace", "", "namespace of the Link; empty for any")

@@ -53,7 +53,6 @@ are those that the replica's debug server reports. The exit code is 1 if there a
 			}
 			return conn.printEndpoints(lookup)
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	g.addGRPCFlags(cmd)
 	return cmd

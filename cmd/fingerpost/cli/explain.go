@@ -44,7 +44,6 @@ such Service.`,
 				merge: mergeExplanations, print: printExplanations, check: checkExplanations,
 			})
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	e.addFlags(cmd)
 	return cmd

@@ -66,7 +66,6 @@ cluster's Services, EndpointSlices and Pods.`,
 			o.gatewayRequired = slices.ContainsFunc(gateway, cmd.Flags().Changed)
 			return o.run(cmd, args, true)
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	o.addLinkFlags(cmd)
 	fs := cmd.Flags()
@@ -93,8 +92,6 @@ token until the new one works, so that clients notice nothing. Use the flags tha
 		Example: "  fingerpost link rotate west --context west | kubectl --context east apply -f -",
 		Args:    o.nameOrFleet,
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd, args, false) },
-
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	o.addLinkFlags(cmd)
 	cmd.Flags().StringVar(&o.linkNamespace, "link-namespace", "linkerd-multicluster",

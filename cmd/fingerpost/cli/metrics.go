@@ -36,7 +36,6 @@ func metricsCommand(version string) *cobra.Command {
 			}
 			return failed
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	r.AddFlags(cmd)
 	return cmd

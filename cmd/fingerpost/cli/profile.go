@@ -34,7 +34,6 @@ Pod's, by a stream of its own.
 			}
 			return g.printProfiles(cmd, proxy.Request{Authority: authority, Token: g.token, Reconnect: g.watch})
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	g.addGRPCFlags(cmd)
 	return cmd

@@ -66,7 +66,6 @@ until the new one works. Tokens without an end and client certificates are left 
 			}
 			return r.run(cmd, names)
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	fs := cmd.Flags()
 	groupFlags(fs, r.addKubeFlags)

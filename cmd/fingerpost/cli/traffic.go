@@ -43,7 +43,6 @@ Every replica is asked, and the table is that of the first. With -o json there a
 				merge: mergeTraffic, print: printTraffic,
 			})
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	e.addFlags(cmd)
 	return cmd

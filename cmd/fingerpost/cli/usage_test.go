@@ -103,6 +103,16 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// Arguments are not completed by the names of files: no command takes one.
+func TestCompletion(t *testing.T) {
+	for _, args := range []string{"streams", "explain", "link renew", "link gen west"} {
+		out, err := fingerpost(t, append(strings.Fields("__complete "+args), "")...)
+		if err != nil || !strings.HasPrefix(out, ":4\n") { // ShellCompDirectiveNoFileComp
+			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+	}
+}
+
 // As a plugin the commands have the name by which they are called.
 func TestPlugin(t *testing.T) {
 	for program, want := range map[string]string{

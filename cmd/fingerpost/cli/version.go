@@ -53,7 +53,6 @@ the versions of those that respond are printed.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	r.AddFlags(cmd)
 	addOutputFlag(cmd, &output)
