@@ -44,10 +44,10 @@ and since when; -o wide shows all of it, for each replica.`,
 					switch d.output {
 					case nameOutput:
 						for _, s := range all.summaries(now) {
-							f.printf("%s", s.name)
+							f.printf("%s", s.worst.Name)
 						}
 					case wideOutput:
-						f.add(all.wideTable(several, now))
+						f.addTable(all.wideTable(several, now))
 					default:
 						printClusters(f, all, now)
 					}
@@ -154,7 +154,6 @@ var badness = map[federation.ClusterState]int{
 
 // A clusterSummary is one cluster, as the replicas together report it.
 type clusterSummary struct {
-	name     string
 	worst    replicaCluster // that of the replica that sees the most trouble
 	problem  *debug.Problem // the first of the same one, or else of any; nil for none
 	live     int            // replicas that have it Live
@@ -164,15 +163,12 @@ type clusterSummary struct {
 
 // summaries returns the clusters, the worst first.
 func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
-	byName, problems := map[string]int{}, all.problems(now)
-	for _, c := range all.Clusters {
-		i, known := byName[c.Name]
-		if !known {
-			i = len(rows)
-			byName[c.Name] = i
-			rows = append(rows, clusterSummary{name: c.Name, worst: c})
+	problems := all.problems(now)
+	for i, c := range all.Clusters { // cluster by cluster
+		if i == 0 || all.Clusters[i-1].Name != c.Name {
+			rows = append(rows, clusterSummary{worst: c})
 		}
-		s := &rows[i]
+		s := &rows[len(rows)-1]
 		s.replicas++
 		if c.State == federation.Live {
 			s.live++
@@ -192,7 +188,7 @@ func (all replicaClusters) summaries(now time.Time) (rows []clusterSummary) {
 		return cmp.Or(
 			cmp.Compare(badness[b.worst.State], badness[a.worst.State]),
 			debug.TrueFirst(a.problem != nil, b.problem != nil), debug.TrueFirst(a.worst.Local, b.worst.Local),
-			strings.Compare(a.name, b.name))
+			strings.Compare(a.worst.Name, b.worst.Name))
 	})
 	return rows
 }
@@ -266,15 +262,15 @@ func printClusters(f *frame, all replicaClusters, now time.Time) {
 		}
 		switch {
 		case colour != Green:
-			bad, r.colours["PROBLEM"] = append(bad, s.name), colour
+			bad, r.colours["PROBLEM"] = append(bad, c.Name), colour
 		case problem != "":
-			flawed, r.colours["PROBLEM"] = append(flawed, s.name), Yellow
+			flawed, r.colours["PROBLEM"] = append(flawed, c.Name), Yellow
 		}
 		if s.live < s.replicas {
 			r.colours["REPLICAS"] = colour
 		}
 	}
-	f.add(t)
+	f.addTable(t)
 	text, colour := verdict(len(rows), bad, flawed)
 	f.lines = append(f.lines, line{f.Paint(colour, text), text})
 }

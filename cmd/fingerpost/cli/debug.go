@@ -99,7 +99,7 @@ func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 		case next == nil && shown == nil:
 			return failed
 		case !d.watch:
-			return cmp.Or(next.print(), errors.Join(failed, unexpected))
+			return cmp.Or(next.printAll(), errors.Join(failed, unexpected))
 		}
 		if err := d.printUpdate(cmd, shown, next, failed); err != nil {
 			return err
@@ -186,7 +186,7 @@ func (f *frame) addPage(page any, output string) error {
 func (f *frame) printAfter(shown *frame, output string) error {
 	switch {
 	case shown == nil:
-		return f.print()
+		return f.printAll()
 	case isForMachines(output):
 		if slices.Equal(f.lines, shown.lines) {
 			return nil
@@ -194,7 +194,7 @@ func (f *frame) printAfter(shown *frame, output string) error {
 		if output == yamlOutput {
 			fmt.Fprintln(f, "---")
 		}
-		return f.print()
+		return f.printAll()
 	default:
 		return f.printChanged(shown)
 	}

@@ -348,7 +348,7 @@ func TestReplicasWithLongNames(t *testing.T) {
 	}
 	out := frame{Screen: Screen{width: 130}}
 	printStreams(&out, mergeStreams(streams), false, true, now)
-	out.add(mergeClusters(clusters, nil).wideTable(true, now))
+	out.addTable(mergeClusters(clusters, nil).wideTable(true, now))
 	text := ""
 	for _, l := range out.lines {
 		if n := utf8.RuneCountInString(l.text); n > out.width {

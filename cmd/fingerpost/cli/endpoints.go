@@ -166,7 +166,7 @@ func printAddresses(to io.Writer, all []endpointJSON, output string) error {
 	if !known {
 		t.dropColumn("CLUSTER")
 	}
-	return t.print(to)
+	return t.printTo(to)
 }
 
 // changeJSON is one message of --watch -o json.

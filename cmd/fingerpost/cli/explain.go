@@ -230,7 +230,7 @@ func printExplanation(f *frame, x discovery.Explanation, now time.Time) {
 		_, pod, _ := strings.Cut(c.Pod, "/")
 		t.addRow(mark, dash(c.Addr), dash(c.Cluster), dash(c.Slice), dash(pod), dash(c.Zone), held, c.Why)
 	}
-	f.add(t)
+	f.addTable(t)
 }
 
 func clientText(client discovery.Place) string {

@@ -112,7 +112,7 @@ func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 		t.addRow("identity", dash(e.Identity))
 		t.addRow("hint", dash(e.Hint))
 	}
-	return t.print(to)
+	return t.printTo(to)
 }
 
 func namespacedName(namespace, name string) string {

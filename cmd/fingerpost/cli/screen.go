@@ -72,10 +72,10 @@ func (f *frame) printf(format string, args ...any) {
 	f.lines = append(f.lines, line{text, text})
 }
 
-func (f *frame) add(t *table) { f.lines = append(f.lines, t.render(f.Screen)...) }
+func (f *frame) addTable(t *table) { f.lines = append(f.lines, t.render(f.Screen)...) }
 
-// print prints all lines.
-func (f *frame) print() error {
+// printAll prints all lines.
+func (f *frame) printAll() error {
 	var b strings.Builder
 	for _, l := range f.lines {
 		b.WriteString(l.text + "\n")
@@ -114,7 +114,7 @@ func (f *frame) printChanged(before *frame) error {
 			changed.lines = append(changed.lines, l)
 		}
 	}
-	return changed.print()
+	return changed.printAll()
 }
 
 // Printable drops the characters that a terminal interprets, such as escapes: texts of servers are not

@@ -86,7 +86,7 @@ func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Ti
 		t.dropColumn("REPLICA")
 	}
 	if len(t.rows) > 0 {
-		f.add(t)
+		f.addTable(t)
 	}
 	f.printf("%d streams, %d behind.", len(all), behind)
 }

@@ -63,10 +63,10 @@ func (t *table) dropColumn(header string) {
 	}
 }
 
-func (t *table) print(to io.Writer) error {
+func (t *table) printTo(to io.Writer) error {
 	f := frame{Screen: NewScreen(to)}
-	f.add(t)
-	return f.print()
+	f.addTable(t)
+	return f.printAll()
 }
 
 // render returns the lines of the table. All lines of a row have the row's key, so that what is wrapped is

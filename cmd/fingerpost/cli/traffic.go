@@ -78,5 +78,5 @@ func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
 		t.addRow(c.Cluster, strconv.Itoa(c.Tier), strconv.Itoa(c.Ready), strconv.Itoa(c.All), weight,
 			fmt.Sprintf("%d%%", c.Drain), fmt.Sprintf("%.4g%%", c.Share), strconv.Itoa(c.Given), c.Why)
 	}
-	f.add(t)
+	f.addTable(t)
 }

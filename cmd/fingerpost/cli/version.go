@@ -83,11 +83,7 @@ func (v versions) lines() (lines []string) {
 		count[s.Version]++
 	}
 	for name, n := range count {
-		replicas := "replicas"
-		if n == 1 {
-			replicas = "replica"
-		}
-		lines = append(lines, Printable(fmt.Sprintf("%s (%d %s)", name, n, replicas)))
+		lines = append(lines, Printable(name+" ("+debug.CountText(n, "replica")+")"))
 	}
 	slices.Sort(lines)
 	return lines
