@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -253,8 +252,8 @@ func printClusters(f *frame, all replicaClusters, now time.Time) {
 			problem = withSince(firstClause(p.Text), p.Since, now)
 		}
 		ends, ended := endOfCredentials(c, now)
-		r := t.addRow(displayName(c), string(c.State), fmt.Sprintf("%d/%d", s.live, s.replicas),
-			contactAge(c, now), strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Endpoints),
+		r := t.addRow(displayName(c), c.State, fmt.Sprintf("%d/%d", s.live, s.replicas),
+			contactAge(c, now), c.Objects("services"), c.Endpoints,
 			writes(c, shortName(s.holder)), ends, problem)
 		r.colours["STATE"] = colour
 		if ended {
@@ -323,8 +322,8 @@ func (all replicaClusters) wideTable(several bool, now time.Time) *table {
 		if !c.Since.IsZero() {
 			since = debug.Age(c.Since, now)
 		}
-		t.addRow(displayName(c), c.Replica, string(c.State), since, contactAge(c, now),
-			strconv.Itoa(c.Objects("services")), strconv.Itoa(c.Objects("pods")), strconv.Itoa(c.Endpoints),
+		t.addRow(displayName(c), c.Replica, c.State, since, contactAge(c, now),
+			c.Objects("services"), c.Objects("pods"), c.Endpoints,
 			writes(c, holderOf(c)), cmp.Or(c.Source, "—"), ends, strings.Join(texts, "; "))
 	}
 	if !several {

@@ -264,9 +264,13 @@ func (o *linkOptions) setDomains(ctx context.Context, client kubernetes.Interfac
 	if o.trustDomain != "" && o.clusterDomain != "" {
 		return nil
 	}
-	trust, dns, err := meshDomains(ctx, client, o.controllerNamespace)
-	if apierrors.IsNotFound(err) && o.preset == ourPreset {
-		trust, dns, err = "cluster.local", "cluster.local", nil // what its chart has by default
+	trust, dns := "cluster.local", "cluster.local" // what our chart has by default
+	config, err := client.CoreV1().ConfigMaps(o.controllerNamespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
+	switch {
+	case err == nil: // the values that Linkerd was installed with
+		trust, dns, err = linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
+	case apierrors.IsNotFound(err) && o.preset == ourPreset:
+		err = nil
 	}
 	if err != nil {
 		return fmt.Errorf("the configuration of the mesh cannot be read, so set --trust-domain and "+
@@ -458,14 +462,4 @@ func gatewayPort(gateway *corev1.Service, name string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("it has no port %s", name)
-}
-
-// meshDomains returns the trust domain and the cluster domain of a cluster's mesh, from the values that
-// Linkerd was installed with.
-func meshDomains(ctx context.Context, client kubernetes.Interface, namespace string) (trust, dns string, err error) {
-	config, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, linkerd.ConfigName, metav1.GetOptions{})
-	if err != nil {
-		return "", "", err
-	}
-	return linkerd.ParseConfig(config.Data[linkerd.ConfigValuesKey])
 }

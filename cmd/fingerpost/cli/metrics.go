@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -49,11 +50,8 @@ func printMetrics(to io.Writer, page string, prefixes []string) error {
 		for _, comment := range []string{"# HELP ", "# TYPE "} {
 			name = strings.TrimPrefix(name, comment)
 		}
-		wanted := len(prefixes) == 0
-		for _, prefix := range prefixes {
-			wanted = wanted || strings.HasPrefix(name, prefix)
-		}
-		if !wanted {
+		has := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		if len(prefixes) > 0 && !slices.ContainsFunc(prefixes, has) {
 			continue
 		}
 		if _, err := io.WriteString(to, PrintableLines(line)); err != nil {

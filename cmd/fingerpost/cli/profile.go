@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
@@ -87,7 +86,7 @@ func printProfile(to io.Writer, p *proxy.Profile, output string) error {
 	resource := p.GetProfileRef().GetResource()
 	t.addRow("service", dash(p.GetFullyQualifiedName()))
 	t.addRow("profile", dash(namespacedName(resource.GetNamespace(), resource.GetName())))
-	t.addRow("opaque", strconv.FormatBool(p.GetOpaqueProtocol()))
+	t.addRow("opaque", p.GetOpaqueProtocol())
 	if b := p.GetRetryBudget(); b != nil {
 		t.addRow(
 			"retries",

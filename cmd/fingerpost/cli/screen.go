@@ -119,23 +119,17 @@ func (f *frame) printChanged(before *frame) error {
 
 // Printable drops the characters that a terminal interprets, such as escapes: texts of servers are not
 // trusted.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
-}
+func Printable(s string) string { return strings.ReplaceAll(PrintableLines(s), "\n", " ") }
 
 // PrintableLines does the same to a text of several lines, such as joined errors.
 func PrintableLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i, line := range lines {
-		lines[i] = Printable(line)
-	}
-	return strings.Join(lines, "\n")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t':
+			return ' '
+		case r == '\n' || unicode.IsPrint(r):
+			return r
+		}
+		return -1
+	}, s)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -78,8 +77,8 @@ func printStreams(f *frame, all []replicaStream, slow, several bool, now time.Ti
 		}
 		authority := strings.Replace(s.Authority, ".svc.cluster.local", "", 1)
 		t.addRow(
-			s.Replica, strconv.FormatUint(s.ID, 10), debug.Age(s.Opened, now), s.Method, authority,
-			dash(client), strconv.Itoa(s.Addresses), lastSentText(s.Last, now), dash(lag),
+			s.Replica, s.ID, debug.Age(s.Opened, now), s.Method, authority,
+			dash(client), s.Addresses, lastSentText(s.Last, now), dash(lag),
 		)
 	}
 	if !several {

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -42,11 +43,12 @@ type row struct {
 
 func newTable(header ...string) *table { return &table{header: header} }
 
-func (t *table) addRow(cells ...string) *row {
-	for i, cell := range cells {
-		cells[i] = Printable(cell)
+// addRow adds a row of values, as fmt prints them.
+func (t *table) addRow(values ...any) *row {
+	r := &row{colours: map[string]Colour{}}
+	for _, v := range values {
+		r.cells = append(r.cells, Printable(fmt.Sprint(v)))
 	}
-	r := &row{cells, map[string]Colour{}}
 	t.rows = append(t.rows, r)
 	return r
 }

@@ -23,7 +23,7 @@ func render(t *table, columns int) (lines []string) {
 func TestTableWidth(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		columns := rapid.IntRange(1, 10).Draw(t, "columns")
-		cells := func() (row []string) {
+		cells := func() (row []any) {
 			for range columns {
 				row = append(
 					row,
@@ -73,7 +73,7 @@ func TestTableWidth(t *testing.T) {
 
 // As many columns as can be fit into the width of a table, whatever they hold.
 func TestTableOfManyColumns(t *testing.T) {
-	row := slices.Repeat([]string{"as-long-as-the-name-of-a-pod as-long-as-the-name-of-a-pod"}, 10)
+	row := slices.Repeat([]any{"as-long-as-the-name-of-a-pod as-long-as-the-name-of-a-pod"}, 10)
 	table := newTable(strings.Fields("A B C D E F G H I J")...)
 	table.addRow(row...)
 	for _, line := range render(table, 100) {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -71,12 +70,12 @@ func printTraffic(f *frame, all []clientTraffic, _ bool, _ time.Time) {
 	t := newTable("CLUSTER", "TIER", "READY", "ALL", "WEIGHT", "DRAIN", "SHARE", "GIVEN", "WHY")
 	t.keepColumns = 1
 	for _, c := range x.Traffic {
-		weight := "-"
+		var weight any = "-"
 		if c.Weight != nil {
-			weight = strconv.FormatUint(uint64(*c.Weight), 10)
+			weight = *c.Weight
 		}
-		t.addRow(c.Cluster, strconv.Itoa(c.Tier), strconv.Itoa(c.Ready), strconv.Itoa(c.All), weight,
-			fmt.Sprintf("%d%%", c.Drain), fmt.Sprintf("%.4g%%", c.Share), strconv.Itoa(c.Given), c.Why)
+		t.addRow(c.Cluster, c.Tier, c.Ready, c.All, weight,
+			fmt.Sprintf("%d%%", c.Drain), fmt.Sprintf("%.4g%%", c.Share), c.Given, c.Why)
 	}
 	f.addTable(t)
 }
