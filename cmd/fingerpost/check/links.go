@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/debug"
@@ -155,24 +156,21 @@ var comparedConditions = []string{links.Accepted, links.CredentialsValid, links.
 // contradiction describes the first condition that replicas agree on and that is shown otherwise; empty for none.
 func contradiction(shown []metav1.Condition, reports linkReports) string {
 	for _, kind := range comparedConditions {
-		var agreed metav1.ConditionStatus
-		for i, r := range reports {
-			c := meta.FindStatusCondition(r.Page.Conditions, kind)
-			switch {
-			case r.Page.ConditionsUnsupported:
+		reported := sets.New[metav1.ConditionStatus]()
+		for _, r := range reports {
+			if r.Page.ConditionsUnsupported {
 				return ""
-			case c == nil, i > 0 && c.Status != agreed:
-				agreed = ""
-			default:
-				agreed = c.Status
 			}
-			if agreed == "" {
-				break
+			if c := meta.FindStatusCondition(r.Page.Conditions, kind); c != nil {
+				reported.Insert(c.Status)
+			} else {
+				reported.Insert("")
 			}
 		}
-		if agreed == "" {
+		if len(reported) != 1 || reported.Has("") {
 			continue
 		}
+		agreed := sets.List(reported)[0]
 		if c := meta.FindStatusCondition(shown, kind); c == nil {
 			return fmt.Sprintf("no condition %s, and replicas report %s", kind, agreed)
 		} else if c.Status != agreed {
