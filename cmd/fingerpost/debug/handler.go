@@ -32,15 +32,13 @@ type Sources struct {
 func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", &statusPageHandler{Sources: s})
-	mux.HandleFunc("GET /debug/clusters", serveCached(func() ClustersPage {
-		return newClustersPage(s.Registry, s.Store, s.Links)
-	}))
+	mux.HandleFunc("GET /debug/clusters", serveCached(s.newClustersPage))
 	mux.HandleFunc("GET /debug/version", serveCached(func() VersionPage { return VersionPage{s.Version} }))
 	mux.HandleFunc("GET /debug/problems", serveCached(func() ProblemsPage {
 		return newProblemsPage(s.Store, federation.Cluster(s.Cluster), countStreams(s.Discovery.Streams()))
 	}))
 	mux.HandleFunc("GET /debug/streams", serveCached(s.Discovery.Streams))
-	mux.HandleFunc("GET /debug/digests", serveCached(func() DigestsPage { return newDigestsPage(s.Store) }))
+	mux.HandleFunc("GET /debug/digests", serveCached(s.newDigestsPage))
 	mux.HandleFunc("GET /debug/services/{namespace}/{name}", s.serveService)
 	mux.HandleFunc("GET /debug/streams/{id}", s.serveStream)
 	mux.HandleFunc("GET /debug/explain", s.serveExplanation)

@@ -22,12 +22,10 @@ type ClustersPage struct {
 	NotSaved cluster.NotSaved `json:"notSaved,omitzero"` // what this replica cannot save in -state-dir
 }
 
-func newClustersPage(
-	registry *cluster.Registry, store *federation.Store, reconciler *links.Reconciler,
-) ClustersPage {
+func (s *Sources) newClustersPage() ClustersPage {
 	page := ClustersPage{
-		Clusters: newClusters(registry, store), Links: reconciler.Links(), LinksRefused: reconciler.Refused(),
-		NotSaved: registry.NotSaved(),
+		Clusters: s.newClusters(), Links: s.Links.Links(), LinksRefused: s.Links.Refused(),
+		NotSaved: s.Registry.NotSaved(),
 	}
 	for i := range page.Clusters {
 		c := &page.Clusters[i]
@@ -61,17 +59,17 @@ func (c Cluster) Objects(resource string) int {
 }
 
 // newClusters returns all clusters, sorted by name.
-func newClusters(registry *cluster.Registry, store *federation.Store) []Cluster {
-	statuses, _ := registry.Statuses()
+func (s *Sources) newClusters() []Cluster {
+	statuses, _ := s.Registry.Statuses()
 	all := []Cluster{}
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		c := Cluster{Status: statuses[name]}
 		c.Contact, c.Credentials = cluster.ErrorText(c.Status.Contact), cluster.ErrorText(c.Status.Credentials)
-		kinds, contact := registry.Inspect(name)
+		kinds, contact := s.Registry.Inspect(name)
 		if c.Kinds = kinds; !contact.IsZero() {
 			c.LastContact = contact
 		}
-		for _, v := range store.Views(federation.Cluster(name)).All() {
+		for _, v := range s.Store.Views(federation.Cluster(name)).All() {
 			for _, slice := range v.Slices {
 				c.Endpoints += len(slice.Endpoints)
 			}
@@ -160,9 +158,9 @@ func newServicePage(s *federation.Snapshot, stateOf func(federation.Cluster) fed
 // Replicas whose digests are equal have the same View.
 type DigestsPage map[string]map[string]string
 
-func newDigestsPage(store *federation.Store) DigestsPage {
+func (s *Sources) newDigestsPage() DigestsPage {
 	page := DigestsPage{}
-	for name, views := range store.All() {
+	for name, views := range s.Store.All() {
 		digests := make(map[string]string, views.Len())
 		for svc, v := range views.All() {
 			digests[svc.Namespace+"/"+svc.Name] = fmt.Sprintf("%016x", v.Digest())

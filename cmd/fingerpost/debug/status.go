@@ -265,7 +265,7 @@ func (o *overview) newPage(filter string) statusPage {
 }
 
 func (h *statusPageHandler) newOverview() overview {
-	clusters := newClustersPage(h.Registry, h.Store, h.Links)
+	clusters := h.newClustersPage()
 	probes := map[string][]cluster.Probe{}
 	for _, c := range clusters.Clusters {
 		probes[c.Name] = h.Registry.Probes(c.Name)
