@@ -30,7 +30,7 @@ import (
 
 func fingerpostCheck(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	return cmdtest.Run(t, []*cobra.Command{Command("test")}, args...)
+	return cmdtest.Execute(t, cmdtest.Root([]*cobra.Command{Command("test")}, args...))
 }
 
 // A clock that differs is reported, in either direction, and one that differs by rounding is not.

@@ -74,7 +74,7 @@ func newLinkServer(t *testing.T) *linkServer {
 
 func (s *linkServer) run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	return cmdtest.Run(t, Commands("test"), append(args, "--kubeconfig", s.kubeconfig)...)
+	return cmdtest.Execute(t, cmdtest.Root(Commands("test"), append(args, "--kubeconfig", s.kubeconfig)...))
 }
 
 // Each command sets one annotation of the Link, to a value that Fingerpost reads.

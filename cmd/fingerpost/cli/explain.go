@@ -45,7 +45,7 @@ such Service.`,
 			})
 		},
 	}
-	e.addFlags(cmd)
+	e.addExplanationFlags(cmd)
 	return cmd
 }
 
@@ -55,7 +55,7 @@ type explanationCommand struct {
 	pod, node string // of the client
 }
 
-func (e *explanationCommand) addFlags(cmd *cobra.Command) {
+func (e *explanationCommand) addExplanationFlags(cmd *cobra.Command) {
 	e.addAuthorityFlags(cmd)
 	e.addShowFlags(cmd)
 	cmd.Flags().StringVar(&e.pod, "client", "", "Pod of the client, namespace/name")

@@ -84,10 +84,11 @@ func (g *grpcCommand) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
-// A replicaConn is a connection to the first replica that can be reached. With --watch a stream is opened again whenever
-// it has ended, until the server rejects the request ([proxy.Request]): to another replica, if this one is gone.
+// A replicaConn is a connection to the first replica that can be reached. With --watch a stream is opened again
+// whenever it has ended, until the server rejects the request: to another replica, if this one is gone. The pauses
+// are those of [proxy.Request.Reconnect].
 //
-// All but connect and Close is called by the goroutine of the one stream.
+// Until its stream is done, only the goroutine of that uses it.
 type replicaConn struct {
 	*grpc.ClientConn
 	g       *grpcCommand

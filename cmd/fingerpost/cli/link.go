@@ -299,7 +299,8 @@ func (o *linkOptions) newToken(
 
 // createToken creates a token of a ServiceAccount, for the API server if there are no audiences.
 func createToken(
-	ctx context.Context, client kubernetes.Interface, namespace, account string, audiences []string, valid time.Duration,
+	ctx context.Context, client kubernetes.Interface, namespace, account string, audiences []string,
+	valid time.Duration,
 ) (authenticationv1.TokenRequestStatus, error) {
 	seconds := int64(valid.Seconds())
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{

@@ -146,8 +146,8 @@ func (r *ReplicaFlags) addReplicaFlags(fs *pflag.FlagSet) {
 	r.addKubeFlags(fs)
 }
 
-// given returns the replicas whose addresses are given.
-func (r *ReplicaFlags) given() (all []Replica, err error) {
+// givenReplicas returns the replicas whose addresses are given.
+func (r *ReplicaFlags) givenReplicas() (all []Replica, err error) {
 	for _, text := range r.addrs {
 		addr, err := r.port.parseAddress(text)
 		if err != nil {
@@ -202,7 +202,7 @@ func CloseAll(replicas []Replica) {
 
 // openFirst returns the first replica that accepts a connection.
 func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, error) {
-	given, err := r.given()
+	given, err := r.givenReplicas()
 	if err != nil {
 		return Replica{}, err
 	}
@@ -239,7 +239,7 @@ func (r *ReplicaFlags) openFirst(ctx context.Context) (Replica, error) {
 // Open returns all replicas, at least one. One without a connection has an error, and the others can be read.
 func (r *ReplicaFlags) Open(ctx context.Context) ([]Replica, error) {
 	if len(r.addrs) > 0 {
-		return r.given()
+		return r.givenReplicas()
 	}
 	pods, err := r.findPods(ctx)
 	if err != nil {

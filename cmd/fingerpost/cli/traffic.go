@@ -43,7 +43,7 @@ Every replica is asked, and the table is that of the first. With -o json there a
 			})
 		},
 	}
-	e.addFlags(cmd)
+	e.addExplanationFlags(cmd)
 	return cmd
 }
 

@@ -25,12 +25,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Run runs a command line with these commands, and returns what it prints.
-func Run(t *testing.T, commands []*cobra.Command, args ...string) (string, error) {
-	t.Helper()
-	return Execute(t, Root(commands, args...))
-}
-
 // Execute runs a command line, and returns what it prints.
 func Execute(t *testing.T, cmd *cobra.Command) (string, error) {
 	t.Helper()

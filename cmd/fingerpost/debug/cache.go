@@ -35,7 +35,7 @@ type renderedPage struct {
 	err  error
 }
 
-func (p renderedPage) serve(w http.ResponseWriter, contentType string) {
+func (p renderedPage) writeTo(w http.ResponseWriter, contentType string) {
 	if p.err != nil {
 		http.Error(w, p.err.Error(), http.StatusInternalServerError)
 		return
@@ -48,7 +48,7 @@ func (p renderedPage) serve(w http.ResponseWriter, contentType string) {
 func serveCached[T any](compute func() T) http.HandlerFunc {
 	var cached cachedValue[renderedPage]
 	return func(w http.ResponseWriter, _ *http.Request) {
-		cached.get(func() renderedPage { return renderJSON(compute()) }).serve(w, "application/json")
+		cached.get(func() renderedPage { return renderJSON(compute()) }).writeTo(w, "application/json")
 	}
 }
 

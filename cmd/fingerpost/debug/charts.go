@@ -58,13 +58,13 @@ func newSparkline(probes []cluster.Probe) (s sparkline) {
 	}
 	s.Answered, s.Failed = answered.String(), failed.String()
 	if last.RTT > 0 {
-		s.Last = RTTText(last.RTT)
+		s.Last = rttText(last.RTT)
 	}
 	switch {
 	case slowest == 0 && failures == 0:
 		s.Label = "no probe in the last 15 minutes"
 	case failures == 0:
-		s.Label = "each probe of the last 15 minutes was answered, the slowest after " + RTTText(slowest)
+		s.Label = "each probe of the last 15 minutes was answered, the slowest after " + rttText(slowest)
 	default:
 		seconds := failures * int(cluster.ProbeStep/time.Second)
 		s.Label = fmt.Sprintf("out of contact for about %s of the last 15 minutes", time.Duration(seconds)*time.Second)
@@ -72,8 +72,8 @@ func newSparkline(probes []cluster.Probe) (s sparkline) {
 	return s
 }
 
-// RTTText returns the time until a response, for people.
-func RTTText(d time.Duration) string {
+// rttText returns the time until a response, for people.
+func rttText(d time.Duration) string {
 	if ms := float64(d) / float64(time.Millisecond); ms < 10 {
 		return fmt.Sprintf("%.1f ms", ms)
 	}

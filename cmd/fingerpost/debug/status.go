@@ -210,7 +210,7 @@ func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 	}
-	page.serve(w, "text/html; charset=utf-8")
+	page.writeTo(w, "text/html; charset=utf-8")
 }
 
 func (h *statusPageHandler) rendered(filter string) renderedPage {
