@@ -89,6 +89,17 @@ var errNotChecked = errors.New("not checked")
 // Checks that are run together run at the same time, and are printed in their order. One that may pass later by
 // itself is set aside, so that it does not delay the results of others: wait runs it again until it passes, the
 // deadline is reached or the command is interrupted, and prints it then. Meanwhile progress shows why it waits.
+//
+// What a check finds is its error: nil or a detail is success, a warning does not fail the report, and every other
+// error does, but for errSkipped and errNotChecked. A permanent one is never set aside.
+//
+// Each check is reported once, whatever becomes of the command: what is still set aside at the end with the error of
+// its last run, and what did not come to its end as not checked, which makes the report an incomplete one. So checks
+// neither retry nor look at the clock, and those of what replicas report do not even send requests: before they are
+// run again, refresh reads all pages once. A check may take as long as its timeout; one that ignores its context
+// delays all others.
+//
+// One goroutine calls its methods; those of checks call once alone, which changes nothing.
 type runner struct {
 	to       io.Writer // nil to print everything at the end
 	short    bool      // print only what did not succeed

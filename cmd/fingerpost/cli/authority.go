@@ -134,13 +134,13 @@ func (s *serviceName) completePort(ctx context.Context, from *Replica) error {
 		numbers = append(numbers, number)
 		ports = append(ports, strings.TrimSuffix(number+" ("+p.Name+")", " ()"))
 	}
-	service, all := s.namespace+"/"+s.name, strings.Join(ports, ", ")
+	service, all := "Service "+s.namespace+"/"+s.name, strings.Join(ports, ", ")
 	switch {
 	case s.port != "":
-		return WithExitCode(ExitNotFound, fmt.Errorf("Service %s has no port %s: it has %s",
+		return WithExitCode(ExitNotFound, fmt.Errorf("%s has no port %s: it has %s",
 			service, s.port, cmp.Or(all, "none")))
 	case len(ports) > 1:
-		return WithExitCode(ExitUsage, fmt.Errorf("Service %s has the ports %s: name one, such as %s.%s:%s",
+		return WithExitCode(ExitUsage, fmt.Errorf("%s has the ports %s: name one, such as %s.%s:%s",
 			service, all, s.name, s.namespace, numbers[0]))
 	case len(ports) == 1:
 		s.port = numbers[0]

@@ -77,6 +77,14 @@ type view[T, V any] struct {
 
 // show reads a page of every replica, merges the responses and prints the result. Replicas that fail are an
 // error at the end; the pages of the others are shown nevertheless.
+//
+// With --watch it does so again and again. What is shown is the last frame that has a page: rounds in which no
+// replica responds leave it, so that a rollout does not empty a terminal. Only if the first round fails the command
+// ends. A terminal is redrawn, with the errors of the round below the page. Elsewhere errors go to stderr, and of
+// a table the lines are printed whose key is not in the frame before; keys leave out what changes by itself.
+//
+// Replicas are opened anew after a failure, and each few rounds if other Pods are ready: what is open is not closed
+// before its successor is, and stays if there is none.
 func show[T, V any](cmd *cobra.Command, d *debugCommand, v view[T, V]) error {
 	ctx := cmd.Context()
 	replicas, err := d.Open(ctx)

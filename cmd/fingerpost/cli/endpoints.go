@@ -203,10 +203,10 @@ func (c *replicaConn) watchEndpoints(lookup *clusterLookup) error {
 		}
 	})
 	<-stream.Done()
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return c.g.streamError(c.end)
 	}
-	return c.g.streamError(c.end)
+	return nil // interrupted
 }
 
 // printLine prints a page for machines, one of many.

@@ -384,19 +384,23 @@ func (p serverPort) addrIn(args []string) (addr string, set bool) {
 func (p readyPods) forwardPort(
 	ctx context.Context, pod *corev1.Pod, number uint16,
 ) (addr string, end func(), err error) {
-	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	stop, ready, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	forwarder, err := p.newForwarder(pod, number, stop, ready)
 	if err != nil {
 		return "", nil, err
 	}
-	go func() { ended <- forwarder.ForwardPorts() }()
+	var forwardErr error // to be read once ended is closed
+	go func() {
+		defer close(ended)
+		forwardErr = forwarder.ForwardPorts()
+	}()
 	noResponse := fmt.Errorf("no response within %s", forwardTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, forwardTimeout, noResponse)
 	defer cancel()
 	select {
 	case <-ready:
-	case err := <-ended:
-		return "", nil, cmp.Or(err, errors.New("it ended at once"))
+	case <-ended:
+		return "", nil, cmp.Or(forwardErr, errors.New("it ended at once"))
 	case <-ctx.Done():
 		close(stop) // ForwardPorts may still dial, which takes no context: it returns once that succeeds or fails
 		return "", nil, context.Cause(ctx)

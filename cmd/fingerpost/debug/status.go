@@ -136,7 +136,7 @@ func moodOf(severe bool) mood {
 }
 
 // Mood is for the template.
-func (p Problem) Mood() mood { return moodOf(p.Severe) }
+func (p Problem) Mood() string { return moodOf(p.Severe).String() }
 
 // statusPage is the page at / of the debug server.
 type statusPage struct {
@@ -171,6 +171,15 @@ type statusPage struct {
 
 // statusPageHandler serves the statusPage. The overview, and the page without a filter, are computed at most
 // once a second; a page with a filter is cheap next to the overview that it is made from.
+//
+// An overview is made from values that were read once, its overviewInput, and does not change afterwards, but for the
+// bars of traffic: those cost a Selection each, and are drawn for the rows that are shown, at the first time. The
+// endpoints of a View are counted once as long as the cluster publishes it, because a View never changes: the counts
+// of one overview are an input of the next one. So the cost of a second is in proportion to the Services of all
+// clusters, and to the endpoints that have changed.
+//
+// The lock of the page comes before that of the overview and that of the bars. Each of them is held while its value
+// is computed, and comes before the locks of the Registry, the Store and discovery.
 type statusPageHandler struct {
 	cachedOverview cachedValue[overview]
 	cachedPage     cachedValue[renderedPage]
@@ -465,7 +474,7 @@ func (o *overview) addVerdict(problems []Problem) {
 	}
 	severe := 0
 	for _, problem := range problems {
-		if p.Mood = max(p.Mood, problem.Mood()); problem.Severe {
+		if p.Mood = max(p.Mood, moodOf(problem.Severe)); problem.Severe {
 			severe++
 		}
 	}
@@ -496,7 +505,7 @@ type clusterRow struct {
 func (o *overview) addClusters(problems []Problem) {
 	moods := map[string]mood{}
 	for _, p := range problems {
-		moods[p.Cluster] = max(moods[p.Cluster], p.Mood())
+		moods[p.Cluster] = max(moods[p.Cluster], moodOf(p.Severe))
 	}
 	var rows []clusterRow
 	for _, c := range o.clusters.Clusters {
