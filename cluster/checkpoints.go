@@ -20,9 +20,9 @@ import (
 // connects. That is a writer's term like any other: the cluster is Stale until an engagement takes over, whose first
 // complete sync removes what is gone. Nothing has to be taken back, and a client is answered at once.
 //
-// A replica in a new Pod has no files. About a cluster that it could not reach it asks the other replicas, and
-// publishes likewise what the one holds that was in contact last. It does so only then: in a rollout with everything
-// in reach nothing is transferred. The one exception is a cluster whose Link has the annotation withdrawal-guard:
+// A replica in a new Pod has no files. About a cluster that it could not reach, or not list within some seconds, it asks
+// the other replicas, and publishes likewise what the one holds that was in contact last. It does so only then: in a
+// rollout with everything in reach nothing is transferred. The one exception is a cluster whose Link has the annotation withdrawal-guard:
 // others may hold what the cluster itself does not have any more.
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
@@ -133,13 +133,30 @@ func (s *supervisor) restoreFromDir() {
 	}
 }
 
-// restoreFromPeers publishes what another replica holds of the cluster, if that is newer than what was restored. Of
-// the local cluster it uses that only if there was a file: without, it is not known which clusters are linked, and
-// the other replica serves more than this one can.
+// needsPeers reports whether what other replicas have of the cluster is to be published until it is synced. Of the
+// local cluster it is only if there was a file: without, it is not known which clusters are linked, and the other
+// replica serves more than this one can.
+func (s *supervisor) needsPeers() bool {
+	return s.registry.options.Peers != nil && !s.status.Synced && (!s.status.Local || !s.status.Checkpoint.IsZero())
+}
+
+// An offer is what other replicas have of a cluster, or why they have nothing.
+type offer struct {
+	checkpoint.Checkpoint
+	err error
+}
+
+// loadFromPeers returns what another replica holds of the cluster that is newer than what was restored.
+func (s *supervisor) loadFromPeers(ctx context.Context, restored time.Time) offer {
+	c, err := s.registry.options.Peers.Load(ctx, s.name, restored)
+	return offer{c, err}
+}
+
+// restoreFromPeers publishes what another replica holds of the cluster, if that is newer than what was restored.
 func (s *supervisor) restoreFromPeers(ctx context.Context) {
-	peers := s.registry.options.Peers
-	if peers != nil && !s.status.Synced && (!s.status.Local || !s.status.Checkpoint.IsZero()) {
-		s.restore(peers.Load(ctx, s.name, s.status.Checkpoint))
+	if s.needsPeers() {
+		o := s.loadFromPeers(ctx, s.status.Checkpoint)
+		s.restore(o.Checkpoint, o.err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,9 @@ const (
 	// firstPatience is how long an API server may take to answer first before other replicas are asked for what they
 	// have of its cluster: the first answers to clients wait for both.
 	firstPatience = time.Second
+	// listPatience is how long one that answers may take to list what is required before they are asked as well.
+	// Clusters that list in less are not transferred in a rollout; a first answer waits twice as long by default.
+	listPatience = 5 * time.Second
 )
 
 // A supervisor owns one cluster of the Registry from Apply to Remove. It tries the accesses of its Spec in
@@ -51,8 +55,8 @@ const (
 //
 // One goroutine, supervise, owns status and is the only one that stores current. An attempt runs in a
 // second goroutine, which returns its engagement, reports to the Store that the API server answers, and
-// writes nothing else; supervise always waits for it. A new Spec ends an attempt through the channel
-// superseded. No lock is held; calls into the Registry take its locks.
+// writes nothing else; where it takes long, a third one loads what other replicas have. supervise always
+// waits for both. A new Spec ends an attempt through the channel superseded. No lock is held; calls into the Registry take its locks.
 type supervisor struct {
 	registry *Registry
 	log      logr.Logger
@@ -209,25 +213,38 @@ func (s *supervisor) recordCredentials(inUse *Access, failed error) {
 	}
 }
 
-// tryBeside tries access while it supervises the engagement in use, however long that takes. It returns
-// [context.Canceled] once the Spec is superseded.
+// tryBeside tries access while it supervises the engagement in use, however long that takes. Where there is none, it
+// publishes meanwhile what another replica has of the cluster. It returns [context.Canceled] once the Spec is
+// superseded.
 func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engagement, err error) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	attempt, cancel := context.WithCancel(ctx)
 	defer cancel()
 	live, done := s.current.Load(), make(chan struct{})
 	patience := api.ProbeTimeout
-	if s.registry.options.Peers != nil && s.status.Contact == nil && !s.status.Synced {
+	slow := time.NewTimer(listPatience)
+	defer slow.Stop()
+	if !s.needsPeers() {
+		slow.Stop()
+	} else if s.status.Contact == nil {
 		patience = firstPatience
 	}
-	go func() {
+	wg.Go(func() {
 		defer close(done)
 		next, err = s.try(attempt, ctx, access, live, patience)
-	}()
+	})
+	offered := make(chan offer, 1)
 	for {
 		select {
 		case <-done:
 			return next, err
 		case <-s.checkHealth():
+		case <-slow.C:
+			asOf := s.status.Checkpoint
+			wg.Go(func() { offered <- s.loadFromPeers(attempt, asOf) })
+		case o := <-offered:
+			s.restore(o.Checkpoint, o.err)
 		case <-s.superseded:
 			cancel()
 			if <-done; err == nil && next != live {
