@@ -81,7 +81,7 @@ func (e *externalSlices) indexWorkload(k key) {
 
 func (e *externalSlices) serviceChanged(_ key, _, _ *serviceRecord) {}
 
-func (e *externalSlices) applied(key, map[string]bool, map[string]int) {}
+func (e *externalSlices) applied(key, map[string]int) {}
 
 // desired implements content. Slices in kube-system belong to the cluster alone.
 func (e *externalSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
@@ -94,14 +94,14 @@ func (e *externalSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	slices.SortFunc(workloads, func(a, b *workloadRecord) int { return strings.Compare(a.Name, b.Name) })
 	return desiredSlices{
 		groups: externalGroups(svc, workloads),
-		confirm: func(ctx context.Context, gone []sourceAddress) error {
+		confirm: func(ctx context.Context, _ string, gone addresses) error {
 			return e.confirmWorkloads(ctx, svc, gone)
 		},
 	}, true
 }
 
 // confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
-func (e *externalSlices) confirmWorkloads(ctx context.Context, svc *serviceRecord, gone []sourceAddress) error {
+func (e *externalSlices) confirmWorkloads(ctx context.Context, svc *serviceRecord, gone addresses) error {
 	now, err := readService(ctx, e.Client, svc.key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)

@@ -130,8 +130,8 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	options := f.writer.options
 	who := f.ownership()
 	groups, keep := federatedGroups(svc, snapshot, options.Namespace, who, true)
-	confirm := func(ctx context.Context, gone []sourceAddress) error {
-		return f.confirmMembers(ctx, svc, snapshot, gone)
+	confirm := func(ctx context.Context, source string, gone addresses) error {
+		return f.confirmMembers(ctx, svc, snapshot, source, gone)
 	}
 	d := desiredSlices{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}
 	if snapshot.Divided() {
@@ -143,17 +143,15 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	return d, true
 }
 
-func (f *federatedSlices) applied(k key, sources map[string]bool, excess map[string]int) {
-	f.leftOut.note(k, sources, excess)
-}
+func (f *federatedSlices) applied(k key, excess map[string]int) { f.leftOut.note(k, excess) }
 
 // confirmMembers reads again, from the Service's own cluster, whether it still has the same members, and
 // from their clusters, which slices these have. A cluster that is no longer linked is not asked: that it
 // was unlinked is certain.
 func (f *federatedSlices) confirmMembers(
-	ctx context.Context, svc *serviceRecord, snapshot *federation.Snapshot, gone []sourceAddress,
+	ctx context.Context, svc *serviceRecord, snapshot *federation.Snapshot, source string, gone addresses,
 ) error {
-	gone = withoutShared(gone, snapshot)
+	gone = withoutShared(source, gone, snapshot)
 	now, err := readService(ctx, f.Client, svc.key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnconfirmed, err)
@@ -170,8 +168,7 @@ func (f *federatedSlices) confirmMembers(
 		return fmt.Errorf("%w: the Service has other members by now", errUnconfirmed)
 	}
 	for i, m := range fresh.Members {
-		loses := slices.ContainsFunc(gone, func(a sourceAddress) bool { return a.source == string(m.Origin.Cluster) })
-		if !m.Linked || !loses {
+		if !m.Linked || string(m.Origin.Cluster) != source || len(gone) == 0 {
 			continue
 		}
 		member := *m
@@ -181,7 +178,7 @@ func (f *federatedSlices) confirmMembers(
 		fresh.Members[i] = &member
 	}
 	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace, f.ownership(), true)
-	return checkRemoved(gone, groups)
+	return checkRemoved(gone, bySource(groups)[source])
 }
 
 // readView reads the View of a Service from its cluster, without workloads; nil if there is no such

@@ -337,14 +337,14 @@ func TestFederatedGroupsUnderPolicy(t *testing.T) {
 		}
 		groups, _ := federatedGroups(svc, &divided, "linkerd", ours, true)
 		got := map[string]int{}
-		for a := range addressesOfGroups(groups) {
-			got[a.source]++
+		for source, own := range bySource(groups) {
+			got[source] = len(addressesOfGroups(own))
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("%s: slices have %v endpoints, want %v", annotations, got, want)
 		}
-		all := []sourceAddress{{"east", "10.1.0.5"}, {"east", "10.1.0.77"}}
-		if left := withoutShared(all, &divided); len(left) != 1+map[bool]int{true: 1}[annotations == ""] {
+		all := addresses{}.Insert("10.1.0.5", "10.1.0.77")
+		if left := withoutShared("east", all, &divided); len(left) != 1+map[bool]int{true: 1}[annotations == ""] {
 			t.Errorf("%s: %v are to be confirmed", annotations, left)
 		}
 	}

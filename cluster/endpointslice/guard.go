@@ -3,11 +3,11 @@ package endpointslice
 import (
 	"context"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/fingerpost/fingerpost/federation/policy"
 )
@@ -27,52 +27,24 @@ const (
 	maxConfirmations = 2
 )
 
-// sourceAddress is an address that one source cluster has.
-type sourceAddress struct{ source, addr string }
+// addresses are those of one source cluster.
+type addresses = sets.Set[string]
 
 // removals returns the addresses that slices hold and groups do not.
-func removals(have []*discoveryv1.EndpointSlice, wanted []*group) (gone []sourceAddress) {
-	kept := addressesOfGroups(wanted)
-	for a := range addressesOfSlices(have) {
-		if !kept[a] {
-			gone = append(gone, a)
-		}
-	}
-	return gone
+func removals(have []*discoveryv1.EndpointSlice, wanted []*group) addresses {
+	return addressesOfSlices(have).Difference(addressesOfGroups(wanted))
 }
 
 // onlyWithdraws reports whether groups have fewer ready addresses than slices hold, and no ready one that these do not.
 func onlyWithdraws(have []*discoveryv1.EndpointSlice, wanted []*group) bool {
-	held, kept := map[string]bool{}, map[string]bool{}
+	held, kept := addresses{}, addresses{}
 	for _, es := range have {
-		for a := range readyAddresses(es.Endpoints) {
-			held[a] = true
-		}
+		insertAddresses(held, es.Endpoints, isReady)
 	}
 	for _, g := range wanted {
-		for a := range readyAddresses(g.endpoints) {
-			if !held[a] {
-				return false
-			}
-			kept[a] = true
-		}
+		insertAddresses(kept, g.endpoints, isReady)
 	}
-	return len(kept) < len(held)
-}
-
-func readyAddresses(endpoints []discoveryv1.Endpoint) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, e := range endpoints {
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
-				continue
-			}
-			for _, a := range e.Addresses {
-				if !yield(a) {
-					return
-				}
-			}
-		}
-	}
+	return len(kept) < len(held) && held.IsSuperset(kept)
 }
 
 // stillThere returns of groups the endpoints that slices hold.
@@ -81,7 +53,7 @@ func stillThere(have []*discoveryv1.EndpointSlice, groups []*group) (all []*grou
 	for _, g := range groups {
 		next := *g
 		next.endpoints = slices.DeleteFunc(slices.Clone(g.endpoints), func(e discoveryv1.Endpoint) bool {
-			return !held[sourceAddress{g.source, e.Addresses[0]}]
+			return !held.Has(e.Addresses[0])
 		})
 		if len(next.endpoints) > 0 {
 			all = append(all, &next)
@@ -90,48 +62,46 @@ func stillThere(have []*discoveryv1.EndpointSlice, groups []*group) (all []*grou
 	return all
 }
 
-func addressesOfGroups(groups []*group) map[sourceAddress]bool {
-	all := map[sourceAddress]bool{}
+func addressesOfGroups(groups []*group) addresses {
+	all := addresses{}
 	for _, g := range groups {
-		for _, e := range g.endpoints {
-			for _, a := range e.Addresses {
-				all[sourceAddress{g.source, a}] = true
-			}
-		}
+		insertAddresses(all, g.endpoints, isAny)
 	}
 	return all
 }
 
-func addressesOfSlices(have []*discoveryv1.EndpointSlice) map[sourceAddress]bool {
-	all := map[sourceAddress]bool{}
+func addressesOfSlices(have []*discoveryv1.EndpointSlice) addresses {
+	all := addresses{}
 	for _, es := range have {
-		for _, e := range es.Endpoints {
-			for _, a := range e.Addresses {
-				all[sourceAddress{es.Labels[SourceLabel], a}] = true
-			}
-		}
+		insertAddresses(all, es.Endpoints, isAny)
 	}
 	return all
 }
+
+// insertAddresses inserts the addresses of those endpoints that are meant.
+func insertAddresses(into addresses, endpoints []discoveryv1.Endpoint, meant func(*discoveryv1.Endpoint) bool) {
+	for i := range endpoints {
+		if e := &endpoints[i]; meant(e) {
+			into.Insert(e.Addresses...)
+		}
+	}
+}
+
+func isAny(*discoveryv1.Endpoint) bool { return true }
+
+func isReady(e *discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
 // exceedsGuard reports whether removals need a confirmation. have are the slices of that source in the
 // Service.
-func (t *sliceWriter) exceedsGuard(gone []sourceAddress, have []*discoveryv1.EndpointSlice) bool {
+func (t *sliceWriter) exceedsGuard(source string, gone addresses, have []*discoveryv1.EndpointSlice) bool {
 	if len(gone) == 0 {
 		return false
 	}
-	exceeds := policy.IsMass(len(gone), len(addressesOfSlices(have)))
-	bySource := map[string]int{}
-	for _, a := range gone {
-		bySource[a.source]++
-	}
+	inService := policy.IsMass(len(gone), len(addressesOfSlices(have)))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for source, n := range bySource {
-		held := func() int { return t.heldOf(source) }
-		exceeds = t.guard.Exceeds(time.Now(), source, n, held) || exceeds
-	}
-	return exceeds
+	held := func() int { return t.heldOf(source) }
+	return t.guard.Exceeds(time.Now(), source, len(gone), held) || inService
 }
 
 // heldOf returns how many endpoints of a source cluster the slices of all Services hold. It needs t.mu.
@@ -146,60 +116,40 @@ func (t *sliceWriter) heldOf(source string) (held int) {
 	return held
 }
 
-// confirm reads again whether addresses are gone. It returns errBusy if too many confirmations run.
-func (t *sliceWriter) confirm(
-	ctx context.Context, gone []sourceAddress, read func(context.Context, []sourceAddress) error,
-) error {
-	sources := map[string]bool{}
-	for _, a := range gone {
-		sources[a.source] = true
-	}
-	if !t.beginConfirmation(sources) {
+// confirm reads again whether addresses of a source are gone. It returns errBusy if too many confirmations run.
+func (t *sliceWriter) confirm(ctx context.Context, source string, gone addresses, read confirmFunc) error {
+	if !t.beginConfirmation(source) {
 		return errBusy
 	}
-	defer t.endConfirmation(sources)
+	defer t.endConfirmation(source)
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	return read(ctx, gone)
+	return read(ctx, source, gone)
 }
 
-func (t *sliceWriter) beginConfirmation(sources map[string]bool) bool {
+func (t *sliceWriter) beginConfirmation(source string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := 0
-	for source, n := range t.confirmations {
-		if all += n; sources[source] && n >= maxConfirmations {
-			return false
-		}
+	for _, n := range t.confirmations {
+		all += n
 	}
-	if all >= workers/2 {
+	if all >= workers/2 || t.confirmations[source] >= maxConfirmations {
 		return false
 	}
-	for source := range sources {
-		t.confirmations[source]++
-	}
+	t.confirmations[source]++
 	return true
 }
 
-func (t *sliceWriter) endConfirmation(sources map[string]bool) {
+func (t *sliceWriter) endConfirmation(source string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for source := range sources {
-		if t.confirmations[source]--; t.confirmations[source] == 0 {
-			delete(t.confirmations, source)
-		}
-	}
+	t.confirmations[source]--
 }
 
 // checkRemoved returns an error if most of the addresses that would go are still there.
-func checkRemoved(gone []sourceAddress, now []*group) error {
-	held, still := addressesOfGroups(now), 0
-	for _, a := range gone {
-		if held[a] {
-			still++
-		}
-	}
-	if 2*still > len(gone) {
+func checkRemoved(gone addresses, now []*group) error {
+	if still := len(gone.Intersection(addressesOfGroups(now))); 2*still > len(gone) {
 		return fmt.Errorf("%w: %d of %d still exist", errUnconfirmed, still, len(gone))
 	}
 	return nil

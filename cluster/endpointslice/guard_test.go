@@ -92,7 +92,7 @@ func TestWithdrawalOfManySmallServicesIsConfirmed(t *testing.T) {
 	}
 	for i := range 10 {
 		slices := have(2)
-		if got, want := x.exceedsGuard(removals(slices, nil), slices), i >= 5; got != want {
+		if got, want := x.exceedsGuard("", removals(slices, nil), slices), i >= 5; got != want {
 			t.Errorf("Service %d: it exceeds the guard is %t, want %t", i, got, want)
 		}
 	}

@@ -19,10 +19,10 @@ type leftOut struct {
 	bySource map[string]map[key]int // by Service
 }
 
-// note records how many endpoints are left out of a Service's slices, by source cluster, and reports the sums
-// that changed. sources are those of its slices.
-func (l *leftOut) note(k key, sources map[string]bool, now map[string]int) {
-	for source, sum := range l.update(k, sources, now) {
+// note records how many endpoints are left out of a Service's slices, by source cluster of these, and reports the
+// sums that changed.
+func (l *leftOut) note(k key, now map[string]int) {
+	for source, sum := range l.update(k, now) {
 		l.writer.metrics.leftOut.WithLabelValues(l.Name, source).Set(float64(sum.Excess))
 		if l.Local {
 			l.writer.registry.ReportLeftOut(source, sum)
@@ -35,11 +35,11 @@ func (l *leftOut) note(k key, sources map[string]bool, now map[string]int) {
 }
 
 // update returns the sums that have changed.
-func (l *leftOut) update(k key, sources map[string]bool, now map[string]int) map[string]cluster.LeftOut {
+func (l *leftOut) update(k key, now map[string]int) map[string]cluster.LeftOut {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	changed := map[string]cluster.LeftOut{}
-	for source := range sources {
+	for source := range now {
 		if l.bySource[source] == nil {
 			l.bySource[source] = map[key]int{}
 			changed[source] = cluster.LeftOut{}

@@ -120,24 +120,24 @@ func (s shares) write(cluster federation.Cluster, e *federation.Endpoint) bool {
 	}
 }
 
-// withoutShared returns those addresses of which the Snapshot does not have that they are ready in their cluster: the
-// others a policy leaves out, and that is no withdrawal to be confirmed.
-func withoutShared(gone []sourceAddress, snapshot *federation.Snapshot) []sourceAddress {
+// withoutShared returns those addresses of a source cluster that are not ready there by the Snapshot: the others a
+// policy leaves out, and that is no withdrawal to be confirmed.
+func withoutShared(source string, gone addresses, snapshot *federation.Snapshot) addresses {
 	if !snapshot.Divided() {
 		return gone
 	}
-	ready := map[sourceAddress]bool{}
+	ready := addresses{}
 	for _, m := range snapshot.Members {
-		if m.View == nil {
+		if m.View == nil || string(m.Origin.Cluster) != source {
 			continue
 		}
 		for _, slice := range m.View.Slices {
 			for _, e := range slice.Endpoints {
 				if e.Ready {
-					ready[sourceAddress{string(m.Origin.Cluster), e.Addr.String()}] = true
+					ready.Insert(e.Addr.String())
 				}
 			}
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(gone), func(a sourceAddress) bool { return ready[a] })
+	return gone.Difference(ready)
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	endpointsliceutil "k8s.io/endpointslice/util"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -90,19 +91,22 @@ type content interface {
 	serviceChanged(k key, old, now *serviceRecord)
 	// desired returns what a Service should have; false if its slices are another writer's.
 	desired(svc *serviceRecord) (desiredSlices, bool)
-	// applied records what became of a Service: of which source clusters it has slices, and how many of their
-	// endpoints are left out.
-	applied(k key, sources map[string]bool, leftOut map[string]int)
+	// applied records what became of a Service: how many endpoints of each source cluster that it has slices of
+	// are left out.
+	applied(k key, leftOut map[string]int)
 }
 
 // desiredSlices is what a Service should have.
 type desiredSlices struct {
 	groups    []*group
-	maxSlices int                                                   // of one source; 0: any number
-	keep      func(*discoveryv1.EndpointSlice) bool                 // slices that are left as they are; nil for none
-	confirm   func(ctx context.Context, gone []sourceAddress) error // reads again whether addresses are gone
-	undivided func() []*group                                       // groups without a policy; nil for none
+	maxSlices int                                   // of one source; 0: any number
+	keep      func(*discoveryv1.EndpointSlice) bool // slices that are left as they are; nil for none
+	confirm   confirmFunc
+	undivided func() []*group // groups without a policy; nil for none
 }
+
+// A confirmFunc reads again whether addresses of a source cluster are gone.
+type confirmFunc func(ctx context.Context, source string, gone addresses) error
 
 // newSliceWriter returns a sliceWriter without content.
 func newSliceWriter(
@@ -225,7 +229,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 	t.mu.Unlock()
 	if svc == nil {
 		t.tracker.DeleteService(k.Namespace, k.Name)
-		t.content.applied(k, nil, nil)
+		t.content.applied(k, nil)
 		return nil // Kubernetes deletes its slices
 	}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
@@ -242,74 +246,97 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 	return t.reconcileSources(ctx, svc, d, have)
 }
 
-// reconcileSources writes the slices of each source cluster by itself, whatever becomes of another's.
+// A sourcePlan is what is done for one source cluster in a Service.
+type sourcePlan struct {
+	plan
+	source string
+	groups []*group                     // that are wanted
+	have   []*discoveryv1.EndpointSlice // that exist
+}
+
+// planSources makes a plan for each source cluster. Those that only withdraw endpoints are apart.
+func planSources(
+	svc *serviceRecord, d desiredSlices, have []*discoveryv1.EndpointSlice,
+) (plans, withdrawals []sourcePlan) {
+	groups, existing := bySource(d.groups), map[string][]*discoveryv1.EndpointSlice{}
+	for _, es := range have {
+		source := es.Labels[SourceLabel]
+		existing[source] = append(existing[source], es)
+	}
+	for _, source := range sets.List(sets.KeySet(groups).Union(sets.KeySet(existing))) {
+		p := sourcePlan{source: source, groups: groups[source], have: existing[source]}
+		p.plan = planFor(svc, p.groups, p.have)
+		if d.maxSlices > 0 {
+			p.limit(len(p.have), d.maxSlices)
+		}
+		if len(p.update)+len(p.remove) > 0 && onlyWithdraws(p.have, p.groups) {
+			withdrawals = append(withdrawals, p)
+		} else {
+			plans = append(plans, p)
+		}
+	}
+	return plans, withdrawals
+}
+
+func bySource(groups []*group) map[string][]*group {
+	all := map[string][]*group{}
+	for _, g := range groups {
+		all[g.source] = append(all[g.source], g)
+	}
+	return all
+}
+
+// reconcileSources writes the slices of each source cluster by itself, whatever becomes of another's. Where traffic
+// moves from one source to another, readers are never left without endpoints: what only withdraws comes last, and if
+// what comes before it cannot be written, it keeps what a policy leaves out.
 func (t *sliceWriter) reconcileSources(
 	ctx context.Context, svc *serviceRecord, d desiredSlices, have []*discoveryv1.EndpointSlice,
 ) error {
-	groups, present := map[string][]*group{}, map[string][]*discoveryv1.EndpointSlice{}
-	sources, leftOut := map[string]bool{}, map[string]int{}
-	for _, g := range d.groups {
-		groups[g.source] = append(groups[g.source], g)
-		sources[g.source] = true
-	}
-	for _, es := range have {
-		source := es.Labels[SourceLabel]
-		present[source] = append(present[source], es)
-		sources[source] = true
+	plans, withdrawals := planSources(svc, d, have)
+	all, leftOut := slices.Concat(plans, withdrawals), map[string]int{}
+	for _, p := range all {
+		leftOut[p.source] = 0
 	}
 	var failed []error
 	busy := false
-	// Where traffic moves from one source to another, readers are never left without endpoints: what only withdraws
-	// comes last, and if what comes before it cannot be written, it keeps what a policy leaves out.
-	plans, order, last := map[string]plan{}, []string{}, []string{}
-	for _, source := range slices.Sorted(maps.Keys(sources)) {
-		p := planFor(svc, groups[source], present[source])
-		if d.maxSlices > 0 {
-			p.limit(len(present[source]), d.maxSlices)
-		}
-		plans[source] = p
-		if len(p.update)+len(p.remove) > 0 && onlyWithdraws(present[source], groups[source]) {
-			last = append(last, source)
-		} else {
-			order = append(order, source)
-		}
-	}
-	var undivided []*group // once something that is to be added is lacking
-	for i, source := range append(order, last...) {
-		p := plans[source]
-		if i == len(order) && d.undivided != nil && (busy || len(failed) > 0) {
-			undivided = d.undivided()
+	var undivided map[string][]*group // once something that is to be added is lacking
+	for i, p := range all {
+		if i == len(plans) && d.undivided != nil && (busy || len(failed) > 0) {
+			undivided = bySource(d.undivided())
 		}
 		if undivided != nil {
-			groups[source] = stillThere(present[source], undivided)
-			p = planFor(svc, groups[source], present[source])
+			p.groups = stillThere(p.have, undivided[p.source])
+			p.plan = planFor(svc, p.groups, p.have)
 		}
-		if p.leftOut > 0 {
-			leftOut[source] = p.leftOut
-		}
-		if p.empty() {
+		leftOut[p.source] = p.leftOut
+		err := t.reconcileSource(ctx, svc, p, d.confirm)
+		if errors.Is(err, errBusy) {
+			busy = true
 			continue
 		}
-		if gone := removals(present[source], groups[source]); t.exceedsGuard(gone, present[source]) {
-			err := t.confirm(ctx, gone, d.confirm)
-			if errors.Is(err, errBusy) {
-				busy = true
-				continue
-			}
-			if err != nil {
-				failed = append(failed, err)
-				continue
-			}
+		if err != nil {
+			failed = append(failed, err)
 		}
-		if err := t.applyPlan(ctx, svc, p); err != nil {
-			if failed = append(failed, err); !isResponse(err) {
-				break
-			}
+		if err != nil && !errors.Is(err, errUnconfirmed) && !isResponse(err) {
+			break
 		}
 	}
-	t.content.applied(svc.key, sources, leftOut)
+	t.content.applied(svc.key, leftOut)
 	if err := errors.Join(failed...); err != nil || !busy {
 		return err
 	}
 	return &apply.Retry{After: confirmTimeout/2 + rand.N(confirmTimeout), Err: errBusy}
+}
+
+// reconcileSource carries out the plan of one source cluster, if that need not be confirmed, or is.
+func (t *sliceWriter) reconcileSource(ctx context.Context, svc *serviceRecord, p sourcePlan, read confirmFunc) error {
+	if p.empty() {
+		return nil
+	}
+	if gone := removals(p.have, p.groups); t.exceedsGuard(p.source, gone, p.have) {
+		if err := t.confirm(ctx, p.source, gone, read); err != nil {
+			return err
+		}
+	}
+	return t.applyPlan(ctx, svc, p.plan)
 }
