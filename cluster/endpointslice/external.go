@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,11 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
+	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
 const externalManagedBy = "linkerd-external-workloads-controller"
@@ -41,33 +42,32 @@ func listWorkloads(
 // externalSlices is the content of slices of ExternalWorkloads.
 type externalSlices struct {
 	*sliceWriter
-	workloads *api.Informer[*workloadRecord]
-
-	mu          sync.Mutex
-	workloadsIn map[string]map[string]*workloadRecord // by namespace, as last seen
+	workloads   *api.Informer[*workloadRecord]
+	workloadsIn map[string]map[string]*workloadRecord // by namespace, as last seen; guarded by mu
 }
 
 func newExternalSlices(w *Writer, t *apply.Target) *externalSlices {
 	e := &externalSlices{
-		sliceWriter: newSliceWriter(w, t, externalManagedBy, w.reviewExternal),
+		sliceWriter: newSliceWriter(w, t, externalManagedBy, reviewExternal),
 		workloadsIn: map[string]map[string]*workloadRecord{},
 	}
 	e.content = e
-	e.workloads = api.NewInformer(t.Conn, workloadKind, func(object any) (*workloadRecord, bool) {
-		u, ok := object.(*unstructured.Unstructured)
-		if !ok {
-			return nil, false
-		}
-		w, err := newWorkloadRecord(u)
-		if err != nil {
-			e.Log.Info("An ExternalWorkload is left out: it is malformed",
-				"externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
-			return nil, false
-		}
-		return w, true
-	}, e.indexWorkload)
+	e.workloads = api.NewInformer(t.Conn, workloadKind, e.reduceWorkload, e.indexWorkload)
 	e.loop.Read(e.workloads, apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs})
 	return e
+}
+
+func (e *externalSlices) reduceWorkload(object any) (*workloadRecord, bool) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil, false
+	}
+	w, err := newWorkloadRecord(u)
+	if err != nil {
+		e.Log.Info("An ExternalWorkload is left out: it is malformed",
+			"externalWorkload", u.GetNamespace()+"/"+u.GetName(), "error", err.Error())
+	}
+	return w, err == nil
 }
 
 func (e *externalSlices) indexWorkload(k key) {
@@ -129,19 +129,13 @@ type workloadRecord struct {
 	uid    types.UID
 	labels map[string]string
 	addrs  []netip.Addr
-	ports  []workloadPort
+	ports  []linkerd.WorkloadPort // that it documents
 	ready  bool
 }
 
-// workloadPort is a port that an ExternalWorkload documents.
-type workloadPort struct {
-	name     string
-	number   int32
-	protocol corev1.Protocol
-}
-
 // newWorkloadRecord returns what is kept of an ExternalWorkload. Addresses and ports that no slice may hold
-// are left out.
+// are left out: one of them would keep all others of its slice from being written, and dead ones from being
+// removed. From other clusters nothing of the kind passes the border of package view.
 func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 	parsed, err := linkerd.ParseExternalWorkload(u)
 	if err != nil {
@@ -152,13 +146,14 @@ func newWorkloadRecord(u *unstructured.Unstructured) (*workloadRecord, error) {
 		uid: parsed.UID, labels: parsed.Labels, ready: parsed.Ready(),
 	}
 	for _, ip := range parsed.Spec.WorkloadIPs {
-		if addr, err := netip.ParseAddr(ip.IP); err == nil && isUsableAddress(addr.Unmap()) {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil && view.IsUsable(addr.Unmap()) {
 			w.addrs = append(w.addrs, addr.Unmap())
 		}
 	}
 	for _, p := range parsed.Spec.Ports {
-		if isPort(p.Port) {
-			w.ports = append(w.ports, workloadPort{api.Intern(p.Name), p.Port, protocolOf(p.Protocol)})
+		if len(validation.IsValidPortNum(int(p.Port))) == 0 {
+			p.Name, p.Protocol = api.Intern(p.Name), protocolOf(p.Protocol)
+			w.ports = append(w.ports, p)
 		}
 	}
 	return w, nil
@@ -232,7 +227,7 @@ func externalEndpoint(s *serviceRecord, w *workloadRecord, family discoveryv1.Ad
 	if zone := w.zone(); zone != "" {
 		e.Zone = &zone
 	}
-	if s.headless && isLabel(w.Name) {
+	if s.headless && len(validation.IsDNS1123Label(w.Name)) == 0 {
 		e.Hostname = &w.Name
 	}
 	return e
@@ -241,18 +236,16 @@ func externalEndpoint(s *serviceRecord, w *workloadRecord, family discoveryv1.Ad
 // portsAtWorkload returns the Service's ports at a workload: those whose target the workload documents.
 func portsAtWorkload(s *serviceRecord, w *workloadRecord) (ports []discoveryv1.EndpointPort) {
 	for _, p := range s.ports {
-		i := slices.IndexFunc(w.ports, func(own workloadPort) bool {
-			if own.protocol != protocolOf(p.Protocol) {
-				return false
-			}
+		i := slices.IndexFunc(w.ports, func(own linkerd.WorkloadPort) bool {
+			leads := own.Port == cmp.Or(p.TargetPort.IntVal, p.Port)
 			if p.TargetPort.Type == intstr.String {
-				return own.name == p.TargetPort.StrVal
+				leads = own.Name == p.TargetPort.StrVal
 			}
-			return own.number == cmp.Or(p.TargetPort.IntVal, p.Port)
+			return leads && own.Protocol == protocolOf(p.Protocol)
 		})
 		if i >= 0 {
 			ports = append(ports, discoveryv1.EndpointPort{
-				Name: &p.Name, Port: &w.ports[i].number, Protocol: &w.ports[i].protocol, AppProtocol: p.AppProtocol,
+				Name: &p.Name, Port: &w.ports[i].Port, Protocol: &w.ports[i].Protocol, AppProtocol: p.AppProtocol,
 			})
 		}
 	}

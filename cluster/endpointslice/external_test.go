@@ -37,7 +37,7 @@ func TestNewWorkloadRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(w.addrs) != 2 || w.addrs[1].String() != "10.0.0.2" || !w.ready ||
-		w.ports[0].protocol != corev1.ProtocolTCP || w.uid != "ew-uid" {
+		w.ports[0].Protocol != corev1.ProtocolTCP || w.uid != "ew-uid" {
 		t.Errorf("%+v", w)
 	}
 	broken := someWorkload()

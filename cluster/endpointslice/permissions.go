@@ -31,7 +31,7 @@ func reviewFederated(ctx context.Context, t *apply.Target) error {
 }
 
 // reviewExternal returns nil if slices of ExternalWorkloads can be written.
-func (w *Writer) reviewExternal(ctx context.Context, t *apply.Target) error {
+func reviewExternal(ctx context.Context, t *apply.Target) error {
 	workloads := apply.Permission{Resource: linkerd.ExternalWorkloads, Verbs: readVerbs}
 	if err := apply.Review(ctx, t.Client, append(slices.Clip(permissions), workloads)...); err != nil {
 		return err

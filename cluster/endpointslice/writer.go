@@ -57,7 +57,7 @@ func (w *Writer) AddTo(c *apply.Campaign) {
 	if w.options.External {
 		c.Add(linkerd.ExternalWorkloadsLease, apply.Task{
 			Name:   "slices of ExternalWorkloads",
-			Review: w.reviewExternal,
+			Review: reviewExternal,
 			Run: func(term context.Context, t *apply.Target) error {
 				return newExternalSlices(w, t).loop.Run(term)
 			},

@@ -16,11 +16,8 @@ type ExternalWorkload struct {
 			Identity   string `json:"identity"`
 			ServerName string `json:"serverName"`
 		} `json:"meshTLS"`
-		Ports []struct {
-			Name     string          `json:"name"`
-			Port     int32           `json:"port"`
-			Protocol corev1.Protocol `json:"protocol"`
-		} `json:"ports"`
+		Ports []WorkloadPort `json:"ports"`
+
 		WorkloadIPs []struct {
 			IP string `json:"ip"`
 		} `json:"workloadIPs"`
@@ -32,6 +29,13 @@ type ExternalWorkload struct {
 			Status corev1.ConditionStatus `json:"status"`
 		} `json:"conditions"`
 	} `json:"status"`
+}
+
+// A WorkloadPort is a port that an ExternalWorkload documents.
+type WorkloadPort struct {
+	Name     string          `json:"name"`
+	Port     int32           `json:"port"`
+	Protocol corev1.Protocol `json:"protocol"`
 }
 
 // ParseExternalWorkload reads an ExternalWorkload of any version. Nothing of it is validated but the types

@@ -142,12 +142,18 @@ func (o *omissions) address(text string) (addr netip.Addr, usable bool) {
 	if err != nil || addr.Zone() != "" {
 		return addr, false
 	}
-	addr = addr.Unmap()
-	if addr.IsUnspecified() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
+	if addr = addr.Unmap(); !IsUsable(addr) {
 		o.addf("address %s is loopback, link-local, multicast or unspecified", text)
 		return addr, false
 	}
 	return addr, true
+}
+
+// IsUsable reports whether EndpointSlices may hold an address, which is no IPv6 one that maps an IPv4 one. Loopback
+// and link-local addresses mean something else on each node.
+func IsUsable(a netip.Addr) bool {
+	return a.Zone() == "" &&
+		!a.IsUnspecified() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast()
 }
 
 // label is text for values of labels, and for names that Kubernetes limits like them.
