@@ -14,7 +14,7 @@ import (
 // applyPlan carries out a plan, and returns all that failed. What is refused for one slice, as by a quota
 // or a webhook, keeps no other from being written. Deletions and updates, which remove dead endpoints, go
 // first. It stops if the API server does not respond, or the term is over.
-func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p plan) error {
+func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slicePlan) error {
 	api := t.Client.DiscoveryV1().EndpointSlices(svc.Namespace)
 	var failed []error
 	done := func(verb, what string, err error) (goOn bool) {

@@ -200,7 +200,7 @@ func externalGroups(s *serviceRecord, workloads []*workloadRecord) []*group {
 			if len(e.Addresses) == 0 {
 				continue
 			}
-			g := groups.of(traits{family: family}, ports)
+			g := groups.groupFor(traits{family: family}, ports)
 			g.endpoints = append(g.endpoints, e)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	endpointsliceutil "k8s.io/endpointslice/util"
 
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -299,8 +298,8 @@ func (g grouping) boundIdentities() {
 			if one.source != source || !beyond[one.identity] {
 				continue
 			}
-			delete(g, groupKey{one.traits, endpointsliceutil.NewPortMapKey(one.ports)})
-			into := g.of(traits{family: one.family, source: source}, one.ports)
+			delete(g, newGroupKey(one.traits, one.ports))
+			into := g.groupFor(traits{family: one.family, source: source}, one.ports)
 			into.endpoints = append(into.endpoints, one.endpoints...)
 		}
 	}
@@ -392,7 +391,7 @@ func (g grouping) addEndpoints(
 		case !skipsAny(w, ports):
 			t.identity = w.Identity(controlPlane, origin.TrustDomain)
 		}
-		into := g.of(t, slices.Clone(ports))
+		into := g.groupFor(t, slices.Clone(ports))
 		into.endpoints = append(into.endpoints, e)
 	}
 }

@@ -39,33 +39,42 @@ type groupKey struct {
 	ports endpointsliceutil.PortMapKey
 }
 
-// of returns the group for endpoints with these traits and ports.
-func (g grouping) of(t traits, ports []discoveryv1.EndpointPort) *group {
-	k := groupKey{t, endpointsliceutil.NewPortMapKey(ports)} // which sorts them
+func newGroupKey(t traits, ports []discoveryv1.EndpointPort) groupKey {
+	return groupKey{t, endpointsliceutil.NewPortMapKey(ports)} // which sorts them
+}
+
+// compareKeys orders groups.
+func (k groupKey) compareKeys(o groupKey) int {
+	return cmp.Or(cmp.Compare(k.family, o.family), strings.Compare(k.source, o.source),
+		strings.Compare(k.identity, o.identity), cmp.Compare(k.ports, o.ports))
+}
+
+// groupFor returns the group for endpoints with these traits and ports.
+func (g grouping) groupFor(t traits, ports []discoveryv1.EndpointPort) *group {
+	k := newGroupKey(t, ports)
 	if g[k] == nil {
 		g[k] = &group{traits: t, ports: ports}
 	}
 	return g[k]
 }
 
-func (g grouping) sorted() []*group {
-	return slices.SortedFunc(maps.Values(g), func(a, b *group) int {
-		byPorts := cmp.Compare(endpointsliceutil.NewPortMapKey(a.ports), endpointsliceutil.NewPortMapKey(b.ports))
-		return cmp.Or(cmp.Compare(a.family, b.family), strings.Compare(a.source, b.source),
-			strings.Compare(a.identity, b.identity), byPorts)
-	})
+func (g grouping) sorted() (all []*group) {
+	for _, k := range slices.SortedFunc(maps.Keys(g), groupKey.compareKeys) {
+		all = append(all, g[k])
+	}
+	return all
 }
 
-// A plan is what is to be done to the slices of a Service. The slices from which it was made are not
+// A slicePlan is what is to be done to the slices of a Service. The slices from which it was made are not
 // changed.
-type plan struct {
+type slicePlan struct {
 	create, update, remove []*discoveryv1.EndpointSlice
 	leftOut                int // endpoints that would take more slices than allowed
 }
 
 // limit removes creations beyond the number of slices that is allowed. Slices that exist stay, and are kept
 // up to date. have is how many exist.
-func (p *plan) limit(have, most int) {
+func (p *slicePlan) limit(have, most int) {
 	room := max(0, most-(have-len(p.remove)))
 	if len(p.create) <= room {
 		return
@@ -85,19 +94,19 @@ func traitsOf(es *discoveryv1.EndpointSlice) traits {
 // planFor returns how to get from the slices that exist to those that hold the groups. Endpoints that are
 // still wanted stay where they are, others go where the fewest slices change, and a slice that is no longer
 // needed becomes a new one.
-func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSlice) plan {
-	var p plan
+func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSlice) slicePlan {
+	var p slicePlan
 	left := map[groupKey][]*discoveryv1.EndpointSlice{}
 	for _, es := range have {
 		if !svc.owns(es) { // it was created for a former Service of this name
 			p.remove = append(p.remove, es)
 			continue
 		}
-		k := groupKey{traitsOf(es), endpointsliceutil.NewPortMapKey(slices.Clone(es.Ports))}
+		k := newGroupKey(traitsOf(es), slices.Clone(es.Ports))
 		left[k] = append(left[k], es)
 	}
 	for _, g := range groups {
-		k := groupKey{g.traits, endpointsliceutil.NewPortMapKey(g.ports)}
+		k := newGroupKey(g.traits, g.ports)
 		p.fill(g, left[k])
 		delete(left, k)
 	}
@@ -110,30 +119,16 @@ func planFor(svc *serviceRecord, groups []*group, have []*discoveryv1.EndpointSl
 }
 
 // fill distributes a group over the slices that hold some of it, and over new ones.
-func (p *plan) fill(g *group, have []*discoveryv1.EndpointSlice) {
-	wanted := endpointsliceutil.EndpointSet{}
+func (p *slicePlan) fill(g *group, have []*discoveryv1.EndpointSlice) {
+	wanted, order := endpointsliceutil.EndpointSet{}, make(map[*discoveryv1.Endpoint]int, len(g.endpoints))
 	for i := range g.endpoints {
-		wanted.Insert(&g.endpoints[i])
-	}
-	order := make(map[*discoveryv1.Endpoint]int, len(g.endpoints))
-	for i := range g.endpoints {
-		order[&g.endpoints[i]] = i
+		e := &g.endpoints[i]
+		wanted.Insert(e)
+		order[e] = i
 	}
 	var updated, same []*discoveryv1.EndpointSlice
 	for _, es := range have {
-		next := g.successor(es)
-		changed := !maps.Equal(next.Labels, es.Labels) || !maps.Equal(next.Annotations, es.Annotations)
-		for i := range es.Endpoints {
-			old := es.Endpoints[i].DeepCopy() // looking it up sorts its addresses
-			now := wanted.Get(old)
-			if now == nil {
-				changed = true
-				continue
-			}
-			wanted.Delete(now)
-			next.Endpoints = append(next.Endpoints, *now)
-			changed = changed || !endpointsliceutil.EndpointsEqualBeyondHash(now, old)
-		}
+		next, changed := g.retain(es, wanted)
 		switch {
 		case len(next.Endpoints) == 0:
 			p.remove = append(p.remove, es)
@@ -145,35 +140,55 @@ func (p *plan) fill(g *group, have []*discoveryv1.EndpointSlice) {
 	}
 	rest := wanted.UnsortedList()
 	slices.SortFunc(rest, func(a, b *discoveryv1.Endpoint) int { return cmp.Compare(order[a], order[b]) })
-	pour := func(into *discoveryv1.EndpointSlice) {
-		n := min(len(rest), max(0, maxEndpoints-len(into.Endpoints)))
-		for _, e := range rest[:n] {
-			into.Endpoints = append(into.Endpoints, *e)
-		}
-		rest = rest[n:]
-	}
 	slices.SortStableFunc(updated, fullestFirst)
 	for _, es := range updated {
-		pour(es)
+		rest = pour(rest, es)
 	}
 	for len(rest) > 0 {
-		var into *discoveryv1.EndpointSlice
 		if len(rest) < maxEndpoints { // one slice that did not change, if all fit
 			slices.SortStableFunc(same, fullestFirst)
 			fits := func(es *discoveryv1.EndpointSlice) bool { return len(es.Endpoints)+len(rest) <= maxEndpoints }
 			if i := slices.IndexFunc(same, fits); i >= 0 {
-				into = same[i]
-				same = slices.Delete(same, i, i+1)
-				updated = append(updated, into)
+				rest = pour(rest, same[i])
+				updated = append(updated, same[i])
+				break
 			}
 		}
-		if into == nil {
-			into = g.newSlice()
-			p.create = append(p.create, into)
-		}
-		pour(into)
+		es := g.newSlice()
+		rest = pour(rest, es)
+		p.create = append(p.create, es)
 	}
 	p.update = append(p.update, updated...)
+}
+
+// retain returns the next state of a slice for the group, with those of its endpoints that are wanted, and whether
+// it differs. It takes them out of wanted.
+func (g *group) retain(
+	es *discoveryv1.EndpointSlice, wanted endpointsliceutil.EndpointSet,
+) (next *discoveryv1.EndpointSlice, changed bool) {
+	next = succeed(g.newSlice(), es)
+	changed = !maps.Equal(next.Labels, es.Labels) || !maps.Equal(next.Annotations, es.Annotations)
+	for i := range es.Endpoints {
+		old := es.Endpoints[i].DeepCopy() // looking it up sorts its addresses
+		now := wanted.Get(old)
+		if now == nil {
+			changed = true
+			continue
+		}
+		wanted.Delete(now)
+		next.Endpoints = append(next.Endpoints, *now)
+		changed = changed || !endpointsliceutil.EndpointsEqualBeyondHash(now, old)
+	}
+	return next, changed
+}
+
+// pour moves endpoints into a slice until it is full, and returns the rest.
+func pour(endpoints []*discoveryv1.Endpoint, into *discoveryv1.EndpointSlice) (rest []*discoveryv1.Endpoint) {
+	n := min(len(endpoints), max(0, maxEndpoints-len(into.Endpoints)))
+	for _, e := range endpoints[:n] {
+		into.Endpoints = append(into.Endpoints, *e)
+	}
+	return endpoints[n:]
 }
 
 func fullestFirst(a, b *discoveryv1.EndpointSlice) int {
@@ -185,13 +200,8 @@ func (g *group) newSlice() *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{ObjectMeta: *g.meta.DeepCopy(), AddressType: g.family, Ports: g.ports}
 }
 
-// successor returns the next state of a slice for the group, without endpoints.
-func (g *group) successor(old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	return succeed(g.newSlice(), old)
-}
-
 // reuse turns the creation of a slice and the deletion of a similar one into an update.
-func (p *plan) reuse(svc *serviceRecord) {
+func (p *slicePlan) reuse(svc *serviceRecord) {
 	p.create = slices.DeleteFunc(p.create, func(es *discoveryv1.EndpointSlice) bool {
 		i := slices.IndexFunc(p.remove, func(old *discoveryv1.EndpointSlice) bool {
 			sameSource := old.Labels[SourceLabel] == es.Labels[SourceLabel]
@@ -215,4 +225,4 @@ func succeed(es, old *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return es
 }
 
-func (p *plan) empty() bool { return len(p.create)+len(p.update)+len(p.remove) == 0 }
+func (p *slicePlan) empty() bool { return len(p.create)+len(p.update)+len(p.remove) == 0 }

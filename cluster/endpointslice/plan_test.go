@@ -27,7 +27,7 @@ func drawGroups(t *rapid.T) []*group {
 		number, family := int32(8080+g/2), []discoveryv1.AddressType{"IPv4", "IPv6"}[g%2]
 		source := rapid.SampledFrom([]string{"", "east"}).Draw(t, "source")
 		first, n := rapid.IntRange(0, 100).Draw(t, "first"), rapid.IntRange(1, 260).Draw(t, "n")
-		into := all.of(traits{family: family, source: source}, []discoveryv1.EndpointPort{{
+		into := all.groupFor(traits{family: family, source: source}, []discoveryv1.EndpointPort{{
 			Name: new("http"), Port: &number, Protocol: new(corev1.ProtocolTCP),
 		}})
 		into.meta = someService.meta("test", true)
@@ -46,7 +46,7 @@ func drawGroups(t *rapid.T) []*group {
 }
 
 // apply does what is planned, as an API server would.
-func (p *plan) apply(have map[string]*discoveryv1.EndpointSlice, next *int) {
+func (p *slicePlan) apply(have map[string]*discoveryv1.EndpointSlice, next *int) {
 	for _, es := range p.create {
 		*next++
 		made := es.DeepCopy()

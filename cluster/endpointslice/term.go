@@ -248,7 +248,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 
 // A sourcePlan is what is done for one source cluster in a Service.
 type sourcePlan struct {
-	plan
+	slicePlan
 	source string
 	groups []*group                     // that are wanted
 	have   []*discoveryv1.EndpointSlice // that exist
@@ -265,7 +265,7 @@ func planSources(
 	}
 	for _, source := range sets.List(sets.KeySet(groups).Union(sets.KeySet(existing))) {
 		p := sourcePlan{source: source, groups: groups[source], have: existing[source]}
-		p.plan = planFor(svc, p.groups, p.have)
+		p.slicePlan = planFor(svc, p.groups, p.have)
 		if d.maxSlices > 0 {
 			p.limit(len(p.have), d.maxSlices)
 		}
@@ -306,7 +306,7 @@ func (t *sliceWriter) reconcileSources(
 		}
 		if undivided != nil {
 			p.groups = stillThere(p.have, undivided[p.source])
-			p.plan = planFor(svc, p.groups, p.have)
+			p.slicePlan = planFor(svc, p.groups, p.have)
 		}
 		leftOut[p.source] = p.leftOut
 		err := t.reconcileSource(ctx, svc, p, d.confirm)
@@ -338,5 +338,5 @@ func (t *sliceWriter) reconcileSource(ctx context.Context, svc *serviceRecord, p
 			return err
 		}
 	}
-	return t.applyPlan(ctx, svc, p.plan)
+	return t.applyPlan(ctx, svc, p.slicePlan)
 }
