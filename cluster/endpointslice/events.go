@@ -55,7 +55,7 @@ func (e *serviceEvents) serviceChanged(k key, old, now *serviceRecord) {
 
 // followClusters follows which clusters are linked, once that is known.
 func (f *federatedSlices) followClusters(ctx context.Context) {
-	if all := f.writer.options.Links; all != nil && !watch.WaitClosed(ctx, all.AllApplied()) {
+	if !watch.WaitClosed(ctx, f.writer.options.Links.AllApplied()) {
 		return
 	}
 	for {

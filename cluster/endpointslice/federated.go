@@ -43,7 +43,7 @@ type federatedSlices struct {
 func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
 	f := &federatedSlices{leftOut: leftOut{Target: t, writer: w, bySource: map[string]map[key]int{}}}
 	background := []func(context.Context){f.enqueueWhenLinked, f.enqueueWhenOwned}
-	if t.Local && w.options.Events != nil {
+	if t.Local {
 		f.events = newServiceEvents(w.options.Events)
 		background = append(background, f.followClusters)
 	}
@@ -62,9 +62,6 @@ func (f *federatedSlices) run(ctx context.Context) error {
 // were unlinked.
 func (f *federatedSlices) enqueueWhenLinked(ctx context.Context) {
 	all := f.writer.options.Links
-	if all == nil {
-		return
-	}
 	for _, known := range []<-chan struct{}{all.AllApplied(), all.GraceOver()} {
 		if !watch.IsClosed(known) && watch.WaitClosed(ctx, known) {
 			f.loop.Enqueue(f.loop.Followed()...)
@@ -126,13 +123,14 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	if !f.writer.linksKnown() {
 		snapshot = withUnknownMembers(snapshot)
 	}
-	options := f.writer.options
-	who := f.ownership()
-	groups, keep := federatedGroups(svc, snapshot, options.Namespace, who, true)
-	confirm := func(ctx context.Context, source string, gone addresses) error {
-		return f.confirmMembers(ctx, svc, snapshot, source, gone)
+	options, who := f.writer.options, f.ownership()
+	d := desiredSlices{
+		maxSlices: options.MaxSlices,
+		confirm: func(ctx context.Context, source string, gone addresses) error {
+			return f.confirmMembers(ctx, svc, snapshot, source, gone)
+		},
 	}
-	d := desiredSlices{groups: groups, maxSlices: options.MaxSlices, keep: keep, confirm: confirm}
+	d.groups, d.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
 	if snapshot.Divided() {
 		d.undivided = func() []*group {
 			all, _ := federatedGroups(svc, snapshot, options.Namespace, who, false)

@@ -47,34 +47,7 @@ func newFamilyShares(
 	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType, ownerOf func(source string) string,
 ) *familyShares {
 	f := &familyShares{whole: true, serves: map[string]bool{}, chosen: map[netip.Addr]claimant{}}
-	var members []policy.Member
-	waiting := map[string]map[netip.Addr]bool{}
-	for _, m := range snapshot.Members {
-		part := m.Part()
-		if waiting[part.Cluster] == nil {
-			waiting[part.Cluster] = map[netip.Addr]bool{}
-			members = append(members, part)
-		}
-		if m.View == nil || m.View.ExternalName || ownerOf(part.Cluster) == "" {
-			continue
-		}
-		for _, slice := range m.View.Slices {
-			if len(portsAtMember(s, m.View, slice)) == 0 {
-				continue
-			}
-			for _, e := range slice.Endpoints {
-				switch now := (claimant{part.Cluster, part.Home}); {
-				case familyOf(e.Addr) != family:
-				case e.Ready:
-					if before, taken := f.chosen[e.Addr]; !taken || now.before(before) {
-						f.chosen[e.Addr] = now
-					}
-				case !e.Leaving:
-					waiting[part.Cluster][e.Addr] = true
-				}
-			}
-		}
-	}
+	members, waiting := f.claimAddresses(s, snapshot, family, ownerOf)
 	ready := map[string][]netip.Addr{}
 	for a, c := range f.chosen {
 		ready[c.cluster] = append(ready[c.cluster], a)
@@ -86,21 +59,58 @@ func newFamilyShares(
 		m.All = m.Ready + len(waiting[m.Cluster])
 	}
 	for i, share := range policy.Shares(snapshot.View.Policy, members) {
-		of, n := ready[members[i].Cluster], share.Rounded()
-		f.whole = f.whole && n == len(of)
-		f.serves[members[i].Cluster] = n > 0
-		slices.SortFunc(of, func(a, b netip.Addr) int {
+		cluster, n := members[i].Cluster, share.Rounded()
+		own := ready[cluster]
+		f.whole = f.whole && n == len(own)
+		f.serves[cluster] = n > 0
+		slices.SortFunc(own, func(a, b netip.Addr) int {
 			return cmp.Or(cmp.Compare(policy.Score(b, 0), policy.Score(a, 0)), a.Compare(b))
 		})
-		for _, a := range of[n:] {
+		for _, a := range own[n:] {
 			delete(f.chosen, a)
 		}
 	}
 	return f
 }
 
-// before reports whether a claim counts before another one.
-func (c claimant) before(o claimant) bool {
+// claimAddresses chooses the cluster to which each ready address belongs. It returns the clusters, and which addresses
+// of them wait to be ready, even if another cluster has them.
+func (f *familyShares) claimAddresses(
+	s *serviceRecord, snapshot *federation.Snapshot, family discoveryv1.AddressType, ownerOf func(source string) string,
+) (members []policy.Member, waiting map[string]map[netip.Addr]bool) {
+	waiting = map[string]map[netip.Addr]bool{}
+	for _, m := range snapshot.Members {
+		part := m.Part()
+		if waiting[part.Cluster] == nil {
+			waiting[part.Cluster] = map[netip.Addr]bool{}
+			members = append(members, part)
+		}
+		if m.View == nil || m.View.ExternalName || ownerOf(part.Cluster) == "" {
+			continue
+		}
+		claim := claimant{part.Cluster, part.Home}
+		for _, slice := range m.View.Slices {
+			if len(portsAtMember(s, m.View, slice)) == 0 {
+				continue
+			}
+			for _, e := range slice.Endpoints {
+				switch {
+				case familyOf(e.Addr) != family:
+				case e.Ready:
+					if before, taken := f.chosen[e.Addr]; !taken || claim.outranks(before) {
+						f.chosen[e.Addr] = claim
+					}
+				case !e.Leaving:
+					waiting[part.Cluster][e.Addr] = true
+				}
+			}
+		}
+	}
+	return members, waiting
+}
+
+// outranks reports whether a claim counts before another one.
+func (c claimant) outranks(o claimant) bool {
 	if c.home != o.home {
 		return c.home
 	}

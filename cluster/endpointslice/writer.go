@@ -17,12 +17,12 @@ import (
 // Options are those of a Writer, from flags.
 type Options struct {
 	Namespace string // of the control plane
-	Links     Links  // nil: the Store knows which clusters are linked
-	External  bool   // write the slices of ExternalWorkloads
-	Federated bool   // write slices with endpoints of other clusters
-	MaxSlices int    // of one source cluster in one Service; 0: any number
+	Links     Links
+	External  bool // write the slices of ExternalWorkloads
+	Federated bool // write slices with endpoints of other clusters
+	MaxSlices int  // of one source cluster in one Service; 0: any number
 
-	Events events.EventRecorder // of Services of the local cluster; nil: none
+	Events events.EventRecorder // of Services of the local cluster
 }
 
 // Links is what links clusters. See links.Reconciler, which implements it.
@@ -80,15 +80,11 @@ func (w *Writer) AddTo(c *apply.Campaign) {
 // [cluster.EngageFunc].
 func (w *Writer) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], conn *api.Connection) {
 	now, _ := spec.Load()
-	w.setConnection(now.Name, conn)
-	defer w.removeConnection(now.Name, conn)
-	<-ctx.Done()
-}
-
-func (w *Writer) setConnection(name string, conn *api.Connection) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.conns[name] = conn
+	w.conns[now.Name] = conn
+	w.mu.Unlock()
+	<-ctx.Done()
+	w.removeConnection(now.Name, conn)
 }
 
 // removeConnection does nothing if a successor of the connection is set already.
@@ -109,13 +105,11 @@ func (w *Writer) connection(name string) *api.Connection {
 }
 
 // linksKnown reports whether it is known which clusters are linked.
-func (w *Writer) linksKnown() bool {
-	return w.options.Links == nil || watch.IsClosed(w.options.Links.AllApplied())
-}
+func (w *Writer) linksKnown() bool { return watch.IsClosed(w.options.Links.AllApplied()) }
 
 // unlinked reports whether a cluster that is not linked was unlinked. Before the grace of Links is over one that was
 // never linked since this process started may be so again in a moment.
 func (w *Writer) unlinked(source string) bool {
 	all := w.options.Links
-	return all == nil || watch.IsClosed(all.GraceOver()) || all.Seen()[source]
+	return watch.IsClosed(all.GraceOver()) || all.Seen()[source]
 }

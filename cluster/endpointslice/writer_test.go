@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
 
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
@@ -86,6 +87,7 @@ func (f *fleet) replicaOf(
 	})
 	w := NewWriter(store, registry, Options{
 		Namespace: namespace, Federated: true, Links: allLinked(f.linked), MaxSlices: 3,
+		Events: &events.FakeRecorder{},
 	})
 	campaign := apply.NewCampaign(log, registry, apply.Options{
 		Namespace: namespace, Local: local, Replica: name, Timing: testTiming,
