@@ -35,8 +35,9 @@ func newServiceEvents(to events.EventRecorder) *serviceEvents {
 	return &serviceEvents{to: to, naming: map[key]*serviceRecord{}, reported: map[key]string{}}
 }
 
-// serviceChanged is called when a Service was created, and old is nil, changed or deleted, and now is nil.
-func (e *serviceEvents) serviceChanged(k key, old, now *serviceRecord) {
+// recordChange records what is new about a Service that was created, and old is nil, changed or deleted, and now is
+// nil.
+func (e *serviceEvents) recordChange(k key, old, now *serviceRecord) {
 	if now != nil && now.misread != "" && (old == nil || old.misread != now.misread) {
 		e.warn(now, "Misread", now.misread)
 	}

@@ -19,7 +19,7 @@ func TestUnknownClusters(t *testing.T) {
 	}
 	var last *serviceRecord
 	change := func(now *serviceRecord) {
-		e.serviceChanged(key{Namespace: "shop", Name: "all"}, last, now)
+		e.recordChange(key{Namespace: "shop", Name: "all"}, last, now)
 		last = now
 	}
 	const text = "Warning PolicyUnknownCluster its policy names clusters that are not linked, which count for nothing: "

@@ -170,7 +170,7 @@ func (w *workloadRecord) sameEndpoint(o *workloadRecord) bool {
 // affectedServices returns the Services that a change of an ExternalWorkload from old to now affects; nil
 // is one that does not exist. If only labels differ, these are the Services that select one of both.
 func affectedServices(old, now *workloadRecord, services []*serviceRecord) (keys []key) {
-	selects := func(s *serviceRecord, w *workloadRecord) bool { return w != nil && s.selects(w.labels) }
+	selects := func(s *serviceRecord, w *workloadRecord) bool { return w != nil && s.selectsWorkload(w.labels) }
 	same := old != nil && now != nil && old.sameEndpoint(now)
 	for _, s := range services {
 		if was, is := selects(s, old), selects(s, now); was != is || was && !same {

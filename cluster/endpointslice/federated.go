@@ -89,7 +89,7 @@ func (f *federatedSlices) serviceChanged(k key, old, now *serviceRecord) {
 		f.loop.Unfollow(k)
 	}
 	if f.events != nil {
-		f.events.serviceChanged(k, old, now)
+		f.events.recordChange(k, old, now)
 	}
 }
 

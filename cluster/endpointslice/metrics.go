@@ -31,8 +31,8 @@ func newWriterMetrics() *writerMetrics {
 	}
 }
 
-// start makes the counters of a cluster that is written into begin at 0.
-func (m *writerMetrics) start(cluster, managedBy string) {
+// beginAtZero makes the counters of a cluster that is written into begin at 0.
+func (m *writerMetrics) beginAtZero(cluster, managedBy string) {
 	for _, verb := range []string{"create", "update", "delete"} {
 		m.writes.WithLabelValues(cluster, managedBy, verb)
 	}

@@ -90,8 +90,8 @@ func samePort(a, b corev1.ServicePort) bool {
 		optional(a.AppProtocol) == optional(b.AppProtocol)
 }
 
-// selects reports whether the Service has slices for workloads with these labels.
-func (s *serviceRecord) selects(l map[string]string) bool {
+// selectsWorkload reports whether the Service has slices for workloads with these labels.
+func (s *serviceRecord) selectsWorkload(l map[string]string) bool {
 	return !s.external && s.selector != nil && s.selector.Matches(labels.Set(l))
 }
 

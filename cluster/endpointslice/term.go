@@ -121,7 +121,7 @@ func newSliceWriter(
 		serviceOfSlice: map[key]key{},
 		confirmations:  map[string]int{},
 	}
-	w.metrics.start(t.Name, managedBy)
+	w.metrics.beginAtZero(t.Name, managedBy)
 	config := t.loopConfig()
 	config.Review = func(ctx context.Context) error { return review(ctx, target) }
 	config.Background = background
