@@ -42,16 +42,14 @@ func (e *serviceEvents) recordChange(k key, old, now *serviceRecord) {
 		e.warn(now, "Misread", now.misread)
 	}
 	e.mu.Lock()
-	text := ""
+	defer e.mu.Unlock()
 	if now == nil || len(now.policyClusters) == 0 {
 		delete(e.naming, k)
 		delete(e.reported, k)
-	} else {
-		e.naming[k] = now
-		text = e.news(now)
+		return
 	}
-	e.mu.Unlock()
-	e.warnUnknown(now, text)
+	e.naming[k] = now
+	e.warnOfUnknown(now)
 }
 
 // followClusters follows which clusters are linked, once that is known.
@@ -62,9 +60,7 @@ func (f *federatedSlices) followClusters(ctx context.Context) {
 	for {
 		names, changed := f.writer.registry.Names()
 		f.events.setLinked(names)
-		select {
-		case <-changed:
-		case <-ctx.Done():
+		if !watch.WaitClosed(ctx, changed) {
 			return
 		}
 	}
@@ -72,22 +68,17 @@ func (f *federatedSlices) followClusters(ctx context.Context) {
 
 func (e *serviceEvents) setLinked(names []string) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.linked = names
-	news := map[*serviceRecord]string{}
 	for _, s := range e.naming {
-		news[s] = e.news(s)
-	}
-	e.mu.Unlock()
-	for s, text := range news {
-		e.warnUnknown(s, text)
+		e.warnOfUnknown(s)
 	}
 }
 
-// news returns which clusters of a policy are not linked, if that was not reported before; empty for none. It needs
-// e.mu.
-func (e *serviceEvents) news(s *serviceRecord) string {
+// warnOfUnknown records which clusters of a policy are not linked, if that was not reported before. It needs e.mu.
+func (e *serviceEvents) warnOfUnknown(s *serviceRecord) {
 	if e.linked == nil {
-		return ""
+		return
 	}
 	var unknown []string
 	for _, name := range s.policyClusters {
@@ -97,22 +88,15 @@ func (e *serviceEvents) news(s *serviceRecord) string {
 	}
 	if unknown == nil {
 		delete(e.reported, s.key)
-		return ""
+		return
 	}
 	text := "its policy names clusters that are not linked, which count for nothing: " +
 		strings.Join(unknown[:min(len(unknown), maxNamed)], ", ")
 	if more := len(unknown) - maxNamed; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	if e.reported[s.key] == text {
-		return ""
-	}
-	e.reported[s.key] = text
-	return text
-}
-
-func (e *serviceEvents) warnUnknown(s *serviceRecord, text string) {
-	if text != "" {
+	if e.reported[s.key] != text {
+		e.reported[s.key] = text
 		e.warn(s, "PolicyUnknownCluster", text)
 	}
 }

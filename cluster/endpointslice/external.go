@@ -3,7 +3,6 @@ package endpointslice
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -93,26 +91,18 @@ func (e *externalSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	e.mu.Unlock()
 	slices.SortFunc(workloads, func(a, b *workloadRecord) int { return strings.Compare(a.Name, b.Name) })
 	return desiredSlices{
-		groups: externalGroups(svc, workloads),
-		confirm: func(ctx context.Context, _ string, gone addresses) error {
-			return e.confirmWorkloads(ctx, svc, gone)
-		},
+		groups:  externalGroups(svc, workloads),
+		confirm: e.confirmWorkloads,
 	}, true
 }
 
 // confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.
-func (e *externalSlices) confirmWorkloads(ctx context.Context, svc *serviceRecord, gone addresses) error {
-	now, err := readService(ctx, e.Client, svc.key)
+func (e *externalSlices) confirmWorkloads(
+	ctx context.Context, now *corev1.Service, _ string, gone addresses,
+) error {
+	listed, err := listWorkloads(ctx, e.Dynamic, now.Namespace, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
-	}
-	if now == nil {
-		return nil
-	}
-	fresh, _ := newServiceRecord(now)
-	listed, err := listWorkloads(ctx, e.Dynamic, svc.Namespace, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+		return err
 	}
 	var all []*workloadRecord
 	for _, u := range listed.Items {
@@ -120,7 +110,8 @@ func (e *externalSlices) confirmWorkloads(ctx context.Context, svc *serviceRecor
 			all = append(all, w)
 		}
 	}
-	return checkRemoved(gone, externalGroups(fresh, all))
+	record, _ := newServiceRecord(now)
+	return checkRemoved(gone, externalGroups(record, all))
 }
 
 // workloadRecord is what is kept of an ExternalWorkload.
@@ -183,12 +174,9 @@ func affectedServices(old, now *workloadRecord, services []*serviceRecord) (keys
 // externalGroups returns the endpoints that a Service has of ExternalWorkloads of its namespace, in the
 // order of their names.
 func externalGroups(s *serviceRecord, workloads []*workloadRecord) []*group {
-	if s.external || s.selector == nil {
-		return nil
-	}
 	groups := grouping{}
 	for _, w := range workloads {
-		if !s.selector.Matches(labels.Set(w.labels)) {
+		if !s.selectsWorkload(w.labels) {
 			continue
 		}
 		ports := portsAtWorkload(s, w)

@@ -74,9 +74,7 @@ func (f *federatedSlices) enqueueWhenOwned(ctx context.Context) {
 	for {
 		changed := f.Owners.Changed()
 		f.loop.Enqueue(f.loop.Followed()...)
-		select {
-		case <-changed:
-		case <-ctx.Done():
+		if !watch.WaitClosed(ctx, changed) {
 			return
 		}
 	}
@@ -126,8 +124,8 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	options, who := f.writer.options, f.ownership()
 	d := desiredSlices{
 		maxSlices: options.MaxSlices,
-		confirm: func(ctx context.Context, source string, gone addresses) error {
-			return f.confirmMembers(ctx, svc, snapshot, source, gone)
+		confirm: func(ctx context.Context, now *corev1.Service, source string, gone addresses) error {
+			return f.confirmMembers(ctx, now, snapshot, source, gone)
 		},
 	}
 	d.groups, d.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
@@ -142,39 +140,33 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 
 func (f *federatedSlices) applied(k key, excess map[string]int) { f.leftOut.note(k, excess) }
 
-// confirmMembers reads again, from the Service's own cluster, whether it still has the same members, and
-// from their clusters, which slices these have. A cluster that is no longer linked is not asked: that it
-// was unlinked is certain.
+// confirmMembers returns an error unless a Service, as it is now, still has the same members, and addresses of a
+// source are not in the slices that these have, read again from their cluster. One that is no longer linked is not
+// asked: that it was unlinked is certain.
 func (f *federatedSlices) confirmMembers(
-	ctx context.Context, svc *serviceRecord, snapshot *federation.Snapshot, source string, gone addresses,
+	ctx context.Context, now *corev1.Service, snapshot *federation.Snapshot, source string, gone addresses,
 ) error {
 	gone = withoutShared(source, gone, snapshot)
-	now, err := readService(ctx, f.Client, svc.key)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnconfirmed, err)
-	}
-	if now == nil {
-		return nil
-	}
-	record, _ := newServiceRecord(now)
-	record = f.inForce(record)
 	fresh := *snapshot
 	fresh.View, fresh.Members = view.Of(federation.Cluster(f.Name), now, nil), slices.Clone(snapshot.Members)
 	fresh.View.Policy = snapshot.View.Policy // which may be one that is in force although it cannot be read now
 	if !fresh.View.SameComposition(snapshot.View) {
-		return fmt.Errorf("%w: the Service has other members by now", errUnconfirmed)
+		return errors.New("the Service has other members by now")
 	}
 	for i, m := range fresh.Members {
 		if !m.Linked || string(m.Origin.Cluster) != source || len(gone) == 0 {
 			continue
 		}
-		member := *m
-		if member.View, err = f.readView(ctx, m.Origin.Ref); err != nil {
-			return fmt.Errorf("%w: cluster %s: %w", errUnconfirmed, m.Origin.Cluster, err)
+		v, err := f.readView(ctx, m.Origin.Ref)
+		if err != nil {
+			return fmt.Errorf("cluster %s: %w", source, err)
 		}
+		member := *m
+		member.View = v
 		fresh.Members[i] = &member
 	}
-	groups, _ := federatedGroups(record, &fresh, f.writer.options.Namespace, f.ownership(), true)
+	record, _ := newServiceRecord(now)
+	groups, _ := federatedGroups(f.inForce(record), &fresh, f.writer.options.Namespace, f.ownership(), true)
 	return checkRemoved(gone, bySource(groups)[source])
 }
 

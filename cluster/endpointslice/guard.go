@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -116,15 +117,26 @@ func (t *sliceWriter) heldOf(source string) (held int) {
 	return held
 }
 
-// confirm reads again whether addresses of a source are gone. It returns errBusy if too many confirmations run.
-func (t *sliceWriter) confirm(ctx context.Context, source string, gone addresses, read confirmFunc) error {
+// A confirmFunc returns an error unless addresses of a source cluster are gone from a Service, which was read again.
+type confirmFunc func(ctx context.Context, now *corev1.Service, source string, gone addresses) error
+
+// confirm reads again whether addresses of a source are gone from a Service. It returns errUnconfirmed if they are
+// not, or errBusy if too many confirmations run.
+func (t *sliceWriter) confirm(ctx context.Context, k key, source string, gone addresses, read confirmFunc) error {
 	if !t.beginConfirmation(source) {
 		return errBusy
 	}
 	defer t.endConfirmation(source)
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	return read(ctx, source, gone)
+	now, err := readService(ctx, t.Client, k)
+	if err == nil && now != nil {
+		err = read(ctx, now, source, gone)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnconfirmed, err)
+	}
+	return nil
 }
 
 func (t *sliceWriter) beginConfirmation(source string) bool {
@@ -150,7 +162,7 @@ func (t *sliceWriter) endConfirmation(source string) {
 // checkRemoved returns an error if most of the addresses that would go are still there.
 func checkRemoved(gone addresses, now []*group) error {
 	if still := len(gone.Intersection(addressesOfGroups(now))); 2*still > len(gone) {
-		return fmt.Errorf("%w: %d of %d still exist", errUnconfirmed, still, len(gone))
+		return fmt.Errorf("%d of %d still exist", still, len(gone))
 	}
 	return nil
 }

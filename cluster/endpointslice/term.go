@@ -105,9 +105,6 @@ type desiredSlices struct {
 	undivided func() []*group // groups without a policy; nil for none
 }
 
-// A confirmFunc reads again whether addresses of a source cluster are gone.
-type confirmFunc func(ctx context.Context, source string, gone addresses) error
-
 // newSliceWriter returns a sliceWriter without content.
 func newSliceWriter(
 	w *Writer, target *apply.Target, managedBy string, review func(context.Context, *apply.Target) error,
@@ -334,7 +331,7 @@ func (t *sliceWriter) reconcileSource(ctx context.Context, svc *serviceRecord, p
 		return nil
 	}
 	if gone := removals(p.have, p.groups); t.exceedsGuard(p.source, gone, p.have) {
-		if err := t.confirm(ctx, p.source, gone, read); err != nil {
+		if err := t.confirm(ctx, svc.key, p.source, gone, read); err != nil {
 			return err
 		}
 	}
