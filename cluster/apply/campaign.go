@@ -111,7 +111,7 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 		c.log.Error(err, "Nothing is written into the cluster", "cluster", now.Name)
 		return
 	}
-	defer t.Owners.stop()
+	defer t.Owners.forgetLeases()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if t.Local && c.tasks[OwnLease] != nil {
@@ -123,26 +123,12 @@ func (c *Campaign) Engage(ctx context.Context, spec *watch.Value[cluster.Spec], 
 }
 
 func (c *Campaign) campaign(ctx context.Context, t *Target, name string, spec *watch.Value[cluster.Spec]) {
-	k := &candidacy{Target: t, leaseName: name, tasks: c.tasks[name], problems: map[string]error{}}
-	k.config = lease.Config{
+	k := &candidacy{Target: t, tasks: c.tasks[name], problems: map[string]error{}, config: lease.Config{
 		Namespace: c.options.Namespace, Name: name, Identity: t.identity, Timing: c.options.Timing,
+	}}
+	if name != OwnLease || k.nameOwnLease(ctx, spec) {
+		k.run(ctx, spec)
 	}
-	if name == OwnLease {
-		k.leaseName = LeaseName("unknown")
-		id, known := c.waitInstallation(ctx, func(problem string) {
-			if now, _ := spec.Load(); len(k.wanted(now)) > 0 {
-				k.report(leaseState{state: cluster.ReadOnly, problem: problem})
-			}
-		})
-		if !known {
-			return
-		}
-		k.dropReport()
-		k.leaseName, k.config.Name = LeaseName(id), LeaseName(id)
-		k.config.Labels = map[string]string{InstallationLabel: id}
-		k.config.Annotations = c.annotations
-	}
-	k.run(ctx, spec)
 }
 
 // A Target is a cluster that is written into, over one connection.
@@ -200,9 +186,8 @@ func LeasePermission(namespace string) Permission {
 // A candidacy is for one Lease in one cluster.
 type candidacy struct {
 	*Target
-	leaseName string
-	config    lease.Config
-	tasks     []Task
+	config lease.Config
+	tasks  []Task
 
 	mu       sync.Mutex
 	problems map[string]error // of the tasks that cannot run, by name; nil error: they run
@@ -334,7 +319,7 @@ func (k *candidacy) runTask(term context.Context, t Task) error {
 	if err == nil {
 		err = fmt.Errorf("the %s are not written: the task has ended", t.Name)
 	}
-	k.Log.Info("A task of the Lease waits", "lease", k.leaseName, "task", t.Name, "reason", err.Error())
+	k.Log.Info("A task of the Lease waits", "lease", k.config.Name, "task", t.Name, "reason", err.Error())
 	k.setProblem(t, err)
 	return err
 }
@@ -357,7 +342,7 @@ func (k *candidacy) setProblem(t Task, err error) {
 	k.problems[t.Name] = err
 	k.mu.Unlock()
 	k.Target.mu.Lock()
-	held := k.Target.leases[k.leaseName].held
+	held := k.Target.leases[k.config.Name].held
 	k.Target.mu.Unlock()
 	if held {
 		k.reportHeld()
@@ -392,8 +377,7 @@ func (k *candidacy) acquireDelay() time.Duration {
 	return k.campaign.options.Timing.Renew / 4
 }
 
-// waitBeforeRetry waits for minutes if permissions are missing, for seconds after another failure, and no longer
-// than until the connection has new credentials.
+// waitBeforeRetry waits for minutes if permissions are missing, and for seconds after another failure.
 func (k *candidacy) waitBeforeRetry(ctx context.Context, err error) {
 	wait := k.campaign.options.Timing.Duration
 	switch {
@@ -402,11 +386,16 @@ func (k *candidacy) waitBeforeRetry(ctx context.Context, err error) {
 	case errors.Is(err, ErrNothingToWrite):
 		wait = nothingRetry
 	}
-	timer := time.NewTimer(wait/2 + time.Duration(rand.Int63nRange(0, int64(wait))))
+	k.pause(ctx, wait/2+time.Duration(rand.Int63nRange(0, int64(wait))))
+}
+
+// pause waits, but no longer than until the connection has new credentials, or ctx ends.
+func (t *Target) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-k.Conn.Changed():
+	case <-t.Conn.Changed():
 	case <-ctx.Done():
 	}
 }
@@ -425,7 +414,7 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 		if err != nil {
 			return err
 		}
-		config.Watched, config.Changed = watched, k.Owners.observe
+		config.Watched, config.Changed = watched, k.Owners.recordLease
 	}
 	elector := lease.NewElector(k.Log, k.Client, k.Conn, config)
 	wg.Go(func() { k.reportHolder(ctx, elector) })
@@ -521,13 +510,13 @@ func (k *candidacy) reportHeld() {
 func (k *candidacy) report(s leaseState) {
 	t := k.Target
 	t.mu.Lock()
-	before := t.leases[k.leaseName]
-	t.leases[k.leaseName] = s
+	before := t.leases[k.config.Name]
+	t.leases[k.config.Name] = s
 	t.campaign.registry.Report(t.Name, writingOf(t.leases))
 	t.mu.Unlock()
 	if s.state == cluster.ReadOnly && before != s {
 		t.Log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",
-			"lease", k.leaseName, "reason", s.problem)
+			"lease", k.config.Name, "reason", s.problem)
 	}
 }
 
@@ -535,7 +524,7 @@ func (k *candidacy) report(s leaseState) {
 func (k *candidacy) dropReport() {
 	k.Target.mu.Lock()
 	defer k.Target.mu.Unlock()
-	delete(k.leases, k.leaseName)
+	delete(k.leases, k.config.Name)
 }
 
 // writingOf sums up the states of all Leases: Holding if one is, else Standby if one is waited for.

@@ -49,8 +49,8 @@ func TestReportOfLeases(t *testing.T) {
 		{heldInVain, none, cluster.Writing{State: cluster.ReadOnly, Leases: a, Wanted: a, Problem: "grant it"}},
 		{none, none, cluster.Writing{}},
 	} {
-		(&candidacy{Target: target, leaseName: "a"}).report(c.a)
-		(&candidacy{Target: target, leaseName: "b"}).report(c.b)
+		(&candidacy{Target: target, config: lease.Config{Name: "a"}}).report(c.a)
+		(&candidacy{Target: target, config: lease.Config{Name: "b"}}).report(c.b)
 		statuses, _ := registry.Statuses()
 		if diff := cmp.Diff(c.want, statuses["local"].Writing); diff != "" {
 			t.Errorf("%+v and %+v (-want +got):\n%s", c.a, c.b, diff)

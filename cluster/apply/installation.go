@@ -80,13 +80,7 @@ func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
 				"namespace", c.options.Namespace, "error", cluster.ErrorText(err))
 			c.installation.Store(installation{problem: cluster.ErrorText(err)})
 		}
-		retry := time.NewTimer(installationPoll)
-		select {
-		case <-retry.C:
-		case <-t.Conn.Changed():
-		case <-ctx.Done():
-		}
-		retry.Stop()
+		t.pause(ctx, installationPoll)
 	}
 }
 
@@ -101,21 +95,23 @@ func (e errNoNamespace) Error() string {
 // An installation is which one this is; empty until that is known, for a problem that is empty until it was tried.
 type installation struct{ id, problem string }
 
-// waitInstallation returns which installation this is, once that is known; false if ctx ends before. Until then it
-// calls report with each problem.
-func (c *Campaign) waitInstallation(ctx context.Context, report func(problem string)) (string, bool) {
+// nameOwnLease names the Lease after this installation, once that is known; it returns false if ctx ends before.
+// Until then it reports why it is not.
+func (k *candidacy) nameOwnLease(ctx context.Context, spec *watch.Value[cluster.Spec]) bool {
+	k.config.Name = LeaseName("unknown")
 	for {
-		now, changed := c.installation.Load()
-		switch {
-		case now.id != "":
-			return now.id, true
-		case now.problem != "":
-			report(now.problem)
+		now, changed := k.campaign.installation.Load()
+		if now.id != "" {
+			k.dropReport()
+			k.config.Name, k.config.Labels = LeaseName(now.id), map[string]string{InstallationLabel: now.id}
+			k.config.Annotations = k.campaign.annotations
+			return true
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return "", false
+		if s, _ := spec.Load(); now.problem != "" && len(k.wanted(s)) > 0 {
+			k.report(leaseState{state: cluster.ReadOnly, problem: now.problem})
+		}
+		if !watch.WaitClosed(ctx, changed) {
+			return false
 		}
 	}
 }
@@ -153,8 +149,7 @@ type Owners struct {
 	mu     sync.Mutex
 	leases map[api.Key]claim
 	owners map[string]string // by source; of the claims that have not expired
-	expiry *time.Timer       // of the next claim that expires; nil for none
-	ended  bool
+	expiry *time.Timer       // of the next claim that expires; nil before the first
 }
 
 // claim is the content of the Lease of one installation.
@@ -182,12 +177,14 @@ func (t *Target) watched(ctx context.Context) (api.Kind, error) {
 }
 
 func newClaim(of *coordinationv1.Lease) (claim, bool) {
-	if of == nil || of.Labels[InstallationLabel] == "" || of.Name != LeaseName(of.Labels[InstallationLabel]) {
+	if of == nil {
 		return claim{}, false
 	}
-	c := claim{
-		installation: of.Labels[InstallationLabel], created: of.CreationTimestamp.Time, version: of.ResourceVersion,
+	id := of.Labels[InstallationLabel]
+	if id == "" || of.Name != LeaseName(id) {
+		return claim{}, false
 	}
+	c := claim{installation: id, created: of.CreationTimestamp.Time, version: of.ResourceVersion}
 	if sources := of.Annotations[sourcesAnnotation]; sources != "" {
 		c.sources = strings.SplitN(sources, ",", maxSources+1)
 		c.sources = c.sources[:min(len(c.sources), maxSources)]
@@ -199,86 +196,68 @@ func newClaim(of *coordinationv1.Lease) (claim, bool) {
 	return c, true
 }
 
-// observe records the state of a Lease. The same state again is no renewal.
-func (o *Owners) observe(k api.Key, of *coordinationv1.Lease) {
+// recordLease records the state of a Lease. The same state again is no renewal. Renewals change no owner: when the
+// claim would have expired, update finds that it does so later.
+func (o *Owners) recordLease(k api.Key, of *coordinationv1.Lease) {
 	now, found := newClaim(of)
 	o.mu.Lock()
-	old, known := o.leases[k]
+	defer o.mu.Unlock()
+	old := o.leases[k]
 	switch {
 	case !found:
 		delete(o.leases, k)
-	case known && old.version == now.version:
-		o.mu.Unlock()
+	case old.version == now.version:
 		return
+	case o.leases == nil:
+		o.leases = map[api.Key]claim{k: now}
 	default:
-		if o.leases == nil {
-			o.leases = map[api.Key]claim{}
-		}
 		o.leases[k] = now
 	}
-	same := found && known && slices.Equal(old.sources, now.sources) && old.until.IsZero() == now.until.IsZero() &&
-		time.Now().Before(old.until)
-	if same {
-		o.armExpiry()
-	} else {
+	isRenewal := old.until.After(time.Now()) && !now.until.Before(old.until) && slices.Equal(old.sources, now.sources)
+	if !isRenewal {
 		o.update()
 	}
-	o.mu.Unlock()
-	if !same {
+}
+
+// update computes owners, and does so again when the next claim expires. It needs mu.
+func (o *Owners) update() {
+	if o.expiry != nil {
+		o.expiry.Stop()
+	}
+	claims, now := slices.Collect(maps.Values(o.leases)), time.Now()
+	var next time.Time
+	for _, c := range claims {
+		if c.until.After(now) && (next.IsZero() || c.until.Before(next)) {
+			next = c.until
+		}
+	}
+	if !next.IsZero() {
+		o.expiry = time.AfterFunc(next.Sub(now), o.expire)
+	}
+	if owners := ownersOf(claims, now); !maps.Equal(owners, o.owners) {
+		o.owners = owners
 		o.changed.Store(struct{}{})
 	}
 }
 
-// update computes owners. It needs mu.
-func (o *Owners) update() {
-	claims, now := slices.Collect(maps.Values(o.leases)), time.Now()
-	o.owners = map[string]string{}
-	for _, c := range claims {
-		for _, source := range c.sources {
-			if _, known := o.owners[source]; !known {
-				o.owners[source] = ownerOf(source, claims, now)
-			}
-		}
-	}
-	o.armExpiry()
+func (o *Owners) expire() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.update()
+}
+
+// forgetLeases ends what update began: nothing is left that expires.
+func (o *Owners) forgetLeases() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.leases)
+	o.update()
 }
 
 // Changed returns a channel that closes when the result of Owner may change.
 func (o *Owners) Changed() <-chan struct{} {
 	_, changed := o.changed.Load()
 	return changed
-}
-
-// stop ends what armExpiry began, for good.
-func (o *Owners) stop() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.ended = true
-	if o.expiry != nil {
-		o.expiry.Stop()
-	}
-}
-
-// armExpiry supersedes the result when the next claim expires. It needs mu.
-func (o *Owners) armExpiry() {
-	if o.expiry != nil {
-		o.expiry.Stop()
-		o.expiry = nil
-	}
-	var next time.Time
-	for _, c := range o.leases {
-		if c.until.After(time.Now()) && (next.IsZero() || c.until.Before(next)) {
-			next = c.until
-		}
-	}
-	if !next.IsZero() && !o.ended {
-		o.expiry = time.AfterFunc(time.Until(next), func() {
-			o.mu.Lock()
-			o.update()
-			o.mu.Unlock()
-			o.changed.Store(struct{}{})
-		})
-	}
 }
 
 // Owner returns which installation writes the endpoints of a source cluster; empty if none does.
@@ -288,20 +267,18 @@ func (o *Owners) Owner(source string) string {
 	return o.owners[source]
 }
 
-// ownerOf returns the installation of the oldest claim to a source that has not expired; empty for none.
-func ownerOf(source string, claims []claim, now time.Time) string {
-	var first *claim
-	for i, c := range claims {
-		if !c.until.After(now) || !slices.Contains(c.sources, source) {
-			continue
-		}
-		if first == nil ||
-			cmp.Or(c.created.Compare(first.created), strings.Compare(c.installation, first.installation)) < 0 {
-			first = &claims[i]
+// ownersOf returns, by source, the installation of the oldest claim to it that has not expired.
+func ownersOf(claims []claim, now time.Time) map[string]string {
+	byAge := slices.SortedFunc(slices.Values(claims), func(a, b claim) int {
+		return cmp.Or(a.created.Compare(b.created), strings.Compare(a.installation, b.installation))
+	})
+	owners := map[string]string{}
+	for _, c := range byAge {
+		for _, source := range c.sources {
+			if _, taken := owners[source]; !taken && c.until.After(now) {
+				owners[source] = c.installation
+			}
 		}
 	}
-	if first == nil {
-		return ""
-	}
-	return first.installation
+	return owners
 }

@@ -25,7 +25,7 @@ import (
 
 // Each source has one owner at most, wherever it is computed: the oldest that lists it and lives. It does not lose the
 // source to one that comes later, and when it is gone the next one has it.
-func TestOwnerOf(t *testing.T) {
+func TestOwnersOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000, 0)
 		sources := []string{"east", "west"}
@@ -39,8 +39,8 @@ func TestOwnerOf(t *testing.T) {
 			})
 		}
 		for _, source := range sources {
-			owner := ownerOf(source, writer, now)
-			if got := ownerOf(source, rapid.Permutation(writer).Draw(t, "order"), now); got != owner {
+			owner := ownersOf(writer, now)[source]
+			if got := ownersOf(rapid.Permutation(writer).Draw(t, "order"), now)[source]; got != owner {
 				t.Fatalf("%s has the owners %s and %s", source, owner, got)
 			}
 			eligible := slices.DeleteFunc(slices.Clone(writer), func(c claim) bool {
@@ -62,11 +62,11 @@ func TestOwnerOf(t *testing.T) {
 				}
 			}
 			later := claim{installation: "0 later", created: now, until: now.Add(time.Hour), sources: sources}
-			if got := ownerOf(source, append(writer, later), now); got != owner {
+			if got := ownersOf(append(writer, later), now)[source]; got != owner {
 				t.Fatalf("%s takes %s from %s", got, source, owner)
 			}
 			rest := slices.Delete(slices.Clone(eligible), i, i+1)
-			if got := ownerOf(source, rest, now); (got == "") != (len(rest) == 0) {
+			if got := ownersOf(rest, now)[source]; (got == "") != (len(rest) == 0) {
 				t.Fatalf("%d installations are left for %s, and %q owns it", len(rest), source, got)
 			}
 		}
