@@ -144,7 +144,7 @@ type Target struct {
 	campaign *Campaign
 	identity string // in Leases; unique, because two Targets of one replica overlap while credentials are replaced
 
-	mu     sync.Mutex // guards leases, and orders reports; Registry.mu is taken under it
+	mu     sync.Mutex // guards leases and problems, and orders reports; Registry.mu is taken under it
 	leases map[string]leaseState
 }
 
@@ -186,11 +186,9 @@ func LeasePermission(namespace string) Permission {
 // A candidacy is for one Lease in one cluster.
 type candidacy struct {
 	*Target
-	config lease.Config
-	tasks  []Task
-
-	mu       sync.Mutex
-	problems map[string]error // of the tasks that cannot run, by name; nil error: they run
+	config   lease.Config
+	tasks    []Task
+	problems map[string]error // of the tasks that cannot run, by name; nil error: they run. Guarded by mu
 }
 
 // run campaigns while a task is wanted, until ctx ends. Tasks that are not wanted any more clean up.
@@ -206,13 +204,9 @@ func (k *candidacy) run(ctx context.Context, spec *watch.Value[cluster.Spec]) {
 			k.report(leaseState{})
 		}
 		next := wanted
-		for sameTasks(next, wanted) && ctx.Err() == nil {
-			select {
-			case <-changed:
-				now, changed = spec.Load()
-				next = k.wanted(now)
-			case <-ctx.Done():
-			}
+		for sameTasks(next, wanted) && watch.WaitClosed(ctx, changed) {
+			now, changed = spec.Load()
+			next = k.wanted(now)
 		}
 		end()
 		wg.Wait()
@@ -251,7 +245,7 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 		switch {
 		case errors.Is(err, ErrNothingToWrite):
 			k.report(leaseState{})
-		case IsMissingPermissions(err), apierrors.IsForbidden(err):
+		case lacksPermission(err):
 			k.report(leaseState{state: cluster.ReadOnly, problem: cluster.ErrorText(err)})
 		default:
 			k.report(leaseState{state: cluster.Standby, problem: cluster.ErrorText(err)})
@@ -265,7 +259,9 @@ func (k *candidacy) review(ctx context.Context, tasks []Task) error {
 	if err := Review(ctx, k.Client, LeasePermission(k.campaign.options.Namespace)); err != nil {
 		return err
 	}
-	k.setProblems(map[string]error{})
+	k.mu.Lock()
+	clear(k.problems)
+	k.mu.Unlock()
 	for _, t := range tasks {
 		k.setProblem(t, k.reviewTask(ctx, t))
 	}
@@ -327,23 +323,17 @@ func (k *candidacy) runTask(term context.Context, t Task) error {
 // cannotRun reports whether an error of a task means that it cannot run with the permissions, and the kinds, that
 // there are.
 func cannotRun(err error) bool {
-	return IsMissingPermissions(err) || apierrors.IsForbidden(err) || errors.Is(err, ErrNothingToWrite)
+	return lacksPermission(err) || errors.Is(err, ErrNothingToWrite)
 }
 
-func (k *candidacy) setProblems(problems map[string]error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.problems = problems
-}
+func lacksPermission(err error) bool { return IsMissingPermissions(err) || apierrors.IsForbidden(err) }
 
 // setProblem notes why a task does not run; nil: it does.
 func (k *candidacy) setProblem(t Task, err error) {
 	k.mu.Lock()
 	k.problems[t.Name] = err
+	held := k.leases[k.config.Name].held
 	k.mu.Unlock()
-	k.Target.mu.Lock()
-	held := k.Target.leases[k.config.Name].held
-	k.Target.mu.Unlock()
 	if held {
 		k.reportHeld()
 	}
@@ -381,7 +371,7 @@ func (k *candidacy) acquireDelay() time.Duration {
 func (k *candidacy) waitBeforeRetry(ctx context.Context, err error) {
 	wait := k.campaign.options.Timing.Duration
 	switch {
-	case IsMissingPermissions(err) || apierrors.IsForbidden(err):
+	case lacksPermission(err):
 		wait = permissionRetry
 	case errors.Is(err, ErrNothingToWrite):
 		wait = nothingRetry
@@ -432,7 +422,7 @@ func (k *candidacy) elect(ctx context.Context, delay time.Duration, lead func(te
 // clean has tasks delete what they wrote, if no other installation goes on writing: if the Lease stays free for as
 // long as it would last.
 func (k *candidacy) clean(ctx context.Context, tasks []Task) {
-	tasks = slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Clean == nil })
+	tasks = slices.DeleteFunc(tasks, func(t Task) bool { return t.Clean == nil })
 	if len(tasks) == 0 {
 		return
 	}
@@ -442,11 +432,8 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		select {
-		case <-k.campaign.options.Stop:
-			cancel()
-		case <-ctx.Done():
-		}
+		watch.WaitClosed(ctx, k.campaign.options.Stop)
+		cancel()
 	})
 	if k.review(ctx, tasks) != nil {
 		return
@@ -508,22 +495,21 @@ func (k *candidacy) reportHeld() {
 
 // report records the state of the Lease, and reports that of all to the Registry.
 func (k *candidacy) report(s leaseState) {
-	t := k.Target
-	t.mu.Lock()
-	before := t.leases[k.config.Name]
-	t.leases[k.config.Name] = s
-	t.campaign.registry.Report(t.Name, writingOf(t.leases))
-	t.mu.Unlock()
+	k.mu.Lock()
+	before := k.leases[k.config.Name]
+	k.leases[k.config.Name] = s
+	k.campaign.registry.Report(k.Name, writingOf(k.leases))
+	k.mu.Unlock()
 	if s.state == cluster.ReadOnly && before != s {
-		t.Log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",
+		k.Log.Info("This cluster is read-only for us: discovery goes on, and nothing is written",
 			"lease", k.config.Name, "reason", s.problem)
 	}
 }
 
 // dropReport takes back what was reported under the present name of the Lease.
 func (k *candidacy) dropReport() {
-	k.Target.mu.Lock()
-	defer k.Target.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	delete(k.leases, k.config.Name)
 }
 

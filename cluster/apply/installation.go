@@ -60,28 +60,36 @@ var namespaceResource = schema.GroupResource{Resource: "namespaces"}
 // readInstallation reads which installation this is, in the local cluster, until that succeeds or ctx ends.
 func (c *Campaign) readInstallation(ctx context.Context, t *Target) {
 	for ctx.Err() == nil {
-		namespace, err := t.Client.CoreV1().Namespaces().Get(ctx, c.options.Namespace, metav1.GetOptions{})
-		if err == nil && namespace.UID != "" {
-			if now, _ := c.installation.Load(); now.id == "" {
-				t.Log.Info("This installation writes under Leases of its own", "installation", namespace.UID)
-				c.installation.Store(installation{id: string(namespace.UID)})
-			}
+		next := c.requestInstallation(ctx, t)
+		switch now, _ := c.installation.Load(); {
+		case now.id != "":
 			return
-		}
-		if apierrors.IsForbidden(err) {
-			needed := Permission{Resource: namespaceResource, Namespace: c.options.Namespace, Verbs: []string{"get"}}
-			err = &MissingPermissions{[]Permission{needed}}
-		}
-		if apierrors.IsNotFound(err) {
-			err = errNoNamespace(c.options.Namespace)
-		}
-		if now, _ := c.installation.Load(); ctx.Err() == nil && now.id == "" && now.problem != cluster.ErrorText(err) {
+		case ctx.Err() != nil, next == now:
+		case next.id != "":
+			t.Log.Info("This installation writes under Leases of its own", "installation", next.id)
+			c.installation.Store(next)
+			return
+		default:
 			t.Log.Info("Nothing is written into any cluster until the UID of our namespace is known",
-				"namespace", c.options.Namespace, "error", cluster.ErrorText(err))
-			c.installation.Store(installation{problem: cluster.ErrorText(err)})
+				"namespace", c.options.Namespace, "error", next.problem)
+			c.installation.Store(next)
 		}
 		t.pause(ctx, installationPoll)
 	}
+}
+
+func (c *Campaign) requestInstallation(ctx context.Context, t *Target) installation {
+	namespace, err := t.Client.CoreV1().Namespaces().Get(ctx, c.options.Namespace, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return installation{id: string(namespace.UID)}
+	case apierrors.IsForbidden(err):
+		needed := Permission{Resource: namespaceResource, Namespace: c.options.Namespace, Verbs: []string{"get"}}
+		err = &MissingPermissions{[]Permission{needed}}
+	case apierrors.IsNotFound(err):
+		err = errNoNamespace(c.options.Namespace)
+	}
+	return installation{problem: cluster.ErrorText(err)}
 }
 
 // errNoNamespace is why no Lease can be created in a cluster: it has no such namespace.

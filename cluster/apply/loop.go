@@ -1,8 +1,11 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,12 +115,8 @@ type input struct {
 // NewLoop returns a Loop, to which inputs are added before Run.
 func NewLoop[K comparable](log logr.Logger, c Config[K]) *Loop[K] {
 	c.Workers = max(c.Workers, 1)
-	if c.MinRetry == 0 {
-		c.MinRetry = 200 * time.Millisecond
-	}
-	if c.MaxRetry == 0 {
-		c.MaxRetry = time.Minute
-	}
+	c.MinRetry = cmp.Or(c.MinRetry, 200*time.Millisecond)
+	c.MaxRetry = cmp.Or(c.MaxRetry, time.Minute)
 	return &Loop[K]{
 		config: c, log: log, bell: watch.NewKeyedBell[K](), followed: map[K]*federation.Watch{},
 	}
@@ -181,11 +180,7 @@ func (l *Loop[K]) Snapshot(k K) *federation.Snapshot {
 func (l *Loop[K]) Followed() []K {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	keys := make([]K, 0, len(l.followed))
-	for k := range l.followed {
-		keys = append(keys, k)
-	}
-	return keys
+	return slices.AppendSeq(make([]K, 0, len(l.followed)), maps.Keys(l.followed))
 }
 
 // Run reads and reconciles until ctx ends, and returns nil then. It returns a [MissingPermissions] if some are
@@ -246,10 +241,10 @@ func (l *Loop[K]) unfollowAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
-	for k, w := range l.followed {
+	for _, w := range l.followed {
 		w.Close()
-		delete(l.followed, k)
 	}
+	clear(l.followed)
 }
 
 // enqueueFollowers enqueues the keys whose Snapshots change.
