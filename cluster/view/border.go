@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
@@ -241,19 +241,19 @@ func (b *border) malformed(kind string) int {
 }
 
 // checked wraps reduce: it leaves out objects with malformed names, and reports what is left out.
-func checked[R any](
-	b *border, kind string, reduce func(object any, out *omissions) (R, bool),
+func checked[O metav1.Object, R any](
+	b *border, kind string, reduce func(object O, out *omissions) (R, bool),
 ) func(object any) (R, bool) {
 	return func(object any) (record R, ok bool) {
-		m, err := meta.Accessor(object)
-		if err != nil {
+		o, isKind := object.(O)
+		if !isKind {
 			return record, false
 		}
 		var out omissions
-		k := key{Namespace: m.GetNamespace(), Name: m.GetName()}
+		k := key{Namespace: o.GetNamespace(), Name: o.GetName()}
 		if out.validText("all of it: its namespace", k.Namespace, maxLabel) &&
 			out.validText("all of it: its name", k.Name, maxName) {
-			record, ok = reduce(object, &out)
+			record, ok = reduce(o, &out)
 		}
 		b.report(kind, k, &out)
 		return record, ok

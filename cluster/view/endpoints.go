@@ -7,14 +7,15 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// newEndpointsRecords returns what would be kept of the EndpointSlices that correspond to Endpoints, one
+// reduceEndpoints returns what would be kept of the EndpointSlices that correspond to Endpoints, one
 // for each subset. Endpoints have no zones.
-func newEndpointsRecords(object any, out *omissions) ([]*sliceRecord, bool) {
-	e, ok := object.(*corev1.Endpoints) //nolint:staticcheck // the option Endpoints asks for them
-	if !ok || len(e.Subsets) == 0 {
+//
+//nolint:staticcheck // the option Endpoints asks for them
+func (r *Reconciler) reduceEndpoints(e *corev1.Endpoints, out *omissions) ([]*sliceRecord, bool) {
+	if len(e.Subsets) == 0 {
 		return nil, false
 	}
-	mirror := mirrorMarks(e, out)
+	mirror := mirrorMarks(e, r.options.Local, out)
 	var all []*sliceRecord
 	for i, subset := range firstOf(out, "subsets", e.Subsets, maxSubsets) {
 		s := &sliceRecord{name: fmt.Sprintf("%s#%04d", e.Name, i), service: e.Name}

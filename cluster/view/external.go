@@ -14,11 +14,12 @@ const (
 	defaultProxyPort = 4143
 )
 
-// newExternalRecord returns what is kept of an ExternalWorkload: the same as of a Pod.
-func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord, error) {
+// reduceExternal returns what is kept of an ExternalWorkload: the same as of a Pod.
+func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions) (record podRecord, ok bool) {
 	parsed, err := linkerd.ParseExternalWorkload(u)
 	if err != nil {
-		return podRecord{}, err
+		out.addText("all of it: " + err.Error())
+		return record, false
 	}
 	spec := parsed.Spec
 	t := federation.Template{InboundPort: defaultProxyPort}
@@ -50,8 +51,13 @@ func newExternalRecord(u *unstructured.Unstructured, out *omissions) (podRecord,
 		ports:     named,
 		available: parsed.Ready() && parsed.DeletionTimestamp == nil,
 	}
-	ips := otherIPs{hostPorts: &host, phase: phase{running: true}} // ready or not: it may be asked for to become ready
-	return podRecord{class: unique.Make(class), ips: ips.withOwn(nil)}, nil
+	record.class = unique.Make(class)
+	if r.options.Local {
+		// Ready or not: it may be asked for to become ready.
+		ips := otherIPs{hostPorts: &host, phase: phase{running: true}}
+		record.ips = ips.withOwn(nil)
+	}
+	return record, true
 }
 
 // newExternalWorkload returns what clients learn about an ExternalWorkload. opaque is what Servers make

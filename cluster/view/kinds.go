@@ -5,6 +5,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
@@ -21,45 +22,57 @@ type Kind struct {
 }
 
 // Kinds returns what the Reconciler reads.
-func (r *Reconciler) Kinds() []Kind {
-	core := corev1.SchemeGroupVersion
-	kinds := []Kind{
-		required(r.services, api.Typed(core, "services", "Service", &corev1.Service{})),
-		required(r.slices, r.endpointsKind()),
-		required(r.pods, api.Typed(core, "pods", "Pod", &corev1.Pod{}).Reading(podFields)),
-		optional(r.replicaSets, api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet")),
-		optional(r.jobs, api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job")),
-		optional(r.externals, api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions,
-			linkerd.ExternalWorkloadKind)),
-		optional(r.servers, api.Newest(linkerd.Servers, linkerd.ServerVersions, "Server")),
-	}
-	if r.options.Local {
-		kinds = append(kinds,
-			optional(r.nodes, api.Metadata(core, "nodes", "Node")),
-			optional(r.profiles, api.Newest(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile")),
-		)
-	}
-	for i := range kinds {
-		kinds[i].Malformed = func() int { return r.border.malformed(kinds[i].Name) }
-	}
-	return kinds
-}
+func (r *Reconciler) Kinds() []Kind { return r.kinds }
 
-// endpointsKind returns the kind that has the addresses of Services.
-func (r *Reconciler) endpointsKind() api.Kind {
+// addKinds makes the stores.
+func (r *Reconciler) addKinds() {
+	core := corev1.SchemeGroupVersion
+	r.services = required(r, kindService, r.reduceService, api.Typed(core, "services", "Service", &corev1.Service{}))
 	if r.options.Endpoints {
 		//nolint:staticcheck // the option asks for them
-		return api.Typed(corev1.SchemeGroupVersion, "endpoints", "Endpoints", &corev1.Endpoints{})
+		endpoints := api.Typed(core, "endpoints", "Endpoints", &corev1.Endpoints{})
+		r.slices = required(r, kindSlice, r.reduceEndpoints, endpoints)
+	} else {
+		gv := discoveryv1.SchemeGroupVersion
+		slices := api.Typed(gv, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
+		slices.Labels = discoveryv1.LabelManagedBy + "!=" + ManagedBy
+		r.slices = required(r, kindSlice, r.reduceSlice, slices)
 	}
-	slices := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
-	slices.Labels = discoveryv1.LabelManagedBy + "!=" + ManagedBy
-	return slices
+	r.pods = required(r, kindPod, r.reducePod, api.Typed(core, "pods", "Pod", &corev1.Pod{}).Reading(podFields))
+	r.replicaSets = optional(r, kindReplicaSet, reduceOwner,
+		api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet"))
+	r.jobs = optional(r, kindJob, reduceOwner, api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job"))
+	r.externals = optional(r, kindExternal, r.reduceExternal,
+		api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind))
+	r.servers = optional(r, kindServer, reduceServer, api.Newest(linkerd.Servers, linkerd.ServerVersions, "Server"))
+	if r.options.Local {
+		r.nodes = optional(r, kindNode, reduceNode, api.Metadata(core, "nodes", "Node"))
+		r.profiles = optional(r, kindProfile, reduceProfile,
+			api.Newest(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile"))
+	}
 }
 
-func required[R any](s *api.Store[R], k api.Kind) Kind {
-	return Kind{Kind: k, Required: true, Store: s, Len: s.Len}
+// required adds a kind, whose store holds what reduce makes of objects, and enqueues those that change as of.
+func required[O metav1.Object, R any](
+	r *Reconciler, of objectKind, reduce func(O, *omissions) (R, bool), kind api.Kind,
+) *api.Store[R] {
+	store := optional(r, of, reduce, kind)
+	r.kinds[len(r.kinds)-1].Required = true
+	return store
 }
 
-func optional[R any](s *api.Store[R], k api.Kind) Kind {
-	return Kind{Kind: k, Store: s, Len: s.Len}
+// optional is required for a kind that may be absent.
+func optional[O metav1.Object, R any](
+	r *Reconciler, of objectKind, reduce func(O, *omissions) (R, bool), kind api.Kind,
+) *api.Store[R] {
+	store := api.NewStore(checked(r.border, kind.Name, reduce), func(k key) {
+		if r.enqueues.Load() {
+			r.queue.Add(objectRef{of, k})
+		}
+	})
+	r.kinds = append(r.kinds, Kind{
+		Kind: kind, Store: store, Len: store.Len,
+		Malformed: func() int { return r.border.malformed(kind.Name) },
+	})
+	return store
 }

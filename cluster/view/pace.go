@@ -55,7 +55,10 @@ func (r *Reconciler) markChanged(k key, moving bool) {
 	}
 	w.changed = true
 	if later := now.Add(minWindow); moving && w.ends.Before(later) {
-		w.ends = earlier(later, w.began.Add(maxWindow+minWindow))
+		if last := w.began.Add(maxWindow + minWindow); last.Before(later) {
+			later = last
+		}
+		w.ends = later
 	}
 	if !open {
 		r.queue.AddAfter(objectRef{kindWindow, k}, w.ends.Sub(now))
@@ -77,11 +80,4 @@ func (r *Reconciler) reconcileWindow(k key) {
 		*w = window{began: now, ends: now.Add(length)}
 	}
 	r.queue.AddAfter(objectRef{kindWindow, k}, w.ends.Sub(now))
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }

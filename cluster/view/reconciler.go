@@ -93,14 +93,15 @@ type Reconciler struct {
 	enqueues atomic.Bool
 
 	services    *api.Store[*serviceRecord]
-	slices      *api.Store[[]*sliceRecord] // EndpointSlices, or Endpoints
+	slices      *api.Store[[]*sliceRecord] // of EndpointSlices, or Endpoints
 	pods        *api.Store[podRecord]
 	externals   *api.Store[podRecord]
 	replicaSets *api.Store[owner]
 	jobs        *api.Store[owner]
 	servers     *api.Store[*serverRecord]
-	nodes       *api.Store[string]           // the zone
+	nodes       *api.Store[string]           // the zone; of the local cluster only, like profiles
 	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
+	kinds       []Kind                       // with these stores
 
 	settled watch.Value[struct{}] // superseded when Run has published all that was changed: see Settle
 
@@ -111,8 +112,7 @@ type Reconciler struct {
 	translated     api.ByNamespace[*translatedSlice]              // by EndpointSlice
 	slicesOf       api.ByNamespace[[]*translatedSlice]            // Service -> its EndpointSlices, sorted
 	windows        map[key]*window                                // by Service that is not quiet; nil in Begin
-	awaited        map[objectRef]map[key]bool                     // owner that is not known -> the Pods that it owns
-	awaits         map[objectRef]objectRef                        // the reverse
+	awaited        map[objectRef]map[key]bool                     // ReplicaSet or Job that is not known -> its Pods
 	serviceIPs     map[key][]netip.Addr                           // by Service
 	servicesByIP   map[netip.Addr][]key                           // the reverse, sorted
 	replaced       map[netip.Addr][]*workloadState                // that have an IP of which another one is published
@@ -208,28 +208,8 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		translated:     api.ByNamespace[*translatedSlice]{},
 		slicesOf:       api.ByNamespace[[]*translatedSlice]{},
 		awaited:        map[objectRef]map[key]bool{},
-		awaits:         map[objectRef]objectRef{},
 	}
-	enqueue := func(kind objectKind) func(key) {
-		return func(k key) {
-			if r.enqueues.Load() {
-				r.queue.Add(objectRef{kind, k})
-			}
-		}
-	}
-	r.services = api.NewStore(checked(r.border, "Service", r.reduceService), enqueue(kindService))
-	if options.Endpoints {
-		r.slices = api.NewStore(checked(r.border, "Endpoints", r.reduceEndpoints), enqueue(kindSlice))
-	} else {
-		r.slices = api.NewStore(checked(r.border, "EndpointSlice", r.reduceSlice), enqueue(kindSlice))
-	}
-	r.pods = api.NewStore(checked(r.border, "Pod", r.reducePod), enqueue(kindPod))
-	r.externals = api.NewStore(checked(r.border, "ExternalWorkload", r.reduceExternal), enqueue(kindExternal))
-	r.replicaSets = api.NewStore(checked(r.border, "ReplicaSet", reduceOwner), enqueue(kindReplicaSet))
-	r.jobs = api.NewStore(checked(r.border, "Job", reduceOwner), enqueue(kindJob))
-	r.servers = api.NewStore(checked(r.border, "Server", reduceServer), enqueue(kindServer))
-	r.nodes = api.NewStore(checked(r.border, "Node", reduceNode), enqueue(kindNode))
-	r.profiles = api.NewStore(checked(r.border, "ServiceProfile", reduceProfile), enqueue(kindProfile))
+	r.addKinds()
 	return r
 }
 
@@ -240,11 +220,13 @@ func (r *Reconciler) Begin(writer Writer) {
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
 	r.writer = writer
 	r.enqueues.Store(true)
-	for _, k := range r.nodes.Keys() {
-		r.reconcileNode(k)
-	}
-	for _, k := range r.profiles.Keys() {
-		r.reconcileProfile(k)
+	if r.options.Local {
+		for _, k := range r.nodes.Keys() {
+			r.reconcileNode(k)
+		}
+		for _, k := range r.profiles.Keys() {
+			r.reconcileProfile(k)
+		}
 	}
 	for _, k := range r.servers.Keys() {
 		r.reconcileServer(k)
@@ -416,7 +398,9 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 		w = &workloadState{}
 		states.Put(k, w)
 	}
-	r.setAwaited(ref, objectRef{})
+	if ref.kind == kindPod && w.workload != nil {
+		r.stopAwaiting(k, w.workload)
+	}
 	if !found {
 		if w.workload == nil {
 			return nil
@@ -443,13 +427,13 @@ func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federatio
 		return newExternalWorkload(ref.key, &class, opaque)
 	}
 	return newPodWorkload(ref.key, &class, opaque, func(o owner) (owner, bool) {
-		direct, owners := objectRef{kindReplicaSet, key{Namespace: ref.Namespace, Name: o.name}}, r.replicaSets
-		if o.kind == ownerJob {
-			direct.kind, owners = kindJob, r.jobs
+		direct, owners := o.ref(ref.Namespace), r.replicaSets
+		if direct.kind == kindJob {
+			owners = r.jobs
 		}
 		owner, known := owners.Get(direct.key)
 		if !known {
-			r.setAwaited(ref, direct)
+			r.awaitOwner(ref.key, direct)
 		}
 		return owner, known
 	})
@@ -471,24 +455,22 @@ func (r *Reconciler) opaqueByServers(ref objectRef, class *podClass) federation.
 	return federation.PortsOf(slices.Compact(ports)...)
 }
 
-// setAwaited records for which owner, that is not known yet, a workload is to be resolved again; the zero
-// objectRef for none.
-func (r *Reconciler) setAwaited(ref, owner objectRef) {
-	if old, waits := r.awaits[ref]; waits {
-		delete(r.awaits, ref)
-		delete(r.awaited[old], ref.key)
-		if len(r.awaited[old]) == 0 {
-			delete(r.awaited, old)
-		}
-	}
-	if owner == (objectRef{}) {
-		return
-	}
-	r.awaits[ref] = owner
+// awaitOwner records that a Pod is to be resolved again once its owner is known.
+func (r *Reconciler) awaitOwner(pod key, owner objectRef) {
 	if r.awaited[owner] == nil {
 		r.awaited[owner] = map[key]bool{}
 	}
-	r.awaited[owner][ref.key] = true
+	r.awaited[owner][pod] = true
+}
+
+// stopAwaiting undoes awaitOwner. A Pod that awaits its owner was resolved with it: what owns that is not known.
+func (r *Reconciler) stopAwaiting(pod key, resolved *federation.Workload) {
+	c := resolved.Cohort.Value()
+	direct := owner{c.OwnerKind, c.OwnerName}.ref(pod.Namespace)
+	delete(r.awaited[direct], pod)
+	if len(r.awaited[direct]) == 0 {
+		delete(r.awaited, direct)
+	}
 }
 
 // forgetUnused drops the state of a workload that neither exists nor is named by a slice.

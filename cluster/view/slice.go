@@ -97,9 +97,8 @@ func (e *endpointRecord) endpoint(w *federation.Workload, node federation.Name) 
 	}
 }
 
-func newSliceRecords(object any, out *omissions) ([]*sliceRecord, bool) {
-	es, ok := object.(*discoveryv1.EndpointSlice)
-	if !ok || es.Labels[discoveryv1.LabelManagedBy] == ManagedBy {
+func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) ([]*sliceRecord, bool) {
+	if es.Labels[discoveryv1.LabelManagedBy] == ManagedBy {
 		return nil, false
 	}
 	s := &sliceRecord{name: es.Name, service: out.label("all of it: the Service", serviceNameOf(es))}
@@ -111,7 +110,7 @@ func newSliceRecords(object any, out *omissions) ([]*sliceRecord, bool) {
 			s.ports = appendSlicePort(s.ports, *p.Port, deref(p.Name), deref(p.Protocol), deref(p.AppProtocol), out)
 		}
 	}
-	mirror := mirrorMarks(es, out)
+	mirror := mirrorMarks(es, local, out)
 	endpoints := firstOf(out, "endpoints", es.Endpoints, maxEndpoints)
 	s.endpoints = make([]endpointRecord, 0, len(endpoints)) // as a rule they have one address each
 	for i := range endpoints {
@@ -155,8 +154,10 @@ func serviceNameOf(es *discoveryv1.EndpointSlice) string {
 	return ""
 }
 
-// mirrorMarks returns Linkerd's marks on the slices, or the Endpoints, of a mirror; nil for none.
-func mirrorMarks(o metav1.Object, out *omissions) *federation.Mirror {
+// mirrorMarks returns Linkerd's marks on the slices, or the Endpoints, of a mirror; nil for none. They count for the
+// cluster's own clients only: otherwise a linked cluster could send our clients, under any authority, to any
+// gateway that it names, and have them trust it.
+func mirrorMarks(o metav1.Object, local bool, out *omissions) *federation.Mirror {
 	const cluster = linkerd.MirrorClusterNameLabel
 	const identity, name = linkerd.RemoteGatewayIdentityAnnotation, linkerd.RemoteNameAnnotation
 	m := federation.Mirror{
@@ -164,7 +165,7 @@ func mirrorMarks(o metav1.Object, out *omissions) *federation.Mirror {
 		Identity: out.text("annotation "+identity, o.GetAnnotations()[identity], maxName),
 		Name:     out.text("annotation "+name, o.GetAnnotations()[name], maxName),
 	}
-	if m == (federation.Mirror{}) {
+	if m == (federation.Mirror{}) || !local {
 		return nil
 	}
 	return &m
@@ -310,7 +311,7 @@ func Of(cluster federation.Cluster, svc *corev1.Service, all []discoveryv1.Endpo
 	var ignored omissions
 	v := newView(cluster, svc, &ignored)
 	for i := range all {
-		records, _ := newSliceRecords(&all[i], &ignored)
+		records, _ := newSliceRecords(&all[i], true, &ignored)
 		for _, s := range records {
 			slice := &federation.Slice{Name: s.name, Ports: s.ports}
 			for j := range s.endpoints {

@@ -258,7 +258,7 @@ func sizes(r *Reconciler) map[string]int {
 	return map[string]int{
 		"serviceIPs": len(r.serviceIPs), "servicesByIP": len(r.servicesByIP), "replaced": len(r.replaced),
 		"windows": len(r.windows),
-		"awaited": len(r.awaited), "awaits": len(r.awaits),
+		"awaited": len(r.awaited),
 		"pods": len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
 		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated["ns"]),
 		"slicesOf": len(r.slicesOf["ns"]),
@@ -393,7 +393,7 @@ func FuzzSlice(f *testing.F) {
 		if kind != "" {
 			es.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: kind, Name: ref}
 		}
-		s, _ := newSliceRecords(es, &omissions{})
+		s, _ := newSliceRecords(es, true, &omissions{})
 		out := s[0].resolveSlice(func(objectRef) (*federation.Workload, federation.Name) {
 			return &federation.Workload{}, federation.NameOf("n")
 		})
