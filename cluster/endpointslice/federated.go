@@ -105,8 +105,7 @@ func (f *federatedSlices) inForce(svc *serviceRecord) *serviceRecord {
 }
 
 func (f *federatedSlices) ref(k key) federation.Ref {
-	service := federation.Service{Namespace: k.Namespace, Name: k.Name}
-	return federation.Ref{Cluster: federation.Cluster(f.Name), Service: service}
+	return federation.Ref{Cluster: federation.Cluster(f.Name), Service: federation.Service(k)}
 }
 
 // desired implements content.
@@ -181,7 +180,7 @@ func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*fe
 	if err != nil {
 		return nil, err
 	}
-	svc, err := readService(ctx, client, key{Namespace: ref.Namespace, Name: ref.Name})
+	svc, err := readService(ctx, client, key(ref.Service))
 	if err != nil || svc == nil {
 		return nil, err
 	}

@@ -227,7 +227,7 @@ func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 	}
 	a := &federation.Address{}
 	for _, k := range services {
-		a.Services = append(a.Services, federation.Service{Namespace: k.Namespace, Name: k.Name})
+		a.Services = append(a.Services, federation.Service(k))
 	}
 	var its []federation.Resident
 	for _, terminating := range []bool{false, true} {

@@ -19,51 +19,51 @@ type Kind struct {
 	Store     api.Target
 	Len       func() int
 	Malformed func() int // objects so far of which malformed parts were left out
+
+	of   objectKind
+	keys func() []key
 }
 
 // Kinds returns what the Reconciler reads.
 func (r *Reconciler) Kinds() []Kind { return r.kinds }
 
+const required, optional = true, false
+
 // addKinds makes the stores.
 func (r *Reconciler) addKinds() {
 	core := corev1.SchemeGroupVersion
-	r.services = required(r, kindService, r.reduceService, api.Typed(core, "services", "Service", &corev1.Service{}))
+	services := api.Typed(core, "services", "Service", &corev1.Service{})
+	r.services = addKind(r, kindService, required, services, r.reduceService)
 	if r.options.Endpoints {
 		//nolint:staticcheck // the option asks for them
 		endpoints := api.Typed(core, "endpoints", "Endpoints", &corev1.Endpoints{})
-		r.slices = required(r, kindSlice, r.reduceEndpoints, endpoints)
+		r.slices = addKind(r, kindSlice, required, endpoints, r.reduceEndpoints)
 	} else {
-		gv := discoveryv1.SchemeGroupVersion
-		slices := api.Typed(gv, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
+		slices := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice",
+			&discoveryv1.EndpointSlice{})
 		slices.Labels = discoveryv1.LabelManagedBy + "!=" + ManagedBy
-		r.slices = required(r, kindSlice, r.reduceSlice, slices)
+		r.slices = addKind(r, kindSlice, required, slices, r.reduceSlice)
 	}
-	r.pods = required(r, kindPod, r.reducePod, api.Typed(core, "pods", "Pod", &corev1.Pod{}).Reading(podFields))
-	r.replicaSets = optional(r, kindReplicaSet, reduceOwner,
-		api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet"))
-	r.jobs = optional(r, kindJob, reduceOwner, api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job"))
-	r.externals = optional(r, kindExternal, r.reduceExternal,
-		api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind))
-	r.servers = optional(r, kindServer, reduceServer, api.Newest(linkerd.Servers, linkerd.ServerVersions, "Server"))
+	pods := api.Typed(core, "pods", "Pod", &corev1.Pod{}).Reading(podFields)
+	r.pods = addKind(r, kindPod, required, pods, r.reducePod)
+	replicaSets := api.Metadata(appsv1.SchemeGroupVersion, "replicasets", "ReplicaSet")
+	r.replicaSets = addKind(r, kindReplicaSet, optional, replicaSets, reduceOwner)
+	jobs := api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job")
+	r.jobs = addKind(r, kindJob, optional, jobs, reduceOwner)
+	externals := api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)
+	r.externals = addKind(r, kindExternal, optional, externals, r.reduceExternal)
+	servers := api.Newest(linkerd.Servers, linkerd.ServerVersions, "Server")
+	r.servers = addKind(r, kindServer, optional, servers, reduceServer)
 	if r.options.Local {
-		r.nodes = optional(r, kindNode, reduceNode, api.Metadata(core, "nodes", "Node"))
-		r.profiles = optional(r, kindProfile, reduceProfile,
-			api.Newest(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile"))
+		r.nodes = addKind(r, kindNode, optional, api.Metadata(core, "nodes", "Node"), reduceNode)
+		profiles := api.Newest(linkerd.ServiceProfiles, linkerd.ServiceProfileVersions, "ServiceProfile")
+		r.profiles = addKind(r, kindProfile, optional, profiles, reduceProfile)
 	}
 }
 
-// required adds a kind, whose store holds what reduce makes of objects, and enqueues those that change as of.
-func required[O metav1.Object, R any](
-	r *Reconciler, of objectKind, reduce func(O, *omissions) (R, bool), kind api.Kind,
-) *api.Store[R] {
-	store := optional(r, of, reduce, kind)
-	r.kinds[len(r.kinds)-1].Required = true
-	return store
-}
-
-// optional is required for a kind that may be absent.
-func optional[O metav1.Object, R any](
-	r *Reconciler, of objectKind, reduce func(O, *omissions) (R, bool), kind api.Kind,
+// addKind adds a kind, whose store holds what reduce makes of objects, and enqueues the keys of those that change.
+func addKind[O metav1.Object, R any](
+	r *Reconciler, of objectKind, isRequired bool, kind api.Kind, reduce func(O, *omissions) (R, bool),
 ) *api.Store[R] {
 	store := api.NewStore(checked(r.border, kind.Name, reduce), func(k key) {
 		if r.enqueues.Load() {
@@ -71,8 +71,9 @@ func optional[O metav1.Object, R any](
 		}
 	})
 	r.kinds = append(r.kinds, Kind{
-		Kind: kind, Store: store, Len: store.Len,
+		Kind: kind, Required: isRequired, Store: store, Len: store.Len,
 		Malformed: func() int { return r.border.malformed(kind.Name) },
+		of:        of, keys: store.Keys,
 	})
 	return store
 }

@@ -101,7 +101,7 @@ type Reconciler struct {
 	servers     *api.Store[*serverRecord]
 	nodes       *api.Store[string]           // the zone; of the local cluster only, like profiles
 	profiles    *api.Store[*profile.Profile] // nil for one that cannot be read
-	kinds       []Kind                       // with these stores
+	kinds       []Kind                       // with these stores; each may depend on those behind it
 
 	settled watch.Value[struct{}] // superseded when Run has published all that was changed: see Settle
 
@@ -220,27 +220,14 @@ func (r *Reconciler) Begin(writer Writer) {
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
 	r.writer = writer
 	r.enqueues.Store(true)
-	if r.options.Local {
-		for _, k := range r.nodes.Keys() {
-			r.reconcileNode(k)
+	for _, kind := range slices.Backward(r.kinds) { // each may depend on those behind it
+		for _, k := range kind.keys() {
+			if kind.of == kindService {
+				r.publishService(k)
+			} else {
+				r.reconcile(objectRef{kind.of, k})
+			}
 		}
-		for _, k := range r.profiles.Keys() {
-			r.reconcileProfile(k)
-		}
-	}
-	for _, k := range r.servers.Keys() {
-		r.reconcileServer(k)
-	}
-	for _, kind := range []objectKind{kindPod, kindExternal} {
-		for _, k := range r.workloadRecords(kind).Keys() {
-			r.reconcileWorkload(objectRef{kind, k})
-		}
-	}
-	for _, k := range r.slices.Keys() {
-		r.reconcileSlice(k)
-	}
-	for _, k := range r.services.Keys() {
-		r.publishService(k)
 	}
 	r.windows = map[key]*window{}
 	writer.MarkSynced()
@@ -256,27 +243,31 @@ func (r *Reconciler) Run(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		switch ref.kind {
-		case kindNode:
-			r.reconcileNode(ref.key)
-		case kindProfile:
-			r.reconcileProfile(ref.key)
-		case kindReplicaSet, kindJob:
-			r.reconcileOwner(ref)
-		case kindServer:
-			r.reconcileServer(ref.key)
-		case kindPod, kindExternal:
-			r.reconcileWorkload(ref)
-		case kindSlice:
-			r.reconcileSlice(ref.key)
-		case kindService:
-			r.markChanged(ref.key, false)
-		case kindWindow:
-			r.reconcileWindow(ref.key)
-		case kindSettle:
-			r.publishChanged()
-		}
+		r.reconcile(ref)
 		r.queue.Done(ref)
+	}
+}
+
+func (r *Reconciler) reconcile(ref objectRef) {
+	switch ref.kind {
+	case kindNode:
+		r.reconcileNode(ref.key)
+	case kindProfile:
+		r.reconcileProfile(ref.key)
+	case kindReplicaSet, kindJob:
+		r.reconcileOwner(ref)
+	case kindServer:
+		r.reconcileServer(ref.key)
+	case kindPod, kindExternal:
+		r.reconcileWorkload(ref)
+	case kindSlice:
+		r.reconcileSlice(ref.key)
+	case kindService:
+		r.markChanged(ref.key, false)
+	case kindWindow:
+		r.reconcileWindow(ref.key)
+	case kindSettle:
+		r.publishChanged()
 	}
 }
 
@@ -314,7 +305,7 @@ func (r *Reconciler) reconcileNode(k key) {
 }
 
 func (r *Reconciler) reconcileProfile(k key) {
-	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
+	name := federation.Service(k)
 	switch p, found := r.profiles.Get(k); {
 	case !found:
 		r.writer.DeleteProfile(name)
@@ -625,7 +616,7 @@ func (r *Reconciler) detachSlice(t *translatedSlice, from string, moving bool) {
 // Service that does not exist is withdrawn, and differs from nothing: if it comes back, it is a new one,
 // which waits for no window.
 func (r *Reconciler) publishService(k key) (differs bool) {
-	name := federation.Service{Namespace: k.Namespace, Name: k.Name}
+	name := federation.Service(k)
 	record, found := r.services.Take(k)
 	if !found {
 		r.publishServiceIPs(k, nil)

@@ -259,7 +259,7 @@ func sizes(r *Reconciler) map[string]int {
 		"serviceIPs": len(r.serviceIPs), "servicesByIP": len(r.servicesByIP), "replaced": len(r.replaced),
 		"windows": len(r.windows),
 		"awaited": len(r.awaited),
-		"pods": len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
+		"pods":    len(r.workloads[kindPod]["ns"]), "externals": len(r.workloads[kindExternal]["ns"]),
 		"servers": len(r.appliedServers["ns"]), "translated": len(r.translated["ns"]),
 		"slicesOf": len(r.slicesOf["ns"]),
 	}
