@@ -61,8 +61,8 @@ func (others otherIPs) withOwn(own []netip.Addr) *workloadIPs {
 	return w
 }
 
-// all yields all IPs of a workload, which may be nil.
-func (w *workloadIPs) all(yield func(netip.Addr) bool) {
+// allIPs yields all IPs of a workload, which may be nil.
+func (w *workloadIPs) allIPs(yield func(netip.Addr) bool) {
 	if w == nil || w.first.IsValid() && !yield(w.first) {
 		return
 	}
@@ -82,7 +82,7 @@ func (w *workloadIPs) all(yield func(netip.Addr) bool) {
 }
 
 func (w *workloadIPs) contains(ip netip.Addr) bool {
-	for own := range w.all {
+	for own := range w.allIPs {
 		if own == ip {
 			return true
 		}
@@ -186,12 +186,12 @@ func (r *Reconciler) publishWorkloadIPs(ref objectRef, w *workloadState) {
 		record, _ := r.workloadRecords(ref.kind).Get(ref.key)
 		w.ips = record.ips
 	}
-	for ip := range old.all {
+	for ip := range old.allIPs {
 		if !w.ips.contains(ip) {
 			r.publishIP(ip, w)
 		}
 	}
-	for ip := range w.ips.all {
+	for ip := range w.ips.allIPs {
 		r.publishIP(ip, w)
 	}
 }
@@ -212,7 +212,7 @@ func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workl
 		}
 	}
 	all = slices.DeleteFunc(all, func(w *workloadState) bool { return !w.ips.contains(ip) })
-	slices.SortFunc(all, (*workloadState).compare)
+	slices.SortFunc(all, (*workloadState).compareNames)
 	return slices.Compact(all)
 }
 
@@ -266,8 +266,8 @@ func (w *workloadIPs) appendResidents(
 	return to
 }
 
-// compare orders workloads that are known.
-func (w *workloadState) compare(o *workloadState) int {
+// compareNames orders workloads that are known.
+func (w *workloadState) compareNames(o *workloadState) int {
 	a, b := w.workload, o.workload
 	return cmp.Or(cmp.Compare(a.Kind(), b.Kind()), strings.Compare(a.Namespace(), b.Namespace()),
 		strings.Compare(a.Name, b.Name))

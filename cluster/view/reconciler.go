@@ -346,7 +346,7 @@ func (r *Reconciler) reconcileServer(k key) {
 				continue // its key is in the queue
 			}
 			class := record.class.Value()
-			if !old.selects(kind, name, &class) && !now.selects(kind, name, &class) {
+			if !old.appliesTo(kind, name, &class) && !now.appliesTo(kind, name, &class) {
 				continue
 			}
 			for _, s := range r.updateWorkload(ref) {
@@ -435,7 +435,7 @@ func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federatio
 func (r *Reconciler) opaqueByServers(ref objectRef, class *podClass) federation.Ports {
 	var ports []federation.PortRange
 	for _, s := range r.appliedServers[ref.Namespace] {
-		if s.selects(ref.kind, ref.Name, class) {
+		if s.appliesTo(ref.kind, ref.Name, class) {
 			ports = s.appendOpaque(ports, class)
 		}
 	}
@@ -474,28 +474,27 @@ func (r *Reconciler) forgetUnused(ref objectRef, w *workloadState) {
 func (r *Reconciler) reconcileSlice(k key) {
 	record, found := r.slices.Take(k)
 	t := r.translated.Get(k)
-	if !found {
-		if t != nil {
-			r.translated.Remove(k)
-			r.removeNamedBy(t, t.slices, nil)
-			r.detachSlice(t, t.service, r.mayMove(t.slices, nil))
-		}
+	switch {
+	case !found && t == nil:
 		return
-	}
-	if t == nil {
+	case !found:
+		r.translated.Remove(k)
+		r.removeNamedBy(t, t.slices, nil)
+		r.detachSlice(t, t.service, t.slices)
+		return
+	case t == nil:
 		t = &translatedSlice{key: k}
 		t.alone = sliceSet{t}
 		r.translated.Put(k, t)
 	}
-	old := *t
+	old, moving := *t, false
 	r.translate(t, record)
-	var moving bool
-	switch {
-	case old.slices == nil:
-	case old.service != t.service:
-		r.detachSlice(t, old.service, r.mayMove(old.slices, nil))
-	default:
+	switch old.service {
+	case "": // it is new
+	case t.service:
 		moving = r.mayMove(old.slices, t.slices)
+	default:
+		r.detachSlice(t, old.service, old.slices)
 	}
 	service := key{Namespace: k.Namespace, Name: t.service}
 	byName := func(a, b *translatedSlice) int { return strings.Compare(a.Name, b.Name) }
@@ -601,15 +600,14 @@ func (r *Reconciler) removeNamedBy(t *translatedSlice, old, next []resolvedSlice
 	}
 }
 
-// detachSlice removes a slice from a Service. moving is set if an address of it may be on its way to
-// another slice.
-func (r *Reconciler) detachSlice(t *translatedSlice, from string, moving bool) {
+// detachSlice removes a slice from a Service, to which it gave what it was translated to.
+func (r *Reconciler) detachSlice(t *translatedSlice, from string, old []resolvedSlice) {
 	service := key{Namespace: t.Namespace, Name: from}
 	rest := slices.DeleteFunc(r.slicesOf.Get(service), func(s *translatedSlice) bool { return s == t })
 	if r.slicesOf.Put(service, rest); len(rest) == 0 {
 		r.slicesOf.Remove(service)
 	}
-	r.markChanged(service, moving)
+	r.markChanged(service, r.mayMove(old, nil))
 }
 
 // publishService publishes the View of a Service, and reports whether it differs from the one before. A

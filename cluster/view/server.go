@@ -70,8 +70,8 @@ func boundedSelector(s *metav1.LabelSelector) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(s)
 }
 
-// selects reports whether a Server applies to a workload of a class; a nil one to none.
-func (s *serverRecord) selects(kind objectKind, name string, class *podClass) bool {
+// appliesTo reports whether a Server applies to a workload of a class; a nil one to none.
+func (s *serverRecord) appliesTo(kind objectKind, name string, class *podClass) bool {
 	if s == nil {
 		return false
 	}

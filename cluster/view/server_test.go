@@ -79,7 +79,7 @@ func TestServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, err := newServerRecord(someServer("ns", "s", tc.selector, tc.port, tc.protocol), &omissions{})
 			var ports []federation.PortRange
-			if s.selects(kindPod, p.Name, &from) {
+			if s.appliesTo(kindPod, p.Name, &from) {
 				ports = s.appendOpaque(nil, &from)
 			}
 			got := fmt.Sprint(holds(federation.PortsOf(ports...)))
@@ -130,7 +130,7 @@ func TestStatefulSet(t *testing.T) {
 		s, err := newServerRecord(someServer("ns", "s", map[string]any{
 			"matchLabels": map[string]any{label: value},
 		}, int64(80), opaqueProtocol), &omissions{})
-		if err != nil || s.selects(kindPod, "db-1", &from) || !s.selects(kindPod, "db-2", &from) {
+		if err != nil || s.appliesTo(kindPod, "db-1", &from) || !s.appliesTo(kindPod, "db-2", &from) {
 			t.Errorf("%s=%s does not select db-2 alone (%v)", label, value, err)
 		}
 	}
