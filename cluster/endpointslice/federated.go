@@ -36,12 +36,12 @@ const (
 // federatedSlices is the content of slices of federated Services: the endpoints of their members.
 type federatedSlices struct {
 	*sliceWriter
-	leftOut leftOut
-	events  *serviceEvents // nil for all but the local cluster
+	leftOut map[string]map[key]int // endpoints that are in no slice, by source cluster and Service; guarded by mu
+	events  *serviceEvents         // nil for all but the local cluster
 }
 
 func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
-	f := &federatedSlices{leftOut: leftOut{Target: t, writer: w, bySource: map[string]map[key]int{}}}
+	f := &federatedSlices{leftOut: map[string]map[key]int{}}
 	background := []func(context.Context){f.enqueueWhenLinked, f.enqueueWhenOwned}
 	if t.Local {
 		f.events = newServiceEvents(w.options.Events)
@@ -54,7 +54,7 @@ func newFederatedSlices(w *Writer, t *apply.Target) *federatedSlices {
 
 // run writes until ctx ends. It returns [apply.MissingPermissions] if some are missing.
 func (f *federatedSlices) run(ctx context.Context) error {
-	defer f.leftOut.forget()
+	defer f.forgetLeftOut()
 	return f.loop.Run(ctx)
 }
 
@@ -136,8 +136,6 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	}
 	return d, true
 }
-
-func (f *federatedSlices) applied(k key, excess map[string]int) { f.leftOut.note(k, excess) }
 
 // confirmMembers returns an error unless a Service, as it is now, still has the same members, and addresses of a
 // source are not in the slices that these have, read again from their cluster. One that is no longer linked is not

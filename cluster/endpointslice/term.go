@@ -77,7 +77,7 @@ type sliceWriter struct {
 	services *api.Informer[*serviceRecord]
 	slices   *api.Informer[*discoveryv1.EndpointSlice]
 
-	mu             sync.Mutex                                    // guards all below
+	mu             sync.Mutex                                    // guards all below, and maps of contents
 	servicesIn     map[string]map[string]*serviceRecord          // by namespace, as last seen
 	slicesOf       map[key]map[string]*discoveryv1.EndpointSlice // by Service
 	serviceOfSlice map[key]key
