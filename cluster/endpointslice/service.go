@@ -96,39 +96,27 @@ func (s *serviceRecord) selectsWorkload(l map[string]string) bool {
 }
 
 // meta returns the metadata of each slice of the Service. The Service's own labels are copied if inherit is
-// set.
+// set, but for those that are set on slices by their writer.
 func (s *serviceRecord) meta(managedBy string, inherit bool) metav1.ObjectMeta {
-	m := metav1.ObjectMeta{
+	all := map[string]string{}
+	if inherit {
+		maps.Copy(all, s.labels)
+		for _, name := range []string{corev1.IsHeadlessService, SourceLabel, installationLabel} {
+			delete(all, name)
+		}
+	}
+	all[discoveryv1.LabelServiceName], all[discoveryv1.LabelManagedBy] = s.Name, managedBy
+	if s.headless {
+		all[corev1.IsHeadlessService] = ""
+	}
+	return metav1.ObjectMeta{
 		Namespace: s.Namespace,
-		Labels:    map[string]string{discoveryv1.LabelServiceName: s.Name, discoveryv1.LabelManagedBy: managedBy},
+		Labels:    all,
 		OwnerReferences: []metav1.OwnerReference{{
 			// Without BlockOwnerDeletion, which may take a permission of its own.
 			APIVersion: "v1", Kind: "Service", Name: s.Name, UID: s.uid, Controller: new(true),
 		}},
 	}
-	if s.headless {
-		m.Labels[corev1.IsHeadlessService] = ""
-	}
-	if !inherit {
-		return m
-	}
-	for k, v := range s.labels {
-		if !reserved(k) {
-			m.Labels[k] = v
-		}
-	}
-	return m
-}
-
-// reserved reports whether a label is set on slices by their writer, so that it is not copied from the
-// Service.
-func reserved(label string) bool {
-	switch label {
-	case discoveryv1.LabelServiceName, discoveryv1.LabelManagedBy, corev1.IsHeadlessService,
-		SourceLabel, installationLabel:
-		return true
-	}
-	return false
 }
 
 // owns reports whether a slice was created for this Service, and not for a former one of the same name.
