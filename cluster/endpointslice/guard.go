@@ -33,24 +33,18 @@ type addresses = sets.Set[string]
 
 // removals returns the addresses that slices hold and groups do not.
 func removals(have []*discoveryv1.EndpointSlice, wanted []*group) addresses {
-	return addressesOfSlices(have).Difference(addressesOfGroups(wanted))
+	return addressesOfSlices(have, isAny).Difference(addressesOfGroups(wanted, isAny))
 }
 
 // onlyWithdraws reports whether groups have fewer ready addresses than slices hold, and no ready one that these do not.
 func onlyWithdraws(have []*discoveryv1.EndpointSlice, wanted []*group) bool {
-	held, kept := addresses{}, addresses{}
-	for _, es := range have {
-		insertAddresses(held, es.Endpoints, isReady)
-	}
-	for _, g := range wanted {
-		insertAddresses(kept, g.endpoints, isReady)
-	}
+	held, kept := addressesOfSlices(have, isReady), addressesOfGroups(wanted, isReady)
 	return len(kept) < len(held) && held.IsSuperset(kept)
 }
 
 // stillThere returns of groups the endpoints that slices hold.
 func stillThere(have []*discoveryv1.EndpointSlice, groups []*group) (all []*group) {
-	held := addressesOfSlices(have)
+	held := addressesOfSlices(have, isAny)
 	for _, g := range groups {
 		next := *g
 		next.endpoints = slices.DeleteFunc(slices.Clone(g.endpoints), func(e discoveryv1.Endpoint) bool {
@@ -63,23 +57,23 @@ func stillThere(have []*discoveryv1.EndpointSlice, groups []*group) (all []*grou
 	return all
 }
 
-func addressesOfGroups(groups []*group) addresses {
+// addressesOfGroups returns the addresses of those endpoints that are meant.
+func addressesOfGroups(groups []*group, meant func(*discoveryv1.Endpoint) bool) addresses {
 	all := addresses{}
 	for _, g := range groups {
-		insertAddresses(all, g.endpoints, isAny)
+		insertAddresses(all, g.endpoints, meant)
 	}
 	return all
 }
 
-func addressesOfSlices(have []*discoveryv1.EndpointSlice) addresses {
+func addressesOfSlices(have []*discoveryv1.EndpointSlice, meant func(*discoveryv1.Endpoint) bool) addresses {
 	all := addresses{}
 	for _, es := range have {
-		insertAddresses(all, es.Endpoints, isAny)
+		insertAddresses(all, es.Endpoints, meant)
 	}
 	return all
 }
 
-// insertAddresses inserts the addresses of those endpoints that are meant.
 func insertAddresses(into addresses, endpoints []discoveryv1.Endpoint, meant func(*discoveryv1.Endpoint) bool) {
 	for i := range endpoints {
 		if e := &endpoints[i]; meant(e) {
@@ -98,7 +92,7 @@ func (t *sliceWriter) exceedsGuard(source string, gone addresses, have []*discov
 	if len(gone) == 0 {
 		return false
 	}
-	inService := policy.IsMass(len(gone), len(addressesOfSlices(have)))
+	inService := policy.IsMass(len(gone), len(addressesOfSlices(have, isAny)))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	held := func() int { return t.heldOf(source) }
@@ -161,7 +155,7 @@ func (t *sliceWriter) endConfirmation(source string) {
 
 // checkRemoved returns an error if most of the addresses that would go are still there.
 func checkRemoved(gone addresses, now []*group) error {
-	if still := len(gone.Intersection(addressesOfGroups(now))); 2*still > len(gone) {
+	if still := len(gone.Intersection(addressesOfGroups(now, isAny))); 2*still > len(gone) {
 		return fmt.Errorf("%d of %d still exist", still, len(gone))
 	}
 	return nil
