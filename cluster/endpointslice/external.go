@@ -81,10 +81,11 @@ func (e *externalSlices) serviceChanged(_ key, _, _ *serviceRecord) {}
 
 func (e *externalSlices) applied(key, map[string]int) {}
 
-// desired implements content. Slices in kube-system belong to the cluster alone.
-func (e *externalSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
+// desired implements content. Slices in kube-system belong to the cluster alone, and those of Services without a
+// selector to who wrote them.
+func (e *externalSlices) desired(svc *serviceRecord) desiredSlices {
 	if svc.Namespace == metav1.NamespaceSystem || svc.external || svc.selector == nil {
-		return desiredSlices{}, false
+		return desiredSlices{keep: func(*discoveryv1.EndpointSlice) bool { return true }}
 	}
 	e.mu.Lock()
 	workloads := slices.Collect(maps.Values(e.workloadsIn[svc.Namespace]))
@@ -93,7 +94,7 @@ func (e *externalSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 	return desiredSlices{
 		groups:  externalGroups(svc, workloads),
 		confirm: e.confirmWorkloads,
-	}, true
+	}
 }
 
 // confirmWorkloads lists the ExternalWorkloads of a Service's namespace again.

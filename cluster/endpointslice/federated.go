@@ -109,7 +109,7 @@ func (f *federatedSlices) ref(k key) federation.Ref {
 }
 
 // desired implements content.
-func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
+func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 	svc = f.inForce(svc)
 	snapshot := f.loop.Snapshot(svc.key)
 	if snapshot == nil { // it does not opt in: what it had is to be withdrawn
@@ -134,7 +134,7 @@ func (f *federatedSlices) desired(svc *serviceRecord) (desiredSlices, bool) {
 			return all
 		}
 	}
-	return d, true
+	return d
 }
 
 // confirmMembers returns an error unless a Service, as it is now, still has the same members, and addresses of a

@@ -13,6 +13,21 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 )
 
+// How the slices that exist become those that hold what is wanted, in pure functions. What is wanted is groups of
+// endpoints that may share slices; a slice belongs to the group that has its traits and its ports.
+//
+//   - Each endpoint that is wanted is in one slice of its group afterwards, and no other endpoint is in any. A second
+//     plan has nothing to do (TestPlan).
+//   - An endpoint that is still wanted stays in its slice. So clients that watch get what has changed, and nothing moves.
+//   - One endpoint that changes is one slice that is written (TestPlanOfOneChange). New endpoints fill the slices that
+//     are written anyway, and then one that is not, if all of them fit into it; only the rest makes new slices.
+//   - A slice that no group needs any more becomes a new one of another group, if it can: that is one request, and
+//     readers never lack both.
+//   - Slices of a former Service of the same name are deleted, and never become those of this one.
+//
+// Nothing is remembered from one plan to the next, and slices are never merged to save some: they would be written
+// for that alone. What it costs is hashes of all endpoints, on both sides (BenchmarkPlan).
+
 // maxEndpoints is how many endpoints a slice has at most, as with Kubernetes' own controller.
 const maxEndpoints = 100
 

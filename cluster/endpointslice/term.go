@@ -89,8 +89,8 @@ type sliceWriter struct {
 type content interface {
 	// serviceChanged is called when a Service was created, and old is nil, changed or deleted, and now is nil.
 	serviceChanged(k key, old, now *serviceRecord)
-	// desired returns what a Service should have; false if its slices are another writer's.
-	desired(svc *serviceRecord) (desiredSlices, bool)
+	// desired returns what a Service should have.
+	desired(svc *serviceRecord) desiredSlices
 	// applied records what became of a Service: how many endpoints of each source cluster that it has slices of
 	// are left out.
 	applied(k key, leftOut map[string]int)
@@ -233,10 +233,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 	if t.tracker.StaleSlices(service, have) {
 		return errBehind
 	}
-	d, ours := t.content.desired(svc)
-	if !ours {
-		return nil
-	}
+	d := t.content.desired(svc)
 	have = slices.DeleteFunc(have, func(es *discoveryv1.EndpointSlice) bool {
 		return es.DeletionTimestamp != nil || d.keep != nil && d.keep(es)
 	})
