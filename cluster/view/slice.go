@@ -81,11 +81,8 @@ func refOf(w *federation.Workload) objectRef {
 	return ref
 }
 
-// workloadRef returns the reference to the workload; the zero one for a bare address.
+// workloadRef returns the reference to the workload that an endpoint has.
 func (e *endpointRecord) workloadRef() objectRef {
-	if e.kind == 0 {
-		return objectRef{}
-	}
 	return objectRef{e.kind, key{Namespace: e.namespace, Name: e.name}}
 }
 
@@ -281,10 +278,9 @@ func newResolvedSlice(name string, ports []federation.Port, n int) resolvedSlice
 }
 
 func (s *resolvedSlice) addEndpoint(e *endpointRecord, lookUp lookUpFunc) {
-	ref := e.workloadRef()
-	if ref == (objectRef{}) {
+	if e.kind == 0 {
 		s.Endpoints = append(s.Endpoints, e.endpoint(nil, federation.Name{}))
-	} else if w, node := lookUp(ref); w != nil {
+	} else if w, node := lookUp(e.workloadRef()); w != nil {
 		s.Endpoints = append(s.Endpoints, e.endpoint(w, node))
 	} else {
 		s.leftOut = append(s.leftOut, leftOut{*e, len(s.Endpoints)})
