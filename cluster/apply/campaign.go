@@ -177,8 +177,8 @@ func (c *Campaign) newTarget(spec cluster.Spec, conn *api.Connection) (*Target, 
 
 var leaseResource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// LeasePermission is what campaigning for a Lease in a namespace needs.
-func LeasePermission(namespace string) Permission {
+// leasePermission is what campaigning for a Lease in a namespace needs.
+func leasePermission(namespace string) Permission {
 	verbs := []string{"get", "list", "watch", "create", "update"}
 	return Permission{Resource: leaseResource, Namespace: namespace, Verbs: verbs}
 }
@@ -256,7 +256,7 @@ func (k *candidacy) runWhilePermitted(ctx context.Context, tasks []Task) {
 
 // review returns nil if the Lease can be campaigned for and one of the tasks can run, or why none can.
 func (k *candidacy) review(ctx context.Context, tasks []Task) error {
-	if err := Review(ctx, k.Client, LeasePermission(k.campaign.options.Namespace)); err != nil {
+	if err := Review(ctx, k.Client, leasePermission(k.campaign.options.Namespace)); err != nil {
 		return err
 	}
 	k.mu.Lock()

@@ -7,19 +7,14 @@ package linkerd
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
-// API groups.
-const (
-	Group             = "linkerd.io"
-	PolicyGroup       = "policy.linkerd.io"
-	WorkloadGroup     = "workload.linkerd.io"
-	MulticlusterGroup = "multicluster.linkerd.io"
-)
+// MulticlusterGroup is the API group of Links.
+const MulticlusterGroup = "multicluster.linkerd.io"
 
 // Custom resources.
 var (
-	ServiceProfiles   = schema.GroupResource{Group: Group, Resource: "serviceprofiles"}
-	Servers           = schema.GroupResource{Group: PolicyGroup, Resource: "servers"}
-	ExternalWorkloads = schema.GroupResource{Group: WorkloadGroup, Resource: "externalworkloads"}
+	ServiceProfiles   = schema.GroupResource{Group: "linkerd.io", Resource: "serviceprofiles"}
+	Servers           = schema.GroupResource{Group: "policy.linkerd.io", Resource: "servers"}
+	ExternalWorkloads = schema.GroupResource{Group: "workload.linkerd.io", Resource: "externalworkloads"}
 	Links             = schema.GroupResource{Group: MulticlusterGroup, Resource: "links"}
 )
 

@@ -30,13 +30,13 @@ const (
 	OptIn = prefix + "endpoint-slices"
 	// Enabled is a value of OptIn.
 	Enabled = "enabled"
-	// Disabled is the other value of OptIn, and the default.
-	Disabled = "disabled"
+	// disabled is the other value of OptIn, and the default.
+	disabled = "disabled"
 )
 
 // Annotations under our prefix that an object of a kind may have: those of users, and those that we write.
 var (
-	ServiceKeys = append([]string{OptIn, MembersKey, linksKey, appliedKey}, policy.ServiceKeys...)
+	serviceKeys = append([]string{OptIn, MembersKey, linksKey, appliedKey}, policy.ServiceKeys...)
 	LinkKeys    = append([]string{OptIn}, policy.LinkKeys...)
 )
 
@@ -44,7 +44,7 @@ var (
 // then what was in force stays.
 func OptsIn(annotations map[string]string) (optIn, unclear bool) {
 	switch value, found := annotations[OptIn]; {
-	case !found, value == Disabled:
+	case !found, value == disabled:
 		return false, false
 	default:
 		return value == Enabled, value != Enabled
@@ -63,7 +63,7 @@ func Misread(annotations map[string]string, known []string) string {
 	}
 	if _, unclear := OptsIn(annotations); unclear {
 		all = append(all, fmt.Sprintf("the annotation %s has the value %s, so that what was in force stays: "+
-			"set %s or %s", OptIn, quote(annotations[OptIn]), Enabled, Disabled))
+			"set %s or %s", OptIn, quote(annotations[OptIn]), Enabled, disabled))
 	}
 	for _, p := range policy.Problems(annotations, known) {
 		all = append(all, p.String())
@@ -87,7 +87,7 @@ func IsFederated(svc *corev1.Service) bool {
 // MisreadService describes what a Service of the local cluster asks for that is not understood, or has no effect; it is
 // empty if there is nothing.
 func MisreadService(svc *corev1.Service) string {
-	all := Misread(svc.Annotations, ServiceKeys)
+	all := Misread(svc.Annotations, serviceKeys)
 	if IsFederated(svc) {
 		return all
 	}

@@ -18,8 +18,7 @@ import (
 // Bounds on what is accepted, and on messages about it.
 const (
 	// Proxies reject a whole profile whose messages nest deeper than 100. A condition on the wire is up
-	// to four messages: itself, the list of its
-	// alternatives, one of these, and the list in there.
+	// to four messages: itself, the list of its alternatives, one of these, and the list in there.
 	maxDepth = 20
 
 	maxMessage  = 1000 // bytes
