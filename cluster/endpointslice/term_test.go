@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,6 +78,36 @@ func TestServiceThatIsGone(t *testing.T) {
 		if a.GetVerb() == "create" {
 			t.Errorf("%s was created", a.GetResource().Resource)
 		}
+	}
+}
+
+// Every write is counted from 0 on, so that increase() finds the first one.
+func TestWritesAreCountedFromZero(t *testing.T) {
+	client := fake.NewClientset(someClientService())
+	x := newTestWriter(t, client)
+	series := testutil.CollectAndCount(x.writer.metrics.writes)
+	moved := someWorkload()
+	moved.Object["spec"].(map[string]any)["workloadIPs"] = []any{map[string]any{"ip": "10.0.0.3"}}
+	for _, step := range []struct {
+		verb      string
+		workloads []any
+	}{
+		{"create", []any{someWorkload()}},
+		{"update", []any{moved}},
+		{"delete", nil},
+	} {
+		x.load(t, step.workloads...)
+		x.catchUp(t, client)
+		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
+			t.Fatal(err)
+		}
+		count := x.writer.metrics.writes.WithLabelValues("local", externalManagedBy, step.verb)
+		if n := testutil.ToFloat64(count); n != 1 {
+			t.Errorf("%s is counted %g times", step.verb, n)
+		}
+	}
+	if now := testutil.CollectAndCount(x.writer.metrics.writes); now != series {
+		t.Errorf("%d series of writes at first, and %d of all that are made", series, now)
 	}
 }
 
