@@ -338,7 +338,7 @@ func TestFederatedGroupsUnderPolicy(t *testing.T) {
 		groups, _ := federatedGroups(svc, &divided, "linkerd", ours, true)
 		got := map[string]int{}
 		for source, own := range bySource(groups) {
-			got[source] = len(addressesOfGroups(own, isAny))
+			got[source] = len(addressesOfGroups(own, anyEndpoint))
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("%s: slices have %v endpoints, want %v", annotations, got, want)

@@ -33,18 +33,18 @@ type addresses = sets.Set[string]
 
 // removals returns the addresses that slices hold and groups do not.
 func removals(have []*discoveryv1.EndpointSlice, wanted []*group) addresses {
-	return addressesOfSlices(have, isAny).Difference(addressesOfGroups(wanted, isAny))
+	return addressesOfSlices(have, anyEndpoint).Difference(addressesOfGroups(wanted, anyEndpoint))
 }
 
 // onlyWithdraws reports whether groups have fewer ready addresses than slices hold, and no ready one that these do not.
 func onlyWithdraws(have []*discoveryv1.EndpointSlice, wanted []*group) bool {
-	held, kept := addressesOfSlices(have, isReady), addressesOfGroups(wanted, isReady)
+	held, kept := addressesOfSlices(have, readyEndpoint), addressesOfGroups(wanted, readyEndpoint)
 	return len(kept) < len(held) && held.IsSuperset(kept)
 }
 
 // stillThere returns of groups the endpoints that slices hold.
 func stillThere(have []*discoveryv1.EndpointSlice, groups []*group) (all []*group) {
-	held := addressesOfSlices(have, isAny)
+	held := addressesOfSlices(have, anyEndpoint)
 	for _, g := range groups {
 		next := *g
 		next.endpoints = slices.DeleteFunc(slices.Clone(g.endpoints), func(e discoveryv1.Endpoint) bool {
@@ -82,9 +82,11 @@ func insertAddresses(into addresses, endpoints []discoveryv1.Endpoint, meant fun
 	}
 }
 
-func isAny(*discoveryv1.Endpoint) bool { return true }
+func anyEndpoint(*discoveryv1.Endpoint) bool { return true }
 
-func isReady(e *discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
+func readyEndpoint(e *discoveryv1.Endpoint) bool {
+	return e.Conditions.Ready == nil || *e.Conditions.Ready
+}
 
 // exceedsGuard reports whether removals need a confirmation. have are the slices of that source in the
 // Service.
@@ -92,7 +94,7 @@ func (t *sliceWriter) exceedsGuard(source string, gone addresses, have []*discov
 	if len(gone) == 0 {
 		return false
 	}
-	inService := policy.IsMass(len(gone), len(addressesOfSlices(have, isAny)))
+	inService := policy.IsMass(len(gone), len(addressesOfSlices(have, anyEndpoint)))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	held := func() int { return t.heldOf(source) }
@@ -155,7 +157,7 @@ func (t *sliceWriter) endConfirmation(source string) {
 
 // checkRemoved returns an error if most of the addresses that would go are still there.
 func checkRemoved(gone addresses, now []*group) error {
-	if still := len(gone.Intersection(addressesOfGroups(now, isAny))); 2*still > len(gone) {
+	if still := len(gone.Intersection(addressesOfGroups(now, anyEndpoint))); 2*still > len(gone) {
 		return fmt.Errorf("%d of %d still exist", still, len(gone))
 	}
 	return nil

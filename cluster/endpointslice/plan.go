@@ -18,7 +18,8 @@ import (
 //
 //   - Each endpoint that is wanted is in one slice of its group afterwards, and no other endpoint is in any. A second
 //     plan has nothing to do (TestPlan).
-//   - An endpoint that is still wanted stays in its slice. So clients that watch get what has changed, and nothing moves.
+//   - An endpoint that is still wanted stays in its slice. So clients that watch get what has changed, and nothing
+//     moves.
 //   - One endpoint that changes is one slice that is written (TestPlanOfOneChange). New endpoints fill the slices that
 //     are written anyway, and then one that is not, if all of them fit into it; only the rest makes new slices.
 //   - A slice that no group needs any more becomes a new one of another group, if it can: that is one request, and

@@ -58,8 +58,8 @@ var replicaSetOwners = []string{"job", "statefulset", "daemonset", "deployment"}
 // owner is the one controller that an object has, kind in lower case; zero if it has none, or several.
 type owner struct{ kind, name string }
 
-// ref returns the reference to an owner that is a ReplicaSet or a Job.
-func (o owner) ref(namespace string) objectRef {
+// refIn returns the reference to an owner that is a ReplicaSet or a Job.
+func (o owner) refIn(namespace string) objectRef {
 	ref := objectRef{kindReplicaSet, key{Namespace: namespace, Name: o.name}}
 	if o.kind == ownerJob {
 		ref.kind = kindJob

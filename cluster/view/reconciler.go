@@ -225,7 +225,7 @@ func (r *Reconciler) Begin(writer Writer) {
 			if kind.of == kindService {
 				r.publishService(k)
 			} else {
-				r.reconcile(objectRef{kind.of, k})
+				r.reconcileObject(objectRef{kind.of, k})
 			}
 		}
 	}
@@ -243,12 +243,12 @@ func (r *Reconciler) Run(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		r.reconcile(ref)
+		r.reconcileObject(ref)
 		r.queue.Done(ref)
 	}
 }
 
-func (r *Reconciler) reconcile(ref objectRef) {
+func (r *Reconciler) reconcileObject(ref objectRef) {
 	switch ref.kind {
 	case kindNode:
 		r.reconcileNode(ref.key)
@@ -418,7 +418,7 @@ func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federatio
 		return newExternalWorkload(ref.key, &class, opaque)
 	}
 	return newPodWorkload(ref.key, &class, opaque, func(o owner) (owner, bool) {
-		direct, owners := o.ref(ref.Namespace), r.replicaSets
+		direct, owners := o.refIn(ref.Namespace), r.replicaSets
 		if direct.kind == kindJob {
 			owners = r.jobs
 		}
@@ -457,7 +457,7 @@ func (r *Reconciler) awaitOwner(pod key, owner objectRef) {
 // stopAwaiting undoes awaitOwner. A Pod that awaits its owner was resolved with it: what owns that is not known.
 func (r *Reconciler) stopAwaiting(pod key, resolved *federation.Workload) {
 	c := resolved.Cohort.Value()
-	direct := owner{c.OwnerKind, c.OwnerName}.ref(pod.Namespace)
+	direct := owner{c.OwnerKind, c.OwnerName}.refIn(pod.Namespace)
 	delete(r.awaited[direct], pod)
 	if len(r.awaited[direct]) == 0 {
 		delete(r.awaited, direct)
