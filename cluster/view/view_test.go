@@ -319,6 +319,8 @@ func (w *world) event(at int, n uint32) {
 			"metadata": map[string]any{
 				"namespace": "ns", "name": fmt.Sprintf("p%d", i),
 				"labels": map[string]any{"app": []any{"a", "b"}[pick(2)]},
+				// As some Pods of its name have it: they await that, and it does not.
+				"ownerReferences": []any{map[string]any{"kind": "ReplicaSet", "name": "rs0"}},
 			},
 			"spec": map[string]any{
 				"meshTLS":     map[string]any{"identity": "spiffe://" + []string{"a", "b"}[pick(2)]},
