@@ -14,13 +14,16 @@ import (
 
 	"github.com/go-logr/logr"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"pgregory.net/rapid"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
 	"github.com/fingerpost/fingerpost/federation"
+	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
 // Each source has one owner at most, wherever it is computed: the oldest that lists it and lives. It does not lose the
@@ -70,6 +73,56 @@ func TestOwnersOf(t *testing.T) {
 				t.Fatalf("%d installations are left for %s, and %q owns it", len(rest), source, got)
 			}
 		}
+	})
+}
+
+// A source has the next owner when the Lease of the one before is not renewed in time. A renewal is no change.
+func TestOwnersExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var owners Owners
+		defer owners.forgetLeases()
+		version := 0
+		renew := func(id string, seconds int32) {
+			version++
+			lease := &coordinationv1.Lease{}
+			lease.Name, lease.ResourceVersion = LeaseName(id), fmt.Sprint(version)
+			lease.Labels = map[string]string{InstallationLabel: id}
+			lease.Annotations = map[string]string{sourcesAnnotation: "east,west"}
+			lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = new("replica"), &seconds
+			owners.recordLease(api.Key{Name: lease.Name}, lease)
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			if got := owners.Owner("east"); got != want {
+				t.Errorf("%s: %q owns the source, want %q", when, got, want)
+			}
+		}
+		renew("a", 6)
+		renew("b", 6)
+		expect("at first", "a")
+		changed := owners.Changed()
+		for range 10 {
+			pass(2 * time.Second)
+			renew("a", 6)
+			renew("b", 6)
+		}
+		expect("while both are renewed", "a")
+		if watch.IsClosed(changed) {
+			t.Error("a renewal is a change")
+		}
+		renew("b", 60)
+		pass(6*time.Second - time.Millisecond)
+		expect("a moment before a expires", "a")
+		pass(time.Millisecond)
+		expect("when a expires", "b")
+		if !watch.IsClosed(changed) {
+			t.Error("nothing has changed when a has expired")
+		}
+		renew("b", 3)
+		pass(3 * time.Second)
+		expect("when b expires, after a shorter time than before", "")
+		renew("a", 6)
+		expect("when a is held again", "a")
 	})
 }
 
