@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,7 +38,7 @@ type Config[K comparable] struct {
 	// the term. One worker at a time has a key.
 	//
 	// An error is retried after a pause that doubles each time, for ever; a [Retry] after its own. Conflicts are
-	// errors like others: the event that made the request fail enqueues the key as well.
+	// errors like others: the event that made the request fail enqueues the key as well. So are panics.
 	Reconcile func(ctx context.Context, k K) error
 
 	// Begin is called once when all inputs were listed; it enqueues every key.
@@ -266,7 +268,7 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 		return false
 	}
 	defer l.queue.Done(k)
-	err := l.config.Reconcile(ctx, k)
+	err := l.reconcile(ctx, k)
 	if ctx.Err() != nil {
 		return true
 	}
@@ -287,6 +289,19 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 	}
 	l.queue.AddRateLimited(k)
 	return true
+}
+
+// reconcile returns a panic of Reconcile as an error: an object that makes one key fail ends neither the process nor
+// the other keys.
+func (l *Loop[K]) reconcile(ctx context.Context, k K) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+			l.log.Error(err, "BUG: a reconcile has panicked; it is retried, and the others go on",
+				"key", fmt.Sprint(k), "stack", string(debug.Stack()))
+		}
+	}()
+	return l.config.Reconcile(ctx, k)
 }
 
 // review returns a [MissingPermissions] if a response was Forbidden because a permission is missing that all keys

@@ -184,6 +184,38 @@ func TestFailureStopsNoOtherKey(t *testing.T) {
 	})
 }
 
+// A key whose reconcile panics is retried like one that fails, and the others are reconciled.
+func TestPanicIsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reconciled := map[string]int{}
+		var failures []string
+		var l *Loop[string]
+		l = NewLoop(logr.Discard(), Config[string]{
+			Reconcile: func(_ context.Context, k string) error {
+				if reconciled[k]++; k == "odd" && reconciled[k] < 3 {
+					var none map[string]int
+					none[k]++
+				}
+				return nil
+			},
+			Begin:  func() { l.Enqueue("odd", "plain") },
+			Failed: func(k string, err error, _ int) { failures = append(failures, k+": "+err.Error()) },
+		})
+		end := inLoop(t, l)
+		pass(time.Minute)
+		if reconciled["odd"] != 3 || reconciled["plain"] != 1 {
+			t.Errorf("reconciled %v", reconciled)
+		}
+		const want = "odd: panic: assignment to entry in nil map"
+		if len(failures) != 2 || failures[0] != want || failures[1] != want {
+			t.Errorf("failures: %q", failures)
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // What a Loop has written when its queue is empty follows from its inputs alone, however these changed, and whatever
 // failed meanwhile.
 func TestLoopFollows(t *testing.T) {

@@ -214,6 +214,9 @@ func (s *scenario) newLog(name string) logr.Logger {
 		if testing.Verbose() {
 			s.t.Logf("%s: %s", name, line)
 		}
+		if strings.Contains(line, "BUG:") {
+			s.t.Errorf("%s: %s", name, line)
+		}
 		s.logMu.Lock()
 		defer s.logMu.Unlock()
 		if s.watch == nil { // histories are long
