@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -92,8 +94,14 @@ func inFleet(t *testing.T, options mirror.Options, test func(*fleet)) {
 			}
 		})
 		f.pass(time.Second)
+		atFirst := f.writeSeries()
 		test(f)
 		f.stop()
+		for series := range f.writeSeries() {
+			if !atFirst[series] {
+				t.Errorf("%q is not counted from 0 on: increase() does not find the first one", series)
+			}
+		}
 		for _, closer := range f.closers {
 			closer()
 		}
@@ -107,6 +115,29 @@ func (f *fleet) must(err error) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+// writeSeries returns the writes that are counted, and those that fail for a reason that is counted from 0 on.
+func (f *fleet) writeSeries() map[string]bool {
+	f.t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(f.mirror.Collectors()...)
+	families, err := registry.Gather()
+	f.must(err)
+	all := map[string]bool{}
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range series.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			counted := slices.Contains([]string{"", "Forbidden", "Invalid", "Unknown"}, labels["reason"])
+			if family.GetName() == "fingerpost_mirror_writes_total" && counted {
+				all[strings.TrimSpace(labels["verb"]+" "+labels["resource"]+" "+labels["reason"])] = true
+			}
+		}
+	}
+	return all
 }
 
 // run starts a term, and waits until it is idle.
@@ -763,5 +794,18 @@ func TestLocalMemberLeaves(t *testing.T) {
 		f.home.Delete("Service", "shop", "alone")
 		f.pass(3 * time.Second)
 		f.wants("web-federated:80=web@east")
+	})
+}
+
+// A Namespace that a mirror needs is created where that is asked for.
+func TestCreateNamespaces(t *testing.T) {
+	inFleet(t, mirror.Options{CreateNamespaces: true}, func(f *fleet) {
+		f.home.Delete("Namespace", "", "shop")
+		f.apply("east", "web", direct, 80)
+		f.run()
+		f.wants("web-east:80")
+		if n := f.home.Requests("create", "namespaces"); n != 1 {
+			t.Errorf("%d requests to create it", n)
+		}
 	})
 }
