@@ -29,101 +29,75 @@ func (a *Address) equal(o *Address) bool {
 		})
 }
 
-// facts is what the local cluster publishes besides its Services; guarded by Store.mu.
-type facts struct {
-	nodes     *kind[string, string]
-	addresses *kind[netip.Addr, *Address]
-	profiles  *kind[Service, *profile.Profile]
-}
-
-// newFacts needs s.mu. It returns nil while another cluster is the local one.
-func (s *Store) newFacts() *facts {
-	for _, c := range *s.clusters.Load() {
-		if c.facts != nil {
-			return nil
-		}
-	}
-	return &facts{
-		newKind(s, &s.nodes, func(a, b string) bool { return a == b }),
-		newKind(s, &s.addresses, (*Address).equal),
-		newKind(s, &s.profiles, func(a, b *profile.Profile) bool { return a == b }),
-	}
-}
-
-// begin, prune and clear follow NewWriter, MarkSynced and RemoveCluster of the cluster.
-func (f *facts) begin() { f.nodes.begin(); f.addresses.begin(); f.profiles.begin() }
-func (f *facts) prune() { f.nodes.prune(); f.addresses.prune(); f.profiles.prune() }
-func (f *facts) clear() { f.begin(); f.prune() }
-
-// kind is the facts of one kind, in the Table that shows it. Nothing else is in the Table.
-type kind[K comparable, V any] struct {
-	store     *Store
-	table     *watch.Table[K, V]
-	equal     func(a, b V) bool
+// factTable is the facts of one kind. Its Table is read without Store.mu, which guards the rest.
+type factTable[K, V comparable] struct {
+	table     watch.Table[K, V]
 	unwritten map[K]struct{} // what the newest writer has not written yet; nil once it is synced
 }
 
-func newKind[K comparable, V any](s *Store, table *watch.Table[K, V], equal func(a, b V) bool) *kind[K, V] {
-	return &kind[K, V]{store: s, table: table, equal: equal}
-}
-
-func (f *kind[K, V]) set(k K, v V) {
+func (f *factTable[K, V]) write(s *Store, k K, v V) {
 	delete(f.unwritten, k)
-	if old, known := f.table.Get(k); !known || !f.equal(old, v) {
-		f.store.factChanges.Add(1)
-		f.store.superseded = append(f.store.superseded, f.table.Swap(k, v))
+	if old, known := f.table.Get(k); !known || old != v {
+		s.noteFact(f.table.Swap(k, v))
 	}
 }
 
-// written returns the value of k, unless the newest writer has not written it; the zero value for none.
-func (f *kind[K, V]) written(k K) (v V) {
-	if _, is := f.unwritten[k]; !is {
-		v, _ = f.table.Get(k)
-	}
-	return v
-}
-
-// keep writes the value of k again, if it has one.
-func (f *kind[K, V]) keep(k K) { delete(f.unwritten, k) }
-
-func (f *kind[K, V]) delete(k K) {
+func (f *factTable[K, V]) delete(s *Store, k K) {
 	delete(f.unwritten, k)
 	if _, known := f.table.Get(k); known {
-		f.store.factChanges.Add(1)
-		f.store.superseded = append(f.store.superseded, f.table.Remove(k))
+		s.noteFact(f.table.Remove(k))
 	}
 }
 
-// begin begins a new writer.
-func (f *kind[K, V]) begin() {
+// expectAll begins a new writer, which has written nothing.
+func (f *factTable[K, V]) expectAll() {
 	f.unwritten = map[K]struct{}{}
 	for k := range f.table.All() {
 		f.unwritten[k] = struct{}{}
 	}
 }
 
-// prune removes everything that the newest writer has not written.
-func (f *kind[K, V]) prune() {
+func (f *factTable[K, V]) deleteUnwritten(s *Store) {
 	for k := range f.unwritten {
-		f.delete(k)
+		f.delete(s, k)
 	}
 	f.unwritten = nil
 }
 
+// noteFact counts a fact that has changed, and has those woken who wait for it. A reader that sees
+// the new number sees the new fact. It needs s.mu.
+func (s *Store) noteFact(old watch.Superseded) {
+	s.factChanges.Add(1)
+	s.superseded = append(s.superseded, old)
+}
+
+// expectFacts follows NewWriter of the local cluster, and deleteUnwrittenFacts its MarkSynced. Both need s.mu.
+func (s *Store) expectFacts() {
+	s.nodes.expectAll()
+	s.addresses.expectAll()
+	s.profiles.expectAll()
+}
+
+func (s *Store) deleteUnwrittenFacts() {
+	s.nodes.deleteUnwritten(s)
+	s.addresses.deleteUnwritten(s)
+	s.profiles.deleteUnwritten(s)
+}
+
 // Nodes returns the zone of each node of the local cluster.
-func (s *Store) Nodes() watch.Reader[string, string] { return &s.nodes }
+func (s *Store) Nodes() watch.Reader[string, string] { return &s.nodes.table }
 
 // Addresses returns what is at an IP of the local cluster.
-func (s *Store) Addresses() watch.Reader[netip.Addr, *Address] { return &s.addresses }
+func (s *Store) Addresses() watch.Reader[netip.Addr, *Address] { return &s.addresses.table }
 
 // Profiles returns the ServiceProfiles of the local cluster, by namespace and name.
-func (s *Store) Profiles() watch.Reader[Service, *profile.Profile] { return &s.profiles }
+func (s *Store) Profiles() watch.Reader[Service, *profile.Profile] { return &s.profiles.table }
 
-// updateFacts runs f on the facts. Only the local cluster has some.
-func (k *ClusterWriter) updateFacts(f func(*facts)) {
+// writeFacts runs f under the lock. Only the local cluster has facts.
+func (k *ClusterWriter) writeFacts(f func(*Store)) {
 	k.do(func(c *cluster) {
-		if c.facts != nil {
-			f(c.facts)
+		if c.hasFacts {
+			f(k.store)
 		}
 	})
 }
@@ -131,42 +105,52 @@ func (k *ClusterWriter) updateFacts(f func(*facts)) {
 // SetNode sets the zone of a node. Only the local cluster has nodes, and all that follows; the writer of
 // another one changes nothing by it.
 func (k *ClusterWriter) SetNode(name, zone string) {
-	k.updateFacts(func(f *facts) { f.nodes.set(name, zone) })
+	k.writeFacts(func(s *Store) { s.nodes.write(s, name, zone) })
 }
 
 // DeleteNode removes a node.
 func (k *ClusterWriter) DeleteNode(name string) {
-	k.updateFacts(func(f *facts) { f.nodes.delete(name) })
+	k.writeFacts(func(s *Store) { s.nodes.delete(s, name) })
 }
 
 // SetAddress sets what is at an IP.
 func (k *ClusterWriter) SetAddress(ip netip.Addr, a *Address) {
-	k.updateFacts(func(f *facts) { f.addresses.set(ip, a) })
+	k.writeFacts(func(s *Store) {
+		stored := a
+		if old, _ := s.addresses.table.Get(ip); old != nil && old.equal(a) {
+			stored = old
+		}
+		s.addresses.write(s, ip, stored)
+	})
 }
 
 // Address returns what k has set at an IP; nil for nothing.
 func (k *ClusterWriter) Address(ip netip.Addr) (a *Address) {
-	k.updateFacts(func(f *facts) { a = f.addresses.written(ip) })
+	k.writeFacts(func(s *Store) {
+		if _, unwritten := s.addresses.unwritten[ip]; !unwritten {
+			a, _ = s.addresses.table.Get(ip)
+		}
+	})
 	return a
 }
 
 // DeleteAddress removes an IP.
 func (k *ClusterWriter) DeleteAddress(ip netip.Addr) {
-	k.updateFacts(func(f *facts) { f.addresses.delete(ip) })
+	k.writeFacts(func(s *Store) { s.addresses.delete(s, ip) })
 }
 
 // SetProfile sets a ServiceProfile. One with another pointer is another one.
 func (k *ClusterWriter) SetProfile(name Service, p *profile.Profile) {
-	k.updateFacts(func(f *facts) { f.profiles.set(name, p) })
+	k.writeFacts(func(s *Store) { s.profiles.write(s, name, p) })
 }
 
 // KeepProfile reports that a ServiceProfile is there that cannot be read: the one that was set before, if
 // any, stays.
 func (k *ClusterWriter) KeepProfile(name Service) {
-	k.updateFacts(func(f *facts) { f.profiles.keep(name) })
+	k.writeFacts(func(s *Store) { delete(s.profiles.unwritten, name) })
 }
 
 // DeleteProfile removes a ServiceProfile.
 func (k *ClusterWriter) DeleteProfile(name Service) {
-	k.updateFacts(func(f *facts) { f.profiles.delete(name) })
+	k.writeFacts(func(s *Store) { s.profiles.delete(s, name) })
 }

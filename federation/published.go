@@ -39,15 +39,16 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 		return Published{}, false
 	}
 	p = Published{Views: k.views.Load(), Holds: s.copyHolds(k)}
-	if k.facts != nil {
+	if k.hasFacts {
 		p.facts = s.factChanges.Load()
 	}
 	if p.Views == before.Views && p.facts == before.facts && maps.Equal(p.Holds, before.Holds) {
 		return before, true
 	}
-	if k.facts != nil {
-		p.Nodes, p.Addresses, p.Profiles = maps.Collect(s.nodes.All()), maps.Collect(s.addresses.All()),
-			maps.Collect(s.profiles.All())
+	if k.hasFacts {
+		p.Nodes = maps.Collect(s.nodes.table.All())
+		p.Addresses = maps.Collect(s.addresses.table.All())
+		p.Profiles = maps.Collect(s.profiles.table.All())
 	}
 	return p, false
 }

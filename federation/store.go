@@ -22,11 +22,11 @@ import (
 // draft, which is published when the operation is done. Those who wait are woken after that, without
 // the lock: it takes as long as there are many of them.
 type Store struct {
-	nodes     watch.Table[string, string]
-	addresses watch.Table[netip.Addr, *Address]
-	profiles  watch.Table[Service, *profile.Profile]
+	nodes     factTable[string, string]
+	addresses factTable[netip.Addr, *Address]
+	profiles  factTable[Service, *profile.Profile]
 
-	factChanges atomic.Uint64 // of all three
+	factChanges atomic.Uint64 // in all three
 
 	clusters atomic.Pointer[map[Cluster]*cluster] // replaced, never written to, under mu
 
@@ -46,13 +46,14 @@ type cluster struct {
 	views atomic.Pointer[Views]
 	state atomic.Value // ClusterState
 
+	hasFacts bool // it is the local cluster; it never changes
+
 	expectation Expectation
 	synced      bool            // it was synced once
 	listing     bool            // see Member
 	policy      *policy.Cluster // nil for none
 	writer      *ClusterWriter
 	held        map[Service]*hold // see held.go
-	facts       *facts            // nil for all but the local cluster
 }
 
 // head is a watched Service; all but the Values is guarded by Store.mu.
@@ -108,11 +109,8 @@ func (s *Store) AddCluster(c Cluster, e Expectation) {
 	k := s.cluster(c)
 	switch {
 	case k == nil:
-		k = &cluster{expectation: e}
+		k = &cluster{expectation: e, hasFacts: e.Local && !s.hasLocal()}
 		k.state.Store(Connecting)
-		if e.Local {
-			k.facts = s.newFacts()
-		}
 		s.link(c, k)
 	case k.expectation.TrustDomain == e.TrustDomain:
 		return
@@ -205,13 +203,24 @@ func (s *Store) RemoveCluster(c Cluster) {
 	s.link(c, nil)
 	s.holds -= len(k.held)
 	k.writer, k.held = nil, nil
-	if k.facts != nil {
-		k.facts.clear()
+	if k.hasFacts {
+		s.expectFacts()
+		s.deleteUnwrittenFacts()
 	}
 	for svc := range k.views.Load().All() {
 		s.recompose(Ref{c, svc})
 	}
 	s.refresh(c)
+}
+
+// hasLocal reports whether a cluster has the facts: there is one local cluster at a time.
+func (s *Store) hasLocal() bool {
+	for _, k := range *s.clusters.Load() {
+		if k.hasFacts {
+			return true
+		}
+	}
+	return false
 }
 
 // cluster returns what is known of c; nil if it was not added.
@@ -258,8 +267,8 @@ func (s *Store) NewWriter(c Cluster) *ClusterWriter {
 	k := &ClusterWriter{store: s, name: c, cluster: s.cluster(c), written: map[Service]bool{}}
 	if k.cluster != nil {
 		k.cluster.writer = k
-		if k.cluster.facts != nil {
-			k.cluster.facts.begin()
+		if k.cluster.hasFacts {
+			s.expectFacts()
 		}
 	}
 	return k
@@ -312,8 +321,8 @@ func (k *ClusterWriter) MarkSynced() {
 		for _, svc := range k.unwritten() {
 			k.replace(svc, nil)
 		}
-		if c.facts != nil {
-			c.facts.prune()
+		if c.hasFacts {
+			k.store.deleteUnwrittenFacts()
 		}
 		k.written = nil
 		if first {

@@ -271,7 +271,7 @@ func TestWakeWithoutTheLock(t *testing.T) {
 	}
 	store.mu.Lock()
 	k.replace(plain, oneEndpoint(1, 1))
-	k.cluster.facts.nodes.set("n", "z")
+	store.nodes.write(store, "n", "z")
 	if n := woken(); n != 0 {
 		t.Errorf("%d readers are woken under the lock", n)
 	}
