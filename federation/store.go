@@ -289,13 +289,14 @@ type ClusterWriter struct {
 // Set replaces the View of svc and returns what is stored: a View equal to v that
 // shares all equal parts with the one before.
 func (k *ClusterWriter) Set(svc Service, v *View) *View {
-	for {
-		old := k.View(svc)
-		v := v.sharing(old) // outside the lock
-		if k.exchange(svc, old, v) {
-			return v
+	v = v.sharing(k.View(svc)) // outside the lock: no other goroutine sets svc
+	k.do(func(*cluster) {
+		if k.written != nil {
+			k.written[svc] = true
 		}
-	}
+		k.replace(svc, v)
+	})
+	return v
 }
 
 // Delete removes the View of svc.
@@ -347,21 +348,6 @@ func (k *ClusterWriter) View(svc Service) *View {
 		return nil
 	}
 	return k.cluster.views.Load().Get(svc)
-}
-
-// exchange replaces old by v and fails if there is another View by now.
-func (k *ClusterWriter) exchange(svc Service, old, v *View) (done bool) {
-	done = true // a fenced writer has nothing to do
-	k.do(func(c *cluster) {
-		if done = c.views.Load().Get(svc) == old; !done {
-			return
-		}
-		if k.written != nil {
-			k.written[svc] = true
-		}
-		k.replace(svc, v)
-	})
-	return done
 }
 
 // unwritten and all below need Store.mu.
