@@ -28,7 +28,7 @@ func (c *cursor[K, T]) find(key K) int {
 
 func (c *cursor[K, T]) search(key K) int {
 	const few = 4
-	if c.misses++; c.misses <= few {
+	if c.misses++; c.misses <= few || len(c.list) == 0 {
 		return slices.IndexFunc(c.list, func(t T) bool { return c.key(t) == key })
 	}
 	if c.byKey == nil {

@@ -218,13 +218,6 @@ func (k *ClusterWriter) updateHold(svc Service, v *View) {
 	k.setHold(svc, &next)
 }
 
-// refreshMembers looks again at a Service of c in all that is watched; it needs s.mu.
-func (s *Store) refreshMembers(c Cluster, svc Service) {
-	for _, u := range s.uses[c][svc] {
-		s.exchange(u)
-	}
-}
-
 // holdFor returns what a member of home is given instead of what its cluster has written; nil for nothing.
 func (c *cluster) holdFor(s *Store, home Ref, term MemberRef) *hold {
 	h := c.held[term.Service]

@@ -71,9 +71,6 @@ func (k *ClusterWriter) Write(p Published) {
 	}
 }
 
-// With returns Views in which a Service has a View; nil for none.
-func (v *Views) With(svc Service, view *View) *Views { return v.with(svc, view) }
-
 // MarshalBinary returns the set in the form that UnmarshalBinary reads.
 func (p Ports) MarshalBinary() ([]byte, error) {
 	if !p.given {

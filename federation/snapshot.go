@@ -67,7 +67,9 @@ type Member struct {
 	Near   bool            // the cluster is in the region of the Service's own
 }
 
-func (m *Member) sameRef(o *Member) bool { return m.Origin.MemberRef == o.Origin.MemberRef }
+func (m *Member) memberRef() MemberRef { return m.Origin.MemberRef }
+
+func (m *Member) sameRef(o *Member) bool { return m.memberRef() == o.memberRef() }
 
 // An Origin is where an address comes from, by the Composition. Equal origins keep their
 // pointer from one Snapshot of a Service to the next.
@@ -111,20 +113,4 @@ func (s *Snapshot) Unknown() []*Member {
 // equal ignores the version. It compares members by their pointers.
 func (s *Snapshot) equal(o *Snapshot) bool {
 	return s.View == o.View && slices.Equal(s.Members, o.Members)
-}
-
-// members returns what finds the member of s that was made of the i-th of the terms: as a rule it is
-// the i-th, too. It finds nil for none; s may be nil.
-func (s *Snapshot) members(terms []MemberRef) func(i int) *Member {
-	switch {
-	case s == nil:
-		return func(int) *Member { return nil }
-	case slices.EqualFunc(s.Members, terms, func(m *Member, t MemberRef) bool { return m.Origin.MemberRef == t }):
-		return func(i int) *Member { return s.Members[i] }
-	}
-	by := make(map[MemberRef]*Member, len(s.Members))
-	for _, m := range s.Members {
-		by[m.Origin.MemberRef] = m
-	}
-	return func(i int) *Member { return by[terms[i]] }
 }

@@ -369,13 +369,10 @@ func (k *ClusterWriter) replace(svc Service, v *View) {
 	if v == views.Get(svc) {
 		return
 	}
-	k.cluster.views.Store(views.with(svc, v))
+	k.cluster.views.Store(views.With(svc, v))
 	k.updateHold(svc, v)
-	ref := Ref{k.name, svc}
-	k.store.recompose(ref)
-	for _, u := range k.store.uses[k.name][svc] {
-		k.store.exchange(u)
-	}
+	k.store.recompose(Ref{k.name, svc})
+	k.store.refreshMembers(k.name, svc)
 }
 
 // unlock publishes the drafts, releases the lock, and wakes those who wait on what was before.
@@ -406,10 +403,15 @@ func (s *Store) publish() []watch.Superseded {
 
 // refresh looks again at c's part in all that is watched.
 func (s *Store) refresh(c Cluster) {
-	for _, uses := range s.uses[c] {
-		for _, u := range uses {
-			s.exchange(u)
-		}
+	for svc := range s.uses[c] {
+		s.refreshMembers(c, svc)
+	}
+}
+
+// refreshMembers looks again at a Service of c in all that is watched.
+func (s *Store) refreshMembers(c Cluster, svc Service) {
+	for _, u := range s.uses[c][svc] {
+		s.exchange(u)
 	}
 }
 
@@ -506,10 +508,17 @@ func (s *Store) resolve(ref Ref, old *Snapshot) *Snapshot {
 	if snapshot.View != nil && snapshot.View.Composition != nil {
 		terms = snapshot.View.Composition.Members
 	}
-	before := old.members(terms)
+	before := cursor[MemberRef, *Member]{key: (*Member).memberRef}
+	if old != nil {
+		before.list = old.Members
+	}
 	snapshot.Members = make([]*Member, len(terms))
 	for i, term := range terms {
-		snapshot.Members[i] = s.member(ref, term, before(i))
+		var same *Member
+		if at := before.find(term); at >= 0 {
+			same = before.list[at]
+		}
+		snapshot.Members[i] = s.member(ref, term, same)
 	}
 	return snapshot
 }

@@ -36,7 +36,7 @@ func (v *Views) Get(svc Service) *View {
 		if n.bits&bit == 0 {
 			return nil
 		}
-		n = n.kids[n.before(bit)]
+		n = n.kids[n.kidIndex(bit)]
 	}
 	if n.svc != svc {
 		return nil
@@ -56,25 +56,25 @@ func (v *Views) Len() int {
 func (v *Views) All() iter.Seq2[Service, *View] {
 	return func(yield func(Service, *View) bool) {
 		if v != nil && v.root != nil {
-			v.root.all(yield)
+			v.root.walk(yield)
 		}
 	}
 }
 
-func (n *node) all(yield func(Service, *View) bool) bool {
+func (n *node) walk(yield func(Service, *View) bool) bool {
 	if n.view != nil {
 		return yield(n.svc, n.view)
 	}
 	for _, kid := range n.kids {
-		if !kid.all(yield) {
+		if !kid.walk(yield) {
 			return false
 		}
 	}
 	return true
 }
 
-// with returns the Views in which view is that of svc; nil for none.
-func (v *Views) with(svc Service, view *View) *Views {
+// With returns the Views in which view is that of svc; nil for none.
+func (v *Views) With(svc Service, view *View) *Views {
 	next := Views{}
 	if v != nil {
 		next = *v
@@ -104,10 +104,9 @@ func (n *node) with(p path, leaf *node) *node {
 		return (&node{bits: old.bit(), kids: []*node{n}}).with(p, leaf)
 	}
 	bit := p.bit()
-	at, next := n.before(bit), &node{bits: n.bits | bit}
+	at, next := n.kidIndex(bit), &node{bits: n.bits | bit}
 	if n.bits&bit == 0 {
-		next.kids = make([]*node, 0, len(n.kids)+1)
-		next.kids = append(append(append(next.kids, n.kids[:at]...), leaf), n.kids[at:]...)
+		next.kids = slices.Concat(n.kids[:at], []*node{leaf}, n.kids[at:])
 	} else {
 		next.kids = slices.Clone(n.kids)
 		next.kids[at] = n.kids[at].with(p.down(), leaf)
@@ -127,7 +126,7 @@ func (n *node) without(p path) *node {
 	if n.bits&bit == 0 {
 		return n
 	}
-	at := n.before(bit)
+	at := n.kidIndex(bit)
 	kid := n.kids[at].without(p.down())
 	switch {
 	case kid == n.kids[at]:
@@ -146,8 +145,8 @@ func (n *node) without(p path) *node {
 	return next
 }
 
-// before returns how many kids stand before that of a bit.
-func (n *node) before(bit uint16) int { return bits.OnesCount16(n.bits & (bit - 1)) }
+// kidIndex returns where the kid of a bit stands among the others, or would.
+func (n *node) kidIndex(bit uint16) int { return bits.OnesCount16(n.bits & (bit - 1)) }
 
 // path leads to a Service: four bits of its hash a level, and of another hash each 16 levels, so that
 // different Services part sometime.

@@ -20,22 +20,22 @@ func TestViewsAreAMap(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"set": func(t *rapid.T) {
 				svc, v := numbered(rapid.IntRange(0, few).Draw(t, "service")), &View{}
-				views, model[svc] = views.with(svc, v), v
+				views, model[svc] = views.With(svc, v), v
 			},
 			"set many": func(t *rapid.T) {
 				for i := range rapid.IntRange(0, few).Draw(t, "n") {
 					v := &View{}
-					views, model[numbered(i)] = views.with(numbered(i), v), v
+					views, model[numbered(i)] = views.With(numbered(i), v), v
 				}
 			},
 			"delete": func(t *rapid.T) {
 				svc := numbered(rapid.IntRange(0, few).Draw(t, "service"))
-				views = views.with(svc, nil)
+				views = views.With(svc, nil)
 				delete(model, svc)
 			},
 			"delete many": func(t *rapid.T) {
 				for i := range rapid.IntRange(0, few).Draw(t, "n") {
-					views = views.with(numbered(i), nil)
+					views = views.With(numbered(i), nil)
 					delete(model, numbered(i))
 				}
 			},
@@ -54,7 +54,7 @@ func TestViewsAreAMap(t *testing.T) {
 			},
 		})
 		for svc := range model {
-			views = views.with(svc, nil)
+			views = views.With(svc, nil)
 		}
 		if views.Len() != 0 || views != nil && views.root != nil {
 			t.Fatalf("empty: %v is left", *views.root)
