@@ -56,19 +56,18 @@ func (k *ClusterWriter) Hold(svc Service) {
 		if before == nil {
 			return
 		}
-		k.setHold(svc, &hold{before: before, view: before})
-		k.store.refreshMembers(k.name, svc)
+		k.changeHold(svc, &hold{before: before, view: before})
 	})
 }
 
 // HoldBefore is Hold for the endpoints that a Service had some time ago.
 func (k *ClusterWriter) HoldBefore(svc Service, before *View) {
 	k.do(func(c *cluster) {
-		if h := c.held[svc]; h == nil || h.lacks == 0 && !h.until.IsZero() {
-			k.setHold(svc, &hold{before: before, view: before})
+		h := c.held[svc]
+		if h == nil || h.lacks == 0 && !h.until.IsZero() {
+			h = &hold{before: before}
 		}
-		k.updateHold(svc, c.views.Load().Get(svc))
-		k.store.refreshMembers(k.name, svc)
+		k.changeHold(svc, h.over(c.views.Load().Get(svc)))
 	})
 }
 
@@ -78,7 +77,7 @@ func (k *ClusterWriter) Keep(svc Service, until time.Time) {
 		if v := c.views.Load().Get(svc); v != nil && c.held[svc] == nil {
 			empty := *v
 			empty.Slices = nil
-			k.setHold(svc, &hold{before: &empty, until: until, view: v})
+			k.store.setHold(c, svc, &hold{before: &empty, until: until, view: v})
 		}
 	})
 }
@@ -125,8 +124,7 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) (ends, changed bool)) 
 	for svc, h := range k.held {
 		ends, changed := revise(h)
 		if ends {
-			delete(k.held, svc)
-			s.holds--
+			s.setHold(k, svc, nil)
 		}
 		if changed {
 			s.refreshMembers(c, svc)
@@ -136,15 +134,20 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) (ends, changed bool)) 
 
 // Holds returns what is held of each Service of which something is, or which is kept.
 func (s *Store) Holds(c Cluster) map[Service]HoldStatus {
+	return holdsOf(s, s.cluster(c), func(h *hold) HoldStatus { return HoldStatus{h.lacks, h.until} })
+}
+
+// holdsOf returns what of makes of each hold of a cluster, which may be nil; nil if there is none. It must be called
+// without Store.mu.
+func holdsOf[T any](s *Store, k *cluster, of func(*hold) T) map[Service]T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := s.cluster(c)
 	if k == nil || len(k.held) == 0 {
 		return nil
 	}
-	all := make(map[Service]HoldStatus, len(k.held))
+	all := make(map[Service]T, len(k.held))
 	for svc, h := range k.held {
-		all[svc] = HoldStatus{Endpoints: h.lacks, Until: h.until}
+		all[svc] = of(h)
 	}
 	return all
 }
@@ -161,61 +164,45 @@ func (s *Store) Gives(ref Ref) bool {
 	return k != nil && k.held[ref.Service] != nil
 }
 
-// copyHolds returns what the holds of a cluster are made of. It must be called without Store.mu.
-func (s *Store) copyHolds(k *cluster) map[Service]PublishedHold {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(k.held) == 0 {
-		return nil
-	}
-	all := make(map[Service]PublishedHold, len(k.held))
-	for svc, h := range k.held {
-		all[svc] = PublishedHold{Before: h.before, Until: h.until}
-	}
-	return all
-}
-
 // restoreHolds replaces all holds. It is called before what was written is restored, so that no reader is given less.
 func (k *ClusterWriter) restoreHolds(all map[Service]PublishedHold) {
 	k.do(func(c *cluster) {
 		for svc := range c.held {
-			k.setHold(svc, nil)
-			k.store.refreshMembers(k.name, svc)
+			k.changeHold(svc, nil)
 		}
 		for svc, h := range all {
-			k.setHold(svc, &hold{before: h.Before, until: h.Until})
-			k.updateHold(svc, c.views.Load().Get(svc))
-			k.store.refreshMembers(k.name, svc)
+			restored := hold{before: h.Before, until: h.Until}
+			k.changeHold(svc, restored.over(c.views.Load().Get(svc)))
 		}
 	})
 }
 
-// setHold sets what is held of a Service; nil for nothing. It needs Store.mu.
-func (k *ClusterWriter) setHold(svc Service, h *hold) {
-	c := k.cluster
-	if c.held == nil {
-		c.held = map[Service]*hold{}
-	}
-	k.store.holds -= len(c.held)
-	if c.held[svc] = h; h == nil {
-		delete(c.held, svc)
-	}
-	k.store.holds += len(c.held)
+// changeHold sets what is held of a Service, nil for nothing, in all that is watched, too. It needs Store.mu.
+func (k *ClusterWriter) changeHold(svc Service, h *hold) {
+	k.store.setHold(k.cluster, svc, h)
+	k.store.refreshMembers(k.name, svc)
 }
 
-// updateHold computes anew what is held of a Service when v was written; nil if it was deleted. It needs Store.mu.
-func (k *ClusterWriter) updateHold(svc Service, v *View) {
-	h := k.cluster.held[svc]
-	if h == nil {
-		return
+// setHold sets what is held of a Service; nil for nothing. It needs s.mu.
+func (s *Store) setHold(k *cluster, svc Service, h *hold) {
+	if k.held == nil {
+		k.held = map[Service]*hold{}
 	}
+	s.holds -= len(k.held)
+	if k.held[svc] = h; h == nil {
+		delete(k.held, svc)
+	}
+	s.holds += len(k.held)
+}
+
+// over returns what is held when v was written, nil for a Service that was deleted; nil if the hold ends by that.
+func (h *hold) over(v *View) *hold {
 	next := hold{before: h.before, until: h.until}
 	next.view, next.lacks = v.withHeld(h.before)
 	if v != nil && (next.lacks == 0 || v.readyCount() >= h.before.readyCount()) {
-		k.setHold(svc, nil)
-		return
+		return nil
 	}
-	k.setHold(svc, &next)
+	return &next
 }
 
 // holdFor returns what a member of home is given instead of what its cluster has written; nil for nothing.
@@ -238,43 +225,41 @@ func (s *Store) hasOthers(home Ref, one MemberRef) bool {
 	})
 }
 
-// HasReady reports whether an endpoint of the View, which may be nil, is ready.
-func (v *View) HasReady() bool {
+// ready yields the endpoints of v, which may be nil, that are ready.
+func (v *View) ready(yield func(*Endpoint) bool) {
 	if v == nil {
-		return false
+		return
 	}
 	for _, s := range v.Slices {
 		for _, e := range s.Endpoints {
-			if e.Ready {
-				return true
+			if e.Ready && !yield(e) {
+				return
 			}
 		}
+	}
+}
+
+// HasReady reports whether an endpoint of the View, which may be nil, is ready.
+func (v *View) HasReady() bool {
+	for range v.ready {
+		return true
 	}
 	return false
 }
 
-// readyAddresses returns the addresses of v, which may be nil, that are ready.
-func (v *View) readyAddresses() map[netip.Addr]bool {
-	ready := map[netip.Addr]bool{}
-	if v == nil {
-		return ready
+func (v *View) readyCount() (n int) {
+	for range v.ready {
+		n++
 	}
-	for _, s := range v.Slices {
-		for _, e := range s.Endpoints {
-			if e.Ready {
-				ready[e.Addr] = true
-			}
-		}
-	}
-	return ready
+	return n
 }
 
-func (v *View) readyCount() int {
-	if v == nil {
-		return 0
+func (v *View) readyAddresses() map[netip.Addr]bool {
+	addresses := map[netip.Addr]bool{}
+	for e := range v.ready {
+		addresses[e.Addr] = true
 	}
-	ready, _ := v.Count()
-	return ready
+	return addresses
 }
 
 // withHeld returns a View with everything of v, which may be nil, and with the ready endpoints of before that it
@@ -284,21 +269,15 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 		return before, before.readyCount()
 	}
 	ready := v.readyAddresses()
-	held, from := map[netip.Addr]bool{}, map[string]*Slice{}
+	held, bySlice := map[netip.Addr]bool{}, map[string][]*Endpoint{}
 	for _, s := range before.Slices {
-		lacks := func(e *Endpoint) bool { return e.Ready && !ready[e.Addr] }
-		if !slices.ContainsFunc(s.Endpoints, lacks) {
-			continue
-		}
-		part := &Slice{Name: s.Name, Ports: s.Ports}
 		for _, e := range s.Endpoints {
-			if lacks(e) {
-				part.Endpoints = append(part.Endpoints, e)
+			if e.Ready && !ready[e.Addr] {
 				held[e.Addr] = true
+				bySlice[s.Name] = append(bySlice[s.Name], e)
 				missing++
 			}
 		}
-		from[s.Name] = part
 	}
 	if missing == 0 {
 		return v, 0
@@ -306,20 +285,24 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 	n := *v
 	n.Slices = nil
 	for _, s := range v.Slices {
-		isHeld := func(e *Endpoint) bool { return held[e.Addr] }
-		part := from[s.Name]
-		if part != nil || slices.ContainsFunc(s.Endpoints, isHeld) {
-			s = &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.DeleteFunc(slices.Clone(s.Endpoints), isHeld)}
-		}
-		if part != nil {
-			s.Endpoints = append(s.Endpoints, part.Endpoints...)
-			delete(from, s.Name)
-		}
-		n.Slices = append(n.Slices, s)
+		n.Slices = append(n.Slices, s.holding(bySlice[s.Name], held))
+		delete(bySlice, s.Name)
 	}
-	for _, part := range from {
-		n.Slices = append(n.Slices, part)
+	for _, s := range before.Slices {
+		if lost := bySlice[s.Name]; lost != nil {
+			n.Slices = append(n.Slices, &Slice{Name: s.Name, Ports: s.Ports, Endpoints: lost})
+		}
 	}
 	slices.SortFunc(n.Slices, func(a, b *Slice) int { return strings.Compare(a.Name, b.Name) })
 	return &n, missing
+}
+
+// holding returns the Slice with some endpoints that are held, and without what it has of held addresses itself.
+func (s *Slice) holding(more []*Endpoint, held map[netip.Addr]bool) *Slice {
+	isHeld := func(e *Endpoint) bool { return held[e.Addr] }
+	if more == nil && !slices.ContainsFunc(s.Endpoints, isHeld) {
+		return s
+	}
+	own := slices.DeleteFunc(slices.Clone(s.Endpoints), isHeld)
+	return &Slice{Name: s.Name, Ports: s.Ports, Endpoints: append(own, more...)}
 }

@@ -38,7 +38,10 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	if k == nil {
 		return Published{}, false
 	}
-	p = Published{Views: k.views.Load(), Holds: s.copyHolds(k)}
+	p = Published{
+		Views: k.views.Load(),
+		Holds: holdsOf(s, k, func(h *hold) PublishedHold { return PublishedHold{h.before, h.until} }),
+	}
 	if k.hasFacts {
 		p.facts = s.factChanges.Load()
 	}

@@ -370,7 +370,9 @@ func (k *ClusterWriter) replace(svc Service, v *View) {
 		return
 	}
 	k.cluster.views.Store(views.With(svc, v))
-	k.updateHold(svc, v)
+	if h := k.cluster.held[svc]; h != nil {
+		k.store.setHold(k.cluster, svc, h.over(v))
+	}
 	k.store.recompose(Ref{k.name, svc})
 	k.store.refreshMembers(k.name, svc)
 }
