@@ -68,7 +68,7 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 	x := selectWith(s, q, nil, t)
 	left := x.near(p, func(e *Entry, why Reason) { t.lost[e] = why })
 	winners := map[netip.AddrPort]*Entry{}
-	for e := range x.set(p, left).All() {
+	for e := range x.newSet(p, left).All() {
 		winners[e.Addr] = e.Entry
 	}
 	in := map[*Entry]bool{}
@@ -152,19 +152,5 @@ func (t *trace) block(i int, port uint16, b *block) {
 			v.Entry, entries = entries[0], entries[1:]
 		}
 		t.verdicts = append(t.verdicts, v)
-	}
-}
-
-// reason returns why a member has no addresses.
-func (m *Member) reason() Reason {
-	switch {
-	case m.View != nil:
-		return Alias
-	case !m.Known:
-		return NeverSynced
-	case !m.Linked:
-		return NotLinked
-	default:
-		return NoService
 	}
 }

@@ -111,7 +111,7 @@ func TestLabels(t *testing.T) {
 			b = newBlock(key, &Slice{Name: "s", Endpoints: endpoints}, query, b, changes)
 			check(t, b)
 			parts = changes.apply(parts)
-			want := slices.SortedFunc(slices.Values(b.entries), (*Entry).compare)
+			want := slices.SortedFunc(slices.Values(b.entries), (*Entry).compareClaims)
 			if !slices.Equal(parts[part{}], want) {
 				t.Fatal("what is left of all changes is not what the block holds")
 			}

@@ -32,21 +32,21 @@ type Selection struct {
 	hinted map[*Origin]bool // members of which every address has zone hints
 	stale  map[*Origin]bool // members whose clusters are
 	zoned  bool             // an address has a zone
-	dual   bool             // workloads are claimed in both families
+	v4, v6 bool             // workloads are claimed over IPv4, over IPv6
 
-	divided bool // a policy is in force
-	plans   plans
+	divided   bool // a policy is in force
+	divisions divisions
 
 	counts    sync.Once
 	conflicts map[Ref]int // guarded by counts; see Conflicts
 }
 
-// plans are by the node of clients if there is a Local member, and else one. A client may name any node, so all nodes
-// on which nothing of a Local member runs have one plan.
-type plans struct {
+// divisions are by the node of clients. A client may name any node, so all on which nothing of a Local member runs
+// have one.
+type divisions struct {
 	mu     sync.Mutex // guards all below
-	byNode map[string]*plan
-	local  map[string]bool // nodes on which something of a Local member runs; nil if there is none
+	byNode map[string]*division
+	local  map[string]bool // nodes on which something of a Local member runs
 }
 
 // part is what a client must be to see an entry: on the node if local, and anything otherwise.
@@ -80,11 +80,12 @@ func (e *Entry) Origin() *Origin { return e.origin }
 
 // block holds the entries that one Slice contributes.
 type block struct {
-	slice         *Slice
-	entries       []*Entry // in the order of the Slice
-	hinted, zoned int      // how many entries have hints, a zone
-	v4, v6        int      // how many entries of workloads are of a family
-	waiting       int      // endpoints that may be ready soon
+	slice   *Slice
+	entries []*Entry // in the order of the Slice
+	hinted  int      // how many entries have hints
+	waiting int      // endpoints that may be ready soon
+	zoned   bool     // an entry has a zone
+	v4, v6  bool     // an entry of a workload is of that family
 }
 
 // blockKey is everything that a block depends on, besides the Query and the content of the Slice.
@@ -110,57 +111,72 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 		hinted: map[*Origin]bool{}, stale: map[*Origin]bool{},
 	}
 	changes := changes{}
-	var v4, v6 int
-	for i := range s.Members {
-		m := s.Members[i]
+	for i, m := range s.Members {
 		if m.Stale {
 			x.stale[m.Origin] = true
 		}
-		if m.View == nil || m.View.ExternalName {
-			t.member(i, m.reason())
-			continue // it has no addresses, whatever slices name it
+		if why := x.leavesOut(m); why != Kept {
+			t.member(i, why)
+			continue
 		}
-		declares, declared := m.View.Port(q.Port)
-		if !declared && s.View.Composition != nil {
-			t.member(i, Undeclared)
-			continue // only a Service that stands for itself serves a port it does not declare
-		}
-		local := m.Origin.Filtered && m.View.LocalOnly
-		x.local = x.local || local
-		var hinted, total int
-		for _, slice := range m.View.Slices {
-			port, leads := q.Port, len(slice.Ports) > 0
-			if declared {
-				port = slice.target(declares)
-				leads = port != 0
-			}
-			if !leads {
-				t.slice(i, slice)
-				continue // it leads nowhere
-			}
-			key := blockKey{m.Origin, slice.Name, port, local}
-			b := prev.blocks[key]
-			if b == nil || b.slice != slice {
-				b = newBlock(key, slice, q, b, changes)
-			}
-			x.blocks[key] = b
-			t.block(i, port, b)
-			hinted, total = hinted+b.hinted, total+len(b.entries)
-			v4, v6 = v4+b.v4, v6+b.v6
-			x.zoned = x.zoned || b.zoned > 0
-		}
-		if m.Origin.Filtered && !local && hinted == total && total > 0 {
-			x.hinted[m.Origin] = true
-		}
+		x.addMember(i, m, prev, changes, t)
 	}
 	for key, b := range prev.blocks {
 		if x.blocks[key] == nil {
-			changes.remove(key.local, b.entries...)
+			changes.lose(key.local, b.entries...)
 		}
 	}
 	x.parts = changes.apply(prev.parts)
-	x.dual = v4 > 0 && v6 > 0
 	return x
+}
+
+// leavesOut returns why a member has no address that answers; Kept if it may have some.
+func (x *Selection) leavesOut(m *Member) Reason {
+	switch v := m.View; {
+	case v == nil && !m.Known:
+		return NeverSynced
+	case v == nil && !m.Linked:
+		return NotLinked
+	case v == nil:
+		return NoService
+	case v.ExternalName:
+		return Alias // whatever slices name it
+	}
+	if _, declared := m.View.Port(x.query.Port); !declared && x.snapshot.View.Composition != nil {
+		return Undeclared // only a Service that stands for itself serves a port it does not declare
+	}
+	return Kept
+}
+
+// addMember adds what the slices of the i-th member contribute.
+func (x *Selection) addMember(i int, m *Member, prev *Selection, changes changes, t *trace) {
+	declares, declared := m.View.Port(x.query.Port)
+	local := m.Origin.Filtered && m.View.LocalOnly
+	x.local = x.local || local
+	hinted, total := 0, 0
+	for _, slice := range m.View.Slices {
+		port, leads := x.query.Port, len(slice.Ports) > 0
+		if declared {
+			port = slice.target(declares)
+			leads = port != 0
+		}
+		if !leads {
+			t.slice(i, slice)
+			continue
+		}
+		key := blockKey{m.Origin, slice.Name, port, local}
+		b := prev.blocks[key]
+		if b == nil || b.slice != slice {
+			b = newBlock(key, slice, x.query, b, changes)
+		}
+		x.blocks[key] = b
+		t.block(i, port, b)
+		hinted, total = hinted+b.hinted, total+len(b.entries)
+		x.zoned, x.v4, x.v6 = x.zoned || b.zoned, x.v4 || b.v4, x.v6 || b.v6
+	}
+	if m.Origin.Filtered && !local && hinted == total && total > 0 {
+		x.hinted[m.Origin] = true
+	}
 }
 
 // target returns the number of the Service's port p at the endpoints, or 0.
@@ -211,7 +227,7 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 		}
 		at := places.find(e)
 		if at >= passed && (label == noLabel || before[at].label-label > room*int64(len(added))) {
-			changes.remove(key.local, before[passed:at]...)
+			changes.lose(key.local, before[passed:at]...)
 			number(added, label, before[at].label)
 			passed, label, added, room = at+1, before[at].label, nil, 1
 			b.entries = append(b.entries, before[at])
@@ -219,30 +235,32 @@ func newBlock(key blockKey, slice *Slice, q Query, old *block, changes changes) 
 			if at >= passed {
 				room = labelRoom // it gets another label for want of room: let that last
 			}
-			entry := &Entry{
-				Addr:     netip.AddrPortFrom(e.Addr, key.port),
-				Endpoint: e,
-				origin:   key.origin,
-				slice:    key.slice,
-			}
+			addr := netip.AddrPortFrom(e.Addr, key.port)
+			entry := &Entry{Addr: addr, Endpoint: e, origin: key.origin, slice: key.slice}
 			b.entries, added = append(b.entries, entry), append(added, entry)
-			changes.add(key.local, entry)
+			changes.gain(key.local, entry)
 		}
-		if len(e.Hints()) > 0 {
-			b.hinted++
-		}
-		if e.Zone != (Name{}) {
-			b.zoned++
-		}
-		if e.Workload != nil && e.Addr.Is4() {
-			b.v4++
-		} else if e.Workload != nil {
-			b.v6++
-		}
+		b.noteEndpoint(e)
 	}
 	number(added, label, noLabel)
-	changes.remove(key.local, before[passed:]...)
+	changes.lose(key.local, before[passed:]...)
 	return b
+}
+
+func (b *block) noteEndpoint(e *Endpoint) {
+	if len(e.Hints()) > 0 {
+		b.hinted++
+	}
+	if e.Zone != (Name{}) {
+		b.zoned = true
+	}
+	switch {
+	case e.Workload == nil:
+	case e.Addr.Is4():
+		b.v4 = true
+	default:
+		b.v6 = true
+	}
 }
 
 // Labels are far apart, so that others fit between two that stay.
@@ -289,30 +307,32 @@ func (q *Query) leavesOut(e *Endpoint) Reason {
 }
 
 // changes collects, for each part, the entries that it gains and loses.
-type changes map[part]*struct{ added, removed []*Entry }
+type changes map[part]*change
 
-func (c changes) add(local bool, e *Entry) {
+type change struct{ gained, lost []*Entry }
+
+func (c changes) gain(local bool, e *Entry) {
 	if of := c.changeOf(local, e); of != nil {
-		of.added = append(of.added, e)
+		of.gained = append(of.gained, e)
 	}
 }
 
-func (c changes) remove(local bool, entries ...*Entry) {
+func (c changes) lose(local bool, entries ...*Entry) {
 	for _, e := range entries {
 		if of := c.changeOf(local, e); of != nil {
-			of.removed = append(of.removed, e)
+			of.lost = append(of.lost, e)
 		}
 	}
 }
 
 // changeOf returns the change of the part that e is in; nil for none.
-func (c changes) changeOf(local bool, e *Entry) *struct{ added, removed []*Entry } {
+func (c changes) changeOf(local bool, e *Entry) *change {
 	p, some := e.part(local)
 	if !some {
 		return nil
 	}
 	if c[p] == nil {
-		c[p] = &struct{ added, removed []*Entry }{}
+		c[p] = &change{}
 	}
 	return c[p]
 }
@@ -335,19 +355,19 @@ func (c changes) apply(parts map[part][]*Entry) map[part][]*Entry {
 	next := make(map[part][]*Entry, len(parts))
 	maps.Copy(next, parts)
 	for p, change := range c {
-		slices.SortFunc(change.added, (*Entry).compare)
-		slices.SortFunc(change.removed, (*Entry).compare)
-		if next[p] = splice(next[p], change.removed, change.added); len(next[p]) == 0 {
+		slices.SortFunc(change.gained, (*Entry).compareClaims)
+		slices.SortFunc(change.lost, (*Entry).compareClaims)
+		if next[p] = splice(next[p], change.lost, change.gained); len(next[p]) == 0 {
 			delete(next, p)
 		}
 	}
 	return next
 }
 
-// compare is a total order over the entries of a Selection: by address, and where several claim one,
+// compareClaims is a total order over the entries of a Selection: by address, and where several claim one,
 // the best claim first if all clusters are in contact. It depends on nothing that changes from one
 // Selection to the next.
-func (e *Entry) compare(o *Entry) int {
+func (e *Entry) compareClaims(o *Entry) int {
 	if c := e.Addr.Compare(o.Addr); c != 0 || e == o {
 		return c
 	}
@@ -356,7 +376,7 @@ func (e *Entry) compare(o *Entry) int {
 		strings.Compare(string(e.origin.Cluster), string(o.origin.Cluster)),
 		strings.Compare(e.origin.Namespace, o.origin.Namespace),
 		strings.Compare(e.origin.Name, o.origin.Name),
-		e.Endpoint.Workload.compare(o.Endpoint.Workload),
+		e.Endpoint.Workload.compareNames(o.Endpoint.Workload),
 		strings.Compare(e.slice, o.slice),
 		cmp.Compare(e.label, o.label),
 	)
@@ -373,8 +393,8 @@ func (o *Origin) rank() (rank int) {
 	return rank
 }
 
-// compare puts workloads in order, and behind them whatever is none.
-func (w *Workload) compare(o *Workload) int {
+// compareNames puts workloads in order, and behind them whatever is none.
+func (w *Workload) compareNames(o *Workload) int {
 	switch {
 	case w == o:
 		return 0
@@ -395,12 +415,12 @@ func splice(base, removed, added []*Entry) []*Entry {
 	}
 	out := make([]*Entry, 0, len(base)-len(removed)+len(added))
 	for len(removed) > 0 || len(added) > 0 {
-		remove := len(added) == 0 || len(removed) > 0 && removed[0].compare(added[0]) <= 0
+		remove := len(added) == 0 || len(removed) > 0 && removed[0].compareClaims(added[0]) <= 0
 		next := added
 		if remove {
 			next = removed
 		}
-		i, _ := slices.BinarySearchFunc(base, next[0], (*Entry).compare)
+		i, _ := slices.BinarySearchFunc(base, next[0], (*Entry).compareClaims)
 		out, base = append(out, base[:i]...), base[i:]
 		if remove {
 			base, removed = base[1:], removed[1:]
@@ -426,7 +446,7 @@ func (x *Selection) Reduce(p Place) Place {
 	if !x.zoned && len(x.hinted) == 0 {
 		p.Zone = ""
 	}
-	if !x.divided || !x.planAt(p.Node).divided {
+	if !x.divided || !x.divisionAt(p.Node).divided {
 		p.Bucket = 0
 	}
 	return p
@@ -435,16 +455,16 @@ func (x *Selection) Reduce(p Place) Place {
 // At returns the Set for clients at a place: the stages of place first, then one claim for each
 // address. prev may be any earlier Set, or nil; if the result is equal to it, it is prev.
 func (x *Selection) At(p Place, prev *Set) *Set {
-	set := x.set(p, x.near(p, nil))
+	set := x.newSet(p, x.near(p, nil))
 	if add, remove := Diff(prev, set); prev != nil && len(add)+len(remove) == 0 {
 		return prev
 	}
 	return set
 }
 
-// set returns the Set of some claims for clients at a place. It copies them only if it is another claim
+// newSet returns the Set of some claims for clients at a place. It copies them only if it is another claim
 // than the first in order that counts for an address.
-func (x *Selection) set(p Place, entries []*Entry) *Set {
+func (x *Selection) newSet(p Place, entries []*Entry) *Set {
 	set := &Set{entries: entries, lens: lens{p.Zone, x.query.ZoneWeights}}
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
@@ -492,7 +512,7 @@ func (x *Selection) countConflicts() map[Ref]int {
 					}
 				}
 			}
-		}, (*Entry).compare)
+		}, (*Entry).compareClaims)
 	}
 	var conflicts map[Ref]int
 	for i, next := 0, 0; i < len(entries); i = next {
@@ -616,7 +636,7 @@ func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
 
 // overIPv6 keeps the IPv6 addresses only of workloads that have both families.
 func (x *Selection) overIPv6(_ Place, entries []*Entry) func(*Entry) bool {
-	if !x.dual {
+	if !x.dual() {
 		return nil
 	}
 	v6 := map[family]bool{}
@@ -627,6 +647,9 @@ func (x *Selection) overIPv6(_ Place, entries []*Entry) func(*Entry) bool {
 	}
 	return func(e *Entry) bool { return e.Endpoint.Workload == nil || e.Addr.Addr().Is6() || !v6[e.family()] }
 }
+
+// dual reports whether workloads are claimed in both families.
+func (x *Selection) dual() bool { return x.v4 && x.v6 }
 
 // family names a workload in one cluster, whatever address family it is reached by.
 type family struct {

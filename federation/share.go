@@ -13,12 +13,12 @@ import (
 // have wherever it stands does not count: of a member with internalTrafficPolicy: Local it is what runs on the
 // client's node that is ready or not. Hostnames are not divided: a client that asks for an instance gets it.
 //
-// All of it is in a plan, computed when the first client needs it, once for a Selection, or for a node where a member
-// is Local. Clients of a bucket get the entries of whole clusters, which all buckets share, and of each divided
-// cluster the few that score highest. Without a policy there is no plan, and nothing is computed.
+// All of it is in a division, computed when the first client needs it, once for a Selection, or for a node where a
+// member is Local. Clients of a bucket get the entries of whole clusters, which all buckets share, and of each divided
+// cluster the few that score highest. Without a policy there is no division, and nothing is computed.
 
-// plan is what clients at the places that see the same claims get of each cluster.
-type plan struct {
+// division is what clients at the places that see the same claims get of each cluster.
+type division struct {
 	portions []*portion // in the order of the members
 	of       map[*Origin]*portion
 	whole    bool     // everything is given
@@ -28,8 +28,7 @@ type plan struct {
 
 // portion is what there is of one cluster, and its share.
 type portion struct {
-	policy.Member
-	share   policy.Share
+	ClusterShare
 	whole   bool     // all of it is given
 	entries []*Entry // those that count, by address
 }
@@ -65,28 +64,21 @@ func (m *Member) Part() policy.Member {
 // elsewhere stands for the nodes on which nothing of a Local member runs; no node has such a name.
 const elsewhere = "/"
 
-// planAt returns the plan for clients on a node.
-func (x *Selection) planAt(node string) *plan {
-	x.plans.mu.Lock()
-	defer x.plans.mu.Unlock()
-	if x.plans.byNode == nil {
-		x.plans.byNode = map[string]*plan{}
-		if x.local {
-			x.plans.local = x.localNodes()
-		}
+// divisionAt returns the division for clients on a node.
+func (x *Selection) divisionAt(node string) *division {
+	all := &x.divisions
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.byNode == nil {
+		all.byNode, all.local = map[string]*division{}, x.localNodes()
 	}
-	switch {
-	case !x.local:
-		node = ""
-	case !x.plans.local[node]:
+	if !all.local[node] {
 		node = elsewhere
 	}
-	p := x.plans.byNode[node]
-	if p == nil {
-		p = x.newPlan(node)
-		x.plans.byNode[node] = p
+	if all.byNode[node] == nil {
+		all.byNode[node] = x.newDivision(node)
 	}
-	return p
+	return all.byNode[node]
 }
 
 // localNodes returns the nodes on which something of a Local member runs, ready or not.
@@ -106,43 +98,50 @@ func (x *Selection) localNodes() map[string]bool {
 	return nodes
 }
 
-func (x *Selection) newPlan(node string) *plan {
-	p := &plan{of: map[*Origin]*portion{}, whole: true}
+func (x *Selection) newDivision(node string) *division {
+	d := &division{of: map[*Origin]*portion{}, whole: true}
 	byCluster := map[Cluster]*portion{}
 	for _, m := range x.snapshot.Members {
 		c := byCluster[m.Origin.Cluster]
 		if c == nil {
-			c = &portion{Member: m.Part()}
-			p.portions = append(p.portions, c)
+			c = &portion{ClusterShare: ClusterShare{Member: m.Part()}}
+			d.portions = append(d.portions, c)
 			byCluster[m.Origin.Cluster] = c
 		}
-		p.of[m.Origin] = c
+		d.of[m.Origin] = c
 	}
-	x.count(p, node)
+	families := x.addReady(d, node)
+	x.addWaiting(d, node, families)
+	d.share(x.snapshot.View)
+	return d
+}
+
+// share sets the share of each cluster under the policy of a Service, whose View may be nil.
+func (d *division) share(v *View) {
 	var of *policy.Service
-	if x.snapshot.View != nil {
-		of = x.snapshot.View.Policy
+	if v != nil {
+		of = v.Policy
 	}
-	members := make([]policy.Member, len(p.portions))
-	for i, c := range p.portions {
+	members := make([]policy.Member, len(d.portions))
+	for i, c := range d.portions {
 		members[i] = c.Member
 	}
 	for i, share := range policy.Shares(of, members) {
-		c := p.portions[i]
-		c.share, c.whole = share, share.Given(0) == c.Ready
-		p.whole = p.whole && c.whole
-		p.divided = p.divided || share.Divided(c.Ready)
+		c := d.portions[i]
+		c.Share, c.whole = share, share.Given(0) == c.Ready
+		d.whole = d.whole && c.whole
+		d.divided = d.divided || share.Divided(c.Ready)
 		if c.whole {
-			p.fixed = merged(p.fixed, c.entries)
+			d.fixed = merged(d.fixed, c.entries)
 		}
 	}
-	return p
 }
 
-// count sets what there is of each cluster.
-func (x *Selection) count(p *plan, node string) {
+// addReady adds to each cluster what is ready of it, and returns the workloads that are among this, where some have
+// both families.
+func (x *Selection) addReady(d *division, node string) map[family]bool {
 	entries := x.claims(node)
-	overIPv6, seen := x.overIPv6(Place{}, entries), map[family]bool{}
+	overIPv6, families := x.overIPv6(Place{}, entries), map[family]bool{}
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
 		best, next = x.best(entries, i)
@@ -152,18 +151,23 @@ func (x *Selection) count(p *plan, node string) {
 				continue
 			}
 			if e.Endpoint.Workload != nil {
-				seen[e.family()] = true
+				families[e.family()] = true
 			}
 		}
-		c := p.of[e.origin]
+		c := d.of[e.origin]
 		c.entries = append(c.entries, e)
 	}
-	for _, c := range p.portions {
+	for _, c := range d.portions {
 		c.Ready, c.All = len(c.entries), len(c.entries)
 	}
+	return families
+}
+
+// addWaiting adds to each cluster what may be ready soon: of a workload that has both families one address.
+func (x *Selection) addWaiting(d *division, node string, families map[family]bool) {
 	for key, b := range x.blocks {
-		c := p.of[key.origin]
-		if !x.dual && !key.local {
+		c := d.of[key.origin]
+		if !x.dual() && !key.local {
 			c.All += b.waiting
 			continue
 		}
@@ -173,11 +177,11 @@ func (x *Selection) count(p *plan, node string) {
 			if !x.query.waitsFor(e) || !somewhere || key.local && at.node != node {
 				continue
 			}
-			if x.dual && e.Workload != nil {
-				if seen[entry.family()] {
+			if x.dual() && e.Workload != nil {
+				if families[entry.family()] {
 					continue
 				}
-				seen[entry.family()] = true
+				families[entry.family()] = true
 			}
 			c.All++
 		}
@@ -200,40 +204,45 @@ func (q *Query) waitsFor(e *Endpoint) bool {
 // given returns those of all claims that clients at a place get by the shares of clusters. leaveOut, if it is not
 // nil, gets the others.
 func (x *Selection) given(p Place, entries []*Entry, leaveOut func(*Entry, Reason)) []*Entry {
-	plan := x.planAt(p.Node)
-	if plan.whole {
+	d := x.divisionAt(p.Node)
+	if d.whole {
 		return entries
 	}
-	given := plan.fixed
-	for _, c := range plan.portions {
-		if n := c.share.Given(p.Bucket); n > 0 && !c.whole {
+	given := d.fixed
+	for _, c := range d.portions {
+		if n := c.Given(p.Bucket); n > 0 && !c.whole {
 			given = merged(given, c.choose(n, p.Bucket))
 		}
 	}
 	if leaveOut != nil {
-		in, counts := map[*Entry]bool{}, map[*Entry]*portion{}
-		for _, e := range given {
-			in[e] = true
-		}
-		for _, c := range plan.portions {
-			for _, e := range c.entries {
-				counts[e] = c
-			}
-		}
-		for _, e := range entries {
-			c := counts[e]
-			switch {
-			case in[e]:
-			case c != nil:
-				leaveOut(e, c.reason())
-			case x.winner(entries, e) == e:
-				leaveOut(e, OverIPv6)
-			default:
-				leaveOut(e, Duplicate)
-			}
-		}
+		x.explainGiven(d, entries, given, leaveOut)
 	}
 	return given
+}
+
+// explainGiven calls leaveOut for those of all claims that are not given.
+func (x *Selection) explainGiven(d *division, entries, given []*Entry, leaveOut func(*Entry, Reason)) {
+	in, counts := map[*Entry]bool{}, map[*Entry]*portion{}
+	for _, e := range given {
+		in[e] = true
+	}
+	for _, c := range d.portions {
+		for _, e := range c.entries {
+			counts[e] = c
+		}
+	}
+	for _, e := range entries {
+		c := counts[e]
+		switch {
+		case in[e]:
+		case c != nil:
+			leaveOut(e, c.reason())
+		case x.winner(entries, e) == e:
+			leaveOut(e, OverIPv6)
+		default:
+			leaveOut(e, Duplicate)
+		}
+	}
 }
 
 // winner returns the claim that counts for the address of e.
@@ -248,13 +257,13 @@ func (x *Selection) winner(entries []*Entry, e *Entry) *Entry {
 // reason returns why clients do not get endpoints of the cluster.
 func (c *portion) reason() Reason {
 	switch {
-	case c.share.Serves():
+	case c.Serves():
 		return OverShare
-	case c.share.Class == policy.DrainedOut:
+	case c.Class == policy.DrainedOut:
 		return Drained
-	case c.share.Class != policy.Regular:
+	case c.Class != policy.Regular:
 		return StaleAfterOthers
-	case c.share.LeftOut || c.share.Load == 0:
+	case c.LeftOut || c.Load == 0:
 		return LowerTier
 	default:
 		return OverShare
@@ -339,10 +348,10 @@ type ClusterShare struct {
 // Shares returns the share of each cluster for clients at a place, in the order of the members. It is all of
 // what is ready where no policy is in force.
 func (x *Selection) Shares(p Place) []ClusterShare {
-	plan := x.planAt(p.Node)
-	all := make([]ClusterShare, len(plan.portions))
-	for i, c := range plan.portions {
-		all[i] = ClusterShare{c.Member, c.share}
+	d := x.divisionAt(p.Node)
+	all := make([]ClusterShare, len(d.portions))
+	for i, c := range d.portions {
+		all[i] = c.ClusterShare
 	}
 	return all
 }

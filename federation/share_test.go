@@ -121,8 +121,8 @@ func TestHostnamesAreNotDivided(t *testing.T) {
 	}
 }
 
-// Clients may name any node: those on which nothing of a Local member runs share one plan.
-func TestPlansOfNodes(t *testing.T) {
+// Clients may name any node: those on which nothing of a Local member runs share one division.
+func TestDivisionsOfNodes(t *testing.T) {
 	s := policedStore(t, &policy.Service{Prefer: []policy.Tier{{Local: true}, {Others: true}}}, map[Cluster]int{
 		"local": 1, "east": 3,
 	})
@@ -144,8 +144,8 @@ func TestPlansOfNodes(t *testing.T) {
 	if got := x.At(Place{Node: "n1"}, nil); got.Len() != 1 {
 		t.Errorf("a client on the node of the endpoint gets %v", text(got))
 	}
-	if n := len(x.plans.byNode); n != 2 {
-		t.Errorf("%d plans are kept", n)
+	if n := len(x.divisions.byNode); n != 2 {
+		t.Errorf("%d divisions are kept", n)
 	}
 }
 
