@@ -64,14 +64,10 @@ type Verdict struct {
 // address is in the Set that Select and At make of it exactly if a Verdict on it is
 // Kept. It costs as much as a Select without an earlier result.
 func Explain(s *Snapshot, q Query, p Place) []Verdict {
-	t := &trace{snapshot: s, query: q, lost: map[*Entry]Reason{}, written: map[*Member]map[netip.Addr]bool{}}
+	t := &trace{query: q, written: map[*Member]map[netip.Addr]bool{}}
 	x := selectWith(s, q, nil, t)
-	left := x.near(p, func(e *Entry, why Reason) { t.lost[e] = why })
-	winners := map[netip.AddrPort]*Entry{}
-	for e := range x.newSet(p, left).All() {
-		winners[e.Addr] = e.Entry
-	}
-	in := map[*Entry]bool{}
+	lost, in := map[*Entry]Reason{}, map[*Entry]bool{}
+	left := x.near(p, func(e *Entry, why Reason) { lost[e] = why })
 	for _, e := range left {
 		in[e] = true
 	}
@@ -80,20 +76,22 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 		if v.Entry == nil {
 			continue
 		}
-		why, lost := t.lost[v.Entry]
-		_, somewhere := v.Entry.part(true)
-		winner := winners[v.Entry.Addr]
-		switch {
-		case lost && why == Duplicate: // of an address whose claims all stay away, or that another cluster is given
-			counts := x.winner(x.claims(p.Node), v.Entry)
-			v.Reason, v.Winner, v.For = why, counts, x.preference(counts, v.Entry)
-		case lost:
-			v.Reason = why
-		case !in[v.Entry] && somewhere: // in a part that was not looked at
+		among := left
+		switch _, somewhere := v.Entry.part(true); {
+		case in[v.Entry]:
+		case lost[v.Entry] == Duplicate: // of an address whose claims all stay away, or that another cluster is given
+			among = x.claims(p.Node)
+		case lost[v.Entry] != Kept:
+			v.Reason = lost[v.Entry]
+			continue
+		case somewhere: // in a part that was not looked at
 			v.Reason = OtherNode
-		case !in[v.Entry]:
+			continue
+		default:
 			v.Reason = NoNode
-		case winner != v.Entry:
+			continue
+		}
+		if winner := x.winner(among, v.Entry); winner != v.Entry {
 			v.Reason, v.Winner, v.For = Duplicate, winner, x.preference(winner, v.Entry)
 		}
 	}
@@ -116,30 +114,28 @@ func (x *Selection) preference(winner, loser *Entry) string {
 
 // A trace records what selectWith leaves out of members and slices. A nil trace records nothing.
 type trace struct {
-	snapshot *Snapshot
 	query    Query
-	verdicts []Verdict // in the order of members, Slices and Endpoints
-	lost     map[*Entry]Reason
+	verdicts []Verdict                       // in the order of members, Slices and Endpoints
 	written  map[*Member]map[netip.Addr]bool // that are ready, of Members of which some are Held
 }
 
-func (t *trace) member(i int, why Reason) {
+func (t *trace) member(m *Member, why Reason) {
 	if t != nil {
-		t.verdicts = append(t.verdicts, Verdict{Reason: why, Member: t.snapshot.Members[i]})
+		t.verdicts = append(t.verdicts, Verdict{Reason: why, Member: m})
 	}
 }
 
-func (t *trace) slice(i int, s *Slice) {
+func (t *trace) slice(m *Member, s *Slice) {
 	if t != nil {
-		t.verdicts = append(t.verdicts, Verdict{Reason: NoTarget, Member: t.snapshot.Members[i], Slice: s})
+		t.verdicts = append(t.verdicts, Verdict{Reason: NoTarget, Member: m, Slice: s})
 	}
 }
 
-func (t *trace) block(i int, port uint16, b *block) {
+func (t *trace) block(m *Member, port uint16, b *block) {
 	if t == nil {
 		return
 	}
-	m, entries := t.snapshot.Members[i], b.entries
+	entries := b.entries
 	if m.Held > 0 && t.written[m] == nil {
 		t.written[m] = m.Written.readyAddresses()
 	}

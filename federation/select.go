@@ -111,15 +111,15 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 		hinted: map[*Origin]bool{}, stale: map[*Origin]bool{},
 	}
 	changes := changes{}
-	for i, m := range s.Members {
+	for _, m := range s.Members {
 		if m.Stale {
 			x.stale[m.Origin] = true
 		}
 		if why := x.leavesOut(m); why != Kept {
-			t.member(i, why)
+			t.member(m, why)
 			continue
 		}
-		x.addMember(i, m, prev, changes, t)
+		x.addMember(m, prev, changes, t)
 	}
 	for key, b := range prev.blocks {
 		if x.blocks[key] == nil {
@@ -148,8 +148,8 @@ func (x *Selection) leavesOut(m *Member) Reason {
 	return Kept
 }
 
-// addMember adds what the slices of the i-th member contribute.
-func (x *Selection) addMember(i int, m *Member, prev *Selection, changes changes, t *trace) {
+// addMember adds what the slices of a member contribute.
+func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *trace) {
 	declares, declared := m.View.Port(x.query.Port)
 	local := m.Origin.Filtered && m.View.LocalOnly
 	x.local = x.local || local
@@ -161,7 +161,7 @@ func (x *Selection) addMember(i int, m *Member, prev *Selection, changes changes
 			leads = port != 0
 		}
 		if !leads {
-			t.slice(i, slice)
+			t.slice(m, slice)
 			continue
 		}
 		key := blockKey{m.Origin, slice.Name, port, local}
@@ -170,7 +170,7 @@ func (x *Selection) addMember(i int, m *Member, prev *Selection, changes changes
 			b = newBlock(key, slice, x.query, b, changes)
 		}
 		x.blocks[key] = b
-		t.block(i, port, b)
+		t.block(m, port, b)
 		hinted, total = hinted+b.hinted, total+len(b.entries)
 		x.zoned, x.v4, x.v6 = x.zoned || b.zoned, x.v4 || b.v4, x.v6 || b.v6
 	}
