@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -142,9 +143,11 @@ type Admission struct {
 	config   AdmissionConfig
 	limiter  *rate.Limiter
 	turns    chan struct{}
-	large    chan struct{} // turns of large answers
-	count    counts
+	large    chan struct{}    // turns of large answers
 	refusals map[string]error // by reason
+	metrics  admissionMetrics
+	log      logr.Logger
+	full     rate.Sometimes // when it is logged that connections are refused
 
 	connections       atomic.Int64
 	streams, halfOpen atomic.Int64
@@ -156,19 +159,16 @@ type Admission struct {
 	hurried time.Time           // when stalled connections were looked for last
 }
 
-// counts are called for what an Admission does.
-type counts struct {
-	refused                                   func(reason string)
-	connectionRefused, halfOpenEnded, stalled func()
-}
-
-// NewAdmission returns an Admission with nothing admitted.
-func NewAdmission(c AdmissionConfig, count counts) *Admission {
-	return &Admission{
-		config: c, limiter: rate.NewLimiter(rate.Limit(c.Rate), c.Burst), count: count, refusals: c.refusals(),
+// NewAdmission returns an Admission with nothing admitted, whose metrics are added to some.
+func NewAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *Admission {
+	a := &Admission{
+		config: c, limiter: rate.NewLimiter(rate.Limit(c.Rate), c.Burst), refusals: c.refusals(),
 		turns: make(chan struct{}, c.Answers), large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		log: log, full: rate.Sometimes{Interval: time.Minute},
 		open: map[*connection]struct{}{},
 	}
+	a.metrics = newAdmissionMetrics(metrics, a)
+	return a
 }
 
 // admit lets a new stream of a connection in, or refuses it with RESOURCE_EXHAUSTED. What a connection
@@ -192,8 +192,17 @@ func (a *Admission) admit(c *connection) error {
 
 // refuse counts a refusal and returns it.
 func (a *Admission) refuse(reason string) error {
-	a.count.refused(reason)
+	a.metrics.refused[reason].Inc()
 	return a.refusals[reason]
+}
+
+// refuseConnection counts a connection that is closed because too many are open.
+func (a *Admission) refuseConnection() {
+	a.metrics.connectionRefused.Inc()
+	a.full.Do(func() {
+		a.log.Info("New connections are closed: as many are open as -max-connections allows",
+			"open", a.config.Connections)
+	})
 }
 
 // turn waits for the turn of a stream of c to be answered first, by an answer that is large or not, and

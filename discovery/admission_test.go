@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -436,7 +437,7 @@ func TestHeaderFloods(t *testing.T) {
 
 // Nothing of a header is kept with the stream.
 func TestHeadersAreNotKept(t *testing.T) {
-	a := NewAdmission(DefaultAdmission(), counts{refused: func(string) {}})
+	a := NewAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 	header := metadata.Pairs("a", "b", ":authority", "x")
 	ctx := metadata.NewIncomingContext(connections{a}.TagConn(t.Context(), nil), header)
 	ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod, Header: header})
@@ -481,7 +482,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 		}
 	})
 
-	a := NewAdmission(AdmissionConfig{Request: time.Minute}, counts{refused: func(string) {}})
+	a := NewAdmission(logr.Discard(), AdmissionConfig{Request: time.Minute}, &metricList{})
 	ctx := connections{a}.TagConn(t.Context(), nil)
 	if _, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("before there is a goroutine: %v", err)
@@ -738,7 +739,7 @@ func TestRefusedConnectionsAreReported(t *testing.T) {
 		if len(logged) != 2 || !strings.Contains(logged[0], "-max-connections") {
 			t.Errorf("logged: %q", logged)
 		}
-		if n := testutil.ToFloat64(server.metrics.noConnection); n != 299 {
+		if n := testutil.ToFloat64(server.admission.metrics.connectionRefused); n != 299 {
 			t.Errorf("%.0f connections are counted as refused", n)
 		}
 	})

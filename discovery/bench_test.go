@@ -74,7 +74,7 @@ func BenchmarkScrape(b *testing.B) {
 			server.config.DetailedMetrics = detailed
 			b.ReportAllocs()
 			for b.Loop() {
-				if n := testutil.CollectAndCount(server.metrics.services); n != 4 {
+				if n := testutil.CollectAndCount(server.services); n != 4 {
 					b.Fatalf("%d series", n)
 				}
 			}

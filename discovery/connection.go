@@ -288,7 +288,7 @@ func (t *ticket) expire() {
 		return
 	}
 	t.served()
-	t.admission.count.halfOpenEnded()
+	t.admission.metrics.halfOpenEnded.Inc()
 	t.cancel() // so that its handler stops waiting
 }
 

@@ -2,12 +2,12 @@ package discovery
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -52,7 +52,9 @@ type Engine struct {
 	cache      *updateCache
 	selections *selections
 	streams    streams
-	metrics    *metrics
+	services   *serviceMetrics
+	metrics    streamMetrics
+	collectors metricList
 	started    time.Time
 	draining   atomic.Pointer[drain]
 }
@@ -60,22 +62,12 @@ type Engine struct {
 // NewEngine returns an Engine of what store holds.
 func NewEngine(log logr.Logger, store *federation.Store, config Config) *Engine {
 	e := &Engine{config: config, store: store, started: time.Now()}
-	full := rate.Sometimes{Interval: time.Minute}
-	e.admission = NewAdmission(config.Admission, counts{
-		refused: func(reason string) { e.metrics.refusedOf[reason].Inc() },
-		connectionRefused: func() {
-			e.metrics.noConnection.Inc()
-			full.Do(func() {
-				log.Info("New connections are closed: as many are open as -max-connections allows",
-					"open", config.Admission.Connections)
-			})
-		},
-		halfOpenEnded: func() { e.metrics.halfOpenEnded.Inc() },
-		stalled:       func() { e.metrics.stalled.Inc() },
-	})
+	e.metrics = newStreamMetrics(&e.collectors)
+	e.admission = NewAdmission(log, config.Admission, &e.collectors)
 	e.cache = newUpdateCache(config.FrameBytes)
 	e.selections = newSelections(&e.config, e.cache)
-	e.metrics = newMetrics(e)
+	e.services = &serviceMetrics{engine: e}
+	e.addMetrics(&e.collectors)
 	return e
 }
 
@@ -83,7 +75,7 @@ func NewEngine(log logr.Logger, store *federation.Store, config Config) *Engine 
 func (e *Engine) Store() *federation.Store { return e.store }
 
 // Collectors returns the Engine's metrics, to be registered.
-func (e *Engine) Collectors() []prometheus.Collector { return e.metrics.collectors() }
+func (e *Engine) Collectors() []prometheus.Collector { return slices.Clip(e.collectors) }
 
 // Find returns the frame that Keep was given for a key.
 func (e *Engine) Find(key any) (*Frame, bool) { return e.cache.find(key) }

@@ -262,7 +262,7 @@ func (c *connection) stalled() {
 		return
 	}
 	c.mu.Unlock()
-	c.admission.count.stalled()
+	c.admission.metrics.stalled.Inc()
 	if c.conn != nil {
 		_ = c.conn.Close() // gRPC notices, and ends all its streams
 	}

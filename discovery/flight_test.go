@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 
 	"github.com/fingerpost/fingerpost/discovery/streamtest"
@@ -197,7 +199,7 @@ func TestStalledConnections(t *testing.T) {
 // A connection that was idle begins to stall with the message that begins to wait, not with the last one.
 func TestIdleIsNotStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := NewAdmission(DefaultAdmission(), counts{})
+		a := NewAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 		c := &connection{admission: a}
 		c.sending(time.Now())
 		c.sent(time.Now())
@@ -376,16 +378,16 @@ func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := DefaultAdmission()
 		config.Answers = 1
-		refused := map[string]int{}
-		a := NewAdmission(config, counts{refused: func(reason string) { refused[reason]++ }})
+		a := NewAdmission(logr.Discard(), config, &metricList{})
+		refused := func() float64 { return testutil.ToFloat64(a.metrics.refused[refusedTurn]) }
 		one, other := &connection{large: make(chan struct{}, 1)}, &connection{large: make(chan struct{}, 1)}
 		turn := func(c *connection, large bool) (func(), error) { return a.turn(t.Context(), c, large) }
 		first, err := turn(one, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := turn(one, true); err == nil || refused[refusedTurn] != 1 {
-			t.Errorf("a connection has two turns at once: %v", refused)
+		if _, err := turn(one, true); err == nil || refused() != 1 {
+			t.Errorf("a connection has two turns at once: %v", refused())
 		}
 		if done, err := turn(one, false); err != nil {
 			t.Errorf("a small answer waits for large ones: %v", err)

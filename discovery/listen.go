@@ -26,7 +26,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		a.connections.Add(-1)
 		_ = conn.Close() // of an error there is nothing to report
-		a.count.connectionRefused()
+		a.refuseConnection()
 	}
 }
 

@@ -1,126 +1,66 @@
 package discovery
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are those of all streams. No client chooses a label.
-type metrics struct {
-	messages    *prometheus.CounterVec
-	addresses   *prometheus.CounterVec
-	bytes       prometheus.Counter
-	refused     *prometheus.CounterVec
-	connections prometheus.GaugeFunc
-	open        prometheus.GaugeFunc
-	halfOpen    prometheus.GaugeFunc
-	firstAnswer prometheus.Histogram
-	streams     prometheus.GaugeFunc
-	frames      prometheus.GaugeFunc
-	queries     prometheus.GaugeFunc
-	leftOut     prometheus.CounterFunc
-	services    *serviceMetrics
+// metricList is metrics that are to be registered. No client chooses a label.
+type metricList []prometheus.Collector
 
-	// Of the vectors above, looked up once and not for every message.
-	sentOf         map[Kind]prometheus.Counter
-	added, removed prometheus.Counter
-	refusedOf      map[string]prometheus.Counter
-	noConnection   prometheus.Counter
-	halfOpenEnded  prometheus.Counter
-	stalled        prometheus.Counter
-	inFlight       prometheus.GaugeFunc
+func (l *metricList) add(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	*l = append(*l, c)
+	return c
 }
 
-func newMetrics(e *Engine) *metrics {
-	m := &metrics{
-		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_messages_total",
-			Help: "Messages sent on streams, by type: add, remove, no_endpoints, heartbeat or profile.",
-		}, []string{"type"}),
-		addresses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_addresses_total", Help: "Addresses sent on Get streams, by operation: add or remove.",
-		}, []string{"operation"}),
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fingerpost_sent_bytes_total", Help: "Bytes of messages sent on streams.",
-		}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fingerpost_admission_refused_total",
-			Help: "Streams refused with RESOURCE_EXHAUSTED, by reason: too many new ones a second, " +
-				"on one connection (connection-rate) or in all (rate); too many open, on one connection " +
-				"(connection-streams), without a request (half-open), or in all (streams); " +
-				"too many header fields (header); no turn in time (turn).",
-		}, []string{"reason"}),
-		connections: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_connections",
-			Help: "Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.",
-		}, func() float64 { return float64(e.admission.connections.Load()) }),
-		noConnection: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fingerpost_connections_refused_total",
-			Help: "Connections closed at once because as many were open as may be.",
-		}),
-		open: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_streams_open",
-			Help: "Open gRPC streams of all kinds, from their header on: health, reflection, and those " +
-				"without a request included.",
-		}, func() float64 { return float64(e.admission.streams.Load()) }),
-		halfOpen: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_streams_half_open", Help: "Open gRPC streams whose request has not arrived yet.",
-		}, func() float64 { return float64(e.admission.halfOpen.Load()) }),
-		halfOpenEnded: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fingerpost_streams_half_open_ended_total",
-			Help: "Streams ended because their request did not arrive in time.",
-		}),
-		stalled: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fingerpost_connections_stalled_total",
-			Help: "Connections closed because they made no progress at all while messages waited on them.",
-		}),
-		inFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_in_flight_bytes",
-			Help: "Bytes of messages on their way to clients that have not taken them yet. What streams " +
-				"share counts once.",
-		}, func() float64 { return float64(e.admission.bytes.Load()) }),
+// addVec adds a counter with a label, and returns that of each value: looked up once, and not for every message.
+func addVec[K ~string](l *metricList, name, help, label string, values []K) map[K]prometheus.Counter {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	*l = append(*l, vec)
+	of := map[K]prometheus.Counter{}
+	for _, v := range values {
+		of[v] = vec.WithLabelValues(string(v))
+	}
+	return of
+}
+
+func addGauge[N int | int64](l *metricList, name, help string, value func() N) {
+	*l = append(*l, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help},
+		func() float64 { return float64(value()) }))
+}
+
+// streamMetrics are those of the messages of all streams.
+type streamMetrics struct {
+	messages       map[Kind]prometheus.Counter
+	added, removed prometheus.Counter
+	bytes          prometheus.Counter
+	firstAnswer    prometheus.Histogram
+}
+
+func newStreamMetrics(l *metricList) streamMetrics {
+	addresses := addVec(l, "fingerpost_addresses_total", "Addresses sent on Get streams, by operation: add or remove.",
+		"operation", []Kind{Add, Remove})
+	m := streamMetrics{
+		messages: addVec(l, "fingerpost_messages_total",
+			"Messages sent on streams, by type: add, remove, no_endpoints, heartbeat or profile.", "type", kinds),
+		added:   addresses[Add],
+		removed: addresses[Remove],
+		bytes:   l.add("fingerpost_sent_bytes_total", "Bytes of messages sent on streams."),
 		firstAnswer: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "fingerpost_first_answer_seconds",
 			Help:    "Time from the opening of a Get stream to its first answer.",
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 2, 3, 5, 10, 30},
 		}),
-		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_streams", Help: "Open streams, those of Get and of GetProfile together.",
-		}, func() float64 { return float64(e.streams.len()) }),
-		frames: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_frame_cache_bytes",
-			Help: "Bytes of encoded messages that are kept to be shared by streams.",
-		}, func() float64 { return float64(e.cache.size()) }),
-		leftOut: prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "fingerpost_left_out_total",
-			Help: "Addresses and profiles left out of messages: a text in them is no UTF-8, or they are " +
-				"larger than a message may be.",
-		}, func() float64 { return float64(e.cache.leftOut.Load()) }),
-		queries: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fingerpost_queries", Help: "Services, ports and hostnames that streams ask for.",
-		}, func() float64 { return float64(e.selections.len()) }),
-		services: &serviceMetrics{engine: e},
 	}
-	m.sentOf = map[Kind]prometheus.Counter{}
-	for _, k := range kinds {
-		m.sentOf[k] = m.messages.WithLabelValues(string(k))
-	}
-	m.refusedOf = map[string]prometheus.Counter{}
-	for reason := range e.admission.refusals {
-		m.refusedOf[reason] = m.refused.WithLabelValues(reason)
-	}
-	m.added, m.removed = m.addresses.WithLabelValues(string(Add)), m.addresses.WithLabelValues(string(Remove))
+	*l = append(*l, m.firstAnswer)
 	return m
 }
 
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.messages, m.addresses, m.bytes, m.refused, m.connections, m.noConnection, m.open, m.halfOpen,
-		m.halfOpenEnded, m.stalled, m.inFlight, m.firstAnswer, m.streams, m.frames, m.queries, m.leftOut, m.services,
-	}
-}
-
-func (m *metrics) countSent(f *Frame) {
-	m.sentOf[f.kind].Inc()
+func (m *streamMetrics) countSent(f *Frame) {
+	m.messages[f.kind].Inc()
 	m.bytes.Add(float64(f.bytes.Len()))
 	if f.adds > 0 {
 		m.added.Add(float64(f.adds))
@@ -128,4 +68,54 @@ func (m *metrics) countSent(f *Frame) {
 	if f.removes > 0 {
 		m.removed.Add(float64(f.removes))
 	}
+}
+
+// admissionMetrics count what an Admission does.
+type admissionMetrics struct {
+	refused           map[string]prometheus.Counter // by reason
+	connectionRefused prometheus.Counter
+	halfOpenEnded     prometheus.Counter
+	stalled           prometheus.Counter
+}
+
+func newAdmissionMetrics(l *metricList, a *Admission) admissionMetrics {
+	addGauge(l, "fingerpost_connections",
+		"Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.", a.connections.Load)
+	addGauge(l, "fingerpost_streams_open",
+		"Open gRPC streams of all kinds, from their header on: health, reflection, and those "+
+			"without a request included.",
+		a.streams.Load)
+	addGauge(l, "fingerpost_streams_half_open", "Open gRPC streams whose request has not arrived yet.", a.halfOpen.Load)
+	addGauge(l, "fingerpost_in_flight_bytes",
+		"Bytes of messages on their way to clients that have not taken them yet. What streams share counts once.",
+		a.bytes.Load)
+	return admissionMetrics{
+		refused: addVec(l, "fingerpost_admission_refused_total",
+			"Streams refused with RESOURCE_EXHAUSTED, by reason: too many new ones a second, "+
+				"on one connection (connection-rate) or in all (rate); too many open, on one connection "+
+				"(connection-streams), without a request (half-open), or in all (streams); "+
+				"too many header fields (header); no turn in time (turn).",
+			"reason", slices.Collect(maps.Keys(a.refusals))),
+		connectionRefused: l.add("fingerpost_connections_refused_total",
+			"Connections closed at once because as many were open as may be."),
+		halfOpenEnded: l.add("fingerpost_streams_half_open_ended_total",
+			"Streams ended because their request did not arrive in time."),
+		stalled: l.add("fingerpost_connections_stalled_total",
+			"Connections closed because they made no progress at all while messages waited on them."),
+	}
+}
+
+// addMetrics adds what the Engine has at the time of a scrape.
+func (e *Engine) addMetrics(l *metricList) {
+	addGauge(l, "fingerpost_streams", "Open streams, those of Get and of GetProfile together.", e.streams.len)
+	addGauge(l, "fingerpost_frame_cache_bytes", "Bytes of encoded messages that are kept to be shared by streams.",
+		e.cache.size)
+	addGauge(l, "fingerpost_queries", "Services, ports and hostnames that streams ask for.", e.selections.len)
+	leftOut := prometheus.CounterOpts{
+		Name: "fingerpost_left_out_total",
+		Help: "Addresses and profiles left out of messages: a text in them is no UTF-8, or they are " +
+			"larger than a message may be.",
+	}
+	*l = append(*l, e.services,
+		prometheus.NewCounterFunc(leftOut, func() float64 { return float64(e.cache.leftOut.Load()) }))
 }

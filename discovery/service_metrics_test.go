@@ -75,14 +75,14 @@ func TestSeries(t *testing.T) {
 	const clusters, services = 50, 20
 	few, many := federated(t, 1, services), federated(t, clusters, services)
 	for _, s := range []*toy{few, many} {
-		if n := testutil.CollectAndCount(s.metrics.services); n != 5*services {
+		if n := testutil.CollectAndCount(s.services); n != 5*services {
 			t.Fatalf("%d series by default for %d federated Services; they have 5 each", n, services)
 		}
 	}
 	collect := func(s *toy) float64 {
 		all := make(chan prometheus.Metric, 5*services)
 		return testing.AllocsPerRun(10, func() {
-			s.metrics.services.Collect(all)
+			s.services.Collect(all)
 			for len(all) > 0 {
 				<-all
 			}
@@ -93,7 +93,7 @@ func TestSeries(t *testing.T) {
 			clusters, a)
 	}
 	many.config.DetailedMetrics = true
-	if n := testutil.CollectAndCount(many.metrics.services); n != (4*clusters+1)*services {
+	if n := testutil.CollectAndCount(many.services); n != (4*clusters+1)*services {
 		t.Errorf("%d series on request for %d Services of %d clusters; they have 4 for each member, and one", n,
 			services, clusters)
 	}
@@ -108,7 +108,7 @@ func BenchmarkScrapeFederated(b *testing.B) {
 			server.config.DetailedMetrics = detailed
 			b.ReportAllocs()
 			for b.Loop() {
-				b.ReportMetric(float64(testutil.CollectAndCount(server.metrics.services)), "series")
+				b.ReportMetric(float64(testutil.CollectAndCount(server.services)), "series")
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func BenchmarkScrapeFederated(b *testing.B) {
 func TestMemberShares(t *testing.T) {
 	const clusters, services = 5, 4
 	server := federated(t, clusters, services)
-	count := func() int { return testutil.CollectAndCount(server.metrics.services, "fingerpost_member_share") }
+	count := func() int { return testutil.CollectAndCount(server.services, "fingerpost_member_share") }
 	server.store.SetPolicy("c1", policy.Cluster{Drained: 100})
 	if n := count(); n != 0 {
 		t.Errorf("%d series of Services without a policy", n)
@@ -144,7 +144,7 @@ fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster=
 fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c3"} 0
 fingerpost_member_share{namespace="ns",service="web-0-federated",target_cluster="c4"} 0
 `
-	err := testutil.CollectAndCompare(server.metrics.services, strings.NewReader(want), "fingerpost_member_share")
+	err := testutil.CollectAndCompare(server.services, strings.NewReader(want), "fingerpost_member_share")
 	if err != nil {
 		t.Error(err)
 	}
