@@ -27,7 +27,7 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	if err != nil {
 		return err
 	}
-	stream := s.engine.Open(sink, "Get", request.GetPath(), client, &asked)
+	stream := s.Open(sink, "Get", request.GetPath(), client, &asked)
 	defer stream.Close()
 	return stream.Serve(sink.Context(), asked, client, discovery.Protocol{
 		Encoder: encoder{config: &s.config, port: asked.Port}, Reject: reject,
@@ -94,7 +94,7 @@ func (s *Server) Explain(authority string, client discovery.Place) (*discovery.E
 	if err != nil {
 		return nil, err
 	}
-	x := s.engine.Explain(asked, client, func(a *federation.Answer) string {
+	x := s.Engine.Explain(asked, client, func(a *federation.Answer) string {
 		if err := reject(a, true); err != nil {
 			return status.Code(err).String() + ": " + status.Convert(err).Message()
 		}

@@ -55,9 +55,9 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 func (s *Server) newProfileStream(
 	path string, asked profileTarget, client discovery.Client, sink discovery.Sink,
 ) *profileStream {
-	stream := s.engine.Open(sink, "GetProfile", path, client, nil)
+	stream := s.Open(sink, "GetProfile", path, client, nil)
 	l := &profileStream{Stream: stream, server: s, client: client, asked: asked}
-	store, bell := s.engine.Store(), l.Bell()
+	store, bell := s.Store(), l.Bell()
 	l.home = store.Watch(federation.Ref{Cluster: s.config.Cluster})
 	l.home.Add(bell)
 	l.service = serviceWatch{store: store, cluster: s.config.Cluster, bell: bell}
@@ -339,7 +339,7 @@ type profileKey struct {
 
 // profileFrame returns the encoded profile of a Service.
 func (s *Server) profileFrame(key profileKey) *discovery.Frame {
-	if f, known := s.engine.Find(key); known {
+	if f, known := s.Find(key); known {
 		return f
 	}
 	name := s.fullName(key.service)
@@ -357,7 +357,7 @@ func (s *Server) profileFrame(key profileKey) *discovery.Frame {
 		key.profile, key.namespace = nil, ""
 		return s.profileFrame(key)
 	}
-	s.engine.Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
+	s.Keep(key, f, len(f.Bytes())) // the key holds on to what was parsed, about as much again
 	return f
 }
 
@@ -366,7 +366,7 @@ func (s *Server) profileFrame(key profileKey) *discovery.Frame {
 func (s *Server) profile(m *pb.DestinationProfile) (f *discovery.Frame, valid bool) {
 	b, err := marshal(m)
 	if err != nil || len(b) > discovery.MaxFrame {
-		s.engine.LeaveOut()
+		s.LeaveOut()
 		return undeclaredFrame, false
 	}
 	return discovery.NewFrame(discovery.Profile, b, 0, 0), true

@@ -286,7 +286,7 @@ func (h *statusPageHandler) newOverview() overview {
 		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
 		problems: newProblemsPage(h.Store, federation.Cluster(h.Cluster), streamsOf),
 		views:    maps.Collect(h.Store.All()), counts: h.cachedOverview.value.counts,
-		sharesOf: h.Discovery.Engine().Shares,
+		sharesOf: h.Discovery.Shares,
 	})
 }
 
