@@ -65,12 +65,11 @@ func (s *Server) newProfileStream(
 	profiles := tableWatch[federation.Service, *profile.Profile]{table: store.Profiles(), bell: bell}
 	l.primary = profileWatch{followers: s.followers, tableWatch: profiles}
 	l.backup = l.primary
-	s.followers.open(l)
 	return l
 }
 
 func (l *profileStream) close() {
-	l.server.followers.close(l)
+	l.setSubject(subject{})
 	l.home.Close()
 	l.service.close()
 	l.address.close()
@@ -128,105 +127,120 @@ func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
 // answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is
 // watched from then on, and ServiceProfiles that it does not depend on are not any more.
 func (l *profileStream) answer(now time.Time) (*discovery.Frame, error) {
-	primary, backup := false, false
-	defer func() {
-		if !primary {
-			l.primary.close()
-		}
-		if !backup {
-			l.backup.close()
-		}
-	}()
+	key, f, err := l.find(now)
+	if key == (profileKey{}) {
+		l.primary.close()
+		l.backup.close()
+		return f, err
+	}
+	l.addProfile(&key)
+	return l.server.profileFrame(key), nil
+}
+
+// find returns the key of the profile of a Service, still without a ServiceProfile; or no key, and what there is to
+// send instead, if anything, or the error that ends the stream.
+func (l *profileStream) find(now time.Time) (key profileKey, f *discovery.Frame, err error) {
 	if home, _ := l.home.Load(); len(home.Unknown()) > 0 {
-		return nil, nil
+		return key, nil, nil
 	}
-	asked := l.asked
-	if asked.ip.IsValid() {
-		a := l.address.valueOf(asked.ip)
-		if a == nil || len(a.Services) == 0 {
-			return l.resident(a)
+	name := l.asked.Service
+	if l.asked.ip.IsValid() {
+		a := l.address.valueOf(l.asked.ip)
+		switch {
+		case a == nil || len(a.Services) == 0:
+			f, err = l.resident(a)
+			return key, f, err
+		case len(a.Services) > 1:
+			return key, nil, l.rejectFirst(codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v",
+				l.asked.ip, len(a.Services), a.Services)
 		}
-		if len(a.Services) > 1 {
-			return l.refuse(codes.FailedPrecondition, "%s is the cluster IP of %d Services: %v",
-				asked.ip, len(a.Services), a.Services)
-		}
-		asked.Service = a.Services[0]
+		name = a.Services[0]
 	}
-	name := asked.Service
-	if asked.Hostname != "" {
-		return l.instance(now, name)
+	if l.asked.Hostname != "" {
+		f, err = l.instance(now, name)
+		return key, f, err
 	}
-	declared := l.service.declaration(name)
+	return l.findService(now, name)
+}
+
+// findService is find for a Service.
+func (l *profileStream) findService(now time.Time, name federation.Service) (
+	key profileKey, f *discovery.Frame, err error,
+) {
+	port, declared := l.asked.Port, l.service.declaration(name)
 	switch {
 	case declared == nil && l.last == nil:
-		return l.notFound(now, name)
+		return key, nil, l.notFound(now, name)
 	case declared == nil:
 		l.setSubject(subject{})
 		if len(l.last.Bytes()) == 0 {
-			return nil, nil
+			return key, nil, nil
 		}
 		// It was there: the default is what remains.
-		declared = &federation.Declaration{Ports: []federation.ServicePort{{Number: asked.Port}}}
+		declared = &federation.Declaration{Ports: []federation.ServicePort{{Number: port}}}
 	default:
 		l.setSubject(subject{service: name})
 	}
-	if !declared.Declares(asked.Port) {
-		return undeclaredFrame, nil
+	if !declared.Declares(port) {
+		return key, undeclaredFrame, nil
 	}
 	if declared.ExternalName {
-		return nil, status.Errorf(codes.InvalidArgument, "Service %s/%s is of type ExternalName, which has no profile",
-			name.Namespace, name.Name)
+		return key, nil, status.Errorf(codes.InvalidArgument,
+			"Service %s/%s is of type ExternalName, which has no profile", name.Namespace, name.Name)
 	}
-	opaque := l.server.config.opaqueIn(declared.Opaque, asked.Port)
-	key := profileKey{service: name, port: asked.Port, opaque: opaque}
-	object := federation.Service{Namespace: name.Namespace, Name: l.server.fullName(name)}
-	backup = true
-	if key.profile = l.backup.valueOf(object); key.profile != nil {
-		key.namespace = object.Namespace
+	return profileKey{service: name, port: port, opaque: l.server.config.opaqueIn(declared.Opaque, port)}, nil, nil
+}
+
+// addProfile adds the ServiceProfile of the client's namespace, or else of the Service's, if there is one.
+func (l *profileStream) addProfile(key *profileKey) {
+	object := federation.Service{Namespace: key.service.Namespace, Name: l.server.fullName(key.service)}
+	if p := l.backup.valueOf(object); p != nil {
+		key.profile, key.namespace = p, object.Namespace
 	}
-	if l.client.Namespace != "" && l.client.Namespace != name.Namespace {
-		object.Namespace, primary = l.client.Namespace, true
-		if p := l.primary.valueOf(object); p != nil {
-			key.profile, key.namespace = p, object.Namespace
-		}
+	if l.client.Namespace == "" || l.client.Namespace == object.Namespace {
+		l.primary.close()
+		return
 	}
-	return l.server.profileFrame(key), nil
+	object.Namespace = l.client.Namespace
+	if p := l.primary.valueOf(object); p != nil {
+		key.profile, key.namespace = p, object.Namespace
+	}
 }
 
 // setSubject notes what the newest answer is about. That rarely differs from the one before, and all streams
 // share what counts it.
 func (l *profileStream) setSubject(s subject) {
 	if l.subject != s {
+		l.server.followers.moveStream(l.subject, s)
 		l.subject = s
-		l.server.followers.answered(l, s)
 	}
 }
 
-// refuse ends a stream on which nothing was sent. What was sent once stays as it is.
-func (l *profileStream) refuse(code codes.Code, format string, args ...any) (*discovery.Frame, error) {
+// rejectFirst returns the error that ends a stream on which nothing was sent. What was sent once stays as it is.
+func (l *profileStream) rejectFirst(code codes.Code, format string, args ...any) error {
 	if l.last != nil {
-		return nil, nil
+		return nil
 	}
-	return nil, status.Errorf(code, format, args...)
+	return status.Errorf(code, format, args...)
 }
 
 // notFound ends a stream whose Service does not exist, unless it may be about to.
-func (l *profileStream) notFound(now time.Time, name federation.Service) (*discovery.Frame, error) {
+func (l *profileStream) notFound(now time.Time, name federation.Service) error {
 	if l.AwaitsService(now) {
-		return nil, nil
+		return nil
 	}
-	return l.refuse(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
+	return l.rejectFirst(codes.NotFound, "Service %s/%s not found", name.Namespace, name.Name)
 }
 
 // instance returns the profile of the endpoint of a Service that has the hostname which is asked for.
 func (l *profileStream) instance(now time.Time, name federation.Service) (*discovery.Frame, error) {
 	snapshot := l.service.snapshot(name)
 	if snapshot.View == nil {
-		return l.notFound(now, snapshot.Service)
+		return nil, l.notFound(now, snapshot.Service)
 	}
 	e := instance(snapshot.View, l.asked.Hostname)
 	if e == nil {
-		return l.refuse(codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
+		return nil, l.rejectFirst(codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
 			snapshot.Namespace, snapshot.Name, l.asked.Hostname)
 	}
 	if a := l.address.valueOf(e.Addr); pending(a, e.Workload) {
@@ -239,7 +253,7 @@ func (l *profileStream) instance(now time.Time, name federation.Service) (*disco
 func (l *profileStream) resident(a *federation.Address) (*discovery.Frame, error) {
 	who := residents(a, l.asked.Port)
 	if len(who) > 1 {
-		return l.refuse(codes.FailedPrecondition, "%s:%d is claimed by %d workloads, among them %s/%s and %s/%s",
+		return nil, l.rejectFirst(codes.FailedPrecondition, "%s:%d is claimed by %d workloads, among them %s/%s and %s/%s",
 			l.asked.ip, l.asked.Port, len(who), who[0].Namespace(), who[0].Name,
 			who[1].Namespace(), who[1].Name)
 	}
@@ -413,7 +427,7 @@ type profileWatch struct {
 func (w *profileWatch) valueOf(name federation.Service) *profile.Profile {
 	if w.watch == nil || w.key != name {
 		w.close()
-		w.followers.add(name)
+		w.followers.follow(name)
 		w.seen = nil
 	}
 	p := w.tableWatch.valueOf(name)
@@ -426,7 +440,7 @@ func (w *profileWatch) valueOf(name federation.Service) *profile.Profile {
 
 func (w *profileWatch) close() {
 	if w.watch != nil {
-		w.followers.remove(w.key)
+		w.followers.unfollow(w.key)
 		w.tableWatch.close()
 	}
 }

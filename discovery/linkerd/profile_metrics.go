@@ -18,7 +18,7 @@ type profileFollowers struct {
 
 	mu        sync.Mutex
 	byProfile map[federation.Service]*followers // of the ServiceProfile of a name, whether there is one or not
-	subjects  map[*profileStream]subject
+	streams   map[subject]int                   // that were answered about it; not kept for the zero subject
 }
 
 // followers are the streams that watch one ServiceProfile; guarded by profileFollowers.mu.
@@ -48,28 +48,23 @@ var (
 
 func newProfileFollowers(table watch.Reader[federation.Service, *profile.Profile]) *profileFollowers {
 	return &profileFollowers{
-		table: table, byProfile: map[federation.Service]*followers{}, subjects: map[*profileStream]subject{},
+		table: table, byProfile: map[federation.Service]*followers{}, streams: map[subject]int{},
 	}
 }
 
-// open counts a stream, until close.
-func (a *profileFollowers) open(l *profileStream) { a.answered(l, subject{}) }
-
-// answered notes what a stream was answered about.
-func (a *profileFollowers) answered(l *profileStream, s subject) {
+// moveStream notes what a stream is answered about now, and what it was answered about before.
+func (a *profileFollowers) moveStream(from, to subject) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.subjects[l] = s
+	a.streams[to]++
+	if a.streams[from]--; a.streams[from] == 0 {
+		delete(a.streams, from)
+	}
+	delete(a.streams, subject{})
 }
 
-func (a *profileFollowers) close(l *profileStream) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.subjects, l)
-}
-
-// add counts one more follower, until remove.
-func (a *profileFollowers) add(name federation.Service) {
+// follow counts one more follower, until unfollow.
+func (a *profileFollowers) follow(name federation.Service) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.byProfile[name] == nil {
@@ -89,7 +84,7 @@ func (a *profileFollowers) noteUpdate(name federation.Service) {
 	}
 }
 
-func (a *profileFollowers) remove(name federation.Service) {
+func (a *profileFollowers) unfollow(name federation.Service) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.byProfile[name].streams--; a.byProfile[name].streams == 0 {
@@ -111,17 +106,11 @@ func (a *profileFollowers) Collect(to chan<- prometheus.Metric) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	workloads, services := 0, map[federation.Service]int{}
-	for _, about := range a.subjects {
-		if about.workload {
-			workloads++
+	gauge(workloadSubscribersDesc, a.streams[subject{workload: true}])
+	for about, n := range a.streams {
+		if !about.workload {
+			gauge(serviceSubscribersDesc, n, about.service.Namespace, about.service.Name)
 		}
-		services[about.service]++
-	}
-	delete(services, federation.Service{})
-	gauge(workloadSubscribersDesc, workloads)
-	for name, n := range services {
-		gauge(serviceSubscribersDesc, n, name.Namespace, name.Name)
 	}
 	for name, of := range a.byProfile {
 		if of.updates > 0 {
