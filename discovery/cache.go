@@ -71,21 +71,20 @@ func (c *updateCache) add(key any, k kept) {
 	}
 }
 
-// update returns an update, and whether it is counted already. An Answer that is superseded, whose last
+// update returns an update, which may be encoded already. An Answer that is superseded, whose last
 // streams are about to send it, has an update for each of them.
-func (c *updateCache) update(of *updates, key updateKey, from, to *federation.Answer) (
-	u *update, counted bool,
-) {
+func (c *updateCache) update(of *updates, key updateKey, from, to *federation.Answer) *update {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if u = of.byKey[key]; u == nil {
+	u := of.byKey[key]
+	if u == nil {
 		if u = newUpdate(of, key, from, to); of.byKey != nil {
 			of.byKey[key] = u
 		}
-		return u, false
+		return u
 	}
-	_, counted = c.kept.Get(u)
-	return u, counted
+	c.kept.Get(u) // it is not the oldest
+	return u
 }
 
 // has reports whether an update is encoded, or about to be.
@@ -95,12 +94,12 @@ func (c *updateCache) has(of *updates, key updateKey) bool {
 	return of.byKey[key] != nil
 }
 
-// count counts an update that has been encoded, if its Answer still has it.
-func (c *updateCache) count(u *update) {
+// keepUpdate counts an update that has been encoded, if its Answer still has it.
+func (c *updateCache) keepUpdate(u *update, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if u.of.byKey[u.key] == u {
-		c.add(u, kept{bytes: u.bytes})
+		c.add(u, kept{bytes: bytes})
 	}
 }
 

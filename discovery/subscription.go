@@ -64,9 +64,8 @@ type selection struct {
 
 // placeAnswers is the newest Answer of a selection for clients at a place.
 type placeAnswers struct {
+	of      *selection
 	place   federation.Place
-	cache   *updateCache
-	sets    *atomic.Uint64 // of its selection
 	streams int
 
 	mu      sync.Mutex // guards all below
@@ -113,7 +112,7 @@ func (s *selection) move(from *placeAnswers, place federation.Place) *placeAnswe
 	s.all.mu.Lock()
 	to := s.byPlace[place]
 	if to == nil {
-		to = &placeAnswers{place: place, cache: s.all.cache, sets: &s.sets}
+		to = &placeAnswers{of: s, place: place}
 		s.byPlace[place] = to
 	}
 	to.streams++
@@ -176,7 +175,7 @@ func (s *selection) hasFirst(place federation.Place, e Encoder) bool {
 	p.mu.Lock()
 	updates := p.updates
 	p.mu.Unlock()
-	return updates != nil && p.cache.has(updates, updateKey{encoder: e, first: true})
+	return updates != nil && s.all.cache.has(updates, updateKey{encoder: e, first: true})
 }
 
 // advance brings the answers to a Selection of a Snapshot, unless they are at a newer one, and returns the
@@ -192,11 +191,12 @@ func (p *placeAnswers) advance(snapshot *federation.Snapshot, made *federation.S
 	next := made.Answer(p.place, p.newest)
 	sameSet := p.newest != nil && next.Set == p.newest.Set
 	if !sameSet || next.State != p.newest.State {
-		p.cache.drop(p.updates)
-		p.updates = &updates{cache: p.cache, byKey: map[updateKey]*update{}}
+		cache := p.of.all.cache
+		cache.drop(p.updates)
+		p.updates = &updates{cache: cache, byKey: map[updateKey]*update{}}
 	}
 	if !sameSet {
-		p.sets.Add(1)
+		p.of.sets.Add(1)
 	}
 	p.newest = next
 	return next, p.updates
@@ -209,7 +209,7 @@ func (p *placeAnswers) drop() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cache.drop(p.updates)
+	p.of.all.cache.drop(p.updates)
 }
 
 // A Subscription is one client's interest in one Query. It belongs to one goroutine.
@@ -383,7 +383,6 @@ type update struct {
 	of     *updates
 	key    updateKey
 	frames func() []*Frame // encodes once
-	bytes  int64           // that it holds on to; known with the frames
 }
 
 // get returns the frames of an update.
@@ -392,12 +391,7 @@ func (u *updates) get(e Encoder, from, to *federation.Answer) []*Frame {
 	if from != nil {
 		key.state, key.set = from.State, from.Set
 	}
-	way, counted := u.cache.update(u, key, from, to)
-	frames := way.frames() // outside of the lock
-	if !counted {
-		u.cache.count(way)
-	}
-	return frames
+	return u.cache.update(u, key, from, to).frames() // outside of the lock
 }
 
 func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update {
@@ -405,10 +399,11 @@ func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update 
 	way.frames = sync.OnceValue(func() []*Frame {
 		frames, leftOut := key.encoder.Update(from, to)
 		of.cache.leftOut.Add(uint64(leftOut))
-		way.bytes = 256 + int64(key.set.Len())*16 // itself, and the Set that it holds on to
+		bytes := 256 + int64(key.set.Len())*16 // itself, and the Set that it holds on to
 		for _, f := range frames {
-			way.bytes += int64(f.bytes.Len())
+			bytes += int64(f.bytes.Len())
 		}
+		of.cache.keepUpdate(way, bytes)
 		return slices.Clip(frames)
 	})
 	return way

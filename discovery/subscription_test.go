@@ -244,10 +244,9 @@ func TestSupersededAnswersKeepNoFrames(t *testing.T) {
 	newUpdates := func() *updates { return &updates{cache: c, byKey: map[updateKey]*update{}} }
 	key := updateKey{encoder: plain{80}, first: true}
 	all := newUpdates()
-	u, _ := c.update(all, key, nil, to)
-	u.frames()
+	u := c.update(all, key, nil, to)
 	c.drop(all)
-	c.count(u)
+	u.frames()
 	if c.size() != 0 {
 		t.Errorf("%d bytes are kept of an Answer that was superseded meanwhile", c.size())
 	}
@@ -255,7 +254,7 @@ func TestSupersededAnswersKeepNoFrames(t *testing.T) {
 	all.get(plain{80}, nil, to)
 	u = all.byKey[key]
 	c.put("large", kept{bytes: c.max}) // u falls out
-	c.count(u)                         // as a stream does that had it before
+	u.frames()                         // as a stream does that had it before
 	c.put("larger", kept{bytes: c.max})
 	checkFrames(t, c)
 	all.get(plain{80}, nil, to)
