@@ -49,7 +49,6 @@ type Stream struct {
 
 	messages []any // of the update under way; its array is used again
 
-	beat   time.Time // when a heartbeat is due; zero for never
 	end    time.Time // when the stream ends by itself; zero for never
 	drains bool      // end is within the server's drain
 }
@@ -204,31 +203,31 @@ type Protocol struct {
 	FirstBeat, IdleBeat time.Duration
 }
 
+// serving is a Stream while it sends the Answers of a Query. The one that the client has is state.answer.
+type serving struct {
+	*Stream
+	protocol     Protocol
+	subscription *Subscription
+	beat         time.Time // when a heartbeat is due
+}
+
 // Serve is the whole life of a stream of one Query: load the newest Answer, send the update from the
 // one that was sent last, wait for the Bell. It returns nil when the stream should end with OK.
 func (s *Stream) Serve(ctx context.Context, q Query, client Client, p Protocol) error {
-	subscription := s.engine.Subscribe(q, client, s.Bell())
-	defer subscription.Close()
-	s.state.subscription.Store(subscription)
-	s.beat = s.state.opened.Add(p.FirstBeat)
-	var last *federation.Answer
+	v := serving{Stream: s, protocol: p, subscription: s.engine.Subscribe(q, client, s.Bell())}
+	defer v.subscription.Close()
+	s.state.subscription.Store(v.subscription)
+	v.beat = s.state.opened.Add(p.FirstBeat)
 	for {
 		now := time.Now()
 		if s.Over(now) {
 			return nil
 		}
-		next, err := s.update(ctx, subscription, last, now, &p)
-		if err != nil {
+		if err := v.update(ctx, now); err != nil {
 			return err
 		}
-		if last = next; p.Heartbeat != nil {
-			if !now.Before(s.beat) {
-				if err := s.Send(p.Heartbeat); err != nil {
-					return err
-				}
-				s.setBeat(now, last != nil, &p)
-			}
-			s.WakeBy(now, s.beat)
+		if err := v.heartbeat(now); err != nil {
+			return err
 		}
 		if err := s.Wait(ctx); err != nil {
 			return err
@@ -236,90 +235,101 @@ func (s *Stream) Serve(ctx context.Context, q Query, client Client, p Protocol) 
 	}
 }
 
-// setBeat has the next heartbeat sent after a pause.
-func (s *Stream) setBeat(now time.Time, answered bool, p *Protocol) {
-	if s.beat = now.Add(p.FirstBeat); answered {
-		s.beat = now.Add(Jitter(p.IdleBeat))
+// heartbeat sends a heartbeat if one is due.
+func (v *serving) heartbeat(now time.Time) error {
+	if v.protocol.Heartbeat == nil {
+		return nil
 	}
+	if !now.Before(v.beat) {
+		if err := v.Send(v.protocol.Heartbeat); err != nil {
+			return err
+		}
+		if v.beat = now.Add(v.protocol.FirstBeat); v.state.answer.Load() != nil {
+			v.delayBeat(now)
+		}
+	}
+	v.WakeBy(now, v.beat)
+	return nil
 }
 
-// update sends what the client does not have yet, and returns the Answer that it has then.
-func (s *Stream) update(
-	ctx context.Context, subscription *Subscription, last *federation.Answer, now time.Time, p *Protocol,
-) (*federation.Answer, error) {
-	answer, frames, messages, err := s.prepare(ctx, subscription, last, now, p)
+// delayBeat has the next heartbeat sent after the pause of a stream that has been answered.
+func (v *serving) delayBeat(now time.Time) { v.beat = now.Add(Jitter(v.protocol.IdleBeat)) }
+
+// update sends what the client does not have yet.
+func (v *serving) update(ctx context.Context, now time.Time) error {
+	last := v.state.answer.Load()
+	answer, frames, messages, err := v.prepare(ctx, now)
 	if err != nil || answer == nil {
-		return last, err
+		return err
 	}
 	if last == nil {
-		s.engine.metrics.firstAnswer.Observe(time.Since(s.state.opened).Seconds())
+		v.engine.metrics.firstAnswer.Observe(time.Since(v.state.opened).Seconds())
 	}
 	if len(frames) > 0 {
-		if err := s.deliver(frames, messages); err != nil {
-			return last, err
+		if err := v.deliver(frames, messages); err != nil {
+			return err
 		}
-		s.setBeat(now, true, p)
+		v.delayBeat(now)
 	}
 	if last != nil && answer.State == federation.Unknown { // no news of the Service: to the client it is as it was
 		held := *answer
 		held.State = last.State
 		answer = &held
 	}
-	s.state.answer.Store(answer)
-	s.state.version.Store(answer.Version)
-	return answer, nil
+	v.state.answer.Store(answer)
+	v.state.version.Store(answer.Version)
+	return nil
 }
 
 // prepare returns the newest Answer with the frames that bring the client to it, and as messages that are
 // counted as in flight. The Answer is nil if there is none to send.
-func (s *Stream) prepare(
-	ctx context.Context, subscription *Subscription, last *federation.Answer, now time.Time, p *Protocol,
-) (answer *federation.Answer, frames []*Frame, messages []any, err error) {
-	answer, release, err := s.load(ctx, subscription, p.Encoder, last == nil, now)
+func (v *serving) prepare(ctx context.Context, now time.Time) (
+	answer *federation.Answer, frames []*Frame, messages []any, err error,
+) {
+	last := v.state.answer.Load()
+	answer, release, err := v.loadAnswer(ctx, now)
 	defer release() // whatever an Encoder does; the next first answer finds in flight what this one sends
 	if err != nil || answer == nil {
 		return nil, nil, nil, err
 	}
-	err = p.Reject(answer, last == nil)
+	err = v.protocol.Reject(answer, last == nil)
 	if err != nil || answer.State == federation.Rejected {
-		s.state.version.Store(answer.Version)
+		v.state.version.Store(answer.Version)
 		return nil, nil, nil, err
 	}
-	frames = subscription.Update(p.Encoder, last, answer)
-	return answer, frames, s.launch(frames), nil
+	frames = v.subscription.Update(v.protocol.Encoder, last, answer)
+	return answer, frames, v.launch(frames), nil
 }
 
-// load is Subscription.Load for a stream: a first answer waits for room, and for its turn, which
+// loadAnswer is Subscription.Load for a stream: a first answer waits for room, and for its turn, which
 // release ends. It is nil while there is none.
-func (s *Stream) load(
-	ctx context.Context, subscription *Subscription, e Encoder, first bool, now time.Time,
-) (
+func (v *serving) loadAnswer(ctx context.Context, now time.Time) (
 	answer *federation.Answer, release func(), err error,
 ) {
 	release = func() {}
-	snapshot, _ := subscription.watch.Load()
-	if due := subscription.waitUntil(snapshot); due.After(now) {
-		s.WakeBy(now, due)
+	snapshot, _ := v.subscription.watch.Load()
+	if due := v.subscription.waitUntil(snapshot); due.After(now) {
+		v.WakeBy(now, due)
 		return nil, release, nil
 	}
 	served := snapshot.View != nil && snapshot.Rejection() == federation.NotRejected
-	if first && served { // else it is an error, which needs neither
-		size := subscription.size(snapshot, e)
-		s.state.selection.Store(subscription.selection)
-		if !s.Room(now) {
+	if v.state.answer.Load() == nil && served { // else it is an error, which needs neither
+		size := v.subscription.size(snapshot, v.protocol.Encoder)
+		v.state.selection.Store(v.subscription.selection)
+		if !v.Room(now) {
 			return nil, release, nil
 		}
-		if release, err = s.engine.admission.turn(ctx, s.connection, size >= largeAnswer); err != nil {
+		if release, err = v.engine.admission.turn(ctx, v.connection, size >= largeAnswer); err != nil {
 			return nil, func() {}, err
 		}
-		if !s.Room(now) { // any more
+		if !v.Room(now) { // any more
 			return nil, release, nil
 		}
-		s.connection.pay(size)
+		v.connection.pay(size)
 	}
-	answer, due := subscription.Load(now)
-	s.state.selection.Store(subscription.selection)
-	s.WakeBy(now, due)
+	answer, due := v.subscription.Load(now)
+	v.state.selection.Store(v.subscription.selection)
+	v.WakeBy(now, due)
 	return answer, release, nil
 }
 
