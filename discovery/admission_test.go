@@ -361,19 +361,19 @@ func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &connection{starting: make(chan struct{}, maxStarting)}
 		for i := range maxStarting {
-			if !c.start() {
+			if !c.awaitStart() {
 				t.Fatalf("stream %d waits for others", i)
 			}
 		}
 		begun := time.Now()
-		if c.start() {
+		if c.awaitStart() {
 			t.Error("a stream does not wait for others")
 		}
 		if waited := time.Since(begun); waited != startPatience {
 			t.Errorf("a stream has waited %s for others", waited)
 		}
 		time.AfterFunc(time.Millisecond, c.started)
-		if !c.start() {
+		if !c.awaitStart() {
 			t.Error("a stream waits for one that has begun")
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -84,7 +85,7 @@ func (e *Engine) Options() []grpc.ServerOption {
 		grpc.StaticConnWindowSize(4 * maxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams) + moreStreams), // the rest waits at the client
-		grpc.Creds(keeper{}),
+		grpc.Creds(keeper{insecure.NewCredentials()}),
 		grpc.StatsHandler(connections{a}),
 		grpc.InTapHandle(a.tap),
 		grpc.UnknownServiceHandler(unknownMethod),
@@ -145,7 +146,7 @@ func (h connections) HandleRPC(ctx context.Context, s stats.RPCStats) {
 // here, and seem to have none.
 func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c := connectionOf(ctx)
-	if !c.start() {
+	if !c.awaitStart() {
 		return nil, a.refuse(refusedHalfOpen)
 	}
 	err := a.checkHeader(info.Header)
@@ -166,9 +167,9 @@ func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	return a.newTicket(ctx, c, err), nil
 }
 
-// start waits until few enough streams of the connection have a handler that has not begun; started
+// awaitStart waits until few enough streams of the connection have a handler that has not begun; started
 // ends that of one.
-func (c *connection) start() bool {
+func (c *connection) awaitStart() bool {
 	select {
 	case c.starting <- struct{}{}:
 		return true
@@ -216,8 +217,8 @@ type ticketKey struct{}
 func (a *Admission) newTicket(ctx context.Context, c *connection, refused error) *ticket {
 	t := &ticket{admission: a, connection: c, refused: refused}
 	t.Context, t.cancel = context.WithCancel(ctx)
-	t.addTo(&c.streams, &a.streams, 1)
-	t.addTo(&c.halfOpen, &a.halfOpen, 1)
+	addBoth(&c.streams, &a.streams, 1)
+	addBoth(&c.halfOpen, &a.halfOpen, 1)
 	t.timer = time.AfterFunc(a.config.Request, t.expire)
 	return t
 }
@@ -246,7 +247,7 @@ func (t *ticket) Err() error {
 	return t.Context.Err()
 }
 
-func (t *ticket) addTo(ofConnection, ofAll *atomic.Int64, n int64) {
+func addBoth(ofConnection, ofAll *atomic.Int64, n int64) {
 	ofConnection.Add(n)
 	ofAll.Add(n)
 }
@@ -274,7 +275,7 @@ func (t *ticket) arrive() {
 	if !t.arrived {
 		t.arrived = true
 		t.timer.Stop()
-		t.addTo(&t.connection.halfOpen, &t.admission.halfOpen, -1)
+		addBoth(&t.connection.halfOpen, &t.admission.halfOpen, -1)
 	}
 }
 
@@ -292,21 +293,16 @@ func (t *ticket) expire() {
 	t.cancel() // so that its handler stops waiting
 }
 
-// leave takes the stream off the count of those that are open.
-func (t *ticket) leave() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.left {
-		t.left = true
-		t.addTo(&t.connection.streams, &t.admission.streams, -1)
-	}
-}
-
 // served takes a stream whose handler is through off all counts.
 func (t *ticket) served() {
 	t.markBegun()
 	t.arrive()
-	t.leave()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.left {
+		t.left = true
+		addBoth(&t.connection.streams, &t.admission.streams, -1)
+	}
 }
 
 // serveStream stands before the handler of each stream.

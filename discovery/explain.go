@@ -71,28 +71,13 @@ type Claim struct {
 // would end at once with an Answer; empty if it would not.
 func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) string) *Explanation {
 	x := &Explanation{Client: client, Claims: []Claim{}, Streams: []StreamStatus{}}
-	holds := map[netip.AddrPort][]uint64{}
-	if client.Pod != "" {
-		for _, st := range e.StreamsOf(client.Namespace, client.Pod) {
-			x.Client.Node = cmp.Or(x.Client.Node, st.Node)
-			if st.query == nil || *st.query != q {
-				continue
-			}
-			for _, addr := range st.Holds {
-				holds[addr] = append(holds[addr], st.ID)
-			}
-			x.Streams = append(x.Streams, st)
-		}
-	}
+	holders := e.addStreams(x, q)
 	x.Client.Zone, _ = e.store.Nodes().Get(x.Client.Node)
-	watch := e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
-	defer watch.Close()
-	snapshot, _ := watch.Load()
-	x.Version = snapshot.Version
-	query := e.config.selected(q)
 	bucket := Client{x.Client.Namespace, x.Client.Pod, x.Client.Node}.bucket()
 	place := federation.Place{Node: x.Client.Node, Zone: x.Client.Zone, Bucket: bucket}
-	selection := federation.Select(snapshot, query, nil)
+	snapshot := e.snapshotOf(q.Service)
+	x.Version = snapshot.Version
+	selection := federation.Select(snapshot, e.config.selected(q), nil)
 	answer := selection.Answer(place, nil)
 	x.Policy, x.Traffic = selection.Divided(), trafficOf(selection, place, answer.Set)
 	wait := time.Until(snapshot.WaitUntil(e.config.FirstSyncGrace, e.started))
@@ -102,15 +87,52 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 		x.Waits = fmt.Sprintf("a first answer waits %s more for %s, which is not synced yet",
 			wait.Round(100*time.Millisecond), snapshot.Unknown()[0].Origin.Cluster)
 	}
+	e.addClaims(x, q, place, answer, holders)
+	x.addGone(holders)
+	return x
+}
+
+// snapshotOf returns the newest Snapshot of a Service, whether streams are open for it or not.
+func (e *Engine) snapshotOf(svc federation.Service) *federation.Snapshot {
+	watch := e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: svc})
+	defer watch.Close()
+	snapshot, _ := watch.Load()
+	return snapshot
+}
+
+// addStreams adds the client's streams for a Query, and its node if that is not given. It returns which of the
+// streams were sent an address, by their ids.
+func (e *Engine) addStreams(x *Explanation, q Query) (holders map[netip.AddrPort][]uint64) {
+	holders = map[netip.AddrPort][]uint64{}
+	if x.Client.Pod == "" {
+		return holders
+	}
+	for _, st := range e.streamsOf(x.Client.Namespace, x.Client.Pod) {
+		x.Client.Node = cmp.Or(x.Client.Node, st.Node)
+		if st.query == nil || *st.query != q {
+			continue
+		}
+		for _, addr := range st.Holds {
+			holders[addr] = append(holders[addr], st.ID)
+		}
+		x.Streams = append(x.Streams, st)
+	}
+	return holders
+}
+
+// addClaims adds what becomes of all that the clusters publish.
+func (e *Engine) addClaims(
+	x *Explanation, q Query, place federation.Place, answer *federation.Answer, holders map[netip.AddrPort][]uint64,
+) {
 	weights := map[netip.AddrPort]uint32{}
 	for c := range answer.Set.All() {
 		weights[c.Addr] = c.Weight
 	}
-	seen, held := map[string]bool{}, map[string]int{}
-	for _, v := range federation.Explain(snapshot, query, place) {
+	held := map[string]int{}
+	for _, v := range federation.Explain(answer.Snapshot, e.config.selected(q), place) {
 		claim := claimOf(v, e.store.State(v.Member.Origin.Cluster), q, place)
 		if v.Reason != federation.Duplicate { // it was sent, if at all, for the claim that counts
-			claim.HeldBy = holds[v.Addr]
+			claim.HeldBy = holders[v.Addr]
 		}
 		if claim.Kept {
 			if claim.Guarded {
@@ -121,24 +143,31 @@ func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) 
 			}
 		}
 		x.Claims = append(x.Claims, claim)
-		seen[claim.Addr] = true
 	}
 	for i := range x.Traffic {
 		if row := &x.Traffic[i]; held[row.Cluster] > 0 {
 			row.Why += fmt.Sprintf(", %d %s", held[row.Cluster], HeldByGuard)
 		}
 	}
-	for _, st := range x.Streams { // what is on its way out, or is kept because the Service is malformed
+}
+
+// addGone adds what the client's streams were sent and no cluster publishes: it is on its way out, or is kept because
+// the Service is malformed.
+func (x *Explanation) addGone(holders map[netip.AddrPort][]uint64) {
+	seen := map[string]bool{}
+	for _, c := range x.Claims {
+		seen[c.Addr] = true
+	}
+	for _, st := range x.Streams {
 		for _, addr := range st.Holds {
-			if !seen[addr.String()] {
-				why := "no cluster publishes it at this port any more"
-				gone := Claim{Addr: addr.String(), Why: why, HeldBy: holds[addr]}
-				x.Claims = append(x.Claims, gone)
-				seen[gone.Addr] = true
+			if seen[addr.String()] {
+				continue
 			}
+			why := "no cluster publishes it at this port any more"
+			x.Claims = append(x.Claims, Claim{Addr: addr.String(), Why: why, HeldBy: holders[addr]})
+			seen[addr.String()] = true
 		}
 	}
-	return x
 }
 
 // HeldByGuard is why an address is given that its cluster has withdrawn.

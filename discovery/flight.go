@@ -308,14 +308,17 @@ func (c *connection) end() {
 	c.admission.freed(freed)
 }
 
-// held are the transport credentials of a server whose listener does what there is to do: by them a
-// connection knows the net.Conn that it is on.
+// held is what is known of a connection after its handshake: the net.Conn that it is on.
 type held struct{ net.Conn }
 
 // AuthType is what gRPC calls it.
 func (held) AuthType() string { return "none" }
 
-type keeper struct{}
+// keeper is the transport credentials of a server whose listener does what there is to do. A server calls no more of
+// them than ServerHandshake.
+type keeper struct {
+	credentials.TransportCredentials
+}
 
 // ServerHandshake gives gRPC the TCP connection itself: of another type gRPC would keep a buffer of 32
 // KiB to read into.
@@ -325,18 +328,6 @@ func (keeper) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, er
 	}
 	return conn, held{conn}, nil
 }
-
-func (keeper) ClientHandshake(_ context.Context, _ string, conn net.Conn) (
-	net.Conn, credentials.AuthInfo, error,
-) {
-	return conn, held{conn}, nil
-}
-
-func (keeper) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "none"}
-}
-func (k keeper) Clone() credentials.TransportCredentials { return k }
-func (keeper) OverrideServerName(string) error           { return nil }
 
 // connOf returns the net.Conn of a connection, nil if it is not known.
 func connOf(ctx context.Context) net.Conn {

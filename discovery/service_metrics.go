@@ -252,7 +252,7 @@ func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.S
 // groups returns the streams by their selection, and by the node of the client where that is a label.
 func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 	all := map[*selection]map[string]*streamGroup{}
-	for _, st := range c.engine.streams.all() {
+	for _, st := range c.engine.streams.states() {
 		on := st.selection.Load()
 		if on == nil {
 			continue

@@ -58,7 +58,7 @@ type Stream struct {
 func (e *Engine) Open(sink Sink, method, path string, client Client, query *Query) *Stream {
 	s := &Stream{
 		engine: e, sink: sink, connection: connectionOf(sink.Context()),
-		state: e.streams.open(method, path, peerOf(sink.Context()), client, query),
+		state: e.streams.add(method, path, peerOf(sink.Context()), client, query),
 	}
 	age := e.config.MaxStreamAge
 	if age <= 0 {
@@ -86,7 +86,7 @@ func (s *Stream) Close() {
 		s.connection.forget(&s.state.alarm)
 	}
 	s.state.alarm.stop()
-	s.engine.streams.close(s.state)
+	s.engine.streams.remove(s.state)
 }
 
 // Bell is what wakes the stream from Wait. It is added to all that the stream's messages depend on.

@@ -45,7 +45,7 @@ type streamState struct {
 	at       time.Time
 }
 
-func (s *streams) open(method, path, peer string, client Client, query *Query) *streamState {
+func (s *streams) add(method, path, peer string, client Client, query *Query) *streamState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last++
@@ -60,7 +60,7 @@ func (s *streams) open(method, path, peer string, client Client, query *Query) *
 	return st
 }
 
-func (s *streams) close(st *streamState) {
+func (s *streams) remove(st *streamState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, st.id)
@@ -88,11 +88,18 @@ func (s *streams) closeIfNone() {
 	}
 }
 
-// all returns every open stream, in no order.
-func (s *streams) all() []*streamState {
+// states returns every open stream, in no order.
+func (s *streams) states() []*streamState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.byID))
+}
+
+// oldestFirst returns every open stream.
+func (s *streams) oldestFirst() []*streamState {
+	all := s.states()
+	slices.SortFunc(all, func(a, b *streamState) int { return cmp.Compare(a.id, b.id) })
+	return all
 }
 
 func (s *streams) get(id uint64) (*streamState, bool) {
@@ -165,12 +172,11 @@ type Lag struct {
 
 // Streams returns every open stream, the oldest first.
 func (e *Engine) Streams() []StreamStatus {
-	all := e.streams.all()
-	statuses := make([]StreamStatus, 0, len(all))
-	for _, st := range all {
-		statuses = append(statuses, e.status(st))
+	all := e.streams.oldestFirst()
+	statuses := make([]StreamStatus, len(all))
+	for i, st := range all {
+		statuses[i] = e.status(st)
 	}
-	slices.SortFunc(statuses, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return statuses
 }
 
@@ -183,15 +189,13 @@ func (e *Engine) Stream(id uint64) (StreamStatus, bool) {
 	return e.statusWithHolds(st), true
 }
 
-// StreamsOf returns the open streams of a client, the oldest first, with the addresses that it holds.
-func (e *Engine) StreamsOf(namespace, pod string) []StreamStatus {
-	var all []StreamStatus
-	for _, st := range e.streams.all() {
+// streamsOf returns the open streams of a client, the oldest first, with the addresses that it holds.
+func (e *Engine) streamsOf(namespace, pod string) (all []StreamStatus) {
+	for _, st := range e.streams.oldestFirst() {
 		if st.client.Pod == pod && st.client.Namespace == namespace {
 			all = append(all, e.statusWithHolds(st))
 		}
 	}
-	slices.SortFunc(all, func(a, b StreamStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }
 
@@ -224,13 +228,8 @@ func (e *Engine) behind(st *streamState) *Lag {
 	snapshot, made := selection.advance(snapshot)
 	zone, _ := e.store.Nodes().Get(st.client.Node)
 	place := made.Reduce(federation.Place{Node: st.client.Node, Zone: zone, Bucket: st.client.bucket()})
-	before := st.answer.Load()
-	next := made.Answer(place, before)
-	var holds *federation.Set
-	if before != nil {
-		holds = before.Set
-	}
-	add, remove := federation.DiffAt(holds, next.Set, st.query.Port)
+	next := made.Answer(place, st.answer.Load())
+	add, remove := federation.DiffAt(st.holds(), next.Set, st.query.Port)
 	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {
 		return nil
 	}

@@ -34,9 +34,7 @@ func trafficOf(x *federation.Selection, p federation.Place, set *federation.Set)
 // Shares returns what each cluster gets of the traffic for a Query, the best tier first, of a client whose place is not
 // known; nil if no policy divides it. It costs as much as an answer that is computed anew.
 func (e *Engine) Shares(q Query) []ClusterShare {
-	watch := e.store.Watch(federation.Ref{Cluster: e.config.Cluster, Service: q.Service})
-	defer watch.Close()
-	snapshot, _ := watch.Load()
+	snapshot := e.snapshotOf(q.Service)
 	if !snapshot.Divided() {
 		return nil
 	}
