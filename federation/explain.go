@@ -100,12 +100,12 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 
 // preference returns why one claim to an address counts before another.
 func (x *Selection) preference(winner, loser *Entry) string {
-	switch {
-	case winner.origin.Home != loser.origin.Home:
+	switch differ := x.rank(winner) ^ x.rank(loser); {
+	case differ&notHome != 0:
 		return "it is of this cluster"
-	case x.query.proven(winner) != x.query.proven(loser):
+	case differ&unproven != 0:
 		return "it has an identity"
-	case x.stale[winner.origin] != x.stale[loser.origin]:
+	case differ&fromStale != 0:
 		return "its cluster is in contact"
 	default:
 		return "it is the first in order"

@@ -382,13 +382,35 @@ func (e *Entry) compareClaims(o *Entry) int {
 	)
 }
 
+// What makes a claim worse, the worst last. The Service's own cluster knows best who is at an address of its network.
+// Of others one that names an identity comes first, whatever the state of its cluster: else any cluster could take the
+// encryption off other clusters' Pods by claiming their addresses.
+const (
+	unfiltered = 1 << iota
+	fromStale
+	unproven
+	notHome
+)
+
 // rank is lower the better the claims of the origin are.
 func (o *Origin) rank() (rank int) {
 	if !o.Home {
-		rank += 2
+		rank |= notHome
 	}
 	if !o.Filtered {
-		rank++
+		rank |= unfiltered
+	}
+	return rank
+}
+
+// rank is lower the better a claim is; of equal ones the first in order counts.
+func (x *Selection) rank(e *Entry) int {
+	rank := e.origin.rank()
+	if !x.query.proven(e) {
+		rank |= unproven
+	}
+	if x.stale[e.origin] {
+		rank |= fromStale
 	}
 	return rank
 }
@@ -529,26 +551,6 @@ func (x *Selection) countConflicts() map[Ref]int {
 		}
 	}
 	return conflicts
-}
-
-// rank is lower the better a claim is; of equal ones the first in order counts. The Service's own
-// cluster knows best who is at an address of its network. Of others one that names an identity comes
-// first, whatever the state of its cluster: else any cluster could take the encryption off other
-// clusters' Pods by claiming their addresses.
-func (x *Selection) rank(e *Entry) (rank int) {
-	if !e.origin.Home {
-		rank += 8
-	}
-	if !x.query.proven(e) {
-		rank += 4
-	}
-	if x.stale[e.origin] {
-		rank += 2
-	}
-	if !e.origin.Filtered {
-		rank++
-	}
-	return rank
 }
 
 // proven reports whether a client learns of an identity that the server must have. Ports that a Pod's
