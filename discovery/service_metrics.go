@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -98,17 +99,18 @@ func (c *serviceMetrics) Describe(to chan<- *prometheus.Desc) {
 }
 
 func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, n float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	groups := c.groups()
 	for service, n := range readyEndpoints(groups) {
-		to <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, float64(n),
-			service.Namespace, service.Name)
+		gauge(readyDesc, float64(n), service.Namespace, service.Name)
 	}
 	for service, shares := range memberShares(groups) {
 		for _, s := range shares {
-			to <- prometheus.MustNewConstMetric(shareDesc, prometheus.GaugeValue, float64(s.Share.Share)/policy.One,
-				service.Namespace, service.Name, s.Cluster)
+			gauge(shareDesc, float64(s.Share.Share)/policy.One, service.Namespace, service.Name, s.Cluster)
 		}
 	}
 	samples := c.samples(groups)
@@ -120,15 +122,12 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 		if x.exists {
 			exists = 1
 		}
-		gauge := func(d *prometheus.Desc, n float64) {
-			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
-		}
-		gauge(subscribersDesc, float64(x.streams))
-		gauge(podsDesc, float64(x.addresses))
-		gauge(existsDesc, exists)
+		gauge(subscribersDesc, float64(x.streams), labels...)
+		gauge(podsDesc, float64(x.addresses), labels...)
+		gauge(existsDesc, exists, labels...)
 		to <- prometheus.MustNewConstMetric(updatesDesc, prometheus.CounterValue, float64(x.updates), labels...)
 		if x.conflicts > 0 {
-			gauge(conflictsDesc, float64(x.conflicts))
+			gauge(conflictsDesc, float64(x.conflicts), labels...)
 		}
 	}
 }
@@ -138,9 +137,6 @@ func (c *serviceMetrics) samples(all map[*selection]map[string]*streamGroup) map
 	samples := map[series]*sample{}
 	for q, groups := range all {
 		snapshot, selection := q.current()
-		if snapshot == nil {
-			continue
-		}
 		conflicts, all := selection.Conflicts(), 0
 		for _, n := range conflicts {
 			all += n
@@ -155,24 +151,11 @@ func (c *serviceMetrics) samples(all map[*selection]map[string]*streamGroup) map
 		}
 		sets := q.sets.Load()
 		for node, group := range groups {
-			count := func(of federation.Ref, known, exists bool, addresses, conflicts int) {
-				s.cluster, s.namespace, s.service, s.node = string(of.Cluster), of.Namespace, of.Name, node
-				x := samples[s]
-				if x == nil {
-					before, collected := c.updates[s]
-					if !known && !collected {
-						return // clients may ask for any name
-					}
-					x = &sample{updates: before}
-					samples[s] = x
-				}
-				x.streams += group.streams
-				x.addresses, x.conflicts = max(x.addresses, addresses), max(x.conflicts, conflicts)
-				x.exists = x.exists || exists
-				x.updates += sets - q.shown.sets
-			}
+			s.node = node
+			more := sample{streams: group.streams, updates: sets - q.shown.sets}
 			if !c.engine.config.DetailedMetrics {
-				count(snapshot.Ref, snapshot.View != nil, snapshot.Exists(), group.holds.Len(), all)
+				more.exists, more.addresses, more.conflicts = snapshot.Exists(), group.holds.Len(), all
+				c.addSample(samples, s.withService(snapshot.Ref), snapshot.View != nil, more)
 				continue
 			}
 			addresses := map[federation.Ref]int{}
@@ -181,7 +164,8 @@ func (c *serviceMetrics) samples(all map[*selection]map[string]*streamGroup) map
 			}
 			for _, m := range snapshot.Members {
 				ref := m.Origin.Ref
-				count(ref, m.View != nil, m.View != nil, addresses[ref], conflicts[ref])
+				more.exists, more.addresses, more.conflicts = m.View != nil, addresses[ref], conflicts[ref]
+				c.addSample(samples, s.withService(ref), m.View != nil, more)
 			}
 		}
 		q.shown.sets = sets
@@ -189,17 +173,36 @@ func (c *serviceMetrics) samples(all map[*selection]map[string]*streamGroup) map
 	return samples
 }
 
+// withService returns the series of a Service, or of a member of one.
+func (s series) withService(ref federation.Ref) series {
+	s.cluster, s.namespace, s.service = string(ref.Cluster), ref.Namespace, ref.Name
+	return s
+}
+
+// addSample adds to a series, in which more.updates are those since it was collected last. It needs c.mu.
+func (c *serviceMetrics) addSample(samples map[series]*sample, s series, known bool, more sample) {
+	x := samples[s]
+	if x == nil {
+		before, collected := c.updates[s]
+		if !known && !collected {
+			return // clients may ask for any name
+		}
+		x = &sample{updates: before}
+		samples[s] = x
+	}
+	x.streams += more.streams
+	x.addresses, x.conflicts = max(x.addresses, more.addresses), max(x.conflicts, more.conflicts)
+	x.exists = x.exists || more.exists
+	x.updates += more.updates
+}
+
 // readyEndpoints returns how many ready endpoints each federated Service has that streams are open for.
 func readyEndpoints(groups map[*selection]map[string]*streamGroup) map[federation.Service]int {
 	all := map[federation.Service]int{}
 	for q := range groups {
 		snapshot, _ := q.current()
-		if snapshot == nil || snapshot.View == nil || snapshot.View.Composition == nil ||
-			!snapshot.View.Composition.Union {
-			continue
-		}
-		if _, counted := all[snapshot.Service]; counted {
-			continue // for another port
+		if _, counted := all[snapshot.Service]; counted || !snapshot.Federated() {
+			continue // counted for another port
 		}
 		ready := 0
 		for _, m := range snapshot.Members {
@@ -222,7 +225,7 @@ func memberShares(groups map[*selection]map[string]*streamGroup) map[federation.
 	first := map[federation.Service]*selection{}
 	for q := range groups {
 		snapshot, made := q.current()
-		if snapshot == nil || snapshot.View == nil || snapshot.View.Policy == nil || !made.Divided() {
+		if snapshot.View == nil || snapshot.View.Policy == nil || !made.Divided() {
 			continue
 		}
 		if other := first[q.Service]; other == nil || q.Port-1 < other.Port-1 { // 0, which is no port, comes last
@@ -249,7 +252,8 @@ func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.S
 	return c.all
 }
 
-// groups returns the streams by their selection, and by the node of the client where that is a label.
+// groups returns the streams that were answered by their selection, and by the node of the client where that is a
+// label.
 func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 	all := map[*selection]map[string]*streamGroup{}
 	for _, st := range c.engine.streams.states() {
@@ -278,6 +282,10 @@ func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 			in.holds = holds
 		}
 	}
+	maps.DeleteFunc(all, func(on *selection, _ map[string]*streamGroup) bool {
+		snapshot, _ := on.current()
+		return snapshot == nil
+	})
 	return all
 }
 

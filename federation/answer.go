@@ -89,7 +89,7 @@ func (s *Snapshot) Rejection() Rejection {
 		return ExternalName
 	}
 	target := v
-	if v.Composition != nil && !v.Composition.Union {
+	if v.Composition != nil && !s.Federated() {
 		m := s.Members[0]
 		if m.Known && !m.Linked {
 			return Unlinked

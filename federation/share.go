@@ -35,7 +35,7 @@ type portion struct {
 
 // divides reports whether a policy is in force for the answers to a Query.
 func (s *Snapshot) divides(q Query) bool {
-	if s.View == nil || s.View.Composition == nil || !s.View.Composition.Union || q.Hostname != "" {
+	if !s.Federated() || q.Hostname != "" {
 		return false
 	}
 	if s.View.Policy != nil {

@@ -79,11 +79,16 @@ type Origin struct {
 	TrustDomain string
 }
 
+// Federated reports whether the Service is a union of several.
+func (s *Snapshot) Federated() bool {
+	return s.View != nil && s.View.Composition != nil && s.View.Composition.Union
+}
+
 // Exists reports whether there is a Service for clients: the Service itself, and for
 // one that stands for another (remote discovery) that one too. It is meaningful where all members are
 // Known.
 func (s *Snapshot) Exists() bool {
-	return s.View != nil && (s.View.Composition == nil || s.View.Composition.Union || s.Members[0].View != nil)
+	return s.View != nil && (s.View.Composition == nil || s.Federated() || s.Members[0].View != nil)
 }
 
 // Declared returns port if a member declares it, and else 0: of ports that none declares, all are
