@@ -49,33 +49,35 @@ func percent(part uint32) float64 {
 
 // whyShare explains a share in a few words.
 func whyShare(s federation.ClusterShare, divided bool) string {
-	serves := s.Serves()
 	switch {
 	case s.Ready == 0:
 		return "nothing ready"
 	case !divided:
 		return "no policy"
-	case serves && s.LeftOut:
-		return "not preferred, nothing else is ready"
-	case serves && s.Class == policy.DrainedOut:
-		return "drained, nothing before it is ready"
-	case serves && s.Class == policy.StaleLast:
-		return "stale, takes what is left over"
-	case serves && s.Class == policy.StaleOut:
-		return "stale, nothing before it is ready"
-	case serves && s.Drain > 0:
-		return "draining"
-	case serves && s.Tier > 1:
-		return "tiers before it cannot carry all"
-	case serves:
-		return "preferred"
-	case s.Class == policy.DrainedOut:
-		return federation.Drained.String()
-	case s.Class != policy.Regular:
-		return federation.StaleAfterOthers.String()
-	case s.LeftOut || s.Load == 0:
-		return federation.LowerTier.String()
-	default:
+	case s.Serves():
+		return whyServes(s)
+	case s.Reason() == federation.OverShare:
 		return "weight 0"
+	default:
+		return s.Reason().String()
+	}
+}
+
+func whyServes(s federation.ClusterShare) string {
+	switch {
+	case s.LeftOut:
+		return "not preferred, nothing else is ready"
+	case s.Class == policy.DrainedOut:
+		return "drained, nothing before it is ready"
+	case s.Class == policy.StaleLast:
+		return "stale, takes what is left over"
+	case s.Class == policy.StaleOut:
+		return "stale, nothing before it is ready"
+	case s.Drain > 0:
+		return "draining"
+	case s.Tier > 1:
+		return "tiers before it cannot carry all"
+	default:
+		return "preferred"
 	}
 }

@@ -236,7 +236,7 @@ func (x *Selection) explainGiven(d *division, entries, given []*Entry, leaveOut 
 		switch {
 		case in[e]:
 		case c != nil:
-			leaveOut(e, c.reason())
+			leaveOut(e, c.Reason())
 		case x.winner(entries, e) == e:
 			leaveOut(e, OverIPv6)
 		default:
@@ -252,22 +252,6 @@ func (x *Selection) winner(entries []*Entry, e *Entry) *Entry {
 	})
 	best, _ := x.best(entries, i)
 	return entries[best]
-}
-
-// reason returns why clients do not get endpoints of the cluster.
-func (c *portion) reason() Reason {
-	switch {
-	case c.Serves():
-		return OverShare
-	case c.Class == policy.DrainedOut:
-		return Drained
-	case c.Class != policy.Regular:
-		return StaleAfterOthers
-	case c.LeftOut || c.Load == 0:
-		return LowerTier
-	default:
-		return OverShare
-	}
 }
 
 // choose returns n of the cluster's entries for the clients of a bucket.
@@ -343,6 +327,22 @@ func merged(a, b []*Entry) []*Entry {
 type ClusterShare struct {
 	policy.Member
 	policy.Share
+}
+
+// Reason returns why clients do not get an endpoint of the cluster that is ready.
+func (s *ClusterShare) Reason() Reason {
+	switch {
+	case s.Serves():
+		return OverShare
+	case s.Class == policy.DrainedOut:
+		return Drained
+	case s.Class != policy.Regular:
+		return StaleAfterOthers
+	case s.LeftOut || s.Load == 0:
+		return LowerTier
+	default:
+		return OverShare
+	}
 }
 
 // Shares returns the share of each cluster for clients at a place, in the order of the members. It is all of
