@@ -47,42 +47,41 @@ func parseTarget(path, domain string) (profileTarget, error) {
 		return profileTarget{}, status.Errorf(codes.InvalidArgument,
 			"Invalid authority: %d bytes are more than a name and a port have", len(path))
 	}
-	invalid := status.Errorf(codes.InvalidArgument, "Invalid authority: %s", path)
+	t, valid := splitAuthority(path, domain)
+	if !valid {
+		return profileTarget{}, status.Errorf(codes.InvalidArgument, "Invalid authority: %s", path)
+	}
+	return t, nil
+}
+
+func splitAuthority(path, domain string) (t profileTarget, valid bool) {
 	host, port := path, uint64(defaultPort)
 	if strings.Contains(path, ":") {
 		var digits string
 		var err error
 		if host, digits, err = net.SplitHostPort(path); err != nil {
-			return profileTarget{}, invalid
+			return t, false
 		}
 		if port, err = strconv.ParseUint(strings.TrimPrefix(digits, "+"), 10, 16); err != nil || port == 0 {
-			return profileTarget{}, invalid
+			return t, false
 		}
 	}
-	t := profileTarget{Query: discovery.Query{Port: uint16(port)}}
+	t.Port = uint16(port)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		t.ip = ip.Unmap()
-		if ip.Zone() != "" {
-			return profileTarget{}, invalid
-		}
-		return t, nil
+		return t, ip.Zone() == ""
 	}
 	name, found := strings.CutSuffix(host, ".svc."+domain)
-	if !found || len(host) > maxName {
-		return profileTarget{}, invalid
-	}
 	labels := strings.Split(name, ".")
 	if len(labels) == 3 {
 		t.Hostname, labels = labels[0], labels[1:]
-		if !isLabel(t.Hostname) {
-			return profileTarget{}, invalid
-		}
+		found = found && isLabel(t.Hostname)
 	}
-	if len(labels) != 2 || !isLabel(labels[0]) || !isLabel(labels[1]) {
-		return profileTarget{}, invalid
+	if !found || len(host) > maxName || len(labels) != 2 || !isLabel(labels[0]) || !isLabel(labels[1]) {
+		return t, false
 	}
 	t.Service = federation.Service{Namespace: labels[1], Name: labels[0]}
-	return t, nil
+	return t, true
 }
 
 // isLabel reports whether a label of a DNS name has a length that one can have.
