@@ -59,7 +59,7 @@ func (b *Balancer) Send(held []Address, now time.Time) (to netip.AddrPort, sent 
 func (b *Balancer) Done(to netip.AddrPort, sent, now time.Time) {
 	l := b.load(to)
 	l.pending--
-	l.observe(now.Sub(sent), now)
+	l.addRTT(now.Sub(sent), now)
 }
 
 func (b *Balancer) load(of netip.AddrPort) *load {
@@ -71,11 +71,11 @@ func (b *Balancer) load(of netip.AddrPort) *load {
 
 // cost is the load that another request would add to.
 func (l *load) cost(now time.Time) float64 {
-	l.observe(0, now)
+	l.addRTT(0, now)
 	return l.rtt * float64(l.pending+1)
 }
 
-func (l *load) observe(rtt time.Duration, now time.Time) {
+func (l *load) addRTT(rtt time.Duration, now time.Time) {
 	if took := float64(rtt); took > l.rtt {
 		l.rtt = took
 	} else if !l.at.IsZero() {

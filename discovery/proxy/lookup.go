@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,6 @@ type lookup struct {
 	done    chan struct{}
 
 	mu         sync.Mutex // guards all below, and what the kind of stream keeps
-	heartbeats int
 	violations []error
 	gate       chan struct{} // not nil: reading waits until it is closed
 }
@@ -64,15 +64,9 @@ type lookup struct {
 // An opener begins a stream.
 type opener func(ctx context.Context, asked *pb.GetDestination) (receiver, error)
 
-// A receiver waits for the next message of a stream and takes it in. It is not called again after an error.
-type receiver func() (received, error)
-
-// received is a message that was taken in.
-type received struct {
-	event     Event
-	heartbeat bool
-	violation error // what the server must not have sent
-}
+// A receiver waits for the next message of a stream and takes it in. A violation is what the server must not have sent.
+// It is not called again after an error.
+type receiver func() (event Event, violation, err error)
 
 func (l *lookup) start(ctx context.Context, request Request, observe func(Event), open opener) {
 	if observe == nil {
@@ -95,13 +89,6 @@ func (l *lookup) Close() {
 
 // Done returns a channel that is closed once the lookup has ended.
 func (l *lookup) Done() <-chan struct{} { return l.done }
-
-// Heartbeats returns how many heartbeats were received.
-func (l *lookup) Heartbeats() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.heartbeats
-}
 
 // Violations returns what the server did wrong; nil if nothing.
 func (l *lookup) Violations() error {
@@ -157,20 +144,15 @@ func (l *lookup) run(ctx context.Context) {
 func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	scheme := l.request.Scheme
-	if scheme == "" {
-		scheme = "k8s"
-	}
 	receive, err := l.open(ctx, &pb.GetDestination{
-		Scheme:       scheme,
+		Scheme:       cmp.Or(l.request.Scheme, "k8s"),
 		Path:         l.request.Authority,
 		ContextToken: l.request.Token,
 	})
 	if err != nil {
 		return status.Convert(err), false
 	}
-	limit := time.AfterFunc(InitialTimeout,
-		func() { l.violate(ErrLate) })
+	limit := time.AfterFunc(InitialTimeout, func() { l.violate(ErrLate) })
 	defer func() { limit.Stop() }()
 	for {
 		if gate := l.stalled(); gate != nil {
@@ -180,7 +162,7 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 			case <-ctx.Done():
 			}
 		}
-		got, err := receive()
+		event, violation, err := receive()
 		limit.Stop()
 		if err != nil {
 			end := status.Convert(err)
@@ -194,16 +176,11 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 		}
 		fed = true
 		limit = time.AfterFunc(IdleTimeout, func() { l.violate(fmt.Errorf("no message for %s", IdleTimeout)) })
-		if got.heartbeat {
-			l.mu.Lock()
-			l.heartbeats++
-			l.mu.Unlock()
+		if violation != nil {
+			l.violate(violation)
 		}
-		if got.violation != nil {
-			l.violate(got.violation)
-		}
-		got.event.At = time.Now()
-		l.observe(got.event)
+		event.At = time.Now()
+		l.observe(event)
 	}
 }
 

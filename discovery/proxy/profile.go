@@ -44,10 +44,10 @@ func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Req
 		}
 		var last *Profile
 		var at time.Time
-		return func() (received, error) {
+		return func() (Event, error, error) {
 			message, err := stream.Recv()
 			if err != nil {
-				return received{}, err
+				return Event{}, nil, err
 			}
 			p, violation := profileOf(message)
 			p.Repeated = last != nil && proto.Equal(message, last.DestinationProfile)
@@ -56,7 +56,7 @@ func OpenProfile(ctx context.Context, conn grpc.ClientConnInterface, request Req
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.newest = p
-			return received{Event{Profile: p}, p.Heartbeat, violation}, nil
+			return Event{Profile: p}, violation, nil
 		}, nil
 	})
 	return s

@@ -29,17 +29,17 @@ func Open(ctx context.Context, conn grpc.ClientConnInterface, request Request, o
 		s.mu.Lock()
 		s.fold.Reconnect()
 		s.mu.Unlock()
-		return func() (received, error) {
+		return func() (Event, error, error) {
 			update, err := stream.Recv()
 			if err != nil {
-				return received{}, err
+				return Event{}, nil, err
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.messages++
 			message, violation := s.fold.Apply(update)
 			message.Bytes = proto.Size(update)
-			return received{Event{Message: &message}, message.Kind == Heartbeat, violation}, nil
+			return Event{Message: &message}, violation, nil
 		}, nil
 	})
 	return s
