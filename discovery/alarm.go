@@ -28,7 +28,7 @@ func (a *alarm) by(now, t time.Time) {
 	a.due = t
 }
 
-func (a *alarm) stop() {
+func (a *alarm) stopTimer() {
 	if a.timer != nil {
 		a.timer.Stop()
 	}

@@ -241,8 +241,8 @@ func (c *connection) patience() time.Duration {
 	return c.admission.config.Stall
 }
 
-// left returns how long the connection may still make no progress.
-func (c *connection) left() time.Duration {
+// timeLeft returns how long the connection may still make no progress.
+func (c *connection) timeLeft() time.Duration {
 	return max(0, time.Until(time.Unix(0, c.progress.Load()).Add(c.patience())))
 }
 
@@ -255,7 +255,7 @@ func (c *connection) stalled() {
 		c.mu.Unlock()
 		return
 	}
-	if left := c.left(); left > 0 {
+	if left := c.timeLeft(); left > 0 {
 		c.watched.Store(true)
 		c.stall.Reset(left)
 		c.mu.Unlock()
@@ -283,7 +283,7 @@ func (a *Admission) hurry() {
 	for _, c := range all {
 		c.mu.Lock()
 		if c.watched.Load() {
-			c.stall.Reset(c.left())
+			c.stall.Reset(c.timeLeft())
 		}
 		c.mu.Unlock()
 	}

@@ -205,7 +205,7 @@ func TestIdleIsNotStalled(t *testing.T) {
 		c.sent(time.Now())
 		elapse(time.Minute)
 		c.launch([]any{NewFrame(Add, make([]byte, countedFrame), 1, 0)})
-		if left := c.left(); left != a.config.Stall {
+		if left := c.timeLeft(); left != a.config.Stall {
 			t.Errorf("it may make no progress for %s, not %s", left, a.config.Stall)
 		}
 		c.end()

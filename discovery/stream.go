@@ -85,7 +85,7 @@ func (s *Stream) Close() {
 	if s.connection != nil {
 		s.connection.forget(&s.state.alarm)
 	}
-	s.state.alarm.stop()
+	s.state.alarm.stopTimer()
 	s.engine.streams.remove(s.state)
 }
 

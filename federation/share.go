@@ -112,12 +112,12 @@ func (x *Selection) newDivision(node string) *division {
 	}
 	families := x.addReady(d, node)
 	x.addWaiting(d, node, families)
-	d.share(x.snapshot.View)
+	d.addShares(x.snapshot.View)
 	return d
 }
 
-// share sets the share of each cluster under the policy of a Service, whose View may be nil.
-func (d *division) share(v *View) {
+// addShares sets the share of each cluster under the policy of a Service, whose View may be nil.
+func (d *division) addShares(v *View) {
 	var of *policy.Service
 	if v != nil {
 		of = v.Policy

@@ -127,7 +127,7 @@ func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
 // answer returns the newest profile, or nil as long as there is nothing to send. What it depends on is
 // watched from then on, and ServiceProfiles that it does not depend on are not any more.
 func (l *profileStream) answer(now time.Time) (*discovery.Frame, error) {
-	key, f, err := l.find(now)
+	key, f, err := l.findKey(now)
 	if key == (profileKey{}) {
 		l.primary.close()
 		l.backup.close()
@@ -137,9 +137,9 @@ func (l *profileStream) answer(now time.Time) (*discovery.Frame, error) {
 	return l.server.profileFrame(key), nil
 }
 
-// find returns the key of the profile of a Service, still without a ServiceProfile; or no key, and what there is to
+// findKey returns the key of the profile of a Service, still without a ServiceProfile; or no key, and what there is to
 // send instead, if anything, or the error that ends the stream.
-func (l *profileStream) find(now time.Time) (key profileKey, f *discovery.Frame, err error) {
+func (l *profileStream) findKey(now time.Time) (key profileKey, f *discovery.Frame, err error) {
 	if home, _ := l.home.Load(); len(home.Unknown()) > 0 {
 		return key, nil, nil
 	}
@@ -163,7 +163,7 @@ func (l *profileStream) find(now time.Time) (key profileKey, f *discovery.Frame,
 	return l.findService(now, name)
 }
 
-// findService is find for a Service.
+// findService is findKey for a Service.
 func (l *profileStream) findService(now time.Time, name federation.Service) (
 	key profileKey, f *discovery.Frame, err error,
 ) {

@@ -122,9 +122,9 @@ func (m *Member) class(s *Service) Class {
 	}
 }
 
-// left returns how many percent of a member's endpoints and weight count. In the tier of those that have none left,
+// percentLeft returns how many percent of a member's endpoints and weight count. In the tier of those that have none left,
 // all count.
-func (m *Member) left() int {
+func (m *Member) percentLeft() int {
 	if m.Policy.Drained >= 100 {
 		return 100
 	}
@@ -237,7 +237,7 @@ func loads(s *Service, members []Member, tiers []*tier) {
 		}
 		var ready, total int64 // in percent
 		for _, i := range t.members {
-			ready += int64(members[i].Ready * members[i].left())
+			ready += int64(members[i].Ready * members[i].percentLeft())
 			total += int64(members[i].All) * 100
 		}
 		if s != nil {
@@ -285,7 +285,7 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 				w, _ := s.weight(m.Cluster)
 				weights[n] = int64(w)
 			}
-			weights[n] *= int64(m.left())
+			weights[n] *= int64(m.percentLeft())
 			total += weights[n]
 		}
 	}

@@ -17,7 +17,7 @@ type cell[T any] struct {
 
 // Load returns the newest value and a channel that closes once a newer one can be loaded.
 func (v *Value[T]) Load() (T, <-chan struct{}) {
-	c := v.load()
+	c := v.current()
 	return c.value, c.superseded
 }
 
@@ -60,7 +60,7 @@ func (s Superseded) Wake() {
 	}
 }
 
-func (v *Value[T]) load() *cell[T] {
+func (v *Value[T]) current() *cell[T] {
 	for {
 		if c := v.cell.Load(); c != nil {
 			return c
