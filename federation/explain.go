@@ -119,15 +119,9 @@ type trace struct {
 	written  map[*Member]map[netip.Addr]bool // that are ready, of Members of which some are Held
 }
 
-func (t *trace) member(m *Member, why Reason) {
+func (t *trace) add(v Verdict) {
 	if t != nil {
-		t.verdicts = append(t.verdicts, Verdict{Reason: why, Member: m})
-	}
-}
-
-func (t *trace) slice(m *Member, s *Slice) {
-	if t != nil {
-		t.verdicts = append(t.verdicts, Verdict{Reason: NoTarget, Member: m, Slice: s})
+		t.verdicts = append(t.verdicts, v)
 	}
 }
 

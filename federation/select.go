@@ -116,7 +116,7 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 			x.stale[m.Origin] = true
 		}
 		if why := x.leavesOut(m); why != Kept {
-			t.member(m, why)
+			t.add(Verdict{Reason: why, Member: m})
 			continue
 		}
 		x.addMember(m, prev, changes, t)
@@ -161,7 +161,7 @@ func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *tr
 			leads = port != 0
 		}
 		if !leads {
-			t.slice(m, slice)
+			t.add(Verdict{Reason: NoTarget, Member: m, Slice: slice})
 			continue
 		}
 		key := blockKey{m.Origin, slice.Name, port, local}
@@ -286,25 +286,28 @@ func number(entries []*Entry, first, last int64) {
 	}
 }
 
-// endpointStages leave out endpoints wherever the client is, in this order.
-var endpointStages = []struct {
-	reason   Reason
-	leaveOut func(*Query, *Endpoint) bool
-}{
-	{NotReady, func(_ *Query, e *Endpoint) bool { return !e.Ready }},
-	{OtherHostname, func(q *Query, e *Endpoint) bool { return q.Hostname != "" && e.Hostname() != q.Hostname }},
-	{IPv6Off, func(q *Query, e *Endpoint) bool { return e.Workload != nil && e.Addr.Is6() && !q.IPv6 }},
-}
-
 // leavesOut returns why an endpoint does not answer the Query, wherever the client is; Kept if it does.
 func (q *Query) leavesOut(e *Endpoint) Reason {
-	for i := range endpointStages {
-		if s := &endpointStages[i]; s.leaveOut(q, e) {
-			return s.reason
-		}
+	if !e.Ready {
+		return NotReady
 	}
-	return Kept
+	return q.isNotFor(e)
 }
+
+// isNotFor returns why an endpoint would not answer the Query even if it is ready.
+func (q *Query) isNotFor(e *Endpoint) Reason {
+	switch {
+	case q.Hostname != "" && e.Hostname() != q.Hostname:
+		return OtherHostname
+	case e.Workload != nil && e.Addr.Is6() && !q.IPv6:
+		return IPv6Off
+	default:
+		return Kept
+	}
+}
+
+// waitsFor reports whether an endpoint would answer the Query if it were ready, and may be so soon.
+func (q *Query) waitsFor(e *Endpoint) bool { return !e.Ready && !e.Leaving && q.isNotFor(e) == Kept }
 
 // changes collects, for each part, the entries that it gains and loses.
 type changes map[part]*change
@@ -474,7 +477,7 @@ func (x *Selection) Reduce(p Place) Place {
 	return p
 }
 
-// At returns the Set for clients at a place: the stages of place first, then one claim for each
+// At returns the Set for clients at a place: those that stay for the place first, then one claim for each
 // address. prev may be any earlier Set, or nil; if the result is equal to it, it is prev.
 func (x *Selection) At(p Place, prev *Set) *Set {
 	set := x.newSet(p, x.near(p, nil))
@@ -569,20 +572,6 @@ func (q *Query) proven(e *Entry) bool {
 	}
 }
 
-// A stage leaves out entries by the client's place, for a Reason.
-type stage struct {
-	reason Reason
-	// keep returns the predicate of the entries that stay, among those that the stages before have
-	// left; nil keeps all.
-	keep func(x *Selection, p Place, entries []*Entry) func(*Entry) bool
-}
-
-// placeStages are run in this order, by every answer and by Explain.
-var placeStages = []stage{
-	{OtherZone, (*Selection).hintedFor},
-	{OverIPv6, (*Selection).overIPv6},
-}
-
 // claims returns every claim that clients on a node can have.
 func (x *Selection) claims(node string) []*Entry {
 	entries := x.parts[part{}]
@@ -600,26 +589,28 @@ func (x *Selection) near(p Place, leaveOut func(*Entry, Reason)) []*Entry {
 	if x.divided {
 		entries = x.given(p, entries, leaveOut)
 	}
-	for _, s := range placeStages {
-		keep := s.keep(x, p, entries)
-		if keep == nil {
-			continue
-		}
-		left := make([]*Entry, 0, len(entries))
-		for _, e := range entries {
-			if keep(e) {
-				left = append(left, e)
-			} else if leaveOut != nil {
-				leaveOut(e, s.reason)
-			}
-		}
-		entries = left
+	entries = leaving(entries, x.hintedFor(p, entries), OtherZone, leaveOut)
+	return leaving(entries, x.overIPv6(entries), OverIPv6, leaveOut)
+}
+
+// leaving returns the entries that are kept; nil keeps all.
+func leaving(entries []*Entry, keep func(*Entry) bool, why Reason, leaveOut func(*Entry, Reason)) []*Entry {
+	if keep == nil {
+		return entries
 	}
-	return entries
+	left := make([]*Entry, 0, len(entries))
+	for _, e := range entries {
+		if keep(e) {
+			left = append(left, e)
+		} else if leaveOut != nil {
+			leaveOut(e, why)
+		}
+	}
+	return left
 }
 
 // hintedFor keeps, of members for whose addresses the zone hints leave some to the client's zone, only
-// those; for others the hints do not count.
+// those; for others the hints do not count. nil keeps all.
 func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
 	if len(x.hinted) == 0 || p.Zone == "" {
 		return nil
@@ -636,8 +627,8 @@ func (x *Selection) hintedFor(p Place, entries []*Entry) func(*Entry) bool {
 	return func(e *Entry) bool { return !here[e.origin] || slices.Contains(e.Endpoint.Hints(), p.Zone) }
 }
 
-// overIPv6 keeps the IPv6 addresses only of workloads that have both families.
-func (x *Selection) overIPv6(_ Place, entries []*Entry) func(*Entry) bool {
+// overIPv6 keeps the IPv6 addresses only of workloads that have both families. nil keeps all.
+func (x *Selection) overIPv6(entries []*Entry) func(*Entry) bool {
 	if !x.dual() {
 		return nil
 	}

@@ -141,7 +141,7 @@ func (d *division) addShares(v *View) {
 // both families.
 func (x *Selection) addReady(d *division, node string) map[family]bool {
 	entries := x.claims(node)
-	overIPv6, families := x.overIPv6(Place{}, entries), map[family]bool{}
+	overIPv6, families := x.overIPv6(entries), map[family]bool{}
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
 		best, next = x.best(entries, i)
@@ -186,19 +186,6 @@ func (x *Selection) addWaiting(d *division, node string, families map[family]boo
 			c.All++
 		}
 	}
-}
-
-// waitsFor reports whether an endpoint would answer the Query if it were ready, and may be so soon.
-func (q *Query) waitsFor(e *Endpoint) bool {
-	if e.Ready || e.Leaving {
-		return false
-	}
-	for i := range endpointStages {
-		if s := &endpointStages[i]; s.reason != NotReady && s.leaveOut(q, e) {
-			return false
-		}
-	}
-	return true
 }
 
 // given returns those of all claims that clients at a place get by the shares of clusters. leaveOut, if it is not

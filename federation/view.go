@@ -128,26 +128,27 @@ func (d *Detail) OrNone() *Detail {
 
 // Hostname returns the name of the endpoint; empty for none.
 func (e *Endpoint) Hostname() string {
-	if e.Detail == nil {
-		return ""
-	}
-	return e.Detail.Hostname
+	return e.detail().Hostname
 }
 
 // Hints returns the zones that should use the address, sorted; none means all.
 func (e *Endpoint) Hints() []string {
-	if e.Detail == nil {
-		return nil
-	}
-	return e.Detail.Hints
+	return e.detail().Hints
 }
 
 // Mirror returns what a mirrored slice has about the gateway; nil for any other.
 func (e *Endpoint) Mirror() *Mirror {
+	return e.detail().Mirror
+}
+
+// noDetail is that of endpoints without one. It is not to be written to.
+var noDetail Detail
+
+func (e *Endpoint) detail() *Detail {
 	if e.Detail == nil {
-		return nil
+		return &noDetail
 	}
-	return e.Detail.Mirror
+	return e.Detail
 }
 
 // A Mirror is what the slice of a mirrored Service has about the gateway behind its addresses.

@@ -280,11 +280,8 @@ func parseDuration(value string) (time.Duration, bool) {
 
 // parseNumber reads a number from 0 to limit.
 func parseNumber(value string, limit int) (int, bool) {
-	if value == "" || len(value) > 10 || strings.Trim(value, "0123456789") != "" {
-		return 0, false
-	}
-	n, err := strconv.Atoi(value)
-	return n, err == nil && n <= limit
+	n, err := strconv.ParseUint(value, 10, 32)
+	return int(n), err == nil && len(value) <= 10 && n <= uint64(limit)
 }
 
 // isName reports whether a string may be the name of a cluster or a region.

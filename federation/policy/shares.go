@@ -122,8 +122,8 @@ func (m *Member) class(s *Service) Class {
 	}
 }
 
-// percentLeft returns how many percent of a member's endpoints and weight count. In the tier of those that have none left,
-// all count.
+// percentLeft returns how many percent of a member's endpoints and weight count. In the tier of those that have none
+// left, all count.
 func (m *Member) percentLeft() int {
 	if m.Policy.Drained >= 100 {
 		return 100
