@@ -12,10 +12,8 @@ import (
 
 // A Place is who a client is, and where, as far as an answer depends on it.
 type Place struct {
-	Namespace string `json:"ns,omitempty"`
-	Pod       string `json:"pod,omitempty"`
-	Node      string `json:"node,omitempty"`
-	Zone      string `json:"zone,omitempty"`
+	Client
+	Zone string `json:"zone,omitempty"`
 }
 
 // An Explanation is what a client gets for a Query, and why.
@@ -69,12 +67,11 @@ type Claim struct {
 // Explain returns what a client gets for a Query, and why. The client's node, if it is not given, is
 // the one of its streams, and its zone that of the node. reject returns why a stream that opens now
 // would end at once with an Answer; empty if it would not.
-func (e *Engine) Explain(q Query, client Place, reject func(*federation.Answer) string) *Explanation {
-	x := &Explanation{Client: client, Claims: []Claim{}, Streams: []StreamStatus{}}
+func (e *Engine) Explain(q Query, client Client, reject func(*federation.Answer) string) *Explanation {
+	x := &Explanation{Client: Place{Client: client}, Claims: []Claim{}, Streams: []StreamStatus{}}
 	holders := e.addStreams(x, q)
 	x.Client.Zone, _ = e.store.Nodes().Get(x.Client.Node)
-	bucket := Client{x.Client.Namespace, x.Client.Pod, x.Client.Node}.bucket()
-	place := federation.Place{Node: x.Client.Node, Zone: x.Client.Zone, Bucket: bucket}
+	place := x.Client.place(x.Client.Zone)
 	snapshot := e.snapshotOf(q.Service)
 	x.Version = snapshot.Version
 	selection := federation.Select(snapshot, e.config.selected(q), nil)

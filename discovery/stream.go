@@ -39,6 +39,11 @@ func (c Client) bucket() uint8 {
 	}
 }
 
+// place returns what answers depend on, for a client in a zone.
+func (c Client) place(zone string) federation.Place {
+	return federation.Place{Node: c.Node, Zone: zone, Bucket: c.bucket()}
+}
+
 // A Stream is one open stream of any protocol: it is listed in Streams, ends when it is old or the
 // server drains, and counts what it has in flight. It belongs to the goroutine that serves it.
 type Stream struct {
@@ -315,7 +320,6 @@ func (v *serving) loadAnswer(ctx context.Context, now time.Time) (
 	served := snapshot.View != nil && snapshot.Rejection() == federation.NotRejected
 	if v.state.answer.Load() == nil && served { // else it is an error, which needs neither
 		size := v.subscription.size(snapshot, v.protocol.Encoder)
-		v.state.selection.Store(v.subscription.selection)
 		if !v.Room(now) {
 			return nil, release, nil
 		}
@@ -328,7 +332,6 @@ func (v *serving) loadAnswer(ctx context.Context, now time.Time) (
 		v.connection.pay(size)
 	}
 	answer, due := v.subscription.Load(now)
-	v.state.selection.Store(v.subscription.selection)
 	v.WakeBy(now, due)
 	return answer, release, nil
 }

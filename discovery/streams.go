@@ -32,7 +32,6 @@ type streamState struct {
 	alarm        alarm
 
 	subscription atomic.Pointer[Subscription]      // nil until it is open, and for a stream without a Query
-	selection    atomic.Pointer[selection]         // of the subscription; nil until the Service is known
 	answer       atomic.Pointer[federation.Answer] // that was sent, all of it; nil for none
 	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
 	sending      atomic.Int64                      // when the message under way was begun, in Unix ns; 0 for none
@@ -121,6 +120,14 @@ func (st *streamState) sent(f *Frame) {
 	st.sending.Store(0)
 	st.messages++
 	st.kind, st.adds, st.removes, st.at = f.kind, f.adds, f.removes, time.Now()
+}
+
+// selection returns what the stream is on; nil until its Service is known, and for a stream without a Query.
+func (st *streamState) selection() *selection {
+	if s := st.subscription.Load(); s != nil {
+		return s.selection.Load()
+	}
+	return nil
 }
 
 // holds returns the addresses that the client holds.
@@ -217,18 +224,17 @@ func (e *Engine) status(st *streamState) StreamStatus {
 
 // behind returns what a stream was not sent yet.
 func (e *Engine) behind(st *streamState) *Lag {
-	subscription, selection := st.subscription.Load(), st.selection.Load()
-	if subscription == nil || selection == nil {
+	on := st.selection()
+	if on == nil {
 		return nil
 	}
-	snapshot, _ := subscription.watch.Load()
+	snapshot, _ := st.subscription.Load().watch.Load()
 	if snapshot.Version <= st.version.Load() {
 		return nil
 	}
-	snapshot, made := selection.advance(snapshot)
+	snapshot, made := on.advance(snapshot)
 	zone, _ := e.store.Nodes().Get(st.client.Node)
-	place := made.Reduce(federation.Place{Node: st.client.Node, Zone: zone, Bucket: st.client.bucket()})
-	next := made.Answer(place, st.answer.Load())
+	next := made.Answer(made.Reduce(st.client.place(zone)), st.answer.Load())
 	add, remove := federation.DiffAt(st.holds(), next.Set, st.query.Port)
 	if len(add)+len(remove) == 0 || snapshot.Version <= st.version.Load() {
 		return nil

@@ -64,12 +64,12 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 			*s[0].Behind != (discovery.Lag{Removes: 2}) || s[0].Addresses != 3 {
 			t.Errorf("a client that does not read: %+v", s)
 		}
-		x, err := server.Explain(streamtest.Path, discovery.Place{Namespace: "shop", Pod: "cart"})
+		x, err := server.Explain(streamtest.Path, discovery.Client{Namespace: "shop", Pod: "cart"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (discovery.Place{Namespace: "shop", Pod: "cart", Node: "n1", Zone: "z1"}); x.Client != want ||
-			x.Refused+x.Waits != "" {
+		if want := (discovery.Client{Namespace: "shop", Pod: "cart", Node: "n1"}); x.Client.Client != want ||
+			x.Client.Zone != "z1" || x.Refused+x.Waits != "" {
 			t.Errorf("the client is %+v, refused %q, waits %q", x.Client, x.Refused, x.Waits)
 		}
 		if len(x.Streams) != 1 || !slices.Equal(x.Streams[0].Holds,
@@ -89,18 +89,18 @@ func TestExplainTellsWhatAStreamHolds(t *testing.T) {
 		}
 
 		writer.Set(streamtest.Web, view(true))
-		if x, err = server.Explain(streamtest.Path, discovery.Place{Node: "n1"}); err != nil {
+		if x, err = server.Explain(streamtest.Path, discovery.Client{Node: "n1"}); err != nil {
 			t.Fatal(err)
 		}
 		if c := x.Claims[0]; c.Weight != 10*federation.Weight || c.Why != "kept, in the client's zone" ||
 			len(x.Streams) != 0 {
 			t.Errorf("a client in the zone: %+v", x)
 		}
-		if x, err := server.Explain("missing.ns.svc.cluster.local", discovery.Place{}); err != nil ||
+		if x, err := server.Explain("missing.ns.svc.cluster.local", discovery.Client{}); err != nil ||
 			x.Refused != "NotFound: Service ns/missing not found" {
 			t.Errorf("a Service that does not exist: %+v %v", x, err)
 		}
-		if _, err := server.Explain("10.0.0.1:80", discovery.Place{}); err == nil {
+		if _, err := server.Explain("10.0.0.1:80", discovery.Client{}); err == nil {
 			t.Error("an address is explained, although Get refuses it")
 		}
 	})

@@ -89,7 +89,7 @@ func (e encoder) encode(from, to *federation.Set) (frames []*discovery.Frame, le
 
 // Explain returns what Get sends to a client for an authority, and why. An authority that Get refuses
 // is refused.
-func (s *Server) Explain(authority string, client discovery.Place) (*discovery.Explanation, error) {
+func (s *Server) Explain(authority string, client discovery.Client) (*discovery.Explanation, error) {
 	asked, err := parseAuthority(authority, s.config.ClusterDomain)
 	if err != nil {
 		return nil, err

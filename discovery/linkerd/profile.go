@@ -254,8 +254,8 @@ func (l *profileStream) resident(a *federation.Address) (*discovery.Frame, error
 	who := residents(a, l.asked.Port)
 	if len(who) > 1 {
 		return nil, l.rejectFirst(codes.FailedPrecondition,
-			"%s:%d is claimed by %d workloads, among them %s/%s and %s/%s", l.asked.ip, l.asked.Port, len(who), who[0].Namespace(), who[0].Name,
-			who[1].Namespace(), who[1].Name)
+			"%s:%d is claimed by %d workloads, among them %s/%s and %s/%s", l.asked.ip, l.asked.Port, len(who),
+			who[0].Namespace(), who[0].Name, who[1].Namespace(), who[1].Name)
 	}
 	if len(who) == 0 || !who[0].Running {
 		return l.workloadFrame(l.asked.ip, federation.Resident{}), nil

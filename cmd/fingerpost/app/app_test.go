@@ -85,7 +85,7 @@ func TestReplica(t *testing.T) {
 			t.Fatalf("it stopped before it was ready: %v", err)
 		}
 	}
-	got, err := a.Discovery.Explain("web.shop.svc.cluster.local:80", discovery.Place{})
+	got, err := a.Discovery.Explain("web.shop.svc.cluster.local:80", discovery.Client{})
 	if err != nil || len(got.Claims) != 1 || got.Claims[0].Addr != "10.1.0.1:80" || !got.Claims[0].Kept {
 		t.Errorf("it serves %+v, %v", got, err)
 	}

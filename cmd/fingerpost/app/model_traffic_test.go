@@ -219,7 +219,7 @@ func (s *scenario) trafficDifferences(m *model, now time.Time, report func(forma
 			}
 		}
 		for _, service := range []string{"all", "web-federated"} {
-			x, err := r.Discovery.Explain(service+"."+shop+".svc."+domain+":80", discovery.Place{Node: "node-1"})
+			x, err := r.Discovery.Explain(service+"."+shop+".svc."+domain+":80", discovery.Client{Node: "node-1"})
 			if err != nil || len(x.Traffic) == 0 {
 				continue
 			}

@@ -212,11 +212,11 @@ func (s *scenario) traffic(authority string, args []string) {
 // explanation returns that of a Service for a client, on a node if one is named.
 func (s *scenario) explanation(authority string, args []string) *discovery.Explanation {
 	s.t.Helper()
-	place := discovery.Place{}
+	client := discovery.Client{}
 	for _, arg := range args {
-		place.Node = strings.TrimPrefix(arg, "node=")
+		client.Node = strings.TrimPrefix(arg, "node=")
 	}
-	x, err := s.first().Discovery.Explain(authority, place)
+	x, err := s.first().Discovery.Explain(authority, client)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -187,7 +187,7 @@ func TestExplanationsOfReplicas(t *testing.T) {
 	explanation := func(replica, node string, stream uint64, kept ...string) replicaExplanation {
 		x := replicaExplanation{
 			replica,
-			discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Node: node}},
+			discovery.Explanation{Authority: "web.shop", Client: discovery.Place{Client: discovery.Client{Node: node}}},
 		}
 		if stream > 0 {
 			x.Streams = []discovery.StreamStatus{{ID: stream}}

@@ -13,8 +13,9 @@ import (
 // The table of traffic has a line for each cluster, and JSON all replicas.
 func TestTraffic(t *testing.T) {
 	page := discovery.Explanation{
-		Authority: "web.shop:80", Client: discovery.Place{Namespace: "shop", Pod: "cart"}, Policy: true,
-		Notes: []string{"over budget: west"},
+		Authority: "web.shop:80", Client: discovery.Place{Client: discovery.Client{Namespace: "shop", Pod: "cart"}},
+		Policy: true,
+		Notes:  []string{"over budget: west"},
 		Traffic: []discovery.ClusterShare{
 			{
 				Cluster: "local", Tier: 1, Ready: 2, All: 3, Weight: new(uint32(7)), Share: 93.33, Given: 2,

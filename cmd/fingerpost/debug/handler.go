@@ -79,7 +79,7 @@ func (s *Sources) serveStream(w http.ResponseWriter, r *http.Request) {
 // serveExplanation explains what a client gets: ?authority=&ns=&pod=&node=.
 func (s *Sources) serveExplanation(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	client := discovery.Place{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")}
+	client := discovery.Client{Namespace: query.Get("ns"), Pod: query.Get("pod"), Node: query.Get("node")}
 	explanation, err := s.Discovery.Explain(query.Get("authority"), client)
 	if err != nil {
 		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
