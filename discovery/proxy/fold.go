@@ -87,20 +87,11 @@ func (f *Fold) add(set *pb.WeightedAddrSet) (Message, error) {
 	}
 	var violation error
 	for _, w := range set.GetAddrs() {
-		addr, err := addrOf(w.GetAddr())
-		if err == nil {
-			err = checkAddress(w)
-		}
+		a, err := addressOf(w, set.GetMetricLabels())
 		if err != nil {
-			violation = fmt.Errorf("address %s in an Add: %w", addr, err)
+			violation = fmt.Errorf("address %s in an Add: %w", a.Addr, err)
 		}
-		labels := maps.Clone(set.GetMetricLabels())
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		maps.Copy(labels, w.GetMetricLabels())
-		a := Address{Addr: addr, WeightedAddr: w, Labels: labels}
-		f.addresses[addr] = a
+		f.addresses[a.Addr] = a
 		m.Added = append(m.Added, a)
 	}
 	slices.SortFunc(m.Added, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
@@ -125,6 +116,18 @@ func (f *Fold) remove(set *pb.AddrSet) (Message, error) {
 	}
 	slices.SortFunc(m.Removed, netip.AddrPort.Compare)
 	return m, violation
+}
+
+// addressOf reads an address of a message with labels of its own. It returns an error if a server must not send it.
+func addressOf(w *pb.WeightedAddr, setLabels map[string]string) (Address, error) {
+	addr, err := addrOf(w.GetAddr())
+	if err == nil {
+		err = checkAddress(w)
+	}
+	labels := map[string]string{}
+	maps.Copy(labels, setLabels)
+	maps.Copy(labels, w.GetMetricLabels())
+	return Address{addr, w, labels}, err
 }
 
 // checkAddress returns what a proxy could not use an address for.

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
@@ -76,13 +75,10 @@ func profileOf(message *pb.DestinationProfile) (*Profile, error) {
 	if w == nil {
 		return p, nil
 	}
-	addr, err := addrOf(w.GetAddr())
-	if err == nil {
-		err = checkAddress(w)
-	}
+	a, err := addressOf(w, nil)
 	if err != nil {
-		err = fmt.Errorf("endpoint %s of a profile: %w", addr, err)
+		err = fmt.Errorf("endpoint %s of a profile: %w", a.Addr, err)
 	}
-	p.Address = &Address{Addr: addr, WeightedAddr: w, Labels: maps.Clone(w.GetMetricLabels())}
+	p.Address = &a
 	return p, err
 }
