@@ -257,7 +257,7 @@ func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.S
 func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 	all := map[*selection]map[string]*streamGroup{}
 	for _, st := range c.engine.streams.states() {
-		on := st.selection()
+		on := st.selection.Load()
 		if on == nil {
 			continue
 		}

@@ -320,6 +320,7 @@ func (v *serving) loadAnswer(ctx context.Context, now time.Time) (
 	served := snapshot.View != nil && snapshot.Rejection() == federation.NotRejected
 	if v.state.answer.Load() == nil && served { // else it is an error, which needs neither
 		size := v.subscription.size(snapshot, v.protocol.Encoder)
+		v.state.selection.Store(v.subscription.selection)
 		if !v.Room(now) {
 			return nil, release, nil
 		}
@@ -332,6 +333,7 @@ func (v *serving) loadAnswer(ctx context.Context, now time.Time) (
 		v.connection.pay(size)
 	}
 	answer, due := v.subscription.Load(now)
+	v.state.selection.Store(v.subscription.selection)
 	v.WakeBy(now, due)
 	return answer, release, nil
 }

@@ -32,6 +32,7 @@ type streamState struct {
 	alarm        alarm
 
 	subscription atomic.Pointer[Subscription]      // nil until it is open, and for a stream without a Query
+	selection    atomic.Pointer[selection]         // of the subscription, a copy for scrapes; nil until the Service is known
 	answer       atomic.Pointer[federation.Answer] // that was sent, all of it; nil for none
 	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
 	sending      atomic.Int64                      // when the message under way was begun, in Unix ns; 0 for none
@@ -120,14 +121,6 @@ func (st *streamState) sent(f *Frame) {
 	st.sending.Store(0)
 	st.messages++
 	st.kind, st.adds, st.removes, st.at = f.kind, f.adds, f.removes, time.Now()
-}
-
-// selection returns what the stream is on; nil until its Service is known, and for a stream without a Query.
-func (st *streamState) selection() *selection {
-	if s := st.subscription.Load(); s != nil {
-		return s.selection.Load()
-	}
-	return nil
 }
 
 // holds returns the addresses that the client holds.
@@ -224,15 +217,15 @@ func (e *Engine) status(st *streamState) StreamStatus {
 
 // behind returns what a stream was not sent yet.
 func (e *Engine) behind(st *streamState) *Lag {
-	on := st.selection()
-	if on == nil {
+	subscription, selection := st.subscription.Load(), st.selection.Load()
+	if subscription == nil || selection == nil {
 		return nil
 	}
-	snapshot, _ := st.subscription.Load().watch.Load()
+	snapshot, _ := subscription.watch.Load()
 	if snapshot.Version <= st.version.Load() {
 		return nil
 	}
-	snapshot, made := on.advance(snapshot)
+	snapshot, made := selection.advance(snapshot)
 	zone, _ := e.store.Nodes().Get(st.client.Node)
 	next := made.Answer(made.Reduce(st.client.place(zone)), st.answer.Load())
 	add, remove := federation.DiffAt(st.holds(), next.Set, st.query.Port)

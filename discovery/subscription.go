@@ -221,7 +221,7 @@ type Subscription struct {
 
 	watch     *federation.Watch
 	zone      *watch.Watch[string, string] // of the node; nil if that is not known
-	selection atomic.Pointer[selection]    // nil until the Service is known; others read it
+	selection *selection                   // nil until the Service is known
 	answers   *placeAnswers                // nil until there was an Answer
 	updates   *updates                     // to the Answer that was loaded last
 	answered  bool                         // an Answer was loaded that can be sent
@@ -242,8 +242,8 @@ func (e *Engine) Subscribe(q Query, client Client, bell *watch.Bell) *Subscripti
 
 // Close ends the Subscription.
 func (s *Subscription) Close() {
-	if on := s.selection.Load(); on != nil {
-		on.endStream(s.answers)
+	if s.selection != nil {
+		s.selection.endStream(s.answers)
 	}
 	if s.zone != nil {
 		s.zone.Close()
@@ -264,16 +264,16 @@ func (s *Subscription) Load(now time.Time) (answer *federation.Answer, due time.
 		if due = s.waitUntil(snapshot); due.After(now) {
 			return nil, due
 		}
-		on := s.acquire(snapshot)
-		at, made := on.advance(snapshot)
+		s.acquire(snapshot)
+		at, made := s.selection.advance(snapshot)
 		if due = s.waitUntil(at); due.After(now) {
 			return nil, due
 		}
 		if reduced := made.Reduce(place); s.answers == nil || s.answers.place != reduced {
-			s.answers = on.move(s.answers, reduced)
+			s.answers = s.selection.move(s.answers, reduced)
 		}
 		answer, s.updates = s.answers.advance(at, made)
-		if snapshot = answer.Snapshot; snapshot == at && s.isFor(on, at) {
+		if snapshot = answer.Snapshot; snapshot == at && s.isFor(at) {
 			break
 		} // else another stream was faster, and the place may be reduced to another one since
 	}
@@ -309,32 +309,30 @@ func (s *Subscription) waitUntil(snapshot *federation.Snapshot) time.Time {
 }
 
 // acquire joins the selection for a Snapshot: which one it is depends on the ports that the Service declares.
-func (s *Subscription) acquire(snapshot *federation.Snapshot) *selection {
-	if on := s.selection.Load(); on != nil {
-		if s.isFor(on, snapshot) {
-			return on
+func (s *Subscription) acquire(snapshot *federation.Snapshot) {
+	if s.selection != nil {
+		if s.isFor(snapshot) {
+			return
 		}
-		on.endStream(s.answers)
+		s.selection.endStream(s.answers)
 	}
 	q := s.query
 	q.Port = snapshot.Declared(q.Port)
-	on := s.engine.selections.acquire(q)
-	s.selection.Store(on)
-	s.answers = nil
-	return on
+	s.selection, s.answers = s.engine.selections.acquire(q), nil
 }
 
-// isFor reports whether a selection is the one for a Snapshot. While there is no Service, it stays as
+// isFor reports whether the selection is the one for a Snapshot. While there is no Service, it stays as
 // it is.
-func (s *Subscription) isFor(on *selection, snapshot *federation.Snapshot) bool {
-	return snapshot.View == nil || on.Port == snapshot.Declared(s.query.Port)
+func (s *Subscription) isFor(snapshot *federation.Snapshot) bool {
+	return snapshot.View == nil || s.selection.Port == snapshot.Declared(s.query.Port)
 }
 
 // size returns for how many addresses, at most, there is something to do for a first answer. It is 0 if
 // another stream was sent the same bytes. Streams that ask for different undeclared ports share all but
 // those.
 func (s *Subscription) size(snapshot *federation.Snapshot, e Encoder) (n int) {
-	if s.acquire(snapshot).hasFirst(s.place(), e) {
+	s.acquire(snapshot)
+	if s.selection.hasFirst(s.place(), e) {
 		return 0
 	}
 	for _, m := range snapshot.Members {
