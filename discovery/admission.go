@@ -162,10 +162,14 @@ type Admission struct {
 // NewAdmission returns an Admission with nothing admitted, whose metrics are added to some.
 func NewAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *Admission {
 	a := &Admission{
-		config: c, limiter: rate.NewLimiter(rate.Limit(c.Rate), c.Burst), refusals: c.refusals(),
-		turns: make(chan struct{}, c.Answers), large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
-		log: log, full: rate.Sometimes{Interval: time.Minute},
-		open: map[*connection]struct{}{},
+		config:   c,
+		limiter:  rate.NewLimiter(rate.Limit(c.Rate), c.Burst),
+		turns:    make(chan struct{}, c.Answers),
+		large:    make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		refusals: c.refusals(),
+		log:      log,
+		full:     rate.Sometimes{Interval: time.Minute},
+		open:     map[*connection]struct{}{},
 	}
 	a.metrics = newAdmissionMetrics(metrics, a)
 	return a

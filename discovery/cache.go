@@ -76,14 +76,14 @@ func (c *updateCache) add(key any, k kept) {
 func (c *updateCache) update(of *updates, key updateKey, from, to *federation.Answer) *update {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	u := of.byKey[key]
-	if u == nil {
-		if u = newUpdate(of, key, from, to); of.byKey != nil {
-			of.byKey[key] = u
-		}
+	if u := of.byKey[key]; u != nil {
+		c.kept.Get(u) // it is not the oldest any more
 		return u
 	}
-	c.kept.Get(u) // it is not the oldest
+	u := newUpdate(of, key, from, to)
+	if of.byKey != nil {
+		of.byKey[key] = u
+	}
 	return u
 }
 

@@ -182,7 +182,10 @@ func claimOf(v federation.Verdict, state federation.ClusterState, asked Query, c
 		c.Slice = v.Slice.Name
 	}
 	if e := v.Endpoint; e != nil {
-		c.Addr, c.Node, c.Zone, c.Hints = v.Addr.String(), e.Node.String(), e.Zone.String(), e.Hints()
+		c.Addr = v.Addr.String()
+		c.Node = e.Node.String()
+		c.Zone = e.Zone.String()
+		c.Hints = e.Hints()
 		if e.Workload != nil {
 			c.Pod = e.Workload.Namespace() + "/" + e.Workload.Name
 		}

@@ -32,7 +32,7 @@ type streamState struct {
 	alarm        alarm
 
 	subscription atomic.Pointer[Subscription]      // nil until it is open, and for a stream without a Query
-	selection    atomic.Pointer[selection]         // of the subscription, a copy for scrapes; nil until the Service is known
+	selection    atomic.Pointer[selection]         // of the subscription; nil until the Service is known
 	answer       atomic.Pointer[federation.Answer] // that was sent, all of it; nil for none
 	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
 	sending      atomic.Int64                      // when the message under way was begun, in Unix ns; 0 for none

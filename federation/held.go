@@ -3,7 +3,6 @@ package federation
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -293,7 +292,7 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 			n.Slices = append(n.Slices, &Slice{Name: s.Name, Ports: s.Ports, Endpoints: lost})
 		}
 	}
-	slices.SortFunc(n.Slices, func(a, b *Slice) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(n.Slices, compareNames)
 	return &n, missing
 }
 

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation/profile"
@@ -99,7 +98,7 @@ func (p *Ports) UnmarshalBinary(b []byte) error {
 // members that are distinct.
 func (v *View) Valid() bool {
 	ports := slices.IsSortedFunc(v.Ports, func(a, b ServicePort) int { return cmp.Compare(a.Number, b.Number) })
-	ordered := slices.IsSortedFunc(v.Slices, func(a, b *Slice) int { return strings.Compare(a.Name, b.Name) })
+	ordered := slices.IsSortedFunc(v.Slices, compareNames)
 	if v.Composition == nil {
 		return ports && ordered
 	}

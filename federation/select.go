@@ -10,6 +10,30 @@ import (
 	"sync"
 )
 
+// From a Snapshot to the addresses of a client.
+//
+// Select does what is the same for all clients that ask the same, and Answer what depends on where one of them is:
+//
+//	Snapshot --a member, a Slice--> blocks --a node--> parts --claims, shares, hints, best--> Set
+//
+// A block is what one Slice contributes: an Entry for each endpoint that answers the Query. It depends on its key and
+// on the Slice, which is immutable, so that it is taken over from the Selection before as long as both are the same. A
+// block that is made anew takes over the Entries of endpoints that are the same by pointer, and in the same order.
+// Entries of one Slice are ordered by labels, numbers so far apart that others fit between two that stay.
+//
+// A part is the Entries that the same clients see, in order: one part for all of them, and one for each node on which
+// something of a member with internalTrafficPolicy: Local runs. Blocks that are made anew report which Entries are
+// gained and lost, and these are spliced into the parts that they concern. So a change costs what it changes, and the
+// pointers of those parts.
+//
+// The order of Entries is total, and depends on nothing that changes from one Selection to the next. What does change,
+// whether a cluster is Stale, counts only when a Set is made: of the claims to one address, which stand next to each
+// other, the one of the lowest rank counts. So a cluster that becomes Stale makes no Entry anew, and an address stays
+// until the last claim to it is lost, without an index of addresses or a count of references. A Set shares the Entries
+// of its part, and copies the pointers only where another claim than the first counts.
+//
+// All of it is pure: what is taken over from an earlier Selection is equal to what would be made without it.
+
 // A Query is what a client asks of a Service.
 type Query struct {
 	Port     uint16 // 0: any that the Service does not declare; see [Snapshot.Declared]
@@ -107,8 +131,12 @@ func selectWith(s *Snapshot, q Query, prev *Selection, t *trace) *Selection {
 		prev = &Selection{}
 	}
 	x := &Selection{
-		snapshot: s, query: q, divided: s.divides(q), blocks: make(map[blockKey]*block, len(prev.blocks)),
-		hinted: map[*Origin]bool{}, stale: map[*Origin]bool{},
+		snapshot: s,
+		query:    q,
+		blocks:   make(map[blockKey]*block, len(prev.blocks)),
+		hinted:   map[*Origin]bool{},
+		stale:    map[*Origin]bool{},
+		divided:  s.divides(q),
 	}
 	changes := changes{}
 	for _, m := range s.Members {
@@ -171,8 +199,11 @@ func (x *Selection) addMember(m *Member, prev *Selection, changes changes, t *tr
 		}
 		x.blocks[key] = b
 		t.block(m, port, b)
-		hinted, total = hinted+b.hinted, total+len(b.entries)
-		x.zoned, x.v4, x.v6 = x.zoned || b.zoned, x.v4 || b.v4, x.v6 || b.v6
+		hinted += b.hinted
+		total += len(b.entries)
+		x.zoned = x.zoned || b.zoned
+		x.v4 = x.v4 || b.v4
+		x.v6 = x.v6 || b.v6
 	}
 	if m.Origin.Filtered && !local && hinted == total && total > 0 {
 		x.hinted[m.Origin] = true
@@ -379,7 +410,7 @@ func (e *Entry) compareClaims(o *Entry) int {
 		strings.Compare(string(e.origin.Cluster), string(o.origin.Cluster)),
 		strings.Compare(e.origin.Namespace, o.origin.Namespace),
 		strings.Compare(e.origin.Name, o.origin.Name),
-		e.Endpoint.Workload.compareNames(o.Endpoint.Workload),
+		e.Endpoint.Workload.compareWorkloads(o.Endpoint.Workload),
 		strings.Compare(e.slice, o.slice),
 		cmp.Compare(e.label, o.label),
 	)
@@ -418,8 +449,8 @@ func (x *Selection) rank(e *Entry) int {
 	return rank
 }
 
-// compareNames puts workloads in order, and behind them whatever is none.
-func (w *Workload) compareNames(o *Workload) int {
+// compareWorkloads puts workloads in order, and behind them whatever is none.
+func (w *Workload) compareWorkloads(o *Workload) int {
 	switch {
 	case w == o:
 		return 0
@@ -428,8 +459,11 @@ func (w *Workload) compareNames(o *Workload) int {
 	case o == nil:
 		return -1
 	}
-	return cmp.Or(cmp.Compare(w.Kind(), o.Kind()), strings.Compare(w.Namespace(), o.Namespace()),
-		strings.Compare(w.Name, o.Name))
+	return cmp.Or(
+		cmp.Compare(w.Kind(), o.Kind()),
+		strings.Compare(w.Namespace(), o.Namespace()),
+		strings.Compare(w.Name, o.Name),
+	)
 }
 
 // splice returns base without removed and with added, all sorted. It copies base in runs between the

@@ -552,7 +552,10 @@ func (s *Store) member(home Ref, term MemberRef, old *Member) *Member {
 
 // isNear reports whether c is known to be in the region of another cluster, nil for none.
 func (c *cluster) isNear(o *cluster) bool {
-	return o != nil && c.policy != nil && o.policy != nil && c.policy.Region != "" && c.policy.Region == o.policy.Region
+	if o == nil || c.policy == nil || o.policy == nil {
+		return false
+	}
+	return c.policy.Region != "" && c.policy.Region == o.policy.Region
 }
 
 // Watch opens a watch on a Service as its home cluster sees it. The Service need not exist. The caller

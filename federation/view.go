@@ -294,7 +294,8 @@ func (p Ports) Given() bool { return p.given }
 // Contains reports whether port n is in the set.
 func (p Ports) Contains(n uint16) bool {
 	for r := p.ranges; len(r) > 0; r = r[4:] {
-		if uint16(r[0])<<8|uint16(r[1]) <= n && n <= uint16(r[2])<<8|uint16(r[3]) {
+		first, last := uint16(r[0])<<8|uint16(r[1]), uint16(r[2])<<8|uint16(r[3])
+		if first <= n && n <= last {
 			return true
 		}
 	}
@@ -361,8 +362,7 @@ func (v *View) sharing(old *View) *View {
 		v.Misread == old.Misread && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports) &&
 		v.Composition.equal(old.Composition) && v.Policy.Equal(old.Policy) && len(v.Slices) == len(old.Slices)
 	for i, s := range v.Slices {
-		j, found := slices.BinarySearchFunc(old.Slices, s.Name,
-			func(o *Slice, name string) int { return strings.Compare(o.Name, name) })
+		j, found := slices.BinarySearchFunc(old.Slices, s, compareNames)
 		if !found {
 			same = false
 			continue
@@ -387,6 +387,8 @@ func (c *Composition) equal(o *Composition) bool {
 	}
 	return c.Union == o.Union && slices.Equal(c.Members, o.Members)
 }
+
+func compareNames(s, o *Slice) int { return strings.Compare(s.Name, o.Name) }
 
 // sharing returns old if it equals s, and otherwise a Slice that is equal to s and shares every
 // endpoint with old that is equal, wherever in the slice it is.
@@ -423,8 +425,11 @@ func (e *Endpoint) equalAt(port uint16, o *Endpoint) bool {
 
 // equalBesides leaves out who answers there, and whether.
 func (e *Endpoint) equalBesides(o *Endpoint) bool {
-	return e.Addr == o.Addr && e.Node == o.Node && e.Zone == o.Zone && (e.Detail == o.Detail ||
-		e.Hostname() == o.Hostname() && slices.Equal(e.Hints(), o.Hints()) && equalValues(e.Mirror(), o.Mirror()))
+	return e.Addr == o.Addr && e.Node == o.Node && e.Zone == o.Zone && e.detail().equal(o.detail())
+}
+
+func (d *Detail) equal(o *Detail) bool {
+	return d == o || d.Hostname == o.Hostname && slices.Equal(d.Hints, o.Hints) && equalValues(d.Mirror, o.Mirror)
 }
 
 func equalValues[T comparable](a, b *T) bool {

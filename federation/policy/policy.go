@@ -59,7 +59,8 @@ func (s *Service) Equal(o *Service) bool {
 }
 
 func (t Tier) equal(o Tier) bool {
-	return t.Local == o.Local && t.Region == o.Region && t.Others == o.Others && slices.Equal(t.Clusters, o.Clusters)
+	return t.Local == o.Local && t.Region == o.Region && t.Others == o.Others &&
+		slices.Equal(t.Clusters, o.Clusters)
 }
 
 // None reports whether nothing is asked for.

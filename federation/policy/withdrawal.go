@@ -47,18 +47,25 @@ func (p *Peak) Set(now time.Time, value int) {
 	if value == p.now {
 		return
 	}
-	before := pastValue{p.now, now, now}
-	if n := len(p.past); n > 0 && now.Sub(p.past[n-1].since) < time.Second && p.past[n-1].value >= p.now {
-		p.past[n-1].until = now
-	} else {
-		p.past = append(p.past, before)
-	}
+	p.keep(now)
 	p.now = value
 	n := len(p.past)
 	for n > 0 && p.past[n-1].value <= value {
 		n--
 	}
 	p.past = p.past[:n]
+}
+
+// keep makes the number a past one, unless one of the same second was as high.
+func (p *Peak) keep(now time.Time) {
+	if n := len(p.past); n > 0 {
+		last := &p.past[n-1]
+		if now.Sub(last.since) < time.Second && last.value >= p.now {
+			last.until = now
+			return
+		}
+	}
+	p.past = append(p.past, pastValue{p.now, now, now})
 }
 
 // Max returns the highest value within Window.
