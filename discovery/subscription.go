@@ -23,7 +23,7 @@ import (
 // each stream then sends the same bytes. Ports that a Service does not declare, of which clients may
 // make up any number, share one selection.
 //
-// A stage lives as long as a stream is on it: engine.mu guards which streams are on what. An Answer is
+// A stage lives as long as a stream is on it: selections.mu guards which streams are on what. An Answer is
 // made again in about the time that it takes to write it, so keeping one for clients that may come back
 // would cost memory and save little.
 //

@@ -616,8 +616,8 @@ func (x *Selection) claims(node string) []*Entry {
 	return splice(entries, nil, mine)
 }
 
-// near returns every claim that is left for clients at a place. leaveOut, if it is not nil, gets what a
-// stage leaves out.
+// near returns every claim that is left for clients at a place. leaveOut, if it is not nil, gets what is left
+// out, and why.
 func (x *Selection) near(p Place, leaveOut func(*Entry, Reason)) []*Entry {
 	entries := x.claims(p.Node)
 	if x.divided {

@@ -55,10 +55,10 @@ func Local(views map[federation.Service]*federation.View) (*federation.Store, *f
 	store := federation.NewStore()
 	store.MarkClustersListed()
 	store.AddCluster("local", federation.Expectation{TrustDomain: "cluster.local", Since: time.Now(), Local: true})
-	claims := store.NewWriter("local")
+	writer := store.NewWriter("local")
 	for svc, v := range views {
-		claims.Set(svc, v)
+		writer.Set(svc, v)
 	}
-	claims.MarkSynced()
-	return store, claims
+	writer.MarkSynced()
+	return store, writer
 }
