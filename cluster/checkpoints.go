@@ -20,10 +20,10 @@ import (
 // connects. That is a writer's term like any other: the cluster is Stale until an engagement takes over, whose first
 // complete sync removes what is gone. Nothing has to be taken back, and a client is answered at once.
 //
-// A replica in a new Pod has no files. About a cluster that it could not reach, or not list within some seconds, it asks
-// the other replicas, and publishes likewise what the one holds that was in contact last. It does so only then: in a
-// rollout with everything in reach nothing is transferred. The one exception is a cluster whose Link has the annotation withdrawal-guard:
-// others may hold what the cluster itself does not have any more.
+// A replica in a new Pod has no files. About a cluster that it could not reach, or not list within some seconds, it
+// asks the other replicas, and publishes likewise what the one holds that was in contact last. It does so only then:
+// in a rollout with everything in reach nothing is transferred. The one exception is a cluster whose Link has the
+// annotation withdrawal-guard: others may hold what the cluster itself does not have any more.
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
 // logged, counted and shown, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.

@@ -56,7 +56,8 @@ const (
 // One goroutine, supervise, owns status and is the only one that stores current. An attempt runs in a
 // second goroutine, which returns its engagement, reports to the Store that the API server answers, and
 // writes nothing else; where it takes long, a third one loads what other replicas have. supervise always
-// waits for both. A new Spec ends an attempt through the channel superseded. No lock is held; calls into the Registry take its locks.
+// waits for both. A new Spec ends an attempt through the channel superseded. No lock is held; calls into
+// the Registry take its locks.
 type supervisor struct {
 	registry *Registry
 	log      logr.Logger
