@@ -171,12 +171,14 @@ func pipe() (a, b *bufferedConn) {
 	return newBuffered(client), newBuffered(server)
 }
 
-// bufferedConn is an end of a pipe whose Write does not wait for the reader.
+// bufferedConn is an end of a pipe whose Write does not wait for the reader. What was written before Close
+// still arrives.
 type bufferedConn struct {
 	net.Conn
 	client string // at the other end
 	mu     sync.Mutex
-	queue  chan []byte
+	change sync.Cond // of what follows
+	held   []byte    // written, and not passed on
 	closed bool
 }
 
@@ -190,16 +192,34 @@ func (a clientAddr) String() string { return string(a) }
 func (b *bufferedConn) RemoteAddr() net.Addr { return clientAddr(b.client) }
 
 func newBuffered(c net.Conn) *bufferedConn {
-	b := &bufferedConn{Conn: c, queue: make(chan []byte, 1<<12)}
-	go func() {
-		for data := range b.queue {
-			if _, err := c.Write(data); err != nil {
-				break
-			}
-		}
-		_ = c.Close()
-	}()
+	b := &bufferedConn{Conn: c}
+	b.change.L = &b.mu
+	go b.passOn()
 	return b
+}
+
+// passOn writes what is held, until Close and nothing is left, or the other end is closed.
+func (b *bufferedConn) passOn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		for len(b.held) == 0 && !b.closed {
+			b.change.Wait()
+		}
+		data := b.held
+		b.held = nil
+		if len(data) == 0 {
+			break
+		}
+		b.mu.Unlock()
+		_, err := b.Conn.Write(data)
+		b.mu.Lock()
+		if err != nil {
+			b.closed = true
+			break
+		}
+	}
+	_ = b.Conn.Close()
 }
 
 func (b *bufferedConn) Write(data []byte) (int, error) {
@@ -208,17 +228,16 @@ func (b *bufferedConn) Write(data []byte) (int, error) {
 	if b.closed {
 		return 0, net.ErrClosed
 	}
-	b.queue <- bytes.Clone(data)
+	b.held = append(b.held, data...)
+	b.change.Signal()
 	return len(data), nil
 }
 
 func (b *bufferedConn) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed {
-		b.closed = true
-		close(b.queue)
-	}
+	b.closed = true
+	b.change.Signal()
 	return b.SetReadDeadline(time.Unix(1, 0))
 }
 
