@@ -73,9 +73,13 @@ func (a *apiServer) forward(w http.ResponseWriter, r *http.Request) {
 		a.t.Error(err)
 		return
 	}
-	streams := make(chan httpstream.Stream, 2)
+	streams, done := make(chan httpstream.Stream), make(chan struct{})
+	defer close(done)
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
-		streams <- s
+		select {
+		case streams <- s:
+		case <-done: // the connection has ended: without this its goroutine would stay
+		}
 		return nil
 	})
 	if conn == nil {
