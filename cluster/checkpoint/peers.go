@@ -2,8 +2,8 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -33,7 +33,8 @@ type Peers struct {
 }
 
 // Load returns what the peer that was in contact with a cluster last holds of it, if that is newer than another
-// time. ErrNone: no peer has something newer.
+// time. A peer whose state cannot be read is passed over: in a rollout it may be of another version than this
+// replica. ErrNone: no peer has something newer.
 func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Checkpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
 	defer cancel()
@@ -46,6 +47,7 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 	if err != nil {
 		return Checkpoint{}, err
 	}
+	unreadable := ErrNone
 	for _, o := range offers {
 		if !o.at.After(after.Truncate(time.Second)) || time.Since(o.at) > p.MaxAge {
 			continue
@@ -56,12 +58,13 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 		}
 		c, err := decode(b.content)
 		if err != nil || c.Cluster != cluster {
-			return Checkpoint{}, fmt.Errorf("%s: %w", o.url, errors.Join(err, errFormat))
+			unreadable = fmt.Errorf("%s: %w", o.url, cmp.Or(err, errFormat))
+			continue
 		}
 		c.AsOf = b.at
 		return c, nil
 	}
-	return Checkpoint{}, ErrNone
+	return Checkpoint{}, unreadable
 }
 
 // offer is what one peer has.

@@ -68,6 +68,10 @@ func TestPeers(t *testing.T) {
 			}
 		}),
 		"undated": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		"version": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+			_, _ = io.WriteString(w, "of a version that is to come")
+		}),
 	}
 	for name, test := range map[string]struct {
 		peers string
@@ -80,6 +84,7 @@ func TestPeers(t *testing.T) {
 		"too old":                     {"ancient", 24 * time.Hour, 0},
 		"none":                        {"empty undated", time.Hour, 0},
 		"the next after a failure":    {"half new", time.Hour, 2},
+		"the next after a version":    {"version new", time.Hour, 2},
 		"one of them does not answer": {"silent new", time.Hour, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
