@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,6 +62,13 @@ const (
 	defaultProbePeriod      = 3 * time.Second
 	defaultProbeTimeout     = 30 * time.Second
 	defaultFailureThreshold = 3
+)
+
+// Bounds of a Link's fields: a gateway is resolved and probed for as long as it is linked.
+const (
+	maxGatewayAddresses = 100
+	minProbeDuration    = 100 * time.Millisecond
+	maxProbeDuration    = time.Hour
 )
 
 // mirroringSpec is the spec of a Link as far as it is about mirroring.
@@ -128,6 +136,10 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 	}
 	slices.Sort(g.Addresses)
 	g.Addresses = slices.Compact(g.Addresses)
+	if n := len(g.Addresses); n > maxGatewayAddresses {
+		r.reject("spec.gatewayAddress names %d addresses: only %d are used", n, maxGatewayAddresses)
+		g.Addresses = g.Addresses[:maxGatewayAddresses]
+	}
 	return g
 }
 
@@ -139,6 +151,9 @@ func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {
 		Period:           r.readDuration("spec.probeSpec.period", s.Period, defaultProbePeriod),
 		Timeout:          r.readDuration("spec.probeSpec.timeout", s.Timeout, defaultProbeTimeout),
 		FailureThreshold: defaultFailureThreshold,
+	}
+	if u, err := url.ParseRequestURI(s.Path); err != nil || u.Host != "" || s.Path[0] != '/' {
+		r.reject("spec.probeSpec.path %q is not a path such as /ready", s.Path)
 	}
 	if s.FailureThreshold != "" {
 		n, err := strconv.Atoi(s.FailureThreshold)
@@ -165,12 +180,14 @@ func (r *fieldReader) readDuration(field, text string, otherwise time.Duration) 
 	if text == "" {
 		return otherwise
 	}
-	d, err := time.ParseDuration(text)
-	if n, nerr := strconv.Atoi(text); nerr == nil { // link-gen has written bare seconds
-		d, err = time.Duration(n)*time.Second, nil
+	withUnit := text
+	if _, err := strconv.Atoi(text); err == nil { // link-gen has written bare seconds
+		withUnit += "s"
 	}
-	if err != nil || d <= 0 {
-		r.reject("%s %q is not a duration such as 3s", field, text)
+	d, err := time.ParseDuration(withUnit)
+	if err != nil || d < minProbeDuration || d > maxProbeDuration {
+		r.reject("%s %q is not a duration from 100ms to 1h, such as 3s", field, text)
+		return otherwise
 	}
 	return d
 }

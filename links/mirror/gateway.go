@@ -22,6 +22,10 @@ import (
 const (
 	resolveEvery   = 30 * time.Second
 	resolveTimeout = 5 * time.Second
+
+	// maxGatewayIPs is how many IP addresses of a gateway are used, whatever its names resolve to: as many as
+	// Kubernetes has in Endpoints.
+	maxGatewayIPs = 1000
 )
 
 // A gateway resolves and probes the gateway of one cluster.
@@ -98,7 +102,8 @@ func (g *gateway) resolveAddresses(ctx context.Context) (addresses []string, nam
 		addresses = append(addresses, addr.Unmap().String())
 	}
 	slices.Sort(addresses)
-	return slices.Compact(addresses), names
+	addresses = slices.Compact(addresses)
+	return addresses[:min(len(addresses), maxGatewayIPs)], names
 }
 
 func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
@@ -112,7 +117,11 @@ func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, er
 func (g *gateway) runProbe(ctx context.Context) {
 	p := g.link.Probe
 	transport := &http.Transport{DialContext: g.dial, DisableKeepAlives: true}
-	client := &http.Client{Transport: transport, Timeout: p.Timeout}
+	client := &http.Client{
+		Transport: transport, Timeout: p.Timeout,
+		// A gateway must not choose what is requested from within this Pod.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	url := probeURL(g.link)
 	failures := 0
 	g.metrics.setAlive(g.link.Cluster, true)

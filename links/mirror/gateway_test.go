@@ -41,6 +41,7 @@ func TestProbe(t *testing.T) {
 				<-r.Context().Done()
 				return
 			}
+			w.Header().Set("Location", "/elsewhere") // which is not followed
 			w.WriteHeader(int(code.Load()))
 		})}
 		go func() { _ = server.Serve(listener) }()
@@ -95,9 +96,15 @@ func TestProbe(t *testing.T) {
 		code.Store(http.StatusOK)
 		settle(11 * time.Second)
 		wants(false, 2)
+		code.Store(http.StatusFound)
+		settle(33 * time.Second)
+		wants(true, 3)
+		code.Store(http.StatusOK)
+		settle(11 * time.Second)
+		wants(false, 4)
 		hangs.Store(true) // each probe ends with its timeout
 		settle(40 * time.Second)
-		wants(true, 3)
+		wants(true, 5)
 		if n := testutil.ToFloat64(m.probes.WithLabelValues("east", "false")); n < 8 {
 			t.Errorf("%v probes have failed", n)
 		}
@@ -187,6 +194,15 @@ func TestResolve(t *testing.T) {
 		answers.Store(&names{"b.example": {addr("2001:db8::1")}})
 		settle(33 * time.Second)
 		wants(3, "192.0.2.1", "192.0.2.3", "2001:db8::1")
+		var many []netip.Addr
+		for a := addr("198.51.0.0"); len(many) <= maxGatewayIPs; a = a.Next() {
+			many = append(many, a)
+		}
+		answers.Store(&names{"b.example": many})
+		settle(33 * time.Second)
+		if n := len(g.state().addresses); n != maxGatewayIPs {
+			t.Errorf("%d addresses are used", n)
+		}
 		cancel()
 		<-done
 	})
