@@ -29,9 +29,12 @@ type portUnion struct{ ports []corev1.ServicePort }
 // conflict with the ports before them; empty if they do not.
 func (u *portUnion) merge(ports []corev1.ServicePort) string {
 	var conflicts []string
-	before := slices.Clone(u.ports)
+	before := map[int32][]corev1.ServicePort{} // by number
+	for _, p := range u.ports {
+		before[p.Port] = append(before[p.Port], p)
+	}
 	for _, p := range ports {
-		others := slices.DeleteFunc(slices.Clone(before), func(o corev1.ServicePort) bool { return o.Port != p.Port })
+		others := before[p.Port]
 		switch {
 		case len(others) == 0 && len(u.ports) >= maxPorts:
 			conflicts = append(conflicts, fmt.Sprintf("port %d is one too many: older members have %d",
