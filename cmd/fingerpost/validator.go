@@ -95,15 +95,19 @@ func serveWebhook(ctx context.Context, o validatorOptions) error {
 		"When the certificate of the webhook expires, in seconds since 1970.",
 		certificate,
 	))
+	closed := server.ClosedConnections()
+	metrics.MustRegister(closed)
 	hookServer := &server.HTTP{
 		Log: log, Name: "webhook", Addr: o.addr, Handler: hook,
 		TLS:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.GetCertificate},
 		ReadTimeout: 10 * time.Second,
 		DrainWindow: 10 * time.Second,
+		Closed:      closed.WithLabelValues("webhook"),
 	}
 	adminServer := &server.HTTP{
 		Log: log, Name: "admin", Addr: o.metricsAddr,
 		Handler: server.AdminHandler(metrics, metrics, hookServer.Listening, o.enablePprof),
+		Closed:  closed.WithLabelValues("admin"),
 	}
 	watchCertificate := manager.RunnableFunc(func(ctx context.Context) error {
 		if err := certificate.Start(ctx); ctx.Err() == nil {

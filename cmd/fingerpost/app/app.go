@@ -258,18 +258,26 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 		Store: a.Store, Registry: a.Registry, Links: a.Links, Discovery: a.Discovery,
 		Cluster: o.ClusterName, Namespace: o.Discovery.ControllerNamespace, Replica: o.Replica, Version: o.Version,
 	})
+	closed := server.ClosedConnections()
+	a.Metrics.MustRegister(closed)
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
 		server.NewGRPC(log, o.Addr, o.Listen, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
-		&server.HTTP{Log: log, Name: "admin", Addr: o.AdminAddr, Listen: o.Listen, Handler: admin},
-		&server.HTTP{Log: log, Name: "debug", Addr: o.DebugAddr, Listen: o.Listen, Handler: a.Pages},
+		&server.HTTP{
+			Log: log, Name: "admin", Addr: o.AdminAddr, Listen: o.Listen, Handler: admin,
+			Closed: closed.WithLabelValues("admin"),
+		},
+		&server.HTTP{
+			Log: log, Name: "debug", Addr: o.DebugAddr, Listen: o.Listen, Handler: a.Pages,
+			Closed: closed.WithLabelValues("debug"),
+		},
 		a.Registry,
 	}
 	if o.Peers.ListenAddr != "" {
 		peers := &server.HTTP{
 			Log: log, Name: "peer", Addr: o.Peers.ListenAddr, Listen: o.Listen,
-			Handler: checkpoint.Handler(a.Registry.FindPublished),
+			Handler: checkpoint.Handler(a.Registry.FindPublished), Closed: closed.WithLabelValues("peer"),
 		}
 		if o.TLS.Certificate != "" {
 			peers.TLS = o.TLS.MutualServer()

@@ -28,9 +28,10 @@ type HTTP struct {
 	Addr        string // empty to serve nothing
 	Listen      ListenFunc
 	Handler     http.Handler
-	TLS         *tls.Config   // nil to serve plaintext
-	ReadTimeout time.Duration // of a request; 0 for none
-	DrainWindow time.Duration // in which open requests may end when the server stops
+	TLS         *tls.Config        // nil to serve plaintext
+	ReadTimeout time.Duration      // of a request; 0 for none
+	DrainWindow time.Duration      // in which open requests may end when the server stops
+	Closed      prometheus.Counter // of connections that too many others made it close; may be nil
 
 	listens atomic.Bool
 }
@@ -77,7 +78,7 @@ func (s *HTTP) Listening() bool { return s.listens.Load() }
 
 // server returns a server with bounds on what a client can make it wait for or read.
 func (s *HTTP) server() *http.Server {
-	return &http.Server{
+	server := &http.Server{
 		Handler:           withWriteDeadline(s.Handler),
 		TLSConfig:         s.TLS,
 		MaxHeaderBytes:    64 << 10,
@@ -86,6 +87,9 @@ func (s *HTTP) server() *http.Server {
 		IdleTimeout:       2 * time.Minute, // longer than clients', who thus close, and lose no request
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
 	}
+	waiting := &waitingConns{limit: maxWaiting, closed: s.Closed}
+	waiting.bound(server)
+	return server
 }
 
 // responseTimeout is how long a response may take to be computed and read.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/test/bufconn"
 )
@@ -79,6 +81,78 @@ func TestHeadersThatDoNotEnd(t *testing.T) {
 		if took := time.Since(begun); took > 15*time.Second {
 			t.Errorf("cut off after %s", took)
 		}
+	})
+}
+
+// Connections that wait for a request are bounded: the one that has waited longest is closed, and one whose request
+// comes is answered. A connection whose request is being handled does not count, and counts again afterwards.
+func TestConnectionsThatWaitAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 3
+		closed := ClosedConnections().WithLabelValues("test")
+		entered, finish := make(chan struct{}), make(chan struct{})
+		server := (&HTTP{Log: logr.Discard(), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				close(entered)
+				<-finish
+			}
+		})}).server()
+		waiting := &waitingConns{limit: limit, closed: closed}
+		waiting.bound(server)
+		listener := bufconn.Listen(1 << 10)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = server.Serve(listener) })
+		var conns []net.Conn
+		open := func(text string) net.Conn {
+			conn, err := listener.Dial()
+			if err == nil {
+				_, err = io.WriteString(conn, text)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, conn)
+			synctest.Wait()
+			return conn
+		}
+		isAnswered := func(conn net.Conn) bool {
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			return err == nil && response.StatusCode == http.StatusOK
+		}
+		wants := func(waits, total int) {
+			t.Helper()
+			synctest.Wait()
+			n, counted := len(waiting.entries), testutil.ToFloat64(closed)
+			if n != waits || waiting.longest.Len() != waits || int(counted) != total {
+				t.Errorf("%d connections wait and %v were closed, want %d and %d", n, counted, waits, total)
+			}
+		}
+		slow := open("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+		<-entered
+		wants(0, 0)
+		first := open("GET / HTTP/1.1\r\n")
+		for range limit + 1 {
+			open("")
+		}
+		wants(limit, 2)
+		if n, err := first.Read(make([]byte, 1)); err == nil {
+			t.Errorf("the one that has waited longest can be read: %d bytes", n)
+		}
+		if !isAnswered(open("GET / HTTP/1.1\r\nHost: x\r\n\r\n")) {
+			t.Error("a request that came at once was not answered")
+		}
+		wants(limit, 3)
+		close(finish)
+		if !isAnswered(slow) {
+			t.Error("a request that was being handled was not answered")
+		}
+		wants(limit, 4)
+		for _, conn := range conns {
+			conn.Close()
+		}
+		wants(0, 4)
+		server.Close()
+		wg.Wait()
 	})
 }
 
