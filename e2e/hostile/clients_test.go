@@ -246,6 +246,36 @@ func TestSilentConnections(t *testing.T) {
 	}
 }
 
+// Connections to the server of probes and metrics over which nothing comes make room for one another, and a scrape is
+// answered beside them.
+func TestSilentAdminConnections(t *testing.T) {
+	const (
+		connections, stay = 3_000, 1_000
+		silence           = 10 * time.Second // after which the server closes one
+	)
+	w := newBusy(t)
+	w.serve()
+	w.bounded(stay*16<<10, func() {
+		began := time.Now()
+		for range connections {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.server.Admin)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+		took := time.Since(began)
+		closed, err := w.server.Metric(t.Context(), `fingerpost_http_connections_closed_total{server="admin"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d connections within %s, of which %v were closed", connections, took, closed)
+		if least := connections - stay*(1+int(took/silence)); int(closed) < least {
+			t.Errorf("%v connections were closed, want %d", closed, least)
+		}
+	})
+}
+
 // A server that is asked to stop does so, whatever clients keep open.
 func TestStopBesideOpenStreams(t *testing.T) {
 	const window = 500 * time.Millisecond
