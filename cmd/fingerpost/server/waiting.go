@@ -44,6 +44,7 @@ func (w *waitingConns) bound(s *http.Server) {
 			w.add(conn)
 		case http.StateHijacked, http.StateClosed:
 			w.remove(conn)
+		case http.StateActive: // a request has begun to arrive: it waits until that is handled
 		}
 	}
 	type connection struct{}
