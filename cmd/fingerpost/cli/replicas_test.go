@@ -73,7 +73,7 @@ func (a *apiServer) forward(w http.ResponseWriter, r *http.Request) {
 		a.t.Error(err)
 		return
 	}
-	streams, done := make(chan httpstream.Stream), make(chan struct{})
+	streams, done := make(chan httpstream.Stream, 2), make(chan struct{})
 	defer close(done)
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
 		select {
