@@ -41,9 +41,9 @@ func (w *waitingConns) bound(s *http.Server) {
 	s.ConnState = func(conn net.Conn, state http.ConnState) {
 		switch state {
 		case http.StateNew, http.StateIdle:
-			w.add(conn)
+			w.startWaiting(conn)
 		case http.StateHijacked, http.StateClosed:
-			w.remove(conn)
+			w.stopWaiting(conn)
 		case http.StateActive: // a request has begun to arrive: it waits until that is handled
 		}
 	}
@@ -54,16 +54,17 @@ func (w *waitingConns) bound(s *http.Server) {
 	handler := s.Handler
 	s.Handler = http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
 		if conn, ok := r.Context().Value(connection{}).(net.Conn); ok {
-			w.remove(conn)
+			w.stopWaiting(conn)
 		}
 		handler.ServeHTTP(to, r)
 	})
 }
 
-func (w *waitingConns) add(conn net.Conn) {
+func (w *waitingConns) startWaiting(conn net.Conn) {
+	w.stopWaiting(conn) // one of HTTP/2 may become idle without a request
+	var last net.Conn
 	w.mu.Lock()
 	w.entries[conn] = w.longest.PushBack(conn)
-	var last net.Conn
 	if w.longest.Len() > w.limit {
 		last = w.longest.Remove(w.longest.Front()).(net.Conn) //nolint:forcetypeassert // it has no others
 		delete(w.entries, last)
@@ -81,7 +82,7 @@ func (w *waitingConns) add(conn net.Conn) {
 	_ = last.Close() // its goroutine notices
 }
 
-func (w *waitingConns) remove(conn net.Conn) {
+func (w *waitingConns) stopWaiting(conn net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if e, waits := w.entries[conn]; waits {
