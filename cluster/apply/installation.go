@@ -157,6 +157,7 @@ type Owners struct {
 	mu     sync.Mutex
 	leases map[api.Key]claim
 	owners map[string]string // by source; of the claims that have not expired
+	held   map[string]bool   // installations that have a claim which has not expired
 	expiry *time.Timer       // of the next claim that expires; nil before the first
 }
 
@@ -242,8 +243,14 @@ func (o *Owners) update() {
 	if !next.IsZero() {
 		o.expiry = time.AfterFunc(next.Sub(now), o.expire)
 	}
-	if owners := ownersOf(claims, now); !maps.Equal(owners, o.owners) {
-		o.owners = owners
+	owners, held := ownersOf(claims, now), map[string]bool{}
+	for _, c := range claims {
+		if c.until.After(now) {
+			held[c.installation] = true
+		}
+	}
+	if !maps.Equal(owners, o.owners) || !maps.Equal(held, o.held) {
+		o.owners, o.held = owners, held
 		o.changed.Store(struct{}{})
 	}
 }
@@ -262,7 +269,7 @@ func (o *Owners) forgetLeases() {
 	o.update()
 }
 
-// Changed returns a channel that closes when the result of Owner may change.
+// Changed returns a channel that closes when the result of Owner or Held may change.
 func (o *Owners) Changed() <-chan struct{} {
 	_, changed := o.changed.Load()
 	return changed
@@ -273,6 +280,14 @@ func (o *Owners) Owner(source string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.owners[source]
+}
+
+// Held reports whether the Lease of an installation is seen to be held. While ours is not, as where the watch is behind,
+// no source is ours: that a source has no owner does not mean that it was unlinked.
+func (o *Owners) Held(installation string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.held[installation]
 }
 
 // ownersOf returns, by source, the installation of the oldest claim to it that has not expired.

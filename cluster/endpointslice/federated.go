@@ -191,16 +191,18 @@ func (f *federatedSlices) readView(ctx context.Context, ref federation.Ref) (*fe
 	return view.Of(ref.Cluster, svc, listed.Items), nil
 }
 
-// ownership is which installation this is, which one writes the endpoints of a source cluster, empty for none, and
-// whether one that is not linked was unlinked.
+// ownership is which installation this is, whether its Lease is seen to be held, which one writes the endpoints of a
+// source cluster, empty for none, and whether one that is not linked was unlinked.
 type ownership struct {
 	installation string
+	held         bool
 	ownerOf      func(source string) string
 	unlinked     func(source string) bool
 }
 
 func (f *federatedSlices) ownership() ownership {
-	return ownership{f.Installation(), f.Owners.Owner, f.writer.unlinked}
+	own := f.Installation()
+	return ownership{own, f.Owners.Held(own), f.Owners.Owner, f.writer.unlinked}
 }
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
@@ -212,13 +214,14 @@ func federatedGroups(
 	s *serviceRecord, snapshot *federation.Snapshot, controlPlane string, who ownership, divide bool,
 ) (groups []*group, keep func(*discoveryv1.EndpointSlice) bool) {
 	unknown, linked := map[string]bool{}, map[string]bool{}
+	waits := false // for our Lease to be seen: nothing can be written in place of what is deleted
 	keep = func(es *discoveryv1.EndpointSlice) bool {
 		source := es.Labels[SourceLabel]
 		switch owner := who.ownerOf(source); {
 		case unknown[source]:
 			return true
 		case owner == "": // we unlinked it, or our Lease is about to list it
-			return linked[source] || es.Labels[installationLabel] != who.installation
+			return waits || linked[source] || es.Labels[installationLabel] != who.installation
 		default:
 			return owner != who.installation
 		}
@@ -226,6 +229,7 @@ func federatedGroups(
 	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
 		return nil, keep
 	}
+	waits = !who.held
 	all, divided := grouping{}, shares(nil)
 	if divide {
 		divided = sharesOf(s, snapshot, who.ownerOf)

@@ -134,7 +134,7 @@ home IPv4 "" http:8080/TCP/http 10.0.0.1@home-a=Pod/pod`
 }
 
 // ours is an installation that owns every source.
-var ours = ownership{"home", func(string) string { return "home" }, wasUnlinked}
+var ours = ownership{"home", true, func(string) string { return "home" }, wasUnlinked}
 
 func wasUnlinked(string) bool { return true }
 
@@ -152,7 +152,7 @@ func TestSlicesThatAreKept(t *testing.T) {
 	svc, snapshot := s.union(federatedEverywhere) // east is not complete, and west is not linked
 	who := map[string]string{"home": "home", "east": "home", "north": "elsewhere"}
 	groups, keep := federatedGroups(svc, snapshot, "linkerd",
-		ownership{"home", func(s string) string { return who[s] }, wasUnlinked}, true)
+		ownership{"home", true, func(s string) string { return who[s] }, wasUnlinked}, true)
 	if got := text(groups); !strings.HasPrefix(got, "home ") || strings.Contains(got, "\n") {
 		t.Errorf("groups\n%s", got)
 	}
@@ -186,7 +186,7 @@ func TestSourceIsTakenOver(t *testing.T) {
 	have, next := map[string]*discoveryv1.EndpointSlice{}, 0
 	p := planFor(svc, before, nil)
 	p.apply(have, &next)
-	theirs := ownership{"theirs", func(string) string { return "theirs" }, wasUnlinked}
+	theirs := ownership{"theirs", true, func(string) string { return "theirs" }, wasUnlinked}
 	groups, keep := federatedGroups(svc, snapshot, "linkerd", theirs, true)
 	for name, es := range have {
 		if keep(es) {
