@@ -3,6 +3,7 @@ package links
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,6 +33,8 @@ const (
 	// conflictRetry is until a status is applied again that was computed from an older version of the Link,
 	// unless the event of the newer one comes first.
 	conflictRetry = time.Second
+	// contestedRetry is until a status is applied again that was applied before, and that another writer replaced.
+	contestedRetry = time.Second
 
 	statusWorkers = 4
 )
@@ -57,6 +60,8 @@ const (
 //     stays as the API has it.
 //   - An API server that refuses a status, or stores another one, is not asked again with the same status
 //     before unsupportedRetry or a new version of the Link: see attempt.
+//   - Two writers do not fight as fast as the API server answers. Where a Lease is deleted and another replica
+//     creates it, the former holder has a term until its next renewal.
 //
 // # Events
 //
@@ -136,7 +141,8 @@ const (
 
 // An attempt is the last status that was applied to a Link, and what became of it.
 type attempt struct {
-	at              time.Time // it was made, or what the API server does not support was found
+	at              time.Time // it was made
+	found           time.Time // what the API server supports
 	servedIn        string    // the version of the API
 	support         support
 	before, after   string // resource versions; equal if nothing has changed
@@ -145,7 +151,7 @@ type attempt struct {
 
 // counts reports whether what became of an attempt would become of the same one now.
 func (a *attempt) counts(l *Link) bool {
-	return a != nil && a.servedIn == l.version && time.Since(a.at) < unsupportedRetry
+	return a != nil && a.servedIn == l.version && time.Since(a.found) < unsupportedRetry
 }
 
 // write applies the status of one Link, unless it is as it should be.
@@ -191,6 +197,10 @@ func (w *statusWriter) applyStatus(ctx context.Context, l *Link, r linkReport) (
 		return last, nil // the API server stores it otherwise
 	case last != nil && last.after != last.before && last.before == l.resourceVersion:
 		return last, nil // the watch has not shown our last write yet
+	case last.counts(l) && last.applied.same(want) && time.Since(last.at) < contestedRetry:
+		return last, &apply.Retry{
+			After: contestedRetry - time.Since(last.at), Err: errors.New("another writer has replaced it"),
+		}
 	}
 	next, err := w.apply(ctx, l, want, last, can)
 	if next == nil {
@@ -227,11 +237,12 @@ func (w *statusWriter) apply(
 	if apierrors.IsInvalid(err) {
 		back, err = w.replace(ctx, l, want)
 	}
+	now := time.Now()
 	a := &attempt{
-		at: time.Now(), servedIn: l.version, support: can, before: l.resourceVersion, after: l.resourceVersion,
+		at: now, found: now, servedIn: l.version, support: can, before: l.resourceVersion, after: l.resourceVersion,
 	}
 	if can != supportsAll {
-		a.at = last.at // when that was found
+		a.found = last.found
 	}
 	oldest := versions[len(versions)-1] // it has no status
 	switch {
@@ -246,9 +257,9 @@ func (w *statusWriter) apply(
 	case err != nil:
 		return nil, fmt.Errorf("status of Link %s: %w", l.key, err)
 	}
-	now, _ := newLink(back)
-	a.after, a.applied, a.stored = now.resourceVersion, want, now.status
-	if len(want.conditions) > 0 && len(now.status.conditions) == 0 {
+	stored, _ := newLink(back)
+	a.after, a.applied, a.stored = stored.resourceVersion, want, stored.status
+	if len(want.conditions) > 0 && len(stored.status.conditions) == 0 {
 		a.support = supportsLists
 	}
 	return a, nil

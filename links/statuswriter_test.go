@@ -180,6 +180,26 @@ func TestMeddling(t *testing.T) {
 	})
 }
 
+// What another writer replaces again and again is corrected once a second, not as fast as the API server answers.
+func TestContestedStatus(t *testing.T) {
+	inFleet(t, linkEast, func(f *fleet) {
+		f.mirrored(nil)
+		f.pass(time.Hour)
+		before := f.patches()
+		for range 1000 {
+			f.meddle(func(s *writtenStatus) { s.conditions = s.conditions[:1] })
+			f.pass(10 * time.Millisecond)
+		}
+		if n := f.patches() - before; n < 9 || n > 12 {
+			t.Errorf("%d patches within 10 s", n)
+		}
+		f.pass(time.Second)
+		if diff := cmp.Diff(with(healthy, Mirrors, "True"), f.shown()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // A replica that is not the holder writes nothing, whatever it sees. What a dead holder left is corrected by
 // the next one, also condition types that no replica writes any more; what the mirror has not handed over yet
 // stays.
