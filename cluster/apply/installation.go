@@ -282,8 +282,8 @@ func (o *Owners) Owner(source string) string {
 	return o.owners[source]
 }
 
-// Held reports whether the Lease of an installation is seen to be held. While ours is not, as where the watch is behind,
-// no source is ours: that a source has no owner does not mean that it was unlinked.
+// Held reports whether the Lease of an installation is seen to be held. While ours is not, as where the watch is
+// behind, no source is ours: that a source has no owner does not mean that it was unlinked.
 func (o *Owners) Held(installation string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
