@@ -102,7 +102,7 @@ func newLink(object any) (*Link, bool) {
 	} else if err := json.Unmarshal(b, &parsed); err != nil {
 		l.invalid = err.Error()
 	}
-	l.clusterName = parsed.Spec.TargetClusterName
+	l.clusterName = shortened(parsed.Spec.TargetClusterName)
 	l.clusterDomain = parsed.Spec.TargetClusterDomain
 	l.secret = parsed.Spec.ClusterCredentialsSecret
 	if l.invalid == "" {
@@ -167,6 +167,15 @@ func invalidName(field, name string) string {
 		return fmt.Sprintf("%s %q is not a valid cluster name: %s", field, name, strings.Join(problems, "; "))
 	}
 	return ""
+}
+
+// shortened returns a name as it is, or a part of one that is too long for a cluster: it is shown, and a label of
+// metrics, and still names none.
+func shortened(name string) string {
+	if len(name) <= validation.LabelValueMaxLength {
+		return name
+	}
+	return strings.ToValidUTF8(name[:validation.LabelValueMaxLength], "") + "…"
 }
 
 // A secret is the record of a Secret that holds a kubeconfig.

@@ -29,6 +29,19 @@ func mirroringFrom(t *testing.T, spec string) *Mirroring {
 	return l.mirroring
 }
 
+// Of the name of a cluster that is too long a part is shown, which names no cluster.
+func TestLongName(t *testing.T) {
+	for name, valid := range map[string]bool{
+		strings.Repeat("a", 63): true, strings.Repeat("a", 64): false, strings.Repeat("ä", 1<<20): false,
+	} {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"targetClusterName": name}}}
+		l, _ := newLink(u)
+		if (l.invalid == "") != valid || len(l.clusterName) > 66 || (l.clusterName == name) != valid {
+			t.Errorf("a name of %d bytes: %q, %s", len(name), l.clusterName, l.invalid)
+		}
+	}
+}
+
 // An absent or empty selector selects nothing, unlike elsewhere in Kubernetes.
 func TestEmptySelectors(t *testing.T) {
 	m := mirroringFrom(
