@@ -235,20 +235,20 @@ func (o *Owners) update() {
 	}
 	claims, now := slices.Collect(maps.Values(o.leases)), time.Now()
 	var next time.Time
+	held := map[string]bool{}
 	for _, c := range claims {
-		if c.until.After(now) && (next.IsZero() || c.until.Before(next)) {
+		if !c.until.After(now) {
+			continue
+		}
+		held[c.installation] = true
+		if next.IsZero() || c.until.Before(next) {
 			next = c.until
 		}
 	}
 	if !next.IsZero() {
 		o.expiry = time.AfterFunc(next.Sub(now), o.expire)
 	}
-	owners, held := ownersOf(claims, now), map[string]bool{}
-	for _, c := range claims {
-		if c.until.After(now) {
-			held[c.installation] = true
-		}
-	}
+	owners := ownersOf(claims, now)
 	if !maps.Equal(owners, o.owners) || !maps.Equal(held, o.held) {
 		o.owners, o.held = owners, held
 		o.changed.Store(struct{}{})

@@ -47,7 +47,7 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	unreadable := ErrNone
+	reason := ErrNone // why nothing is returned
 	for _, o := range offers {
 		if !o.at.After(after.Truncate(time.Second)) || time.Since(o.at) > p.MaxAge {
 			continue
@@ -58,13 +58,13 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 		}
 		c, err := decode(b.content)
 		if err != nil || c.Cluster != cluster {
-			unreadable = fmt.Errorf("%s: %w", o.url, cmp.Or(err, errFormat))
+			reason = fmt.Errorf("%s: %w", o.url, cmp.Or(err, errFormat))
 			continue
 		}
 		c.AsOf = b.at
 		return c, nil
 	}
-	return Checkpoint{}, unreadable
+	return Checkpoint{}, reason
 }
 
 // offer is what one peer has.
