@@ -48,6 +48,7 @@ func (s *HTTP) Start(ctx context.Context) error {
 	}
 	s.Log.Info("HTTP server listens", "server", s.Name, "addr", listener.Addr().String())
 	server := s.server()
+	(&waitingConns{limit: maxWaiting, closed: s.Closed}).bound(server)
 	s.listens.Store(true)
 	stopped := make(chan error, 1)
 	go func() {
@@ -78,7 +79,7 @@ func (s *HTTP) Listening() bool { return s.listens.Load() }
 
 // server returns a server with bounds on what a client can make it wait for or read.
 func (s *HTTP) server() *http.Server {
-	server := &http.Server{
+	return &http.Server{
 		Handler:           withWriteDeadline(s.Handler),
 		TLSConfig:         s.TLS,
 		MaxHeaderBytes:    64 << 10,
@@ -87,9 +88,6 @@ func (s *HTTP) server() *http.Server {
 		IdleTimeout:       2 * time.Minute, // longer than clients', who thus close, and lose no request
 		ErrorLog:          slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithValues("server", s.Name)), slog.LevelInfo),
 	}
-	waiting := &waitingConns{limit: maxWaiting, closed: s.Closed}
-	waiting.bound(server)
-	return server
 }
 
 // responseTimeout is how long a response may take to be computed and read.
