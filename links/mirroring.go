@@ -137,7 +137,7 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 	slices.Sort(g.Addresses)
 	g.Addresses = slices.Compact(g.Addresses)
 	if n := len(g.Addresses); n > maxGatewayAddresses {
-		r.reject("spec.gatewayAddress names %d addresses: only %d are used", n, maxGatewayAddresses)
+		r.reject("spec.gatewayAddress names %d addresses: name %d at most", n, maxGatewayAddresses)
 		g.Addresses = g.Addresses[:maxGatewayAddresses]
 	}
 	return g
@@ -152,7 +152,7 @@ func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {
 		Timeout:          r.readDuration("spec.probeSpec.timeout", s.Timeout, defaultProbeTimeout),
 		FailureThreshold: defaultFailureThreshold,
 	}
-	if u, err := url.ParseRequestURI(s.Path); err != nil || u.Host != "" || s.Path[0] != '/' {
+	if _, err := url.ParseRequestURI(s.Path); err != nil || s.Path[0] != '/' {
 		r.reject("spec.probeSpec.path %q is not a path such as /ready", s.Path)
 	}
 	if s.FailureThreshold != "" {

@@ -98,21 +98,32 @@ func TestMirroringProblems(t *testing.T) {
 	for spec, want := range map[string]string{
 		`{targetClusterName: east, gatewayPort: http}`:                                                          `spec.gatewayPort "http" is not a port`,
 		`{targetClusterName: east, gatewayPort: "0"}`:                                                           `spec.gatewayPort "0" is not a port`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, period: soon}}`:                      `spec.probeSpec.period "soon" is not a duration from 100ms to 1h`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, timeout: -1s}}`:                      `spec.probeSpec.timeout "-1s" is not a duration from 100ms to 1h`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: "@192.0.2.1/"}}`:                        `spec.probeSpec.path "@192.0.2.1/" is not a path such as /ready`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: "http://192.0.2.1/"}}`:                  `spec.probeSpec.path "http://192.0.2.1/" is not a path`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, period: 1ns}}`:                       `spec.probeSpec.period "1ns" is not a duration from 100ms to 1h`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, period: "9300000000"}}`:              `spec.probeSpec.period "9300000000" is not a duration`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, period: 2562047h}}`:                  `spec.probeSpec.period "2562047h" is not a duration`,
-		`{targetClusterName: east, gatewayAddress: a, probeSpec: {path: /, failureThreshold: "0"}}`:             `spec.probeSpec.failureThreshold "0" is not a number above 0`,
 		`{targetClusterName: east, selector: {matchExpressions: [{key: a, operator: Like}]}}`:                   `spec.selector: "Like" is not a valid label selector operator`,
 		`{targetClusterName: east, selector: junk}`:                                                             `cannot unmarshal`,
 		`{targetClusterName: east, federatedServiceSelector: {matchLabels: {"not a key": x}}}`:                  `spec.federatedServiceSelector: `,
 		`{targetClusterName: east, gatewayPort: http, remoteDiscoverySelector: {matchLabels: {a: "not @ it"}}}`: `; `,
-		`{targetClusterName: east, gatewayAddress: "` + manyHosts + `"}`:                                        `spec.gatewayAddress names 101 addresses: only 100 are used`,
+		`{targetClusterName: east, gatewayAddress: "` + manyHosts + `"}`:                                        `spec.gatewayAddress names 101 addresses: name 100 at most`,
 	} {
 		m := mirroringFrom(t, spec)
+		if !strings.Contains(m.Problem, want) {
+			t.Errorf("%s: problem %q, want %q", spec, m.Problem, want)
+		}
+	}
+}
+
+// So does a problem with the probe of a gateway.
+func TestProbeProblems(t *testing.T) {
+	for spec, want := range map[string]string{
+		`path: /, period: soon`:          `spec.probeSpec.period "soon" is not a duration from 100ms to 1h`,
+		`path: /, timeout: -1s`:          `spec.probeSpec.timeout "-1s" is not a duration from 100ms to 1h`,
+		`path: "@192.0.2.1/"`:            `spec.probeSpec.path "@192.0.2.1/" is not a path such as /ready`,
+		`path: "http://192.0.2.1/"`:      `spec.probeSpec.path "http://192.0.2.1/" is not a path`,
+		`path: /, period: 1ns`:           `spec.probeSpec.period "1ns" is not a duration from 100ms to 1h`,
+		`path: /, period: "9300000000"`:  `spec.probeSpec.period "9300000000" is not a duration`,
+		`path: /, period: 2562047h`:      `spec.probeSpec.period "2562047h" is not a duration`,
+		`path: /, failureThreshold: "0"`: `spec.probeSpec.failureThreshold "0" is not a number above 0`,
+	} {
+		m := mirroringFrom(t, "{targetClusterName: east, gatewayAddress: a, probeSpec: {"+spec+"}}")
 		if !strings.Contains(m.Problem, want) {
 			t.Errorf("%s: problem %q, want %q", spec, m.Problem, want)
 		}
