@@ -61,8 +61,8 @@ test-short: ## Run unit, property and scenario tests
 	go test -race -short -timeout 20m $(PKGS)
 
 # A law that is broken breaks in some of many rounds, a race shows in few, and the race detector makes each round ten times slower. So the
-# long tests run with few rounds under the detector, and with all of them without it. Each commit plays histories that none before it has
-# played, and always the same: its first seed follows from its number.
+# long tests run with few rounds under the detector, and with all of them without it. Each commit plays histories that
+# none before it has played, and always the same: its first seed follows from its number.
 .PHONY: test-long
 test-long: SEED = $(shell echo $$((60 * $$(git rev-list --count HEAD 2>/dev/null || echo 1))))
 test-long: ## Run the tests that have many rounds, with all of them
