@@ -9,5 +9,6 @@
 // and [Validate] rejects in a new one.
 //
 // Objects are untrusted: conditions nest to a depth that proxies can read, numbers are bounded before they
-// are computed, and no message quotes more than a line of the object.
+// are computed, and no message quotes more than a line of the object. The size of a new one is bounded by
+// what it takes when it is decoded.
 package serviceprofile

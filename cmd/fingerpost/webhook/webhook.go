@@ -7,27 +7,37 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fingerpost/fingerpost/cluster/linkerd/serviceprofile"
 )
 
 const (
-	maxBody = 10 << 20
+	maxBody = 10 << 20 // bytes
 
-	// maxReviews bounds how many objects are decoded at once: each may then be forty times as large as its
-	// text.
-	maxReviews = 4
+	// maxBodies bounds the bytes of all requests that are read at once. The first freeBytes of each request are
+	// always read, so that a usual review is answered whatever others send.
+	maxBodies = 16 << 20
+	freeBytes = 64 << 10
+
+	maxNames = 4 << 10 // bytes of what is logged of a request, or sent back
 )
 
-// A Webhook answers AdmissionReviews of ServiceProfiles.
+var errBusy = errors.New("the requests that are read at present take all the memory that there is for them")
+
+// A Webhook answers AdmissionReviews of ServiceProfiles. What requests can have it hold is bounded: the bytes
+// that are read, and one object that is decoded, which takes up to twenty times its text.
 type Webhook struct {
 	log      logr.Logger
-	slots    chan struct{}
+	bodies   atomic.Int64 // bytes
+	decoding sync.Mutex
 	verdicts *prometheus.CounterVec
 }
 
@@ -40,7 +50,7 @@ func New(log logr.Logger) *Webhook {
 	for _, verdict := range []string{"allowed", "denied", "unreadable"} {
 		verdicts.WithLabelValues(verdict)
 	}
-	return &Webhook{log: log, slots: make(chan struct{}, maxReviews), verdicts: verdicts}
+	return &Webhook{log: log, verdicts: verdicts}
 }
 
 // Collectors returns the Webhook's metrics.
@@ -49,45 +59,92 @@ func (w *Webhook) Collectors() []prometheus.Collector { return []prometheus.Coll
 // ServeHTTP answers an AdmissionReview with another. An empty request, as of a health check, gets an empty
 // response.
 func (w *Webhook) ServeHTTP(to http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(to, r.Body, maxBody))
-	if err != nil {
+	counted := &countedBody{Reader: http.MaxBytesReader(to, r.Body, maxBody), all: &w.bodies}
+	defer func() { w.bodies.Add(-counted.bytes) }()
+	body, err := io.ReadAll(counted)
+	switch {
+	case errors.Is(err, errBusy):
+		w.rejectRequest(to, r, err, http.StatusServiceUnavailable)
+		return
+	case err != nil:
 		w.rejectRequest(to, r, err, http.StatusInternalServerError)
 		return
-	}
-	if len(body) == 0 {
+	case len(body) == 0:
 		return
 	}
-	select {
-	case w.slots <- struct{}{}:
-		defer func() { <-w.slots }()
-	case <-r.Context().Done():
-		return
-	}
-	review, err := parseReview(body)
+	answer, err := w.answer(body)
 	if err != nil {
 		w.rejectRequest(to, r, err, http.StatusBadRequest)
 		return
 	}
-	answer := admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: w.decide(review.Request)}
 	to.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(to).Encode(answer) // fails only if the API server has closed the connection
 }
 
-func parseReview(body []byte) (*admissionv1.AdmissionReview, error) {
-	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(body, &review); err != nil {
-		return nil, fmt.Errorf("not an AdmissionReview: %.1000s", err.Error())
+func (w *Webhook) answer(body []byte) (*admissionv1.AdmissionReview, error) {
+	w.decoding.Lock()
+	defer w.decoding.Unlock()
+	review, err := parseReview(body)
+	if err != nil {
+		return nil, err
 	}
-	if review.Request == nil || review.Request.UID == "" {
-		return nil, errors.New("not the request of an AdmissionReview: it has no UID")
-	}
-	return &review, nil
+	return &admissionv1.AdmissionReview{TypeMeta: review.TypeMeta, Response: w.decide(review.Request)}, nil
 }
 
-func (w *Webhook) decide(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+// A countedBody adds what is read of a request to the bytes of all.
+type countedBody struct {
+	io.Reader
+	bytes int64
+	all   *atomic.Int64
+}
+
+func (c *countedBody) Read(to []byte) (int, error) {
+	n, err := c.Reader.Read(to)
+	c.bytes += int64(n)
+	if c.all.Add(int64(n)) > maxBodies && c.bytes > freeBytes {
+		return n, errBusy
+	}
+	return n, err
+}
+
+// An admissionReview is what is read of an AdmissionReview.
+type admissionReview struct {
+	metav1.TypeMeta `json:",inline"`
+
+	Request *request `json:"request"`
+}
+
+type request struct {
+	UID       types.UID             `json:"uid"`
+	Namespace string                `json:"namespace"`
+	Name      string                `json:"name"`
+	Operation admissionv1.Operation `json:"operation"`
+	UserInfo  struct {
+		Username string `json:"username"`
+	} `json:"userInfo"`
+	Object json.RawMessage `json:"object"`
+}
+
+func parseReview(body []byte) (*admissionReview, error) {
+	var r admissionReview
+	if err := json.Unmarshal(body, &r); err != nil {
+		return nil, fmt.Errorf("not an AdmissionReview: %.1000s", err.Error())
+	}
+	if r.Request == nil || r.Request.UID == "" {
+		return nil, errors.New("not the request of an AdmissionReview: it has no UID")
+	}
+	q := r.Request
+	if len(r.Kind)+len(r.APIVersion)+len(q.UID)+len(q.Namespace)+len(q.Name)+len(q.Operation)+
+		len(q.UserInfo.Username) > maxNames {
+		return nil, fmt.Errorf("not the request of an AdmissionReview: its names have more than %d bytes", maxNames)
+	}
+	return &r, nil
+}
+
+func (w *Webhook) decide(r *request) *admissionv1.AdmissionResponse {
 	log := w.log.WithValues("namespace", r.Namespace, "name", r.Name, "operation", r.Operation,
 		"user", r.UserInfo.Username, "uid", r.UID)
-	if err := serviceprofile.Validate(r.Object.Raw); err != nil {
+	if err := serviceprofile.Validate(r.Object); err != nil {
 		w.verdicts.WithLabelValues("denied").Inc()
 		log.Info("Denied a ServiceProfile", "reason", err.Error())
 		return &admissionv1.AdmissionResponse{UID: r.UID, Result: &metav1.Status{

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -157,7 +159,7 @@ func TestCases(t *testing.T) {
 		{"S15", [][]byte{nil}, http.StatusOK},
 		{"S16", [][]byte{
 			review("", toJSON(t, "web", plain)), []byte("{}"), []byte("{"), []byte("[]"), []byte("nothing"),
-			[]byte("{}{}"),
+			[]byte("{}{}"), review(strings.Repeat("1", maxNames+1), toJSON(t, "web", plain)),
 		}, http.StatusBadRequest},
 		{"S17", [][]byte{largest, largest[:maxBody+1]}, http.StatusInternalServerError},
 	} {
@@ -192,5 +194,93 @@ fingerpost_profile_reviews_total{verdict="denied"} 2
 fingerpost_profile_reviews_total{verdict="unreadable"} 1
 `)); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a request can have the webhook hold: all that it allocates is less than the chart's limit.
+func TestWebhookMemory(t *testing.T) {
+	fill := func(start, repeated, end string, size int) []byte {
+		n := (size - len(start) - len(end)) / len(repeated)
+		return []byte(start + strings.Repeat(repeated, n) + end)
+	}
+	const (
+		start  = `{"metadata":{"name":"web"},"spec":{"routes":[`
+		object = 3 << 19
+		limit  = 64 << 20
+	)
+	nested := strings.Repeat(`{"not":`, 19)
+	for name, body := range map[string][]byte{
+		"empty routes": review("1", fill(start, "{},", "{}]}}", object)),
+		"routes": review("1", []byte(start+
+			strings.Repeat(`{"name":"a","condition":{}},`, 24_000)+`{}]}}`)),
+		"labels": review("1", fill(`{"metadata":{"name":"web","labels":{`, `"a":"",`, `"b":""}}}`, object)),
+		"spaces": review("1", fill(start, " ", "]}}", 9<<20)),
+		"nested": review("1", fill(start+`{"name":"a","condition":`+nested+`{"method":"`, "a",
+			`"}`+strings.Repeat("}", 19)+`}]}}`, object)),
+		"groups":  fill(`{"request":{"uid":"1","userInfo":{"groups":[`, `"",`, `""]}}}`, maxBody),
+		"nothing": fill("[", "[],", "[]]", maxBody),
+	} {
+		t.Run(name, func(t *testing.T) {
+			hook := New(logr.Discard())
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			to := post(hook, body)
+			runtime.ReadMemStats(&after)
+			allocated := after.TotalAlloc - before.TotalAlloc
+			t.Logf("%d bytes: %d MiB allocated, %d %.100s", len(body), allocated>>20, to.Code, to.Body)
+			if allocated > limit {
+				t.Errorf("%d bytes allocated for %d", allocated, len(body))
+			}
+		})
+	}
+}
+
+// A slowBody sends zeros, and then nothing until it ends.
+type slowBody struct {
+	left      int
+	sent, end chan struct{}
+}
+
+func (b *slowBody) Read(to []byte) (int, error) {
+	if b.left == 0 { // what was read before is counted
+		close(b.sent)
+		<-b.end
+		return 0, io.EOF
+	}
+	n := min(b.left, len(to))
+	clear(to[:n])
+	b.left -= n
+	return n, nil
+}
+
+// Requests that arrive slowly have others rejected when they take too much together, but for usual reviews.
+func TestWebhookBusy(t *testing.T) {
+	hook := New(logr.Discard())
+	usual := review("1", toJSON(t, "web", "{}"))
+	large := append(bytes.Repeat([]byte(" "), freeBytes+1), usual...)
+	codes, end := make(chan int, 2), make(chan struct{})
+	for range cap(codes) {
+		body := &slowBody{left: maxBodies / 2, sent: make(chan struct{}), end: end}
+		go func() {
+			to := httptest.NewRecorder()
+			hook.ServeHTTP(to, httptest.NewRequest(http.MethodPost, "/", body))
+			codes <- to.Code
+		}()
+		<-body.sent
+	}
+	if to := post(hook, usual); to.Code != http.StatusOK {
+		t.Errorf("a usual review beside slow requests: %d %s", to.Code, to.Body)
+	}
+	if to := post(hook, large); to.Code != http.StatusServiceUnavailable {
+		t.Errorf("a large review beside slow requests: %d %s", to.Code, to.Body)
+	}
+	close(end)
+	for range cap(codes) {
+		if code := <-codes; code != http.StatusBadRequest {
+			t.Errorf("eight MiB of zeros: %d", code)
+		}
+	}
+	if to := post(hook, large); to.Code != http.StatusOK {
+		t.Errorf("a large review after slow requests: %d %s", to.Code, to.Body)
 	}
 }
