@@ -75,6 +75,7 @@ type Connection struct {
 
 	token       atomic.Pointer[string] // empty for none
 	buffered    atomic.Int64           // bytes of responses that are being read
+	decoded     atomic.Int64           // bytes of what is being read, once it is decoded
 	skew        atomic.Int64           // how far the API server's clock is ahead of ours, in nanoseconds
 	unreachable atomic.Bool            // the last probe failed
 	// retryNow is stored anew when requests that wait to be retried are to be made at once.
@@ -127,7 +128,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &limitTransport{c.base.Host, &c.token, &c.buffered, next}
+		return &limitTransport{c.base.Host, &c.token, &c.buffered, &c.decoded, next}
 	})
 	lanes := map[*lane]connrotation.DialFunc{&c.reads: dial, &c.writes: abortOnClose(dial), &c.probing: dial}
 	for l, dial := range lanes {

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,11 +17,12 @@ import (
 )
 
 // What an API server may send before it is decoded. An object has at most 1.5 MiB in etcd, and a request 3
-// MiB.
+// MiB. The rest is bounded by what it takes when it is decoded (see size.go).
 const (
 	maxResponses = 16 << 20 // bytes of all responses to a Connection, but watches, that are being read
+	maxDecoded   = 64 << 20 // bytes of all that is being read of a Connection, once it is decoded
 	maxEvent     = 4 << 20  // bytes of one event of a watch
-	maxError     = 64 << 10 // bytes of a response that is an error
+	maxError     = 64 << 10 // bytes of a response that is an error, or neither JSON nor protobuf
 )
 
 // A ResponseError is a response that we reject: a redirect, or more than an API server sends.
@@ -45,6 +47,7 @@ type limitTransport struct {
 	host     string
 	token    *atomic.Pointer[string] // empty for none
 	buffered *atomic.Int64           // bytes of responses that are being read
+	decoded  *atomic.Int64           // bytes of what is being read, once it is decoded
 	next     http.RoundTripper
 }
 
@@ -102,18 +105,30 @@ func takeRetryAfter(request *http.Request, response *http.Response) {
 
 // limited returns the body of a response.
 func (t *limitTransport) limited(request *http.Request, response *http.Response) io.ReadCloser {
+	watch := request.URL.Query().Get("watch")
 	body := &limitedBody{
-		ReadCloser: response.Body, buffered: t.buffered, received: new(atomic.Int64), maxOwn: maxResponses,
+		ReadCloser: response.Body, received: new(atomic.Int64),
+		watch:    response.StatusCode < 400 && (watch == "true" || watch == "1"),
+		buffered: t.buffered, maxOwn: maxResponses,
+		decoded: t.decoded,
 	}
 	if came, counted := request.Context().Value(receivedKey{}).(*atomic.Int64); counted {
 		body.received = came
 	}
-	switch watch := request.URL.Query().Get("watch"); {
-	case response.StatusCode >= 400:
+	contentType := response.Header.Get("Content-Type")
+	protobuf := strings.HasPrefix(contentType, runtime.ContentTypeProtobuf)
+	switch {
+	case body.watch:
+		body.content = newContent(true, protobuf, request.Header.Get("Accept"))
+	case protobuf, contentType == "": // which clients take for protobuf if that is what they prefer
+		body.whole = true
+	case strings.HasPrefix(contentType, runtime.ContentTypeJSON):
+		body.content = newContent(false, false, request.Header.Get("Accept"))
+	default:
 		body.maxOwn = maxError
-	case watch == "true" || watch == "1":
-		contentType := response.Header.Get("Content-Type")
-		body.events = &eventSizes{most: maxEvent, protobuf: strings.HasPrefix(contentType, runtime.ContentTypeProtobuf)}
+	}
+	if !body.watch && response.StatusCode >= 400 {
+		body.maxOwn = maxError
 	}
 	return body
 }
@@ -133,22 +148,77 @@ func redirectHost(r *http.Response) string {
 // limitedBody is the body of a response. Reading it fails once it is too large.
 type limitedBody struct {
 	io.ReadCloser
-	buffered *atomic.Int64 // by all bodies
 	received *atomic.Int64 // with this response, and with those that are counted with it
-	own      int64         // of held
+	watch    bool
+
+	buffered *atomic.Int64 // by all bodies but watches
+	own      int64         // of these
 	maxOwn   int64         // that mine may be
-	// events is nil for anything but a watch.
-	events *eventSizes
+
+	decoded *atomic.Int64 // from all bodies
+	mu      sync.Mutex    // a watch is closed while it is read
+	ours    int64         // of decoded
+	closed  bool
+
+	content *content      // measures it as it comes; nil for what is read as a whole, or is neither JSON nor protobuf
+	whole   bool          // it is one message of protobuf
+	rest    *bytes.Reader // of that
 }
 
 // Read reads.
 func (b *limitedBody) Read(into []byte) (int, error) {
+	switch {
+	case b.whole:
+		return b.readWhole(into)
+	case b.content == nil:
+		n, err := b.readLimited(into)
+		if excess := b.hold(otherByte * int(b.own)); excess != nil {
+			return 0, excess
+		}
+		return n, err
+	}
+	if b.watch { // what came before has been decoded
+		_ = b.hold(b.content.startRead()) // less than before
+	}
+	n, err := b.readLimited(into)
+	size, excess := b.content.add(into[:n])
+	if excess == nil {
+		excess = b.hold(size)
+	}
+	if excess != nil {
+		return 0, excess
+	}
+	return n, err
+}
+
+// readWhole reads a message to its end before any of it is passed on, so that one that is rejected is in memory once.
+func (b *limitedBody) readWhole(into []byte) (int, error) {
+	if b.rest == nil {
+		message, err := io.ReadAll(readerFunc(b.readLimited))
+		if err != nil {
+			return 0, err
+		}
+		size, err := objectSize(message)
+		if err == nil {
+			err = b.hold(size)
+		}
+		if err != nil {
+			return 0, err
+		}
+		b.rest = bytes.NewReader(message)
+	}
+	return b.rest.Read(into)
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(into []byte) (int, error) { return f(into) }
+
+// readLimited reads no more bytes than there may be.
+func (b *limitedBody) readLimited(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
 	b.received.Add(int64(n))
-	if b.events != nil {
-		if !b.events.withinLimit(into[:n]) {
-			return 0, newResponseError("an event is larger than %d MiB", maxEvent>>20)
-		}
+	if b.watch {
 		return n, err
 	}
 	b.own += int64(n)
@@ -159,71 +229,29 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 	return n, err
 }
 
+// hold counts what is decoded from this body as that much, unless it is closed. It returns an error if all is too much.
+func (b *limitedBody) hold(size int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	all := b.decoded.Add(int64(size) - b.ours)
+	b.ours = int64(size)
+	if all > maxDecoded {
+		return newResponseError("what the API server answers at once takes more than %d MiB", maxDecoded>>20)
+	}
+	return nil
+}
+
 // Close ends the reading, after what was read has been decoded.
 func (b *limitedBody) Close() error {
 	b.buffered.Add(-b.own)
 	b.own = 0
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.decoded.Add(-b.ours)
+	b.ours = 0
 	return b.ReadCloser.Close()
-}
-
-// eventSizes finds where the events of a watch begin, because decoders read each as a whole, however large
-// it is.
-type eventSizes struct {
-	protobuf bool
-	most     int // bytes of one
-	left     int // bytes of this event that are still to come
-
-	header []byte // of the next event; as long as it is not complete
-
-	size, depth     int // of a JSON value
-	quoted, escaped bool
-}
-
-// withinLimit reports whether every event is small enough, as far as all bytes so far and b show.
-func (e *eventSizes) withinLimit(b []byte) bool {
-	if !e.protobuf {
-		return e.withinLimitJSON(b)
-	}
-	for len(b) > 0 {
-		if e.left > 0 {
-			n := min(e.left, len(b))
-			e.left -= n
-			b = b[n:]
-			continue
-		}
-		n := min(4-len(e.header), len(b))
-		e.header = append(e.header, b[:n]...)
-		b = b[n:]
-		if len(e.header) == 4 {
-			length := binary.BigEndian.Uint32(e.header)
-			if length > uint32(e.most) {
-				return false
-			}
-			e.left, e.header = int(length), e.header[:0]
-		}
-	}
-	return true
-}
-
-func (e *eventSizes) withinLimitJSON(b []byte) bool {
-	for _, c := range b {
-		if e.size++; e.size > e.most {
-			return false
-		}
-		switch {
-		case e.escaped:
-			e.escaped = false
-		case e.quoted:
-			e.escaped, e.quoted = c == '\\', c != '"'
-		case c == '"':
-			e.quoted = true
-		case c == '{' || c == '[':
-			e.depth++
-		case c == '}' || c == ']':
-			if e.depth--; e.depth <= 0 {
-				e.size, e.depth = 0, 0
-			}
-		}
-	}
-	return true
 }

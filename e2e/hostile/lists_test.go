@@ -23,6 +23,7 @@ func TestGiantLists(t *testing.T) {
 		{"blank", fakeapi.Blank(size)},
 		{"all in one page", fakeapi.EndlessList(size)},
 		{"always another page", fakeapi.EndlessPages},
+		{"of empty Pods", fakeapi.DenseList(12 << 20)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newIdle(t)
@@ -52,6 +53,19 @@ func TestEndlessEvents(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A linked cluster with an event that is small, and would be large when it is decoded, costs others nothing, and is
+// reported.
+func TestDenseEvents(t *testing.T) {
+	w := newIdle(t)
+	w.serve(small...)
+	w.bounded(100<<20, func() {
+		w.api.Cluster("dense").Misbehave(fakeapi.On("pods", fakeapi.DenseEvents(1<<20), "watch"))
+		w.link("dense")
+		w.reported("dense")
+		w.answered(50)
+	})
 }
 
 // A large cluster of an old version, which cannot list by events, is read in pages.

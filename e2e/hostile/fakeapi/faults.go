@@ -1,7 +1,9 @@
 package fakeapi
 
 import (
+	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
@@ -153,6 +155,34 @@ func EndlessList(size int) Fault {
 			sep = ","
 		}
 		_, _ = io.WriteString(w, "]}")
+		return true
+	}
+}
+
+// DenseList answers each list with as many empty objects as have size bytes: in protobuf two bytes each.
+func DenseList(size int) Fault {
+	return func(w http.ResponseWriter, r *Request) bool {
+		empty := []byte("{}")
+		if r.form.protobuf {
+			empty = nil
+		}
+		items := slices.Repeat([][]byte{empty}, size/(2+len(empty)))
+		write(w, http.StatusOK, r.form.contentType(), r.form.list(metav1.ListMeta{ResourceVersion: "1"}, items))
+		return true
+	}
+}
+
+// DenseEvents answers each watch with a Pod of so many empty containers.
+func DenseEvents(containers int) Fault {
+	return func(w http.ResponseWriter, r *Request) bool {
+		stream := startStream(w, r)
+		p := crowd.Pod(0)
+		p.Spec.Containers = nil
+		spec := bytes.Repeat([]byte{0x12, 0}, containers)
+		raw := binary.AppendUvarint(append(r.form.raw(p), 0x12), uint64(len(spec)))
+		stream.pending = Event(true, "ADDED", envelope(r.form.version, r.form.name, append(raw, spec...)))
+		stream.flush()
+		<-r.Context().Done()
 		return true
 	}
 }
