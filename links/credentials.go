@@ -42,6 +42,9 @@ func ParseHosts(list string) ([]string, error) {
 	return hosts, nil
 }
 
+// maxKubeconfig is how many bytes a kubeconfig may have. A parsed one takes up to 500 times as much memory.
+const maxKubeconfig = 128 << 10
+
 // Credentials parses a kubeconfig from a Secret. A user who may write the Secret must gain nothing in this
 // process by it. So only inline data is accepted: a certificate authority, a token, a client certificate.
 // Everything else is rejected: programs to run, plugins, paths of files, impersonation, passwords, proxies,
@@ -50,6 +53,10 @@ func ParseHosts(list string) ([]string, error) {
 func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if len(kubeconfig) == 0 {
 		return nil, errors.New("the kubeconfig is empty")
+	}
+	if len(kubeconfig) > maxKubeconfig {
+		return nil, fmt.Errorf("the kubeconfig has %d bytes, more than %d: it needs one cluster, one user and one "+
+			"context", len(kubeconfig), maxKubeconfig)
 	}
 	parsed, err := clientcmd.Load(kubeconfig)
 	if err != nil {

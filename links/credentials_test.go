@@ -172,6 +172,18 @@ func TestBrokenKubeconfigs(t *testing.T) {
 	}
 }
 
+// A kubeconfig is parsed into much more memory than it has bytes, so that a large one is not parsed.
+func TestLargeKubeconfig(t *testing.T) {
+	for n, rejected := range map[int]bool{maxKubeconfig: false, maxKubeconfig + 1: true} {
+		config := kubeconfig(server, token)
+		config = append(config, strings.Repeat("\n", n-len(config))...)
+		_, err := Credentials(config, Hosts{})
+		if got := err != nil && strings.Contains(err.Error(), "bytes, more than 131072"); got != rejected {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+}
+
 // Whatever a kubeconfig contains: no panic, and what is accepted is inline, encrypted and verified, without
 // impersonation.
 func FuzzCredentials(f *testing.F) {
