@@ -42,7 +42,7 @@ func ParseHosts(list string) ([]string, error) {
 	return hosts, nil
 }
 
-// maxKubeconfig is how many bytes a kubeconfig may have. A parsed one takes up to 500 times as much memory.
+// maxKubeconfig is how many bytes a kubeconfig may have. A parsed one takes up to 600 times as much memory.
 const maxKubeconfig = 128 << 10
 
 // Credentials parses a kubeconfig from a Secret. A user who may write the Secret must gain nothing in this
