@@ -120,7 +120,7 @@ func (t *limitTransport) limited(request *http.Request, response *http.Response)
 	switch {
 	case body.watch:
 		body.content = newContent(true, protobuf, request.Header.Get("Accept"))
-	case protobuf, contentType == "": // which clients take for protobuf if that is what they prefer
+	case protobuf, contentType == "" && response.StatusCode < 400: // which clients may take for protobuf
 		body.whole = true
 	case strings.HasPrefix(contentType, runtime.ContentTypeJSON):
 		body.content = newContent(false, false, request.Header.Get("Accept"))

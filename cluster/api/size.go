@@ -335,12 +335,8 @@ func objectSize(b []byte) (int, error) {
 	if !is {
 		return 0, errMessage
 	}
-	var unknown [5][]byte
-	if !messageFields(message, unknown[:]) {
-		return 0, errMessage
-	}
-	var typeMeta [3][]byte
-	if !messageFields(unknown[1], typeMeta[:]) {
+	var unknown, typeMeta [3][]byte
+	if !messageFields(message, unknown[:]) || !messageFields(unknown[1], typeMeta[:]) {
 		return 0, errMessage
 	}
 	t := knownTypes.ofKind(string(typeMeta[1]), string(typeMeta[2]))
@@ -353,12 +349,8 @@ func objectSize(b []byte) (int, error) {
 
 // eventSize returns the same for an event of a watch.
 func eventSize(b []byte) (int, error) {
-	var event [3][]byte
-	if !messageFields(b, event[:]) {
-		return 0, errMessage
-	}
-	var extension [2][]byte
-	if !messageFields(event[2], extension[:]) {
+	var event, extension [3][]byte
+	if !messageFields(b, event[:]) || !messageFields(event[2], extension[:]) {
 		return 0, errMessage
 	}
 	return objectSize(extension[1])
