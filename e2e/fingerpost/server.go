@@ -29,6 +29,7 @@ import (
 const (
 	startTimeout = 30 * time.Second
 	stopTimeout  = 20 * time.Second // the server drains for 10 s
+	getTimeout   = 30 * time.Second // beside much other work it collects its garbage for seconds
 )
 
 // Build returns the path of the server's binary, which it builds in dir from the sources around this file, unless
@@ -307,7 +308,7 @@ func (s *Server) Footprint(ctx context.Context) (Footprint, error) {
 }
 
 func get(ctx context.Context, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
