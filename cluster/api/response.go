@@ -172,18 +172,18 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 		return b.readWhole(into)
 	case b.content == nil:
 		n, err := b.readLimited(into)
-		if excess := b.hold(otherByte * int(b.own)); excess != nil {
+		if excess := b.countDecoded(otherByte * int(b.own)); excess != nil {
 			return 0, excess
 		}
 		return n, err
 	}
 	if b.watch { // what came before has been decoded
-		_ = b.hold(b.content.startRead()) // less than before
+		_ = b.countDecoded(b.content.startRead()) // less than before
 	}
 	n, err := b.readLimited(into)
 	size, excess := b.content.add(into[:n])
 	if excess == nil {
-		excess = b.hold(size)
+		excess = b.countDecoded(size)
 	}
 	if excess != nil {
 		return 0, excess
@@ -200,7 +200,7 @@ func (b *limitedBody) readWhole(into []byte) (int, error) {
 		}
 		size, err := objectSize(message)
 		if err == nil {
-			err = b.hold(size)
+			err = b.countDecoded(size)
 		}
 		if err != nil {
 			return 0, err
@@ -229,8 +229,9 @@ func (b *limitedBody) readLimited(into []byte) (int, error) {
 	return n, err
 }
 
-// hold counts what is decoded from this body as that much, unless it is closed. It returns an error if all is too much.
-func (b *limitedBody) hold(size int) error {
+// countDecoded counts what is decoded from this body as that much, unless it is closed. It returns an error if all is
+// too much.
+func (b *limitedBody) countDecoded(size int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
