@@ -262,18 +262,19 @@ func (v *View) readyAddresses() map[netip.Addr]bool {
 }
 
 // withHeld returns a View with everything of v, which may be nil, and with the ready endpoints of before that it
-// lacks, or that are not ready in it. missing is how many those are.
+// lacks, or that are not ready in it. missing is how many those are. They are in Slices of their own, because they keep
+// the ports that they had: a Service without Pods keeps one of its EndpointSlices, which has no ports any more.
 func (v *View) withHeld(before *View) (with *View, missing int) {
 	if v == nil {
 		return before, before.readyCount()
 	}
 	ready := v.readyAddresses()
-	held, bySlice := map[netip.Addr]bool{}, map[string][]*Endpoint{}
+	held, lost := map[netip.Addr]bool{}, map[*Slice][]*Endpoint{}
 	for _, s := range before.Slices {
 		for _, e := range s.Endpoints {
 			if e.Ready && !ready[e.Addr] {
 				held[e.Addr] = true
-				bySlice[s.Name] = append(bySlice[s.Name], e)
+				lost[s] = append(lost[s], e)
 				missing++
 			}
 		}
@@ -281,27 +282,31 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 	if missing == 0 {
 		return v, 0
 	}
-	n := *v
+	n, taken := *v, map[string]bool{}
 	n.Slices = nil
 	for _, s := range v.Slices {
-		n.Slices = append(n.Slices, s.holding(bySlice[s.Name], held))
-		delete(bySlice, s.Name)
+		n.Slices = append(n.Slices, s.without(held))
+		taken[s.Name] = true
 	}
 	for _, s := range before.Slices {
-		if lost := bySlice[s.Name]; lost != nil {
-			n.Slices = append(n.Slices, &Slice{Name: s.Name, Ports: s.Ports, Endpoints: lost})
+		if lost := lost[s]; lost != nil {
+			name := s.Name
+			for taken[name] {
+				name += "/held" // no EndpointSlice has such a name
+			}
+			taken[name] = true
+			n.Slices = append(n.Slices, &Slice{Name: name, Ports: s.Ports, Endpoints: lost})
 		}
 	}
 	slices.SortFunc(n.Slices, compareNames)
 	return &n, missing
 }
 
-// holding returns the Slice with some endpoints that are held, and without what it has of held addresses itself.
-func (s *Slice) holding(more []*Endpoint, held map[netip.Addr]bool) *Slice {
-	isHeld := func(e *Endpoint) bool { return held[e.Addr] }
-	if more == nil && !slices.ContainsFunc(s.Endpoints, isHeld) {
+// without returns the Slice without some addresses.
+func (s *Slice) without(some map[netip.Addr]bool) *Slice {
+	isOne := func(e *Endpoint) bool { return some[e.Addr] }
+	if !slices.ContainsFunc(s.Endpoints, isOne) {
 		return s
 	}
-	own := slices.DeleteFunc(slices.Clone(s.Endpoints), isHeld)
-	return &Slice{Name: s.Name, Ports: s.Ports, Endpoints: append(own, more...)}
+	return &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.DeleteFunc(slices.Clone(s.Endpoints), isOne)}
 }

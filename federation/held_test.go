@@ -2,6 +2,7 @@ package federation
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
@@ -9,12 +10,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A View with what is held has every endpoint that is ready in it or was, each once, and what was written besides.
+// A View with what is held has every endpoint that is ready in it or was, each once and with the ports that it has or
+// had, and what was written besides.
 func TestWithHeld(t *testing.T) {
 	draw := func(t *rapid.T, label string) *View {
 		v, used := &View{Ports: []ServicePort{{Number: 80}}}, map[int]bool{}
 		for i := range rapid.IntRange(0, 3).Draw(t, label+" slices") {
-			s := &Slice{Name: fmt.Sprint("s", i), Ports: []Port{{Number: 8080}}}
+			s := &Slice{Name: fmt.Sprint("s", i)}
+			if number := rapid.Uint16Range(0, 2).Draw(t, "port"); number > 0 {
+				s.Ports = []Port{{Number: number}}
+			}
 			for range rapid.IntRange(0, 4).Draw(t, "endpoints") {
 				n := rapid.IntRange(1, 9).Draw(t, "address")
 				if !used[n] {
@@ -36,19 +41,32 @@ func TestWithHeld(t *testing.T) {
 		}
 		return ready
 	}
+	portsOf := func(v *View) map[netip.Addr]string {
+		ports := map[netip.Addr]string{}
+		for _, s := range v.Slices {
+			for _, e := range s.Endpoints {
+				ports[e.Addr] = fmt.Sprint(s.Ports)
+			}
+		}
+		return ports
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		before, now := draw(t, "before"), draw(t, "now")
+		portsBefore, portsNow, ports := portsOf(before), portsOf(now), map[netip.Addr]string{}
 		was, is := states(before), states(now)
 		with, missing := now.withHeld(before)
 		got, want, lost := states(with), map[netip.Addr]bool{}, 0
 		for addr, ready := range is {
-			want[addr] = ready || was[addr]
+			want[addr], ports[addr] = ready || was[addr], portsNow[addr]
 		}
 		for addr, ready := range was {
 			if ready && !is[addr] {
-				want[addr] = true
+				want[addr], ports[addr] = true, portsBefore[addr]
 				lost++
 			}
+		}
+		if given := portsOf(with); !maps.Equal(given, ports) {
+			t.Fatalf("ports %v, want %v", given, ports)
 		}
 		ready, notReady := with.Count()
 		if missing != lost || len(got) != len(want) || ready+notReady != len(want) || !with.Valid() {

@@ -71,16 +71,20 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 		})
 	}
 	s.settleEvents() // in which order the watches deliver Pods and slices is not known otherwise
+	stays := server.Get("services", namespace, name) != nil
 	for i, all := range endpoints {
 		slice := fmt.Sprintf("%s-%d", name, i)
+		ports := []any{map[string]any{"name": "http", "port": int64(8080), "protocol": "TCP"}}
 		if len(all) == 0 {
-			server.Delete("EndpointSlice", namespace, slice)
-			continue
+			if i > 0 || len(exist) > 0 || !stays {
+				server.Delete("EndpointSlice", namespace, slice)
+				continue
+			}
+			all, ports = []any{}, []any{} // as Kubernetes leaves one of the slices of a Service without Pods
 		}
 		s.applyObject(cluster, "discovery.k8s.io/v1", "EndpointSlice", namespace, slice,
 			map[string]any{"kubernetes.io/service-name": name}, map[string]any{
-				"addressType": "IPv4", "endpoints": all,
-				"ports": []any{map[string]any{"name": "http", "port": int64(8080), "protocol": "TCP"}},
+				"addressType": "IPv4", "endpoints": all, "ports": ports,
 			})
 	}
 	s.settleEvents()
