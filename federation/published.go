@@ -102,12 +102,12 @@ func (v *View) Valid() bool {
 	if v.Composition == nil {
 		return ports && ordered
 	}
-	seen := map[Ref]bool{}
+	seen := map[MemberRef]bool{} // a Service may be a member twice, once as other clusters see it
 	for _, m := range v.Composition.Members {
-		if seen[m.Ref] {
+		if seen[m] {
 			return false
 		}
-		seen[m.Ref] = true
+		seen[m] = true
 	}
 	return ports && ordered && (v.Composition.Union || len(seen) == 1)
 }
