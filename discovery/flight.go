@@ -25,17 +25,17 @@ import (
 // have not. Changes never wait: a stream that has not sent the message before has none under way. So
 // the bounds are passed by no more than the first answers that are made at the same time.
 //
-// Not counted are messages under 1 KiB, of which gRPC takes no more than 64 KiB for a stream.
+// Not counted are messages of up to 1 KiB, of which gRPC takes no more than 64 KiB for a stream.
 //
-// A connection that holds bytes, or on which a send waits, and that makes no progress at all on any
-// stream for -stall-timeout is closed: ending a stream would not free what gRPC has of it. Where
+// A connection that holds bytes, or on which a send waits, and of which nothing that is counted makes
+// progress on any stream for -stall-timeout is closed: ending a stream would not free what gRPC has of it. Where
 // answers wait and three quarters of what all may have are in flight, two seconds are enough: a client that has
 // stalled for so long gives way to a client that comes. A client that reads, however slowly, makes progress.
 //
 // No lock is held while another is taken, or while calling gRPC.
 
 const (
-	countedFrame  = 1 << 10 // gRPC does not report that it frees smaller ones
+	freeFrame     = 1 << 10 // gRPC does not report that it frees those of up to so many bytes
 	flightBuffer  = 64 << 10
 	pressureStall = 2 * time.Second
 	roomPause     = 10 * time.Second // after which a stream that waits for room looks again, whatever rings
@@ -57,7 +57,7 @@ func (c *connection) launch(messages []any) {
 	}
 	for i, m := range messages {
 		f := m.(*Frame)
-		if len(f.bytes) < countedFrame || c.closed {
+		if len(f.bytes) <= freeFrame || c.closed {
 			continue
 		}
 		fl := &flight{c, f, len(f.bytes)}

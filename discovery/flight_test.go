@@ -204,12 +204,31 @@ func TestIdleIsNotStalled(t *testing.T) {
 		c.sending(time.Now())
 		c.sent(time.Now())
 		elapse(time.Minute)
-		c.launch([]any{NewFrame(Add, make([]byte, countedFrame), 1, 0)})
+		c.launch([]any{NewFrame(Add, make([]byte, freeFrame+1), 1, 0)})
 		if left := c.timeLeft(); left != a.config.Stall {
 			t.Errorf("it may make no progress for %s, not %s", left, a.config.Stall)
 		}
 		c.end()
 	})
+}
+
+// Whatever size a message has, nothing of it is in flight once gRPC has freed it.
+func TestFlightsLand(t *testing.T) {
+	a := NewAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
+	c := &connection{admission: a}
+	for _, size := range []int{
+		0, 1, freeFrame - 1, freeFrame, freeFrame + 1, flightBuffer, flightBuffer + 1, 3*flightBuffer - 1,
+	} {
+		messages := []any{NewFrame(Add, make([]byte, size), 1, 0)}
+		c.launch(messages)
+		if f, counted := messages[0].(*flight); counted {
+			buffers := f.buffers()
+			buffers.Free()
+		}
+		if len(c.flights) != 0 || c.bytes != 0 || a.bytes.Load() != 0 {
+			t.Fatalf("of a message of %d bytes %d are in flight", size, c.bytes)
+		}
+	}
 }
 
 // A connection whose client has taken everything stays, however long nothing is sent.
