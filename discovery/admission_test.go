@@ -403,6 +403,24 @@ func TestMalformedMethods(t *testing.T) {
 	})
 }
 
+// A stream whose deadline has passed when it arrives has no handler. Nothing is kept of it, and no other waits for it.
+func TestExpiredStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, nil)
+		r := l.raw()
+		for range 2 * maxStarting {
+			r.open(getMethod, hpack.HeaderField{Name: "grpc-timeout", Value: "0n"})
+			synctest.Wait()
+		}
+		if how := r.ended(); how["4"] != 2*maxStarting { // DEADLINE_EXCEEDED
+			t.Errorf("streams ended so: %v", how)
+		}
+		if open, half := l.admission.streams.Load(), l.admission.halfOpen.Load(); open != 0 || half != 0 {
+			t.Errorf("%d streams, %d half open", open, half)
+		}
+	})
+}
+
 // A header of many fields, or of many bytes, reaches no handler.
 func TestHeaderFloods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -155,7 +155,8 @@ func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	}
 	clear(info.Header) // gRPC would keep it as long as the stream, and nothing here reads it
 	method, rooted := strings.CutPrefix(info.FullMethodName, "/")
-	if _, limited := ctx.Deadline(); err != nil && !limited {
+	_, limited := ctx.Deadline()
+	if err != nil && !limited {
 		c.started()
 		return nil, err
 	} else if !rooted || !strings.Contains(method, "/") {
@@ -164,7 +165,11 @@ func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	}
 	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has
 	// chosen. Such a stream is refused by its handler.
-	return a.newTicket(ctx, c, err), nil
+	t := a.newTicket(ctx, c, err)
+	if limited {
+		context.AfterFunc(ctx, t.expireUnbegun)
+	}
+	return t, nil
 }
 
 // awaitStart waits until few enough streams of the connection have a handler that has not begun; started
@@ -291,6 +296,17 @@ func (t *ticket) expire() {
 	t.served()
 	t.admission.metrics.halfOpenEnded.Inc()
 	t.cancel() // so that its handler stops waiting
+}
+
+// expireUnbegun takes a stream off all counts of which gRPC has seen that its deadline has passed before it had a
+// handler: it gets none.
+func (t *ticket) expireUnbegun() {
+	t.mu.Lock()
+	begun := t.begun
+	t.mu.Unlock()
+	if !begun {
+		t.served()
+	}
 }
 
 // served takes a stream whose handler is through off all counts.
