@@ -83,7 +83,7 @@ func drawPublished(t *rapid.T) federation.Published {
 			v.Composition = &federation.Composition{Union: true}
 			for j := range 2 {
 				ref := federation.Ref{
-					Cluster: federation.Cluster(fmt.Sprint(j)), Service: federation.Service{Name: "m"},
+					Cluster: federation.Cluster(fmt.Sprint(rapid.IntRange(0, j).Draw(t, "of"))), Service: federation.Service{Name: "m"},
 				}
 				v.Composition.Members = append(v.Composition.Members, federation.MemberRef{Ref: ref, Filtered: j == 0})
 			}
@@ -124,6 +124,7 @@ func drawPublished(t *rapid.T) federation.Published {
 			Routes: []profile.Route{{
 				Name: word.Draw(t, "route"), Timeout: time.Second,
 				Condition: &profile.Request{All: []*profile.Request{{Path: "/"}}, Any: []*profile.Request{}},
+				Responses: []profile.ResponseClass{{Condition: notAny(rapid.IntRange(0, 19).Draw(t, "depth"))}},
 			}},
 			RetryBudget: &profile.RetryBudget{Ratio: 0.25, TTL: time.Minute},
 		}
@@ -137,6 +138,15 @@ func drawPublished(t *rapid.T) federation.Published {
 		p.Addresses[addr()] = a
 	}
 	return p
+}
+
+// notAny returns a condition as deep as a ServiceProfile that has so many times not, each with two conditions.
+func notAny(depth int) *profile.Response {
+	r := &profile.Response{Status: &profile.StatusRange{Min: 500}}
+	for range depth {
+		r = &profile.Response{Not: &profile.Response{Any: []*profile.Response{r, {Status: &profile.StatusRange{}}}}}
+	}
+	return r
 }
 
 func encoded(t rapid.TB, c Checkpoint) []byte {

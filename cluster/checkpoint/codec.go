@@ -227,7 +227,7 @@ var (
 var decMode = func() cbor.DecMode {
 	mode, err := cbor.DecOptions{
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden,
-		MaxArrayElements: 1 << 20, MaxMapPairs: 64, MaxNestedLevels: 64,
+		MaxArrayElements: 1 << 20, MaxMapPairs: 64, MaxNestedLevels: 128, // a ServiceProfile has 70
 	}.DecMode()
 	if err != nil {
 		panic("BUG: " + err.Error())
