@@ -58,18 +58,14 @@ func (r *Registry) keepCheckpoints(ctx context.Context) {
 }
 
 func (r *Registry) saveCheckpoints(saved map[string]*savedCheckpoint) {
-	forgotten := r.takeForgotten()
-	statuses, _ := r.Statuses()
-	for name := range forgotten {
-		if _, linked := statuses[name]; linked {
-			continue
-		}
+	for _, name := range r.listForgotten() {
 		delete(saved, name)
 		if err := r.options.Checkpoints.Remove(name); err != nil {
-			r.log.Error(err, "The checkpoint of a cluster that is not linked any more cannot be deleted",
-				"cluster", name)
+			r.log.Error(err, "The checkpoint of a cluster that was unlinked cannot be deleted", "cluster", name)
 		}
+		r.removeForgotten(name)
 	}
+	statuses, _ := r.Statuses() // after that: what is unlinked from now on is forgotten next time
 	failures := NotSaved{}
 	for _, name := range slices.Sorted(maps.Keys(statuses)) {
 		status := statuses[name]
@@ -100,13 +96,23 @@ func (r *Registry) NotSaved() NotSaved {
 	return last
 }
 
-// takeForgotten returns the clusters that were unlinked since it was called last.
-func (r *Registry) takeForgotten() map[string]bool {
+// listForgotten returns the clusters that were unlinked, and whose files are not deleted yet.
+func (r *Registry) listForgotten() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.forgotten
-	r.forgotten = map[string]bool{}
-	return all
+	return slices.Collect(maps.Keys(r.forgotten))
+}
+
+func (r *Registry) removeForgotten(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.forgotten, name)
+}
+
+func (r *Registry) isForgotten(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.forgotten[name]
 }
 
 // saveCheckpoint saves what a cluster has published, or confirms the file if that is the same.
@@ -126,9 +132,9 @@ func (r *Registry) saveCheckpoint(status Status, s *savedCheckpoint) {
 	s.published, s.failed = p, problem
 }
 
-// restoreFromDir publishes the checkpoint of the cluster, if there is one.
+// restoreFromDir publishes the checkpoint of the cluster, if there is one, and not of one that was unlinked.
 func (s *supervisor) restoreFromDir() {
-	if dir := s.registry.options.Checkpoints; dir != nil {
+	if dir := s.registry.options.Checkpoints; dir != nil && !s.registry.isForgotten(s.name) {
 		s.restore(dir.Load(s.name))
 	}
 }

@@ -70,7 +70,7 @@ type Registry struct {
 	ctx         context.Context
 	supervisors map[string]*supervisor
 	unlinked    int             // clusters so far
-	forgotten   map[string]bool // clusters that were unlinked since checkpoints were saved last
+	forgotten   map[string]bool // clusters that were unlinked, until their checkpoints are deleted
 	wg          sync.WaitGroup  // all supervisors
 }
 
