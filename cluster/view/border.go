@@ -240,6 +240,9 @@ func (b *border) malformed(kind string) int {
 	return b.counts[kind]
 }
 
+// beginning returns a copy of the first n bytes of a string.
+func beginning(s string, n int) string { return strings.Clone(s[:min(n, len(s))]) }
+
 // checked wraps reduce: it leaves out objects with malformed names, and reports what is left out.
 func checked[O metav1.Object, R any](
 	b *border, kind string, reduce func(object O, out *omissions) (R, bool),
@@ -254,6 +257,8 @@ func checked[O metav1.Object, R any](
 		if out.validText("all of it: its namespace", k.Namespace, maxLabel) &&
 			out.validText("all of it: its name", k.Name, maxName) {
 			record, ok = reduce(o, &out)
+		} else {
+			k = key{Namespace: beginning(k.Namespace, maxLabel), Name: beginning(k.Name, maxName)} // it is remembered
 		}
 		b.report(kind, k, &out)
 		return record, ok

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+	"unsafe"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -254,6 +256,41 @@ func TestReportedOnce(t *testing.T) {
 	}
 	if len(log) != maxReported+1 {
 		t.Errorf("logged %d times", len(log))
+	}
+}
+
+// Of a name that is too long no more than its beginning is remembered.
+func TestLongNamesAreNotKept(t *testing.T) {
+	b := newBorder(logr.Discard())
+	reduce := checked(b, "Pod", func(*corev1.Pod, *omissions) (int, bool) { return 1, true })
+	long := strings.Repeat("x", 1<<20)
+	if _, ok := reduce(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: long, Name: long}}); ok {
+		t.Error("it is not left out")
+	}
+	for id := range b.reported {
+		if len(id.Namespace) > maxLabel || len(id.Name) > maxName {
+			t.Errorf("%d and %d bytes are remembered", len(id.Namespace), len(id.Name))
+		}
+	}
+}
+
+// The name of a member does not keep the annotation that it is a part of.
+func TestMembersKeepNoAnnotation(t *testing.T) {
+	annotation := "web@east," + strings.Repeat("x", 1<<20)
+	svc := goodService()
+	svc.Annotations = map[string]string{linkerd.RemoteDiscoveryKey: annotation}
+	c, _ := newComposition("c", svc, &omissions{})
+	within := func(s string) bool {
+		at, all := uintptr(unsafe.Pointer(unsafe.StringData(s))), uintptr(unsafe.Pointer(unsafe.StringData(annotation)))
+		return at >= all && at < all+uintptr(len(annotation))
+	}
+	for _, m := range c.Members {
+		if within(m.Service.Name) || within(string(m.Cluster)) {
+			t.Errorf("%s is a part of the annotation", m.Ref)
+		}
+	}
+	if len(c.Members) != 1 {
+		t.Errorf("members are %v", c.Members)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/linkerd"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -143,6 +144,8 @@ func (m *memberList) addMember(service string, cluster federation.Cluster, filte
 		!m.out.validText("a member: its cluster", string(cluster), maxName) {
 		return
 	}
+	// Interned, a name does not keep the annotation that it is a part of.
+	service, cluster = api.Intern(service), federation.Cluster(api.Intern(string(cluster)))
 	ref := federation.Ref{Cluster: cluster, Service: federation.Service{Namespace: m.namespace, Name: service}}
 	switch member := (federation.MemberRef{Ref: ref, Filtered: filtered}); {
 	case m.known[member]:

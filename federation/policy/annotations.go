@@ -174,7 +174,7 @@ func parsePrefer(value string) (tiers []Tier, ok bool) {
 			case name == "*":
 				t.Others = true
 			case isName(name, maxName):
-				t.Clusters = append(t.Clusters, name)
+				t.Clusters = append(t.Clusters, strings.Clone(name)) // not the whole annotation
 			default:
 				return nil, false
 			}
@@ -200,7 +200,7 @@ func parseWeights(value string) ([]Weight, bool) {
 		if _, twice := weights[name]; twice || !ok || !isName(name, maxName) || len(weights) == maxNames {
 			return nil, false
 		}
-		weights[name] = uint32(n)
+		weights[strings.Clone(name)] = uint32(n) // not the whole annotation
 		total += n
 	}
 	var all []Weight
