@@ -295,7 +295,7 @@ func (s *share) mayFit() bool {
 func (s *share) refusedGone() bool { return s != nil && s.gone }
 
 // usageOf returns what an object with this record uses.
-func usageOf(object, record any) usage {
+func usageOf(k Key, object, record any) usage {
 	units := 1
 	switch o := object.(type) {
 	case *discoveryv1.EndpointSlice:
@@ -306,9 +306,12 @@ func usageOf(object, record any) usage {
 			units += len(subset.Addresses) + len(subset.NotReadyAddresses)
 		}
 	}
-	bytes := deepSize(reflect.ValueOf(record), 0) + 64           // and its key
+	bytes := deepSize(reflect.ValueOf(record), 0) + uintptr(len(k.Namespace)+len(k.Name)) + 64
 	return usage{int32(units), int32(min(bytes, math.MaxInt32))} // an object is bounded far below that
 }
+
+// maxLevels is how deep a value is looked into. What is deeper takes more than there may be of anything.
+const maxLevels = 1000
 
 // deepSize returns the bytes of a value and of all that it points to, as if nothing was shared.
 func deepSize(v reflect.Value, depth int) uintptr {
@@ -319,8 +322,8 @@ func deepSize(v reflect.Value, depth int) uintptr {
 }
 
 func pointedSize(v reflect.Value, depth int) (n uintptr) {
-	if depth > 16 {
-		return 0
+	if depth > maxLevels {
+		return math.MaxInt32
 	}
 	switch v.Kind() { //nolint:exhaustive // the others point to nothing
 	case reflect.String:
