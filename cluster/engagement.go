@@ -136,8 +136,8 @@ func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *gu
 	if guard == nil {
 		e.reconciler.Begin(writer)
 	} else {
-		e.reconciler.Begin(guard.newWriter(writer, func() {
-			e.wg.Go(func() { e.confirmWithdrawal(e.ctx, guard) })
+		e.reconciler.Begin(guard.newWriter(writer, func(w *guardedWriter) {
+			e.wg.Go(func() { e.confirmWithdrawal(e.ctx, w) })
 		}))
 	}
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })

@@ -48,7 +48,8 @@ import (
 // # Locks
 //
 // mu guards all below it, and comes before Store.mu: a hold must not outlast the decision that ends it. The
-// Reconciler's goroutine calls Set and Delete; confirm runs in one that is started for step 2.
+// Reconciler's goroutine calls Set and Delete; decide runs in one that is started for step 2. Those of an engagement
+// that was replaced may still run: what they write has no effect, and does not count.
 type guard struct {
 	log     logr.Logger
 	store   *federation.Store
@@ -62,6 +63,7 @@ type guard struct {
 	ready    policy.Peak
 	services policy.Peak
 
+	writer     *guardedWriter                    // the newest: what others write has no effect, and does not count
 	confirming bool                              // a withdrawal is
 	had        amount                            // before it
 	recent     map[federation.Service]recentView // only with a hold
@@ -88,14 +90,14 @@ func newGuard(log logr.Logger, store *federation.Store, name string, changed fun
 type guardedWriter struct {
 	*federation.ClusterWriter
 	guard   *guard
-	confirm func() // starts what calls guard.confirm
+	confirm func(*guardedWriter) // starts what calls decide
 
 	had    amount // of what was given before it
 	synced bool
 }
 
 // newWriter returns the guarded form of the newest writer.
-func (g *guard) newWriter(w *federation.ClusterWriter, confirm func()) *guardedWriter {
+func (g *guard) newWriter(w *federation.ClusterWriter, confirm func(*guardedWriter)) *guardedWriter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recount()
@@ -108,7 +110,8 @@ func (g *guard) newWriter(w *federation.ClusterWriter, confirm func()) *guardedW
 			had.services++
 		}
 	}
-	return &guardedWriter{ClusterWriter: w, guard: g, confirm: confirm, had: had}
+	g.writer = &guardedWriter{ClusterWriter: w, guard: g, confirm: confirm, had: had}
+	return g.writer
 }
 
 // Set writes a View, and returns what is stored.
@@ -128,8 +131,8 @@ func (w *guardedWriter) holdLoss(svc federation.Service, next *federation.View) 
 	g := w.guard
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !w.synced && g.asked.Hold == 0 {
-		return // MarkSynced counts
+	if g.writer != w || !w.synced && g.asked.Hold == 0 {
+		return // it is fenced, or MarkSynced counts
 	}
 	old := w.View(svc)
 	change := changeOf(old, next)
@@ -173,7 +176,7 @@ func (w *guardedWriter) beginHold(now time.Time) (isMass bool) {
 		w.HoldBefore(svc, r.view)
 	}
 	clear(g.recent)
-	w.confirm()
+	w.confirm(w)
 	return true
 }
 
@@ -195,7 +198,7 @@ func (w *guardedWriter) MarkSynced() {
 	g.mu.Lock()
 	g.recount()
 	g.mu.Unlock()
-	g.confirm()
+	w.decide()
 }
 
 // recount counts what the cluster has written. It needs mu, and so does all below.
@@ -239,9 +242,14 @@ func (g *guard) forgetOlder(now time.Time) {
 	maps.DeleteFunc(g.recent, func(_ federation.Service, r recentView) bool { return now.Sub(r.at) > policy.Window })
 }
 
-// confirm decides on what is held, after everything was listed.
-func (g *guard) confirm() {
+// decide confirms what is held or ends it, after everything was listed.
+func (w *guardedWriter) decide() {
+	g := w.guard
 	g.mu.Lock()
+	if g.writer != w {
+		g.mu.Unlock()
+		return // that of the next engagement does
+	}
 	mass, until := g.isMass(g.had), time.Time{}
 	if mass && g.asked.Hold > 0 {
 		until = time.Now().Add(g.asked.Hold)
@@ -328,7 +336,7 @@ func readyIn(s *federation.Slice) (n int) {
 
 // confirmWithdrawal lists every required kind of an engagement anew, publishes what follows, and has the guard
 // decide.
-func (e *engagement) confirmWithdrawal(ctx context.Context, g *guard) {
+func (e *engagement) confirmWithdrawal(ctx context.Context, w *guardedWriter) {
 	for _, k := range e.required {
 		k.Relist()
 	}
@@ -338,6 +346,6 @@ func (e *engagement) confirmWithdrawal(ctx context.Context, g *guard) {
 		}
 	}
 	if e.reconciler.Settle(ctx) == nil {
-		g.confirm()
+		w.decide()
 	}
 }
