@@ -279,6 +279,16 @@ func (s *share) endsListing(objects int, bytes int64) bool {
 	return ends
 }
 
+// refuses reports whether something is left out.
+func (s *share) refuses() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused[s]
+}
+
 // mayFit reports whether something was refused that may fit now, with a tenth to spare.
 func (s *share) mayFit() bool {
 	if s == nil || s.refusedCount == 0 {

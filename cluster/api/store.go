@@ -216,6 +216,10 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	return k, nil
 }
 
+// IsWhole reports whether the Budget has refused nothing since the last listing began: what is not in the store does
+// not exist.
+func (s *Store[R]) IsWhole() bool { return !s.share.refuses() }
+
 // UseBudget makes records, which are those of a kind, count in a Budget from now on. nil ends that.
 func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
 	if s.share != nil {

@@ -42,7 +42,7 @@ func (r *remoteCluster) service(k api.Key) (*remoteService, existence) {
 	switch {
 	case found:
 		return svc, present
-	case r.complete.Load():
+	case r.complete.Load() && r.IsWhole():
 		return nil, absent
 	default:
 		return nil, unknown
