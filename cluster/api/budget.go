@@ -40,6 +40,9 @@ func (l Limits) With(services, endpoints *int) Limits {
 
 // units returns the most units that a store of a kind may hold; 0 for no limit.
 func (l Limits) units(k Kind) int64 {
+	if k.ours {
+		return int64(cmp.Or(l.Objects, l.Endpoints))
+	}
 	switch k.object.(type) {
 	case *corev1.Service:
 		return int64(l.Services)
@@ -52,6 +55,9 @@ func (l Limits) units(k Kind) int64 {
 // objects returns the most objects of a kind that a cluster has which keeps to the limits; 0 for no limit. A Service
 // without endpoints has slices, too, as a rule one for each family.
 func (l Limits) objects(k Kind) int64 {
+	if k.ours {
+		return l.units(k)
+	}
 	switch k.object.(type) {
 	case *discoveryv1.EndpointSlice, *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
 		if l.Services == 0 || l.Endpoints == 0 {
@@ -304,12 +310,14 @@ func (s *share) mayFit() bool {
 // refusedGone reports whether something was deleted that may have been refused.
 func (s *share) refusedGone() bool { return s != nil && s.gone }
 
-// usageOf returns what an object with this record uses.
-func usageOf(k Key, object, record any) usage {
+// usageOf returns what an object of a kind with this record uses.
+func usageOf(kind Kind, k Key, object, record any) usage {
 	units := 1
 	switch o := object.(type) {
 	case *discoveryv1.EndpointSlice:
-		units = len(o.Endpoints)
+		if !kind.ours {
+			units = len(o.Endpoints)
+		}
 	case *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
 		units = 0
 		for _, subset := range o.Subsets {

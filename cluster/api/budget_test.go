@@ -247,11 +247,11 @@ func TestSize(t *testing.T) {
 		record{m: map[string]string{"a": long}},
 		&record{m: map[string]string{long: ""}},
 	} {
-		if n := usageOf(Key{}, nil, r).bytes; n < 1000 || n > 1400 {
+		if n := usageOf(Kind{}, Key{}, nil, r).bytes; n < 1000 || n > 1400 {
 			t.Errorf("%T: %d bytes", r, n)
 		}
 	}
-	if n := usageOf(Key{Name: long}, nil, 1).bytes; n < 1000 || n > 1400 {
+	if n := usageOf(Kind{}, Key{Name: long}, nil, 1).bytes; n < 1000 || n > 1400 {
 		t.Errorf("a long name: %d bytes", n)
 	}
 	for levels, least := range map[int]int32{100: 1000, maxLevels: math.MaxInt32} {
@@ -259,7 +259,7 @@ func TestSize(t *testing.T) {
 		for range levels {
 			object = map[string]any{"a": object}
 		}
-		if n := usageOf(Key{}, nil, object).bytes; n < least {
+		if n := usageOf(Kind{}, Key{}, nil, object).bytes; n < least {
 			t.Errorf("%d levels of JSON: %d bytes", levels, n)
 		}
 	}

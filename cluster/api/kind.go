@@ -31,6 +31,14 @@ type Kind struct {
 	object   runtime.Object // an empty one of the type that requests return
 	versions []string       // unless it is typed: the newest of these that is served is read
 	read     *Message       // what is read of objects in protobuf; nil for all
+	ours     bool           // we write the objects
+}
+
+// Ours returns the kind as one whose objects we write: a [Budget] counts each as one object, whatever it holds, and not
+// against what the cluster itself may have.
+func (k Kind) Ours() Kind {
+	k.ours = true
+	return k
 }
 
 // Typed returns a kind of Kubernetes' own, in protobuf where the API server supports it.

@@ -211,7 +211,7 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	k := &reduced[R]{key: key}
 	k.record, k.ok = s.newRecord(object)
 	if k.ok && s.share != nil {
-		k.size = usageOf(key, object, k.record)
+		k.size = usageOf(s.share.kind, key, object, k.record)
 	}
 	return k, nil
 }
@@ -234,7 +234,7 @@ func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
 	for _, k := range s.Keys() { // from an informer before
 		r, _ := s.get(k)
 		if r.size == (usage{}) {
-			r.size = usageOf(k, nil, r.record)
+			r.size = usageOf(kind, k, nil, r.record)
 			s.put(k, &r)
 		}
 		used.add(r.size)

@@ -117,6 +117,9 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 		snapshot, _ = w.Load()
 		w.Close()
 	}
+	if snapshot.View == nil { // no budget had room for it, or it is about to be published
+		return desiredSlices{keep: func(*discoveryv1.EndpointSlice) bool { return true }}
+	}
 	if !f.writer.linksKnown() {
 		snapshot = withUnknownMembers(snapshot)
 	}
@@ -226,7 +229,7 @@ func federatedGroups(
 			return owner != who.installation
 		}
 	}
-	if !s.optIn || snapshot.View == nil || snapshot.View.Composition == nil || s.external {
+	if !s.optIn || snapshot.View.Composition == nil || s.external {
 		return nil, keep
 	}
 	waits = !who.held

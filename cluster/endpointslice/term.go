@@ -127,7 +127,7 @@ func newSliceWriter(
 	t.services = api.NewInformer(target.Conn, services, newServiceRecord, t.indexService)
 	own := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
 	own.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
-	t.slices = api.NewInformer(target.Conn, own, func(object any) (*discoveryv1.EndpointSlice, bool) {
+	t.slices = api.NewInformer(target.Conn, own.Ours(), func(object any) (*discoveryv1.EndpointSlice, bool) {
 		es, ok := object.(*discoveryv1.EndpointSlice)
 		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy
 	}, t.indexSlice)
@@ -216,6 +216,7 @@ var (
 	errUnconfirmed = errors.New("most of its endpoints would be withdrawn, and the API servers do not confirm it")
 	errBusy        = errors.New("a withdrawal waits for a free confirmation")
 	errBehind      = &apply.Retry{Err: errors.New("the watch has not shown all of our writes yet")}
+	errNotWhole    = &apply.Retry{Err: errors.New("the cluster has more of our slices than its budget allows to read")}
 )
 
 // reconcileService makes the slices of a Service what they should be.
@@ -230,6 +231,9 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 		return nil // Kubernetes deletes its slices
 	}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
+	if !t.slices.IsWhole() {
+		return errNotWhole // what cannot be seen would be created again
+	}
 	if t.tracker.StaleSlices(service, have) {
 		return errBehind
 	}
