@@ -82,9 +82,8 @@ func drawPublished(t *rapid.T) federation.Published {
 		if rapid.Bool().Draw(t, "union") {
 			v.Composition = &federation.Composition{Union: true}
 			for j := range 2 {
-				ref := federation.Ref{
-					Cluster: federation.Cluster(fmt.Sprint(rapid.IntRange(0, j).Draw(t, "of"))), Service: federation.Service{Name: "m"},
-				}
+				of := federation.Cluster(fmt.Sprint(rapid.IntRange(0, j).Draw(t, "of")))
+				ref := federation.Ref{Cluster: of, Service: federation.Service{Name: "m"}}
 				v.Composition.Members = append(v.Composition.Members, federation.MemberRef{Ref: ref, Filtered: j == 0})
 			}
 		}

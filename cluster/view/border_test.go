@@ -285,7 +285,7 @@ func TestMembersKeepNoAnnotation(t *testing.T) {
 		return at >= all && at < all+uintptr(len(annotation))
 	}
 	for _, m := range c.Members {
-		if within(m.Service.Name) || within(string(m.Cluster)) {
+		if within(m.Name) || within(string(m.Cluster)) {
 			t.Errorf("%s is a part of the annotation", m.Ref)
 		}
 	}
