@@ -29,7 +29,7 @@ type HTTP struct {
 	Listen      ListenFunc
 	Handler     http.Handler
 	TLS         *tls.Config        // nil to serve plaintext
-	ReadTimeout time.Duration      // of a request; 0 for none
+	ReadTimeout time.Duration      // of a request; 0 for as long as a response
 	DrainWindow time.Duration      // in which open requests may end when the server stops
 	Closed      prometheus.Counter // of connections that too many others made it close; may be nil
 
@@ -80,7 +80,7 @@ func (s *HTTP) Listening() bool { return s.listens.Load() }
 // server returns a server with bounds on what a client can make it wait for or read.
 func (s *HTTP) server() *http.Server {
 	return &http.Server{
-		Handler:           withWriteDeadline(s.Handler),
+		Handler:           s.withDeadlines(s.Handler),
 		TLSConfig:         s.TLS,
 		MaxHeaderBytes:    64 << 10,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -93,15 +93,20 @@ func (s *HTTP) server() *http.Server {
 // responseTimeout is how long a response may take to be computed and read.
 const responseTimeout = 30 * time.Second
 
-// withWriteDeadline cuts off clients that do not read a response. A profile of the process has no deadline: its
-// request sets how long it takes.
-func withWriteDeadline(handler http.Handler) http.Handler {
+// withDeadlines cuts off clients that do not read a response, or do not send the body that they have announced, for
+// which net/http waits before it responds. A profile of the process has no deadline: its request sets how long it
+// takes.
+func (s *HTTP) withDeadlines(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var end time.Time
 		if !strings.HasPrefix(r.URL.Path, "/debug/pprof/") {
 			end = time.Now().Add(responseTimeout)
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(end) // net/http's own writers support it
+		conn := http.NewResponseController(w)
+		_ = conn.SetWriteDeadline(end) // net/http's own writers support it
+		if s.ReadTimeout == 0 {
+			_ = conn.SetReadDeadline(end)
+		}
 		handler.ServeHTTP(w, r)
 	})
 }

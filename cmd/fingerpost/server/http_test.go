@@ -84,6 +84,24 @@ func TestHeadersThatDoNotEnd(t *testing.T) {
 	})
 }
 
+// A client that does not send the body that it has announced is cut off.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		took := -time.Second
+		conn := dialHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			begun := time.Now()
+			_, _ = w.Write(make([]byte, 1<<20))
+			took = time.Since(begun)
+		}), "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+		time.Sleep(2 * responseTimeout) //nolint:forbidigo // in a bubble it takes no time
+		synctest.Wait()
+		if took != responseTimeout {
+			t.Errorf("its request was handled for %s", took)
+		}
+		conn.Close()
+	})
+}
+
 // Connections that wait for a request are bounded: the one that has waited longest is closed, and one whose request
 // comes is answered. A connection whose request is being handled does not count, and counts again afterwards.
 func TestConnectionsThatWaitAreBounded(t *testing.T) {
