@@ -20,6 +20,7 @@ cmd/fingerpost/check -> cmd/fingerpost/cli cmd/fingerpost/debug
 cmd/fingerpost/check -> cluster cluster/api cluster/linkerd federation links
 cmd/fingerpost/cli -> cmd/fingerpost/debug
 cmd/fingerpost/cli -> cluster cluster/api cluster/linkerd discovery discovery/proxy federation federation/policy links
+cmd/fingerpost/debug -> cmd/fingerpost/server
 cmd/fingerpost/debug -> cluster discovery discovery/linkerd federation links
 cmd/fingerpost/server -> cluster discovery discovery/linkerd federation/watch
 cmd/fingerpost/webhook -> cluster/linkerd/serviceprofile

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 )
 
 // A page is computed at most once a second, counted from when it was ready, however many clients ask.
@@ -28,7 +30,7 @@ func TestPagesAreCached(t *testing.T) {
 					t.Errorf("round %d: %q, want %q", round, got, want)
 				}
 			}
-			time.Sleep(cachePeriod/2 + 1) //nolint:forbidigo // the fake clock's
+			time.Sleep(server.CachePeriod/2 + 1) //nolint:forbidigo // the fake clock's
 		}
 		if computed != 2 {
 			t.Errorf("computed %d times", computed)

@@ -102,4 +102,4 @@ func budgetNotes(traffic []discovery.ClusterShare, statuses map[string]cluster.S
 	return notes
 }
 
-func writeJSON(w http.ResponseWriter, page any) { renderJSON(page).writeTo(w, "application/json") }
+func writeJSON(w http.ResponseWriter, page any) { renderJSON(page).WriteTo(w, "application/json") }

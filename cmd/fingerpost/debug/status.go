@@ -18,6 +18,7 @@ import (
 	"unicode"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/discovery"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -181,8 +182,9 @@ type statusPage struct {
 // The lock of the page comes before that of the overview and that of the bars. Each of them is held while its value
 // is computed, and comes before the locks of the Registry, the Store and discovery.
 type statusPageHandler struct {
-	cachedOverview cachedValue[overview]
-	cachedPage     cachedValue[renderedPage]
+	cachedOverview server.CachedValue[overview]
+	cachedPage     server.CachedValue[server.RenderedPage]
+	counts         map[*federation.View]endpointCount // of the last overview, of which one at a time is computed
 
 	Sources
 }
@@ -206,31 +208,31 @@ type endpointCount struct{ ready, total int }
 
 // ServeHTTP serves the page: ?q= is the filter.
 func (h *statusPageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var page renderedPage
+	var page server.RenderedPage
 	if filter := strings.TrimSpace(r.URL.Query().Get("q")); filter != "" {
 		page = h.rendered(filter)
 	} else {
-		page = h.cachedPage.get(func() renderedPage { return h.rendered("") })
+		page = h.cachedPage.Get(func() server.RenderedPage { return h.rendered("") })
 	}
-	if page.err == nil {
+	if page.Err == nil {
 		header := w.Header()
 		header.Set("Cache-Control", "no-store")
 		header.Set("Content-Security-Policy", contentSecurityPolicy())
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 	}
-	page.writeTo(w, "text/html; charset=utf-8")
+	page.WriteTo(w, "text/html; charset=utf-8")
 }
 
-func (h *statusPageHandler) rendered(filter string) renderedPage {
-	all := h.cachedOverview.get(h.newOverview)
+func (h *statusPageHandler) rendered(filter string) server.RenderedPage {
+	all := h.cachedOverview.Get(h.newOverview)
 	return render(all.newPage(filter))
 }
 
-func render(page statusPage) renderedPage {
+func render(page statusPage) server.RenderedPage {
 	var b bytes.Buffer
 	err := statusTemplate.Execute(&b, page)
-	return renderedPage{bytes.Map(visible, b.Bytes()), err}
+	return server.RenderedPage{Body: bytes.Map(visible, b.Bytes()), Err: err}
 }
 
 // visible replaces characters that change how those around them are shown, such as escapes and marks that reverse
@@ -281,13 +283,15 @@ func (h *statusPageHandler) newOverview() overview {
 	}
 	streams := h.Discovery.Streams()
 	streamsOf := countStreams(streams)
-	return newOverview(overviewInput{
+	o := newOverview(overviewInput{
 		now: time.Now(), local: h.Cluster, replica: h.Replica, version: h.Version, namespace: h.Namespace,
 		clusters: clusters, probes: probes, streams: streams, streamsOf: streamsOf,
 		problems: newProblemsPage(h.Store, federation.Cluster(h.Cluster), streamsOf),
-		views:    maps.Collect(h.Store.All()), counts: h.cachedOverview.value.counts,
+		views:    maps.Collect(h.Store.All()), counts: h.counts,
 		sharesOf: h.Discovery.Shares,
 	})
+	h.counts = o.counts
+	return o
 }
 
 // overviewInput is all that an overview depends on.

@@ -129,10 +129,10 @@ func renderFleet(t *testing.T, in overviewInput) string {
 	t.Helper()
 	o := newOverview(in)
 	page := render(o.newPage(""))
-	if page.err != nil {
-		t.Fatal(page.err)
+	if page.Err != nil {
+		t.Fatal(page.Err)
 	}
-	return string(page.body)
+	return string(page.Body)
 }
 
 // What a default installation is when all is well has no word, mark or line that stands for a problem, however many

@@ -67,8 +67,8 @@ func TestTrafficIsBounded(t *testing.T) {
 	o := newOverview(in)
 	for range 2 {
 		page := render(o.newPage(""))
-		if n := len(page.body); page.err != nil || n > 500_000 || strings.Contains(string(page.body), "<img") {
-			t.Errorf("a page of %d bytes, or a name that is an element: %v", n, page.err)
+		if n := len(page.Body); page.Err != nil || n > 500_000 || strings.Contains(string(page.Body), "<img") {
+			t.Errorf("a page of %d bytes, or a name that is an element: %v", n, page.Err)
 		}
 	}
 	if n := len(asked); n == 0 || n > foldedServices {

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -19,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 )
 
 // HTTP is an HTTP server as a part of the process.
@@ -149,13 +152,59 @@ func Labelled(of prometheus.Gatherer, name string, value func() string) promethe
 	})
 }
 
+// metricsHandler serves what is gathered. maxGathering requests at a time gather it and send it piece by piece, at the
+// pace of their clients. All others share one page that is computed at most once in a CachePeriod, so that clients that
+// do not read keep no scrape from being answered, and have at most as many pages held as there are periods in the
+// responseTimeout. A page is compressed, which takes a twentieth: a client that does not accept that has to try again.
+func metricsHandler(all prometheus.Gatherer) http.HandlerFunc {
+	handler := promhttp.HandlerFor(all, promhttp.HandlerOpts{})
+	turns := make(chan struct{}, maxGathering)
+	var shared CachedValue[RenderedPage]
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+			handler.ServeHTTP(w, r)
+			return
+		default:
+		}
+		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			http.Error(w, "others are being served", http.StatusServiceUnavailable)
+			return
+		}
+		page := shared.Get(func() RenderedPage { return compressedMetrics(all) })
+		if page.Err == nil {
+			w.Header().Set("Content-Encoding", "gzip")
+		}
+		page.WriteTo(w, string(textFormat))
+	}
+}
+
+const maxGathering = 3 // requests
+
+var textFormat = expfmt.NewFormat(expfmt.TypeTextPlain)
+
+func compressedMetrics(all prometheus.Gatherer) RenderedPage {
+	families, err := all.Gather()
+	if err != nil {
+		return RenderedPage{Err: err}
+	}
+	var b bytes.Buffer
+	compressor := gzip.NewWriter(&b)
+	encoder := expfmt.NewEncoder(compressor, textFormat)
+	for _, f := range families {
+		err = errors.Join(err, encoder.Encode(f))
+	}
+	err = errors.Join(err, compressor.Close())
+	return RenderedPage{Body: b.Bytes(), Err: err}
+}
+
 // AdminHandler serves probes, and all that is gathered as metrics. It adds its own to the registry.
 func AdminHandler(
 	metrics prometheus.Registerer, all prometheus.Gatherer, ready func() bool, withPprof bool,
 ) *http.ServeMux {
 	mux := http.NewServeMux()
-	metricsHandler := promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: 3})
-	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, metricsHandler))
+	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(metrics, metricsHandler(all)))
 	mux.HandleFunc("GET /ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong\n") })
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready() {

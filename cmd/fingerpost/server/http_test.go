@@ -2,11 +2,13 @@ package server
 
 import (
 	"bufio"
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -174,46 +176,71 @@ func TestConnectionsThatWaitAreBounded(t *testing.T) {
 	})
 }
 
-// Metrics are gathered for three requests at a time, and more are refused. The kubelet is answered meanwhile.
+// Three clients that do not read hold the turns of all requests that gather metrics. Scrapes beside them share one page
+// a second, and the kubelet is answered.
 func TestRequestsForMetricsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const bound = 3
-		finish := make(chan struct{})
-		handler := AdminHandler(
-			NewMetrics(""),
-			prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-				<-finish
-				return nil, nil
-			}),
-			func() bool { return true },
-			false,
-		)
-		ask := func(path string) int {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-			return w.Code
+		gathered, held := prometheus.NewCounter(prometheus.CounterOpts{Name: "gathered"}), make(chan struct{})
+		own := prometheus.NewRegistry()
+		own.MustRegister(gathered)
+		handler := AdminHandler(NewMetrics(""), prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			gathered.Inc()
+			return own.Gather()
+		}), func() bool { return true }, false)
+		ask := func(path, encoding string) (int, string) {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
+			r.Header.Set("Accept-Encoding", encoding)
+			handler.ServeHTTP(w, r)
+			if w.Header().Get("Content-Encoding") != "gzip" {
+				return w.Code, w.Body.String()
+			}
+			body, err := gzip.NewReader(w.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(body)
+			return w.Code, string(text)
 		}
 		var wg sync.WaitGroup
-		for range bound {
+		for range maxGathering {
 			wg.Go(func() {
-				if code := ask("/metrics"); code != http.StatusOK {
-					t.Errorf("a request within the bound: %d", code)
-				}
+				w := unreadResponse{httptest.NewRecorder(), held}
+				handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			})
 		}
 		synctest.Wait()
-		for path, want := range map[string]int{
-			"/metrics": http.StatusServiceUnavailable, "/ping": http.StatusOK,
-			"/ready": http.StatusOK,
-		} {
-			if code := ask(path); code != want {
-				t.Errorf("%s beside %d requests for metrics: %d, want %d", path, bound, code, want)
+		for _, want := range []string{"gathered 4\n", "gathered 4\n", "gathered 5\n"} {
+			if want == "gathered 5\n" {
+				time.Sleep(CachePeriod) //nolint:forbidigo // in a bubble it takes no time
+			}
+			if code, body := ask("/metrics", "gzip"); code != http.StatusOK || !strings.HasSuffix(body, want) {
+				t.Errorf("beside clients that do not read: %d %s, want %s", code, body, want)
 			}
 		}
-		close(finish)
+		for path, want := range map[string]int{
+			"/metrics": http.StatusServiceUnavailable, "/ping": http.StatusOK, "/ready": http.StatusOK,
+		} {
+			if code, _ := ask(path, "identity"); code != want {
+				t.Errorf("%s beside clients that do not read: %d, want %d", path, code, want)
+			}
+		}
+		close(held)
 		wg.Wait()
-		if code := ask("/metrics"); code != http.StatusOK {
-			t.Errorf("afterwards: %d", code)
+		for _, want := range []string{"gathered 6\n", "gathered 7\n"} {
+			if code, body := ask("/metrics", "gzip"); code != http.StatusOK || !strings.HasSuffix(body, want) {
+				t.Errorf("afterwards: %d %s, want %s", code, body, want)
+			}
 		}
 	})
+}
+
+// An unreadResponse is not taken until it is released.
+type unreadResponse struct {
+	*httptest.ResponseRecorder
+	released chan struct{}
+}
+
+func (r unreadResponse) Write(b []byte) (int, error) {
+	<-r.released
+	return len(b), nil
 }
