@@ -22,9 +22,11 @@ import (
 const (
 	maxBody = 10 << 20 // bytes
 
-	// maxBodies bounds the bytes of all requests that are read at once. The first freeBytes of each request are
-	// always read, so that a usual review is answered whatever others send.
-	maxBodies = 16 << 20
+	// maxBodies bounds the bytes of all requests that are read at once. The first freeBytes of each request are read
+	// beyond that, up to maxAll together, so that a usual review is answered beside large ones that arrive slowly. With
+	// one object that is decoded maxAll fits into the limit of the chart, 64 MiB.
+	maxBodies = maxBody
+	maxAll    = 16 << 20
 	freeBytes = 64 << 10
 
 	maxNames = 4 << 10 // bytes of what is logged of a request, or sent back
@@ -101,7 +103,7 @@ type countedBody struct {
 func (c *countedBody) Read(to []byte) (int, error) {
 	n, err := c.Reader.Read(to)
 	c.bytes += int64(n)
-	if c.all.Add(int64(n)) > maxBodies && c.bytes > freeBytes {
+	if all := c.all.Add(int64(n)); all > maxBodies && c.bytes > freeBytes || all > maxAll {
 		return n, errBusy
 	}
 	return n, err

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -277,10 +278,30 @@ func TestWebhookBusy(t *testing.T) {
 	close(end)
 	for range cap(codes) {
 		if code := <-codes; code != http.StatusBadRequest {
-			t.Errorf("eight MiB of zeros: %d", code)
+			t.Errorf("five MiB of zeros: %d", code)
 		}
 	}
 	if to := post(hook, large); to.Code != http.StatusOK {
 		t.Errorf("a large review after slow requests: %d %s", to.Code, to.Body)
+	}
+}
+
+// Requests are also bounded together where each has read no more than is read of it beside others.
+func TestWebhookManySmallRequests(t *testing.T) {
+	hook, usual := New(logr.Discard()), review("1", toJSON(t, "web", "{}"))
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	for range maxAll / freeBytes {
+		body := &slowBody{left: freeBytes, sent: make(chan struct{}), end: end}
+		wg.Go(func() { hook.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", body)) })
+		<-body.sent
+	}
+	if to := post(hook, usual); to.Code != http.StatusServiceUnavailable {
+		t.Errorf("one too many: %d %s", to.Code, to.Body)
+	}
+	close(end)
+	wg.Wait()
+	if to := post(hook, usual); to.Code != http.StatusOK {
+		t.Errorf("a usual review afterwards: %d %s", to.Code, to.Body)
 	}
 }
