@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -34,7 +35,7 @@ type Peers struct {
 
 // Load returns what the peer that was in contact with a cluster last holds of it, if that is newer than another
 // time. A peer whose state cannot be read is passed over: in a rollout it may be of another version than this
-// replica. ErrNone: no peer has something newer.
+// replica. ErrNone: no peer has something newer, and none that was reached has refused.
 func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Checkpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, peersTimeout)
 	defer cancel()
@@ -49,6 +50,9 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 	}
 	reason := ErrNone // why nothing is returned
 	for _, o := range offers {
+		if o.err != nil {
+			reason = o.err
+		}
 		if !o.at.After(after.Truncate(time.Second)) || time.Since(o.at) > p.MaxAge {
 			continue
 		}
@@ -72,6 +76,7 @@ type offer struct {
 	url     string
 	at      time.Time
 	content []byte
+	err     error // of a peer that was reached, such as about a certificate
 }
 
 // offers asks every peer how new its state of a cluster is, and returns the newest first. That of a peer that has none,
@@ -96,8 +101,16 @@ func (p *Peers) offers(ctx context.Context, client *http.Client, cluster string)
 	for i := range all {
 		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[i], port), Path: peersPath + cluster}
 		wg.Go(func() {
-			if o, err := fetch(ctx, client, http.MethodHead, at.String()); err == nil {
+			o, err := fetch(ctx, client, http.MethodHead, at.String())
+			switch refused, is := errors.AsType[*net.OpError](err); {
+			case err == nil:
 				all[i] = o
+			case errors.Is(err, ErrNone), ctx.Err() != nil, is && refused.Op == "dial": // it may be starting
+			default:
+				if about, is := errors.AsType[*url.Error](err); is {
+					err = about.Err // without the address, so that it is the same for all
+				}
+				all[i].err = fmt.Errorf("another replica does not hand it over: %w", err)
 			}
 		})
 	}
@@ -116,15 +129,19 @@ func fetch(ctx context.Context, client *http.Client, method, from string) (offer
 		return offer{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return offer{}, fmt.Errorf("%s: %s", from, response.Status)
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return offer{}, ErrNone
+	default:
+		return offer{}, errors.New(response.Status)
 	}
 	at, err := http.ParseTime(response.Header.Get("Last-Modified"))
 	if err != nil {
 		return offer{}, err
 	}
 	content, err := io.ReadAll(io.LimitReader(response.Body, maxTransfer))
-	return offer{from, at, content}, err
+	return offer{url: from, at: at, content: content}, err
 }
 
 // A Finder returns as of when the state of a cluster holds that this replica has, and what reads it; nil for none.

@@ -67,7 +67,6 @@ func TestPeers(t *testing.T) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		}),
-		"undated": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		"version": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
 			_, _ = io.WriteString(w, "of a version that is to come")
@@ -82,7 +81,7 @@ func TestPeers(t *testing.T) {
 		"the only one":                {"empty old", time.Hour, 1},
 		"nothing newer":               {"old new", time.Minute - 2*time.Second, 0},
 		"too old":                     {"ancient", 24 * time.Hour, 0},
-		"none":                        {"empty undated", time.Hour, 0},
+		"none":                        {"empty", time.Hour, 0},
 		"the next after a failure":    {"half new", time.Hour, 2},
 		"the next after a version":    {"version new", time.Hour, 2},
 		"one of them does not answer": {"silent new", time.Hour, 2},
@@ -94,6 +93,31 @@ func TestPeers(t *testing.T) {
 				t.Errorf("%d Services, want %d: %v", c.Published.Views.Len(), test.want, err)
 			}
 		})
+	}
+}
+
+// A peer that was reached and hands over nothing is no peer without state: why is returned, for the log.
+func TestPeersThatRefuse(t *testing.T) {
+	server := httptest.NewTLSServer(holds(1, time.Minute))
+	defer server.Close()
+	port := server.Listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it listens on TCP
+	n := network{"undated": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	certificate := n.peers("127.0.0.1")
+	certificate.Addr, certificate.Secure = fmt.Sprintf("peers.test:%d", port), true
+	certificate.Client = func() (*http.Client, error) {
+		client := server.Client()
+		client.Transport.(*http.Transport).TLSClientConfig.ServerName = "other.test" //nolint:forcetypeassert // it is
+		return client, nil
+	}
+	for want, peers := range map[string]*Peers{"not other.test": certificate, "parsing time": n.peers("undated")} {
+		_, err := peers.Load(t.Context(), "east", time.Time{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "http") {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	server.Close()
+	if _, err := certificate.Load(t.Context(), "east", time.Time{}); !errors.Is(err, ErrNone) {
+		t.Errorf("one that is not there: %v", err)
 	}
 }
 
