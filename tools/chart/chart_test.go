@@ -365,6 +365,7 @@ func TestRefusals(t *testing.T) {
 			"at '/tls/certManager/issuerRef': missing property 'name'",
 		},
 		"whose account":                {server, "{serviceAccount: {create: false}}", "at '/serviceAccount/name'"},
+		"a name with a dot":            {server, "{cluster: {name: eu.east}}", "at '/cluster/name'"},
 		"a name that no Link can have": {server, "{cluster: {name: East}}", "at '/cluster/name'"},
 		"drains for ever": {
 			server, "{podDisruptionBudget: {maxUnavailable: 0}}", "at '/podDisruptionBudget/maxUnavailable'",
