@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -61,8 +62,11 @@ until the new one works. Tokens without an end and client certificates are left 
 		Example: `  fingerpost link renew
   fingerpost link renew --manifest | kubectl apply -f -`,
 		RunE: func(cmd *cobra.Command, names []string) error {
+			if err := r.validate(); err != nil {
+				return usageError(cmd, err)
+			}
 			if r.manifest {
-				return r.printCronJob(cmd)
+				return r.printCronJob(cmd, names)
 			}
 			return r.run(cmd, names)
 		},
@@ -77,20 +81,42 @@ until the new one works. Tokens without an end and client certificates are left 
 	fs.StringVar(&r.allowed, "allow-kubeconfig-hosts", "", "hosts of kubeconfigs, as for 'fingerpost serve'")
 	fs.BoolVar(&r.force, "force", false, "replace tokens of any age that end")
 	fs.BoolVar(&r.manifest, "manifest", false, "print a CronJob that runs this command, and renew nothing")
-	fs.StringVar(&r.image, "image", "", "image of the CronJob; empty for that of this version")
+	fs.StringVar(&r.image, "image", "", "image of the CronJob; empty for that of this version, if it is a release")
 	fs.StringVar(&r.schedule, "schedule", "*/15 * * * *", "when the CronJob runs")
 	return cmd
 }
 
+// release is the version of a binary for which there is an image, with the number alone as its tag.
+var release = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+)$`)
+
+// validate checks the flags, and reads what they hold.
+func (r *renewer) validate() (err error) {
+	if r.duration != 0 && r.duration < minTokenDuration {
+		return tooShort(r.duration)
+	}
+	if r.hosts.Allowed, err = links.ParseHosts(r.allowed); err != nil {
+		return fmt.Errorf("--allow-kubeconfig-hosts: %w", err)
+	}
+	if len(r.namespaces) == 0 {
+		return errors.New("--linkerd-namespace names no namespace")
+	}
+	for _, namespace := range r.namespaces {
+		if len(validation.ValidateNamespaceName(namespace, false)) > 0 {
+			return fmt.Errorf("--linkerd-namespace: %q names no namespace", namespace)
+		}
+	}
+	if r.manifest && r.image == "" {
+		version := release.FindStringSubmatch(r.version)
+		if version == nil {
+			return fmt.Errorf("--image is needed: version %s of this binary is no release", r.version)
+		}
+		r.image = "ghcr.io/fingerpost/fingerpost:" + version[1]
+	}
+	return nil
+}
+
 // run renews the tokens of all Secrets. What fails for one does not keep the others from being renewed.
 func (r *renewer) run(cmd *cobra.Command, names []string) error {
-	if r.duration != 0 && r.duration < minTokenDuration {
-		return usageError(cmd, tooShort(r.duration))
-	}
-	var err error
-	if r.hosts.Allowed, err = links.ParseHosts(r.allowed); err != nil {
-		return usageError(cmd, fmt.Errorf("--allow-kubeconfig-hosts: %w", err))
-	}
 	config, err := r.RESTConfig()
 	if err != nil {
 		return err
@@ -251,20 +277,14 @@ var cronJobText string
 var cronJob = template.Must(template.New("renew.yaml").Parse(cronJobText))
 
 // printCronJob prints a CronJob that runs this command, and the permissions that it needs in this cluster.
-func (r *renewer) printCronJob(cmd *cobra.Command) error {
-	for _, namespace := range r.namespaces {
-		if len(validation.ValidateNamespaceName(namespace, false)) > 0 {
-			return usageError(cmd, fmt.Errorf("--linkerd-namespace: %q names no namespace", namespace))
-		}
-	}
-	args := []string{"link", "renew", "--linkerd-namespace=" + strings.Join(r.namespaces, ",")}
+func (r *renewer) printCronJob(cmd *cobra.Command, names []string) error {
+	args := append([]string{"link", "renew", "--linkerd-namespace=" + strings.Join(r.namespaces, ",")}, names...)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Name == "token-duration" || f.Name == "allow-kubeconfig-hosts" {
 			args = append(args, "--"+f.Name+"="+f.Value.String())
 		}
 	})
 	return cronJob.Execute(cmd.OutOrStdout(), map[string]any{
-		"Home": r.namespaces[0], "Namespaces": r.namespaces, "Args": args, "Schedule": r.schedule,
-		"Image": cmp.Or(r.image, "ghcr.io/fingerpost/fingerpost:"+r.version),
+		"Home": r.namespaces[0], "Namespaces": r.namespaces, "Args": args, "Schedule": r.schedule, "Image": r.image,
 	})
 }

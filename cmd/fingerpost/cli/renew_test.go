@@ -208,7 +208,8 @@ func TestLinkRenew(t *testing.T) {
 
 // The CronJob runs what renews tokens, with the permissions that this takes.
 func TestLinkRenewManifest(t *testing.T) {
-	out, err := fingerpost(t, "link", "renew", "--manifest", "-L", "linkerd", "--schedule", "0 * * * *")
+	out, err := fingerpost(t, "link", "renew", "old", "--manifest", "--image", "a.example/b:c", "-L", "linkerd",
+		"--schedule", "0 * * * *")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,6 +233,7 @@ func TestLinkRenewManifest(t *testing.T) {
 	linked := newLinkedServer(t)
 	local := &secretServer{t: t, updated: map[string]corev1.Secret{}, secrets: []corev1.Secret{
 		secretOf(t, "old", linked, jwt("system:serviceaccount:mc:reader", 2*time.Hour, time.Hour)),
+		secretOf(t, "other", linked, jwt("system:serviceaccount:mc:reader", 2*time.Hour, time.Hour)),
 	}}
 	server := httptest.NewServer(local)
 	defer server.Close()
@@ -239,6 +241,30 @@ func TestLinkRenewManifest(t *testing.T) {
 	out, err = fingerpost(t, append(slices.Clone(args), "--kubeconfig", cmdtest.WriteKubeconfig(t, server.URL))...)
 	if err != nil || len(local.updated) != 1 {
 		t.Errorf("%q renews %d Secrets: %v\n%s", args, len(local.updated), err, out)
+	}
+}
+
+// No CronJob is printed that could not run: one of a flag that it refuses, or of an image that does not exist.
+func TestLinkRenewManifestThatCannotRun(t *testing.T) {
+	for _, c := range []struct{ version, flags, want, refused string }{
+		{version: "v1.2.3", want: `image: "ghcr.io/fingerpost/fingerpost:1.2.3"`},
+		{version: "1.2.3", flags: "--image a.example/b", want: `image: "a.example/b"`},
+		{version: "1.2.3", flags: "--token-duration 5m", refused: "--token-duration 5m0s is too short"},
+		{version: "1.2.3", flags: "--allow-kubeconfig-hosts /", refused: "--allow-kubeconfig-hosts: "},
+		{version: "1.2.3", flags: "--linkerd-namespace=", refused: "--linkerd-namespace names no namespace"},
+		{version: "development", refused: "--image is needed: version development of this binary is no release"},
+		{version: "1.2.3-4-g8d1916d", refused: "--image is needed"},
+	} {
+		args := append([]string{"link", "renew", "--manifest"}, strings.Fields(c.flags)...)
+		root := cmdtest.Root(Commands(c.version), args...)
+		Prepare(root, "fingerpost")
+		out, err := cmdtest.Execute(t, root)
+		if (c.refused == "") != (err == nil) || !strings.Contains(out, c.want) {
+			t.Errorf("%s %s: %v\n%s", c.version, c.flags, err, out)
+		}
+		if err != nil && (ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), c.refused)) {
+			t.Errorf("%s %s: %v, want %s", c.version, c.flags, err, c.refused)
+		}
 	}
 }
 
