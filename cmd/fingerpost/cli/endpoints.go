@@ -94,7 +94,8 @@ func newEndpointJSON(a proxy.Address) endpointJSON {
 	return e
 }
 
-// printEndpoints prints the first answer, once no message has arrived for the quietPeriod.
+// printEndpoints prints the first answer, once no message has arrived for the quietPeriod. Where changes keep coming it
+// is what the stream holds at the --timeout.
 func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 	ctx, cancel := c.g.streamContext(c.cmd.Context())
 	defer cancel()
@@ -115,12 +116,12 @@ func (c *replicaConn) printEndpoints(lookup *clusterLookup) error {
 	})
 	<-stream.Done()
 	switch {
-	case ctx.Err() != nil || c.end == nil && !received:
+	case !received && (ctx.Err() != nil || c.end == nil):
 		return noResponseError(request.Authority)
-	case c.end != nil && (c.end.Code() != codes.OK || !received):
+	case ctx.Err() == nil && c.end != nil && (c.end.Code() != codes.OK || !received):
 		return c.g.streamError(c.end)
 	}
-	return printAddresses(c.cmd.OutOrStdout(), lookup.describe(ctx, stream.Holds()), c.g.output)
+	return printAddresses(c.cmd.OutOrStdout(), lookup.describe(c.cmd.Context(), stream.Holds()), c.g.output)
 }
 
 // describe returns addresses with their clusters, as far as they are known.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
@@ -77,6 +78,29 @@ func TestStreamWithoutMessage(t *testing.T) {
 	addr, _ := d.serve(t)
 	out, err := fingerpost(t, "endpoints", "web.shop.svc.cluster.local", "--addr", addr)
 	if err == nil || err.Error() != "the server ended the stream before it sent anything: try again" || out != "" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Of a Service whose changes keep coming what the stream holds is printed.
+func TestEndpointsThatKeepChanging(t *testing.T) {
+	d := &destination{get: func(_ int32, stream grpc.ServerStreamingServer[pb.Update]) error {
+		changes := time.NewTicker(quietPeriod / 10)
+		defer changes.Stop()
+		for {
+			if err := stream.Send(add(1, "pod")); err != nil {
+				return err
+			}
+			select {
+			case <-changes.C:
+			case <-stream.Context().Done():
+				return stream.Context().Err()
+			}
+		}
+	}}
+	addr, _ := d.serve(t)
+	out, err := fingerpost(t, "endpoints", "web.shop.svc.cluster.local", "--addr", addr, "--timeout", "1s")
+	if err != nil || !strings.Contains(out, "0.0.0.1") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
