@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,8 +80,15 @@ func (o *linkOptions) writeFleet(cmd *cobra.Command, withLink bool) error {
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return err
 	}
+	suffix := "." + o.output
+	if !withLink {
+		suffix = ".secrets" + suffix // those of gen stay, to be applied again
+	}
 	for i, target := range all {
-		path := filepath.Join(o.dir, target.name+"."+o.output)
+		path := filepath.Join(o.dir, target.name+suffix)
+		if err := os.Chmod(path, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		if err := os.WriteFile(path, files[i].Bytes(), 0o600); err != nil { // it has tokens
 			return err
 		}

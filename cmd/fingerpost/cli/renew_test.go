@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -306,21 +307,27 @@ func TestLinkFleet(t *testing.T) {
 	fleet := []string{
 		"--preset", "fingerpost", "--kubeconfig", kubeconfig, "--dir", to, "--fleet", "east,west,north=admin@north",
 	}
-	for verb, withLinks := range map[string]int{"gen": 2, "rotate": 0} {
+	if err := errors.Join(os.Mkdir(to, 0o700), os.WriteFile(filepath.Join(to, "east.yaml"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	suffixes := map[string]string{"gen": ".yaml", "rotate": ".secrets.yaml"}
+	for _, verb := range []string{"gen", "rotate"} {
 		out, err := fingerpost(t, append([]string{"link", verb}, fleet...)...)
-		if err != nil || !strings.Contains(out, "kubectl --context admin@north apply -f "+to+"/north.yaml\n") {
+		command := "kubectl --context admin@north apply -f " + to + "/north" + suffixes[verb] + "\n"
+		if err != nil || !strings.Contains(out, command) {
 			t.Errorf("%s: %v\n%s", verb, err, out)
 		}
 		for name, others := range map[string][]string{
 			"east": {"west", "north"}, "west": {"east", "north"}, "north": {"east", "west"},
 		} {
-			path := filepath.Join(to, name+".yaml")
+			generated, failed := os.ReadFile(filepath.Join(to, name+".yaml"))
+			path := filepath.Join(to, name+suffixes[verb])
 			b, err := os.ReadFile(path)
-			if err != nil {
+			if err = errors.Join(err, failed); err != nil {
 				t.Fatal(err)
 			}
-			if n := strings.Count(string(b), "kind: Link\n"); n != withLinks {
-				t.Errorf("%s: %d Links in %s", verb, n, path)
+			if n := strings.Count(string(generated), "kind: Link\n"); n != 2 {
+				t.Errorf("%s: %d Links for %s", verb, n, name)
 			}
 			var got []string
 			for text := range strings.SplitSeq(string(b), "---\n") {
