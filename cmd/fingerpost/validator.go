@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/server"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/webhook"
 )
@@ -70,12 +71,12 @@ Try it without a cluster:
 
 // serveWebhook runs until ctx ends.
 func serveWebhook(ctx context.Context, o validatorOptions) error {
-	if o.addr == "" {
-		return errors.New("-addr must not be empty")
-	}
 	log, err := server.NewLogger(o.logLevel, o.logFormat)
+	if o.addr == "" {
+		err = errors.Join(err, errors.New("-addr must not be empty"))
+	}
 	if err != nil {
-		return err
+		return cli.WithExitCode(cli.ExitUsage, err)
 	}
 	log.Info("Fingerpost starts to validate ServiceProfiles", "version", binaryVersion())
 	certificate, err := certwatcher.New(filepath.Join(o.tlsDir, "tls.crt"), filepath.Join(o.tlsDir, "tls.key"))

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cmdtest"
 )
 
@@ -270,9 +271,13 @@ func TestValidatorRefusesToStart(t *testing.T) {
 		"address of the webhook server": {"-tls-dir", dir, "-metrics-addr=", "-addr", addr},
 		"address of the admin server":   {"-tls-dir", dir, "-addr=127.0.0.1:0", "-metrics-addr", addr},
 	} {
-		if err := command(append([]string{"sp-validator"}, args...)).ExecuteContext(t.Context()); err == nil ||
-			!strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", args, err, want)
+		code := cli.ExitUsage
+		if want == "-tls-dir" || strings.HasPrefix(want, "address") {
+			code = cli.ExitFailed
+		}
+		err := command(append([]string{"sp-validator"}, args...)).ExecuteContext(t.Context())
+		if cli.ExitCode(err) != code || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %d %v, want %d %s", args, cli.ExitCode(err), err, code, want)
 		}
 	}
 	if err := taken.cmd.Process.Kill(); err != nil {

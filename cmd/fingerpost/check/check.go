@@ -112,8 +112,6 @@ linkerd.io/extension=fingerpost.`,
 				if !r.progress.terminal {
 					r.progress = nil // 'linkerd check' runs the command so
 				}
-			default:
-				return fmt.Errorf("-o %s is none of table, short and json", output)
 			}
 			e.run(cmd.Context(), r, pre)
 			return r.finish(cmd.OutOrStdout())
@@ -123,7 +121,8 @@ linkerd.io/extension=fingerpost.`,
 	fs := cmd.Flags()
 	fs.StringVarP(&e.namespace, "linkerd-namespace", "L", "linkerd",
 		"namespace of the mesh's control plane")
-	fs.StringVarP(&output, "output", "o", "table", "table, short (only what did not succeed) or json")
+	cli.AddChoice(cmd, &output, "output", "o", "short has only what did not succeed: ",
+		"table", "short", "json", "basic")
 	fs.BoolVar(&pre, "pre", false, "check that Fingerpost can be installed")
 	fs.DurationVar(&wait, "wait", 5*time.Minute, "how long to wait for checks that may pass later by themselves")
 	fs.DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for a response")

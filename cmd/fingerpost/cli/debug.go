@@ -63,7 +63,7 @@ const (
 
 // addOutputFlag adds -o with table, json, yaml and others.
 func addOutputFlag(cmd *cobra.Command, output *string, others ...string) {
-	addChoice(cmd, output, "output", "o", "", append([]string{tableOutput, jsonOutput, yamlOutput}, others...)...)
+	AddChoice(cmd, output, "output", "o", "", append([]string{tableOutput, jsonOutput, yamlOutput}, others...)...)
 }
 
 // A view is how a command shows a page of all replicas.

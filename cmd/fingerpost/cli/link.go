@@ -121,8 +121,8 @@ type linkOptions struct {
 func (o *linkOptions) addLinkFlags(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	groupFlags(fs, o.addKubeFlags)
-	addChoice(cmd, &o.output, "output", "o", "", yamlOutput, jsonOutput)
-	addChoice(cmd, &o.preset, "preset", "", "defaults of the flags about accounts, namespaces and gateways, as the "+
+	AddChoice(cmd, &o.output, "output", "o", "", yamlOutput, jsonOutput)
+	AddChoice(cmd, &o.preset, "preset", "", "defaults of the flags about accounts, namespaces and gateways, as the "+
 		"charts of one of the two have them: ", "linkerd", ourPreset)
 	fs.StringSliceVar(&o.fleet, "fleet", nil,
 		"link these clusters with each other, each by the context of its name, or NAME=CONTEXT, instead of one")

@@ -208,8 +208,8 @@ type choice struct {
 	all   []string
 }
 
-// addChoice adds a flag whose first value is the default.
-func addChoice(cmd *cobra.Command, value *string, name, shorthand, usage string, all ...string) {
+// AddChoice adds a flag whose first value is the default.
+func AddChoice(cmd *cobra.Command, value *string, name, shorthand, usage string, all ...string) {
 	*value = all[0]
 	cmd.Flags().VarP(&choice{value, all}, name, shorthand, usage+alternatives(all))
 	values := cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp)
