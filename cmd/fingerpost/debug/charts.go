@@ -202,7 +202,6 @@ type starNode struct {
 }
 
 const (
-	mapWidth   = 420.0
 	mapRadiusX = 158.0
 	mapRadiusY = 104.0
 )
