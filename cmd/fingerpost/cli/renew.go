@@ -180,14 +180,16 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	if err != nil {
 		return "", err
 	}
-	token, err := parseToken(config.BearerToken)
-	switch {
-	case err != nil:
-		return "", err
-	case token.ends.IsZero():
+	issued, ends := api.Validity(config)
+	if config.BearerToken == "" || ends.IsZero() {
 		return "its credentials do not end", nil
-	case !r.force && time.Until(token.ends) > token.ends.Sub(token.issued)/2:
-		return "valid until " + token.ends.UTC().Format(time.RFC3339), nil
+	}
+	token, err := parseToken(config.BearerToken)
+	if err != nil {
+		return "", err
+	}
+	if !r.force && time.Until(ends) > ends.Sub(issued)/2 {
+		return "valid until " + ends.UTC().Format(time.RFC3339), nil
 	}
 	conn, err := api.NewConnection(config, nil) // which bounds what it receives, and follows no redirect
 	if err != nil {
@@ -200,7 +202,7 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 	}
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
-	valid := cmp.Or(r.duration, max(token.ends.Sub(token.issued), minTokenDuration))
+	valid := cmp.Or(r.duration, max(ends.Sub(issued), minTokenDuration))
 	created, err := createToken(ctx, linked, token.namespace, token.account, token.audiences, valid)
 	if err != nil {
 		return "", err
@@ -220,33 +222,22 @@ func (r *renewer) renew(ctx context.Context, local kubernetes.Interface, secret 
 type token struct {
 	namespace, account string
 	audiences          []string
-	issued, ends       time.Time // zero if it does not end
 }
 
-// parseToken reads a JWT. Credentials without a token do not end, as far as this is concerned.
+// parseToken reads a JWT.
 func parseToken(text string) (t token, err error) {
-	if text == "" {
-		return t, nil
-	}
-	parts := strings.Split(text, ".")
-	if len(parts) != 3 {
-		return t, nil // no JWT: a static token
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	_, rest, _ := strings.Cut(text, ".")
+	encoded, _, _ := strings.Cut(rest, ".")
+	payload, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
 		return t, fmt.Errorf("its token: %w", err)
 	}
 	var claims struct {
 		Subject   string          `json:"sub"`
 		Audiences json.RawMessage `json:"aud"`
-		Issued    float64         `json:"iat"`
-		Expiry    float64         `json:"exp"`
 	}
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		return t, fmt.Errorf("its token: %w", err)
-	}
-	if claims.Expiry <= 0 || claims.Expiry > 1e11 {
-		return t, nil
 	}
 	account, is := strings.CutPrefix(claims.Subject, "system:serviceaccount:")
 	t.namespace, t.account, _ = strings.Cut(account, ":")
@@ -257,7 +248,6 @@ func parseToken(text string) (t token, err error) {
 	if json.Unmarshal(claims.Audiences, &t.audiences) != nil {
 		t.audiences = nil // one that is no list: the API server's own is the default
 	}
-	t.issued, t.ends = time.Unix(int64(claims.Issued), 0), time.Unix(int64(claims.Expiry), 0)
 	return t, nil
 }
 
