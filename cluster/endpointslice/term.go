@@ -173,7 +173,8 @@ func (t *sliceWriter) indexSlice(k key) {
 	if had && (!found || serviceKeyOf(now) != svc) {
 		delete(t.serviceOfSlice, k)
 		setIn(t.slicesOf, svc, k.Name, nil)
-		if !t.tracker.HandleDeletion(old) { // another client deleted it
+		// One that an earlier term wrote is not tracked: HandleDeletion would return true.
+		if !t.tracker.Has(old) || !t.tracker.HandleDeletion(old) { // another client deleted it
 			t.loop.Enqueue(svc)
 		}
 	}
