@@ -346,7 +346,17 @@ func (s *Server) serve() {
 	s.mu.Lock()
 	s.http = server
 	s.mu.Unlock()
-	_ = server.Serve(tls.NewListener(s.line, &tls.Config{Certificates: []tls.Certificate{s.certificate}}))
+	_ = server.Serve(tls.NewListener(s.line, &tls.Config{GetConfigForClient: s.tlsConfig}))
+}
+
+func (s *Server) tlsConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config := &tls.Config{Certificates: []tls.Certificate{s.certificate}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.multiplexes {
+		config.NextProtos = []string{"h2"}
+	}
+	return config, nil
 }
 
 func (s *Server) close() {

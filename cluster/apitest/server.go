@@ -43,6 +43,7 @@ type Server struct {
 	events         []event
 	restored       int           // how often an older state was restored
 	withoutStreams bool          // lists are not streamed
+	multiplexes    bool          // connections that are opened from here on use HTTP/2
 	skew           time.Duration // how far its clock is ahead
 	expired        int           // the oldest version from which a watch may begin
 	audit          func(client, verb, resource string)
@@ -288,6 +289,14 @@ func (s *Server) Expire() {
 	s.version++
 	s.expired = s.version
 	s.broadcast()
+}
+
+// Multiplex has connections that are opened from here on use HTTP/2. With HTTP/1 a client closes the connection of a
+// request that it cancels, and what waits in it is lost.
+func (s *Server) Multiplex() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.multiplexes = true
 }
 
 // Delay makes each response to a request about a group resource, or to any request if that is "", begin that much

@@ -229,12 +229,18 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	a.Registry.Engage(writer.Engage)
 	campaign.Add(apply.OwnLease, apply.Task{
 		Name: "status of Links", Wanted: isLocal,
-		Run: func(term context.Context, _ *apply.Target) error { return a.Links.WriteStatus(term) },
+		Run: func(term context.Context, _ *apply.Target) error {
+			defer context.AfterFunc(term, localConn.CutWrites)() // as the Elector cuts the Target's own connection
+			return a.Links.WriteStatus(term)
+		},
 	})
 	if o.Mirrors {
 		campaign.Add(apply.OwnLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,
-			Run: func(term context.Context, t *apply.Target) error { return mirrors.Run(term, t.Conn) },
+			Run: func(term context.Context, t *apply.Target) error {
+				defer context.AfterFunc(term, localConn.CutWrites)()
+				return mirrors.Run(term, t.Conn)
+			},
 		})
 		a.Registry.Engage(mirrors.Engage)
 	}

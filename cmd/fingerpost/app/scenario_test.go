@@ -440,6 +440,8 @@ func (s *scenario) do(verb string, args []string) {
 		restore()
 	case "unstream":
 		s.network.Server(at(0)).Stream(false)
+	case "multiplex":
+		s.network.Server(at(0)).Multiplex()
 	case "get":
 		s.get(at(0), at(1), args[2:])
 	case "requests":
