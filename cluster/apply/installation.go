@@ -156,8 +156,8 @@ type Owners struct {
 
 	mu     sync.Mutex
 	leases map[api.Key]claim
-	owners map[string]string // by source; of the claims that have not expired
-	held   map[string]bool   // installations that have a claim which has not expired
+	owners map[string]string // by source; of the claims that have not expired; replaced whole
+	held   map[string]bool   // installations that have a claim which has not expired; replaced whole
 	expiry *time.Timer       // of the next claim that expires; nil before the first
 }
 
@@ -269,25 +269,19 @@ func (o *Owners) forgetLeases() {
 	o.update()
 }
 
-// Changed returns a channel that closes when the result of Owner or Held may change.
+// Changed returns a channel that closes when the result of Load may change.
 func (o *Owners) Changed() <-chan struct{} {
 	_, changed := o.changed.Load()
 	return changed
 }
 
-// Owner returns which installation writes the endpoints of a source cluster; empty if none does.
-func (o *Owners) Owner(source string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.owners[source]
-}
-
-// Held reports whether the Lease of an installation is seen to be held. While ours is not, as where the watch is
+// Load returns which installation writes the endpoints of each source cluster that has one, and which installations
+// have a Lease that is seen to be held; neither map changes afterwards. While ours is not held, as where the watch is
 // behind, no source is ours: that a source has no owner does not mean that it was unlinked.
-func (o *Owners) Held(installation string) bool {
+func (o *Owners) Load() (owners map[string]string, held map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.held[installation]
+	return o.owners, o.held
 }
 
 // ownersOf returns, by source, the installation of the oldest claim to it that has not expired.

@@ -77,6 +77,7 @@ func TestOwnersOf(t *testing.T) {
 }
 
 // A source has the next owner when the Lease of the one before is not renewed in time. A renewal is no change.
+// What was loaded stays as it was.
 func TestOwnersExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var owners Owners
@@ -93,7 +94,8 @@ func TestOwnersExpire(t *testing.T) {
 		}
 		expect := func(when, want string) {
 			t.Helper()
-			if got := owners.Owner("east"); got != want {
+			now, _ := owners.Load()
+			if got := now["east"]; got != want {
 				t.Errorf("%s: %q owns the source, want %q", when, got, want)
 			}
 		}
@@ -101,6 +103,7 @@ func TestOwnersExpire(t *testing.T) {
 		renew("b", 6)
 		expect("at first", "a")
 		changed := owners.Changed()
+		first, held := owners.Load()
 		for range 10 {
 			pass(2 * time.Second)
 			renew("a", 6)
@@ -123,6 +126,10 @@ func TestOwnersExpire(t *testing.T) {
 		expect("when b expires, after a shorter time than before", "")
 		renew("a", 6)
 		expect("when a is held again", "a")
+		renew("b", 6)
+		if first["east"] != "a" || !held["a"] || !held["b"] {
+			t.Errorf("what was loaded at first is now %v, and held by %v", first, held)
+		}
 	})
 }
 
@@ -172,7 +179,8 @@ func TestReviewFails(t *testing.T) {
 		})
 		var owner atomic.Value
 		campaign.Add(OwnLease, Task{Name: "test", Run: func(term context.Context, t *Target) error {
-			owner.Store(t.Owners.Owner("local"))
+			owners, _ := t.Owners.Load()
+			owner.Store(owners["local"])
 			<-term.Done()
 			return nil
 		}})

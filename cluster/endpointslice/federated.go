@@ -127,7 +127,7 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 	d := desiredSlices{
 		maxSlices: options.MaxSlices,
 		confirm: func(ctx context.Context, now *corev1.Service, source string, gone addresses) error {
-			return f.confirmMembers(ctx, now, snapshot, source, gone)
+			return f.confirmMembers(ctx, now, snapshot, who, source, gone)
 		},
 	}
 	d.groups, d.keep = federatedGroups(svc, snapshot, options.Namespace, who, true)
@@ -144,7 +144,8 @@ func (f *federatedSlices) desired(svc *serviceRecord) desiredSlices {
 // source are not in the slices that these have, read again from their cluster. One that is no longer linked is not
 // asked: that it was unlinked is certain.
 func (f *federatedSlices) confirmMembers(
-	ctx context.Context, now *corev1.Service, snapshot *federation.Snapshot, source string, gone addresses,
+	ctx context.Context, now *corev1.Service, snapshot *federation.Snapshot, who ownership, source string,
+	gone addresses,
 ) error {
 	gone = withoutShared(source, gone, snapshot)
 	fresh := *snapshot
@@ -166,7 +167,7 @@ func (f *federatedSlices) confirmMembers(
 		fresh.Members[i] = &member
 	}
 	record, _ := newServiceRecord(now)
-	groups, _ := federatedGroups(f.inForce(record), &fresh, f.writer.options.Namespace, f.ownership(), true)
+	groups, _ := federatedGroups(f.inForce(record), &fresh, f.writer.options.Namespace, who, true)
 	return checkRemoved(gone, bySource(groups)[source])
 }
 
@@ -203,9 +204,13 @@ type ownership struct {
 	unlinked     func(source string) bool
 }
 
+// ownership returns what is so now. It does not change afterwards, unless a cluster is unlinked: the groups that are
+// wanted and the slices that are kept follow from the same owners.
 func (f *federatedSlices) ownership() ownership {
 	own := f.Installation()
-	return ownership{own, f.Owners.Held(own), f.Owners.Owner, f.writer.unlinked}
+	owners, held := f.Owners.Load()
+	ownerOf := func(source string) string { return owners[source] }
+	return ownership{own, held[own], ownerOf, f.writer.unlinked}
 }
 
 // federatedGroups returns the endpoints of the members of a Service that this installation writes, and which of its
