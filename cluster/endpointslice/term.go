@@ -127,9 +127,10 @@ func newSliceWriter(
 	t.services = api.NewInformer(target.Conn, services, newServiceRecord, t.indexService)
 	own := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
 	own.Labels = discoveryv1.LabelManagedBy + "=" + t.managedBy // one that loses the label is a deletion to the watch
+	// One that is being deleted is none, however long a finalizer keeps it: the tracker would wait for its end.
 	t.slices = api.NewInformer(target.Conn, own.Ours(), func(object any) (*discoveryv1.EndpointSlice, bool) {
 		es, ok := object.(*discoveryv1.EndpointSlice)
-		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy
+		return es, ok && es.Labels[discoveryv1.LabelManagedBy] == managedBy && es.DeletionTimestamp == nil
 	}, t.indexSlice)
 	t.loop.Read(t.services, apply.Permission{Resource: serviceResource, Verbs: readVerbs})
 	t.loop.Read(t.slices, apply.Permission{Resource: sliceResource, Verbs: readVerbs})
@@ -239,9 +240,9 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 		return errBehind
 	}
 	d := t.content.desired(svc)
-	have = slices.DeleteFunc(have, func(es *discoveryv1.EndpointSlice) bool {
-		return es.DeletionTimestamp != nil || d.keep != nil && d.keep(es)
-	})
+	if d.keep != nil {
+		have = slices.DeleteFunc(have, d.keep)
+	}
 	return t.reconcileSources(ctx, svc, d, have)
 }
 

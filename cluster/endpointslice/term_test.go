@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -79,6 +80,35 @@ func TestServiceThatIsGone(t *testing.T) {
 			t.Errorf("%s was created", a.GetResource().Resource)
 		}
 	}
+}
+
+// A slice that we have deleted and that a finalizer keeps does not stop others of its Service from being written.
+func TestSliceWithFinalizer(t *testing.T) {
+	client := fake.NewClientset(someClientService())
+	x := newTestWriter(t, client)
+	reconcile := func(workloads ...any) *discoveryv1.EndpointSliceList {
+		t.Helper()
+		if err := x.workloads.Replace(workloads); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}); err != nil {
+			t.Fatal(err)
+		}
+		list, err := client.DiscoveryV1().EndpointSlices("ns").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != len(workloads) {
+			t.Fatalf("%d slices of %d ExternalWorkloads: %v", len(list.Items), len(workloads), err)
+		}
+		return list
+	}
+	x.load(t)
+	kept := reconcile(someWorkload()).Items[0]
+	x.catchUp(t, client)
+	reconcile()
+	kept.DeletionTimestamp = new(metav1.Now())
+	if err := x.slices.Update(&kept); err != nil {
+		t.Fatal(err)
+	}
+	reconcile(someWorkload())
 }
 
 // Every write is counted from 0 on, so that increase() finds the first one.
