@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -133,6 +134,9 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 		if address = strings.TrimSpace(address); address != "" {
 			g.Addresses = append(g.Addresses, address)
 		}
+		if ip, err := netip.ParseAddr(address); err == nil && !IsGatewayIP(ip) {
+			r.reject("spec.gatewayAddress %s is loopback, link-local, multicast or unspecified", address)
+		}
 	}
 	slices.Sort(g.Addresses)
 	g.Addresses = slices.Compact(g.Addresses)
@@ -141,6 +145,13 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 		g.Addresses = g.Addresses[:maxGatewayAddresses]
 	}
 	return g
+}
+
+// IsGatewayIP reports whether Endpoints may hold an address. One that they may not has the API server reject all of
+// them.
+func IsGatewayIP(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	return ip.Zone() == "" && !ip.IsUnspecified() && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && !ip.IsMulticast()
 }
 
 func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {

@@ -103,6 +103,7 @@ func TestMirroringProblems(t *testing.T) {
 		`{targetClusterName: east, federatedServiceSelector: {matchLabels: {"not a key": x}}}`:                  `spec.federatedServiceSelector: `,
 		`{targetClusterName: east, gatewayPort: http, remoteDiscoverySelector: {matchLabels: {a: "not @ it"}}}`: `; `,
 		`{targetClusterName: east, gatewayAddress: "` + manyHosts + `"}`:                                        `spec.gatewayAddress names 101 addresses: name 100 at most`,
+		`{targetClusterName: east, gatewayAddress: "192.0.2.1,::ffff:127.0.0.1"}`:                               `spec.gatewayAddress ::ffff:127.0.0.1 is loopback`,
 	} {
 		m := mirroringFrom(t, spec)
 		if !strings.Contains(m.Problem, want) {

@@ -76,7 +76,7 @@ func (g *gateway) runResolver(ctx context.Context) {
 }
 
 // resolveAddresses returns the sorted addresses of the gateway, and whether names are among its hosts. A name
-// that cannot be resolved keeps its last addresses.
+// that cannot be resolved, or only to what Endpoints may not hold, keeps its last addresses.
 func (g *gateway) resolveAddresses(ctx context.Context) (addresses []string, names bool) {
 	var all []netip.Addr
 	for _, host := range g.link.Gateway.Addresses {
@@ -89,10 +89,10 @@ func (g *gateway) resolveAddresses(ctx context.Context) (addresses []string, nam
 		switch {
 		case ctx.Err() != nil:
 			return nil, true
-		case err != nil || len(found) == 0:
+		case err != nil:
 			g.log.Info("The name of a gateway cannot be resolved: its last addresses are kept",
 				"cluster", g.link.Cluster, "name", host, "keeping", len(g.lastResolved[host]),
-				"error", fmt.Sprint(err))
+				"error", err.Error())
 		default:
 			g.lastResolved[host] = found
 		}
@@ -109,7 +109,12 @@ func (g *gateway) resolveAddresses(ctx context.Context) (addresses []string, nam
 func (g *gateway) lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	return g.resolve(ctx, host)
+	found, err := g.resolve(ctx, host)
+	usable := slices.DeleteFunc(slices.Clone(found), func(ip netip.Addr) bool { return !links.IsGatewayIP(ip) })
+	if err == nil && len(usable) == 0 {
+		err = fmt.Errorf("it has no address that Endpoints may hold: %v", found)
+	}
+	return usable, err
 }
 
 // runProbe probes the gateway once a period, plus up to a tenth of it, until ctx ends. The gateway counts as

@@ -191,7 +191,13 @@ func TestResolve(t *testing.T) {
 		answers.Store(&names{})
 		settle(5 * time.Minute)
 		wants(2, "192.0.2.1", "192.0.2.3", "192.0.2.9")
-		answers.Store(&names{"b.example": {addr("2001:db8::1")}})
+		unusable := []netip.Addr{
+			addr("0.0.0.0"), addr("::1"), addr("::ffff:127.0.0.1"), addr("169.254.1.1"), addr("224.0.0.1"),
+		}
+		answers.Store(&names{"b.example": unusable}) // any of them has the API server reject the Endpoints
+		settle(33 * time.Second)
+		wants(2, "192.0.2.1", "192.0.2.3", "192.0.2.9")
+		answers.Store(&names{"b.example": append(unusable, addr("2001:db8::1"))})
 		settle(33 * time.Second)
 		wants(3, "192.0.2.1", "192.0.2.3", "2001:db8::1")
 		var many []netip.Addr
