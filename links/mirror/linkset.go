@@ -167,7 +167,11 @@ func (t *term) enqueueDifference(before, next *linkSet) {
 		}
 	}
 	for _, l := range before.links {
-		if sameAround && next.linkNamed(l.Link) == nil {
+		if next.linkNamed(l.Link) != nil {
+			continue
+		}
+		t.enqueueLink(l.Link)
+		if sameAround {
 			t.enqueueOfLink(l)
 		}
 	}

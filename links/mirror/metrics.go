@@ -150,6 +150,16 @@ func (m *metrics) setServices(name string, results []serviceResult) {
 	m.outcomes[name] = counts
 }
 
+// keepServices deletes the counts of clusters without a Link.
+func (m *metrics) keepServices(now *linkSet) {
+	for name := range m.outcomes {
+		if now.linkOf(name) == nil {
+			m.setServices(name, nil)
+			delete(m.outcomes, name)
+		}
+	}
+}
+
 // forgetServices deletes the counts of all clusters.
 func (m *metrics) forgetServices() {
 	clear(m.outcomes)

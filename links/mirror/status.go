@@ -84,6 +84,7 @@ func (x *resultIndex) resultsOf(link api.Key) (results []serviceResult) {
 // there is a result for each that the Link selects.
 func (t *term) reportLink(_ context.Context, k api.Key) error {
 	now, _ := t.linkSet.Load()
+	t.metrics.keepServices(now)
 	l := now.linkNamed(k)
 	if l == nil {
 		return nil
