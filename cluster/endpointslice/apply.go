@@ -19,7 +19,7 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 	var failed []error
 	done := func(verb, what string, err error) (goOn bool) {
 		if err == nil {
-			t.writer.metrics.writes.WithLabelValues(t.Name, t.managedBy, verb).Inc()
+			t.writer.count(t.writer.metrics.writes, t.Name, t.managedBy, verb)
 			return true
 		}
 		failed = append(failed, fmt.Errorf("%s %s: %w", verb, what, err))

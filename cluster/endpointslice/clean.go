@@ -34,7 +34,7 @@ func (w *Writer) deleteOwn(term context.Context, t *apply.Target) error {
 			failed = append(failed, err)
 			continue
 		}
-		w.metrics.writes.WithLabelValues(t.Name, view.ManagedBy, "delete").Inc()
+		w.count(w.metrics.writes, t.Name, view.ManagedBy, "delete")
 	}
 	if len(failed) > 0 {
 		return errors.Join(failed...)

@@ -148,7 +148,7 @@ func (t *sliceWriter) loopConfig() apply.Config[key] {
 func (t *sliceWriter) enqueueAll() { t.loop.Enqueue(t.services.Keys()...) }
 
 func (t *sliceWriter) logSliceFailure(k key, err error, failures int) {
-	t.writer.metrics.failures.WithLabelValues(t.Name).Inc()
+	t.writer.count(t.writer.metrics.failures, t.Name)
 	t.Log.Info("Writing slices of a Service failed, and is retried",
 		"service", k.String(), "error", err.Error(), "failures", failures)
 }

@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fingerpost/fingerpost/cluster"
+	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
 	"github.com/fingerpost/fingerpost/federation"
 )
@@ -151,6 +152,7 @@ func newTestWriter(t *testing.T, client *fake.Clientset) testWriter {
 	store := federation.NewStore()
 	registry := cluster.NewRegistry(logr.Discard(), store, cluster.Options{})
 	w := NewWriter(store, registry, Options{Namespace: "linkerd"})
+	w.conns["local"] = &api.Connection{}
 	return testWriter{newExternalSlices(w, &apply.Target{Name: "local", Client: client, Log: logr.Discard()})}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -40,7 +41,7 @@ type Writer struct {
 	options  Options
 	metrics  *writerMetrics
 
-	mu    sync.Mutex // guards conns
+	mu    sync.Mutex // guards conns, and that series are those of clusters in it
 	conns map[string]*api.Connection
 }
 
@@ -94,6 +95,16 @@ func (w *Writer) removeConnection(name string, conn *api.Connection) {
 	if w.conns[name] == conn {
 		delete(w.conns, name)
 		w.metrics.deleteSeries(name)
+	}
+}
+
+// count counts what was done in a cluster. Once that is not engaged any more, as while what it was unlinked with is
+// deleted, its series are gone and stay so.
+func (w *Writer) count(counter *prometheus.CounterVec, cluster string, labels ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conns[cluster] != nil {
+		counter.WithLabelValues(append([]string{cluster}, labels...)...).Inc()
 	}
 }
 
