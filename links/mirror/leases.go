@@ -139,24 +139,33 @@ const leasesUnknown = "it is not known yet whether Linkerd's service mirror runs
 // A leaseWatch watches the Leases of one namespace.
 type leaseWatch struct {
 	*api.Informer[leaseRecord]
+	cancel context.CancelFunc
 
 	// Of confirmLease, which lists the Leases beside the watch.
 	triedAt     time.Time
 	confirmedAt time.Time // when a list that has succeeded was tried last
 }
 
-// watchLeases watches the Leases of every namespace with a Link, until ctx ends.
+// watchLeases watches the Leases of every namespace with a Link, until ctx ends, and stops watching others.
 func (f *linkFollower) watchLeases(ctx context.Context, all []*links.Mirroring) {
-	f.watchLeasesIn(ctx, f.options.Namespace)
+	needed := map[string]bool{f.options.Namespace: true}
 	for _, m := range all {
-		f.watchLeasesIn(ctx, m.Link.Namespace)
+		needed[m.Link.Namespace] = true
+	}
+	for namespace, w := range f.watches {
+		if !needed[namespace] {
+			w.cancel()
+			delete(f.watches, namespace)
+		}
+	}
+	for namespace := range needed {
+		if f.watches[namespace] == nil {
+			f.watches[namespace] = f.watchLeasesIn(ctx, namespace)
+		}
 	}
 }
 
-func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) {
-	if f.watches[namespace] != nil {
-		return
-	}
+func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) *leaseWatch {
 	w := &leaseWatch{}
 	kind := api.Typed(coordinationv1.SchemeGroupVersion, "leases", "Lease", &coordinationv1.Lease{})
 	kind.Namespace = namespace
@@ -167,7 +176,7 @@ func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) {
 			f.observed.observeLease(k, nil)
 		}
 	})
-	f.watches[namespace] = w
+	ctx, w.cancel = context.WithCancel(ctx)
 	f.started.Go(func() { w.Run(logr.NewContext(ctx, f.log.V(1))) })
 	f.started.Go(func() {
 		select {
@@ -179,6 +188,7 @@ func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) {
 		watch.WaitClosed(ctx, w.Synced())
 		f.observed.changed.Store(struct{}{})
 	})
+	return w
 }
 
 // leaseHeld returns why a Lease of Linkerd's keeps us from writing; empty if it does not. It is due again when that
