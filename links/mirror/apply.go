@@ -78,15 +78,15 @@ func isHeadlessMirror(svc *corev1.Service) bool {
 	return svc != nil && isHeadless(svc) && isMirror(svc)
 }
 
-// applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints.
+// applyPlan writes what differs from a plan: first a missing namespace, then the Service, then its Endpoints. A Service
+// whose creation is refused leaves its space to others until it is tried again.
 func (t *term) applyPlan(ctx context.Context, k api.Key, p namePlan, existing *corev1.Service) error {
-	if p.namespaceLabels != nil && !p.keepService {
-		if err := t.createNamespace(ctx, k.Namespace, p.namespaceLabels); err != nil {
-			return err
-		}
-	}
 	if !p.keepService {
-		if err := t.applyService(ctx, k, p.service, existing, p.shared); err != nil {
+		err := t.applyNamespaced(ctx, k, p, existing)
+		if existing == nil && isRefusal(err) {
+			t.enqueue(t.budget.assign(k, "")...)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -95,6 +95,22 @@ func (t *term) applyPlan(ctx context.Context, k api.Key, p namePlan, existing *c
 	}
 	is, _ := t.endpoints.Get(k)
 	return t.applyEndpoints(ctx, k, p, is)
+}
+
+// applyNamespaced writes the Service of a plan, after a missing namespace.
+func (t *term) applyNamespaced(ctx context.Context, k api.Key, p namePlan, existing *corev1.Service) error {
+	if p.namespaceLabels != nil {
+		if err := t.createNamespace(ctx, k.Namespace, p.namespaceLabels); err != nil {
+			return err
+		}
+	}
+	return t.applyService(ctx, k, p.service, existing, p.shared)
+}
+
+// isRefusal reports whether it is certain that nothing was created. After another error it may have been.
+func isRefusal(err error) bool {
+	return errors.As(err, new(errNoPermission)) || errors.As(err, new(errNameTaken)) ||
+		apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)
 }
 
 func (t *term) createNamespace(ctx context.Context, name string, labels map[string]string) error {
