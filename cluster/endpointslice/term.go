@@ -295,7 +295,7 @@ func (t *sliceWriter) reconcileSources(
 	plans, withdrawals := planSources(svc, d, have)
 	all, leftOut := slices.Concat(plans, withdrawals), map[string]int{}
 	for _, p := range all {
-		leftOut[p.source] = 0
+		leftOut[p.source] = p.leftOut
 	}
 	var failed []error
 	busy := false
