@@ -281,7 +281,8 @@ func (l *Loop[K]) reconcileNext(ctx context.Context, end context.CancelCauseFunc
 	case err == nil:
 		l.queue.Forget(k)
 		return true
-	case isRetry && retry.After > 0: // it does not count: the next pause after a failure is no longer for it
+	case isRetry && retry.After > 0: // it is no failure, and ends a row of them
+		l.queue.Forget(k)
 		l.queue.AddAfter(k, retry.After)
 		return true
 	case !isRetry && l.config.Failed != nil:

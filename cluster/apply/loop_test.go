@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -177,6 +178,34 @@ func TestFailureStopsNoOtherKey(t *testing.T) {
 		}
 		if failures != len(tries["fails"]) {
 			t.Errorf("%d failures of %d", failures, len(tries["fails"]))
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Failures in a row end with a Retry of its own time, as with a success.
+func TestRetryEndsFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("the API server is out of order")
+		again := &Retry{After: time.Minute, Err: errors.New("the credentials expire then")}
+		results := []error{failed, failed, again, failed, nil}
+		var counts []int
+		var l *Loop[string]
+		l = NewLoop(logr.Discard(), Config[string]{
+			Reconcile: func(context.Context, string) error {
+				result := results[0]
+				results = results[1:]
+				return result
+			},
+			Begin:  func() { l.Enqueue("key") },
+			Failed: func(_ string, _ error, failures int) { counts = append(counts, failures) },
+		})
+		end := inLoop(t, l)
+		pass(2 * time.Minute)
+		if want := []int{1, 2, 1}; !slices.Equal(counts, want) || len(results) > 0 {
+			t.Errorf("failures in a row: %v, want %v; %d results are left", counts, want, len(results))
 		}
 		if err := end(); err != nil {
 			t.Error(err)
