@@ -285,15 +285,8 @@ func (s *share) endsListing(objects int, bytes int64) bool {
 	return ends
 }
 
-// refuses reports whether something is left out.
-func (s *share) refuses() bool {
-	if s == nil {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.refused[s]
-}
+// leavesOut reports whether an object that was not accepted before was refused since everything was listed.
+func (s *share) leavesOut() bool { return s != nil && s.nextKey != (Key{}) }
 
 // mayFit reports whether something was refused that may fit now, with a tenth to spare.
 func (s *share) mayFit() bool {

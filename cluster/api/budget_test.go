@@ -22,7 +22,7 @@ func object(name, text int) *corev1.Pod {
 
 // Whatever comes in whatever order: no more is held than the limits and a quarter; an object that was
 // accepted stays until it is deleted; what is charged is what is held; and an unlimited store would hold
-// the same, if nothing is refused.
+// the same, if nothing is refused. A store that is whole holds everything, also when its informer has ended.
 func TestBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most, bytes = 8, 4000
@@ -93,6 +93,9 @@ func TestBudget(t *testing.T) {
 							t.Fatal("an object that was deleted is held")
 						}
 					}
+					if s.IsWhole() && s.Len() < len(whole[i]) {
+						t.Fatalf("it is whole with %d objects of %d", s.Len(), len(whole[i]))
+					}
 					s.share.giveUpListing()
 					counted := 0
 					for _, x := range s.byKey.All() {
@@ -112,8 +115,11 @@ func TestBudget(t *testing.T) {
 				}
 			},
 		})
-		for _, s := range stores {
+		for i, s := range stores {
 			s.UseBudget(nil, Kind{})
+			if s.IsWhole() && s.Len() < len(whole[i]) {
+				t.Fatalf("without limits it is whole with %d objects of %d", s.Len(), len(whole[i]))
+			}
 		}
 		if b.Bytes() != 0 || b.Problem() != "" {
 			t.Fatalf("%d bytes are charged to no store: %s", b.Bytes(), b.Problem())

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unique"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -55,7 +56,8 @@ type Store[R any] struct {
 	changed   func(Key)
 	synced    chan struct{} // closed by the first Replace
 
-	share *share // nil: there are no limits; of the informer
+	share   *share      // nil: there are no limits; of the informer
+	partial atomic.Bool // a Budget has left objects out
 
 	mu    sync.RWMutex
 	byKey ByNamespace[*stored[R]]
@@ -216,9 +218,9 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	return k, nil
 }
 
-// IsWhole reports whether the Budget has refused nothing since the last listing began: what is not in the store does
-// not exist.
-func (s *Store[R]) IsWhole() bool { return !s.share.refuses() }
+// IsWhole reports whether no Budget has left an object out, as far as was reported by changed: what is not in the store
+// does not exist. Who looks for an object asks this first. It stays as it is when the informer ends.
+func (s *Store[R]) IsWhole() bool { return !s.partial.Load() }
 
 // UseBudget makes records, which are those of a kind, count in a Budget from now on. nil ends that.
 func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
@@ -383,6 +385,9 @@ func (s *Store[R]) Update(object any) error {
 		isNew := k.ok && !known
 		if isNew && s.share.refusedCount > 0 || !s.share.charge(old.size, k.size, known) {
 			s.share.recordRefusal(k.key, k.size, known)
+			if s.share.leavesOut() {
+				s.partial.Store(true)
+			}
 			return nil
 		}
 	}
@@ -427,6 +432,10 @@ func (s *Store[R]) Replace(objects []any) error {
 		used.add(k.size)
 	}
 	s.share.storeListing(used)
+	partial := s.share.leavesOut()
+	if partial {
+		s.partial.Store(true)
+	}
 	s.mu.Lock()
 	old := s.byKey
 	s.byKey = next
@@ -439,6 +448,7 @@ func (s *Store[R]) Replace(objects []any) error {
 	for k := range next.All() {
 		s.changed(k)
 	}
+	s.partial.Store(partial)
 	if !watch.IsClosed(s.synced) {
 		close(s.synced)
 	}

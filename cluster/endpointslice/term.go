@@ -223,6 +223,7 @@ var (
 
 // reconcileService makes the slices of a Service what they should be.
 func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
+	isWhole := t.slices.IsWhole()
 	t.mu.Lock()
 	svc := t.servicesIn[k.Namespace][k.Name]
 	have := slices.Collect(maps.Values(t.slicesOf[k]))
@@ -233,7 +234,7 @@ func (t *sliceWriter) reconcileService(ctx context.Context, k key) error {
 		return nil // Kubernetes deletes its slices
 	}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
-	if !t.slices.IsWhole() {
+	if !isWhole {
 		return errNotWhole // what cannot be seen would be created again
 	}
 	if t.tracker.StaleSlices(service, have) {

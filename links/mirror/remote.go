@@ -38,11 +38,12 @@ type remoteCluster struct {
 
 // service returns a Service of the cluster, and whether it exists.
 func (r *remoteCluster) service(k api.Key) (*remoteService, existence) {
+	complete := r.complete.Load() && r.IsWhole()
 	svc, found := r.Get(k)
 	switch {
 	case found:
 		return svc, present
-	case r.complete.Load() && r.IsWhole():
+	case complete:
 		return nil, absent
 	default:
 		return nil, unknown
