@@ -20,6 +20,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apply"
+	"github.com/fingerpost/fingerpost/cluster/view"
 	"github.com/fingerpost/fingerpost/federation"
 )
 
@@ -81,6 +82,52 @@ func TestServiceThatIsGone(t *testing.T) {
 			t.Errorf("%s was created", a.GetResource().Resource)
 		}
 	}
+}
+
+// The slices of a Service that its own cluster does not publish, as for want of room in a budget, stay.
+func TestServiceThatIsNotPublished(t *testing.T) {
+	client := fake.NewClientset(someClientService())
+	x := newTestWriter(t, client)
+	f := newFederatedSlices(x.writer, x.Target)
+	slice := someSlice("web-1", view.ManagedBy)
+	slice.Labels[SourceLabel] = "east"
+	for _, err := range []error{
+		f.services.Replace([]any{someClientService()}),
+		f.slices.Replace([]any{slice}),
+		f.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if actions := client.Actions(); len(actions) != 0 {
+		t.Errorf("requests %v", actions)
+	}
+}
+
+// Where a budget has left out slices of ours, none is written: those would be created again.
+func TestSlicesThatAreLeftOut(t *testing.T) {
+	client := fake.NewClientset(someClientService())
+	x := newTestWriter(t, client)
+	x.load(t, someWorkload())
+	kind := api.Typed(discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", &discoveryv1.EndpointSlice{})
+	x.slices.UseBudget(api.NewBudget(api.Limits{Objects: 1}), kind.Ours())
+	for _, name := range []string{"web-1", "web-2"} {
+		if err := x.slices.Update(someSlice(name, x.managedBy)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := x.reconcileService(t.Context(), key{Namespace: "ns", Name: "web"})
+	if actions := client.Actions(); !errors.Is(err, errNotWhole) || len(actions) != 0 {
+		t.Errorf("%v: requests %v", err, actions)
+	}
+}
+
+func someSlice(name, managedBy string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name,
+		Labels: map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: managedBy},
+	}}
 }
 
 // A slice that we have deleted and that a finalizer keeps does not stop others of its Service from being written.
