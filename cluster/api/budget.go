@@ -40,14 +40,11 @@ func (l Limits) With(services, endpoints *int) Limits {
 
 // units returns the most units that a store of a kind may hold; 0 for no limit.
 func (l Limits) units(k Kind) int64 {
-	if k.ours {
-		return int64(cmp.Or(l.Objects, l.Endpoints))
-	}
-	switch k.object.(type) {
-	case *corev1.Service:
-		return int64(l.Services)
-	case *discoveryv1.EndpointSlice, *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
+	if k.countsEndpoints() {
 		return int64(l.Endpoints)
+	}
+	if _, is := k.object.(*corev1.Service); is {
+		return int64(l.Services)
 	}
 	return int64(cmp.Or(l.Objects, l.Endpoints))
 }
@@ -55,17 +52,13 @@ func (l Limits) units(k Kind) int64 {
 // objects returns the most objects of a kind that a cluster has which keeps to the limits; 0 for no limit. A Service
 // without endpoints has slices, too, as a rule one for each family.
 func (l Limits) objects(k Kind) int64 {
-	if k.ours {
+	switch {
+	case !k.countsEndpoints():
 		return l.units(k)
+	case l.Services == 0 || l.Endpoints == 0:
+		return 0
 	}
-	switch k.object.(type) {
-	case *discoveryv1.EndpointSlice, *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
-		if l.Services == 0 || l.Endpoints == 0 {
-			return 0
-		}
-		return int64(l.Endpoints) + 2*int64(l.Services)
-	}
-	return l.units(k)
+	return int64(l.Endpoints) + 2*int64(l.Services)
 }
 
 // A Budget bounds what all stores of one cluster hold. Past it, what was accepted stays and is updated, and
@@ -306,15 +299,15 @@ func (s *share) refusedGone() bool { return s != nil && s.gone }
 // usageOf returns what an object of a kind with this record uses.
 func usageOf(kind Kind, k Key, object, record any) usage {
 	units := 1
-	switch o := object.(type) {
-	case *discoveryv1.EndpointSlice:
-		if !kind.ours {
+	if kind.countsEndpoints() {
+		switch o := object.(type) {
+		case *discoveryv1.EndpointSlice:
 			units = len(o.Endpoints)
-		}
-	case *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
-		units = 0
-		for _, subset := range o.Subsets {
-			units += len(subset.Addresses) + len(subset.NotReadyAddresses)
+		case *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
+			units = 0
+			for _, subset := range o.Subsets {
+				units += len(subset.Addresses) + len(subset.NotReadyAddresses)
+			}
 		}
 	}
 	bytes := deepSize(reflect.ValueOf(record), 0) + uintptr(len(k.Namespace)+len(k.Name)) + 64

@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -39,6 +41,15 @@ type Kind struct {
 func (k Kind) Ours() Kind {
 	k.ours = true
 	return k
+}
+
+// countsEndpoints reports whether objects of the kind count by their endpoints in a Budget.
+func (k Kind) countsEndpoints() bool {
+	switch k.object.(type) {
+	case *discoveryv1.EndpointSlice, *corev1.Endpoints: //nolint:staticcheck // Endpoints are read on request
+		return !k.ours
+	}
+	return false
 }
 
 // Typed returns a kind of Kubernetes' own, in protobuf where the API server supports it.
