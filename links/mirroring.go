@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
+	"github.com/fingerpost/fingerpost/cluster/view"
 )
 
 // A Mirroring is the part of a Link that asks for Services in the local cluster. It is immutable.
@@ -149,10 +150,7 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 
 // IsGatewayIP reports whether Endpoints may hold an address. One that they may not has the API server reject all of
 // them.
-func IsGatewayIP(ip netip.Addr) bool {
-	ip = ip.Unmap()
-	return ip.Zone() == "" && !ip.IsUnspecified() && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && !ip.IsMulticast()
-}
+func IsGatewayIP(ip netip.Addr) bool { return view.IsUsable(ip.Unmap()) }
 
 func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {
 	s := spec.ProbeSpec

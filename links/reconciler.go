@@ -314,15 +314,20 @@ func (r *Reconciler) watchNamespaces() {
 	for k := range r.seenLinks {
 		needed[k.Namespace] = true
 	}
-	for name, n := range r.namespaces {
-		if !needed[name] {
-			n.cancel()
-			delete(r.namespaces, name)
+	WatchNeeded(r.namespaces, needed, r.watchSecrets, func(n *secretNamespace) { n.cancel() })
+}
+
+// WatchNeeded stops the watches of namespaces that are not needed, and starts those that are lacking.
+func WatchNeeded[W any](watches map[string]W, needed map[string]bool, start func(namespace string) W, stop func(W)) {
+	for namespace, w := range watches {
+		if !needed[namespace] {
+			stop(w)
+			delete(watches, namespace)
 		}
 	}
-	for name := range needed {
-		if r.namespaces[name] == nil {
-			r.namespaces[name] = r.watchSecrets(name)
+	for namespace := range needed {
+		if _, runs := watches[namespace]; !runs {
+			watches[namespace] = start(namespace)
 		}
 	}
 }

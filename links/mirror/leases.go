@@ -152,17 +152,8 @@ func (f *linkFollower) watchLeases(ctx context.Context, all []*links.Mirroring) 
 	for _, m := range all {
 		needed[m.Link.Namespace] = true
 	}
-	for namespace, w := range f.watches {
-		if !needed[namespace] {
-			w.cancel()
-			delete(f.watches, namespace)
-		}
-	}
-	for namespace := range needed {
-		if f.watches[namespace] == nil {
-			f.watches[namespace] = f.watchLeasesIn(ctx, namespace)
-		}
-	}
+	start := func(namespace string) *leaseWatch { return f.watchLeasesIn(ctx, namespace) }
+	links.WatchNeeded(f.watches, needed, start, func(w *leaseWatch) { w.cancel() })
 }
 
 func (f *linkFollower) watchLeasesIn(ctx context.Context, namespace string) *leaseWatch {

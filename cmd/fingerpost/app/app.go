@@ -229,18 +229,14 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 	a.Registry.Engage(writer.Engage)
 	campaign.Add(apply.OwnLease, apply.Task{
 		Name: "status of Links", Wanted: isLocal,
-		Run: func(term context.Context, _ *apply.Target) error {
-			defer context.AfterFunc(term, localConn.CutWrites)() // as the Elector cuts the Target's own connection
-			return a.Links.WriteStatus(term)
-		},
+		Run: cutting(localConn, func(term context.Context, _ *apply.Target) error { return a.Links.WriteStatus(term) }),
 	})
 	if o.Mirrors {
 		campaign.Add(apply.OwnLease, apply.Task{
 			Name: "mirror Services", Wanted: isLocal,
-			Run: func(term context.Context, t *apply.Target) error {
-				defer context.AfterFunc(term, localConn.CutWrites)()
+			Run: cutting(localConn, func(term context.Context, t *apply.Target) error {
 				return mirrors.Run(term, t.Conn)
-			},
+			}),
 		})
 		a.Registry.Engage(mirrors.Engage)
 	}
@@ -251,6 +247,17 @@ func (a *App) addWriters(ctx context.Context, log logr.Logger, o Options, localC
 }
 
 func isLocal(s cluster.Spec) bool { return s.Local }
+
+// cutting returns a task that writes over a connection, of which nothing that waits is sent after the term. The Elector
+// does that for the connection of the Target only.
+func cutting(
+	conn *api.Connection, run func(context.Context, *apply.Target) error,
+) func(context.Context, *apply.Target) error {
+	return func(term context.Context, t *apply.Target) error {
+		defer context.AfterFunc(term, conn.CutWrites)()
+		return run(term, t)
+	}
+}
 
 // addServers adds what listens, and all that runs, to the manager.
 func (a *App) addServers(log logr.Logger, o Options) error {
