@@ -248,7 +248,7 @@ func (w *guardedWriter) decide() {
 	g.mu.Lock()
 	if g.writer != w {
 		g.mu.Unlock()
-		return // that of the next engagement does
+		return // it is fenced: the next one decides
 	}
 	mass, until := g.isMass(g.had), time.Time{}
 	if mass && g.asked.Hold > 0 {

@@ -298,8 +298,8 @@ func (t *ticket) expire() {
 	t.cancel() // so that its handler stops waiting
 }
 
-// expireUnbegun takes a stream off all counts of which gRPC has seen that its deadline has passed before it had a
-// handler: it gets none.
+// expireUnbegun takes a stream off all counts whose handler has not begun when its deadline passes: gRPC gives it none,
+// or one that ends at once.
 func (t *ticket) expireUnbegun() {
 	t.mu.Lock()
 	begun := t.begun

@@ -27,15 +27,15 @@ import (
 //
 // Not counted are messages of up to 1 KiB, of which gRPC takes no more than 64 KiB for a stream.
 //
-// A connection that holds bytes, or on which a send waits, and of which nothing that is counted makes
-// progress on any stream for -stall-timeout is closed: ending a stream would not free what gRPC has of it. Where
+// A connection that holds bytes, or on which a send waits, is closed if for -stall-timeout no message that
+// is counted makes progress on any of its streams: ending a stream would not free what gRPC has of it. Where
 // answers wait and three quarters of what all may have are in flight, two seconds are enough: a client that has
 // stalled for so long gives way to a client that comes. A client that reads, however slowly, makes progress.
 //
 // No lock is held while another is taken, or while calling gRPC.
 
 const (
-	freeFrame     = 1 << 10 // gRPC does not report that it frees those of up to so many bytes
+	maxUncounted  = 1 << 10 // bytes: gRPC does not report that it frees messages of so many, or fewer
 	flightBuffer  = 64 << 10
 	pressureStall = 2 * time.Second
 	roomPause     = 10 * time.Second // after which a stream that waits for room looks again, whatever rings
@@ -57,7 +57,7 @@ func (c *connection) launch(messages []any) {
 	}
 	for i, m := range messages {
 		f := m.(*Frame)
-		if len(f.bytes) <= freeFrame || c.closed {
+		if len(f.bytes) <= maxUncounted || c.closed {
 			continue
 		}
 		fl := &flight{c, f, len(f.bytes)}

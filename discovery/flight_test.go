@@ -204,7 +204,7 @@ func TestIdleIsNotStalled(t *testing.T) {
 		c.sending(time.Now())
 		c.sent(time.Now())
 		elapse(time.Minute)
-		c.launch([]any{NewFrame(Add, make([]byte, freeFrame+1), 1, 0)})
+		c.launch([]any{NewFrame(Add, make([]byte, maxUncounted+1), 1, 0)})
 		if left := c.timeLeft(); left != a.config.Stall {
 			t.Errorf("it may make no progress for %s, not %s", left, a.config.Stall)
 		}
@@ -217,7 +217,7 @@ func TestFlightsLand(t *testing.T) {
 	a := NewAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 	c := &connection{admission: a}
 	for _, size := range []int{
-		0, 1, freeFrame - 1, freeFrame, freeFrame + 1, flightBuffer, flightBuffer + 1, 3*flightBuffer - 1,
+		0, 1, maxUncounted - 1, maxUncounted, maxUncounted + 1, flightBuffer, flightBuffer + 1, 3*flightBuffer - 1,
 	} {
 		messages := []any{NewFrame(Add, make([]byte, size), 1, 0)}
 		c.launch(messages)

@@ -269,12 +269,12 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 		return before, before.readyCount()
 	}
 	ready := v.readyAddresses()
-	held, lost := map[netip.Addr]bool{}, map[*Slice][]*Endpoint{}
+	held, inSlice := map[netip.Addr]bool{}, map[*Slice][]*Endpoint{}
 	for _, s := range before.Slices {
 		for _, e := range s.Endpoints {
 			if e.Ready && !ready[e.Addr] {
 				held[e.Addr] = true
-				lost[s] = append(lost[s], e)
+				inSlice[s] = append(inSlice[s], e)
 				missing++
 			}
 		}
@@ -289,7 +289,7 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 		taken[s.Name] = true
 	}
 	for _, s := range before.Slices {
-		if lost := lost[s]; lost != nil {
+		if lost := inSlice[s]; lost != nil {
 			name := s.Name
 			for taken[name] {
 				name += "/held" // no EndpointSlice has such a name
@@ -302,11 +302,11 @@ func (v *View) withHeld(before *View) (with *View, missing int) {
 	return &n, missing
 }
 
-// without returns the Slice without some addresses.
-func (s *Slice) without(some map[netip.Addr]bool) *Slice {
-	isOne := func(e *Endpoint) bool { return some[e.Addr] }
-	if !slices.ContainsFunc(s.Endpoints, isOne) {
+// without returns the Slice without the endpoints of some addresses.
+func (s *Slice) without(addresses map[netip.Addr]bool) *Slice {
+	leaves := func(e *Endpoint) bool { return addresses[e.Addr] }
+	if !slices.ContainsFunc(s.Endpoints, leaves) {
 		return s
 	}
-	return &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.DeleteFunc(slices.Clone(s.Endpoints), isOne)}
+	return &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.DeleteFunc(slices.Clone(s.Endpoints), leaves)}
 }
