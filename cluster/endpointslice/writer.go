@@ -100,11 +100,11 @@ func (w *Writer) removeConnection(name string, conn *api.Connection) {
 
 // count counts what was done in a cluster. Once that is not engaged any more, as while what it was unlinked with is
 // deleted, its series are gone and stay so.
-func (w *Writer) count(counter *prometheus.CounterVec, cluster string, labels ...string) {
+func (w *Writer) count(counter *prometheus.CounterVec, name string, labels ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.conns[cluster] != nil {
-		counter.WithLabelValues(append([]string{cluster}, labels...)...).Inc()
+	if w.conns[name] != nil {
+		counter.WithLabelValues(append([]string{name}, labels...)...).Inc()
 	}
 }
 
