@@ -61,7 +61,7 @@ quick: ## Run all tests that need no control plane, without the race detector: u
 # two accesses, not by their time, so it shows on one as well; and the packages run beside each other, the longest from the start.
 .PHONY: test-short
 test-short: ## Run unit, property and scenario tests
-	go test -race -cpu 1 -short -timeout 20m ./cmd/fingerpost/app $(PKGS)
+	go test -race -cpu 1 -short -timeout 40m ./cmd/fingerpost/app $(PKGS)
 
 # A law that is broken breaks in some of many rounds, a race shows in few, and the race detector makes each round ten times slower. So the
 # long tests run with few rounds under the detector, and with all of them without it. Each commit plays histories that
@@ -69,8 +69,8 @@ test-short: ## Run unit, property and scenario tests
 .PHONY: test-long
 test-long: SEED = $(shell echo $$((60 * $$(git rev-list --count HEAD 2>/dev/null || echo 1))))
 test-long: ## Run the tests that have many rounds, with all of them
-	go test -timeout 20m ./cluster ./discovery/linkerd ./federation ./internal/repo
-	go test -timeout 20m -run '^TestSim$$' ./cmd/fingerpost/app -seed $(SEED) -histories 60
+	go test -timeout 40m ./cluster ./discovery/linkerd ./federation ./internal/repo
+	go test -timeout 40m -run '^TestSim$$' ./cmd/fingerpost/app -seed $(SEED) -histories 60
 
 # Other histories each time: -count 1.
 .PHONY: sim
@@ -79,7 +79,7 @@ sim: ## Play random histories of the whole system on virtual time (ARGS='-seed N
 
 .PHONY: test-tools
 test-tools: ## Lint and render the charts, test their alerts, make a release, and ask k3d about the files of its kit, without Docker
-	go test -C tools -count 1 ./...
+	go test -C tools -count 1 -timeout 40m ./...
 
 # Three packages run at a time, each with control planes of its own: they wait more than they compute, and pass on two cores with as much work
 # beside. The longest are first, so that none of them is left alone. Before any of it everything is compiled.
