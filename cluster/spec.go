@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 
 	"k8s.io/client-go/rest"
@@ -44,18 +45,16 @@ func (s Spec) validate() error {
 	return nil
 }
 
-// transportKey identifies everything that a connection depends on, except the bearer token.
-func (a Access) transportKey() string {
-	c := a.Config
-	return fmt.Sprintf("%#v", []any{
-		c.Host, c.APIPath, c.Username, c.Password, c.BearerTokenFile, c.ServerName, c.Insecure, c.CAFile,
-		c.CertFile, c.KeyFile, c.CAData, c.CertData, c.KeyData,
-	})
+// sameTransport reports whether both reach the same API server in the same way; their bearer tokens may differ.
+func (a Access) sameTransport(o Access) bool {
+	c, d := a.Config, o.Config
+	return c.Host == d.Host && c.APIPath == d.APIPath && c.Username == d.Username && c.Password == d.Password &&
+		c.BearerTokenFile == d.BearerTokenFile && reflect.DeepEqual(c.TLSClientConfig, d.TLSClientConfig)
 }
 
 // equal reports whether both reach the same API server with the same credentials; their Sources may differ.
 func (a Access) equal(o Access) bool {
-	return a.transportKey() == o.transportKey() && a.Config.BearerToken == o.Config.BearerToken
+	return a.sameTransport(o) && a.Config.BearerToken == o.Config.BearerToken
 }
 
 // equal reports whether both want the same, Sources included.

@@ -262,7 +262,7 @@ func (s *supervisor) tryBeside(ctx context.Context, access Access) (next *engage
 func (s *supervisor) try(
 	ctx, life context.Context, access Access, live *engagement, patience time.Duration,
 ) (*engagement, error) {
-	if live != nil && live.access.transportKey() == access.transportKey() {
+	if live != nil && live.access.sameTransport(access) {
 		return live, live.checkToken(ctx, access.Config.BearerToken)
 	}
 	config := withProxy(s.metrics.instrument(access.Config), s.wanted)
