@@ -434,13 +434,13 @@ func (s *Server) Find(kind, namespace, name string) *unstructured.Unstructured {
 	return o.DeepCopy()
 }
 
-// List returns copies of all objects of a group resource.
+// List returns all objects of a group resource, as they are held: they must not be changed.
 func (s *Server) List(resource string) (all []*unstructured.Unstructured) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	objects := s.resource(resource).objects
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
-		all = append(all, objects[name].DeepCopy())
+		all = append(all, objects[name])
 	}
 	return all
 }

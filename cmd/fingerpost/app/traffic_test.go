@@ -142,6 +142,7 @@ func (s *scenario) lose(name, cluster, service string) {
 		if slice.GetNamespace() != namespace || slice.GetLabels()[discoveryv1.LabelServiceName] != of || i < 0 {
 			continue
 		}
+		slice = slice.DeepCopy()
 		if err := unstructured.SetNestedSlice(slice.Object, slices.Delete(endpoints, i, i+1), "endpoints"); err != nil {
 			s.t.Fatal(err)
 		}
