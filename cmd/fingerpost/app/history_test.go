@@ -98,6 +98,9 @@ func (h *history) prepare() {
 		if h.random.IntN(4) == 0 {
 			add("unstream %s", name)
 		}
+		if h.random.IntN(2) == 0 {
+			add("multiplex %s", name)
+		}
 		for _, service := range simServices {
 			h.next[name+"/"+service], h.have[name+"/"+service] = 3, []int{1, 2, 3}
 			add("%s", h.scale(name, service))
