@@ -225,7 +225,7 @@ func TestRestoredCluster(t *testing.T) {
 	}
 	w.eventually("what is there is served", held(after))
 	east.Restore(backup)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*within)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*within)
 	defer cancel()
 	if err := poll(ctx, held(before)); err != nil {
 		t.Errorf("after the restore: %v", err)
