@@ -22,8 +22,9 @@ import (
 //
 // A replica in a new Pod has no files. About a cluster that it could not reach, or not list within some seconds, it
 // asks the other replicas, and publishes likewise what the one holds that was in contact last. It does so only then:
-// in a rollout with everything in reach nothing is transferred. The one exception is a cluster whose Link has the
-// annotation withdrawal-guard: others may hold what the cluster itself does not have any more.
+// in a rollout with everything in reach nothing is transferred but the names of clusters, of which others may hold some
+// whose Links are gone (package links). The one exception is a cluster whose Link has the annotation withdrawal-guard:
+// others may hold what the cluster itself does not have any more.
 //
 // Only clusters that are Live are saved, so that a file never holds what was restored. One that cannot be written is
 // logged, counted and shown, and tried again; serving does not depend on it. A cluster that is unlinked loses its file.
@@ -218,25 +219,61 @@ func boundHolds(holds map[federation.Service]federation.PublishedHold, now time.
 func (r *Registry) FindPublished(name string) (asOf time.Time, read func() checkpoint.Checkpoint) {
 	statuses, _ := r.Statuses()
 	s, found := statuses[name]
-	_, at := r.Inspect(name)
-	if at.IsZero() {
-		at = s.Checkpoint
-	}
-	if !found || at.IsZero() {
+	if asOf = r.publishedAt(s); !found || asOf.IsZero() {
 		return time.Time{}, nil
 	}
-	return at, func() checkpoint.Checkpoint {
+	return asOf, func() checkpoint.Checkpoint {
 		published, _ := r.store.Published(federation.Cluster(name), federation.Published{})
 		return checkpointOf(s, published)
 	}
 }
 
-func checkpointOf(s Status, published federation.Published) checkpoint.Checkpoint {
-	return checkpoint.Checkpoint{
-		Header: checkpoint.Header{
-			Cluster: s.Name, Local: s.Local, TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain,
-			Released: s.Traffic.Released,
-		},
-		Published: published,
+// publishedAt returns as of when the state of a cluster is; zero if there is none.
+func (r *Registry) publishedAt(s Status) time.Time {
+	if _, at := r.Inspect(s.Name); !at.IsZero() {
+		return at
 	}
+	return s.Checkpoint
+}
+
+// PublishedClusters returns the linked clusters of which FindPublished finds something.
+func (r *Registry) PublishedClusters() []checkpoint.Header {
+	all := []checkpoint.Header{}
+	statuses, _ := r.Statuses()
+	for _, s := range statuses {
+		if !s.Local && !r.publishedAt(s).IsZero() {
+			all = append(all, headerOf(s))
+		}
+	}
+	return all
+}
+
+// ClustersOfPeers returns the linked clusters that other replicas have the state of.
+func (r *Registry) ClustersOfPeers(ctx context.Context) (all []Spec, err error) {
+	if r.options.Peers == nil {
+		return nil, nil
+	}
+	headers, err := r.options.Peers.Clusters(ctx)
+	for _, h := range headers {
+		if !h.Local {
+			all = append(all, RestoredSpec(h))
+		}
+	}
+	return all, err
+}
+
+// RestoredSpec returns the Spec of a cluster that is known by its checkpoint only: it has no access.
+func RestoredSpec(h checkpoint.Header) Spec {
+	return Spec{Name: h.Cluster, TrustDomain: h.TrustDomain, ClusterDomain: h.ClusterDomain}
+}
+
+func headerOf(s Status) checkpoint.Header {
+	return checkpoint.Header{
+		Cluster: s.Name, Local: s.Local, TrustDomain: s.TrustDomain, ClusterDomain: s.ClusterDomain,
+		Released: s.Traffic.Released,
+	}
+}
+
+func checkpointOf(s Status, published federation.Published) checkpoint.Checkpoint {
+	return checkpoint.Checkpoint{Header: headerOf(s), Published: published}
 }

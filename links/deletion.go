@@ -32,6 +32,9 @@ import (
 // whose Link was deleted while this replica did not run. It takes the same way: its deletion has a key without a
 // namespace, which no Link has. When that Link was deleted is not known, so its grace begins now.
 //
+// A replica in a new Pod has no checkpoints. So each one asks the others for the clusters that they have, and takes
+// those that nothing links for restored as well: others may hold their Links, and it would answer without them.
+//
 // Of a cluster that was neither restored nor linked since the start nothing is known here. But writers find what was
 // written for it, and leave it until GraceOver: its Link may be one that comes back after its CRD.
 const (
@@ -63,12 +66,31 @@ func (r *Reconciler) Seen() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	seen := maps.Clone(r.everLinked)
-	maps.DeleteFunc(seen, func(name string, _ bool) bool { return r.restored[name] })
+	for name := range r.restored {
+		delete(seen, name)
+	}
 	return seen
 }
 
 // restoredKey is what a deletion of the unknown Link of a cluster has for a key.
 func restoredKey(cluster string) api.Key { return api.Key{Name: cluster} }
+
+// restoreFromPeers takes the clusters that other replicas have, and that nothing links, for restored: reconcile applies
+// them.
+func (r *Reconciler) restoreFromPeers(ctx context.Context) {
+	specs, err := r.registry.ClustersOfPeers(ctx)
+	if err != nil {
+		r.log.V(1).Info("Other replicas do not list the clusters that they have", "error", err.Error())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, spec := range specs {
+		name := spec.Name
+		if name != r.options.ClusterName && invalidName("", name) == "" && !r.everLinked[name] {
+			r.restored[name], r.everLinked[name] = spec, true
+		}
+	}
+}
 
 // deleteRestored takes the Links of clusters that were restored, and that nothing links, for deleted now.
 func (r *Reconciler) deleteRestored() {
@@ -123,7 +145,7 @@ func (r *Reconciler) addLinked(name string) {
 	if r.everLinked != nil {
 		r.everLinked[name] = true
 	}
-	was := r.restored[name]
+	_, was := r.restored[name]
 	delete(r.restored, name)
 	delete(r.deleted, restoredKey(name))
 	r.mu.Unlock()

@@ -99,8 +99,8 @@ type Reconciler struct {
 	mu         sync.Mutex        // guards the fields below
 	seenLinks  map[api.Key]*Link // those that exist, and those in deleted
 	deleted    map[api.Key]deletion
-	restored   map[string]bool // clusters of checkpoints: neither linked nor released since
-	everLinked map[string]bool // clusters that were linked since the start, or restored; nil after the grace
+	restored   map[string]cluster.Spec // clusters of checkpoints, neither linked nor released since
+	everLinked map[string]bool         // clusters that were linked since the start, or restored; nil after the grace
 	namespaces map[string]*secretNamespace
 	labelled   map[api.Key]string // the cluster names of labelled Secrets
 	pending    map[string]bool    // names that the running reconcileAll waits for
@@ -150,7 +150,7 @@ func NewReconciler(
 		graceOver:        make(chan struct{}),
 		seenLinks:        map[api.Key]*Link{},
 		deleted:          map[api.Key]deletion{},
-		restored:         map[string]bool{},
+		restored:         map[string]cluster.Spec{},
 		everLinked:       map[string]bool{},
 		labelled:         map[api.Key]string{},
 		reports:          map[string]*linkReport{},
@@ -187,7 +187,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	names, _ := r.registry.Names()
 	for _, name := range names {
 		if name != r.options.ClusterName {
-			r.restored[name], r.everLinked[name] = true, true // nothing reads them yet
+			r.restored[name], r.everLinked[name] = cluster.Spec{}, true // it is applied; nothing reads them yet
 		}
 	}
 	return r.clusters.Run(ctx)
@@ -201,6 +201,7 @@ func (r *Reconciler) logNotApplied(name string, err error, failures int) {
 // applyLinked takes the steps that the essay above numbers, after the first one.
 func (r *Reconciler) applyLinked(ctx context.Context) {
 	r.logRefused()
+	r.restoreFromPeers(ctx)
 	if !r.reconcileAll(ctx) {
 		return
 	}
@@ -258,7 +259,10 @@ func (r *Reconciler) reconcileAll(ctx context.Context) bool {
 	for _, name := range r.labelled {
 		pending[name] = true
 	}
-	applied, _ := r.registry.Names() // some were restored, and may not be linked any more
+	for name := range r.restored {
+		pending[name] = true
+	}
+	applied, _ := r.registry.Names() // some may not be linked any more
 	for _, name := range applied {
 		pending[name] = true
 	}
@@ -493,9 +497,12 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 	case !out.linked:
 		r.mu.Lock()
 		delete(r.loggedRejections, name)
-		restored := r.restored[name]
+		spec, restored := r.restored[name]
 		r.mu.Unlock()
-		if applied && !status.Local && !restored {
+		switch {
+		case restored && !applied:
+			return r.registry.Apply(spec)
+		case applied && !restored && !status.Local:
 			r.log.Info("Cluster is unlinked", "cluster", name)
 			r.registry.Remove(name)
 		}

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,6 +25,7 @@ const (
 	maxPeers     = 16
 	maxTransfers = 2       // at a time, from one replica
 	maxTransfer  = 1 << 28 // bytes
+	maxList      = 1 << 22 // bytes
 )
 
 // Peers are the other replicas, which may have seen a cluster that this one cannot reach.
@@ -44,10 +48,11 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 		return Checkpoint{}, err
 	}
 	defer client.CloseIdleConnections()
-	offers, err := p.offers(ctx, client, cluster)
+	offers, err := p.ask(ctx, client, http.MethodHead, cluster)
 	if err != nil {
 		return Checkpoint{}, err
 	}
+	slices.SortFunc(offers, func(a, b offer) int { return b.at.Compare(a.at) })
 	reason := ErrNone // why nothing is returned
 	for _, o := range offers {
 		if o.err != nil {
@@ -56,7 +61,7 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 		if !o.at.After(after.Truncate(time.Second)) || time.Since(o.at) > p.MaxAge {
 			continue
 		}
-		b, err := fetch(ctx, client, http.MethodGet, o.url)
+		b, err := fetch(ctx, client, http.MethodGet, o.url, maxTransfer)
 		if err != nil {
 			continue // another may have it, too
 		}
@@ -71,6 +76,33 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 	return Checkpoint{}, reason
 }
 
+// Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is
+// passed over, and so is one of a version that cannot.
+func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
+	client, err := p.Client()
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	answers, err := p.ask(ctx, client, http.MethodGet, "")
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]Header{}
+	for _, a := range answers {
+		var headers []Header
+		if a.err != nil || json.Unmarshal(a.content, &headers) != nil {
+			continue
+		}
+		for _, h := range headers {
+			known[h.Cluster] = h
+		}
+	}
+	return slices.SortedFunc(maps.Values(known), func(a, b Header) int {
+		return strings.Compare(a.Cluster, b.Cluster)
+	}), nil
+}
+
 // offer is what one peer has.
 type offer struct {
 	url     string
@@ -79,9 +111,9 @@ type offer struct {
 	err     error // of a peer that was reached, such as about a certificate
 }
 
-// offers asks every peer how new its state of a cluster is, and returns the newest first. That of a peer that has none,
-// or does not answer in time, is of no time.
-func (p *Peers) offers(ctx context.Context, client *http.Client, cluster string) ([]offer, error) {
+// ask asks every peer for its state of a cluster, or for the list of clusters if that is "". What a peer offers that has
+// none, or does not answer in time, is of no time.
+func (p *Peers) ask(ctx context.Context, client *http.Client, method, cluster string) ([]offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	host, port, err := net.SplitHostPort(p.Addr)
@@ -101,7 +133,7 @@ func (p *Peers) offers(ctx context.Context, client *http.Client, cluster string)
 	for i := range all {
 		at := url.URL{Scheme: scheme, Host: net.JoinHostPort(addresses[i], port), Path: peersPath + cluster}
 		wg.Go(func() {
-			o, err := fetch(ctx, client, http.MethodHead, at.String())
+			o, err := fetch(ctx, client, method, at.String(), maxList)
 			switch refused, is := errors.AsType[*net.OpError](err); {
 			case err == nil:
 				all[i] = o
@@ -115,11 +147,11 @@ func (p *Peers) offers(ctx context.Context, client *http.Client, cluster string)
 		})
 	}
 	wg.Wait()
-	slices.SortFunc(all, func(a, b offer) int { return b.at.Compare(a.at) })
 	return all, nil
 }
 
-func fetch(ctx context.Context, client *http.Client, method, from string) (offer, error) {
+// fetch returns what is offered at a URL, up to so many bytes.
+func fetch(ctx context.Context, client *http.Client, method, from string, most int64) (offer, error) {
 	request, err := http.NewRequestWithContext(ctx, method, from, http.NoBody)
 	if err != nil {
 		return offer{}, err
@@ -140,17 +172,22 @@ func fetch(ctx context.Context, client *http.Client, method, from string) (offer
 	if err != nil {
 		return offer{}, err
 	}
-	content, err := io.ReadAll(io.LimitReader(response.Body, maxTransfer))
+	content, err := io.ReadAll(io.LimitReader(response.Body, most))
 	return offer{url: from, at: at, content: content}, err
 }
 
 // A Finder returns as of when the state of a cluster holds that this replica has, and what reads it; nil for none.
 type Finder func(cluster string) (asOf time.Time, read func() Checkpoint)
 
-// Handler serves to peers what this replica has of a cluster, few at a time.
-func Handler(find Finder) http.Handler {
+// Handler serves to peers what this replica has of a cluster, few at a time, and the list of those clusters.
+func Handler(find Finder, list func() []Header) http.Handler {
 	turns := make(chan struct{}, maxTransfers)
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+peersPath+"{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+		_ = json.NewEncoder(w).Encode(list()) // the peer sees that it is torn
+	})
 	mux.HandleFunc("GET "+peersPath+"{cluster...}", func(w http.ResponseWriter, r *http.Request) {
 		at, read := find(r.PathValue("cluster"))
 		if read == nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func holds(services int, age time.Duration) http.Handler {
 			}
 			return east(p)
 		}
-	})
+	}, func() []Header { return []Header{{Cluster: "east", TrustDomain: fmt.Sprint(services, ".test")}} })
 }
 
 // The newest state counts, if it is newer than what is there; peers that have none, or fail, do not matter.
@@ -93,6 +94,34 @@ func TestPeers(t *testing.T) {
 				t.Errorf("%d Services, want %d: %v", c.Published.Views.Len(), test.want, err)
 			}
 		})
+	}
+}
+
+// Every peer's clusters are listed, once each; a peer that does not list them, or another thing, is passed over.
+func TestClustersOfPeers(t *testing.T) {
+	list := func(names ...string) http.Handler {
+		return Handler(nil, func() (all []Header) {
+			for _, name := range names {
+				all = append(all, Header{Cluster: name, ClusterDomain: "cluster.local"})
+			}
+			return all
+		})
+	}
+	text := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+		_, _ = io.WriteString(w, "<html>")
+	})
+	n := network{
+		"one": list("west", "east"), "two": list("north", "east"), "none": list(), "text": text,
+		"old": http.NotFoundHandler(), "long": list(strings.Repeat("x", maxList)),
+	}
+	all, err := n.peers("one", "text", "silent", "old", "none", "long", "two").Clusters(t.Context())
+	want := []Header{
+		{Cluster: "east", ClusterDomain: "cluster.local"}, {Cluster: "north", ClusterDomain: "cluster.local"},
+		{Cluster: "west", ClusterDomain: "cluster.local"},
+	}
+	if err != nil || !slices.Equal(all, want) {
+		t.Errorf("%v, want %v: %v", all, want, err)
 	}
 }
 
@@ -150,7 +179,7 @@ func TestTransfersAreBounded(t *testing.T) {
 			<-release
 			return Checkpoint{}
 		}
-	})
+	}, nil)
 	ask := func(method string) int {
 		recorder := httptest.NewRecorder()
 		handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), method, "/clusters/east", http.NoBody))

@@ -149,9 +149,7 @@ func openCheckpoints(log logr.Logger, o Options) (*checkpoint.Dir, []cluster.Spe
 	var specs []cluster.Spec
 	for _, h := range headers {
 		if !h.Local && h.Cluster != o.ClusterName {
-			specs = append(specs, cluster.Spec{
-				Name: h.Cluster, TrustDomain: h.TrustDomain, ClusterDomain: h.ClusterDomain,
-			})
+			specs = append(specs, cluster.RestoredSpec(h))
 		}
 	}
 	return dir, specs
@@ -290,7 +288,8 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 	if o.Peers.ListenAddr != "" {
 		peers := &server.HTTP{
 			Log: log, Name: "peer", Addr: o.Peers.ListenAddr, Listen: o.Listen,
-			Handler: checkpoint.Handler(a.Registry.FindPublished), Closed: closed.WithLabelValues("peer"),
+			Handler: checkpoint.Handler(a.Registry.FindPublished, a.Registry.PublishedClusters),
+			Closed:  closed.WithLabelValues("peer"),
 		}
 		if o.TLS.Certificate != "" {
 			peers.TLS = o.TLS.MutualServer()
