@@ -23,9 +23,10 @@ const (
 	// firstPatience is how long an API server may take to answer first before other replicas are asked for what they
 	// have of its cluster: the first answers to clients wait for both.
 	firstPatience = time.Second
-	// listPatience is how long one that answers may take to list what is required before they are asked as well.
-	// Clusters that list in less are not transferred in a rollout; a first answer waits twice as long by default.
-	listPatience = 5 * time.Second
+	// listPatience is how long one that answers may take to list what is required before they are asked as well: less
+	// than readiness waits for the cluster (3 s), so that those who are asked may stop as soon as this replica is
+	// ready. Clusters that list in less are not transferred in a rollout.
+	listPatience = 2 * time.Second
 )
 
 // A supervisor owns one cluster of the Registry from Apply to Remove. It tries the accesses of its Spec in
