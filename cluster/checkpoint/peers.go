@@ -22,6 +22,8 @@ const (
 	peersPath    = "/clusters/"
 	peerTimeout  = time.Second / 2  // until a peer reports how new its state is
 	peersTimeout = 20 * time.Second // until the newest one was read
+	busyPause    = time.Second / 4  // until peers that serve others are asked again
+	busyPatience = 3 * time.Second  // how long they are: the API server of the cluster may respond meanwhile
 	maxPeers     = 16
 	maxTransfers = 2       // at a time, from one replica
 	maxTransfer  = 1 << 28 // bytes
@@ -53,6 +55,25 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 		return Checkpoint{}, err
 	}
 	slices.SortFunc(offers, func(a, b offer) int { return b.at.Compare(a.at) })
+	pause := time.NewTicker(busyPause)
+	defer pause.Stop()
+	for end := time.Now().Add(busyPatience); ; {
+		c, err := p.newest(ctx, client, cluster, after, offers)
+		if !errors.Is(err, errBusy) || !time.Now().Before(end) {
+			return c, err
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return c, err
+		}
+	}
+}
+
+// newest returns the first offer that can be read of those that are newer than another time.
+func (p *Peers) newest(
+	ctx context.Context, client *http.Client, cluster string, after time.Time, offers []offer,
+) (Checkpoint, error) {
 	reason := ErrNone // why nothing is returned
 	for _, o := range offers {
 		if o.err != nil {
@@ -63,6 +84,9 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 		}
 		b, err := fetch(ctx, client, http.MethodGet, o.url, maxTransfer)
 		if err != nil {
+			if errors.Is(err, errBusy) {
+				reason = err
+			}
 			continue // another may have it, too
 		}
 		c, err := decode(b.content)
@@ -75,6 +99,8 @@ func (p *Peers) Load(ctx context.Context, cluster string, after time.Time) (Chec
 	}
 	return Checkpoint{}, reason
 }
+
+var errBusy = errors.New("another replica has it, and is handing over those of others")
 
 // Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is
 // passed over, and so is one of a version that cannot.
@@ -111,8 +137,8 @@ type offer struct {
 	err     error // of a peer that was reached, such as about a certificate
 }
 
-// ask asks every peer for its state of a cluster, or for the list of clusters if that is "". What a peer offers that has
-// none, or does not answer in time, is of no time.
+// ask asks every peer for its state of a cluster, or for the list of clusters if that is "". What a peer offers that
+// has none, or does not answer in time, is of no time.
 func (p *Peers) ask(ctx context.Context, client *http.Client, method, cluster string) ([]offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -165,6 +191,8 @@ func fetch(ctx context.Context, client *http.Client, method, from string, most i
 	case http.StatusOK:
 	case http.StatusNotFound:
 		return offer{}, ErrNone
+	case http.StatusServiceUnavailable:
+		return offer{}, errBusy
 	default:
 		return offer{}, errors.New(response.Status)
 	}

@@ -10,7 +10,9 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fingerpost/fingerpost/federation"
@@ -117,7 +119,8 @@ func TestClustersOfPeers(t *testing.T) {
 	}
 	all, err := n.peers("one", "text", "silent", "old", "none", "long", "two").Clusters(t.Context())
 	want := []Header{
-		{Cluster: "east", ClusterDomain: "cluster.local"}, {Cluster: "north", ClusterDomain: "cluster.local"},
+		{Cluster: "east", ClusterDomain: "cluster.local"},
+		{Cluster: "north", ClusterDomain: "cluster.local"},
 		{Cluster: "west", ClusterDomain: "cluster.local"},
 	}
 	if err != nil || !slices.Equal(all, want) {
@@ -200,4 +203,26 @@ func TestTransfersAreBounded(t *testing.T) {
 			t.Errorf("a transfer ends with %d", code)
 		}
 	}
+}
+
+// Where many clusters are away, a replica that starts asks for all of them at once. It gets them one after the other.
+func TestBusyPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := network{"peer": Handler(func(cluster string) (time.Time, func() Checkpoint) {
+			return time.Now(), func() Checkpoint {
+				<-time.NewTimer(time.Second / 5).C
+				return Checkpoint{Header: Header{Cluster: cluster}}
+			}
+		}, nil)}
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				c, err := n.peers("peer").Load(t.Context(), fmt.Sprint("east-", i), time.Time{})
+				if err != nil || c.Cluster != fmt.Sprint("east-", i) {
+					t.Errorf("%q: %v", c.Cluster, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
 }
