@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -225,7 +226,7 @@ func TestRestoredCluster(t *testing.T) {
 	}
 	w.eventually("what is there is served", held(after))
 	east.Restore(backup)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*within)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	if err := poll(ctx, held(before)); err != nil {
 		t.Errorf("after the restore: %v", err)
