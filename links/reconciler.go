@@ -50,9 +50,10 @@ type Options struct {
 //
 //  1. The Loop begins. Links and the labelled Secrets have each been listed, or their listing was refused.
 //     A Link also waits for the Secrets of its own namespace.
-//  2. onListed. reconcileAll has enqueued every name and seen each of them applied. From here on the
-//     process may serve: a cluster without a Spec is known not to be linked, as far as we have permission
-//     to read. A refused listing does not delay serving, because it may stay refused for ever.
+//  2. onListed. Other replicas were asked for the clusters that they have, for half a second at most.
+//     reconcileAll has enqueued every name and seen each of them applied. From here on the process may
+//     serve: a cluster without a Spec is known not to be linked, as far as we have permission to read. A
+//     refused listing does not delay serving, because it may stay refused for ever.
 //  3. AllApplied. Nothing that exists was refused: each kind was listed, or is not served by the API server
 //     (NotFound). For this, reconcileAll runs once more after the last listing. Where Links are not served it
 //     waits for DeletionGrace at most, since the CRD may have been deleted a moment ago.
