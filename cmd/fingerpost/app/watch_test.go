@@ -21,8 +21,9 @@ import (
 //
 //   - Unknown is not empty: no client loses an address that existed at the last comparison and has existed ever
 //     since, whatever was cut off, killed or restarted. Nor does it lose over one stream any other that exists
-//     and has not ceased to since then, unless its Service was deleted: the watch of slices may report what was
-//     made after a deletion earlier than the watch of Services reports the deletion.
+//     and has not ceased to since then, unless its member has left and come back meanwhile, by a label, a Link
+//     or a Service that was deleted. Watches do not wait for each other: one that is resumed may report that the
+//     member left when another has reported its new endpoints.
 //   - Nothing goes back in time: no client receives an address that did not exist at the last comparison nor
 //     since.
 //   - Both hold for the slices of the federated Service, too: what a client without a proxy reads.
@@ -49,7 +50,7 @@ type watch struct {
 	trusts  map[string]map[string]bool   // trust domains of each cluster at some moment since then
 	began   time.Time
 	damaged map[string]bool // replicas whose state directory was damaged since the last comparison
-	deleted map[string]bool // Services, as CLUSTER/NAME, that were deleted since then
+	left    map[string]bool // members, as SERVICE/CLUSTER, that were none at some moment since then
 
 	policies map[string]string                   // what divided the traffic of each Service at the last comparison
 	steady   map[string]bool                     // whether that is all that has been since then
@@ -148,7 +149,7 @@ func newWatch() *watch {
 		held:  map[string]map[netip.AddrPort]bool{}, opened: map[string]bool{}, linked: map[string]bool{},
 		members: map[string]map[string]string{}, trusts: map[string]map[string]bool{},
 		known: existing{}, ever: existing{}, always: existing{}, past: existing{},
-		damaged: map[string]bool{}, deleted: map[string]bool{},
+		damaged: map[string]bool{}, left: map[string]bool{},
 		policies: map[string]string{}, steady: map[string]bool{}, policed: map[string]bool{},
 		limited: map[string]bool{},
 		drains:  map[string]map[string]bool{}, lessened: map[string]map[string]bool{},
@@ -271,9 +272,6 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		maps.DeleteFunc(w.missing, func(m missing, _ time.Time) bool { return m.stream == args[0] })
 	case verb == "start":
 		w.started = true
-	case verb == "delete" && args[1] == "Service":
-		_, name := splitName(args[2])
-		w.deleted[args[0]+"/"+name] = true
 	}
 	w.followNetwork(verb, args)
 	w.followPolicies(s, m, verb)
@@ -282,14 +280,18 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		service := serviceOf(st.Request().Authority)
 		members := m.members(service)
 		exists[service] = m.ready(members)
+		for cluster := range w.members[service] {
+			if members[cluster] == "" {
+				w.left[service+"/"+cluster] = true
+			}
+		}
 		for addr := range exists[service] {
 			if w.known[service][addr] {
 				continue
 			}
 			w.known.add(service, addr)
-			cluster := clusterOf(addr)
 			// One that is not new may be withdrawn once, by who has noticed nothing until now.
-			if !w.ever[service][addr] && !w.deleted[cluster+"/"+members[cluster]] {
+			if !w.ever[service][addr] && !w.left[service+"/"+clusterOf(addr)] {
 				w.always.add(service, addr)
 			}
 		}
@@ -346,7 +348,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		w.base, w.known, w.ever, w.always, w.past = exists, existing{}, existing{}, existing{}, existing{}
 		w.past.addMembers(m)
 		clear(w.damaged)
-		clear(w.deleted)
+		clear(w.left)
 		clear(w.trusts)
 		for cluster, domain := range m.trust {
 			w.trusts[cluster] = map[string]bool{domain: true}
