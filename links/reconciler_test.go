@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +27,7 @@ import (
 	"github.com/fingerpost/fingerpost/cluster"
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/apitest"
+	"github.com/fingerpost/fingerpost/cluster/checkpoint"
 	"github.com/fingerpost/fingerpost/federation"
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
@@ -37,6 +41,7 @@ type fleet struct {
 	broken  atomic.Bool            // the API server of home fails to patch
 	before  atomic.Pointer[func()] // runs once, before the next patch is sent
 	blind   bool                   // new replicas do not reach the linked clusters
+	peers   *checkpoint.Peers
 	ctx     context.Context
 	running sync.WaitGroup
 
@@ -108,7 +113,7 @@ func (f *fleet) newReplica() *replica {
 	r.registry = cluster.NewRegistry(logr.Discard(), federation.NewStore(), cluster.Options{
 		ProbeInterval: 5 * time.Second,
 		Thresholds:    federation.Thresholds{Suspect: 10 * time.Second, Stale: 150 * time.Second},
-		Dial:          dial, Budget: f.budget,
+		Dial:          dial, Budget: f.budget, Peers: f.peers,
 	})
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(f.home.Kubeconfig(f.home.Token())))
 	f.must(err)
@@ -255,6 +260,54 @@ func TestBudgetIsReported(t *testing.T) {
 			t.Errorf("condition %v", c)
 		}
 	})
+}
+
+// Of the clusters that another replica lists, those that nothing links are held like those of Links that were deleted
+// at once. A list cannot replace the local cluster or a Link, nor bring in a name that no Link may have.
+func TestListOfPeer(t *testing.T) {
+	listed := []string{"home", "", "../east", "a b", strings.Repeat("x", 64), "east", "north", "south"}
+	handler := checkpoint.Handler(
+		func(string) (time.Time, func() checkpoint.Checkpoint) { return time.Time{}, nil },
+		func() (all []checkpoint.Header) {
+			for _, name := range listed {
+				all = append(all, checkpoint.Header{Cluster: name, TrustDomain: "evil"})
+			}
+			return all
+		},
+	)
+	inFleet(t, func(f *fleet) {
+		f.link("east", true)
+		f.peers = &checkpoint.Peers{
+			Addr: "peers:8087", MaxAge: time.Hour,
+			Lookup: func(context.Context, string) ([]string, error) { return []string{"192.0.2.1"}, nil },
+			Client: func() (*http.Client, error) { return &http.Client{Transport: served{handler}}, nil },
+		}
+	}, func(f *fleet) {
+		names := func() []string {
+			statuses, _ := f.registry.Statuses()
+			return slices.Sorted(maps.Keys(statuses))
+		}
+		f.pass(DeletionGrace / 2)
+		if got := names(); !slices.Equal(got, []string{"east", "north", "south"}) {
+			t.Errorf("clusters %q, want east, north and south", got)
+		}
+		if statuses, _ := f.registry.Statuses(); statuses["east"].TrustDomain == "evil" {
+			t.Error("a peer has replaced the trust domain of a Link")
+		}
+		f.pass(DeletionGrace)
+		if got := names(); !slices.Equal(got, []string{"east"}) {
+			t.Errorf("clusters %q, want east only", got)
+		}
+	})
+}
+
+// served sends requests to a handler.
+type served struct{ http.Handler }
+
+func (s served) RoundTrip(r *http.Request) (*http.Response, error) {
+	recorder := httptest.NewRecorder()
+	s.ServeHTTP(recorder, r)
+	return recorder.Result(), nil
 }
 
 // condition returns a condition of the Link east; nil if it has none of the type.

@@ -27,7 +27,7 @@ const (
 	maxPeers     = 16
 	maxTransfers = 2       // at a time, from one replica
 	maxTransfer  = 1 << 28 // bytes
-	maxList      = 1 << 22 // bytes
+	maxList      = 1 << 18 // bytes: those of about 2,000 clusters
 )
 
 // Peers are the other replicas, which may have seen a cluster that this one cannot reach.

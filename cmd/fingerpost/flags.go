@@ -106,8 +106,8 @@ func (o *serveOptions) addClusterFlags(fs *flag.FlagSet) {
 		"address at which other replicas ask for the state of clusters that they cannot reach: nothing else may reach "+
 			"it. With -tls-cert-file it takes certificates of -tls-client-ca-file; empty for none")
 	fs.StringVar(&o.Peers.Addr, "peers", "",
-		"host and port of -peer-addr of all replicas, as of a headless Service: they are asked about clusters that "+
-			"cannot be reached at the start; empty to ask none")
+		"host and port of -peer-addr of all replicas, as of a headless Service: they are asked at the start about "+
+			"clusters that cannot be reached or that have lost their Links; empty to ask none")
 	fs.StringVar(&o.Peers.ServerName, "peer-server-name", "",
 		"name in the certificates of -peers; empty for the host")
 	fs.IntVar(&o.Budget.Services, "cluster-max-services", 20_000,

@@ -265,12 +265,12 @@ func (w *watch) leaseWritten(cluster string, o *unstructured.Unstructured, delet
 func (w *watch) observe(s *scenario, verb string, args []string) bool {
 	s.t.Helper()
 	m := s.readModel()
-	switch {
-	case verb == "disk":
+	switch verb {
+	case "disk":
 		w.damaged[args[0]] = true
-	case verb == "stall":
+	case "stall":
 		maps.DeleteFunc(w.missing, func(m missing, _ time.Time) bool { return m.stream == args[0] })
-	case verb == "start":
+	case "start":
 		w.started = true
 	}
 	w.followNetwork(verb, args)
