@@ -41,7 +41,7 @@ type fleet struct {
 	broken  atomic.Bool            // the API server of home fails to patch
 	before  atomic.Pointer[func()] // runs once, before the next patch is sent
 	blind   bool                   // new replicas do not reach the linked clusters
-	peers   *checkpoint.Peers
+	peers   *checkpoint.Peers      // what new replicas ask for clusters; nil for none
 	ctx     context.Context
 	running sync.WaitGroup
 
@@ -290,6 +290,9 @@ func TestListOfPeer(t *testing.T) {
 		f.pass(DeletionGrace / 2)
 		if got := names(); !slices.Equal(got, []string{"east", "north", "south"}) {
 			t.Errorf("clusters %q, want east, north and south", got)
+		}
+		if f.log.count(heldMass) != 1 || f.log.count(`"links"=2`) != 1 {
+			t.Error("not two deletions are held: other names count as well")
 		}
 		if statuses, _ := f.registry.Statuses(); statuses["east"].TrustDomain == "evil" {
 			t.Error("a peer has replaced the trust domain of a Link")
