@@ -23,7 +23,7 @@ import (
 //     since, whatever was cut off, killed or restarted. Nor does it lose over one stream any other that exists
 //     and has not ceased to since then, unless its member has left and come back meanwhile, by a label, a Link
 //     or a Service that was deleted. Watches do not wait for each other: one that is resumed may report that the
-//     member left when another has reported its new endpoints.
+//     member left after another has reported its new endpoints.
 //   - Nothing goes back in time: no client receives an address that did not exist at the last comparison nor
 //     since.
 //   - Both hold for the slices of the federated Service, too: what a client without a proxy reads.
