@@ -145,6 +145,43 @@ func TestFirstAccessComesBack(t *testing.T) {
 	})
 }
 
+// Access that has failed for long is tried each 5 minutes, and sooner once the one in use is out of contact.
+func TestFirstAccessComesBackSooner(t *testing.T) {
+	inWorld(t, func(w *world) {
+		first, east := w.network.Server("first"), w.network.Server("east")
+		for _, s := range []*apitest.Server{first, east} {
+			s.ApplyYAML(service, slice)
+		}
+		var broken atomic.Bool
+		var tries atomic.Int32
+		broken.Store(true)
+		preferred := w.access("first", first.Token())
+		fail(&preferred, func(*http.Request) int {
+			if !broken.Load() {
+				return 0
+			}
+			tries.Add(1)
+			return http.StatusInternalServerError
+		})
+		w.apply(cluster.Spec{Name: "east", Access: []cluster.Access{preferred, w.access("east", east.Token())}})
+		w.wait(20 * time.Minute)
+		w.wantsState(federation.Live)
+		defer w.neverEmpty()()
+		before := tries.Load()
+		for began := time.Now(); tries.Load() == before; w.wait(time.Second) {
+			if time.Since(began) > 5*time.Minute+time.Second {
+				t.Fatal("the preferred access is not tried any more")
+			}
+		}
+		broken.Store(false) // just after it was tried
+		east.Cut(apitest.Refuse)
+		w.wait(time.Minute)
+		if s := w.status(); s.Source != preferred.Source || s.State != federation.Live {
+			t.Errorf("%q is in use, and the cluster is %s", s.Source, s.State)
+		}
+	})
+}
+
 // A token that the API server takes, and that may read nothing, or only list, never replaces one that may.
 func TestTokenWithoutRights(t *testing.T) {
 	for name, may := range map[string]func(*http.Request) bool{

@@ -49,8 +49,8 @@ const (
 //
 // The order of accesses is a preference. If the one in use is healthy, those before it that fail are
 // retried with a growing pause, up to five minutes, because a listing that fails late costs as much as one
-// that succeeds. If none works, an API server that does not answer is probed each second, which costs
-// little.
+// that succeeds. Once the one in use is out of contact, all others are tried every 30 s. If none works, an
+// API server that does not answer is probed each second, which costs little.
 //
 // What this costs: during an attempt a cluster is held twice in memory, for as long as its listing takes.
 //
@@ -330,18 +330,18 @@ func (s *supervisor) switchTo(next *engagement, access Access) error {
 }
 
 // waitForChange supervises the engagement in use until the Spec is superseded, or until accesses are to be
-// tried again: after retry unless that is 0, and while the one in use is out of contact.
+// tried again: after retry unless that is 0, and after maxRetry at most once the one in use is out of contact.
 func (s *supervisor) waitForChange(ctx context.Context, retry time.Duration) {
-	timer, due := time.NewTimer(retry), retry > 0
+	timer := time.NewTimer(retry)
 	defer timer.Stop()
-	if !due {
+	if retry == 0 {
 		timer.Stop()
 	}
-	for {
+	for soon := retry > 0 && retry <= maxRetry; ; {
 		changed := s.checkHealth()
-		if !due && s.current.Load() != nil && s.status.State != federation.Live && len(s.wanted.Access) > 1 {
+		if !soon && s.current.Load() != nil && s.status.State != federation.Live && len(s.wanted.Access) > 1 {
 			timer.Reset(maxRetry) // others may work
-			due = true
+			soon = true
 		}
 		select {
 		case <-changed:
