@@ -81,7 +81,7 @@ func restoredKey(cluster string) api.Key { return api.Key{Name: cluster} }
 func (r *Reconciler) restoreFromPeers(ctx context.Context) {
 	specs, err := r.registry.ClustersOfPeers(ctx)
 	if err != nil {
-		r.log.V(1).Info("Other replicas do not list the clusters that they have", "error", err.Error())
+		r.log.Info("Other replicas do not list the clusters that they have", "error", err.Error())
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

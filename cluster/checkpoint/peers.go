@@ -103,7 +103,7 @@ func (p *Peers) newest(
 var errBusy = errors.New("another replica has it, and is handing over those of others")
 
 // Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is
-// passed over, and so is one of a version that cannot.
+// passed over, and so is one of a version that cannot. The error names those that refuse, or list something else.
 func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 	client, err := p.Client()
 	if err != nil {
@@ -115,9 +115,15 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 		return nil, err
 	}
 	known := map[string]Header{}
+	var failed []error
 	for _, a := range answers {
+		if a.err != nil || a.url == "" {
+			failed = append(failed, a.err)
+			continue
+		}
 		var headers []Header
-		if a.err != nil || json.Unmarshal(a.content, &headers) != nil {
+		if json.Unmarshal(a.content, &headers) != nil {
+			failed = append(failed, fmt.Errorf("%s: it is not a list of clusters", a.url))
 			continue
 		}
 		for _, h := range headers {
@@ -126,12 +132,12 @@ func (p *Peers) Clusters(ctx context.Context) ([]Header, error) {
 	}
 	return slices.SortedFunc(maps.Values(known), func(a, b Header) int {
 		return strings.Compare(a.Cluster, b.Cluster)
-	}), nil
+	}), errors.Join(failed...)
 }
 
 // offer is what one peer has.
 type offer struct {
-	url     string
+	url     string // empty: it has none
 	at      time.Time
 	content []byte
 	err     error // of a peer that was reached, such as about a certificate
@@ -200,7 +206,10 @@ func fetch(ctx context.Context, client *http.Client, method, from string, most i
 	if err != nil {
 		return offer{}, err
 	}
-	content, err := io.ReadAll(io.LimitReader(response.Body, most))
+	content, err := io.ReadAll(io.LimitReader(response.Body, most+1))
+	if err == nil && int64(len(content)) > most {
+		err = fmt.Errorf("it is longer than %d bytes", most)
+	}
 	return offer{url: from, at: at, content: content}, err
 }
 

@@ -99,7 +99,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// Every peer's clusters are listed, once each; a peer that does not list them, or another thing, is passed over.
+// Every peer's clusters are listed, once each; a peer that does not list them is passed over. Why is returned of those
+// that list another thing.
 func TestClustersOfPeers(t *testing.T) {
 	list := func(names ...string) http.Handler {
 		return Handler(nil, func() (all []Header) {
@@ -123,8 +124,13 @@ func TestClustersOfPeers(t *testing.T) {
 		{Cluster: "north", ClusterDomain: "cluster.local"},
 		{Cluster: "west", ClusterDomain: "cluster.local"},
 	}
-	if err != nil || !slices.Equal(all, want) {
-		t.Errorf("%v, want %v: %v", all, want, err)
+	if !slices.Equal(all, want) {
+		t.Errorf("%v, want %v", all, want)
+	}
+	const problems = `http://text:8087/clusters/: it is not a list of clusters
+another replica does not hand it over: it is longer than 262144 bytes`
+	if err == nil || err.Error() != problems {
+		t.Errorf("%v, want %s", err, problems)
 	}
 }
 
