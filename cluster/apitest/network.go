@@ -13,11 +13,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"math/big"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 )
@@ -35,25 +32,54 @@ const (
 // A Network connects clients with the API servers of clusters.
 type Network struct {
 	mu      sync.Mutex
-	servers map[string]*Server // by host:port
+	paths   map[string]*Path // by host:port
 	serving sync.WaitGroup
 }
 
 // NewNetwork returns a network without servers.
-func NewNetwork() *Network { return &Network{servers: map[string]*Server{}} }
+func NewNetwork() *Network { return &Network{paths: map[string]*Path{}} }
 
 // Server returns the API server of a cluster, and starts it if it is new.
 func (n *Network) Server(cluster string) *Server {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	addr := cluster + ".test:6443"
-	if s, found := n.servers[addr]; found {
-		return s
+	return n.server(cluster)
+}
+
+func (n *Network) server(cluster string) *Server {
+	host := cluster + ".test"
+	if p, found := n.paths[host+port]; found {
+		return p.server
 	}
-	s := newServer(cluster, addr)
-	n.servers[addr] = s
-	n.serving.Go(s.serve)
+	s := newServer(cluster, host)
+	n.serve(s.path)
 	return s
+}
+
+// Path returns a path to the API server of a cluster by its name, as through a proxy in front of it; "" names the
+// server's own, and others are made when they are first asked for.
+func (n *Network) Path(cluster, name string) *Path {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.server(cluster)
+	if name == "" {
+		return s.path
+	}
+	addr := name + "." + s.path.addr
+	if p, found := n.paths[addr]; found {
+		return p
+	}
+	p := newPath(s, addr)
+	n.serve(p)
+	return p
+}
+
+func (n *Network) serve(p *Path) {
+	n.paths[p.addr] = p
+	n.serving.Go(func() {
+		config := &tls.Config{GetConfigForClient: p.server.tlsConfig}
+		_ = p.server.http.Serve(tls.NewListener(listener{p}, config))
+	})
 }
 
 // Dial opens a connection to an API server by its host and port.
@@ -65,28 +91,35 @@ func (n *Network) Dial(ctx context.Context, network, addr string) (net.Conn, err
 func (n *Network) DialAs(client string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, _, addr string) (net.Conn, error) {
 		n.mu.Lock()
-		s := n.servers[addr]
+		p := n.paths[addr]
 		n.mu.Unlock()
-		if s == nil {
+		if p == nil {
 			return nil, fmt.Errorf("dial %s: no such host", addr)
 		}
-		return s.dial(ctx, client)
+		return p.dial(ctx, client)
 	}
 }
 
 // Close stops all servers and waits for them.
 func (n *Network) Close() {
 	n.mu.Lock()
-	for _, s := range n.servers {
-		s.close()
+	for _, p := range n.paths {
+		p.Cut(None)
+		_ = listener{p}.Close()
+		_ = p.server.http.Close()
 	}
-	clear(n.servers) // a dial function may be kept for longer
+	clear(n.paths) // a dial function may be kept for longer
 	n.mu.Unlock()
 	n.serving.Wait()
 }
 
-// networkPath is the way to one server.
-type networkPath struct {
+const port = ":6443"
+
+// A Path leads to an API server by an address of its own, and can be cut off without others.
+type Path struct {
+	server *Server
+	addr   string // host:port
+
 	mu      sync.Mutex
 	cut     Cut
 	opened  chan struct{} // closed once the cut ends
@@ -96,8 +129,9 @@ type networkPath struct {
 	closing sync.Once
 }
 
-func newNetworkPath() *networkPath {
-	return &networkPath{
+func newPath(server *Server, addr string) *Path {
+	return &Path{
+		server: server, addr: addr,
 		opened: closedChannel(),
 		conns:  map[*conn]bool{},
 		accept: make(chan net.Conn),
@@ -111,56 +145,54 @@ func closedChannel() chan struct{} {
 	return c
 }
 
-// Cut cuts the cluster off, or connects it again.
-func (s *Server) Cut(how Cut) {
-	l := s.line
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cut == how {
+// Cut cuts the path off, or connects it again.
+func (p *Path) Cut(how Cut) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut == how {
 		return
 	}
-	if l.cut == Silence {
-		close(l.opened)
+	if p.cut == Silence {
+		close(p.opened)
 	}
-	l.cut = how
+	p.cut = how
 	if how == Silence {
-		l.opened = make(chan struct{})
+		p.opened = make(chan struct{})
 	}
 	if how == Refuse {
-		for c := range l.conns {
+		for c := range p.conns {
 			c.Conn.Close()
 		}
 	}
 }
 
 // Addr returns the host and port that Dial takes.
-func (s *Server) Addr() string { return s.addr }
+func (p *Path) Addr() string { return p.addr }
 
-func (s *Server) dial(ctx context.Context, name string) (net.Conn, error) {
-	l := s.line
-	l.mu.Lock()
-	cut := l.cut
-	l.mu.Unlock()
+func (p *Path) dial(ctx context.Context, name string) (net.Conn, error) {
+	p.mu.Lock()
+	cut := p.cut
+	p.mu.Unlock()
 	if cut == Refuse {
-		return nil, fmt.Errorf("dial %s: connection refused", s.addr)
+		return nil, fmt.Errorf("dial %s: connection refused", p.addr)
 	}
 	client, server := pipe()
 	server.client = name
 	var err error
 	select {
-	case l.accept <- server:
-	case <-l.closed:
-		err = fmt.Errorf("dial %s: connection refused", s.addr)
+	case p.accept <- server:
+	case <-p.closed:
+		err = fmt.Errorf("dial %s: connection refused", p.addr)
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	if err != nil {
 		return nil, errors.Join(err, client.Close(), server.Close())
 	}
-	c := &conn{Conn: client, line: l, done: make(chan struct{})}
-	l.mu.Lock()
-	l.conns[c] = true
-	l.mu.Unlock()
+	c := &conn{Conn: client, path: p, done: make(chan struct{})}
+	p.mu.Lock()
+	p.conns[c] = true
+	p.mu.Unlock()
 	return c, nil
 }
 
@@ -246,22 +278,22 @@ func (b *bufferedConn) Close() error {
 // those who wait for it.
 type conn struct {
 	net.Conn
-	line *networkPath
+	path *Path
 	done chan struct{}
 	once sync.Once
 
 	mu      sync.Mutex
-	pending [][]byte // written while the line was silent
+	pending [][]byte // written while the path was silent
 }
 
-// opened returns a channel that is closed while the line is open.
+// opened returns a channel that is closed while the path is open.
 func (c *conn) opened() <-chan struct{} {
-	c.line.mu.Lock()
-	defer c.line.mu.Unlock()
-	return c.line.opened
+	c.path.mu.Lock()
+	defer c.path.mu.Unlock()
+	return c.path.opened
 }
 
-// Read hands out what has arrived once the line is open.
+// Read hands out what has arrived once the path is open.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	select {
@@ -272,7 +304,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 }
 
-// Write sends, or has the bytes wait for the line to open. What still waits when the connection is closed
+// Write sends, or has the bytes wait for the path to open. What still waits when the connection is closed
 // is lost.
 func (c *conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
@@ -294,7 +326,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// flush sends what waits, in order, once the line is open.
+// flush sends what waits, in order, once the path is open.
 func (c *conn) flush(opened <-chan struct{}) {
 	select {
 	case <-opened:
@@ -315,15 +347,17 @@ func (c *conn) flush(opened <-chan struct{}) {
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		close(c.done)
-		c.line.mu.Lock()
-		delete(c.line.conns, c)
-		c.line.mu.Unlock()
+		c.path.mu.Lock()
+		delete(c.path.conns, c)
+		c.path.mu.Unlock()
 	})
 	return c.Conn.Close()
 }
 
-// Accept, Close and Addr make a line the listener of its server.
-func (l *networkPath) Accept() (net.Conn, error) {
+// listener accepts the connections of a path.
+type listener struct{ *Path }
+
+func (l listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.accept:
 		return c, nil
@@ -333,21 +367,13 @@ func (l *networkPath) Accept() (net.Conn, error) {
 }
 
 // Close stops listening.
-func (l *networkPath) Close() error {
+func (l listener) Close() error {
 	l.closing.Do(func() { close(l.closed) })
 	return nil
 }
 
 // Addr is of no use.
-func (l *networkPath) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (s *Server) serve() {
-	server := &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}
-	s.mu.Lock()
-	s.http = server
-	s.mu.Unlock()
-	_ = server.Serve(tls.NewListener(s.line, &tls.Config{GetConfigForClient: s.tlsConfig}))
-}
+func (l listener) Addr() net.Addr { return &net.TCPAddr{} }
 
 func (s *Server) tlsConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
 	config := &tls.Config{Certificates: []tls.Certificate{s.certificate}}
@@ -359,24 +385,22 @@ func (s *Server) tlsConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return config, nil
 }
 
-func (s *Server) close() {
-	s.mu.Lock()
-	server := s.http
-	s.mu.Unlock()
-	s.Cut(None)
-	_ = s.line.Close()
-	if server != nil {
-		_ = server.Close()
-	}
-}
+// Cut cuts the server's own path off, or connects it again.
+func (s *Server) Cut(how Cut) { s.path.Cut(how) }
+
+// Addr returns the host and port that Dial takes.
+func (s *Server) Addr() string { return s.path.addr }
 
 // Kubeconfig returns credentials for the cluster as JSON on one line.
-func (s *Server) Kubeconfig(token string) string {
+func (s *Server) Kubeconfig(token string) string { return s.path.Kubeconfig(token) }
+
+// Kubeconfig returns credentials for the cluster, over this path, as JSON on one line.
+func (p *Path) Kubeconfig(token string) string {
 	b, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "c",
 		"clusters": []any{map[string]any{
 			"name":    "c",
-			"cluster": map[string]any{"server": "https://" + s.addr, "certificate-authority-data": s.authority},
+			"cluster": map[string]any{"server": "https://" + p.addr, "certificate-authority-data": p.server.authority},
 		}},
 		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"token": token}}},
 		"contexts": []any{map[string]any{"name": "c", "context": map[string]any{"cluster": "c", "user": "u"}}},
@@ -387,14 +411,14 @@ func (s *Server) Kubeconfig(token string) string {
 	return string(b)
 }
 
-// selfSigned returns a certificate for host, and itself as PEM to trust.
+// selfSigned returns a certificate for host and what is below it, and itself as PEM to trust.
 func selfSigned(host string) (tls.Certificate, []byte) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host, "*." + host},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},

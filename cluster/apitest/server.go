@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"net/http"
 	"slices"
@@ -29,13 +30,13 @@ import (
 
 // A Server is one cluster's API server. All its methods may be called from any goroutine.
 type Server struct {
-	cluster, addr string
-	certificate   tls.Certificate
-	authority     []byte
-	line          *networkPath
+	cluster     string
+	certificate tls.Certificate
+	authority   []byte
+	path        *Path // by its own address
+	http        *http.Server
 
 	mu             sync.Mutex
-	http           *http.Server
 	version        int
 	tokens         map[string]bool
 	lacking        map[string]string // group resource that a token must not ask for
@@ -122,10 +123,9 @@ var served = map[string][]string{
 	"serviceprofiles.linkerd.io":                    {"v1alpha2"},
 }
 
-func newServer(cluster, addr string) *Server {
-	host, _, _ := strings.Cut(addr, ":")
+func newServer(cluster, host string) *Server {
 	s := &Server{
-		cluster: cluster, addr: addr, line: newNetworkPath(), version: 1,
+		cluster: cluster, version: 1,
 		tokens: map[string]bool{}, lacking: map[string]string{}, resources: map[string]*resource{},
 		listRemainders: map[string]listRemainder{}, changed: make(chan struct{}),
 	}
@@ -133,6 +133,8 @@ func newServer(cluster, addr string) *Server {
 		s.resource(name).versions = versions
 	}
 	s.certificate, s.authority = selfSigned(host)
+	s.path = newPath(s, host+port)
+	s.http = &http.Server{Handler: s, ErrorLog: log.New(io.Discard, "", 0)}
 	return s
 }
 

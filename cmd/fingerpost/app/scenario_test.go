@@ -287,9 +287,16 @@ func (s *scenario) token(name string) string {
 	return s.tokens[name]
 }
 
-// kubeconfig returns credentials for a cluster.
+// path returns a path to the API server of a cluster: CLUSTER is the server's own, NAME.CLUSTER another one.
+func (s *scenario) path(of string) *apitest.Path {
+	return s.network.Path(clusterOfPath(of), strings.TrimSuffix(strings.TrimSuffix(of, clusterOfPath(of)), "."))
+}
+
+func clusterOfPath(of string) string { return of[strings.LastIndex(of, ".")+1:] }
+
+// kubeconfig returns credentials for a cluster over a path.
 func (s *scenario) kubeconfig(name, token string) string {
-	text := s.network.Server(name).Kubeconfig(token)
+	text := s.path(name).Kubeconfig(token)
 	if s.anew[name] { // the same server, as far as it answers, and another access by its fields
 		text = strings.Replace(text, `"server":`, fmt.Sprintf(`"tls-server-name":"%s.test","server":`, name), 1)
 	}
@@ -472,9 +479,9 @@ func (s *scenario) do(verb string, args []string) {
 		if len(args) > 1 && args[1] == "refuse" {
 			how = apitest.Refuse
 		}
-		s.network.Server(at(0)).Cut(how)
+		s.path(at(0)).Cut(how)
 	case "heal":
-		s.network.Server(at(0)).Cut(apitest.None)
+		s.path(at(0)).Cut(apitest.None)
 		if len(args) > 1 {
 			s.advance(args[1])
 		}
@@ -527,7 +534,7 @@ func (s *scenario) do(verb string, args []string) {
 			to = nil
 		}
 		for _, name := range args[1:] {
-			to = append(to, s.network.Server(name).Addr())
+			to = append(to, s.path(name).Addr())
 		}
 		for _, address := range to {
 			do(address)
@@ -749,7 +756,7 @@ var (
 	uid        = regexp.MustCompile(`\$\{uid:([^/}]+)/([^/}]+)/([^/}]*)/([^/}]+)\}`)
 )
 
-// expand replaces placeholders: ${kubeconfig:CLUSTER}, ${uid:CLUSTER/KIND/NAMESPACE/NAME}, and in front of a
+// expand replaces placeholders: ${kubeconfig:PATH}, ${uid:CLUSTER/KIND/NAMESPACE/NAME}, and in front of a
 // line ${FIRST-LAST}, which repeats it with each number as ${n}.
 func (s *scenario) expand(text string) string {
 	s.t.Helper()
@@ -771,8 +778,8 @@ func (s *scenario) expand(text string) string {
 		return string(o.GetUID())
 	})
 	return kubeconfig.ReplaceAllStringFunc(text, func(p string) string {
-		name := kubeconfig.FindStringSubmatch(p)[1]
-		return s.kubeconfig(name, s.token(name))
+		path := kubeconfig.FindStringSubmatch(p)[1]
+		return s.kubeconfig(path, s.token(clusterOfPath(path)))
 	})
 }
 
@@ -792,10 +799,10 @@ func (s *scenario) objects(name string) (all []*unstructured.Unstructured) {
 }
 
 func (s *scenario) link(name string, args []string) {
-	domains := map[string]string{"trust-domain": "cluster.local", "cluster-domain": "cluster.local"}
+	with := map[string]string{"trust-domain": "cluster.local", "cluster-domain": "cluster.local", "path": name}
 	for _, arg := range args {
 		k, v, _ := strings.Cut(arg, "=")
-		domains[k] = v
+		with[k] = v
 	}
 	s.network.Server(home).Apply(&unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "type": string(links.SecretType),
@@ -803,11 +810,11 @@ func (s *scenario) link(name string, args []string) {
 			"name": "cluster-credentials-" + name, "namespace": ours,
 			"labels": map[string]any{"multicluster.linkerd.io/cluster-name": name},
 			"annotations": map[string]any{
-				"multicluster.linkerd.io/trust-domain":   domains["trust-domain"],
-				"multicluster.linkerd.io/cluster-domain": domains["cluster-domain"],
+				"multicluster.linkerd.io/trust-domain":   with["trust-domain"],
+				"multicluster.linkerd.io/cluster-domain": with["cluster-domain"],
 			},
 		},
-		"stringData": map[string]any{"kubeconfig": s.expand("${kubeconfig:" + name + "}")},
+		"stringData": map[string]any{"kubeconfig": s.expand("${kubeconfig:" + with["path"] + "}")},
 	}})
 }
 

@@ -471,9 +471,9 @@ func (w *watch) followNetwork(verb string, args []string) {
 	defer w.mu.Unlock()
 	switch {
 	case verb == "delay" && args[1] != "0s", verb == "partition":
-		w.slow[args[0]] = time.Now().Add(1000 * time.Hour)
+		w.slow[clusterOfPath(args[0])] = time.Now().Add(1000 * time.Hour)
 	case verb == "delay", verb == "heal":
-		w.slow[args[0]] = time.Now().Add(time.Minute)
+		w.slow[clusterOfPath(args[0])] = time.Now().Add(time.Minute)
 	}
 }
 
