@@ -174,12 +174,15 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 		failed = append(failed, errors.New("there are no credentials that can be used"))
 	}
 	var inUse *Access
+	var lost error // why the one in use is out of contact
 	for i, access := range s.wanted.Access {
 		if live := s.current.Load(); live != nil && live.access.equal(access) {
 			inUse = &s.wanted.Access[i]
-			if h, _ := live.health.Load(); h.err == nil {
+			h, _ := live.health.Load()
+			if h.err == nil {
 				break
 			}
+			lost = fmt.Errorf("%s: %w", access.Source, h.err)
 			continue // another may work; this one goes on and is supervised
 		}
 		next, err := s.tryBeside(ctx, access)
@@ -191,6 +194,7 @@ func (s *supervisor) tryAccesses(ctx context.Context) error {
 		}
 		if err == nil {
 			inUse = &s.wanted.Access[i]
+			failed = append(failed, lost) // it is preferred, and tried again like others that fail
 			break
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", access.Source, err))
