@@ -55,6 +55,7 @@ type unfinished struct {
 const (
 	simProxies = 20
 	later      = 1000 * time.Hour // what is after that comes so long after what is then
+	forever    = 2 * later
 )
 
 var (
@@ -425,6 +426,27 @@ var deedKinds = []deedKind{
 			return nil
 		}
 		return deed{{at, "rotate " + cluster + h.pick("", " anew")}}
+	}},
+	{5, 0, func(h *history, at, end time.Duration) deed { // two paths, of which one works at any time
+		cluster := h.pick("east", "west")
+		if !h.take(at, forever, cluster+" link") || !h.take(at, later, cluster+" network") {
+			return nil
+		}
+		second := "second." + cluster
+		cut := func(at time.Duration, path string) moment {
+			return moment{at, "partition " + path + " " + h.pick("silence", "refuse")}
+		}
+		d := deed{{at, "link " + cluster + " trust-domain=" + trust + " path=" + second}}
+		if h.random.IntN(2) == 0 {
+			d = append(deed{cut(at, second)}, d...)
+		} else {
+			d = append(d, cut(end, second))
+		}
+		d = append(d, moment{later, "heal " + second}, cut(later, cluster))
+		if h.random.IntN(2) == 0 {
+			return d
+		}
+		return append(d, moment{later + h.seconds(5, 100), "heal " + cluster}, cut(later+h.seconds(100, 200), second))
 	}},
 	{3, 0, func(h *history, at, end time.Duration) deed {
 		cluster := h.linked()
