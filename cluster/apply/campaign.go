@@ -210,11 +210,30 @@ func (k *candidacy) run(ctx context.Context, spec *watch.Value[cluster.Spec]) {
 		}
 		end()
 		wg.Wait()
+		cleaning, stop := context.WithCancel(context.WithoutCancel(ctx))
 		switch {
 		case ctx.Err() == nil:
-			k.clean(ctx, slices.DeleteFunc(wanted, func(t Task) bool { return slices.ContainsFunc(next, t.same) }))
+			dropped := slices.DeleteFunc(wanted, func(t Task) bool { return containsTask(next, t) })
+			wg.Go(func() {
+				k.waitWanted(cleaning, spec, dropped)
+				stop()
+			})
+			k.clean(cleaning, dropped)
 		case errors.Is(context.Cause(ctx), cluster.ErrUnlinked):
-			k.clean(ctx, wanted)
+			k.clean(cleaning, wanted)
+		}
+		stop()
+		wg.Wait()
+	}
+}
+
+// waitWanted waits until one of the tasks is wanted, or ctx ends.
+func (k *candidacy) waitWanted(ctx context.Context, spec *watch.Value[cluster.Spec], tasks []Task) {
+	for {
+		now, changed := spec.Load()
+		if slices.ContainsFunc(k.wanted(now), func(t Task) bool { return containsTask(tasks, t) }) ||
+			!watch.WaitClosed(ctx, changed) {
+			return
 		}
 	}
 }
@@ -229,6 +248,8 @@ func (k *candidacy) wanted(spec cluster.Spec) (tasks []Task) {
 }
 
 func (t Task) same(o Task) bool { return t.Name == o.Name }
+
+func containsTask(tasks []Task, t Task) bool { return slices.ContainsFunc(tasks, t.same) }
 
 func sameTasks(a, b []Task) bool { return slices.EqualFunc(a, b, Task.same) }
 
@@ -427,7 +448,7 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 		return
 	}
 	timing := k.campaign.options.Timing
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*timing.Duration)
+	ctx, cancel := context.WithTimeout(ctx, 3*timing.Duration)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -450,7 +471,7 @@ func (k *candidacy) clean(ctx context.Context, tasks []Task) {
 	switch {
 	case errors.Is(err, errCleaned):
 	case ctx.Err() != nil:
-		k.Log.Info("What was written into the cluster stays: another replica goes on writing, " +
+		k.Log.Info("What was written into the cluster stays: it is wanted again, another replica goes on writing, " +
 			"or the cluster is out of reach")
 	default:
 		k.Log.Info("What was written into the cluster stays: deleting it failed", "error", cluster.ErrorText(err))
