@@ -201,7 +201,7 @@ func sameState(a, b *coordinationv1.Lease) bool {
 
 // expiry returns when a Lease that was observed in this state can be taken.
 func (o observation) expiry() time.Time {
-	if o.lease == nil {
+	if o.lease == nil && o.heldUntil.After(o.at) {
 		return o.heldUntil
 	}
 	if holderOf(o.lease) == "" || o.lease.Spec.LeaseDurationSeconds == nil {

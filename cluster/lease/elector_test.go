@@ -357,6 +357,17 @@ func TestLeaseIsDeleted(t *testing.T) {
 	})
 }
 
+// A candidate that leaves a free Lease to others does so as well where there is none when it starts.
+func TestAcquireDelay(t *testing.T) {
+	inElection(t, func(e *election) {
+		const delay = 3 * time.Second
+		e.configured("patient", Config{AcquireDelay: delay})
+		if d := e.await("patient"); d < delay {
+			t.Errorf("it holds the Lease after %s", d)
+		}
+	})
+}
+
 // A holder keeps the Lease although each response takes almost half of the time until the fence.
 func TestSlowServer(t *testing.T) {
 	inElection(t, func(e *election) {
