@@ -27,7 +27,8 @@ const (
 	federatedLabel = "mirror.linkerd.io/federated"
 	discoveryLabel = "multicluster.linkerd.io/remote-discovery"
 
-	trustAnnotation = "multicluster.linkerd.io/trust-domain"
+	slicesAnnotation = "federation.fingerpost.io/endpoint-slices"
+	trustAnnotation  = "multicluster.linkerd.io/trust-domain"
 )
 
 // addresses are those of a Service in one cluster, and whether they are ready.
@@ -260,34 +261,46 @@ func (s *scenario) differences() (all []string) {
 
 func (s *scenario) holds(flag string) bool { return slices.Contains(s.flags, flag) }
 
+// slicing reports whether slices are to be written into a cluster.
+func (m *model) slicing(cluster string) bool {
+	return cluster == home || m.links[cluster][slicesAnnotation] == "enabled"
+}
+
+// sliceDifferences returns what is not as the model has it of the slices in each cluster that they are written into.
+// In linked ones the Services that ask for slices consist of the same members as in the local one.
 func (s *scenario) sliceDifferences(m *model, now time.Time) (all []string) {
 	s.t.Helper()
-	want, have := map[string]bool{}, map[string]bool{}
-	for service, notes := range m.clusters[home].notes {
-		if notes["federation.fingerpost.io/endpoint-slices"] != "enabled" {
+	for _, in := range sortedKeys(m.clusters) {
+		if !m.slicing(in) {
 			continue
 		}
-		for cluster, of := range m.sliced(service, now) {
-			for addr, ready := range of {
-				want[fmt.Sprintf("%s %s %s %t", service, cluster, addr.Addr(), ready)] = true
+		want, have := map[string]bool{}, map[string]bool{}
+		for service, notes := range m.clusters[in].notes {
+			if notes[slicesAnnotation] != "enabled" {
+				continue
+			}
+			for cluster, of := range m.sliced(service, now) {
+				for addr, ready := range of {
+					want[fmt.Sprintf("%s %s %s %t", service, cluster, addr.Addr(), ready)] = true
+				}
 			}
 		}
-	}
-	for _, slice := range decode[discoveryv1.EndpointSlice](s, home, sliceResource) {
-		if slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
-			continue
+		for _, slice := range decode[discoveryv1.EndpointSlice](s, in, sliceResource) {
+			if slice.Labels[discoveryv1.LabelManagedBy] != managers[0] {
+				continue
+			}
+			source := slice.Labels[sourceLabel]
+			if s.mayStay(m, source) {
+				continue
+			}
+			for _, e := range slice.Endpoints {
+				have[fmt.Sprintf("%s %s %s %t", slice.Labels[discoveryv1.LabelServiceName], source,
+					e.Addresses[0], *e.Conditions.Ready)] = true
+			}
 		}
-		source := slice.Labels[sourceLabel]
-		if s.mayStay(m, source) {
-			continue
+		if lacks, surplus := minus(want, have), minus(have, want); lacks != "" || surplus != "" {
+			all = append(all, fmt.Sprintf("slices in %s: lack [%s], hold in vain [%s]", in, lacks, surplus))
 		}
-		for _, e := range slice.Endpoints {
-			have[fmt.Sprintf("%s %s %s %t", slice.Labels[discoveryv1.LabelServiceName], source,
-				e.Addresses[0], *e.Conditions.Ready)] = true
-		}
-	}
-	if lacks, surplus := minus(want, have), minus(have, want); lacks != "" || surplus != "" {
-		all = append(all, fmt.Sprintf("slices: lack [%s], hold in vain [%s]", lacks, surplus))
 	}
 	return all
 }

@@ -76,8 +76,10 @@ func (h *history) play(t *testing.T, deeds []deed) (violations []string) {
 				server.Follow(leaseResource, func(o *unstructured.Unstructured, deleted bool) {
 					w.leaseWritten(name, o, deleted)
 				})
+				server.Follow(sliceResource, func(o *unstructured.Unstructured, deleted bool) {
+					w.follow(name, o, deleted)
+				})
 			}
-			s.network.Server(home).Follow(sliceResource, w.follow)
 			if transcript := s.play(); testing.Verbose() {
 				t.Log("the transcript:\n" + transcript)
 			}

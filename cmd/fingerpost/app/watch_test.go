@@ -35,7 +35,7 @@ import (
 //   - An identity is that of the cluster that has the address.
 //   - One writer: what writes slices, mirrors and the status of Links holds the Lease of the cluster at that
 //     moment, and has renewed it within its fence. After a Lease was deleted its last holder may write for as
-//     long as it may not have noticed.
+//     long as it may not have noticed. What is on its way when it is released may arrive at that moment.
 //
 // Whether an address exists is what the model has after each verb. What streams report is therefore kept until
 // the verb has ended, and checked then.
@@ -51,6 +51,7 @@ type watch struct {
 	began   time.Time
 	damaged map[string]bool // replicas whose state directory was damaged since the last comparison
 	left    map[string]bool // members, as SERVICE/CLUSTER, that were none at some moment since then
+	slicing map[string]bool // clusters that slices were to be written into at each moment since then
 
 	policies map[string]string                   // what divided the traffic of each Service at the last comparison
 	steady   map[string]bool                     // whether that is all that has been since then
@@ -71,12 +72,13 @@ type watch struct {
 	held       map[string]map[netip.AddrPort]bool
 	opened     map[string]bool // streams that have ended, and received nothing since then
 	changes    []change
-	identities map[identified]string // the stream that received each
-	refused    []string              // writes by others than the holder
-	holders    map[string]string     // by cluster
-	renewed    map[string]renewal    // when they have done so last
-	deposed    map[string]deposed    // by cluster: the last one
-	slices     map[string]*discoveryv1.EndpointSlice
+	identities map[identified]string                            // the stream that received each
+	refused    []string                                         // writes by others than the holder
+	holders    map[string]string                                // by cluster
+	renewed    map[string]renewal                               // when they have done so last
+	deposed    map[string]deposed                               // by cluster: the last one
+	released   map[string]deposed                               // likewise, who has released the Lease
+	slices     map[string]map[string]*discoveryv1.EndpointSlice // by cluster and name
 }
 
 // identified is an address with the identity that a stream has received with it.
@@ -85,7 +87,7 @@ type identified struct {
 	identity string
 }
 
-// deposed is who held a Lease when it was deleted.
+// deposed is who held a Lease when it was deleted or released.
 type deposed struct {
 	name string
 	at   time.Time
@@ -108,10 +110,11 @@ type missing struct {
 	addr   netip.AddrPort
 }
 
-// until is when a hold ends, and of which cluster it is.
+// until is when a hold ends, of which cluster it is, and how many endpoints that had before.
 type until struct {
 	at      time.Time
 	cluster string
+	had     int
 }
 
 // renewal is when a Lease was renewed, and as which time its holder has written that.
@@ -120,8 +123,8 @@ type renewal struct {
 	at time.Time
 }
 
-// sliceReader is the name of the client that reads slices, in place of that of a stream.
-const sliceReader = "of slices"
+// sliceReader is the name of the client that reads slices in a cluster, in place of that of a stream.
+func sliceReader(cluster string) string { return "of slices in " + cluster }
 
 // existing are addresses by Service.
 type existing map[string]map[netip.AddrPort]bool
@@ -156,8 +159,9 @@ func newWatch() *watch {
 		guards: map[string]string{}, counts: map[string]int{},
 		holds: map[string]map[netip.AddrPort]until{}, slow: map[string]time.Time{},
 		missing: map[missing]time.Time{}, renewed: map[string]renewal{},
-		identities: map[identified]string{}, holders: map[string]string{}, deposed: map[string]deposed{},
-		slices: map[string]*discoveryv1.EndpointSlice{},
+		identities: map[identified]string{}, holders: map[string]string{},
+		deposed: map[string]deposed{}, released: map[string]deposed{},
+		slices: map[string]map[string]*discoveryv1.EndpointSlice{}, slicing: map[string]bool{},
 	}
 }
 
@@ -205,9 +209,9 @@ func (w *watch) event(stream string, e proxy.Event) {
 	}
 }
 
-// follow takes a slice that was written. What clients read of it counts as a stream that is opened anew each time: who
-// writes it may be another one by now, who knows less.
-func (w *watch) follow(o *unstructured.Unstructured, deleted bool) {
+// follow takes a slice that was written into a cluster. What clients read of it counts as a stream that is opened anew
+// each time: who writes it may be another one by now, who knows less.
+func (w *watch) follow(cluster string, o *unstructured.Unstructured, deleted bool) {
 	var slice discoveryv1.EndpointSlice
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &slice); err != nil {
 		panic(err)
@@ -217,30 +221,34 @@ func (w *watch) follow(o *unstructured.Unstructured, deleted bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.slices[slice.Name] = &slice; deleted {
-		delete(w.slices, slice.Name)
+	if w.slices[cluster] == nil {
+		w.slices[cluster] = map[string]*discoveryv1.EndpointSlice{}
 	}
-	before, now := w.held[sliceReader], map[netip.AddrPort]bool{}
-	for _, s := range w.slices {
+	if w.slices[cluster][slice.Name] = &slice; deleted {
+		delete(w.slices[cluster], slice.Name)
+	}
+	reader := sliceReader(cluster)
+	before, now := w.held[reader], map[netip.AddrPort]bool{}
+	for _, s := range w.slices[cluster] {
 		for _, e := range s.Endpoints {
 			if *e.Conditions.Ready {
 				now[netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), uint16(*s.Ports[0].Port))] = true
 			}
 		}
 	}
-	w.held[sliceReader] = now
+	w.held[reader] = now
 	for addr := range now {
 		if !before[addr] {
-			w.changes = append(w.changes, change{time.Now(), sliceReader, addr, false, true, false})
+			w.changes = append(w.changes, change{time.Now(), reader, addr, false, true, false})
 		}
 	}
 	for addr := range before {
 		if !now[addr] {
-			w.changes = append(w.changes, change{time.Now(), sliceReader, addr, true, true, false})
+			w.changes = append(w.changes, change{time.Now(), reader, addr, true, true, false})
 		}
 	}
 	if len(before) > 0 && len(now) == 0 {
-		w.changes = append(w.changes, change{time.Now(), sliceReader, netip.AddrPort{}, true, true, true})
+		w.changes = append(w.changes, change{time.Now(), reader, netip.AddrPort{}, true, true, true})
 	}
 }
 
@@ -255,6 +263,9 @@ func (w *watch) leaseWritten(cluster string, o *unstructured.Unstructured, delet
 	defer w.mu.Unlock()
 	if at, _, _ := unstructured.NestedString(o.Object, "spec", "renewTime"); at != w.renewed[cluster].as {
 		w.renewed[cluster] = renewal{at, time.Now()}
+	}
+	if name == "" && w.holders[cluster] != "" {
+		w.released[cluster] = deposed{w.holders[cluster], time.Now()}
 	}
 	if w.holders[cluster] = name; deleted {
 		w.holders[cluster], w.deposed[cluster] = "", deposed{name, time.Now()}
@@ -323,6 +334,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		maps.Copy(w.members[service], m.members(service))
 		maps.Copy(w.members[service], m.written(service))
 	}
+	maps.DeleteFunc(w.slicing, func(cluster string, _ bool) bool { return !m.slicing(cluster) })
 	w.past.addMembers(m)
 	// A member that joins may be noticed before what has become of its endpoints just before.
 	for service, members := range w.members {
@@ -349,6 +361,9 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		w.past.addMembers(m)
 		clear(w.damaged)
 		clear(w.left)
+		for name := range m.clusters {
+			w.slicing[name] = m.slicing(name)
+		}
 		clear(w.trusts)
 		for cluster, domain := range m.trust {
 			w.trusts[cluster] = map[string]bool{domain: true}
@@ -376,8 +391,10 @@ func (w *watch) check(s *scenario) {
 	defer w.mu.Unlock()
 	for _, c := range w.changes {
 		service := "all"
-		if c.stream != sliceReader {
+		if of, reads := strings.CutPrefix(c.stream, sliceReader("")); !reads {
 			service = serviceOf(s.streams[c.stream].Request().Authority)
+		} else if !w.slicing[of] {
+			continue
 		}
 		if !c.lost {
 			delete(w.missing, missing{c.stream, c.addr})
@@ -447,10 +464,12 @@ func (w *watch) audit(cluster string) func(client, verb, resource string) {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		last := w.deposed[cluster]
+		last, released := w.deposed[cluster], w.released[cluster]
 		since := time.Since(w.renewed[cluster].at)
 		switch {
 		case client == last.name && time.Since(last.at) <= notices:
+			return
+		case client == released.name && time.Since(released.at) == 0: // it was on its way
 			return
 		case client != w.holders[cluster]:
 		case since <= notices || time.Now().Before(w.slow[cluster]):
@@ -511,10 +530,15 @@ func (w *watch) followPolicies(s *scenario, m *model, verb string) {
 			}
 		}
 		percent, hold := m.guard(name)
-		lost := before[name] - w.counts[name]
-		// What is lost beside it is no part of it, and may be on the balance.
-		_, steady := w.guards[name]
-		if !steady || verb != "endpoints" || lost <= 25 || 100*lost <= (percent+10)*before[name] {
+		isMass := func(had int) bool { // also with what is lost beside it, which may be on the balance
+			lost := had - w.counts[name]
+			return lost > 25 && 100*lost > (percent+10)*had
+		}
+		// What the cluster gains beside it is on the balance as well, for replicas that have not noticed the loss yet.
+		for _, held := range w.holds {
+			maps.DeleteFunc(held, func(_ netip.AddrPort, u until) bool { return u.cluster == name && !isMass(u.had) })
+		}
+		if _, steady := w.guards[name]; !steady || verb != "endpoints" || !isMass(before[name]) {
 			continue
 		}
 		for service := range w.base {
@@ -527,7 +551,7 @@ func (w *watch) followPolicies(s *scenario, m *model, verb string) {
 			}
 			for addr := range w.base[service] {
 				if _, exists := c.endpoints[of][addr]; !exists && w.always[service][addr] {
-					w.holds[service][addr] = until{time.Now().Add(hold - time.Second), name}
+					w.holds[service][addr] = until{time.Now().Add(hold - time.Second), name, before[name]}
 				}
 			}
 		}
