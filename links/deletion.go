@@ -76,18 +76,19 @@ func (r *Reconciler) Seen() map[string]bool {
 // restoredKey is what a deletion of the unknown Link of a cluster has for a key.
 func restoredKey(cluster string) api.Key { return api.Key{Name: cluster} }
 
-// restoreFromPeers takes the clusters that other replicas have, and that nothing links, for restored: reconcile applies
-// them.
+// restoreFromPeers takes the clusters that other replicas have, and that are not applied, for restored: reconcile applies
+// them. Nothing links them, or only a Secret that cannot be used.
 func (r *Reconciler) restoreFromPeers(ctx context.Context) {
 	specs, err := r.registry.ClustersOfPeers(ctx)
 	if err != nil {
 		r.log.Info("Other replicas do not list the clusters that they have", "error", err.Error())
 	}
+	applied, _ := r.registry.Names()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, spec := range specs {
 		name := spec.Name
-		if name != r.options.ClusterName && invalidName("", name) == "" && !r.everLinked[name] {
+		if name != r.options.ClusterName && invalidName("", name) == "" && !slices.Contains(applied, name) {
 			r.restored[name], r.everLinked[name] = spec, true
 		}
 	}

@@ -489,24 +489,19 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 
 // applyOutcome applies or removes a cluster in the Registry. A linked cluster without usable credentials
 // stays as it is; one that was never applied gets a Spec without access, so that its Services count as
-// unknown. One that was restored stays until releaseDeleted has decided about it.
+// unknown, if it has a Link, or if another replica has it. One that was restored, and that nothing links,
+// stays until releaseDeleted has decided about it.
 func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
+	r.mu.Lock()
+	spec, restored := r.restored[name]
+	if !out.linked {
+		delete(r.loggedRejections, name)
+	}
+	r.mu.Unlock()
 	if out.linked {
 		r.addLinked(name)
 	}
 	switch {
-	case !out.linked:
-		r.mu.Lock()
-		delete(r.loggedRejections, name)
-		spec, restored := r.restored[name]
-		r.mu.Unlock()
-		switch {
-		case restored && !applied:
-			return r.registry.Apply(spec)
-		case applied && !restored && !status.Local:
-			r.log.Info("Cluster is unlinked", "cluster", name)
-			r.registry.Remove(name)
-		}
 	case out.spec != nil:
 		return r.registry.Apply(*out.spec)
 	case out.winner != nil && !applied:
@@ -516,6 +511,11 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 		})
 	case out.winner != nil:
 		r.registry.ApplyTraffic(name, out.traffic, out.released) // which needs no credentials
+	case restored && !applied:
+		return r.registry.Apply(spec)
+	case !out.linked && !restored && applied && !status.Local:
+		r.log.Info("Cluster is unlinked", "cluster", name)
+		r.registry.Remove(name)
 	}
 	return nil
 }
