@@ -395,6 +395,23 @@ var deedKinds = []deedKind{
 		}
 		return append(d, moment{end, "heal " + cluster})
 	}},
+	{4, 0, func(h *history, at, end time.Duration) deed { // one starts without its state, and has no credentials
+		cluster, quarter := h.linked(), (end-at)/4
+		things := []string{"replicas", "replica-1", "replica-2", "links", cluster + " link"}
+		if quarter < 5*time.Second || !h.take(at, end, things...) {
+			return nil
+		}
+		one, other := "replica-1", "replica-2"
+		if h.random.IntN(2) == 0 {
+			one, other = other, one
+		}
+		return deed{
+			{at, "spoil " + cluster + h.pick("", " wholly")},
+			{at, "kill " + one}, {at, "disk " + one + " lose"}, {at + quarter, "start " + one},
+			{at + 3*quarter, "stop " + other}, {end, "start " + other},
+			{end, "rotate " + cluster},
+		}
+	}},
 	{3, 0, func(h *history, at, end time.Duration) deed {
 		replica := h.replica()
 		if !h.take(at, end, replica) {

@@ -333,7 +333,7 @@ func (s *scenario) setCredentials(cluster, kubeconfig string) {
 }
 
 // spoil replaces the credentials of a linked cluster by some that do not work: with a token that is unknown, that
-// lacks a right, or with the address of another cluster.
+// lacks a right, or with the address of another cluster; or wholly by what cannot be read.
 func (s *scenario) spoil(cluster string, how []string) {
 	s.t.Helper()
 	kubeconfig := s.kubeconfig(cluster, "unknown")
@@ -342,6 +342,8 @@ func (s *scenario) spoil(cluster string, how []string) {
 		kubeconfig = s.kubeconfig(cluster, s.network.Server(cluster).TokenWithout(how[1]))
 	case len(how) == 2 && how[0] == "as":
 		kubeconfig = s.kubeconfig(how[1], s.token(cluster))
+	case len(how) == 1 && how[0] == "wholly":
+		kubeconfig = "no kubeconfig"
 	case len(how) > 0:
 		s.t.Fatalf("spoil: unknown argument %s", how[0])
 	}
