@@ -33,8 +33,9 @@ import (
 // namespace, which no Link has. When that Link was deleted is not known, so its grace begins now.
 //
 // A replica in a new Pod has no checkpoints. So each one asks the others for the clusters that they have, and takes
-// those that nothing links for restored as well: others may hold their Links, and it would answer without them. It
-// costs a request to each at the start, and half a second where one does not answer.
+// those that nothing links for restored as well: others may hold their Links, and it would answer without them. Those
+// with a labelled Secret that cannot be used are served likewise, and are linked. It costs a request to each at the
+// start, and half a second where one does not answer.
 //
 // Of a cluster that was neither restored nor linked since the start nothing is known here. But writers find what was
 // written for it, and leave it until GraceOver: its Link may be one that comes back after its CRD.

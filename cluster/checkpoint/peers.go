@@ -84,7 +84,7 @@ func (p *Peers) newest(
 		}
 		b, err := fetch(ctx, client, http.MethodGet, o.url, maxTransfer)
 		if err != nil {
-			if errors.Is(err, errBusy) {
+			if errors.Is(err, errBusy) || errors.Is(err, errTooLong) {
 				reason = err
 			}
 			continue // another may have it, too
@@ -100,7 +100,10 @@ func (p *Peers) newest(
 	return Checkpoint{}, reason
 }
 
-var errBusy = errors.New("another replica has it, and is handing over those of others")
+var (
+	errBusy    = errors.New("another replica has it, and is handing over those of others")
+	errTooLong = errors.New("it is too long")
+)
 
 // Clusters returns the clusters that peers have the state of, sorted by name. A peer that does not list them in time is
 // passed over, and so is one of a version that cannot. The error names those that refuse, or list something else.
@@ -208,7 +211,7 @@ func fetch(ctx context.Context, client *http.Client, method, from string, most i
 	}
 	content, err := io.ReadAll(io.LimitReader(response.Body, most+1))
 	if err == nil && int64(len(content)) > most {
-		err = fmt.Errorf("it is longer than %d bytes", most)
+		err = fmt.Errorf("%w: at most %d bytes are taken over", errTooLong, most)
 	}
 	return offer{url: from, at: at, content: content}, err
 }

@@ -128,7 +128,7 @@ func TestClustersOfPeers(t *testing.T) {
 		t.Errorf("%v, want %v", all, want)
 	}
 	const problems = `http://text:8087/clusters/: it is not a list of clusters
-another replica does not hand it over: it is longer than 262144 bytes`
+another replica does not hand it over: it is too long: at most 262144 bytes are taken over`
 	if err == nil || err.Error() != problems {
 		t.Errorf("%v, want %s", err, problems)
 	}
