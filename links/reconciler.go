@@ -1,6 +1,7 @@
 package links
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -493,7 +494,7 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 // stays until releaseDeleted has decided about it.
 func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
 	r.mu.Lock()
-	spec, restored := r.restored[name]
+	before, restored := r.restored[name]
 	if !out.linked {
 		delete(r.loggedRejections, name)
 	}
@@ -502,18 +503,19 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 		r.addLinked(name)
 	}
 	switch {
-	case out.spec != nil:
+	case out.linked && len(out.spec.Access) > 0:
 		return r.registry.Apply(*out.spec)
-	case out.winner != nil && !applied:
-		return r.registry.Apply(cluster.Spec{
-			Name: name, TrustDomain: r.options.TrustDomain, ClusterDomain: out.winner.clusterDomain,
-			Traffic: out.traffic, Released: out.released,
-		})
+	case out.linked && !applied && (out.winner != nil || restored):
+		spec := *out.spec
+		spec.TrustDomain = cmp.Or(spec.TrustDomain, before.TrustDomain)
+		spec.ClusterDomain = cmp.Or(spec.ClusterDomain, before.ClusterDomain)
+		return r.registry.Apply(spec)
 	case out.winner != nil:
 		r.registry.ApplyTraffic(name, out.traffic, out.released) // which needs no credentials
+	case out.linked:
 	case restored && !applied:
-		return r.registry.Apply(spec)
-	case !out.linked && !restored && applied && !status.Local:
+		return r.registry.Apply(before)
+	case !restored && applied && !status.Local:
 		r.log.Info("Cluster is unlinked", "cluster", name)
 		r.registry.Remove(name)
 	}

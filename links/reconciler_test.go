@@ -263,9 +263,10 @@ func TestBudgetIsReported(t *testing.T) {
 }
 
 // Of the clusters that another replica lists, those that nothing links are held like those of Links that were deleted
-// at once. A list cannot replace the local cluster or a Link, nor bring in a name that no Link may have.
+// at once. One that a Secret links which cannot be used is linked, as the Secret has it. A list cannot replace the local
+// cluster or a Link, nor bring in a name that no Link may have.
 func TestListOfPeer(t *testing.T) {
-	listed := []string{"home", "", "../east", "a b", strings.Repeat("x", 64), "east", "north", "south"}
+	listed := []string{"home", "", "../east", "a b", strings.Repeat("x", 64), "east", "west", "north", "south"}
 	handler := checkpoint.Handler(
 		func(string) (time.Time, func() checkpoint.Checkpoint) { return time.Time{}, nil },
 		func() (all []checkpoint.Header) {
@@ -277,6 +278,9 @@ func TestListOfPeer(t *testing.T) {
 	)
 	inFleet(t, func(f *fleet) {
 		f.link("east", true)
+		f.home.ApplyYAML(`{apiVersion: v1, kind: Secret, type: mirror.linkerd.io/remote-kubeconfig,
+			metadata: {name: west, namespace: linkerd, labels: {multicluster.linkerd.io/cluster-name: west},
+			annotations: {multicluster.linkerd.io/trust-domain: west.trust, multicluster.linkerd.io/cluster-domain: west.dns}}}`)
 		f.peers = &checkpoint.Peers{
 			Addr: "peers:8087", MaxAge: time.Hour,
 			Lookup: func(context.Context, string) ([]string, error) { return []string{"192.0.2.1"}, nil },
@@ -288,18 +292,19 @@ func TestListOfPeer(t *testing.T) {
 			return slices.Sorted(maps.Keys(statuses))
 		}
 		f.pass(DeletionGrace / 2)
-		if got := names(); !slices.Equal(got, []string{"east", "north", "south"}) {
-			t.Errorf("clusters %q, want east, north and south", got)
+		if got := names(); !slices.Equal(got, []string{"east", "north", "south", "west"}) {
+			t.Errorf("clusters %q, want east, north, south and west", got)
 		}
 		if f.log.count(heldMass) != 1 || f.log.count(`"links"=2`) != 1 {
 			t.Error("not two deletions are held: other names count as well")
 		}
-		if statuses, _ := f.registry.Statuses(); statuses["east"].TrustDomain == "evil" {
-			t.Error("a peer has replaced the trust domain of a Link")
+		statuses, _ := f.registry.Statuses()
+		if statuses["east"].TrustDomain == "evil" || statuses["west"].TrustDomain != "west.trust" {
+			t.Error("a peer has replaced the trust domain of a Link or a Secret")
 		}
 		f.pass(DeletionGrace)
-		if got := names(); !slices.Equal(got, []string{"east"}) {
-			t.Errorf("clusters %q, want east only", got)
+		if got := names(); !slices.Equal(got, []string{"east", "west"}) {
+			t.Errorf("clusters %q, want east and west", got)
 		}
 	})
 }

@@ -32,7 +32,7 @@ type inputs struct {
 // outcome is the result for one cluster name.
 type outcome struct {
 	linked    bool          // a Link or labelled Secret names the cluster, valid or not
-	spec      *cluster.Spec // nil: no credentials are usable, and an applied Spec stays
+	spec      *cluster.Spec // if it is linked; without Access no credentials are usable, and an applied Spec stays
 	winner    *Link         // the oldest of the Links; nil if there is none
 	traffic   policy.Link   // of the winner
 	released  string        // likewise
@@ -52,10 +52,14 @@ func resolve(in inputs) outcome {
 		out.rejection = fmt.Errorf("%q is the name of the local cluster (-cluster-name)", in.name)
 		return out
 	}
+	if !out.linked {
+		return out
+	}
 	if len(in.links) > 0 {
 		out.winner = in.links[0]
 	}
 	spec := &cluster.Spec{Name: in.name}
+	out.spec = spec
 	var problems []error
 	accept := func(access cluster.Access, err error) {
 		if err != nil {
@@ -88,9 +92,6 @@ func resolve(in inputs) outcome {
 		out.domains = fillDomains(spec, l, in.trustDomain)
 	}
 	out.rejection = errors.Join(problems...)
-	if len(spec.Access) > 0 {
-		out.spec = spec
-	}
 	return out
 }
 
