@@ -397,7 +397,12 @@ var deedKinds = []deedKind{
 	}},
 	{4, 0, func(h *history, at, end time.Duration) deed { // one starts without its state, and has no credentials
 		cluster, quarter := h.linked(), (end-at)/4
-		things := []string{"replicas", "replica-1", "replica-2", "links", cluster + " link"}
+		things := []string{
+			"replicas", "replica-1", "replica-2", "links", cluster + " link", home + " network", home + " delay",
+		}
+		for _, resource := range failing { // it is ready before the other one stops, as in a rollout
+			things = append(things, home+" "+resource)
+		}
 		if quarter < 5*time.Second || !h.take(at, end, things...) {
 			return nil
 		}
