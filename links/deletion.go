@@ -77,8 +77,8 @@ func (r *Reconciler) Seen() map[string]bool {
 // restoredKey is what a deletion of the unknown Link of a cluster has for a key.
 func restoredKey(cluster string) api.Key { return api.Key{Name: cluster} }
 
-// restoreFromPeers takes the clusters that other replicas have, and that are not applied, for restored: reconcile applies
-// them. Nothing links them, or only a Secret that cannot be used.
+// restoreFromPeers takes the clusters that other replicas have, and that are not applied, for restored: reconcile
+// applies them. Nothing links them, or only a Secret that cannot be used.
 func (r *Reconciler) restoreFromPeers(ctx context.Context) {
 	specs, err := r.registry.ClustersOfPeers(ctx)
 	if err != nil {

@@ -263,8 +263,8 @@ func TestBudgetIsReported(t *testing.T) {
 }
 
 // Of the clusters that another replica lists, those that nothing links are held like those of Links that were deleted
-// at once. One that a Secret links which cannot be used is linked, as the Secret has it. A list cannot replace the local
-// cluster or a Link, nor bring in a name that no Link may have.
+// at once. One that a Secret links which cannot be used is linked, as the Secret has it. A list cannot replace the
+// local cluster or a Link, nor bring in a name that no Link may have.
 func TestListOfPeer(t *testing.T) {
 	listed := []string{"home", "", "../east", "a b", strings.Repeat("x", 64), "east", "west", "north", "south"}
 	handler := checkpoint.Handler(

@@ -107,11 +107,15 @@ func TestResolve(t *testing.T) {
 			"wanted=true winner=a trust=east.trust dns=east.dns Secret mc/creds:def refused",
 		},
 		"all refused": {
-			[]*Link{link("a", 0, nil)}, nil, credentials("mc", "abc", exec), "wanted=true winner=a trust=ours dns=east.local refused",
+			[]*Link{link("a", 0, nil)},
+			nil, credentials("mc", "abc", exec),
+			"wanted=true winner=a trust=ours dns=east.local refused",
 		},
 		"no Secret": {[]*Link{link("a", 0, nil)}, nil, nil, "wanted=true winner=a trust=ours dns=east.local refused"},
 		"no trust domain": {
-			nil, []*secret{labelled(func(s *secret) { s.trustDomain = "" })}, nil,
+			nil,
+			[]*secret{labelled(func(s *secret) { s.trustDomain = "" })},
+			nil,
 			"wanted=true trust= dns=east.dns refused",
 		},
 		"Link has domain": {
@@ -126,7 +130,9 @@ func TestResolve(t *testing.T) {
 			"wanted=true winner=old trust=ours dns=east.local Secret mc/creds:abc",
 		},
 		"no kubeconfig": {
-			nil, []*secret{labelled(func(s *secret) { s.kubeconfig = nil })}, nil,
+			nil,
+			[]*secret{labelled(func(s *secret) { s.kubeconfig = nil })},
+			nil,
 			"wanted=true trust=east.trust dns=east.dns refused",
 		},
 		"Secret elsewhere": {

@@ -412,8 +412,11 @@ var deedKinds = []deedKind{
 		}
 		return deed{
 			{at, "spoil " + cluster + h.pick("", " wholly")},
-			{at, "kill " + one}, {at, "disk " + one + " lose"}, {at + quarter, "start " + one},
-			{at + 3*quarter, "stop " + other}, {end, "start " + other},
+			{at, "kill " + one},
+			{at, "disk " + one + " lose"},
+			{at + quarter, "start " + one},
+			{at + 3*quarter, "stop " + other},
+			{end, "start " + other},
 			{end, "rotate " + cluster},
 		}
 	}},
