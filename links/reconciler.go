@@ -512,7 +512,7 @@ func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Statu
 		return r.registry.Apply(spec)
 	case out.winner != nil:
 		r.registry.ApplyTraffic(name, out.traffic, out.released) // which needs no credentials
-	case out.linked:
+	case out.linked: // as it is
 	case restored && !applied:
 		return r.registry.Apply(before)
 	case !restored && applied && !status.Local:

@@ -129,6 +129,12 @@ func TestResolve(t *testing.T) {
 			nil, credentials("mc", "abc", nil),
 			"wanted=true winner=old trust=ours dns=east.local Secret mc/creds:abc",
 		},
+		"Link and Secret refused": {
+			[]*Link{link("a", 0, nil)},
+			[]*secret{labelled(func(s *secret) { s.kubeconfig = nil })},
+			credentials("mc", "abc", exec),
+			"wanted=true winner=a trust=east.trust dns=east.dns refused",
+		},
 		"no kubeconfig": {
 			nil,
 			[]*secret{labelled(func(s *secret) { s.kubeconfig = nil })},
