@@ -114,9 +114,11 @@ func (h *history) prepare() {
 			continue
 		case late: // in the first round
 			h.left = append(h.left, unfinished{len(h.deeds), []string{name + " link"}})
-			h.deeds = append(h.deeds, deed{{later, h.linking(name)}})
+			h.deeds = append(h.deeds, h.linking(later, name))
 		default:
-			add("%s", h.linking(name))
+			for _, m := range h.linking(0, name) {
+				add("%s", m.line)
+			}
 		}
 		if h.policies {
 			add("apply %s traffic/linkerd.yaml", name)
@@ -150,15 +152,15 @@ func (h *history) prepare() {
 func byLink(cluster string) bool { return cluster == "east" || cluster == "west" }
 
 // linking links a cluster.
-func (h *history) linking(cluster string) string {
-	if byLink(cluster) {
-		link := "apply local fleet/" + cluster + "-link.yaml"
-		if h.slicing {
-			link += " fleet/" + cluster + "-slices.yaml"
-		}
-		return link
+func (h *history) linking(at time.Duration, cluster string) deed {
+	if !byLink(cluster) {
+		return deed{{at, "link " + cluster + " trust-domain=" + cluster + ".test"}}
 	}
-	return "link " + cluster + " trust-domain=" + cluster + ".test"
+	d := deed{{at, "apply local fleet/" + cluster + "-link.yaml"}}
+	if h.slicing {
+		d = append(d, moment{at, "annotate local Link mc/" + cluster + " endpoint-slices=enabled"})
+	}
+	return d
 }
 
 // opening opens a stream to a Service from a node of its own.
@@ -479,10 +481,8 @@ var deedKinds = []deedKind{
 		cut := func(at time.Duration, path string) moment {
 			return moment{at, "partition " + path + " " + h.pick("silence", "refuse")}
 		}
-		d := deed{
-			{at, h.linking(cluster)}, // which is so already, unless that deed was left out
-			{at, "link " + cluster + " trust-domain=" + trust + " path=" + second},
-		}
+		d := append(h.linking(at, cluster), // which is so already, unless that deed was left out
+			moment{at, "link " + cluster + " trust-domain=" + trust + " path=" + second})
 		if h.random.IntN(2) == 0 {
 			d = append(deed{cut(at, second)}, d...)
 		} else {
@@ -503,7 +503,7 @@ var deedKinds = []deedKind{
 			return nil
 		}
 		if byLink(cluster) {
-			return deed{{at, "delete local Link mc/" + cluster}, {end, h.linking(cluster)}}
+			return append(deed{{at, "delete local Link mc/" + cluster}}, h.linking(end, cluster)...)
 		}
 		return deed{{at, "unlink " + cluster}, {end, "link " + cluster}}
 	}},
@@ -511,13 +511,11 @@ var deedKinds = []deedKind{
 		if end = min(end, at+4*time.Minute); !h.take(at, end, "east link", "west link", "links") {
 			return nil
 		}
-		return deed{
+		return slices.Concat(deed{
 			{at, "delete local CustomResourceDefinition " + linkResource},
 			{at, "serve local " + linkResource},
 			{end, "serve local " + linkResource + " v1alpha3 v1alpha2 v1alpha1"},
-			{end, h.linking("east")},
-			{end, h.linking("west")},
-		}
+		}, h.linking(end, "east"), h.linking(end, "west"))
 	}},
 	{1, 0, func(h *history, at, _ time.Duration) deed {
 		cluster := h.linked()

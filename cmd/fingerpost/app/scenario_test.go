@@ -289,7 +289,11 @@ func (s *scenario) token(name string) string {
 
 // path returns a path to the API server of a cluster: CLUSTER is the server's own, NAME.CLUSTER another one.
 func (s *scenario) path(of string) *apitest.Path {
-	return s.network.Path(clusterOfPath(of), strings.TrimSuffix(strings.TrimSuffix(of, clusterOfPath(of)), "."))
+	name, _, other := strings.Cut(of, ".")
+	if !other {
+		name = ""
+	}
+	return s.network.Path(clusterOfPath(of), name)
 }
 
 func clusterOfPath(of string) string { return of[strings.LastIndex(of, ".")+1:] }
