@@ -46,11 +46,8 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 			return errors.Join(failed...)
 		}
 	}
-	if len(p.create) == 0 {
+	if len(p.create) == 0 || t.isGone(ctx, svc) {
 		return errors.Join(failed...)
-	}
-	if exists, err := t.serviceExists(ctx, svc); err != nil || !exists {
-		return errors.Join(append(failed, err)...)
 	}
 	for _, es := range p.create {
 		created, err := api.Create(ctx, es, metav1.CreateOptions{})
@@ -67,14 +64,12 @@ func (t *sliceWriter) applyPlan(ctx context.Context, svc *serviceRecord, p slice
 	return errors.Join(failed...)
 }
 
-// serviceExists reads whether a Service may still get new slices. When it is deleted, the watch of slices
-// may show that before the watch of Services does.
-func (t *sliceWriter) serviceExists(ctx context.Context, svc *serviceRecord) (bool, error) {
+// isGone reads whether a Service is being deleted, or was. The watch of its slices may show that before the watch of
+// Services does, and slices that are written after their owner is gone are for the garbage collector. So if it cannot
+// be read, they are written: others may be withdrawn next, and these take their place.
+func (t *sliceWriter) isGone(ctx context.Context, svc *serviceRecord) bool {
 	now, err := readService(ctx, t.Client, svc.key)
-	if err != nil {
-		return false, fmt.Errorf("read whether the Service still exists: %w", err)
-	}
-	return now != nil && now.UID == svc.uid && now.DeletionTimestamp == nil, nil
+	return err == nil && (now == nil || now.UID != svc.uid || now.DeletionTimestamp != nil)
 }
 
 // readService reads a Service from the API server; nil if there is none.
