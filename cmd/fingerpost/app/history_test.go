@@ -33,6 +33,7 @@ type history struct {
 	bad  map[string]bool          // annotations of clusters that have values which cannot be read, and no others
 	news int                      // streams that are opened by deeds, and releases
 
+	members  []string      // of the Service with slices
 	policies bool          // some are drawn
 	slicing  bool          // slices are written into linked clusters
 	midnight time.Duration // at which the first round begins, about so long after midnight
@@ -96,7 +97,6 @@ func (h *history) prepare() {
 	if h.random.IntN(3) == 0 {
 		late = h.linked() // streams are open before it is linked
 	}
-	var members []string
 	for _, name := range h.clusters {
 		if h.random.IntN(4) == 0 {
 			add("unstream %s", name)
@@ -110,7 +110,7 @@ func (h *history) prepare() {
 		}
 		switch name {
 		case home:
-			members = append(members, "web")
+			h.members = append(h.members, "web")
 			continue
 		case late: // in the first round
 			h.left = append(h.left, unfinished{len(h.deeds), []string{name + " link"}})
@@ -123,14 +123,14 @@ func (h *history) prepare() {
 		if h.policies {
 			add("apply %s traffic/linkerd.yaml", name)
 		}
-		members = append(members, "web@"+name)
+		h.members = append(h.members, "web@"+name)
 	}
 	for _, name := range h.clusters {
 		if name != home && (!h.slicing || !byLink(name)) {
 			continue
 		}
 		add("endpoints %s shop/all", name)
-		of := slices.Clone(members) // as this cluster names them
+		of := slices.Clone(h.members) // as this cluster names them
 		of[0] = "web@" + home
 		of[slices.Index(h.clusters, name)] = "web"
 		add(`patch %s Service shop/all {"metadata":{"annotations":{%q:%q,%q:"enabled"}}}`,
@@ -297,11 +297,18 @@ type deedKind struct {
 const (
 	simSettle = 75 * time.Second
 	simSilent = 220 * time.Second // until it is noticed that a watch is silent
+
+	simPermission = 450*time.Second + simSettle // until it is noticed that a permission is there again
 )
 
 // failing are what API servers can fail to answer.
 var failing = []string{
 	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "readyz", "servers.policy.linkerd.io",
+}
+
+// permitted are the resources that permissions are about.
+var permitted = []string{
+	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "endpoints", "servers.policy.linkerd.io",
 }
 
 var deedKinds = []deedKind{
@@ -350,6 +357,39 @@ var deedKinds = []deedKind{
 		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, label, value)
 		return deed{{at, "patch " + cluster + " Service shop/" + service + " " + patch}}
 	}},
+	{3, 0, func(h *history, at, end time.Duration) deed { // has other members, or no slices
+		switch of := h.cluster() + " Service shop/all endpoint-slices"; h.random.IntN(3) {
+		case 0:
+			return h.annotation(at, end, of, "disabled", "enabled")
+		case 1:
+			if !h.take(at, end, of) {
+				return nil
+			}
+			return deed{{at, "annotate " + of + "=maybe"}, {end, "annotate " + of + "=enabled"}}
+		}
+		if h.slicing { // there are more of this Service, in other clusters
+			return nil
+		}
+		fewer := slices.Clone(h.members)
+		for range 1 + h.random.IntN(2) {
+			i := h.random.IntN(len(fewer))
+			fewer = slices.Delete(fewer, i, i+1)
+		}
+		return h.annotation(at, end, "local Service shop/all members",
+			strings.Join(fewer, ","), strings.Join(h.members, ","))
+	}},
+	{3, 0, func(h *history, at, _ time.Duration) deed { // a Pod is deleted, and its endpoint is not yet
+		cluster, service := h.cluster(), h.pick(simServices...)
+		have := h.have[cluster+"/"+service]
+		if len(have) == 0 || !h.take(at, at+2*time.Second, cluster+"/"+service) {
+			return nil
+		}
+		n := have[h.random.IntN(len(have))]
+		return deed{
+			{at, fmt.Sprintf("delete %s Pod shop/%s-%d", cluster, service, n)},
+			{at + 2*time.Second, h.scale(cluster, service)},
+		}
+	}},
 	{10, 0, func(h *history, at, end time.Duration) deed {
 		cluster := h.cluster()
 		if !h.take(at, end, cluster+" network") {
@@ -378,6 +418,12 @@ var deedKinds = []deedKind{
 			d = slices.Insert(d, 1, moment{end, "disk " + replica + " " + h.pick("lose", "lose", "tear")})
 		}
 		return d
+	}},
+	{4, 0, func(h *history, at, end time.Duration) deed { // one more for some time
+		if !h.take(at, end, "replica-3") {
+			return nil
+		}
+		return deed{{at, "start replica-3"}, {end, h.pick("stop", "kill") + " replica-3"}}
 	}},
 	{6, 0, func(h *history, at, end time.Duration) deed { // they know nothing of a cluster that is away
 		cluster, replicas := h.linked(), []string{h.replica()}
@@ -438,6 +484,25 @@ var deedKinds = []deedKind{
 		begin := "fail " + cluster + " " + resource + " "
 		return deed{{at, begin + code}, {end, begin + "0"}}
 	}},
+	{3, simPermission, func(h *history, at, end time.Duration) deed { // a permission is taken away, or all are
+		cluster, resource := h.cluster(), h.pick(permitted...)
+		if !h.take(at, end, cluster+" "+resource) {
+			return nil
+		}
+		if what := cluster + " " + resource; h.random.IntN(2) == 0 {
+			return deed{{at, "forbid " + what}, {end, "allow " + what}}
+		}
+		what := cluster + " " + h.pick("list", "watch", "create", "update", "patch", "delete") + " " + resource
+		return deed{{at, "deny " + what}, {end, "grant " + what}}
+	}},
+	{2, 0, func(h *history, at, end time.Duration) deed { // by a quota or a webhook
+		cluster, resource := h.cluster(), h.pick("services", sliceResource)
+		if !h.take(at, end, cluster+" "+resource+" quota") {
+			return nil
+		}
+		what := cluster + " create " + resource + " shop"
+		return deed{{at, "reject " + what}, {end, "admit " + what}}
+	}},
 	{3, 0, func(h *history, at, end time.Duration) deed {
 		cluster, resource := h.cluster(), h.pick(failing...)
 		if !h.take(at, end, cluster+" "+resource) {
@@ -470,6 +535,23 @@ var deedKinds = []deedKind{
 			return nil
 		}
 		return deed{{at, "rotate " + cluster + h.pick("", " anew")}}
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed {
+		cluster := h.pick("east", "west")
+		if !h.take(at, end, cluster+" link") {
+			return nil
+		}
+		return append(deed{{at, "delete local Secret mc/" + cluster}}, h.linking(end, cluster)...)
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed { // a Link selects other Services
+		cluster := h.pick("east", "west")
+		// Which of two changes is noticed first, of the Link or of a Service, is not known.
+		if !h.take(at, end, cluster+" link", "links", cluster+"/web", cluster+"/api") {
+			return nil
+		}
+		selector := h.pick(exportedSelector, federatedSelector)
+		patch := fmt.Sprintf(`{"spec":{%q:{"matchLabels":{%q:"none"}}}}`, selector, selected[selector])
+		return append(deed{{at, "patch local Link mc/" + cluster + " " + patch}}, h.linking(end, cluster)...)
 	}},
 	{5, 0, func(h *history, at, end time.Duration) deed { // two paths, of which one works at any time
 		cluster := h.pick("east", "west")
@@ -630,7 +712,8 @@ var absence = deedKind{0, 0, func(h *history, at, to time.Duration) deed {
 var policyKinds = []deedKind{
 	{10, 0, func(h *history, at, end time.Duration) deed {
 		key := h.pick("prefer", "prefer", "weights", "capacity", "when-stale")
-		return h.annotation(at, end, "local Service shop/"+h.pick("all", "all", "web-federated"), key, h.value(key))
+		of := "local Service shop/" + h.pick("all", "all", "web-federated") + " " + key
+		return h.annotation(at, end, of, h.value(key), "")
 	}},
 	{10, 0, func(h *history, at, end time.Duration) deed {
 		cluster, key := h.pick("east", "west"), h.pick("drain", "drain", "when-stale", "region", "max-endpoints")
@@ -645,10 +728,10 @@ var policyKinds = []deedKind{
 		if h.bad[of] {
 			value = h.pick("soon", "-1", "?")
 		}
-		return h.annotation(at, end, "local Link mc/"+cluster, key, value)
+		return h.annotation(at, end, "local Link mc/"+cluster+" "+key, value, "")
 	}},
 	{3, 0, func(h *history, at, end time.Duration) deed { // it drains itself
-		return h.annotation(at, end, h.linked()+" Namespace "+ours, "drain", h.drain(at))
+		return h.annotation(at, end, h.linked()+" Namespace "+ours+" drain", h.drain(at), "")
 	}},
 	{2, 0, func(h *history, at, end time.Duration) deed {
 		cluster := h.pick("east", "west")
@@ -683,16 +766,20 @@ var policyKinds = []deedKind{
 	}},
 }
 
-// annotation sets an annotation, and removes it at the end, or in the next round.
-func (h *history) annotation(at, end time.Duration, object, key, value string) deed {
+// annotation sets an annotation of an object, and at the end, or in the next round, sets it to what it was, or removes
+// it if that is empty.
+func (h *history) annotation(at, end time.Duration, of, value, was string) deed {
 	if h.random.IntN(2) == 0 {
 		end = later
 	}
-	if !h.take(at, end, object+" "+key) {
+	if !h.take(at, end, of) {
 		return nil
 	}
-	annotate := "annotate " + object + " " + key
-	return deed{{at, fmt.Sprintf("%s=%q", annotate, value)}, {end, annotate + "-"}}
+	d := deed{{at, fmt.Sprintf("annotate %s=%q", of, value)}, {end, "annotate " + of + "-"}}
+	if was != "" {
+		d[1].line = "annotate " + of + "=" + was
+	}
+	return d
 }
 
 // value draws a value of an annotation; on Services there may be some that cannot be read.

@@ -29,6 +29,16 @@ const (
 
 	slicesAnnotation = "federation.fingerpost.io/endpoint-slices"
 	trustAnnotation  = "multicluster.linkerd.io/trust-domain"
+
+	exportedSelector  = "remoteDiscoverySelector"
+	federatedSelector = "federatedServiceSelector"
+)
+
+// selected are the labels that the selectors of Links are about, and chosen the values that they select unless a
+// history changes that.
+var (
+	selected = map[string]string{exportedSelector: exportedLabel, federatedSelector: federatedLabel}
+	chosen   = map[string]string{exportedSelector: "remote-discovery", federatedSelector: "member"}
 )
 
 // addresses are those of a Service in one cluster, and whether they are ready.
@@ -45,7 +55,7 @@ type modelCluster struct {
 // model is what the model reads.
 type model struct {
 	clusters map[string]*modelCluster     // those that are linked, and the local one
-	links    map[string]map[string]string // annotations of the Links of clusters that have one
+	links    map[string]map[string]string // annotations and selectors of the Links of clusters that have one
 	trust    map[string]string            // trust domains of clusters
 }
 
@@ -65,6 +75,10 @@ func (s *scenario) readModel() *model {
 		name, _, _ := unstructured.NestedString(link.Object, "spec", "targetClusterName")
 		if m.links[name] = link.GetAnnotations(); m.links[name] == nil {
 			m.links[name] = map[string]string{}
+		}
+		for selector, label := range selected {
+			value, _, _ := unstructured.NestedString(link.Object, "spec", selector, "matchLabels", label)
+			m.links[name][selector] = value
 		}
 		delete(s.heldLinks, name)
 	}
@@ -110,6 +124,17 @@ func (s *scenario) readCluster(name string) *modelCluster {
 	return c
 }
 
+// selects reports whether a Link selects a Service of its cluster. Of the local cluster, which has none, Services join
+// federated ones.
+func (m *model) selects(cluster, selector, service string) bool {
+	want, found := m.links[cluster][selector]
+	if !found {
+		want = chosen[selector]
+	}
+	return (m.links[cluster] != nil || cluster == home && selector == federatedSelector) &&
+		m.clusters[cluster].labels[service][selected[selector]] == want
+}
+
 // members returns the Services that a local one consists of, by cluster; nil if it should not exist.
 func (m *model) members(service string) map[string]string {
 	all := map[string]string{}
@@ -131,12 +156,12 @@ func (m *model) members(service string) map[string]string {
 	}
 	if of, federated := strings.CutSuffix(service, "-federated"); federated {
 		for name := range m.clusters {
-			if (m.links[name] != nil || name == home) && m.clusters[name].labels[of][federatedLabel] == "member" {
+			if m.selects(name, federatedSelector, of) {
 				add(name, of)
 			}
 		}
 	} else if of, cluster, mirrored := strings.Cut(service, "-"); mirrored {
-		if m.links[cluster] != nil && m.clusters[cluster].labels[of][exportedLabel] == "remote-discovery" {
+		if m.selects(cluster, exportedSelector, of) {
 			add(cluster, of)
 		}
 	} else {
@@ -305,15 +330,21 @@ func (s *scenario) sliceDifferences(m *model, now time.Time) (all []string) {
 	return all
 }
 
+// reads reports whether the Service all has slices in a cluster, which a client reads. A value that cannot be read
+// changes nothing.
+func (m *model) reads(cluster string) bool {
+	return m.slicing(cluster) && m.clusters[cluster].notes["all"][slicesAnnotation] != "disabled"
+}
+
 func (s *scenario) mirrorDifferences(m *model) (all []string) {
 	s.t.Helper()
 	want, have := map[string]bool{}, map[string]bool{}
 	for name, c := range m.clusters {
-		for service, labels := range c.labels {
-			if m.links[name] != nil && labels[exportedLabel] == "remote-discovery" {
+		for service := range c.labels {
+			if m.selects(name, exportedSelector, service) {
 				want[service+"-"+name] = true
 			}
-			if (m.links[name] != nil || name == home) && labels[federatedLabel] == "member" {
+			if m.selects(name, federatedSelector, service) {
 				want[service+"-federated"] = true
 			}
 		}

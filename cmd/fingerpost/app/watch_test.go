@@ -334,7 +334,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		maps.Copy(w.members[service], m.members(service))
 		maps.Copy(w.members[service], m.written(service))
 	}
-	maps.DeleteFunc(w.slicing, func(cluster string, _ bool) bool { return !m.slicing(cluster) })
+	maps.DeleteFunc(w.slicing, func(cluster string, _ bool) bool { return !m.reads(cluster) })
 	w.past.addMembers(m)
 	// A member that joins may be noticed before what has become of its endpoints just before.
 	for service, members := range w.members {
@@ -362,7 +362,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		clear(w.damaged)
 		clear(w.left)
 		for name := range m.clusters {
-			w.slicing[name] = m.slicing(name)
+			w.slicing[name] = m.reads(name)
 		}
 		clear(w.trusts)
 		for cluster, domain := range m.trust {
