@@ -55,9 +55,10 @@ type unfinished struct {
 }
 
 const (
-	simProxies = 20
-	later      = 1000 * time.Hour // what is after that comes so long after what is then
-	forever    = 2 * later
+	simProxies  = 20
+	simProfiles = 4
+	later       = 1000 * time.Hour // what is after that comes so long after what is then
+	forever     = 2 * later
 )
 
 var (
@@ -142,6 +143,9 @@ func (h *history) prepare() {
 	for i := range simProxies {
 		of := []string{"all", "all", "web-federated", "web", "api-east", "web-federated"}[i%6]
 		add("%s", h.opening(fmt.Sprintf("p%d", i+1), of))
+	}
+	for i := range simProfiles {
+		add("profile f%d %s.shop.svc.mycluster.local:80 via=replica-%d", i+1, []string{"web", "all"}[i/2%2], 1+i%2)
 	}
 	add("advance 20s")
 	add("compare")
@@ -303,12 +307,14 @@ const (
 
 // failing are what API servers can fail to answer.
 var failing = []string{
-	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "readyz", "servers.policy.linkerd.io",
+	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "readyz", serverResource,
+	profileResource,
 }
 
 // permitted are the resources that permissions are about.
 var permitted = []string{
-	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "endpoints", "servers.policy.linkerd.io",
+	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "endpoints", serverResource,
+	profileResource,
 }
 
 var deedKinds = []deedKind{
@@ -377,6 +383,20 @@ var deedKinds = []deedKind{
 		}
 		return h.annotation(at, end, "local Service shop/all members",
 			strings.Join(fewer, ","), strings.Join(h.members, ","))
+	}},
+	{6, 0, func(h *history, at, end time.Duration) deed { // what clients receive besides addresses
+		cluster, file, deleted := h.cluster(), "opaque", "Server shop/opaque"
+		if h.random.IntN(3) == 0 {
+			cluster, file = home, h.pick("web", "all")+"-profile"
+			deleted = "ServiceProfile shop/" + strings.TrimSuffix(file, "-profile") + ".shop.svc.mycluster.local"
+		}
+		if h.random.IntN(2) == 0 {
+			end = later
+		}
+		if !h.take(at, end, cluster+" "+file) {
+			return nil
+		}
+		return deed{{at, "apply " + cluster + " fleet/" + file + ".yaml"}, {end, "delete " + cluster + " " + deleted}}
 	}},
 	{3, 0, func(h *history, at, _ time.Duration) deed { // a Pod is deleted, and its endpoint is not yet
 		cluster, service := h.cluster(), h.pick(simServices...)

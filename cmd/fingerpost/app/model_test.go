@@ -50,6 +50,8 @@ type modelCluster struct {
 	notes     map[string]map[string]string // their annotations
 	endpoints map[string]addresses         // by Service
 	drain     string                       // that it asks for itself
+	opaque    bool                         // a Server says so of its Pods
+	routes    map[string]string            // of the ServiceProfiles of Services
 }
 
 // model is what the model reads.
@@ -93,7 +95,7 @@ func (s *scenario) readCluster(name string) *modelCluster {
 	s.t.Helper()
 	c := &modelCluster{
 		labels: map[string]map[string]string{}, notes: map[string]map[string]string{},
-		endpoints: map[string]addresses{},
+		endpoints: map[string]addresses{}, routes: map[string]string{},
 	}
 	server := s.network.Server(name)
 	for _, svc := range server.List("services") {
@@ -104,6 +106,10 @@ func (s *scenario) readCluster(name string) *modelCluster {
 	}
 	if namespace := server.Get("namespaces", "", ours); namespace != nil && name != home {
 		c.drain = namespace.GetAnnotations()[annotationPrefix+"drain"]
+	}
+	c.opaque = len(server.List(serverResource)) > 0
+	for _, profile := range server.List(profileResource) {
+		c.routes[serviceOf(profile.GetName())] = "read" // which is the only one
 	}
 	pods := map[string]bool{}
 	for _, pod := range server.List("pods") {
@@ -235,6 +241,7 @@ func clusterOf(addr netip.AddrPort) string {
 func (s *scenario) differences() (all []string) {
 	s.t.Helper()
 	m, now := s.readModel(), time.Now()
+	facts := m.facts()
 	report := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	steps := m.stepping(now)
 	for _, name := range s.opened {
@@ -249,8 +256,10 @@ func (s *scenario) differences() (all []string) {
 		held := map[netip.AddrPort]bool{}
 		for _, a := range st.Holds() {
 			held[a.Addr] = true
-			if want, has := identityIn(m.trust[clusterOf(a.Addr)]), identityOf(a); has != want {
-				report("stream %s of %s: %s has identity %q, want %q", name, st.Request().Authority, a.Addr, has, want)
+			for _, f := range s.factsOf(a) {
+				if !facts[f] {
+					report("stream %s of %s: %s has %q as the %s", name, st.Request().Authority, a.Addr, f.value, f.something)
+				}
 			}
 		}
 		if lacks, surplus := minus(want, held), minus(held, want); lacks != "" || surplus != "" {
@@ -278,6 +287,7 @@ func (s *scenario) differences() (all []string) {
 	if s.holds("-federated-slices") && !steps {
 		all = append(all, s.sliceDifferences(m, now)...)
 	}
+	all = append(all, s.profileDifferences(m)...)
 	if s.holds("-mirror-services=on") {
 		all = append(all, s.mirrorDifferences(m)...)
 	}

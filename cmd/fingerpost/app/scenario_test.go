@@ -827,7 +827,7 @@ func (s *scenario) link(name string, args []string) {
 func (s *scenario) get(name, authority string, args []string) {
 	request, via := s.request("get", authority, args)
 	s.opens(name)
-	s.streams[name] = proxy.Open(s.t.Context(), s.connect(via), request, s.observer(name))
+	s.streams[name] = proxy.Open(s.t.Context(), s.connect(via), request, s.observer(name, request))
 }
 
 // requests opens a stream and sends requests over what it holds. One that finds no endpoint waits for one for as
@@ -859,7 +859,7 @@ func (s *scenario) requests(name, authority, count, interval string, args []stri
 func (s *scenario) profile(name, authority string, args []string) {
 	request, via := s.request("profile", authority, args)
 	s.opens(name)
-	s.streams[name] = proxy.OpenProfile(s.t.Context(), s.connect(via), request, s.observer(name))
+	s.streams[name] = proxy.OpenProfile(s.t.Context(), s.connect(via), request, s.observer(name, request))
 }
 
 // request returns what a stream asks for, and the replica that it prefers.
@@ -887,13 +887,13 @@ func (s *scenario) opens(name string) {
 	s.opened = append(s.opened, name)
 }
 
-func (s *scenario) observer(name string) func(proxy.Event) {
+func (s *scenario) observer(name string, request proxy.Request) func(proxy.Event) {
 	return func(e proxy.Event) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.seen[name] = append(s.seen[name], s.lines(name, e)...)
 		if s.watch != nil {
-			s.watch.event(name, e)
+			s.watch.event(name, e, s.factsIn(serviceOf(request.Authority), e))
 		}
 	}
 }

@@ -32,7 +32,8 @@ import (
 //     since before the last comparison. Not even by a replica that knows nothing, if another one does.
 //   - What a cluster has that is drained is given to no client that something else can be given.
 //   - What a cluster has withdrawn that is guarded is given until the hold ends, where nothing else is.
-//   - An identity is that of the cluster that has the address.
+//   - An identity is that of the cluster that has the address, an address is opaque if a Server says so, and a profile
+//     has the routes of its ServiceProfile.
 //   - One writer: what writes slices, mirrors and the status of Links holds the Lease of the cluster at that
 //     moment, and has renewed it within its fence. After a Lease was deleted its last holder may write for as
 //     long as it may not have noticed. What is on its way when it is released may arrive at that moment.
@@ -47,7 +48,7 @@ type watch struct {
 	past    existing                     // the same by member, as CLUSTER/NAME
 	linked  map[string]bool              // clusters that were linked at some moment since then, and whether by a Link
 	members map[string]map[string]string // what each Service consisted of at some moment since then
-	trusts  map[string]map[string]bool   // trust domains of each cluster at some moment since then
+	facts   map[fact]bool                // what was so at some moment since then
 	began   time.Time
 	damaged map[string]bool // replicas whose state directory was damaged since the last comparison
 	left    map[string]bool // members, as SERVICE/CLUSTER, that were none at some moment since then
@@ -68,23 +69,17 @@ type watch struct {
 
 	violations []string
 
-	mu         sync.Mutex // below it, guarded by the mutex of the scenario as well
-	held       map[string]map[netip.AddrPort]bool
-	opened     map[string]bool // streams that have ended, and received nothing since then
-	changes    []change
-	identities map[identified]string                            // the stream that received each
-	refused    []string                                         // writes by others than the holder
-	holders    map[string]string                                // by cluster
-	renewed    map[string]renewal                               // when they have done so last
-	deposed    map[string]deposed                               // by cluster: the last one
-	released   map[string]deposed                               // likewise, who has released the Lease
-	slices     map[string]map[string]*discoveryv1.EndpointSlice // by cluster and name
-}
-
-// identified is an address with the identity that a stream has received with it.
-type identified struct {
-	addr     netip.AddrPort
-	identity string
+	mu       sync.Mutex // below it, guarded by the mutex of the scenario as well
+	held     map[string]map[netip.AddrPort]bool
+	opened   map[string]bool // streams that have ended, and received nothing since then
+	changes  []change
+	received map[fact]string                                  // the stream that received each
+	refused  []string                                         // writes by others than the holder
+	holders  map[string]string                                // by cluster
+	renewed  map[string]renewal                               // when they have done so last
+	deposed  map[string]deposed                               // by cluster: the last one
+	released map[string]deposed                               // likewise, who has released the Lease
+	slices   map[string]map[string]*discoveryv1.EndpointSlice // by cluster and name
 }
 
 // deposed is who held a Lease when it was deleted or released.
@@ -150,7 +145,7 @@ func newWatch() *watch {
 	return &watch{
 		began: time.Now(),
 		held:  map[string]map[netip.AddrPort]bool{}, opened: map[string]bool{}, linked: map[string]bool{},
-		members: map[string]map[string]string{}, trusts: map[string]map[string]bool{},
+		members: map[string]map[string]string{}, facts: map[fact]bool{},
 		known: existing{}, ever: existing{}, always: existing{}, past: existing{},
 		damaged: map[string]bool{}, left: map[string]bool{},
 		policies: map[string]string{}, steady: map[string]bool{}, policed: map[string]bool{},
@@ -159,16 +154,19 @@ func newWatch() *watch {
 		guards: map[string]string{}, counts: map[string]int{},
 		holds: map[string]map[netip.AddrPort]until{}, slow: map[string]time.Time{},
 		missing: map[missing]time.Time{}, renewed: map[string]renewal{},
-		identities: map[identified]string{}, holders: map[string]string{},
+		received: map[fact]string{}, holders: map[string]string{},
 		deposed: map[string]deposed{}, released: map[string]deposed{},
 		slices: map[string]map[string]*discoveryv1.EndpointSlice{}, slicing: map[string]bool{},
 	}
 }
 
-// event takes what a stream has received.
-func (w *watch) event(stream string, e proxy.Event) {
+// event takes what a stream has received, and the facts in it.
+func (w *watch) event(stream string, e proxy.Event, facts []fact) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for _, f := range facts {
+		w.received[f] = stream
+	}
 	if e.Message == nil {
 		w.opened[stream] = w.opened[stream] || e.End != nil
 		return
@@ -186,9 +184,6 @@ func (w *watch) event(stream string, e proxy.Event) {
 	had := len(held)
 	now := map[netip.AddrPort]bool{}
 	for _, a := range e.Message.Added {
-		if id := identityOf(a); id != "" {
-			w.identities[identified{a.Addr, id}] = stream
-		}
 		if now[a.Addr] = true; !held[a.Addr] {
 			add(a.Addr, false)
 			held[a.Addr] = true
@@ -307,12 +302,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 			}
 		}
 	}
-	for cluster, domain := range m.trust {
-		if w.trusts[cluster] == nil {
-			w.trusts[cluster] = map[string]bool{}
-		}
-		w.trusts[cluster][domain] = true
-	}
+	maps.Copy(w.facts, m.facts())
 	// Replicas that cannot read Links go by the old ones, and a mirror that cannot be written leads where it did.
 	now := map[string]bool{}
 	for name := range m.clusters {
@@ -327,6 +317,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 			m.clusters[name] = s.readCluster(name)
 		}
 	}
+	maps.Copy(w.facts, m.facts())
 	for service := range exists {
 		if w.members[service] == nil {
 			w.members[service] = map[string]string{}
@@ -364,10 +355,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 		for name := range m.clusters {
 			w.slicing[name] = m.reads(name)
 		}
-		clear(w.trusts)
-		for cluster, domain := range m.trust {
-			w.trusts[cluster] = map[string]bool{domain: true}
-		}
+		w.facts = m.facts()
 		w.linked = now
 		for service := range exists {
 			w.members[service] = map[string]string{}
@@ -433,16 +421,12 @@ func (w *watch) check(s *scenario) {
 			w.violate("held", "stream %s lost %s, which is to be held, at %s", m.stream, m.addr, since.Sub(w.began))
 		}
 	}
-	for got, stream := range w.identities {
-		right := false
-		for domain := range w.trusts[clusterOf(got.addr)] {
-			right = right || got.identity == identityIn(domain)
-		}
-		if !right {
-			w.violate("identity", "stream %s received %s with identity %s", stream, got.addr, got.identity)
+	for f, stream := range w.received {
+		if !w.facts[f] {
+			w.violate("fact", "stream %s received %s as the %s", stream, f.value, f.something)
 		}
 	}
-	clear(w.identities)
+	clear(w.received)
 	for _, r := range w.refused {
 		w.violate("writer", "%s", r)
 	}
