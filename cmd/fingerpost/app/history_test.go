@@ -139,6 +139,7 @@ func (h *history) prepare() {
 	}
 	add(`patch east Service shop/api {"metadata":{"labels":{%q:"remote-discovery"}}}`, exportedLabel)
 	add(`patch east Service shop/web {"metadata":{"labels":{%q:"member"}}}`, federatedLabel)
+	add(`patch west Service shop/api {"metadata":{"labels":{%q:"true"}}}`, exportedLabel)
 	add("start replica-2")
 	for i := range simProxies {
 		of := []string{"all", "all", "web-federated", "web", "api-east", "web-federated"}[i%6]
@@ -358,7 +359,10 @@ var deedKinds = []deedKind{
 		}
 		label, value := federatedLabel, h.pick(`"member"`, "null")
 		if service == "api" {
-			label, value = exportedLabel, h.pick(`"remote-discovery"`, "null")
+			label, value = exportedLabel, h.pick(`"remote-discovery"`, `"true"`, "null")
+			if cluster == "east" { // of which there are streams
+				value = h.pick(`"remote-discovery"`, "null")
+			}
 		}
 		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, label, value)
 		return deed{{at, "patch " + cluster + " Service shop/" + service + " " + patch}}

@@ -32,6 +32,9 @@ const (
 
 	exportedSelector  = "remoteDiscoverySelector"
 	federatedSelector = "federatedServiceSelector"
+	gatewayAddress    = "gatewayAddress"
+
+	byGateway = " by gateway" // after the name of a mirror
 )
 
 // selected are the labels that the selectors of Links are about, and chosen the values that they select unless a
@@ -57,7 +60,7 @@ type modelCluster struct {
 // model is what the model reads.
 type model struct {
 	clusters map[string]*modelCluster     // those that are linked, and the local one
-	links    map[string]map[string]string // annotations and selectors of the Links of clusters that have one
+	links    map[string]map[string]string // annotations and fields of the Links of clusters that have one
 	trust    map[string]string            // trust domains of clusters
 }
 
@@ -82,6 +85,7 @@ func (s *scenario) readModel() *model {
 			value, _, _ := unstructured.NestedString(link.Object, "spec", selector, "matchLabels", label)
 			m.links[name][selector] = value
 		}
+		m.links[name][gatewayAddress], _, _ = unstructured.NestedString(link.Object, "spec", gatewayAddress)
 		delete(s.heldLinks, name)
 	}
 	maps.Copy(m.links, s.heldLinks) // nothing changes when a CRD is deleted, and created again
@@ -141,6 +145,21 @@ func (m *model) selects(cluster, selector, service string) bool {
 		m.clusters[cluster].labels[service][selected[selector]] == want
 }
 
+// leads reports whether a Service of a cluster has a mirror that leads to the gateway there.
+func (m *model) leads(cluster, service string) bool {
+	return m.links[cluster] != nil && m.clusters[cluster].labels[service][exportedLabel] == "true"
+}
+
+// gatewayMirrors returns the names of all mirrors that could lead to a gateway.
+func gatewayMirrors() (all []string) {
+	for _, cluster := range simClusters[1:] {
+		for _, service := range simServices {
+			all = append(all, service+"-"+cluster+byGateway)
+		}
+	}
+	return all
+}
+
 // members returns the Services that a local one consists of, by cluster; nil if it should not exist.
 func (m *model) members(service string) map[string]string {
 	all := map[string]string{}
@@ -165,6 +184,10 @@ func (m *model) members(service string) map[string]string {
 			if m.selects(name, federatedSelector, of) {
 				add(name, of)
 			}
+		}
+	} else if mirror, ends := strings.CutSuffix(service, byGateway); ends {
+		if of, cluster, _ := strings.Cut(mirror, "-"); m.leads(cluster, of) {
+			add(cluster, of)
 		}
 	} else if of, cluster, mirrored := strings.Cut(service, "-"); mirrored {
 		if m.selects(cluster, exportedSelector, of) {
@@ -258,7 +281,7 @@ func (s *scenario) differences() (all []string) {
 			held[a.Addr] = true
 			for _, f := range s.factsOf(a) {
 				if !facts[f] {
-					report("stream %s of %s: %s has %q as the %s", name, st.Request().Authority, a.Addr, f.value, f.something)
+					report("stream %s: %s has %q as the %s", name, a.Addr, f.value, f.something)
 				}
 			}
 		}
@@ -354,6 +377,12 @@ func (s *scenario) mirrorDifferences(m *model) (all []string) {
 			if m.selects(name, exportedSelector, service) {
 				want[service+"-"+name] = true
 			}
+			if m.leads(name, service) {
+				want[service+"-"+name] = true
+				if len(m.ready(map[string]string{name: service})) > 0 {
+					want[service+"-"+name+" to "+m.links[name][gatewayAddress]] = true
+				}
+			}
 			if m.selects(name, federatedSelector, service) {
 				want[service+"-federated"] = true
 			}
@@ -366,6 +395,13 @@ func (s *scenario) mirrorDifferences(m *model) (all []string) {
 		}
 		if svc.Labels[mirroredLabel] == "true" && (want[svc.Name] || !stays) {
 			have[svc.Name] = true
+		}
+	}
+	for _, e := range decode[corev1.Endpoints](s, home, "endpoints") { //nolint:staticcheck // mirrors have them
+		for _, subset := range e.Subsets {
+			for _, a := range subset.Addresses {
+				have[e.Name+" to "+a.IP] = true
+			}
 		}
 	}
 	if lacks, surplus := minus(want, have), minus(have, want); lacks != "" || surplus != "" {

@@ -80,6 +80,7 @@ func (h *history) play(t *testing.T, deeds []deed) (violations []string) {
 					w.follow(name, o, deleted)
 				})
 			}
+			s.network.Server(home).Follow("endpoints", w.followEndpoints)
 			if transcript := s.play(); testing.Verbose() {
 				t.Log("the transcript:\n" + transcript)
 			}

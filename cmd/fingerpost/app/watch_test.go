@@ -27,6 +27,7 @@ import (
 //   - Nothing goes back in time: no client receives an address that did not exist at the last comparison nor
 //     since.
 //   - Both hold for the slices of the federated Service, too: what a client without a proxy reads.
+//   - The Endpoints of a mirror lead to the gateway of the cluster for as long as something is ready there.
 //   - While a policy divides the traffic of a Service, clients lose what exists, but never everything: no stream
 //     is without an address, and none is sent that there are no endpoints, while one exists that has done so
 //     since before the last comparison. Not even by a replica that knows nothing, if another one does.
@@ -120,6 +121,9 @@ type renewal struct {
 
 // sliceReader is the name of the client that reads slices in a cluster, in place of that of a stream.
 func sliceReader(cluster string) string { return "of slices in " + cluster }
+
+// endpointsReader is likewise that of the one who reads the Endpoints of a mirror.
+func endpointsReader(mirror string) string { return "of Endpoints of " + mirror }
 
 // existing are addresses by Service.
 type existing map[string]map[netip.AddrPort]bool
@@ -247,6 +251,18 @@ func (w *watch) follow(cluster string, o *unstructured.Unstructured, deleted boo
 	}
 }
 
+// followEndpoints takes the Endpoints of a mirror, which were written or deleted.
+func (w *watch) followEndpoints(o *unstructured.Unstructured, deleted bool) {
+	subsets, _, _ := unstructured.NestedSlice(o.Object, "subsets")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	reader := endpointsReader(o.GetName())
+	had := w.opened[reader]
+	if w.opened[reader] = len(subsets) > 0 && !deleted; had && !w.opened[reader] {
+		w.changes = append(w.changes, change{time.Now(), reader, netip.AddrPort{}, true, true, true})
+	}
+}
+
 // leaseWritten takes a Lease that was written, or deleted.
 func (w *watch) leaseWritten(cluster string, o *unstructured.Unstructured, deleted bool) {
 	if !strings.HasPrefix(o.GetName(), "fingerpost-") {
@@ -282,8 +298,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 	w.followNetwork(verb, args)
 	w.followPolicies(s, m, verb)
 	exists := existing{}
-	for _, st := range s.streams {
-		service := serviceOf(st.Request().Authority)
+	for _, service := range append(s.services(), gatewayMirrors()...) {
 		members := m.members(service)
 		exists[service] = m.ready(members)
 		for cluster := range w.members[service] {
@@ -378,9 +393,11 @@ func (w *watch) check(s *scenario) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.changes {
-		service := "all"
-		if of, reads := strings.CutPrefix(c.stream, sliceReader("")); !reads {
-			service = serviceOf(s.streams[c.stream].Request().Authority)
+		service, knows := "all", true // what is written stays, also if all replicas start anew
+		if mirror, reads := strings.CutPrefix(c.stream, endpointsReader("")); reads {
+			service = mirror + byGateway
+		} else if of, reads := strings.CutPrefix(c.stream, sliceReader("")); !reads {
+			service, knows = serviceOf(s.streams[c.stream].Request().Authority), w.knows()
 		} else if !w.slicing[of] {
 			continue
 		}
@@ -391,7 +408,7 @@ func (w *watch) check(s *scenario) {
 		switch existed := w.base[service][c.addr]; {
 		case w.base == nil:
 		case c.empty:
-			if addr, found := w.other(service, nil); found && w.knows() {
+			if addr, found := w.other(service, nil); found && knows {
 				w.violate("empty", "stream %s was left without anything, and %s exists, at %s", c.stream, addr,
 					c.at.Sub(w.began))
 			}
@@ -404,7 +421,7 @@ func (w *watch) check(s *scenario) {
 		case c.lost && w.limited[cluster]: // such as what moves into a slice that is refused
 		case c.lost && w.always[service][c.addr] && !c.reset:
 			w.violate("withdrawn", "stream %s lost %s, which exists, at %s", c.stream, c.addr, c.at.Sub(w.began))
-		case c.lost && w.always[service][c.addr] && existed && w.knows():
+		case c.lost && w.always[service][c.addr] && existed && knows:
 			w.violate("withdrawn", "stream %s came back without %s, which exists, at %s", c.stream, c.addr,
 				c.at.Sub(w.began))
 		case !c.lost && !w.ever[service][c.addr]:
