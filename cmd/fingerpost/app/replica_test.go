@@ -36,8 +36,8 @@ type replica struct {
 	name     string
 	listener *bufconn.Listener
 	peers    *bufconn.Listener // where other replicas ask
-	toServer connections       // those to API servers
-	toClient connections
+	toServer *connections      // those to API servers
+	toClient *connections
 	cancel   context.CancelFunc
 	stopped  chan struct{} // closed when Run has returned
 	began    time.Time
@@ -46,9 +46,8 @@ type replica struct {
 
 // connections are opened by one process, which can lose all of them, and be unable to open others.
 type connections struct {
-	dial func(ctx context.Context, network, address string) (net.Conn, error)
-
 	mu   sync.Mutex
+	dial func(ctx context.Context, network, address string) (net.Conn, error) // nil once the process has ended
 	lost map[string]bool // addresses; anywhere for all
 	all  map[net.Conn]string
 }
@@ -59,7 +58,13 @@ var errLost = errors.New("the process has no network")
 
 // open opens a connection, unless those to the address were lost.
 func (c *connections) open(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := c.dial(ctx, network, address)
+	c.mu.Lock()
+	dial := c.dial
+	c.mu.Unlock()
+	if dial == nil {
+		return nil, errLost
+	}
+	conn, err := dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +95,14 @@ func (c *connections) lose(address string) {
 			delete(c.all, conn)
 		}
 	}
+}
+
+// end closes all connections for ever. client-go caches transports, which lead here: nothing else may be kept by them.
+func (c *connections) end() {
+	c.lose(anywhere)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dial, c.all = nil, nil
 }
 
 func (c *connections) restore(address string) {
@@ -172,8 +185,10 @@ func (s *scenario) startIn(name, cluster string) {
 		began: time.Now(), bare: s.damaged[name],
 	}
 	delete(s.damaged, name)
-	r.toServer.dial = s.network.DialAs(name)
-	r.toClient.dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return r.listener.DialContext(ctx) }
+	r.toServer = &connections{dial: s.network.DialAs(name)}
+	r.toClient = &connections{dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return r.listener.DialContext(ctx)
+	}}
 	o := s.options(s.flags)
 	o.ClusterName = cluster
 	if o.Replica = name; o.StateDir != "" {
@@ -297,16 +312,16 @@ func (s *scenario) stop(name string) {
 	r := s.remove(name)
 	r.cancel()
 	<-r.stopped
-	r.toServer.lose(anywhere) // transports are cached by client-go, and lead here
-	r.toClient.lose(anywhere)
+	r.toServer.end()
+	r.toClient.end()
 }
 
 // kill ends a replica as SIGKILL does: nothing that it sends from now on arrives.
 func (s *scenario) kill(name string) {
 	s.t.Helper()
 	r := s.remove(name)
-	r.toServer.lose(anywhere)
-	r.toClient.lose(anywhere)
+	r.toServer.end()
+	r.toClient.end()
 	before := s.stateDirOf(name)
 	s.killed[name]++
 	if err := os.Rename(before, s.stateDirOf(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
