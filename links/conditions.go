@@ -50,6 +50,8 @@ const (
 )
 
 const (
+	reasonInvalid     = "Invalid"   // of Accepted: the Link names no cluster
+	reasonLocalName   = "LocalName" // likewise: it names the local one
 	reasonNotAccepted = "NotAccepted"
 	reasonNeverSynced = "Waiting"
 )
@@ -110,11 +112,8 @@ func conditionsFor(l *Link, out outcome, status cluster.Status, applied bool, no
 // notAccepted returns why a Link is not accepted; an empty reason if it is.
 func notAccepted(l *Link, out outcome) (reason, message string) {
 	switch {
-	case l.invalid != "":
-		return "Invalid", l.invalid
-	case out.winner == nil:
-		return "LocalName", out.rejection.Error() +
-			": choose another spec.targetClusterName, or another -cluster-name for this process"
+	case l.refusal != "":
+		return l.refusal, l.refused
 	case out.winner != l:
 		return "Conflict", fmt.Sprintf("Link %s links %s already and is older: delete one of the two",
 			out.winner.key, l.clusterName)

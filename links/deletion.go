@@ -37,6 +37,9 @@ import (
 // with a labelled Secret that cannot be used are served likewise, and are linked. It costs a request to each at the
 // start, and half a second where one does not answer.
 //
+// Nor is anything decided about a cluster that was restored while there is a Link that was refused when this process
+// started: it may be the one of that cluster, edited by mistake, which stays linked where this was seen.
+//
 // Of a cluster that was neither restored nor linked since the start nothing is known here. But writers find what was
 // written for it, and leave it until GraceOver: its Link may be one that comes back after its CRD.
 const (
@@ -215,7 +218,7 @@ func (r *Reconciler) pendingDeletions() (pending []api.Key, remaining int, last 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, d := range r.deleted {
-		if d.reason == "" {
+		if d.reason == "" && !r.mayBeLinked(k) {
 			pending = append(pending, k)
 			if d.at.After(last) {
 				last = d.at
@@ -228,6 +231,20 @@ func (r *Reconciler) pendingDeletions() (pending []api.Key, remaining int, last 
 		}
 	}
 	return pending, remaining, last
+}
+
+// mayBeLinked reports whether what is deleted is the unknown Link of a cluster that was restored, and may be one that
+// exists and names no cluster. It waits until that one is corrected or deleted. The caller holds mu.
+func (r *Reconciler) mayBeLinked(k api.Key) bool {
+	if r.seenLinks[k] != nil {
+		return false
+	}
+	for _, l := range r.seenLinks {
+		if l.refusal != "" && l.kept == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // linksServed reports whether Links exist as a kind and can be created.
@@ -271,7 +288,7 @@ func (r *Reconciler) releaseEnded(now time.Time) (next time.Time) {
 	r.mu.Lock()
 	for k, d := range r.deleted {
 		switch end := d.at.Add(DeletionGrace); {
-		case d.reason == "":
+		case d.reason == "" || r.mayBeLinked(k):
 		case !now.Before(end):
 			ended = append(ended, k)
 		case next.IsZero() || end.Before(next):
@@ -307,5 +324,6 @@ func (r *Reconciler) release(keys []api.Key) {
 	r.watchNamespaces()
 	r.mu.Unlock()
 	r.changes.Store(struct{}{})
+	r.deletions.Store(struct{}{}) // some may have waited for one of these Links
 	r.clusters.Enqueue(names...)
 }

@@ -1,6 +1,7 @@
 package links
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -54,7 +55,9 @@ type Link struct {
 	slicesEnabled bool   // EndpointSlices may be written into the cluster
 	slicesUnclear bool   // whether they may cannot be read: what was in force stays
 	misread       string // annotations that are not understood, for people; empty for none
-	invalid       string // why the Link links no cluster; empty if it does
+	refusal       string // reason of Accepted if the Link names no cluster that can be linked; empty if it does
+	refused       string // why, for people
+	kept          string // the cluster that it links nevertheless, because it has done so before; empty for none
 
 	traffic  policy.Link // what can be read of what it asks for
 	unread   []policy.Problem
@@ -69,9 +72,9 @@ const ReleasedAtKey = policy.Prefix + "released-at"
 // annotationKeys are the annotations under our prefix that a Link may have.
 var annotationKeys = append([]string{ReleasedAtKey}, view.LinkKeys...)
 
-// newLink reads a Link. An unreadable one becomes an invalid record, so that its status can report the
-// reason.
-func newLink(object any) (*Link, bool) {
+// newLink reads a Link. One that names no cluster, or the local one, becomes a record that is refused, so that its
+// status can report the reason.
+func newLink(object any, local string) (*Link, bool) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, false
@@ -97,19 +100,46 @@ func newLink(object any) (*Link, bool) {
 			ClusterCredentialsSecret string `json:"clusterCredentialsSecret"`
 		} `json:"spec"`
 	}
-	if b, err := u.MarshalJSON(); err != nil {
-		l.invalid = err.Error()
-	} else if err := json.Unmarshal(b, &parsed); err != nil {
-		l.invalid = err.Error()
+	b, err := u.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(b, &parsed)
 	}
 	l.clusterName = shortened(parsed.Spec.TargetClusterName)
 	l.clusterDomain = parsed.Spec.TargetClusterDomain
 	l.secret = parsed.Spec.ClusterCredentialsSecret
-	if l.invalid == "" {
-		l.invalid = invalidName("spec.targetClusterName", l.clusterName)
+	switch problem := invalidName("spec.targetClusterName", l.clusterName); {
+	case err != nil:
+		l.refusal, l.refused = reasonInvalid, err.Error()
+	case problem != "":
+		l.refusal, l.refused = reasonInvalid, problem
+	case l.clusterName == local:
+		l.refusal, l.refused = reasonLocalName, localName(local)+
+			": choose another spec.targetClusterName, or another -cluster-name for this process"
 	}
 	l.mirroring = newMirroring(u, l)
 	return l, true
+}
+
+// after returns the Link as an edit of one that it replaces. One that is refused links what it has linked before: who
+// makes a mistake in a name does not ask for a cluster to be unlinked.
+func (l *Link) after(before *Link) *Link {
+	if l.refusal == "" || before.refusal != "" && before.kept == "" {
+		return l
+	}
+	next, mirroring := *l, *l.mirroring
+	next.clusterName, next.clusterDomain, next.secret = before.clusterName, before.clusterDomain, before.secret
+	next.kept = before.clusterName
+	next.refused += "; cluster " + next.kept + " stays linked as it was"
+	mirroring.Cluster, mirroring.ClusterDomain = before.mirroring.Cluster, before.mirroring.ClusterDomain
+	mirroring.Problem, next.mirroring = next.refused, &mirroring
+	return &next
+}
+
+// compareLinks orders Links by which of them counts if they name one cluster: the oldest that is not refused.
+func compareLinks(a, b *Link) int {
+	refused := map[bool]int{true: 1}
+	return cmp.Or(cmp.Compare(refused[a.refusal != ""], refused[b.refusal != ""]),
+		compareAge(a.created, b.created, a.key, b.key))
 }
 
 // readTraffic reads how traffic to the cluster is to be limited. What cannot be read is part of misread.
@@ -155,6 +185,11 @@ func readStatus(u *unstructured.Unstructured) (s writtenStatus) {
 	read("mirrorServices", &s.mirrorServices)
 	read("federatedServices", &s.federatedServices)
 	return s
+}
+
+// localName is why the local cluster cannot be linked.
+func localName(name string) string {
+	return fmt.Sprintf("%q is the name of the local cluster (-cluster-name)", name)
 }
 
 // invalidName returns why a name cannot name a cluster; empty if it can. Cluster names are label values, and

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -97,7 +98,7 @@ type mirroringSpec struct {
 func newMirroring(u *unstructured.Unstructured, l *Link) *Mirroring {
 	m := &Mirroring{
 		Link: l.key, UID: l.uid, Generation: l.generation, Created: l.created,
-		Cluster: l.clusterName, ClusterDomain: cmp.Or(l.clusterDomain, "cluster.local"), Problem: l.invalid,
+		Cluster: l.clusterName, ClusterDomain: cmp.Or(l.clusterDomain, "cluster.local"), Problem: l.refused,
 	}
 	var fields fieldReader
 	var spec mirroringSpec
@@ -218,19 +219,19 @@ func (r *fieldReader) readSelector(field string, s *metav1.LabelSelector) labels
 // result may have changed.
 func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 	_, changed := r.changes.Load()
-	var all []*Mirroring
 	r.mu.Lock()
-	for _, l := range r.seenLinks {
-		all = append(all, l.mirroring)
-	}
+	links := slices.SortedFunc(maps.Values(r.seenLinks), compareLinks)
 	r.mu.Unlock()
-	slices.SortFunc(all, func(a, b *Mirroring) int { return compareAge(a.Created, b.Created, a.Link, b.Link) })
+	var all []*Mirroring
 	counted := map[string]bool{r.options.ClusterName: true}
-	return slices.DeleteFunc(all, func(m *Mirroring) bool {
-		again := m.Cluster != "" && counted[m.Cluster]
-		counted[m.Cluster] = true
-		return again
-	}), changed
+	for _, l := range links {
+		if l.clusterName == "" || !counted[l.clusterName] {
+			all = append(all, l.mirroring)
+		}
+		counted[l.clusterName] = true
+	}
+	slices.SortFunc(all, func(a, b *Mirroring) int { return compareAge(a.Created, b.Created, a.Link, b.Link) })
+	return all, changed
 }
 
 // Namespace returns the namespace that Links are read in; empty for all.

@@ -19,12 +19,12 @@ func mirroringFrom(t *testing.T, spec string) *Mirroring {
 	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
 		t.Fatal(err)
 	}
-	l, ok := newLink(u)
+	l, ok := newLink(u, "local")
 	if !ok {
 		t.Fatal("the Link is not kept")
 	}
-	if l.invalid != "" {
-		t.Errorf("%s: the cluster is not linked: %s", spec, l.invalid)
+	if l.refusal != "" {
+		t.Errorf("%s: the cluster is not linked: %s", spec, l.refused)
 	}
 	return l.mirroring
 }
@@ -35,9 +35,9 @@ func TestLongName(t *testing.T) {
 		strings.Repeat("a", 63): true, strings.Repeat("a", 64): false, strings.Repeat("ä", 1<<20): false,
 	} {
 		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"targetClusterName": name}}}
-		l, _ := newLink(u)
-		if (l.invalid == "") != valid || len(l.clusterName) > 66 || (l.clusterName == name) != valid {
-			t.Errorf("a name of %d bytes: %q, %s", len(name), l.clusterName, l.invalid)
+		l, _ := newLink(u, "local")
+		if (l.refusal == "") != valid || len(l.clusterName) > 66 || (l.clusterName == name) != valid {
+			t.Errorf("a name of %d bytes: %q, %s", len(name), l.clusterName, l.refused)
 		}
 	}
 }
@@ -127,6 +127,37 @@ func TestProbeProblems(t *testing.T) {
 		m := mirroringFrom(t, "{targetClusterName: east, gatewayAddress: a, probeSpec: {"+spec+"}}")
 		if !strings.Contains(m.Problem, want) {
 			t.Errorf("%s: problem %q, want %q", spec, m.Problem, want)
+		}
+	}
+}
+
+// An edit by which a Link names no cluster, or the local one, changes nothing of what it links, however often it is
+// made. What was never accepted links nothing.
+func TestRefusedEdit(t *testing.T) {
+	read := func(name any) *Link {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+			"targetClusterName": name, "targetClusterDomain": fmt.Sprint(name, ".test"),
+			"clusterCredentialsSecret": fmt.Sprint("of-", name),
+		}}}
+		l, _ := newLink(u, "local")
+		return l
+	}
+	east := read("east")
+	for _, name := range []any{"", "local", "-", map[string]any{"a": "b"}} {
+		edited := read(name).after(east)
+		again := read("").after(edited)
+		for _, l := range []*Link{edited, again} {
+			if l.clusterName != "east" || l.clusterDomain != "east.test" || l.secret != "of-east" ||
+				l.mirroring.Cluster != "east" || l.mirroring.Problem != l.refused ||
+				l.refusal == "" || !strings.Contains(l.refused, "east stays") {
+				t.Errorf("edited to name %v, it links %q by %q: %s", name, l.clusterName, l.secret, l.refused)
+			}
+		}
+		if l := read(name).after(read("")); l.kept != "" {
+			t.Errorf("one that was never accepted links %q", l.kept)
+		}
+		if l := read("west").after(edited); l.clusterName != "west" || l.refusal != "" {
+			t.Errorf("corrected to name west, it links %q", l.clusterName)
 		}
 	}
 }

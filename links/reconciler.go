@@ -168,7 +168,8 @@ func NewReconciler(
 	r.metrics = newConditionMetrics(r)
 	kind := api.Newest(linkerd.Links, versions, "Link")
 	kind.Namespace = options.LinkNamespace
-	r.links = api.NewInformer(conn, kind, newLink, r.linkChanged)
+	read := func(object any) (*Link, bool) { return newLink(object, options.ClusterName) }
+	r.links = api.NewInformer(conn, kind, read, r.linkChanged)
 	r.controllers = r.newSecretNamespace(options.ControllerNamespace)
 	r.namespaces = map[string]*secretNamespace{options.ControllerNamespace: r.controllers}
 	r.clusters = apply.NewLoop(log, apply.Config[string]{
@@ -298,6 +299,9 @@ func (r *Reconciler) linkChanged(k api.Key) {
 		r.deletions.Store(struct{}{})
 		return // releaseDeleted goes on with it
 	}
+	if had {
+		now = now.after(old)
+	}
 	r.seenLinks[k] = now
 	delete(r.deleted, k)
 	if had && old.uid != now.uid {
@@ -308,6 +312,9 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	r.changes.Store(struct{}{})
 	if had {
 		r.clusters.Enqueue(old.clusterName)
+		if old.refusal != "" {
+			r.deletions.Store(struct{}{}) // some may have waited for this Link
+		}
 	}
 	r.clusters.Enqueue(now.clusterName)
 	r.enqueueStatus(k)

@@ -33,7 +33,7 @@ type inputs struct {
 type outcome struct {
 	linked    bool          // a Link or labelled Secret names the cluster, valid or not
 	spec      *cluster.Spec // if it is linked; without Access no credentials are usable, and an applied Spec stays
-	winner    *Link         // the oldest of the Links; nil if there is none
+	winner    *Link         // the Link that counts; nil if there is none
 	traffic   policy.Link   // of the winner
 	released  string        // likewise
 	rejection error         // why credentials were rejected
@@ -44,12 +44,12 @@ type outcome struct {
 // Secret of the winning Link is a second access, unless it holds the same kubeconfig.
 func resolve(in inputs) outcome {
 	var out outcome
-	slices.SortFunc(in.links, func(a, b *Link) int { return compareAge(a.created, b.created, a.key, b.key) })
+	slices.SortFunc(in.links, compareLinks)
 	slices.SortFunc(in.labelled, func(a, b *secret) int { return compareAge(a.created, b.created, a.key, b.key) })
 	out.linked = len(in.links)+len(in.labelled) > 0
 	if in.name == in.local && out.linked {
 		out.linked = false
-		out.rejection = fmt.Errorf("%q is the name of the local cluster (-cluster-name)", in.name)
+		out.rejection = errors.New(localName(in.name))
 		return out
 	}
 	if !out.linked {

@@ -124,6 +124,11 @@ func TestResolve(t *testing.T) {
 			credentials("mc", "abc", nil),
 			"wanted=true winner=a trust=ours dns=east.local Secret linkerd/creds:abc",
 		},
+		"two Links, the older one refused": {
+			[]*Link{link("young", 0, nil), link("old", time.Hour, func(l *Link) { l.refusal = reasonInvalid })},
+			nil, credentials("mc", "abc", nil),
+			"wanted=true winner=young trust=ours dns=east.local Secret mc/creds:abc",
+		},
 		"two Links": {
 			[]*Link{link("young", 0, nil), link("old", time.Hour, nil)},
 			nil, credentials("mc", "abc", nil),
@@ -243,14 +248,9 @@ func TestConditionsFor(t *testing.T) {
 	if got != "Accepted=False/Conflict"+none {
 		t.Errorf("the younger of two: %s", got)
 	}
-	invalid := link("b", 0, func(l *Link) { l.invalid = "no name" })
-	if got := short(conditionsFor(invalid, outcome{}, live, false, time.Time{})); got != "Accepted=False/Invalid"+none {
-		t.Errorf("an invalid one: %s", got)
-	}
-	rejected := outcome{rejection: fmt.Errorf("ours")}
-	got = short(conditionsFor(link("b", 0, nil), rejected, live, true, time.Time{}))
-	if got != "Accepted=False/LocalName"+none {
-		t.Errorf("one of our own name: %s", got)
+	refused := link("b", 0, func(l *Link) { l.refusal, l.refused = reasonInvalid, "no name" })
+	if got := short(conditionsFor(refused, outcome{}, live, false, time.Time{})); got != "Accepted=False/Invalid"+none {
+		t.Errorf("one that is refused: %s", got)
 	}
 }
 
@@ -362,7 +362,8 @@ func TestMessagesAreBounded(t *testing.T) {
 		"short", strings.Repeat("x", messageLimit), strings.Repeat("é", messageLimit),
 		"x" + strings.Repeat("é", messageLimit), strings.Repeat("\x80", 2*messageLimit),
 	} {
-		got := conditionsFor(&Link{invalid: text}, outcome{}, cluster.Status{}, false, time.Time{})[0].Message
+		refused := &Link{refusal: reasonInvalid, refused: text}
+		got := conditionsFor(refused, outcome{}, cluster.Status{}, false, time.Time{})[0].Message
 		if len(got) > messageLimit || !utf8.ValidString(got) ||
 			(len(text) > messageLimit) != strings.HasSuffix(got, "…") ||
 			!strings.HasPrefix(text, strings.TrimSuffix(got, "…")) {

@@ -257,9 +257,8 @@ func (w *statusWriter) apply(
 	case err != nil:
 		return nil, fmt.Errorf("status of Link %s: %w", l.key, err)
 	}
-	stored, _ := newLink(back)
-	a.after, a.applied, a.stored = stored.resourceVersion, want, stored.status
-	if len(want.conditions) > 0 && len(stored.status.conditions) == 0 {
+	a.after, a.applied, a.stored = back.GetResourceVersion(), want, readStatus(back)
+	if len(want.conditions) > 0 && len(a.stored.conditions) == 0 {
 		a.support = supportsLists
 	}
 	return a, nil

@@ -24,7 +24,7 @@ func annotated(t *testing.T, annotations map[string]string) *Link {
 		all[policy.Prefix+name] = value
 	}
 	u.SetAnnotations(all)
-	l, ok := newLink(u)
+	l, ok := newLink(u, "local")
 	if !ok {
 		t.Fatal("no Link")
 	}

@@ -443,11 +443,13 @@ var deedKinds = []deedKind{
 		}
 		return d
 	}},
-	{4, 0, func(h *history, at, end time.Duration) deed { // one more for some time
+	{4, 0, func(h *history, at, end time.Duration) deed { // one more for some time, which restores nothing
 		if !h.take(at, end, "replica-3") {
 			return nil
 		}
-		return deed{{at, "start replica-3"}, {end, h.pick("stop", "kill") + " replica-3"}}
+		return deed{
+			{at, "disk replica-3 lose"}, {at, "start replica-3"}, {end, h.pick("stop", "kill") + " replica-3"},
+		}
 	}},
 	{6, 0, func(h *history, at, end time.Duration) deed { // they know nothing of a cluster that is away
 		cluster, replicas := h.linked(), []string{h.replica()}
@@ -566,6 +568,14 @@ var deedKinds = []deedKind{
 			return nil
 		}
 		return append(deed{{at, "delete local Secret mc/" + cluster}}, h.linking(end, cluster)...)
+	}},
+	{3, 0, func(h *history, at, end time.Duration) deed { // a Link names no cluster that can be linked
+		cluster := h.pick("east", "west")
+		if !h.take(at, end, cluster+" link", "links") {
+			return nil
+		}
+		patch := fmt.Sprintf(`{"spec":{"targetClusterName":%q}}`, h.pick("", "local", "east-"))
+		return append(deed{{at, "patch local Link mc/" + cluster + " " + patch}}, h.linking(end, cluster)...)
 	}},
 	{3, 0, func(h *history, at, end time.Duration) deed { // a Link selects other Services
 		cluster := h.pick("east", "west")

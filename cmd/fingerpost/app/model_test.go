@@ -77,7 +77,7 @@ func (s *scenario) readModel() *model {
 		}
 	}
 	for _, link := range s.network.Server(home).List(linkResource) {
-		name, _, _ := unstructured.NestedString(link.Object, "spec", "targetClusterName")
+		name := link.GetName() // whatever it is edited to name
 		if m.links[name] = link.GetAnnotations(); m.links[name] == nil {
 			m.links[name] = map[string]string{}
 		}

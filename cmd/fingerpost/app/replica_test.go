@@ -48,7 +48,7 @@ type replica struct {
 type connections struct {
 	mu   sync.Mutex
 	dial func(ctx context.Context, network, address string) (net.Conn, error) // nil once the process has ended
-	lost map[string]bool // addresses; anywhere for all
+	lost map[string]bool                                                      // addresses; anywhere for all
 	all  map[net.Conn]string
 }
 
