@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fingerpost/fingerpost/cluster/api"
 	"github.com/fingerpost/fingerpost/cluster/view"
@@ -113,7 +114,7 @@ func (e *engagement) sync(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case !watch.IsClosed(k.Store.Synced()):
-			e.log.Info("The API server does not serve an optional kind: what depends on it is left out until then",
+			e.log.Info("An optional kind cannot be listed: until then what depends on it is as it was, or left out",
 				"kind", k.Resource.GroupResource().String(), "reason", k.Problem())
 		}
 	}
@@ -133,14 +134,45 @@ func (e *engagement) checkToken(ctx context.Context, token string) error {
 // startReconciler publishes everything that the cluster holds, and then what changes, until the engagement
 // ends.
 func (e *engagement) startReconciler(writer *federation.ClusterWriter, guard *guard) {
-	if guard == nil {
-		e.reconciler.Begin(writer)
-	} else {
-		e.reconciler.Begin(guard.newWriter(writer, func(w *guardedWriter) {
+	var publish view.Writer = writer
+	if guard != nil {
+		publish = guard.newWriter(writer, func(w *guardedWriter) {
 			e.wg.Go(func() { e.confirmWithdrawal(e.ctx, w) })
-		}))
+		})
 	}
+	var unlisted []kindInformer
+	var kinds []view.Kind
+	for _, k := range e.kinds {
+		if !watch.IsClosed(k.Store.Synced()) && !k.isAbsent() {
+			unlisted, kinds = append(unlisted, k), append(kinds, k.Kind)
+		}
+	}
+	e.reconciler.Begin(publish, kinds...)
 	e.wg.Go(func() { e.reconciler.Run(e.ctx) })
+	for _, k := range unlisted {
+		e.wg.Go(func() { e.awaitListed(k) })
+	}
+}
+
+// isAbsent reports whether the API server does not serve a kind, so that there are no objects.
+func (k *kindInformer) isAbsent() bool { return k.Health().Refused == metav1.StatusReasonNotFound }
+
+// awaitListed has the reconciler keep nothing more of a kind once it is listed, or known to be absent.
+func (e *engagement) awaitListed(k kindInformer) {
+	refused := k.Refused()
+	for {
+		select {
+		case <-k.Store.Synced():
+		case <-refused:
+			if refused = nil; !k.isAbsent() { // we may not read it
+				continue
+			}
+		case <-e.ctx.Done():
+			return
+		}
+		e.reconciler.Listed(k.Kind)
+		return
+	}
 }
 
 // relistRefused lists the kinds anew of which something was refused.

@@ -1,6 +1,7 @@
 package federation
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -57,6 +58,13 @@ func (f *factTable[K, V]) expectAll() {
 	}
 }
 
+// keepUnwritten makes what is not written yet count as written, and returns the keys, in no order.
+func (f *factTable[K, V]) keepUnwritten() []K {
+	kept := slices.Collect(maps.Keys(f.unwritten))
+	clear(f.unwritten)
+	return kept
+}
+
 func (f *factTable[K, V]) deleteUnwritten(s *Store) {
 	for k := range f.unwritten {
 		f.delete(s, k)
@@ -108,6 +116,12 @@ func (k *ClusterWriter) SetNode(name, zone string) {
 	k.writeFacts(func(s *Store) { s.nodes.write(s, name, zone) })
 }
 
+// KeepNodes keeps the nodes that are not written yet, and returns their names: what there is of them is not known.
+func (k *ClusterWriter) KeepNodes() (names []string) {
+	k.writeFacts(func(s *Store) { names = s.nodes.keepUnwritten() })
+	return names
+}
+
 // DeleteNode removes a node.
 func (k *ClusterWriter) DeleteNode(name string) {
 	k.writeFacts(func(s *Store) { s.nodes.delete(s, name) })
@@ -148,6 +162,12 @@ func (k *ClusterWriter) SetProfile(name Service, p *profile.Profile) {
 // any, stays.
 func (k *ClusterWriter) KeepProfile(name Service) {
 	k.writeFacts(func(s *Store) { delete(s.profiles.unwritten, name) })
+}
+
+// KeepProfiles keeps the ServiceProfiles that are not written yet, and returns their names, as KeepNodes does.
+func (k *ClusterWriter) KeepProfiles() (names []Service) {
+	k.writeFacts(func(s *Store) { names = s.profiles.keepUnwritten() })
+	return names
 }
 
 // DeleteProfile removes a ServiceProfile.

@@ -2,10 +2,54 @@ package federation
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fingerpost/fingerpost/federation/profile"
 )
+
+// A writer that does not know which nodes and ServiceProfiles there are keeps those that it has not written, once it is
+// synced as well, until it deletes them. A fenced one keeps nothing.
+func TestKeepFacts(t *testing.T) {
+	s := NewStore()
+	s.AddCluster("local", Expectation{Local: true})
+	a, b := Service{"ns", "a"}, Service{"ns", "b"}
+	first := s.NewWriter("local")
+	for _, name := range []string{"n", "m"} {
+		first.SetNode(name, "z")
+	}
+	first.SetProfile(a, &profile.Profile{})
+	first.SetProfile(b, &profile.Profile{})
+	first.MarkSynced()
+	second := s.NewWriter("local")
+	second.SetNode("m", "other")
+	if names := first.KeepNodes(); len(names) > 0 {
+		t.Errorf("a fenced writer keeps nodes %q", names)
+	}
+	if names := second.KeepNodes(); !slices.Equal(names, []string{"n"}) {
+		t.Errorf("nodes that are kept: %q", names)
+	}
+	profiles := second.KeepProfiles()
+	slices.SortFunc(profiles, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
+	if !slices.Equal(profiles, []Service{a, b}) {
+		t.Errorf("ServiceProfiles that are kept: %v", profiles)
+	}
+	second.MarkSynced()
+	second.DeleteProfile(b)
+	n, _ := s.Nodes().Get("n")
+	m, _ := s.Nodes().Get("m")
+	_, aKnown := s.Profiles().Get(a)
+	_, bKnown := s.Profiles().Get(b)
+	if n != "z" || m != "other" || !aKnown || bKnown {
+		t.Errorf("afterwards: %q %q %t %t", n, m, aKnown, bKnown)
+	}
+	third := s.NewWriter("local")
+	third.MarkSynced()
+	if _, known := s.Nodes().Get("n"); known {
+		t.Error("a writer that keeps nothing leaves a node")
+	}
+}
 
 // What the local cluster publishes besides its Services follows the same laws: it stays until a new writer
 // is synced, a fenced writer changes nothing, equal values wake no reader, and RemoveCluster leaves

@@ -40,6 +40,7 @@ const (
 	kindService
 	kindWindow // of a Service, which ends now
 	kindSettle // see Settle
+	kindListed // see Listed; of the kind that is listed
 )
 
 // A Reconciler publishes what the objects of one cluster amount to, and keeps that up to date. It reads the
@@ -67,7 +68,8 @@ const (
 //
 //   - What is published when the queue is empty follows from the records alone, whichever events brought
 //     them (TestReconcilerFollows). So there is no code for events, for their order across kinds, or for a
-//     second listing: each is a set of keys.
+//     second listing: each is a set of keys. Where an optional kind could not be listed, it also follows
+//     from what was published before (see unlisted.go).
 //   - An endpoint that names a workload is published only while the workload is known: never with a guessed
 //     identity.
 //   - A View that equals the published one is not published again, and a slice that did not change keeps
@@ -116,6 +118,8 @@ type Reconciler struct {
 	serviceIPs     map[key][]netip.Addr                           // by Service
 	servicesByIP   map[netip.Addr][]key                           // the reverse, sorted
 	replaced       map[netip.Addr][]*workloadState                // that have an IP of which another one is published
+	kept           map[objectKind][]objectRef                     // that follow from kinds which are not listed
+	keptOpaque     map[objectRef]federation.Ports                 // by Servers that are not listed, at workloads
 }
 
 // workloadState is a workload that is known, or named by a slice, or both.
@@ -181,6 +185,8 @@ type Writer interface {
 	DeleteAddress(ip netip.Addr)
 	SetProfile(name federation.Service, p *profile.Profile)
 	KeepProfile(name federation.Service)
+	KeepNodes() []string
+	KeepProfiles() []federation.Service
 	DeleteProfile(name federation.Service)
 }
 
@@ -208,18 +214,22 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 		translated:     api.ByNamespace[*translatedSlice]{},
 		slicesOf:       api.ByNamespace[[]*translatedSlice]{},
 		awaited:        map[objectRef]map[key]bool{},
+		kept:           map[objectKind][]objectRef{},
+		keptOpaque:     map[objectRef]federation.Ports{},
 	}
 	r.addKinds()
 	return r
 }
 
-// Begin publishes everything that the stores hold and marks the cluster as synced. It is called once; Run
-// must follow.
-func (r *Reconciler) Begin(writer Writer) {
+// Begin publishes everything that the stores hold and marks the cluster as synced. What was published and follows from
+// kinds that could not be listed, although there may be objects, stays until Listed. It is called once; Run must
+// follow.
+func (r *Reconciler) Begin(writer Writer, unlisted ...Kind) {
 	name := QueueName(string(r.cluster))
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
 	r.writer = writer
 	r.enqueues.Store(true)
+	r.keepPublished(unlisted)
 	for _, kind := range slices.Backward(r.kinds) { // each may depend on those behind it
 		for _, k := range kind.keys() {
 			if kind.of == kindService {
@@ -268,6 +278,8 @@ func (r *Reconciler) reconcileObject(ref objectRef) {
 		r.reconcileWindow(ref.key)
 	case kindSettle:
 		r.publishChanged()
+	case kindListed:
+		r.reconcileListed(ref.Name)
 	}
 }
 
@@ -433,6 +445,9 @@ func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federatio
 // opaqueByServers returns the ports that Servers make opaque at a workload of a class. Equal sets are
 // equal.
 func (r *Reconciler) opaqueByServers(ref objectRef, class *podClass) federation.Ports {
+	if kept, found := r.keptOpaque[ref]; found {
+		return kept
+	}
 	var ports []federation.PortRange
 	for _, s := range r.appliedServers[ref.Namespace] {
 		if s.appliesTo(ref.kind, ref.Name, class) {

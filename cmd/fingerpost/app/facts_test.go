@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,8 +12,9 @@ import (
 )
 
 const (
-	serverResource  = "servers.policy.linkerd.io"
-	profileResource = "serviceprofiles.linkerd.io"
+	serverResource   = "servers.policy.linkerd.io"
+	profileResource  = "serviceprofiles.linkerd.io"
+	externalResource = "externalworkloads.workload.linkerd.io"
 )
 
 // A fact is what streams receive besides the addresses of a Service: something, such as the identity in a cluster, and
@@ -25,9 +27,15 @@ func (m *model) facts() map[fact]bool {
 	all := map[fact]bool{}
 	for name, c := range m.clusters {
 		all[fact{"hint in " + name, map[bool]string{true: "opaque", false: "h2"}[c.opaque]}] = true
+		all[fact{"hint of ExternalWorkloads in " + name, "h2"}] = true // the Server selects Pods
 	}
 	for name, domain := range m.trust {
 		all[fact{"identity in " + name, identityIn(domain)}] = true
+		external := externalIdentity(name)
+		if name != home && domain != externalDomain(name) { // one that a cluster may not give out
+			external = "-"
+		}
+		all[fact{"identity of ExternalWorkloads in " + name, external}] = true
 	}
 	local := m.clusters[home]
 	for _, service := range []string{"all", "web", "web-federated", "api-east"} {
@@ -41,9 +49,15 @@ func (m *model) facts() map[fact]bool {
 
 // factsOf returns what has been received with an address.
 func (s *scenario) factsOf(a proxy.Address) []fact {
-	in := clusterOf(a.Addr)
-	return []fact{{"hint in " + in, field(s.t, a, "hint")}, {"identity in " + in, identityOf(a)}}
+	in := "in " + clusterOf(a.Addr)
+	if isExternal(a.Addr) {
+		in = "of ExternalWorkloads " + in
+	}
+	return []fact{{"hint " + in, field(s.t, a, "hint")}, {"identity " + in, field(s.t, a, "identity")}}
 }
+
+// isExternal reports whether an address is that of an ExternalWorkload.
+func isExternal(a netip.AddrPort) bool { return strings.HasPrefix(a.String(), externalNet) }
 
 // factsIn returns what a stream about a Service has received with an event.
 func (s *scenario) factsIn(service string, e proxy.Event) (all []fact) {

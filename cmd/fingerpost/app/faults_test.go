@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing/synctest"
@@ -39,26 +40,17 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 	exist := map[string]bool{}
 	endpoints := make([][]any, slicesOfService)
 	for _, number := range unfold(numbers) {
-		n, err := strconv.Atoi(strings.TrimRight(number, "!~^"))
+		n, err := strconv.Atoi(strings.TrimRight(number, "!~^*"))
 		if err != nil {
 			s.t.Fatalf("endpoints: %v", err)
 		}
-		pod, address := fmt.Sprintf("%s-%d", name, n), podAddress(cluster, name, n)
-		ready := !strings.ContainsAny(number, "!~")
-		labels := map[string]any{"app": name, linkerd.ControlPlaneLabel: ours}
-		exist[pod] = true
-		status := map[string]any{
-			"phase": "Running", "podIP": address, "podIPs": []any{map[string]any{"ip": address}},
-			"conditions": []any{map[string]any{
-				"type": "Ready", "status": map[bool]string{true: "False", false: "True"}[strings.Contains(number, "!")],
-			}},
+		workload, address := fmt.Sprintf("%s-%d", name, n), podAddress(cluster, name, n)
+		ready, kind := !strings.ContainsAny(number, "!~"), "Pod"
+		if strings.Contains(number, "*") {
+			kind, address = linkerd.ExternalWorkloadKind, externalNet+strings.TrimPrefix(address, podNet)
 		}
-		if old := server.Get("pods", namespace, pod); old == nil || !reflect.DeepEqual(old.Object["status"], status) {
-			s.applyObject(cluster, "v1", "Pod", namespace, pod, labels, map[string]any{
-				"spec":   map[string]any{"containers": []any{map[string]any{"name": "app", "image": "app"}}},
-				"status": status,
-			})
-		}
+		exist[kind+" "+workload] = true
+		s.applyWorkload(cluster, kind, namespace, workload, name, address, !strings.Contains(number, "!"))
 		conditions := map[string]any{"ready": ready}
 		if strings.Contains(number, "~") {
 			conditions["serving"], conditions["terminating"] = true, true
@@ -67,7 +59,7 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 		endpoints[i] = append(endpoints[i], map[string]any{
 			"addresses":  []any{address},
 			"conditions": conditions,
-			"targetRef":  map[string]any{"kind": "Pod", "namespace": namespace, "name": pod},
+			"targetRef":  map[string]any{"kind": kind, "namespace": namespace, "name": workload},
 		})
 	}
 	s.settleEvents() // in which order the watches deliver Pods and slices is not known otherwise
@@ -88,11 +80,45 @@ func (s *scenario) endpointsOnly(cluster, namespace, name string, numbers []stri
 			})
 	}
 	s.settleEvents()
-	for _, pod := range server.List("pods") {
-		if pod.GetNamespace() == namespace && pod.GetLabels()["app"] == name && !exist[pod.GetName()] {
-			server.Delete("Pod", namespace, pod.GetName())
+	for _, w := range slices.Concat(server.List("pods"), server.List(externalResource)) {
+		if w.GetNamespace() == namespace && w.GetLabels()["app"] == name && !exist[w.GetKind()+" "+w.GetName()] {
+			server.Delete(w.GetKind(), namespace, w.GetName())
 		}
 	}
+}
+
+// applyWorkload creates the Pod or ExternalWorkload of an endpoint, unless it is there as it should be.
+func (s *scenario) applyWorkload(cluster, kind, namespace, name, service, address string, ready bool) {
+	s.t.Helper()
+	isReady := map[string]any{"type": "Ready", "status": map[bool]string{true: "True", false: "False"}[ready]}
+	status := map[string]any{"conditions": []any{isReady}}
+	version, resource, labels, spec := "v1", "pods", map[string]any{"app": service}, map[string]any{}
+	switch kind {
+	case "Pod":
+		labels[linkerd.ControlPlaneLabel] = ours
+		spec["containers"] = []any{map[string]any{"name": "app", "image": "app"}}
+		status["phase"], status["podIP"], status["podIPs"] = "Running", address, []any{map[string]any{"ip": address}}
+	default:
+		version, resource = linkerd.ExternalWorkloads.WithVersion("v1beta1").GroupVersion().String(), externalResource
+		spec["meshTLS"] = map[string]any{"identity": externalIdentity(cluster), "serverName": "vm.test"}
+		spec["workloadIPs"] = []any{map[string]any{"ip": address}}
+		spec["ports"] = []any{map[string]any{"name": "linkerd-proxy", "port": int64(4143), "protocol": "TCP"}}
+	}
+	old := s.network.Server(cluster).Get(resource, namespace, name)
+	if old == nil || !reflect.DeepEqual(old.Object["status"], status) {
+		s.applyObject(cluster, version, kind, namespace, name, labels, map[string]any{"spec": spec, "status": status})
+	}
+}
+
+// externalIdentity is that of the ExternalWorkloads of a cluster.
+func externalIdentity(cluster string) string { return "spiffe://" + externalDomain(cluster) + "/vm" }
+
+// externalDomain is its trust domain, which is that of the cluster in most histories.
+func externalDomain(cluster string) string {
+	if byLink(cluster) {
+		return trust
+	}
+	return cluster + ".test"
 }
 
 // settleEvents waits until every event was delivered, at the same instant. Histories draw any order.
@@ -119,9 +145,15 @@ func unfold(numbers []string) (all []string) {
 	return all
 }
 
+// What addresses of workloads begin with.
+const (
+	podNet      = "10."
+	externalNet = "11."
+)
+
 // podAddress returns the address of a Pod: no other one has it.
 func podAddress(cluster, service string, n int) string {
-	return fmt.Sprintf("10.%d.%d.%d", octet(cluster), octet(service)+n/200, n%200+1)
+	return fmt.Sprintf(podNet+"%d.%d.%d", octet(cluster), octet(service)+n/200, n%200+1)
 }
 
 // octet makes a number of a name; those of the names that are in use differ.

@@ -309,13 +309,13 @@ const (
 // failing are what API servers can fail to answer.
 var failing = []string{
 	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "readyz", serverResource,
-	profileResource,
+	profileResource, externalResource,
 }
 
 // permitted are the resources that permissions are about.
 var permitted = []string{
 	"services", "pods", sliceResource, leaseResource, linkResource, "secrets", "endpoints", serverResource,
-	profileResource,
+	profileResource, externalResource,
 }
 
 var deedKinds = []deedKind{
@@ -697,6 +697,9 @@ func (h *history) scale(cluster, service string) string {
 	line := "endpoints " + cluster + " shop/" + service
 	for _, n := range h.have[key] {
 		line += fmt.Sprintf(" %d", n)
+		if n%4 == 0 {
+			line += "*"
+		}
 		if h.random.IntN(6) == 0 {
 			line += "!"
 		}

@@ -115,9 +115,9 @@ func (s *scenario) readCluster(name string) *modelCluster {
 	for _, profile := range server.List(profileResource) {
 		c.routes[serviceOf(profile.GetName())] = "read" // which is the only one
 	}
-	pods := map[string]bool{}
-	for _, pod := range server.List("pods") {
-		pods[pod.GetNamespace()+"/"+pod.GetName()] = true
+	workloads := map[string]bool{}
+	for _, w := range slices.Concat(server.List("pods"), server.List(externalResource)) {
+		workloads[w.GetKind()+" "+w.GetNamespace()+"/"+w.GetName()] = true
 	}
 	for _, slice := range decode[discoveryv1.EndpointSlice](s, name, sliceResource) {
 		of := c.endpoints[slice.Labels[discoveryv1.LabelServiceName]]
@@ -125,7 +125,7 @@ func (s *scenario) readCluster(name string) *modelCluster {
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			if pods[e.TargetRef.Namespace+"/"+e.TargetRef.Name] {
+			if workloads[e.TargetRef.Kind+" "+e.TargetRef.Namespace+"/"+e.TargetRef.Name] {
 				addr := netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), uint16(*slice.Ports[0].Port))
 				of[addr] = *e.Conditions.Ready
 			}
@@ -247,8 +247,6 @@ func serviceOf(authority string) string {
 func identityIn(trust string) string {
 	return "default." + shop + ".serviceaccount.identity." + ours + "." + trust
 }
-
-func identityOf(a proxy.Address) string { return a.GetTlsIdentity().GetDnsLikeIdentity().GetName() }
 
 // clusterOf returns the cluster that has an address.
 func clusterOf(addr netip.AddrPort) string {
