@@ -209,3 +209,29 @@ func TestApplyServiceAndEndpoints(t *testing.T) {
 		}
 	})
 }
+
+// The generation of an object counts the changes of its spec and labels, and no others.
+func TestGeneration(t *testing.T) {
+	n := NewNetwork()
+	defer n.Close()
+	s := n.Server("c")
+	text := func(labels, spec, status string) {
+		s.ApplyYAML(`{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ns, labels: {` + labels + `}}, spec: {` + spec +
+			`}, status: {` + status + `}}`)
+	}
+	for i, step := range []struct {
+		labels, spec, status string
+		want                 int64
+	}{
+		{"", "", "", 1},
+		{"", "", "phase: Running", 1},
+		{"a: b", "", "phase: Running", 2},
+		{"a: b", "nodeName: n", "", 3},
+		{"a: b", "nodeName: n", "", 3},
+	} {
+		text(step.labels, step.spec, step.status)
+		if got := s.Get("pods", "ns", "a").GetGeneration(); got != step.want {
+			t.Errorf("step %d: generation %d, want %d", i, got, step.want)
+		}
+	}
+}

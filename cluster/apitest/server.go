@@ -10,6 +10,7 @@ import (
 	"log"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -487,8 +488,27 @@ func (s *Server) put(resource string, o *unstructured.Unstructured) {
 	if r.pruned {
 		unstructured.RemoveNestedField(o.Object, "status", "conditions")
 	}
+	o.SetGeneration(generationAfter(old, o))
 	s.recordEvent(resource, what, o, old)
 	r.objects[nameOf(o)] = o
+}
+
+// generationAfter returns the generation of an object that takes the place of another one, if there is one: it counts
+// the changes of all but the status and metadata other than labels, as that of an EndpointSlice does.
+func generationAfter(old, o *unstructured.Unstructured) int64 {
+	if old == nil {
+		return 1
+	}
+	counted := func(o *unstructured.Unstructured) map[string]any {
+		parts := maps.Clone(o.Object)
+		delete(parts, "status")
+		parts["metadata"] = o.GetLabels()
+		return parts
+	}
+	if reflect.DeepEqual(counted(old), counted(o)) {
+		return old.GetGeneration()
+	}
+	return old.GetGeneration() + 1
 }
 
 func (s *Server) deleteObject(resource, name string) {
