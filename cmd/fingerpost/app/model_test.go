@@ -53,7 +53,7 @@ type modelCluster struct {
 	notes     map[string]map[string]string // their annotations
 	endpoints map[string]addresses         // by Service
 	drain     string                       // that it asks for itself
-	opaque    bool                         // a Server says so of its Pods
+	opaque    bool                         // a Server makes its Pods so
 	routes    map[string]string            // of the ServiceProfiles of Services
 }
 

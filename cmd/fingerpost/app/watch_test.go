@@ -36,7 +36,7 @@ import (
 //   - What a cluster has that is drained is given to no client that something else can be given.
 //   - What a cluster has withdrawn that is guarded is given until the hold ends, where nothing else is.
 //   - An identity is that of the cluster that has the address. As far as a replica knows what there was, an address is
-//     opaque if a Server says so, and a profile has the routes of its ServiceProfile.
+//     opaque if a Server makes it so, and a profile has the routes of its ServiceProfile.
 //   - One writer: what writes slices, mirrors and the status of Links holds the Lease of the cluster at that
 //     moment, and has renewed it within its fence. After a Lease was deleted its last holder may write for as
 //     long as it may not have noticed. What is on its way when it is released may arrive at that moment.
