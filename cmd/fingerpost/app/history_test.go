@@ -521,6 +521,25 @@ var deedKinds = []deedKind{
 		what := cluster + " " + h.pick("list", "watch", "create", "update", "patch", "delete") + " " + resource
 		return deed{{at, "deny " + what}, {end, "grant " + what}}
 	}},
+	{4, 0, func(h *history, at, end time.Duration) deed { // a kind cannot be listed when a cluster is engaged anew
+		cluster, replica := h.cluster(), h.replica()
+		resource := h.pick(serverResource, externalResource)
+		if cluster == home {
+			resource = h.pick(serverResource, externalResource, profileResource)
+		}
+		things, anew := []string{cluster + " " + resource, cluster + " link"}, "rotate "+cluster+" anew"
+		if cluster == home || h.random.IntN(2) == 0 {
+			things, anew = append(things, "replicas", replica), "start "+replica
+		}
+		if end < at+10*time.Second || !h.take(at, end, things...) {
+			return nil
+		}
+		d := deed{{at, "fail " + cluster + " " + resource + " 503"}, {at + time.Second, anew}}
+		if strings.HasPrefix(anew, "start") {
+			d = slices.Insert(d, 1, moment{at, "stop " + replica})
+		}
+		return append(d, moment{end, "fail " + cluster + " " + resource + " 0"})
+	}},
 	{2, 0, func(h *history, at, end time.Duration) deed { // by a quota or a webhook
 		cluster, resource := h.cluster(), h.pick("services", sliceResource)
 		if !h.take(at, end, cluster+" "+resource+" quota") {
