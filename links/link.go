@@ -1,7 +1,6 @@
 package links
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -137,9 +136,14 @@ func (l *Link) after(before *Link) *Link {
 
 // compareLinks orders Links by which of them counts if they name one cluster: the oldest that is not refused.
 func compareLinks(a, b *Link) int {
-	refused := map[bool]int{true: 1}
-	return cmp.Or(cmp.Compare(refused[a.refusal != ""], refused[b.refusal != ""]),
-		compareAge(a.created, b.created, a.key, b.key))
+	switch refused := a.refusal != ""; {
+	case refused == (b.refusal != ""):
+		return compareAge(a.created, b.created, a.key, b.key)
+	case refused:
+		return 1
+	default:
+		return -1
+	}
 }
 
 // readTraffic reads how traffic to the cluster is to be limited. What cannot be read is part of misread.

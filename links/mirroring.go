@@ -214,9 +214,9 @@ func (r *fieldReader) readSelector(field string, s *metav1.LabelSelector) labels
 	return parsed
 }
 
-// Mirrorings returns what Links ask to be mirrored, the oldest Link first. Of several Links that name one
-// cluster only the oldest counts; all Links that name no cluster are included. The channel closes when the
-// result may have changed.
+// Mirrorings returns what Links ask to be mirrored, the oldest Link first. Of several Links that name one cluster only
+// one counts, as compareLinks has it; all Links that name no cluster are included. The channel closes when the result
+// may have changed.
 func (r *Reconciler) Mirrorings() ([]*Mirroring, <-chan struct{}) {
 	_, changed := r.changes.Load()
 	r.mu.Lock()
