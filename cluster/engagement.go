@@ -159,19 +159,13 @@ func (k *kindInformer) isAbsent() bool { return k.Health().Refused == metav1.Sta
 
 // awaitListed has the reconciler keep nothing more of a kind once it is listed, or known to be absent.
 func (e *engagement) awaitListed(k kindInformer) {
-	refused := k.Refused()
-	for {
-		select {
-		case <-k.Store.Synced():
-		case <-refused:
-			if refused = nil; !k.isAbsent() { // we may not read it
-				continue
-			}
-		case <-e.ctx.Done():
-			return
-		}
+	select {
+	case <-k.Store.Synced():
+	case <-k.Refused(): // which may be for lack of a permission
+	case <-e.ctx.Done():
+	}
+	if k.isAbsent() || watch.WaitClosed(e.ctx, k.Store.Synced()) {
 		e.reconciler.Listed(k.Kind)
-		return
 	}
 }
 

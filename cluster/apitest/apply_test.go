@@ -216,8 +216,8 @@ func TestGeneration(t *testing.T) {
 	defer n.Close()
 	s := n.Server("c")
 	text := func(labels, spec, status string) {
-		s.ApplyYAML(`{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: ns, labels: {` + labels + `}}, spec: {` + spec +
-			`}, status: {` + status + `}}`)
+		s.ApplyYAML("apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: ns, labels: {" + labels + "}}\n" +
+			"spec: {" + spec + "}\nstatus: {" + status + "}\n")
 	}
 	for i, step := range []struct {
 		labels, spec, status string

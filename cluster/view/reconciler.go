@@ -179,13 +179,13 @@ type Writer interface {
 	MarkSynced()
 
 	SetNode(name, zone string)
+	KeepNodes() []string
 	DeleteNode(name string)
 	Address(ip netip.Addr) *federation.Address
 	SetAddress(ip netip.Addr, a *federation.Address)
 	DeleteAddress(ip netip.Addr)
 	SetProfile(name federation.Service, p *profile.Profile)
 	KeepProfile(name federation.Service)
-	KeepNodes() []string
 	KeepProfiles() []federation.Service
 	DeleteProfile(name federation.Service)
 }

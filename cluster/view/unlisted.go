@@ -1,6 +1,7 @@
 package view
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/fingerpost/fingerpost/federation"
@@ -62,7 +63,7 @@ func (r *Reconciler) keepPublished(unlisted []Kind) {
 }
 
 // publishedEndpoints yields the endpoints that were published of the Services that exist.
-func (r *Reconciler) publishedEndpoints() func(yield func(*federation.Endpoint) bool) {
+func (r *Reconciler) publishedEndpoints() iter.Seq[*federation.Endpoint] {
 	return func(yield func(*federation.Endpoint) bool) {
 		for _, k := range r.services.Keys() {
 			v := r.writer.View(federation.Service(k))
