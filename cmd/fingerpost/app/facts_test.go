@@ -84,9 +84,8 @@ func routesOf(p *proxy.Profile) string {
 	return strings.Join(all, ",")
 }
 
-// profileDifferences returns what clients have received last as the profiles of Services, and is not so.
-func (s *scenario) profileDifferences(m *model) (all []string) {
-	facts := m.facts()
+// profileDifferences returns what clients have received last as the profiles of Services, and is none of the facts.
+func (s *scenario) profileDifferences(m *model, facts map[fact]bool) (all []string) {
 	for _, name := range s.opened {
 		st, is := s.streams[name].(*proxy.ProfileStream)
 		if !is {

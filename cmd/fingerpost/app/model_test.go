@@ -308,7 +308,7 @@ func (s *scenario) differences() (all []string) {
 	if s.holds("-federated-slices") && !steps {
 		all = append(all, s.sliceDifferences(m, now)...)
 	}
-	all = append(all, s.profileDifferences(m)...)
+	all = append(all, s.profileDifferences(m, facts)...)
 	if s.holds("-mirror-services=on") {
 		all = append(all, s.mirrorDifferences(m)...)
 	}

@@ -83,6 +83,7 @@ type watch struct {
 	deposed  map[string]deposed                               // by cluster: the last one
 	released map[string]deposed                               // likewise, who has released the Lease
 	slices   map[string]map[string]*discoveryv1.EndpointSlice // by cluster and name
+	leading  map[string]bool                                  // mirrors whose Endpoints hold something
 }
 
 // deposed is who held a Lease when it was deleted or released.
@@ -163,6 +164,7 @@ func newWatch() *watch {
 		received: map[fact]string{}, holders: map[string]string{},
 		deposed: map[string]deposed{}, released: map[string]deposed{},
 		slices: map[string]map[string]*discoveryv1.EndpointSlice{}, slicing: map[string]bool{},
+		leading: map[string]bool{},
 	}
 }
 
@@ -258,10 +260,10 @@ func (w *watch) followEndpoints(o *unstructured.Unstructured, deleted bool) {
 	subsets, _, _ := unstructured.NestedSlice(o.Object, "subsets")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	reader := endpointsReader(o.GetName())
-	had := w.opened[reader]
-	if w.opened[reader] = len(subsets) > 0 && !deleted; had && !w.opened[reader] {
-		w.changes = append(w.changes, change{time.Now(), reader, netip.AddrPort{}, true, true, true})
+	mirror := o.GetName()
+	had := w.leading[mirror]
+	if w.leading[mirror] = len(subsets) > 0 && !deleted; had && !w.leading[mirror] {
+		w.changes = append(w.changes, change{time.Now(), endpointsReader(mirror), netip.AddrPort{}, true, true, true})
 	}
 }
 
@@ -319,7 +321,7 @@ func (w *watch) observe(s *scenario, verb string, args []string) bool {
 			}
 		}
 	}
-	maps.Copy(w.facts, m.facts())
+	maps.Copy(w.facts, m.facts()) // and once more below, of clusters that are not linked any more as well
 	// Replicas that cannot read Links go by the old ones, and a mirror that cannot be written leads where it did.
 	now := map[string]bool{}
 	for name := range m.clusters {
@@ -403,6 +405,7 @@ func (w *watch) check(s *scenario) {
 		} else if !w.slicing[of] {
 			continue
 		}
+		isKnown := func(addr netip.AddrPort) bool { return w.knows() || written && !isExternal(addr) }
 		if !c.lost {
 			delete(w.missing, missing{c.stream, c.addr})
 		}
@@ -410,7 +413,7 @@ func (w *watch) check(s *scenario) {
 		switch existed := w.base[service][c.addr]; {
 		case w.base == nil:
 		case c.empty:
-			if addr, found := w.other(service, nil); found && (w.knows() || written && !isExternal(addr)) {
+			if addr, found := w.other(service, nil); found && isKnown(addr) {
 				w.violate("empty", "stream %s was left without anything, and %s exists, at %s", c.stream, addr,
 					c.at.Sub(w.began))
 			}
@@ -423,7 +426,7 @@ func (w *watch) check(s *scenario) {
 		case c.lost && w.limited[cluster]: // such as what moves into a slice that is refused
 		case c.lost && w.always[service][c.addr] && !c.reset:
 			w.violate("withdrawn", "stream %s lost %s, which exists, at %s", c.stream, c.addr, c.at.Sub(w.began))
-		case c.lost && w.always[service][c.addr] && existed && (w.knows() || written && !isExternal(c.addr)):
+		case c.lost && w.always[service][c.addr] && existed && isKnown(c.addr):
 			w.violate("withdrawn", "stream %s came back without %s, which exists, at %s", c.stream, c.addr,
 				c.at.Sub(w.began))
 		case !c.lost && !w.ever[service][c.addr]:
