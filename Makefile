@@ -5,7 +5,6 @@ SHELL := /bin/bash
 # Tools are built once for each set of versions.
 CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fingerpost
 TOOLS    := $(CACHE)/$(shell cat tools/lint/go.mod tools/lint/go.sum <(go version) | sha256sum | cut -c1-16)/lint
-VALE     := $(CACHE)/$(shell cat tools/lint/vale/go.mod tools/lint/vale/go.sum <(go version) | sha256sum | cut -c1-16)/vale
 MODULES  := . e2e e2e/kube tools
 PKGS     ?= ./...
 ARGS     ?=
@@ -167,11 +166,11 @@ fmt: $(TOOLS)/golangci-lint
 lint: $(TOOLS)/golangci-lint
 	@for m in $(MODULES); do (cd $$m && $(TOOLS)/golangci-lint run -c $(CURDIR)/.golangci.yml ./...); done
 
-words: $(VALE)/vale # of pages and Go comments; tools/lint/styles has the rule
-	@git ls-files '*.md' '*.go' | xargs $(VALE)/vale --no-global --config tools/lint/vale.ini --output line
+words: $(TOOLS)/vale # of pages and Go comments; tools/lint/styles has the rule
+	@git ls-files '*.md' '*.go' | xargs $(TOOLS)/vale --no-global --config tools/lint/vale.ini --output line
 
 tidy:
-	@for m in $(MODULES) tools/lint tools/lint/vale; do (cd $$m && go mod tidy -diff); done
+	@for m in $(MODULES) tools/lint; do (cd $$m && go mod tidy -diff); done
 	@cd e2e/kube && for m in kubernetes-*.mod; do go mod tidy -diff -modfile=$$m; done
 
 generated:
@@ -186,8 +185,7 @@ $(TOOLS)/golangci-lint: # what it is made of is in the name
 	@mkdir -p $(TOOLS)
 	@go build -C tools/lint -o $(TOOLS)/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
-# In a module of its own: Vale's dependencies would change those of golangci-lint.
-$(VALE)/vale:
+$(TOOLS)/vale: # its C code has warnings
 	@echo "Building Vale, once; this takes a minute or two." >&2
-	@mkdir -p $(VALE)
-	@go build -C tools/lint/vale -o $(VALE)/ github.com/vale-cli/vale/v3/cmd/vale 2>$(VALE)/log || { cat $(VALE)/log >&2; exit 1; }
+	@mkdir -p $(TOOLS)
+	@go build -C tools/lint -o $(TOOLS)/ github.com/vale-cli/vale/v3/cmd/vale 2>$(TOOLS)/vale.log || { cat $(TOOLS)/vale.log >&2; exit 1; }
