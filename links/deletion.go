@@ -37,11 +37,12 @@ import (
 // with a labelled Secret that cannot be used are served likewise, and are linked. It costs a request to each at the
 // start, and half a second where one does not answer.
 //
-// Nor is anything decided about a cluster that was restored while there is a Link that was refused when this process
-// started: it may be the one of that cluster, edited by mistake, which stays linked where this was seen.
-//
 // Of a cluster that was neither restored nor linked since the start nothing is known here. But writers find what was
 // written for it, and leave it until GraceOver: its Link may be one that comes back after its CRD.
+//
+// Neither is decided on while there is a Link that was refused when this process started: it may be the one of that
+// cluster, edited by mistake, which stays linked where this was seen. It costs that nothing is deleted for clusters
+// without a Link as long as such a Link is neither corrected nor deleted.
 const (
 	deletionSettle = 250 * time.Millisecond
 	kindTimeout    = 3 * time.Second
@@ -123,14 +124,15 @@ func (r *Reconciler) waitForLinks(grace context.Context) {
 	}
 }
 
-// waitDecided waits until it is decided on each restored cluster. It returns false if ctx ends first.
+// waitDecided waits until it is decided on each restored cluster, and none may have a Link that is refused. It returns
+// false if ctx ends first.
 func (r *Reconciler) waitDecided(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		_, changed := r.changes.Load()
 		r.mu.Lock()
-		undecided := len(r.restored)
+		decided := len(r.restored) == 0 && !r.isAnyRefused()
 		r.mu.Unlock()
-		if undecided == 0 {
+		if decided {
 			return true
 		}
 		watch.WaitClosed(ctx, changed)
@@ -236,9 +238,12 @@ func (r *Reconciler) pendingDeletions() (pending []api.Key, remaining int, last 
 // mayBeLinked reports whether what is deleted is the unknown Link of a cluster that was restored, and may be one that
 // exists and names no cluster. It waits until that one is corrected or deleted. The caller holds mu.
 func (r *Reconciler) mayBeLinked(k api.Key) bool {
-	if r.seenLinks[k] != nil {
-		return false
-	}
+	return r.seenLinks[k] == nil && r.isAnyRefused()
+}
+
+// isAnyRefused reports whether there is a Link that is refused, and that has linked nothing since this process
+// started. The caller holds mu.
+func (r *Reconciler) isAnyRefused() bool {
 	for _, l := range r.seenLinks {
 		if l.refusal != "" && l.kept == "" {
 			return true

@@ -58,9 +58,9 @@ type Options struct {
 //  3. AllApplied. Nothing that exists was refused: each kind was listed, or is not served by the API server
 //     (NotFound). For this, reconcileAll runs once more after the last listing. Where Links are not served it
 //     waits for DeletionGrace at most, since the CRD may have been deleted a moment ago.
-//  4. GraceOver, DeletionGrace after step 3 has begun, and once it is decided on each restored cluster. Before it
-//     writers delete only what they wrote for clusters that were Seen: Links may be missing because their CRD has
-//     just come back without them.
+//  4. GraceOver, DeletionGrace after step 3 has begun, and once it is decided on each restored cluster, and no Link
+//     is refused that may be that of any. Before it writers delete only what they wrote for clusters that were Seen:
+//     Links may be missing because their CRD has just come back without them.
 //
 // No step waits for anything to be written into a Link. A name counts as applied before its conditions
 // are patched, so that an API server that rejects patches does not keep a replica from serving.
@@ -248,7 +248,7 @@ func (r *Reconciler) logRefused() {
 func (r *Reconciler) AllApplied() <-chan struct{} { return r.allApplied }
 
 // GraceOver returns a channel that closes DeletionGrace after everything that links clusters was listed, or later, when
-// it is decided on each restored cluster: what is not linked then was unlinked.
+// it is decided on each restored cluster and no Link may be that of any: what is not linked then was unlinked.
 func (r *Reconciler) GraceOver() <-chan struct{} { return r.graceOver }
 
 // reconcileAll enqueues every cluster name, and waits until each was applied. It returns false if Start ends
