@@ -20,7 +20,6 @@ import (
 
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
@@ -128,7 +127,7 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 		return nil, fmt.Errorf("address of the API server: %w", err)
 	}
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &limitTransport{c.base.Host, &c.token, &c.buffered, &c.decoded, next}
+		return &limitTransport{c, next}
 	})
 	lanes := map[*lane]connrotation.DialFunc{&c.reads: dial, &c.writes: abortOnClose(dial), &c.probing: dial}
 	for l, dial := range lanes {
@@ -256,7 +255,7 @@ func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind
 		return err
 	}
 	for _, k := range kinds {
-		if err := c.checkReadable(ctx, token, k.Resource, k.Labels); err != nil {
+		if err := c.checkReadable(ctx, token, k); err != nil {
 			return err
 		}
 	}
@@ -278,17 +277,16 @@ func (c *Connection) checkReady(ctx context.Context, token string) error {
 
 // checkReadable returns an error if the API server does not let a token list and watch a kind. Being taken is not
 // enough: that needs no right. Nor is a page that something in front of the API server has sent.
-func (c *Connection) checkReadable(
-	ctx context.Context, token string, kind schema.GroupVersionResource, selector string,
-) error {
-	path := "api/" + kind.Version + "/" + kind.Resource
-	if kind.Group != "" {
-		path = "apis/" + kind.Group + "/" + kind.Version + "/" + kind.Resource
+func (c *Connection) checkReadable(ctx context.Context, token string, k Kind) error {
+	root, kind := "apis/", k.Resource
+	if kind.Group == "" {
+		root = "api/"
 	}
+	path := root + kind.GroupVersion().String() + "/" + kind.Resource
 	for _, ask := range []struct{ verb, option, value string }{ // in this sequence: the error is in a condition
 		{"list", "limit", "1"}, {"watch", "watch", "true"},
 	} {
-		verb, query := ask.verb, url.Values{"labelSelector": {selector}, ask.option: {ask.value}}
+		verb, query := ask.verb, url.Values{"labelSelector": {k.Labels}, ask.option: {ask.value}}
 		code, media, err := c.get(ctx, token, path, query)
 		switch {
 		case err != nil:
@@ -310,7 +308,7 @@ func (c *Connection) checkReadable(
 }
 
 // get returns the status and the media type of what answers a GET request with the token given, or else with the one
-// in use, over a transport of its own. It waits no longer than 3 seconds. A refused token is an error.
+// in use, over a transport of its own. It waits no longer than ProbeTimeout. A refused token is an error.
 func (c *Connection) get(
 	ctx context.Context, token, path string, query url.Values,
 ) (code int, media string, err error) {
@@ -336,20 +334,15 @@ func (c *Connection) get(
 	defer response.Body.Close()
 	media, _, _ = mime.ParseMediaType(response.Header.Get("Content-Type"))
 	c.skew.Store(int64(MeasureSkew(sent, time.Now(), response.Header)))
-	if query.Has("watch") { // it has no end
-		return response.StatusCode, media, checkAuthorized(response)
+	if !query.Has("watch") { // which has no end
+		if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
+			return 0, "", &ProbeError{Unreachable, stableError(err, patience)}
+		}
 	}
-	if _, err := io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)); err != nil {
-		return 0, "", &ProbeError{Unreachable, stableError(err, patience)}
+	if response.StatusCode == http.StatusUnauthorized {
+		return 0, "", &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
 	}
-	return response.StatusCode, media, checkAuthorized(response)
-}
-
-func checkAuthorized(r *http.Response) error {
-	if r.StatusCode == http.StatusUnauthorized {
-		return &ProbeError{Unauthorized, errors.New("the API server refuses the credentials (401)")}
-	}
-	return nil
+	return response.StatusCode, media, nil
 }
 
 // Reset closes every connection, ends every request that is under way, open watches included, and wakes
@@ -444,16 +437,15 @@ func ReasonFor(err error) Reason {
 }
 
 func transportReason(err error) Reason {
-	var authority x509.UnknownAuthorityError
-	var invalid x509.CertificateInvalidError
-	var host x509.HostnameError
-	if errors.As(err, &authority) || errors.As(err, &invalid) || errors.As(err, &host) {
+	switch {
+	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.CertificateInvalidError)),
+		errors.As(err, new(x509.HostnameError)):
 		return Untrusted
-	}
-	if isResponseError(err) {
+	case isResponseError(err):
 		return Malformed
+	default:
+		return Unreachable
 	}
-	return Unreachable
 }
 
 // stableError drops from an error of net/http what is known, as the request, or differs each time, as the

@@ -44,19 +44,16 @@ func isResponseError(err error) bool {
 // to its host only, and a redirect is an error. Responses are not compressed, because a small one could inflate to a
 // huge one here. What is read of them and not decoded yet is bounded.
 type limitTransport struct {
-	host     string
-	token    *atomic.Pointer[string] // empty for none
-	buffered *atomic.Int64           // bytes of responses that are being read
-	decoded  *atomic.Int64           // bytes of what is being read, once it is decoded
-	next     http.RoundTripper
+	conn *Connection
+	next http.RoundTripper
 }
 
 // RoundTrip sends a request.
 func (t *limitTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != t.host {
-		return nil, newResponseError("a request for %s does not go to the API server %s", r.URL.Host, t.host)
+	if host := t.conn.base.Host; r.URL.Host != host {
+		return nil, newResponseError("a request for %s does not go to the API server %s", r.URL.Host, host)
 	}
-	if token := *t.token.Load(); token != "" && r.Header.Get("Authorization") == "" {
+	if token := *t.conn.token.Load(); token != "" && r.Header.Get("Authorization") == "" {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -106,11 +103,10 @@ func takeRetryAfter(request *http.Request, response *http.Response) {
 // limited returns the body of a response.
 func (t *limitTransport) limited(request *http.Request, response *http.Response) io.ReadCloser {
 	watch := request.URL.Query().Get("watch")
+	failed := response.StatusCode >= 400
 	body := &limitedBody{
-		ReadCloser: response.Body, received: new(atomic.Int64),
-		watch:    response.StatusCode < 400 && (watch == "true" || watch == "1"),
-		buffered: t.buffered, maxOwn: maxResponses,
-		decoded: t.decoded,
+		ReadCloser: response.Body, conn: t.conn, received: new(atomic.Int64),
+		watch: !failed && (watch == "true" || watch == "1"), maxOwn: maxResponses,
 	}
 	if came, counted := request.Context().Value(receivedKey{}).(*atomic.Int64); counted {
 		body.received = came
@@ -120,14 +116,14 @@ func (t *limitTransport) limited(request *http.Request, response *http.Response)
 	switch {
 	case body.watch:
 		body.content = newContent(true, protobuf, request.Header.Get("Accept"))
-	case protobuf, contentType == "" && response.StatusCode < 400: // which clients may take for protobuf
+	case protobuf, contentType == "" && !failed: // which clients may take for protobuf
 		body.whole = true
 	case strings.HasPrefix(contentType, runtime.ContentTypeJSON):
 		body.content = newContent(false, false, request.Header.Get("Accept"))
 	default:
 		body.maxOwn = maxError
 	}
-	if !body.watch && response.StatusCode >= 400 {
+	if failed {
 		body.maxOwn = maxError
 	}
 	return body
@@ -148,17 +144,15 @@ func redirectHost(r *http.Response) string {
 // limitedBody is the body of a response. Reading it fails once it is too large.
 type limitedBody struct {
 	io.ReadCloser
+	conn     *Connection
 	received *atomic.Int64 // with this response, and with those that are counted with it
 	watch    bool
+	own      int64 // of conn.buffered; 0 for a watch
+	maxOwn   int64
 
-	buffered *atomic.Int64 // by all bodies but watches
-	own      int64         // of these
-	maxOwn   int64         // that mine may be
-
-	decoded *atomic.Int64 // from all bodies
-	mu      sync.Mutex    // a watch is closed while it is read
-	ours    int64         // of decoded
-	closed  bool
+	mu     sync.Mutex // a watch is closed while it is read
+	ours   int64      // of conn.decoded
+	closed bool
 
 	content *content      // measures it as it comes; nil for what is read as a whole, or is neither JSON nor protobuf
 	whole   bool          // it is one message of protobuf
@@ -222,9 +216,8 @@ func (b *limitedBody) readLimited(into []byte) (int, error) {
 		return n, err
 	}
 	b.own += int64(n)
-	if all := b.buffered.Add(int64(n)); all > maxResponses || b.own > b.maxOwn {
-		return 0, newResponseError("what the API server answers at once is larger than %d KiB",
-			min(b.maxOwn, maxResponses)>>10)
+	if all := b.conn.buffered.Add(int64(n)); all > maxResponses || b.own > b.maxOwn {
+		return 0, newResponseError("what the API server answers at once is larger than %d KiB", b.maxOwn>>10)
 	}
 	return n, err
 }
@@ -237,7 +230,7 @@ func (b *limitedBody) countDecoded(size int) error {
 	if b.closed {
 		return nil
 	}
-	all := b.decoded.Add(int64(size) - b.ours)
+	all := b.conn.decoded.Add(int64(size) - b.ours)
 	b.ours = int64(size)
 	if all > maxDecoded {
 		return newResponseError("what the API server answers at once takes more than %d MiB", maxDecoded>>20)
@@ -247,12 +240,12 @@ func (b *limitedBody) countDecoded(size int) error {
 
 // Close ends the reading, after what was read has been decoded.
 func (b *limitedBody) Close() error {
-	b.buffered.Add(-b.own)
+	b.conn.buffered.Add(-b.own)
 	b.own = 0
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	b.decoded.Add(-b.ours)
+	b.conn.decoded.Add(-b.ours)
 	b.ours = 0
 	return b.ReadCloser.Close()
 }
