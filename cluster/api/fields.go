@@ -20,14 +20,17 @@ import (
 // A message that cannot be followed is passed on as it came, so that the decoder reports what is wrong with it.
 // JSON is decoded whole. No event is forwarded to a Watcher that reads other fields (see join.go).
 type Message struct {
-	Fields map[protowire.Number]*Message // those that are read
-	If     func(message []byte) bool     // whether the message is read at all; nil: it is
+	Fields Fields
+	If     func(message []byte) bool // whether the message is read at all; nil: it is
 }
 
+// Fields are those fields of a message that are read, by number.
+type Fields map[int]*Message
+
 // MetadataFields are those of ObjectMeta, without the managed fields but for when they were changed.
-var MetadataFields = &Message{Fields: map[protowire.Number]*Message{
+var MetadataFields = &Message{Fields: Fields{
 	1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 7: nil, 8: nil, 9: nil, 10: nil, 11: nil, 12: nil, 13: nil, 14: nil,
-	17: {Fields: map[protowire.Number]*Message{1: nil, 2: nil, 3: nil, 4: nil, 6: nil, 8: nil}},
+	17: {Fields: Fields{1: nil, 2: nil, 3: nil, 4: nil, 6: nil, 8: nil}},
 }}
 
 // Reading restricts a typed Kind to a part of its objects.
@@ -42,64 +45,41 @@ var noLength [10]byte // as long as a varint may be
 // followed.
 func (m *Message) Prune(to, message []byte) ([]byte, bool) {
 	for len(message) > 0 {
-		number, wireType, tag := protowire.ConsumeTag(message)
-		if tag < 0 {
+		number, value, left := nextField(message)
+		if left < 0 {
 			return to, false
 		}
-		value := protowire.ConsumeFieldValue(number, wireType, message[tag:])
-		if value < 0 {
-			return to, false
-		}
-		field := message[:tag+value]
-		message = message[tag+value:]
+		field := message[:len(message)-left]
+		message = message[len(field):]
 		within, read := m.Fields[number]
-		switch {
-		case !read:
-		case within == nil || wireType != protowire.BytesType:
+		switch isMessage := within != nil && value != nil; {
+		case !read, isMessage && within.If != nil && !within.If(value): // dropped
+		case !isMessage || within.Fields == nil:
 			to = append(to, field...)
 		default:
-			inner, n := protowire.ConsumeBytes(field[tag:])
-			if n < 0 {
-				return to, false
-			}
-			if within.If != nil && !within.If(inner) {
-				continue
-			}
-			if within.Fields == nil {
-				to = append(to, field...)
-				continue
-			}
-			to = append(to, field[:tag]...)
+			to = protowire.AppendTag(to, protowire.Number(number), protowire.BytesType)
 			start := len(to)
 			// There is room for the length that it had, which is enough: what is left is no longer.
-			room := protowire.SizeVarint(uint64(len(inner)))
+			room := protowire.SizeVarint(uint64(len(value)))
 			var ok bool
-			if to, ok = within.Prune(append(to, noLength[:room]...), inner); !ok {
+			if to, ok = within.Prune(append(to, noLength[:room]...), value); !ok {
 				return to, false
 			}
-			left := to[start+room:]
-			to = append(protowire.AppendVarint(to[:start], uint64(len(left))), left...)
+			rest := to[start+room:]
+			to = append(protowire.AppendVarint(to[:start], uint64(len(rest))), rest...)
 		}
 	}
 	return to, true
 }
 
 // first returns the first field of a number, which is a string or a message; nil for none.
-func first(message []byte, number protowire.Number) []byte {
+func first(message []byte, number int) []byte {
 	for len(message) > 0 {
-		n, wireType, tag := protowire.ConsumeTag(message)
-		if tag < 0 {
-			return nil
-		}
-		if n == number && wireType == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(message[tag:])
+		n, value, left := nextField(message)
+		if left < 0 || n == number && value != nil {
 			return value
 		}
-		value := protowire.ConsumeFieldValue(n, wireType, message[tag:])
-		if value < 0 {
-			return nil
-		}
-		message = message[tag+value:]
+		message = message[len(message)-left:]
 	}
 	return nil
 }
@@ -146,13 +126,13 @@ func (s pruningSerializer) Decode(
 	switch string(first(first(message, 1), 2)) {
 	case s.kind:
 	case s.kind + "List":
-		read = &Message{Fields: map[protowire.Number]*Message{1: nil, 2: s.read}}
+		read = &Message{Fields: Fields{1: nil, 2: s.read}}
 	default: // a Status
 		return s.Serializer.Decode(data, defaults, into)
 	}
 	buffer := buffers.Get().(*[]byte)
 	defer buffers.Put(buffer)
-	envelope := Message{Fields: map[protowire.Number]*Message{1: nil, 2: read, 3: nil, 4: nil}}
+	envelope := Message{Fields: Fields{1: nil, 2: read, 3: nil, 4: nil}}
 	pruned, ok := envelope.Prune(append(slices.Grow((*buffer)[:0], len(data)/4), protobufPrefix...), message)
 	*buffer = pruned
 	if !ok {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"testing"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var pruned = &Message{Fields: map[protowire.Number]*Message{1: nil, 2: {Fields: map[protowire.Number]*Message{
+var pruned = &Message{Fields: Fields{1: nil, 2: {Fields: Fields{
 	1: nil, 3: {If: func(b []byte) bool { return len(b) > 1 }}, 4: {},
 }}}}
 
@@ -48,7 +47,7 @@ func FuzzPrune(f *testing.F) {
 
 // What is no object of the kind is decoded as it came: a Status, a message that is none, and JSON.
 func TestPrunerPassesOthersOn(t *testing.T) {
-	p := pruner{codecs.WithoutConversion(), "Pod", &Message{Fields: map[protowire.Number]*Message{1: MetadataFields}}}
+	p := pruner{codecs.WithoutConversion(), "Pod", &Message{Fields: Fields{1: MetadataFields}}}
 	info, _ := runtime.SerializerInfoForMediaType(p.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 	encode := func(o runtime.Object, kind string) []byte {
 		o.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))

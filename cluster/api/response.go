@@ -25,18 +25,18 @@ const (
 	maxError     = 64 << 10 // bytes of a response that is an error, or neither JSON nor protobuf
 )
 
-// A ResponseError is a response that we reject: a redirect, or more than an API server sends.
-type ResponseError struct{ message string }
+// responseError is a response that we reject: a redirect, or more than an API server sends.
+type responseError struct{ message string }
 
-func (e *ResponseError) Error() string { return e.message }
+func (e *responseError) Error() string { return e.message }
 
 func newResponseError(format string, args ...any) error {
-	return &ResponseError{fmt.Sprintf(format, args...)}
+	return &responseError{fmt.Sprintf(format, args...)}
 }
 
 // isResponseError reports whether err is a response that we rejected.
 func isResponseError(err error) bool {
-	_, refused := errors.AsType[*ResponseError](err)
+	_, refused := errors.AsType[*responseError](err)
 	return refused
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unique"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,19 +28,15 @@ const (
 )
 
 // podFields are what is read of a Pod (see newPodRecord, newWorkloadIPs): metadata; of the spec containers,
-// account, node and network; of the status phase, conditions and IPs.
+// account, node and network; of the status phase, conditions and IPs. Of containers: name, ports and environment.
 var (
-	podFields = fieldsOf{
+	podFields = &api.Message{Fields: api.Fields{
 		1: api.MetadataFields,
-		2: fieldsOf{2: containerFields, 8: nil, 10: nil, 11: nil, 20: containerFields}.message(),
-		3: fieldsOf{1: nil, 2: nil, 5: nil, 6: nil, 12: nil, 16: nil}.message(),
-	}.message()
-	containerFields = fieldsOf{1: nil, 6: nil, 7: {If: namesListener}}.message() // name, ports and environment
+		2: {Fields: api.Fields{2: containerFields, 8: nil, 10: nil, 11: nil, 20: containerFields}},
+		3: {Fields: api.Fields{1: nil, 2: nil, 5: nil, 6: nil, 12: nil, 16: nil}},
+	}}
+	containerFields = &api.Message{Fields: api.Fields{1: nil, 6: nil, 7: {If: namesListener}}}
 )
-
-type fieldsOf map[protowire.Number]*api.Message
-
-func (f fieldsOf) message() *api.Message { return &api.Message{Fields: f} }
 
 // namesListener reports whether a variable may be one of those that listenPort reads.
 func namesListener(variable []byte) bool { return bytes.Contains(variable, []byte("_LISTEN_ADDR")) }
