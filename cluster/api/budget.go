@@ -101,13 +101,6 @@ func (b *Budget) SetLimits(limits Limits) (differ bool) {
 	return differ
 }
 
-// Bytes returns how much is used.
-func (b *Budget) Bytes() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.bytes
-}
-
 // Problem returns what is refused and why; empty if nothing is.
 func (b *Budget) Problem() string {
 	b.mu.Lock()
@@ -209,7 +202,7 @@ func (s *share) use(all totals) {
 
 // recordRefusal records that an object of a key was refused, or that an update of it was.
 func (s *share) recordRefusal(k Key, u usage, known bool) {
-	if !known && (s.nextKey == (Key{}) || k.sortsBefore(s.nextKey)) {
+	if !known && (s.nextKey == (Key{}) || k.Compare(s.nextKey) < 0) {
 		s.nextKey, s.next = k, u
 	}
 	s.refusedCount++

@@ -106,8 +106,8 @@ func TestBudget(t *testing.T) {
 						t.Fatalf("%d records and %d units for %d objects", counted, s.share.used.units, s.Len())
 					}
 				}
-				if all != b.Bytes() || all > bytes*5/4 {
-					t.Fatalf("%d bytes are held and %d charged", all, b.Bytes())
+				if all != b.bytes || all > bytes*5/4 {
+					t.Fatalf("%d bytes are held and %d charged", all, b.bytes)
 				}
 				if missing := len(whole[0])+len(whole[1]) > stores[0].Len()+stores[1].Len(); missing &&
 					b.Problem() == "" {
@@ -121,8 +121,8 @@ func TestBudget(t *testing.T) {
 				t.Fatalf("without limits it is whole with %d objects of %d", s.Len(), len(whole[i]))
 			}
 		}
-		if b.Bytes() != 0 || b.Problem() != "" {
-			t.Fatalf("%d bytes are charged to no store: %s", b.Bytes(), b.Problem())
+		if b.bytes != 0 || b.Problem() != "" {
+			t.Fatalf("%d bytes are charged to no store: %s", b.bytes, b.Problem())
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestBudgetByName(t *testing.T) {
 			if err := s.Replace(l.Objects()); err != nil {
 				t.Fatal(err)
 			}
-			keys := slices.SortedFunc(slices.Values(s.Keys()), compareKeys)
+			keys := slices.SortedFunc(slices.Values(s.Keys()), Key.Compare)
 			if first == nil {
 				first = keys
 			}
@@ -159,15 +159,13 @@ func TestBudgetByName(t *testing.T) {
 			}
 			for _, o := range objects {
 				k, _ := keyOf(o)
-				if len(keys) > 0 && k.sortsBefore(keys[len(keys)-1]) && !slices.Contains(keys, k) {
+				if len(keys) > 0 && k.Compare(keys[len(keys)-1]) < 0 && !slices.Contains(keys, k) {
 					t.Fatalf("%v is refused, and %v is not", k, keys[len(keys)-1])
 				}
 			}
 		}
 	})
 }
-
-func compareKeys(a, b Key) int { return strings.Compare(a.String(), b.String()) }
 
 // Limits of one cluster replace those of all, for Services and endpoints alone, and may change.
 func TestBudgetOfOneCluster(t *testing.T) {
@@ -219,7 +217,7 @@ func TestTake(t *testing.T) {
 		if err := s.Update(object(0, 0)); err != nil {
 			t.Fatal(err)
 		}
-		used := b.Bytes()
+		used := b.bytes
 		for _, taken := range []bool{false, true} {
 			if r, found := s.Take(s.Keys()[0]); !found || (r == nil) != taken {
 				t.Fatalf("taken before: %t; found: %t, record: %v", taken, found, r)
@@ -227,8 +225,8 @@ func TestTake(t *testing.T) {
 		}
 		s.UseBudget(nil, Kind{})
 		s.UseBudget(b, pods)
-		if b.Bytes() != used || s.Len() != 1 {
-			t.Errorf("%d bytes and %d objects are held, want %d bytes and one", b.Bytes(), s.Len(), used)
+		if b.bytes != used || s.Len() != 1 {
+			t.Errorf("%d bytes and %d objects are held, want %d bytes and one", b.bytes, s.Len(), used)
 		}
 	}
 	if _, found := s.Take(Key{Name: "another"}); found {

@@ -44,9 +44,9 @@ func (k Key) String() string {
 	return k.Namespace + "/" + k.Name
 }
 
-// sortsBefore reports whether k comes before o by name.
-func (k Key) sortsBefore(o Key) bool {
-	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name)) < 0
+// Compare orders keys by namespace and then by name, as [cmp.Compare] does.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
 }
 
 // A Store holds the records of one kind of object. Its informer is the only writer; any goroutine may read
@@ -136,11 +136,10 @@ func (s *Store[R]) Get(k Key) (R, bool) {
 func (s *Store[R]) get(k Key) (stored[R], bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r, found := s.byKey[k.Namespace][k.Name]
-	if !found {
-		return stored[R]{}, false
+	if r := s.byKey.Get(k); r != nil {
+		return *r, true
 	}
-	return *r, true
+	return stored[R]{}, false
 }
 
 // Take returns a record and no longer keeps it: what it returns for the key from then on, until the object changes,
@@ -148,8 +147,8 @@ func (s *Store[R]) get(k Key) (stored[R], bool) {
 func (s *Store[R]) Take(k Key) (record R, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, found := s.byKey[k.Namespace][k.Name]
-	if !found {
+	r := s.byKey.Get(k)
+	if r == nil {
 		return record, false
 	}
 	record, r.record = r.record, record
@@ -233,12 +232,7 @@ func (s *Store[R]) UseBudget(b *Budget, kind Kind) {
 	}
 	s.share = &share{Budget: b, kind: kind}
 	var used totals
-	for _, k := range s.Keys() { // from an informer before
-		r, _ := s.get(k)
-		if r.size == (usage{}) {
-			r.size = usageOf(kind, k, nil, r.record)
-			s.put(k, &r)
-		}
+	for _, r := range s.byKey.All() { // of an earlier Run; its informer is the only writer
 		used.add(r.size)
 	}
 	s.share.use(used)
@@ -259,7 +253,7 @@ type listing[R any] struct {
 type latestKeys []Key
 
 func (h latestKeys) Len() int           { return len(h) }
-func (h latestKeys) Less(i, j int) bool { return h[j].sortsBefore(h[i]) }
+func (h latestKeys) Less(i, j int) bool { return h[i].Compare(h[j]) > 0 }
 func (h latestKeys) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 
 // Push implements [heap.Interface].
@@ -286,7 +280,8 @@ func (l *listing[R]) Update(object any) error {
 		return err
 	}
 	if !k.ok {
-		return l.Delete(object)
+		delete(l.objects, k.key)
+		return nil
 	}
 	if share := l.store.share; share != nil {
 		share.listed += int64(k.size.units)
@@ -323,7 +318,7 @@ func (l *listing[R]) admit(k *reduced[R]) bool {
 // admitNew makes room for a new object at the cost of new ones that come after it by name.
 func (l *listing[R]) admitNew(k *reduced[R]) bool {
 	s := l.store.share
-	beyond := l.refused != nil && l.refused.sortsBefore(k.key)
+	beyond := l.refused != nil && l.refused.Compare(k.key) < 0
 	if !beyond && s.charge(usage{}, k.size, false) {
 		if l.refused != nil {
 			heap.Push(&l.taken, k.key)
@@ -338,7 +333,7 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 		}
 		heap.Init(&l.taken)
 	}
-	for !beyond && len(l.taken) > 0 && k.key.sortsBefore(l.taken[0]) {
+	for !beyond && len(l.taken) > 0 && k.key.Compare(l.taken[0]) < 0 {
 		last := heap.Pop(&l.taken).(Key)
 		if o, still := l.objects[last]; still {
 			delete(l.objects, last)
@@ -352,7 +347,7 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 		}
 	}
 	s.recordRefusal(k.key, k.size, false)
-	if l.refused == nil || k.key.sortsBefore(*l.refused) {
+	if l.refused == nil || k.key.Compare(*l.refused) < 0 {
 		l.refused = &k.key
 	}
 	return false
@@ -441,7 +436,7 @@ func (s *Store[R]) Replace(objects []any) error {
 	s.byKey = next
 	s.mu.Unlock()
 	for k := range old.All() {
-		if _, still := next[k.Namespace][k.Name]; !still {
+		if next.Get(k) == nil {
 			s.changed(k)
 		}
 	}

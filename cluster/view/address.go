@@ -168,7 +168,7 @@ func (r *Reconciler) publishServiceIPs(svc key, ips []netip.Addr) {
 	}
 	for _, ip := range ips {
 		owners := r.servicesByIP[ip]
-		if i, known := slices.BinarySearchFunc(owners, svc, compareKeys); !known {
+		if i, known := slices.BinarySearchFunc(owners, svc, key.Compare); !known {
 			r.servicesByIP[ip] = slices.Insert(owners, i, svc)
 			r.publishIP(ip, nil)
 		}

@@ -662,7 +662,3 @@ func (r *Reconciler) publishService(k key) (differs bool) {
 	}
 	return stored != before
 }
-
-func compareKeys(a, b key) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-}
