@@ -143,12 +143,7 @@ func (b *Budget) kinds(ended bool) []string {
 	return slices.Sorted(maps.Keys(kinds))
 }
 
-func exceeds(n, limit int64, old bool) bool {
-	if old {
-		limit += limit / 4
-	}
-	return limit > 0 && n > limit
-}
+func exceeds(n, limit int64) bool { return limit > 0 && n > limit }
 
 // share is what one store uses of a Budget; nil where there are no limits. The informer that fills the store is the
 // only one that uses it. What a listing brings is charged as it comes, beside what the store holds, and given back if
@@ -182,8 +177,12 @@ func (s *share) charge(before, now usage, known bool) bool {
 	units, bytes := int64(now.units)-int64(before.units), int64(now.bytes)-int64(before.bytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if units > 0 && exceeds(s.used.units+units, s.limits.units(s.kind), known) ||
-		bytes > 0 && exceeds(s.bytes+bytes, s.limits.Bytes, known) {
+	maxUnits, maxBytes := s.limits.units(s.kind), s.limits.Bytes
+	if known {
+		maxUnits += maxUnits / 4
+		maxBytes += maxBytes / 4
+	}
+	if units > 0 && exceeds(s.used.units+units, maxUnits) || bytes > 0 && exceeds(s.bytes+bytes, maxBytes) {
 		return false
 	}
 	s.used.units += units
@@ -262,9 +261,9 @@ func (s *share) checkListing(objects int, bytes int64) error {
 func (s *share) endsListing(objects int, bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ends := exceeds(s.listed, maxTimes*s.limits.units(s.kind), false) ||
-		exceeds(int64(objects), maxTimes*s.limits.objects(s.kind), false) ||
-		exceeds(bytes, maxTimesBytes*s.limits.Bytes, false)
+	ends := exceeds(s.listed, maxTimes*s.limits.units(s.kind)) ||
+		exceeds(int64(objects), maxTimes*s.limits.objects(s.kind)) ||
+		exceeds(bytes, maxTimesBytes*s.limits.Bytes)
 	if ends {
 		s.ended, s.refused[s] = true, true
 	}
@@ -281,7 +280,7 @@ func (s *share) mayFit() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fits := func(used, next, most int64) bool { return !exceeds(used+max(used/10, next), most, false) }
+	fits := func(used, next, most int64) bool { return !exceeds(used+max(used/10, next), most) }
 	return fits(s.used.units, int64(s.next.units), s.limits.units(s.kind)) &&
 		fits(s.bytes, int64(s.next.bytes), s.limits.Bytes)
 }

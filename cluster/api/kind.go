@@ -133,9 +133,6 @@ func (k Kind) typedConfig(base *rest.Config) *rest.Config {
 	if config.APIPath = "/apis"; gv.Group == "" {
 		config.APIPath = "/api"
 	}
-	if config.ContentType == "" {
-		config.ContentType = runtime.ContentTypeProtobuf
-	}
 	config.NegotiatedSerializer = codecs.WithoutConversion()
 	if k.read != nil {
 		config.NegotiatedSerializer = pruner{config.NegotiatedSerializer, k.Name, k.read}

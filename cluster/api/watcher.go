@@ -644,11 +644,10 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 	listing, n := r.target.NewListing(), 0
 	for next := ""; ; {
 		list, err := r.listPage(ctx, next)
-		switch {
-		case next != "" && isExpired(err):
+		if next != "" && isExpired(err) {
 			r.pageLimit = min(2*r.pageLimit, maxPageSize)
-			return "", err
-		case err != nil:
+		}
+		if err != nil {
 			return "", err
 		}
 		m, err := meta.ListAccessor(list)
