@@ -578,3 +578,16 @@ func TestSelectorCovers(t *testing.T) {
 		}
 	}
 }
+
+// What is forwarded to a receiver whose listing is older than the relay would never be applied, so none of it is kept.
+func TestOlderListingLeaves(t *testing.T) {
+	relay := new(Watcher).startRelay("7")
+	c := relay.add(podKind(""), nil)
+	if live, err := c.goLive("5"); live || err != nil {
+		t.Fatalf("live: %t, %v", live, err)
+	}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}
+	if relay.forward(watch.Event{Type: watch.Added, Object: p}, p); len(c.pending) > 0 {
+		t.Errorf("%d events are kept", len(c.pending))
+	}
+}
