@@ -218,7 +218,7 @@ func (b *border) report(kind string, k key, out *omissions) {
 	known := b.reported[id]
 	logs := malformed && !known && len(b.reported) < maxReported
 	switch {
-	case !malformed && known:
+	case !malformed:
 		delete(b.reported, id)
 	case logs:
 		b.reported[id] = true

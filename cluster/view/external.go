@@ -44,27 +44,16 @@ func (r *Reconciler) reduceExternal(u *unstructured.Unstructured, out *omissions
 	if list, found := parsed.Annotations[linkerd.OpaquePortsAnnotation]; found {
 		t.Opaque = parsePorts(list, named.first, out)
 	}
-	class := podClass{
+	record.class = unique.Make(podClass{
 		owner:     newOwner(parsed.OwnerReferences, out),
 		template:  unique.Make(t),
 		labels:    newLabelSet(parsed.Name, parsed.Labels, out),
 		ports:     named,
 		available: parsed.Ready() && parsed.DeletionTimestamp == nil,
-	}
-	record.class = unique.Make(class)
+	})
 	if r.options.Local {
 		// Ready or not: it may be asked for to become ready.
-		ips := otherIPs{hostPorts: &host, phase: phase{running: true}}
-		record.ips = ips.withOwn(nil)
+		record.ips = otherIPs{hostPorts: &host, phase: phase{running: true}}.withOwn(nil)
 	}
 	return record, true
-}
-
-// newExternalWorkload returns what clients learn about an ExternalWorkload. opaque is what Servers make
-// opaque.
-func newExternalWorkload(k key, class *podClass, opaque federation.Ports) federation.Workload {
-	return federation.Cohort{
-		Kind: federation.ExternalWorkload, Namespace: k.Namespace,
-		OwnerKind: class.owner.kind, OwnerName: class.owner.name, Template: withServers(class.template, opaque),
-	}.Workload(k.Name)
 }

@@ -69,8 +69,6 @@ func (r *Reconciler) markChanged(k key, moving bool) {
 func (r *Reconciler) reconcileWindow(k key) {
 	now, w := time.Now(), r.windows[k]
 	switch {
-	case w == nil:
-		return
 	case now.Before(w.ends): // its end was moved
 	case !w.changed || !r.publishService(k):
 		delete(r.windows, k)

@@ -186,27 +186,20 @@ func listenPort(p *corev1.Pod, env string) uint16 {
 	return 0
 }
 
-// newPodWorkload returns what clients learn about a Pod. Its controller is the Deployment of its
-// ReplicaSet, the CronJob of its Job, and otherwise its direct owner. ownerOf looks up the owner of a
-// ReplicaSet or a Job. opaque is what Servers make opaque.
-func newPodWorkload(
-	k key, class *podClass, opaque federation.Ports, ownerOf func(owner) (owner, bool),
-) federation.Workload {
-	o := class.owner
-	switch o.kind {
+// controllerOf returns the controller of a Pod that has this owner: the Deployment of a ReplicaSet, the CronJob of a
+// Job, and otherwise the owner itself. ownerOf looks up the owner of a ReplicaSet or a Job.
+func controllerOf(direct owner, ownerOf func(owner) (owner, bool)) owner {
+	switch direct.kind {
 	case ownerReplicaSet:
-		if up, found := ownerOf(o); found && slices.Contains(replicaSetOwners, up.kind) {
-			o = up
+		if up, found := ownerOf(direct); found && slices.Contains(replicaSetOwners, up.kind) {
+			return up
 		}
 	case ownerJob:
-		if up, found := ownerOf(o); found && up.kind != "" {
-			o = up
+		if up, found := ownerOf(direct); found && up.kind != "" {
+			return up
 		}
 	}
-	return federation.Cohort{
-		Kind: federation.Pod, Namespace: k.Namespace, OwnerKind: o.kind, OwnerName: o.name,
-		Template: withServers(class.template, opaque),
-	}.Workload(k.Name)
+	return direct
 }
 
 // withServers adds to a Template which ports Servers make opaque.

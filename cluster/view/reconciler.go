@@ -245,9 +245,7 @@ func (r *Reconciler) Begin(writer Writer, unlisted ...Kind) {
 
 // Run reconciles what changes after Begin, until ctx ends.
 func (r *Reconciler) Run(ctx context.Context) {
-	defer r.queue.ShutDown()
-	stop := context.AfterFunc(ctx, r.queue.ShutDown)
-	defer stop()
+	context.AfterFunc(ctx, r.queue.ShutDown) // which ends the loop
 	for {
 		ref, shutdown := r.queue.Get()
 		if shutdown {
@@ -425,21 +423,24 @@ func (r *Reconciler) updateWorkload(ref objectRef) []*translatedSlice {
 // and what Servers add.
 func (r *Reconciler) resolveWorkload(ref objectRef, record *podRecord) federation.Workload {
 	class := record.class.Value()
-	opaque := r.opaqueByServers(ref, &class)
-	if ref.kind == kindExternal {
-		return newExternalWorkload(ref.key, &class, opaque)
+	kind, controller := federation.ExternalWorkload, class.owner
+	if ref.kind == kindPod {
+		kind, controller = federation.Pod, controllerOf(class.owner, func(o owner) (owner, bool) {
+			direct, owners := o.refIn(ref.Namespace), r.replicaSets
+			if direct.kind == kindJob {
+				owners = r.jobs
+			}
+			up, known := owners.Get(direct.key)
+			if !known {
+				r.awaitOwner(ref.key, direct)
+			}
+			return up, known
+		})
 	}
-	return newPodWorkload(ref.key, &class, opaque, func(o owner) (owner, bool) {
-		direct, owners := o.refIn(ref.Namespace), r.replicaSets
-		if direct.kind == kindJob {
-			owners = r.jobs
-		}
-		owner, known := owners.Get(direct.key)
-		if !known {
-			r.awaitOwner(ref.key, direct)
-		}
-		return owner, known
-	})
+	return federation.Cohort{
+		Kind: kind, Namespace: ref.Namespace, OwnerKind: controller.kind, OwnerName: controller.name,
+		Template: withServers(class.template, r.opaqueByServers(ref, &class)),
+	}.Workload(ref.Name)
 }
 
 // opaqueByServers returns the ports that Servers make opaque at a workload of a class. Equal sets are

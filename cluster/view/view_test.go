@@ -160,7 +160,8 @@ func TestOwner(t *testing.T) {
 			up, found := owners[o]
 			return up, found
 		}
-		w := newPodWorkload(key{Namespace: "ns", Name: "p"}, &podClass{owner: from}, federation.Ports{}, ownerOf)
+		o := controllerOf(from, ownerOf)
+		w := federation.Cohort{Kind: federation.Pod, OwnerKind: o.kind, OwnerName: o.name}.Workload("p")
 		if kind, name := w.Owner(); kind+"/"+name != want {
 			got := kind + "/" + name
 			t.Errorf("owner %v: %s, want %s", from, got, want)
