@@ -124,7 +124,7 @@ func (b *Budget) Problem() string {
 		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(what, "; "))
 }
 
-// Refused returns the kinds of which something is refused.
+// Refused returns the names of the kinds of which something is refused, some of them twice.
 func (b *Budget) Refused() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,6 +143,7 @@ func (b *Budget) kinds(ended bool) []string {
 	return slices.Sorted(maps.Keys(kinds))
 }
 
+// exceeds reports whether n is more than a limit, of which 0 is none.
 func exceeds(n, limit int64) bool { return limit > 0 && n > limit }
 
 // share is what one store uses of a Budget; nil where there are no limits. The informer that fills the store is the

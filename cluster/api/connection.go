@@ -104,7 +104,7 @@ func newLane(config *rest.Config, dial connrotation.DialFunc) (lane, error) {
 }
 
 // NewConnection prepares a connection. It does not use the network. dial replaces the Config's own way to
-// dial; it may be nil.
+// dial; it may be nil. An error is one of the configuration: an address or a certificate that cannot be parsed.
 func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if dial == nil {
 		dial = config.Dial
@@ -157,7 +157,7 @@ func abortOnClose(dial DialFunc) connrotation.DialFunc {
 type fenceKey struct{} // of a func() error in the context of a request
 
 // WithFence returns a context for requests. One that changes something is sent only if fence returns nil
-// just before.
+// just before; otherwise it fails with the error of fence.
 func WithFence(ctx context.Context, fence func() error) context.Context {
 	return context.WithValue(ctx, fenceKey{}, fence)
 }

@@ -27,7 +27,7 @@ type Message struct {
 // Fields are those fields of a message that are read, by number.
 type Fields map[int]*Message
 
-// MetadataFields are those of ObjectMeta, without the managed fields but for when they were changed.
+// MetadataFields are those of ObjectMeta. Of managed fields it has who wrote them and when, not which they are.
 var MetadataFields = &Message{Fields: Fields{
 	1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 7: nil, 8: nil, 9: nil, 10: nil, 11: nil, 12: nil, 13: nil, 14: nil,
 	17: {Fields: Fields{1: nil, 2: nil, 3: nil, 4: nil, 6: nil, 8: nil}},

@@ -256,8 +256,8 @@ func (c *receiver) leave() {
 }
 
 // goLive applies what was forwarded during the listing, which has this version, and has events applied from
-// then on. It returns false if the receiver, which may be nil, has ended. That of a listing that is older than
-// the relay it ends: the API server went back to an older state, which the shared Watcher has not noticed yet.
+// then on. It returns false if the receiver, which may be nil, has ended. A listing that is older than the
+// relay ends it: the API server went back to an older state, which the shared Watcher has not noticed yet.
 func (c *receiver) goLive(version string) (bool, error) {
 	if c == nil || older(version, c.since) {
 		c.leave() // what is forwarded from now on would be kept, and never applied

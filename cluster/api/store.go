@@ -37,6 +37,7 @@ type Listing interface {
 // A Key names an object of a known kind.
 type Key struct{ Namespace, Name string }
 
+// String returns namespace/name, or the name alone without a namespace.
 func (k Key) String() string {
 	if k.Namespace == "" {
 		return k.Name
@@ -127,7 +128,7 @@ func NewStore[R any](newRecord func(object any) (R, bool), changed func(Key)) *S
 // Synced returns a channel that is closed once the Store holds a complete listing.
 func (s *Store[R]) Synced() <-chan struct{} { return s.synced }
 
-// Get returns a record.
+// Get returns the record of a key, and whether there is one.
 func (s *Store[R]) Get(k Key) (R, bool) {
 	r, found := s.get(k)
 	return r.record, found

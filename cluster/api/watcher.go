@@ -60,8 +60,8 @@ const (
 // Freshness. Each listing requests the newest state. The cache of an API server that has just started may
 // be older than what we hold, and a listing from it would withdraw what is there.
 //
-// What it trusts. A watch that breaks is resumed from the last version that was seen; events and bookmarks
-// carry it. The Watcher lists anew in five cases only:
+// Resuming. A watch that breaks is resumed from the last version that was seen; events and bookmarks
+// carry it. The Watcher lists anew in five cases only, besides those of a shared watch (join.go):
 //   - The API server rejects the version, or the request as it is (410, Expired, Invalid, "too large resource
 //     version").
 //   - A version is lower than the one before. Versions grow as long as etcd is the same, so that etcd was
@@ -71,8 +71,6 @@ const (
 //     before, because the backup is minutes old and much is written, that is not noticed.
 //   - There is room again for objects that the Budget refused.
 //   - Relist was called.
-//
-// Watchers of one kind share one watch: see join.go.
 //
 // An error event of 429 or 5xx, an event that cannot be decoded and a closed connection are breaks, not
 // reasons to list. An object of another kind, or none, is skipped. While it lists anew the Target keeps
@@ -117,9 +115,9 @@ type Health struct {
 	// NotFound, Forbidden or Unauthorized; empty if the kind is served.
 	Refused  metav1.StatusReason `json:"refused,omitempty"`
 	Restored time.Time           `json:"restored,omitzero"` // when the API server last went back to an older state
-	Lists    int                 `json:"lists"`             // requests so far
-	Watches  int                 `json:"watches"`
-	Errors   map[string]int      `json:"errors,omitempty"` // failed requests by reason
+	Lists    int                 `json:"lists"`             // requests so far, for each page
+	Watches  int                 `json:"watches"`           // requests so far
+	Errors   map[string]int      `json:"errors,omitempty"`  // failed requests by reason
 
 	failure      error     // of the last request; nil if it succeeded
 	furthest     int       // objects that came with the listing which got furthest, complete or not
@@ -457,8 +455,8 @@ var knownReasons = []metav1.StatusReason{
 	metav1.StatusReasonInternalError, metav1.StatusReasonExpired, metav1.StatusReasonServiceUnavailable,
 }
 
-// StatusReason returns the reason that an API server gave for an error if it is a known one, and Unknown
-// otherwise: reasons become labels, conditions and keys of maps.
+// StatusReason returns the reason that an API server gave for an error if it is a known one, and
+// [metav1.StatusReasonUnknown], which is empty, otherwise: reasons become labels, conditions and keys of maps.
 func StatusReason(err error) metav1.StatusReason {
 	if reason := apierrors.ReasonForError(err); slices.Contains(knownReasons, reason) {
 		return reason

@@ -353,7 +353,7 @@ func (r *Reconciler) reconcileServer(k key) {
 			ref := objectRef{kind, key{Namespace: k.Namespace, Name: name}}
 			record, found := r.workloadRecords(kind).Get(ref.key)
 			if !found {
-				continue // its key is in the queue
+				continue // its key is in the queue, or its kind is not listed
 			}
 			class := record.class.Value()
 			if !old.appliesTo(kind, name, &class) && !now.appliesTo(kind, name, &class) {
