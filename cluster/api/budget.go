@@ -24,7 +24,8 @@ type Limits struct {
 	Bytes     int64 // of records, in all stores
 }
 
-// With returns the limits with those of one cluster, which concern Services and endpoints only; nil for as before.
+// With returns the limits with those of one cluster, which concern Services and
+// endpoints only; nil for as before.
 func (l Limits) With(services, endpoints *int) Limits {
 	if services != nil {
 		l.Services = *services
@@ -49,8 +50,8 @@ func (l Limits) units(k Kind) int64 {
 	return int64(cmp.Or(l.Objects, l.Endpoints))
 }
 
-// objects returns the most objects of a kind that a cluster has which keeps to the limits; 0 for no limit. A Service
-// without endpoints has slices, too, as a rule one for each family.
+// objects returns the most objects of a kind that a cluster has which keeps to the limits; 0 for no limit. A
+// Service without endpoints has slices, too, as a rule one for each family.
 func (l Limits) objects(k Kind) int64 {
 	switch {
 	case !k.countsEndpoints():
@@ -65,9 +66,9 @@ func (l Limits) objects(k Kind) int64 {
 // new objects are refused. Updates may grow the whole by a quarter more; an update past that leaves the
 // object as it was.
 //
-// Of new objects a listing takes those that come first by name, whichever come first in time, and nothing that
-// comes after one that it has refused. While something is refused no event adds an object: once there is room
-// everything is listed again. So replicas that start with nothing agree.
+// Of new objects a listing takes those that come first by name, whichever come first in time, and nothing
+// that comes after one that it has refused. While something is refused no event adds an object: once there is
+// room everything is listed again. So replicas that start with nothing agree.
 type Budget struct {
 	mu      sync.Mutex
 	limits  Limits
@@ -75,9 +76,9 @@ type Budget struct {
 	refused map[*share]bool // those from which something is left out
 }
 
-// A listing is ended when it brings so many times what the budget allows: of endpoints, of objects, or of bytes as
-// they are sent, of which records keep few. A cluster that is a little larger than its budget stays below that; a
-// listing beyond may have no end.
+// A listing is ended when it brings so many times what the budget allows: of endpoints, of objects, or of
+// bytes as they are sent, of which records keep few. A cluster that is a little larger than its budget stays
+// below that; a listing beyond may have no end.
 const (
 	maxTimes      = 2
 	maxTimesBytes = 32
@@ -91,8 +92,8 @@ func (e *ExcessError) Error() string { return e.message }
 // NewBudget returns a Budget of which nothing is used.
 func NewBudget(limits Limits) *Budget { return &Budget{limits: limits, refused: map[*share]bool{}} }
 
-// SetLimits replaces its limits, and reports whether they differ. What was accepted stays; what may fit now is to be
-// listed by the caller.
+// SetLimits replaces its limits, and reports whether they differ. What was accepted stays; what may fit now
+// is to be listed by the caller.
 func (b *Budget) SetLimits(limits Limits) (differ bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,8 +132,8 @@ func (b *Budget) Refused() []string {
 	return append(b.kinds(false), b.kinds(true)...)
 }
 
-// kinds returns those of which something is refused, sorted, and of which the last listing was, or was not, read to
-// its end. It needs mu.
+// kinds returns those of which something is refused, sorted, and of which the last listing was, or was not,
+// read to its end. It needs mu.
 func (b *Budget) kinds(ended bool) []string {
 	kinds := map[string]bool{}
 	for s := range b.refused {
@@ -146,9 +147,9 @@ func (b *Budget) kinds(ended bool) []string {
 // exceeds reports whether n is more than a limit, of which 0 is none.
 func exceeds(n, limit int64) bool { return limit > 0 && n > limit }
 
-// share is what one store uses of a Budget; nil where there are no limits. The informer that fills the store is the
-// only one that uses it. What a listing brings is charged as it comes, beside what the store holds, and given back if
-// the listing is not stored.
+// share is what one store uses of a Budget; nil where there are no limits. The informer that fills the store
+// is the only one that uses it. What a listing brings is charged as it comes, beside what the store holds,
+// and given back if the listing is not stored.
 type share struct {
 	*Budget
 	kind Kind
@@ -183,7 +184,8 @@ func (s *share) charge(before, now usage, known bool) bool {
 		maxUnits += maxUnits / 4
 		maxBytes += maxBytes / 4
 	}
-	if units > 0 && exceeds(s.used.units+units, maxUnits) || bytes > 0 && exceeds(s.bytes+bytes, maxBytes) {
+	if units > 0 && exceeds(s.used.units+units, maxUnits) ||
+		bytes > 0 && exceeds(s.bytes+bytes, maxBytes) {
 		return false
 	}
 	s.used.units += units
@@ -249,8 +251,8 @@ func (s *share) storeListing(all totals) {
 	}
 }
 
-// checkListing returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes as they were
-// sent, must not be read further. What was gathered of it does not count any more.
+// checkListing returns an [*ExcessError] if a listing that has brought so many objects, and so many bytes as
+// they were sent, must not be read further. What was gathered of it does not count any more.
 func (s *share) checkListing(objects int, bytes int64) error {
 	if s == nil || !s.endsListing(objects, bytes) {
 		return nil

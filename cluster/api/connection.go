@@ -103,8 +103,9 @@ func newLane(config *rest.Config, dial connrotation.DialFunc) (lane, error) {
 	return lane{client, dialer}, nil
 }
 
-// NewConnection prepares a connection. It does not use the network. dial replaces the Config's own way to
-// dial; it may be nil. An error is one of the configuration: an address or a certificate that cannot be parsed.
+// NewConnection prepares a connection. It does not use the network. dial replaces the Config's
+// own way to dial; it may be nil. An error is one of the configuration: an address or a
+// certificate that cannot be parsed.
 func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	if dial == nil {
 		dial = config.Dial
@@ -129,7 +130,9 @@ func NewConnection(config *rest.Config, dial DialFunc) (*Connection, error) {
 	c.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &limitTransport{c, next}
 	})
-	lanes := map[*lane]connrotation.DialFunc{&c.reads: dial, &c.writes: abortOnClose(dial), &c.probing: dial}
+	lanes := map[*lane]connrotation.DialFunc{
+		&c.reads: dial, &c.writes: abortOnClose(dial), &c.probing: dial,
+	}
 	for l, dial := range lanes {
 		if *l, err = newLane(c.Config, dial); err != nil {
 			return nil, err
@@ -193,8 +196,9 @@ func (l laneTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// checkCarriedOut returns an error if a response of success is not one of an API server, but the page of something
-// between us and it. client-go does not decode the response to a deletion, and would report success.
+// checkCarriedOut returns an error if a response of success is not one of an API server, but
+// the page of something between us and it. client-go does not decode the response to a
+// deletion, and would report success.
 func checkCarriedOut(r *http.Response) error {
 	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	ours := []string{"", runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}
@@ -211,7 +215,8 @@ func (c *Connection) UseToken(token string) {
 	c.RetryNow()
 }
 
-// RetryNow ends the pauses before retries, because the API server responds again or the credentials were replaced.
+// RetryNow ends the pauses before retries, because the API server responds again or
+// the credentials were replaced.
 func (c *Connection) RetryNow() { c.retryNow.Store(struct{}{}) }
 
 // Changed returns a channel that closes with the next RetryNow: what was refused may be permitted then.
@@ -220,7 +225,8 @@ func (c *Connection) Changed() <-chan struct{} {
 	return changed
 }
 
-// Probe requests whether the API server is ready and accepts the credentials. It waits no longer than ProbeTimeout.
+// Probe requests whether the API server is ready and accepts the credentials. It
+// waits no longer than ProbeTimeout.
 func (c *Connection) Probe(ctx context.Context) error {
 	err := c.checkReady(ctx, "")
 	c.unreachable.Store(err != nil)
@@ -248,8 +254,8 @@ func MeasureSkew(sent, received time.Time, header http.Header) time.Duration {
 	}
 }
 
-// CheckToken returns an error if the API server does not accept a token, or does not permit it to list and watch each
-// of the kinds. The token in use does not change.
+// CheckToken returns an error if the API server does not accept a token, or does not permit it to list and
+// watch each of the kinds. The token in use does not change.
 func (c *Connection) CheckToken(ctx context.Context, token string, kinds ...Kind) error {
 	if err := c.checkReady(ctx, token); err != nil {
 		return err
@@ -275,17 +281,16 @@ func (c *Connection) checkReady(ctx context.Context, token string) error {
 	}
 }
 
-// checkReadable returns an error if the API server does not let a token list and watch a kind. Being taken is not
-// enough: that needs no right. Nor is a page that something in front of the API server has sent.
+// checkReadable returns an error if the API server does not let a token list and watch a kind. To be
+// accepted is not enough: that needs no right. Nor is a page that something in front of the API server sent.
 func (c *Connection) checkReadable(ctx context.Context, token string, k Kind) error {
 	root, kind := "apis/", k.Resource
 	if kind.Group == "" {
 		root = "api/"
 	}
 	path := root + kind.GroupVersion().String() + "/" + kind.Resource
-	for _, ask := range []struct{ verb, option, value string }{ // in this sequence: the error is in a condition
-		{"list", "limit", "1"}, {"watch", "watch", "true"},
-	} {
+	// In this sequence: the error is in a condition.
+	for _, ask := range []struct{ verb, option, value string }{{"list", "limit", "1"}, {"watch", "watch", "true"}} {
 		verb, query := ask.verb, url.Values{"labelSelector": {k.Labels}, ask.option: {ask.value}}
 		code, media, err := c.get(ctx, token, path, query)
 		switch {
@@ -307,8 +312,9 @@ func (c *Connection) checkReadable(ctx context.Context, token string, k Kind) er
 	return nil
 }
 
-// get returns the status and the media type of what answers a GET request with the token given, or else with the one
-// in use, over a transport of its own. It waits no longer than ProbeTimeout. A refused token is an error.
+// get returns the status and the media type of what answers a GET request with the token given,
+// or else with the one in use, over a transport of its own. It waits no longer than
+// ProbeTimeout. A refused token is an error.
 func (c *Connection) get(
 	ctx context.Context, token, path string, query url.Values,
 ) (code int, media string, err error) {

@@ -11,10 +11,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Validity returns when the credentials in config were issued and when they expire, as far as they contain it: a
-// token that is a JWT (RFC 7519, iat and exp), or a client certificate. Either is zero for credentials that do not
-// contain it, and both are for a token that is read from a file: client-go reads it again, so that config has an old
-// one. Nothing is verified: the API server does that.
+// Validity returns when the credentials in config were issued and when they expire, as far as they contain
+// it: a token that is a JWT (RFC 7519, iat and exp), or a client certificate. Either is zero for credentials
+// that do not contain it, and both are for a token that is read from a file: client-go reads it again, so
+// that config has an old one. Nothing is verified: the API server does that.
 func Validity(config *rest.Config) (issued, expires time.Time) {
 	switch {
 	case config.BearerTokenFile != "":

@@ -17,8 +17,8 @@ import (
 // is dropped from the message before the generated code decodes it.
 //
 // What it keeps true: a decoded object has what is named, and is as if the API server had not sent the rest.
-// A message that cannot be followed is passed on as it came, so that the decoder reports what is wrong with it.
-// JSON is decoded whole. No event is forwarded to a Watcher that reads other fields (see join.go).
+// A message that cannot be followed is passed on as it came, so that the decoder reports what is wrong with
+// it. JSON is decoded whole. No event is forwarded to a Watcher that reads other fields (see join.go).
 type Message struct {
 	Fields Fields
 	If     func(message []byte) bool // whether the message is read at all; nil: it is
@@ -27,7 +27,8 @@ type Message struct {
 // Fields are those fields of a message that are read, by number.
 type Fields map[int]*Message
 
-// MetadataFields are those of ObjectMeta. Of managed fields it has who wrote them and when, not which they are.
+// MetadataFields are those of ObjectMeta. Of managed fields it has who wrote them
+// and when, not which they are.
 var MetadataFields = &Message{Fields: Fields{
 	1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 7: nil, 8: nil, 9: nil, 10: nil, 11: nil, 12: nil, 13: nil, 14: nil,
 	17: {Fields: Fields{1: nil, 2: nil, 3: nil, 4: nil, 6: nil, 8: nil}},
@@ -41,8 +42,8 @@ func (k Kind) Reading(read *Message) Kind {
 
 var noLength [10]byte // as long as a varint may be
 
-// Prune appends what is read of a message, which is no longer than the message, and reports whether it could be
-// followed.
+// Prune appends what is read of a message, which is no longer than the message, and reports
+// whether it could be followed.
 func (m *Message) Prune(to, message []byte) ([]byte, bool) {
 	for len(message) > 0 {
 		number, value, left := nextField(message)

@@ -27,8 +27,8 @@ func NewInformer[R any](
 // HasSynced reports whether the Store holds a complete listing.
 func (i *Informer[R]) HasSynced() bool { return watch.IsClosed(i.Synced()) }
 
-// WaitComplete waits until what the Store lacks does not exist: all objects were listed, or the API server does not
-// serve the kind. It returns false if ctx ends first.
+// WaitComplete waits until what the Store lacks does not exist: all objects were listed, or the API server
+// does not serve the kind. It returns false if ctx ends first.
 func (i *Informer[R]) WaitComplete(ctx context.Context) bool {
 	return i.Health().Refused == metav1.StatusReasonNotFound || watch.WaitClosed(ctx, i.Synced())
 }

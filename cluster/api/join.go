@@ -28,8 +28,8 @@ import (
 //     the event before the first of them, because listings request the newest state.
 //   - Nothing goes back. Of the events that are forwarded, those up to the version of the listing are
 //     skipped: the shared watch may be behind it. If it still is after maxBehind, the API server went back to
-//     an older state after the listing, with versions that are lower: the Watcher that joined lists anew. Where
-//     a server's watches are always that late, this is a listing each maxBehind at most.
+//     an older state after the listing, with versions that are lower: the Watcher that joined lists anew.
+//     Where a server's watches are always that late, this is a listing each maxBehind at most.
 //   - A Target whose selector is narrower than that of the shared watch sees an object that its selector
 //     does not match as deleted. This is what an API server sends for an object that loses its label.
 //
@@ -64,7 +64,8 @@ var (
 	errShared   = errors.New("the shared watch has ended")
 	errOverflow = errors.New("too many changes came during the listing")
 	errFits     = errors.New("there is room for what was refused")
-	errBehind   = errors.New("the shared watch stays behind the listing: the API server went back to an older state")
+	errBehind   = errors.New("the shared watch stays behind the listing: " +
+		"the API server went back to an older state")
 )
 
 // Share lets the other Watchers of this connection join w, if it watches all of their kind, from their next
@@ -98,8 +99,8 @@ func (w *Watcher) Relist() {
 	w.relists.Store(n + 1)
 }
 
-// WaitRelisted returns once a complete listing was stored that began after the last call of Relist, or after a later
-// one, or once ctx ends.
+// WaitRelisted returns once a complete listing was stored that began after the last call of Relist, or after
+// a later one, or once ctx ends.
 func (w *Watcher) WaitRelisted(ctx context.Context) error {
 	for after, _ := w.relists.Load(); ; {
 		listed, changed := w.listed.Load()

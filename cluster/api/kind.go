@@ -36,8 +36,8 @@ type Kind struct {
 	ours     bool           // we write the objects
 }
 
-// Ours returns the kind as one whose objects we write: a [Budget] counts each as one object, whatever it holds, and not
-// against what the cluster itself may have.
+// Ours returns the kind as one whose objects we write: a [Budget] counts each as one object, whatever it
+// holds, and not against what the cluster itself may have.
 func (k Kind) Ours() Kind {
 	k.ours = true
 	return k
@@ -110,12 +110,16 @@ type lister[L runtime.Object] interface {
 }
 
 // listWatch returns requests at the newest version that is served.
-func listWatch[L runtime.Object](k Kind, listerOf func(schema.GroupVersionResource) lister[L]) cache.ListerWatcher {
+func listWatch[L runtime.Object](
+	k Kind, listerOf func(schema.GroupVersionResource) lister[L],
+) cache.ListerWatcher {
 	at := func(version string) lister[L] { return listerOf(k.Resource.GroupResource().WithVersion(version)) }
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			k.addSelectors(&o)
-			return newestServed(k.versions, func(version string) (L, error) { return at(version).List(ctx, o) })
+			return newestServed(k.versions, func(version string) (L, error) {
+				return at(version).List(ctx, o)
+			})
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			k.addSelectors(&o)

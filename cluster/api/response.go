@@ -40,9 +40,9 @@ func isResponseError(err error) bool {
 	return refused
 }
 
-// limitTransport is passed by all requests to one API server. It adds the newest token to each, so that requests go
-// to its host only, and a redirect is an error. Responses are not compressed, because a small one could inflate to a
-// huge one here. What is read of them and not decoded yet is bounded.
+// limitTransport is passed by all requests to one API server. It adds the newest token to each, so that
+// requests go to its host only, and a redirect is an error. Responses are not compressed, because a small one
+// could inflate to a huge one here. What is read of them and not decoded yet is bounded.
 type limitTransport struct {
 	conn *Connection
 	next http.RoundTripper
@@ -83,12 +83,12 @@ func checkForm(r *http.Response) error {
 	}
 }
 
-// retryAfterKey is the key of a *time.Duration in the context of a request, which becomes the pause that the API
-// server asks for before it is made again.
+// retryAfterKey is the key of a *time.Duration in the context of a request, which becomes the pause that the
+// API server asks for before it is made again.
 type retryAfterKey struct{}
 
-// takeRetryAfter takes the Retry-After off a response, if its request wants to know it. client-go would wait there
-// itself: ten times, for as long as the server asks, and neither counted nor reported.
+// takeRetryAfter takes the Retry-After off a response, if its request wants to know it. client-go would wait
+// there itself: ten times, for as long as the server asks, and neither counted nor reported.
 func takeRetryAfter(request *http.Request, response *http.Response) {
 	asked, wanted := request.Context().Value(retryAfterKey{}).(*time.Duration)
 	if !wanted {
@@ -154,7 +154,7 @@ type limitedBody struct {
 	ours   int64      // of conn.decoded
 	closed bool
 
-	content *content      // measures it as it comes; nil for what is read as a whole, or is neither JSON nor protobuf
+	content *content      // measures it as it comes; nil if whole, and for neither JSON nor protobuf
 	whole   bool          // it is one message of protobuf
 	rest    *bytes.Reader // of that
 }
@@ -185,7 +185,8 @@ func (b *limitedBody) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// readWhole reads a message to its end before any of it is passed on, so that one that is rejected is in memory once.
+// readWhole reads a message to its end before any of it is passed on, so that one that
+// is rejected is in memory once.
 func (b *limitedBody) readWhole(into []byte) (int, error) {
 	if b.rest == nil {
 		message, err := io.ReadAll(readerFunc(b.readLimited))
@@ -222,8 +223,8 @@ func (b *limitedBody) readLimited(into []byte) (int, error) {
 	return n, err
 }
 
-// countDecoded counts what is decoded from this body as that much, unless it is closed. It returns an error if all is
-// too much.
+// countDecoded counts what is decoded from this body as that much, unless it is closed. It
+// returns an error if all is too much.
 func (b *limitedBody) countDecoded(size int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

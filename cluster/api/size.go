@@ -15,18 +15,19 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// The memory that a response takes depends on what is in it, not on its bytes. Two bytes of protobuf, or three of
-// JSON, are a Pod of more than a kilobyte: a megabyte of them would end the process, and decoders have no bound.
-// So a response is measured before it is decoded, in the transport that all requests pass.
+// The memory that a response takes depends on what is in it, not on its bytes. Two bytes of protobuf, or
+// three of JSON, are a Pod of more than a kilobyte: a megabyte of them would end the process, and decoders
+// have no bound. So a response is measured before it is decoded, in the transport that all requests pass.
 //
-// What it keeps true: of what is being read of one API server, no more is decoded than maxDecoded, or some times as
-// much where the measure is a rough one. What an API server can have stored passes: an object of 1.5 MiB takes less.
+// What it keeps true: of what is being read of one API server, no more is decoded than maxDecoded, or
+// some times as much where the measure is a rough one. What an API server can have stored passes: an
+// object of 1.5 MiB takes less.
 //
-//   - A message in protobuf names its kind. Its fields are followed through the Go type of that kind, whose tags have
-//     their numbers, so that each element counts with the size that it has in memory. A message that a decoder could
-//     read in another way is rejected.
-//   - In JSON each object, array and element counts as much as any may take: much where the request accepts protobuf
-//     as well, because then they become structs. API servers answer such a request with protobuf.
+//   - A message in protobuf names its kind. Its fields are followed through the Go type of that kind, whose
+//     tags have their numbers, so that each element counts with the size that it has in memory. A message
+//     that a decoder could read in another way is rejected.
+//   - In JSON each object, array and element counts as much as any may take: much where the request accepts
+//     protobuf as well, because then they become structs. API servers answer such a request with protobuf.
 //
 // What it costs: a copy of each page of a list in protobuf, and 5 us for a Pod of 4 KB.
 const (
@@ -38,8 +39,8 @@ const (
 	maxJSONNesting = 10_000 // what decoders read
 )
 
-// content measures what a body has, however it is cut into reads: JSON, or the events of a watch. It finds where
-// events begin, because decoders read each as a whole, however large it is.
+// content measures what a body has, however it is cut into reads: JSON, or the events of a watch. It finds
+// where events begin, because decoders read each as a whole, however large it is.
 type content struct {
 	events   bool
 	protobuf bool
@@ -275,7 +276,8 @@ func (m *messageTypes) field(t reflect.Type) fieldType {
 
 var errMessage = newResponseError("what the API server answers is no message of protobuf")
 
-// add adds what a message takes to n, and stops where that is more than most. What has no type is not decoded.
+// add adds what a message takes to n, and stops where that is more than most. What
+// has no type is not decoded.
 func (t *messageType) add(n int, message []byte, most int) (int, error) {
 	for len(message) > 0 && n <= most {
 		number, value, left := nextField(message)
@@ -301,8 +303,8 @@ func (t *messageType) add(n int, message []byte, most int) (int, error) {
 	return n, nil
 }
 
-// nextField returns the number of the first field of a message, its value if it is bytes, and how many bytes there
-// are after it; less than 0 if it cannot be read. Nearly all fields have a tag and a length of a byte.
+// nextField returns the number of the first field of a message, its value if it is bytes, and how many bytes
+// there are after it; less than 0 if it cannot be read. Nearly all fields have a tag and a length of a byte.
 func nextField(message []byte) (number int, value []byte, left int) {
 	const numberShift, typeBits, more = 3, 7, 0x80
 	if len(message) > 1 && message[0]&(typeBits|more) == byte(protowire.BytesType) && message[1] < more {

@@ -143,8 +143,9 @@ func (s *Store[R]) get(k Key) (stored[R], bool) {
 	return stored[R]{}, false
 }
 
-// Take returns a record and no longer keeps it: what it returns for the key from then on, until the object changes,
-// is a zero R. It is for records that are large and have one reader, which then has all that was in them.
+// Take returns a record and no longer keeps it: what it returns for the key from then on, until
+// the object changes, is a zero R. It is for records that are large and have one reader, which
+// then has all that was in them.
 func (s *Store[R]) Take(k Key) (record R, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,8 +219,9 @@ func (s *Store[R]) reduce(object any) (*reduced[R], error) {
 	return k, nil
 }
 
-// IsWhole reports whether no Budget has left an object out, as far as was reported by changed: what is not in the store
-// does not exist. Who looks for an object asks this first. It stays as it is when the informer ends.
+// IsWhole reports whether no Budget has left an object out, as far as was reported by changed:
+// what is not in the store does not exist. Who looks for an object asks this first. It stays as
+// it is when the informer ends.
 func (s *Store[R]) IsWhole() bool { return !s.partial.Load() }
 
 // UseBudget makes records, which are those of a kind, count in a Budget from now on. nil ends that.
@@ -294,8 +296,8 @@ func (l *listing[R]) Update(object any) error {
 	return nil
 }
 
-// admit charges an object, and reports whether there is room for it. One that was accepted before, and that has
-// outgrown the Budget, stays as it was.
+// admit charges an object, and reports whether there is room for it. One that was accepted before, and that
+// has outgrown the Budget, stays as it was.
 func (l *listing[R]) admit(k *reduced[R]) bool {
 	s := l.store
 	old, known := s.get(k.key)

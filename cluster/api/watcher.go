@@ -38,7 +38,8 @@ const (
 	// watchAge is after how long the API server is asked to end a watch, or up to twice as long.
 	watchAge = 5 * time.Minute
 
-	// fitInterval is how often everything is listed, at most, because deletions have made room for what was refused.
+	// fitInterval is how often everything is listed, at most, because deletions have
+	// made room for what was refused.
 	fitInterval = 5 * time.Second
 
 	pageSize    = 500 // objects in a list
@@ -67,8 +68,8 @@ const (
 //   - A version is lower than the one before. Versions grow as long as etcd is the same, so that etcd was
 //     restored from a backup.
 //   - Nothing came for bookmarkLimit, not even a bookmark, of which API servers send one a minute. A watch
-//     from a version that a restored etcd has not reached yet is accepted and stays silent. If etcd reaches it
-//     before, because the backup is minutes old and much is written, that is not noticed.
+//     from a version that a restored etcd has not reached yet is accepted and stays silent. If etcd reaches
+//     it before, because the backup is minutes old and much is written, that is not noticed.
 //   - There is room again for objects that the Budget refused.
 //   - Relist was called.
 //
@@ -84,8 +85,8 @@ const (
 // minutes. A listing that exceeds the Budget many times over is ended, and retried like a refusal, or at once
 // when Relist is called. A watch that is closed at once is reopened with a growing pause.
 //
-// One goroutine runs all this (reflector); mu guards what Health, CheckHealth and Problem read beside it. It is
-// never held while the Target is called.
+// One goroutine runs all this (reflector); mu guards what Health, CheckHealth and Problem read beside it. It
+// is never held while the Target is called.
 type Watcher struct {
 	kind     Kind
 	target   Target
@@ -244,7 +245,8 @@ func (w *Watcher) WaitSynced(ctx context.Context) error {
 			return nil
 		case <-w.Refused():
 			return &ProbeError{Forbidden, fmt.Errorf(
-				"the API server refuses to list %s (%s): grant get, list and watch on them", kind, w.Health().Refused)}
+				"the API server refuses to list %s (%s): grant get, list and watch on them",
+				kind, w.Health().Refused)}
 		case <-changed:
 		case <-deadline.C:
 			left := listTimeout - time.Since(w.Health().lastProgress)
@@ -455,8 +457,9 @@ var knownReasons = []metav1.StatusReason{
 	metav1.StatusReasonInternalError, metav1.StatusReasonExpired, metav1.StatusReasonServiceUnavailable,
 }
 
-// StatusReason returns the reason that an API server gave for an error if it is a known one, and
-// [metav1.StatusReasonUnknown], which is empty, otherwise: reasons become labels, conditions and keys of maps.
+// StatusReason returns the reason that an API server gave for an error if it is a known
+// one, and [metav1.StatusReasonUnknown], which is empty, otherwise: reasons become
+// labels, conditions and keys of maps.
 func StatusReason(err error) metav1.StatusReason {
 	if reason := apierrors.ReasonForError(err); slices.Contains(knownReasons, reason) {
 		return reason
@@ -675,7 +678,8 @@ func (r *reflector) listPages(ctx context.Context) (version string, err error) {
 			return version, r.target.Replace(listing.Objects())
 		}
 		if next == last || meta.LenList(list) == 0 {
-			return "", errors.New("the API server repeats a page of its list, or lists an empty one before the last")
+			return "", errors.New(
+				"the API server repeats a page of its list, or lists an empty one before the last")
 		}
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/fingerpost/fingerpost/federation"
 )
 
-// Proxies of the local cluster ask for IPs as well as for names. What is published at an IP is also the index of the
-// workloads that have it; replaced has those that it leaves out. servicesByIP is the index of Services. The way back
-// is what a Service or a workload published last: serviceIPs, and ips of a workloadState. Several owners of one IP
-// are not an error: an IP is given to a new Pod while the old one terminates, and the Pods of a node share its IP by
-// host ports.
+// Proxies of the local cluster ask for IPs as well as for names. What is published at an IP is also the index
+// of the workloads that have it; replaced has those that it leaves out. servicesByIP is the index of
+// Services. The way back is what a Service or a workload published last: serviceIPs, and ips of a
+// workloadState. Several owners of one IP are not an error: an IP is given to a new Pod while the old one
+// terminates, and the Pods of a node share its IP by host ports.
 
-// workloadIPs are the IPs of a workload of the local cluster. A Pod that has ended has none. Most have one, and share
-// the rest with all others of their phase.
+// workloadIPs are the IPs of a workload of the local cluster. A Pod that has ended has none. Most have one,
+// and share the rest with all others of their phase.
 type workloadIPs struct {
 	first netip.Addr // the zero Addr for none
 	*otherIPs
@@ -196,8 +196,8 @@ func (r *Reconciler) publishWorkloadIPs(ref objectRef, w *workloadState) {
 	}
 }
 
-// workloadsAt returns the workloads that have an IP: of those that had it, and of one that changed, if it is not nil.
-// They are sorted.
+// workloadsAt returns the workloads that have an IP: of those that had it, and of one that changed, if
+// it is not nil. They are sorted.
 func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workloadState {
 	all := slices.Clone(r.replaced[ip])
 	if changed != nil {
@@ -216,8 +216,8 @@ func (r *Reconciler) workloadsAt(ip netip.Addr, changed *workloadState) []*workl
 	return slices.Compact(all)
 }
 
-// publishIP publishes the owners of an IP; changed is a workload that changed, or nil. A terminating Pod counts until
-// another workload has its place.
+// publishIP publishes the owners of an IP; changed is a workload that changed, or nil. A terminating Pod
+// counts until another workload has its place.
 func (r *Reconciler) publishIP(ip netip.Addr, changed *workloadState) {
 	services, workloads := r.servicesByIP[ip], r.workloadsAt(ip, changed)
 	delete(r.replaced, ip)

@@ -16,9 +16,9 @@ import (
 const prefix = "federation.fingerpost.io/"
 
 const (
-	// MembersKey is an annotation with the members of a federated Service: service@cluster, or service for one
-	// of its own cluster, separated by commas. Linkerd does not know it, and so its destination controller
-	// serves the slices of the Service.
+	// MembersKey is an annotation with the members of a federated Service: service@cluster, or service for
+	// one of its own cluster, separated by commas. Linkerd does not know it, and so its destination
+	// controller serves the slices of the Service.
 	MembersKey = prefix + "members"
 
 	// Those that the mirror writes for itself.
@@ -40,8 +40,8 @@ var (
 	LinkKeys    = append([]string{OptIn}, policy.LinkKeys...)
 )
 
-// OptsIn returns whether annotations ask for slices. It is unclear if the value is none of those that there are:
-// then what was in force stays.
+// OptsIn returns whether annotations ask for slices. It is unclear if the value is none of those that there
+// are: then what was in force stays.
 func OptsIn(annotations map[string]string) (optIn, unclear bool) {
 	switch value, found := annotations[OptIn]; {
 	case !found, value == disabled:
@@ -84,8 +84,8 @@ func IsFederated(svc *corev1.Service) bool {
 	return false
 }
 
-// MisreadService describes what a Service of the local cluster asks for that is not understood, or has no effect; it is
-// empty if there is nothing.
+// MisreadService describes what a Service of the local cluster asks for that is not understood, or has no
+// effect; it is empty if there is nothing.
 func MisreadService(svc *corev1.Service) string {
 	all := Misread(svc.Annotations, serviceKeys)
 	if IsFederated(svc) {

@@ -149,8 +149,8 @@ func (o *omissions) address(text string) (addr netip.Addr, usable bool) {
 	return addr, true
 }
 
-// IsUsable reports whether EndpointSlices may hold an address, which is no IPv6 one that maps an IPv4 one. Loopback
-// and link-local addresses mean something else on each node.
+// IsUsable reports whether EndpointSlices may hold an address, which is no IPv6 one that maps an IPv4 one.
+// Loopback and link-local addresses mean something else on each node.
 func IsUsable(a netip.Addr) bool {
 	return a.Zone() == "" &&
 		!a.IsUnspecified() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast()
@@ -257,8 +257,8 @@ func checked[O metav1.Object, R any](
 		if out.validText("all of it: its namespace", k.Namespace, maxLabel) &&
 			out.validText("all of it: its name", k.Name, maxName) {
 			record, ok = reduce(o, &out)
-		} else {
-			k = key{Namespace: beginning(k.Namespace, maxLabel), Name: beginning(k.Name, maxName)} // it is remembered
+		} else { // it is remembered, so not at full length
+			k = key{Namespace: beginning(k.Namespace, maxLabel), Name: beginning(k.Name, maxName)}
 		}
 		b.report(kind, k, &out)
 		return record, ok

@@ -50,7 +50,8 @@ func (r *Reconciler) addKinds() {
 	r.replicaSets = addKind(r, kindReplicaSet, optional, replicaSets, reduceOwner)
 	jobs := api.Metadata(batchv1.SchemeGroupVersion, "jobs", "Job")
 	r.jobs = addKind(r, kindJob, optional, jobs, reduceOwner)
-	externals := api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions, linkerd.ExternalWorkloadKind)
+	externals := api.Newest(linkerd.ExternalWorkloads, linkerd.ExternalWorkloadVersions,
+		linkerd.ExternalWorkloadKind)
 	r.externals = addKind(r, kindExternal, optional, externals, r.reduceExternal)
 	servers := api.Newest(linkerd.Servers, linkerd.ServerVersions, "Server")
 	r.servers = addKind(r, kindServer, optional, servers, reduceServer)
@@ -61,7 +62,8 @@ func (r *Reconciler) addKinds() {
 	}
 }
 
-// addKind adds a kind, whose store holds what reduce makes of objects, and enqueues the keys of those that change.
+// addKind adds a kind, whose store holds what reduce makes of objects, and enqueues
+// the keys of those that change.
 func addKind[O metav1.Object, R any](
 	r *Reconciler, of objectKind, isRequired bool, kind api.Kind, reduce func(O, *omissions) (R, bool),
 ) *api.Store[R] {

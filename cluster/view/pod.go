@@ -27,8 +27,9 @@ const (
 	controlListenEnv  = "LINKERD2_PROXY_CONTROL_LISTEN_ADDR"
 )
 
-// podFields are what is read of a Pod (see newPodRecord, newWorkloadIPs): metadata; of the spec containers,
-// account, node and network; of the status phase, conditions and IPs. Of containers: name, ports and environment.
+// podFields are what is read of a Pod (see newPodRecord, newWorkloadIPs): metadata; of the spec
+// containers, account, node and network; of the status phase, conditions and IPs. Of
+// containers: name, ports and environment.
 var (
 	podFields = &api.Message{Fields: api.Fields{
 		1: api.MetadataFields,
@@ -186,8 +187,8 @@ func listenPort(p *corev1.Pod, env string) uint16 {
 	return 0
 }
 
-// controllerOf returns the controller of a Pod that has this owner: the Deployment of a ReplicaSet, the CronJob of a
-// Job, and otherwise the owner itself. ownerOf looks up the owner of a ReplicaSet or a Job.
+// controllerOf returns the controller of a Pod that has this owner: the Deployment of a ReplicaSet, the
+// CronJob of a Job, and otherwise the owner itself. ownerOf looks up the owner of a ReplicaSet or a Job.
 func controllerOf(direct owner, ownerOf func(owner) (owner, bool)) owner {
 	switch direct.kind {
 	case ownerReplicaSet:

@@ -61,8 +61,9 @@ const (
 // slice to its Service. So the work follows the change: one Pod rebuilds the slices that name it, and one
 // View is put together from pointers to its slices.
 //
-// The records of Services and EndpointSlices are taken from their stores, because nothing is in them that is not in
-// what is published, or in translated. Those of EndpointSlices would be a fifth of what an endpoint takes.
+// The records of Services and EndpointSlices are taken from their stores, because nothing is in
+// them that is not in what is published, or in translated. Those of EndpointSlices would be a
+// fifth of what an endpoint takes.
 //
 // What it keeps true:
 //
@@ -114,12 +115,12 @@ type Reconciler struct {
 	translated     api.ByNamespace[*translatedSlice]              // by EndpointSlice
 	slicesOf       api.ByNamespace[[]*translatedSlice]            // Service -> its EndpointSlices, sorted
 	windows        map[key]*window                                // by Service that is not quiet; nil in Begin
-	awaited        map[objectRef]map[key]bool                     // ReplicaSet or Job that is not known -> its Pods
+	awaited        map[objectRef]map[key]bool                     // unknown ReplicaSet or Job -> its Pods
 	serviceIPs     map[key][]netip.Addr                           // by Service
 	servicesByIP   map[netip.Addr][]key                           // the reverse, sorted
-	replaced       map[netip.Addr][]*workloadState                // that have an IP of which another one is published
-	kept           map[objectKind][]objectRef                     // that follow from kinds which are not listed
-	keptOpaque     map[objectRef]federation.Ports                 // by Servers that are not listed, at workloads
+	replaced       map[netip.Addr][]*workloadState                // at an IP where others are published
+	kept           map[objectKind][]objectRef                     // that follow from unlisted kinds
+	keptOpaque     map[objectRef]federation.Ports                 // by unlisted Servers, at workloads
 }
 
 // workloadState is a workload that is known, or named by a slice, or both.
@@ -130,7 +131,8 @@ type workloadState struct {
 	ips      *workloadIPs         // that are published
 }
 
-// sliceSet is slices that name a workload; nil for none. It is immutable: what one slice alone names shares one set.
+// sliceSet is slices that name a workload; nil for none. It is immutable: what one
+// slice alone names shares one set.
 type sliceSet []*translatedSlice
 
 // list returns the slices, which are not to be changed.
@@ -192,7 +194,8 @@ type Writer interface {
 
 // Options are what there is to read in a cluster.
 type Options struct {
-	Local     bool // it is the cluster that the process runs in: only there clients are on nodes, and look up IPs
+	// Local: it is the cluster that the process runs in. Only there clients are on nodes, and look up IPs.
+	Local     bool
 	Endpoints bool // read Endpoints, not EndpointSlices
 }
 
@@ -221,9 +224,9 @@ func NewReconciler(log logr.Logger, cluster federation.Cluster, options Options)
 	return r
 }
 
-// Begin publishes everything that the stores hold and marks the cluster as synced. What was published and follows from
-// kinds that could not be listed, although there may be objects, stays until Listed. It is called once; Run must
-// follow.
+// Begin publishes everything that the stores hold and marks the cluster as synced. What was published and
+// follows from kinds that could not be listed, although there may be objects, stays until Listed. It is
+// called once; Run must follow.
 func (r *Reconciler) Begin(writer Writer, unlisted ...Kind) {
 	name := QueueName(string(r.cluster))
 	r.queue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[objectRef]{Name: name})
@@ -281,9 +284,9 @@ func (r *Reconciler) reconcileObject(ref objectRef) {
 	}
 }
 
-// Settle has everything published that follows from what informers have stored before the call, without waiting for
-// the ends of windows, and returns once it is, or once ctx ends. It is called while Run runs, by one goroutine at a
-// time.
+// Settle has everything published that follows from what informers have stored before the call, without
+// waiting for the ends of windows, and returns once it is, or once ctx ends. It is called while Run
+// runs, by one goroutine at a time.
 func (r *Reconciler) Settle(ctx context.Context) error {
 	_, settled := r.settled.Load()
 	r.queue.Add(objectRef{kind: kindSettle}) // behind all keys of those records
@@ -470,7 +473,8 @@ func (r *Reconciler) awaitOwner(pod key, owner objectRef) {
 	r.awaited[owner][pod] = true
 }
 
-// stopAwaiting undoes awaitOwner. A Pod that awaits its owner was resolved with it: what owns that is not known.
+// stopAwaiting undoes awaitOwner. A Pod that awaits its owner was resolved with it:
+// what owns that is not known.
 func (r *Reconciler) stopAwaiting(pod key, resolved *federation.Workload) {
 	c := resolved.Cohort.Value()
 	direct := owner{c.OwnerKind, c.OwnerName}.refIn(pod.Namespace)
@@ -521,8 +525,8 @@ func (r *Reconciler) reconcileSlice(k key) {
 	r.markChanged(service, moving)
 }
 
-// translate resolves the workloads that a slice names, and records in their states that it does. The record is that
-// of a slice that is new or has changed; nil for the one that was translated last.
+// translate resolves the workloads that a slice names, and records in their states that it does. The record
+// is that of a slice that is new or has changed; nil for the one that was translated last.
 func (r *Reconciler) translate(t *translatedSlice, record []*sliceRecord) {
 	lookUp := func(ref objectRef) (*federation.Workload, federation.Name) {
 		states := r.workloads[ref.kind]
@@ -559,7 +563,8 @@ func (r *Reconciler) mayMove(old, next []resolvedSlice) bool {
 	var kept map[netip.Addr]bool // made only if some address is not where it was
 	for i, s := range old {
 		for j, e := range s.Endpoints {
-			if !e.Ready || e.Workload == nil || addressAt(next, i, j) == e.Addr || !r.isAvailable(e.Workload) {
+			inPlace := addressAt(next, i, j) == e.Addr
+			if !e.Ready || e.Workload == nil || inPlace || !r.isAvailable(e.Workload) {
 				continue
 			}
 			if kept == nil {

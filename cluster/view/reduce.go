@@ -23,8 +23,8 @@ type serviceRecord struct {
 	ips             []netip.Addr // its cluster IPs; of the local cluster only
 }
 
-// readPolicy sets the policy of a Service of the local cluster. Only a federated one has more than one cluster to
-// divide its traffic between.
+// readPolicy sets the policy of a Service of the local cluster. Only a federated one has more than one
+// cluster to divide its traffic between.
 func (r *serviceRecord) readPolicy(annotations map[string]string) {
 	if r.Composition == nil || !r.Composition.Union {
 		return

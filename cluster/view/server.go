@@ -36,7 +36,8 @@ func newServerRecord(u *unstructured.Unstructured, out *omissions) (*serverRecor
 		return nil, err
 	}
 	spec := parsed.Spec
-	if spec.ProxyProtocol != opaqueProtocol || spec.PodSelector == nil && spec.ExternalWorkloadSelector == nil {
+	selects := spec.PodSelector != nil || spec.ExternalWorkloadSelector != nil
+	if spec.ProxyProtocol != opaqueProtocol || !selects {
 		return nil, nil
 	}
 	if !out.validText("all of it: the name of its port", spec.Port.StrVal, maxLabel) {

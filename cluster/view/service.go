@@ -41,7 +41,8 @@ func newView(cluster federation.Cluster, svc *corev1.Service, out *omissions) fe
 func servicePorts(declared []corev1.ServicePort, out *omissions) (ports []federation.ServicePort) {
 	sorted := slices.Clone(firstOf(out, "ports", declared, maxPorts))
 	slices.SortStableFunc(sorted, func(a, b corev1.ServicePort) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
+		return cmp.Or(cmp.Compare(a.Port, b.Port),
+			cmp.Compare(protocolRank(a.Protocol), protocolRank(b.Protocol)))
 	})
 	for _, p := range sorted {
 		n, is := portNumber(p.Port)
@@ -79,7 +80,9 @@ func newComposition(
 ) (c *federation.Composition, malformed string) {
 	const clusterLabel, serviceLabel = linkerd.RemoteDiscoveryKey, linkerd.RemoteServiceLabel
 	if IsFederated(svc) {
-		m := memberList{cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.MemberRef]bool{}}
+		m := memberList{
+			cluster: cluster, namespace: svc.Namespace, out: out, known: map[federation.MemberRef]bool{},
+		}
 		if local := svc.Annotations[linkerd.LocalDiscoveryAnnotation]; local != "" {
 			m.addMember(local, cluster, true)
 		}
@@ -128,8 +131,9 @@ func (m *memberList) parse(list string, allowOwn bool) {
 	}
 	for item := range strings.SplitSeq(list, ",") {
 		service, cluster, remote := strings.Cut(item, "@")
+		malformed := service == "" || remote && cluster == "" || strings.Contains(cluster, "@")
 		switch {
-		case service == "" || remote != (cluster != "") || strings.Contains(cluster, "@") || !remote && !allowOwn:
+		case malformed, !remote && !allowOwn:
 			m.out.addf("member %s is not written service@cluster", item)
 		case remote:
 			m.addMember(service, federation.Cluster(cluster), false)

@@ -103,9 +103,11 @@ func newSliceRecords(es *discoveryv1.EndpointSlice, local bool, out *omissions) 
 		return nil, false
 	}
 	for _, p := range firstOf(out, "ports", es.Ports, maxSlicePorts) {
-		if p.Port != nil { // nil means all ports, which no client can be given
-			s.ports = appendSlicePort(s.ports, *p.Port, deref(p.Name), deref(p.Protocol), deref(p.AppProtocol), out)
+		if p.Port == nil { // which means all ports: no client can be given that
+			continue
 		}
+		name, protocol, app := deref(p.Name), deref(p.Protocol), deref(p.AppProtocol)
+		s.ports = appendSlicePort(s.ports, *p.Port, name, protocol, app, out)
 	}
 	mirror := mirrorMarks(es, local, out)
 	endpoints := firstOf(out, "endpoints", es.Endpoints, maxEndpoints)
@@ -151,9 +153,9 @@ func serviceNameOf(es *discoveryv1.EndpointSlice) string {
 	return ""
 }
 
-// mirrorMarks returns Linkerd's marks on the slices, or the Endpoints, of a mirror; nil for none. They count for the
-// cluster's own clients only: otherwise a linked cluster could send our clients, under any authority, to any
-// gateway that it names, and have them trust it.
+// mirrorMarks returns Linkerd's marks on the slices, or the Endpoints, of a mirror; nil for none. They count
+// for the cluster's own clients only: otherwise a linked cluster could send our clients, under any authority,
+// to any gateway that it names, and have them trust it.
 func mirrorMarks(o metav1.Object, local bool, out *omissions) *federation.Mirror {
 	const cluster = linkerd.MirrorClusterNameLabel
 	const identity, name = linkerd.RemoteGatewayIdentityAnnotation, linkerd.RemoteNameAnnotation
@@ -193,8 +195,10 @@ func appendEndpoints(
 			!out.validText("an endpoint: its workload", ref.Name, maxName) {
 			return to
 		}
-		record.name, details.kind, details.namespace = ref.Name, kind, api.Intern(cmp.Or(ref.Namespace, namespace))
-		details.zone = out.name("zone", deref(e.Zone), maxLabel) // of a bare address nothing is known but the address
+		record.name, details.kind = ref.Name, kind
+		details.namespace = api.Intern(cmp.Or(ref.Namespace, namespace))
+		// Of a bare address nothing is known but the address.
+		details.zone = out.name("zone", deref(e.Zone), maxLabel)
 	}
 	record.endpointDetails = details.shared(to)
 	for _, a := range firstOf(out, "addresses of an endpoint", e.Addresses, maxAddresses) {
@@ -223,8 +227,8 @@ func zoneHints(hints *discoveryv1.EndpointHints, out *omissions) (zones []string
 // lookUpFunc returns a workload and its node; nil if it is not known.
 type lookUpFunc func(objectRef) (workload *federation.Workload, node federation.Name)
 
-// resolvedSlice is a slice whose workloads were looked up. An endpoint whose workload is not known is left out until
-// it is. Nothing else of what was read is kept: it follows from the endpoints.
+// resolvedSlice is a slice whose workloads were looked up. An endpoint whose workload is not known is left
+// out until it is. Nothing else of what was read is kept: it follows from the endpoints.
 type resolvedSlice struct {
 	*federation.Slice
 	leftOut []leftOut // in the order of the slice

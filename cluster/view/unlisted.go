@@ -9,24 +9,26 @@ import (
 
 // Optional kinds that could not be listed.
 //
-// A cluster is synced without its optional kinds, after some seconds. One that the API server does not serve has no
-// objects. Of one that it fails to list, or that we may not read, it is not known which there are; and what was
-// published before, by the engagement that this one replaces or from a checkpoint, is better than nothing. So what
-// follows from such a kind stays as it was published until it is listed:
+// A cluster is synced without its optional kinds, after some seconds. One that the API server does not serve
+// has no objects. Of one that it fails to list, or that we may not read, it is not known which there are; and
+// what was published before, by the engagement that this one replaces or from a checkpoint, is better than
+// nothing. So what follows from such a kind stays as it was published until it is listed:
 //
 //   - ExternalWorkloads that are named by endpoints;
 //   - the ports that Servers make opaque at a workload;
 //   - Nodes and ServiceProfiles.
 //
-// Which endpoints there are follows from EndpointSlices, which are required: none stays that is gone. Not kept are the
-// owners of Pods, which only labels of metrics name, and the addresses of ExternalWorkloads, by which clients in the
-// local cluster may look them up. A workload that is new has no opaque ports by Servers until then.
+// Which endpoints there are follows from EndpointSlices, which are required: none stays that is gone.
+// Not kept are the owners of Pods, which only labels of metrics name, and the addresses of
+// ExternalWorkloads, by which clients in the local cluster may look them up. A workload that is new has
+// no opaque ports by Servers until then.
 //
-// Once the kind is listed, what was kept is reconciled like everything else: nothing remembers it afterwards. It costs
-// a pass over what is published when the reconciler begins, and for Servers an entry for each workload of which they
-// make ports opaque.
+// Once the kind is listed, what was kept is reconciled like everything else: nothing remembers it afterwards.
+// It costs a pass over what is published when the reconciler begins, and for Servers an entry for each
+// workload of which they make ports opaque.
 
-// keepPublished keeps what was published and follows from kinds that are not listed. It precedes what is read.
+// keepPublished keeps what was published and follows from kinds that are not listed.
+// It precedes what is read.
 func (r *Reconciler) keepPublished(unlisted []Kind) {
 	isUnlisted := func(of objectKind) bool {
 		return slices.ContainsFunc(unlisted, func(k Kind) bool { return k.of == of })

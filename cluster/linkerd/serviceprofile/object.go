@@ -21,10 +21,11 @@ type object struct {
 }
 
 type spec struct {
-	Routes       []*routeSpec    `json:"routes"`
-	RetryBudget  *retryBudget    `json:"retryBudget"`
-	DstOverrides []*override     `json:"dstOverrides"`
-	OpaquePorts  map[uint32]bool `json:"opaquePorts"` // allowed, and not used: the Service has an annotation for that
+	Routes       []*routeSpec `json:"routes"`
+	RetryBudget  *retryBudget `json:"retryBudget"`
+	DstOverrides []*override  `json:"dstOverrides"`
+	// Allowed, and not used: the Service has an annotation for that.
+	OpaquePorts map[uint32]bool `json:"opaquePorts"`
 }
 
 type routeSpec struct {
