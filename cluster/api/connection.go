@@ -241,17 +241,12 @@ func (c *Connection) ClockSkew() time.Duration { return time.Duration(c.skew.Loa
 // difference within the time of the request is none. It returns 0 without a date.
 func MeasureSkew(sent, received time.Time, header http.Header) time.Duration {
 	theirs, err := http.ParseTime(header.Get("Date"))
-	latest := theirs.Add(time.Second) // the header has whole seconds
-	switch {
-	case err != nil:
-		return 0
-	case theirs.After(received):
-		return theirs.Sub(received)
-	case latest.Before(sent):
-		return latest.Sub(sent)
-	default:
+	if err != nil {
 		return 0
 	}
+	ahead := max(0, theirs.Sub(received))
+	behind := max(0, sent.Sub(theirs.Add(time.Second))) // the header has whole seconds
+	return ahead - behind
 }
 
 // CheckToken returns an error if the API server does not accept a token, or does not permit it to list and

@@ -159,7 +159,7 @@ func (k Kind) List(
 func newestServed[T any](versions []string, request func(version string) (T, error)) (result T, err error) {
 	for _, version := range versions {
 		if result, err = request(version); !apierrors.IsNotFound(err) {
-			return result, err
+			break
 		}
 	}
 	return result, err

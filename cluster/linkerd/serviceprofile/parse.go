@@ -103,8 +103,8 @@ func (t *translation) warn(format string, args ...any) {
 	}
 }
 
-// rejectStored adds a warning about a stored profile that is an error in a new one.
-func (t *translation) rejectStored(format string, args ...any) {
+// rejectNew adds a warning about a stored profile, for which a new one is rejected.
+func (t *translation) rejectNew(format string, args ...any) {
 	t.warn(format, args...)
 	if t.rejected == nil {
 		t.rejected = fmt.Errorf(format, args...)
@@ -149,13 +149,13 @@ func (t *translation) profile(s *spec) (*profile.Profile, error) {
 func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error) {
 	out := profile.Route{Name: r.Name, Retryable: r.IsRetryable}
 	if r.Name == "" {
-		t.rejectStored("%s: a route needs a name, for the labels of metrics", at)
+		t.rejectNew("%s: a route needs a name, for the labels of metrics", at)
 	}
 	if r.Timeout != "" {
 		d, err := time.ParseDuration(r.Timeout)
 		switch at := at.Child("timeout"); {
 		case err != nil:
-			t.rejectStored("route %.100q: %s: %.100q is not a duration, such as 250ms", r.Name, at, r.Timeout)
+			t.rejectNew("route %.100q: %s: %.100q is not a duration, such as 250ms", r.Name, at, r.Timeout)
 		case d < 0:
 			t.warn("route %.100q: %s: %s is negative: it counts as none", r.Name, at, d)
 		default:
@@ -182,7 +182,7 @@ func (t *translation) route(r *routeSpec, at *field.Path) (profile.Route, error)
 
 func (t *translation) retryBudget(b *retryBudget, at *field.Path) (*profile.RetryBudget, error) {
 	if b.RetryRatio < 0 {
-		t.rejectStored("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), b.RetryRatio)
+		t.rejectNew("%s: %g is negative: proxies do not retry", at.Child("retryRatio"), b.RetryRatio)
 	}
 	at = at.Child("ttl")
 	if b.TTL == "" {
