@@ -119,10 +119,28 @@ func (b *Budget) Problem() string {
 			" bring more than twice as much and are not read to their end, "+
 			"what was accepted of them before is kept")
 	}
-	return fmt.Sprintf("the cluster publishes more than %d Services, %d endpoints or %d MiB: %s; "+
+	return fmt.Sprintf("the cluster publishes more than %s: %s; "+
 		"raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib (for one cluster the annotations "+
 		"max-services and max-endpoints of its Link), and the memory limit with them",
-		b.limits.Services, b.limits.Endpoints, b.limits.Bytes>>20, strings.Join(what, "; "))
+		b.limits.inForce(), strings.Join(what, "; "))
+}
+
+// inForce lists the limits by which a cluster is reported, such as 5 Services, 7 endpoints or 1 MiB.
+func (l Limits) inForce() string {
+	var all []string
+	for _, limit := range []struct {
+		most int64
+		of   string
+	}{{int64(l.Services), "Services"}, {int64(l.Endpoints), "endpoints"}, {l.Bytes >> 20, "MiB"}} {
+		if limit.most > 0 {
+			all = append(all, fmt.Sprintf("%d %s", limit.most, limit.of))
+		}
+	}
+	text := strings.Join(all, ", ")
+	if last := strings.LastIndexByte(text, ','); last >= 0 {
+		text = text[:last] + " or" + text[last+1:]
+	}
+	return text
 }
 
 // Refused returns the names of the kinds of which something is refused, some of them twice.

@@ -191,6 +191,18 @@ func TestBudgetOfOneCluster(t *testing.T) {
 		}
 	}
 
+	for limits, want := range map[Limits]string{
+		{Services: 5, Endpoints: 7, Objects: 9, Bytes: 1 << 20}: "5 Services, 7 endpoints or 1 MiB",
+		{Services: 5, Bytes: 1 << 20}:                           "5 Services or 1 MiB",
+		{Endpoints: 7}:                                          "7 endpoints",
+	} {
+		b := NewBudget(limits)
+		b.refused[&share{kind: pods}] = true
+		if got := b.Problem(); !strings.Contains(got, " more than "+want+": ") {
+			t.Errorf("want %s: %s", want, got)
+		}
+	}
+
 	b := NewBudget(Limits{Endpoints: 1})
 	s := NewStore(func(any) (string, bool) { return "", true }, func(Key) {})
 	s.UseBudget(b, pods)
