@@ -318,7 +318,9 @@ func (l *listing[R]) admit(k *reduced[R]) bool {
 	return false
 }
 
-// admitNew makes room for a new object at the cost of new ones that come after it by name.
+// admitNew makes room for a new object at the cost of new ones that come after it by name. All
+// that was taken comes before all that was refused: the last of taken, once it is given up, is
+// the first of what was refused.
 func (l *listing[R]) admitNew(k *reduced[R]) bool {
 	s := l.store.share
 	beyond := l.refused != nil && l.refused.Compare(k.key) < 0
@@ -338,7 +340,7 @@ func (l *listing[R]) admitNew(k *reduced[R]) bool {
 	}
 	for !beyond && len(l.taken) > 0 && k.key.Compare(l.taken[0]) < 0 {
 		last := heap.Pop(&l.taken).(Key)
-		if o, still := l.objects[last]; still {
+		if o, still := l.objects[last]; still { // it was not deleted meanwhile
 			delete(l.objects, last)
 			s.charge(o.size, usage{}, true)
 			s.recordRefusal(last, o.size, false)
