@@ -38,15 +38,10 @@ func (s *Snapshot) divides(q Query) bool {
 	if !s.Federated() || q.Hostname != "" {
 		return false
 	}
-	if s.View.Policy != nil {
-		return true
-	}
-	for _, m := range s.Members {
-		if m.Policy != nil && policy.Any(nil, []policy.Member{m.Part()}) {
-			return true
-		}
-	}
-	return false
+	return s.View.Policy != nil || slices.ContainsFunc(s.Members, func(m *Member) bool {
+		part := m.Part()
+		return part.IsForced()
+	})
 }
 
 // Divided reports whether a policy divides the traffic of the Service between clusters.

@@ -3,10 +3,11 @@ package policy
 import (
 	"cmp"
 	"encoding/binary"
+	"hash/fnv"
+	"maps"
 	"math/big"
 	"net/netip"
 	"slices"
-	"sort"
 )
 
 // Shares.
@@ -96,13 +97,8 @@ func (s *Share) Serves() bool { return s.some }
 // Divided reports whether different buckets get different endpoints of the member, which has so many ready.
 func (s *Share) Divided(ready int) bool { return s.units > 0 && s.units < unit*ready }
 
-// IsForced reports whether anything that is in force for a cluster changes shares.
-func (m *Member) isForced(s *Service) bool { return m.Policy.Drained > 0 || m.class(s) != Regular }
-
-// Any reports whether a policy is in force for a Service or any of its members.
-func Any(s *Service, members []Member) bool {
-	return !s.None() || slices.ContainsFunc(members, func(m Member) bool { return m.isForced(s) })
-}
+// IsForced reports whether what is in force for the member's cluster changes shares, whatever the Service asks for.
+func (m *Member) IsForced() bool { return m.Policy.Drained > 0 || m.class(nil) != Regular }
 
 // class returns the class of a member of a Service, whose policy may be nil.
 func (m *Member) class(s *Service) Class {
@@ -180,11 +176,11 @@ func Shares(s *Service, members []Member) []Share {
 	for n, t := range tiers {
 		for _, i := range t.members {
 			m := &members[i]
-			shares[i].Class, shares[i].LeftOut = m.class(s), s.preferred(m) < 0
-			shares[i].Tier, shares[i].Load = n+1, inParts(t.load)
-			shares[i].Drain = m.Policy.Drained
-			shares[i].Weight, _ = s.weight(m.Cluster)
-			shares[i].Weighted = t.weighted
+			weight, _ := s.weight(m.Cluster)
+			shares[i] = Share{
+				Class: m.class(s), LeftOut: s.preferred(m) < 0, Tier: n + 1, Load: inParts(t.load),
+				Weight: weight, Weighted: t.weighted, Drain: m.Policy.Drained,
+			}
 		}
 		t.divide(s, members, parts)
 	}
@@ -199,7 +195,6 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 		preferred = max(1, len(s.Prefer))
 	}
 	by := map[int]*tier{}
-	var places []int
 	for i := range members {
 		m := &members[i]
 		place, class := s.preferred(m), m.class(s)
@@ -211,14 +206,12 @@ func (s *Service) tiers(members []Member) (all []*tier) {
 		}
 		if by[place] == nil {
 			by[place] = &tier{reserve: s.preferred(m) < 0 || class == DrainedOut || class == StaleOut}
-			places = append(places, place)
 		}
 		by[place].members = append(by[place].members, i)
 		_, weighted := s.weight(m.Cluster)
 		by[place].weighted = by[place].weighted || weighted
 	}
-	sort.Ints(places)
-	for _, place := range places {
+	for _, place := range slices.Sorted(maps.Keys(by)) {
 		all = append(all, by[place])
 	}
 	return all
@@ -272,8 +265,8 @@ func (t *tier) divide(s *Service, members []Member, parts []*big.Rat) {
 	}
 	weights, total := make([]int64, len(t.members)), int64(0)
 	for _, weighted := range []bool{true, false} {
-		if weighted && !t.weighted || total > 0 {
-			continue
+		if total > 0 {
+			break
 		}
 		for n, i := range t.members {
 			m := &members[i]
@@ -350,11 +343,9 @@ func inParts(x *big.Rat) uint32 {
 
 // BucketOf returns the bucket of clients on a node, or of a Pod, by its name.
 func BucketOf(name string) uint8 {
-	h := uint64(14695981039346656037) // FNV-1a
-	for _, c := range []byte(name) {
-		h = (h ^ uint64(c)) * 1099511628211
-	}
-	return uint8(mixed(h) % Buckets)
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return uint8(mixed(h.Sum64()) % Buckets)
 }
 
 // Score returns a number by which the clients of a bucket choose among addresses: the higher ones first. It is the

@@ -256,7 +256,7 @@ func TestSharesWithoutPolicy(t *testing.T) {
 			members[i].Policy = Cluster{}
 		}
 		for _, s := range []*Service{nil, {}} {
-			if Any(s, members) {
+			if !s.None() || slices.ContainsFunc(members, func(m Member) bool { return m.IsForced() }) {
 				t.Fatal("there is a policy")
 			}
 			for i, x := range Shares(s, members) {

@@ -1,6 +1,9 @@
 package policy
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // What a linked cluster may withdraw within Window without confirmation, so that small clusters are not slowed down.
 const (
@@ -17,11 +20,7 @@ const mostWithdrawn = 50
 // Withdraws reports whether going from had to has is a withdrawal to be confirmed first: more than free, and more
 // than the guard's percentage.
 func (g WithdrawalGuard) Withdraws(had, has, free int) bool {
-	percent := int(g.Percent)
-	if percent == 0 {
-		percent = mostWithdrawn
-	}
-	lost := had - has
+	lost, percent := had-has, int(cmp.Or(g.Percent, mostWithdrawn))
 	return !g.Off && lost > free && (100*lost > percent*had || has == 0)
 }
 
