@@ -29,49 +29,52 @@ type Part struct {
 	WhenStale string // keep, last or drop
 }
 
-// ParsePolicy reads annotations; one that cannot be read is as good as none.
-func ParsePolicy(annotations map[string]string) (p Policy) {
+// ParsePolicy reads annotations; one that cannot be read is as good as none, and so is an empty one.
+func ParsePolicy(annotations map[string]string) Policy {
 	const prefix = "federation.fingerpost.io/"
-	if text, set := annotations[prefix+"prefer"]; set {
-		seen := map[string]bool{}
-		for tier := range strings.SplitSeq(text, ">") {
-			var names []string
-			for name := range strings.SplitSeq(tier, ",") {
-				name = strings.TrimSpace(name)
-				if name == "" || seen[name] {
-					p.Prefer = nil
-					return p.rest(annotations, prefix)
-				}
-				seen[name] = true
-				names = append(names, name)
-			}
-			p.Prefer = append(p.Prefer, names)
-		}
+	p := Policy{
+		Prefer:  parsePrefer(annotations[prefix+"prefer"]),
+		Weights: parseWeights(annotations[prefix+"weights"]),
 	}
-	return p.rest(annotations, prefix)
-}
-
-func (p Policy) rest(annotations map[string]string, prefix string) Policy {
 	if n, err := strconv.Atoi(annotations[prefix+"capacity"]); err == nil && n > 0 {
 		p.Capacity = n
 	}
-	if text, set := annotations[prefix+"weights"]; set {
-		weights, sum := map[string]int{}, 0
-		for item := range strings.SplitSeq(text, ",") {
-			name, number, _ := strings.Cut(strings.TrimSpace(item), "=")
-			n, err := strconv.Atoi(number)
-			_, twice := weights[name]
-			if err != nil || n < 0 || twice {
-				return p
-			}
-			weights[name] = n
-			sum += n
-		}
-		if sum > 0 {
-			p.Weights = weights
-		}
-	}
 	return p
+}
+
+func parsePrefer(text string) (tiers [][]string) {
+	seen := map[string]bool{}
+	for tier := range strings.SplitSeq(text, ">") {
+		var names []string
+		for name := range strings.SplitSeq(tier, ",") {
+			name = strings.TrimSpace(name)
+			if name == "" || seen[name] {
+				return nil
+			}
+			seen[name] = true
+			names = append(names, name)
+		}
+		tiers = append(tiers, names)
+	}
+	return tiers
+}
+
+func parseWeights(text string) map[string]int {
+	weights, sum := map[string]int{}, 0
+	for item := range strings.SplitSeq(text, ",") {
+		name, number, _ := strings.Cut(strings.TrimSpace(item), "=")
+		n, err := strconv.Atoi(number)
+		_, twice := weights[name]
+		if err != nil || n < 0 || twice {
+			return nil
+		}
+		weights[name] = n
+		sum += n
+	}
+	if sum == 0 {
+		return nil
+	}
+	return weights
 }
 
 // Shares returns the share of each part, in the order of parts: their sum is 1, or 0 if none has anything ready.
