@@ -69,7 +69,7 @@ func (x *Selection) Answer(p Place, previous *Answer) *Answer {
 		a.State = Rejected
 	case !a.Set.Empty():
 		a.State = Serving
-	case !s.synced():
+	case len(s.Unknown()) > 0:
 		a.State = Unknown
 	case s.Exists():
 		a.State = Empty
@@ -104,16 +104,6 @@ func (s *Snapshot) Rejection() Rejection {
 	default:
 		return NotRejected
 	}
-}
-
-// synced reports whether each cluster with a member was synced.
-func (s *Snapshot) synced() bool {
-	for _, m := range s.Members {
-		if !m.Known {
-			return false
-		}
-	}
-	return true
 }
 
 // contactGrace is how long a first answer waits for a cluster that has not answered at all: less than the 3 s

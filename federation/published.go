@@ -1,7 +1,6 @@
 package federation
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"net/netip"
@@ -97,7 +96,7 @@ func (p *Ports) UnmarshalBinary(b []byte) error {
 // Valid reports whether a View from outside keeps what readers depend on: the order of its ports and slices, and
 // members that are distinct.
 func (v *View) Valid() bool {
-	ports := slices.IsSortedFunc(v.Ports, func(a, b ServicePort) int { return cmp.Compare(a.Number, b.Number) })
+	ports := slices.IsSortedFunc(v.Ports, ServicePort.compareNumbers)
 	ordered := slices.IsSortedFunc(v.Slices, compareNames)
 	if v.Composition == nil {
 		return ports && ordered

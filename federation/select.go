@@ -490,6 +490,14 @@ func splice(base, removed, added []*Entry) []*Entry {
 	return append(out, base...)
 }
 
+// merged returns the entries of two lists in one, all sorted.
+func merged(a, b []*Entry) []*Entry {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	return splice(a, nil, b)
+}
+
 // A Place is where a client runs; empty fields are not known.
 type Place struct {
 	Node, Zone string
@@ -561,28 +569,16 @@ func (x *Selection) Conflicts() map[Ref]int {
 }
 
 func (x *Selection) countConflicts() map[Ref]int {
-	entries := x.parts[part{}]
-	if len(x.parts) > 1 || entries == nil {
-		entries = slices.SortedFunc(func(yield func(*Entry) bool) {
-			for _, some := range x.parts {
-				for _, e := range some {
-					if !yield(e) {
-						return
-					}
-				}
-			}
-		}, (*Entry).compareClaims)
-	}
-	var conflicts map[Ref]int
+	entries := slices.Concat(slices.Collect(maps.Values(x.parts))...)
+	slices.SortFunc(entries, (*Entry).compareClaims)
+	conflicts := map[Ref]int{}
 	for i, next := 0, 0; i < len(entries); i = next {
 		var best int
 		best, next = x.best(entries, i)
 		winner := entries[best]
 		for _, e := range entries[i:next] {
-			if e.origin.Cluster != winner.origin.Cluster && !e.Endpoint.equalAt(e.Addr.Port(), winner.Endpoint) {
-				if conflicts == nil {
-					conflicts = map[Ref]int{}
-				}
+			other := e.origin.Cluster != winner.origin.Cluster
+			if other && !e.Endpoint.equalAt(e.Addr.Port(), winner.Endpoint) {
 				conflicts[e.origin.Ref]++
 			}
 		}
@@ -608,12 +604,7 @@ func (q *Query) proven(e *Entry) bool {
 
 // claims returns every claim that clients on a node can have.
 func (x *Selection) claims(node string) []*Entry {
-	entries := x.parts[part{}]
-	mine := x.parts[part{true, node}]
-	if len(entries) == 0 {
-		return mine
-	}
-	return splice(entries, nil, mine)
+	return merged(x.parts[part{}], x.parts[part{true, node}])
 }
 
 // near returns every claim that is left for clients at a place. leaveOut, if it is not nil, gets what is left

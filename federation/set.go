@@ -56,7 +56,7 @@ type Set struct {
 }
 
 // Empty reports whether there are no addresses.
-func (s *Set) Empty() bool { return s == nil || len(s.entries) == 0 }
+func (s *Set) Empty() bool { return s.Len() == 0 }
 
 // Len returns the number of addresses.
 func (s *Set) Len() int {
@@ -105,7 +105,8 @@ func DiffAt(old, current *Set, port uint16) (add []Choice, remove []netip.AddrPo
 		switch {
 		case c < 0:
 			remove = append(remove, was.At(port))
-		case c > 0 || !was.sameAt(port, is) || !sameLens && !old.lens.choice(was).sameUse(current.lens.choice(is)):
+		case c > 0 || !was.sameAt(port, is) ||
+			!sameLens && !old.lens.choice(was).sameUse(current.lens.choice(is)):
 			add = append(add, current.lens.choice(is))
 		}
 		if c <= 0 {

@@ -293,18 +293,6 @@ func nth(of []uint64, n int) uint64 {
 	}
 }
 
-// merged returns the entries of two lists in one, all sorted.
-func merged(a, b []*Entry) []*Entry {
-	switch {
-	case len(a) == 0:
-		return b
-	case len(a) < len(b):
-		return splice(b, nil, a)
-	default:
-		return splice(a, nil, b)
-	}
-}
-
 // A ClusterShare is what decides about one cluster's part in the traffic of a Service, and what follows.
 type ClusterShare struct {
 	policy.Member

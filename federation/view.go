@@ -325,9 +325,11 @@ func (v *View) Count() (ready, notReady int) {
 	return ready, notReady
 }
 
+func (p ServicePort) compareNumbers(o ServicePort) int { return cmp.Compare(p.Number, o.Number) }
+
 // Port returns what the Service declares of its port n.
 func (v *View) Port(n uint16) (ServicePort, bool) {
-	i, found := slices.BinarySearchFunc(v.Ports, n, func(p ServicePort, n uint16) int { return int(p.Number) - int(n) })
+	i, found := slices.BinarySearchFunc(v.Ports, ServicePort{Number: n}, ServicePort.compareNumbers)
 	if !found {
 		return ServicePort{}, false
 	}

@@ -2,6 +2,8 @@ package watch
 
 import (
 	"container/list"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -61,10 +63,7 @@ func (b *KeyedBell[K]) Rung() <-chan struct{} { return b.bell.rung }
 func (b *KeyedBell[K]) Take() []K {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	keys := make([]K, 0, len(b.rung))
-	for k := range b.rung {
-		keys = append(keys, k)
-	}
+	keys := slices.Collect(maps.Keys(b.rung))
 	clear(b.rung)
 	return keys
 }
