@@ -104,7 +104,8 @@ func TestFacts(t *testing.T) {
 	}
 	second.DeleteNode("n")
 	s.RemoveCluster("local")
-	if _, known, _ := watch.Load(); known || s.Nodes().Len()+s.Profiles().Len() != 0 || s.Addresses().Len() != 1 {
+	others := s.nodes.table.Len() + s.profiles.table.Len()
+	if _, known, _ := watch.Load(); known || others != 0 || s.addresses.table.Len() != 1 {
 		t.Error("absence: something is left")
 	}
 }

@@ -76,13 +76,13 @@ func TestBells(t *testing.T) {
 			"close": func(*rapid.T) { unwatch(draw()) },
 			"set": func(*rapid.T) {
 				k := draw().value
-				table.Set(k, 1)
+				table.Swap(k, 1).Wake()
 				check("a key", watched(k))
 			},
 			"delete": func(*rapid.T) {
 				k := draw().value
 				_, exists := table.Get(k)
-				table.Delete(k)
+				table.Remove(k).Wake()
 				check("a key", func(bell int) bool { return exists && watched(k)(bell) })
 			},
 			"": func(*rapid.T) { check("nothing", func(int) bool { return false }) },
@@ -98,7 +98,7 @@ func TestBells(t *testing.T) {
 			if all := values[v].bells.Load(); all != nil && all.each.Len() > 0 {
 				t.Fatalf("value %d keeps %d bells", v, all.each.Len())
 			}
-			table.Delete(v)
+			table.Remove(v).Wake()
 		}
 		if n := table.Len(); n != 0 {
 			t.Fatalf("%d records are left", n)
@@ -226,8 +226,8 @@ func TestKeyedBell(t *testing.T) {
 // TestUnwatchedCostsNothing: a key without watchers has its value, and nothing else.
 func TestUnwatchedCostsNothing(t *testing.T) {
 	var table Table[int, int]
-	table.Set(1, 0)
-	if n := testing.AllocsPerRun(100, func() { table.Set(1, 1) }); n > 0 {
+	table.Swap(1, 0).Wake()
+	if n := testing.AllocsPerRun(100, func() { table.Swap(1, 1).Wake() }); n > 0 {
 		t.Errorf("a Set allocates %.0f objects", n)
 	}
 	table.Watch(1).Close()

@@ -25,10 +25,7 @@ type entry[V any] struct {
 	ok    bool
 }
 
-// Set makes v the value of k and wakes its watchers.
-func (t *Table[K, V]) Set(k K, v V) { t.Swap(k, v).Wake() }
-
-// Swap is Set that leaves the waking to the caller, as that of a Value does.
+// Swap makes v the value of k. The caller wakes the watchers of the old one, as with [Value.Swap].
 func (t *Table[K, V]) Swap(k K, v V) Superseded {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,10 +36,7 @@ func (t *Table[K, V]) Swap(k K, v V) Superseded {
 	return t.supersede(k, entry[V]{v, true})
 }
 
-// Delete leaves k without a value and wakes its watchers, if it had one.
-func (t *Table[K, V]) Delete(k K) { t.Remove(k).Wake() }
-
-// Remove is Delete that leaves the waking to the caller.
+// Remove leaves k without a value. If it had one, the caller wakes its watchers.
 func (t *Table[K, V]) Remove(k K) Superseded {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +59,6 @@ func (t *Table[K, V]) supersede(k K, e entry[V]) Superseded {
 type Reader[K comparable, V any] interface {
 	Get(k K) (V, bool)
 	Watch(k K) *Watch[K, V]
-	Len() int
 }
 
 // Get returns the value of k, if it has one.
@@ -125,7 +118,7 @@ func (t *Table[K, V]) Watch(k K) *Watch[K, V] {
 	return &Watch[K, V]{table: t, key: k, record: r}
 }
 
-// Len returns the number of keys that have a value or a watcher, for tests and metrics.
+// Len returns the number of keys that have a value or a watcher, for tests.
 func (t *Table[K, V]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -63,13 +63,13 @@ func TestTable(t *testing.T) {
 		t.Error("a key has a value before it is set")
 	}
 	_, _, superseded := w.Load()
-	table.Set("b", 1)
+	table.Swap("b", 1).Wake()
 	select {
 	case <-superseded:
 		t.Error("another key's value wakes a watcher")
 	default:
 	}
-	table.Set("a", 1)
+	table.Swap("a", 1).Wake()
 	<-superseded
 	if v, ok, _ := w.Load(); v != 1 || !ok {
 		t.Errorf("loaded %d, %v", v, ok)
@@ -78,9 +78,9 @@ func TestTable(t *testing.T) {
 		t.Errorf("got %d, %v", v, ok)
 	}
 	_, _, superseded = w.Load()
-	table.Delete("a")
+	table.Remove("a").Wake()
 	<-superseded
-	table.Set("a", 2) // the record of a watched key outlives its value
+	table.Swap("a", 2).Wake() // the record of a watched key outlives its value
 	if v, ok, _ := w.Load(); v != 2 || !ok {
 		t.Errorf("loaded %d, %v after the value came back", v, ok)
 	}
@@ -88,8 +88,8 @@ func TestTable(t *testing.T) {
 	if w.Close() || !second.Close() || second.Close() {
 		t.Error("Close does not distinguish the last watcher from the others")
 	}
-	table.Delete("a")
-	table.Delete("b")
+	table.Remove("a").Wake()
+	table.Remove("b").Wake()
 	if n := table.Len(); n != 0 {
 		t.Errorf("%d records are left", n)
 	}
@@ -99,7 +99,7 @@ func TestTable(t *testing.T) {
 func TestAll(t *testing.T) {
 	var table watch.Table[int, int]
 	for i := range 2000 {
-		table.Set(i, i)
+		table.Swap(i, i).Wake()
 	}
 	table.Watch(-1) // a key without a value
 	seen := map[int]int{}
@@ -108,8 +108,8 @@ func TestAll(t *testing.T) {
 			t.Errorf("%d has %d", k, v)
 		}
 		seen[k]++
-		table.Delete(1000 + k%1000)
-		table.Set(2000+k, 2000+k)
+		table.Remove(1000 + k%1000).Wake()
+		table.Swap(2000+k, 2000+k).Wake()
 	}
 	for k := range 1000 {
 		if seen[k] != 1 {
