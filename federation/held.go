@@ -27,7 +27,7 @@ import (
 //
 // Without a hold this costs a comparison of a number with zero.
 
-// hold is what is held of one Service; guarded by Store.mu.
+// hold is what is held of one Service. It is immutable.
 type hold struct {
 	before *View     // with the endpoints that are held
 	until  time.Time // zero: it is not confirmed
@@ -45,7 +45,7 @@ type HoldStatus struct {
 // them. A hold that is confirmed stays as it is.
 func (k *ClusterWriter) Hold(svc Service) {
 	k.do(func(c *cluster) {
-		before := c.views.Load().Get(svc)
+		before := k.View(svc)
 		if h := c.held[svc]; h != nil {
 			if !h.until.IsZero() {
 				return
@@ -66,14 +66,14 @@ func (k *ClusterWriter) HoldBefore(svc Service, before *View) {
 		if h == nil || h.lacks == 0 && !h.until.IsZero() {
 			h = &hold{before: before}
 		}
-		k.changeHold(svc, h.over(c.views.Load().Get(svc)))
+		k.changeHold(svc, h.over(k.View(svc)))
 	})
 }
 
 // Keep has a Service stay until a time, without endpoints, when it is deleted: it is called before the Delete.
 func (k *ClusterWriter) Keep(svc Service, until time.Time) {
 	k.do(func(c *cluster) {
-		if v := c.views.Load().Get(svc); v != nil && c.held[svc] == nil {
+		if v := k.View(svc); v != nil && c.held[svc] == nil {
 			empty := *v
 			empty.Slices = nil
 			k.store.setHold(c, svc, &hold{before: &empty, until: until, view: v})
@@ -84,13 +84,17 @@ func (k *ClusterWriter) Keep(svc Service, until time.Time) {
 // ConfirmHolds has what is held of c, and was not confirmed, held until a time for Snapshots in which nothing else is
 // ready; with the zero time it ends. It returns of how many Services that is.
 func (s *Store) ConfirmHolds(c Cluster, until time.Time) (confirmed int) {
-	s.reviseHolds(c, func(h *hold) (ends, changed bool) {
+	s.reviseHolds(c, func(h *hold) *hold {
 		if !h.until.IsZero() {
-			return false, false
+			return h
 		}
 		confirmed++
-		h.until = until
-		return until.IsZero(), true
+		if until.IsZero() {
+			return nil
+		}
+		next := *h
+		next.until = until
+		return &next
 	})
 	return confirmed
 }
@@ -98,22 +102,21 @@ func (s *Store) ConfirmHolds(c Cluster, until time.Time) (confirmed int) {
 // EndHolds ends what is held of c, and confirmed, until a time that is not after now; all of it if now is zero. It
 // returns when the next one ends; zero for never.
 func (s *Store) EndHolds(c Cluster, now time.Time) (next time.Time) {
-	s.reviseHolds(c, func(h *hold) (ends, changed bool) {
+	s.reviseHolds(c, func(h *hold) *hold {
 		switch {
 		case h.until.IsZero():
-			return false, false
 		case now.IsZero() || !now.Before(h.until):
-			return true, true
+			return nil
 		case next.IsZero() || h.until.Before(next):
 			next = h.until
 		}
-		return false, false
+		return h
 	})
 	return next
 }
 
-// reviseHolds has revise look at everything that is held of c.
-func (s *Store) reviseHolds(c Cluster, revise func(*hold) (ends, changed bool)) {
+// reviseHolds replaces each hold of c by what revise makes of it; nil ends it.
+func (s *Store) reviseHolds(c Cluster, revise func(*hold) *hold) {
 	s.mu.Lock()
 	defer s.unlock()
 	k := s.cluster(c)
@@ -121,11 +124,8 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) (ends, changed bool)) 
 		return
 	}
 	for svc, h := range k.held {
-		ends, changed := revise(h)
-		if ends {
-			s.setHold(k, svc, nil)
-		}
-		if changed {
+		if next := revise(h); next != h {
+			s.setHold(k, svc, next)
 			s.refreshMembers(c, svc)
 		}
 	}
@@ -171,7 +171,7 @@ func (k *ClusterWriter) restoreHolds(all map[Service]PublishedHold) {
 		}
 		for svc, h := range all {
 			restored := hold{before: h.Before, until: h.Until}
-			k.changeHold(svc, restored.over(c.views.Load().Get(svc)))
+			k.changeHold(svc, restored.over(k.View(svc)))
 		}
 	})
 }
@@ -184,9 +184,6 @@ func (k *ClusterWriter) changeHold(svc Service, h *hold) {
 
 // setHold sets what is held of a Service; nil for nothing. It needs s.mu.
 func (s *Store) setHold(k *cluster, svc Service, h *hold) {
-	if k.held == nil {
-		k.held = map[Service]*hold{}
-	}
 	s.holds -= len(k.held)
 	if k.held[svc] = h; h == nil {
 		delete(k.held, svc)

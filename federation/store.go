@@ -109,7 +109,7 @@ func (s *Store) AddCluster(c Cluster, e Expectation) {
 	k := s.cluster(c)
 	switch {
 	case k == nil:
-		k = &cluster{expectation: e, hasFacts: e.Local && !s.hasLocal()}
+		k = &cluster{expectation: e, hasFacts: e.Local && !s.hasLocal(), held: map[Service]*hold{}}
 		k.state.Store(Connecting)
 		s.link(c, k)
 	case k.expectation.TrustDomain == e.TrustDomain:
