@@ -33,8 +33,8 @@ type Rejection uint8
 const (
 	NotRejected  Rejection = iota
 	ExternalName           // a DNS alias: it has no addresses
-	Malformed              // View.Malformed has the reason. What a client holds already is better than nothing
-	Unlinked               // it stands for one in a cluster that is not linked; Absent for clients that were served
+	Malformed              // View.Malformed has the reason; clients keep what they hold
+	Unlinked               // it stands for one in a cluster that is not linked; clients that were served get Absent
 )
 
 // An Answer is what clients at one place get for one Query. It is immutable, and everything that a
@@ -111,10 +111,11 @@ func (s *Snapshot) Rejection() Rejection {
 const contactGrace = 2 * time.Second
 
 // WaitUntil returns until when a client that holds nothing waits for clusters that were never synced:
-// its first answer replaces everything that it has held before, so it should be complete. But a client that
-// has held nothing before loses requests meanwhile, and which of the two it is cannot be seen. A cluster being
-// listed has the whole grace from when it was linked, and one that does not answer has contactGrace;
-// before the clusters are listed, from started on. The zero time is that there is nothing to wait for.
+// its first answer replaces everything that it has held on an earlier stream, so it should be complete. But a
+// client that has held nothing loses requests meanwhile, and the server cannot distinguish the two. So a
+// cluster that is being listed has the whole grace from when it was linked, and one that does not answer has
+// contactGrace; before the clusters are listed, both are counted from started. The zero time means that there
+// is nothing to wait for.
 func (s *Snapshot) WaitUntil(grace time.Duration, started time.Time) (until time.Time) {
 	for _, m := range s.Members {
 		if m.Known {

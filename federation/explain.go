@@ -2,8 +2,8 @@ package federation
 
 import "net/netip"
 
-// A Reason is why a client does not get an address that a cluster publishes. The zero Reason is that it
-// does.
+// A Reason is why a client does not get an address that a cluster publishes. The zero Reason, Kept, means that
+// it does.
 type Reason uint8
 
 // The reasons, in the order in which they are looked at.
@@ -79,8 +79,8 @@ func Explain(s *Snapshot, q Query, p Place) []Verdict {
 		among := left
 		switch _, somewhere := v.Entry.part(true); {
 		case in[v.Entry]:
-		case lost[v.Entry] == Duplicate: // of an address whose claims all stay away, or that another cluster is given
-			among = x.claims(p.Node)
+		case lost[v.Entry] == Duplicate:
+			among = x.claims(p.Node) // the claim that counts may be left out as well, for another reason
 		case lost[v.Entry] != Kept:
 			v.Reason = lost[v.Entry]
 			continue

@@ -116,7 +116,8 @@ func (k *ClusterWriter) SetNode(name, zone string) {
 	k.writeFacts(func(s *Store) { s.nodes.write(s, name, zone) })
 }
 
-// KeepNodes keeps the nodes that are not written yet, and returns their names: what there is of them is not known.
+// KeepNodes keeps the nodes that are not written yet, and returns their names. It is called when nodes cannot be
+// listed, so that it is not known whether these still exist.
 func (k *ClusterWriter) KeepNodes() (names []string) {
 	k.writeFacts(func(s *Store) { names = s.nodes.keepUnwritten() })
 	return names
@@ -164,7 +165,7 @@ func (k *ClusterWriter) KeepProfile(name Service) {
 	k.writeFacts(func(s *Store) { delete(s.profiles.unwritten, name) })
 }
 
-// KeepProfiles keeps the ServiceProfiles that are not written yet, and returns their names, as KeepNodes does.
+// KeepProfiles is KeepNodes for ServiceProfiles.
 func (k *ClusterWriter) KeepProfiles() (names []Service) {
 	k.writeFacts(func(s *Store) { names = s.profiles.keepUnwritten() })
 	return names

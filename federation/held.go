@@ -6,24 +6,25 @@ import (
 	"time"
 )
 
-// Endpoints that a cluster has withdrawn, and that readers are given nevertheless.
+// Endpoints that a cluster has withdrawn, and that readers get nevertheless.
 //
-// A cluster that withdraws most of what it had within a moment is more often a mistake than meant. Who decides on
-// that is the owner of its writer: this is only where the decision is kept. Hold has the endpoints that a Service has
-// now stay in Snapshots, whatever is written after it:
+// A cluster that withdraws most of its endpoints within a moment does so more often by mistake than on purpose. The
+// owner of its writer decides which withdrawals are held; this file only keeps the decision. Hold keeps the endpoints
+// that a Service has now in Snapshots, whatever is written after it:
 //
-//   - A hold is not confirmed at first. Every Snapshot that names the Service has what is held.
-//   - ConfirmHolds is called when it is known that the cluster does not have the endpoints. From then on a Snapshot
-//     has them only while no other of its members has a ready endpoint (a federated Service lets them go at once),
-//     and until a time. Or they end at once.
-//   - Keep has a Service that is deleted next stay, without endpoints, until a time. What was removed
-//     because a Service is gone would not come back if the Service turns out to be a part of such a withdrawal.
-//   - EndHolds ends what was held until its time. A hold ends by itself when the Service has as many ready endpoints
-//     again, and with its cluster.
+//   - A hold begins unconfirmed: every Snapshot that names the Service has the endpoints that are held.
+//   - ConfirmHolds is called once it is known that the cluster no longer has the endpoints. From then on, and until
+//     some time, a Snapshot has them only while no other of its members has a ready endpoint: a federated Service
+//     that has others loses them at once. With the zero time no Snapshot has them any more.
+//   - Keep is called before a Service is deleted, and keeps it without endpoints until some time. If the deletion
+//     turns out to be part of a mass withdrawal, the Service is still there: what readers remove when a Service is
+//     deleted would not come back.
+//   - EndHolds ends the holds whose time has come. A hold also ends when the Service has as many ready endpoints
+//     again, and when its cluster is removed.
 //
-// What is held is added to what was written: an endpoint that is ready now is not replaced by what it was, and one
-// that is new is there as well. Views are what the cluster has written; holds are saved beside them (Published), so
-// that a replica that starts goes on with them.
+// What is held is added to what was written: an endpoint that is ready now stays as it is written, and so does one
+// that is new. Views are what the cluster has written; holds are saved beside them (Published), so that a replica
+// that starts takes them over.
 //
 // Without a hold this costs a comparison of a number with zero.
 
@@ -41,7 +42,7 @@ type HoldStatus struct {
 	Until     time.Time // zero: it is not confirmed that they are gone
 }
 
-// Hold has the endpoints that a Service has now stay in Snapshots. It is called before the Set or Delete that withdraws
+// Hold keeps the endpoints that a Service has now in Snapshots. It is called before the Set or Delete that withdraws
 // them. A hold that is confirmed stays as it is.
 func (k *ClusterWriter) Hold(svc Service) {
 	k.do(func(c *cluster) {
@@ -70,7 +71,7 @@ func (k *ClusterWriter) HoldBefore(svc Service, before *View) {
 	})
 }
 
-// Keep has a Service stay until a time, without endpoints, when it is deleted: it is called before the Delete.
+// Keep keeps a Service, without endpoints, until some time. It is called before the Delete.
 func (k *ClusterWriter) Keep(svc Service, until time.Time) {
 	k.do(func(c *cluster) {
 		if v := k.View(svc); v != nil && c.held[svc] == nil {
@@ -81,8 +82,8 @@ func (k *ClusterWriter) Keep(svc Service, until time.Time) {
 	})
 }
 
-// ConfirmHolds has what is held of c, and was not confirmed, held until a time for Snapshots in which nothing else is
-// ready; with the zero time it ends. It returns of how many Services that is.
+// ConfirmHolds confirms those holds of c that are not confirmed yet, and returns how many there were, one a Service.
+// Until some time Snapshots in which nothing else is ready still have what is held; with the zero time it ends now.
 func (s *Store) ConfirmHolds(c Cluster, until time.Time) (confirmed int) {
 	s.reviseHolds(c, func(h *hold) *hold {
 		if !h.until.IsZero() {
@@ -99,8 +100,8 @@ func (s *Store) ConfirmHolds(c Cluster, until time.Time) (confirmed int) {
 	return confirmed
 }
 
-// EndHolds ends what is held of c, and confirmed, until a time that is not after now; all of it if now is zero. It
-// returns when the next one ends; zero for never.
+// EndHolds ends those confirmed holds of c whose time is not after now, or all of them if now is the zero time. It
+// returns when the next one is due; the zero time if there is none.
 func (s *Store) EndHolds(c Cluster, now time.Time) (next time.Time) {
 	s.reviseHolds(c, func(h *hold) *hold {
 		switch {
@@ -131,13 +132,12 @@ func (s *Store) reviseHolds(c Cluster, revise func(*hold) *hold) {
 	}
 }
 
-// Holds returns what is held of each Service of which something is, or which is kept.
+// Holds returns the holds of c, by Service; nil if there are none.
 func (s *Store) Holds(c Cluster) map[Service]HoldStatus {
 	return holdsOf(s, s.cluster(c), func(h *hold) HoldStatus { return HoldStatus{h.lacks, h.until} })
 }
 
-// holdsOf returns what of makes of each hold of a cluster, which may be nil; nil if there is none. It must be called
-// without Store.mu.
+// holdsOf maps each hold of a cluster, which may be nil; nil if there are none. The caller does not hold Store.mu.
 func holdsOf[T any](s *Store, k *cluster, of func(*hold) T) map[Service]T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +151,7 @@ func holdsOf[T any](s *Store, k *cluster, of func(*hold) T) map[Service]T {
 	return all
 }
 
-// Gives reports whether readers are given a Service for itself: its cluster has written it, or has withdrawn it and it
-// is held.
+// Gives reports whether a Service exists for readers: its cluster has written it, or it is deleted and held.
 func (s *Store) Gives(ref Ref) bool {
 	if s.View(ref) != nil {
 		return true
@@ -201,7 +200,7 @@ func (h *hold) over(v *View) *hold {
 	return &next
 }
 
-// holdFor returns what a member of home is given instead of what its cluster has written; nil for nothing.
+// holdFor returns the hold whose view a member of home has instead of what its cluster has written; nil for none.
 func (c *cluster) holdFor(s *Store, home Ref, term MemberRef) *hold {
 	h := c.held[term.Service]
 	if h == nil || !h.until.IsZero() && s.hasOthers(home, term) {
@@ -258,9 +257,9 @@ func (v *View) readyAddresses() map[netip.Addr]bool {
 	return addresses
 }
 
-// withHeld returns a View with everything of v, which may be nil, and with the ready endpoints of before that it
-// lacks, or that are not ready in it. missing is how many those are. They are in Slices of their own, because they keep
-// the ports that they had: a Service without Pods keeps one of its EndpointSlices, which has no ports any more.
+// withHeld returns a View with everything of v, which may be nil, and with the ready endpoints of before that v lacks,
+// or that are not ready in it. missing is how many those are. They are in Slices of their own, with the ports that they
+// had: a Service without Pods keeps one of its EndpointSlices, which has no ports any more.
 func (v *View) withHeld(before *View) (with *View, missing int) {
 	if v == nil {
 		return before, before.readyCount()
@@ -305,5 +304,6 @@ func (s *Slice) without(addresses map[netip.Addr]bool) *Slice {
 	if !slices.ContainsFunc(s.Endpoints, leaves) {
 		return s
 	}
-	return &Slice{Name: s.Name, Ports: s.Ports, Endpoints: slices.DeleteFunc(slices.Clone(s.Endpoints), leaves)}
+	stay := slices.DeleteFunc(slices.Clone(s.Endpoints), leaves)
+	return &Slice{Name: s.Name, Ports: s.Ports, Endpoints: stay}
 }

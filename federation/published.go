@@ -54,8 +54,7 @@ func (s *Store) Published(c Cluster, before Published) (p Published, same bool) 
 	return p, false
 }
 
-// Write writes everything that was published, and holds what was held and nothing else. MarkSynced then removes the
-// rest.
+// Write writes everything in p, and replaces all holds by those in p. MarkSynced then removes what p does not have.
 func (k *ClusterWriter) Write(p Published) {
 	k.restoreHolds(p.Holds)
 	for svc, v := range p.Views.All() {

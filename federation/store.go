@@ -131,8 +131,8 @@ func (s *Store) SetState(c Cluster, state ClusterState) {
 	}
 }
 
-// SetPolicy sets the policy that is in force for c; the zero one is that there is none. It is forgotten with
-// RemoveCluster, and a cluster that was not added has none.
+// SetPolicy sets the policy that is in force for c; the zero Cluster is no policy. RemoveCluster removes it, and a
+// cluster that was not added has none.
 func (s *Store) SetPolicy(c Cluster, p policy.Cluster) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -583,8 +583,8 @@ type Watch struct {
 	remove func() // takes off the Bell; nil for none; of the owner
 }
 
-// Add has a Bell rung whenever there is a newer Snapshot, until Close. Like AddToDeclaration it is
-// called by the owner, once at most.
+// Add rings b whenever there is a newer Snapshot, until Close. The owner calls either Add or
+// AddToDeclaration, once at most.
 func (w *Watch) Add(b *watch.Bell) { w.remove = w.head.snapshot.Add(b) }
 
 // AddToDeclaration is Add for the Declaration.

@@ -96,7 +96,7 @@ type Endpoint struct {
 // is empty.
 type Name struct{ handle unique.Handle[string] }
 
-// NameOf returns the Name that is s.
+// NameOf returns s as a Name.
 func NameOf(s string) (n Name) {
 	if s != "" {
 		n.handle = unique.Make(s)
@@ -346,7 +346,8 @@ func (v *View) declaration(old *Declaration) *Declaration {
 	switch {
 	case v == nil:
 		return nil
-	case old != nil && v.ExternalName == old.ExternalName && v.Opaque == old.Opaque && slices.Equal(v.Ports, old.Ports):
+	case old != nil && v.ExternalName == old.ExternalName && v.Opaque == old.Opaque &&
+		slices.Equal(v.Ports, old.Ports):
 		return old
 	}
 	return &Declaration{v.ExternalName, v.Ports, v.Opaque}

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// A Cluster is the policy that is in force for one cluster, whatever the Service. The zero Cluster is that there
-// is none.
+// A Cluster is the policy that is in force for one cluster, whatever the Service. The zero Cluster is no policy.
 type Cluster struct {
 	WhenStale WhenStale // Unset is Keep
 	Drained   uint8     // percent of its traffic that is taken away, from 0 to 100
@@ -27,7 +26,7 @@ const (
 // String returns the value as it is written.
 func (w WhenStale) String() string { return [...]string{"", "keep", "last", "drop"}[w] }
 
-// A Service is the policy of one federated Service. It is immutable. The zero Service is that there is none.
+// A Service is the policy of one federated Service. It is immutable. The zero Service is no policy.
 type Service struct {
 	Prefer    []Tier    // the best first; none: one tier of all clusters
 	Capacity  uint32    // ready endpoints that a tier should have at least
@@ -86,7 +85,7 @@ func (s *Service) HasRegion() bool {
 	return s != nil && slices.ContainsFunc(s.Prefer, func(t Tier) bool { return t.Region })
 }
 
-// A Link is what the annotations of a Link ask for. The zero Link is that they ask for nothing.
+// A Link is what the annotations of a Link ask for. The zero Link asks for nothing.
 type Link struct {
 	WhenStale       WhenStale
 	Drain           Drain
@@ -96,22 +95,20 @@ type Link struct {
 	Region          string // empty: not given
 }
 
-// A WithdrawalGuard is how long what a cluster withdraws at once is held. The zero value is that it is not given.
+// A WithdrawalGuard is which withdrawals of a cluster are held, and for how long. The zero value is not given.
 type WithdrawalGuard struct {
 	Off     bool
 	Percent uint8 // that must be withdrawn, from 1 to 100; 0: not given
 	Hold    time.Duration
 }
 
-// A Limit is an upper bound. The zero Limit is that it is not given; one that is given and 0 is that there is no
-// bound.
+// A Limit is an upper bound. The zero Limit is not given; one that is given, and is 0, means that there is no bound.
 type Limit struct {
 	Given bool
 	N     int
 }
 
-// A Drain takes a cluster's traffic away, or gives it back, in steps of 5 percent. The zero Drain is that there is
-// none.
+// A Drain takes a cluster's traffic away, or gives it back, in steps of 5 percent. The zero Drain takes none away.
 type Drain struct {
 	From time.Time     // in UTC, without a monotonic clock, so that Drains can be compared
 	Over time.Duration // from the first percent to the last; 0: at once
@@ -123,7 +120,7 @@ var atOnce = time.Unix(0, 0).UTC()
 
 const steps = 20 // of a Drain
 
-// At returns how many percent are taken away at a time, and when that changes next; the zero time is never.
+// At returns how many percent are taken away at a time, and when that changes next; the zero time means never.
 func (d Drain) At(now time.Time) (percent uint8, next time.Time) {
 	if d.From.IsZero() {
 		return 0, time.Time{}

@@ -25,7 +25,7 @@ func (g WithdrawalGuard) Withdraws(had, has, free int) bool {
 }
 
 // A Peak is the highest value that a number has had within Window. It counts what a cluster has lost on balance: a
-// rollout that replaces every endpoint withdraws nothing. The zero Peak is that of a number that has always been 0.
+// rollout that replaces every endpoint withdraws nothing. The zero Peak is of a number that has always been 0.
 //
 // It remembers the values that were exceeded by none since, one a second at most, which are at most 61. A Peak is not
 // safe for concurrent use.

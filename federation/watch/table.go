@@ -145,10 +145,8 @@ func (w *Watch[K, V]) Load() (V, bool, <-chan struct{}) {
 	return e.value, e.ok, superseded
 }
 
-// Add has a Bell rung whenever the key's value changes, until Close. It is called once at most.
-func (w *Watch[K, V]) Add(b *Bell) {
-	w.remove = w.record.level.Add(b)
-}
+// Add rings b whenever the key's value changes, until Close. It is called once at most.
+func (w *Watch[K, V]) Add(b *Bell) { w.remove = w.record.level.Add(b) }
 
 // Close ends the watch and reports whether it was the key's last. A second Close does nothing.
 func (w *Watch[K, V]) Close() (last bool) {

@@ -36,7 +36,7 @@ func (v *Value[T]) Swap(t T) Superseded {
 	return s
 }
 
-// Add has a Bell rung whenever the value is superseded, until remove is called.
+// Add rings b whenever the value is superseded, until remove is called.
 func (v *Value[T]) Add(b *Bell) (remove func()) {
 	if v.bells.Load() == nil {
 		v.bells.CompareAndSwap(nil, &bells{})
@@ -44,7 +44,7 @@ func (v *Value[T]) Add(b *Bell) (remove func()) {
 	return v.bells.Load().add(b)
 }
 
-// Superseded is a value that is the newest no more, with those who wait on it.
+// Superseded is a value that is no longer the newest, with its waiters.
 type Superseded struct {
 	waiting chan struct{}
 	bells   *bells
