@@ -76,7 +76,7 @@ func Credentials(kubeconfig []byte, hosts Hosts) (*rest.Config, error) {
 	if !found || user == nil {
 		return nil, fmt.Errorf("the kubeconfig has no user %q, which its current context names", context.AuthInfo)
 	}
-	if err := errors.Join(validateCluster(cluster), validateUser(user)); err != nil {
+	if err := validateFields(cluster, user); err != nil {
 		return nil, err
 	}
 	config := &rest.Config{
@@ -114,51 +114,43 @@ func rejectedField(field, why, instead string) error {
 	return fmt.Errorf("%s is rejected: %s; %s", field, why, instead)
 }
 
-func validateCluster(c *clientcmdapi.Cluster) (err error) {
-	if c.InsecureSkipTLSVerify {
-		err = errors.Join(err, rejectedField("cluster.insecure-skip-tls-verify",
-			"any server could pose as the cluster", "use certificate-authority-data"))
-	}
-	if c.CertificateAuthority != "" {
-		err = errors.Join(err, rejectedField("cluster.certificate-authority",
-			"it would read a file of this process", "use certificate-authority-data"))
-	}
-	if c.ProxyURL != "" {
-		err = errors.Join(err, rejectedField("cluster.proxy-url",
-			"it would send the credentials elsewhere", "name a server that can be reached directly"))
-	}
-	if len(c.CertificateAuthorityData) > 0 && !x509.NewCertPool().AppendCertsFromPEM(c.CertificateAuthorityData) {
-		err = errors.Join(err, rejectedField("cluster.certificate-authority-data",
-			"it contains no certificate in PEM form", "copy it again from the cluster"))
-	}
-	return err
-}
-
-func validateUser(u *clientcmdapi.AuthInfo) (err error) {
-	const inline = "use an inline token or client certificate"
+// validateFields returns everything for which a cluster and a user of a kubeconfig are rejected, besides the server.
+func validateFields(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) (err error) {
+	const (
+		inline = "use an inline token or client certificate"
+		ca     = "use certificate-authority-data"
+		file   = "it would read a file of this process"
+	)
+	pem := c.CertificateAuthorityData
+	isPEM := len(pem) == 0 || x509.NewCertPool().AppendCertsFromPEM(pem)
 	authenticates := u.Token != "" || len(u.ClientCertificateData) > 0
 	impersonates := u.Impersonate != "" || u.ImpersonateUID != "" ||
 		len(u.ImpersonateGroups) > 0 || len(u.ImpersonateUserExtra) > 0
+	isBlank := func(c rune) bool { return c <= ' ' || c == 0x7f }
 	for _, r := range []struct {
-		set        bool
-		field, why string
+		set                 bool
+		field, why, instead string
 	}{
-		{u.Exec != nil, "user.exec", "it would run a program"},
-		{u.AuthProvider != nil, "user.auth-provider", "it would load a plugin"},
-		{u.TokenFile != "", "user.tokenFile", "it would read a file of this process"},
-		{u.ClientCertificate != "", "user.client-certificate", "it would read a file of this process"},
-		{u.ClientKey != "", "user.client-key", "it would read a file of this process"},
-		{impersonates, "user.as", "it would impersonate another identity"},
-		{u.Username != "" || u.Password != "", "user.username", "API servers accept no passwords"},
-		{!authenticates, "user", "it has neither a token nor a client certificate"},
+		{c.InsecureSkipTLSVerify, "cluster.insecure-skip-tls-verify", "any server could pose as the cluster", ca},
+		{c.CertificateAuthority != "", "cluster.certificate-authority", file, ca},
+		{c.ProxyURL != "", "cluster.proxy-url", "it would send the credentials elsewhere",
+			"name a server that can be reached directly"},
+		{!isPEM, "cluster.certificate-authority-data", "it contains no certificate in PEM form",
+			"copy it again from the cluster"},
+		{u.Exec != nil, "user.exec", "it would run a program", inline},
+		{u.AuthProvider != nil, "user.auth-provider", "it would load a plugin", inline},
+		{u.TokenFile != "", "user.tokenFile", file, inline},
+		{u.ClientCertificate != "", "user.client-certificate", file, inline},
+		{u.ClientKey != "", "user.client-key", file, inline},
+		{impersonates, "user.as", "it would impersonate another identity", inline},
+		{u.Username != "" || u.Password != "", "user.username", "API servers accept no passwords", inline},
+		{!authenticates, "user", "it has neither a token nor a client certificate", inline},
+		{strings.ContainsFunc(u.Token, isBlank), "user.token", "it contains white space",
+			"copy it again; mind the end of the line"},
 	} {
 		if r.set {
-			err = errors.Join(err, rejectedField(r.field, r.why, inline))
+			err = errors.Join(err, rejectedField(r.field, r.why, r.instead))
 		}
-	}
-	if strings.ContainsFunc(u.Token, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
-		err = errors.Join(err, rejectedField("user.token",
-			"it contains white space", "copy it again; mind the end of the line"))
 	}
 	if len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0 {
 		if _, pair := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); pair != nil {
@@ -173,7 +165,7 @@ func validateUser(u *clientcmdapi.AuthInfo) (err error) {
 func (h Hosts) validateServer(server string) (host string, err error) {
 	u, err := url.Parse(server)
 	switch {
-	case err != nil || u.Host == "" || u.Hostname() == "":
+	case err != nil || u.Hostname() == "":
 		return "", rejectedField("cluster.server",
 			fmt.Sprintf("%q is not the URL of a server", server), "write https://host:port")
 	case u.Scheme != "https":
