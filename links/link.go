@@ -167,11 +167,11 @@ func (l *Link) readTraffic(annotations map[string]string) {
 
 // trafficAfter returns what the Link asks for. What cannot be read is as it was before.
 func (l *Link) trafficAfter(before policy.Link, releasedBefore string) (asked policy.Link, released string) {
-	isUnread := func(p policy.Problem) bool { return p.Key == ReleasedAtKey }
-	if slices.ContainsFunc(l.unread, isUnread) {
-		return l.traffic.Keeping(before, l.unread), releasedBefore
+	released = l.released
+	if slices.ContainsFunc(l.unread, func(p policy.Problem) bool { return p.Key == ReleasedAtKey }) {
+		released = releasedBefore
 	}
-	return l.traffic.Keeping(before, l.unread), l.released
+	return l.traffic.Keeping(before, l.unread), released
 }
 
 // readStatus reads a Link's status; a part that cannot be read is empty.

@@ -482,7 +482,7 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 	namespaces := maps.Clone(r.namespaces)
 	r.mu.Unlock()
 	for _, l := range in.links {
-		if n := namespaces[l.key.Namespace]; n == nil || !n.ready() {
+		if !namespaces[l.key.Namespace].ready() { // each Link has one
 			return in, false
 		}
 	}
@@ -500,26 +500,27 @@ func (r *Reconciler) inputsFor(name string) (inputs, bool) {
 // unknown, if it has a Link, or if another replica has it. One that was restored, and that nothing links,
 // stays until releaseDeleted has decided about it.
 func (r *Reconciler) applyOutcome(name string, out outcome, status cluster.Status, applied bool) error {
+	linked := out.spec != nil
 	r.mu.Lock()
 	before, restored := r.restored[name]
-	if !out.linked {
+	if !linked {
 		delete(r.loggedRejections, name)
 	}
 	r.mu.Unlock()
-	if out.linked {
+	if linked {
 		r.addLinked(name)
 	}
 	switch {
-	case out.linked && len(out.spec.Access) > 0:
+	case linked && len(out.spec.Access) > 0:
 		return r.registry.Apply(*out.spec)
-	case out.linked && !applied && (out.winner != nil || restored):
+	case linked && !applied && (out.winner != nil || restored):
 		spec := *out.spec
 		spec.TrustDomain = cmp.Or(spec.TrustDomain, before.TrustDomain)
 		spec.ClusterDomain = cmp.Or(spec.ClusterDomain, before.ClusterDomain)
 		return r.registry.Apply(spec)
 	case out.winner != nil:
-		r.registry.ApplyTraffic(name, out.traffic, out.released) // which needs no credentials
-	case out.linked: // as it is
+		r.registry.ApplyTraffic(name, out.spec.Traffic, out.spec.Released) // which needs no credentials
+	case linked: // as it is
 	case restored && !applied:
 		return r.registry.Apply(before)
 	case !restored && applied && !status.Local:

@@ -31,13 +31,12 @@ type inputs struct {
 
 // outcome is the result for one cluster name.
 type outcome struct {
-	linked    bool          // a Link or labelled Secret names the cluster, valid or not
-	spec      *cluster.Spec // if it is linked; without Access no credentials are usable, and an applied Spec stays
-	winner    *Link         // the Link that counts; nil if there is none
-	traffic   policy.Link   // of the winner
-	released  string        // likewise
-	rejection error         // why credentials were rejected
-	domains   string        // the domains and where each comes from, for people
+	// spec is nil if no Link and no labelled Secret names the cluster. Without Access no credentials are usable, and
+	// the Spec that is applied already stays.
+	spec      *cluster.Spec
+	winner    *Link  // the Link that counts; nil if there is none
+	rejection error  // why credentials were rejected
+	domains   string // the domains and where each comes from, for people
 }
 
 // resolve computes the Spec of one cluster name. A labelled Secret comes first, as it does in Linkerd; the
@@ -46,13 +45,11 @@ func resolve(in inputs) outcome {
 	var out outcome
 	slices.SortFunc(in.links, compareLinks)
 	slices.SortFunc(in.labelled, func(a, b *secret) int { return compareAge(a.created, b.created, a.key, b.key) })
-	out.linked = len(in.links)+len(in.labelled) > 0
-	if in.name == in.local && out.linked {
-		out.linked = false
-		out.rejection = errors.New(localName(in.name))
+	if len(in.links)+len(in.labelled) == 0 {
 		return out
 	}
-	if !out.linked {
+	if in.name == in.local {
+		out.rejection = errors.New(localName(in.name))
 		return out
 	}
 	if len(in.links) > 0 {
@@ -88,7 +85,6 @@ func resolve(in inputs) outcome {
 		}
 		spec.Slices = l.slicesEnabled || l.slicesUnclear && in.slices
 		spec.Traffic, spec.Released = l.trafficAfter(in.traffic, in.released)
-		out.traffic, out.released = spec.Traffic, spec.Released
 		out.domains = fillDomains(spec, l, in.trustDomain)
 	}
 	out.rejection = errors.Join(problems...)
@@ -121,7 +117,8 @@ func (in inputs) secretOf(l *Link) (*secret, error) {
 
 // fillDomains sets the domains that no labelled Secret provides, and describes where each comes from.
 func fillDomains(spec *cluster.Spec, l *Link, localTrustDomain string) string {
-	trust, dns := "the labelled Secret's annotation", "the labelled Secret's annotation"
+	const annotation = "the labelled Secret's annotation"
+	trust, dns := annotation, annotation
 	if spec.TrustDomain == "" {
 		spec.TrustDomain, trust = localTrustDomain, "our own"
 	}

@@ -52,7 +52,7 @@ func labelled(f func(*secret)) *secret {
 // resolved renders the outcome of inputs.
 func resolved(in inputs) string {
 	out := resolve(in)
-	text := fmt.Sprintf("wanted=%t", out.linked)
+	text := fmt.Sprintf("wanted=%t", out.spec != nil)
 	if out.winner != nil {
 		text += " winner=" + out.winner.key.Name
 	}
@@ -179,10 +179,7 @@ func TestResolve(t *testing.T) {
 
 func TestConditionsFor(t *testing.T) {
 	live := cluster.Status{State: federation.Live, Synced: true, Source: "Secret mc/creds"}
-	good := outcome{
-		linked:  true,
-		domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)",
-	}
+	good := outcome{domains: "trust domain ours (our own), cluster domain east.local (spec.targetClusterDomain)"}
 	why := func(r api.Reason) error { return &api.ProbeError{Reason: r, Err: fmt.Errorf("it is %s", r)} }
 	for name, tc := range map[string]struct {
 		out    outcome
@@ -229,7 +226,7 @@ func TestConditionsFor(t *testing.T) {
 			"Accepted=True/Accepted CredentialsValid=Unknown/Unreachable Connected=True/Live Synced=True/Synced",
 		},
 		"refused": {
-			outcome{linked: true, rejection: fmt.Errorf("user.exec is refused")},
+			outcome{rejection: fmt.Errorf("user.exec is refused")},
 			live,
 			"Accepted=True/Accepted CredentialsValid=False/Refused Connected=True/Live Synced=True/Synced",
 		},
