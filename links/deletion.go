@@ -259,7 +259,7 @@ func (r *Reconciler) linksServed() (bool, error) {
 	for _, version := range versions {
 		list := &metav1.APIResourceList{}
 		path := "/apis/" + Group + "/" + version
-		err := r.core.Discovery().RESTClient().Get().AbsPath(path).Do(ctx).Into(list)
+		err := r.discovery.RESTClient().Get().AbsPath(path).Do(ctx).Into(list)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return false, err
 		}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/fingerpost/fingerpost/cluster"
@@ -85,7 +85,7 @@ type Reconciler struct {
 
 	conn        *api.Connection
 	dynamic     dynamic.Interface
-	core        kubernetes.Interface
+	discovery   discovery.DiscoveryInterface
 	links       *api.Informer[*Link]
 	controllers *secretNamespace    // the controller namespace
 	clusters    *apply.Loop[string] // by name
@@ -162,8 +162,8 @@ func NewReconciler(
 	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for Links: %w", err)
 	}
-	if r.core, err = kubernetes.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
-		return nil, fmt.Errorf("client for Secrets: %w", err)
+	if r.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
+		return nil, fmt.Errorf("client for discovery: %w", err)
 	}
 	r.metrics = newConditionMetrics(r)
 	kind := api.Newest(linkerd.Links, versions, "Link")
