@@ -186,8 +186,8 @@ func readStatus(u *unstructured.Unstructured) (s writtenStatus) {
 		}
 	}
 	read("conditions", &s.conditions)
-	read("mirrorServices", &s.mirrorServices)
-	read("federatedServices", &s.federatedServices)
+	read("mirrorServices", &s.Mirrored)
+	read("federatedServices", &s.Federated)
 	return s
 }
 

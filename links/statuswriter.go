@@ -302,11 +302,11 @@ func (s writtenStatus) applyConfiguration(l *Link) (*unstructured.Unstructured, 
 	if len(s.conditions) > 0 {
 		fields["conditions"] = s.conditions
 	}
-	if len(s.mirrorServices)+len(l.status.mirrorServices) > 0 {
-		fields["mirrorServices"] = append([]ServiceStatus{}, s.mirrorServices...)
+	if len(s.Mirrored)+len(l.status.Mirrored) > 0 {
+		fields["mirrorServices"] = append([]ServiceStatus{}, s.Mirrored...)
 	}
-	if len(s.federatedServices)+len(l.status.federatedServices) > 0 {
-		fields["federatedServices"] = append([]ServiceStatus{}, s.federatedServices...)
+	if len(s.Federated)+len(l.status.Federated) > 0 {
+		fields["federatedServices"] = append([]ServiceStatus{}, s.Federated...)
 	}
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": Group + "/" + l.version, "kind": "Link",

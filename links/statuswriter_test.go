@@ -41,7 +41,7 @@ func (f *fleet) meddle(change func(*writtenStatus)) {
 	s := readStatus(o)
 	change(&s)
 	text, err := json.Marshal(map[string]any{
-		"conditions": s.conditions, "mirrorServices": s.mirrorServices, "federatedServices": s.federatedServices,
+		"conditions": s.conditions, "mirrorServices": s.Mirrored, "federatedServices": s.Federated,
 	})
 	f.must(err)
 	var fields map[string]any
@@ -122,7 +122,7 @@ func TestStaleWrite(t *testing.T) {
 						Reason:  "Audited",
 						Message: "theirs",
 					})
-				s.mirrorServices = append(s.mirrorServices, theirs)
+				s.Mirrored = append(s.Mirrored, theirs)
 			})
 		}
 		f.before.Store(&meddle)
@@ -134,7 +134,7 @@ func TestStaleWrite(t *testing.T) {
 		if got := f.condition(Mirrors)["message"]; got != "as it asks" {
 			t.Errorf("Mirroring: %v", got)
 		}
-		list := readStatus(f.home.Get(linkKind, "linkerd", "east")).mirrorServices
+		list := readStatus(f.home.Get(linkKind, "linkerd", "east")).Mirrored
 		if len(list) != 2 || !sameEntry(list[1], theirs) {
 			t.Errorf("list %v", list)
 		}
@@ -158,7 +158,7 @@ func TestMeddling(t *testing.T) {
 			for i := range s.conditions {
 				s.conditions[i].Message = "wrong"
 			}
-			s.mirrorServices[0].LocalRef = nil
+			s.Mirrored[0].LocalRef = nil
 		})
 		f.pass(time.Second)
 		if diff := cmp.Diff(with(healthy, Mirrors, "True"), f.shown()); diff != "" {
@@ -168,13 +168,13 @@ func TestMeddling(t *testing.T) {
 		if strings.Contains(fmt.Sprint(got["message"]), "wrong") || got["lastTransitionTime"] != since {
 			t.Errorf("condition %v, which is %v since %v", got, got["status"], since)
 		}
-		list := readStatus(f.home.Get(linkKind, "linkerd", "east")).mirrorServices
+		list := readStatus(f.home.Get(linkKind, "linkerd", "east")).Mirrored
 		if len(list) != 1 || list[0].LocalRef == nil {
 			t.Errorf("list %v", list)
 		}
 		f.mirrored(&MirroredServices{})
 		f.pass(time.Second)
-		if list := readStatus(f.home.Get(linkKind, "linkerd", "east")).mirrorServices; len(list) != 0 {
+		if list := readStatus(f.home.Get(linkKind, "linkerd", "east")).Mirrored; len(list) != 0 {
 			t.Errorf("list %v", list)
 		}
 	})
@@ -227,7 +227,7 @@ func TestNextHolder(t *testing.T) {
 			conditions: append(slices.Clone(l.status.conditions), metav1.Condition{
 				Type: "Obsolete", Status: metav1.ConditionTrue, Reason: "Obsolete", Message: "of an older version",
 			}),
-			mirrorServices: l.status.mirrorServices,
+			MirroredServices: MirroredServices{Mirrored: l.status.Mirrored},
 		}
 		object, err := left.applyConfiguration(l)
 		f.must(err)
@@ -244,7 +244,7 @@ func TestNextHolder(t *testing.T) {
 		if diff := cmp.Diff(with(healthy, Mirrors, "True"), f.shown()); diff != "" {
 			t.Error(diff)
 		}
-		if list := readStatus(f.home.Get(linkKind, "linkerd", "east")).mirrorServices; len(list) != 1 {
+		if list := readStatus(f.home.Get(linkKind, "linkerd", "east")).Mirrored; len(list) != 1 {
 			t.Errorf("list %v", list)
 		}
 		if n := f.patches() - before; n != 2 {
@@ -386,7 +386,7 @@ func TestNoWriteLoop(t *testing.T) {
 					}
 					return
 				}
-				list := readStatus(f.home.Get(linkKind, "linkerd", "east")).mirrorServices
+				list := readStatus(f.home.Get(linkKind, "linkerd", "east")).Mirrored
 				if len(list) != 1 || !f.reconciler.Links()[0].ConditionsUnsupported {
 					t.Errorf("list %v, %+v", list, f.reconciler.Links())
 				}
@@ -418,22 +418,22 @@ func TestListsAreBounded(t *testing.T) {
 			t.Errorf("the Link has %d bytes", len(text))
 		}
 		s, failures := readStatus(o), 0
-		for _, e := range s.mirrorServices {
+		for _, e := range s.Mirrored {
 			if e.LocalRef == nil {
 				failures++
 			}
 		}
-		if len(s.mirrorServices) != maxListedServices || failures != 10 {
-			t.Errorf("%d entries, %d of them failures", len(s.mirrorServices), failures)
+		if len(s.Mirrored) != maxListedServices || failures != 10 {
+			t.Errorf("%d entries, %d of them failures", len(s.Mirrored), failures)
 		}
-		if !slices.IsSortedFunc(s.mirrorServices, func(a, b ServiceStatus) int {
+		if !slices.IsSortedFunc(s.Mirrored, func(a, b ServiceStatus) int {
 			return strings.Compare(a.RemoteRef.Name, b.RemoteRef.Name)
 		}) {
 			t.Error("the list is not sorted by name")
 		}
 		want := fmt.Sprintf(
 			"as it asks; status.mirrorServices leaves out 4000 Services; status.federatedServices leaves out %d Services",
-			5000-len(s.federatedServices))
+			5000-len(s.Federated))
 		if got := f.condition(Mirrors)["message"]; got != want {
 			t.Errorf("message %q, want %q", got, want)
 		}

@@ -15,21 +15,20 @@ import (
 
 // A writtenStatus is the part of a Link's status that we write. It is immutable.
 type writtenStatus struct {
-	conditions        []metav1.Condition
-	mirrorServices    []ServiceStatus
-	federatedServices []ServiceStatus
+	conditions       []metav1.Condition
+	MirroredServices // with entries of other controllers
 }
 
 // A MirrorStatus is what package mirror reports about one Link. Times are of no account in it.
 type MirrorStatus struct {
 	Condition metav1.Condition  // of the type Mirrors
 	Services  *MirroredServices // nil: what was handed over before stays
-	Unmatched []string          // Services with a label that exports them, which no selector of the Link matches
+	Unmatched []string          // Services whose label exports them, and that no selector of the Link matches
 
 	unlistedMirrored, unlistedFederated int // entries that the bounds of the lists leave out
 }
 
-// MirroredServices are the outcomes for all Services that a Link selects.
+// MirroredServices are the outcomes for the Services that a Link selects.
 type MirroredServices struct {
 	Mirrored, Federated []ServiceStatus
 }
@@ -107,12 +106,14 @@ func (m *MirrorStatus) exported() *MirrorReport {
 }
 
 func (m *MirrorStatus) equal(o *MirrorStatus) bool {
-	if o == nil || !equalConditions(&m.Condition, &o.Condition) || (m.Services == nil) != (o.Services == nil) ||
-		!slices.Equal(m.Unmatched, o.Unmatched) {
+	switch {
+	case o == nil || !equalConditions(&m.Condition, &o.Condition) || !slices.Equal(m.Unmatched, o.Unmatched):
 		return false
+	case m.Services == nil || o.Services == nil:
+		return m.Services == o.Services
+	default:
+		return m.Services.sameServices(o.Services)
 	}
-	return m.Services == nil || equalLists(m.Services.Mirrored, o.Services.Mirrored) &&
-		equalLists(m.Services.Federated, o.Services.Federated)
 }
 
 // bounded returns the entries that a list in a status has room for, sorted by name, and how many it leaves
@@ -205,10 +206,7 @@ func (r *Reconciler) reportOf(link api.Key, uid string) *linkReport {
 func wantedStatus(
 	l *Link, conditions []metav1.Condition, m *MirrorStatus, mirrors bool, now metav1.Time,
 ) writtenStatus {
-	want := writtenStatus{
-		conditions:     slices.Clone(conditions),
-		mirrorServices: l.status.mirrorServices, federatedServices: l.status.federatedServices,
-	}
+	want := writtenStatus{slices.Clone(conditions), l.status.MirroredServices}
 	switch shown := meta.FindStatusCondition(l.status.conditions, Mirrors); {
 	case m != nil:
 		want.conditions = append(want.conditions, m.Condition)
@@ -217,8 +215,8 @@ func wantedStatus(
 	}
 	setTransitionTimes(want.conditions, l.status.conditions, now)
 	if m != nil && m.Services != nil {
-		want.mirrorServices = wantedServices(l.status.mirrorServices, m.Services.Mirrored, now)
-		want.federatedServices = wantedServices(l.status.federatedServices, m.Services.Federated, now)
+		want.Mirrored = wantedServices(l.status.Mirrored, m.Services.Mirrored, now)
+		want.Federated = wantedServices(l.status.Federated, m.Services.Federated, now)
 	}
 	return want
 }
@@ -258,30 +256,28 @@ func wantedServices(present, ours []ServiceStatus, now metav1.Time) []ServiceSta
 // contradicts reports whether a Link's status has to be written to be the wanted one. Condition types that
 // are not ours are never compared, and a status without conditions is about the lists alone.
 func (s writtenStatus) contradicts(want writtenStatus) bool {
-	if len(want.conditions) > 0 {
-		for _, c := range s.conditions {
-			if slices.Contains(ownConditions, c.Type) && meta.FindStatusCondition(want.conditions, c.Type) == nil {
-				return true
-			}
-		}
+	isUnwanted := func(c metav1.Condition) bool {
+		return slices.Contains(ownConditions, c.Type) && meta.FindStatusCondition(want.conditions, c.Type) == nil
 	}
-	return !includes(s.conditions, want.conditions) || !s.sameLists(want)
+	return len(want.conditions) > 0 && slices.ContainsFunc(s.conditions, isUnwanted) ||
+		!includes(s.conditions, want.conditions) || !s.sameServices(&want.MirroredServices)
 }
 
 // same reports whether two statuses are equal but for times.
 func (s writtenStatus) same(o writtenStatus) bool {
-	return includes(s.conditions, o.conditions) && includes(o.conditions, s.conditions) && s.sameLists(o)
+	return includes(s.conditions, o.conditions) && includes(o.conditions, s.conditions) &&
+		s.sameServices(&o.MirroredServices)
 }
 
-func (s writtenStatus) sameLists(o writtenStatus) bool {
-	return equalLists(s.mirrorServices, o.mirrorServices) && equalLists(s.federatedServices, o.federatedServices)
+func (s *MirroredServices) sameServices(o *MirroredServices) bool {
+	return slices.EqualFunc(s.Mirrored, o.Mirrored, sameEntry) &&
+		slices.EqualFunc(s.Federated, o.Federated, sameEntry)
 }
-
-func equalLists(a, b []ServiceStatus) bool { return slices.EqualFunc(a, b, sameEntry) }
 
 // sameEntry reports whether two entries are equal but for times.
 func sameEntry(a, b ServiceStatus) bool {
-	sameLocal := a.LocalRef == b.LocalRef || a.LocalRef != nil && b.LocalRef != nil && *a.LocalRef == *b.LocalRef
+	sameLocal := a.LocalRef == b.LocalRef ||
+		a.LocalRef != nil && b.LocalRef != nil && *a.LocalRef == *b.LocalRef
 	return a.ControllerName == b.ControllerName && a.RemoteRef == b.RemoteRef && sameLocal &&
 		len(a.Conditions) == len(b.Conditions) && includes(a.Conditions, b.Conditions)
 }
