@@ -54,9 +54,9 @@ type Link struct {
 	slicesEnabled bool   // EndpointSlices may be written into the cluster
 	slicesUnclear bool   // whether they may cannot be read: what was in force stays
 	misread       string // annotations that are not understood, for people; empty for none
-	refusal       string // reason of Accepted if the Link names no cluster that can be linked; empty if it does
+	refusal       string // reason of Accepted if the Link names no cluster that can be linked; else empty
 	refused       string // why, for people
-	kept          string // the cluster that it links nevertheless, because it has done so before; empty for none
+	kept          string // the cluster that a refused Link links because it did so before; empty for none
 
 	traffic  policy.Link // what can be read of what it asks for
 	unread   []policy.Problem

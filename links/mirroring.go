@@ -149,8 +149,7 @@ func (r *fieldReader) readGateway(spec *mirroringSpec) Gateway {
 	return g
 }
 
-// IsGatewayIP reports whether Endpoints may hold an address. One that they may not has the API server reject all of
-// them.
+// IsGatewayIP reports whether Endpoints may hold an address. An API server rejects Endpoints with any other.
 func IsGatewayIP(ip netip.Addr) bool { return view.IsUsable(ip.Unmap()) }
 
 func (r *fieldReader) readProbe(spec *mirroringSpec, gatewayPort int32) *Probe {

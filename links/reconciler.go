@@ -102,7 +102,7 @@ type Reconciler struct {
 	seenLinks  map[api.Key]*Link // those that exist, and those in deleted
 	deleted    map[api.Key]deletion
 	restored   map[string]cluster.Spec // clusters of checkpoints, neither linked nor released since
-	everLinked map[string]bool         // clusters that were linked since the start, or restored; nil after the grace
+	everLinked map[string]bool         // clusters linked since the start, or restored; nil after the grace
 	namespaces map[string]*secretNamespace
 	labelled   map[api.Key]string // the cluster names of labelled Secrets
 	pending    map[string]bool    // names that the running reconcileAll waits for
@@ -162,7 +162,8 @@ func NewReconciler(
 	if r.dynamic, err = dynamic.NewForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
 		return nil, fmt.Errorf("client for Links: %w", err)
 	}
-	if r.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(conn.Config, conn.HTTPClient); err != nil {
+	r.discovery, err = discovery.NewDiscoveryClientForConfigAndClient(conn.Config, conn.HTTPClient)
+	if err != nil {
 		return nil, fmt.Errorf("client for discovery: %w", err)
 	}
 	r.metrics = newConditionMetrics(r)
@@ -190,7 +191,8 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	names, _ := r.registry.Names()
 	for _, name := range names {
 		if name != r.options.ClusterName {
-			r.restored[name], r.everLinked[name] = cluster.Spec{}, true // it is applied; nothing reads them yet
+			// The cluster is applied already, so that its Spec is not needed. Nothing reads the maps yet.
+			r.restored[name], r.everLinked[name] = cluster.Spec{}, true
 		}
 	}
 	return r.clusters.Run(ctx)
@@ -331,7 +333,9 @@ func (r *Reconciler) watchNamespaces() {
 }
 
 // WatchNeeded stops the watches of namespaces that are not needed, and starts those that are lacking.
-func WatchNeeded[W any](watches map[string]W, needed map[string]bool, start func(namespace string) W, stop func(W)) {
+func WatchNeeded[W any](
+	watches map[string]W, needed map[string]bool, start func(namespace string) W, stop func(W),
+) {
 	for namespace, w := range watches {
 		if !needed[namespace] {
 			stop(w)

@@ -69,8 +69,8 @@ func resolve(in inputs) outcome {
 		s := in.labelled[0]
 		spec.TrustDomain, spec.ClusterDomain = s.trustDomain, s.clusterDomain
 		if out.winner == nil && (s.trustDomain == "" || s.clusterDomain == "") {
-			accept(cluster.Access{}, fmt.Errorf("%s lacks the annotation %s or %s, and no Link provides the domain",
-				s, TrustDomainAnnotation, ClusterDomainAnnotation))
+			problems = append(problems, fmt.Errorf("%s lacks the annotation %s or %s, "+
+				"and no Link provides the domain", s, TrustDomainAnnotation, ClusterDomainAnnotation))
 		} else {
 			accept(newAccess(s, in.hosts))
 		}
@@ -79,7 +79,7 @@ func resolve(in inputs) outcome {
 		s, problem := in.secretOf(l)
 		switch {
 		case problem != nil:
-			accept(cluster.Access{}, problem)
+			problems = append(problems, problem)
 		case s != nil:
 			accept(newAccess(s, in.hosts))
 		}

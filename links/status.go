@@ -39,9 +39,12 @@ func (s LinkStatus) String() string {
 
 // A MirrorReport is what the replica that mirrors Services reports of one Link.
 type MirrorReport struct {
-	Condition   metav1.Condition `json:"condition"`
-	NotMirrored []string         `json:"notMirrored,omitempty"` // Services, and why; bounded
-	Unmatched   []string         `json:"unmatched,omitempty"`   // exported Services that no selector matches; bounded
+	Condition metav1.Condition `json:"condition"`
+
+	// At most ten Services each: those that are not mirrored, and why; and those that are exported, and that no
+	// selector of the Link matches.
+	NotMirrored []string `json:"notMirrored,omitempty"`
+	Unmatched   []string `json:"unmatched,omitempty"`
 }
 
 // Missing describes the Services that a Link selects and that are not mirrored, or else those that may be meant to be;

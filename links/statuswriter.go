@@ -267,7 +267,9 @@ func (w *statusWriter) apply(
 // replace sends a status as a merge patch. A condition type that we leave out vanishes with an apply unless
 // another manager owns it as well. Of one that others have created, and that we have changed, an apply would
 // leave a part, which is invalid.
-func (w *statusWriter) replace(ctx context.Context, l *Link, want writtenStatus) (*unstructured.Unstructured, error) {
+func (w *statusWriter) replace(
+	ctx context.Context, l *Link, want writtenStatus,
+) (*unstructured.Unstructured, error) {
 	want.conditions = slices.Clone(want.conditions)
 	for _, c := range l.status.conditions {
 		if !slices.Contains(ownConditions, c.Type) {
@@ -330,7 +332,8 @@ func (w *statusWriter) recordEvents(l *Link, conditions, recorded []metav1.Condi
 			kind = corev1.EventTypeWarning
 		}
 		if w.events != nil {
-			w.events.Eventf(l.reference(), nil, kind, c.Reason, c.Type, "%s is %s: %s", c.Type, c.Status, c.Message)
+			w.events.Eventf(l.reference(), nil, kind, c.Reason, c.Type,
+				"%s is %s: %s", c.Type, c.Status, c.Message)
 		}
 	}
 	recorded = slices.Clone(recorded)
