@@ -133,10 +133,14 @@ func validateFields(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) (err erro
 	}{
 		{c.InsecureSkipTLSVerify, "cluster.insecure-skip-tls-verify", "any server could pose as the cluster", ca},
 		{c.CertificateAuthority != "", "cluster.certificate-authority", file, ca},
-		{c.ProxyURL != "", "cluster.proxy-url", "it would send the credentials elsewhere",
-			"name a server that can be reached directly"},
-		{!isPEM, "cluster.certificate-authority-data", "it contains no certificate in PEM form",
-			"copy it again from the cluster"},
+		{
+			c.ProxyURL != "", "cluster.proxy-url", "it would send the credentials elsewhere",
+			"name a server that can be reached directly",
+		},
+		{
+			!isPEM, "cluster.certificate-authority-data", "it contains no certificate in PEM form",
+			"copy it again from the cluster",
+		},
 		{u.Exec != nil, "user.exec", "it would run a program", inline},
 		{u.AuthProvider != nil, "user.auth-provider", "it would load a plugin", inline},
 		{u.TokenFile != "", "user.tokenFile", file, inline},
@@ -145,8 +149,10 @@ func validateFields(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) (err erro
 		{impersonates, "user.as", "it would impersonate another identity", inline},
 		{u.Username != "" || u.Password != "", "user.username", "API servers accept no passwords", inline},
 		{!authenticates, "user", "it has neither a token nor a client certificate", inline},
-		{strings.ContainsFunc(u.Token, isBlank), "user.token", "it contains white space",
-			"copy it again; mind the end of the line"},
+		{
+			strings.ContainsFunc(u.Token, isBlank), "user.token", "it contains white space",
+			"copy it again; mind the end of the line",
+		},
 	} {
 		if r.set {
 			err = errors.Join(err, rejectedField(r.field, r.why, r.instead))
