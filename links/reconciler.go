@@ -362,13 +362,16 @@ func (r *Reconciler) watchSecrets(name string) *secretNamespace {
 	ctx, n.cancel = context.WithCancel(r.ctx)
 	r.wg.Go(func() { n.Run(ctx) })
 	r.wg.Go(func() {
+		isConcerned := func(l *Link) bool { return l.key.Namespace == name }
 		select {
 		case <-n.Synced():
 		case <-n.Refused():
+			r.enqueueLinks(isConcerned)
 		case <-ctx.Done():
-			return
 		}
-		r.enqueueLinks(func(l *Link) bool { return l.key.Namespace == name })
+		if watch.WaitClosed(ctx, n.Synced()) { // now it is known which Secrets do not exist
+			r.enqueueLinks(isConcerned)
+		}
 	})
 	return n
 }

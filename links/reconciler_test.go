@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
@@ -375,4 +376,22 @@ func TestAllApplied(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A Link whose Secret is missing shows that, and not that Secrets cannot be read, once they can.
+func TestSecretsBecomeReadable(t *testing.T) {
+	inFleet(t, func(*fleet) {}, func(f *fleet) {
+		f.home.Forbid("secrets", true)
+		f.home.ApplyYAML(`{apiVersion: multicluster.linkerd.io/v1alpha3, kind: Link,
+			metadata: {name: east, namespace: other}, spec: {targetClusterName: east, clusterCredentialsSecret: none}}`)
+		for _, want := range []string{"Secrets in namespace other cannot be read", "there is no Secret other/none"} {
+			f.pass(10 * time.Minute)
+			status := readStatus(f.home.Get("links.multicluster.linkerd.io", "other", "east"))
+			c := meta.FindStatusCondition(status.conditions, CredentialsValid)
+			if c == nil || !strings.HasPrefix(c.Message, want) {
+				t.Errorf("condition %+v, want %q", c, want)
+			}
+			f.home.Forbid("secrets", false)
+		}
+	})
 }
