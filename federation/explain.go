@@ -60,9 +60,9 @@ type Verdict struct {
 	For    string         // of a Duplicate: why that one does
 }
 
-// Explain returns what becomes of every address of the members of s for a client at p and a Query: an
-// address is in the Set that Select and At make of it exactly if a Verdict on it is
-// Kept. It costs as much as a Select without an earlier result.
+// Explain returns what becomes of every address of the members of s for a client at p and a Query: an address
+// is in the Set that Select and At make of s exactly if a Verdict on it is Kept. It costs as much as a Select
+// without an earlier result.
 func Explain(s *Snapshot, q Query, p Place) []Verdict {
 	t := &trace{query: q, written: map[*Member]map[netip.Addr]bool{}}
 	x := selectWith(s, q, nil, t)

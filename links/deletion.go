@@ -50,7 +50,7 @@ const (
 	freeDeletions  = 1
 )
 
-// DeletionGrace is how long the clusters of Links stay linked that were deleted with many others.
+// DeletionGrace is for how long clusters stay linked whose Links were deleted with most others, or with their CRD.
 const DeletionGrace = 5 * time.Minute
 
 // A deletion is that of a Link, or of the unknown one of a cluster that was restored.
@@ -65,9 +65,9 @@ const (
 	heldMass     = "most Links were deleted at once"
 )
 
-// Seen returns, until the channel of GraceOver closes, the clusters that were linked since this process started, or
-// that it restored, without those of which it is not decided whether they still are. One of them that nothing links any
-// more was unlinked. The channel of Mirrorings closes when one that was restored is added.
+// Seen returns the clusters that were linked at any time since this process started, or that it restored. A restored
+// one is left out until it is decided whether it is still linked; when it is added, the channel of Mirrorings closes. So
+// one of Seen that no Link names was unlinked. Once the channel of GraceOver has closed, Seen returns nil.
 func (r *Reconciler) Seen() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

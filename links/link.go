@@ -60,12 +60,13 @@ type Link struct {
 
 	traffic  policy.Link // what can be read of what it asks for
 	unread   []policy.Problem
-	released string // when what was held was let go last; empty for never
+	released string // when what was held was released last; empty for never
 
 	mirroring *Mirroring
 }
 
-// ReleasedAtKey is the annotation by which what is held of a cluster is let go: the time at which it was set.
+// ReleasedAtKey is the annotation that releases what is held of a cluster. Its value is the time at which it was set,
+// in the form of RFC 3339.
 const ReleasedAtKey = policy.Prefix + "released-at"
 
 // annotationKeys are the annotations under our prefix that a Link may have.
@@ -119,8 +120,8 @@ func newLink(object any, local string) (*Link, bool) {
 	return l, true
 }
 
-// after returns the Link as an edit of one that it replaces. One that is refused links what it has linked before: who
-// makes a mistake in a name does not ask for a cluster to be unlinked.
+// after returns the Link as an edit of one that it replaces. One that is refused links what it has linked before: a
+// mistake in a name does not ask for a cluster to be unlinked.
 func (l *Link) after(before *Link) *Link {
 	if l.refusal == "" || before.refusal != "" && before.kept == "" {
 		return l

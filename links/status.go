@@ -12,8 +12,8 @@ import (
 	"github.com/fingerpost/fingerpost/cluster/api"
 )
 
-// LinkStatus is one Link with the conditions that this replica computed for it. It has no namespace, and the
-// name of the cluster, if all that is known of it is that it was deleted while this replica did not run.
+// LinkStatus is one Link with the conditions that this replica computed for it. A Link that was deleted while this
+// replica did not run is not known: it has no namespace, and the name of its cluster.
 type LinkStatus struct {
 	Namespace  string             `json:"namespace"`
 	Name       string             `json:"name"`

@@ -19,7 +19,7 @@ type writtenStatus struct {
 	MirroredServices // with entries of other controllers
 }
 
-// A MirrorStatus is what package mirror reports about one Link. Times are of no account in it.
+// A MirrorStatus is what package mirror reports about one Link. Transition times in it are ignored.
 type MirrorStatus struct {
 	Condition metav1.Condition  // of the type Mirrors
 	Services  *MirroredServices // nil: what was handed over before stays
