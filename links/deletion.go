@@ -25,8 +25,9 @@ import (
 //   - Otherwise the clusters are unlinked.
 //
 // A Link that is pending or held stays in seenLinks, so that nothing else needs to know of this: its cluster stays
-// linked, and its mirrors stay. The hold ends as soon as there is a Link of its name again. While it is not known
-// whether the kind is served, deletions stay pending.
+// linked, and its mirrors stay. The hold ends as soon as there is a Link of its name again, or another Link of its
+// cluster, as after a move to another namespace. While it is not known whether the kind is served, deletions stay
+// pending.
 //
 // A cluster that was restored from a checkpoint, and that nothing links once all Links and Secrets were listed, is one
 // whose Link was deleted while this replica did not run. It takes the same way: its deletion has a key without a
@@ -182,6 +183,9 @@ func (r *Reconciler) releaseDeleted(ctx context.Context) {
 
 // decideDeletions holds or releases deletions, and returns when the next decision is due; zero for never.
 func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
+	if replaced := r.replacedLinks(now); len(replaced) > 0 {
+		r.release(replaced)
+	}
 	pending, remaining, last := r.pendingDeletions()
 	switch settled := last.Add(deletionSettle); {
 	case len(pending) == 0:
@@ -212,6 +216,28 @@ func (r *Reconciler) decideDeletions(now time.Time) (due time.Time) {
 		}
 	}
 	return due
+}
+
+// replacedLinks returns the deleted Links whose clusters other Links link, so that no cluster is unlinked when they are
+// released; none while deletions follow one another, which may be those of the others.
+func (r *Reconciler) replacedLinks(now time.Time) (replaced []api.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	linked := map[string]bool{}
+	for k, l := range r.seenLinks {
+		if _, isDeleted := r.deleted[k]; !isDeleted && l.refusal == "" {
+			linked[l.clusterName] = true
+		}
+	}
+	for k, d := range r.deleted {
+		if now.Before(d.at.Add(deletionSettle)) {
+			return nil
+		}
+		if l := r.seenLinks[k]; l != nil && linked[l.clusterName] {
+			replaced = append(replaced, k)
+		}
+	}
+	return replaced
 }
 
 // pendingDeletions returns the Links whose deletion is pending, how many Links are not deleted, and when the last

@@ -314,9 +314,9 @@ func (r *Reconciler) linkChanged(k api.Key) {
 	r.changes.Store(struct{}{})
 	if had {
 		r.clusters.Enqueue(old.clusterName)
-		if old.refusal != "" {
-			r.deletions.Store(struct{}{}) // some may have waited for this Link
-		}
+	}
+	if !had || old.refusal != "" {
+		r.deletions.Store(struct{}{}) // some may have waited for this Link
 	}
 	r.clusters.Enqueue(now.clusterName)
 	r.enqueueStatus(k)

@@ -395,3 +395,38 @@ func TestSecretsBecomeReadable(t *testing.T) {
 		}
 	})
 }
+
+// Links that are deleted at once, and held, give way to Links of their clusters in another namespace: those are accepted
+// at once, and the clusters stay linked.
+func TestHeldLinksAreReplaced(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.link("east", true)
+		f.link("west", true)
+	}, func(f *fleet) {
+		f.home.Delete("Link", "linkerd", "east")
+		f.home.Delete("Link", "linkerd", "west")
+		f.pass(time.Second)
+		if f.log.count(heldMass) != 1 {
+			t.Fatal("the deletions are not held")
+		}
+		f.home.ApplyYAML(`{apiVersion: multicluster.linkerd.io/v1alpha3, kind: Link,
+			metadata: {name: east, namespace: other}, spec: {targetClusterName: east}}`)
+		f.pass(time.Second)
+		status := readStatus(f.home.Get(linkKind, "other", "east"))
+		if !meta.IsStatusConditionTrue(status.conditions, Accepted) {
+			t.Errorf("conditions %+v", status.conditions)
+		}
+		var held []string
+		for _, l := range f.reconciler.Links() {
+			if l.Held != "" {
+				held = append(held, l.String())
+			}
+		}
+		if statuses, _ := f.registry.Statuses(); len(statuses) != 2 || !slices.Equal(held, []string{"linkerd/west"}) {
+			t.Errorf("%d clusters, and %q are held", len(statuses), held)
+		}
+		if f.log.count("Cluster is unlinked") != 0 {
+			t.Error("a cluster was unlinked")
+		}
+	})
+}
