@@ -67,8 +67,8 @@ const (
 )
 
 // Seen returns the clusters that were linked at any time since this process started, or that it restored. A restored
-// one is left out until it is decided whether it is still linked; when it is added, the channel of Mirrorings closes. So
-// one of Seen that no Link names was unlinked. Once the channel of GraceOver has closed, Seen returns nil.
+// one is left out until it is decided whether it is still linked; the channel of Mirrorings closes when it is added.
+// So one of Seen that no Link names was unlinked. Once the channel of GraceOver has closed, Seen returns nil.
 func (r *Reconciler) Seen() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -396,8 +396,8 @@ func TestSecretsBecomeReadable(t *testing.T) {
 	})
 }
 
-// Links that are deleted at once, and held, give way to Links of their clusters in another namespace: those are accepted
-// at once, and the clusters stay linked.
+// Links that are deleted at once, and held, give way to Links of their clusters in another namespace: those are
+// accepted at once, and the clusters stay linked.
 func TestHeldLinksAreReplaced(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.link("east", true)
