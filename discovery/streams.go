@@ -209,13 +209,11 @@ func (e *Engine) statusWithHolds(st *streamState) StreamStatus {
 
 func (e *Engine) status(st *streamState) StreamStatus {
 	status := st.status()
-	if st.query != nil {
-		status.Behind = e.behind(st)
-	}
+	status.Behind = e.behind(st)
 	return status
 }
 
-// behind returns what a stream was not sent yet.
+// behind returns what a stream was not sent yet; nil for nothing, and for a stream without a Query.
 func (e *Engine) behind(st *streamState) *Lag {
 	subscription, selection := st.subscription.Load(), st.selection.Load()
 	if subscription == nil || selection == nil {
