@@ -52,7 +52,7 @@ type Stream struct {
 	connection *connection // nil if it is not known
 	state      *streamState
 
-	messages []any // of the update under way; its array is used again
+	messages []any // that were launched: Frames, and flights of those that count; the array is used again
 
 	end    time.Time // when the stream ends by itself; zero for never
 	drains bool      // end is within the server's drain
@@ -152,10 +152,13 @@ func (s *Stream) Room(now time.Time) bool {
 }
 
 // Send sends frames, one after the other. It blocks while the client's windows are full.
-func (s *Stream) Send(frames ...*Frame) error { return s.deliver(frames, s.launch(frames)) }
+func (s *Stream) Send(frames ...*Frame) error {
+	s.launch(frames)
+	return s.deliver(frames)
+}
 
-// launch counts frames as in flight, and returns what to hand to gRPC.
-func (s *Stream) launch(frames []*Frame) []any {
+// launch counts frames as in flight; deliver, which follows, sends them.
+func (s *Stream) launch(frames []*Frame) {
 	s.messages = s.messages[:0]
 	for _, f := range frames {
 		s.messages = append(s.messages, f)
@@ -163,16 +166,15 @@ func (s *Stream) launch(frames []*Frame) []any {
 	if s.connection != nil {
 		s.connection.launch(s.messages)
 	}
-	return s.messages
 }
 
 // deliver sends frames that were launched.
-func (s *Stream) deliver(frames []*Frame, messages []any) error {
-	defer clear(messages) // an idle stream holds on to none
+func (s *Stream) deliver(frames []*Frame) error {
+	defer clear(s.messages) // an idle stream holds on to none
 	for i, f := range frames {
-		if err := s.sendOne(f, messages[i]); err != nil {
+		if err := s.sendOne(f, s.messages[i]); err != nil {
 			if s.connection != nil {
-				s.connection.abandon(messages[i+1:])
+				s.connection.abandon(s.messages[i+1:])
 			}
 			return err
 		}
@@ -263,7 +265,7 @@ func (v *serving) delayBeat(now time.Time) { v.beat = now.Add(Jitter(v.protocol.
 // update sends what the client does not have yet.
 func (v *serving) update(ctx context.Context, now time.Time) error {
 	last := v.state.answer.Load()
-	answer, frames, messages, err := v.prepare(ctx, now)
+	answer, frames, err := v.prepare(ctx, now)
 	if err != nil || answer == nil {
 		return err
 	}
@@ -271,7 +273,7 @@ func (v *serving) update(ctx context.Context, now time.Time) error {
 		v.engine.metrics.firstAnswer.Observe(time.Since(v.state.opened).Seconds())
 	}
 	if len(frames) > 0 {
-		if err := v.deliver(frames, messages); err != nil {
+		if err := v.deliver(frames); err != nil {
 			return err
 		}
 		v.delayBeat(now)
@@ -286,24 +288,25 @@ func (v *serving) update(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// prepare returns the newest Answer with the frames that bring the client to it, and as messages that are
-// counted as in flight. The Answer is nil if there is none to send.
+// prepare returns the newest Answer with the frames that bring the client to it, which it has launched. The Answer is
+// nil if there is none to send.
 func (v *serving) prepare(ctx context.Context, now time.Time) (
-	answer *federation.Answer, frames []*Frame, messages []any, err error,
+	answer *federation.Answer, frames []*Frame, err error,
 ) {
 	last := v.state.answer.Load()
 	answer, release, err := v.loadAnswer(ctx, now)
 	defer release() // whatever an Encoder does; the next first answer finds in flight what this one sends
 	if err != nil || answer == nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	err = v.protocol.Reject(answer, last == nil)
 	if err != nil || answer.State == federation.Rejected {
 		v.state.version.Store(answer.Version)
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	frames = v.subscription.Update(v.protocol.Encoder, last, answer)
-	return answer, frames, v.launch(frames), nil
+	v.launch(frames)
+	return answer, frames, nil
 }
 
 // loadAnswer is Subscription.Load for a stream: a first answer waits for room, and for its turn, which
