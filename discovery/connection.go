@@ -126,18 +126,14 @@ func (h connections) HandleConn(ctx context.Context, s stats.ConnStats) {
 
 // TagRPC is called first by the goroutine of a stream.
 func (h connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	if t := ticketOf(ctx); t != nil {
-		t.markBegun()
-	}
+	ticketOf(ctx).markBegun()
 	return ctx
 }
 
 // HandleRPC is called last, also for a call whose request has never come: no interceptor is.
 func (h connections) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if _, ends := s.(*stats.End); ends {
-		if t := ticketOf(ctx); t != nil {
-			t.served()
-		}
+		ticketOf(ctx).served()
 	}
 }
 
@@ -165,7 +161,7 @@ func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	}
 	// gRPC keeps the timer of a stream that is refused here until the deadline that the client has
 	// chosen. Such a stream is refused by its handler.
-	t := a.newTicket(ctx, c, err)
+	t := c.newTicket(ctx, err)
 	if limited {
 		context.AfterFunc(ctx, t.expireUnbegun)
 	}
@@ -207,7 +203,6 @@ func (a *Admission) checkHeader(header metadata.MD) error {
 type ticket struct {
 	context.Context
 	cancel     context.CancelFunc
-	admission  *Admission
 	connection *connection
 	refused    error // by the tap, for the handler to return
 	timer      *time.Timer
@@ -219,20 +214,17 @@ type ticket struct {
 // ticketKey leads from a context to the ticket that it is derived from.
 type ticketKey struct{}
 
-func (a *Admission) newTicket(ctx context.Context, c *connection, refused error) *ticket {
-	t := &ticket{admission: a, connection: c, refused: refused}
+func (c *connection) newTicket(ctx context.Context, refused error) *ticket {
+	t := &ticket{connection: c, refused: refused}
 	t.Context, t.cancel = context.WithCancel(ctx)
-	addBoth(&c.streams, &a.streams, 1)
-	addBoth(&c.halfOpen, &a.halfOpen, 1)
-	t.timer = time.AfterFunc(a.config.Request, t.expire)
+	c.countStreams(1)
+	c.countHalfOpen(1)
+	t.timer = time.AfterFunc(c.admission.config.Request, t.expire)
 	return t
 }
 
-// ticketOf returns the ticket of a stream; nil if no tap stands before the server.
-func ticketOf(ctx context.Context) *ticket {
-	t, _ := ctx.Value(ticketKey{}).(*ticket)
-	return t
-}
+// ticketOf returns the ticket of a stream. Each stream that gRPC begins to handle has one: tap makes it.
+func ticketOf(ctx context.Context) *ticket { return ctx.Value(ticketKey{}).(*ticket) }
 
 // Value returns the ticket itself for its key.
 func (t *ticket) Value(key any) any {
@@ -252,9 +244,14 @@ func (t *ticket) Err() error {
 	return t.Context.Err()
 }
 
-func addBoth(ofConnection, ofAll *atomic.Int64, n int64) {
-	ofConnection.Add(n)
-	ofAll.Add(n)
+func (c *connection) countStreams(n int64) {
+	c.streams.Add(n)
+	c.admission.streams.Add(n)
+}
+
+func (c *connection) countHalfOpen(n int64) {
+	c.halfOpen.Add(n)
+	c.admission.halfOpen.Add(n)
 }
 
 // markBegun notes that the handler runs, or never will. gRPC lets a call that is no stream wait for its
@@ -280,7 +277,7 @@ func (t *ticket) arrive() {
 	if !t.arrived {
 		t.arrived = true
 		t.timer.Stop()
-		addBoth(&t.connection.halfOpen, &t.admission.halfOpen, -1)
+		t.connection.countHalfOpen(-1)
 	}
 }
 
@@ -294,7 +291,7 @@ func (t *ticket) expire() {
 		return
 	}
 	t.served()
-	t.admission.metrics.halfOpenEnded.Inc()
+	t.connection.admission.metrics.halfOpenEnded.Inc()
 	t.cancel() // so that its handler stops waiting
 }
 
@@ -317,7 +314,7 @@ func (t *ticket) served() {
 	defer t.mu.Unlock()
 	if !t.left {
 		t.left = true
-		addBoth(&t.connection.streams, &t.admission.streams, -1)
+		t.connection.countStreams(-1)
 	}
 }
 
