@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -114,22 +113,20 @@ const (
 // refusals returns what clients get for each reason. They are made once: gRPC keeps them until they are
 // written, however many a client causes.
 func (c *AdmissionConfig) refusals() map[string]error {
-	refusals := map[string]error{}
-	halfOpenText := fmt.Sprintf("more than %d streams have sent no request, %d of them on this connection",
-		maxHalfOpen, fewHalfOpen)
-	rateText := fmt.Sprintf("more than %.0f new streams a second on one connection: try again later", c.ConnectionRate)
-	for reason, text := range map[string]string{
-		refusedHeader:            fmt.Sprintf("more than %d header fields", maxHeaderFields),
-		refusedHalfOpen:          halfOpenText,
-		refusedConnectionStreams: fmt.Sprintf("more than %d streams on one connection", c.ConnectionStreams),
-		refusedConnectionRate:    rateText,
-		refusedStreams:           fmt.Sprintf("more than %d streams: try another replica", c.Streams),
-		refusedRate:              fmt.Sprintf("more than %.0f new streams a second: try again later", c.Rate),
-		refusedTurn:              fmt.Sprintf("no turn within %s: try again later", c.Patience),
-	} {
-		refusals[reason] = status.Error(codes.ResourceExhausted, text)
+	refusal := func(format string, bounds ...any) error {
+		return status.Errorf(codes.ResourceExhausted, format, bounds...)
 	}
-	return refusals
+	return map[string]error{
+		refusedHeader: refusal("more than %d header fields", maxHeaderFields),
+		refusedHalfOpen: refusal("more than %d streams have sent no request, %d of them on this connection",
+			maxHalfOpen, fewHalfOpen),
+		refusedConnectionStreams: refusal("more than %d streams on one connection", c.ConnectionStreams),
+		refusedConnectionRate: refusal("more than %.0f new streams a second on one connection: try again later",
+			c.ConnectionRate),
+		refusedStreams: refusal("more than %d streams: try another replica", c.Streams),
+		refusedRate:    refusal("more than %.0f new streams a second: try again later", c.Rate),
+		refusedTurn:    refusal("no turn within %s: try again later", c.Patience),
+	}
 }
 
 // Admission stands before all work for a new stream, and before its goroutine. What is too much is
