@@ -93,8 +93,8 @@ const (
 	fewHalfOpen = 16
 
 	// maxStarting bounds the streams of a connection whose handlers have not begun to run, and so
-	// cannot have received a request that is here. It is less than few, so that no client is refused
-	// because CPUs are busy.
+	// cannot have received a request that is here. It is less than fewHalfOpen, so that no client is
+	// refused because CPUs are busy.
 	maxStarting   = 8
 	startPatience = time.Second
 )

@@ -38,6 +38,7 @@ const (
 	maxUncounted  = 1 << 10 // bytes: gRPC does not report that it frees messages of so many, or fewer
 	flightBuffer  = 64 << 10
 	pressureStall = 2 * time.Second
+	hurryPause    = pressureStall / 10
 	roomPause     = 10 * time.Second // after which a stream that waits for room looks again, whatever rings
 )
 
@@ -235,10 +236,11 @@ func (c *connection) sent(begun time.Time) {
 
 // patience returns how long the connection may make no progress.
 func (c *connection) patience() time.Duration {
-	if a := c.admission; a.pressed() {
+	a := c.admission
+	if a.pressed() {
 		return min(pressureStall, a.config.Stall)
 	}
-	return c.admission.config.Stall
+	return a.config.Stall
 }
 
 // timeLeft returns how long the connection may still make no progress.
@@ -268,12 +270,12 @@ func (c *connection) stalled() {
 	}
 }
 
-// hurry lets every connection on which something waits be looked at, at most once a second, if little
-// is left in all.
+// hurry sets the timer of every connection on which something waits anew if little is left in all: patience has
+// become shorter than when it was set. It does so at most once in hurryPause.
 func (a *Admission) hurry() {
 	now := time.Now()
 	a.mu.Lock()
-	if !a.pressed() || now.Sub(a.hurried) <= pressureStall/10 {
+	if !a.pressed() || now.Sub(a.hurried) <= hurryPause {
 		a.mu.Unlock()
 		return
 	}

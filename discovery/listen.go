@@ -16,7 +16,8 @@ type listener struct {
 
 // Accept waits for the next connection that there is room for.
 func (l *listener) Accept() (net.Conn, error) {
-	for a := l.admission; ; {
+	a := l.admission
+	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
