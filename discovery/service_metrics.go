@@ -66,6 +66,9 @@ type streamGroup struct {
 	holds   *federation.Set // the largest that a client holds
 }
 
+// streamGroups are the groups of each selection, by the node of the clients where that is a label, and else by "".
+type streamGroups map[*selection]map[string]*streamGroup
+
 var (
 	seriesLabels    = []string{"cluster", "namespace", "service", "port", "hostname", "nodename"}
 	subscribersDesc = prometheus.NewDesc("endpoints_subscribers",
@@ -133,28 +136,28 @@ func (c *serviceMetrics) Collect(to chan<- prometheus.Metric) {
 }
 
 // samples needs c.mu.
-func (c *serviceMetrics) samples(all map[*selection]map[string]*streamGroup) map[series]*sample {
-	samples := map[series]*sample{}
-	for q, groups := range all {
-		snapshot, selection := q.current()
-		conflicts, all := selection.Conflicts(), 0
+func (c *serviceMetrics) samples(groups streamGroups) map[series]*sample {
+	samples, detailed := map[series]*sample{}, c.engine.config.DetailedMetrics
+	for q, byNode := range groups {
+		snapshot, made := q.current()
+		conflicts, inAll := made.Conflicts(), 0
 		for _, n := range conflicts {
-			all += n
+			inAll += n
 		}
-		q.chooseLabels(snapshot, groups)
+		q.chooseLabels(snapshot, byNode)
 		s := series{}
 		if q.shown.port {
 			s.port = strconv.Itoa(int(q.Port))
 		}
-		if q.shown.hostname && c.engine.config.DetailedMetrics {
+		if q.shown.hostname && detailed {
 			s.hostname = q.Hostname
 		}
 		sets := q.sets.Load()
-		for node, group := range groups {
+		for node, group := range byNode {
 			s.node = node
 			more := sample{streams: group.streams, updates: sets - q.shown.sets}
-			if !c.engine.config.DetailedMetrics {
-				more.exists, more.addresses, more.conflicts = snapshot.Exists(), group.holds.Len(), all
+			if !detailed {
+				more.exists, more.addresses, more.conflicts = snapshot.Exists(), group.holds.Len(), inAll
 				c.addSample(samples, s.withService(snapshot.Ref), snapshot.View != nil, more)
 				continue
 			}
@@ -197,7 +200,7 @@ func (c *serviceMetrics) addSample(samples map[series]*sample, s series, known b
 }
 
 // readyEndpoints returns how many ready endpoints each federated Service has that streams are open for.
-func readyEndpoints(groups map[*selection]map[string]*streamGroup) map[federation.Service]int {
+func readyEndpoints(groups streamGroups) map[federation.Service]int {
 	all := map[federation.Service]int{}
 	for q := range groups {
 		snapshot, _ := q.current()
@@ -221,7 +224,7 @@ func readyEndpoints(groups map[*selection]map[string]*streamGroup) map[federatio
 // memberShares returns the share of each cluster of the federated Services that have a policy and that streams are open
 // for, by the first port, by number, that is asked for. They are those of a client whose place is not known: of a
 // member with internalTrafficPolicy: Local such a client gets nothing. It needs serviceMetrics.mu.
-func memberShares(groups map[*selection]map[string]*streamGroup) map[federation.Service][]federation.ClusterShare {
+func memberShares(groups streamGroups) map[federation.Service][]federation.ClusterShare {
 	first := map[federation.Service]*selection{}
 	for q := range groups {
 		snapshot, made := q.current()
@@ -252,10 +255,9 @@ func (c *countedShares) update(snapshot *federation.Snapshot, made *federation.S
 	return c.all
 }
 
-// groups returns the streams that were answered by their selection, and by the node of the client where that is a
-// label.
-func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
-	all := map[*selection]map[string]*streamGroup{}
+// groups returns the streams whose selection has been brought to a Snapshot.
+func (c *serviceMetrics) groups() streamGroups {
+	all := streamGroups{}
 	for _, st := range c.engine.streams.states() {
 		on := st.selection.Load()
 		if on == nil {
@@ -267,15 +269,15 @@ func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 				node = st.client.Node
 			}
 		}
-		groups := all[on]
-		if groups == nil {
-			groups = map[string]*streamGroup{}
-			all[on] = groups
+		byNode := all[on]
+		if byNode == nil {
+			byNode = map[string]*streamGroup{}
+			all[on] = byNode
 		}
-		in := groups[node]
+		in := byNode[node]
 		if in == nil {
 			in = &streamGroup{}
-			groups[node] = in
+			byNode[node] = in
 		}
 		in.streams++
 		if holds := st.holds(); holds.Len() > in.holds.Len() {
@@ -290,12 +292,12 @@ func (c *serviceMetrics) groups() map[*selection]map[string]*streamGroup {
 }
 
 // chooseLabels decides which labels a selection has. It needs serviceMetrics.mu.
-func (q *selection) chooseLabels(snapshot *federation.Snapshot, groups map[string]*streamGroup) {
+func (q *selection) chooseLabels(snapshot *federation.Snapshot, byNode map[string]*streamGroup) {
 	if home := snapshot.View; home != nil {
 		_, declared := home.Port(q.Port)
 		q.shown.port = q.shown.port || declared
 	}
-	for _, group := range groups {
+	for _, group := range byNode {
 		q.shown.hostname = q.shown.hostname || !group.holds.Empty()
 	}
 }
