@@ -129,14 +129,14 @@ func (c *AdmissionConfig) refusals() map[string]error {
 	}
 }
 
-// Admission stands before all work for a new stream, and before its goroutine. What is too much is
+// admission stands before all work for a new stream, and before its goroutine. What is too much is
 // refused, so that the rest is answered in time: a client that is refused comes back later, one that is
 // left waiting gives up and comes back at once.
 //
 // A first answer that no stream has yet costs as much as it is large: thousands of times what one costs
 // that is there already. So those of large Services have turns of their own, one at a time for each
 // connection and half of the CPUs for all, and each is paid for by its size from the connection's rate.
-type Admission struct {
+type admission struct {
 	config   AdmissionConfig
 	limiter  *rate.Limiter
 	turns    chan struct{}
@@ -156,9 +156,9 @@ type Admission struct {
 	hurried time.Time           // when stalled connections were looked for last
 }
 
-// NewAdmission returns an Admission with nothing admitted, whose metrics are added to some.
-func NewAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *Admission {
-	a := &Admission{
+// newAdmission returns an admission with nothing admitted, whose metrics are added to some.
+func newAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *admission {
+	a := &admission{
 		config:   c,
 		limiter:  rate.NewLimiter(rate.Limit(c.Rate), c.Burst),
 		turns:    make(chan struct{}, c.Answers),
@@ -174,7 +174,7 @@ func NewAdmission(log logr.Logger, c AdmissionConfig, metrics *metricList) *Admi
 
 // admit lets a new stream of a connection in, or refuses it with RESOURCE_EXHAUSTED. What a connection
 // may not have costs the others nothing.
-func (a *Admission) admit(c *connection) error {
+func (a *admission) admit(c *connection) error {
 	switch config := &a.config; {
 	case a.halfOpen.Load() >= maxHalfOpen && c.halfOpen.Load() >= fewHalfOpen:
 		return a.refuse(refusedHalfOpen)
@@ -192,13 +192,13 @@ func (a *Admission) admit(c *connection) error {
 }
 
 // refuse counts a refusal and returns it.
-func (a *Admission) refuse(reason string) error {
+func (a *admission) refuse(reason string) error {
 	a.metrics.refused[reason].Inc()
 	return a.refusals[reason]
 }
 
 // refuseConnection counts a connection that is closed because too many are open.
-func (a *Admission) refuseConnection() {
+func (a *admission) refuseConnection() {
 	a.metrics.connectionRefused.Inc()
 	a.full.Do(func() {
 		a.log.Info("New connections are closed: as many are open as -max-connections allows",
@@ -208,7 +208,7 @@ func (a *Admission) refuseConnection() {
 
 // turn waits for the turn of a stream of c to be answered first, by an answer that is large or not, and
 // returns how to end it.
-func (a *Admission) turn(ctx context.Context, c *connection, large bool) (done func(), err error) {
+func (a *admission) turn(ctx context.Context, c *connection, large bool) (done func(), err error) {
 	turns := []chan struct{}{a.turns}
 	if large {
 		turns[0] = a.large

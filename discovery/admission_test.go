@@ -455,7 +455,7 @@ func TestHeaderFloods(t *testing.T) {
 
 // Nothing of a header is kept with the stream.
 func TestHeadersAreNotKept(t *testing.T) {
-	a := NewAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
+	a := newAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 	header := metadata.Pairs("a", "b", ":authority", "x")
 	ctx := metadata.NewIncomingContext(connections{a}.TagConn(t.Context(), nil), header)
 	ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod, Header: header})
@@ -500,7 +500,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 		}
 	})
 
-	a := NewAdmission(logr.Discard(), AdmissionConfig{Request: time.Minute}, &metricList{})
+	a := newAdmission(logr.Discard(), AdmissionConfig{Request: time.Minute}, &metricList{})
 	ctx := connections{a}.TagConn(t.Context(), nil)
 	if _, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("before there is a goroutine: %v", err)

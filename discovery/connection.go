@@ -33,7 +33,7 @@ import (
 
 // connection is one HTTP/2 connection: one client, or a proxy beside us that carries the streams of many.
 type connection struct {
-	admission         *Admission
+	admission         *admission
 	conn              net.Conn // nil if it is not known
 	opened            time.Time
 	limiter           *rate.Limiter
@@ -95,7 +95,7 @@ func (e *Engine) Options() []grpc.ServerOption {
 }
 
 // connections is the stats.Handler by which gRPC reports connections.
-type connections struct{ admission *Admission }
+type connections struct{ admission *admission }
 
 func (h connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
 	config := &h.admission.config
@@ -140,7 +140,7 @@ func (h connections) HandleRPC(ctx context.Context, s stats.RPCStats) {
 // tap decides on a new stream. It runs in the goroutine that reads the connection, and lets that wait
 // for the handlers of earlier streams to begin: before, they cannot have received a request that is
 // here, and seem to have none.
-func (a *Admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c := connectionOf(ctx)
 	if !c.awaitStart() {
 		return nil, a.refuse(refusedHalfOpen)
@@ -188,7 +188,7 @@ func (c *connection) awaitStart() bool {
 
 func (c *connection) started() { <-c.starting }
 
-func (a *Admission) checkHeader(header metadata.MD) error {
+func (a *admission) checkHeader(header metadata.MD) error {
 	fields := 0
 	for _, values := range header {
 		fields += len(values)
@@ -319,7 +319,7 @@ func (t *ticket) served() {
 }
 
 // serveStream stands before the handler of each stream.
-func (a *Admission) serveStream(
+func (a *admission) serveStream(
 	srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
 	t := ticketOf(stream.Context())
@@ -351,7 +351,7 @@ func (s *awaited) RecvMsg(message any) error {
 }
 
 // serveUnary stands before the handler of each call that is no stream. Its request is here.
-func (a *Admission) serveUnary(
+func (a *admission) serveUnary(
 	ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
 	t := ticketOf(ctx)

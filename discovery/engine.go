@@ -48,7 +48,7 @@ func DefaultConfig() Config {
 type Engine struct {
 	config     Config
 	store      *federation.Store
-	admission  *Admission
+	admission  *admission
 	cache      *updateCache
 	selections *selections
 	streams    streams
@@ -63,7 +63,7 @@ type Engine struct {
 func NewEngine(log logr.Logger, store *federation.Store, config Config) *Engine {
 	e := &Engine{config: config, store: store, started: time.Now()}
 	e.metrics = newStreamMetrics(&e.collectors)
-	e.admission = NewAdmission(log, config.Admission, &e.collectors)
+	e.admission = newAdmission(log, config.Admission, &e.collectors)
 	e.cache = newUpdateCache(config.FrameBytes)
 	e.selections = newSelections(&e.config, e.cache)
 	e.services = &serviceMetrics{engine: e}

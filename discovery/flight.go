@@ -151,7 +151,7 @@ func ringAll(alarms map[*alarm]struct{}) {
 	}
 }
 
-func (a *Admission) freed(n int) {
+func (a *admission) freed(n int) {
 	if n == 0 || a.bytes.Add(-int64(n)) >= a.config.Bytes {
 		return
 	}
@@ -178,7 +178,7 @@ func (c *connection) room(bell *alarm) bool {
 	return false
 }
 
-func (a *Admission) room(bell *alarm) bool {
+func (a *admission) room(bell *alarm) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.bytes.Load() < a.config.Bytes {
@@ -189,7 +189,7 @@ func (a *Admission) room(bell *alarm) bool {
 }
 
 // pressed reports whether so much is in flight that connections which stall should give way soon.
-func (a *Admission) pressed() bool { return a.bytes.Load() >= a.config.Bytes/4*3 }
+func (a *admission) pressed() bool { return a.bytes.Load() >= a.config.Bytes/4*3 }
 
 func add(to *map[*alarm]struct{}, bell *alarm) {
 	if *to == nil {
@@ -272,7 +272,7 @@ func (c *connection) stalled() {
 
 // hurry sets the timer of every connection on which something waits anew if little is left in all: patience has
 // become shorter than when it was set. It does so at most once in hurryPause.
-func (a *Admission) hurry() {
+func (a *admission) hurry() {
 	now := time.Now()
 	a.mu.Lock()
 	if !a.pressed() || now.Sub(a.hurried) <= hurryPause {

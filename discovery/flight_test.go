@@ -199,7 +199,7 @@ func TestStalledConnections(t *testing.T) {
 // A connection that was idle begins to stall with the message that begins to wait, not with the last one.
 func TestIdleIsNotStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := NewAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
+		a := newAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 		c := &connection{admission: a}
 		c.sending(time.Now())
 		c.sent(time.Now())
@@ -214,7 +214,7 @@ func TestIdleIsNotStalled(t *testing.T) {
 
 // Whatever size a message has, nothing of it is in flight once gRPC has freed it.
 func TestFlightsLand(t *testing.T) {
-	a := NewAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
+	a := newAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 	c := &connection{admission: a}
 	for _, size := range []int{
 		0, 1, maxUncounted - 1, maxUncounted, maxUncounted + 1, flightBuffer, flightBuffer + 1, 3*flightBuffer - 1,
@@ -397,7 +397,7 @@ func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := DefaultAdmission()
 		config.Answers = 1
-		a := NewAdmission(logr.Discard(), config, &metricList{})
+		a := newAdmission(logr.Discard(), config, &metricList{})
 		refused := func() float64 { return testutil.ToFloat64(a.metrics.refused[refusedTurn]) }
 		one, other := &connection{large: make(chan struct{}, 1)}, &connection{large: make(chan struct{}, 1)}
 		turn := func(c *connection, large bool) (func(), error) { return a.turn(t.Context(), c, large) }

@@ -11,7 +11,7 @@ func (e *Engine) Listen(l net.Listener) net.Listener { return &listener{l, e.adm
 
 type listener struct {
 	net.Listener
-	admission *Admission
+	admission *admission
 }
 
 // Accept waits for the next connection that there is room for.

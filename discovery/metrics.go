@@ -70,7 +70,7 @@ func (m *streamMetrics) countSent(f *Frame) {
 	}
 }
 
-// admissionMetrics count what an Admission does.
+// admissionMetrics count what an admission does.
 type admissionMetrics struct {
 	refused           map[string]prometheus.Counter // by reason
 	connectionRefused prometheus.Counter
@@ -78,7 +78,7 @@ type admissionMetrics struct {
 	stalled           prometheus.Counter
 }
 
-func newAdmissionMetrics(l *metricList, a *Admission) admissionMetrics {
+func newAdmissionMetrics(l *metricList, a *admission) admissionMetrics {
 	addGauge(l, "fingerpost_connections",
 		"Open connections to the gRPC server, whether HTTP/2 is spoken on them yet or not.", a.connections.Load)
 	addGauge(l, "fingerpost_streams_open",
