@@ -307,7 +307,7 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 	addr := entry.At(e.port)
 	a := &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: entry.Weight}
 	if w := entry.Endpoint.Workload; w != nil {
-		e.addWorkload(a, addr, entry.Origin().TrustDomain, w)
+		e.config.addWorkload(a, addr.Port(), entry.Origin().TrustDomain, w)
 		if !entry.Origin().Trusts(w) {
 			a.TlsIdentity = nil
 		}
@@ -322,17 +322,17 @@ func (e encoder) weightedAddr(entry federation.Choice) *pb.WeightedAddr {
 	return a
 }
 
-// addWorkload adds what is known of a workload.
-func (e encoder) addWorkload(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
+// addWorkload adds what is known of a workload at a port. trustDomain is that of its cluster.
+func (c *Config) addWorkload(a *pb.WeightedAddr, port uint16, trustDomain string, w *federation.Workload) {
 	if w.Kind() == federation.ExternalWorkload {
-		e.external(a, addr.Port(), w)
+		c.addExternal(a, port, w)
 	} else {
-		e.pod(a, addr, trustDomain, w)
+		c.addPod(a, port, trustDomain, w)
 	}
 }
 
-// external adds what is known of an ExternalWorkload: it is always meshed, and names its own identity.
-func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workload) {
+// addExternal adds what is known of an ExternalWorkload: it is always meshed, and names its own identity.
+func (c *Config) addExternal(a *pb.WeightedAddr, port uint16, w *federation.Workload) {
 	t := w.Template()
 	a.MetricLabels = map[string]string{"external_workload": w.Name}
 	if kind, name := w.Owner(); kind != "" {
@@ -346,23 +346,24 @@ func (e encoder) external(a *pb.WeightedAddr, port uint16, w *federation.Workloa
 			ServerName: &pb.TlsIdentity_DnsLikeIdentity{Name: t.ServerName},
 		}
 	}
-	a.Http2 = e.config.HTTP2
-	a.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}}
-	opaque := e.config.opaque(t, port)
-	if opaque {
-		a.ProtocolHint.Protocol = &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}
-	}
-	if opaque || e.config.TransportMode == TransportHeader {
-		a.ProtocolHint.OpaqueTransport = opaqueTransport(t.InboundPort)
-	}
+	a.Http2 = c.HTTP2
+	a.ProtocolHint = c.protocolHint(c.opaque(t, port), true, t.InboundPort)
 }
 
-// opaqueTransport returns nil for a port that a proxy cannot use.
-func opaqueTransport(port uint16) *pb.ProtocolHint_OpaqueTransport {
-	if port == 0 || port == math.MaxUint16 {
-		return nil
+// protocolHint returns how a proxy sends to a meshed workload: as opaque bytes, or else over HTTP/2 if h2. inbound is
+// the port at which the workload's proxy takes opaque transports; 0 for none. A proxy cannot use the last port.
+func (c *Config) protocolHint(opaque, h2 bool, inbound uint16) *pb.ProtocolHint {
+	hint := &pb.ProtocolHint{}
+	switch {
+	case opaque:
+		hint.Protocol = &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}
+	case h2:
+		hint.Protocol = &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}
 	}
-	return &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(port)}
+	if (opaque || c.TransportMode == TransportHeader) && inbound != 0 && inbound != math.MaxUint16 {
+		hint.OpaqueTransport = &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(inbound)}
+	}
+	return hint
 }
 
 // opaque reports whether a port of a workload carries no protocol that a proxy should detect.
@@ -378,8 +379,8 @@ func (c *Config) opaqueIn(ports federation.Ports, port uint16) bool {
 	return ports.Contains(port)
 }
 
-// pod adds what is known of a Pod.
-func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string, w *federation.Workload) {
+// addPod adds what is known of a Pod.
+func (c *Config) addPod(a *pb.WeightedAddr, port uint16, trustDomain string, w *federation.Workload) {
 	t := w.Template()
 	ownerKind, owner := w.Owner()
 	if ownerKind == "job" {
@@ -392,24 +393,16 @@ func (e encoder) pod(a *pb.WeightedAddr, addr netip.AddrPort, trustDomain string
 	if t.Hash != "" {
 		a.MetricLabels["pod_template_hash"] = t.Hash
 	}
-	port := addr.Port()
 	if t.ControlPlane == "" || t.Skip.Contains(port) {
 		return // no proxy, or one that does not see the port
 	}
-	opaque := e.config.opaque(t, port)
-	a.ProtocolHint = &pb.ProtocolHint{}
-	switch {
-	case opaque:
-		a.ProtocolHint.Protocol = &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}
-	case e.config.H2Upgrade:
-		a.ProtocolHint.Protocol = &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}
+	inbound := t.InboundPort
+	if t.AdminPort == 0 || t.ControlPort == 0 || port == t.AdminPort || port == t.ControlPort {
+		inbound = 0 // port is the proxy's own, or may be
 	}
-	known := t.InboundPort != 0 && t.AdminPort != 0 && t.ControlPort != 0 // else port may be the proxy's own
-	if (opaque || e.config.TransportMode == TransportHeader) && known && port != t.AdminPort && port != t.ControlPort {
-		a.ProtocolHint.OpaqueTransport = opaqueTransport(t.InboundPort)
-	}
-	a.Http2 = e.config.HTTP2
-	if name := w.Identity(e.config.ControllerNamespace, trustDomain); name != "" {
+	a.ProtocolHint = c.protocolHint(c.opaque(t, port), c.H2Upgrade, inbound)
+	a.Http2 = c.HTTP2
+	if name := w.Identity(c.ControllerNamespace, trustDomain); name != "" {
 		a.TlsIdentity = dnsIdentity(name)
 		a.TlsIdentity.ServerName = &pb.TlsIdentity_DnsLikeIdentity{Name: name}
 	}

@@ -243,10 +243,11 @@ func (l *profileStream) instance(now time.Time, name federation.Service) (*disco
 		return nil, l.rejectFirst(codes.NotFound, "Service %s/%s has no endpoint with the hostname %s",
 			snapshot.Namespace, snapshot.Name, l.asked.Hostname)
 	}
-	if a := l.address.valueOf(e.Addr); pending(a, e.Workload) {
-		return l.workloadFrame(e.Addr, federation.Resident{}), nil
+	who := federation.Resident{Workload: e.Workload}
+	if pending(l.address.valueOf(e.Addr), e.Workload) {
+		who = federation.Resident{}
 	}
-	return l.workloadFrame(e.Addr, federation.Resident{Workload: e.Workload}), nil
+	return l.workloadFrame(e.Addr, who), nil
 }
 
 // resident returns the profile of an IP that is no Service's.
@@ -301,20 +302,20 @@ func pending(a *federation.Address, w *federation.Workload) bool {
 // workloadFrame returns the profile of a workload at an IP; of the zero Resident if none is known.
 func (l *profileStream) workloadFrame(ip netip.Addr, w federation.Resident) *discovery.Frame {
 	l.setSubject(subject{workload: true})
-	addr := netip.AddrPortFrom(ip, l.asked.Port)
-	out := &pb.DestinationProfile{Endpoint: &pb.WeightedAddr{Addr: tcpAddress(addr), Weight: federation.Weight}}
-	appendProfile(out, nil, addr.Port())
-	config := &l.server.config
+	config, port := &l.server.config, l.asked.Port
+	endpoint := &pb.WeightedAddr{Addr: tcpAddress(netip.AddrPortFrom(ip, port)), Weight: federation.Weight}
+	out := &pb.DestinationProfile{Endpoint: endpoint}
+	appendProfile(out, nil, port)
 	if w.Workload == nil {
-		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, addr.Port())
+		out.OpaqueProtocol = config.opaqueIn(federation.Ports{}, port)
 	} else {
-		encoder{config: config, port: addr.Port()}.addWorkload(out.GetEndpoint(), addr, config.TrustDomain, w.Workload)
-		if hint := out.GetEndpoint().GetProtocolHint(); hint != nil && w.Kind() == federation.Pod && w.Port != 0 {
+		config.addWorkload(endpoint, port, config.TrustDomain, w.Workload)
+		if hint := endpoint.GetProtocolHint(); hint != nil && w.Kind() == federation.Pod && w.Port != 0 {
 			hint.OpaqueTransport = nil // the node leads to that port of the Pod only, and not to its proxy's
 		}
-		out.Endpoint.MetricLabels["namespace"] = w.Namespace()
-		out.Endpoint.MetricLabels["zone"] = ""
-		out.OpaqueProtocol = config.opaque(w.Template(), addr.Port())
+		endpoint.MetricLabels["namespace"] = w.Namespace()
+		endpoint.MetricLabels["zone"] = ""
+		out.OpaqueProtocol = config.opaque(w.Template(), port)
 	}
 	f, valid := l.server.profile(out)
 	if !valid && w.Workload != nil {
