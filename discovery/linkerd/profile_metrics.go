@@ -67,10 +67,12 @@ func (a *profileFollowers) moveStream(from, to subject) {
 func (a *profileFollowers) follow(name federation.Service) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.byProfile[name] == nil {
-		a.byProfile[name] = &followers{}
+	f := a.byProfile[name]
+	if f == nil {
+		f = &followers{}
+		a.byProfile[name] = f
 	}
-	a.byProfile[name].streams++
+	f.streams++
 }
 
 // noteUpdate counts the newest ServiceProfile, unless another stream has loaded it before. Streams load
@@ -78,9 +80,10 @@ func (a *profileFollowers) follow(name federation.Service) {
 func (a *profileFollowers) noteUpdate(name federation.Service) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if newest, _ := a.table.Get(name); a.byProfile[name].newest != newest {
-		a.byProfile[name].newest = newest
-		a.byProfile[name].updates++
+	newest, _ := a.table.Get(name)
+	if f := a.byProfile[name]; f.newest != newest {
+		f.newest = newest
+		f.updates++
 	}
 }
 
