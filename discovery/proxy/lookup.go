@@ -165,7 +165,7 @@ func (l *lookup) attempt(ctx context.Context) (end *status.Status, fed bool) {
 		event, violation, err := receive()
 		limit.Stop()
 		if err != nil {
-			end := status.Convert(err)
+			end = status.Convert(err)
 			if errors.Is(err, io.EOF) {
 				end = status.New(codes.OK, "")
 			}
