@@ -38,8 +38,8 @@ type AdmissionConfig struct {
 }
 
 // DefaultAdmission returns bounds for the CPUs and the memory that there are. A client is patient for 3
-// s, so a turn that comes later is too late. Ten connections that do their worst leave the rest of the
-// rate to others.
+// s, so a turn that comes later is too late. In the long run it takes ten connections that do their worst
+// to use up the rate of all.
 func DefaultAdmission() AdmissionConfig {
 	cpus := runtime.GOMAXPROCS(0)
 	limit := debug.SetMemoryLimit(-1)

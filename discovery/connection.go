@@ -155,7 +155,8 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	if err != nil && !limited {
 		c.started()
 		return nil, err
-	} else if !rooted || !strings.Contains(method, "/") {
+	}
+	if !rooted || !strings.Contains(method, "/") {
 		c.started()
 		return ctx, nil // gRPC ends it at once, and never calls TagRPC
 	}

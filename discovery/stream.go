@@ -130,8 +130,8 @@ func (s *Stream) Over(now time.Time) bool {
 // 2 ms of its creation, and clients ask for it that early.
 const newServiceGrace = 20 * time.Millisecond
 
-// AwaitsService reports whether the client has asked so recently for a Service that does not exist that it may be about
-// to. If so, the stream is woken when AwaitsService should be called again.
+// AwaitsService reports whether a Service that does not exist may be about to, because the client has asked for it
+// within newServiceGrace. If so, the stream is woken when AwaitsService should be called again.
 func (s *Stream) AwaitsService(now time.Time) bool {
 	until := s.state.opened.Add(newServiceGrace)
 	if !now.Before(until) {
@@ -251,7 +251,8 @@ func (v *serving) heartbeat(now time.Time) error {
 		if err := v.Send(v.protocol.Heartbeat); err != nil {
 			return err
 		}
-		if v.beat = now.Add(v.protocol.FirstBeat); v.state.answer.Load() != nil {
+		v.beat = now.Add(v.protocol.FirstBeat)
+		if v.state.answer.Load() != nil {
 			v.delayBeat(now)
 		}
 	}

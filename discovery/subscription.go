@@ -77,7 +77,7 @@ func newSelections(config *Config, cache *updateCache) *selections {
 	return &selections{config: config, cache: cache, byKey: map[Query]*selection{}}
 }
 
-// acquire returns the selection for one more stream, which will release it.
+// acquire returns the selection for one more stream, whose end is reported by endStream.
 func (all *selections) acquire(q Query) *selection {
 	all.mu.Lock()
 	defer all.mu.Unlock()
