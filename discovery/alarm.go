@@ -15,15 +15,16 @@ type alarm struct {
 	due   time.Time
 }
 
-// by lets the alarm ring at t or before. The zero time asks for nothing.
+// by lets the alarm ring at t or before. The zero time asks for nothing. now is when the stream looked at the time, and
+// may be long ago: it has waited for its turn, or for its client, since.
 func (a *alarm) by(now, t time.Time) {
 	switch set := a.due.After(now); {
 	case t.IsZero() || set && !t.Before(a.due):
 		return
 	case a.timer == nil:
-		a.timer = time.AfterFunc(t.Sub(now), a.Ring)
+		a.timer = time.AfterFunc(time.Until(t), a.Ring)
 	default:
-		a.timer.Reset(t.Sub(now))
+		a.timer.Reset(time.Until(t))
 	}
 	a.due = t
 }

@@ -425,6 +425,27 @@ func TestTurns(t *testing.T) {
 	})
 }
 
+// A stream that has waited for its turn, and for which there is no room any more when it comes, is sent its first
+// heartbeat when that is due, and not that much later.
+func TestHeartbeatAfterTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, func(c *Config) { c.Admission.Answers = 1 })
+		l.admission.turns <- struct{}{} // another stream has it
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		elapse(1900 * time.Millisecond)
+		l.admission.bytes.Add(l.config.Admission.Bytes)
+		<-l.admission.turns
+		if u, err := stream.Recv(); err != nil || len(u.GetAdd().GetAddrs()) > 0 || time.Since(begun) > 2*time.Second {
+			t.Errorf("after %s the client was sent %v: %v", time.Since(begun), u, err)
+		}
+		l.admission.bytes.Add(-l.config.Admission.Bytes)
+	})
+}
+
 // A connection knows what it is on.
 func TestKeeper(t *testing.T) {
 	client, server := net.Pipe()

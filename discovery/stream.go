@@ -253,15 +253,16 @@ func (v *serving) heartbeat(now time.Time) error {
 		}
 		v.beat = now.Add(v.protocol.FirstBeat)
 		if v.state.answer.Load() != nil {
-			v.delayBeat(now)
+			v.delayBeat()
 		}
 	}
 	v.WakeBy(now, v.beat)
 	return nil
 }
 
-// delayBeat has the next heartbeat sent after the pause of a stream that has been answered.
-func (v *serving) delayBeat(now time.Time) { v.beat = now.Add(Jitter(v.protocol.IdleBeat)) }
+// delayBeat has the next heartbeat sent after the pause of a stream that has been answered. The pause begins when the
+// last message was sent, which may be long after the stream has looked at the time.
+func (v *serving) delayBeat() { v.beat = v.state.at.Add(Jitter(v.protocol.IdleBeat)) }
 
 // update sends what the client does not have yet.
 func (v *serving) update(ctx context.Context, now time.Time) error {
@@ -277,7 +278,7 @@ func (v *serving) update(ctx context.Context, now time.Time) error {
 		if err := v.deliver(frames); err != nil {
 			return err
 		}
-		v.delayBeat(now)
+		v.delayBeat()
 	}
 	if last != nil && answer.State == federation.Unknown { // no news of the Service: to the client it is as it was
 		held := *answer

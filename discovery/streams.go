@@ -37,7 +37,7 @@ type streamState struct {
 	version      atomic.Uint64                     // of the newest Snapshot of which there is nothing to send
 	sending      atomic.Int64                      // when the message under way was begun, in Unix ns; 0 for none
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all below, which the stream's goroutine reads without
 	messages uint64
 	kind     Kind // of the last message, like all that follows
 	adds     int

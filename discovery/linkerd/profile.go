@@ -120,7 +120,8 @@ func (l *profileStream) update(next *discovery.Frame, now time.Time) error {
 	if differs && l.subject.workload {
 		l.server.workloads.Inc()
 	}
-	l.last, l.beat = next, now.Add(discovery.Jitter(idleHeartbeat))
+	l.last = next
+	l.beat = time.Now().Add(discovery.Jitter(idleHeartbeat)) // Send may have waited for the client
 	return nil
 }
 
