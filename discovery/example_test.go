@@ -40,7 +40,7 @@ func (l lines) serve(ctx context.Context, service, node string, port uint16, wri
 	client := discovery.Client{Node: node}
 	stream := l.engine.Open(sink{ctx, write}, "lines", service, client, &query)
 	defer stream.Close()
-	return stream.Serve(ctx, query, client, discovery.Protocol{Encoder: encoder{port}, Reject: reject})
+	return stream.Serve(discovery.Protocol{Encoder: encoder{port}, Reject: reject})
 }
 
 // reject ends streams that begin with a Service that there is not, or that cannot be served.

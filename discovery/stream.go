@@ -58,8 +58,8 @@ type Stream struct {
 	drains bool      // end is within the server's drain
 }
 
-// Open opens a stream. method and path are what the client asked for, for people; query is the Query
-// that it subscribes to, nil for none. The caller closes it.
+// Open opens a stream, which ends with the context of its sink. method and path are what the client asked for, for
+// people; query is the Query that Serve answers, nil for a stream without one. The caller closes it.
 func (e *Engine) Open(sink Sink, method, path string, client Client, query *Query) *Stream {
 	s := &Stream{
 		engine: e, sink: sink, connection: connectionOf(sink.Context()),
@@ -97,8 +97,9 @@ func (s *Stream) Close() {
 // Bell is what wakes the stream from Wait. It is added to all that the stream's messages depend on.
 func (s *Stream) Bell() *watch.Bell { return s.state.alarm.Bell }
 
-// Wait returns when the Bell has rung, or something is due. It returns an error if ctx ends.
-func (s *Stream) Wait(ctx context.Context) error {
+// Wait returns when the Bell has rung, or something is due. It returns an error if the stream has ended.
+func (s *Stream) Wait() error {
+	ctx := s.sink.Context()
 	select {
 	case <-s.state.alarm.Rung():
 		return nil
@@ -218,10 +219,11 @@ type serving struct {
 	beat         time.Time // when a heartbeat is due
 }
 
-// Serve is the whole life of a stream of one Query: load the newest Answer, send the update from the
-// one that was sent last, wait for the Bell. It returns nil when the stream should end with OK.
-func (s *Stream) Serve(ctx context.Context, q Query, client Client, p Protocol) error {
-	v := serving{Stream: s, protocol: p, subscription: s.engine.Subscribe(q, client, s.Bell())}
+// Serve is the whole life of a stream that was opened with a Query: load the newest Answer, send the update
+// from the one that was sent last, wait for the Bell. It returns nil when the stream should end with OK.
+func (s *Stream) Serve(p Protocol) error {
+	subscription := s.engine.Subscribe(*s.state.query, s.state.client, s.Bell())
+	v := serving{Stream: s, protocol: p, subscription: subscription}
 	defer v.subscription.Close()
 	s.state.subscription.Store(v.subscription)
 	v.beat = s.state.opened.Add(p.FirstBeat)
@@ -230,13 +232,13 @@ func (s *Stream) Serve(ctx context.Context, q Query, client Client, p Protocol) 
 		if s.Over(now) {
 			return nil
 		}
-		if err := v.update(ctx, now); err != nil {
+		if err := v.update(now); err != nil {
 			return err
 		}
 		if err := v.heartbeat(now); err != nil {
 			return err
 		}
-		if err := s.Wait(ctx); err != nil {
+		if err := s.Wait(); err != nil {
 			return err
 		}
 	}
@@ -265,9 +267,9 @@ func (v *serving) heartbeat(now time.Time) error {
 func (v *serving) delayBeat() { v.beat = v.state.at.Add(Jitter(v.protocol.IdleBeat)) }
 
 // update sends what the client does not have yet.
-func (v *serving) update(ctx context.Context, now time.Time) error {
+func (v *serving) update(now time.Time) error {
 	last := v.state.answer.Load()
-	answer, frames, err := v.prepare(ctx, now)
+	answer, frames, err := v.prepare(now)
 	if err != nil || answer == nil {
 		return err
 	}
@@ -292,11 +294,9 @@ func (v *serving) update(ctx context.Context, now time.Time) error {
 
 // prepare returns the newest Answer with the frames that bring the client to it, which it has launched. The Answer is
 // nil if there is none to send.
-func (v *serving) prepare(ctx context.Context, now time.Time) (
-	answer *federation.Answer, frames []*Frame, err error,
-) {
+func (v *serving) prepare(now time.Time) (answer *federation.Answer, frames []*Frame, err error) {
 	last := v.state.answer.Load()
-	answer, release, err := v.loadAnswer(ctx, now)
+	answer, release, err := v.loadAnswer(now)
 	defer release() // whatever an Encoder does; the next first answer finds in flight what this one sends
 	if err != nil || answer == nil {
 		return nil, nil, err
@@ -313,9 +313,7 @@ func (v *serving) prepare(ctx context.Context, now time.Time) (
 
 // loadAnswer is Subscription.Load for a stream: a first answer waits for room, and for its turn, which
 // release ends. It is nil while there is none.
-func (v *serving) loadAnswer(ctx context.Context, now time.Time) (
-	answer *federation.Answer, release func(), err error,
-) {
+func (v *serving) loadAnswer(now time.Time) (answer *federation.Answer, release func(), err error) {
 	release = func() {}
 	snapshot, _ := v.subscription.watch.Load()
 	if due := v.subscription.waitUntil(snapshot); due.After(now) {
@@ -329,9 +327,11 @@ func (v *serving) loadAnswer(ctx context.Context, now time.Time) (
 		if !v.Room(now) {
 			return nil, release, nil
 		}
-		if release, err = v.engine.admission.turn(ctx, v.connection, size >= largeAnswer); err != nil {
-			return nil, func() {}, err
+		done, err := v.engine.admission.turn(v.sink.Context(), v.connection, size >= largeAnswer)
+		if err != nil {
+			return nil, release, err
 		}
+		release = done
 		if !v.Room(now) { // any more
 			return nil, release, nil
 		}

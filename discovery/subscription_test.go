@@ -368,7 +368,7 @@ func TestBrokenEncoder(t *testing.T) {
 		}()
 		stream := s.Open(streamtest.NewCounter(t.Context()), "Get", streamtest.Path, Client{}, &query)
 		defer stream.Close()
-		_ = stream.Serve(t.Context(), query, Client{}, Protocol{Encoder: broken{}, Reject: rejection})
+		_ = stream.Serve(Protocol{Encoder: broken{}, Reject: rejection})
 	}()
 	if n := len(s.admission.turns) + len(s.admission.large); n != 0 {
 		t.Errorf("%d turns are not given back", n)

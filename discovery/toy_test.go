@@ -44,7 +44,7 @@ func (s *toy) Get(request *pb.GetDestination, sink pb.Destination_GetServer) err
 	client := Client{Node: request.GetContextToken()}
 	stream := s.Open(sink, "Get", request.GetPath(), client, &q)
 	defer stream.Close()
-	return stream.Serve(sink.Context(), q, client, Protocol{
+	return stream.Serve(Protocol{
 		Encoder: plain{q.Port}, Reject: rejection, Heartbeat: toyBeat, FirstBeat: 2 * time.Second,
 		IdleBeat: 4 * time.Minute,
 	})

@@ -29,7 +29,7 @@ func (s *Server) Get(request *pb.GetDestination, sink pb.Destination_GetServer) 
 	}
 	stream := s.Open(sink, "Get", request.GetPath(), client, &asked)
 	defer stream.Close()
-	return stream.Serve(sink.Context(), asked, client, discovery.Protocol{
+	return stream.Serve(discovery.Protocol{
 		Encoder: encoder{config: &s.config, port: asked.Port}, Reject: reject,
 		Heartbeat: heartbeatFrame, FirstBeat: firstHeartbeat, IdleBeat: idleHeartbeat,
 	})

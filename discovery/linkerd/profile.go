@@ -2,7 +2,6 @@ package linkerd
 
 import (
 	"bytes"
-	"context"
 	"net/netip"
 	"slices"
 	"time"
@@ -49,7 +48,7 @@ func (s *Server) GetProfile(request *pb.GetDestination, sink pb.Destination_GetP
 	}
 	l := s.newProfileStream(request.GetPath(), asked, client, sink)
 	defer l.close()
-	return l.run(sink.Context())
+	return l.run()
 }
 
 func (s *Server) newProfileStream(
@@ -80,7 +79,7 @@ func (l *profileStream) close() {
 
 // run is the whole life of the stream: make the newest answer, send it if it differs from the one
 // before, wait for the Bell.
-func (l *profileStream) run(ctx context.Context) error {
+func (l *profileStream) run() error {
 	for {
 		now := time.Now()
 		if l.Over(now) {
@@ -102,7 +101,7 @@ func (l *profileStream) run(ctx context.Context) error {
 			}
 		}
 		l.WakeBy(now, l.beat)
-		if err := l.Wait(ctx); err != nil {
+		if err := l.Wait(); err != nil {
 			return err
 		}
 	}
