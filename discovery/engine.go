@@ -77,7 +77,7 @@ func (e *Engine) Store() *federation.Store { return e.store }
 // Collectors returns the Engine's metrics, to be registered.
 func (e *Engine) Collectors() []prometheus.Collector { return slices.Clip(e.collectors) }
 
-// Find returns the frame that Keep was given for a key.
+// Find returns the frame that Keep was given for a key, if it is still kept.
 func (e *Engine) Find(key any) (*Frame, bool) { return e.cache.find(key) }
 
 // Keep stores a frame under a comparable key, for Find. The oldest frames go when all of them exceed their bound.
@@ -86,7 +86,7 @@ func (e *Engine) Keep(key any, f *Frame, bytes int) {
 	e.cache.put(key, kept{256 + int64(bytes) + int64(f.bytes.Len()), f})
 }
 
-// LeaveOut counts an object that could not be encoded.
+// LeaveOut counts an object that could not be encoded, besides the addresses that an Encoder reports.
 func (e *Engine) LeaveOut() { e.cache.leftOut.Add(1) }
 
 // drain is how streams end when the server is about to stop: at random points of a spread, so that

@@ -22,8 +22,8 @@ type Frame struct {
 	flights atomic.Int64 // that gRPC has it in
 }
 
-// NewFrame returns a message of which bytes are the encoding, which is not written to any more. adds and
-// removes are how many addresses it adds and removes.
+// NewFrame returns a message of one of the kinds below. bytes are its encoding, MaxFrame of them at most, and
+// must not be written to any more. adds and removes are how many addresses it adds and removes.
 func NewFrame(kind Kind, bytes []byte, adds, removes int) *Frame {
 	return &Frame{bytes: bytes, kind: kind, adds: adds, removes: removes}
 }

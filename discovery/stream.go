@@ -13,7 +13,8 @@ import (
 	"github.com/fingerpost/fingerpost/federation/watch"
 )
 
-// A Sink is where the messages of a stream go: the server's end of a gRPC stream.
+// A Sink is where the messages of a stream go: the server's end of a gRPC stream. On a server with the Options of the
+// Engine a message is what its codec encodes; without them it is a *Frame.
 type Sink interface {
 	SendMsg(message any) error
 	Context() context.Context
@@ -201,9 +202,9 @@ func (s *Stream) sendOne(f *Frame, message any) error {
 // A Protocol is how Serve sends the Answers of a Query.
 type Protocol struct {
 	Encoder Encoder
-	// Reject returns the error that ends the stream, if an Answer is one for the client; first is
-	// whether it was sent nothing yet. An Answer that is Rejected and no error is not sent: the client
-	// keeps what it holds.
+	// Reject returns the error that ends the stream, if the client gets one for an Answer; first is whether
+	// it was sent nothing yet. An Answer that is Rejected is not sent where Reject returns no error: the
+	// client keeps what it holds.
 	Reject func(a *federation.Answer, first bool) error
 	// Heartbeat is sent when nothing else was for FirstBeat, before the first answer, and for IdleBeat
 	// after it; nil for none.

@@ -29,7 +29,7 @@ type load struct {
 	pending int
 }
 
-// NewBalancer returns one that draws as its seed has it.
+// NewBalancer returns a Balancer without a load, whose draws follow from a seed.
 func NewBalancer(seed uint64) *Balancer {
 	return &Balancer{random: rand.New(rand.NewPCG(seed, 0)), loads: map[netip.AddrPort]*load{}}
 }
@@ -55,7 +55,7 @@ func (b *Balancer) Send(held []Address, now time.Time) (to netip.AddrPort, sent 
 	return to, true
 }
 
-// Done reports that the response to a request has come.
+// Done counts the response to a request that Send has sent, at the time sent.
 func (b *Balancer) Done(to netip.AddrPort, sent, now time.Time) {
 	l := b.load(to)
 	l.pending--

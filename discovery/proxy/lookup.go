@@ -97,7 +97,7 @@ func (l *lookup) Violations() error {
 	return errors.Join(l.violations...)
 }
 
-// Stall stops reading: the transport fills up and the server has to wait.
+// Stall stops reading, after one more message at most: the transport fills up and the server has to wait.
 func (l *lookup) Stall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
