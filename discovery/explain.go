@@ -77,16 +77,24 @@ func (e *Engine) Explain(q Query, client Client, reject func(*federation.Answer)
 	selection := federation.Select(snapshot, e.config.selected(q), nil)
 	answer := selection.Answer(place, nil)
 	x.Policy, x.Traffic = selection.Divided(), trafficOf(selection, place, answer.Set)
-	wait := time.Until(snapshot.WaitUntil(e.config.FirstSyncGrace, e.started))
-	if wait <= 0 {
+	if wait := time.Until(e.waitUntil(snapshot.Members...)); wait <= 0 {
 		x.Refused = reject(answer)
 	} else {
+		slowest := slices.MaxFunc(snapshot.Unknown(), func(a, b *federation.Member) int {
+			return e.waitUntil(a).Compare(e.waitUntil(b))
+		})
 		x.Waits = fmt.Sprintf("a first answer waits %s more for %s, which is not synced yet",
-			wait.Round(100*time.Millisecond), snapshot.Unknown()[0].Origin.Cluster)
+			wait.Round(100*time.Millisecond), slowest.Origin.Cluster)
 	}
 	e.addClaims(x, q, place, answer, holders)
 	x.addGone(holders)
 	return x
+}
+
+// waitUntil returns until when a first answer waits for clusters among the members that were never synced.
+func (e *Engine) waitUntil(members ...*federation.Member) time.Time {
+	s := federation.Snapshot{Members: members}
+	return s.WaitUntil(e.config.FirstSyncGrace, e.started)
 }
 
 // snapshotOf returns the newest Snapshot of a Service, whether streams are open for it or not.

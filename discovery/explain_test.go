@@ -1,0 +1,33 @@
+package discovery
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fingerpost/fingerpost/discovery/streamtest"
+	"github.com/fingerpost/fingerpost/federation"
+)
+
+// Of several clusters that were never synced, the one is named that a first answer waits for the longest.
+func TestExplainNamesTheSlowestCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &federation.View{
+			Ports:       []federation.ServicePort{{Number: 80, Name: "http"}},
+			Composition: &federation.Composition{Union: true},
+		}
+		for _, c := range []federation.Cluster{"east", "west"} {
+			all.Composition.Members = append(all.Composition.Members,
+				federation.MemberRef{Ref: federation.Ref{Cluster: c, Service: streamtest.Web}})
+		}
+		federated := federation.Service{Namespace: "ns", Name: "web-federated"}
+		store, _ := streamtest.Local(map[federation.Service]*federation.View{federated: all})
+		store.AddCluster("east", federation.Expectation{Since: time.Now()}) // it does not answer
+		store.AddCluster("west", federation.Expectation{Since: time.Now()})
+		store.SetListing("west", true)
+		x := unhurried(store).Explain(Query{Service: federated, Port: 80}, Client{}, nil)
+		if want := "a first answer waits 10s more for west, which is not synced yet"; x.Waits != want {
+			t.Errorf("%q, want %q", x.Waits, want)
+		}
+	})
+}
