@@ -457,7 +457,7 @@ func TestHeaderFloods(t *testing.T) {
 func TestHeadersAreNotKept(t *testing.T) {
 	a := newAdmission(logr.Discard(), DefaultAdmission(), &metricList{})
 	header := metadata.Pairs("a", "b", ":authority", "x")
-	ctx := metadata.NewIncomingContext(connections{a}.TagConn(t.Context(), nil), header)
+	ctx := metadata.NewIncomingContext(a.TagConn(t.Context(), nil), header)
 	ctx, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod, Header: header})
 	if err != nil {
 		t.Fatal(err)
@@ -501,7 +501,7 @@ func TestRefusedStreamsWithDeadlines(t *testing.T) {
 	})
 
 	a := newAdmission(logr.Discard(), AdmissionConfig{Request: time.Minute}, &metricList{})
-	ctx := connections{a}.TagConn(t.Context(), nil)
+	ctx := a.TagConn(t.Context(), nil)
 	if _, err := a.tap(ctx, &tap.Info{FullMethodName: getMethod}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("before there is a goroutine: %v", err)
 	}

@@ -86,7 +86,7 @@ func (e *Engine) Options() []grpc.ServerOption {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(uint32(a.config.ConnectionStreams) + moreStreams), // the rest waits at the client
 		grpc.Creds(keeper{insecure.NewCredentials()}),
-		grpc.StatsHandler(connections{a}),
+		grpc.StatsHandler(a),
 		grpc.InTapHandle(a.tap),
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.ChainStreamInterceptor(a.serveStream),
@@ -94,20 +94,19 @@ func (e *Engine) Options() []grpc.ServerOption {
 	}
 }
 
-// connections is the stats.Handler by which gRPC reports connections.
-type connections struct{ admission *admission }
-
-func (h connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
-	config := &h.admission.config
+// TagConn makes the connection that the contexts of its streams lead to. Like the three methods that follow, it is one
+// of the stats.Handler by which gRPC reports connections, and the streams that it begins to handle.
+func (a *admission) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &connection{
-		admission: h.admission, conn: connOf(ctx), opened: time.Now(),
-		limiter:  rate.NewLimiter(rate.Limit(config.ConnectionRate), config.ConnectionBurst),
+		admission: a, conn: connOf(ctx), opened: time.Now(),
+		limiter:  rate.NewLimiter(rate.Limit(a.config.ConnectionRate), a.config.ConnectionBurst),
 		starting: make(chan struct{}, maxStarting), large: make(chan struct{}, 1),
 	})
 }
 
-func (h connections) HandleConn(ctx context.Context, s stats.ConnStats) {
-	a, c := h.admission, connectionOf(ctx)
+// HandleConn is called at the beginning and at the end of a connection.
+func (a *admission) HandleConn(ctx context.Context, s stats.ConnStats) {
+	c := connectionOf(ctx)
 	switch s.(type) {
 	case *stats.ConnBegin:
 		a.mu.Lock()
@@ -125,13 +124,13 @@ func (h connections) HandleConn(ctx context.Context, s stats.ConnStats) {
 }
 
 // TagRPC is called first by the goroutine of a stream.
-func (h connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+func (a *admission) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
 	ticketOf(ctx).markBegun()
 	return ctx
 }
 
 // HandleRPC is called last, also for a call whose request has never come: no interceptor is.
-func (h connections) HandleRPC(ctx context.Context, s stats.RPCStats) {
+func (a *admission) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if _, ends := s.(*stats.End); ends {
 		ticketOf(ctx).served()
 	}
