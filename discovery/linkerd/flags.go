@@ -61,7 +61,7 @@ func (c *Config) Validate() error {
 }
 
 // isDomain reports whether a name can be a DNS domain of Kubernetes: labels of small letters, digits
-// and dashes.
+// and dashes, with room for the two labels of a Service before it.
 func isDomain(name string) bool {
 	return len(name) <= maxName-2*(maxLabel+1) && domainPattern.MatchString(name)
 }

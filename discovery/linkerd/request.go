@@ -113,7 +113,7 @@ func parseToken(token string) (discovery.Client, error) {
 	if err == nil {
 		return discovery.Client{Namespace: c.Namespace, Node: c.Node, Pod: c.Pod}, nil
 	}
-	if kind, namespace, ok := strings.Cut(token, ":"); ok && kind == "ns" && !strings.Contains(namespace, ":") {
+	if namespace, old := strings.CutPrefix(token, "ns:"); old && !strings.Contains(namespace, ":") {
 		return discovery.Client{Namespace: strings.Clone(namespace)}, nil // and not the whole token with it
 	}
 	return discovery.Client{}, fmt.Errorf("context token is neither JSON nor ns:<namespace>: %w", err)
