@@ -30,6 +30,9 @@ type kept struct {
 	frame *Frame
 }
 
+// entryBytes is what an entry of the cache takes, besides the bytes that it holds on to.
+const entryBytes = 256
+
 func newUpdateCache(limit int64) *updateCache {
 	c := &updateCache{max: limit}
 	c.kept, _ = simplelru.NewLRU(1<<20, c.removed) // it only fails for a size of 0

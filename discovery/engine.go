@@ -83,7 +83,7 @@ func (e *Engine) Find(key any) (*Frame, bool) { return e.cache.find(key) }
 // Keep stores a frame under a comparable key, for Find. The oldest frames go when all of them exceed their bound.
 // bytes is the size of what the key refers to; it counts, too.
 func (e *Engine) Keep(key any, f *Frame, bytes int) {
-	e.cache.put(key, kept{256 + int64(bytes) + int64(f.bytes.Len()), f})
+	e.cache.put(key, kept{entryBytes + int64(bytes) + int64(f.bytes.Len()), f})
 }
 
 // LeaveOut counts an object that could not be encoded, besides the addresses that an Encoder reports.

@@ -399,7 +399,7 @@ func newUpdate(of *updates, key updateKey, from, to *federation.Answer) *update 
 	way.frames = sync.OnceValue(func() []*Frame {
 		frames, leftOut := key.encoder.Update(from, to)
 		of.cache.leftOut.Add(uint64(leftOut))
-		bytes := 256 + int64(key.set.Len())*16 // itself, and the Set that it holds on to
+		bytes := entryBytes + int64(key.set.Len())*16 // and the Set that it holds on to
 		for _, f := range frames {
 			bytes += int64(f.bytes.Len())
 		}
