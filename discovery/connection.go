@@ -207,8 +207,11 @@ type ticket struct {
 	refused    error // by the tap, for the handler to return
 	timer      *time.Timer
 
-	mu                            sync.Mutex // guards all below
-	begun, arrived, expired, left bool
+	mu      sync.Mutex // guards all below
+	begun   bool       // the handler runs, or never will
+	arrived bool       // the request is here, or never will be
+	expired bool       // the request did not arrive in time
+	left    bool       // the stream is off all counts
 }
 
 // ticketKey leads from a context to the ticket that it is derived from.
@@ -254,8 +257,8 @@ func (c *connection) countHalfOpen(n int64) {
 	c.admission.halfOpen.Add(n)
 }
 
-// markBegun notes that the handler runs, or never will. gRPC lets a call that is no stream wait for its
-// request before anything else, even if it is refused: it waits in vain where many do.
+// markBegun sets begun. gRPC lets a call that is no stream wait for its request before anything else, even
+// if it is refused. Where many wait, such a call is ended.
 func (t *ticket) markBegun() {
 	t.mu.Lock()
 	first := !t.begun
@@ -270,7 +273,7 @@ func (t *ticket) markBegun() {
 	}
 }
 
-// arrive notes that the request is here, or never will be.
+// arrive sets arrived.
 func (t *ticket) arrive() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -212,7 +212,8 @@ func (p *placeAnswers) drop() {
 	p.of.all.cache.drop(p.updates)
 }
 
-// A Subscription is one client's interest in one Query. It belongs to one goroutine.
+// A Subscription is one client's interest in one Query. It belongs to one goroutine, but for its watch, which any
+// may load.
 type Subscription struct {
 	engine *Engine
 	query  Query
