@@ -2,6 +2,7 @@ package linkerd
 
 import (
 	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -85,15 +86,13 @@ func (l *profileStream) run() error {
 		if l.Over(now) {
 			return nil
 		}
-		var next *discovery.Frame
-		if l.last != nil || l.Room(now) {
-			var err error
-			if next, err = l.answer(now); err != nil {
+		next := l.last
+		if next != nil || l.Room(now) {
+			newest, err := l.answer(now)
+			if err != nil {
 				return err
 			}
-		}
-		if next == nil {
-			next = l.last
+			next = cmp.Or(newest, next)
 		}
 		if next != nil {
 			if err := l.update(next, now); err != nil {
