@@ -207,8 +207,10 @@ func (a *admission) refuseConnection() {
 }
 
 // turn waits for the turn of a stream of c to be answered first, by an answer that is large or not, and
-// returns how to end it.
-func (a *admission) turn(ctx context.Context, c *connection, large bool) (done func(), err error) {
+// returns how to end it. If it has to wait it calls waits before.
+func (a *admission) turn(
+	ctx context.Context, c *connection, large bool, waits func() error,
+) (done func(), err error) {
 	turns := []chan struct{}{a.turns}
 	if large {
 		turns[0] = a.large
@@ -231,6 +233,10 @@ func (a *admission) turn(ctx context.Context, c *connection, large bool) (done f
 		default:
 		}
 		if late == nil {
+			if err := waits(); err != nil {
+				done()
+				return nil, err
+			}
 			timer := time.NewTimer(a.config.Patience)
 			defer timer.Stop()
 			late = timer.C

@@ -400,7 +400,8 @@ func TestTurns(t *testing.T) {
 		a := newAdmission(logr.Discard(), config, &metricList{})
 		refused := func() float64 { return testutil.ToFloat64(a.metrics.refused[refusedTurn]) }
 		one, other := &connection{large: make(chan struct{}, 1)}, &connection{large: make(chan struct{}, 1)}
-		turn := func(c *connection, large bool) (func(), error) { return a.turn(t.Context(), c, large) }
+		waits := func() error { return nil }
+		turn := func(c *connection, large bool) (func(), error) { return a.turn(t.Context(), c, large, waits) }
 		first, err := turn(one, true)
 		if err != nil {
 			t.Fatal(err)
@@ -443,6 +444,31 @@ func TestHeartbeatAfterTurn(t *testing.T) {
 			t.Errorf("after %s the client was sent %v: %v", time.Since(begun), u, err)
 		}
 		l.admission.bytes.Add(-l.config.Admission.Bytes)
+	})
+}
+
+// A stream that has waited for room for most of the time that a client does without a message, and then waits for its
+// turn, is sent a heartbeat before.
+func TestHeartbeatBeforeTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := listen(t, 3, func(c *Config) { c.Admission.Answers = 1 })
+		l.admission.turns <- struct{}{} // another stream has it
+		l.admission.bytes.Add(l.config.Admission.Bytes)
+		stream, err := pb.NewDestinationClient(l.client()).Get(t.Context(), &pb.GetDestination{Path: streamtest.Path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		elapse(1900 * time.Millisecond)
+		l.admission.freed(int(l.config.Admission.Bytes))
+		if u, err := stream.Recv(); err != nil || len(u.GetAdd().GetAddrs()) > 0 || time.Since(begun) > 2*time.Second {
+			t.Errorf("after %s the client was sent %v: %v", time.Since(begun), u, err)
+		}
+		elapse(1900 * time.Millisecond)
+		<-l.admission.turns
+		if u, err := stream.Recv(); err != nil || len(u.GetAdd().GetAddrs()) != 3 {
+			t.Errorf("after %s the client was sent %v: %v", time.Since(begun), u, err)
+		}
 	})
 }
 

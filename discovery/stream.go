@@ -263,6 +263,17 @@ func (v *serving) heartbeat(now time.Time) error {
 	return nil
 }
 
+// beatEarly sends the next heartbeat now if it is due before half of the time is over that a stream waits for its turn:
+// it sends nothing meanwhile, and a client that has waited before would be without a message for too long.
+func (v *serving) beatEarly() error {
+	now := time.Now()
+	if early := v.beat.Add(-v.engine.config.Admission.Patience / 2); v.protocol.Heartbeat == nil || now.Before(early) {
+		return nil
+	}
+	v.beat = now.Add(v.protocol.FirstBeat)
+	return v.Send(v.protocol.Heartbeat)
+}
+
 // delayBeat has the next heartbeat sent after the pause of a stream that has been answered. The pause begins when the
 // last message was sent, which may be long after the stream has looked at the time.
 func (v *serving) delayBeat() { v.beat = v.state.at.Add(Jitter(v.protocol.IdleBeat)) }
@@ -328,7 +339,7 @@ func (v *serving) loadAnswer(now time.Time) (answer *federation.Answer, release 
 		if !v.Room(now) {
 			return nil, release, nil
 		}
-		done, err := v.engine.admission.turn(v.sink.Context(), v.connection, size >= largeAnswer)
+		done, err := v.engine.admission.turn(v.sink.Context(), v.connection, size >= largeAnswer, v.beatEarly)
 		if err != nil {
 			return nil, release, err
 		}
