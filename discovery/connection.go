@@ -220,7 +220,7 @@ type ticketKey struct{}
 func (c *connection) newTicket(ctx context.Context, refused error) *ticket {
 	t := &ticket{connection: c, refused: refused}
 	t.Context, t.cancel = context.WithCancel(ctx)
-	c.countStreams(1)
+	c.countOpen(1)
 	c.countHalfOpen(1)
 	t.timer = time.AfterFunc(c.admission.config.Request, t.expire)
 	return t
@@ -247,7 +247,7 @@ func (t *ticket) Err() error {
 	return t.Context.Err()
 }
 
-func (c *connection) countStreams(n int64) {
+func (c *connection) countOpen(n int64) {
 	c.streams.Add(n)
 	c.admission.streams.Add(n)
 }
@@ -317,7 +317,7 @@ func (t *ticket) served() {
 	defer t.mu.Unlock()
 	if !t.left {
 		t.left = true
-		t.connection.countStreams(-1)
+		t.connection.countOpen(-1)
 	}
 }
 

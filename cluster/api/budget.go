@@ -122,11 +122,11 @@ func (b *Budget) Problem() string {
 	return fmt.Sprintf("the cluster publishes more than %s: %s; "+
 		"raise -cluster-max-services, -cluster-max-endpoints or -cluster-max-mib (for one cluster the annotations "+
 		"max-services and max-endpoints of its Link), and the memory limit with them",
-		b.limits.inForce(), strings.Join(what, "; "))
+		b.limits.inWords(), strings.Join(what, "; "))
 }
 
-// inForce lists the limits by which a cluster is reported, such as 5 Services, 7 endpoints or 1 MiB.
-func (l Limits) inForce() string {
+// inWords lists the limits by which a cluster is reported, such as 5 Services, 7 endpoints or 1 MiB.
+func (l Limits) inWords() string {
 	var all []string
 	for _, limit := range []struct {
 		most int64
@@ -291,8 +291,8 @@ func (s *share) endsListing(objects int, bytes int64) bool {
 	return ends
 }
 
-// leavesOut reports whether an object that was not accepted before was refused since everything was listed.
-func (s *share) leavesOut() bool { return s != nil && s.nextKey != (Key{}) }
+// isPartial reports whether an object that was not accepted before was refused since everything was listed.
+func (s *share) isPartial() bool { return s != nil && s.nextKey != (Key{}) }
 
 // mayFit reports whether something was refused that may fit now, with a tenth to spare.
 func (s *share) mayFit() bool {

@@ -385,7 +385,7 @@ func (s *Store[R]) Update(object any) error {
 		isNew := k.ok && !known
 		if isNew && s.share.refusedCount > 0 || !s.share.charge(old.size, k.size, known) {
 			s.share.recordRefusal(k.key, k.size, known)
-			if s.share.leavesOut() {
+			if s.share.isPartial() {
 				s.partial.Store(true)
 			}
 			return nil
@@ -432,7 +432,7 @@ func (s *Store[R]) Replace(objects []any) error {
 		used.add(k.size)
 	}
 	s.share.storeListing(used)
-	partial := s.share.leavesOut()
+	partial := s.share.isPartial()
 	if partial {
 		s.partial.Store(true)
 	}
