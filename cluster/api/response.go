@@ -217,10 +217,16 @@ func (b *limitedBody) readLimited(into []byte) (int, error) {
 		return n, err
 	}
 	b.own += int64(n)
-	if all := b.conn.buffered.Add(int64(n)); all > maxResponses || b.own > b.maxOwn {
-		return 0, newResponseError("what the API server answers at once is larger than %d KiB", b.maxOwn>>10)
+	exceeded := int64(0)
+	switch all := b.conn.buffered.Add(int64(n)); {
+	case b.own > b.maxOwn:
+		exceeded = b.maxOwn
+	case all > maxResponses:
+		exceeded = maxResponses
+	default:
+		return n, err
 	}
-	return n, err
+	return 0, newResponseError("what the API server answers at once is larger than %d KiB", exceeded>>10)
 }
 
 // countDecoded counts what is decoded from this body as that much, unless it is closed. It
