@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"text/template"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -78,17 +79,14 @@ func arguments(names ...string) cobra.PositionalArgs {
 
 // noArguments is the Args of a command without arguments: those that it has are subcommands.
 func noArguments(cmd *cobra.Command, args []string) error {
-	switch {
-	case len(args) > 0 && cmd.HasAvailableSubCommands():
+	if len(args) > 0 && cmd.HasAvailableSubCommands() {
 		cmd.SuggestionsMinimumDistance = 2
 		if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
 			return fmt.Errorf("unknown command %q: did you mean %s?", args[0], similar[0])
 		}
 		return fmt.Errorf("unknown command %q", args[0])
-	case len(args) > 0:
-		return fmt.Errorf("unexpected argument %q", args[0])
 	}
-	return nil
+	return arguments()(cmd, args)
 }
 
 // Prepare gives all commands below root the same help, usage errors and exit codes, and the name under which
@@ -97,7 +95,7 @@ func Prepare(root *cobra.Command, program string) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.SetFlagErrorFunc(usageError)
-	root.SetUsageFunc(printUsage)
+	root.SetUsageFunc(func(cmd *cobra.Command) error { return usageTemplate.Execute(cmd.OutOrStderr(), cmd) })
 	name := "fingerpost"
 	for _, caller := range []string{"kubectl", "linkerd"} {
 		if strings.TrimSuffix(filepath.Base(program), ".exe") == caller+"-"+root.Name() {
@@ -154,52 +152,54 @@ func groupFlags(fs *pflag.FlagSet, add func(fs *pflag.FlagSet)) {
 	fs.AddFlagSet(group)
 }
 
-// printUsage prints the usage of a command as cobra does, in at most helpWidth columns, and with its
-// connection flags at the end.
-func printUsage(cmd *cobra.Command) error {
-	var b strings.Builder
-	b.WriteString("Usage:\n")
-	if cmd.Runnable() && !cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "  %s\n", cmd.UseLine())
-	}
-	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "  %s [command]\n", cmd.CommandPath())
-	}
-	if len(cmd.Aliases) > 0 {
-		fmt.Fprintf(&b, "\nAliases:\n  %s\n", cmd.NameAndAliases())
-	}
-	if cmd.HasExample() {
-		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
-	}
-	if cmd.HasAvailableSubCommands() {
-		b.WriteString("\nAvailable Commands:\n")
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() || sub.Name() == "help" {
-				fmt.Fprintf(&b, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
-			}
-		}
-	}
-	own, connection := pflag.NewFlagSet("", 0), pflag.NewFlagSet("", 0)
+// usageTemplate is the usage of a command as cobra prints it, in at most helpWidth columns, and with the connection flags at
+// the end.
+var usageTemplate = template.Must(template.New("usage").Funcs(template.FuncMap{
+	"ownFlags":        func(cmd *cobra.Command) string { return flagUsages(cmd, false) },
+	"connectionFlags": func(cmd *cobra.Command) string { return flagUsages(cmd, true) },
+}).Parse(`Usage:
+{{- if .HasAvailableSubCommands}}
+  {{.CommandPath}} [command]
+{{- else}}
+  {{.UseLine}}
+{{- end}}
+{{- if .Aliases}}
+
+Aliases:
+  {{.NameAndAliases}}
+{{- end}}
+{{- if .HasExample}}
+
+Examples:
+{{.Example}}
+{{- end}}
+{{- if .HasAvailableSubCommands}}
+
+Available Commands:
+{{- range .Commands}}{{if or .IsAvailableCommand (eq .Name "help")}}
+  {{printf "%-*s" .NamePadding .Name}} {{.Short}}
+{{- end}}{{end}}
+{{- end}}
+{{with ownFlags .}}
+Flags:
+{{.}}{{end}}
+{{- with connectionFlags .}}
+Connection flags:
+{{.}}{{end}}
+{{- if not .HasParent}}
+` + exitCodes + `{{end}}`))
+
+// flagUsages returns the usage of the flags of a command that are in the connectionGroup, or of all others.
+func flagUsages(cmd *cobra.Command, connection bool) string {
+	group := pflag.NewFlagSet("", 0)
 	add := func(f *pflag.Flag) {
-		if _, is := f.Annotations[connectionGroup]; is {
-			connection.AddFlag(f)
-		} else {
-			own.AddFlag(f)
+		if _, is := f.Annotations[connectionGroup]; is == connection {
+			group.AddFlag(f)
 		}
 	}
 	cmd.LocalFlags().VisitAll(add)
 	cmd.InheritedFlags().VisitAll(add)
-	if own.HasAvailableFlags() {
-		fmt.Fprintf(&b, "\nFlags:\n%s", own.FlagUsagesWrapped(helpWidth))
-	}
-	if connection.HasAvailableFlags() {
-		fmt.Fprintf(&b, "\nConnection flags:\n%s", connection.FlagUsagesWrapped(helpWidth))
-	}
-	if !cmd.HasParent() {
-		b.WriteString("\n" + exitCodes)
-	}
-	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())
-	return err
+	return group.FlagUsagesWrapped(helpWidth)
 }
 
 // A choice is the value of a flag that has one of a few values.
