@@ -145,6 +145,9 @@ func (c *replicaConn) NewStream(
 // observeEnd takes in why a stream has ended. While streams are watched it prints that, unless the server rejects the
 // request.
 func (c *replicaConn) observeEnd(end *status.Status) {
+	if end.Code() == codes.DeadlineExceeded && !c.g.watch {
+		return // the --timeout, which the server may notice before we do
+	}
 	c.end = end
 	rejected := end.Code() == codes.InvalidArgument || end.Code() == codes.FailedPrecondition
 	switch {

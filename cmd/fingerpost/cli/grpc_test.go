@@ -105,6 +105,31 @@ func TestEndpointsThatKeepChanging(t *testing.T) {
 	}
 }
 
+// The server may end a stream at the --timeout before the command does: what the stream holds is printed nevertheless.
+func TestServerNoticesTimeoutFirst(t *testing.T) {
+	end := status.Error(codes.DeadlineExceeded, "RST_STREAM")
+	d := &destination{
+		get: func(n int32, stream grpc.ServerStreamingServer[pb.Update]) error {
+			if n == 1 {
+				_ = stream.Send(add(1, "pod"))
+			}
+			return end
+		},
+		profile: func(int32, grpc.ServerStreamingServer[pb.DestinationProfile]) error { return end },
+	}
+	addr, _ := d.serve(t)
+	out, err := fingerpost(t, "endpoints", "web.shop.svc.cluster.local", "--addr", addr)
+	if err != nil || !strings.Contains(out, "0.0.0.1") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, verb := range []string{"endpoints", "profile"} {
+		out, err := fingerpost(t, verb, "web.shop.svc.cluster.local", "--addr", addr)
+		if err == nil || !strings.HasPrefix(err.Error(), "no response about web.shop.svc.cluster.local: ") {
+			t.Errorf("%s without a message: %v\n%s", verb, err, out)
+		}
+	}
+}
+
 // A watch reports the ends of streams, and that the next one replaces all addresses.
 func TestWatchEndpoints(t *testing.T) {
 	d := &destination{get: func(n int32, stream grpc.ServerStreamingServer[pb.Update]) error {
