@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -176,8 +177,11 @@ func (e *environment) installChecks(resources []string, required bool) (checks [
 // leaseChecks check that each Lease in this cluster that a replica holds or waits for has a holder, and that of
 // Linkerd's destination controller if there is one.
 func (e *environment) leaseChecks(known *knownReplicas) (checks []check) {
-	all := append(known.wantedLeases(), linkerd.ExternalWorkloadsLease)
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(all))) {
+	names := sets.New(linkerd.ExternalWorkloadsLease)
+	for _, r := range known.local() {
+		names.Insert(r.Page.Writing.Wanted...)
+	}
+	for _, name := range sets.List(names) {
 		run := func(ctx context.Context) error {
 			lease, err := e.client.CoordinationV1().Leases(e.namespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {

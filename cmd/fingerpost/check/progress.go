@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"time"
-	"unicode/utf8"
 
 	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
@@ -47,11 +46,8 @@ func (p *progress) show(subject, text string) {
 		}
 		return
 	}
-	if utf8.RuneCountInString(text) > progressWidth-2 {
-		text = string([]rune(text)[:progressWidth-3]) + "…"
-	}
 	p.frame = (p.frame + 1) % len(spinner)
-	fmt.Fprintf(p.to, "\r\x1b[K%c %s", spinner[p.frame], text)
+	fmt.Fprintf(p.to, "\r\x1b[K%c %s", spinner[p.frame], cli.ShortenEnd(text, progressWidth-2))
 	p.shown = true
 }
 

@@ -37,31 +37,30 @@ func (k *knownReplicas) refresh(ctx context.Context) {
 	}
 }
 
+// A clusterReport is what one of them reports of a cluster.
+type clusterReport = cli.Response[debug.Cluster]
+
 // clusters returns what each of them reports of the clusters that match.
-func (k *knownReplicas) clusters(match func(debug.Cluster) bool) (all []cli.Response[debug.Cluster]) {
+func (k *knownReplicas) clusters(match func(debug.Cluster) bool) (all []clusterReport) {
 	for _, page := range k.pages {
 		for _, c := range page.Page.Clusters {
 			if match(c) {
-				all = append(all, cli.Response[debug.Cluster]{Replica: page.Replica, Page: c})
+				all = append(all, clusterReport{Replica: page.Replica, Page: c})
 			}
 		}
 	}
 	return all
 }
 
-// wantedLeases returns the Leases that one of them holds in the local cluster, or waits for, sorted.
-func (k *knownReplicas) wantedLeases() (names []string) {
-	for _, r := range k.clusters(func(c debug.Cluster) bool { return c.Local }) {
-		names = append(names, r.Page.Writing.Wanted...)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
+// local returns what each of them reports of the local cluster.
+func (k *knownReplicas) local() []clusterReport {
+	return k.clusters(func(c debug.Cluster) bool { return c.Local })
 }
 
 // leaseUse returns what they report of a Lease in the local cluster.
 func (k *knownReplicas) leaseUse(name string) leaseUse {
 	use := leaseUse{shared: name == linkerd.ExternalWorkloadsLease}
-	for _, r := range k.clusters(func(c debug.Cluster) bool { return c.Local }) {
+	for _, r := range k.local() {
 		use.wanted = use.wanted || slices.Contains(r.Page.Writing.Wanted, name)
 		use.held = use.held || slices.Contains(r.Page.Writing.Leases, name)
 	}
@@ -164,9 +163,7 @@ func (k *knownReplicas) names() []string {
 }
 
 // reported returns a check of what is reported of a cluster. It does not apply to one that was unlinked meanwhile.
-func (k *knownReplicas) reported(
-	name string, check func([]cli.Response[debug.Cluster]) error,
-) func(context.Context) error {
+func (k *knownReplicas) reported(name string, check func([]clusterReport) error) func(context.Context) error {
 	return func(context.Context) error {
 		all := k.clusters(func(c debug.Cluster) bool { return c.Name == name })
 		if len(all) == 0 {
@@ -201,11 +198,9 @@ func (k *knownReplicas) writerChecks() (checks []check) {
 }
 
 // checkContact returns the worst state of a cluster, which is a warning for Suspect.
-func (k *knownReplicas) checkContact(reported []cli.Response[debug.Cluster]) error {
-	rank := func(r cli.Response[debug.Cluster]) int { return slices.Index(federation.ClusterStates, r.Page.State) }
-	worst := slices.MaxFunc(reported, func(a, b cli.Response[debug.Cluster]) int {
-		return cmp.Compare(rank(a), rank(b))
-	})
+func (k *knownReplicas) checkContact(reported []clusterReport) error {
+	rank := func(r clusterReport) int { return slices.Index(federation.ClusterStates, r.Page.State) }
+	worst := slices.MaxFunc(reported, func(a, b clusterReport) int { return cmp.Compare(rank(a), rank(b)) })
 	c := worst.Page
 	reason := c.OutOfContact()
 	if reason == "" {
@@ -219,7 +214,7 @@ func (k *knownReplicas) checkContact(reported []cli.Response[debug.Cluster]) err
 	return err
 }
 
-func (k *knownReplicas) checkCredentials(reported []cli.Response[debug.Cluster]) error {
+func (k *knownReplicas) checkCredentials(reported []clusterReport) error {
 	for _, r := range reported {
 		if c := r.Page; c.Credentials != "" {
 			if c.Source == "" {
@@ -243,7 +238,7 @@ func (k *knownReplicas) checkCredentials(reported []cli.Response[debug.Cluster])
 
 // checkReadable returns the kinds that replicas may not read in a cluster. A kind without a CRD has no
 // objects.
-func checkReadable(reported []cli.Response[debug.Cluster]) error {
+func checkReadable(reported []clusterReport) error {
 	var refused []string
 	required := false
 	for _, r := range reported {
@@ -267,7 +262,7 @@ func checkReadable(reported []cli.Response[debug.Cluster]) error {
 
 // checkWriting returns what keeps replicas from writing in a cluster. It does not apply where nothing is to be
 // written.
-func (k *knownReplicas) checkWriting(reported []cli.Response[debug.Cluster]) error {
+func (k *knownReplicas) checkWriting(reported []clusterReport) error {
 	result := errSkipped
 	for _, r := range reported {
 		problem, in := r.Page.Writing.Problem, k.suffix(r.Replica)
@@ -289,7 +284,7 @@ func (k *knownReplicas) checkWriting(reported []cli.Response[debug.Cluster]) err
 
 // checkConsistent returns how a cluster differs from what its Link describes. That its clock is off is a
 // warning. The worst replica counts.
-func (k *knownReplicas) checkConsistent(reported []cli.Response[debug.Cluster]) error {
+func (k *knownReplicas) checkConsistent(reported []clusterReport) error {
 	var worst error
 	for _, r := range reported {
 		var errs []error

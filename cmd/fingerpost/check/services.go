@@ -24,16 +24,17 @@ func firstOf(lines []string) []string {
 
 // mergeProblems returns the problems that replicas report, each once.
 func mergeProblems(pages []cli.Response[debug.ProblemsPage]) (all debug.ProblemsPage) {
+	merged := map[debug.ServiceProblem]int{} // indices in all, by problems without their streams
 	for _, page := range pages {
 		for _, p := range page.Page {
-			i := slices.IndexFunc(all, func(o debug.ServiceProblem) bool {
-				return o.Service == p.Service && o.Reason == p.Reason && o.Message == p.Message
-			})
-			if i < 0 {
-				all = append(all, p)
-			} else {
-				all[i].Streams += p.Streams
+			streams := p.Streams
+			p.Streams = 0
+			i, found := merged[p]
+			if !found {
+				i = len(all)
+				merged[p], all = i, append(all, p)
 			}
+			all[i].Streams += streams
 		}
 	}
 	return all

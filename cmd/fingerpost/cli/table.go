@@ -82,7 +82,7 @@ func (t *table) render(s Screen) (lines []line) {
 	}
 	last := len(widths) - 1
 	for _, r := range append([]*row{{cells: t.header}}, t.rows...) {
-		wrapped := []string{shortenEnd(r.cells[last], widths[last])}
+		wrapped := []string{ShortenEnd(r.cells[last], widths[last])}
 		if !t.oneLine && s.width > 0 {
 			wrapped = Wrap(r.cells[last], widths[last])
 		}
@@ -167,8 +167,8 @@ func sum(numbers []int) (total int) {
 	return total
 }
 
-// shortenEnd cuts the end off a text that is too long.
-func shortenEnd(text string, width int) string {
+// ShortenEnd cuts the end off a text that has more columns than width.
+func ShortenEnd(text string, width int) string {
 	runes := []rune(text)
 	if len(runes) <= width {
 		return text

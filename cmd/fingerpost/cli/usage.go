@@ -152,8 +152,8 @@ func groupFlags(fs *pflag.FlagSet, add func(fs *pflag.FlagSet)) {
 	fs.AddFlagSet(group)
 }
 
-// usageTemplate is the usage of a command as cobra prints it, in at most helpWidth columns, and with the connection flags at
-// the end.
+// usageTemplate is the usage of a command as cobra prints it, in at most helpWidth columns, and with the connection
+// flags at the end.
 var usageTemplate = template.Must(template.New("usage").Funcs(template.FuncMap{
 	"ownFlags":        func(cmd *cobra.Command) string { return flagUsages(cmd, false) },
 	"connectionFlags": func(cmd *cobra.Command) string { return flagUsages(cmd, true) },
