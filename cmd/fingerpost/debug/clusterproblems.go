@@ -318,7 +318,7 @@ func linkProblems(l links.LinkStatus, reported bool) (all []Problem) {
 		}
 		all = append(all, Problem{
 			Severe: c.Type == links.Accepted || c.Type == links.CredentialsValid, Cluster: of,
-			Title: fmt.Sprintf("Link %s/%s: %s is False", l.Namespace, l.Name, c.Type), Text: c.Message,
+			Title: fmt.Sprintf("Link %s: %s is False", l, c.Type), Text: c.Message,
 			Since:   c.LastTransitionTime.Time,
 			Command: fmt.Sprintf("kubectl -n %s describe link %s", quote(l.Namespace), quote(l.Name)),
 			Runbook: runbookConditions,

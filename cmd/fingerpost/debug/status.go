@@ -50,9 +50,7 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	"count":  CountText,
 	"number": numberText,
 	"short":  func(name string) string { return Shorten(name, 20) },
-	"rows":   func(rows []clusterRow, p statusPage) any { return map[string]any{"Rows": rows, "Page": p} },
 	"pair":   func(problem Problem, p statusPage) any { return map[string]any{"Problem": problem, "Page": p} },
-	"ends":   endText,
 	"lag": func(p statusPage, s discovery.StreamStatus) string {
 		return strings.TrimPrefix(LagText(s, p.Now), ", ")
 	},
@@ -84,14 +82,14 @@ func CountText(n int, thing string) string {
 }
 
 // endText returns when the credentials of a cluster expire; the kubelet rotates those of the local one.
-func endText(p statusPage, c clusterRow) string {
+func endText(c Cluster, now time.Time) string {
 	switch {
 	case c.Local || c.Expires.IsZero():
 		return "–"
-	case c.Expires.Before(p.Now):
-		return Age(c.Expires, p.Now) + " ago"
+	case c.Expires.Before(now):
+		return Ago(c.Expires, now)
 	default:
-		return "in " + Age(p.Now, c.Expires)
+		return "in " + Age(now, c.Expires)
 	}
 }
 
@@ -502,7 +500,7 @@ type clusterRow struct {
 	Mood            mood
 	Services, Ready int
 	Probes          sparkline
-	Writer          string
+	Writer, Ends    string // who writes there, and when the credentials expire
 }
 
 // addClusters adds the rows, tiles and map of all clusters, the worst first.
@@ -516,7 +514,7 @@ func (o *overview) addClusters(problems []Problem) {
 		views := o.views[federation.Cluster(c.Name)]
 		row := clusterRow{
 			Cluster: c, Mood: moods[c.Name], Services: views.Len(),
-			Probes: newSparkline(o.probes[c.Name]), Writer: writerText(c.Writing),
+			Probes: newSparkline(o.probes[c.Name]), Writer: writerText(c.Writing), Ends: endText(c, o.now),
 		}
 		for _, v := range views.All() {
 			row.Ready += o.counts[v].ready
