@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
+
+	"github.com/fingerpost/fingerpost/cmd/fingerpost/cli"
 )
 
 // asProcess in the environment makes the test binary the command itself.
@@ -145,6 +147,18 @@ func TestFlagsThatAreRefused(t *testing.T) {
 		{"-tls-client-ca-file=/tmp/ca.pem"},
 	} {
 		refuses(t, args...)
+	}
+}
+
+// What has no subcommands rejects an argument as such, and not as a command.
+func TestUnexpectedArguments(t *testing.T) {
+	for _, name := range []string{"serve", "sp-validator", "check"} {
+		root := command([]string{name, "x"})
+		cli.Prepare(root, "fingerpost")
+		err := root.Execute()
+		if err == nil || !strings.HasPrefix(err.Error(), `unexpected argument "x"`) || cli.ExitCode(err) != cli.ExitUsage {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -56,7 +56,6 @@ Try it without a cluster:
 
   fingerpost sp-validator -tls-dir . -addr 127.0.0.1:8443
   jq '{request: {uid: "1", object: .}}' profile.json | curl -k --data-binary @- https://127.0.0.1:8443/`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.printVersion {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), binaryVersion())

@@ -96,7 +96,6 @@ Ctrl-C ends that: what was not checked by then is marked as such.
 Installed as linkerd-fingerpost it is part of 'linkerd check', for namespaces with the label
 linkerd.io/extension=fingerpost.`,
 		Example: "  fingerpost check\n  fingerpost check --pre\n  fingerpost check -o short --wait 0s",
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if proxy {
 				flags.Namespace = "" // linkerd sets it to the namespace of proxies, which we do not check
