@@ -88,7 +88,11 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 		defer cancel()
 		var page debug.ClustersPage
 		if from.Fetch(ctx, "/debug/clusters", &page) == nil { // otherwise the server reports it
-			domain = cmp.Or(localDomain(page), domain)
+			for _, c := range page.Clusters {
+				if c.Local {
+					domain = cmp.Or(c.ClusterDomain, domain)
+				}
+			}
 			if err := s.completePort(ctx, from); err != nil {
 				return "", err
 			}
@@ -99,16 +103,6 @@ func (r *ReplicaFlags) authority(ctx context.Context, text string, from *Replica
 		authority += ":" + s.port
 	}
 	return authority, nil
-}
-
-// localDomain returns the domain of the local cluster; empty if it is not known.
-func localDomain(page debug.ClustersPage) string {
-	for _, c := range page.Clusters {
-		if c.Local {
-			return c.ClusterDomain
-		}
-	}
-	return ""
 }
 
 // completePort sets the port of a Service that has one port only, or the number of one that is named.

@@ -39,7 +39,7 @@ It sets an annotation of the Link in the cluster that --context names, and takes
 and patch Links there. The replicas of Fingerpost do the rest.`
 
 func drainCommand(version string) *cobra.Command {
-	a := linkAnnotator{kubeFlags: newKubeFlags(version)}
+	a := linkAnnotator{kubeFlags: kubeFlags{version: version}}
 	cmd := a.command("drain CLUSTER", "Take the traffic to a linked cluster away",
 		`Take the traffic to a linked cluster away, at once or in steps of 5 % over some time. What no other
 cluster has ready endpoints of stays where it is, and the condition Drained of the Link names it.
@@ -56,7 +56,7 @@ code 1 if some Services have nothing else.`,
 }
 
 func undrainCommand(version string) *cobra.Command {
-	a := linkAnnotator{kubeFlags: newKubeFlags(version)}
+	a := linkAnnotator{kubeFlags: kubeFlags{version: version}}
 	cmd := a.command("undrain CLUSTER", "Give a drained cluster its traffic back",
 		"Give a cluster that 'fingerpost drain' has drained its traffic back, at once or in steps of 5 %.",
 		"  fingerpost undrain west --over 5m",
@@ -70,7 +70,7 @@ func undrainCommand(version string) *cobra.Command {
 }
 
 func releaseCommand(version string) *cobra.Command {
-	a := linkAnnotator{kubeFlags: newKubeFlags(version)}
+	a := linkAnnotator{kubeFlags: kubeFlags{version: version}}
 	return a.command("release CLUSTER", "Let go what is held of a cluster that has withdrawn most of what it had",
 		`Let go what is held of a linked cluster that has withdrawn most of what it had at once. It is held
 if the Link has the annotation `+policy.WithdrawalGuardKey+`, for

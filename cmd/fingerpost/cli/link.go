@@ -47,7 +47,7 @@ applies nothing. It creates a token, and nothing else.`,
 }
 
 func linkGenCommand(version string) *cobra.Command {
-	o := linkOptions{kubeFlags: newKubeFlags(version)}
+	o := linkOptions{kubeFlags: kubeFlags{version: version}}
 	cmd := &cobra.Command{
 		Use:   "gen NAME | --fleet NAME[=CONTEXT],...",
 		Short: "Print the Secret and the Link that link a cluster",
@@ -82,7 +82,7 @@ cluster's Services, EndpointSlices and Pods.`,
 }
 
 func linkRotateCommand(version string) *cobra.Command {
-	o := linkOptions{kubeFlags: newKubeFlags(version)}
+	o := linkOptions{kubeFlags: kubeFlags{version: version}}
 	cmd := &cobra.Command{
 		Use:   "rotate NAME | --fleet NAME[=CONTEXT],...",
 		Short: "Print the Secret of a linked cluster with a new token",

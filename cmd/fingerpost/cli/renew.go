@@ -47,7 +47,7 @@ type renewer struct {
 }
 
 func linkRenewCommand(version string) *cobra.Command {
-	r := renewer{kubeFlags: newKubeFlags(version)}
+	r := renewer{kubeFlags: kubeFlags{version: version}}
 	cmd := &cobra.Command{
 		Use:   "renew [NAME...]",
 		Short: "Replace tokens of linked clusters that are past half of their life",

@@ -40,8 +40,6 @@ type kubeFlags struct {
 	overrides clientcmd.ConfigOverrides
 }
 
-func newKubeFlags(version string) kubeFlags { return kubeFlags{version: version} }
-
 func (k *kubeFlags) addKubeFlags(fs *pflag.FlagSet) {
 	k.rules = clientcmd.NewDefaultClientConfigLoadingRules()
 	fs.StringVar(&k.rules.ExplicitPath, "kubeconfig", "",
@@ -122,7 +120,7 @@ type ReplicaFlags struct {
 func NewReplicaFlags(version string) ReplicaFlags { return newReplicaFlags(version, debugPort) }
 
 func newReplicaFlags(version string, p serverPort) ReplicaFlags {
-	return ReplicaFlags{kubeFlags: newKubeFlags(version), port: p}
+	return ReplicaFlags{kubeFlags: kubeFlags{version: version}, port: p}
 }
 
 // AddFlags adds the flags to a command.
