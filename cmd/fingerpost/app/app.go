@@ -271,26 +271,23 @@ func (a *App) addServers(log logr.Logger, o Options) error {
 	})
 	closed := server.ClosedConnections()
 	a.Metrics.MustRegister(closed)
+	newHTTP := func(name, addr string, handler http.Handler) *server.HTTP {
+		return &server.HTTP{
+			Log: log, Name: name, Addr: addr, Listen: o.Listen, Handler: handler,
+			Closed: closed.WithLabelValues(name),
+		}
+	}
 	parts := []manager.Runnable{
 		a.Links,
 		a.Ready,
 		server.NewGRPC(log, o.Addr, o.Listen, o.TLS, a.Discovery, a.Ready, o.Discovery, a.Metrics),
-		&server.HTTP{
-			Log: log, Name: "admin", Addr: o.AdminAddr, Listen: o.Listen, Handler: admin,
-			Closed: closed.WithLabelValues("admin"),
-		},
-		&server.HTTP{
-			Log: log, Name: "debug", Addr: o.DebugAddr, Listen: o.Listen, Handler: a.Pages,
-			Closed: closed.WithLabelValues("debug"),
-		},
+		newHTTP("admin", o.AdminAddr, admin),
+		newHTTP("debug", o.DebugAddr, a.Pages),
 		a.Registry,
 	}
 	if o.Peers.ListenAddr != "" {
-		peers := &server.HTTP{
-			Log: log, Name: "peer", Addr: o.Peers.ListenAddr, Listen: o.Listen,
-			Handler: checkpoint.Handler(a.Registry.FindPublished, a.Registry.PublishedClusters),
-			Closed:  closed.WithLabelValues("peer"),
-		}
+		published := checkpoint.Handler(a.Registry.FindPublished, a.Registry.PublishedClusters)
+		peers := newHTTP("peer", o.Peers.ListenAddr, published)
 		if o.TLS.Certificate != "" {
 			peers.TLS = o.TLS.MutualServer()
 		}
@@ -310,13 +307,12 @@ func (a *App) Run(ctx context.Context) error { return a.manager.Start(ctx) }
 // newManager returns the manager that starts and stops all parts of the process. It elects no leader, serves
 // nothing and has no kinds: the parts do that themselves.
 func newManager(log logr.Logger, o Options) (manager.Manager, error) {
-	grace := o.Discovery.DrainWindow + 10*time.Second
 	return manager.New(o.Config, manager.Options{
 		Scheme:                  scheme.Scheme,
 		Logger:                  log,
 		Metrics:                 metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:  "0",
-		GracefulShutdownTimeout: &grace,
+		GracefulShutdownTimeout: new(o.Discovery.DrainWindow + 10*time.Second),
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 			return meta.NewDefaultRESTMapper(nil), nil
 		},
