@@ -23,7 +23,7 @@ type serviceRow struct {
 	Notes   []note
 	Traffic *bar // what a policy gives each cluster, for rows that are shown; nil without one
 
-	query discovery.Query // for its first port
+	query discovery.Query // for its first port; for port 0 if it has none
 }
 
 // A share is what one cluster adds to a Service.
@@ -71,13 +71,6 @@ func (t *shownTraffic) barOf(r serviceRow) *bar {
 // addServices adds a row for each Service of the local cluster, those with problems first, then those with the most
 // streams, and returns the Problems.
 func (o *overview) addServices() (problems []Problem) {
-	colours := map[string]int{}
-	for i, c := range o.clusters.Clusters {
-		colours[c.Name] = 1 + i%(barColours-1)
-		if c.Local {
-			colours[c.Name] = 0
-		}
-	}
 	found := map[string][]ServiceProblem{}
 	for _, p := range o.problems {
 		found[p.Service] = append(found[p.Service], p)
@@ -87,12 +80,9 @@ func (o *overview) addServices() (problems []Problem) {
 	for svc, view := range local.All() {
 		of := found[svc.Namespace+"/"+svc.Name]
 		row := o.newServiceRow(svc, view, of)
-		for i := range row.Shares {
-			row.Shares[i].Colour = colours[row.Shares[i].Cluster]
-		}
 		o.services = append(o.services, row)
 		if len(of) > 0 {
-			problems = append(problems, row.problem(of[0], "fingerpost explain "+quote(authority(svc, view))))
+			problems = append(problems, row.problem(of[0]))
 		}
 	}
 	slices.SortFunc(o.services, func(a, b serviceRow) int {
@@ -108,10 +98,10 @@ func (o *overview) addServices() (problems []Problem) {
 }
 
 // problem returns the first ServiceProblem of a row with who is affected.
-func (r serviceRow) problem(first ServiceProblem, command string) Problem {
+func (r serviceRow) problem(first ServiceProblem) Problem {
 	p := Problem{
 		Severe: r.Mood == alarm, Title: "Service " + r.Service + " " + first.Reason.title(), Text: first.Message,
-		Command: command, Runbook: runbookEndpoints,
+		Command: "fingerpost explain " + quote(r.authority()), Runbook: runbookEndpoints,
 	}
 	if first.Reason == Malformed {
 		p.Runbook = runbookMalformed
@@ -129,13 +119,13 @@ func kindRank(kind string) int {
 	return 0
 }
 
-// authority names a port of a Service, as commands take it.
-func authority(svc federation.Service, view *federation.View) string {
-	name := svc.Name + "." + svc.Namespace
-	if len(view.Ports) == 0 {
+// authority names the first port of the Service, as commands take it.
+func (r serviceRow) authority() string {
+	name := r.query.Name + "." + r.query.Namespace
+	if r.query.Port == 0 {
 		return name
 	}
-	return fmt.Sprintf("%s:%d", name, view.Ports[0].Number)
+	return fmt.Sprintf("%s:%d", name, r.query.Port)
 }
 
 // affected returns who is affected by a Problem of a Service.
@@ -220,7 +210,7 @@ func (o *overview) addShares(row *serviceRow, members []federation.Ref) (waiting
 			row.Shares[i].Ready += n.ready
 		} else {
 			stale := known && state != federation.Live
-			row.Shares = append(row.Shares, share{Cluster: name, Ready: n.ready, Stale: stale})
+			row.Shares = append(row.Shares, share{Cluster: name, Ready: n.ready, Stale: stale, Colour: o.colours[name]})
 			u.services++
 		}
 		o.used[name] = u

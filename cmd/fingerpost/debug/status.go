@@ -194,6 +194,7 @@ type overview struct {
 	services []serviceRow // of the local cluster
 
 	states  map[string]federation.ClusterState
+	colours map[string]int   // of bars, by cluster; 0 for the local one, and for one that is not linked
 	used    map[string]usage // by cluster
 	traffic *shownTraffic
 }
@@ -312,12 +313,16 @@ func newOverview(in overviewInput) overview {
 		overviewInput: in,
 		page:          statusPage{Now: in.now, Replica: in.replica, Version: in.version, Cluster: in.local},
 		states:        map[string]federation.ClusterState{},
+		colours:       map[string]int{},
 		used:          map[string]usage{},
 		traffic:       &shownTraffic{sharesOf: in.sharesOf, bars: map[federation.Service]*bar{}},
 	}
 	problems := append(in.clusters.Problems(in.now), o.addStreams()...)
-	for _, c := range in.clusters.Clusters {
+	for i, c := range in.clusters.Clusters {
 		o.states[c.Name] = c.State
+		if !c.Local {
+			o.colours[c.Name] = 1 + i%(barColours-1)
+		}
 	}
 	o.countViews()
 	problems = append(problems, o.addServices()...)
